@@ -123,13 +123,13 @@ def grouped(torch: Any) -> bool:
     return bool(distributed.get_world_size() > 1)
 
 
-def calls_in(wanted: float, calls: int, seconds: float) -> int:
-    """Return how many calls fit into the `wanted` seconds.
+def calls_in(available: float, calls: int, seconds: float) -> int:
+    """Return how many calls fit into the `available` seconds.
 
     It is at most twice the number of calls that took `seconds`, because the first steps are not
     representative.
     """
-    return max(1, min(2 * calls, int(wanted * calls / max(seconds, 1e-6))))
+    return max(1, min(2 * calls, int(available * calls / max(seconds, 1e-6))))
 
 
 AGREEMENT = Agreement()

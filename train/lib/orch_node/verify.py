@@ -120,10 +120,10 @@ def bf16_error() -> float:
     import torch
 
     generator = torch.Generator().manual_seed(0)
-    left = torch.randn(SIZE, SIZE, generator=generator).bfloat16()
-    right = torch.randn(SIZE, SIZE, generator=generator).bfloat16()
-    exact = left.float() @ right.float()
-    return float(((left @ right).float() - exact).abs().max() / exact.abs().max())
+    first = torch.randn(SIZE, SIZE, generator=generator).bfloat16()
+    second = torch.randn(SIZE, SIZE, generator=generator).bfloat16()
+    exact = first.float() @ second.float()
+    return float(((first @ second).float() - exact).abs().max() / exact.abs().max())
 
 
 def all_reduce(backend: str, rank: int, ranks: int, per_node: int) -> int:

@@ -114,7 +114,7 @@ def pod_name() -> str:
 
 @dataclass(frozen=True)
 class Meeting:
-    """How torchrun finds the other pods.
+    """The rendezvous at which torchrun finds the other pods.
 
     Attributes:
         key: the key of orch's signed rendezvous, or None for the rendezvous of torch.

@@ -71,9 +71,9 @@ class PreemptedRanks(Response):
 
 @dataclass(frozen=True)
 class ContainerStarted(Response):
-    """Whether the container of the node runs."""
+    """The result of starting the container of the node."""
 
-    problem: str | None = None  # why it could not be started
+    problem: str | None = None  # why it could not be started; None if it runs
 
 
 @dataclass(frozen=True)
@@ -214,7 +214,11 @@ def parse_response(text: bytes) -> tuple[type[Request], Response]:
 
 
 def parse_kind(text: bytes, key: str) -> tuple[type[Request], dict[str, Any]]:
-    """Return the request that a line names with this key, and the line's other fields."""
+    """Return the type of the request that a line has under this key, and the remaining fields.
+
+    Raises:
+        ProtocolError: if the line has no request.
+    """
     try:
         value = values.loads(text, "a line")
         return REQUESTS[value.pop(key)], value

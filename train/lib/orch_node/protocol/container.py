@@ -15,7 +15,7 @@ DOCKER, APPTAINER, PYXIS = "docker", "apptainer", "pyxis"  # Apptainer is also S
 
 @dataclass(frozen=True)
 class ContainerSpec:
-    """How the containers of a run are started."""
+    """The settings with which the containers of a run are started."""
 
     image: str
     start: str  # "rank": orch starts each rank in the container; "node": the entrypoint does
@@ -29,13 +29,13 @@ class ContainerSpec:
 
     @property
     def starts_ranks(self) -> bool:
-        """Whether the entrypoint of the image starts the ranks."""
+        """Return whether the entrypoint of the image starts the ranks."""
         return self.start == BY_ENTRYPOINT
 
 
 @dataclass(frozen=True)
 class RankRequest:
-    """What a rank's wrapper on the node sends to the wrapper in the container."""
+    """A message from a rank's wrapper on the node to the wrapper in the container."""
 
     placement: Placement
     environment: dict[str, str]  # of the training process, with secrets
@@ -44,7 +44,7 @@ class RankRequest:
     setvars: str = ""
     preload: tuple[str, ...] = ()  # as in the ContainerSpec
     secrets: tuple[str, ...] = ()  # names of the variables that are secrets
-    given: dict[str, str] = field(default_factory=dict)  # of the env_file, in addition to the image's
+    given: dict[str, str] = field(default_factory=dict)  # variables of the env_file, in addition to those of the image
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ class Core:
     cpus: tuple[int, ...]
 
 
-@cache  # nodes of one kind share their cores: a cluster has few kinds
+@cache  # a cluster has few kinds of nodes, and nodes of a kind have equal cores
 def by_numa(cores: tuple[Core, ...]) -> tuple[tuple[Core, ...], ...]:
     """Return the cores of each NUMA node."""
     return tuple(tuple(group) for _, group in groupby(sorted(cores), key=lambda core: core.numa))

@@ -69,9 +69,9 @@ def share_devices(devices: Sequence[Device], numa: Sequence[int | None]) -> tupl
     return tuple(deal(group, groups[:rank].count(group), groups.count(group)) for rank, group in enumerate(groups))
 
 
-def deal(group: Sequence[T], position: int, of: int) -> tuple[T, ...]:
-    """Return the share of one of `of` members: every `of`-th item, or one if there are fewer."""
-    return tuple(group[position::of]) or tuple(group[position % len(group) :][:1])
+def deal(group: Sequence[T], position: int, members: int) -> tuple[T, ...]:
+    """Return the share of one of `members`: every `members`-th item, or one if there are fewer."""
+    return tuple(group[position::members]) or tuple(group[position % len(group) :][:1])
 
 
 def node_variables(fabric: str, interface: str, devices: Sequence[Device]) -> dict[str, str]:

@@ -30,7 +30,7 @@ class RankEnd:
 
     @property
     def is_consequence(self) -> bool:
-        """Whether its messages show that another rank has ended before.
+        """Return whether its messages show that another rank has ended before.
 
         A backend may write such a message to the log and abort.
         """
@@ -70,7 +70,7 @@ def rank_ends(events: Iterable[Event]) -> dict[int, RankEnd]:
 def add_event(ends: dict[int, RankEnd], event: Event) -> None:
     """Add the event to the ends of ranks if it belongs to a failure."""
     rank_end = ends.get(event.rank, RankEnd(event.rank))
-    if isinstance(event, Raised):  # rank -1 is one that never learnt its number
+    if isinstance(event, Raised):  # rank -1 has ended before it knew its number
         ends[event.rank] = RankEnd(event.rank, rank_end.raised or event, rank_end.exited)
     elif isinstance(event, Exited) and (event.bad or rank_end.raised):
         ends[event.rank] = RankEnd(event.rank, rank_end.raised, event)
@@ -78,7 +78,7 @@ def add_event(ends: dict[int, RankEnd], event: Event) -> None:
 
 def first_cause(ends: Iterable[RankEnd]) -> RankEnd | None:
     """Return the first failure, preferring ranks that did not only lose a peer."""
-    return min(ends, key=lambda end: end.is_consequence, default=None)  # the first of equals
+    return min(ends, key=lambda end: end.is_consequence, default=None)  # min returns the first of equal ends
 
 
 def first_failure(ends: Mapping[int, RankEnd], nodes: Mapping[int, str]) -> Failure | None:

@@ -36,7 +36,7 @@ class NodeEntry:
     interface: str | None
     env: dict[str, str]  # variables of all its ranks
     repair: str = "`orch provision`"  # the command that repairs its stack
-    recorded: bool = True  # whether all this was recorded before the run was planned
+    recorded: bool = True  # whether these values were recorded before the run was planned
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Spare:
 
 @dataclass(frozen=True)
 class RunPrecision:
-    """A precision that the ranks choose together, because the plan did not know their nodes."""
+    """The choice of a precision by the ranks, because the plan does not know their nodes."""
 
     arguments: dict[str, tuple[str, ...]]  # precision -> arguments of the script that select it
     file: str = ""  # the choice, stored with the checkpoints; empty if there are none
@@ -74,17 +74,17 @@ class RunLayout:
 
     @property
     def planned_size(self) -> int:
-        """The number of ranks that the run was planned with, which determines its global batch."""
+        """Return the planned number of ranks, which determines the global batch."""
         return self.planned_world_size or self.world_size
 
     @property
     def node_names(self) -> list[str]:
-        """The nodes that have ranks, node0 first."""
+        """Return the names of the nodes that have ranks, node0 first."""
         return list(dict.fromkeys(placement.node for placement in self.ranks))
 
     @property
     def spare_hosts(self) -> dict[str, str]:
-        """The addresses of spare nodes, by node."""
+        """Return the addresses of spare nodes by node."""
         return {spare.node: spare.host for spare in self.spares}
 
     def placement(self, rank: int) -> Placement:

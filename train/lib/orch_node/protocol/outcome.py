@@ -56,7 +56,7 @@ class NodeEnd:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended. Times are seconds since the epoch."""
+    """The result of a run; times are seconds since the epoch."""
 
     state: str
     first_failure: Failure | None = None
@@ -76,7 +76,7 @@ class SupervisorProcess:
     Attributes:
         pid: process number on node0.
         started: seconds since the epoch.
-        identity: which process of which machine it is; None if it was ended before it began.
+        identity: the process and its machine; None if it was ended before it began.
     """
 
     pid: int

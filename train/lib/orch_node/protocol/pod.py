@@ -12,7 +12,7 @@ SCHEMA = 1
 
 @dataclass(frozen=True)
 class SshAccess:
-    """How the launcher reaches the workers: a folder with the job's keys, and a port."""
+    """The ssh access of the launcher to the workers: a folder with the job's keys, and a port."""
 
     folder: str
     port: int
@@ -45,7 +45,7 @@ class PodConfig:
 
     @property
     def world_size(self) -> int:
-        """The number of ranks."""
+        """Return the number of ranks."""
         return self.pods * self.ppn
 
 

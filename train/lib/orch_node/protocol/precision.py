@@ -1,7 +1,7 @@
 """The precision of a run, and the CPU flags that make BF16 fast.
 
-Where the nodes are known when a run is planned, the plan decides. A batch job and the pods of a
-cluster get `auto`: their ranks look at the CPUs they have been given and decide together.
+If the nodes are known when a run is planned, the plan decides. Batch jobs and pods have `auto`:
+their ranks inspect the assigned CPUs and decide together.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from collections.abc import Collection, Mapping, Sequence
 AUTO = "auto"
 BF16 = "bf16"
 FP32 = "fp32"
-# As /proc/cpuinfo names them: Intel AMX, Intel and AMD AVX-512, ARM.
+# The names in /proc/cpuinfo: Intel AMX, Intel and AMD AVX-512, ARM.
 BF16_FLAGS = ("amx_bf16", "avx512_bf16", "bf16")
 # CPU flag -> the flag of the instructions that it extends (Intel SDM, volume 1, chapter 5).
 REQUIRED_FLAGS = {"avx512_bf16": "avx512f", "amx_bf16": "amx_tile"}
 FLAGS_HINT = "Its kernel or its virtual machine is wrong; leave this node out."
-# Stands in a command line for the arguments of the precision that the ranks will choose.
+# A placeholder for the arguments of the precision that the ranks will choose.
 PLACEHOLDER = "--orch-precision=auto"
 
 
@@ -29,7 +29,7 @@ def check_flags(flags: Collection[str]) -> None:
     """Check that CPU flags do not contradict each other.
 
     Raises:
-        ValueError: if a flag is there without the flag that every CPU with it has.
+        ValueError: if a flag is present without the flag of the instructions that it extends.
     """
     for flag, base in REQUIRED_FLAGS.items():
         if flag in flags and base not in flags:
@@ -37,7 +37,7 @@ def check_flags(flags: Collection[str]) -> None:
 
 
 def describe_lack(hosts: str) -> str:
-    """Return why BF16 would be slow; `hosts` is one name or a folded list such as node[1-3]."""
+    """Return why BF16 would be slow; `hosts` is a name or a folded list such as node[1-3]."""
     several = "," in hosts or "[" in hosts
     return f"{hosts} {'have' if several else 'has'} no BF16 instructions"
 
@@ -46,5 +46,5 @@ def insert_arguments(argv: list[str], arguments: Mapping[str, Sequence[str]], va
     """Return the command line with the arguments of a precision in place of the placeholder."""
     if PLACEHOLDER not in argv:
         return argv
-    at = argv.index(PLACEHOLDER)
-    return [*argv[:at], *arguments[value], *argv[at + 1 :]]
+    position = argv.index(PLACEHOLDER)
+    return [*argv[:position], *arguments[value], *argv[position + 1 :]]

@@ -33,7 +33,7 @@ class Decision:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a rank runs."""
+    """The node and the cores of a rank."""
 
     rank: int
     node: str
@@ -82,7 +82,7 @@ class RunRecord:
     decisions: tuple[Decision, ...]
     layout: tuple[Place, ...]
     target: str = DEFAULT_TARGET
-    location: dict[str, Any] = field(default_factory=dict)  # what its target needs to find it
+    location: dict[str, Any] = field(default_factory=dict)  # the values with which its target finds it
 
 
 NAMES = tuple(item.name for item in fields(RunRecord))
@@ -97,8 +97,8 @@ def parse(value: object) -> RunRecord:
     content = values.check_object(value, SOURCE)
     if content.get("schema") != SCHEMA:
         raise ProtocolError(f"{SOURCE} has schema {content.get('schema')!r:.60}, not {SCHEMA}.")
-    known = {name: content[name] for name in NAMES if name in content}
-    record = values.read(RunRecord, known, SOURCE)
+    known_fields = {name: content[name] for name in NAMES if name in content}
+    record = values.read(RunRecord, known_fields, SOURCE)
     if problems := "; ".join(find_problems(record)):
         raise ProtocolError(f"{SOURCE}: {problems}.")
     return record
@@ -113,7 +113,7 @@ def find_problems(record: RunRecord) -> Iterator[str]:
         yield "nodes is empty or has duplicates"
     elif record.node0.node != names[0]:
         yield f"node0 is {record.node0.node!r:.60}, not the first of its nodes"
-    if not record.layout or any(place.rank != at for at, place in enumerate(record.layout)):
+    if not record.layout or any(placement.rank != rank for rank, placement in enumerate(record.layout)):
         yield "layout must contain the ranks from 0 on"
     if not 0 <= record.created < MAX_TIME:
         yield f"created {record.created!r:.30} is not a valid time"

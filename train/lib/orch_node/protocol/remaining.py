@@ -1,4 +1,4 @@
-"""The remaining time of a phase, as everyone who shows progress estimates it."""
+"""Estimate the remaining time of a phase, in the same way for all displays of progress."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ SCHEMA = 1
 NODE0 = "address-of-node0"
 
 OUT_OF_MEMORY = "it ran out of memory (--slurm mem=)"
-# What Slurm prints when it ends processes for their memory, with cgroups and without.
+# The messages of Slurm when it ends processes that use too much memory, with and without cgroups.
 MEMORY_LINE = re.compile(
     r"(?:slurmstepd|srun|slurmd)\b.*?"
     r"(?:exceeded (?:\w+ )?memory limit|out[- ]of[- ]memory|oom[-_ ]kill|exceeded \w+ memory)",
@@ -86,7 +86,7 @@ class Submitted:
 
 
 def cpu_counts(text: str) -> list[int]:
-    """Return the CPUs of each node in SLURM_JOB_CPUS_PER_NODE: `2(x3),4` are those of four."""
+    """Return the CPUs of each node in SLURM_JOB_CPUS_PER_NODE: `2(x3),4` describes four nodes."""
     counts: list[int] = []
     for count, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", text):
         counts += [int(count)] * int(times or 1)
@@ -94,7 +94,7 @@ def cpu_counts(text: str) -> list[int]:
 
 
 def memory_line(text: str) -> str:
-    """Return the last line in which Slurm says that it ended processes for memory, or ''."""
+    """Return the last line in which Slurm reports that memory ran out, or ''."""
     lines = (line.strip() for line in text.splitlines() if MEMORY_LINE.search(line))
     return next(reversed([*lines]), "")
 

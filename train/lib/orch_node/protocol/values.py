@@ -22,33 +22,36 @@ SCALAR_TYPES = {str, int, float, bool, type(None)}
 
 
 class ProtocolError(Exception):
-    """A file or line that is not as expected. The text names the key: `layout.json: ranks[3].cpus`."""
+    """A file or line with an unexpected form.
+
+    The message names the key, such as `layout.json: ranks[3].cpus`.
+    """
 
 
-def parse(kind: type[T], text: str | bytes, where: str) -> T:
+def parse(kind: type[T], text: str | bytes, source: str) -> T:
     """Parse JSON as an instance of a class.
 
     Args:
         kind: the class.
         text: the JSON.
-        where: the name of the file, for messages.
+        source: the name of the file, for messages.
 
     Raises:
         ProtocolError: if the text does not match the class.
     """
-    return read(kind, loads(text, where), where)
+    return read(kind, loads(text, source), source)
 
 
-def parse_known(kind: type[T], text: str | bytes, where: str) -> T:
+def parse_known(kind: type[T], text: str | bytes, source: str) -> T:
     """Parse JSON as an instance of a class, and ignore unknown keys of other versions.
 
     Raises:
         ProtocolError: if the text does not match the class.
     """
-    return read_known(kind, loads(text, where), where)
+    return read_known(kind, loads(text, source), source)
 
 
-def loads(text: str | bytes, where: str) -> Any:
+def loads(text: str | bytes, source: str) -> Any:
     """Parse JSON from an untrusted source, with limited depth and integers.
 
     Raises:
@@ -57,16 +60,20 @@ def loads(text: str | bytes, where: str) -> Any:
     try:
         value = DECODER.decode(text if isinstance(text, str) else text.decode())
     except RecursionError:
-        raise ProtocolError(f"{where} is nested too deeply.") from None
+        raise ProtocolError(f"{source} is nested too deeply.") from None
     except ValueError as error:
-        raise ProtocolError(f"{where} is not valid JSON: {error}") from None
+        raise ProtocolError(f"{source} is not valid JSON: {error}") from None
     if is_deeper(value, MAX_DEPTH):
-        raise ProtocolError(f"{where} is nested too deeply.")
+        raise ProtocolError(f"{source} is nested too deeply.")
     return value
 
 
 def whole_number(digits: str) -> int:
-    """Return an integer; raise ValueError if it has too many digits."""
+    """Return an integer.
+
+    Raises:
+        ValueError: if it has too many digits.
+    """
     if len(digits) > MAX_DIGITS + digits.startswith("-"):
         raise ValueError(f"a number has {len(digits)} digits.")
     return int(digits)
@@ -84,41 +91,41 @@ def is_deeper(value: Any, limit: int) -> bool:
     return bool(layer)
 
 
-def read(kind: type[T], value: object, where: str) -> T:
+def read(kind: type[T], value: object, source: str) -> T:
     """Return a JSON value as an instance of a class.
 
     Raises:
         ProtocolError: if the value does not match the class; the text names the key.
     """
     if not isinstance(value, dict):
-        raise ProtocolError(f"{where} is {value!r:.60}, not an object.")
+        raise ProtocolError(f"{source} is {value!r:.60}, not an object.")
     fields_by_name = readers(kind)
     for name in value:
         if name not in fields_by_name:
-            raise ProtocolError(f"{where} has the unknown key {name!r:.60}.")
+            raise ProtocolError(f"{source} has the unknown key {name!r:.60}.")
     arguments = {}
     for name, (reader, is_required) in fields_by_name.items():
         if name in value:
-            arguments[name] = reader(value[name], f"{where}: {name}")
+            arguments[name] = reader(value[name], f"{source}: {name}")
         elif is_required:
-            raise ProtocolError(f"{where} has no {name!r}.")
+            raise ProtocolError(f"{source} has no {name!r}.")
     return kind(**arguments)
 
 
-def read_known(kind: type[T], value: object, where: str) -> T:
+def read_known(kind: type[T], value: object, source: str) -> T:
     """Return a JSON value as an instance of a class, and ignore unknown keys of other versions.
 
     Raises:
         ProtocolError: if the value does not match the class.
     """
-    content = check_object(value, where)
-    return read(kind, {name: content[name] for name in readers(kind) if name in content}, where)
+    content = check_object(value, source)
+    return read(kind, {name: content[name] for name in readers(kind) if name in content}, source)
 
 
-def check_schema(value: Mapping[str, Any], where: str, schema: int = 1) -> None:
+def check_schema(value: Mapping[str, Any], source: str, schema: int = 1) -> None:
     """Raise ProtocolError unless a JSON object has this schema."""
     if value.get("schema") != schema:
-        raise ProtocolError(f"{where} has schema {value.get('schema')!r:.60}, not {schema}.")
+        raise ProtocolError(f"{source} has schema {value.get('schema')!r:.60}, not {schema}.")
 
 
 def record(value: Any) -> Any:
@@ -165,57 +172,57 @@ def make_reader(annotation: str, names: Mapping[str, Any]) -> Reader:
     """
     if annotation.endswith(" | None"):
         inner = make_reader(annotation[: -len(" | None")], names)
-        return lambda value, where: None if value is None else inner(value, where)
+        return lambda value, source: None if value is None else inner(value, source)
     if annotation.startswith("tuple["):
         inner = make_reader(annotation[len("tuple[") : -len(", ...]")], names)
-        return lambda value, where: tuple(
-            inner(item, f"{where}[{index}]") for index, item in enumerate(check_list(value, where))
+        return lambda value, source: tuple(
+            inner(item, f"{source}[{index}]") for index, item in enumerate(check_list(value, source))
         )
     if annotation.startswith("dict[str, "):
         inner = make_reader(annotation[len("dict[str, ") : -1], names)
-        return lambda value, where: {
-            name: inner(item, f"{where}.{name}") for name, item in check_object(value, where).items()
+        return lambda value, source: {
+            name: inner(item, f"{source}.{name}") for name, item in check_object(value, source).items()
         }
-    return SCALARS.get(annotation) or (lambda value, where: read(names[annotation], value, where))
+    return SCALARS.get(annotation) or (lambda value, source: read(names[annotation], value, source))
 
 
 def scalar(kind: type[Any], description: str) -> Reader:
     """Return a reader that accepts values of one type only."""
 
-    def check(value: object, where: str) -> Any:
+    def check(value: object, source: str) -> Any:
         if type(value) is not kind:  # a bool is not an int here
-            raise ProtocolError(f"{where} is {value!r:.60}, not {description}.")
+            raise ProtocolError(f"{source} is {value!r:.60}, not {description}.")
         return value
 
     return check
 
 
-def check_number(value: object, where: str) -> float:
+def check_number(value: object, source: str) -> float:
     """Return a number, which may be NaN or infinite."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return value
-    raise ProtocolError(f"{where} is {value!r:.60}, not a number.")
+    raise ProtocolError(f"{source} is {value!r:.60}, not a number.")
 
 
-def check_finite(value: object, where: str) -> float:
+def check_finite(value: object, source: str) -> float:
     """Return a finite number."""
-    number = check_number(value, where)
+    number = check_number(value, source)
     if math.isfinite(number):
         return number
-    raise ProtocolError(f"{where} is {value!r:.60}, not a number.")
+    raise ProtocolError(f"{source} is {value!r:.60}, not a number.")
 
 
-def check_list(value: object, where: str) -> list[Any]:
+def check_list(value: object, source: str) -> list[Any]:
     """Return a list, or raise ProtocolError."""
     if not isinstance(value, list):
-        raise ProtocolError(f"{where} is {value!r:.60}, not a list.")
+        raise ProtocolError(f"{source} is {value!r:.60}, not a list.")
     return value
 
 
-def check_object(value: object, where: str) -> dict[str, Any]:
+def check_object(value: object, source: str) -> dict[str, Any]:
     """Return a JSON object, or raise ProtocolError."""
     if not isinstance(value, dict):
-        raise ProtocolError(f"{where} is {value!r:.60}, not an object.")
+        raise ProtocolError(f"{source} is {value!r:.60}, not an object.")
     return value
 
 
@@ -225,5 +232,5 @@ SCALARS: dict[str, Reader] = {
     "bool": scalar(bool, "true or false"),
     "float": check_finite,
     "Measured": check_number,
-    "Any": lambda value, where: value,
+    "Any": lambda value, source: value,
 }

@@ -49,8 +49,8 @@ RUN_EVENTS = (
     OutcomeReported,
 )
 KINDS: dict[str, type[Event]] = {
-    one.kind: one
-    for one in (
+    event_type.kind: event_type
+    for event_type in (
         Started,
         Joined,
         FirstStep,

@@ -39,7 +39,7 @@ class Started(Event):
 
     @property
     def has_processes(self) -> bool:
-        """Whether signals may be sent to both processes."""
+        """Return whether signals may be sent to both processes."""
         return is_process(self.pid) and is_process(self.wrapper)
 
 
@@ -66,11 +66,11 @@ class FirstStep(Event):
 
 @dataclass(frozen=True)
 class Heartbeat(Event):
-    """The counts of a rank's operations and steps, and the size of its log, sent when one grows.
+    """The counts of a rank's operations and steps and the size of its log, sent when one grows.
 
     Attributes:
-        collectives: of all groups.
-        world_collectives: of the default group, in which every rank takes part.
+        collectives: collectives of all groups.
+        world_collectives: collectives of the default group, in which every rank takes part.
         point_to_point: sends and receives.
         idle: whether the rank has used almost no CPU time since a count grew.
     """
@@ -89,11 +89,11 @@ STEPS_PER_SECOND = "steps_per_second"  # a figure of progress events that orch a
 
 @dataclass(frozen=True)
 class ScriptEnded(Event):
-    """The rank's script has ended without an error; the process still has to leave the group.
+    """The rank's script has ended without an error, but its process has not left the group yet.
 
     Attributes:
-        world_collectives: of the default group, the last one included.
-        trained: a backward pass or an optimizer step was seen.
+        world_collectives: collectives of the default group, including the last one.
+        trained: whether there was a backward pass or an optimizer step.
     """
 
     kind = "script_ended"
@@ -168,12 +168,12 @@ class Exited(Event):
 
     @property
     def bad(self) -> bool:
-        """Whether the rank failed."""
+        """Return whether the rank failed."""
         return bool(self.code or self.signal) and not self.stopped and not self.preempted
 
     @property
     def preempted(self) -> bool:
-        """Whether the rank ended because of a preemption."""
+        """Return whether the rank ended because of a preemption."""
         return self.code == EX_TEMPFAIL
 
 
