@@ -106,6 +106,7 @@ def _report(name: Any, fields: dict[str, Any]) -> str:
 
 
 def _words(error: Exception) -> str:
+    """Return the type and message of an error as text."""
     try:
         return f"{type(error).__name__}: {error}"[:200]
     except Exception:
@@ -124,6 +125,7 @@ def _complain(text: str) -> None:
 
 
 def _write(line: bytes) -> None:
+    """Write a line to the pipe of the supervisor, if there is one."""
     fd = os.environ.get(PIPE)
     if fd is not None:
         os.write(int(fd), line)
@@ -143,6 +145,7 @@ def _number_in(value: Any) -> Any:
 
 
 def _tail(value: object, limit: int) -> object:
+    """Return a value; cut a text to its end so that it fits the limit as JSON."""
     if not isinstance(value, str):
         return value
     # Escapes make a character up to 12 bytes long in JSON, so the limit is on the encoded form.

@@ -54,9 +54,11 @@ class Agreement:
         self.looked = time.monotonic()
 
     def take(self, number: int, frame: FrameType | None) -> None:
+        """Handle the signal."""
         self.told = True
 
     def ask(self) -> bool:
+        """Return whether the run is preempted; exchange with the other ranks if it is time."""
         number = signal_told()
         if number and not self.agreed:
             self.listen(number)
@@ -117,6 +119,7 @@ def group_device(torch: Any) -> Any:
 
 
 def grouped(torch: Any) -> bool:
+    """Return whether there is a process group with several ranks."""
     distributed = torch.distributed
     if not (distributed.is_available() and distributed.is_initialized()):
         return False

@@ -27,6 +27,7 @@ ELEMENTS = 1 << 16
 
 
 def main(argv: list[str]) -> int:
+    """Verify this node as a rank and return the exit code."""
     (backend,) = argv
     rank, ranks = take_numbers()
     try:
@@ -76,6 +77,7 @@ def alone_on_node() -> Iterator[None]:
 
 
 def check(backend: str, rank: int, ranks: int, per_node: int) -> dict[str, object]:
+    """Run all checks of this rank and return the report."""
     torch_version, bindings = load(backend)
     report = {"ranks": ranks, "backend": backend, "torch": torch_version, "bindings": bindings}
     if rank % per_node == 0:
@@ -147,6 +149,11 @@ def all_reduce(backend: str, rank: int, ranks: int, per_node: int) -> int:
 
 
 def add_up(rank: int, members: range, group: object = None) -> None:
+    """Run an all-reduce and check its sums.
+
+    Raises:
+        ArithmeticError: if a sum is wrong.
+    """
     import torch
     import torch.distributed as dist
 

@@ -26,6 +26,7 @@ class Block:
 
 
 def blocks_of(files: Sequence[Path], size: int) -> list[Block]:
+    """Divide files into blocks of at most `size` bytes."""
     ranges = [
         (file, start, min(start + size, file.stat().st_size))
         for file in files
@@ -66,5 +67,10 @@ def after_gap(data: bytes, position: int) -> int:
 
 
 def refuse_windows_lines(file: Path, data: bytes) -> None:
+    """Check that the data has no Windows line endings.
+
+    Raises:
+        RecipeError: if it does.
+    """
     if b"\r\n" in data:
         raise RecipeError(f"{file} has Windows' line ends; turn them into plain ones first.")

@@ -15,6 +15,8 @@ MIB = 1 << 20
 
 @dataclass
 class DataOptions:
+    """The options of the data preparation."""
+
     kind: str = option("text", "text: documents between blank lines; wikipedia: a dump.")
     input_file: str | None = option(None, "A text file, or a dump as .xml or .xml.bz2.")
     input_files: list[str] = field(default_factory=list, metadata={"help": "Several, or folders of .txt files."})
@@ -38,10 +40,12 @@ class DataOptions:
 
     @property
     def sink(self) -> Path:
+        """Return the folder of the data."""
         return Path(self.data_dir) if self.data_dir else Path(self.output_dir) / "data"
 
     @property
     def block_bytes(self) -> int:
+        """Return the size of a block in bytes."""
         return max(1, int(self.block_mb * MIB))
 
     @property
@@ -51,12 +55,22 @@ class DataOptions:
 
 
 def parse_options(argv: list[str]) -> DataOptions:
+    """Parse and check the options.
+
+    Raises:
+        ArgumentError: if an option is unknown or invalid.
+    """
     (options,) = parse(argv, (DataOptions,))
     check(options)
     return options
 
 
 def check(options: DataOptions) -> None:
+    """Check the options and that the input files exist.
+
+    Raises:
+        ArgumentError: if an option is invalid, or a file is missing.
+    """
     try:
         valid = all(length > 8 and 0 < count < length for length, count in options.targets)
     except ValueError:
@@ -78,4 +92,5 @@ def check(options: DataOptions) -> None:
 
 
 def from_command_line() -> DataOptions:
+    """Parse the options of this process."""
     return parse_options(sys.argv[1:])

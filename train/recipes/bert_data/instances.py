@@ -53,6 +53,7 @@ class Recipe:
 def instances(
     documents: Sequence[Document], vocabulary: Words, recipe: Recipe, rng: random.Random
 ) -> list[dict[str, Any]]:
+    """Return the rows of the data from all documents."""
     return [
         masked(first, second, is_random, vocabulary, recipe, rng)
         for index in range(len(documents))
@@ -72,23 +73,23 @@ def pairs(
     room = recipe.length - 3
     target = wanted_length(room, recipe, rng)
     chunk: list[Tokens] = []
-    sentence = 0
-    while sentence < len(document):
-        chunk.append(document[sentence])
-        if sentence == len(document) - 1 or sum(map(len, chunk)) >= target:
+    sentence_index = 0
+    while sentence_index < len(document):
+        chunk.append(document[sentence_index])
+        if sentence_index == len(document) - 1 or sum(map(len, chunk)) >= target:
             split = rng.randint(1, len(chunk) - 1) if len(chunk) >= 2 else 1
             first = join(chunk[:split])
             is_random = len(chunk) == 1 or rng.random() < 0.5
             if is_random:
                 second = elsewhere(documents, index, target - len(first), rng)
-                sentence -= len(chunk) - split  # return unused sentences to the document
+                sentence_index -= len(chunk) - split  # return unused sentences to the document
             else:
                 second = join(chunk[split:])
             cut(first, second, room, rng)
             if first and second:
                 segment_pairs.append((first, second, is_random))
             chunk, target = [], wanted_length(room, recipe, rng)
-        sentence += 1
+        sentence_index += 1
     return segment_pairs
 
 
@@ -120,6 +121,7 @@ def cut(first: Tokens, second: Tokens, room: int, rng: random.Random) -> None:
 
 
 def join(chunk: Sequence[Tokens]) -> Tokens:
+    """Return the tokens of sentences as one list."""
     return [token for sentence in chunk for token in sentence]
 
 
@@ -144,6 +146,7 @@ def masked(
 
 
 def replacement(token: int, vocabulary: Words, rng: random.Random) -> int:
+    """Return the mask, the token itself or a random token, with BERT's probabilities."""
     draw = rng.random()
     if draw < 0.8:
         return vocabulary.mask

@@ -36,10 +36,12 @@ SETTINGS = "settings.json"
 
 
 def main() -> int:
+    """Run the recipe and return its exit code."""
     return run_script(lambda: tell(from_command_line()))
 
 
 def tell(options: DataOptions) -> None:
+    """Prepare the data and report its size."""
     ranks.join()
     owner = ranks.owner_of(Path(options.output_dir)) == ranks.rank()
     manifest = prepare(options)
@@ -134,6 +136,7 @@ def make_parts(options: DataOptions, blocks: Sequence[Block], tokenizer: Any, *,
 
 
 def make_part(options: DataOptions, block: Block, tokenizer: Any, vocabulary: Words, paths: dict[str, Path]) -> None:
+    """Write the part of each data set that a block yields."""
     documents = documents_of(options, block, tokenizer)
     for length, predictions in options.targets:
         name = name_of(length)
@@ -149,6 +152,7 @@ def make_part(options: DataOptions, block: Block, tokenizer: Any, vocabulary: Wo
 
 
 def documents_of(options: DataOptions, block: Block, tokenizer: Any) -> list[Document]:
+    """Return the tokenized documents of a block."""
     texts = (
         wikipedia_documents(block, options.min_article_chars) if options.kind == "wikipedia" else text_documents(block)
     )
@@ -162,6 +166,7 @@ def documents_of(options: DataOptions, block: Block, tokenizer: Any) -> list[Doc
 
 
 def words_of(tokenizer: Any) -> Words:
+    """Return the token ids of a tokenizer that masking needs."""
     special = set(tokenizer.all_special_ids)
     return Words(
         cls=tokenizer.cls_token_id,
@@ -231,6 +236,7 @@ def spread(paths: Sequence[Path], *, owner: bool) -> None:
 
 
 def name_of(length: int) -> str:
+    """Return the name of the data set with this sequence length."""
     return f"seq{length}"
 
 

@@ -23,6 +23,7 @@ ROWS_IN_GROUP = 1024
 
 
 def write_part(path: Path, rows: list[dict[str, Any]], rng: random.Random) -> None:
+    """Shuffle rows and write them as a part."""
     rng.shuffle(rows)
     write(path, pa.Table.from_pylist(rows, schema=SCHEMA))
 
@@ -74,4 +75,5 @@ def rows_of(file: Any, start: int, count: int) -> Any:
 
 
 def row_count(path: Path) -> int:
+    """Return the number of rows in a file."""
     return int(pq.ParquetFile(path).metadata.num_rows)

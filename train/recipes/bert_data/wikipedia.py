@@ -23,6 +23,7 @@ NOT_LINKS = re.compile(r"^\s*:?(file|image|category|[a-z-]{2,12}):", re.IGNORECA
 
 
 def wikipedia_documents(block: Block, min_chars: int) -> Iterator[str]:
+    """Yield the text of each article in a block with at least `min_chars` characters."""
     chunks = bz2_chunks(block) if block.file.suffix == ".bz2" else plain_chunks(block)
     for page in pages(chunks):
         text = article(page)
@@ -128,6 +129,7 @@ def plain_text(wiki: str) -> str:
 
 
 def drop(code: Any, node: Any) -> None:
+    """Remove a node unless it is already removed."""
     try:
         code.remove(node)
     except ValueError:  # it was part of a node that is already removed
@@ -135,6 +137,11 @@ def drop(code: Any, node: Any) -> None:
 
 
 def markup_parser() -> Any:
+    """Return the module that parses wiki markup.
+
+    Raises:
+        RecipeError: if it is not installed.
+    """
     try:
         import mwparserfromhell
     except ImportError as error:

@@ -53,15 +53,22 @@ class Sequences:
         return names, list(itertools.accumulate(self.rows[name] for name in names))
 
     def _shard(self, epoch: int, name: str) -> tuple[Any, list[int]]:
+        """Return the table of a shard and the order of its rows in an epoch."""
         row_order = list(range(self.rows[name]))
         random.Random(f"{self.seed} {epoch} {name}").shuffle(row_order)
         return pq.read_table(self.folder / name), row_order
 
     def batch(self, start: int, count: int) -> dict[str, Any]:
+        """Return `count` rows from position `start` on as a batch."""
         return collate([self.row(position) for position in range(start, start + count)])
 
 
 def manifest_of(data_dir: Path) -> dict[str, Any]:
+    """Read the manifest of prepared data.
+
+    Raises:
+        RecipeError: if there is none.
+    """
     try:
         return dict(json.loads((data_dir / "manifest.json").read_text()))
     except (OSError, ValueError):

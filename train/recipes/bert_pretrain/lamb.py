@@ -16,6 +16,8 @@ NO_DECAY = ("bias", "LayerNorm.weight")
 
 
 class Lamb(Optimizer):
+    """The LAMB optimizer."""
+
     def __init__(
         self,
         groups: Iterable[dict[str, Any]],
@@ -30,6 +32,7 @@ class Lamb(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        """Clip the gradients and update all parameters."""
         assert closure is None
         parameters = [p for group in self.param_groups for p in group["params"] if p.grad is not None]
         if self.max_grad_norm:
@@ -40,6 +43,7 @@ class Lamb(Optimizer):
                     self.update(parameter, group)
 
     def update(self, parameter: Any, group: dict[str, Any]) -> None:
+        """Update a parameter and its moments."""
         state, (beta1, beta2) = self.state[parameter], group["betas"]
         if not state:
             state["step"] = 0

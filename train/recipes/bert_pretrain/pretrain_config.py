@@ -20,6 +20,8 @@ from orch_training.global_batch import Dealing, GlobalBatch
 
 @dataclass
 class PretrainArguments(LoopArguments):
+    """The arguments of the recipe."""
+
     config_name: str = option("bert-tiny", "bert-tiny, -base, -large, a folder, or a hub name.")
     tokenizer_name: str = option("bert-large-uncased", "A folder, hub name or package:NAME/FOLDER.")
     cache_dir: str | None = option(None, "Where what comes from the hub is kept.")
@@ -88,6 +90,11 @@ class Phase:
 
 
 def parse_arguments(argv: list[str]) -> PretrainArguments:
+    """Parse and check the arguments.
+
+    Raises:
+        ArgumentError: if an argument is unknown or invalid.
+    """
     (args,) = parse(argv, (PretrainArguments,))
     positive = [
         f"{name}{phase}"

@@ -42,10 +42,12 @@ from transformers import set_seed
 
 
 def main() -> int:
+    """Run the recipe and return its exit code."""
     return run_script(lambda: run(parse_arguments(sys.argv[1:])))
 
 
 def run(args: PretrainArguments) -> None:
+    """Pretrain a model, then save it and the results."""
     # ranks
     ranks.join()
     phases = phases_of(args)
@@ -150,6 +152,7 @@ class Pretraining:
         return step
 
     def run_phase(self, phase: Phase, data: Sequences, step: int, course: Course) -> int:
+        """Train the remaining steps of a phase and return the last step."""
         sums = Told()
         while step < phase.last:
             rate = phase.rate(step + 1)
@@ -211,6 +214,7 @@ class Pretraining:
         return self.model.no_sync()
 
     def precision(self) -> Any:
+        """Return a context with the precision of the forward pass."""
         return torch.autocast("cpu", torch.bfloat16, enabled=self.args.bf16)
 
     def summary(self, course: Course, step: int) -> dict[str, Any]:
@@ -245,6 +249,7 @@ class Told:
         self.sums = [0.0] * 4
 
     def add(self, *values: float) -> None:
+        """Add the values of a step."""
         self.sums = [a + b for a, b in zip(self.sums, values, strict=True)]
 
     def means(self, phase: int) -> dict[str, Any]:

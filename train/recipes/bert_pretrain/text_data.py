@@ -47,6 +47,11 @@ def prepared(args: PretrainArguments) -> Path:
 
 
 def check_vocabulary(data: Sequence[Sequences], tokenizer: Any, data_dir: Path) -> None:
+    """Check that the data was prepared with this tokenizer.
+
+    Raises:
+        RecipeError: if it was prepared with another one.
+    """
     vocabulary = json.dumps(sorted(tokenizer.get_vocab().items())).encode()
     if any(sequences.vocabulary != hashlib.sha256(vocabulary).hexdigest() for sequences in data):
         raise RecipeError(f"{data_dir} was prepared with another tokenizer.")

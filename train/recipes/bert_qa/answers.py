@@ -47,6 +47,8 @@ class Scores:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
+    """A possible answer with its score."""
+
     text: str
     score: float
 
@@ -67,6 +69,7 @@ class Prediction:
 
 
 def predict(question: Question, scores: Sequence[Scores], search: Search) -> Prediction:
+    """Predict the answer to a question from the scores of its windows."""
     candidates = [
         candidate for window_scores in scores for candidate in window_candidates(question, window_scores, search)
     ]
@@ -99,6 +102,7 @@ def top(scores: Sequence[float], offsets: Sequence[Offset | None], count: int) -
 
 
 def span_text(context: str, first: Offset | None, last: Offset | None) -> str:
+    """Return the text of the context between two tokens."""
     assert first is not None
     assert last is not None
     return context[first[0] : last[1]]

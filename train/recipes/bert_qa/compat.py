@@ -119,6 +119,11 @@ def translate(argv: list[str]) -> tuple[list[str], Extras]:
 
 
 def fraction(name: str, text: str) -> float:
+    """Parse a number from 0 to 1.
+
+    Raises:
+        ArgumentError: if it is not one.
+    """
     try:
         value = float(text)
     except ValueError:
@@ -129,6 +134,7 @@ def fraction(name: str, text: str) -> float:
 
 
 def rename_strategy(args: Argv) -> None:
+    """Rename the evaluation strategy to the flag of the installed version."""
     supported_name = "eval_strategy" if "eval_strategy" in KNOWN else "evaluation_strategy"
     for name in ("eval_strategy", "evaluation_strategy"):
         value = args.value(name)
@@ -148,6 +154,7 @@ def cpu_flags(args: Argv) -> None:
 
 
 def drop_unknown_flags(args: Argv) -> None:
+    """Drop flags that the installed version does not have, with a note."""
     reasons = {"use_ipex": "PyTorch's own oneDNN kernels are used", "jit_mode_eval": "the model runs as it is"}
     for name, reason in reasons.items():
         requested = args.flag(name)
@@ -181,5 +188,6 @@ def choose_backend(args: Argv) -> None:
 
 
 def backend_choices() -> tuple[str, ...]:
+    """Return the backends that the installed version offers."""
     kinds = {f.name: f for f in fields(TrainingArguments)}
     return tuple(kinds["ddp_backend"].metadata.get("choices", ())) if "ddp_backend" in kinds else ()

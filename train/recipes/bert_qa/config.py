@@ -22,6 +22,8 @@ from orch_training.ranks import note
 
 @dataclass
 class DataArguments:
+    """The arguments for the data and the search for answers."""
+
     dataset_name: str | None = option(None, "A data set of the hub (needs `datasets`).")
     dataset_config_name: str | None = option(None, "Its configuration.")
     train_file: str | None = option(None, "SQuAD JSON, or rows as .json or .jsonl.")
@@ -41,6 +43,7 @@ class DataArguments:
 
     @property
     def search(self) -> Search:
+        """Return the settings of the search for answers."""
         return Search(
             n_best_size=self.n_best_size,
             max_answer_length=self.max_answer_length,
@@ -51,6 +54,8 @@ class DataArguments:
 
 @dataclass
 class RunArguments:
+    """The arguments of this recipe that run_qa.py does not have."""
+
     evaluate_before_training: bool = option(False, "Score the model before it is trained, too.")
     gradient_compression: str = option("none", COMPRESSION)
     local_sgd: int = option(0, LOCAL_SGD)
@@ -59,6 +64,8 @@ class RunArguments:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
+    """The parsed command line."""
+
     model: ModelArguments
     data: DataArguments
     run: RunArguments
@@ -80,6 +87,11 @@ def parse_arguments(argv: list[str]) -> Config:
 
 
 def check(config: Config) -> None:
+    """Check the arguments, and print a note about those without an effect.
+
+    Raises:
+        ArgumentError: if an argument is invalid.
+    """
     check_requirements(requirements(config))
     if config.data.overwrite_cache or config.data.preprocessing_num_workers:
         note("--overwrite_cache and --preprocessing_num_workers have no effect here.")
@@ -121,6 +133,7 @@ def requirements(config: Config) -> list[tuple[bool, str]]:
 
 
 def counts(config: Config) -> list[tuple[str, float]]:
+    """Return the arguments that must be at least 1."""
     data, training = config.data, config.training
     values = {
         "n_best_size": data.n_best_size,
@@ -135,4 +148,5 @@ def counts(config: Config) -> list[tuple[str, float]]:
 
 
 def from_command_line() -> Config:
+    """Parse the arguments of this process."""
     return parse_arguments(sys.argv[1:])

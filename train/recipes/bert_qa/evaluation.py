@@ -60,6 +60,7 @@ class Evaluation:
 
     @property
     def scores(self) -> dict[str, float]:
+        """Return EM and F1 in percent."""
         return {"em": self.em, "f1": self.f1}
 
 
@@ -96,6 +97,7 @@ def in_order(parts: Sequence[Sequence[Prediction]]) -> list[Prediction]:
 
 
 def main_scores(predictions: Sequence[Prediction], questions: Sequence[Question]) -> dict[str, float] | None:
+    """Return the scores on rank 0, and None on other ranks."""
     if not ranks.is_main():
         return None
     return score({prediction.id: prediction.text for prediction in predictions}, questions)
@@ -129,6 +131,7 @@ def score_windows(model: Any, windows: Sequence[Window], evaluator: Evaluator, p
 
 
 def score_batch(model: Any, batch: Sequence[Window], collate: Collator) -> list[Scores]:
+    """Return the scores of the tokens of each window in a batch."""
     inputs = collate(batch)
     del inputs["start_positions"], inputs["end_positions"]  # no loss is needed
     output = model(**inputs)

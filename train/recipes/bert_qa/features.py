@@ -83,6 +83,7 @@ def check_room(questions: Sequence[Question], tokenizer: Any, *, max_length: int
 
 
 def make_window(encoded: Any, row: int, question: Question, index: int) -> Window:
+    """Return a window of a question from the output of the tokenizer."""
     parts = encoded.sequence_ids(row)
     offsets = [
         tuple(offset) if part == 1 else None for offset, part in zip(encoded["offset_mapping"][row], parts, strict=True)
@@ -140,8 +141,10 @@ class Collator:
         return batch
 
     def rounded(self, length: int) -> int:
+        """Round a length up to the multiple."""
         return -(-length // self.multiple) * self.multiple
 
 
 def padded(rows: Sequence[list[int]], length: int, value: int) -> torch.Tensor:
+    """Return rows as a tensor, each padded to the length with the value."""
     return torch.tensor([row + [value] * (length - len(row)) for row in rows])

@@ -11,6 +11,8 @@ from transformers import TrainerCallback
 
 
 class TrainingMetrics(TrainerCallback):  # type: ignore[misc]
+    """A callback that passes the steps and losses of Trainer to the metrics."""
+
     def __init__(self, course: Course) -> None:
         self.course = course
 

@@ -49,12 +49,15 @@ def random_states() -> dict[str, Any]:
 
 
 def set_random_states(state: dict[str, Any]) -> None:
+    """Restore the random states of this rank."""
     random.setstate(state["python"])
     numpy.random.set_state(state["numpy"])
     torch.random.set_rng_state(state["cpu"])
 
 
 class QaTrainer(Trainer):  # type: ignore[misc]
+    """A Trainer for question answering that resumes with any number of ranks."""
+
     def __init__(
         self,
         *,
@@ -221,6 +224,7 @@ class QaTrainer(Trainer):  # type: ignore[misc]
         ranks.gather(None)
 
     def _stage(self, staging: Path, *args: Any, **kwargs: Any) -> None:
+        """Let Trainer write its checkpoint below the staging folder."""
         self.staging = staging
         try:
             super()._save_checkpoint(*args, **kwargs)

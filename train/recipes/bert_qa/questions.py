@@ -13,6 +13,7 @@ from squad import BadFieldError, Node, Question, flat_question, read_questions, 
 
 
 def load_training(args: DataArguments) -> list[Question]:
+    """Load the questions to train on."""
     questions = load(args, args.train_file, "train")
     if args.exclude_validation_ids:
         questions = excluding(questions, load(args, args.validation_file, "validation"))
@@ -20,16 +21,23 @@ def load_training(args: DataArguments) -> list[Question]:
 
 
 def load_validation(args: DataArguments) -> list[Question]:
+    """Load the questions to evaluate on."""
     return load(args, args.validation_file, "validation")[: args.max_eval_samples]
 
 
 def load(args: DataArguments, path: str | None, split: str) -> list[Question]:
+    """Load the questions of a split from the hub or from a file."""
     if args.dataset_name is None:
         return read_questions(Path(str(path)), unanswerable=args.version_2_with_negative)
     return hub_questions(args, split)
 
 
 def excluding(questions: Sequence[Question], excluded: Sequence[Question]) -> list[Question]:
+    """Return the questions that are not excluded.
+
+    Raises:
+        RecipeError: if none remains.
+    """
     ids = {question.id for question in excluded}
     remaining = [question for question in questions if question.id not in ids]
     if excluded_count := len(questions) - len(remaining):
@@ -40,6 +48,11 @@ def excluding(questions: Sequence[Question], excluded: Sequence[Question]) -> li
 
 
 def hub_questions(args: DataArguments, split: str) -> list[Question]:
+    """Load the questions of a split from the hub.
+
+    Raises:
+        RecipeError: if a row has an invalid field.
+    """
     rows = hub_rows(str(args.dataset_name), args.dataset_config_name, split)
     name = f"{args.dataset_name} ({split})"
     questions = []

@@ -42,10 +42,12 @@ LENGTH_MULTIPLE = 8
 
 
 def main() -> int:
+    """Run the recipe and return its exit code."""
     return run_script(lambda: run(from_command_line()))
 
 
 def run(config: Config) -> None:
+    """Train and evaluate a model, then save it and the results."""
     # ranks
     _ = config.training.device  # accelerate joins the ranks here unless they have joined already
     output_dir = Path(config.training.output_dir)
@@ -85,6 +87,7 @@ def run(config: Config) -> None:
 def make_evaluator(
     config: Config, questions: Sequence[Question], tokenizer: Any, collate: Collator, length: int
 ) -> Evaluator:
+    """Return an evaluator with the settings of the command line."""
     return Evaluator(
         questions=questions,
         tokenizer=tokenizer,
@@ -98,6 +101,11 @@ def make_evaluator(
 
 
 def check_enough(windows: int, batch: GlobalBatch) -> None:
+    """Check that the data fills at least one batch over all ranks.
+
+    Raises:
+        RecipeError: if it does not.
+    """
     if windows < batch.at_once:
         raise RecipeError(
             f"the training data has {windows} windows; one batch over all ranks needs "
@@ -120,6 +128,7 @@ class Start:
 
 
 def starting_point(config: Config, output_dir: Path, windows: int) -> Start:
+    """Choose the checkpoint to resume from and divide the batch among the ranks."""
     training = config.training
     requested = "none" if config.extras.overwrite_output_dir else training.resume_from_checkpoint
     start_checkpoint = start_from(requested, output_dir, owner=training.writes)
@@ -185,6 +194,7 @@ def train_model(
 
 
 def save(model: Any, tokenizer: Any, target: Path) -> str:
+    """Save the model and the tokenizer, and return their folder."""
     with ranks.raise_together():
         if ranks.is_main():
             save_model(model, tokenizer, target)
@@ -192,6 +202,7 @@ def save(model: Any, tokenizer: Any, target: Path) -> str:
 
 
 def evaluate_after(model: Any, evaluator: Evaluator, output_dir: Path) -> dict[str, Any]:
+    """Evaluate the trained model, and write its predictions."""
     result = evaluate(model, evaluator, "evaluate after")
     if ranks.is_main():
         texts = {prediction.id: prediction.text for prediction in result.predictions}
@@ -203,6 +214,7 @@ def evaluate_after(model: Any, evaluator: Evaluator, output_dir: Path) -> dict[s
 
 
 def finish(output_dir: Path, summary: dict[str, Any]) -> None:
+    """Write the results, and print them unless another program shows them."""
     if not ranks.is_main():
         return
     checkpoint.write_json(output_dir / "results.json", summary)

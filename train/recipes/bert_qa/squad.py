@@ -28,6 +28,8 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
+    """A question about a context, with its expected answers."""
+
     id: str
     question: str
     context: str
@@ -35,6 +37,8 @@ class Question:
 
 
 class BadFieldError(Exception):
+    """An invalid field, with its path in the document."""
+
     def __init__(self, path: tuple[Step, ...], problem: str) -> None:
         super().__init__(f"{field_name(path)}: {problem}" if path else problem)
         self.path = path
@@ -48,6 +52,11 @@ class Node:
     path: tuple[Step, ...] = ()
 
     def get(self, name: str) -> Node:
+        """Return a field of an object.
+
+        Raises:
+            BadFieldError: if this is not an object, or has no such field.
+        """
         if not isinstance(self.value, dict):
             raise self.wrong("an object")
         if name not in self.value:
@@ -55,29 +64,51 @@ class Node:
         return Node(self.value[name], (*self.path, name))
 
     def has(self, name: str) -> bool:
+        """Return whether this is an object with such a field."""
         return isinstance(self.value, dict) and name in self.value
 
     def items(self) -> list[Node]:
+        """Return the items of a list.
+
+        Raises:
+            BadFieldError: if this is not a list.
+        """
         if not isinstance(self.value, list):
             raise self.wrong("a list")
         return [Node(value, (*self.path, index)) for index, value in enumerate(self.value)]
 
     def text(self) -> str:
+        """Return a text.
+
+        Raises:
+            BadFieldError: if this is not a text.
+        """
         if not isinstance(self.value, str):
             raise self.wrong("a text")
         return self.value
 
     def filled_text(self) -> str:
+        """Return a text that is not empty.
+
+        Raises:
+            BadFieldError: if this is not a text, or is empty.
+        """
         if not self.text().strip():
             raise BadFieldError(self.path, "is empty")
         return self.text()
 
     def number(self) -> int:
+        """Return an integer.
+
+        Raises:
+            BadFieldError: if this is not an integer.
+        """
         if not isinstance(self.value, int) or isinstance(self.value, bool):
             raise self.wrong("a whole number")
         return self.value
 
     def wrong(self, expected: str) -> BadFieldError:
+        """Return the error that this is not of the expected type."""
         shown = json.dumps(self.value, ensure_ascii=False)
         shown = shown if len(shown) <= 40 else shown[:40] + "..."
         return BadFieldError(self.path, f"must be {expected}, found {shown}")
@@ -104,6 +135,11 @@ def read_questions(path: Path, *, unanswerable: bool) -> list[Question]:
 
 
 def read_text(path: Path) -> str:
+    """Read a UTF-8 file.
+
+    Raises:
+        RecipeError: if it cannot be read or is not UTF-8.
+    """
     try:
         raw = path.read_bytes()
     except OSError as error:
@@ -116,6 +152,11 @@ def read_text(path: Path) -> str:
 
 
 def located_rows(path: Path, text: str, unanswerable: bool) -> Iterator[tuple[int, Question]]:
+    """Yield the questions of JSON lines with their line numbers.
+
+    Raises:
+        RecipeError: if a line is not valid JSON or has an invalid field.
+    """
     # splitlines() would also split at U+2028 and similar characters, which JSON texts may contain
     for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
@@ -129,6 +170,11 @@ def located_rows(path: Path, text: str, unanswerable: bool) -> Iterator[tuple[in
 
 
 def read_document(path: Path, text: str, unanswerable: bool) -> list[Question]:
+    """Return the questions of a JSON document.
+
+    Raises:
+        RecipeError: if it is not valid JSON or has an invalid field.
+    """
     try:
         return document_questions(Node(json.loads(text)), unanswerable)
     except json.JSONDecodeError as error:
@@ -147,6 +193,7 @@ def document_questions(root: Node, unanswerable: bool) -> list[Question]:
 
 
 def article_questions(article: Node, unanswerable: bool) -> Iterator[Question]:
+    """Yield the questions of a nested article."""
     for paragraph in article.get("paragraphs").items():
         context = paragraph.get("context").filled_text()
         for qa in paragraph.get("qas").items():
@@ -154,6 +201,7 @@ def article_questions(article: Node, unanswerable: bool) -> Iterator[Question]:
 
 
 def nested_question(qa: Node, context: str, unanswerable: bool) -> Question:
+    """Return a question of a nested article."""
     checked_answers = [
         checked_answer(context, entry.get("text"), entry.get("answer_start")) for entry in qa.get("answers").items()
     ]
@@ -171,6 +219,11 @@ def flat_question(row: Node, unanswerable: bool) -> Question:
 
 
 def made_question(record: Node, context: str, answers: list[Answer], unanswerable: bool) -> Question:
+    """Return a question with checked answers.
+
+    Raises:
+        BadFieldError: if a field is invalid, or an answer is required but missing.
+    """
     if not answers and not unanswerable:
         raise BadFieldError(
             (*record.path, "answers"), "is empty; pass --version_2_with_negative if questions may have no answer"
@@ -199,6 +252,11 @@ def checked_answer(context: str, text: Node, start: Node) -> Answer:
 
 
 def unique(path: Path, located: Iterable[tuple[int | None, Question]]) -> list[Question]:
+    """Return the questions; their ids must be unique.
+
+    Raises:
+        RecipeError: if an id occurs twice, or there are no questions.
+    """
     questions: dict[str, Question] = {}
     for line, question in located:
         if question.id in questions:
@@ -219,6 +277,8 @@ def field_name(path: tuple[Step, ...]) -> str:
 
 
 class _Located(dict):  # type: ignore[type-arg]
+    """A JSON object with the position in the text where it begins."""
+
     at = 0
 
 
@@ -241,6 +301,7 @@ def line_of(text: str, path: tuple[Step, ...]) -> int:
 
 
 def _parse_located(text: str) -> Any:
+    """Parse JSON into objects with their positions in the text."""
     decoder = json.JSONDecoder()
 
     def parse_object(state: tuple[str, int], *parser_arguments: Any) -> tuple[_Located, int]:

@@ -74,6 +74,7 @@ def has_vnni() -> bool:
 
 
 def exported(module: Any, names: Sequence[str], longest: int) -> Any:
+    """Export a module with a dynamic number of rows and tokens."""
     rows = torch.export.Dim("rows", min=2, max=LARGEST_BATCH)
     tokens = torch.export.Dim("tokens", min=2, max=longest)
     example = tuple(torch.ones((BATCH, min(LENGTH, longest)), dtype=torch.long) for _ in names)
@@ -90,6 +91,7 @@ def merge_observers(graph: Any) -> None:
 
 
 def merge_histograms(observer: Any) -> None:
+    """Merge the histograms that all ranks have measured with an observer."""
     local_histogram = (observer.histogram, observer.min_val, observer.max_val)
     parts = [part for part in ranks.gather(local_histogram) if part[0].sum() > 0]
     if not parts:  # no rank has measured values here

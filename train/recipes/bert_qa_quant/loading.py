@@ -40,6 +40,11 @@ def verified(
 
 
 def fresh_difference(package: Path, inputs: dict[str, Any]) -> float:
+    """Return the largest difference of a logit between this process and a fresh one.
+
+    Raises:
+        RecipeError: if the fresh process cannot load the model.
+    """
     script = Path(__file__).resolve().with_name("verify_loading.py")
     source, target = package.with_name(".inputs.pt"), package.with_name(".outputs.pt")
     torch.save(inputs, source)

@@ -10,6 +10,8 @@ from orch_training.arguments import Parser, check_requirements, option
 
 @dataclass
 class QuantArguments:
+    """The arguments of the quantization."""
+
     apply_quantization: bool = option(True, "Quantize the model after training.")
     quantization_approach: str = option("static", "static or dynamic.")
     num_calibration_samples: int = option(50, "Windows that the ranges are taken from (static).")

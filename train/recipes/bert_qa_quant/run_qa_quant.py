@@ -43,10 +43,12 @@ MEASURED_BATCHES = 4
 
 
 def main() -> int:
+    """Run the recipe and return its exit code."""
     return run_script(lambda: run(*parse_quant_arguments(sys.argv[1:])))
 
 
 def run(config: Config, quant: QuantArguments) -> None:
+    """Fine-tune and quantize a model, then compare its precisions."""
     # ranks: accelerate joins them here unless they have joined already
     _ = config.training.device
     output_dir = Path(config.training.output_dir)
@@ -132,6 +134,7 @@ def scored(model: Any, evaluator: Evaluator, precision: str) -> dict[str, float]
 def measured_batches(
     windows: Sequence[Window], collate: Collator, names: Sequence[str], size: int
 ) -> list[dict[str, Any]]:
+    """Return the batches with which the speed is measured."""
     starts = range(0, min(len(windows), MEASURED_BATCHES * size), size)
     batches = [collate(windows[start : start + size]) for start in starts]
     return [{name: batch[name] for name in names} for batch in batches]
@@ -184,6 +187,7 @@ def calibrate(graph: Any, windows: Sequence[Window], evaluator: Evaluator, names
 
 
 def finish(output_dir: Path, summary: dict[str, Any], results: dict[str, dict[str, float]]) -> None:
+    """Write the results, and print them unless another program shows them."""
     if not ranks.is_main():
         return
     summary |= {

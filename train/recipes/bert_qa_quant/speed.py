@@ -32,6 +32,7 @@ def speeds(models: Mapping[str, Any], batches: Sequence[Mapping[str, Any]]) -> d
 
 
 def timed(model: Any, batches: Sequence[Mapping[str, Any]], *, bf16: bool) -> float:
+    """Return the seconds in which the model computes all batches."""
     model.eval()
     with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16, enabled=bf16):
         began = time.perf_counter()

@@ -10,6 +10,8 @@ from orch_training.optimizers import FASTEST, PLAIN
 
 @dataclass
 class PairArguments:
+    """The arguments for the data."""
+
     dataset_name: str | None = option(None, "A data set of the hub (needs `datasets`).")
     dataset_config_name: str | None = option(None, "Its configuration, as mrpc.")
     train_file: str | None = option(None, "TSV with label, sentence1 and sentence2, or MRPC's own.")
@@ -21,6 +23,8 @@ class PairArguments:
 
 @dataclass
 class MrpcArguments(LoopArguments):
+    """The arguments for training and evaluation."""
+
     do_train: bool = option(True, "Train.")
     do_eval: bool = option(True, "Evaluate after training.")
     evaluate_before_training: bool = option(True, "Evaluate before it, too.")
@@ -40,6 +44,8 @@ class MrpcArguments(LoopArguments):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
+    """The parsed command line."""
+
     model: ModelArguments
     data: PairArguments
     loop: MrpcArguments
@@ -58,6 +64,7 @@ def parse_arguments(argv: list[str]) -> Config:
 
 
 def requirements(config: Config) -> list[tuple[bool, str]]:
+    """Return each requirement as whether it is violated, and the message."""
     data, loop, hub = config.data, config.loop, config.data.dataset_name is not None
     counts = (
         "per_device_train_batch_size",

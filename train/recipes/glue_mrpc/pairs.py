@@ -63,6 +63,11 @@ def read_tsv(path: Path) -> list[Pair]:
 
 
 def pair_of(row: Mapping[str, Any], columns: Sequence[str], location: str) -> Pair:
+    """Return the pair in a row.
+
+    Raises:
+        RecipeError: if the label is invalid, or a sentence is missing.
+    """
     label, first, second = (row.get(name) for name in columns)
     if str(label) not in ("0", "1"):
         raise RecipeError(f"{location}: the label is {label!r}, not 0 or 1.")
@@ -72,6 +77,7 @@ def pair_of(row: Mapping[str, Any], columns: Sequence[str], location: str) -> Pa
 
 
 def tokenized(sentence_pairs: Sequence[Pair], tokenizer: Any, max_length: int) -> list[dict[str, Any]]:
+    """Return pairs as rows of tokens with labels."""
     rows = tokenizer(
         [sentence_pair.sentence1 for sentence_pair in sentence_pairs],
         [sentence_pair.sentence2 for sentence_pair in sentence_pairs],
@@ -85,6 +91,8 @@ def tokenized(sentence_pairs: Sequence[Pair], tokenizer: Any, max_length: int) -
 
 
 class Collator:
+    """A function that makes a padded batch of tensors from rows."""
+
     def __init__(self, tokenizer: Any) -> None:
         self.tokenizer = tokenizer
 

@@ -40,10 +40,12 @@ from transformers import AutoModelForSequenceClassification, get_linear_schedule
 
 
 def main() -> int:
+    """Run the recipe and return its exit code."""
     return run_script(lambda: run(parse_arguments(sys.argv[1:])))
 
 
 def run(config: Config) -> None:
+    """Train and evaluate a model, then save it and the results."""
     # ranks: accelerate joins them here unless they have joined already
     loop, output_dir = config.loop, Path(config.loop.output_dir)
     ipex.configure(loop.use_ipex)
@@ -225,6 +227,11 @@ class Training:
 
 
 def check_enough(rows: int, batch: GlobalBatch) -> None:
+    """Check that the data fills at least one batch over all ranks.
+
+    Raises:
+        RecipeError: if it does not.
+    """
     if rows < batch.at_once:
         raise RecipeError(
             f"the training data has {rows} pairs; one batch over all ranks needs "
@@ -234,6 +241,7 @@ def check_enough(rows: int, batch: GlobalBatch) -> None:
 
 
 def finish(output_dir: Path, summary: dict[str, Any]) -> None:
+    """Write the results, and print them unless another program shows them."""
     if not ranks.is_main():
         return
     checkpoint.write_json(output_dir / "results.json", summary)

@@ -60,6 +60,7 @@ KILL_AFTER_SECONDS = 20.0
 
 
 def main(argv: list[str]) -> int:
+    """Run the mode of a pod and return its exit code."""
     if len(argv) < 2 or argv[0] not in MODES:
         print("usage: node.py pod torchrun|mpirun|sshd POD_JSON [-- SCRIPT ARGS...]", file=sys.stderr)
         return 2
@@ -103,12 +104,14 @@ def why_not(config: PodConfig, *, ranks: bool) -> str | None:
 
 
 def refuse(problem: str) -> NoReturn:
+    """Report why this pod cannot run its part, and exit."""
     say(Refused(text=f"{pod_name()}: {problem}"))
     print(f"error: {problem}", file=sys.stderr, flush=True)
     raise SystemExit(EX_CONFIG)
 
 
 def pod_name() -> str:
+    """Return the name of this pod's node in the plan."""
     return pod_mpi.node_name(os.uname().nodename)
 
 
@@ -147,6 +150,7 @@ class Torchrun:
         signal.signal(signal.SIGINT, self.pass_on)
 
     def run(self) -> int:
+        """Run torchrun until it ends and return its exit code."""
         assert self.process.stdout is not None
         reader = threading.Thread(target=self.read, args=(self.process.stdout,), daemon=True)
         reader.start()
@@ -170,6 +174,7 @@ class Torchrun:
                 self.take(event)
 
     def take(self, event: Event) -> None:
+        """Update the state of the ranks by an event."""
         if isinstance(event, PROGRESS_EVENTS):
             self.heard = time.monotonic()
         if isinstance(event, Started) and event.has_processes:
@@ -216,6 +221,7 @@ class Torchrun:
             self.pass_on(number, frame)
 
     def pass_on(self, number: int, frame: FrameType | None) -> None:
+        """Pass a request to end on to torchrun."""
         self.told_to_end = self.told_to_end or time.monotonic()
         self.process.send_signal(signal.SIGTERM)
 
@@ -237,6 +243,7 @@ def start(*arguments: str, key: bytes | None) -> subprocess.Popen[bytes]:
 
 
 def torchrun(config: PodConfig, path: str, script: list[str]) -> int:
+    """Run the ranks of this pod and return the exit code."""
     try:
         key = rendezvous.key_of(Path(config.run_dir)) if rendezvous.is_dynamic() else None
     except OSError as error:
@@ -249,6 +256,7 @@ def torchrun(config: PodConfig, path: str, script: list[str]) -> int:
 
 
 def mpirun(config: PodConfig, path: str, script: list[str]) -> int:
+    """Run the supervisor of mpirun and return the exit code."""
     try:
         command, environment = pod_mpi.prepare(config, script)
     except pod_mpi.MpiError as error:

@@ -129,6 +129,7 @@ def prepare(config: PodConfig, script: list[str]) -> tuple[list[str], dict[str, 
 
 
 def launcher_variables(ssh_config: Path) -> dict[str, str]:
+    """Return the variables with which the MPI launchers use ssh."""
     return {
         "ORCH_SSH_CONFIG": str(ssh_config),
         "ORCH_NODE0_AWAY": "1",  # no rank runs in this pod
@@ -204,6 +205,7 @@ def await_workers(hosts: list[str], port: int) -> None:
 
 
 def answers(host: str, port: int) -> bool:
+    """Return whether a host accepts connections on a port."""
     try:
         with socket.create_connection((host, port), timeout=5.0):
             return True
@@ -224,6 +226,7 @@ def run_files(config: PodConfig, hosts: list[str]) -> dict[str, str]:
 
 
 def layout_of(config: PodConfig, hosts: list[str]) -> RunLayout:
+    """Return the layout of the run on these hosts."""
     return RunLayout(
         world_size=len(hosts) * config.ppn,
         backend=config.backend,
@@ -254,6 +257,7 @@ def node_entry(host: str) -> NodeEntry:
 
 
 def placement(config: PodConfig, host: str, *, rank: int, local: int) -> Placement:
+    """Return the placement of a rank, which is not pinned."""
     return Placement(
         rank=rank,
         node=node_name(host),
@@ -294,6 +298,7 @@ def program(name: str) -> str:
 
 
 def private_folder() -> Path:
+    """Create a temporary folder that only this user can read."""
     return Path(tempfile.mkdtemp(prefix="orch-ssh-"))
 
 

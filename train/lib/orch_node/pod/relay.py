@@ -22,6 +22,7 @@ LOCK = threading.Lock()
 
 
 def emit(data: bytes) -> None:
+    """Write bytes to standard output; whole calls do not mix."""
     with LOCK:
         sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()
@@ -52,6 +53,7 @@ class Relay:
         self.before = {path: path.stat().st_size for path in run_dir.glob("ranks/rank-*")}
 
     def write(self, line: bytes) -> None:
+        """Write a line, and end it if necessary."""
         emit(line if line.endswith(b"\n") else line + b"\n")
 
     def pump(self, *, last: bool = False) -> bool:
@@ -73,6 +75,7 @@ class Relay:
         return [state] if due and state and path.suffix == ".log" else []
 
     def finish(self) -> None:
+        """Relay the remaining lines, and the outcome if this is the launcher's pod."""
         while self.pump():
             pass
         self.pump(last=True)
@@ -80,12 +83,14 @@ class Relay:
             self.tell_outcome()
 
     def tell_outcome(self) -> None:
+        """Write the outcome of the run as an event if there is one."""
         try:
             say(OutcomeReported(outcome=outcome.parse((self.run_dir / files.OUTCOME).read_bytes())))
         except (OSError, ProtocolError):  # the supervisor has not written one
             pass
 
     def find(self) -> None:
+        """Add files that have appeared."""
         paths = list(self.run_dir.glob("ranks/rank-*"))
         if self.ranks is None:
             paths += [self.run_dir / files.EVENTS, self.run_dir / files.LAUNCHER_LOG]
@@ -94,9 +99,11 @@ class Relay:
                 self.tails[path] = Tail(path, self.before.get(path, 0))
 
     def is_ours(self, path: Path) -> bool:
+        """Return whether this pod relays a file."""
         return self.ranks is None or rank_of(path) in self.ranks
 
     def tell(self, path: Path, line: str) -> None:
+        """Write a line of a file in the form for its type."""
         rank = rank_of(path)
         if rank is None:
             emit(f"{line}\n".encode())
@@ -108,5 +115,6 @@ class Relay:
 
 
 def rank_of(path: Path) -> int | None:
+    """Return the rank of a file, or None if it is of the run."""
     match = re.match(r"rank-(\d+)\.", path.name)
     return int(match.group(1)) if match else None

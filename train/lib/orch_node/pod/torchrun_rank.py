@@ -24,6 +24,7 @@ from orch_node.standalone import facts
 
 
 def main(argv: list[str]) -> None:
+    """Write the layout of this rank and replace this process by the rank's wrapper."""
     config = pod.parse(Path(argv[0]).read_text())
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     folder = Path(tempfile.mkdtemp(prefix=f"orch-rank-{rank}-"))
@@ -71,6 +72,7 @@ def met_by_torchrun() -> dict[str, str]:
 
 
 def environment(config: PodConfig) -> dict[str, str]:
+    """Return the variables of this rank."""
     rendezvous = {name: os.environ[name] for name in ("MASTER_ADDR", "MASTER_PORT")}
     libraries = facts.libraries(Path(sys.prefix))
     return {**rank_variables(config.env, config.preload, libraries), **rendezvous}
