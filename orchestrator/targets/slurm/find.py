@@ -31,13 +31,13 @@ ENDING_SECONDS = 60.0  # A job may take this long to end or to be requeued after
 TARGET = "slurm"
 
 
-def find(base: Path, name: str, target: str, notify: Tell) -> tuple[RunRecord, Path]:
+def find(base: Path, name: str, inventory: str, notify: Tell) -> tuple[RunRecord, Path]:
     """Return the record and the local folder of a run.
 
     Args:
         base: the folder of all runs on this machine.
         name: a run id, or `last` for the newest run.
-        target: not used: the record of a run names its host.
+        inventory: not used; the record of a run names its host.
         notify: not used.
 
     Raises:
@@ -58,29 +58,31 @@ def recorded(base: Path) -> Iterator[Run]:
     return (run for run in store.recorded(base).runs if run.record.target == TARGET)
 
 
-def login_of(target: str | None) -> str:
+def login_of(inventory: str | None) -> str:
     """Return the login node, or '' if Slurm's programs are on this machine.
 
-    The HOST of `slurm:HOST` takes precedence over orch-slurm.toml.
+    Args:
+        inventory: the value of `--inventory`; the HOST of `slurm:HOST` takes precedence over
+            orch-slurm.toml.
 
     Raises:
         RequestError: if the settings cannot be read.
         PlanError: if a setting is invalid.
     """
-    host = (target or "").partition(":")[2]
+    host = (inventory or "").partition(":")[2]
     settings_file = os.environ.get("ORCH_SLURM_FILE")
     settings = slurm_settings(Path(settings_file) if settings_file else None, (f"login={host}",) if host else ())
     settings.check()
     return settings.login or ""
 
 
-def list_runs(target: str) -> Listed:
+def list_runs(inventory: str) -> Listed:
     """Return the runs recorded in the local folder of runs, with their current state in Slurm.
 
     The user's jobs that are recorded elsewhere are listed as warnings.
     """
     runs = list(recorded(Path(RUNS_DIR).absolute()))
-    login = login_of(target)
+    login = login_of(inventory)
     clusters = dict.fromkeys([(login, ""), *(key for run in runs if any(key := followed_at(run)))])
     by_cluster = {cluster: Looked(*cluster) for cluster in clusters}
     rows = [row(run, by_cluster.get(cluster_of(run))) for run in runs]
@@ -211,13 +213,13 @@ def clean_cluster(slurm: Looked, runs: list[Run], *, look: bool) -> list[JobStat
     return leftovers
 
 
-def clean(target: str | None, base: Path, *, look: bool) -> CleanupReport:
+def clean(inventory: str | None, base: Path, *, look: bool) -> CleanupReport:
     """Cancel the jobs that Slurm still has although their runs have ended and cannot resume.
 
     Raises:
         ExecuteError: if Slurm does not respond.
     """
-    login = login_of(target)
+    login = login_of(inventory)
     runs = [run for run in recorded(base) if location_of(run.record).login == login]
     clusters = dict.fromkeys([(login, ""), *map(cluster_of, runs)])
     leftovers: list[JobState] = []

@@ -63,7 +63,7 @@ class Packed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """What orch knows of the host with Slurm's programs.
+    """The host with Slurm's programs, as it describes itself.
 
     Attributes:
         facts: the facts of the host and of the stack there.

@@ -164,7 +164,7 @@ def interpreter(slurm: SlurmSettings, stack: str) -> str:
     if slurm.python or slurm.root:
         return slurm.python or f"{slurm.root}/stacks/{stack}/bin/python"
     if slurm.login and slurm.image:
-        return "/usr/bin/python3"  # Ranks use the interpreter of the image.
+        return "/usr/bin/python3"  # It starts the job only; ranks use the interpreter of the image.
     if slurm.login:
         raise PlanError(f"--slurm login={slurm.login}: which Python do its nodes use?", hint=HINT)
     return sys.executable

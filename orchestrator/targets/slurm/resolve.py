@@ -33,7 +33,7 @@ WORD = "node"  # The prefix of placeholders for nodes that Slurm has not chosen 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inputs:
-    """What a request names, as read from files.
+    """The contents of the files that a request names, and of the host's facts.
 
     Attributes:
         recipe: the recipe to train.

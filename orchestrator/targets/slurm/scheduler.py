@@ -24,7 +24,7 @@ SLURM_SETTINGS = ("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_TIME_FORMAT", "SLURM_JW
 # A job id as `sbatch --parsable` prints it, or as a wrapper without that option does.
 JOB_ID = re.compile(r"(?:Submitted batch job )?([0-9]{1,18})(?:;([\w.-]+)| on cluster ([\w.-]+))?", re.ASCII)
 LISTED_ID = re.compile(r"[0-9]{1,18}(?:_[0-9\[].*)?", re.ASCII)
-WITH_CLUSTERS = ("squeue", "scancel", "sacct", "scontrol")  # programs that take --clusters
+WITH_CLUSTERS = ("squeue", "scancel", "sacct", "scontrol")  # The programs that accept --clusters.
 CLUSTER_LINE = "CLUSTER: "
 AWAY = "`scontrol ping` tells whether Slurm's controller is up; the same command asks again."
 

@@ -27,22 +27,29 @@ class SlurmTarget:
     refuses = REFUSES
 
     def plan(self, request: TrainRequest) -> Plan:
+        """Return the plan of a job, or of an array of jobs."""
         return read.plan(request)
 
     def start(self, plan: Plan, folder: Path) -> RunHandle:
+        """Record the plan, submit its script, and return a handle of the run."""
         return SlurmHandle(start.start(plan, folder), folder)
 
     def handle(self, record: RunRecord, folder: Path) -> RunHandle:
+        """Return a handle of a recorded run."""
         return SlurmHandle(record, folder)
 
-    def find(self, base: Path, name: str, where: str, tell: Tell) -> RunHandle:
-        return SlurmHandle(*find.find(base, name, where, tell))
+    def find(self, base: Path, name: str, inventory: str, notify: Tell) -> RunHandle:
+        """Return a handle of a run that is recorded on this machine."""
+        return SlurmHandle(*find.find(base, name, inventory, notify))
 
     def shared_folder(self, options: tuple[TargetOptions, ...]) -> SharedFolder:
+        """Return the folder that `orch provision` fills; raise RequestError if there is none."""
         return read.shared_folder(options)
 
-    def list_runs(self, where: str) -> Listed:
-        return find.list_runs(where)
+    def list_runs(self, inventory: str) -> Listed:
+        """Return the runs recorded on this machine, with their current state in Slurm."""
+        return find.list_runs(inventory)
 
-    def clean(self, where: str | None, base: Path, *, look: bool) -> CleanupReport:
-        return find.clean(where, base, look=look)
+    def clean(self, inventory: str | None, base: Path, *, look: bool) -> CleanupReport:
+        """Cancel the jobs whose runs have ended; with `look`, only report them."""
+        return find.clean(inventory, base, look=look)
