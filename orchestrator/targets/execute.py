@@ -87,6 +87,7 @@ def execute(
 
 
 def do(step: Step, connections: Mapping[str, Connection], applier: Applier | None) -> None:
+    """Do one step that is not the submission of a script."""
     match step:
         case PutLocalFile(path=path, content=content):
             write_private(Path(path), content)

@@ -34,17 +34,17 @@ TARGETS: Mapping[str, Callable[[], Target]] = {NODES: ssh, "kubernetes": kuberne
 WORDS = {"k8s": "kubernetes", "slurm": "slurm"}
 
 
-def named(on: str | None) -> Target:
+def named(value: str | None) -> Target:
     """Return the target that `--on` names, or the default target.
 
     Raises:
         RequestError: If there is no target of this name.
     """
-    name = NODES if on is None else WORDS.get(on, on)
+    name = NODES if value is None else WORDS.get(value, value)
     if name not in TARGETS:
         raise RequestError(
-            f"--on {on}: orch runs on {', '.join(WORDS)}, or on the nodes of --inventory.",
-            hint=did_you_mean(str(on), WORDS),
+            f"--on {value}: orch runs on {', '.join(WORDS)}, or on the nodes of --inventory.",
+            hint=did_you_mean(str(value), WORDS),
         )
     return TARGETS[name]()
 

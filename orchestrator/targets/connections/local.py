@@ -19,6 +19,7 @@ LOGS = "The log files are in the run's folder, which `orch runs` tells."
 
 
 def not_started(name: str, error: OSError) -> ExecuteError:
+    """Return the error for a program that cannot be started."""
     return ExecuteError(
         f"{name} cannot be started: {error.strerror}.",
         hint=f"`command -v {name}` tells whether it is there, and may be run.",

@@ -50,6 +50,7 @@ def stop(record: RunRecord, *, planned: bool) -> CleanupReport:
 
 
 def node_cleanup(response: NodeAnswer) -> NodeCleanup:
+    """Return the result of `cleanup end` on a node."""
     report = read(RunEnded, response)
     if isinstance(report, NodeCleanup):
         return report
@@ -81,6 +82,7 @@ def read(kind: type[Report], response: NodeAnswer) -> Report | NodeCleanup:
 
 
 def unreachable(node: str, problem: str) -> NodeCleanup:
+    """Return the result for a node that has not responded, with the reason."""
     return NodeCleanup(node=node, state="unreachable", ended=(), left=(), segments=(), problem=problem)
 
 
@@ -88,6 +90,7 @@ Cleanup = tuple[tuple[str, ...], str]  # a node's program and its folder of all 
 
 
 def describe(process: ProcessRecord) -> str:
+    """Return the role, pid, name and rank of a process as text."""
     rank = f" of rank {process.rank}" if process.rank is not None else ""
     return f"{process.role} {process.pid} ({process.name}){rank}"
 
@@ -142,6 +145,7 @@ def places(base: Path, inventory: str | None) -> tuple[dict[RunNode, Cleanup], l
 
 
 def cleaned(response: NodeAnswer) -> NodeCleanup:
+    """Return the result of `cleanup clean` on a node."""
     report = read(Cleaned, response)
     if isinstance(report, NodeCleanup):
         return report
@@ -159,6 +163,7 @@ def cleaned(response: NodeAnswer) -> NodeCleanup:
 
 
 def looked(response: NodeAnswer) -> NodeCleanup:
+    """Return the result of `cleanup look` on a node."""
     report = read(Leftovers, response)
     if isinstance(report, NodeCleanup):
         return report
@@ -176,6 +181,7 @@ def looked(response: NodeAnswer) -> NodeCleanup:
 
 
 def paths_of(segments: dict[str, tuple[str, ...]]) -> tuple[str, ...]:
+    """Return the paths of the shared memory segments of all runs."""
     return tuple(path for paths in segments.values() for path in paths)
 
 
@@ -204,6 +210,7 @@ def aside_there(
 
 
 def aside_on(node: NodeCleanup, response: NodeAnswer) -> NodeCleanup:
+    """Add the damaged runs in a node's response to its result."""
     report = read(DamagedRuns, response)
     if isinstance(report, NodeCleanup):
         problem = f"its damaged runs are not known: {report.problem}"
@@ -218,5 +225,6 @@ def aside_on(node: NodeCleanup, response: NodeAnswer) -> NodeCleanup:
 
 
 def with_aside(node: NodeCleanup, leftovers: list[str], moved: list[str]) -> NodeCleanup:
+    """Return the result with further leftovers and with the runs that were moved aside."""
     state = "left" if leftovers and node.state == "clean" else node.state
     return replace(node, state=state, left=(*node.left, *leftovers), moved=tuple(moved))

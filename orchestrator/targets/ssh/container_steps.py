@@ -54,6 +54,7 @@ def check_own_start(request: TrainRequest, launcher: str, docker: Docker) -> Non
 
 
 def tell_own_ranks(request: TrainRequest) -> tuple[Decision, ...]:
+    """Return the decision on how many ranks the image is to start."""
     value = f"{request.ppn} on each node" if request.ppn else "one for each NUMA node"
     return (Decision(topic="ranks", value=value, reason="NPROC_PER_NODE, for the image"),)
 

@@ -46,7 +46,7 @@ class Stream:
             ConnectionLost: If the connection is lost; the next call resumes after the last chunk read.
             ExecuteError: If the node's program fails or prints something else.
         """
-        starts = [f"{rank}:{at}" for rank, at in self.read.items()]
+        starts = [f"{rank}:{offset}" for rank, offset in self.read.items()]
         command = node_program(self.record, "logs", self.record.run_dir, *self.options)
         connection = connection_to(self.host)
         try:
@@ -144,7 +144,7 @@ class WantedLines:
 Miss = Callable[[Stream, ExecuteError], None]  # called for a node whose lines cannot be read
 
 
-def log_lines(record: RunRecord, run: Run, wanted: WantedLines, *, tell: Tell) -> Iterator[LogLine]:
+def log_lines(record: RunRecord, run: Run, selection: WantedLines, *, tell: Tell) -> Iterator[LogLine]:
     """Yield the lines rank by rank, or with `follow` as they are written.
 
     The lines of one rank are always in order. If a node does not respond, its lines come from the
@@ -154,8 +154,8 @@ def log_lines(record: RunRecord, run: Run, wanted: WantedLines, *, tell: Tell) -
         RequestError: If the run does not have the requested rank.
         ExecuteError: At the end, if a node has not responded.
     """
-    nodes = asked_for(run, wanted.rank)
-    if not (wanted.follow or record.node0.via):  # the run's own files are in this folder
+    nodes = asked_for(run, selection.rank)
+    if not (selection.follow or record.node0.via):  # the run's own files are in this folder
         yield from copied(run, nodes)
         return
     failed_streams: list[Stream] = []
@@ -164,7 +164,7 @@ def log_lines(record: RunRecord, run: Run, wanted: WantedLines, *, tell: Tell) -
         failed_streams.append(stream)
         tell(error.message)
 
-    yield from (together if wanted.follow else in_turn)(Streams(record, wanted, tell, miss))
+    yield from (together if selection.follow else in_turn)(Streams(record, selection, tell, miss))
     if failed_streams:
         unread_nodes = {stream.host.node for stream in failed_streams if not stream.read}
         yield from copied(run, {number: node for number, node in nodes.items() if node in unread_nodes})

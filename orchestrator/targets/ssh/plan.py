@@ -69,6 +69,7 @@ def plan_train(request: TrainRequest, inputs: Inputs, site: Site, resume: Resume
 
 
 def job_of(request: TrainRequest, inputs: Inputs, resolved: Resolved, site: Site, script: tuple[str, ...]) -> Job:
+    """Return the job that the launcher has to start."""
     node0, links, software = resolved.nodes.value[0], resolved.links.value, resolved.software
     options = inputs.accelerate
     return Job(
@@ -106,6 +107,7 @@ def tell(inputs: Inputs, resolved: Resolved, job: Job, launch: Choice[Launch]) -
 def steps_of(
     request: TrainRequest, resolved: Resolved, site: Site, *, files: Files, job: Job, launch: Launch
 ) -> tuple[Step, ...]:
+    """Return the steps that send the files and start the run."""
     recipe, software = resolved.training.recipe, resolved.software
     extras = Extras(
         spares=resolved.spares.value,
@@ -132,6 +134,7 @@ def container_file(request: TrainRequest, resolved: Resolved, site: Site, files:
 
 
 def home_of(resolved: Resolved, site: Site, output_dir: str | None) -> Home:
+    """Return the nodes and folders of the run, for its record."""
     return Home(
         nodes=run_nodes(resolved.everywhere),
         run_dir=site.run_dir,
@@ -150,6 +153,7 @@ def fingerprints(nodes: tuple[Node, ...]) -> dict[str, str]:
 
 
 def key_of(request: TrainRequest, inputs: Inputs, resolved: Resolved) -> str:
+    """Return a key that is equal for requests of the same training."""
     docker = resolved.software.docker.value
     names = (docker.image, docker.start) if docker else ()
     return request_key(request, resolved.training, hosts=inputs.cluster.selection.hosts, names=names)

@@ -87,6 +87,7 @@ def read_cluster(request: TrainRequest) -> Cluster:
 
 
 def new_site(recipe: str, base: Path, cluster: Cluster) -> Site:
+    """Return the folders and the identity of a new run."""
     identity = new_identity()
     name = run_id(identity, recipe)
     root = next((node.root for node in cluster.nodes if not node.local), None)
