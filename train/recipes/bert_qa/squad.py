@@ -64,7 +64,7 @@ class Node:
         return Node(self.value[name], (*self.path, name))
 
     def has(self, name: str) -> bool:
-        """Return whether this is an object with such a field."""
+        """Return whether this is an object with this field."""
         return isinstance(self.value, dict) and name in self.value
 
     def items(self) -> list[Node]:

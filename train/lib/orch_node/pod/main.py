@@ -305,7 +305,7 @@ def ended(child: int) -> int | None:
 
 
 def stopped(config: PodConfig) -> bool:
-    """Return whether `orch stop` has ended the run."""
+    """Return whether `orch stop` has requested the end of the run."""
     return (Path(config.run_dir) / files.STOP).exists()
 
 

@@ -22,7 +22,7 @@ LOCK = threading.Lock()
 
 
 def emit(data: bytes) -> None:
-    """Write bytes to standard output; whole calls do not mix."""
+    """Write bytes to standard output; calls of several threads do not mix."""
     with LOCK:
         sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()
