@@ -194,20 +194,20 @@ class SlurmHandle:
         self.watch.refresh()
         return outcome_in(self.folder) is not None
 
-    def fetch(self, request: Wanted, listener: FetchListener) -> Collected:
+    def fetch(self, wanted: Wanted, listener: FetchListener) -> Collected:
         """Copy files of the run from the shared file system, which is the same on every node.
 
         Raises:
             RequestError: if the run has no node of the requested name.
         """
         names = {node.node for node in self.record.nodes}
-        if request.node is not None and request.node not in names:
+        if wanted.node is not None and wanted.node not in names:
             raise RequestError(
-                f"Run {self.record.run_id} has no node '{request.node}'.", hint=f"It has {', '.join(sorted(names))}."
+                f"Run {self.record.run_id} has no node '{wanted.node}'.", hint=f"It has {', '.join(sorted(names))}."
             )
         local = isinstance(self.host, Local)
-        target = request.to or (Path(request.source) if local else default_target(self.folder, request.node))
-        return collect(self.host, request.source, target, only=request.only, listener=listener)
+        target = wanted.to or (Path(wanted.source) if local else default_target(self.folder, wanted.node))
+        return collect(self.host, wanted.source, target, only=wanted.only, listener=listener)
 
 
 def until(condition: Callable[[], bool], seconds: float, tick: float = TICK_SECONDS) -> bool:

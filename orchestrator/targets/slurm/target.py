@@ -38,18 +38,18 @@ class SlurmTarget:
         """Return a handle of a recorded run."""
         return SlurmHandle(record, folder)
 
-    def find(self, base: Path, name: str, inventory: str, notify: Tell) -> RunHandle:
+    def find(self, base: Path, name: str, where: str, tell: Tell) -> RunHandle:
         """Return a handle of a run that is recorded on this machine."""
-        return SlurmHandle(*find.find(base, name, inventory, notify))
+        return SlurmHandle(*find.find(base, name, where, tell))
 
     def shared_folder(self, options: tuple[TargetOptions, ...]) -> SharedFolder:
         """Return the folder that `orch provision` fills; raise RequestError if there is none."""
         return read.shared_folder(options)
 
-    def list_runs(self, inventory: str) -> Listed:
+    def list_runs(self, where: str) -> Listed:
         """Return the runs recorded on this machine, with their current state in Slurm."""
-        return find.list_runs(inventory)
+        return find.list_runs(where)
 
-    def clean(self, inventory: str | None, base: Path, *, look: bool) -> CleanupReport:
+    def clean(self, where: str | None, base: Path, *, look: bool) -> CleanupReport:
         """Cancel the jobs whose runs have ended; with `look`, only report them."""
-        return find.clean(inventory, base, look=look)
+        return find.clean(where, base, look=look)
