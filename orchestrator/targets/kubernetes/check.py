@@ -35,6 +35,9 @@ def check(
     """Yield each finding as soon as it is known; only one if the API does not respond.
 
     Args:
+        connected: returns the cluster.
+        settings: the settings of the pods.
+        request: what to check.
         notify: called with what the check waits for.
     """
     try:

@@ -1,5 +1,7 @@
-"""The rights that orch needs in a namespace: one table, checked by `orch k8s check` and printed as
-a Role by `orch k8s role`."""
+"""List the rights that orch needs in a namespace.
+
+`orch k8s check` checks this table, and `orch k8s role` prints it as a Role.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This rank and its peers. Every function also works in a single process without a group."""
+"""Describe this rank and its peers. Every function also works in a single process without a group."""
 
 from __future__ import annotations
 
