@@ -14,7 +14,7 @@ LIB = str(Path(__file__).resolve().parent / "lib")
 # Subcommand -> the module whose main(argv) it is; returns an exit code.
 SUBCOMMANDS = {
     "rank": "orch_node.rank.wrapper",
-    "unlistening": "orch_node.rank.inherited",
+    "unlistening": "orch_node.rank.listening_sockets",
     "run-script": "orch_node.rank.main",
     "find-module": "orch_node.rank.script",
     "contained-rank": "orch_node.rank.container_entry",
