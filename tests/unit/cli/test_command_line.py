@@ -1,4 +1,4 @@
-"""What the command line refuses, and what its help shows."""
+"""Errors of the command line and the text of its help."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ def ground(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "own.py").write_text("")
 
 
-def orch(*words: str) -> Result:
-    return CliRunner().invoke(app, words)
+def orch(*arguments: str) -> Result:
+    return CliRunner().invoke(app, arguments)
 
 
-def refusal(*words: str) -> OrchError:
-    done = orch(*words)
-    assert isinstance(done.exception, OrchError), done.output
-    return done.exception
+def refusal(*arguments: str) -> OrchError:
+    result = orch(*arguments)
+    assert isinstance(result.exception, OrchError), result.output
+    return result.exception
 
 
-def refused(*words: str) -> str:
-    error = refusal(*words)
+def refused(*arguments: str) -> str:
+    error = refusal(*arguments)
     assert error.exit_code == 2
     return error.message
 
@@ -111,41 +111,41 @@ def test_nodes_that_are_not_known_are_told_with_what_makes_them_known(tmp_path: 
 
 @pytest.mark.parametrize("where", [(), ("--on", "k8s", "--nodes", "2", "--k8s", "image=x")])
 def test_a_setting_of_a_wrong_type_is_refused_before_anything_starts(where: tuple[str, ...]) -> None:
-    words = ("train", "bert-qa", *where, "--set")
-    found = refusal(*words, "num_train_epochs=abc")
-    assert found.message == "--set num_train_epochs=abc: not a number."
-    assert "Its default is 6." in found.hint
-    assert "Did you mean 'num_train_epochs'?" in refusal(*words, "num_train_epoch=3").hint
+    arguments = ("train", "bert-qa", *where, "--set")
+    error = refusal(*arguments, "num_train_epochs=abc")
+    assert error.message == "--set num_train_epochs=abc: not a number."
+    assert "Its default is 6." in error.hint
+    assert "Did you mean 'num_train_epochs'?" in refusal(*arguments, "num_train_epoch=3").hint
 
 
 def test_an_option_of_a_script_is_told_where_it_belongs() -> None:
-    found = refusal("train", "own.py", "--epochs", "3")
-    assert found.message == "No such option: --epochs."
-    assert "go after --: orch train script.py -- --epochs 3." in found.hint
+    error = refusal("train", "own.py", "--epochs", "3")
+    assert error.message == "No such option: --epochs."
+    assert "go after --: orch train script.py -- --epochs 3." in error.hint
     assert "Did you mean --nodes?" in refusal("train", "own.py", "--node", "3").hint
     assert "after --" not in orch("runs", "--epochs", "3").stderr
 
 
 def test_words_behind_a_recipe_are_not_lost_on_its_script() -> None:
-    """They went to the ranks, which refused them after a quarter of a minute."""
-    found = refusal("train", "bert-qa", "learning_rate=1e-4")
-    assert "Unexpected argument 'learning_rate=1e-4'" in found.message
-    assert "--set learning_rate=1e-4" in found.hint
-    own = ("train", "own.py", "--backend", "gloo", "--dry-run")
-    assert orch(*own, "data.csv").exit_code == 0
+    """Reject them at once; the ranks would refuse them only after 15 seconds."""
+    error = refusal("train", "bert-qa", "learning_rate=1e-4")
+    assert "Unexpected argument 'learning_rate=1e-4'" in error.message
+    assert "--set learning_rate=1e-4" in error.hint
+    script_arguments = ("train", "own.py", "--backend", "gloo", "--dry-run")
+    assert orch(*script_arguments, "data.csv").exit_code == 0
     assert orch(*K8S, "--", "--seed", "3").exit_code == 0
 
 
 def test_a_manifest_is_for_pods_and_a_script_for_nodes() -> None:
-    own = ("train", "own.py", "--backend", "gloo", "--dry-run")
-    assert "-o yaml requires --on k8s: this plan is a shell script" in refused(*own, "-o", "yaml")
+    script_arguments = ("train", "own.py", "--backend", "gloo", "--dry-run")
+    assert "-o yaml requires --on k8s: this plan is a shell script" in refused(*script_arguments, "-o", "yaml")
     for more in (("--json",), ("-o", "json")):
-        assert json.loads(orch(*own, *more).stdout)["kind"] == "plan"
+        assert json.loads(orch(*script_arguments, *more).stdout)["kind"] == "plan"
     assert "kind: TrainJob" in orch(*K8S, "-o", "yaml").stdout
 
 
 def test_the_environment_names_a_file_for_pods_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is not asked of runs on nodes."""
+    """Ignore the variable for runs on nodes."""
     monkeypatch.setenv("ORCH_K8S_FILE", "/nonexistent")
     done = orch("train", "own.py", "--backend", "gloo", "--dry-run")
     assert done.exit_code == 0, done.exception

@@ -1,4 +1,4 @@
-"""No flag is dropped: every field of a request is consumed or refused by every target."""
+"""Every target uses or rejects each field of a request; it ignores none."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ BASE = {
     "kubernetes": TrainRequest(recipe="bert-qa", on="k8s", nodes="2", options=(IMAGE,)),
     "slurm": TrainRequest(recipe="bert-qa", on="slurm", nodes="2"),
 }
-# Field -> another value, and what else has to be asked for to see what it does.
+# A value other than the field's default, and the other fields that it needs to take effect.
 Case = tuple[Any, Mapping[str, Any]]
 CASES: Mapping[str, Case] = {
     "recipe": ("glue-mrpc", {}),
@@ -83,7 +83,7 @@ OTHERWISE: Mapping[tuple[str, str], Case] = {
 
 
 def record(index: int, flags: tuple[str, ...] = ("avx512f", "avx512_bf16")) -> dict[str, Any]:
-    """What `orch provision` records of a node."""
+    """Return the record that `orch provision` writes for a node."""
     address = f"10.0.0.{index + 1}"
     stack = load.stack("current")
     return {
@@ -112,10 +112,10 @@ def make_inventory(path: Path, hosts: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def make_records(path: Path, hosts: Mapping[str, Mapping[str, Any]]) -> None:
-    for name, one in hosts.items():
-        where = State.of(path).record(name)
-        where.parent.mkdir(parents=True, exist_ok=True)
-        where.write_text(json.dumps(one))
+    for name, record_fields in hosts.items():
+        record_path = State.of(path).record(name)
+        record_path.parent.mkdir(parents=True, exist_ok=True)
+        record_path.write_text(json.dumps(record_fields))
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +125,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def ground(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Four hosts, a recipe of one's own, and an unfinished run of each target."""
+    """Create four hosts, a user recipe and an unfinished run of each target."""
     monkeypatch.chdir(folder)
     monkeypatch.setenv("XDG_STATE_HOME", str(folder / "state"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
@@ -135,13 +135,13 @@ def ground(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hosts = {f"host{index}": record(index) for index in range(3)}
     make_inventory(folder / "lab.yml", {**hosts, "slow": record(0, ("avx2",))})
     (folder / "accelerate.yaml").write_text("distributed_type: MULTI_CPU\nmixed_precision: 'no'\n")
-    own = folder / "recipes" / "my_own"
-    own.mkdir(parents=True)
-    (own / "recipe.toml").write_text(
+    recipe_folder = folder / "recipes" / "my_own"
+    recipe_folder.mkdir(parents=True)
+    (recipe_folder / "recipe.toml").write_text(
         'summary = "mine"\nscript = "train.py"\nresumes = true\n[precisions]\nfp32 = []\n[arguments]\n'
     )
-    (own / "train.py").write_text("import beside\n")
-    (own / "beside.py").write_text("")
+    (recipe_folder / "train.py").write_text("import beside\n")
+    (recipe_folder / "beside.py").write_text("")
     for request in BASE.values():
         leave_unfinished(train.plan(request), folder / "unfinished")
 
@@ -153,7 +153,7 @@ def leave_unfinished(plan: Plan, base: Path) -> None:
 
 @cache
 def outcome(request: TrainRequest) -> str:
-    """The plan without what differs from run to run, or the error."""
+    """Return the plan without the parts that differ between runs, or the error."""
     try:
         plan = train.plan(request)
     except OrchError as error:
@@ -174,14 +174,16 @@ def test_the_same_request_has_the_same_plan(name: str) -> None:
 def test_a_field_is_consumed_or_refused(name: str, field: str) -> None:
     target = registry.named(BASE[name].on)
     value, context = OTHERWISE.get((name, field), CASES[field])
-    before = replace(BASE[name], **{key: one for key, one in context.items() if key not in target.refuses})
-    asked = replace(before, **{field: value})
+    before = replace(
+        BASE[name], **{key: context_value for key, context_value in context.items() if key not in target.refuses}
+    )
+    request = replace(before, **{field: value})
     if field in target.refuses:
         with pytest.raises(PlanError, match=re.escape(flag(field))) as caught:
-            train.plan(asked)
+            train.plan(request)
         assert target.refuses[field].instead in caught.value.hint
     else:
-        assert outcome(asked) != outcome(before)
+        assert outcome(request) != outcome(before)
 
 
 def test_what_a_target_refuses_is_a_field() -> None:
@@ -209,10 +211,10 @@ def test_what_was_not_given_is_not_refused() -> None:
 
 
 def test_every_field_is_an_option_of_the_command_line() -> None:
-    """`on` and `options` follow from the targets, and `runs_dir` is an option of other commands."""
-    named = [name for options in PANELS.values() for name in options]
-    assert sorted([*named, "on", "options", "runs_dir"]) == sorted(FIELDS)
-    assert all(one.default is not MISSING for one in fields(TrainRequest)[1:])
+    """Except `on` and `options`, which follow from the targets, and `runs_dir`, an option of other commands."""
+    option_names = [name for options in PANELS.values() for name in options]
+    assert sorted([*option_names, "on", "options", "runs_dir"]) == sorted(FIELDS)
+    assert all(field.default is not MISSING for field in fields(TrainRequest)[1:])
     assert app.registered_commands
 
 
@@ -254,7 +256,7 @@ def test_torchrun_takes_no_mpi() -> None:
 def test_what_is_for_a_shared_folder_is_not_dropped_where_nodes_are_provisioned(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("ORCH_SLURM_FILE", "/nonexistent")  # of the environment: not asked here
+    monkeypatch.setenv("ORCH_SLURM_FILE", "/nonexistent")  # The environment is ignored here.
     with pytest.raises(PlanError) as refused:
         app(["provision", "nosuch", "--slurm", "root=/shared"], standalone_mode=False)
     assert refused.value.message == "--slurm is for --on slurm."

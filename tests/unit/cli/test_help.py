@@ -1,4 +1,4 @@
-"""The help of all commands has one shape: a name for each value, nothing beside a flag."""
+"""The help of every command names each value and shows no value for a flag."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from orchestrator.cli.main import app
 NAME = re.compile(r"(-- )?[A-Za-z0-9]+([_=|,. ][A-Za-z0-9]+)*")
 
 
-def commands(command: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    yield words, command
-    for name, one in getattr(command, "commands", {}).items():
-        yield from commands(one, (*words, name))
+def commands(command: Any, command_path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    yield command_path, command
+    for name, subcommand in getattr(command, "commands", {}).items():
+        yield from commands(subcommand, (*command_path, name))
 
 
 ALL = dict(commands(typer.main.get_command(app)))
@@ -34,10 +34,10 @@ def test_help_names_no_types(words: tuple[str, ...]) -> None:
 
 @pytest.mark.parametrize("words", ALL, ids=" ".join)
 def test_each_value_has_a_name(words: tuple[str, ...]) -> None:
-    """So that one reads `--stack NAME`, and no flag seems to want a value."""
+    """Show `--stack NAME` for an option with a value and only the name for a flag."""
     command = ALL[words]
-    for one in command.get_params(typer.Context(command)):
-        if getattr(one, "is_flag", False):
-            assert one.metavar == "", one.name
+    for parameter in command.get_params(typer.Context(command)):
+        if getattr(parameter, "is_flag", False):
+            assert parameter.metavar == "", parameter.name
         else:
-            assert NAME.fullmatch(one.metavar or ""), f"{one.name}: {one.metavar}"
+            assert NAME.fullmatch(parameter.metavar or ""), f"{parameter.name}: {parameter.metavar}"

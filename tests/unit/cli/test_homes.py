@@ -1,4 +1,4 @@
-"""Where orch keeps what belongs into a home: also without one that can be written."""
+"""Where orch stores its state, with and without a writable home directory."""
 
 from __future__ import annotations
 
@@ -51,21 +51,21 @@ def test_a_folder_that_others_can_read_is_no_home(tmp_path: Path, monkeypatch: p
     monkeypatch.setenv("HOME", "/proc/none")
     folder = tmp_path / f"orch-home-{os.getuid()}"
     folder.mkdir()
-    folder.chmod(0o755)  # whatever the umask
+    folder.chmod(0o755)  # The umask must not matter.
     with pytest.raises(ExecuteError, match="others may access"):
         state.state_home()
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root becomes somebody else")
 def test_a_user_without_a_name() -> None:
-    unknown = max(one.pw_uid for one in pwd.getpwall()) + 4321
-    words = (
+    unused_uid = max(user.pw_uid for user in pwd.getpwall()) + 4321
+    program = (
         "import os; from orchestrator import errors, state; "
-        f"os.setuid({unknown}); print(state.user_name(), state.user_home())"
+        f"os.setuid({unused_uid}); print(state.user_name(), state.user_home())"
     )
     environment = {"PATH": os.environ["PATH"], "PYTHONPATH": ":".join(sys.path)}
-    done = subprocess.run([sys.executable, "-c", words], env=environment, capture_output=True, text=True)
-    assert done.stdout == f"{unknown} None\n", done.stderr
+    result = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
+    assert result.stdout == f"{unused_uid} None\n", result.stderr
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give a folder away")
@@ -92,11 +92,11 @@ def test_what_is_kept_is_this_users_alone_whatever_the_umask(tmp_path: Path, mon
     (tmp_path / "orch/clusters").mkdir(parents=True)
     before = os.umask(0o022)
     try:
-        kept = state.State.of(Path("lab"))
-        state.write_private(kept.record("node0"), "{}")
-        kept.log("provision").write_text("")
-        with kept.lock("provision"):
-            kept.owner("provision")
+        lab_state = state.State.of(Path("lab"))
+        state.write_private(lab_state.record("node0"), "{}")
+        lab_state.log("provision").write_text("")
+        with lab_state.lock("provision"):
+            lab_state.owner("provision")
     finally:
         os.umask(before)
     modes = {path: path.stat().st_mode & 0o777 for path in (tmp_path / "orch").rglob("*")}
@@ -106,7 +106,7 @@ def test_what_is_kept_is_this_users_alone_whatever_the_umask(tmp_path: Path, mon
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give a folder away")
 def test_a_run_of_another_user_is_neither_reached_nor_carried_on(tmp_path: Path) -> None:
-    """Its record names programs and an ssh configuration, which would be used here."""
+    """Reject its record, whose programs and ssh configuration would be used on this machine."""
     folder = make_run(tmp_path, ranks=1, nodes=1, seconds=2)
     (folder / "outcome.json").write_text('{"state": "failed"}')
     assert find(tmp_path, "last", None).folder == folder

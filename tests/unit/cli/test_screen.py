@@ -1,4 +1,4 @@
-"""What reaches a terminal: text of nodes is text, and never an order to the terminal."""
+"""Text from nodes is printed as text and never controls the terminal."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ def test_what_moves_a_terminal_is_shown(text: str, shown: str) -> None:
 
 @given(text=st.text(st.characters(codec=None)))
 def test_nothing_that_is_left_is_an_order(text: str) -> None:
-    found = harmless(text)
-    assert all(unicodedata.category(one) not in ("Cc", "Cs") for one in found if one not in "\n\t")
-    assert harmless(found) == found
-    found.encode()
+    result = harmless(text)
+    assert all(unicodedata.category(character) not in ("Cc", "Cs") for character in result if character not in "\n\t")
+    assert harmless(result) == result
+    result.encode()
 
 
 def test_markup_is_text(capsys: pytest.CaptureFixture[str]) -> None:
@@ -174,7 +174,7 @@ def run_on_terminal(command: list[str], environment: dict[str, str], folder: Pat
 def read_piece(terminal: int) -> bytes:
     try:
         return os.read(terminal, 4096)
-    except OSError:  # the program has closed its end
+    except OSError:  # The program has closed its end of the terminal.
         return b""
 
 
@@ -184,16 +184,16 @@ def test_logs_are_shown_and_not_obeyed(tmp_path: Path) -> None:
     log.write_bytes(b"one \x1b[31mred\x1b[0m\n\xff two\n")
     done = CliRunner().invoke(app, ["logs", "--runs-dir", str(tmp_path)])
     assert done.output == "[0 node0] one \\x1b[31mred\\x1b[0m\n[0 node0] \ufffd two\n"
-    found = CliRunner().invoke(app, ["logs", "--runs-dir", str(tmp_path), "--json"])
-    assert json.loads(found.output.splitlines()[0])["line"] == "one \x1b[31mred\x1b[0m"
+    result = CliRunner().invoke(app, ["logs", "--runs-dir", str(tmp_path), "--json"])
+    assert json.loads(result.output.splitlines()[0])["line"] == "one \x1b[31mred\x1b[0m"
     assert log.read_bytes().startswith(b"one \x1b[31m"), "files stay as they are"
 
 
 def test_a_program_stays_what_it_is_but_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A dry run shows the very steps: `orch train --dry-run > run.sh`."""
-    for looks_on, shown in ((False, "echo '\x1b'\n"), (True, "echo '\\x1b'\n")):
+    """Write the unchanged steps to a file, as in `orch train --dry-run > run.sh`."""
+    for is_terminal, shown in ((False, "echo '\x1b'\n"), (True, "echo '\\x1b'\n")):
         stream = io.StringIO()
-        monkeypatch.setattr(stream, "isatty", lambda looks_on=looks_on: looks_on, raising=False)
+        monkeypatch.setattr(stream, "isatty", lambda is_terminal=is_terminal: is_terminal, raising=False)
         monkeypatch.setattr("sys.stdout", stream)
         screen.say("echo '\x1b'", program=True)
         assert stream.getvalue() == shown
@@ -210,15 +210,15 @@ def test_a_terminal_that_knows_no_utf8_gets_words(monkeypatch: pytest.MonkeyPatc
 
 
 def printing(path: Path) -> set[str]:
-    """Ways past the one place where text goes to the screen."""
-    found: set[str] = set()
+    """Return the calls that print without the one function that writes to the screen."""
+    calls: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Call):
             name = ast.unparse(node.func)
             to_file = any(word.arg == "file" and ast.unparse(word.value) == "log" for word in node.keywords)
             if name in ("print", "typer.echo", "click.echo", "Console") and not to_file:
-                found.add(name)
-    return found
+                calls.add(name)
+    return calls
 
 
 def test_text_goes_to_the_screen_in_one_place() -> None:

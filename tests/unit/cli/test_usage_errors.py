@@ -1,4 +1,4 @@
-"""Mistakes on the command line: one form of message, exit code 2, and a hint for the next step."""
+"""Usage errors have a message of one form, exit code 2 and a hint for the next step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a node has for a fabric, and what `--fabric` makes of it."""
+"""The fabrics of a node and the choice of `--fabric`."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ OVER_OFI = replace(CCL, env=(*TRANSPORTS["ofi"], *CCL.env))
 
 
 def test_the_devices_of_a_node(tmp_path: Path) -> None:
-    found = node_facts.rdma_devices(lay_out("e810", tmp_path))
-    assert [tuple(one.values()) for one in found] == [
+    devices = node_facts.rdma_devices(lay_out("e810", tmp_path))
+    assert [tuple(device.values()) for device in devices] == [
         ("irdma-cvl01tf2", "ice", "Ethernet", "ens801f0", 100_000, 0, True),
         ("irdma-cvl02tf2", "ice", "Ethernet", "ens801f1", 100_000, 0, False),
         ("irdma-cvl11tf2", "ice", "Ethernet", "ens802f0", 100_000, 1, True),
@@ -52,8 +52,13 @@ def test_the_devices_of_a_node(tmp_path: Path) -> None:
 
 
 def test_soft_roce_has_neither_driver_nor_numa_node(tmp_path: Path) -> None:
-    (found,) = node_facts.rdma_devices(lay_out("rxe", tmp_path))
-    assert (found["driver"], found["numa"], found["interface"], found["speed"]) == ("", None, "eth0", 2500)
+    (rxe_device,) = node_facts.rdma_devices(lay_out("rxe", tmp_path))
+    assert (rxe_device["driver"], rxe_device["numa"], rxe_device["interface"], rxe_device["speed"]) == (
+        "",
+        None,
+        "eth0",
+        2500,
+    )
 
 
 @pytest.mark.parametrize(
@@ -98,16 +103,16 @@ def test_soft_roce_has_neither_driver_nor_numa_node(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_missing(tree: str, fi_info: str, missing: Mapping[str, str], tmp_path: Path) -> None:
-    found = facts_of(tree, fi_info, tmp_path, make_facts()).fabrics
-    assert found == {"tcp": "", "shm": "", **missing}
+    result = facts_of(tree, fi_info, tmp_path, make_facts()).fabrics
+    assert result == {"tcp": "", "shm": "", **missing}
 
 
 def test_a_port_without_a_link_and_a_device_that_may_not_be_opened(tmp_path: Path) -> None:
     root = lay_out("e810", tmp_path)
     devices = node_facts.rdma_devices(root)
-    down = [one for one in devices if not one["active"]]
-    found = node_facts.fabrics(said("rdma-core"), down, root)
-    assert found["verbs"] == "no active port (irdma-cvl02tf2)"
+    down = [entry for entry in devices if not entry["active"]]
+    fabrics = node_facts.fabrics(said("rdma-core"), down, root)
+    assert fabrics["verbs"] == "no active port (irdma-cvl02tf2)"
     for path in (root / "dev/infiniband").iterdir():
         path.unlink()
     assert "uverbs" in node_facts.fabrics(said("rdma-core"), devices, root)["psm3"]
@@ -115,9 +120,9 @@ def test_a_port_without_a_link_and_a_device_that_may_not_be_opened(tmp_path: Pat
 
 def test_there_is_no_fabric_without_libfabric(tmp_path: Path) -> None:
     assert node_facts.fi_info(tmp_path) == ""
-    found = node_facts.fabrics("", [])
-    assert set(found) == set(protocol.FABRICS)
-    assert set(found.values()) == {"no libfabric in the stack (fi_info)"}
+    fabrics = node_facts.fabrics("", [])
+    assert set(fabrics) == set(protocol.FABRICS)
+    assert set(fabrics.values()) == {"no libfabric in the stack (fi_info)"}
 
 
 def test_a_program_that_is_no_fi_info_is_left(tmp_path: Path) -> None:
@@ -150,23 +155,23 @@ def test_records_of_before_load() -> None:
 
 def test_a_device_near_no_numa_node_is_read_again_as_it_was_written(tmp_path: Path) -> None:
     devices = node_facts.rdma_devices(lay_out("rxe", tmp_path))
-    its = {"devices": devices, "nics": {"eth0": {"speed": 25_000, "numa": None}}}
-    (tmp_path / "record.json").write_text(record_json(OLD | its, "node0"))
+    hardware = {"devices": devices, "nics": {"eth0": {"speed": 25_000, "numa": None}}}
+    (tmp_path / "record.json").write_text(record_json(OLD | hardware, "node0"))
     record = read_record(tmp_path / "record.json")
-    assert record == validate(NodeRecord, OLD | its, "")
+    assert record == validate(NodeRecord, OLD | hardware, "")
 
 
 def test_nodes_are_shown_with_what_they_have_and_what_was_measured() -> None:
     proof = {"together": "ab" * 32, "rails": 2, "gbit": 92.34, "microseconds": 3.2, "failed": ""}
-    its = {
+    hardware = {
         "fabrics": {"tcp": "", "psm3": "", "verbs": "no librdmacm.so.1"},
         "proved": {"psm3": proof},
         "nics": {"eth0": {"speed": 25_000, "numa": None}},
     }
-    row = nodes.row("node0", validate(NodeRecord, OLD | its, ""))
+    row = nodes.row("node0", validate(NodeRecord, OLD | hardware, ""))
     assert row["fabrics"] == "tcp, psm3 (92.3 Gbit/s)"
     assert row["missing"] == {"verbs": "no librdmacm.so.1"}
-    assert row["nics"] == its["nics"]
+    assert row["nics"] == hardware["nics"]
 
 
 def device(name: str, numa: int | None = None, speed: int = 100_000, link: str = "Ethernet") -> Device:
@@ -175,7 +180,7 @@ def device(name: str, numa: int | None = None, speed: int = 100_000, link: str =
 
 def test_a_slower_network_is_no_second_rail(tmp_path: Path) -> None:
     devices = facts_of("connectx", "rdma-core", tmp_path, make_facts()).devices
-    assert [one.name for one in protocol.rails("psm3", devices)] == ["mlx5_0", "mlx5_6"]
+    assert [rail.name for rail in protocol.rails("psm3", devices)] == ["mlx5_0", "mlx5_6"]
     assert protocol.rails("efa", devices) == ()
 
 
@@ -195,17 +200,17 @@ def test_each_rank_is_near_its_devices(numa: tuple[int | None, ...], shares: tup
 
 
 def test_two_devices_on_one_numa_node_are_dealt_out() -> None:
-    both = (device("a", 0), device("b", 0))
-    assert protocol.share_devices(both, (0,)) == (("a", "b"),)
-    assert protocol.share_devices(both, (0, 0, 1)) == (("a",), ("b",), ("a",))
+    devices = (device("a", 0), device("b", 0))
+    assert protocol.share_devices(devices, (0,)) == (("a", "b"),)
+    assert protocol.share_devices(devices, (0, 0, 1)) == (("a",), ("b",), ("a",))
 
 
 @pytest.mark.parametrize("fabric", RDMA)
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_every_fabric_is_told_its_devices(fabric: str, transport: str) -> None:
-    one = protocol.rank_variables(fabric, ("a",), transport)
+    variables = protocol.rank_variables(fabric, ("a",), transport)
     two = protocol.rank_variables(fabric, ("a", "b"), transport)
-    (value,) = one.values()
+    (value,) = variables.values()
     assert "a" in value
     assert "b" in " ".join(two.values()) or two == {"I_MPI_MULTIRAIL": "1"}
 
@@ -221,35 +226,35 @@ def test_psm3_without_devices_runs_over_sockets() -> None:
 
 @pytest.fixture
 def e810(tmp_path: Path) -> tuple[Node, Node]:
-    """Two nodes of two sockets with a port of 100 Gbit/s on each; nothing is proved."""
+    """Return two nodes of two sockets with a 100 Gbit/s port on each and no verified fabric."""
     return node(0, "e810", "rdma-core", tmp_path), node(1, "e810", "rdma-core", tmp_path)
 
 
 def node(index: int, tree: str, fi_info: str, folder: Path) -> Node:
     base = replace(make_facts(numa=2), interfaces={"eth1": (f"10.0.0.{index}",)})
-    found = facts_of(tree, fi_info, folder / f"node{index}", base)
-    return make_node(f"node{index}", found, address=f"10.0.0.{index}", via=("ssh", "--", f"node{index}"))
+    facts = facts_of(tree, fi_info, folder / f"node{index}", base)
+    return make_node(f"node{index}", facts, address=f"10.0.0.{index}", via=("ssh", "--", f"node{index}"))
 
 
 def proved(nodes: tuple[Node, ...], **proofs: Proof) -> tuple[Node, ...]:
-    return tuple(replace(one, facts=replace(one.facts, proved=proofs)) for one in nodes)
+    return tuple(replace(node, facts=replace(node.facts, proved=proofs)) for node in nodes)
 
 
 def chosen(
     nodes: tuple[Node, ...],
-    asked: str | None = None,
+    requested: str | None = None,
     *,
     backend: Backend = OVER_MPI,
     inventory: str | None = None,
     **over: object,
 ) -> Choice[tuple[Link, ...]]:
     cluster = replace(make_cluster(*nodes), fabric=inventory)
-    whole = replace(FabricUse(nodes=nodes, backend=backend), **over)  # type: ignore[arg-type]
-    return choose_fabric(choose_links(nodes), cluster, asked, whole)
+    use = replace(FabricUse(nodes=nodes, backend=backend), **over)  # type: ignore[arg-type]
+    return choose_fabric(choose_links(nodes), cluster, requested, use)
 
 
 def lines(choice: Choice[tuple[Link, ...]]) -> list[str]:
-    return [one.describe() for one in choice.decisions if one.topic == "fabric"]
+    return [decision.describe() for decision in choice.decisions if decision.topic == "fabric"]
 
 
 def environments(choice: Choice[tuple[Link, ...]]) -> set[str]:
@@ -300,12 +305,12 @@ def test_tcp_is_taken_where_it_was_faster(e810: tuple[Node, Node]) -> None:
 
 def test_a_ping_pong_of_others_proves_nothing(e810: tuple[Node, Node]) -> None:
     first, second = proved(e810, psm3=PSM3)
-    other = replace(PSM3, together="cd" * 32)
-    second = replace(second, facts=replace(second.facts, proved={"psm3": other}))
+    foreign_proof = replace(PSM3, together="cd" * 32)
+    second = replace(second, facts=replace(second.facts, proved={"psm3": foreign_proof}))
     assert environments(chosen((first, second))) == {"tcp"}
     failed = Proof(together="", failed="no data available")
-    told = lines(chosen(proved(e810, psm3=failed)))
-    assert "psm3: its ping-pong failed: no data available" in told[0]
+    reasons = lines(chosen(proved(e810, psm3=failed)))
+    assert "psm3: its ping-pong failed: no data available" in reasons[0]
 
 
 def test_one_node_without_it_takes_it_from_all(tmp_path: Path) -> None:
@@ -329,7 +334,7 @@ def test_each_rank_gets_the_device_near_its_cores(e810: tuple[Node, Node]) -> No
 
 
 def test_golden_plan_of_two_nodes_over_psm3(e810: tuple[Node, Node], test_stack: Stack) -> None:
-    """On the way from what nodes say to the ranks' environment, and into the record of the run."""
+    """Carry the nodes' facts into the ranks' environment and the run record."""
     stack = replace(test_stack, backends=("ccl", "gloo"), bindings=BINDINGS)
     inputs = Inputs(cluster=make_cluster(*proved(e810, psm3=PSM3, tcp=TCP)), recipe=QA, stack=stack)
     plan = plan_train(REQUEST, inputs, REMOTE)
@@ -390,9 +395,9 @@ def test_a_spare_with_other_devices_could_not_stand_in(tmp_path: Path) -> None:
 
 
 def test_one_machine_alone_is_left_as_it_is_unless_asked(e810: tuple[Node, Node]) -> None:
-    alone = e810[:1]
-    assert chosen(alone).value == ()
-    (link,) = chosen(alone, "shm").value
+    one_node = e810[:1]
+    assert chosen(one_node).value == ()
+    (link,) = chosen(one_node, "shm").value
     assert (link.interface, link.environment()["FI_PROVIDER"]) == ("lo", "shm")
 
 

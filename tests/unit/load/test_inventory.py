@@ -1,4 +1,4 @@
-"""What an inventory may say: its names, its way of being found, and what else comes with it."""
+"""Inventories: how they are found, the names they may contain, and the configuration around them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_bare_name_is_never_a_program_of_the_current_folder(
 
 
 def test_a_pattern_is_matched_without_the_current_folders_configuration(tmp_path: Path) -> None:
-    """There Ansible is a library of this process, and reads its configuration all the same."""
+    """Isolate Ansible, which reads its configuration also as a library of this process."""
     (tmp_path / "ansible.cfg").write_text("[defaults]\nforks = 77\n")
     (tmp_path / "hosts.yml").write_text("all:\n  hosts:\n    node[0:9]:\n")
     text = (
@@ -60,7 +60,7 @@ def test_a_pattern_is_matched_without_the_current_folders_configuration(tmp_path
 
 
 def test_ansible_reads_no_configuration_of_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Such a file names plug-ins, and they are Python that is imported."""
+    """Ignore such a file, because it names plug-ins, which Ansible imports as Python code."""
     (tmp_path / "ansible.cfg").write_text("[defaults]\nvars_plugins = ./own\n")
     (tmp_path / "own").mkdir()
     mark = tmp_path / "ran"
@@ -81,9 +81,9 @@ def test_another_configuration_of_ansibles_is_refused(tmp_path: Path, monkeypatc
 
 @pytest.mark.parametrize("name", ["-oProxyCommand=id", "a b", "a\nb", "a;b", "$(id)", "{{ 1 }}", "a" * 64, "", "é"])
 def test_a_host_that_could_be_read_as_something_else_is_refused(name: str, tmp_path: Path) -> None:
-    answer = {"_meta": {"hostvars": {}}, "all": {"hosts": [name]}}
+    listing = {"_meta": {"hostvars": {}}, "all": {"hosts": [name]}}
     with pytest.raises(RequestError, match="is not a host name"):
-        parse_listing(answer)
+        parse_listing(listing)
 
 
 @pytest.mark.parametrize(
@@ -99,24 +99,24 @@ def test_a_host_that_could_be_read_as_something_else_is_refused(name: str, tmp_p
     ],
 )
 def test_so_is_an_address_or_a_port(variable: str, value: object) -> None:
-    answer = {"_meta": {"hostvars": {"node0": {variable: value}}}, "all": {"hosts": ["node0"]}}
+    listing = {"_meta": {"hostvars": {"node0": {variable: value}}}, "all": {"hosts": ["node0"]}}
     with pytest.raises(RequestError, match=f"{variable} of node0: "):
-        parse_listing(answer)
+        parse_listing(listing)
 
 
 def test_a_misspelled_variable_is_an_error_that_names_the_right_one() -> None:
     variables = {"orch_root": "/data", "orch_evn": {"A": "1"}}
-    answer = {"_meta": {"hostvars": {"node0": variables}}, "all": {"hosts": ["node0"]}}
+    listing = {"_meta": {"hostvars": {"node0": variables}}, "all": {"hosts": ["node0"]}}
     with pytest.raises(RequestError, match="'orch_evn' of node0") as exc_info:
-        parse_listing(answer)
+        parse_listing(listing)
     assert exc_info.value.hint == "Did you mean 'orch_env'?"
 
 
 @pytest.mark.parametrize("name", ["node0", "node_0", "10.0.0.1", "fe80::1", "a.b.example.com"])
 def test_usual_names_and_addresses_are_taken(name: str) -> None:
     variables = {"ansible_host": name, "orch_address": "{{ ansible_host }}", "ansible_port": "22"}
-    answer = {"_meta": {"hostvars": {name: variables}}, "all": {"hosts": [name]}}
-    assert list(parse_listing(answer).hosts) == [name]
+    listing = {"_meta": {"hostvars": {name: variables}}, "all": {"hosts": [name]}}
+    assert list(parse_listing(listing).hosts) == [name]
 
 
 NAMES = st.sampled_from(
@@ -132,9 +132,9 @@ ANY = st.recursive(
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 @given(answer=st.dictionaries(NAMES, ANY, max_size=4) | ANY)
 def test_any_answer_of_a_program_is_a_listing_or_refused(answer: object) -> None:
-    """A dynamic inventory is a program of whoever wrote it: circles of groups, wrong types."""
+    """Accept or reject any output of a dynamic inventory, such as cyclic groups and wrong types."""
     try:
-        found = parse_listing(answer)
+        listing = parse_listing(answer)
     except RequestError:
         return
-    assert all(is_host(name) for name in found.hosts)
+    assert all(is_host(name) for name in listing.hosts)

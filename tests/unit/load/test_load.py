@@ -154,8 +154,8 @@ def test_a_sudo_password_is_noticed_and_not_remembered(tmp_path: Path) -> None:
 
 
 def test_limits_are_the_inventorys_where_it_names_them() -> None:
-    found = load.limits("a", {"orch_limits": {"disk_gb": 1, "skew_seconds": "60"}})
-    assert found == replace(Limits(), disk=GIB, skew=60.0)
+    limits = load.limits("a", {"orch_limits": {"disk_gb": 1, "skew_seconds": "60"}})
+    assert limits == replace(Limits(), disk=GIB, skew=60.0)
     assert load.limits("a", {}) == Limits()
 
 

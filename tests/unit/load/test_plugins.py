@@ -1,4 +1,4 @@
-"""Recipes that are not ours: found by path and by entry point, checked by a schema."""
+"""Third-party recipes: found by path or entry point and checked against a schema."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ def test_a_new_recipe_is_found_by_its_path(tmp_path: Path) -> None:
     folder = recipes.new("my-own", tmp_path)
     for path in (tmp_path, folder):
         assert load.recipe_folders((path,))["my-own"] == folder
-        found = load.recipe("my-own", (path,))
-        assert found.script == str(folder / "train.py")
-        assert str(folder / "recipe.toml") in found.files
+        recipe = load.recipe("my-own", (path,))
+        assert recipe.script == str(folder / "train.py")
+        assert str(folder / "recipe.toml") in recipe.files
     assert load.recipe(str(folder)).name == "my-own"
     assert json.loads((folder / "recipe.schema.json").read_text()) == schema()
 

@@ -28,8 +28,8 @@ def test_later_layers_win() -> None:
 def test_a_setting_drops_the_defaults_that_it_excludes() -> None:
     assert "train_file" not in RECIPE.settings(None, {"dataset_name": "squad"})
     assert "train_file" not in RECIPE.settings("full", {})
-    again = RECIPE.settings("full", {"train_file": "/mine.json"})
-    assert again["train_file"] == "/mine.json"
+    full_settings = RECIPE.settings("full", {"train_file": "/mine.json"})
+    assert full_settings["train_file"] == "/mine.json"
 
 
 @pytest.mark.parametrize("name", ["epoch", "Epochs", "epocs"])
@@ -51,9 +51,9 @@ def test_settings_become_arguments() -> None:
 
 
 def test_own_scripts_take_no_settings() -> None:
-    own = Recipe(name="mine", script="/mine.py", own_script=True)
+    script_recipe = Recipe(name="mine", script="/mine.py", own_script=True)
     with pytest.raises(RequestError, match="--set applies to recipes only"):
-        own.settings(None, {"a": 1})
+        script_recipe.settings(None, {"a": 1})
 
 
 @pytest.mark.parametrize(

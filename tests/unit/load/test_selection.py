@@ -1,4 +1,4 @@
-"""--nodes and --exclude, matched by the real Ansible."""
+"""The patterns of --nodes and --exclude, matched by the real Ansible."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ALL = ("node1", "node2", "node3", "node4", "fat1", "node10", "node11", "node12")
 
 @pytest.fixture(scope="module")
 def inventory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Ansible is asked once what it holds, and once for each pattern."""
+    """Yield an inventory with a cache, so that Ansible is queried once for the hosts and once for each pattern."""
     folder = tmp_path_factory.mktemp("selection")
     path = folder / "lab.yml"
     path.write_text(INVENTORY)
@@ -51,8 +51,8 @@ def choose(inventory: Path, nodes: str | None, exclude: str | None = None) -> Se
 def test_spares_follow_a_number_or_are_the_last_of_what_was_named(
     inventory: Path, nodes: str | None, hosts: tuple[str, ...], spares: tuple[str, ...]
 ) -> None:
-    found = select(inventory, read_listing(inventory), nodes=nodes, exclude=None, spares=2)
-    assert (found.hosts, found.spares) == (hosts, spares)
+    selection = select(inventory, read_listing(inventory), nodes=nodes, exclude=None, spares=2)
+    assert (selection.hosts, selection.spares) == (hosts, spares)
 
 
 def test_more_spares_than_nodes_are_refused(inventory: Path) -> None:
@@ -139,10 +139,10 @@ def test_a_pattern_is_matched_without_a_home(inventory: Path, tmp_path: Path) ->
         "from orchestrator.load.selection import select; source = Path(sys.argv[1]);"
         "print(select(source, read_listing(source), nodes='node[3-4]', exclude=None).hosts)"
     )
-    kept = {name: value for name, value in os.environ.items() if name != "ANSIBLE_HOME"}
+    environment = {name: value for name, value in os.environ.items() if name != "ANSIBLE_HOME"}
     done = subprocess.run(
         [sys.executable, "-c", program, str(inventory)],
-        env=kept | {"HOME": "/proc/none", "TMPDIR": str(tmp_path)},
+        env=environment | {"HOME": "/proc/none", "TMPDIR": str(tmp_path)},
         capture_output=True,
         text=True,
     )

@@ -21,7 +21,7 @@ FAR = SshOptions(
 
 
 def openssh(text: str, tmp_path: Path) -> dict[str, str]:
-    """What the real ssh makes of a configuration."""
+    """Return the options that the real ssh reads from a configuration."""
     need("ssh")
     (tmp_path / "config").write_text(text)
     done = subprocess.run(
@@ -32,15 +32,15 @@ def openssh(text: str, tmp_path: Path) -> dict[str, str]:
 
 def test_openssh_and_paramiko_read_the_same(tmp_path: Path) -> None:
     text = render([FAR, SshOptions(node="other", host="10.0.0.8")])
-    seen = openssh(text, tmp_path)
-    assert (seen["hostname"], seen["port"], seen["user"]) == ("10.0.0.7", "2222", "me")
-    assert seen["identityfile"] == "/keys/the key"
-    assert seen["proxyjump"] == "jump"
-    assert seen["identitiesonly"] == "yes"
-    theirs = paramiko.SSHConfig.from_text(text).lookup("node1")
-    assert theirs["hostname"] == "10.0.0.7"
-    assert theirs["identityfile"] == ["/keys/the key"]
-    assert theirs["userknownhostsfile"].strip('"') == "/known hosts"
+    openssh_options = openssh(text, tmp_path)
+    assert (openssh_options["hostname"], openssh_options["port"], openssh_options["user"]) == ("10.0.0.7", "2222", "me")
+    assert openssh_options["identityfile"] == "/keys/the key"
+    assert openssh_options["proxyjump"] == "jump"
+    assert openssh_options["identitiesonly"] == "yes"
+    paramiko_options = paramiko.SSHConfig.from_text(text).lookup("node1")
+    assert paramiko_options["hostname"] == "10.0.0.7"
+    assert paramiko_options["identityfile"] == ["/keys/the key"]
+    assert paramiko_options["userknownhostsfile"].strip('"') == "/known hosts"
 
 
 def test_host_keys_are_always_checked(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from tests.conftest import make_facts, make_job, make_node
 
 
 def node(index: int, *, route: str = "eth1", address: str = "", **detours: str) -> Node:
-    """Three interfaces: one that looks the same everywhere, and two with addresses of their own."""
+    """Return a node with one interface that is equal on all nodes and two with different addresses."""
     interfaces = {
         "lo": ("127.0.0.1",),
         "docker0": ("172.17.0.1",),
@@ -82,9 +82,9 @@ def test_a_loopback_address_among_others_is_refused() -> None:
 
 def test_hydra_starts_all_proxies_from_node0_where_interfaces_have_other_names() -> None:
     def renamed(index: int) -> Node:
-        one = node(index)
+        original = node(index)
         interfaces = {"lo": ("127.0.0.1",), "ens5": (f"10.0.0.{index}",)}
-        return replace(one, facts=replace(one.facts, interfaces=interfaces, route="ens5"))
+        return replace(original, facts=replace(original.facts, interfaces=interfaces, route="ens5"))
 
     for last, expected in ((node(20), None), (renamed(20), "20")):
         nodes = (*(node(index) for index in range(1, 20)), last)
