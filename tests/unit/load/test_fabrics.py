@@ -52,13 +52,8 @@ def test_the_devices_of_a_node(tmp_path: Path) -> None:
 
 
 def test_soft_roce_has_neither_driver_nor_numa_node(tmp_path: Path) -> None:
-    (rxe_device,) = node_facts.rdma_devices(lay_out("rxe", tmp_path))
-    assert (rxe_device["driver"], rxe_device["numa"], rxe_device["interface"], rxe_device["speed"]) == (
-        "",
-        None,
-        "eth0",
-        2500,
-    )
+    (rxe,) = node_facts.rdma_devices(lay_out("rxe", tmp_path))
+    assert (rxe["driver"], rxe["numa"], rxe["interface"], rxe["speed"]) == ("", None, "eth0", 2500)
 
 
 @pytest.mark.parametrize(

@@ -53,12 +53,12 @@ def with_file(stack: Stack) -> Inputs:
 def test_what_is_honoured_and_what_is_contradicted_is_told(test_stack: Stack) -> None:
     request = replace(REQUEST, launcher="accelerate", nodes="2", ppn=1, precision="bf16")
     plan = plan_train(request, with_file(test_stack), REMOTE)
-    told = [one for one in plan.decisions if one.topic == "accelerate config"]
-    values = [one.value.removeprefix("CONTRADICTED: ").split()[0] for one in told[1:]]
+    decisions = [decision for decision in plan.decisions if decision.topic == "accelerate config"]
+    values = [decision.value.removeprefix("CONTRADICTED: ").split()[0] for decision in decisions[1:]]
     assert values == ["machine_rank", "main_process_ip", "mpirun_config", "num_processes"]
-    assert told[4].reason == "2: ranks, from --ppn and the nodes' cores"
+    assert decisions[4].reason == "2: ranks, from --ppn and the nodes' cores"
     for name in ("main_process_port 29500", "main_training_function train", "num_machines 2"):
-        assert name in told[0].value
+        assert name in decisions[0].value
     (config,) = (s for s in plan.steps if getattr(s, "path", "").endswith("accelerate.yaml"))
     assert 'main_training_function: "train"' in config.content
     assert "main_process_port: 29500" in config.content
@@ -72,11 +72,11 @@ def test_the_file_is_for_launchers_that_start_accelerate(test_stack: Stack) -> N
 
 def test_old_versions_get_the_keys_that_they_read() -> None:
     job = make_job(TWO, ppn=2)
-    for text, there in (("0.34.2", True), ("1.7.0", True), ("1.15.0", False)):
+    for text, expected in (("0.34.2", True), ("1.7.0", True), ("1.15.0", False)):
         version = accelerate_config.Version(text)
         config = accelerate_config.config(job, version, starts_mpirun=True)
-        assert ("ipex_config" in config) == there
-        assert ("mpirun_ccl" in dict(config["mpirun_config"])) == there  # type: ignore[call-overload]
+        assert ("ipex_config" in config) == expected
+        assert ("mpirun_ccl" in dict(config["mpirun_config"])) == expected  # type: ignore[call-overload]
 
 
 def test_one_process_is_no_distribution() -> None:
@@ -88,7 +88,7 @@ def test_one_process_is_no_distribution() -> None:
 
 
 def test_accelerate_must_be_there_and_new_enough() -> None:
-    for packages, words in (({}, "node0 has no accelerate"), ({"accelerate": "0.27.2"}, "0.28")):
+    for packages, message in (({}, "node0 has no accelerate"), ({"accelerate": "0.27.2"}, "0.28")):
         facts = replace(make_node().facts, packages=packages)
-        with pytest.raises(PlanError, match=words):
+        with pytest.raises(PlanError, match=message):
             accelerate_config.version_of(make_job((make_node(facts=facts),)))

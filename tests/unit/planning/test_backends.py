@@ -51,8 +51,8 @@ def test_a_plugin_of_an_entry_point_or_of_the_stack(test_stack: Stack) -> None:
     assert "node0 has no toy-backend" in missing.message
     assert "entry point toy = tests.unit.planning.test_backends:PLUGIN" in missing.hint
     facts = replace(make_facts(), packages={**make_facts().packages, "toy-backend": "1.0"})
-    there = (make_node(facts=facts),)
-    assert choose_backend(test_stack, there, "toy", {"toy": toy}) == toy
+    nodes = (make_node(facts=facts),)
+    assert choose_backend(test_stack, nodes, "toy", {"toy": toy}) == toy
     of_stack = replace(test_stack, plugins=(replace(toy, requirements={}),))
     assert choose_backend(of_stack, NODES, "toy", {"toy": toy}).requirements == {}
 
@@ -71,5 +71,5 @@ def test_oneccl_talks_over_mpi_only_below_hydra(test_stack: Stack) -> None:
         return dict(adapt_backend(ccl, launcher, mpi).env)["CCL_ATL_TRANSPORT"]
 
     assert [how("mpirun", mpi) for mpi in ("intel", "mpich", "openmpi")] == ["mpi", "mpi", "ofi"]
-    assert [how(one, "intel") for one in ("torchrun", "accelerate", "mpirun-accelerate")] == ["ofi", "mpi", "ofi"]
+    assert [how(name, "intel") for name in ("torchrun", "accelerate", "mpirun-accelerate")] == ["ofi", "mpi", "ofi"]
     assert adapt_backend(BACKENDS["gloo"], "torchrun", "intel") == BACKENDS["gloo"]

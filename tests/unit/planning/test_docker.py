@@ -1,4 +1,4 @@
-"""Plans with containers: what is said, what each node gets, what is refused."""
+"""Plans with containers: their messages, the files of each node, and the errors."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ DOCKER = Docker(image="orch:current")
 SITE_OF_TWO = replace(REMOTE, root="/opt/orch")
 
 
-def plan(stack: Stack, docker: Docker = DOCKER, **asked: object) -> Plan:
-    request = replace(REQUEST, ppn=2, **asked)
+def plan(stack: Stack, docker: Docker = DOCKER, **fields: object) -> Plan:
+    request = replace(REQUEST, ppn=2, **fields)
     inputs = Inputs(cluster=make_cluster(*TWO), recipe=QA, stack=stack, docker=docker)
     return plan_train(request, inputs, SITE_OF_TWO)
 
@@ -44,9 +44,9 @@ def container(plan: Plan) -> dict[str, object]:
 
 
 def options(plan: Plan) -> list[str]:
-    found = container(plan)["options"]
-    assert isinstance(found, list)
-    return found
+    result = container(plan)["options"]
+    assert isinstance(result, list)
+    return result
 
 
 def test_golden_plan_with_containers(test_stack: Stack) -> None:
@@ -55,41 +55,41 @@ def test_golden_plan_with_containers(test_stack: Stack) -> None:
 
 
 def test_the_engine_is_not_told_of_a_file_of_variables(test_stack: Stack) -> None:
-    """It would show the values to all its users: the nodes hand them on by a pipe."""
+    """Pass the variables through a pipe, because the engine would show their values to all its users."""
     for start in ("rank", "node"):
-        made = plan(test_stack, replace(DOCKER, start=start, env_file="/etc/own env"))
-        assert container(made)["env_file"] == "/etc/own env"
-        assert not [word for word in options(made) if "env-file" in word or "own env" in word]
+        result = plan(test_stack, replace(DOCKER, start=start, env_file="/etc/own env"))
+        assert container(result)["env_file"] == "/etc/own env"
+        assert not [word for word in options(result) if "env-file" in word or "own env" in word]
 
 
 def test_golden_plan_of_an_image_that_starts_its_ranks(test_stack: Stack) -> None:
-    made = plan(test_stack, replace(DOCKER, start="node"))
-    assert made.describe() == (GOLDEN / "docker-start-node.sh").read_text()
+    result = plan(test_stack, replace(DOCKER, start="node"))
+    assert result.describe() == (GOLDEN / "docker-start-node.sh").read_text()
 
 
 def test_without_an_image_nothing_is_different(test_stack: Stack) -> None:
     request = replace(REQUEST, ppn=2)
-    made = plan_train(request, Inputs(cluster=make_cluster(*TWO), recipe=QA, stack=test_stack), SITE_OF_TWO)
-    assert "container" not in made.describe()
-    assert made.run.key != plan(test_stack).run.key, "another image is another training"
+    result = plan_train(request, Inputs(cluster=make_cluster(*TWO), recipe=QA, stack=test_stack), SITE_OF_TWO)
+    assert "container" not in result.describe()
+    assert result.run.key != plan(test_stack).run.key, "another image is another training"
 
 
 def test_on_this_machine_the_folders_of_script_runs_and_programs_are_there(test_stack: Stack) -> None:
     cluster = make_cluster(*ONE)
     inputs = Inputs(cluster=cluster, recipe=OWN, stack=test_stack, docker=DOCKER)
-    made = plan_train(REQUEST, inputs, SITE)
-    mounted = [word for word in options(made) if word.startswith("type=bind")]
+    result = plan_train(REQUEST, inputs, SITE)
+    mounted = [word for word in options(result) if word.startswith("type=bind")]
     assert mounted == [bind(folder) for folder in ("/home/me", "/orch/train", "/runs")]
 
 
 def test_ccl_takes_no_socket_of_the_launcher_into_the_container(test_stack: Stack) -> None:
     ccl = load.stack("current")
-    nodes = tuple(replace(one, facts=replace(one.facts, packages=dict(ccl.requirements))) for one in TWO)
+    nodes = tuple(replace(node, facts=replace(node.facts, packages=dict(ccl.requirements))) for node in TWO)
     for docker, transport in ((None, "over MPI"), (DOCKER, "over libfabric")):
         request = replace(REQUEST, ppn=2, backend="ccl")
         inputs = Inputs(cluster=make_cluster(*nodes), recipe=QA, stack=ccl, docker=docker)
-        made = plan_train(request, inputs, SITE_OF_TWO)
-        assert transport in made.describe()
+        result = plan_train(request, inputs, SITE_OF_TWO)
+        assert transport in result.describe()
 
 
 @pytest.mark.parametrize("folder", [f"/x/{word}" for word in HOSTILE if word], ids=repr)
@@ -134,10 +134,10 @@ def test_no_hostile_word_is_taken_for_an_option(test_stack: Stack, word: str) ->
 
 
 def test_what_an_image_that_starts_its_ranks_cannot_be_told(test_stack: Stack) -> None:
-    own = replace(DOCKER, start="node")
-    for asked in ({"launcher": "torchrun"}, {"backend": "gloo"}, {"ccl_workers": 1}):
+    docker = replace(DOCKER, start="node")
+    for fields in ({"launcher": "torchrun"}, {"backend": "gloo"}, {"ccl_workers": 1}):
         with pytest.raises(PlanError, match="the entrypoint of orch:current starts the ranks"):
-            plan(test_stack, own, **asked)
+            plan(test_stack, docker, **fields)
 
 
 def inventory(folder: Path, text: str) -> str:
@@ -150,14 +150,14 @@ def test_pairs_win_over_the_inventory(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     lab = inventory(tmp_path, "{shm: 2g, mounts: ['/a:/a'], load: image.tar}")
     assert load.docker("x", (), lab) == Docker(image="x", shm="2g", mounts=("/a:/a",))
-    pairs = ("shm=3g", "mounts=/b:/c", "arguments=--cap-add=SYS_NICE", "memlock=inherit")
-    assert load.docker("x", pairs, lab) == Docker(
+    settings = ("shm=3g", "mounts=/b:/c", "arguments=--cap-add=SYS_NICE", "memlock=inherit")
+    assert load.docker("x", settings, lab) == Docker(
         image="x", shm="3g", mounts=("/a:/a", "/b:/c"), arguments=("--cap-add=SYS_NICE",), memlock="inherit"
     )
     assert load.docker(None, (), lab) is None
-    for pairs, words in ((("shm",), "KEY=VALUE"), (("smh=1g",), "unknown key")):
-        with pytest.raises(RequestError, match=words):
-            load.docker("x", pairs, lab)
+    for settings, message in ((("shm",), "KEY=VALUE"), (("smh=1g",), "unknown key")):
+        with pytest.raises(RequestError, match=message):
+            load.docker("x", settings, lab)
     with pytest.raises(RequestError, match="requires --docker-image"):
         load.docker(None, ("shm=1g",), lab)
     with pytest.raises(RequestError, match=re.escape("orch_docker.smh")):
@@ -166,16 +166,16 @@ def test_pairs_win_over_the_inventory(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_hosts_that_say_something_say_the_same() -> None:
     same = {"orch_docker": {"image": "team/torch:3", "load": "a.tar"}}
-    found = load.common_docker_variable({"a": same, "b": {}, "c": same})
-    assert found is not None
-    assert (found.image, found.load) == ("team/torch:3", "a.tar")
+    result = load.common_docker_variable({"a": same, "b": {}, "c": same})
+    assert result is not None
+    assert (result.image, result.load) == ("team/torch:3", "a.tar")
     assert load.common_docker_variable({"a": {}}) is None
     with pytest.raises(RequestError, match="orch_docker differs between the hosts"):
         load.common_docker_variable({"a": same, "b": {"orch_docker": {"image": "team/torch:4"}}})
 
 
 def archive(folder: Path, manifest: object, name: str = "image file.tar") -> str:
-    """What `docker save` writes, as far as the name and the id of the image go."""
+    """Write the parts of a `docker save` archive that hold the name and the id of the image."""
     content = json.dumps(manifest).encode()
     with tarfile.open(folder / name, "w") as tar:
         member = tarfile.TarInfo("manifest.json")
@@ -188,8 +188,8 @@ def test_the_file_of_an_image_tells_its_name_and_id(tmp_path: Path) -> None:
     old = [{"Config": "0123.json", "RepoTags": ["orch:current", "orch:latest"]}]
     new = [{"Config": "blobs/sha256/4567", "RepoTags": ["orch:current"]}]
     for manifest, image in ((old, "0123"), (new, "4567")):
-        found = load.image_file(archive(tmp_path, manifest))
-        assert (found.name, found.id) == ("orch:current", f"sha256:{image}")
+        result = load.image_file(archive(tmp_path, manifest))
+        assert (result.name, result.id) == ("orch:current", f"sha256:{image}")
     assert load.image_file(archive(tmp_path, old), "orch").name == "orch:latest"
     with pytest.raises(RequestError, match="contains orch:current, but not other:latest"):
         load.image_file(archive(tmp_path, new), "other")

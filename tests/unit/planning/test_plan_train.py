@@ -120,8 +120,8 @@ def test_the_key_depends_on_what_is_trained(stack: Stack) -> None:
 
 
 def test_script_arguments_after_the_dashes_are_part_of_the_key(stack: Stack) -> None:
-    other = replace(REQUEST, script_args=("--learning_rate=1",))
-    assert decide(stack, request=other).run.key != decide(stack).run.key
+    with_arguments = replace(REQUEST, script_args=("--learning_rate=1",))
+    assert decide(stack, request=with_arguments).run.key != decide(stack).run.key
 
 
 def test_every_file_of_the_ranks_is_json(stack: Stack) -> None:
@@ -134,7 +134,7 @@ def test_every_file_of_the_ranks_is_json(stack: Stack) -> None:
 
 
 def far_node(index: int, facts: Facts | None = None, *, interface: str = "eth1") -> Node:
-    """A node behind SSH, with a second interface that has the same address on every node."""
+    """Return a node that is reached over SSH and has a second interface with one address on all nodes."""
     shared = {"lo": ("127.0.0.1",), "docker0": ("172.17.0.1",)}
     return make_node(
         f"node{index}",
@@ -154,7 +154,7 @@ def two_nodes() -> Cluster:
 
 
 def uneven_nodes() -> Cluster:
-    """Two NUMA nodes, one, and one on fewer cores whose interface has another name."""
+    """Return nodes with two NUMA nodes, with one, and with one, fewer cores and another interface name."""
     return make_cluster(
         far_node(0, make_facts(numa=2, cores=4)),
         far_node(1, make_facts(numa=1, cores=4)),
@@ -173,9 +173,9 @@ def test_golden_plan_of_uneven_nodes(stack: Stack) -> None:
 
 
 def with_spare(spare: Node) -> Cluster:
-    chosen = two_nodes()
-    selection = replace(chosen.selection, spares=(spare.name,))
-    return replace(chosen, nodes=(*chosen.nodes, spare), selection=selection)
+    cluster = two_nodes()
+    selection = replace(cluster.selection, spares=(spare.name,))
+    return replace(cluster, nodes=(*cluster.nodes, spare), selection=selection)
 
 
 def test_a_spare_node_has_the_files_and_no_rank(stack: Stack) -> None:
@@ -183,7 +183,7 @@ def test_a_spare_node_has_the_files_and_no_rank(stack: Stack) -> None:
     plan = plan_train(request, Inputs(cluster=with_spare(far_node(2)), recipe=QA, stack=stack), REMOTE)
     assert "spare nodes: node2 (to replace lost nodes)" in plan.summary()
     (layout,) = (step for step in plan.steps if isinstance(step, PutFile) and "layout" in step.path)
-    assert [at.node for at in layout.at] == ["node0", "node1", "node2"]
+    assert [host_layout.node for host_layout in layout.at] == ["node0", "node1", "node2"]
     value = json.loads(layout.content)
     assert value["spares"] == [{"node": "node2", "host": "10.0.0.2"}]
     assert {rank["node"] for rank in value["ranks"]} == {"node0", "node1"}
@@ -195,9 +195,9 @@ def test_a_spare_node_must_be_like_the_others_and_needs_restarts(stack: Stack) -
         (far_node(2, make_facts(cores=3)), 1, "node2 cannot be a spare for node0, node1"),
         (far_node(2), 0, "--spare-nodes without --max-restarts"),
     )
-    for spare, restarts, words in cases:
+    for spare, restarts, message in cases:
         request = replace(REQUEST, spare_nodes=1, max_restarts=restarts)
-        with pytest.raises(PlanError, match=words):
+        with pytest.raises(PlanError, match=message):
             plan_train(request, Inputs(cluster=with_spare(spare), recipe=QA, stack=stack), REMOTE)
 
 
@@ -216,7 +216,7 @@ def test_the_same_hosts_are_the_same_training_however_they_were_named(stack: Sta
 def test_files_of_this_machine_travel_to_every_node(stack: Stack) -> None:
     plan = plan_train(REQUEST, Inputs(cluster=two_nodes(), recipe=OWN, stack=stack), REMOTE)
     sent = [step for step in plan.steps if isinstance(step, SendFile)]
-    assert [at.node for step in sent for at in step.nodes] == ["node0", "node1"]
+    assert [node.node for step in sent for node in step.nodes] == ["node0", "node1"]
     assert {step.source for step in sent} == {OWN.script}
     assert argv(plan)[-1] == sent[0].path == "/opt/orch/runs/r/files/0/own script.py"
 
@@ -242,19 +242,19 @@ CCL = Bindings(version="2.13.0+orch.1", built_by="orch", module="bindings_module
 
 
 def test_ccl_comes_with_its_module_and_without_a_spinning_worker(stack: Stack) -> None:
-    both = replace(stack, backends=("ccl", "gloo"), bindings=CCL)
-    files = {s.path: s.content for s in decide(both).steps if isinstance(s, PutFile)}
+    two_backends = replace(stack, backends=("ccl", "gloo"), bindings=CCL)
+    files = {s.path: s.content for s in decide(two_backends).steps if isinstance(s, PutFile)}
     layout = json.loads(files["/runs/qa-0000/layout.json"])
     assert (layout["backend"], layout["backend_module"]) == ("ccl", "bindings_module")
     environment = json.loads(files["/runs/qa-0000/env.json"])
     assert environment["CCL_WORKER_OFFLOAD"] == "0"
-    on_gloo = decide(both, request=replace(REQUEST, backend="gloo"))
+    on_gloo = decide(two_backends, request=replace(REQUEST, backend="gloo"))
     assert on_gloo.run.backend == "gloo"
 
 
 def test_cores_set_apart_reach_oneccl(stack: Stack) -> None:
-    both = replace(stack, backends=("ccl", "gloo"), bindings=CCL)
-    plan = decide(both, request=replace(REQUEST, ppn=2, ccl_workers=1))
+    two_backends = replace(stack, backends=("ccl", "gloo"), bindings=CCL)
+    plan = decide(two_backends, request=replace(REQUEST, ppn=2, ccl_workers=1))
     files = {s.path: s.content for s in plan.steps if isinstance(s, PutFile)}
     ranks = json.loads(files["/runs/qa-0000/layout.json"])["ranks"]
     assert [rank["cpus"] for rank in ranks] == [[0], [2]]

@@ -1,4 +1,4 @@
-"""Which precision a run gets, chosen by the plan or by its ranks."""
+"""The precision of a run, as the plan or the ranks choose it."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ def test_arguments_replace_the_placeholder() -> None:
 
 
 class Store:
-    """A store of torch's for threads: `get` waits for the key, as TCPStore does."""
+    """A store for threads whose `get` waits for the key, like TCPStore of torch."""
 
     def __init__(self) -> None:
         self.values: dict[str, bytes] = {}
@@ -233,8 +233,8 @@ def make_layout(precision: RunPrecision, ranks: int) -> RunLayout:
 
 def choose_together(monkeypatch: pytest.MonkeyPatch, flags: tuple[str, ...], file: Path) -> list[list[str] | str]:
     """Return the command line, or the error, of each rank; rank N's CPU has the Nth flag."""
-    here = threading.local()
-    monkeypatch.setattr(facts, "cpu_flags", lambda: [here.flag])
+    rank_local = threading.local()
+    monkeypatch.setattr(facts, "cpu_flags", lambda: [rank_local.flag])
     store = Store()
     c10d = SimpleNamespace(_get_default_store=lambda: store)
     torch: Any = SimpleNamespace(distributed=SimpleNamespace(distributed_c10d=c10d))
@@ -243,7 +243,7 @@ def choose_together(monkeypatch: pytest.MonkeyPatch, flags: tuple[str, ...], fil
     results: dict[int, list[str] | str] = {}
 
     def run(rank: int) -> None:
-        here.flag = flags[rank]
+        rank_local.flag = flags[rank]
         try:
             results[rank] = rank_precision.choose(torch, layout, rank, ["s.py", PLACEHOLDER])
         except RankError as error:
@@ -277,7 +277,7 @@ def test_all_ranks_choose_the_same_precision_and_record_it(
 
 @pytest.mark.parametrize("of_ranks", ["none", "0", "all"])
 def test_the_choice_of_the_ranks_is_printed_once(of_ranks: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """The ranks print decisions of a recipe themselves, but not the one that orch made for it."""
+    """Print the choice of orch once, although the ranks print the decisions of a recipe themselves."""
     screen = Screen(of_ranks=of_ranks)
     screen.show(Decided(rank=0, text="precision: fp32 (n1 has no BF16 instructions)", topic="precision", value="fp32"))
     screen.show(Decided(rank=0, text="fp32 with AVX2 kernels"))

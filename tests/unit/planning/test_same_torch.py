@@ -1,4 +1,4 @@
-"""One notion of "the same torch": public versions agree; builds that differ are told."""
+"""Two torch versions match if their public parts agree; different builds are reported."""
 
 from __future__ import annotations
 
@@ -102,17 +102,17 @@ def installed(prefix: Path, metadata: str, text: str) -> Path:
     ],
 )
 def test_the_probe_reads_the_build_without_an_import(tmp_path: Path, text: str, version: str) -> None:
-    """PyPI's wheel says 2.13.0 in its metadata, and 2.13.0+cu130 in torch.__version__."""
+    """Read torch.__version__, which has the build that the metadata of PyPI's wheel lacks (2.13.0+cu130)."""
     prefix = installed(tmp_path / "a [b] c", "2.13.0", text)
-    found = node_facts.packages(prefix)["torch"]
-    assert found == "2.13.0" + f"+{version}" * bool(version)
+    result = node_facts.packages(prefix)["torch"]
+    assert result == "2.13.0" + f"+{version}" * bool(version)
 
 
 def test_builds_that_differ_between_nodes_are_told() -> None:
     versions = ("2.13.0+cpu", "2.13.0+cpu", "2.13.0+cu130")
-    nodes = tuple(make_node(f"node{i}", with_torch(one)) for i, one in enumerate(versions))
-    (told,) = hosts.explain_torch(nodes)
-    assert told.value == "2.13.0+cpu on node0, node1; 2.13.0+cu130 on node2"
+    nodes = tuple(make_node(f"node{i}", with_torch(torch_version)) for i, torch_version in enumerate(versions))
+    (decision,) = hosts.explain_torch(nodes)
+    assert decision.value == "2.13.0+cpu on node0, node1; 2.13.0+cu130 on node2"
     assert hosts.explain_torch(nodes[:2]) == ()
 
 
@@ -130,8 +130,8 @@ def test_the_hint_is_what_helps_there(repair: str) -> None:
 
 def test_only_recorded_nodes_are_recorded_anew() -> None:
     checks = node_rank_checks
-    for node, words in ((make_node(), "start it again"), (far(), "Run `orch provision`")):
-        with pytest.raises(checks.RankError, match=words):
+    for node, message in ((make_node(), "start it again"), (far(), "Run `orch provision`")):
+        with pytest.raises(checks.RankError, match=message):
             checks.check_node(node_entry(node, None))
 
 

@@ -1,4 +1,4 @@
-"""The lines of ranks: whole ones, and the states of a line that has no end yet."""
+"""Complete lines of ranks and the states of an unfinished line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The estimate of the remaining time, and where it is shown."""
+"""The estimate of the remaining time and the places that show it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a recorded run to charts, tables and the page."""
+"""The charts, tables and the page that are made of a recorded run."""
 
 from __future__ import annotations
 
@@ -38,21 +38,21 @@ def measured(tmp_path: Path, **options: Any) -> Measures:
 )
 def test_a_smooth_line_stays_within_its_samples(points: list[tuple[float, float]]) -> None:
     points.sort()
-    found = smooth(points, grid([x for x, _ in points]))
-    assert found, "there is a window wherever there are samples"
+    result = smooth(points, grid([x for x, _ in points]))
+    assert result, "there is a window wherever there are samples"
     values = [y for _, y in points]
     slack = 1e-6
-    for one in found:
-        assert points[0][0] - slack <= one.at <= points[-1][0] + slack
-        assert min(values) - slack <= one.low <= one.high <= max(values) + slack
-        assert min(values) - slack <= one.mean <= max(values) + slack
+    for window in result:
+        assert points[0][0] - slack <= window.at <= points[-1][0] + slack
+        assert min(values) - slack <= window.low <= window.high <= max(values) + slack
+        assert min(values) - slack <= window.mean <= max(values) + slack
 
 
 def test_smoothing_takes_the_zigzag_away_and_keeps_the_spread() -> None:
-    found = smooth([(float(x), 40.0 + 10 * (-1) ** x) for x in range(2000)], grid([0.0, *range(2000)]))
-    assert all(abs(one.mean - 40) < 1 for one in found[2:-2])
-    assert all((one.low, one.high) == (30, 50) for one in found[2:-2])
-    assert len(found) <= 120
+    result = smooth([(float(x), 40.0 + 10 * (-1) ** x) for x in range(2000)], grid([0.0, *range(2000)]))
+    assert all(abs(window.mean - 40) < 1 for window in result[2:-2])
+    assert all((window.low, window.high) == (30, 50) for window in result[2:-2])
+    assert len(result) <= 120
 
 
 def test_long_lines_are_thinned_to_means() -> None:
@@ -62,12 +62,12 @@ def test_long_lines_are_thinned_to_means() -> None:
 
 
 def test_a_rank_sums_up_its_samples() -> None:
-    one = Sample(
+    first = Sample(
         time=1, seconds=1, step=10, steps=10, step_seconds=0.1, samples_per_second=40, cpu_seconds=3, rss_bytes=5
     )
-    two = replace(one, steps=30, step_seconds=0.2, samples_per_second=80, rss_bytes=9, loss=1.5)
+    second = replace(first, steps=30, step_seconds=0.2, samples_per_second=80, rss_bytes=9, loss=1.5)
     idle = Sample(time=3, seconds=8, step=40, steps=0, cpu_seconds=0)
-    rank = RankMeasures(rank=0, node="n", threads=1, samples=(one, two, idle))
+    rank = RankMeasures(rank=0, node="n", threads=1, samples=(first, second, idle))
     assert rank.steps == 40
     assert rank.step_seconds == pytest.approx(0.175), "each step counts alike"
     assert rank.samples_per_second == pytest.approx(60), "while it trained"
@@ -84,7 +84,7 @@ def rows_of(chart: Chart) -> set[str]:
 
 @pytest.mark.parametrize(("ranks", "rows"), [(1, {"y"}), (2, {"y", "y2", "y3"}), (16, {"y", "y2"})])
 def test_ranks_do_not_cover_each_other(tmp_path: Path, ranks: int, rows: set[str]) -> None:
-    """A row for each, above them the sum; of many ranks one row, of the median and the spread."""
+    """Draw the sum and a row per rank, or for many ranks one row with the median and the spread."""
     chart = charts.throughput_chart(measured(tmp_path, ranks=ranks, nodes=1, seconds=30))
     assert chart
     assert rows_of(chart) == rows
@@ -100,12 +100,12 @@ def test_the_longest_step_is_on_the_chart(tmp_path: Path) -> None:
 
 
 def test_what_is_no_number_is_a_gap_and_no_text_ends_the_data() -> None:
-    found = embedded([math.nan, {"a": math.inf}, 1 / 3, "</script>&"])
-    assert found == '[null,{"a":null},0.3333333,"\\u003c/script\\u003e\\u0026"]'
+    result = embedded([math.nan, {"a": math.inf}, 1 / 3, "</script>&"])
+    assert result == '[null,{"a":null},0.3333333,"\\u003c/script\\u003e\\u0026"]'
 
 
 def test_the_plotting_library_is_the_published_one() -> None:
-    """plotly.js-basic-dist-min of npm, unchanged: CONTRIBUTING.md says how a newer one comes in."""
+    """Compare the file with plotly.js-basic-dist-min of npm; CONTRIBUTING.md describes the update."""
     data = PLOTLY.read_bytes()
     assert b"plotly.js (basic - minified) v4.1.1" in data[:80]
     assert hashlib.sha256(data).hexdigest() == ("99784e3abfb07b142a15e521a439e6d9addceadb3f79553fd24c72774f0649ba")
@@ -114,7 +114,7 @@ def test_the_plotting_library_is_the_published_one() -> None:
 
 
 def test_steps_longer_than_a_sample_have_their_own_rate() -> None:
-    """A step of 2.5 s, looked at each second: 4 samples in 2.5 s, and not 0 or 4 a second."""
+    """Spread a step of 2.5 s over its samples: 4 training samples in 2.5 s, not 0 or 4 per second."""
 
     def sample(second: int, *, ended: bool) -> Sample:
         return Sample(
@@ -130,20 +130,20 @@ def test_steps_longer_than_a_sample_have_their_own_rate() -> None:
     samples = tuple(sample(second, ended=second in ends) for second in range(1, 17))
     rank = RankMeasures(rank=0, node="n", threads=1, samples=samples)
     later = rank.stretches()[1:]
-    assert [one.samples_per_second for one in later] == pytest.approx([1.6] * 5)
-    assert [one.steps_per_second for one in later] == pytest.approx([0.4] * 5)
+    assert [stretch.samples_per_second for stretch in later] == pytest.approx([1.6] * 5)
+    assert [stretch.steps_per_second for stretch in later] == pytest.approx([0.4] * 5)
 
 
 @pytest.mark.parametrize("straggler", [None, 0, 5])
 def test_the_straggler_stands_out(tmp_path: Path, straggler: int | None) -> None:
-    found = measured(tmp_path, straggler=straggler)
-    chart = spread.spread_chart(found)
+    run_measures = measured(tmp_path, straggler=straggler)
+    chart = spread.spread_chart(run_measures)
     assert chart
     hot = [trace for trace in chart.data if trace.get("marker") == {"color": "--hot"}]
     slow = [name for trace in hot for name in cast("list[str]", trace["customdata"])]
     assert slow == ([] if straggler is None else [f"rank {straggler} on node{straggler // 4}"])
-    words = "No rank holds" if straggler is None else f"rank {straggler} on node"
-    assert words in chart.note
+    expected_note = "No rank holds" if straggler is None else f"rank {straggler} on node"
+    assert expected_note in chart.note
 
 
 def test_what_is_small_against_the_step_makes_no_straggler() -> None:
@@ -156,37 +156,40 @@ def test_what_is_small_against_the_step_makes_no_straggler() -> None:
 
 
 def test_without_samples_or_loss_there_are_steps_and_no_loss(tmp_path: Path) -> None:
-    found = measured(tmp_path, ranks=2, nodes=1)
+    run_measures = measured(tmp_path, ranks=2, nodes=1)
     bare = tuple(
         replace(rank, samples=tuple(replace(s, samples_per_second=None, loss=None) for s in rank.samples))
-        for rank in found.ranks
+        for rank in run_measures.ranks
     )
-    found = replace(found, ranks=bare, loss=())
-    assert charts.loss_chart(found) is None
-    chart = charts.throughput_chart(found)
+    run_measures = replace(run_measures, ranks=bare, loss=())
+    assert charts.loss_chart(run_measures) is None
+    chart = charts.throughput_chart(run_measures)
     assert chart
     assert chart.title == "Throughput, steps/s"
     assert "these are optimizer steps" in chart.note
 
 
 def test_the_story_names_the_failed_rank_and_not_those_that_were_stopped(tmp_path: Path) -> None:
-    words = [what for _, what in timeline.moments(measured(tmp_path, fails=3))]
-    assert words[-1] == "rank 3 on node0 exited with code 1"
-    assert sum("exited with" in line for line in words) == 1
-    assert "rank 0: save" in words
+    descriptions = [description for _, description in timeline.moments(measured(tmp_path, fails=3))]
+    assert descriptions[-1] == "rank 3 on node0 exited with code 1"
+    assert sum("exited with" in line for line in descriptions) == 1
+    assert "rank 0: save" in descriptions
 
 
 def test_a_warning_of_several_ranks_is_told_once(tmp_path: Path) -> None:
-    found = measured(tmp_path, ranks=2, nodes=1)
-    warnings = tuple(Warned(rank=rank, time=found.began + 9.0, text="warning: odd") for rank in (1, 0))
-    words = [what for _, what in timeline.moments(replace(found, events=(*found.events, *warnings)))]
-    assert [line for line in words if "odd" in line] == ["rank 1: warning: odd"]
+    run_measures = measured(tmp_path, ranks=2, nodes=1)
+    warnings = tuple(Warned(rank=rank, time=run_measures.began + 9.0, text="warning: odd") for rank in (1, 0))
+    descriptions = [
+        description
+        for _, description in timeline.moments(replace(run_measures, events=(*run_measures.events, *warnings)))
+    ]
+    assert [line for line in descriptions if "odd" in line] == ["rank 1: warning: odd"]
 
 
 def test_a_rank_that_was_restarted_has_two_lives(tmp_path: Path) -> None:
-    found = measured(tmp_path, ranks=1, nodes=1, seconds=20)
-    again = tuple(replace(event, time=event.time + 60) for event in found.events)
-    lives = list(timeline.lives(replace(found, events=(*found.events, *again)), 0, 100.0))
+    run_measures = measured(tmp_path, ranks=1, nodes=1, seconds=20)
+    restarted = tuple(replace(event, time=event.time + 60) for event in run_measures.events)
+    lives = list(timeline.lives(replace(run_measures, events=(*run_measures.events, *restarted)), 0, 100.0))
     assert [part for _, _, part in lives] == ["starting", "preparing", "training"] * 2
 
 
@@ -214,23 +217,23 @@ def test_a_run_of_an_older_orch_has_a_page_too(tmp_path: Path) -> None:
 def test_runs_are_compared(tmp_path: Path) -> None:
     make_run(tmp_path, "a", settings={"learning_rate": 1e-4, "seed": 0})
     make_run(tmp_path, "b", ranks=16, seconds=60, fails=2, settings={"seed": 0, "new": True})
-    found = comparison(tmp_path, "a", "b")
-    assert found.states == ("done", "failed")
-    assert {one.name: (one.a, one.b) for one in found.differences} == {
+    result = comparison(tmp_path, "a", "b")
+    assert result.states == ("done", "failed")
+    assert {entry.name: (entry.a, entry.b) for entry in result.differences} == {
         "ranks": ("8", "16"),
         "set learning_rate": ("0.0001", "-"),
         "set new": ("-", "True"),
     }
-    figures = {(one.name, one.unit): one for one in found.figures}
+    figures = {(entry.name, entry.unit): entry for entry in result.figures}
     speed = figures["throughput", "samples/s"]
     assert speed.ratio == pytest.approx(2.0, rel=0.05)
     assert figures["loss at step 510", ""].ratio == pytest.approx(1.0)
     assert figures["EM after", ""].b is None
-    value = json.loads(as_json(found))
+    value = json.loads(as_json(result))
     assert (value["schema"], value["kind"]) == (1, "comparison")
     assert value.keys() >= {"a", "b", "states", "differences", "figures"}
     assert value["figures"][0].keys() == {"name", "unit", "a", "b", "ratio"}
-    assert "set learning_rate" in text(found)
+    assert "set learning_rate" in text(result)
 
 
 def test_a_precision_that_ranks_chose_is_compared(tmp_path: Path) -> None:
@@ -256,20 +259,20 @@ def test_several_runs_are_one_page(tmp_path: Path) -> None:
 
 
 def with_launches(folder: Path, *sizes: int) -> Path:
-    """The run, as its attempts of so many ranks have told of themselves."""
+    """Return the run with one recorded launch per attempt, with these numbers of ranks."""
     launched = (
         {
             "event": "launched",
             "rank": -1,
             "time": 1.0,
-            "attempt": at,
+            "attempt": attempt,
             "ranks": size,
             "nodes": [f"node{index}" for index in range(size)],
         }
-        for at, size in enumerate(sizes, start=1)
+        for attempt, size in enumerate(sizes, start=1)
     )
     path = folder / "events.jsonl"
-    path.write_text("".join(f"{json.dumps(one)}\n" for one in launched) + path.read_text())
+    path.write_text("".join(f"{json.dumps(event)}\n" for event in launched) + path.read_text())
     return folder
 
 
@@ -281,13 +284,13 @@ def test_the_table_says_how_many_ranks_really_ran(tmp_path: Path, sizes: tuple[i
     outcome = outcome_of(runs.find(tmp_path, "run"))
     (row,) = [line for line in training.text(outcome).splitlines() if "Ranks" in line]
     assert row.split(None, 1)[1].strip() == told
-    found = json.loads(training.as_json(outcome))
-    assert (found["ranks"], found["planned_ranks"]) == (int(told[0]), 2)
+    result = json.loads(training.as_json(outcome))
+    assert (result["ranks"], result["planned_ranks"]) == (int(told[0]), 2)
 
 
 def test_the_table_has_words_and_units(tmp_path: Path) -> None:
     folder = make_run(tmp_path, "run", ranks=2, seconds=20)
-    told = {
+    event = {
         "event": "result",
         "rank": 0,
         "time": 40.0,
@@ -296,7 +299,7 @@ def test_the_table_has_words_and_units(tmp_path: Path) -> None:
         "after": {"em": 81.25, "windows_per_second, int8": 40, "x": 1},
     }
     with (folder / "events.jsonl").open("a") as events:
-        events.write(json.dumps(told) + "\n")
+        events.write(json.dumps(event) + "\n")
     rows = [line.split("  ") for line in training.text(outcome_of(runs.find(tmp_path, "run"))).splitlines()]
     cells = [[cell.strip() for cell in row if cell.strip()] for row in rows]
     assert ["Exact match", "2.50", "81.25", "%"] in cells
@@ -316,9 +319,9 @@ def test_the_name_of_a_run_is_one_line_however_narrow_its_table(tmp_path: Path) 
 
 def test_ranks_that_torchrun_has_started_again_are_counted(tmp_path: Path) -> None:
     folder = with_launches(make_run(tmp_path, "run", ranks=2, seconds=20), 2)
-    again = {"event": "joined", "rank": 0, "node": "node1", "time": 30.0, "restart": 1}
+    rejoined = {"event": "joined", "rank": 0, "node": "node1", "time": 30.0, "restart": 1}
     with (folder / "events.jsonl").open("a") as events:
-        events.write(json.dumps(again) + "\n")
+        events.write(json.dumps(rejoined) + "\n")
     outcome = outcome_of(runs.find(tmp_path, "run"))
     assert (outcome.ranks, outcome.ran_on, outcome.planned_ranks) == (1, 1, 2)
 

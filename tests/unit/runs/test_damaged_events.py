@@ -1,4 +1,4 @@
-"""Events as nodes have never meant them: what cannot be read is left out, counted and told."""
+"""Damaged events are skipped, counted and reported."""
 
 from __future__ import annotations
 
@@ -73,11 +73,11 @@ FEW = settings(max_examples=30, deadline=None, suppress_health_check=[HealthChec
     ids=lambda value: str(value)[:40],
 )
 def test_a_damaged_event_says_what_is_wrong(line: str, rank: int, words: str) -> None:
-    found = parse(line)
-    assert isinstance(found, UnreadableEvent)
-    assert found.rank == rank
-    assert words in found.text
-    assert len(found.text) < 300
+    result = parse(line)
+    assert isinstance(result, UnreadableEvent)
+    assert result.rank == rank
+    assert words in result.text
+    assert len(result.text) < 300
 
 
 def test_words_of_a_launcher_are_no_damage() -> None:
@@ -86,11 +86,11 @@ def test_words_of_a_launcher_are_no_damage() -> None:
 
 
 def test_a_loss_that_is_no_number_any_more_is_told() -> None:
-    """Of all that a script tells this is what its user wants to see."""
-    found = parse('{"event": "progress", "rank": 0, "step": 3, "loss": NaN}')
-    assert isinstance(found, Progress)
-    assert found.loss is not None
-    assert math.isnan(found.loss)
+    """Keep the NaN, because it is what the user of the script must see."""
+    result = parse('{"event": "progress", "rank": 0, "step": 3, "loss": NaN}')
+    assert isinstance(result, Progress)
+    assert result.loss is not None
+    assert math.isnan(result.loss)
 
 
 @settings(max_examples=300, deadline=None)
@@ -98,8 +98,8 @@ def test_a_loss_that_is_no_number_any_more_is_told() -> None:
 def test_no_line_raises_and_what_is_read_can_be_written(line: str | bytes) -> None:
     event = parse(line)
     if event is not None:
-        again = parse(events.render(event))
-        assert events.render(again or UnreadableEvent()) == events.render(event)  # NaN is not itself
+        reread = parse(events.render(event))
+        assert events.render(reread or UnreadableEvent()) == events.render(event)  # NaN differs from itself.
 
 
 @settings(max_examples=200, deadline=None)
@@ -117,8 +117,8 @@ def test_no_line_harms_who_watches_the_ranks(lines: list[str]) -> None:
 @settings(max_examples=100, deadline=None)
 @given(text=TEXTS, signal=st.none() | TEXTS)
 def test_last_words_never_harm_who_judges_them(text: str, signal: str | None) -> None:
-    told = [Exited(rank=0, text=text, code=1, signal=signal), Exited(rank=1, code=1)]
-    assert failures.first_failure(failures.rank_ends(told), {})
+    rank_events = [Exited(rank=0, text=text, code=1, signal=signal), Exited(rank=1, code=1)]
+    assert failures.first_failure(failures.rank_ends(rank_events), {})
     explanations.explain(text)
 
 
@@ -127,7 +127,7 @@ def test_a_rank_of_many_digits_is_none() -> None:
     assert failures.rank_ends([Exited(rank=0, text=text, signal="SIGABRT")])[0].is_consequence in (True, False)
 
 
-# Counted, and told in words.
+# How skipped events are counted and described.
 
 
 def test_what_was_left_out_is_told_once_by_rank() -> None:
@@ -139,25 +139,25 @@ def test_what_was_left_out_is_told_once_by_rank() -> None:
         "note: 2 events without a rank could not be read: not valid JSON",
         "note: 2 events of rank 1 could not be read: progress: step is 'x', not a number",
     ]
-    assert [one.count for one in tally.events()] == [2, 2]
+    assert [event.count for event in tally.events()] == [2, 2]
 
 
 def test_of_many_reasons_a_few_are_told() -> None:
     tally = UnreadableEvents()
     for number in range(100):
         tally.add(UnreadableEvent(rank=0, text=f"reason {number}"))
-    (words,) = tally.describe_all()
-    assert words.startswith("note: 100 events of rank 0")
-    assert words.endswith("reason 0; reason 1; reason 2; and others")
+    (message,) = tally.describe_all()
+    assert message.startswith("note: 100 events of rank 0")
+    assert message.endswith("reason 0; reason 1; reason 2; and others")
     assert len(tally.reasons[0]) < 5
 
 
 def test_lines_of_an_event_log(tmp_path: Path) -> None:
     lines = [b'{"event": "exit", "rank": 1}', b"", b"[]", b"\xff", b'{"event": "exit", "rank": 7}']
-    found = list(events_in(lines, ranks=2))
-    assert found[0] == Exited(rank=1)
-    assert [type(one) for one in found[1:]] == [UnreadableEvent] * 4
-    assert "rank 7" in repr(found[-1])
+    result = list(events_in(lines, ranks=2))
+    assert result[0] == Exited(rank=1)
+    assert [type(event) for event in result[1:]] == [UnreadableEvent] * 4
+    assert "rank 7" in repr(result[-1])
 
 
 def damaged(tmp_path: Path, *lines: str | bytes) -> store.Run:
@@ -181,26 +181,26 @@ BAD = (
 
 
 def test_a_run_with_damaged_events_is_listed_shown_compared_and_reported(tmp_path: Path) -> None:
-    """Each of these lines made `orch runs` end with a bug of ours."""
+    """Handle lines that can end `orch runs` with an internal error."""
     run = damaged(tmp_path, *BAD)
     (row,) = list_recorded_runs(tmp_path, None).rows
     assert row.progress == "3/?"
-    found = outcome_of(run)
-    text = training.whole(found)
-    words = "note: 2 events of rank 1 could not be read: progress: step is "
-    assert text.count(words) == 1
+    outcome = outcome_of(run)
+    text = training.whole(outcome)
+    note = "note: 2 events of rank 1 could not be read: progress: step is "
+    assert text.count(note) == 1
     assert "note: 3 events without a rank could not be read" in text
-    assert found.notes[0] in json.loads(training.as_json(found))["notes"]
+    assert outcome.notes[0] in json.loads(training.as_json(outcome))["notes"]
     page = report(tmp_path, ["last"], inventory=None, output=None, notify=print).read_text()
     assert "2 events of rank 1 could not be read" in page
     assert comparisons.text(comparison(tmp_path, "last", "last"))
 
 
 def test_the_time_of_a_damaged_event_is_none_of_the_runs(tmp_path: Path) -> None:
-    """A chart that begins in 1970 shows nothing."""
+    """Ignore such a time, because a chart that begins in 1970 shows nothing."""
     run = damaged(tmp_path, '{"event": "progress", "rank": 0, "time": 5.0, "step": "x"}')
     assert measures(run).began > STARTED
-    assert all(one.time > STARTED for one in measures(run).events)
+    assert all(event.time > STARTED for event in measures(run).events)
 
 
 def test_a_run_without_damage_has_no_notes(tmp_path: Path) -> None:
@@ -213,9 +213,9 @@ def test_progress_without_a_phase_is_shown(capsys: pytest.CaptureFixture[str]) -
     screen.show(Progress(rank=0, step=3, loss=float("nan")))
     screen.show(Progress(rank=0, phase="[/x]", step=1e300, steps=0))
     screen.show(Stalled(text="x", stands={"zero": "a", "1": "b", "9" * 5000: "c"}))
-    told = capsys.readouterr().err
-    assert "progress: 3/? loss nan" in told
-    assert "[/x]: " in told
+    output = capsys.readouterr().err
+    assert "progress: 3/? loss nan" in output
+    assert "[/x]: " in output
 
 
 @FEW
@@ -224,9 +224,9 @@ def test_no_event_log_ends_what_reads_runs(content: bytes, tmp_path_factory: pyt
     base = tmp_path_factory.mktemp("runs")
     run = damaged(base, content)
     assert listing.table([{"progress": row.progress} for row in list_recorded_runs(base, None).rows], ["progress"])
-    found = outcome_of(run)
-    training.whole(found)
-    json.loads(training.as_json(found))
+    outcome = outcome_of(run)
+    training.whole(outcome)
+    json.loads(training.as_json(outcome))
     report(base, ["last"], inventory=None, output=None, notify=print)
     comparisons.text(comparison(base, "last", "last"))
     screen = live.Screen()
@@ -241,17 +241,17 @@ def test_no_log_of_a_pod_ends_what_follows_it(lines: list[str], tmp_path_factory
     copy = RunCopy(folder, ranks=2)
     for line in lines:
         copy.write(ReadLine(pod="uid", position=Position(), text=line.replace("\n", " ")))
-    told = store.load(folder).events()
-    assert kube_outcome(told, [], JobState(state="failed"), began=0.0, now=1.0).state
+    pod_events = store.load(folder).events()
+    assert kube_outcome(pod_events, [], JobState(state="failed"), began=0.0, now=1.0).state
     training.whole(outcome_of(store.load(folder)))
 
 
 def test_lines_of_a_pod_that_are_no_ranks() -> None:
     for line in (f"[{'9' * 5000}] x", "[7] x", '{"metrics": true, "line": ""}', '{"metrics": -1}'):
         assert parse_pod_line(line, ranks=2).file == "launcher.log"
-    found = parse_pod_line('{"event": "progress", "rank": 1, "step": "x"}', ranks=2)
-    assert isinstance(found.event, UnreadableEvent)
-    assert (found.file, found.rank) == ("events.jsonl", None)
+    result = parse_pod_line('{"event": "progress", "rank": 1, "step": "x"}', ranks=2)
+    assert isinstance(result.event, UnreadableEvent)
+    assert (result.file, result.rank) == ("events.jsonl", None)
 
 
 @FEW
@@ -269,11 +269,11 @@ def test_no_outcome_ends_what_reads_runs(content: bytes, tmp_path_factory: pytes
 def test_a_damaged_outcome_is_told(tmp_path: Path) -> None:
     folder = make_run(tmp_path, "run", ranks=2, nodes=1, seconds=5)
     (folder / "outcome.json").write_text('{"state": 7}')
-    found = outcome_of(store.load(folder))
-    assert found.state == "killed"
-    (note,) = found.notes
+    outcome = outcome_of(store.load(folder))
+    assert outcome.state == "killed"
+    (note,) = outcome.notes
     assert note.endswith("outcome.json is damaged, and left out: outcome.json: state is 7, not text.")
-    assert found.exit_code == 1
+    assert outcome.exit_code == 1
 
 
 def test_files_that_may_not_be_read_are_told(tmp_path: Path) -> None:
@@ -282,16 +282,16 @@ def test_files_that_may_not_be_read_are_told(tmp_path: Path) -> None:
     for name in names:
         (folder / name).unlink(missing_ok=True)
         (folder / name).mkdir()
-    found = outcome_of(store.load(folder))
-    assert found.state == "killed"
-    assert "events.jsonl: Is a directory" in found.notes[-1]
+    outcome = outcome_of(store.load(folder))
+    assert outcome.state == "killed"
+    assert "events.jsonl: Is a directory" in outcome.notes[-1]
     assert list_recorded_runs(tmp_path, None).rows
     assert measures(store.load(folder)).ranks[0].samples == ()
 
 
 @pytest.mark.parametrize("pid", [-1, 0, 1, 2**40])
 def test_no_process_that_is_no_supervisors_is_ever_signalled(pid: int) -> None:
-    """kill(-1) reaches all processes of a user, kill(0) those of a group."""
+    """Reject these ids: kill(-1) signals all processes of a user and kill(0) those of a group."""
     with pytest.raises(ProtocolError, match="pid"):
         outcome.parse_supervisor(json.dumps({"pid": pid, "started": 1.0}))
 
@@ -313,9 +313,9 @@ def test_no_line_of_figures_harms_a_report(line: Any, tmp_path_factory: pytest.T
     with (folder / "ranks" / "rank-0.metrics.jsonl").open("w", encoding="utf-8") as file:
         figures = {"time": STARTED, "seconds": 0, "step": 1, "steps": 1}
         more = [line, figures, {**figures, "seconds": 1.0, "loss": line}]
-        file.write("".join(json.dumps(one) + "\n" for one in more))
-    found = measures(store.find(folder.parent, "last"))
-    assert all(sample.seconds > 0 for rank in found.ranks for sample in rank.samples)
+        file.write("".join(json.dumps(entry) + "\n" for entry in more))
+    result = measures(store.find(folder.parent, "last"))
+    assert all(sample.seconds > 0 for rank in result.ranks for sample in rank.samples)
     report(folder.parent, ["last"], inventory=None, output=None, notify=print)
 
 
@@ -341,8 +341,8 @@ def test_what_a_node_knows_of_its_runs_can_be_read_here(
     folder = make_run(tmp_path_factory.mktemp("runs"), "run", ranks=2, nodes=1, seconds=5)
     for name in ("events.jsonl", "outcome.json", "supervisor.json"):
         (folder / name).write_bytes(content)
-    found = ListedRun({}, list_runs.state_of(folder), list_runs.last_progress(folder / "events.jsonl"))
-    assert len(listings.parse(listings.render(listings.Listing((found,)))).runs) == 1
+    listed_run = ListedRun({}, list_runs.state_of(folder), list_runs.last_progress(folder / "events.jsonl"))
+    assert len(listings.parse(listings.render(listings.Listing((listed_run,)))).runs) == 1
 
 
 @FEW

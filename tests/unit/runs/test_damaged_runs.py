@@ -1,4 +1,4 @@
-"""Damaged files of one run hide no other run, and nothing that orch has written ends it."""
+"""Damaged files of a run hide no other run and cause no internal error."""
 
 from __future__ import annotations
 
@@ -49,22 +49,22 @@ def base(tmp_path: Path) -> Path:
 
 
 def shown(base: Path) -> tuple[set[str], str]:
-    found = operation.list_recorded_runs(base, None)
-    return {row.id for row in found.rows}, "\n".join(found.warnings)
+    listing = operation.list_recorded_runs(base, None)
+    return {row.id for row in listing.rows}, "\n".join(listing.warnings)
 
 
 @pytest.mark.parametrize("harm", HARM)
 def test_a_damaged_plan_hides_no_other_run(base: Path, harm: str) -> None:
     path = base / BAD / "plan.json"
     path.write_bytes(HARM[harm](path.read_bytes()))
-    rows, words = shown(base)
+    rows, warnings = shown(base)
     assert rows == {GOOD}
-    assert str(path) in words
-    assert "orch clean" in words
-    told: list[str] = []
-    assert store.find(base, GOOD, told.append).id == GOOD
-    assert str(path) in told[0]
-    with pytest.raises(RequestError, match=BAD):  # not silently the one before
+    assert str(path) in warnings
+    assert "orch clean" in warnings
+    messages: list[str] = []
+    assert store.find(base, GOOD, messages.append).id == GOOD
+    assert str(path) in messages[0]
+    with pytest.raises(RequestError, match=BAD):  # Do not silently fall back to the previous run.
         store.find(base, "last")
     with pytest.raises(OrchError, match="is damaged"):
         store.find(base, BAD)
@@ -93,28 +93,28 @@ def test_a_plan_that_is_no_file_hides_no_other_run(base: Path, kind: str) -> Non
 
 def test_a_damaged_run_is_moved_away_and_nothing_of_it_is_lost(base: Path) -> None:
     (base / BAD / "plan.json").write_text("")
-    (one,) = store.recorded(base).damaged
-    target = damaged.set_aside(one)
+    (damaged_run,) = store.recorded(base).damaged
+    target = damaged.set_aside(damaged_run)
     assert target == base / "damaged" / BAD
     assert (target / "events.jsonl").exists()
     assert (shown(base), store.find(base, "last").id) == (({GOOD}, ""), GOOD)
     make_run(base, BAD)
     (base / BAD / "plan.json").write_text("")
-    (again,) = store.recorded(base).damaged
-    assert damaged.set_aside(again) == base / "damaged" / f"{BAD}.1"
+    (recreated_run,) = store.recorded(base).damaged
+    assert damaged.set_aside(recreated_run) == base / "damaged" / f"{BAD}.1"
 
 
 def test_a_damaged_run_that_lives_stays_where_it_is(base: Path) -> None:
-    """Its supervisor is known by the folder's name among its arguments."""
+    """Find its supervisor by the folder's name among the arguments of its process."""
     (base / BAD / "plan.json").write_text("")
-    (one,) = store.recorded(base).damaged
+    (damaged_run,) = store.recorded(base).damaged
     program = ("-c", "import time; time.sleep(60)", "supervise", str(base / BAD))
     with subprocess.Popen([sys.executable, *program]) as process:
         text = json.dumps({"pid": process.pid, "started": 1.0})
         (base / BAD / "supervisor.json").write_text(text)
         while not supervises(process.pid, base / BAD) and process.poll() is None:
-            time.sleep(0.01)  # a process that has just begun has no arguments yet
-        moved = damaged.set_aside(one)
+            time.sleep(0.01)  # A process that has just started has no arguments yet.
+        moved = damaged.set_aside(damaged_run)
         process.kill()
     assert moved is None
 
@@ -124,9 +124,9 @@ def test_a_damaged_run_that_lives_stays_where_it_is(base: Path) -> None:
 def test_other_damaged_files_of_a_run_count_as_not_there(base: Path, name: str, harm: str) -> None:
     path = base / BAD / name
     path.write_bytes(HARM[harm](path.read_bytes()))
-    rows, words = shown(base)
+    rows, warnings = shown(base)
     assert rows == {GOOD, BAD}
-    assert (str(path) in words) == (name == "outcome.json")
+    assert (str(path) in warnings) == (name == "outcome.json")
     run = store.find(base, BAD)
     assert run.state == ("killed" if name == "outcome.json" else "done")
 
@@ -136,7 +136,7 @@ def test_a_torn_line_among_events_is_left_out(base: Path) -> None:
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join([*lines[:3], b'{"event": "prog\n', b"\n", b"\xff\n", *lines[3:]]))
     events = store.find(base, BAD).events()
-    assert len([one for one in events if not isinstance(one, UnreadableEvent)]) == len(lines)
+    assert len([event for event in events if not isinstance(event, UnreadableEvent)]) == len(lines)
     assert shown(base)[0] == {GOOD, BAD}
 
 
@@ -149,19 +149,19 @@ def test_a_torn_line_among_events_is_left_out(base: Path) -> None:
 )
 def test_any_damage_of_one_run_leaves_the_other(base: Path, name: str, at: float, cut: int, put: bytes) -> None:
     path = base / BAD / name
-    whole = path.read_bytes()
-    begin = int(len(whole) * at)
-    path.write_bytes(whole[:begin] + put + whole[begin + cut :])
+    content = path.read_bytes()
+    begin = int(len(content) * at)
+    path.write_bytes(content[:begin] + put + content[begin + cut :])
     try:
-        rows, words = shown(base)
+        rows, warnings = shown(base)
         assert GOOD in rows
-        assert BAD in rows or BAD in words
+        assert BAD in rows or BAD in warnings
         resume.store.unfinished(base, "k")
     finally:
-        path.write_bytes(whole)
+        path.write_bytes(content)
 
 
-# The list that a node makes of its runs.
+# A node's list of its runs.
 
 
 @pytest.mark.parametrize("harm", HARM)
@@ -172,9 +172,9 @@ def test_a_damaged_record_hides_no_run_of_its_node(tmp_path: Path, harm: str) ->
     path = tmp_path / BAD / "run.json"
     path.write_bytes(HARM[harm](path.read_bytes()))
     listing = list_runs.list_runs(tmp_path)
-    assert [one.record["run_id"] for one in listing.runs] == [GOOD]
-    assert [one.folder for one in listing.damaged] == [BAD]
-    assert [one.folder for one in damaged_runs.find_damaged(tmp_path)] == [BAD]
+    assert [listed.record["run_id"] for listed in listing.runs] == [GOOD]
+    assert [damaged.folder for damaged in listing.damaged] == [BAD]
+    assert [damaged.folder for damaged in damaged_runs.find_damaged(tmp_path)] == [BAD]
     assert damaged_runs.set_aside(tmp_path / BAD) == str(tmp_path / "damaged" / BAD)
     assert list_runs.list_runs(tmp_path).damaged == ()
 
@@ -183,10 +183,10 @@ def test_a_record_of_another_run_is_damage(tmp_path: Path) -> None:
     folder = make_run(tmp_path, GOOD)
     (folder / "plan.json").rename(folder / "run.json")
     folder.rename(tmp_path / BAD)
-    assert [one.folder for one in list_runs.list_runs(tmp_path).damaged] == [BAD]
+    assert [run.folder for run in list_runs.list_runs(tmp_path).damaged] == [BAD]
 
 
-# What this machine keeps.
+# The files that this machine stores.
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "7", '{"hosts": {}}', "[" * 100_000])
@@ -218,15 +218,15 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path: Path)
 
 @pytest.mark.parametrize("kind", ["pipe", "hard link", "folder"])
 def test_only_plain_files_of_its_own_are_written_below_a_folder(tmp_path: Path, kind: str) -> None:
-    folder, mine = tmp_path / "r", tmp_path / "mine"
+    folder, outside_file = tmp_path / "r", tmp_path / "mine"
     folder.mkdir()
-    mine.write_text("mine")
+    outside_file.write_text("mine")
     if kind == "pipe":
         os.mkfifo(folder / "x")
     elif kind == "hard link":
-        os.link(mine, folder / "x")
+        os.link(outside_file, folder / "x")
     else:
         (folder / "x").mkdir()
     with pytest.raises(OSError, match="x"):
         ConfinedFolder(folder).add("x", b"evil", 0)
-    assert mine.read_text() == "mine"
+    assert outside_file.read_text() == "mine"

@@ -1,4 +1,4 @@
-"""Event logs of hundreds of MB: read in blocks, from the end, and with some of their progress."""
+"""Event logs of hundreds of MB are read in blocks, from the end, and with a part of their progress."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def make_log(path: Path, lines: int) -> None:
 
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a log of some 100 KB be a long one."""
+    """Reduce the block size, so that a log of about 100 KB is read like a long one."""
     monkeypatch.setattr(events, "BLOCK_BYTES", 1 << 12)
     monkeypatch.setattr(events, "NEAR_END_BYTES", 1 << 16)
     monkeypatch.setattr(events, "WHOLE_BYTES", 1 << 14)
@@ -56,12 +56,12 @@ def test_newest_event_is_found_without_reading_the_log(tmp_path: Path, small_blo
 def test_long_log_keeps_all_events_but_progress(tmp_path: Path, small_blocks: None) -> None:
     path = tmp_path / "events.jsonl"
     make_log(path, 10_000)
-    found = events.stored(path, ranks=1)
-    steps = [event.step for event in found if isinstance(event, Progress)]
+    stored_events = events.stored(path, ranks=1)
+    steps = [event.step for event in stored_events if isinstance(event, Progress)]
     assert len(steps) < 1000
     assert steps == sorted(steps)
     assert steps[-1] == 9_999
-    assert [type(event).__name__ for event in found if not isinstance(event, Progress)] == ["Started", "Result"]
+    assert [type(event).__name__ for event in stored_events if not isinstance(event, Progress)] == ["Started", "Result"]
 
 
 def test_short_log_is_complete(tmp_path: Path) -> None:

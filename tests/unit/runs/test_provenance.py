@@ -1,4 +1,4 @@
-"""Where a run comes from, read from real git checkouts."""
+"""The provenance of a run, read from real git checkouts."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ def test_a_changed_script_is_dirty(script: Path) -> None:
 
 
 def test_a_script_that_git_does_not_know_is_dirty(script: Path) -> None:
-    other = script.with_name("new.py")
-    other.write_text("")
-    state = git_state(other)
+    untracked_script = script.with_name("new.py")
+    untracked_script.write_text("")
+    state = git_state(untracked_script)
     assert state
     assert state.changed == ("new.py",)
 
@@ -73,9 +73,9 @@ def test_seeds_come_from_settings_and_from_arguments(test_stack: Stack, tmp_path
     recipe = replace(QA, script=str(path), arguments={"seed": 3, "epochs": 2})
     plan = plan_train(request, Inputs(cluster=make_cluster(), recipe=recipe, stack=test_stack), SITE)
     assert seeds(plan) == {"seed": 3, "data_seed": "7", "my-seed": "8", "seedless": ""}
-    found = provenance(plan)
-    assert found.settings == {"seed": 3, "epochs": 2}
-    assert found.command
-    assert found.command.argv[0] == "/venv/bin/python"
-    assert found.fingerprints == {"": "node0"}
-    assert parse(json.loads(json.dumps(render(found)))) == found
+    result = provenance(plan)
+    assert result.settings == {"seed": 3, "epochs": 2}
+    assert result.command
+    assert result.command.argv[0] == "/venv/bin/python"
+    assert result.fingerprints == {"": "node0"}
+    assert parse(json.loads(json.dumps(render(result)))) == result

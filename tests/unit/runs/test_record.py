@@ -1,4 +1,4 @@
-"""The record of a run: read as it was written, by whichever version; damage is named."""
+"""Records of runs are read whichever version wrote them, and their damage is described."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stack traces in a log, and the same log on a screen."""
+"""Stack traces in a log and the lines of that log on a screen."""
 
 from __future__ import annotations
 
@@ -36,6 +36,6 @@ def test_a_screen_has_what_the_script_printed_alone() -> None:
 def test_ranks_between_each_other() -> None:
     trace = 'Thread 0x00007f0 (most recent call first):\n  File "a.py", line 1 in <module>'
     first, frame = lines_of(0, trace)
-    (other,) = lines_of(1, '  File "mine.txt", line 3 in it')
-    (own,) = lines_of(0, "goes on")
-    assert list(without([first, other, frame, own])) == [other, own]
+    (rank1_line,) = lines_of(1, '  File "mine.txt", line 3 in it')
+    (rank0_line,) = lines_of(0, "goes on")
+    assert list(without([first, rank1_line, frame, rank0_line])) == [rank1_line, rank0_line]

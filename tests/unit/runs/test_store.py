@@ -1,4 +1,4 @@
-"""Which recorded run a name stands for."""
+"""The recorded run that a name refers to."""
 
 from __future__ import annotations
 
@@ -59,12 +59,12 @@ def test_the_newest_live_run_is_found_after_runs_elsewhere_were_refreshed(
         if run != THIRD:
             (folder / "outcome.json").unlink()
     monkeypatch.setattr(registry, "of_record", lambda record: Target())
-    handle, others = find_live(tmp_path, "last", None, silent)
-    assert (handle.record.run_id, others) == (FIRST, (OLDEST,))
+    handle, other_runs = find_live(tmp_path, "last", None, silent)
+    assert (handle.record.run_id, other_runs) == (FIRST, (OLDEST,))
     assert store.load(tmp_path / SECOND).state == "done"
 
 
 def test_the_nodes_of_an_inventory_are_queried_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "at", lambda inventory: Target())
-    handle, others = find_live(tmp_path, "last", "lab", silent)
-    assert (handle.record.run_id, others) == (RECORD.run_id, ())
+    handle, other_runs = find_live(tmp_path, "last", "lab", silent)
+    assert (handle.record.run_id, other_runs) == (RECORD.run_id, ())
