@@ -1,4 +1,4 @@
-"""Damaged files of a run hide no other run and cause no internal error."""
+"""Damaged files of a run do not hide the other runs or cause internal errors."""
 
 from __future__ import annotations
 
