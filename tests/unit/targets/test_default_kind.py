@@ -1,4 +1,4 @@
-"""Which kind of job a run becomes where nobody names one, and what is said of it."""
+"""Check which kind of job is the default, and the reason that is reported for it."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def decide(installed: Installed, launcher: str | None = None, min_nodes: int | N
 
 
 def launcher_of(plan: Plan) -> tuple[str, str]:
-    (told,) = [one for one in plan.run.decisions if one.topic == "launcher"]
-    return told.value, told.reason
+    (decision,) = [decision for decision in plan.run.decisions if decision.topic == "launcher"]
+    return decision.value, decision.reason
 
 
 @pytest.mark.parametrize(
@@ -44,25 +44,25 @@ def launcher_of(plan: Plan) -> tuple[str, str]:
     ],
 )
 def test_the_default_is_what_the_cluster_has(installed: Installed, kind: str, why: str) -> None:
-    found, reason = launcher_of(decide(installed))
-    assert (found.partition(" ")[0], reason) == (kind, why)
+    launcher, reason = launcher_of(decide(installed))
+    assert (launcher.partition(" ")[0], reason) == (kind, why)
 
 
-def test_what_is_named_is_not_chosen() -> None:
+def test_a_requested_launcher_wins() -> None:
     assert launcher_of(decide(Installed(), "pytorchjob")) == ("PyTorchJob kubeflow.org/v1", "torchrun")
 
 
 def test_a_run_that_may_shrink_is_a_pytorchjob() -> None:
-    found, reason = launcher_of(decide(BOTH, min_nodes=1))
-    assert found.startswith("PyTorchJob")
+    launcher, reason = launcher_of(decide(BOTH, min_nodes=1))
+    assert launcher.startswith("PyTorchJob")
     assert reason.endswith("the only kind that continues with fewer pods")
     with pytest.raises(PlanError, match=r"has no PyTorchJob\."):
         default_kind(Installed(launchers=("trainjob",)), elastic=True)
 
 
-def test_the_check_says_which_and_why() -> None:
-    both = {"trainjob": ("v1alpha1",), "pytorchjob": ("v1",)}
-    assert findings.default_finding(both).words == (
+def test_the_check_reports_the_default_and_its_reason() -> None:
+    versions = {"trainjob": ("v1alpha1",), "pytorchjob": ("v1",)}
+    assert findings.default_finding(versions).words == (
         "--launcher trainjob: the cluster has it, and it outlives PyTorchJob"
     )
     old = findings.default_finding({"trainjob": ("v0",), "pytorchjob": ("v1",)})

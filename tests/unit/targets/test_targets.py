@@ -1,4 +1,4 @@
-"""Every target does all that the interface says, by the same names."""
+"""Check that every target implements the whole interface."""
 
 from __future__ import annotations
 
@@ -24,12 +24,16 @@ RECORDED = {
 
 
 def methods(kind: type) -> dict[str, Callable[..., object]]:
-    return {name: one for name, one in vars(kind).items() if inspect.isfunction(one) and not name.startswith("_")}
+    return {
+        name: function
+        for name, function in vars(kind).items()
+        if inspect.isfunction(function) and not name.startswith("_")
+    }
 
 
 def parameters(act: Callable[..., object]) -> list[tuple[str, object, str]]:
-    found = inspect.signature(act).parameters.values()
-    return [(one.name, one.kind, str(one.annotation)) for one in found]
+    signature_parameters = inspect.signature(act).parameters.values()
+    return [(parameter.name, parameter.kind, str(parameter.annotation)) for parameter in signature_parameters]
 
 
 @pytest.mark.parametrize("name", registry.TARGETS)
@@ -37,18 +41,18 @@ def test_a_target_implements_the_interface(name: str) -> None:
     target = registry.TARGETS[name]()
     assert target.name == name
     assert isinstance(target.refuses, dict)
-    for method, wanted in methods(Target).items():
-        assert parameters(getattr(type(target), method)) == parameters(wanted), method
+    for method, expected in methods(Target).items():
+        assert parameters(getattr(type(target), method)) == parameters(expected), method
 
 
 @pytest.mark.parametrize("name", registry.TARGETS)
-def test_its_handles_implement_theirs(name: str, tmp_path: Path) -> None:
+def test_a_handle_implements_the_interface(name: str, tmp_path: Path) -> None:
     run = store.load(make_run(tmp_path, **RECORDED[name]))
     handle = registry.of_record(run.record).handle(run.record, run.folder)
     assert (handle.record, handle.folder) == (run.record, run.folder)
     handle.tell("nobody listens")
-    for method, wanted in methods(RunHandle).items():
-        assert parameters(getattr(type(handle), method)) == parameters(wanted), method
+    for method, expected in methods(RunHandle).items():
+        assert parameters(getattr(type(handle), method)) == parameters(expected), method
 
 
 def test_a_target_is_found_by_a_flag_a_record_and_an_inventory(tmp_path: Path) -> None:
@@ -67,14 +71,14 @@ def test_a_target_is_found_by_a_flag_a_record_and_an_inventory(tmp_path: Path) -
     with pytest.raises(RequestError, match="--on k9s") as caught:
         registry.named("k9s")
     assert caught.value.hint == "Did you mean 'k8s'?"
-    unknown = store.load(make_run(tmp_path, target="moon", location={"crater": 1})).record
+    record = store.load(make_run(tmp_path, target="moon", location={"crater": 1})).record
     with pytest.raises(ExecuteError, match="runs on moon"):
-        registry.of_record(unknown)
+        registry.of_record(record)
 
 
 @pytest.mark.parametrize("name", registry.TARGETS)
 def test_a_target_is_not_imported_before_it_is_needed(name: str) -> None:
-    """`orch --help` is quick, and a client of 126 MB is for those who have such a cluster."""
+    """Import only the requested target: `orch --help` must be fast, and clients are large."""
     text = (
         "import sys\nfrom orchestrator.cli import main\nfrom orchestrator.targets import registry\n"
         f"registry.TARGETS[{name!r}]()\n"
@@ -82,6 +86,6 @@ def test_a_target_is_not_imported_before_it_is_needed(name: str) -> None:
     )
     done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
     loaded = set(done.stdout.split())
-    found = {one for one in registry.TARGETS if f"orchestrator.targets.{one}.target" in loaded}
-    assert found == {name}
+    imported_targets = {target for target in registry.TARGETS if f"orchestrator.targets.{target}.target" in loaded}
+    assert imported_targets == {name}
     assert not loaded & {"kubernetes", "fabric", "paramiko"}

@@ -1,4 +1,4 @@
-"""What a cluster says of its runs is input: jobs, images and folders that somebody makes up."""
+"""Check that run records read from a cluster are treated as untrusted input."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ def said(**changes: Any) -> RunRecord:
     return replace(MADE, location={**MADE.location, **changes})
 
 
-def test_a_run_as_it_was_made_is_trusted() -> None:
+def test_an_unchanged_record_is_trusted() -> None:
     assert location_of(seen(with_lists(without_lists(MADE)))) == location(RECORD.run_id, "pytorchjob", OWN)
 
 
-def test_what_runs_in_a_pod_is_this_controllers_own() -> None:
+def test_the_image_and_programs_come_from_this_controller() -> None:
     evil = replace(
         said(
             image="evil",
@@ -67,10 +67,10 @@ def test_what_runs_in_a_pod_is_this_controllers_own() -> None:
         train="/evil",
         run_dir="/etc",
     )
-    found = seen(evil)
-    assert location_of(found) == location(RECORD.run_id, "pytorchjob", OWN)
-    assert (found.python, found.train) == (OWN.python, "/opt/orch/train")
-    assert found.run_dir == f"/orch/runs/{RECORD.run_id}"
+    record = seen(evil)
+    assert location_of(record) == location(RECORD.run_id, "pytorchjob", OWN)
+    assert (record.python, record.train) == (OWN.python, "/opt/orch/train")
+    assert record.run_dir == f"/orch/runs/{RECORD.run_id}"
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_impossible_records_are_refused(record: RunRecord) -> None:
         {"word": "a\nb"},
     ],
 )
-def test_pods_that_no_run_has_are_damage(pods: dict[str, Any]) -> None:
+def test_impossible_pod_counts_are_refused(pods: dict[str, Any]) -> None:
     stored = without_lists(MADE)
     with pytest.raises(ProtocolError):
         with_lists({**stored, "pods": {**stored["pods"], **pods}})
@@ -118,13 +118,13 @@ def test_pods_that_no_run_has_are_damage(pods: dict[str, Any]) -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(name=st.sampled_from(sorted(MADE.location)), value=JSON)
-def test_no_location_leads_elsewhere(name: str, value: Any) -> None:
+def test_no_location_changes_the_image_or_the_cluster(name: str, value: Any) -> None:
     try:
-        found = location_of(seen(said(**{name: value})))
+        result = location_of(seen(said(**{name: value})))
     except OrchError:
         return
-    assert (found.image, found.namespace, found.context) == (OWN.image, "team", "lab")
-    assert (found.job, found.plural) == (names.job_name(RECORD.run_id), "pytorchjobs")
+    assert (result.image, result.namespace, result.context) == (OWN.image, "team", "lab")
+    assert (result.job, result.plural) == (names.job_name(RECORD.run_id), "pytorchjobs")
 
 
 LINES = (
@@ -140,12 +140,12 @@ LINES = (
 )
 
 
-def test_a_pods_lines_make_no_other_files(tmp_path: Path) -> None:
+def test_log_lines_create_only_files_of_the_run(tmp_path: Path) -> None:
     copy = RunCopy(tmp_path, ranks=2)
     for line in (*LINES, "[1] mine", '{"metrics": 0, "line": "mine"}'):
         copy.write(ReadLine(pod="uid", position=Position(), text=line))
-    there = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
-    assert there == {"launcher.log", "ranks/rank-1.log", "ranks/rank-0.metrics.jsonl"}
+    written_files = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
+    assert written_files == {"launcher.log", "ranks/rank-1.log", "ranks/rank-0.metrics.jsonl"}
 
 
 def test_a_link_in_the_copy_is_not_followed(tmp_path: Path) -> None:
@@ -157,7 +157,7 @@ def test_a_link_in_the_copy_is_not_followed(tmp_path: Path) -> None:
     assert (tmp_path / "mine").read_text() == "mine"
 
 
-def test_damaged_positions_are_none(tmp_path: Path) -> None:
+def test_damaged_positions_are_ignored(tmp_path: Path) -> None:
     for text in ("", "[]", '{"a": 1}', '{"a": {"time": 1, "same": "x"}}', "[" * 99_999):
         (tmp_path / "kube.json").write_text(text)
         copy = RunCopy(tmp_path, ranks=1)

@@ -1,4 +1,4 @@
-"""Pods whose node is lost, or that somebody deletes, while the API still calls them Running.
+"""Check pods that are lost or deleted while the API still reports them as Running.
 
 The conditions have the shapes that Kubernetes gives them: its node controller sets `Ready` to
 False without a reason and leaves `ContainersReady` alone, and whoever evicts a pod adds
@@ -80,7 +80,7 @@ NO_ANSWER = "its node node-b does not respond"
         pytest.param(make_pod(phase="Unknown"), NO_ANSWER, id="phase-unknown"),
     ],
 )
-def test_a_running_pod_that_is_about_to_be_lost_says_so(pod: dict[str, Any], words: str) -> None:
+def test_a_running_pod_that_is_about_to_be_lost_is_reported(pod: dict[str, Any], words: str) -> None:
     result = pod_state(pod)
     assert (result.reason, result.lost) == (words, True)
 
@@ -123,7 +123,7 @@ class _ReadAlready:
         return True
 
 
-# What such a run ended of.
+# The outcome of a run that lost its pods or its job.
 
 LOST = PodState(pod="p", node="worker-1", state="waiting", reason=NO_ANSWER, lost=True)
 DELETED = PodState(pod="q", node="worker-0", state="failed", reason="its pod was deleted")
@@ -139,7 +139,7 @@ def test_a_run_that_lost_a_node_names_it() -> None:
     assert end_of(LOST, DELETED, job=FAILED_JOB).problem == f"worker-1: {NO_ANSWER}"
 
 
-def test_a_deleted_pod_of_a_job_that_is_there_is_the_reason() -> None:
+def test_a_deleted_pod_of_an_existing_job_is_the_reason() -> None:
     assert end_of(DELETED, job=FAILED_JOB).problem == "worker-0: its pod was deleted"
 
 
@@ -158,7 +158,7 @@ def test_a_rank_that_failed_before_its_job_was_deleted_is_named() -> None:
     assert result.first_failure.code == 3
 
 
-def test_the_checkpoint_of_a_deleted_job_is_named_but_the_run_does_not_go_on() -> None:
+def test_the_checkpoint_of_a_deleted_job_is_named_but_the_run_does_not_resume() -> None:
     events = (Preempted(rank=0, time=1.0, step=7), Exited(rank=0, time=2.0, code=75))
     result = end_of(DELETED, job=GONE, events=events)
     assert result.state == FAILED

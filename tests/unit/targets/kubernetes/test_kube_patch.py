@@ -1,4 +1,4 @@
-"""--k8s-patch: a user's own changes, and what they must not touch."""
+"""Check that `--k8s-patch` applies a user's changes and protects what orch needs."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ def operation(op: str, path: str, value: Any = None, kind: str = "Job") -> dict[
     return {"kind": kind, "op": op, "path": path, **({} if value is None else {"value": value})}
 
 
-def test_what_is_patched_is_made_and_told() -> None:
-    asked = (
+def test_patches_are_applied_and_reported() -> None:
+    operations = (
         operation("add", f"{POD}/hostNetwork", True),
         operation("add", f"{POD}/containers/-", {"name": "sidecar", "image": "x"}),
         operation("add", f"{POD}/volumes/0", {"name": "own", "emptyDir": {}}),
         operation("replace", "/spec/backoffLimit", 7),
         operation("add", "/metadata/labels/team", "a"),
     )
-    inputs = Inputs(recipe=QA, stack=make_stack(), kube=SETTINGS, patch=asked)
+    inputs = Inputs(recipe=QA, stack=make_stack(), kube=SETTINGS, patch=operations)
     request = REQUEST.__class__(recipe="qa", nodes="2", ppn=2, launcher="job")
     plan = plan_kube(request, inputs, SITE)
     job = objects(plan)[-1]
     assert job["spec"]["template"]["spec"]["hostNetwork"] is True
     assert job["spec"]["backoffLimit"] == 7
     assert job["metadata"]["labels"]["team"] == "a"
-    told = [one.value for one in plan.run.decisions if one.topic == "patch"]
-    assert told[0] == f"add {POD}/hostNetwork of Job"
-    assert len(told) == len(asked)
+    descriptions = [decision.value for decision in plan.run.decisions if decision.topic == "patch"]
+    assert descriptions[0] == f"add {POD}/hostNetwork of Job"
+    assert len(descriptions) == len(operations)
     assert objects(decide("job")) == JOB
 
 
@@ -68,17 +68,17 @@ def test_what_is_patched_is_made_and_told() -> None:
         (operation("remove", "/spec/selector", kind="Service"), "spec.selector"),
     ],
 )
-def test_what_is_refused(asked: dict[str, Any], words: str) -> None:
+def test_invalid_values_are_refused(asked: dict[str, Any], words: str) -> None:
     with pytest.raises(PlanError, match=re.escape(words)):
         patched(JOB, [asked])
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_no_kind_loses_its_labels(case: str) -> None:
-    made = objects(decide(CASES[case][0]))
-    kind = made[-1]["kind"]
+def test_labels_cannot_be_removed_from_any_kind(case: str) -> None:
+    manifests = objects(decide(CASES[case][0]))
+    kind = manifests[-1]["kind"]
     with pytest.raises(PlanError, match="which orch needs"):
-        patched(made, [operation("remove", "/metadata/labels", kind=kind)])
+        patched(manifests, [operation("remove", "/metadata/labels", kind=kind)])
 
 
 def test_the_file_is_a_list(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What pods, jobs and logs say -> words, outcomes, lines."""
+"""Check how the states of pods and jobs, log lines and API errors are interpreted."""
 
 from __future__ import annotations
 
@@ -112,44 +112,44 @@ def test_pods_have_the_names_of_the_plan(name: str, node: str) -> None:
         ({"phase": "Unknown"}, "waiting", "its node does not respond"),
     ],
 )
-def test_a_pod_in_the_users_words(status: dict[str, Any], state: str, words: str) -> None:
-    found = pod_state(pod(**status))
-    assert (found.state, found.reason) == (state, words)
+def test_the_state_of_a_pod_is_described(status: dict[str, Any], state: str, words: str) -> None:
+    result = pod_state(pod(**status))
+    assert (result.state, result.reason) == (state, words)
 
 
 def test_a_command_that_is_missing_is_named() -> None:
     message = 'exec: "python4": executable file not found in $PATH'
-    ended = {"exitCode": 128, "reason": "StartError", "message": f"{message}\n"}
-    found = pod_state(pod(phase="Failed", containerStatuses=container(terminated=ended)))
-    assert found.reason == f"exited with code 128 (StartError): {message}"
+    terminated = {"exitCode": 128, "reason": "StartError", "message": f"{message}\n"}
+    result = pod_state(pod(phase="Failed", containerStatuses=container(terminated=terminated)))
+    assert result.reason == f"exited with code 128 (StartError): {message}"
 
 
-def test_a_pod_that_was_deleted_has_not_merely_ended() -> None:
-    """The kubelet reports how its container ended before the pod is gone."""
-    made = pod(phase="Failed", containerStatuses=container(terminated={"exitCode": 1}))
-    made["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-    assert pod_state(made).reason == "its pod was deleted"
+def test_a_deleted_pod_is_reported_as_deleted() -> None:
+    """Report a deletion although the kubelet still reports the container's exit code."""
+    deleted_pod = pod(phase="Failed", containerStatuses=container(terminated={"exitCode": 1}))
+    deleted_pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    assert pod_state(deleted_pod).reason == "its pod was deleted"
 
 
-def test_an_image_that_cannot_be_pulled_is_told_once() -> None:
+def test_an_image_that_cannot_be_pulled_is_reported_once() -> None:
     follower = Follower(cast(Kube, None), "")
     for reason, message in 3 * [("ErrImagePull", "denied"), ("ImagePullBackOff", "Back-off")]:
         waiting = container(waiting={"reason": reason, "message": message})
-        # Of a pod that runs nothing is asked of the API.
-        made = pod(phase="Running", containerStatuses=waiting)
-        made["metadata"]["uid"] = "1"
-        follower.handle_change("MODIFIED", made)
-    told = follower.items.get()
-    assert isinstance(told, NodeNews)
-    assert told.text == "worker-3: its image registry.example/x cannot be pulled: denied"
+        # The phase is Running because the follower queries the events of pending pods only.
+        changed_pod = pod(phase="Running", containerStatuses=waiting)
+        changed_pod["metadata"]["uid"] = "1"
+        follower.handle_change("MODIFIED", changed_pod)
+    event = follower.items.get()
+    assert isinstance(event, NodeNews)
+    assert event.text == "worker-3: its image registry.example/x cannot be pulled: denied"
     assert follower.items.empty()
 
 
 def test_a_volume_that_is_not_mounted_is_in_the_events() -> None:
-    told = [{"reason": "Scheduled"}, {"reason": "FailedMount", "message": "no such share"}]
+    events = [{"reason": "Scheduled"}, {"reason": "FailedMount", "message": "no such share"}]
     waiting = container(waiting={"reason": "ContainerCreating"})
-    found = pod_state(pod(phase="Pending", containerStatuses=waiting), told)
-    assert found.reason == "FailedMount: no such share"
+    result = pod_state(pod(phase="Pending", containerStatuses=waiting), events)
+    assert result.reason == "FailedMount: no such share"
 
 
 @pytest.mark.parametrize(
@@ -162,9 +162,9 @@ def test_a_volume_that_is_not_mounted_is_in_the_events() -> None:
 def test_an_event_about_scheduling_is_outdated_once_the_pod_has_a_node(node: str | None, words: str) -> None:
     events = [{"reason": "FailedScheduling", "message": "0/3 nodes are available"}]
     waiting = container(waiting={"reason": "ContainerCreating"})
-    made = pod(phase="Pending", containerStatuses=waiting)
-    made["spec"] |= {"nodeName": node} if node else {}
-    assert pod_state(made, events).reason == words
+    pending_pod = pod(phase="Pending", containerStatuses=waiting)
+    pending_pod["spec"] |= {"nodeName": node} if node else {}
+    assert pod_state(pending_pod, events).reason == words
 
 
 NO_SHARE = {"reason": "FailedMount", "message": "no such share"}
@@ -192,8 +192,8 @@ def test_an_event_about_starting_is_outdated_once_the_pod_is_past_it(
     events: list[dict[str, Any]], conditions: list[dict[str, Any]], words: str
 ) -> None:
     waiting = container(waiting={"reason": "ContainerCreating"})
-    made = pod(phase="Pending", containerStatuses=waiting, conditions=conditions)
-    assert pod_state(made, events).reason == words
+    pending_pod = pod(phase="Pending", containerStatuses=waiting, conditions=conditions)
+    assert pod_state(pending_pod, events).reason == words
 
 
 @pytest.mark.parametrize(
@@ -216,17 +216,17 @@ def test_a_job_by_its_conditions(kinds: tuple[str, ...], state: str) -> None:
 # Logs.
 
 
-def test_lines_go_where_they_belong() -> None:
+def test_log_lines_are_assigned_to_files() -> None:
     assert parse("[12] loss [3]", ranks=16).rank == 12
     assert (parse("[12] loss [3]", ranks=16).file, parse("[12] x", ranks=16).text) == ("ranks/rank-12.log", "x")
     assert parse("[0] ", ranks=16).text == parse("[0]", ranks=16).text == ""
-    # torchrun's list of failures, on the pod's standard error, has a line such as this.
+    # torchrun prints such a line in its list of failures on the pod's standard error.
     assert parse("[0]:", ranks=16).file == "launcher.log"
     event = json.dumps({"event": "joined", "rank": 1, "time": 1})
     assert parse(event, ranks=16).event == Joined(rank=1, time=1)
     metrics = parse(json.dumps({"metrics": 3, "line": '{"step": 1}'}), ranks=16)
     assert (metrics.file, metrics.text) == ("ranks/rank-3.metrics.jsonl", '{"step": 1}')
-    for words in (
+    for line in (
         "W1121 torchrun",
         "[16] x",
         "[٣] x",
@@ -237,7 +237,7 @@ def test_lines_go_where_they_belong() -> None:
         '{"a": 1}',
         "[x] y",
     ):
-        assert parse(words, ranks=16).file == "launcher.log"
+        assert parse(line, ranks=16).file == "launcher.log"
     assert isinstance(parse('{"event": 1, "rank": 2}', ranks=16).event, UnreadableEvent)
 
 
@@ -247,17 +247,17 @@ TIMES = st.lists(st.integers(0, 5), max_size=30).map(sorted)
 @settings(deadline=None)
 @given(times=TIMES, cuts=st.lists(st.integers(0, 30), max_size=4), nano=st.sampled_from([1, 10**8]))
 def test_each_line_is_read_once_however_often_the_stream_breaks(times: list[int], cuts: list[int], nano: int) -> None:
-    """Lines may share a time; the API begins again at whole seconds."""
+    """Read each line once although lines share timestamps and the API resumes at whole seconds."""
     log = []
     for index, time in enumerate(times):
         fraction = f"{time * nano:09d}".rstrip("0")
         log.append(f"2026-01-01T00:00:01{'.' if fraction else ''}{fraction}Z line {index}")
-    reader, got = Reader(Position()), []
+    reader, lines_read = Reader(Position()), []
     for cut in [*cuts, len(log)]:
         assert reader.since in (None, "2026-01-01T00:00:01Z")
-        got += [text for line in log[:cut] if (text := reader.new(line)) is not None]
+        lines_read += [text for line in log[:cut] if (text := reader.new(line)) is not None]
         reader = Reader(reader.position)
-    assert got == [f"line {index}" for index in range(len(log))]
+    assert lines_read == [f"line {index}" for index in range(len(log))]
 
 
 # Outcomes.
@@ -268,21 +268,21 @@ def told(event: str, rank: int, time: float, **fields: Any) -> dict[str, Any]:
 
 
 def ended(events: list[dict[str, Any]], *pods: PodState, state: str = "failed") -> Outcome:
-    told = map(read_event, events)
-    return outcome(told, pods, JobState(state=state, reason="backoff"), began=0.0, now=9.0)
+    parsed_events = map(read_event, events)
+    return outcome(parsed_events, pods, JobState(state=state, reason="backoff"), began=0.0, now=9.0)
 
 
 def failure_of(events: list[dict[str, Any]], *pods: PodState) -> Failure:
-    found = ended(events, *pods).first_failure
-    assert found is not None
-    return found
+    failure = ended(events, *pods).first_failure
+    assert failure is not None
+    return failure
 
 
 def exit_of(rank: int, time: float, code: int = 1, **fields: Any) -> dict[str, Any]:
     return told("exit", rank, time, node=f"worker-{rank}", code=code, signal=None, stopped=False, **fields)
 
 
-def test_the_culprit_is_not_who_lost_its_peer() -> None:
+def test_a_rank_that_lost_its_peer_is_not_the_culprit() -> None:
     events = [
         told("exception", 0, 1.0, text="Connection closed by peer [10.0.0.1]"),
         exit_of(0, 1.1),
@@ -293,8 +293,8 @@ def test_the_culprit_is_not_who_lost_its_peer() -> None:
     assert ended(events).problem is None
 
 
-def test_the_culprit_is_whom_all_ranks_name() -> None:
-    """As the supervisor judges below SSH: they have asked each other, and one could not go on."""
+def test_the_rank_that_all_ranks_name_is_the_culprit() -> None:
+    """Blame the rank that all ranks name in their error, as the supervisor does for SSH runs."""
     text = "error: rank 1 on worker-1: cannot write checkpoint-4: No space left on device."
     events = [
         told("exception", 0, 1.0, text=text),
@@ -305,9 +305,9 @@ def test_the_culprit_is_whom_all_ranks_name() -> None:
     assert failure_of(events).rank == 1
 
 
-def test_a_backend_that_says_so_in_its_log_and_aborts_is_not_the_culprit() -> None:
-    words = "terminate called: Connection closed by peer [10.0.0.2]"
-    aborted = exit_of(0, 1.0, code=0, text=words) | {"signal": "SIGABRT"}
+def test_a_rank_whose_backend_aborts_after_a_lost_peer_is_not_the_culprit() -> None:
+    message = "terminate called: Connection closed by peer [10.0.0.2]"
+    aborted = exit_of(0, 1.0, code=0, text=message) | {"signal": "SIGABRT"}
     assert failure_of([aborted, exit_of(1, 1.5, code=9, text="no data")]).text == "no data"
 
 
@@ -324,8 +324,8 @@ def test_only_the_last_attempt_counts() -> None:
 def test_a_pod_killed_for_memory_names_its_rank() -> None:
     events = [told("started", rank, 1.0, node=f"worker-{rank}") for rank in (0, 1)]
     killed = PodState(pod="p", node="worker-1", state="failed", reason="killed", oom=True, code=137)
-    for told_too in ([], [exit_of(1, 2.0, code=0)]):
-        failure = failure_of([*events, *told_too], killed)
+    for exit_events in ([], [exit_of(1, 2.0, code=0)]):
+        failure = failure_of([*events, *exit_events], killed)
         assert (failure.rank, failure.signal, failure.oom) == (1, "SIGKILL", "killed")
 
 
@@ -338,7 +338,7 @@ def test_a_pod_killed_for_memory_is_reported_once() -> None:
     assert ended(events, killed, evicted).problem == "worker-0: evicted: disk pressure"
 
 
-def test_what_is_said_where_no_rank_failed() -> None:
+def test_the_problem_is_reported_if_no_rank_failed() -> None:
     assert ended([]).problem == "backoff"
     refused = told("refused", -1, 1.0, text="worker-0: no BF16")
     assert ended([refused]).problem == "worker-0: no BF16"
@@ -347,9 +347,11 @@ def test_what_is_said_where_no_rank_failed() -> None:
     assert ended([], state="done").problem is None
 
 
-def test_the_supervisors_own_outcome_counts() -> None:
-    own = Outcome(state="failed", first_failure=Failure(rank=5), problem=None, launcher_code=1, started=1.0, ended=2.0)
-    assert ended([told("outcome", -1, 1.0, outcome=outcome_record(own))]) == own
+def test_the_outcome_of_the_supervisor_wins() -> None:
+    recorded_outcome = Outcome(
+        state="failed", first_failure=Failure(rank=5), problem=None, launcher_code=1, started=1.0, ended=2.0
+    )
+    assert ended([told("outcome", -1, 1.0, outcome=outcome_record(recorded_outcome))]) == recorded_outcome
 
 
 # Checks.
@@ -364,7 +366,7 @@ def node(cpu: str = "16", memory: str = "64Gi", **more: Any) -> dict[str, Any]:
     }
 
 
-def test_room_for_the_pods() -> None:
+def test_nodes_with_enough_resources_are_counted() -> None:
     taint = {"key": "x", "effect": "NoSchedule"}
     nodes = [node(), node("7900m"), node(taints=[taint]), node(unschedulable=True)]
     assert findings.nodes_finding(nodes, SETTINGS, 2).state == "ok"
@@ -391,14 +393,14 @@ def test_room_for_the_pods() -> None:
         (("dedicated",), ("zone notin (a)",), 0),
     ],
 )
-def test_nodes_that_pods_are_let_on_by_their_settings(
+def test_tolerations_and_affinity_select_nodes(
     tolerations: tuple[str, ...], affinity: tuple[str, ...], fitting: int
 ) -> None:
     taint = {"key": "dedicated", "value": "training", "effect": "NoSchedule"}
-    one = node(taints=[taint], labels={"zone": "a", "disk": "nvme"})
-    asked = replace(SETTINGS, tolerations=tolerations, node_affinity=affinity)
-    words = findings.nodes_finding([one], asked, 1).words
-    assert f"{fitting} of 1 nodes can take pods" in words
+    tainted_node = node(taints=[taint], labels={"zone": "a", "disk": "nvme"})
+    kube = replace(SETTINGS, tolerations=tolerations, node_affinity=affinity)
+    description = findings.nodes_finding([tainted_node], kube, 1).words
+    assert f"{fitting} of 1 nodes can take pods" in description
 
 
 def test_bf16_by_the_labels_of_the_nodes() -> None:
@@ -414,18 +416,18 @@ def test_bf16_by_the_labels_of_the_nodes() -> None:
 
 def test_volumes() -> None:
     bound = {"status": {"phase": "Bound"}, "spec": {"accessModes": ["ReadWriteMany"]}}
-    once = {**bound, "spec": {"accessModes": ["ReadWriteOnce"]}}
+    single_writer = {**bound, "spec": {"accessModes": ["ReadWriteOnce"]}}
     assert findings.claim_finding(bound, SETTINGS, 2).state == "ok"
-    assert findings.claim_finding(once, SETTINGS, 1).state == "ok"
-    for claim, words in ((None, "no claim"), ({}, "Pending"), (once, "cannot share")):
-        found = findings.claim_finding(claim, SETTINGS, 2)
-        assert (found.state, words in found.words, bool(found.cure)) == ("miss", True, True)
+    assert findings.claim_finding(single_writer, SETTINGS, 1).state == "ok"
+    for claim, expected in ((None, "no claim"), ({}, "Pending"), (single_writer, "cannot share")):
+        finding = findings.claim_finding(claim, SETTINGS, 2)
+        assert (finding.state, expected in finding.words, bool(finding.cure)) == ("miss", True, True)
 
 
 def test_kinds_and_rights() -> None:
-    found = findings.kinds_findings({"pytorchjob": ("v1",)}, None)
-    assert [one.state for one in found] == ["ok", "absent", "absent", "absent"]
-    assert {one.state for one in findings.kinds_findings({}, None)} == {"miss"}
+    kinds = findings.kinds_findings({"pytorchjob": ("v1",)}, None)
+    assert [finding.state for finding in kinds] == ["ok", "absent", "absent", "absent"]
+    assert {finding.state for finding in findings.kinds_findings({}, None)} == {"miss"}
     assert findings.kinds_findings({"mpijob": ("v1",)}, "mpijob")[1].words.endswith("only v1")
     missing = [("patch", "kubeflow.org", "pytorchjobs", "a PyTorchJob")]
     assert "verbs [patch]" in findings.rights_finding(missing, "team").cure
@@ -433,16 +435,16 @@ def test_kinds_and_rights() -> None:
 
 
 def test_a_token_is_never_shown() -> None:
-    made = token_secret(SETTINGS, "hf_secret")
-    assert "hf_secret" not in json.dumps(without_secrets(made))
-    assert made["data"]["HF_TOKEN"] not in json.dumps(without_secrets(made))
+    secret = token_secret(SETTINGS, "hf_secret")
+    assert "hf_secret" not in json.dumps(without_secrets(secret))
+    assert secret["data"]["HF_TOKEN"] not in json.dumps(without_secrets(secret))
 
 
-# What the API refuses.
+# Errors of the API.
 
 
 class Answered(Exception):
-    """An answer of the API, as the client raises it."""
+    """An error response of the API, as the client raises it."""
 
     def __init__(self, status: int, body: str) -> None:
         super().__init__(body)
@@ -466,9 +468,9 @@ class Answered(Exception):
         ),
     ],
 )
-def test_only_a_missing_right_sends_to_the_rights(said: str, words: str, hint: str) -> None:
-    found = errors.to_execute_error(Answered(403, json.dumps({"message": said})), "lab")
-    assert isinstance(found, errors.Refused)
-    assert words in found.message
-    assert hint in found.hint
-    assert ("lists the required rights" in found.hint) is (" cannot " in said)
+def test_only_a_missing_right_hints_at_the_required_rights(said: str, words: str, hint: str) -> None:
+    error = errors.to_execute_error(Answered(403, json.dumps({"message": said})), "lab")
+    assert isinstance(error, errors.Refused)
+    assert words in error.message
+    assert hint in error.hint
+    assert ("lists the required rights" in error.hint) is (" cannot " in said)

@@ -1,4 +1,4 @@
-"""Less than one CPU for each rank, on small test clusters."""
+"""Check runs with less than one CPU per rank, as on small test clusters."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def test_ranks_may_share_cores_if_asked_for(cpu: str, ppn: int) -> None:
 
 @pytest.mark.parametrize("local", [0, 1])
 def test_ranks_that_share_a_core_are_not_pinned(local: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pin no rank: a pinned one would keep the core from the others."""
+    """Pin no rank, because a pinned rank would keep the core from the others."""
     request = replace(REQUEST, ppn=2)
     plan = decide(request=request, kube=replace(SETTINGS, cpu="1", share_cores=True))
     monkeypatch.setenv("LOCAL_RANK", str(local))
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
-    made = placement_of(pod.parse(json.dumps(config(plan))), "orch-x-worker-0", local, [7])
-    assert made.cpus == ()
+    placement = placement_of(pod.parse(json.dumps(config(plan))), "orch-x-worker-0", local, [7])
+    assert placement.cpus == ()
 
 
 def test_the_switch_is_true_or_false() -> None:

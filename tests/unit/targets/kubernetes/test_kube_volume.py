@@ -1,4 +1,4 @@
-"""A volume that is full: the rendezvous key, the advice; and what pods do not get."""
+"""Check the rendezvous key and the advice on a full volume, and the settings of pods."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ rendezvous.key_of(Path(sys.argv[1]))
 """
 
 
-def test_a_key_that_could_not_be_written_is_made_by_the_next_pod(tmp_path: Path) -> None:
+def test_a_key_that_could_not_be_written_is_created_by_the_next_pod(tmp_path: Path) -> None:
     full = subprocess.run(
         [sys.executable, "-c", WRITE_NOTHING, str(tmp_path)],
         env={"PYTHONPATH": str(LIB)},
@@ -76,9 +76,9 @@ def test_a_key_that_could_not_be_written_is_made_by_the_next_pod(tmp_path: Path)
     ],
 )
 def test_a_full_volume_names_the_claim_and_the_folder(line: str, expected: list[str]) -> None:
-    (known,) = explain(line)
-    place = {"claim": "shared", "mount": "/orch"}
-    result = advise_on_volume(known, place, RUN_DIR).describe()
+    (explanation,) = explain(line)
+    volume_location = {"claim": "shared", "mount": "/orch"}
+    result = advise_on_volume(explanation, volume_location, RUN_DIR).describe()
     for text in expected:
         assert text in result
     assert "df -h" not in result
@@ -102,23 +102,23 @@ def test_the_outcome_of_a_run_names_the_full_volume(tmp_path: Path, is_problem: 
 
 
 def test_a_full_disk_of_a_node_keeps_its_advice() -> None:
-    (known,) = explain("No space left on device")
-    assert advise_on_volume(known, {}, "/home/me/runs/x") == known
+    (explanation,) = explain("No space left on device")
+    assert advise_on_volume(explanation, {}, "/home/me/runs/x") == explanation
 
 
 def pod_specs(value: Any) -> list[dict[str, Any]]:
-    """Return all specs of pods in objects: those with containers."""
+    """Return all pod specs in these objects: the mappings that have containers."""
     if isinstance(value, list):
-        return [spec for one in value for spec in pod_specs(one)]
+        return [spec for item in value for spec in pod_specs(item)]
     if not isinstance(value, dict):
         return []
-    inner = [spec for one in value.values() for spec in pod_specs(one)]
+    inner = [spec for item in value.values() for spec in pod_specs(item)]
     return [value, *inner] if "containers" in value else inner
 
 
 def test_no_pod_gets_the_token_of_its_service_account() -> None:
     golden = Path(__file__).parents[3] / "golden" / "k8s"
-    runs = [one for path in golden.glob("*.yaml") for one in yaml.safe_load_all(path.read_text())]
+    runs = [manifest for path in golden.glob("*.yaml") for manifest in yaml.safe_load_all(path.read_text())]
     tools = [reader_pod(location(RUN, "job", SETTINGS), RUN), probe_pod(SETTINGS), shared_runtime(SETTINGS)]
     specs = pod_specs([runs, tools])
     assert len(specs) > len(KINDS) + len(tools)

@@ -1,4 +1,4 @@
-"""Requests for Kubernetes -> manifests: golden, valid, and safe for hostile values."""
+"""Check that manifests match the golden files, are valid, and are safe for hostile values."""
 
 from __future__ import annotations
 
@@ -91,11 +91,11 @@ def config(plan: Plan) -> dict[str, Any]:
 
 
 def containers(made: Any) -> list[dict[str, Any]]:
-    """All containers, wherever the kind of the job has them."""
+    """Return all containers in these objects, at any depth."""
     if isinstance(made, dict):
-        own = made.get("containers", [])
-        return [*own, *(one for value in made.values() for one in containers(value))]
-    return [one for value in made for one in containers(value)] if isinstance(made, list) else []
+        direct = made.get("containers", [])
+        return [*direct, *(container for value in made.values() for container in containers(value))]
+    return [container for value in made for container in containers(value)] if isinstance(made, list) else []
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -110,7 +110,7 @@ def test_golden_manifests(case: str) -> None:
 
 @needs_crds
 @pytest.mark.parametrize("case", CASES)
-def test_manifests_are_what_the_crds_say(case: str) -> None:
+def test_manifests_match_the_crds(case: str) -> None:
     launcher, changes = CASES[case]
     full = replace(
         SETTINGS,
@@ -120,12 +120,12 @@ def test_manifests_are_what_the_crds_say(case: str) -> None:
         node_selector={"feature.node.kubernetes.io/cpu-cpuid.AVX512BF16": "true"},
         **changes,
     )
-    made = objects(decide(launcher, kube=full, recipe=OWN, site=OWN_SITE))
-    kinds = [one["kind"] for one in made]
+    manifests = objects(decide(launcher, kube=full, recipe=OWN, site=OWN_SITE))
+    kinds = [manifest["kind"] for manifest in manifests]
     assert kinds[0] == "ConfigMap"
-    for one in made[1:]:
-        if one["kind"] != "Service":
-            check(one)
+    for manifest in manifests[1:]:
+        if manifest["kind"] != "Service":
+            check(manifest)
 
 
 @needs_crds
@@ -136,49 +136,49 @@ def test_the_check_itself_refuses_unknown_fields() -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_manifest_is_yaml_that_gives_the_objects_back(case: str) -> None:
+def test_a_manifest_is_yaml_of_the_same_objects(case: str) -> None:
     launcher, changes = CASES[case]
     plan = decide(launcher, kube=replace(SETTINGS, **changes))
-    found = tuple(one for one in yaml.safe_load_all(plan.describe()) if one)
-    assert found == objects(plan)
+    restored = tuple(manifest for manifest in yaml.safe_load_all(plan.describe()) if manifest)
+    assert restored == objects(plan)
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_every_pod_is_guaranteed_labelled_and_not_root(case: str) -> None:
     launcher, changes = CASES[case]
-    made = objects(decide(launcher, kube=replace(SETTINGS, **changes)))
-    found = containers(list(made))
-    assert found
-    for one in found:
-        assert one["resources"]["requests"] == one["resources"]["limits"]
-        paths = {mount["mountPath"] for mount in one["volumeMounts"]}
+    manifests = objects(decide(launcher, kube=replace(SETTINGS, **changes)))
+    all_containers = containers(list(manifests))
+    assert all_containers
+    for container in all_containers:
+        assert container["resources"]["requests"] == container["resources"]["limits"]
+        paths = {mount["mountPath"] for mount in container["volumeMounts"]}
         assert {"/orch", "/etc/orch", "/dev/shm", "/etc/orch-secrets"} <= paths
-    text = json.dumps(made)
-    assert text.count('"runAsNonRoot": true') == len(found)
-    services = sum(one["kind"] == "Service" for one in made)  # which select by it, too
-    labelled = len(made) + len(found) + services
+    text = json.dumps(manifests)
+    assert text.count('"runAsNonRoot": true') == len(all_containers)
+    services = sum(manifest["kind"] == "Service" for manifest in manifests)  # A service selects pods by the same label.
+    labelled = len(manifests) + len(all_containers) + services
     assert text.count('"orch/run": "20260101-120000-qa-0000"') == labelled
-    assert text.count('"medium": "Memory"') == len(found)
+    assert text.count('"medium": "Memory"') == len(all_containers)
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_every_pod_is_admitted_in_a_restricted_namespace(case: str) -> None:
     launcher, changes = CASES[case]
     full = replace(SETTINGS, **changes)
-    made = objects(decide(launcher, kube=full))
-    others = (reader_pod(location("r", launcher, full), "r"), probe_pod(full), shared_runtime(full))
-    specs = [*pod_specs([*made, *others])]
+    manifests = objects(decide(launcher, kube=full))
+    helper_pods = (reader_pod(location("r", launcher, full), "r"), probe_pod(full), shared_runtime(full))
+    specs = [*pod_specs([*manifests, *helper_pods])]
     assert len(specs) >= 4
     assert [violation("x", spec) for spec in specs] == [""] * len(specs)
 
 
-def test_what_reads_the_volume_may_be_where_the_runs_pods_may() -> None:
-    """With the account whose secrets pull the image; on other nodes, too, as theirs may be full."""
+def test_the_reader_pod_can_run_where_the_pods_of_the_run_can() -> None:
+    """Give the reader pod the run's service account, tolerations and node affinity."""
     full = replace(SETTINGS, service_account="puller", tolerations=("spot:NoExecute",), node_affinity=("spot",))
-    plain, asked = (reader_pod(location("r", "job", one), "r")["spec"] for one in (SETTINGS, full))
+    plain, configured = (reader_pod(location("r", "job", kube), "r")["spec"] for kube in (SETTINGS, full))
     toleration = {"key": "spot", "operator": "Exists", "effect": "NoExecute"}
-    own = {"serviceAccountName": "puller", "tolerations": [toleration]}
-    assert asked == plain | own
+    expected_fields = {"serviceAccountName": "puller", "tolerations": [toleration]}
+    assert configured == plain | expected_fields
 
 
 def pod_specs(made: Any) -> Iterator[dict[str, Any]]:
@@ -187,20 +187,20 @@ def pod_specs(made: Any) -> Iterator[dict[str, Any]]:
             yield made
         made = list(made.values())
     if isinstance(made, list):
-        for one in made:
-            yield from pod_specs(one)
+        for value in made:
+            yield from pod_specs(value)
 
 
-def test_more_than_one_rank_in_a_pod_is_torchruns_business() -> None:
+def test_torchrun_starts_several_ranks_in_a_pod() -> None:
     (_, job) = objects(decide(request=replace(REQUEST, ppn=4)))
     assert job["spec"]["nprocPerNode"] == "4"
     assert "Master" not in job["spec"]["pytorchReplicaSpecs"]
     environment = containers(job)[0]["env"]
     assert {"name": "OMP_NUM_THREADS", "value": "2"} in environment
-    assert not {"RANK", "WORLD_SIZE"} & {one["name"] for one in environment}
+    assert not {"RANK", "WORLD_SIZE"} & {variable["name"] for variable in environment}
 
 
-def test_a_train_job_always_says_how_many_ranks_a_pod_has() -> None:
+def test_a_train_job_always_sets_the_number_of_ranks_per_pod() -> None:
     for mpi in (None, "OpenMPI"):
         _, runtime, job = objects(decide("trainjob", kube=replace(SETTINGS, mpi=mpi)))
         assert job["spec"]["trainer"]["numProcPerNode"] == 2
@@ -223,7 +223,7 @@ def test_restarts_are_elastic_and_bounded() -> None:
         decide(kube=replace(SETTINGS, min_nodes=1))
 
 
-def test_an_own_script_travels_and_the_recipes_do_not() -> None:
+def test_a_users_script_is_sent_and_a_recipe_is_not() -> None:
     plan = decide(recipe=OWN, site=OWN_SITE, request=replace(REQUEST, script_args=("$(HOME)", "-n")))
     files, job = objects(plan)
     assert files["data"]["file-0"] == "print('hello')\n"
@@ -235,7 +235,7 @@ def test_an_own_script_travels_and_the_recipes_do_not() -> None:
     assert "--train_file=/opt/orch/train/qa/data/train.json" in recipe
 
 
-def test_files_that_are_no_text_or_too_large() -> None:
+def test_binary_files_are_sent_and_large_files_are_refused() -> None:
     binary = replace(SITE, contents={OWN.script: b"\xff\x00"})
     assert objects(decide(recipe=OWN, site=binary))[0]["binaryData"] == {"file-0": "/wA="}
     large = replace(SITE, contents={OWN.script: b"x" * 800_000})
@@ -272,7 +272,7 @@ def test_pods_check_a_requested_bf16_unless_it_may_be_emulated() -> None:
     assert config(decide(request=replace(bf16, allow_slow_bf16=True)))["needs_bf16"] is False
 
 
-def test_a_run_that_is_carried_on_keeps_its_output() -> None:
+def test_a_resumed_run_keeps_its_output() -> None:
     resume = Resume(run_id="old", state="failed", output_dir="/orch/runs/old/output")
     plan = decide(resume=resume)
     assert "--output_dir=/orch/runs/old/output" in containers(objects(plan)[1])[0]["args"]
@@ -290,7 +290,7 @@ def test_a_run_that_is_carried_on_keeps_its_output() -> None:
         ({"stall_timeout": -1.0}, "must be 0 or more"),
     ],
 )
-def test_what_cannot_be_is_refused(change: dict[str, Any], words: str) -> None:
+def test_impossible_requests_are_refused(change: dict[str, Any], words: str) -> None:
     with pytest.raises(PlanError, match=re.escape(words)):
         decide(request=replace(REQUEST, **change))
 
@@ -310,7 +310,7 @@ def test_what_cannot_be_is_refused(change: dict[str, Any], words: str) -> None:
         ({"uid": 0}, "not root's"),
     ],
 )
-def test_settings_that_kubernetes_would_refuse(change: dict[str, Any], words: str) -> None:
+def test_invalid_settings_are_refused(change: dict[str, Any], words: str) -> None:
     with pytest.raises(PlanError, match=re.escape(words)):
         decide(kube=replace(SETTINGS, **change))
 
@@ -370,18 +370,18 @@ def test_stored_record_is_restored_without_loss(pods: int, ppn: int, size: int) 
 
 
 def expand(text: str, variables: dict[str, str]) -> str:
-    """What the kubelet makes of a container's argument (third_party/forked/golang/expansion)."""
-    out, at = "", 0
-    while at < len(text):
-        if text[at] != "$" or at + 1 >= len(text):
-            out, at = out + text[at], at + 1
-        elif text[at + 1] == "$":
-            out, at = out + "$", at + 2
-        elif text[at + 1] == "(" and (end := text.find(")", at)) > 0:
-            name = text[at + 2 : end]
-            out, at = out + variables.get(name, f"$({name})"), end + 1
+    """Expand a container's argument as the kubelet does (third_party/forked/golang/expansion)."""
+    out, position = "", 0
+    while position < len(text):
+        if text[position] != "$" or position + 1 >= len(text):
+            out, position = out + text[position], position + 1
+        elif text[position + 1] == "$":
+            out, position = out + "$", position + 2
+        elif text[position + 1] == "(" and (end := text.find(")", position)) > 0:
+            name = text[position + 2 : end]
+            out, position = out + variables.get(name, f"$({name})"), end + 1
         else:
-            out, at = out + text[at : at + 2], at + 2
+            out, position = out + text[position : position + 2], position + 2
     return out
 
 
@@ -395,7 +395,7 @@ LETTERS = st.characters(exclude_categories=["Cs", "Cc"], include_characters="\n\
 ARGUMENTS = st.lists(st.text(LETTERS, max_size=40), max_size=4)
 
 
-# Without shrinking: a CRD takes a tenth of a second to check an object against.
+# Shrinking is off because checking one object against a CRD takes 0.1 s.
 @settings(
     max_examples=15,
     deadline=None,
@@ -412,31 +412,31 @@ ARGUMENTS = st.lists(st.text(LETTERS, max_size=40), max_size=4)
     memory=st.sampled_from(["64Gi", "500M", "0.5Ti"]),
     recipe=st.text(max_size=60),
 )
-def test_any_request_makes_objects_that_the_crds_take(
+def test_objects_of_any_request_match_the_crds(
     launcher: str, arguments: list[str], nodes: int, ppn: int, cpu: str, memory: str, recipe: str
 ) -> None:
     run = names.run_id("20260101-120000", recipe, "ffff")
     request = replace(REQUEST, nodes=str(nodes), ppn=ppn, script_args=tuple(arguments))
     kube = replace(SETTINGS, cpu=cpu, memory=memory)
     plan = decide(launcher, request=request, kube=kube, site=replace(SITE, run_id=run))
-    made = objects(plan)
-    assert tuple(one for one in yaml.safe_load_all(plan.describe()) if one) == made
-    args = next(one["args"] for one in containers(list(made)) if "args" in one)
+    manifests = objects(plan)
+    assert tuple(manifest for manifest in yaml.safe_load_all(plan.describe()) if manifest) == manifests
+    args = next(container["args"] for container in containers(list(manifests)) if "args" in container)
     tail = args[len(args) - len(arguments) :]
-    assert [expand(one, {"A": "no"}) for one in tail] == arguments
+    assert [expand(argument, {"A": "no"}) for argument in tail] == arguments
     if has_crds():
-        for one in made[1:]:
-            if one["kind"] != "Service":
-                check(one)
+        for manifest in manifests[1:]:
+            if manifest["kind"] != "Service":
+                check(manifest)
 
 
 def test_the_network_policy_of_the_docs_is_about_the_pods_of_runs() -> None:
-    shown = [block.text for block in blocks(DOCS / "how-to" / "kubernetes.md")]
-    (text,) = (one for one in shown if "kind: NetworkPolicy" in one)
+    code_blocks = [block.text for block in blocks(DOCS / "how-to" / "kubernetes.md")]
+    (text,) = (block for block in code_blocks if "kind: NetworkPolicy" in block)
     policy = yaml.safe_load(text)["spec"]
     ((peer,),) = (rule["from"] for rule in policy["ingress"])
-    for chosen in (policy["podSelector"], peer["podSelector"]):
-        assert chosen["matchLabels"].items() <= names.labels("r").items()
+    for selector in (policy["podSelector"], peer["podSelector"]):
+        assert selector["matchLabels"].items() <= names.labels("r").items()
     assert policy["policyTypes"] == ["Ingress"]
     for golden in GOLDEN.glob("*.yaml"):
         pods = list(templates(list(yaml.safe_load_all(golden.read_text()))))
@@ -446,10 +446,10 @@ def test_the_network_policy_of_the_docs_is_about_the_pods_of_runs() -> None:
 
 
 def templates(value: Any) -> Iterator[dict[str, str]]:
-    """The labels of all pods that these objects make."""
+    """Yield the labels of all pod templates in these objects."""
     if isinstance(value, list):
-        for one in value:
-            yield from templates(one)
+        for item in value:
+            yield from templates(item)
     elif isinstance(value, dict):
         if "containers" in value.get("spec", {}):
             yield value["metadata"]["labels"]

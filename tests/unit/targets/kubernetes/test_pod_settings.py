@@ -1,4 +1,4 @@
-"""Settings about nodes, volumes, variables and queues -> manifests, for each kind of job."""
+"""Check how settings for nodes, volumes, variables and queues appear in each kind of job."""
 
 from __future__ import annotations
 
@@ -30,27 +30,27 @@ PAIRS = (
 
 
 def asked(*pairs: str) -> Any:
-    found = kube_settings(None, ["image=registry.example/orch:current", "cpu=8", *pairs])
-    return replace(found, namespace="team")
+    loaded = kube_settings(None, ["image=registry.example/orch:current", "cpu=8", *pairs])
+    return replace(loaded, namespace="team")
 
 
 def pods(made: Any) -> list[dict[str, Any]]:
-    """The specs of all pods that these objects make."""
+    """Return all pod specs in these objects."""
     if isinstance(made, list):
-        return [one for value in made for one in pods(value)]
+        return [spec for value in made for spec in pods(value)]
     if not isinstance(made, dict):
         return []
     return [*([made] if "containers" in made else []), *pods(list(made.values()))]
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_every_kind_of_job_has_what_was_asked(case: str) -> None:
+def test_every_kind_of_job_has_the_requested_settings(case: str) -> None:
     launcher, changes = CASES[case]
-    made = objects(decide(launcher, kube=replace(asked(*PAIRS), **changes)))
-    assert made[-1]["metadata"]["labels"][names.QUEUE] == "team-a"
-    found = pods(list(made))
-    assert found
-    for pod in found:
+    manifests = objects(decide(launcher, kube=replace(asked(*PAIRS), **changes)))
+    assert manifests[-1]["metadata"]["labels"][names.QUEUE] == "team-a"
+    specs = pods(list(manifests))
+    assert specs
+    for pod in specs:
         assert pod["runtimeClassName"] == "kata"
         assert pod["tolerations"] == [
             {"key": "dedicated", "operator": "Equal", "value": "training", "effect": "NoSchedule"},
@@ -63,23 +63,23 @@ def test_every_kind_of_job_has_what_was_asked(case: str) -> None:
         zone, spot = term["matchExpressions"]
         assert (zone["operator"], zone["values"]) == ("In", ["a", "b"])
         assert spot == {"key": "spot", "operator": "DoesNotExist"}
-        mounted = {one["mountPath"]: one for one in pod["containers"][0]["volumeMounts"]}
+        mounted = {volume_mount["mountPath"]: volume_mount for volume_mount in pod["containers"][0]["volumeMounts"]}
         assert mounted["/data"]["readOnly"]
         assert mounted["/certs"]["readOnly"]
-    for one in containers(list(made)):
-        variables = {each["name"]: each for each in one["env"]}
+    for container in containers(list(manifests)):
+        variables = {variable["name"]: variable for variable in container["env"]}
         assert variables["NAME"]["value"] == "a $$(HOME)"
         assert variables["WANDB_API_KEY"]["valueFrom"]["secretKeyRef"] == {"name": "wandb", "key": "key"}
 
 
 @needs_crds
 @pytest.mark.parametrize("case", CASES)
-def test_the_crds_take_it(case: str) -> None:
+def test_manifests_with_all_settings_match_the_crds(case: str) -> None:
     launcher, changes = CASES[case]
     packed = replace(asked(*PAIRS[2:], "pack=topology.kubernetes.io/rack"), **changes)
-    for one in objects(decide(launcher, kube=packed))[1:]:
-        if one["kind"] != "Service":
-            check(one)
+    for manifest in objects(decide(launcher, kube=packed))[1:]:
+        if manifest["kind"] != "Service":
+            check(manifest)
 
 
 @pytest.mark.parametrize(
@@ -100,45 +100,45 @@ def test_the_crds_take_it(case: str) -> None:
         (("queue=A B",), "queue = 'A B'"),
     ],
 )
-def test_what_is_refused(pairs: tuple[str, ...], words: str) -> None:
+def test_invalid_values_are_refused(pairs: tuple[str, ...], words: str) -> None:
     with pytest.raises(PlanError, match=re.escape(words)):
         decide("job", kube=asked(*pairs))
 
 
-def test_a_table_is_written_by_its_names() -> None:
+def test_a_table_is_set_by_its_keys() -> None:
     with pytest.raises(RequestError, match="unknown key") as caught:
         kube_settings(None, ["env=A"])
     assert "env.NAME=VALUE" in caught.value.hint
 
 
-def test_the_file_has_the_same(tmp_path: Path) -> None:
+def test_a_settings_file_has_the_same_keys(tmp_path: Path) -> None:
     path = tmp_path / "k8s.toml"
     path.write_text(
         'queue = "team-a"\ntolerations = ["spot:NoExecute"]\nnode_affinity = ["!spot"]\n'
         '[env]\nA = "b"\n[secret_env]\nC = "d/e"\n'
     )
-    found = kube_settings(path, ["env.B=c"])
-    assert (found.queue, found.tolerations, found.node_affinity) == ("team-a", ("spot:NoExecute",), ("!spot",))
-    assert (found.env, found.secret_env) == ({"A": "b", "B": "c"}, {"C": "d/e"})
+    loaded = kube_settings(path, ["env.B=c"])
+    assert (loaded.queue, loaded.tolerations, loaded.node_affinity) == ("team-a", ("spot:NoExecute",), ("!spot",))
+    assert (loaded.env, loaded.secret_env) == ({"A": "b", "B": "c"}, {"C": "d/e"})
 
 
-def test_pods_that_are_packed_look_for_each_other() -> None:
-    found = pod_settings.affinity((), "topology.kubernetes.io/rack", names.labels("r"))
-    (term,) = found["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+def test_packed_pods_have_an_affinity_to_each_other() -> None:
+    affinity = pod_settings.affinity((), "topology.kubernetes.io/rack", names.labels("r"))
+    (term,) = affinity["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     assert term["topologyKey"] == "topology.kubernetes.io/rack"
 
 
-def test_what_kueue_says_is_told() -> None:
+def test_the_state_of_a_kueue_workload_is_described() -> None:
     waits = {"type": "QuotaReserved", "status": "False", "message": "insufficient unused quota"}
     assert kueue.describe_workload({"status": {"conditions": [waits]}}, "ClusterQueue cpu") == (
         "waits for quota in ClusterQueue cpu: insufficient unused quota"
     )
     evicted = {"type": "Evicted", "status": "True", "reason": "Preempted", "message": "for x"}
-    told = kueue.describe_workload({"status": {"conditions": [waits, evicted]}}, "ClusterQueue cpu")
-    assert told.startswith("suspended by Kueue (Preempted): for x; it resumes from its newest")
+    message = kueue.describe_workload({"status": {"conditions": [waits, evicted]}}, "ClusterQueue cpu")
+    assert message.startswith("suspended by Kueue (Preempted): for x; it resumes from its newest")
 
 
-def test_settings_that_are_not_given_change_nothing() -> None:
-    made = [one for one in objects(decide("job", kube=SETTINGS)) if one["kind"] != "ConfigMap"]
-    text = str(made)  # without the run's record, which has all settings by their names
+def test_missing_settings_change_nothing() -> None:
+    manifests = [manifest for manifest in objects(decide("job", kube=SETTINGS)) if manifest["kind"] != "ConfigMap"]
+    text = str(manifests)  # The run record is left out, because it names all settings.
     assert not re.search("affinity|toleration|topologySpread|runtimeClass|kueue", text)

@@ -1,5 +1,7 @@
-"""Requests for Slurm -> scripts for sbatch: golden, clean in shellcheck's eyes, safe for hostile
-values; what Slurm says -> words."""
+"""Check the scripts for sbatch, and how messages and states of Slurm are interpreted.
+
+The scripts match the golden files, pass shellcheck, and are safe for hostile values.
+"""
 
 from __future__ import annotations
 
@@ -104,18 +106,18 @@ def plan_of(asked: dict[str, object] | None = None, settings: SlurmSettings | No
 
 def array_of(*asked: str) -> Plan:
     request, inputs, runs = request_of({"nodes": "2"}), inputs_of(), []
-    for number, pairs in enumerate(array.combinations(asked)):
-        settings = load.settings([f"{name}={value}" for name, value in pairs], inputs.recipe)
-        one = decide(request, replace(inputs, settings=settings), array.site_of(SITE, number))
-        runs.append((pairs, one))
+    for number, combination in enumerate(array.combinations(asked)):
+        settings = load.settings([f"{name}={value}" for name, value in combination], inputs.recipe)
+        decided = decide(request, replace(inputs, settings=settings), array.site_of(SITE, number))
+        runs.append((combination, decided))
     return array.plan_array(SITE, runs, array.at_once(asked))
 
 
 def script_of(case: str) -> str:
-    asked, pairs = CASES[case]
-    settings = slurm_settings(None, pairs, {}, image=IMAGES.get(case)) if case != "array" else None
-    made = plan_of(asked, settings) if settings else array_of(*pairs)
-    return made.describe().replace(SITE.train_here, "/here/train")
+    fields, options = CASES[case]
+    settings = slurm_settings(None, options, {}, image=IMAGES.get(case)) if case != "array" else None
+    plan = plan_of(fields, settings) if settings else array_of(*options)
+    return plan.describe().replace(SITE.train_here, "/here/train")
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -129,7 +131,7 @@ def test_golden_scripts(case: str) -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_shellcheck_has_nothing_to_say(case: str, tmp_path: Path) -> None:
+def test_scripts_pass_shellcheck(case: str, tmp_path: Path) -> None:
     if shutil.which("shellcheck") is None:
         pytest.fail("no shellcheck: pip install --editable '.[dev]'")
     path = tmp_path / "job.sh"
@@ -139,7 +141,7 @@ def test_shellcheck_has_nothing_to_say(case: str, tmp_path: Path) -> None:
 
 
 def test_the_script_writes_the_settings_of_the_job(tmp_path: Path) -> None:
-    """What stands between the options and the program is run as it is."""
+    """Run the part of the script between its options and its last command."""
     site = str(tmp_path / "runs")
     text = script_of("torchrun").replace("/shared/alice/runs", site)
     head, _, command = text.rstrip().rpartition("\nexec ")
@@ -153,15 +155,15 @@ def test_the_script_writes_the_settings_of_the_job(tmp_path: Path) -> None:
 
 def test_options_are_lines_that_sbatch_reads() -> None:
     lines = [line for line in script_of("torchrun").splitlines() if line.startswith("#SBATCH")]
-    assert "#SBATCH --nodes=3" in lines  # with the spare one
+    assert "#SBATCH --nodes=3" in lines  # This includes the spare node.
     assert "#SBATCH --no-kill" in lines
     assert "#SBATCH --constraint='avx512&ib'" in lines
-    assert "#SBATCH --exclusive" in lines  # as nothing says how much of a node it wants
+    assert "#SBATCH --exclusive" in lines  # No setting limits the job to a part of a node.
     assert "#SBATCH --exclusive" not in script_of("mpirun")
 
 
 @pytest.mark.parametrize("name", OURS)
-def test_what_orch_says_itself_is_refused(name: str) -> None:
+def test_options_that_orch_sets_are_refused(name: str) -> None:
     with pytest.raises(PlanError, match=f"--slurm {name}: orch says that itself"):
         plan_of({}, SlurmSettings(sbatch={name: "1"}))
 
@@ -184,22 +186,22 @@ def test_what_orch_says_itself_is_refused(name: str) -> None:
         ({}, {"sbatch": {"cpus-per-task": "many"}}, "cpus-per-task=many: it is a number"),
     ],
 )
-def test_what_cannot_be_is_refused(asked: dict[str, object], settings: dict[str, object], words: str) -> None:
+def test_impossible_requests_are_refused(asked: dict[str, object], settings: dict[str, object], words: str) -> None:
     with pytest.raises(PlanError) as caught:
         plan_of(asked, SlurmSettings(**settings))  # type: ignore[arg-type]
     assert words in caught.value.message
 
 
-def test_later_words_win_and_each_is_told(tmp_path: Path) -> None:
+def test_later_settings_win_and_each_source_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "site.toml"
     path.write_text('pmi = "none"\n[sbatch]\naccount = "b"\ntime = 30\nexclusive = true\n')
     environ = {"SBATCH_PARTITION": "p", "SBATCH_ACCOUNT": "a", "SBATCH_TIMELIMIT": "5", "HOME": "/"}
-    found = slurm_settings(path, ("account=c", "mem_per_cpu=1G"), environ)
-    assert found.pmi == "none"
-    assert found.sbatch == {"account": "c", "partition": "p", "time": "30", "exclusive": "", "mem-per-cpu": "1G"}
-    assert found.why["partition"] == "SBATCH_PARTITION"
-    assert found.why["time"] == str(path)
-    text = plan_of({}, found).describe()
+    result = slurm_settings(path, ("account=c", "mem_per_cpu=1G"), environ)
+    assert result.pmi == "none"
+    assert result.sbatch == {"account": "c", "partition": "p", "time": "30", "exclusive": "", "mem-per-cpu": "1G"}
+    assert result.why["partition"] == "SBATCH_PARTITION"
+    assert result.why["time"] == str(path)
+    text = plan_of({}, result).describe()
     assert "# slurm partition: p (SBATCH_PARTITION)" in text
     assert "# slurm account: c (asked for)" in text
 
@@ -234,14 +236,14 @@ def test_each_task_of_an_array_is_a_run_with_its_own_settings(tmp_path: Path) ->
 
 def test_an_array_has_a_run_for_each_combination() -> None:
     runs = array_of("seed=1,2", "learning_rate=1e-5,3e-5").array
-    own = [next(one.value for one in run.run.decisions if one.topic == "array") for run in runs]
-    assert own == [
+    combinations = [next(decision.value for decision in run.run.decisions if decision.topic == "array") for run in runs]
+    assert combinations == [
         "seed=1 learning_rate=1e-5 (1 of 4)",
         "seed=1 learning_rate=3e-5 (2 of 4)",
         "seed=2 learning_rate=1e-5 (3 of 4)",
         "seed=2 learning_rate=3e-5 (4 of 4)",
     ]
-    assert len({run.run.key for run in runs}) == 4  # each is carried on by itself
+    assert len({run.run.key for run in runs}) == 4  # Each run resumes on its own.
     assert len({run.run.run_dir for run in runs}) == 4
 
 
@@ -256,17 +258,21 @@ def test_an_array_has_a_run_for_each_combination() -> None:
         ((f"seed={','.join(map(str, range(1001)))}",), "1000 are the most"),
     ],
 )
-def test_arrays_that_cannot_be_are_refused(asked: tuple[str, ...], words: str) -> None:
+def test_impossible_arrays_are_refused(asked: tuple[str, ...], words: str) -> None:
     with pytest.raises(PlanError, match=words):
         array.combinations(asked)
 
 
-def test_tasks_of_an_array_are_told_apart() -> None:
-    said = "12_0|orch-x|RUNNING|N/A|n1|None\n12_1|orch-x|PENDING|N/A||Priority\n"
-    host = Host(CommandResult(code=0, out=f"{said}13|orch-y|RUNNING|N/A|n1|None\n", err=""))
-    found = Scheduler(host).named("orch-")
-    assert {name: one.job for name, one in found.items()} == {"orch-x-0": "12_0", "orch-x-1": "12_1", "orch-y": "13"}
-    assert "--array" in host.asked[0]  # else those that wait are one line
+def test_tasks_of_an_array_are_listed_separately() -> None:
+    listing = "12_0|orch-x|RUNNING|N/A|n1|None\n12_1|orch-x|PENDING|N/A||Priority\n"
+    host = Host(CommandResult(code=0, out=f"{listing}13|orch-y|RUNNING|N/A|n1|None\n", err=""))
+    states = Scheduler(host).named("orch-")
+    assert {name: state.job for name, state in states.items()} == {
+        "orch-x-0": "12_0",
+        "orch-x-1": "12_1",
+        "orch-y": "13",
+    }
+    assert "--array" in host.asked[0]  # Without it, squeue prints one line for all waiting tasks.
 
 
 @pytest.mark.parametrize("login", ["-oProxyCommand=x", "a b", "host;id", "u@-x", "h/x", "a@b@c"])
@@ -276,36 +282,36 @@ def test_a_login_node_is_a_host_and_no_option_of_ssh(login: str) -> None:
 
 
 def test_a_damaged_record_names_no_other_host(tmp_path: Path) -> None:
-    at = {"name": "orch-x", "job": "12", "login": "-oProxyCommand=touch PWNED"}
-    folder = make_run(tmp_path, target="slurm", location=at)
+    location = {"name": "orch-x", "job": "12", "login": "-oProxyCommand=touch PWNED"}
+    folder = make_run(tmp_path, target="slurm", location=location)
     with pytest.raises(OrchError, match="is no host"):
         location_of(store.load(folder).record)
 
 
-def test_a_folder_that_is_sent_is_whole_or_not_there(tmp_path: Path) -> None:
-    """Also by two at once, and over one that is there."""
+def test_a_sent_folder_is_complete_or_absent(tmp_path: Path) -> None:
+    """Send the folder twice, the second time over the existing copy, and then a truncated one."""
     step = SendFolder(at=LOGIN, source=str(TRAIN), path=str(tmp_path / "a b" / "train"))
     for _ in range(2):
         subprocess.run(["bash", "-c", step.describe()], check=True)
     Local().feed(step.unpack(), pack_folder(TRAIN))
     assert (tmp_path / "a b" / "train" / "node.py").read_bytes() == (TRAIN / "node.py").read_bytes()
     assert sorted(os.listdir(tmp_path / "a b")) == [".train.lock", "train"]
-    other = replace(step, path=str(tmp_path / "other"))
+    truncated_step = replace(step, path=str(tmp_path / "other"))
     with pytest.raises(OrchError, match="tar"):
-        Local().feed(other.unpack(), pack_folder(TRAIN)[:5000])
+        Local().feed(truncated_step.unpack(), pack_folder(TRAIN)[:5000])
     assert os.listdir(tmp_path) == ["a b"]
 
 
-# What Slurm says.
+# Messages and states of Slurm.
 
 
 def job(state: str, reason: str = "None", start: str = "N/A") -> JobState:
     return JobState(job="12", state=state, start=start, nodes="n[1-2]", reason=reason)
 
 
-def test_a_job_that_waits_is_told_with_its_reason() -> None:
-    words = states.waiting_words(job("PENDING", "Priority", "2026-01-02T03:04:05"))
-    assert words == (
+def test_a_waiting_job_is_reported_with_its_reason() -> None:
+    message = states.waiting_words(job("PENDING", "Priority", "2026-01-02T03:04:05"))
+    assert message == (
         "job 12 waits: jobs with a higher priority come first (Priority); expected to start at 2026-01-02T03:04:05"
     )
     down = job("PENDING", "ReqNodeNotAvail, UnavailableNodes:n[1-3]")
@@ -333,21 +339,21 @@ def test_a_job_that_can_never_start_is_known() -> None:
         ("ODD", "ended as ODD"),
     ],
 )
-def test_how_a_job_ended_is_told(state: str, words: str) -> None:
-    found = job(state)
-    assert found.ended
-    assert words in states.ending_words(found)
+def test_the_end_of_a_job_is_described(state: str, words: str) -> None:
+    result = job(state)
+    assert result.ended
+    assert words in states.ending_words(result)
 
 
 def test_a_job_that_slurm_has_forgotten() -> None:
     assert states.parse("12", "slurm_load_jobs error: Invalid job id specified\n") is None
-    found = states.gone("12")
-    assert found.ended
-    assert "does not know job 12 any more" in states.ending_words(found)
+    result = states.gone("12")
+    assert result.ended
+    assert "does not know job 12 any more" in states.ending_words(result)
 
 
 class Files:
-    """A run's folder behind a login node: name -> content."""
+    """The run folder on a login node, as a mapping of file names to contents."""
 
     def __init__(self, found: dict[str, str]) -> None:
         self.found = found
@@ -360,18 +366,18 @@ class Files:
         return len(self.read(path) or b"")
 
 
-def test_the_copy_of_a_job_that_comes_again_has_no_outcome(tmp_path: Path) -> None:
-    there = Files({"events.jsonl": "{}\n", "outcome.json": "{}", "supervisor.json": "{}"})
+def test_the_copy_of_a_requeued_job_has_no_outcome(tmp_path: Path) -> None:
+    run_folder = Files({"events.jsonl": "{}\n", "outcome.json": "{}", "supervisor.json": "{}"})
     for _ in range(2):
-        mirror = JobMirror(there, "/shared/runs/x", tmp_path, ranks=1)  # type: ignore[arg-type]
+        mirror = JobMirror(run_folder, "/shared/runs/x", tmp_path, ranks=1)  # type: ignore[arg-type]
         mirror.refresh()
-        assert {one.name for one in tmp_path.iterdir()} == set(there.found)
-        there.found = {"events.jsonl": "{}\n{}\n"}
-    assert (tmp_path / "events.jsonl").read_text() == there.found["events.jsonl"]
+        assert {path.name for path in tmp_path.iterdir()} == set(run_folder.found)
+        run_folder.found = {"events.jsonl": "{}\n{}\n"}
+    assert (tmp_path / "events.jsonl").read_text() == run_folder.found["events.jsonl"]
 
 
 class Host:
-    """Says what it was told to say, and remembers what it was asked."""
+    """A host that returns the given results in order and records the commands."""
 
     def __init__(self, *answers: CommandResult) -> None:
         self.answers = list(answers)
@@ -455,7 +461,7 @@ def test_a_job_on_a_node_that_does_not_see_its_script_ends_before_it_writes(case
         ),
     ],
 )
-def test_a_job_of_another_cluster_is_asked_for_there(answers: list[CommandResult]) -> None:
+def test_a_job_of_another_cluster_is_queried_there(answers: list[CommandResult]) -> None:
     (step,) = plan_of({}, slurm_settings(None, ["clusters=west,east"], {})).steps
     assert isinstance(step, SubmitScript)
     assert "#SBATCH --clusters=west,east" in step.script
@@ -483,8 +489,8 @@ def test_variables_of_an_interactive_job_do_not_reach_the_new_job(monkeypatch: p
         monkeypatch.setenv(name, "1")
     scheduler = submit(CommandResult(code=0, out="12\n", err=""))
     assert isinstance(scheduler.host, Host)
-    words = scheduler.host.asked[-1]
-    unset = {name for flag, name in itertools.pairwise(words) if flag == "-u"}
+    argv = scheduler.host.asked[-1]
+    unset = {name for flag, name in itertools.pairwise(argv) if flag == "-u"}
     assert {"SLURM_MEM_PER_CPU", "SLURM_JOB_ID"} <= unset
     assert "SLURM_CONF" not in unset
 
@@ -493,11 +499,11 @@ BANNER = "RULES | be kind | clean up | pay\nMAINTENANCE|Friday|all nodes|sorry\n
 
 
 def test_a_banner_is_not_read_as_the_state_of_a_job() -> None:
-    answer = CommandResult(code=0, out=f"{BANNER}RUNNING|N/A|n1|None\n", err="")
-    assert Scheduler(Host(answer)).state("12").state == "RUNNING"
+    squeue_result = CommandResult(code=0, out=f"{BANNER}RUNNING|N/A|n1|None\n", err="")
+    assert Scheduler(Host(squeue_result)).state("12").state == "RUNNING"
     forgotten = CommandResult(code=1, out=BANNER, err="slurm_load_jobs error: Invalid job id specified")
     assert Scheduler(Host(forgotten)).state("12").state == states.GONE
-    with pytest.raises(ControllerAway, match="MAINTENANCE"):  # perhaps a state of a newer Slurm
+    with pytest.raises(ControllerAway, match="MAINTENANCE"):  # It may be a state of a newer Slurm.
         Scheduler(Host(replace(forgotten, code=0))).state("12")
 
 
@@ -515,11 +521,11 @@ def test_the_listing_of_jobs_has_no_lines_of_a_banner_and_the_newest_job_of_a_ru
     assert "--all" in host.asked[0], "else jobs in closed partitions are hidden"
 
 
-def test_slurms_own_words_for_a_job_that_it_does_not_take() -> None:
-    said = "sbatch: error: invalid partition specified: nosuch\nsbatch: error: Batch job submission \
+def test_a_rejected_job_is_reported_with_slurms_message() -> None:
+    error_output = "sbatch: error: invalid partition specified: nosuch\nsbatch: error: Batch job submission \
 failed: Invalid partition name specified\n"
     with pytest.raises(OrchError) as caught:
-        submit(CommandResult(code=1, out="", err=said), NO_JOB)
+        submit(CommandResult(code=1, out="", err=error_output), NO_JOB)
     assert "invalid partition specified: nosuch" in caught.value.message
     assert "partition=NAME" in caught.value.hint
 
@@ -531,12 +537,12 @@ def test_variables_of_sbatch_do_not_win_over_the_script() -> None:
     scheduler = Scheduler(host)
     scheduler.submit(step)
     assert scheduler.submitted == "12"
-    words = host.asked[-1]
-    assert {"SBATCH_TIMELIMIT", "SBATCH_ACCOUNT"} <= set(words)
-    assert words[-1].endswith("/job.sh")
+    argv = host.asked[-1]
+    assert {"SBATCH_TIMELIMIT", "SBATCH_ACCOUNT"} <= set(argv)
+    assert argv[-1].endswith("/job.sh")
 
 
-def test_slurm_is_asked_by_a_login_shell_where_it_is_behind_ssh() -> None:
+def test_slurm_is_queried_through_a_login_shell_over_ssh() -> None:
     noise = "Welcome to the cluster | maintenance on Friday\n"
     host = Host(
         CommandResult(code=0, out=f"{noise}12;cluster\n", err=""),
@@ -548,10 +554,10 @@ def test_slurm_is_asked_by_a_login_shell_where_it_is_behind_ssh() -> None:
     scheduler.submit(step)
     assert scheduler.submitted == "12"
     assert scheduler.state("12").state == "RUNNING"
-    assert all(words[:4] == SHELL for words in host.asked if words[0] != "put")
+    assert all(argv[:4] == SHELL for argv in host.asked if argv[0] != "put")
 
 
-def test_a_controller_that_is_away_is_no_end_of_a_job() -> None:
+def test_an_unreachable_controller_does_not_end_a_job() -> None:
     away = "slurm_load_jobs error: Unable to contact slurm controller (connect failure)"
     with pytest.raises(ControllerAway):
         Scheduler(Host(CommandResult(code=1, out="", err=away))).state("12")
@@ -565,7 +571,7 @@ def test_only_a_job_that_slurm_has_forgotten_is_gone(said: str) -> None:
     assert Scheduler(Host(CommandResult(code=1, out="", err=forgotten))).state("12").state == states.GONE
 
 
-def test_a_job_that_was_put_back_waits_although_it_has_had_a_supervisor(tmp_path: Path) -> None:
+def test_a_requeued_job_waits_although_it_has_had_a_supervisor(tmp_path: Path) -> None:
     folder = make_run(tmp_path, target="slurm", location={"name": "orch-x", "job": "12"})
     (folder / "outcome.json").unlink(missing_ok=True)
     (folder / "supervisor.json").write_text('{"pid": 7, "started": 1.0}')
@@ -580,7 +586,7 @@ def test_a_job_that_was_put_back_waits_although_it_has_had_a_supervisor(tmp_path
 
 
 class SlowFolder(SeenFolder):
-    """Of a job that has a supervisor once it was looked at a second time."""
+    """The folder of a job whose supervisor appears at the second refresh."""
 
     looks = 0
 
@@ -590,7 +596,7 @@ class SlowFolder(SeenFolder):
             (self.folder / "supervisor.json").write_text('{"pid": 7, "started": 1.0}')
 
 
-def test_a_job_that_runs_and_makes_its_nodes_ready_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_running_job_that_prepares_its_nodes_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("orchestrator.targets.slurm.watch.READY_SECONDS", 0.0)
     folder = make_run(tmp_path, target="slurm", location={"name": "orch-x", "job": "12"})
     (folder / "outcome.json").unlink(missing_ok=True)
@@ -598,15 +604,15 @@ def test_a_job_that_runs_and_makes_its_nodes_ready_says_so(tmp_path: Path, monke
     host = Host(CommandResult(code=0, out="RUNNING|N/A|n[1-2]|None\n", err=""))
     record = store.load(folder).record
     watch = JobWatch(record, folder, Scheduler(host), SlowFolder(folder), lambda line: None)
-    (told,) = [event.text for event in watch.queued() if isinstance(event, Waiting)]
-    assert "job 12 runs on n[1-2]: its nodes are being made ready" in told
+    (message,) = [event.text for event in watch.queued() if isinstance(event, Waiting)]
+    assert "job 12 runs on n[1-2]: its nodes are being made ready" in message
 
 
-def test_a_job_that_slurm_did_not_put_back_has_its_checkpoint(tmp_path: Path) -> None:
+def test_a_job_that_slurm_did_not_requeue_keeps_its_checkpoint(tmp_path: Path) -> None:
     folder = make_run(tmp_path, target="slurm", location={"name": "orch-x", "job": "12"})
     (folder / "outcome.json").unlink(missing_ok=True)
-    told = Outcome(state="preempted", started=1.0, ended=2.0, problem="checkpoint at step 3")
-    (folder / "outcome-0.json").write_text(outcomes.render(told))
+    preempted = Outcome(state="preempted", started=1.0, ended=2.0, problem="checkpoint at step 3")
+    (folder / "outcome-0.json").write_text(outcomes.render(preempted))
     host = Host(CommandResult(code=0, out="FAILED|N/A|n1|NonZeroExitCode\n", err=""))
     record = store.load(folder).record
     watch = JobWatch(record, folder, Scheduler(host), SeenFolder(folder), lambda line: None)
@@ -617,7 +623,7 @@ def test_a_job_that_slurm_did_not_put_back_has_its_checkpoint(tmp_path: Path) ->
     assert (run.outcome.problem or "").startswith("checkpoint at step 3, but Slurm did not")
 
 
-# What the job makes of its nodes.
+# The layout that the job creates on its nodes.
 
 CONFIG_OF = {"nodes": "2", "ppn": 2, "launcher": "mpirun", "max_restarts": 1, "spare_nodes": 1}
 
@@ -634,7 +640,7 @@ def hello(number: int, cores: int = 4) -> Hello:
         host=f"n{number}.site",
         confined=True,
         flags=("avx512f", "avx512_bf16"),
-        cores=tuple(Core(numa=0, socket=0, core=at, cpus=(at + 8, at + 40)) for at in range(cores)),
+        cores=tuple(Core(numa=0, socket=0, core=core_id, cpus=(core_id + 8, core_id + 40)) for core_id in range(cores)),
         address=f"10.0.0.{number}",
         interface="ib0",
     )
@@ -643,7 +649,7 @@ def hello(number: int, cores: int = 4) -> Hello:
 def test_ranks_get_the_cores_of_the_allocation(tmp_path: Path) -> None:
     config = config_of(tmp_path, CONFIG_OF)
     layout = job_layout.create_layout(config, [hello(1), hello(2), hello(3)])
-    assert [(one.rank, one.node, one.cpus, one.threads) for one in layout.ranks] == [
+    assert [(rank.rank, rank.node, rank.cpus, rank.threads) for rank in layout.ranks] == [
         (0, "n1", (8, 9), 2),
         (1, "n1", (10, 11), 2),
         (2, "n2", (8, 9), 2),
@@ -665,14 +671,14 @@ def test_spare_nodes_without_bf16_count_for_the_precision(tmp_path: Path) -> Non
     assert job_layout.create_layout(config, [hello(1), hello(2), hello(3)]).spares_without_bf16 == ()
 
 
-def test_node0s_address_comes_into_the_launchers_words(tmp_path: Path) -> None:
+def test_the_launcher_command_has_the_address_of_node0(tmp_path: Path) -> None:
     config = config_of(tmp_path, {"nodes": "2", "launcher": "torchrun"})
-    words = job_layout.launcher_command(config, "10.0.0.1")
-    assert any(word.startswith("--meet=10.0.0.1:") for word in words)
-    assert not any(NODE0 in word for word in words)
+    command = job_layout.launcher_command(config, "10.0.0.1")
+    assert any(argument.startswith("--meet=10.0.0.1:") for argument in command)
+    assert not any(NODE0 in argument for argument in command)
 
 
-def test_too_few_cores_and_no_bf16_are_told_with_the_way_out(tmp_path: Path) -> None:
+def test_too_few_cores_and_missing_bf16_are_reported(tmp_path: Path) -> None:
     config = config_of(tmp_path, CONFIG_OF)
     with pytest.raises(job_layout.LayoutError, match="n1 gives this job 1 cores, but --ppn is 2"):
         job_layout.check_nodes(config, [hello(1, cores=1)])
@@ -716,7 +722,7 @@ def image_settings(*pairs: str, image: str = "/shared/torch.sif") -> SlurmSettin
         ({"docker_image": "torch"}, (), "/torch.sif", "--container IMAGE"),
     ],
 )
-def test_images_that_cannot_be_are_refused(
+def test_impossible_images_are_refused(
     asked: dict[str, object], pairs: tuple[str, ...], image: str, words: str
 ) -> None:
     request = replace(request_of({"nodes": "2"}), **asked)  # type: ignore[arg-type]
@@ -731,7 +737,7 @@ def test_images_that_cannot_be_are_refused(
     assert words in f"{refused.value.message} {refused.value.hint}"
 
 
-def test_an_image_is_named_from_here_or_from_the_file_that_has_it(
+def test_a_relative_image_path_starts_at_the_current_folder_or_the_settings_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -742,16 +748,16 @@ def test_an_image_is_named_from_here_or_from_the_file_that_has_it(
     file = tmp_path / "site" / "orch-slurm.toml"
     file.parent.mkdir()
     file.write_text('[container]\nimage = "../torch.sif"\npython = "/opt/bin/python"\n')
-    for found in (
+    for result in (
         slurm_settings(None, ("container-python=/opt/bin/python",), {}, image="torch.sif"),
         slurm_settings(file, (), {}),
     ):
-        assert found.image == Image(path=str(tmp_path / "torch.sif"), python="/opt/bin/python")
+        assert result.image == Image(path=str(tmp_path / "torch.sif"), python="/opt/bin/python")
     assert slurm_settings(file, (), {}, image="").image is None
 
 
 def test_an_image_needs_no_stack_on_the_nodes() -> None:
-    """Its torch is what counts: that of the interpreter that starts the ranks is not looked at."""
+    """Ignore the packages of the interpreter that starts the ranks: the image has its own torch."""
     inputs = inputs_of(image_settings())
     bare = replace(inputs, facts=replace(inputs.facts, packages={}))
     config = decide(request_of({"nodes": "2"}), bare, SITE).config
@@ -771,10 +777,10 @@ def test_a_rank_in_an_image_of_apptainer_is_started_without_a_secret_in_its_argu
         containers.exec_command(tmp_path, spec, node="n1", rank=1)
     (tmp_path / "singularity").write_text("#!/bin/sh\n")
     (tmp_path / "singularity").chmod(0o755)
-    words = containers.exec_command(tmp_path, spec, node="n1", rank=1)
-    assert words[:2] == ["singularity", "exec"]
-    assert words[2 : 2 + len(spec.options)] == list(spec.options)
-    assert words[2 + len(spec.options) :] == [
+    argv = containers.exec_command(tmp_path, spec, node="n1", rank=1)
+    assert argv[:2] == ["singularity", "exec"]
+    assert argv[2 : 2 + len(spec.options)] == list(spec.options)
+    assert argv[2 + len(spec.options) :] == [
         *("--env", f"ORCH_RUN_DIR={tmp_path}", "--env", "RANK=1", "/shared/torch.sif"),
         *("python3", "-u", str(TRAIN / "node.py"), "contained-rank", str(tmp_path)),
     ]
@@ -795,7 +801,7 @@ def test_a_rank_in_an_image_of_apptainer_is_started_without_a_secret_in_its_argu
         ('FATAL:   "nosuch": executable file not found in $PATH', "container-python=PATH"),
     ],
 )
-def test_apptainers_words_are_told_with_what_to_do(said: str, told: str) -> None:
+def test_apptainer_errors_are_explained_with_a_remedy(said: str, told: str) -> None:
     assert told in explain_apptainer_error(said)
     assert "\x1b" not in explain_apptainer_error(said)
 
@@ -809,15 +815,15 @@ def test_ranks_run_from_the_folder_of_their_node(tmp_path: Path) -> None:
     (root / "archives").mkdir(parents=True)
     archive = {"file": "current-abab.tar", "sha256": digest, "tree": "cd"}
     (root / "archives" / "current.json").write_text(json.dumps(archive))
-    found = local_stack(settings, "current")
-    assert found == protocol.LocalStack(
+    stack = local_stack(settings, "current")
+    assert stack == protocol.LocalStack(
         folder=f"/scratch/orch/stacks/current-{digest[:16]}", archive=f"{root}/archives/current-abab.tar", sha256=digest
     )
-    inputs = replace(inputs_of(settings), local=found)
+    inputs = replace(inputs_of(settings), local=stack)
     for launcher in ("srun", "mpirun"):
-        one = decide(request_of({"launcher": launcher}), inputs, SITE)
-        assert f"{found.folder}/bin/python" in one.config.launcher
-        assert one.plan.run.python == inputs.python, "what starts the run is on the shared folder"
+        decided = decide(request_of({"launcher": launcher}), inputs, SITE)
+        assert f"{stack.folder}/bin/python" in decided.config.launcher
+        assert decided.plan.run.python == inputs.python, "what starts the run is on the shared folder"
     (root / "archives" / "current.json").write_text(json.dumps({**archive, "file": "../../x"}))
     with pytest.raises(OrchError, match="is damaged"):
         local_stack(settings, "current")
@@ -837,21 +843,21 @@ def test_a_folder_of_the_nodes_is_filled_from_a_shared_one(pairs: tuple[str, ...
         (("learning_rate=1e-5,3e-5",), "0-1"),
     ],
 )
-def test_an_array_may_let_only_some_go_at_once(asked: tuple[str, ...], tasks: str) -> None:
-    made = array_of(*asked)
-    assert f"#SBATCH --array={tasks}\n" in made.describe()
-    assert not any("%" in one.describe() for plan in made.array for one in plan.run.decisions)
+def test_an_array_may_limit_the_tasks_that_run_at_once(asked: tuple[str, ...], tasks: str) -> None:
+    array_plan = array_of(*asked)
+    assert f"#SBATCH --array={tasks}\n" in array_plan.describe()
+    assert not any("%" in decision.describe() for plan in array_plan.array for decision in plan.run.decisions)
 
 
 @pytest.mark.parametrize("asked", [("a=1,2%0",), ("a=1,2%2", "b=3%2"), ("a=%2",)])
-def test_a_limit_of_an_array_is_said_once_and_is_one(asked: tuple[str, ...]) -> None:
+def test_invalid_or_repeated_limits_of_an_array_are_refused(asked: tuple[str, ...]) -> None:
     with pytest.raises(PlanError):
         array.at_once(asked), array.combinations(asked)
 
 
-def test_a_percent_sign_in_a_value_is_one() -> None:
-    asked = ("a=10%,20%x",)
-    assert (array.at_once(asked), array.combinations(asked)) == (None, [(("a", "10%"),), (("a", "20%x"),)])
+def test_a_percent_sign_in_a_value_is_no_limit() -> None:
+    settings = ("a=10%,20%x",)
+    assert (array.at_once(settings), array.combinations(settings)) == (None, [(("a", "10%"),), (("a", "20%x"),)])
 
 
 def test_setup_commands_run_before_the_job_and_a_failing_one_ends_it(tmp_path: Path) -> None:
@@ -868,8 +874,8 @@ def test_setup_commands_run_before_the_job_and_a_failing_one_ends_it(tmp_path: P
 def test_setup_and_max_requeues_from_a_file_and_from_pairs(tmp_path: Path) -> None:
     source = tmp_path / "orch-slurm.toml"
     source.write_text('setup = ["module load gcc"]\nmax-requeues = 3\n')
-    found = slurm_settings(source, ("setup=module load mpi",), {})
-    assert (found.setup, found.max_requeues) == (("module load gcc", "module load mpi"), 3)
+    result = slurm_settings(source, ("setup=module load mpi",), {})
+    assert (result.setup, result.max_requeues) == (("module load gcc", "module load mpi"), 3)
     assert slurm_settings(source, ("max-requeues=5",), {}).max_requeues == 5
     for pairs in (("setup=a\nb",), ("setup= ",), ("max-requeues=-1",)):
         with pytest.raises(OrchError):
@@ -913,7 +919,7 @@ def test_time_limits_are_read_as_sbatch_reads_them(text: str, seconds: int | Non
 def test_a_time_limit_below_the_reserve_for_a_checkpoint_is_reported() -> None:
     def reason(*pairs: str) -> str:
         decisions = plan_of({}, slurm_settings(None, pairs, {})).run.decisions
-        return next(one.reason for one in decisions if one.topic == "slurm time")
+        return next(decision.reason for decision in decisions if decision.topic == "slurm time")
 
     assert "reserved for a checkpoint" in reason("time=2")
     assert reason("time=10") == "asked for"

@@ -1,4 +1,4 @@
-"""The agents of a job of Slurm: how they come together, and what they accept from whom."""
+"""Check how the agents of a Slurm job connect, and which messages they accept."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from orch_node.supervisor.core_reservation import AttemptResult
 from orchestrator.paths import TRAIN
 from tests.waiting import until
 
-# Starts the agent on `nodes` of this machine, as a step of Slurm does on those of a job.
+# Start one agent per entry of `nodes` on this machine, as a Slurm step does on the nodes of a job.
 SRUN = """#!/bin/sh
 while [ "$1" != "$PYTHON" ]; do shift; done
 for node in $NODES; do SLURMD_NODENAME=$node "$@" & done
@@ -55,22 +55,22 @@ def run_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("NODES", "n1 n2")
     monkeypatch.setenv("PYTHON", sys.executable)
     monkeypatch.setattr(agent_connections, "address_towards", lambda peers: "127.0.0.1")
-    found = tmp_path / "run"
-    (found / "claims").mkdir(parents=True)
-    (found / slurm.CONFIG).write_text("{}")
-    return found
+    folder = tmp_path / "run"
+    (folder / "claims").mkdir(parents=True)
+    (folder / slurm.CONFIG).write_text("{}")
+    return folder
 
 
 @pytest.fixture
 def connections(run_dir: Path) -> Iterator[AgentConnections]:
-    found = AgentConnections(run_dir, ["n1", "n2"])
-    yield found
-    found.end()
+    pending = AgentConnections(run_dir, ["n1", "n2"])
+    yield pending
+    pending.end()
 
 
 @pytest.fixture
 def silent_connections(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[AgentConnections]:
-    """Return a gathering whose step starts no agents, so that a test can act as them."""
+    """Yield connections whose step starts no agents, so that a test can act as them."""
     monkeypatch.setattr(AgentConnections, "start", lambda self: subprocess.Popen(["sleep", "60"]))
     connections = AgentConnections(run_dir, ["n1", "n2"])
     yield connections
@@ -85,8 +85,8 @@ def agents_of(run_dir: Path, connections: AgentConnections) -> JobAgents:
 def test_agents_answer_over_signed_lines(run_dir: Path, connections: AgentConnections) -> None:
     connections.accept_all(60.0)
     agents = agents_of(run_dir, connections)
-    answers = agents.request(Ping(), Alive, seconds=60.0)
-    assert set(answers) == {"n1", "n2"}
+    responses = agents.request(Ping(), Alive, seconds=60.0)
+    assert set(responses) == {"n1", "n2"}
     agents.leave()
     assert connections.step.wait(60.0) == 0
 
@@ -161,7 +161,7 @@ def test_strangers_do_not_displace_a_node_that_has_not_introduced_itself(
 def test_bytes_without_the_key_never_introduce_a_node(
     silent_connections: AgentConnections, data: bytes, sizes: list[int]
 ) -> None:
-    """Send any bytes in pieces of any sizes: the connection is closed, and no node is accepted."""
+    """Close the connection and accept no node, whatever bytes arrive in pieces of whatever sizes."""
     supervisor_end, stranger = socket.socketpair()
     with selectors.DefaultSelector() as selector, stranger:
         supervisor_end.setblocking(False)
@@ -226,7 +226,7 @@ def test_a_line_that_is_changed_repeated_left_out_or_returned_is_refused() -> No
 
 
 def test_keys_of_connections_differ() -> None:
-    keys = {connection_key(*words) for words in (("k", "a", "b"), ("k", "b", "a"), ("l", "a", "b"))}
+    keys = {connection_key(*parts) for parts in (("k", "a", "b"), ("k", "b", "a"), ("l", "a", "b"))}
     assert len(keys) == 3
 
 
@@ -278,12 +278,12 @@ def test_standard_error_of_a_node_fills_no_disk(tmp_path: Path, monkeypatch: pyt
 
 
 def test_an_agent_survives_sigterm_and_reports_it(run_dir: Path, connections: AgentConnections) -> None:
-    """Slurm sends it to all steps of a job that it preempts, some time before it ends them."""
+    """Keep the agents running at SIGTERM, which Slurm sends to all steps before it ends them."""
     connections.accept_all(60.0)
     agents = agents_of(run_dir, connections)
     assert set(agents.request(Ping(), Alive, seconds=60.0)) == {"n1", "n2"}
     assert not agents.preempted
-    (pid,) = [int(one) for one in running("n2", run_dir)]
+    (pid,) = [int(text) for text in running("n2", run_dir)]
     os.kill(pid, signal.SIGTERM)
 
     def reported() -> bool:
@@ -348,7 +348,7 @@ def test_a_supervisor_that_stood_still_loses_no_node(run_dir: Path, connections:
     agents.watch()
     for channel in agents.channels.values():
         channel.last_response -= 60.0
-    agents.last_watch -= 60.0  # as if the process had been stopped for a minute
+    agents.last_watch -= 60.0  # Pretend that the process was stopped for a minute.
     assert 60.0 <= agents.watch() < 70.0
     assert agents.lost == {}
     assert [node for node, text in agents.news if "did not run" in text] == ["n1"]
@@ -364,11 +364,11 @@ sys.exit(agent.main(sys.argv[2:]))
 """
 
 
-def test_an_agent_that_stood_still_goes_on(run_dir: Path) -> None:
-    """Stop it as `scontrol suspend` does: no question comes while it stands still."""
-    words = (str(TRAIN / "lib"), str(run_dir), "n1", str(run_dir / "claims"))
+def test_an_agent_that_was_stopped_continues(run_dir: Path) -> None:
+    """Stop the agent as `scontrol suspend` does, so that no request arrives while it is stopped."""
+    arguments = (str(TRAIN / "lib"), str(run_dir), "n1", str(run_dir / "claims"))
     with subprocess.Popen(
-        [sys.executable, "-c", QUICK_AGENT, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [sys.executable, "-c", QUICK_AGENT, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as agent:
         assert agent.stdin is not None
         assert agent.stdout is not None
@@ -386,12 +386,12 @@ def test_an_agent_that_stood_still_goes_on(run_dir: Path) -> None:
         assert agent.wait(60.0) == 0
 
 
-def test_memory_that_ran_out_by_slurms_own_words(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_memory_failure_is_explained_by_slurms_message(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_JOB_ID", "12")
     line = "slurmstepd: error: StepId=12.1 exceeded memory limit (700 > 500), being killed"
     (run_dir / files.LAUNCHER_LOG).write_text(f"{line}\n")
-    unknown = job.explain_memory_failure(run_dir, AttemptResult(FAILED, "the launcher ended with exit code 137"))
-    assert unknown.problem == f"{slurm.OUT_OF_MEMORY}: {line}; the launcher ended with exit code 137"
+    explained = job.explain_memory_failure(run_dir, AttemptResult(FAILED, "the launcher ended with exit code 137"))
+    assert explained.problem == f"{slurm.OUT_OF_MEMORY}: {line}; the launcher ended with exit code 137"
     killed = AttemptResult(FAILED, failure=Failure(rank=1, signal="SIGKILL"))
     result = job.explain_memory_failure(run_dir, killed)
     assert result.failure is not None

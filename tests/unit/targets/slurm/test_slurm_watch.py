@@ -1,4 +1,4 @@
-"""How orch follows, explains and cleans up jobs of Slurm."""
+"""Check how orch follows, explains and cleans up Slurm jobs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NO_ACCOUNTING = CommandResult(code=1, out="", err="Slurm accounting storage is d
 
 
 class Host:
-    """A host whose programs answer by their name."""
+    """A host that returns a prepared result for each program name."""
 
     def __init__(self, **answers: CommandResult | list[CommandResult]) -> None:
         self.answers = answers
@@ -41,10 +41,10 @@ class Host:
 
     def capture(self, argv: tuple[str, ...], *, seconds: float) -> CommandResult:
         self.asked.append(argv)
-        answer = self.answers.get(argv[0], CommandResult(code=0, out="", err=""))
-        if isinstance(answer, list):
-            answer = answer.pop(0) if len(answer) > 1 else answer[0]
-        return answer
+        result = self.answers.get(argv[0], CommandResult(code=0, out="", err=""))
+        if isinstance(result, list):
+            result = result.pop(0) if len(result) > 1 else result[0]
+        return result
 
 
 def squeue(state: str, reason: str = "None") -> CommandResult:
@@ -54,11 +54,11 @@ def squeue(state: str, reason: str = "None") -> CommandResult:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Return the folder of a run that is job 12 and has not ended."""
-    found = make_run(tmp_path, target="slurm", location={"name": "orch-x", "job": "12"})
-    (found / "outcome.json").unlink()
-    (found / "supervisor.json").write_text('{"pid": 7, "started": 1.0}')
-    (found / CONFIG).write_text("{}")
-    return found
+    run_folder = make_run(tmp_path, target="slurm", location={"name": "orch-x", "job": "12"})
+    (run_folder / "outcome.json").unlink()
+    (run_folder / "supervisor.json").write_text('{"pid": 7, "started": 1.0}')
+    (run_folder / CONFIG).write_text("{}")
+    return run_folder
 
 
 def watch_of(folder: Path, host: Host, notify: Callable[[str], None] = lambda line: None) -> JobWatch:
@@ -155,9 +155,9 @@ def test_accounting_of_a_run_in_an_allocation_counts_no_other_run() -> None:
     assert (record.elapsed_seconds, record.max_rss_bytes) == (60, 2 << 30)
 
 
-def test_the_controller_is_asked_where_there_is_no_accounting() -> None:
-    answers = {"sacct": NO_ACCOUNTING, "scontrol": CommandResult(code=0, out=SHOWN, err="")}
-    record = accounting.query(Scheduler(Host(**answers)), "12")
+def test_the_controller_is_queried_if_there_is_no_accounting() -> None:
+    results = {"sacct": NO_ACCOUNTING, "scontrol": CommandResult(code=0, out=SHOWN, err="")}
+    record = accounting.query(Scheduler(Host(**results)), "12")
     assert record == Accounting(source="scontrol", job="12", state="COMPLETED", elapsed_seconds=65, max_rss_bytes=None)
 
 
@@ -229,18 +229,18 @@ def test_stop_without_a_controller_writes_the_stop_file(folder: Path, monkeypatc
 
 @pytest.fixture
 def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Make a folder on PATH whose squeue prints `jobs` and whose scancel notes its arguments."""
-    found = tmp_path / "bin"
-    found.mkdir()
+    """Make a folder on PATH whose squeue prints `jobs` and whose scancel records its arguments."""
+    bin_folder = tmp_path / "bin"
+    bin_folder.mkdir()
     for name, text in {
-        "squeue": f"cat {found}/jobs",
-        "scancel": f'echo "$@" >> {found}/cancelled',
+        "squeue": f"cat {bin_folder}/jobs",
+        "scancel": f'echo "$@" >> {bin_folder}/cancelled',
         "sacct": "exit 1",
     }.items():
-        (found / name).write_text(f"#!/bin/sh\n{text}\n")
-        (found / name).chmod(0o755)
-    monkeypatch.setenv("PATH", f"{found}:/usr/bin:/bin")
-    return found
+        (bin_folder / name).write_text(f"#!/bin/sh\n{text}\n")
+        (bin_folder / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{bin_folder}:/usr/bin:/bin")
+    return bin_folder
 
 
 @pytest.mark.parametrize(
@@ -256,17 +256,17 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("COMPLETING", 3600, True),
     ],
 )
-def test_clean_cancels_a_job_unless_it_waits_to_go_on(
+def test_clean_cancels_a_job_unless_it_waits_to_resume(
     folder: Path, programs: Path, state: str, ended_ago: float, cancelled: bool
 ) -> None:
     write_outcome(folder, state="preempted", problem="checkpoint", ended=time.time() - ended_ago)
     (programs / "jobs").write_text(f"12|orch-x|{state}|N/A|n1|BeginTime\n")
     report = find.clean("slurm", folder.parent, look=False)
     assert (programs / "cancelled").exists() is cancelled
-    assert [one.node for one in report.nodes] == ["job 12"] * cancelled
+    assert [node.node for node in report.nodes] == ["job 12"] * cancelled
 
 
-def test_clean_leaves_a_job_whose_run_goes_on(folder: Path, programs: Path) -> None:
+def test_clean_does_not_cancel_the_job_of_an_active_run(folder: Path, programs: Path) -> None:
     (programs / "jobs").write_text("12|orch-x|RUNNING|N/A|n1|None\n")
     assert find.clean("slurm", folder.parent, look=False).nodes == ()
     assert json.loads((folder / "plan.json").read_text())["location"]["job"] == "12"

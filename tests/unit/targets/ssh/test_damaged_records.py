@@ -1,5 +1,4 @@
-"""What is recorded of one node is damaged: that node counts as not provisioned, and no other node
-does."""
+"""Check that a node with a damaged record, and only that node, counts as not provisioned."""
 
 from __future__ import annotations
 
@@ -37,7 +36,7 @@ DAMAGES = {
     "huge number": b'{"schema": ' + b"9" * 10_000 + b"}",
     "a wrong value": WHOLE.replace("/opt/orch", "opt").encode(),
 }
-USELESS = {  # a record that can be read, and leads nowhere
+USELESS = {  # Readable records that give no usable connection.
     "no address": {"address": None},
     "another configuration": {"connection": {"host": "h", "arguments": "-F x"}},
     "unverified": {"connection": {"host": "h", "arguments": "-o StrictHostKeyChecking=no"}},
@@ -47,13 +46,13 @@ USELESS = {  # a record that can be read, and leads nowhere
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Ansible is asked once what its inventory holds."""
+    """Return one folder for all tests, so that Ansible reads the inventory only once."""
     return tmp_path_factory.mktemp("damaged")
 
 
 @pytest.fixture(autouse=True)
 def lab(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Three hosts; what is recorded of host1 is damaged by the test."""
+    """Return an inventory of three hosts; each test damages the record of host1."""
     monkeypatch.chdir(folder)
     monkeypatch.setenv("XDG_STATE_HOME", str(folder / "state"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
@@ -74,7 +73,7 @@ def damaged(request: pytest.FixtureRequest, lab: Path) -> Path:
     return path
 
 
-def test_the_other_nodes_are_known_and_it_is_named(damaged: Path) -> None:
+def test_a_damaged_record_is_reported_and_other_nodes_are_loaded(damaged: Path) -> None:
     cluster = load.cluster("./lab.yml")
     assert [node.name for node in cluster.nodes] == ["host0", "host2"]
     assert list(cluster.damaged) == ["host1"]
@@ -84,7 +83,7 @@ def test_the_other_nodes_are_known_and_it_is_named(damaged: Path) -> None:
 
 
 @pytest.mark.parametrize("changes", USELESS.values(), ids=USELESS)
-def test_a_record_that_leads_nowhere_stops_no_other_node(changes: dict[str, Any], lab: Path) -> None:
+def test_an_unusable_record_does_not_affect_other_nodes(changes: dict[str, Any], lab: Path) -> None:
     State.of(lab).record("host1").write_text(json.dumps(record(1) | changes))
     cluster = load.cluster("./lab.yml")
     assert [node.name for node in cluster.nodes] == ["host0", "host2"]
@@ -93,9 +92,9 @@ def test_a_record_that_leads_nowhere_stops_no_other_node(changes: dict[str, Any]
 
 def test_a_run_on_other_nodes_is_planned_and_warns(damaged: Path) -> None:
     planned = plan(replace(REQUEST, exclude="host1"))
-    (told,) = [one for one in planned.run.decisions if one.topic == "warning"]
-    assert "host1" in told.value + told.reason
-    assert "`orch provision`" in told.reason
+    (warning,) = [decision for decision in planned.run.decisions if decision.topic == "warning"]
+    assert "host1" in warning.value + warning.reason
+    assert "`orch provision`" in warning.reason
 
 
 def test_a_run_that_needs_the_node_is_refused_with_the_remedy(damaged: Path) -> None:
@@ -105,7 +104,7 @@ def test_a_run_that_needs_the_node_is_refused_with_the_remedy(damaged: Path) -> 
     assert "orch provision ./lab.yml" in refused.value.hint
 
 
-def test_the_others_are_still_reached_by_ssh(damaged: Path) -> None:
+def test_the_ssh_configuration_has_the_other_nodes(damaged: Path) -> None:
     put = ssh_config(load.cluster("./lab.yml"))
     assert put is not None
     blocks = [line for line in put.content.splitlines() if line.startswith("Host ")]
@@ -122,7 +121,7 @@ def test_a_record_of_no_host_of_the_inventory_is_named_too(name: str, lab: Path)
 
 
 def test_each_record_is_read_once(lab: Path) -> None:
-    """As many openings of a record as there are records, counted by the interpreter itself."""
+    """Count the opened records with an audit hook of the interpreter."""
     text = (
         "import sys\n"
         "opened = []\n"
@@ -149,7 +148,7 @@ def opened(notes: list[str]) -> Session:
     return open_session(request, Listener(note=notes.append), {}, "provision")
 
 
-def test_provisioning_looks_at_the_node_as_at_a_new_one(damaged: Path) -> None:
+def test_provisioning_treats_the_node_as_new(damaged: Path) -> None:
     notes: list[str] = []
     session = opened(notes)
     verified: list[Any] = [host_of(session, name).verified for name in session.nodes]

@@ -1,4 +1,4 @@
-"""A refused run's folders are deleted, and no other folder that a record names."""
+"""Check that orch deletes the folders of a refused run, but never another folder in its record."""
 
 from __future__ import annotations
 

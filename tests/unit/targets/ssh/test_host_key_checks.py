@@ -1,4 +1,4 @@
-"""Which settings of an inventory, and of the environment, leave host keys unverified."""
+"""Check that orch detects settings that disable the verification of host keys."""
 
 from __future__ import annotations
 
@@ -53,19 +53,19 @@ ON = [
 
 
 @pytest.mark.parametrize("text", OFF)
-def test_arguments_that_turn_it_off(text: str) -> None:
+def test_arguments_that_turn_checks_off_are_found(text: str) -> None:
     assert find_unsafe_argument(text)
     assert find_unsafe_setting({"ansible_ssh_extra_args": text})
 
 
 @pytest.mark.parametrize("text", ON)
-def test_arguments_that_leave_it_on(text: str) -> None:
+def test_arguments_that_leave_checks_on_are_accepted(text: str) -> None:
     assert find_unsafe_setting({"ansible_ssh_common_args": text}) == ""
 
 
 @pytest.mark.parametrize("value", [False, "false", "no", 0, "0", "off", "{{ off }}", None])
 @pytest.mark.parametrize("name", ["ansible_host_key_checking", "ansible_ssh_host_key_checking"])
-def test_switches(name: str, value: object) -> None:
+def test_settings_that_turn_checks_off_are_found(name: str, value: object) -> None:
     assert name in find_unsafe_setting({name: value})
     assert find_unsafe_setting({name: True}) == find_unsafe_setting({name: "yes"}) == ""
 
@@ -82,11 +82,11 @@ def test_a_program_that_is_not_ssh_may_leave_anything_out() -> None:
         st.one_of(st.text(), st.integers(), st.none(), st.booleans()),
     )
 )
-def test_whatever_is_said_is_answered(variables: dict[str, object]) -> None:
+def test_any_value_of_a_setting_can_be_checked(variables: dict[str, object]) -> None:
     assert isinstance(find_unsafe_setting(variables), str)
 
 
-SHARED = [  # connections that others may have opened, to whatever host
+SHARED = [  # Other users may have opened these connections, to any host.
     {"ansible_ssh_common_args": "-o ControlPath=/tmp/%r"},
     {"ansible_ssh_extra_args": "-oControlPath=~/cp"},
     {"ansible_ssh_common_args": "-S /tmp/socket"},
@@ -105,7 +105,7 @@ def test_no_shared_connection_is_fine() -> None:
     assert find_unsafe_setting({"ansible_ssh_common_args": "-o ControlPath=none -S none -C"}) == ""
 
 
-def test_arguments_in_the_place_of_orchs_own_are_refused(tmp_path: Path) -> None:
+def test_arguments_that_replace_those_of_orch_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "hosts.yml"
     path.write_text(json.dumps({"all": {"hosts": {"node0": {"ansible_ssh_args": "-C"}}}}))
     with pytest.raises(RequestError, match="node0: ansible_ssh_args would replace") as refused:
@@ -121,10 +121,10 @@ VARIABLES = [
 
 
 @pytest.mark.parametrize("variables", VARIABLES, ids=str)
-def test_an_inventory_that_turns_it_off_is_refused(variables: dict[str, object], tmp_path: Path) -> None:
+def test_an_inventory_that_turns_checks_off_is_refused(variables: dict[str, object], tmp_path: Path) -> None:
     path = tmp_path / "hosts.yml"
     path.write_text(json.dumps({"all": {"hosts": {"node0": variables}}}))
-    for _ in range(2):  # what is refused is not remembered as harmless
+    for _ in range(2):  # A refused inventory is not cached as safe.
         with pytest.raises(RequestError, match="node0: host keys would not be verified") as refused:
             read_inventory(path)
         assert "ssh-keyscan" in refused.value.hint
@@ -143,7 +143,7 @@ ENVIRONMENT = {
 
 @pytest.fixture(scope="module")
 def remembered(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An inventory that Ansible has been asked for already."""
+    """Return an inventory that Ansible has already read."""
     path = tmp_path_factory.mktemp("remembered") / "hosts.yml"
     path.write_text("all: {hosts: {node0: {ansible_host: 192.0.2.1}}}")
     read_inventory(path)
@@ -151,7 +151,7 @@ def remembered(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("name", ENVIRONMENT)
-def test_so_is_an_environment_also_after_the_inventory_was_remembered(
+def test_an_environment_that_turns_checks_off_is_refused_although_the_inventory_is_cached(
     name: str, remembered: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert read_inventory(remembered)
@@ -169,15 +169,15 @@ def test_nothing_is_provisioned_with_such_an_environment(remembered: Path, tmp_p
     assert name in done.stderr
 
 
-def test_the_users_own_ssh_configuration_does_not_turn_it_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """~/.ssh/config may say so for all hosts: what stands first on ssh's command line counts."""
+def test_the_users_ssh_configuration_does_not_turn_checks_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Verify host keys even if ~/.ssh/config disables it: options on the command line win."""
     need("ssh")
     (tmp_path / "config").write_text("Host *\n    StrictHostKeyChecking no\n")
-    ours = configparser.ConfigParser(interpolation=None)
-    ours.read(CONFIG)
+    config = configparser.ConfigParser(interpolation=None)
+    config.read(CONFIG)
     monkeypatch.setenv("ANSIBLE_SSH_ARGS", "-C")
     playbook = Playbook(name="x", inventory=tmp_path, variables={}, state=tmp_path, log=tmp_path)
-    for text in (ours["ssh_connection"]["ssh_args"], settings_of(playbook)["ANSIBLE_SSH_ARGS"]):
-        asked = ["ssh", "-F", str(tmp_path / "config"), *shlex.split(text), "-G", "host"]
-        done = subprocess.run(asked, capture_output=True, text=True, check=True)
+    for text in (config["ssh_connection"]["ssh_args"], settings_of(playbook)["ANSIBLE_SSH_ARGS"]):
+        argv = ["ssh", "-F", str(tmp_path / "config"), *shlex.split(text), "-G", "host"]
+        done = subprocess.run(argv, capture_output=True, text=True, check=True)
         assert "stricthostkeychecking true" in done.stdout

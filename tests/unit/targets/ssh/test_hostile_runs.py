@@ -1,4 +1,4 @@
-"""What a node says of its runs is input: names, folders, programs and sizes that it makes up."""
+"""Check that names, folders, programs and sizes from a node are treated as untrusted input."""
 
 from __future__ import annotations
 
@@ -59,12 +59,12 @@ def test_a_run_id_is_a_name_and_no_path(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["20260101-120000-bert-qa-0f3c", "20260101-120000-my_qa.v2-0f3c", "x"])
-def test_run_ids_as_they_are_made(name: str) -> None:
+def test_generated_run_ids_are_valid(name: str) -> None:
     assert files.is_run_id(name)
 
 
 @pytest.mark.parametrize("recipe", [*HOSTILE, "../..", "x" * 300])
-def test_every_run_that_is_made_has_such_an_id(recipe: str) -> None:
+def test_a_run_id_is_valid_for_any_recipe_name(recipe: str) -> None:
     assert files.is_run_id(new_site(recipe, Path("/runs"), make_cluster()).run_id)
 
 
@@ -104,9 +104,9 @@ def test_a_record_that_no_run_can_have_is_refused(changes: dict[str, Any]) -> No
 
 
 def foreign(**changes: Any) -> RunRecord:
-    """A record as a node sends it."""
-    own = (RunNode(node="node0"), RunNode(node="node1"))
-    start = replace(RECORD, node0=own[0], nodes=own, output_dir=None)
+    """Return a record as a node sends it."""
+    nodes = (RunNode(node="node0"), RunNode(node="node1"))
+    start = replace(RECORD, node0=nodes[0], nodes=nodes, output_dir=None)
     return replace(start, **changes)
 
 
@@ -117,21 +117,21 @@ LAB = make_cluster(
 )
 
 
-def test_ways_programs_and_folders_are_this_controllers_own() -> None:
+def test_ssh_commands_programs_and_folders_come_from_this_controller() -> None:
     bad = foreign(
         python="/tmp/evil",
         train="/tmp/evil",
         run_dir="/etc",
         node0=RunNode(node="node0", via=("sh", "-c", "/tmp/evil")),
     )
-    seen = followed(bad, LAB, told_by="node0")
-    assert seen.node0 == seen.nodes[0] == RunNode(node="node0", via=LAB.nodes[0].via)
-    assert seen.nodes[1].via == LAB.nodes[1].via
-    assert (seen.train, seen.run_dir) == ("/opt/orch/train", f"/opt/orch/runs/{bad.run_id}")
-    assert seen.python == LAB.nodes[0].python
+    record = followed(bad, LAB, told_by="node0")
+    assert record.node0 == record.nodes[0] == RunNode(node="node0", via=LAB.nodes[0].via)
+    assert record.nodes[1].via == LAB.nodes[1].via
+    assert (record.train, record.run_dir) == ("/opt/orch/train", f"/opt/orch/runs/{bad.run_id}")
+    assert record.python == LAB.nodes[0].python
 
 
-def test_the_interpreter_of_another_stack_is_followed() -> None:
+def test_the_interpreter_of_another_stack_is_trusted() -> None:
     python = "/opt/orch/stacks/intel-2.8/bin/python"
     assert followed(foreign(python=python), LAB, told_by="node0").python == python
     up = "/opt/orch/stacks/../../../tmp/bin/python"
@@ -150,12 +150,12 @@ def test_the_interpreter_of_another_stack_is_followed() -> None:
         ({"output_dir": "/opt/orch/runs/x/../../../root/output"}, "node0", "output"),
     ],
 )
-def test_what_is_not_followed(changes: dict[str, Any], told_by: str, words: str) -> None:
+def test_untrusted_records_are_refused(changes: dict[str, Any], told_by: str, words: str) -> None:
     with pytest.raises(UntrustedRecordError, match=words):
         followed(foreign(**changes), LAB, told_by=told_by)
 
 
-def test_the_output_of_an_earlier_run_is_followed() -> None:
+def test_the_output_of_an_earlier_run_is_trusted() -> None:
     earlier = "/opt/orch/runs/20250101-120000-qa-ffff/output"
     assert followed(foreign(output_dir=earlier), LAB, told_by="node1").output_dir == earlier
 
@@ -165,43 +165,43 @@ def listed(*runs: dict[str, Any], **more: Any) -> dict[str, Any]:
 
 
 def asked(**answers: dict[str, Any]) -> Asked:
-    """What is made of the answers of the nodes, in this order."""
-    found = Asked(cluster=LAB, runs={}, silent=[], warnings=[])
+    """Return the result of merging the responses of the nodes, in this order."""
+    merged = Asked(cluster=LAB, runs={}, silent=[], warnings=[])
     for node, value in answers.items():
-        take(found, NodeAnswer(node=node, value=value), LAB)
-    return found
+        take(merged, NodeAnswer(node=node, value=value), LAB)
+    return merged
 
 
-def test_a_run_that_two_nodes_tell_of_alike_is_followed() -> None:
+def test_a_run_that_two_nodes_report_alike_is_trusted() -> None:
     record = render(foreign())
-    found = asked(node1=listed({"record": record, "state": "failed"}), node0=listed({"record": record}))
-    (one,) = found.runs.values()
-    assert (one.unfollowed, one.state) == (None, "done")  # node0 alone knows it
+    merged = asked(node1=listed({"record": record, "state": "failed"}), node0=listed({"record": record}))
+    (run,) = merged.runs.values()
+    assert (run.unfollowed, run.state) == (None, "done")  # Only node0 knows the state.
 
 
-def test_nodes_that_name_different_nodes_for_a_run_are_not_followed() -> None:
-    alone = render(foreign(nodes=(RunNode(node="node1"),), node0=RunNode(node="node1")))
-    for answers in (
-        {"node0": listed({"record": render(foreign())}), "node1": listed({"record": alone})},
-        {"node1": listed({"record": alone}), "node0": listed({"record": render(foreign())})},
+def test_a_run_is_not_trusted_if_its_records_name_different_nodes() -> None:
+    single_node_record = render(foreign(nodes=(RunNode(node="node1"),), node0=RunNode(node="node1")))
+    for responses in (
+        {"node0": listed({"record": render(foreign())}), "node1": listed({"record": single_node_record})},
+        {"node1": listed({"record": single_node_record}), "node0": listed({"record": render(foreign())})},
     ):
-        (one,) = asked(**answers).runs.values()
-        assert one.unfollowed
-        assert "different nodes" in one.unfollowed.message
+        (run,) = asked(**responses).runs.values()
+        assert run.unfollowed
+        assert "different nodes" in run.unfollowed.message
 
 
-def test_a_record_that_is_not_followed_hides_no_other_of_its_run() -> None:
+def test_an_untrusted_record_does_not_hide_a_trusted_one() -> None:
     ghost = (RunNode(node="node1"), RunNode(node="ghost"))
     bad = listed({"record": render(foreign(nodes=ghost, node0=ghost[0]))})
     good = listed({"record": render(foreign())})
-    for answers in ({"node0": good, "node1": bad}, {"node1": bad, "node0": good}):
-        (one,) = asked(**answers).runs.values()
-        assert one.unfollowed is None
-        assert one.record.nodes[1].node == "node1"
+    for responses in ({"node0": good, "node1": bad}, {"node1": bad, "node0": good}):
+        (run,) = asked(**responses).runs.values()
+        assert run.unfollowed is None
+        assert run.record.nodes[1].node == "node1"
 
 
-def test_what_is_damaged_is_told_and_hides_nothing() -> None:
-    found = asked(
+def test_damaged_entries_are_reported_and_hide_no_others() -> None:
+    merged = asked(
         node0=listed(
             {"record": render(foreign())},
             {"record": {}},
@@ -211,26 +211,26 @@ def test_what_is_damaged_is_told_and_hides_nothing() -> None:
         ),
         node1={"runs": 7},
     )
-    assert len(found.runs) == 1
-    assert len(found.warnings) == 4
-    assert [one.node for one in found.silent] == ["node1"]
-    assert all(line.isprintable() for line in found.warnings)
+    assert len(merged.runs) == 1
+    assert len(merged.warnings) == 4
+    assert [response.node for response in merged.silent] == ["node1"]
+    assert all(line.isprintable() for line in merged.warnings)
 
 
-def test_what_this_controller_has_recorded_comes_first() -> None:
+def test_the_record_on_this_controller_wins() -> None:
     with pytest.raises(UntrustedRecordError, match="recorded here on"):
         check_own(foreign(nodes=(RunNode(node="node0"),)), foreign())
     check_own(foreign(), foreign())
 
 
-# The copy of a run that lives elsewhere.
+# The local copy of a remote run.
 
 
 EVIL = b"ssh-ed25519 AAAA evil\n"
 
 
 class Liar(Folder):
-    """A node whose listings name what they like."""
+    """A node whose listings contain arbitrary names."""
 
     def __init__(self, base: Path, names: list[str]) -> None:
         super().__init__(base, [])
@@ -257,8 +257,8 @@ def test_a_listing_names_no_other_file(tmp_path: Path, name: str) -> None:
     copy = Mirror(Liar(tmp_path, [name, "rank-0.log"]), "/opt/orch/runs/r", folder, ranks=2)
     copy.take_logs()
     copy.finish("/opt/orch/runs/r/output")
-    there = {str(path.relative_to(home)) for path in home.rglob("*") if path.is_file()}
-    assert there == {
+    written_files = {str(path.relative_to(home)) for path in home.rglob("*") if path.is_file()}
+    assert written_files == {
         "authorized_keys",
         "runs/r/plan.json",
         "runs/r/ranks/rank-0.log",
@@ -272,18 +272,18 @@ def test_a_listing_names_no_other_file(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("where", ["ranks", "ranks/rank-0.log"])
 def test_a_link_in_the_copy_is_not_followed(tmp_path: Path, where: str) -> None:
-    folder, other = tmp_path / "r", tmp_path / "other"
+    folder, link_target = tmp_path / "r", tmp_path / "other"
     (folder / where).parent.mkdir(parents=True)
     if where == "ranks":
-        other.mkdir()
+        link_target.mkdir()
     else:
-        other.write_text("mine\n")
-    (folder / where).symlink_to(other)
+        link_target.write_text("mine\n")
+    (folder / where).symlink_to(link_target)
     copy = Mirror(Liar(tmp_path, ["rank-0.log"]), "/opt/orch/runs/r", folder, ranks=1)
     with pytest.raises(ExecuteError, match=where):
         copy.take_logs()
-    assert not (other.is_dir() and list(other.iterdir()))
-    assert other.is_dir() or other.read_text() == "mine\n"
+    assert not (link_target.is_dir() and list(link_target.iterdir()))
+    assert link_target.is_dir() or link_target.read_text() == "mine\n"
 
 
 # Fetching.
@@ -293,7 +293,7 @@ EMPTY = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 
 @dataclass
 class Node:
-    """A node that answers what it likes; `sent` counts the bytes that were taken from it."""
+    """A node that sends arbitrary responses and counts the sent bytes in `sent`."""
 
     out: str
     content: bytes = b""
@@ -350,7 +350,7 @@ def fetched(node: Node, target: Path) -> Collected:
     ],
     ids=lambda line: line[:30],
 )
-def test_a_listing_that_cannot_be_is_told(tmp_path: Path, line: str) -> None:
+def test_an_impossible_listing_is_refused(tmp_path: Path, line: str) -> None:
     target = tmp_path / "home" / "here"
     with pytest.raises(ExecuteError, match="/out"):
         fetched(Node(entry("good") + "\n" + line + "\n" + entry("b") + "\n"), target)
@@ -358,7 +358,7 @@ def test_a_listing_that_cannot_be_is_told(tmp_path: Path, line: str) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 5, 100_000])
-def test_who_sends_more_than_announced_is_cut_off(tmp_path: Path, size: int) -> None:
+def test_a_file_larger_than_announced_is_cut_off(tmp_path: Path, size: int) -> None:
     node = Node(entry("a", size, "ab" * 32), content=b"", endless=True)
     with pytest.raises(ExecuteError, match="announced"):
         fetched(node, tmp_path / "here")
@@ -366,28 +366,28 @@ def test_who_sends_more_than_announced_is_cut_off(tmp_path: Path, size: int) -> 
     assert not (tmp_path / "here/a").exists()
 
 
-def test_a_part_that_is_too_long_is_thrown_away(tmp_path: Path) -> None:
-    here = tmp_path / "here"
-    here.mkdir()
-    (here / ".a.part").write_bytes(b"much too long")
-    fetched(Node(entry("a")), here)
-    assert (here / "a").read_bytes() == b""
+def test_a_partial_file_that_is_too_long_is_discarded(tmp_path: Path) -> None:
+    local_folder = tmp_path / "here"
+    local_folder.mkdir()
+    (local_folder / ".a.part").write_bytes(b"much too long")
+    fetched(Node(entry("a")), local_folder)
+    assert (local_folder / "a").read_bytes() == b""
 
 
 @pytest.mark.parametrize("link", ["a", "a/b"])
 def test_a_link_in_the_target_is_not_followed(tmp_path: Path, link: str) -> None:
-    here, mine = tmp_path / "here", tmp_path / "mine"
-    (here / link).parent.mkdir(parents=True)
-    mine.mkdir()
-    (mine / "b").write_text("mine")
-    (here / link).symlink_to(mine / "b" if link == "a/b" else mine)
+    local_folder, user_folder = tmp_path / "here", tmp_path / "mine"
+    (local_folder / link).parent.mkdir(parents=True)
+    user_folder.mkdir()
+    (user_folder / "b").write_text("mine")
+    (local_folder / link).symlink_to(user_folder / "b" if link == "a/b" else user_folder)
     node = Node(entry("a/b", 4, "ab" * 32), content=b"evil")
     with pytest.raises(ExecuteError):
-        fetched(node, here)
-    assert [path.read_text() for path in mine.iterdir()] == ["mine"]
+        fetched(node, local_folder)
+    assert [path.read_text() for path in user_folder.iterdir()] == ["mine"]
 
 
-def test_what_is_fetched_is_a_plain_file(tmp_path: Path) -> None:
+def test_fetched_files_are_plain_files(tmp_path: Path) -> None:
     names = ("Model.bin", "model.bin", "a b/c d", "x.part", "x")
     fetched(Node("".join(entry(name) + "\n" for name in names)), tmp_path)
     assert sorted(str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*") if p.is_file()) == (sorted(names))
@@ -410,17 +410,17 @@ ODD_NAMES = {
 @pytest.mark.parametrize("case", ODD_NAMES)
 def test_odd_name_keeps_no_other_file_from_being_fetched(tmp_path: Path, case: str) -> None:
     name, problem = ODD_NAMES[case]
-    output, here = tmp_path / "output", tmp_path / "here"
+    output, local_folder = tmp_path / "output", tmp_path / "here"
     for path in (os.fsencode(output) + b"/" + name, os.fsencode(output / "good.bin")):
         os.makedirs(os.path.dirname(path), exist_ok=True)
         with open(path, "wb") as file:
             file.write(b"content")
-    for only in (("good.bin",), ()):
-        result = collect(Local(), str(output), here, only=only, listener=FetchListener())
-        assert (here / "good.bin").read_bytes() == b"content"
+    for patterns in (("good.bin",), ()):
+        result = collect(Local(), str(output), local_folder, only=patterns, listener=FetchListener())
+        assert (local_folder / "good.bin").read_bytes() == b"content"
     assert [entry.problem for entry in result.left_out] == ([f"its name is {problem}"] if problem else [])
-    assert os.path.exists(os.fsencode(here) + b"/" + name) is not problem.startswith("not")
-    assert len(list(here.rglob("*"))) == (1 if problem else 2)
+    assert os.path.exists(os.fsencode(local_folder) + b"/" + name) is not problem.startswith("not")
+    assert len(list(local_folder.rglob("*"))) == (1 if problem else 2)
 
 
 def test_name_that_this_file_system_cannot_have_is_left_out(tmp_path: Path) -> None:
@@ -457,11 +457,11 @@ def test_no_listing_leaves_its_folder(tmp_path_factory: Any, lines: list[str]) -
 
 @settings(max_examples=200, deadline=None)
 @given(name=st.sampled_from(sorted(render(RECORD))), value=JSON)
-def test_no_record_leads_elsewhere(name: str, value: Any) -> None:
+def test_no_record_changes_hosts_or_folders(name: str, value: Any) -> None:
     try:
-        seen = followed(parse({**render(foreign()), name: value}), LAB, told_by="node0")
+        record = followed(parse({**render(foreign()), name: value}), LAB, told_by="node0")
     except (ProtocolError, OrchError):
         return
-    assert {node.via for node in seen.nodes} <= {node.via for node in LAB.nodes if node.via}
-    assert seen.run_dir == f"/opt/orch/runs/{seen.run_id}" == os.path.normpath(seen.run_dir)
-    assert (seen.train, seen.target) == ("/opt/orch/train", "ssh")
+    assert {node.via for node in record.nodes} <= {node.via for node in LAB.nodes if node.via}
+    assert record.run_dir == f"/opt/orch/runs/{record.run_id}" == os.path.normpath(record.run_dir)
+    assert (record.train, record.target) == ("/opt/orch/train", "ssh")

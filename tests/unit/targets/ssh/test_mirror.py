@@ -13,7 +13,7 @@ from orchestrator.targets.connections.mirror import ABSENCES, Mirror
 
 
 class Folder:
-    """A run on another node, as a folder here; `alive` answers what it is told to."""
+    """A remote run folder on this machine whose `alive` returns the given answers."""
 
     def __init__(self, base: Path, answers: list[bool]) -> None:
         self.base = base
@@ -42,47 +42,47 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_only_new_bytes_are_copied(tmp_path: Path) -> None:
-    far, here = tmp_path / "far", tmp_path / "here"
-    far.mkdir()
-    (far / "events.jsonl").write_text("one\n")
-    copy = Mirror(Folder(far, []), str(far), here, ranks=1)
+    remote_folder, local_folder = tmp_path / "far", tmp_path / "here"
+    remote_folder.mkdir()
+    (remote_folder / "events.jsonl").write_text("one\n")
+    copy = Mirror(Folder(remote_folder, []), str(remote_folder), local_folder, ranks=1)
     copy.refresh()
-    (far / "events.jsonl").write_text("one\ntwo\n")
-    (far / "outcome.json").write_text("{}")
+    (remote_folder / "events.jsonl").write_text("one\ntwo\n")
+    (remote_folder / "outcome.json").write_text("{}")
     copy.refresh()
-    assert (here / "events.jsonl").read_text() == "one\ntwo\n"
-    assert (here / "outcome.json").read_text() == "{}"
+    assert (local_folder / "events.jsonl").read_text() == "one\ntwo\n"
+    assert (local_folder / "outcome.json").read_text() == "{}"
 
 
-def test_two_that_watch_a_run_at_once_bring_each_byte_once(tmp_path: Path) -> None:
-    far, here = tmp_path / "far", tmp_path / "here"
-    far.mkdir()
-    events = far / "events.jsonl"
+def test_two_concurrent_mirrors_copy_each_byte_once(tmp_path: Path) -> None:
+    remote_folder, local_folder = tmp_path / "far", tmp_path / "here"
+    remote_folder.mkdir()
+    events = remote_folder / "events.jsonl"
     events.write_text("one\n")
-    other = Mirror(Folder(far, []), str(far), here, ranks=1)
+    second_mirror = Mirror(Folder(remote_folder, []), str(remote_folder), local_folder, ranks=1)
 
     class Slow(Folder):
-        """Between its answer and what is done with it, the other one is quicker."""
+        """A folder that the second mirror copies while a read of the first is in progress."""
 
         def read(self, path: str, offset: int = 0, most: int | None = None) -> bytes | None:
-            found = super().read(path, offset, most)
+            content = super().read(path, offset, most)
             with events.open("a") as file:
                 file.write("more\n")
-            other.refresh()
-            return found
+            second_mirror.refresh()
+            return content
 
-    slow = Mirror(Slow(far, []), str(far), here, ranks=1)
+    slow = Mirror(Slow(remote_folder, []), str(remote_folder), local_folder, ranks=1)
     for _ in range(3):
         slow.append("events.jsonl")
-    other.refresh()
-    assert (here / "events.jsonl").read_text() == events.read_text()
+    second_mirror.refresh()
+    assert (local_folder / "events.jsonl").read_text() == events.read_text()
 
 
-def test_one_missed_answer_is_not_a_death(tmp_path: Path) -> None:
-    answers = [True, False, True, *[False] * ABSENCES]
-    copy = Mirror(Folder(tmp_path, answers), str(tmp_path), tmp_path, ranks=1)
-    seen = [copy.lost(7) for _ in range(3 + ABSENCES)]
-    assert seen == [False] * (2 + ABSENCES) + [True]
+def test_one_missed_response_does_not_count_as_lost(tmp_path: Path) -> None:
+    responses = [True, False, True, *[False] * ABSENCES]
+    copy = Mirror(Folder(tmp_path, responses), str(tmp_path), tmp_path, ranks=1)
+    results = [copy.lost(7) for _ in range(3 + ABSENCES)]
+    assert results == [False] * (2 + ABSENCES) + [True]
 
 
 @pytest.mark.parametrize(
