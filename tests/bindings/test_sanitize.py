@@ -56,6 +56,6 @@ def test_the_extension_under_a_sanitizer(
     kind: str, program: str, args: tuple[str, ...], ranks: int, message: str, tmp_path: Path
 ) -> None:
     shared = {"ORCH_CCL_SHARED_MEMORY": str(int(program in USE_SHARED_MEMORY))}
-    text, errors = reports(kind, program, *args, ranks=ranks, logs=tmp_path, also=shared)
+    text, errors = reports(kind, program, *args, ranks=ranks, logs=tmp_path, extra_env=shared)
     assert not errors, errors[0]
     assert message in text
