@@ -35,13 +35,13 @@ def test_ranks_talk_over_what_was_asked_for(fabric: str, launcher: str, orch: Or
     script.write_text(SCRIPT)
     done = orch("train", str(script), "--ppn", "2", "--fabric", fabric, "--launcher", launcher, "-v")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert f"fabric: {fabric} (as asked)" in done.stdout + done.stderr
+    assert f"fabric: {fabric} (requested)" in done.stdout + done.stderr
     (run,) = (tmp_path / "runs").glob("*-script-*")
     logs = [path.read_text() for path in sorted((run / "ranks").glob("*.log"))]
     assert len(logs) == 2
     assert all(f"over ccl {fabric}" in log for log in logs)
     decisions = json.loads((run / "run.json").read_text())["decisions"]
-    assert {"topic": "fabric", "value": fabric, "reason": "as asked"} in decisions
+    assert {"topic": "fabric", "value": fabric, "reason": "requested"} in decisions
 
 
 def test_two_hosts_talk_over_what_both_have_or_are_told_what_they_lack(two: Ground) -> None:

@@ -22,8 +22,8 @@ Orch = Callable[..., subprocess.CompletedProcess[str]]
 @pytest.mark.parametrize(
     ("arguments", "message", "hint"),
     [
-        ((), "Name what to train", "orch train bert-qa"),
-        (("--ppn", "2"), "Name what to train", "orch train bert-qa"),
+        ((), "Name a recipe or a script to train", "orch train bert-qa"),
+        (("--ppn", "2"), "Name a recipe or a script to train", "orch train bert-qa"),
         (("own.py", "--epochs", "3"), "No such option: --epochs", "go after --"),
         (("own.py", "--luncher", "x"), "No such option: --luncher", "Did you mean --launcher?"),
         (("own.py", "--ppn", "0"), "--ppn 0: a node needs at least one rank", "--ppn auto"),

@@ -73,8 +73,8 @@ def test_a_package_runs_its_main_module(project: Path) -> None:
         ("package.train.more", "the current folder"),
         ("package..train", "the current folder"),
         ("plain", "plain.__main__"),
-        ("package/train.py", "Leave -m out"),
-        ("package.train.py", "Leave out .py"),
+        ("package/train.py", "Omit -m"),
+        ("package.train.py", "Omit .py"),
     ],
 )
 def test_a_module_that_cannot_run_is_refused(project: Path, name: str, hint: str) -> None:

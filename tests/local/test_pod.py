@@ -369,4 +369,4 @@ def test_a_stranger_in_the_pod_network_runs_no_code_in_a_pod(tmp_path: Path) -> 
         pod.kill()
     assert not mark.exists()
     assert pod.returncode not in (0, None)
-    assert "somebody who is not a node of this run" in said
+    assert "a host that is not a node of this run" in said

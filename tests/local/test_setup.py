@@ -53,7 +53,7 @@ def test_a_python_that_the_stack_does_not_fit_is_told_before_anything_is_fetched
 ) -> None:
     monkeypatch.setattr(setup, "pip", lambda *words: pytest.fail(f"pip {words}"))
     stack = replace(load.stack("current"), python=">=3.99")
-    with pytest.raises(PlanError, match=r"needs Python >=3.99, and \S+ has 3\.") as refused:
+    with pytest.raises(PlanError, match=r"needs Python >=3.99, but \S+ has 3\.") as refused:
         setup.set_up(stack, tmp_path)
     assert "make setup PYTHON=" in refused.value.hint
 

@@ -103,7 +103,7 @@ def test_lines_that_are_lost_are_told_at_once(tmp_path: Path) -> None:
                 break
         run = next(line for line in seen if line.startswith("run: ")).split()[1]
         assert seen[-1].startswith("output of rank 0 may be late or missing: ")
-        assert seen[-1].endswith(f" All of it: orch logs {run}\n")
+        assert seen[-1].endswith(f" Complete output: orch logs {run}\n")
         end.cancel()
         (tmp_path / "go").touch()
         assert "late or missing" not in watched.stderr.read(), "once"
@@ -136,7 +136,7 @@ def read_all(terminal: int) -> str:
 
 def test_what_show_does_not_know_is_refused(orch: Orch, tmp_path: Path) -> None:
     (tmp_path / "talks.py").write_text(TALKS)
-    assert "it is the number of a rank, all, or none" in orch(*TRAIN, "--show", "x").stderr
+    assert "expected a rank, all or none" in orch(*TRAIN, "--show", "x").stderr
     wrong = orch(*TRAIN, "--show", "2")
     assert (wrong.returncode, "the run has ranks 0 to 1" in wrong.stderr) == (2, True)
     assert not (tmp_path / "runs").exists()

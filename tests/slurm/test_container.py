@@ -94,4 +94,4 @@ def test_an_image_without_that_python_is_told_by_each_node(ready: Site, folder: 
     assert done.returncode == 1
     words = done.stdout + done.stderr
     assert "n1 started no container" in words, words
-    assert "container-python=PATH names the Python of the image" in words
+    assert "Set the Python of the image with --slurm container-python=PATH" in words
