@@ -160,4 +160,5 @@ def test_an_unknown_host_key_is_named_and_nothing_is_started(orch: Orch, site: S
     done = orch("train", "own.py", *WHERE, *RANKS)
     assert done.returncode == 1
     assert "error: far: its host key is not known here; nothing was started." in done.stderr
-    assert "`orch provision` records the keys" in done.stderr
+    assert "ssh-keyscan HOST >> ~/.ssh/known_hosts" in done.stderr
+    assert "keep running" not in done.stderr

@@ -94,7 +94,7 @@ def test_an_unmodified_ddp_script_trains_on_two_ranks(orch: Orch, tmp_path: Path
     assert f"mpirun, {backend}, stack current" in done.stderr
     assert f"weights {weights[0].group(1)}" in done.stderr, "rank 0 is heard"
     assert log(run, 1).endswith(f"{backend}\n")
-    assert str(run) in done.stdout
+    assert f"files: {run}\n" in done.stderr
     assert done.stdout.endswith(f"details: orch report {run.name}\n")
 
 

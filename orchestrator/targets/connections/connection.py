@@ -41,16 +41,28 @@ case $words in *"$2"*) kill -INT "$1";; esac"""
 TRY_TO_WRITE = f"""umask 077; head -c {disk.TEST_BYTES} /dev/zero > "$1"; code=$?
 rm -f -- "$1"; exit $code"""
 LARGEST_FOLDER = 1_000_000  # names
-UNKNOWN_HOST_KEY = "its host key is not known here"
-UNKNOWN_USER = "it does not let this key or user in"
-UNKNOWN_NAME = "its name is not known here"
+UNKNOWN_NAME_HINT = (
+    "Set ansible_host in the inventory to its address and run `orch provision`, or HostName in ~/.ssh/config for a "
+    "host of no inventory."
+)
 FETCH = "`orch fetch` brings the files of a run here, its logs among them."
-# Parts of paramiko's messages about connections that cannot be opened, and what they mean.
+# Parts of paramiko's messages about connections that cannot be opened, what they mean, and what to do.
 REFUSALS = (
-    ("not found in known_hosts", UNKNOWN_HOST_KEY),
-    ("uthentication", UNKNOWN_USER),
-    ("Name or service not known", UNKNOWN_NAME),
-    ("name resolution", UNKNOWN_NAME),
+    (
+        "not found in known_hosts",
+        "its host key is not known here",
+        "Record it once: ssh-keyscan HOST >> ~/.ssh/known_hosts, and compare its fingerprint with the one on the host "
+        "(ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub). For the nodes of an inventory, `orch provision` does the "
+        "rest. If the host was installed anew, find out why its key differs.",
+    ),
+    (
+        "uthentication",
+        "it does not let this key or user in",
+        "Set ansible_user and ansible_ssh_private_key_file in the inventory and run `orch provision`, or User and "
+        "IdentityFile in ~/.ssh/config for a host of no inventory.",
+    ),
+    ("Name or service not known", "its name is not known here", UNKNOWN_NAME_HINT),
+    ("name resolution", "its name is not known here", UNKNOWN_NAME_HINT),
 )
 Result = TypeVar("Result")
 
@@ -126,7 +138,7 @@ class Ssh:
             kind = ExecuteError if self.connected(error) else ConnectionLost
             reason = str(error) or type(error).__name__
             if "connection" not in self.__dict__:
-                raise ConnectionLost(describe_refusal(self.node, reason)) from None
+                raise connection_refused(self.node, reason) from None
             hint = "" if kind is ConnectionLost else self.look
             raise kind(f"{self.node}: could not {description}: {reason}", hint=hint) from None
         except UnicodeError:
@@ -368,12 +380,12 @@ def notice_silence(transport: paramiko.Transport) -> None:
         transport.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
 
 
-def describe_refusal(node: str, reason: str) -> str:
-    """Return why there is no connection to a node, from the message of paramiko."""
-    for signature, description in REFUSALS:
+def connection_refused(node: str, reason: str) -> ConnectionLost:
+    """Return the error for a connection that cannot be opened, from the message of paramiko."""
+    for signature, description, hint in REFUSALS:
         if signature in reason:
-            return f"{node}: {description}"
-    return f"{node} does not answer ({reason})"
+            return ConnectionLost(f"{node}: {description}", hint=hint)
+    return ConnectionLost(f"{node} does not answer ({reason})")
 
 
 def trust_known_hosts_only(connection: Any) -> None:

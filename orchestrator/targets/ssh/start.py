@@ -14,18 +14,9 @@ from orchestrator.errors import ConnectionLost, ExecuteError
 from orchestrator.planning.plan import Plan, StartRun
 from orchestrator.runs import store
 from orchestrator.runs.state_files import write_json
-from orchestrator.targets.connections.connection import UNKNOWN_HOST_KEY, UNKNOWN_NAME, UNKNOWN_USER
 from orchestrator.targets.execute import execute
 from orchestrator.targets.ssh.nodes import connection_to
 
-HINTS = (
-    (
-        UNKNOWN_HOST_KEY,
-        "`orch provision` records the keys of the nodes. A node that was installed anew: find out why its key differs.",
-    ),
-    (UNKNOWN_USER, "Set ansible_user and ansible_ssh_private_key_file in the inventory, then run `orch provision`."),
-    (UNKNOWN_NAME, "Set ansible_host in the inventory to its address, then run `orch provision`."),
-)
 UNANSWERED = "Is it on, and reached from here? --exclude NODE trains without it; ansible_host sets its address."
 
 
@@ -62,7 +53,5 @@ def record_failure(folder: Path, problem: str) -> None:
 
 def not_started(error: ExecuteError) -> ExecuteError:
     """Return the error for a run that has not begun, with a hint for its nodes."""
-    hints = (hint for reason, hint in HINTS if reason in error.message)
-    is_connection_lost = error.hint == ConnectionLost.advice
-    hint = next(hints, UNANSWERED) if is_connection_lost else error.hint
+    hint = UNANSWERED if error.hint == ConnectionLost.advice else error.hint
     return ExecuteError(f"{error.message.removesuffix('.')}; nothing was started.", hint=hint)
