@@ -43,15 +43,15 @@ class ConnectionLost(ExecuteError):
     advice = "Processes on the node keep running. Try again when it is reachable; `orch attach` follows a run."
 
 
-def did_you_mean(name: str, known: Iterable[str], *, listing: str = "") -> str:
-    """Return a hint with the known name that is most similar, or else with all of them.
+def did_you_mean(name: str, valid_names: Iterable[str], *, listing: str = "") -> str:
+    """Return a hint with the valid name that is most similar, or else with all of them.
 
     Args:
         name: The unknown name.
-        known: The known names.
+        valid_names: The names to choose from.
         listing: The hint if no name is similar and the names are too many to list.
     """
-    names = sorted(known)
+    names = sorted(valid_names)
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     if near:
         return f"Did you mean '{near[0]}'?"

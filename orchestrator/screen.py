@@ -34,7 +34,7 @@ def harmless(text: str) -> str:
     return text.replace("\r\n", "\n").translate(SHOWN)
 
 
-def say(text: object, *, err: bool = False, nl: bool = True, program: bool = False) -> None:
+def print_text(text: object, *, err: bool = False, nl: bool = True, program: bool = False) -> None:
     """Print text with control characters escaped.
 
     Args:
@@ -53,7 +53,7 @@ def say(text: object, *, err: bool = False, nl: bool = True, program: bool = Fal
 
 @dataclass(slots=True)
 class ClosedOutput:
-    """What happens when nobody reads the output any more, as in `orch train ... | head`.
+    """The reaction to output that nobody reads any more, as in `orch train ... | head`.
 
     Attributes:
         message: What is printed where it can still be read.
@@ -107,7 +107,7 @@ def console(*, stderr: bool = True) -> Console:
 def paper(width: int) -> Console:
     """Return a console for tables that are captured, without styles.
 
-    The captured text is printed by say(), which would show the escape codes of a style.
+    The captured text is printed by print_text(), which would show the escape codes of a style.
     """
     from rich.console import Console
 

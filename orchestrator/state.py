@@ -54,9 +54,9 @@ def check_owner(folder: Path) -> Path:
     Raises:
         ExecuteError: if another user owns it and could change the commands, keys and ssh settings that orch reads.
     """
-    if other := other_owner(folder):
+    if owner := other_owner(folder):
         raise ExecuteError(
-            f"{folder} belongs to another user ({other}), so its files are not trusted.",
+            f"{folder} belongs to another user ({owner}), so its files are not trusted.",
             hint="Set XDG_STATE_HOME and XDG_CACHE_HOME to folders that belong to you.",
         )
     return folder

@@ -23,6 +23,7 @@ SHOWN = {
     "Typer",
     "tell",
     "say",
+    "print_text",
     "print_error",
     "notify",
     "warn_once",

@@ -8,7 +8,7 @@ import typer
 
 from orchestrator.cli.options import print_error
 from orchestrator.planning.plan import Plan
-from orchestrator.screen import say
+from orchestrator.screen import print_text
 
 
 def follow(plan: Plan, base: Path, *, as_json: bool, wait: bool) -> None:
@@ -29,7 +29,7 @@ def follow(plan: Plan, base: Path, *, as_json: bool, wait: bool) -> None:
     handles = runs.array_handles(plan, base, print_error)
     if not wait:
         handles[0].started()
-        say(arrays.started_as_json(plan) if as_json else arrays.started(plan))
+        print_text(arrays.started_as_json(plan) if as_json else arrays.started(plan))
         return
     print_error(arrays.started(plan))
     outcomes = []
@@ -44,5 +44,5 @@ def follow(plan: Plan, base: Path, *, as_json: bool, wait: bool) -> None:
             handle.interrupt()
         outcomes += [handle.finish() for handle in unfinished]
     code = runs.array_exit_code(outcomes)
-    say(arrays.as_json(outcomes, code) if as_json else arrays.text(outcomes))
+    print_text(arrays.as_json(outcomes, code) if as_json else arrays.text(outcomes))
     raise typer.Exit(code)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orchestrator.cli.options import RUNS_DIR, SHOW, AsJson, OfInventory, RunName, RunsDir, print_error
-from orchestrator.screen import say
+from orchestrator.screen import print_text
 
 if TYPE_CHECKING:
     from orchestrator.runs.logs import LogLine
@@ -56,16 +56,16 @@ def stop(
     from orchestrator.report import cleanup
     from orchestrator.runs import store
 
-    handle, others = operation.find_live(runs_dir, run, inventory, print_error)
+    handle, other_runs = operation.find_live(runs_dir, run, inventory, print_error)
     before = store.load(handle.folder).state
     done = handle.stop()
     if as_json:
-        say(cleanup.as_json("stop", done, not_stopped=others))
+        print_text(cleanup.as_json("stop", done, not_stopped=other_runs))
     else:
         after = store.load(handle.folder).state
-        say(f"{cleanup.describe_stop(done, before=before, after=after)}\n{cleanup.text(done)}")
-        if others:
-            say(f"Still running: {', '.join(others)}. To stop one: orch stop ID")
+        print_text(f"{cleanup.describe_stop(done, before=before, after=after)}\n{cleanup.text(done)}")
+        if other_runs:
+            print_text(f"Still running: {', '.join(other_runs)}. To stop one: orch stop ID")
     raise typer.Exit(done.exit_code)
 
 
@@ -81,8 +81,8 @@ def clean(
     from orchestrator.operations import runs as operation
     from orchestrator.report import cleanup
 
-    done = operation.clean(runs_dir, inventory, look=check)
-    say(cleanup.as_json("clean", done) if as_json else cleanup.text(done))
+    done = operation.clean(runs_dir, inventory, dry_run=check)
+    print_text(cleanup.as_json("clean", done) if as_json else cleanup.text(done))
     raise typer.Exit(done.exit_code)
 
 
@@ -120,7 +120,7 @@ def print_json(lines: Iterable[LogLine]) -> None:
     for line in lines:
         record = {"schema": SCHEMA, "kind": "line", "rank": line.rank, "node": line.node}
         if line.finished:
-            say(json.dumps({**record, "line": line.text}))
+            print_text(json.dumps({**record, "line": line.text}))
 
 
 def print_lines(lines: Iterable[LogLine]) -> None:
@@ -131,8 +131,10 @@ def print_lines(lines: Iterable[LogLine]) -> None:
     from orchestrator.screen import console
 
     screen = console(stderr=False)
-    in_place = sys.stdout.isatty() and not screen.is_dumb_terminal
-    shown = RankLines(screen.print if in_place else say, lambda line: f"[{line.rank} {line.node}] ", in_place=in_place)
-    with Live(shown, console=screen, transient=True) if in_place else contextlib.nullcontext():
+    on_terminal = sys.stdout.isatty() and not screen.is_dumb_terminal
+    shown = RankLines(
+        screen.print if on_terminal else print_text, lambda line: f"[{line.rank} {line.node}] ", is_live=on_terminal
+    )
+    with Live(shown, console=screen, transient=True) if on_terminal else contextlib.nullcontext():
         for line in lines:
             shown.add((line,))

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from orchestrator.cli.options import AsJson, print_error
-from orchestrator.screen import say
+from orchestrator.screen import print_text
 
 
 def compare(
@@ -21,4 +21,4 @@ def compare(
     from orchestrator.report import comparison
 
     result = operation.comparison(context.obj, a, b, print_error)
-    say(comparison.as_json(result) if as_json else comparison.text(result))
+    print_text(comparison.as_json(result) if as_json else comparison.text(result))

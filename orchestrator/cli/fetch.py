@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orchestrator.cli.options import RUNS_DIR, AsJson, OfInventory, RunName, RunsDir, print_error
-from orchestrator.screen import console, harmless, say
+from orchestrator.screen import console, harmless, print_text
 
 if TYPE_CHECKING:
     from orchestrator.runs.fetch import FetchListener
@@ -46,26 +46,28 @@ def fetch(
     from orchestrator.targets.interface import Wanted
 
     handle = find(runs_dir, run, inventory, print_error)
-    wanted = Wanted(source=source or "", node=node, to=to, only=tuple(only or ()))
+    selection = Wanted(source=source or "", node=node, to=to, only=tuple(only or ()))
     with Bar() as bar:
-        found = operation.fetch(handle, wanted, bar.listener())
-    size = sum(entry.size for entry in found.files)
+        fetched = operation.fetch(handle, selection, bar.listener())
+    size = sum(entry.size for entry in fetched.files)
     if as_json:
         value = {
             "schema": SCHEMA,
             "kind": "fetch",
-            "folder": str(found.folder),
-            "files": len(found.files),
+            "folder": str(fetched.folder),
+            "files": len(fetched.files),
             "bytes": size,
-            "brought": list(found.brought),
-            "omitted": [{"path": entry.path, "problem": entry.problem} for entry in found.left_out],
+            "brought": list(fetched.brought),
+            "omitted": [{"path": entry.path, "problem": entry.problem} for entry in fetched.left_out],
         }
-        say(json.dumps(value, indent=1))
+        print_text(json.dumps(value, indent=1))
     else:
-        say(f"{len(found.files)} files ({size / 2**20:.1f} MiB, {len(found.brought)} new) in {found.folder}")
-    for entry in found.left_out:
+        print_text(
+            f"{len(fetched.files)} files ({size / 2**20:.1f} MiB, {len(fetched.brought)} new) in {fetched.folder}"
+        )
+    for entry in fetched.left_out:
         print_error(f"skipped: {harmless(entry.path)}: {entry.problem}")
-    raise typer.Exit(int(bool(found.left_out)))
+    raise typer.Exit(int(bool(fetched.left_out)))
 
 
 class Bar:

@@ -28,9 +28,9 @@ class Group:
 
     def parameters(self) -> list[inspect.Parameter]:
         """Return the options as parameters of a function."""
-        known, kinds = fields_by_name(self.kind), get_type_hints(self.kind)
+        fields, kinds = fields_by_name(self.kind), get_type_hints(self.kind)
         return [
-            make_parameter(known[name], kinds[name], in_panel(info, name, panel))
+            make_parameter(fields[name], kinds[name], in_panel(info, name, panel))
             for panel, options in self.panels.items()
             for name, info in options.items()
         ]
@@ -88,8 +88,8 @@ def command(function: Callable[..., None], **groups: Group) -> Callable[..., Non
     """
 
     def run(**values: Any) -> None:
-        made = {name: group.make(values) for name, group in groups.items()}
-        function(**made, **values)
+        group_values = {name: group.make(values) for name, group in groups.items()}
+        function(**group_values, **values)
 
     parameters = [
         parameter.replace(kind=parameter.KEYWORD_ONLY)
@@ -106,6 +106,6 @@ def command(function: Callable[..., None], **groups: Group) -> Callable[..., Non
 
 def without_environment(value: Value, context: typer.Context) -> Value:
     """Return the dataclass with defaults for fields that an environment variable has set."""
-    known = fields_by_name(value)
-    defaults = {name: item.default for name, item in known.items() if source_name(context, name) == "ENVIRONMENT"}
+    fields = fields_by_name(value)
+    defaults = {name: item.default for name, item in fields.items() if source_name(context, name) == "ENVIRONMENT"}
     return replace(value, **defaults)  # type: ignore[type-var]

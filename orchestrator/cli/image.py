@@ -10,7 +10,7 @@ import typer
 
 from orchestrator.cli.app import App
 from orchestrator.cli.options import AsJson, print_error
-from orchestrator.screen import say
+from orchestrator.screen import print_text
 
 app = App(help="Build, save and push the container image of a stack.")
 StackName = Annotated[str, typer.Argument(metavar="STACK")]
@@ -47,15 +47,15 @@ def build(
 
     if dry_run and as_json:
         raise RequestError("--json does not work with --dry-run, which prints the Dockerfile.", hint="Omit --json.")
-    made = make_image(load.stack(stack), tag=tag, base=base, engine=engine)
+    image = make_image(load.stack(stack), tag=tag, base=base, engine=engine)
     if dry_run:
-        say(made.dockerfile(), nl=False, program=True)
+        print_text(image.dockerfile(), nl=False, program=True)
         return
     operation.check_engine(engine)
-    operation.lay_out(made, context, tuple(find_links or ()), python, print_error)
-    digest = operation.build(made, context)
-    value = {"schema": SCHEMA, "kind": "image", "tag": made.tag, "digest": digest}
-    say(json.dumps(value) if as_json else f"{made.tag} {digest}")
+    operation.lay_out(image, context, tuple(find_links or ()), python, print_error)
+    digest = operation.build(image, context)
+    value = {"schema": SCHEMA, "kind": "image", "tag": image.tag, "digest": digest}
+    print_text(json.dumps(value) if as_json else f"{image.tag} {digest}")
 
 
 @app.command()
@@ -72,10 +72,10 @@ def save(
     from orchestrator.report.listing import SCHEMA
     from orchestrator.stacks.image import make_image
 
-    made = make_image(load.stack(stack), tag=tag, base=None, engine=engine)
-    digest = operation.save(made, path)
+    image = make_image(load.stack(stack), tag=tag, base=None, engine=engine)
+    digest = operation.save(image, path)
     value = {"schema": SCHEMA, "kind": "image file", "path": str(path), "sha256": digest}
-    say(json.dumps(value) if as_json else f"{path} sha256:{digest}")
+    print_text(json.dumps(value) if as_json else f"{path} sha256:{digest}")
 
 
 @app.command()
@@ -86,7 +86,7 @@ def push(stack: StackName = "current", tag: Tag = None, engine: Engine = "docker
     from orchestrator.report.listing import SCHEMA
     from orchestrator.stacks.image import make_image
 
-    made = make_image(load.stack(stack), tag=tag, base=None, engine=engine)
-    digest = operation.push(made)
-    value = {"schema": SCHEMA, "kind": "image", "tag": made.tag, "digest": digest}
-    say(json.dumps(value) if as_json else f"{made.tag} {digest}")
+    image = make_image(load.stack(stack), tag=tag, base=None, engine=engine)
+    digest = operation.push(image)
+    value = {"schema": SCHEMA, "kind": "image", "tag": image.tag, "digest": digest}
+    print_text(json.dumps(value) if as_json else f"{image.tag} {digest}")

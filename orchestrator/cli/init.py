@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.screen import say
+from orchestrator.screen import print_text
 
 
 def init(
@@ -32,4 +32,4 @@ def init(
 
     config = ssh_config.expanduser() if from_ssh_config else None
     folder = operation.init(name, hosts or (), config)
-    say(f"Created {folder}/hosts.yml. Review it, then run:\n  orch provision {folder}")
+    print_text(f"Created {folder}/hosts.yml. Review it, then run:\n  orch provision {folder}")

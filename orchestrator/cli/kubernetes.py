@@ -14,7 +14,7 @@ from orchestrator.cli.app import App
 from orchestrator.cli.groups import Group
 from orchestrator.cli.options import AsJson
 from orchestrator.cli.train import TargetCommandLine
-from orchestrator.screen import say
+from orchestrator.screen import print_text
 from orchestrator.targets.kubernetes.options import KubeOptions
 
 if TYPE_CHECKING:
@@ -96,13 +96,13 @@ def check(
         lambda: connect(settings.context, settings.namespace),
         settings,
         request,
-        notify=lambda line: say(line, err=True),
+        notify=lambda line: print_text(line, err=True),
     ):
         findings.append(finding)
         if not as_json:
-            say(finding.describe())
+            print_text(finding.describe())
     if as_json:
-        say(check_json(findings))
+        print_text(check_json(findings))
     raise typer.Exit(int(any(finding.state == "miss" for finding in findings)))
 
 
@@ -136,11 +136,11 @@ def init(
     settings.check_names()
     objects = namespace_objects.init_objects(settings, read_token(token_file), runtime=runtime)
     if not apply:
-        say(namespace_objects.as_printable_yaml(objects), nl=False, program=True)
+        print_text(namespace_objects.as_printable_yaml(objects), nl=False, program=True)
         return
-    made = namespace_objects.apply(connect(settings.context, settings.namespace), objects)
-    value = {"schema": SCHEMA, "kind": "k8s init", "applied": made}
-    say(json.dumps(value, indent=1) if as_json else "\n".join(made))
+    applied = namespace_objects.apply(connect(settings.context, settings.namespace), objects)
+    value = {"schema": SCHEMA, "kind": "k8s init", "applied": applied}
+    print_text(json.dumps(value, indent=1) if as_json else "\n".join(applied))
 
 
 @app.command()
@@ -162,8 +162,8 @@ def role(
         raise RequestError(f"Unknown launcher '{launcher}'.", hint=did_you_mean(launcher, KINDS))
     settings = kube_settings(k8s_file, list(k8s or ()))
     settings.check_names()
-    made = rights.role(settings, [launcher] if launcher else KINDS)
-    say(as_yaml((made,)), nl=False, program=True)
+    role = rights.role(settings, [launcher] if launcher else KINDS)
+    print_text(as_yaml((role,)), nl=False, program=True)
 
 
 def check_json(findings: Iterable[Finding]) -> str:

@@ -30,7 +30,7 @@ from orchestrator.cli import (
 from orchestrator.cli import kubernetes as k8s
 from orchestrator.cli.app import App
 from orchestrator.errors import OrchError
-from orchestrator.screen import prepare, say
+from orchestrator.screen import prepare, print_text
 from orchestrator.state import fallback_home, uses_fallback_home
 
 # Panels of the help.
@@ -73,7 +73,7 @@ def orch(
 def print_version() -> None:
     from orchestrator.operations.stacks import describe_versions
 
-    say("\n".join(describe_versions()))
+    print_text("\n".join(describe_versions()))
     raise typer.Exit
 
 
@@ -108,18 +108,18 @@ def main() -> None:
     gc.set_threshold(50_000)  # A plan for thousands of nodes makes many objects that live until the end.
     try:
         if uses_fallback_home():
-            say(f"note: the home directory is not writable; using {fallback_home()}", err=True)
+            print_text(f"note: the home directory is not writable; using {fallback_home()}", err=True)
         app()
     except OrchError as error:
-        say(f"error: {error.message}", err=True)
+        print_text(f"error: {error.message}", err=True)
         if error.hint:
-            say(f"hint: {error.hint}", err=True)
+            print_text(f"hint: {error.hint}", err=True)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
-        say("interrupted", err=True)
+        print_text("interrupted", err=True)
         sys.exit(130)
     except Exception:
-        say(f"error: This is a bug in orch. Details: {save_traceback()}", err=True)
+        print_text(f"error: This is a bug in orch. Details: {save_traceback()}", err=True)
         sys.exit(3)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from orchestrator.cli.options import AsJson, print_error
 from orchestrator.cli.provision import Inventory
-from orchestrator.screen import say
+from orchestrator.screen import print_text
 
 
 def nodes(inventory: Inventory, as_json: AsJson = False) -> None:
@@ -12,8 +12,8 @@ def nodes(inventory: Inventory, as_json: AsJson = False) -> None:
     from orchestrator.operations import nodes as operation
     from orchestrator.report import listing
 
-    found = operation.rows(inventory)
-    rows = found.rows
-    say(listing.as_json("nodes", rows) if as_json else listing.table(rows, operation.COLUMNS))
-    for line in found.warnings:
+    listing_result = operation.rows(inventory)
+    rows = listing_result.rows
+    print_text(listing.as_json("nodes", rows) if as_json else listing.table(rows, operation.COLUMNS))
+    for line in listing_result.warnings:
         print_error(f"warning: {line}")

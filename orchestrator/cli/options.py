@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.screen import say
+from orchestrator.screen import print_text
 
 RunName = Annotated[
     str, typer.Argument(metavar="ID|last", help="Run ID, or last for the newest run. `orch runs` lists the runs.")
@@ -64,4 +64,4 @@ def check_subcommand(context: typer.Context, *read: str) -> None:
 
 def print_error(line: str) -> None:
     """Print a line on standard error."""
-    say(line, err=True)
+    print_text(line, err=True)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Output:
-    """What is printed about a run, and whether it is started."""
+    """Options for what is printed about a run, and whether it is started."""
 
     runs_dir: Path = RUNS_DIR
     wait: bool = True  # watch the run until it ends
@@ -30,7 +30,7 @@ class Output:
 
     @property
     def json(self) -> bool:
-        """Whether the output is JSON, by either option."""
+        """Return whether the output is JSON, by either option."""
         return self.as_json or self.format == "json"
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from orchestrator.screen import say
+from orchestrator.screen import print_text
 
 if TYPE_CHECKING:
     from orchestrator.provisioning.session import Listener
@@ -30,21 +30,21 @@ class Progress:
         from orchestrator.provisioning.session import Listener
 
         if self.verbose:
-            return Listener(line=lambda line: say(line, err=True))
-        return Listener(note=self.say, result=self.show)
+            return Listener(line=lambda line: print_text(line, err=True))
+        return Listener(note=self.print_text, result=self.show)
 
-    def say(self, text: str) -> None:
-        say(f"[{time.monotonic() - self.began:6.1f}s] {text}", err=True)
+    def print_text(self, text: str) -> None:
+        print_text(f"[{time.monotonic() - self.began:6.1f}s] {text}", err=True)
 
     def show(self, result: TaskResult) -> None:
         state = "changed" if result.changed else result.state
-        self.say(f"{result.node:<12} {result.role}: {result.task} ({result.seconds:.1f}s) {state}")
+        self.print_text(f"{result.node:<12} {result.role}: {result.task} ({result.seconds:.1f}s) {state}")
 
 
 @contextlib.contextmanager
-def become_password(ask: bool) -> Iterator[Mapping[str, str]]:
+def become_password(is_interactive: bool) -> Iterator[Mapping[str, str]]:
     """Yield environment variables that pass the sudo password to Ansible, in a private file."""
-    if not ask:
+    if not is_interactive:
         yield {name: os.environ[name] for name in PASSWORD_FILES if name in os.environ}
         return
     import getpass

@@ -10,7 +10,7 @@ import typer
 from orchestrator.cli import groups
 from orchestrator.cli.options import AsJson
 from orchestrator.cli.train import TargetCommandLine, effective_options
-from orchestrator.screen import say
+from orchestrator.screen import print_text
 
 if TYPE_CHECKING:
     from orchestrator.provisioning.plan import ProvisionRequest
@@ -98,7 +98,7 @@ def provision(
             docker_load=docker_load,
         )
         done = provisioned(request, on, options, progress.listener(), environment)
-    say(report.as_json(done) if as_json else report.text(done))
+    print_text(report.as_json(done) if as_json else report.text(done))
     raise typer.Exit(done.exit_code)
 
 

@@ -9,7 +9,7 @@ import typer
 
 from orchestrator.cli.app import App
 from orchestrator.cli.options import AsJson, RecipePath, check_subcommand
-from orchestrator.screen import say
+from orchestrator.screen import print_text
 
 app = App(help="List the recipes, or create one.", invoke_without_command=True)
 
@@ -24,9 +24,9 @@ def recipes(context: typer.Context, recipe_path: RecipePath = None, as_json: AsJ
         check_subcommand(context)
         return
     plugins = tuple(recipe_path or ())
-    known = [load.recipe(name, plugins) for name in load.recipe_folders(plugins)]
-    rows = [{"name": r.name, "summary": r.summary, "presets": sorted(r.presets), "script": r.script} for r in known]
-    say(listing.as_json("recipes", rows) if as_json else listing.table(rows, ("name", "summary", "presets")))
+    recipes = [load.recipe(name, plugins) for name in load.recipe_folders(plugins)]
+    rows = [{"name": r.name, "summary": r.summary, "presets": sorted(r.presets), "script": r.script} for r in recipes]
+    print_text(listing.as_json("recipes", rows) if as_json else listing.table(rows, ("name", "summary", "presets")))
 
 
 @app.command()
@@ -40,8 +40,8 @@ def new(
     from orchestrator.operations import recipes as operation
 
     folder = operation.new(name, into)
-    say(f"Created {folder}")
-    say(f"To run it: orch train {name} --recipe-path {folder} --ppn 2")
+    print_text(f"Created {folder}")
+    print_text(f"To run it: orch train {name} --recipe-path {folder} --ppn 2")
 
 
 @app.command()
@@ -49,4 +49,4 @@ def schema() -> None:
     """Print the JSON schema of recipe.toml."""
     from orchestrator.load.recipe_file import schema_text
 
-    say(schema_text(), nl=False)
+    print_text(schema_text(), nl=False)

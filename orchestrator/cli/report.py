@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from orchestrator.cli.options import RUNS_DIR, AsJson, OfInventory, RunsDir, print_error
-from orchestrator.screen import say
+from orchestrator.screen import print_text
 
 RunNames = Annotated[list[str] | None, typer.Argument(metavar="ID|last", help="One or more runs. Default: the newest.")]
 
@@ -37,7 +37,7 @@ def report(
     from orchestrator.operations import report as operation
     from orchestrator.report.listing import SCHEMA
 
-    made = operation.report(runs_dir, runs or ["last"], inventory=inventory, output=output, notify=print_error)
-    path = str(made)
+    page = operation.report(runs_dir, runs or ["last"], inventory=inventory, output=output, notify=print_error)
+    path = str(page)
     value = {"schema": SCHEMA, "kind": "report", "path": path}
-    say(json.dumps(value) if as_json else path)
+    print_text(json.dumps(value) if as_json else path)

@@ -15,7 +15,7 @@ from orchestrator.cli import arrays
 from orchestrator.cli.options import RUNS_DIR
 from orchestrator.cli.output import Output
 from orchestrator.planning.plan import Plan
-from orchestrator.screen import closed_output, say
+from orchestrator.screen import closed_output, print_text
 
 if TYPE_CHECKING:
     from orchestrator.report.live import Screen
@@ -41,7 +41,7 @@ def show_or_run(plan: Plan, output: Output, begin: Callable[[Plan, Path], RunHan
 
     check_shown(output.show, plan.layout.world_size)
     if output.dry_run:
-        say(plans.as_json(plan) if output.json else plan.describe(), nl=output.json, program=True)
+        print_text(plans.as_json(plan) if output.json else plan.describe(), nl=output.json, program=True)
         return
     from orchestrator.report import decided, live
 
@@ -55,7 +55,7 @@ def show_or_run(plan: Plan, output: Output, begin: Callable[[Plan, Path], RunHan
     handle.tell = screen.note
     if not output.wait:
         handle.started()
-        say(plans.started_as_json(plan) if output.json else plans.started(plan))
+        print_text(plans.started_as_json(plan) if output.json else plans.started(plan))
         return
     screen.begin([*decided.lines(plan, verbose=output.verbose), *file_lines(handle)])
 
@@ -96,11 +96,11 @@ def watch(handle: RunHandle, screen: Screen, *, as_json: bool, interrupted: Call
     screen.end()
     shown = screen.of_ranks if is_complete else "none"
     with_files = outcome.state != DONE  # the first lines have named them
-    say(training.as_json(outcome) if as_json else training.text(outcome, shown=shown, with_files=with_files))
+    print_text(training.as_json(outcome) if as_json else training.text(outcome, shown=shown, with_files=with_files))
     if not as_json:
         for line in (output_line(handle, outcome), next_command(outcome)):
             if line:
-                say(line)
+                print_text(line)
     return outcome
 
 

@@ -11,7 +11,7 @@ import typer
 from orchestrator.cli import attach
 from orchestrator.cli.app import App
 from orchestrator.cli.options import RUNS_DIR, AsJson, OfInventory, RunName, RunsDir, check_subcommand, print_error
-from orchestrator.screen import say
+from orchestrator.screen import print_text
 
 app = App(help="List the runs, show one, or compare two.", invoke_without_command=True)
 COLUMNS = ("id", "state", "recipe", "ranks", "nodes", "progress", "started_by")
@@ -39,7 +39,9 @@ def runs(
         return
     listed = operation.list_recorded_runs(runs_dir, inventory)
     rows = [asdict(row) for row in listed.rows]
-    say(listing.as_json("runs", rows) if as_json else listing.table([name_this_machine(row) for row in rows], COLUMNS))
+    print_text(
+        listing.as_json("runs", rows) if as_json else listing.table([name_this_machine(row) for row in rows], COLUMNS)
+    )
     for line in listed.warnings:
         print_error(f"warning: {line}")
     for line in listed.silent:
@@ -65,7 +67,7 @@ def show(
     from orchestrator.report import training
 
     outcome = operation.outcome(runs_dir or context.obj, run, inventory, print_error)
-    say(training.as_json(outcome) if as_json else training.whole(outcome))
+    print_text(training.as_json(outcome) if as_json else training.full_report(outcome))
 
 
 @app.command()

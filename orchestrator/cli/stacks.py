@@ -10,7 +10,7 @@ import typer
 
 from orchestrator.cli.app import App
 from orchestrator.cli.options import AsJson, check_subcommand, print_error
-from orchestrator.screen import say
+from orchestrator.screen import print_text
 
 app = App(help="List, find, check and fetch stacks: sets of compatible versions.", invoke_without_command=True)
 
@@ -38,9 +38,9 @@ def stacks(context: typer.Context, as_json: AsJson = False) -> None:
     if context.invoked_subcommand:
         check_subcommand(context)
         return
-    known, platform = load.all_stacks(), operation.local_platform()
-    rows = [report.row(stack, platform) for stack in known]
-    say(listing.as_json("stacks", rows) if as_json else report.listing(known, platform))
+    stacks, platform = load.all_stacks(), operation.local_platform()
+    rows = [report.row(stack, platform) for stack in stacks]
+    print_text(listing.as_json("stacks", rows) if as_json else report.listing(stacks, platform))
 
 
 @app.command()
@@ -51,7 +51,7 @@ def show(name: Name, as_json: AsJson = False) -> None:
     from orchestrator.report import stacks as report
 
     stack, platform = load.stack(name), operation.local_platform()
-    say(report.as_json(stack, platform) if as_json else report.story(stack, platform))
+    print_text(report.as_json(stack, platform) if as_json else report.story(stack, platform))
 
 
 @app.command()
@@ -71,7 +71,7 @@ def find(
 
     request = VersionRequest(torch=torch, ipex=ipex, bindings=bindings)
     stack = find_stack(load.all_stacks(), request)
-    say(report.as_json(stack, operation.local_platform()) if as_json else describe_stack(stack))
+    print_text(report.as_json(stack, operation.local_platform()) if as_json else describe_stack(stack))
 
 
 @app.command()
@@ -118,7 +118,7 @@ def check(
         else [operation.environment_of(python or sys.executable, shell=shell)]  # nosec
     )
     checked = operation.check(environments, operation.expected_stack(stack, backend))
-    say(report.checked_as_json(checked) if as_json else report.checked_as_text(checked))
+    print_text(report.checked_as_json(checked) if as_json else report.checked_as_text(checked))
     if any(mismatches for _, _, mismatches in checked):
         raise typer.Exit(1)
 
@@ -161,7 +161,7 @@ def fetch(
         notify=print_error,
     )
     rows = [{"file": file, "sha256": digest} for file, digest in hashes.items()]
-    say(listing.as_json("wheels", rows) if as_json else listing.table(rows, ("file", "sha256")))
+    print_text(listing.as_json("wheels", rows) if as_json else listing.table(rows, ("file", "sha256")))
 
 
 @app.command()
@@ -178,4 +178,4 @@ def requirements(
     stack = load.stack(name).for_listed_backend(backend) if backend else load.stack(name)
     for package, version in stack.requirements.items():
         if (package in stack.without_dependencies) == without_dependencies:
-            say(f"{package}=={version}")
+            print_text(f"{package}=={version}")

@@ -8,7 +8,7 @@ import typer
 
 from orchestrator.cli.options import AsJson
 from orchestrator.cli.provision import AskBecomePass, Data, Inventory, Verbose
-from orchestrator.screen import say
+from orchestrator.screen import print_text
 
 
 def sync(
@@ -28,5 +28,5 @@ def sync(
     request = ProvisionRequest(inventory=inventory, check=check, data=tuple(data or ()))
     with become_password(ask_become_pass) as environment:
         done = operation.sync(request, Progress(verbose=verbose).listener(), environment)
-    say(report.as_json(done) if as_json else report.text(done))
+    print_text(report.as_json(done) if as_json else report.text(done))
     raise typer.Exit(done.exit_code)

@@ -50,7 +50,7 @@ def launch(job: Job) -> Launch:
 
 def check_even(job: Job) -> None:
     """Raise PlanError if nodes have different numbers of ranks, because accelerate passes -ppn."""
-    counts = {node: len(places) for node, places in job.layout.by_node().items()}
+    counts = {node: len(rank_places) for node, rank_places in job.layout.by_node().items()}
     if len(set(counts.values())) > 1:
         listing = ", ".join(f"{count} on {node}" for node, count in counts.items())
         raise PlanError(

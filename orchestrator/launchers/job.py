@@ -77,9 +77,9 @@ class Job:
 
     def hosts(self) -> str:
         """Return a hostfile for the job's flavour of MPI."""
-        places = self.layout.by_node()
-        pairs = ((node.address, len(places[node.name])) for node in self.nodes)
-        return mpirun.hostfile(self.mpi, pairs)
+        by_node = self.layout.by_node()
+        slots = ((node.address, len(by_node[node.name])) for node in self.nodes)
+        return mpirun.hostfile(self.mpi, slots)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

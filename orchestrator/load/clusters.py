@@ -49,15 +49,15 @@ def cluster(
         raise RequestError(f"Inventory {source} has no hosts.", hint=NO_HOSTS)
     selection = select(source, listing, nodes=nodes, exclude=exclude, spares=spares)
     selected = {host: listing.hosts[host] for host in (*selection.hosts, *selection.spares)}
-    remote = {host: its for host, its in selected.items() if its.get("ansible_connection") != "local"}
+    remote = {host: variables for host, variables in selected.items() if variables.get("ansible_connection") != "local"}
     records = load_records(State.of(source), remote, listing.hosts, stack)
-    local = {host: local_node(host, its, stack) for host, its in selected.items() if host not in remote}
-    known = records.nodes | local
+    local = {host: local_node(host, variables, stack) for host, variables in selected.items() if host not in remote}
+    nodes_by_host = records.nodes | local
     return Cluster(
         name=title(source),
         source=str(source) if "/" in str(source) else f"./{source}",
         selection=selection,
-        nodes=tuple(known[host] for host in selected if host in known),
+        nodes=tuple(nodes_by_host[host] for host in selected if host in nodes_by_host),
         mpi=next(iter(mpi_flavours(selected)), None),
         fabric=requested_fabric(selected),
         damaged=records.damaged,
@@ -100,12 +100,12 @@ def inventory_hint(name: str) -> str:
     candidates = [Path(name), Path("inventory") / name] if name and "/" not in name else []
     if path := next((path for path in candidates if path.exists()), None):
         return f"As a path: {path if '/' in str(path) else f'./{path}'}."
-    known = sorted(path.name for path in INVENTORY.iterdir() if path.is_dir())
-    if similar := difflib.get_close_matches(name, known, n=1, cutoff=0.5):
+    names = sorted(path.name for path in INVENTORY.iterdir() if path.is_dir())
+    if similar := difflib.get_close_matches(name, names, n=1, cutoff=0.5):
         return f"Did you mean '{similar[0]}'?"
     match = re.fullmatch(r"(?:\./)?inventory/([A-Za-z0-9][\w.-]*)/?", name)
     new = match[1] if match else "NAME"
-    return f"`orch init {new} HOST...` creates inventory/{new}. Included in orch: {', '.join(known)}."
+    return f"`orch init {new} HOST...` creates inventory/{new}. Included in orch: {', '.join(names)}."
 
 
 def local_node(name: str, variables: Mapping[str, Any], stack: str) -> Node:

@@ -68,35 +68,35 @@ def common_docker_variable(hosts: Mapping[str, Mapping[str, Any]]) -> DockerVari
     return values[0] if values else None
 
 
-def docker(image: str | None, pairs: tuple[str, ...], inventory: str) -> Docker | None:
+def docker(image: str | None, options: tuple[str, ...], inventory: str) -> Docker | None:
     """Merge the inventory's values and those of --docker; None without an image.
 
     Raises:
         RequestError: if a value is invalid, or --docker is used without an image.
     """
     if image is None:
-        if pairs:
+        if options:
             raise RequestError(
-                f"--docker {pairs[0]} requires --docker-image.", hint="Add --docker-image NAME, or omit --docker."
+                f"--docker {options[0]} requires --docker-image.", hint="Add --docker-image NAME, or omit --docker."
             )
         return None
     variable = common_docker_variable(read_inventory(find_inventory(inventory)))
     values = variable.model_dump(exclude_none=True, exclude={"image", "load"}) if variable else {}
     settings = Docker(image=image, **values)
-    for pair in pairs:
-        settings = with_option(settings, pair)
+    for option in options:
+        settings = with_option(settings, option)
     return settings
 
 
-def with_option(settings: Docker, pair: str) -> Docker:
+def with_option(settings: Docker, option: str) -> Docker:
     """Return the settings with one list entry added or one value replaced.
 
     Raises:
         RequestError: if the key is unknown.
     """
-    name, equals, text = pair.partition("=")
+    name, equals, text = option.partition("=")
     if not equals:
-        raise RequestError(f"--docker {pair}: expected KEY=VALUE.", hint="--docker shm=4g")
+        raise RequestError(f"--docker {option}: expected KEY=VALUE.", hint="--docker shm=4g")
     if name not in NAMES:
         raise RequestError(f"--docker {name}: unknown key.", hint=did_you_mean(name, NAMES))
     value: Any = (*getattr(settings, name), text) if name in LISTS else text

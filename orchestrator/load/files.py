@@ -106,5 +106,5 @@ def explain(kind: str) -> str:
 
 
 def key_hint(kind: str, keys: list[str], model: type[StrictModel]) -> str:
-    known = kind == "extra_forbidden" and len(keys) == 1
-    return did_you_mean(keys[0], model.model_fields) if known else ""
+    has_unknown_key = kind == "extra_forbidden" and len(keys) == 1
+    return did_you_mean(keys[0], model.model_fields) if has_unknown_key else ""

@@ -219,11 +219,11 @@ def parse_listing(output: object) -> Listing:
             hint="`ansible-inventory -i INVENTORY --list` prints its content.",
         ) from None
     hosts = {host: variables.get(host, {}) for host in ordered_hosts(groups)}
-    for host, its in hosts.items():
-        check_variables(host, its)
-        check_host(host, its)
+    for host, host_variables in hosts.items():
+        check_variables(host, host_variables)
+        check_host(host, host_variables)
     return Listing(
-        hosts={host: cacheable_variables(its) for host, its in hosts.items()},
+        hosts={host: cacheable_variables(host_variables) for host, host_variables in hosts.items()},
         groups={name: group.model_dump() for name, group in groups.items()},
     )
 
@@ -231,13 +231,13 @@ def parse_listing(output: object) -> Listing:
 def ordered_hosts(groups: Mapping[str, Group]) -> dict[str, None]:
     """Return all hosts in the inventory's order, which only the lists of the groups keep."""
     hosts: dict[str, None] = {}
-    waiting, seen = ["all"], set()
+    waiting, visited = ["all"], set()
     while waiting:
         name = waiting.pop()
         group = groups.get(name)
-        if group is None or name in seen:
+        if group is None or name in visited:
             continue
-        seen.add(name)
+        visited.add(name)
         hosts |= dict.fromkeys(group.hosts)
         waiting += reversed(group.children)
     return hosts

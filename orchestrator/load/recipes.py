@@ -159,17 +159,17 @@ def files_of(folder: Path) -> tuple[str, ...]:
     )
 
 
-def settings(pairs: list[str], recipe: Recipe) -> dict[str, Value]:
+def settings(options: list[str], recipe: Recipe) -> dict[str, Value]:
     """Parse --set KEY=VALUE options.
 
     Raises:
         RequestError: if a name or value is wrong, or a file does not exist.
     """
     values: dict[str, Value] = {}
-    for pair in pairs:
-        name, separator, text = pair.partition("=")
+    for option in options:
+        name, separator, text = option.partition("=")
         if not separator or not name:
-            raise RequestError(f"--set {pair}: expected KEY=VALUE.", hint="--set learning_rate=1e-4")
+            raise RequestError(f"--set {option}: expected KEY=VALUE.", hint="--set learning_rate=1e-4")
         # Everything except true and false reaches the script as it is written.
         values[name] = {"true": True, "false": False}.get(text.lower(), text)
     recipe.check_names(values)

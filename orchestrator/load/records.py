@@ -36,13 +36,15 @@ class Records:
     damaged: dict[str, str] = field(default_factory=dict)
 
 
-def load_records(state: State, selected: Mapping[str, Mapping[str, Any]], known: Iterable[str], stack: str) -> Records:
+def load_records(
+    state: State, selected: Mapping[str, Mapping[str, Any]], all_hosts: Iterable[str], stack: str
+) -> Records:
     """Load the records of the selected hosts, and of all hosts if the ssh configuration must be rewritten.
 
     Args:
         state: The state of the inventory.
         selected: The variables of each selected host that is not this machine.
-        known: All hosts of the inventory.
+        all_hosts: All hosts of the inventory.
         stack: The stack whose Python runs the ranks.
     """
     rewrite = bool(selected) and not state.ssh_config_is_current()
@@ -58,7 +60,9 @@ def load_records(state: State, selected: Mapping[str, Mapping[str, Any]], known:
                 records.ssh_blocks[name] = ssh_block(state, name, record)
         except DamagedRecord as error:
             records.damaged[name] = (
-                error.describe() if name in known else f"{error.message} (not a host of the inventory: delete the file)"
+                error.describe()
+                if name in all_hosts
+                else f"{error.message} (not a host of the inventory: delete the file)"
             )
             records.nodes.pop(name, None)
     return records

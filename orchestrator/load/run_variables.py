@@ -17,7 +17,7 @@ def requested_fabric(hosts: Mapping[str, Mapping[str, Any]]) -> str | None:
     Raises:
         RequestError: if the hosts have different values.
     """
-    values = {host: (str(fabric),) if (fabric := its.get(FABRIC)) else () for host, its in hosts.items()}
+    values = {host: (str(fabric),) if (fabric := variables.get(FABRIC)) else () for host, variables in hosts.items()}
     return next(iter(common_value(FABRIC, values, "all ranks use one fabric")), None)
 
 
@@ -27,7 +27,7 @@ def mpi_flavours(hosts: Mapping[str, Mapping[str, Any]]) -> tuple[str, ...]:
     Raises:
         RequestError: if a name is unknown, or the hosts have different values.
     """
-    values = {host: parse_flavours(host, its.get(MPI)) for host, its in hosts.items()}
+    values = {host: parse_flavours(host, variables.get(MPI)) for host, variables in hosts.items()}
     return common_value(MPI, values, "one launcher starts all ranks")
 
 

@@ -56,7 +56,7 @@ def check_script_arguments(recipe: Recipe, arguments: Sequence[str]) -> None:
     for option in options:
         name = option[2:].replace("-", "_")
         # argparse also accepts the beginning of a name, and transformers adds --no_NAME for switches.
-        if not any(known.startswith((name, name.removeprefix("no_"))) for known in names):
+        if not any(argument.startswith((name, name.removeprefix("no_"))) for argument in names):
             listing = f"{script.parent / 'recipe.toml'} lists its settings."
             raise RequestError(
                 f"The script of recipe '{recipe.name}' knows no argument '{option}'.",
@@ -71,7 +71,7 @@ def field_names(script: Path) -> set[str]:
     """
     folders = [script.parent, *sorted(RECIPES.iterdir()), TRAIN / "lib"]
     pending, names = [script], set[str]()
-    seen = {script}
+    visited = {script}
     while pending:
         tree = ast.parse(pending.pop().read_bytes())
         modules: list[str] = []
@@ -80,7 +80,9 @@ def field_names(script: Path) -> set[str]:
                 modules += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
             elif isinstance(node, ast.Import):
                 modules += [alias.name for alias in node.names]
-            elif isinstance(node, ast.ClassDef) and any(is_named(one, "dataclass") for one in node.decorator_list):
+            elif isinstance(node, ast.ClassDef) and any(
+                is_named(decorator, "dataclass") for decorator in node.decorator_list
+            ):
                 fields = (part.target for part in node.body if isinstance(part, ast.AnnAssign))
                 names |= {field.id for field in fields if isinstance(field, ast.Name)}
                 if any(is_named(base, "TrainingArguments") for base in node.bases):
@@ -88,8 +90,8 @@ def field_names(script: Path) -> set[str]:
         for module in modules:
             paths = (folder / f"{module.replace('.', '/')}.py" for folder in folders)
             path = next((path for path in paths if path.is_file()), None)
-            if path and path not in seen:
-                seen.add(path)
+            if path and path not in visited:
+                visited.add(path)
                 pending.append(path)
     return names
 

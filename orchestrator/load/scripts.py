@@ -54,8 +54,8 @@ def check_syntax(script: str, python: RanksPython) -> None:
     Raises:
         RequestError: with the line of a syntax error.
     """
-    major, _, rest = python.version.partition(".")
-    minor = rest.partition(".")[0]
+    major, _, remainder = python.version.partition(".")
+    minor = remainder.partition(".")[0]
     if not (major.isdigit() and minor.isdigit()) or (int(major), int(minor)) > sys.version_info[:2]:
         return
     try:

@@ -159,14 +159,14 @@ class Cluster:
         Raises:
             PlanError: if one is not provisioned or its record is damaged.
         """
-        known = {node.name: node for node in self.nodes}
+        nodes_by_name = {node.name: node for node in self.nodes}
         hint = f"Run `orch provision {self.source}`, or exclude these nodes with --exclude."
         if damaged := [self.damaged[name] for name in names if name in self.damaged]:
             more = f" {len(damaged) - 1} more records are damaged." if damaged[1:] else ""
             raise PlanError(f"{damaged[0]}{more}", hint=hint)
-        if unknown := [name for name in names if name not in known]:
-            raise PlanError(f"{fold(unknown)}: not provisioned yet.", hint=hint)
-        return tuple(known[name] for name in names)
+        if missing := [name for name in names if name not in nodes_by_name]:
+            raise PlanError(f"{fold(missing)}: not provisioned yet.", hint=hint)
+        return tuple(nodes_by_name[name] for name in names)
 
 
 def first_hosts(hosts: tuple[str, ...], count: int, *, cluster: str, source: str) -> tuple[str, ...]:
@@ -176,9 +176,9 @@ def first_hosts(hosts: tuple[str, ...], count: int, *, cluster: str, source: str
         PlanError: if there are fewer, or count is 0.
     """
     if not 1 <= count <= len(hosts):
-        has = f"{len(hosts)} node{'s' * (len(hosts) != 1)} to choose from"
+        available = f"{len(hosts)} node{'s' * (len(hosts) != 1)} to choose from"
         more = "select another inventory with --inventory" if cluster == LOCAL else f"add hosts to {source}"
         raise PlanError(
-            f"--nodes {count}, but cluster '{cluster}' has {has}.", hint=f"Use --nodes {len(hosts)}, or {more}."
+            f"--nodes {count}, but cluster '{cluster}' has {available}.", hint=f"Use --nodes {len(hosts)}, or {more}."
         )
     return hosts[:count]

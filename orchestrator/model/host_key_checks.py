@@ -98,27 +98,27 @@ def names_configuration(text: str) -> bool:
     That of a ProxyCommand applies to the jump host only; the node's key is verified through it.
     """
     try:
-        words = iter(shlex.split(text))
+        arguments = iter(shlex.split(text))
     except ValueError:
         return False
-    for word in words:
+    for word in arguments:
         if OTHER_CONFIGURATION.match(word):
             return True
         if word in WITH_ARGUMENT:
-            next(words, None)
+            next(arguments, None)
     return False
 
 
 def names_socket(text: str) -> bool:
     try:
-        words = iter(shlex.split(text))
+        arguments = iter(shlex.split(text))
     except ValueError:
         return False
-    for word in words:
+    for word in arguments:
         if match := SHARED.match(word):
-            return (match[1] or next(words, "")) != "none"
+            return (match[1] or next(arguments, "")) != "none"
         if word in WITH_ARGUMENT:
-            next(words, None)
+            next(arguments, None)
     return False
 
 
@@ -137,7 +137,7 @@ def quoting_layers(text: str) -> Iterator[str]:
     for _ in range(NESTED):
         yield text
         try:
-            words = shlex.split(text)
+            arguments = shlex.split(text)
         except ValueError:  # Ansible and ssh report it
             return
-        text = " ".join(words)
+        text = " ".join(arguments)

@@ -22,18 +22,18 @@ class Layout:
         return len(self.places)
 
     def places_on(self, node: str) -> tuple[Place, ...]:
-        return tuple(place for place in self.places if place.node == node)
+        return tuple(rank_place for rank_place in self.places if rank_place.node == node)
 
     def by_node(self) -> dict[str, tuple[Place, ...]]:
         """Return the places of every node."""
         by_name: dict[str, list[Place]] = {}
-        for place in self.places:
-            by_name.setdefault(place.node, []).append(place)
-        return {node: tuple(places) for node, places in by_name.items()}
+        for rank_place in self.places:
+            by_name.setdefault(rank_place.node, []).append(rank_place)
+        return {node: tuple(node_places) for node, node_places in by_name.items()}
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(place.node for place in self.places))
+        return tuple(dict.fromkeys(rank_place.node for rank_place in self.places))
 
 
 Share = tuple[tuple[int, ...], tuple[int, ...]]  # a rank's CPUs for computing, and for oneCCL's workers
@@ -50,14 +50,14 @@ def lay_out(nodes: tuple[Node, ...], ppn: int | None, workers: int = 0) -> Layou
     Raises:
         PlanError: if a node has fewer physical cores than ranks, or a rank has no core left to compute on.
     """
-    places: list[Place] = []
+    rank_places: list[Place] = []
     kinds: dict[int, tuple[Share, ...]] = {}
     for node in nodes:
         kind = id(node.facts.cores)  # thousands of equal nodes share one tuple of cores
         if kind not in kinds:
             kinds[kind] = shares_of(node, ppn, workers)
-        first = len(places)
-        places.extend(
+        first = len(rank_places)
+        rank_places.extend(
             Place(
                 rank=first + local_rank,
                 node=node.name,
@@ -69,7 +69,7 @@ def lay_out(nodes: tuple[Node, ...], ppn: int | None, workers: int = 0) -> Layou
             )
             for local_rank, (cpus, worker_cpus) in enumerate(kinds[kind])
         )
-    return Layout(places=tuple(places))
+    return Layout(places=tuple(rank_places))
 
 
 def uniform_layout(*, prefix: str, nodes: int, ppn: int, threads: int) -> Layout:
@@ -123,7 +123,7 @@ def check_ranks(node: Node, ppn: int | None) -> None:
     )
 
 
-def unused_cores(node: Node, places: tuple[Place, ...]) -> int:
+def unused_cores(node: Node, rank_places: tuple[Place, ...]) -> int:
     """Return how many physical cores of the node no rank uses because they cannot be divided evenly."""
-    used = sum(len(place.cpus) + len(place.worker_cpus) for place in places)
+    used = sum(len(rank_place.cpus) + len(rank_place.worker_cpus) for rank_place in rank_places)
     return len(node.facts.cores) - used

@@ -93,8 +93,10 @@ def link(node: Node, nodes: frozenset[str]) -> Link:
             reason = "route to the other nodes, which use another address of this node"
             return Link(node=node.name, interface=name, address=addresses[0], reason=reason)
     listing = ", ".join(f"{name} {' '.join(addresses)}" for name, addresses in interfaces)
-    by = f", and reaches the other nodes through {' and '.join(sorted(routes))}" if routes else ""
-    raise PlanError(f"{node.name}: no interface has the address {node.address} ({listing}){by}.", hint=ORCH_ADDRESS)
+    route_text = f", and reaches the other nodes through {' and '.join(sorted(routes))}" if routes else ""
+    raise PlanError(
+        f"{node.name}: no interface has the address {node.address} ({listing}){route_text}.", hint=ORCH_ADDRESS
+    )
 
 
 def routes_to(node: Node, nodes: frozenset[str]) -> set[str]:

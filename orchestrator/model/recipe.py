@@ -98,12 +98,12 @@ class Recipe:
                 f"--set applies to recipes only; {self.script} is your own script.",
                 hint="Pass the script's arguments after --.",
             )
-        known = {*self.arguments, *self.accepts}
+        settings = {*self.arguments, *self.accepts}
         for name in user_values:
-            if name not in known:
+            if name not in settings:
                 raise RequestError(
                     f"Recipe '{self.name}' has no setting '{name}'.",
-                    hint=f"{did_you_mean(name, known)} Other arguments of the script go after --.",
+                    hint=f"{did_you_mean(name, settings)} Other arguments of the script go after --.",
                 )
 
     def type_of(self, name: str) -> str:

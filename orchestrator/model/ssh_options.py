@@ -73,15 +73,15 @@ def check_connection(connection: SshOptions) -> None:
 def argument_lines(connection: SshOptions) -> list[str]:
     """Return `-o Key=Value`, `-J host` and `-i key` as lines of a configuration."""
     lines = []
-    words = iter(shlex.split(connection.arguments))
-    for word in words:
+    arguments = iter(shlex.split(connection.arguments))
+    for word in arguments:
         flag, value = word[:2], word[2:]
         if flag not in ("-o", "-J", "-i"):
             raise RequestError(
                 f"{connection.node}: orch's own connections do not support the inventory's ssh argument {word}.",
                 hint="Write it as -o Option=value.",
             )
-        value = value or next(words, "")
+        value = value or next(arguments, "")
         if flag == "-o":
             name, _, setting = value.replace("=", " ", 1).partition(" ")
             lines.append(f"{name} {setting.strip()}")

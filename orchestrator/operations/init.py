@@ -42,12 +42,12 @@ class Host:
     variables: Mapping[str, str] = field(default_factory=dict)
 
 
-def init(name: str, words: Sequence[str], ssh_config: Path | None) -> Path:
+def init(name: str, host_patterns: Sequence[str], ssh_config: Path | None) -> Path:
     """Write inventory/NAME/hosts.yml and return its folder.
 
     Args:
         name: Name of the cluster.
-        words: Hosts or ranges; with an SSH configuration, patterns that select its hosts.
+        host_patterns: Hosts or ranges; with an SSH configuration, patterns that select its hosts.
         ssh_config: Read the hosts from this file.
 
     Raises:
@@ -59,7 +59,7 @@ def init(name: str, words: Sequence[str], ssh_config: Path | None) -> Path:
             f"Invalid cluster name {name!r:.80}.",
             hint="Use letters, digits, '-', '_' and '.': orch init lab user@node1",
         )
-    hosts = tuple(configured(words, ssh_config) if ssh_config else named(words))
+    hosts = tuple(configured(host_patterns, ssh_config) if ssh_config else listed_hosts(host_patterns))
     check_hosts(hosts)
     folder = Path("inventory") / name
     path = folder / "hosts.yml"
@@ -107,12 +107,14 @@ def render(name: str, path: str, hosts: Sequence[Host]) -> str:
     return template.render(name=name, path=path, hosts=nodes, shared=dict(sorted(shared.items())))
 
 
-def named(words: Iterable[str]) -> Iterator[Host]:
+def listed_hosts(host_patterns: Iterable[str]) -> Iterator[Host]:
     """Yield hosts written as `[user@]name[:port]` or ranges; addresses get the names node0, node1, ..."""
     addresses = 0
-    for word in words:
-        user, _, place = word.rpartition("@")
-        address, colon, port = place.rpartition(":") if place.count(":") == 1 else (place, "", "")
+    for word in host_patterns:
+        user, _, address_and_port = word.rpartition("@")
+        address, colon, port = (
+            address_and_port.rpartition(":") if address_and_port.count(":") == 1 else (address_and_port, "", "")
+        )
         if colon and not port.isdecimal():
             raise RequestError(f"{one_line(word)[:80]}: invalid port {port!r:.20}.", hint=EXAMPLES)
         variables = {"ansible_user": user, "ansible_port": port}
@@ -155,7 +157,7 @@ def yaml_values(variables: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def configured(words: Sequence[str], path: Path) -> Iterator[Host]:
+def configured(host_patterns: Sequence[str], path: Path) -> Iterator[Host]:
     """Yield the hosts of an SSH configuration, or those that match the given patterns.
 
     ssh itself resolves the settings of each host, including Match, Include and patterns.
@@ -165,7 +167,7 @@ def configured(words: Sequence[str], path: Path) -> Iterator[Host]:
         ExecuteError: If ssh fails.
     """
     names = list(host_names(path))
-    patterns = [pattern for word in words for pattern in expand_range(word)]
+    patterns = [pattern for word in host_patterns for pattern in expand_range(word)]
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in names):
             raise RequestError(f"{path} has no Host {one_line(pattern)[:80]}.", hint=did_you_mean(pattern, names))
@@ -182,12 +184,12 @@ def host_names(path: Path) -> Iterator[str]:
         raise RequestError(
             f"Cannot read {path}: {error.strerror}.", hint="Choose another file with --ssh-config."
         ) from None
-    seen: set[str] = set()
+    listed: set[str] = set()
     for line in lines:
         word, *names = line.replace("=", " ", 1).replace('"', " ").split() or [""]
         for name in names if word.lower() == "host" else ():
-            if not set(name) & set("*?!") and name not in seen:
-                seen.add(name)
+            if not set(name) & set("*?!") and name not in listed:
+                listed.add(name)
                 yield name
 
 

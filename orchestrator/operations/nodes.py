@@ -45,16 +45,16 @@ def rows(inventory: str) -> Nodes:
     for name in read_inventory(source):
         try:
             record = read_record(state.record(name))
-            nodes.rows.append(row(name, record) if record else unknown(name, "unknown"))
+            nodes.rows.append(row(name, record) if record else row_without_record(name, "unknown"))
         except DamagedRecord as error:
-            nodes.rows.append(unknown(name, "damaged"))
+            nodes.rows.append(row_without_record(name, "damaged"))
             nodes.warnings.append(error.describe())
     if any(node["state"] == "unknown" for node in nodes.rows):
         nodes.warnings.append(f"nothing is recorded about unknown nodes yet; run: orch provision {inventory}")
     return nodes
 
 
-def unknown(name: str, state: str) -> dict[str, Any]:
+def row_without_record(name: str, state: str) -> dict[str, Any]:
     return {**dict.fromkeys(COLUMNS, "-"), "node": name, "state": state}
 
 

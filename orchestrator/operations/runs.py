@@ -148,9 +148,9 @@ def is_local(record: RunRecord) -> bool:
     return record.target == DEFAULT_TARGET and not any(node.via for node in record.nodes)
 
 
-def clean(runs_dir: Path, inventory: str | None, *, look: bool) -> CleanupReport:
-    """Remove leftovers of ended runs on this machine or an inventory's hosts; only report them with `look`."""
-    return registry.at(inventory).clean(inventory, runs_dir.absolute(), look=look)
+def clean(runs_dir: Path, inventory: str | None, *, dry_run: bool) -> CleanupReport:
+    """Remove leftovers of ended runs on this machine or an inventory's hosts; only report them with `dry_run`."""
+    return registry.at(inventory).clean(inventory, runs_dir.absolute(), dry_run=dry_run)
 
 
 def array_handles(plan: Plan, base: Path, notify: Tell) -> list[RunHandle]:

@@ -61,10 +61,10 @@ def set_up(stack: Stack, prefix: Path, wheels: Path | None = None) -> None:
     wheel = find_bindings(stack, wheels) if wheels else None
     if wheel is None:
         check_build_tools(stack)
-    say(f"installing stack {stack.name} ({stack.summary}) into {prefix}")
+    print_text(f"installing stack {stack.name} ({stack.summary}) into {prefix}")
     locked = install_locked(stack)
     install_torch(stack)
-    say(describe_torch())
+    print_text(describe_torch())
     if wheel:
         pip("install", "--no-deps", str(wheel))
     else:
@@ -89,7 +89,7 @@ def install_locked(stack: Stack) -> bool:
     needed_by_orch = required_packages(DISTRIBUTION)
     missing = tuple(package for package in packages if package.name not in needed_by_orch)
     if missing:
-        say(f"installing {len(missing)} packages of the stack, verified by hash")
+        print_text(f"installing {len(missing)} packages of the stack, verified by hash")
         with pip_options(missing) as (options, _):
             pip("install", *options)
     return bool(packages)
@@ -112,7 +112,7 @@ def required_packages(name: str, visited: frozenset[str] = frozenset()) -> froze
 
 def install_requirements(stack: Stack) -> None:
     """Install the other packages of a stack without a lock."""
-    say("installing the other packages of the stack")
+    print_text("installing the other packages of the stack")
     packages = {name: version for name, version in stack.requirements.items() if name != BINDINGS}
     without_dependencies = [f"{name}=={packages.pop(name)}" for name in stack.without_dependencies]
     pip("install", *(f"{name}=={version}" for name, version in packages.items()))
@@ -181,11 +181,11 @@ def check_build_tools(stack: Stack) -> None:
 
 def check(stack: Stack) -> None:
     """Raise ExecuteError unless the stack is installed and can be loaded."""
-    say("checking the stack")
+    print_text("checking the stack")
     environment = stacks.environment_of(sys.executable, shell=False)  # nosec
     ((_, _, mismatches),) = stacks.check([environment], stack)
     for mismatch in mismatches:
-        say(f"{mismatch.what}: {mismatch.cure}")
+        print_text(f"{mismatch.what}: {mismatch.cure}")
     if mismatches:
         raise ExecuteError(
             f"The installed packages differ from stack '{stack.name}'.", hint="See the mismatches above."
@@ -199,16 +199,16 @@ def check(stack: Stack) -> None:
             f"Cannot load torch and {module}: {reason}",
             hint="To find mismatches: `orch stacks check`. To install what is missing: `orch setup` again.",
         )
-    say(f"stack {stack.name} is ready: torch {done.stdout.strip()} with {module}")
+    print_text(f"stack {stack.name} is ready: torch {done.stdout.strip()} with {module}")
 
 
 def install_torch(stack: Stack) -> None:
     """Install torch if it is missing: the CPU build if its index has it, otherwise pip's default."""
     index = index_for(stack, TORCH)
     if not same_version(packages().get(TORCH), stack.torch):
-        say("installing PyTorch")
+        print_text("installing PyTorch")
         if not (index and install_cpu_build(index, stack.torch)):
-            say("installing the default build of PyTorch")
+            print_text("installing the default build of PyTorch")
     pip("install", f"{TORCH}=={stack.torch}", *TOOLS)
 
 
@@ -220,7 +220,7 @@ def install_cpu_build(index: Index, version: str) -> bool:
     try:
         pip("install", "--no-deps", f"--index-url={index.url}", *FETCH, f"{TORCH}=={cpu_version}")
     except ExecuteError as error:
-        say(f"{index.name} failed: {error.message}")
+        print_text(f"{index.name} failed: {error.message}")
         return False
     return True
 
@@ -236,7 +236,7 @@ def has_torch(index: Index, version: str) -> bool:
         is_available = False
     if not is_available:
         seconds = time.monotonic() - began
-        say(f"{index.name} ({index.url}) did not offer {TORCH} {version} within {seconds:.0f} s")
+        print_text(f"{index.name} ({index.url}) did not offer {TORCH} {version} within {seconds:.0f} s")
     return is_available
 
 
@@ -245,7 +245,7 @@ def build_bindings(prefix: Path) -> None:
     folder, torch = prefix / "wheels", packages()[TORCH]
     if BINDINGS in packages() and bindings_wheel.find_wheel(folder, torch):
         return
-    say("building the ccl bindings (a few minutes)")
+    print_text("building the ccl bindings (a few minutes)")
     for old in folder.glob(bindings_wheel.WHEELS):
         old.unlink()
     into = ("--no-build-isolation", "--wheel-dir", str(folder))
@@ -295,5 +295,5 @@ def pip(*arguments: str) -> None:
         )
 
 
-def say(text: str) -> None:
-    screen.say(f"[{time.monotonic() - BEGAN:6.1f}s] {text}", err=True)
+def print_text(text: str) -> None:
+    screen.print_text(f"[{time.monotonic() - BEGAN:6.1f}s] {text}", err=True)

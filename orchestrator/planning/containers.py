@@ -48,7 +48,7 @@ IMAGE_FOLDERS = ("/", "/bin", "/dev", "/etc", "/lib", "/opt", "/proc", "/run", "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Docker:
-    """How containers are started.
+    """The settings with which containers are started.
 
     Attributes:
         start: `rank` starts each rank in the container, `node` the image's own entrypoint once per node.

@@ -45,7 +45,7 @@ def choose_layout(nodes: tuple[Node, ...], ppn: int | None, workers: int) -> Cho
 
 def explain_ranks(layout: Layout, ppn: int | None) -> tuple[Decision, ...]:
     """Return the number of ranks, and where nodes differ, how many each has."""
-    counts = {node: len(places) for node, places in layout.by_node().items()}
+    counts = {node: len(rank_places) for node, rank_places in layout.by_node().items()}
     reason = f"{ppn} on each node, as requested" if ppn else "one for each NUMA node"
     if len(set(counts.values())) > 1:
         reason = f"{reason}: {describe_values(counts)}"
@@ -54,7 +54,7 @@ def explain_ranks(layout: Layout, ppn: int | None) -> tuple[Decision, ...]:
 
 def explain_threads(layout: Layout) -> tuple[Decision, ...]:
     """Return which nodes have other numbers of threads per rank, and what that costs."""
-    threads = {node: places[0].threads for node, places in layout.by_node().items()}
+    threads = {node: rank_places[0].threads for node, rank_places in layout.by_node().items()}
     if len(set(threads.values())) == 1:
         return ()
     slowest = fold(by_value(threads)[min(threads.values())])
@@ -94,8 +94,8 @@ def by_value(values: Mapping[str, V]) -> dict[V, list[str]]:
 
 def explain_idle_cores(nodes: tuple[Node, ...], layout: Layout) -> tuple[Decision, ...]:
     """Return how many cores no rank uses, if there are any."""
-    places = layout.by_node()
-    idle = {node.name: unused_cores(node, places[node.name]) for node in nodes}
+    rank_places = layout.by_node()
+    idle = {node.name: unused_cores(node, rank_places[node.name]) for node in nodes}
     return tuple(
         Decision(
             topic="idle", value=f"{count} core{'s' * (count != 1)} of {fold(names)}", reason="they do not divide evenly"

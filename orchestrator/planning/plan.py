@@ -54,17 +54,13 @@ def write_command(nodes: tuple[RunNode, ...], path: str, source: str) -> str:
 class PutFile:
     """A step that writes a file of the run, the same on several nodes."""
 
-    at: tuple[RunNode, ...]
+    nodes: tuple[RunNode, ...]
     path: str
     content: str
 
-    @property
-    def nodes(self) -> tuple[RunNode, ...]:
-        return self.at
-
     def describe(self) -> str:
         """Return a shell command that writes exactly this file."""
-        return write_command(self.at, self.path, heredoc(self.content))
+        return write_command(self.nodes, self.path, heredoc(self.content))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,16 +84,12 @@ class PutLocalFile:
 class SendFile:
     """A step that copies a file of this machine to nodes."""
 
-    at: tuple[RunNode, ...]
+    nodes: tuple[RunNode, ...]
     source: str
     path: str
 
-    @property
-    def nodes(self) -> tuple[RunNode, ...]:
-        return self.at
-
     def describe(self) -> str:
-        return write_command(self.at, self.path, f"< {shlex.quote(self.source)}")
+        return write_command(self.nodes, self.path, f"< {shlex.quote(self.source)}")
 
 
 # The archive contains the program that checks the existing folder, and copies the archive's files if needed.
@@ -114,13 +106,13 @@ class SendFolder:
     The folder at `path` is complete, and only its user and root can have written it.
     """
 
-    at: RunNode
+    node: RunNode
     source: str
     path: str
 
     @property
     def nodes(self) -> tuple[RunNode, ...]:
-        return (self.at,)
+        return (self.node,)
 
     def unpack(self) -> tuple[str, ...]:
         """Return the command on the node that reads the gzipped tar archive."""
@@ -128,23 +120,23 @@ class SendFolder:
 
     def describe(self) -> str:
         pack = shlex.join(("tar", "--exclude=__pycache__", "-C", self.source, "-cz", "."))
-        return f"{pack} | {shell_at(self.at, shlex.join(self.unpack()))}"
+        return f"{pack} | {shell_at(self.node, shlex.join(self.unpack()))}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartRun:
     """A step that starts the supervisor, which starts the launcher and watches the ranks."""
 
-    at: RunNode
+    node: RunNode
     command: Command
     run_dir: str
 
     @property
     def nodes(self) -> tuple[RunNode, ...]:
-        return (self.at,)
+        return (self.node,)
 
     def describe(self) -> str:
-        return shell_at(self.at, self.command.shell())
+        return shell_at(self.node, self.command.shell())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,27 +159,27 @@ class ApplyObjects:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubmitScript:
-    """A step that submits a script to the scheduler of the host `at`.
+    """A step that submits a script to the scheduler of a host.
 
     With `allocation`, the id of a running job, the script becomes a step of that job.
     """
 
-    at: RunNode
+    node: RunNode
     run_dir: str
     script: str
     allocation: str = ""
 
     @property
     def nodes(self) -> tuple[RunNode, ...]:
-        return (self.at,)
+        return (self.node,)
 
     def describe(self) -> str:
         """Return the script; for another machine, the commands that transfer and submit it."""
-        if not self.at.via:
+        if not self.node.via:
             return self.script.rstrip("\n")
         path = shlex.quote(f"{self.run_dir}/{SCRIPT}")
-        transfer = write_command((self.at,), f"{self.run_dir}/{SCRIPT}", heredoc(self.script))
-        return f"{transfer}\n{shell_at(self.at, f'cd {shlex.quote(self.run_dir)} && sbatch {path}')}"
+        transfer = write_command((self.node,), f"{self.run_dir}/{SCRIPT}", heredoc(self.script))
+        return f"{transfer}\n{shell_at(self.node, f'cd {shlex.quote(self.run_dir)} && sbatch {path}')}"
 
 
 Step = PutLocalFile | PutFile | SendFile | SendFolder | StartRun | ApplyObjects | SubmitScript
@@ -213,7 +205,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """All steps of one run, and the reasons of its decisions.
+    """The steps of one run, and the reasons of its decisions.
 
     Attributes:
         run: The record of the run.
@@ -243,12 +235,12 @@ class Plan:
 
         The script for a scheduler on this machine already contains the decisions.
         """
-        if any(isinstance(step, SubmitScript) and not step.at.via for step in self.steps):
+        if any(isinstance(step, SubmitScript) and not step.node.via for step in self.steps):
             return "\n".join(step.describe() for step in self.steps) + "\n"
         comments = [f"# {one_line(line)}" for line in self.summary()]
         return "\n".join([*comments, *(step.describe() for step in self.steps)]) + "\n"
 
     def summary(self) -> list[str]:
         """Return the decisions with their reasons, one line each, and the place of every rank."""
-        places = [place.describe() for place in self.layout.places]
-        return [*(decision.describe() for decision in self.decisions), *places]
+        rank_lines = [rank_place.describe() for rank_place in self.layout.places]
+        return [*(decision.describe() for decision in self.decisions), *rank_lines]

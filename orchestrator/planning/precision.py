@@ -110,8 +110,8 @@ def bf16_instructions(nodes: tuple[Node, ...], reason: str, request: TrainReques
     if lacking:
         return f"{SLOW}{describe_lack(lacking)}"
     flags = sorted({node.facts.bf16 or "" for node in nodes})
-    where = f"all {len(nodes)} nodes" if len(nodes) > 1 else nodes[0].name
-    return f"{' and '.join(flags)} on {where}"
+    node_text = f"all {len(nodes)} nodes" if len(nodes) > 1 else nodes[0].name
+    return f"{' and '.join(flags)} on {node_text}"
 
 
 def check_slow_flag(request: TrainRequest, value: str) -> None:

@@ -14,15 +14,15 @@ NAMES = {"settings": "--set"}  # options whose names differ from those of their 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a target refuses an option.
+    """A target's refusal of an option.
 
     Attributes:
-        why: The rest of a sentence that begins with the option.
-        instead: What the user can do.
+        reason: The rest of a sentence that begins with the option.
+        hint: What the user can do.
     """
 
-    why: str
-    instead: str
+    reason: str
+    hint: str
 
 
 def flag(field: str) -> str:
@@ -58,8 +58,8 @@ def check_foreign(options: Iterable[TargetOptions], on: str | None) -> None:
 def raise_refusals(refusals: Sequence[tuple[str, Refusal]]) -> None:
     if refusals:
         raise PlanError(
-            " ".join(f"{name} {refusal.why}." for name, refusal in refusals),
-            hint=" ".join(dict.fromkeys(refusal.instead for _, refusal in refusals)),
+            " ".join(f"{name} {refusal.reason}." for name, refusal in refusals),
+            hint=" ".join(dict.fromkeys(refusal.hint for _, refusal in refusals)),
         )
 
 

@@ -33,10 +33,10 @@ def layout_json(
         spares=tuple(Spare(node=node.name, host=node.address) for node in spares),
         nodes=tuple(node_entry(node, linked.get(node.name)) for node in (*nodes, *spares)),
         ranks=tuple(
-            placement(place, backend, places, variables)
-            for name, places in layout.by_node().items()
-            for place, variables in zip(
-                places, device_variables(by_name[name], places, linked.get(name), backend), strict=True
+            placement(rank_place, backend, node_places, variables)
+            for name, node_places in layout.by_node().items()
+            for rank_place, variables in zip(
+                node_places, device_variables(by_name[name], node_places, linked.get(name), backend), strict=True
             )
         ),
     )
@@ -58,39 +58,41 @@ def node_entry(node: Node, link: Link | None) -> NodeEntry:
 
 
 def device_variables(
-    node: Node, places: tuple[Place, ...], link: Link | None, backend: Backend
+    node: Node, node_places: tuple[Place, ...], link: Link | None, backend: Backend
 ) -> tuple[dict[str, str], ...]:
     """Return the variables of each rank of a node that select the devices near its cores."""
     if link is None or not link.devices:
-        return ({},) * len(places)
+        return ({},) * len(node_places)
     numa = {core.cpus[0]: core.numa for core in node.facts.cores}
-    near = tuple(numa.get(place.cpus[0]) if place.cpus else None for place in places)
+    near = tuple(numa.get(rank_place.cpus[0]) if rank_place.cpus else None for rank_place in node_places)
     return link.rank_environments(near, dict(backend.env).get("CCL_ATL_TRANSPORT", "mpi"))
 
 
-def placement(place: Place, backend: Backend, places: tuple[Place, ...], devices: Mapping[str, str]) -> Placement:
+def placement(
+    rank_place: Place, backend: Backend, node_places: tuple[Place, ...], devices: Mapping[str, str]
+) -> Placement:
     """Return the placement of a rank; `places` are all of its node, `devices` the variables for its devices."""
-    numbers = local_rank_variables(dict(backend.env), place.local_rank, place.local_world_size)
+    numbers = local_rank_variables(dict(backend.env), rank_place.local_rank, rank_place.local_world_size)
     return Placement(
-        rank=place.rank,
-        node=place.node,
-        local_rank=place.local_rank,
-        local_world_size=place.local_world_size,
-        cpus=place.cpus,
-        worker_cpus=place.worker_cpus,
-        threads=place.threads,
-        env={**numbers, **worker_variables(place, places), **devices},
+        rank=rank_place.rank,
+        node=rank_place.node,
+        local_rank=rank_place.local_rank,
+        local_world_size=rank_place.local_world_size,
+        cpus=rank_place.cpus,
+        worker_cpus=rank_place.worker_cpus,
+        threads=rank_place.threads,
+        env={**numbers, **worker_variables(rank_place, node_places), **devices},
     )
 
 
-def worker_variables(place: Place, places: tuple[Place, ...]) -> dict[str, str]:
+def worker_variables(rank_place: Place, node_places: tuple[Place, ...]) -> dict[str, str]:
     """Return oneCCL's variables for reserved cores, which list those of all ranks of the node."""
-    if not place.worker_cpus:
+    if not rank_place.worker_cpus:
         return {}
-    cpus = [cpu for neighbour in places for cpu in neighbour.worker_cpus]
+    cpus = [cpu for neighbour in node_places for cpu in neighbour.worker_cpus]
     return {
         "CCL_WORKER_OFFLOAD": "1",
-        "CCL_WORKER_COUNT": str(len(place.worker_cpus)),
+        "CCL_WORKER_COUNT": str(len(rank_place.worker_cpus)),
         "CCL_WORKER_AFFINITY": ",".join(map(str, cpus)),
     }
 

@@ -46,7 +46,7 @@ def in_train(path: str, folders: Folders) -> str | None:
     return f"{folders.train}/{PurePosixPath(path).relative_to(folders.train_here)}"
 
 
-def sent_files(recipe: Recipe, settings: Mapping[str, Value], at: tuple[RunNode, ...], folders: Folders) -> Files:
+def sent_files(recipe: Recipe, settings: Mapping[str, Value], nodes: tuple[RunNode, ...], folders: Folders) -> Files:
     """Return the paths of local files on other machines; files of train/ are already there, others are sent.
 
     The files of a plug-in recipe keep their relative paths.
@@ -57,6 +57,6 @@ def sent_files(recipe: Recipe, settings: Mapping[str, Value], at: tuple[RunNode,
         destination = in_train(path, folders)
         if destination is None:
             destination = f"{folders.run_dir}/files/{recipe.sent_path(path, len(paths))}"
-            sent.append(SendFile(at=at, source=path, path=destination))
+            sent.append(SendFile(nodes=nodes, source=path, path=destination))
         paths[path] = destination
     return Files(paths=paths, sent=tuple(sent))

@@ -125,4 +125,4 @@ def changes_of(result: Mapping[str, Any], task: str) -> list[Change]:
     if not rows:
         return [Change(what=task[:1].lower() + task[1:], is_="not done", should="done")]
     texts = ([one_line(str(row.get(key, ""))) for key in ("what", "is", "should")] for row in rows)
-    return [Change(what=what, is_=is_, should=should) for what, is_, should in texts]
+    return [Change(what=subject, is_=is_, should=should) for subject, is_, should in texts]

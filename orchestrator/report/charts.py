@@ -15,7 +15,7 @@ SPREAD = "10th to 90th percentile"
 LOSS = {"xaxis": axis("step"), "yaxis": axis(), "hovermode": "x unified"}
 
 
-def named(rank: RankMeasures) -> str:
+def rank_label(rank: RankMeasures) -> str:
     return f"rank {rank.rank} on {rank.node}"
 
 
@@ -82,7 +82,7 @@ def throughput_chart(measured: Measures) -> Chart | None:
     samples = unit == "samples/s"
     return rows.chart(
         rates,
-        {rank.rank: named(rank) for rank in measured.ranks},
+        {rank.rank: rank_label(rank) for rank in measured.ranks},
         slow_ranks(measured.ranks),
         title=f"Throughput, {unit}",
         total=samples,
@@ -118,5 +118,5 @@ def memory_chart(measured: Measures) -> Chart | None:
     memory = {
         rank.rank: [(s.time - measured.began, s.rss_bytes / 2**30) for s in rank.samples] for rank in measured.ranks
     }
-    names = {rank.rank: named(rank) for rank in measured.ranks}
+    names = {rank.rank: rank_label(rank) for rank in measured.ranks}
     return rows.chart(memory, names, {}, title="Resident memory, GiB", total=False)

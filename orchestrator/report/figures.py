@@ -14,7 +14,7 @@ from orchestrator.runs.outcome import Outcome
 from orchestrator.runs.result import Scores, scores
 from orchestrator.screen import paper
 
-KNOWN = {"em": "Exact match", "f1": "F1", "mcc": "MCC", "auc": "AUC"}
+SCORE_LABELS = {"em": "Exact match", "f1": "F1", "mcc": "MCC", "auc": "AUC"}
 # Units by the suffix of a score's name.
 UNITS = {"per_second": "/s", "seconds": "s", "percent": "%", "ms": "ms", "mb": "MB", "gb": "GB"}
 
@@ -64,15 +64,15 @@ def table_lines(outcome: Outcome) -> list[str]:
 def score_rows(scored: Scores) -> Iterator[Row]:
     """Yield a row for each score, in the order in which the script reported them."""
     for name in {**scored.after, **scored.before}:
-        label, unit = named(name, scored.units)
+        label, unit = label_and_unit(name, scored.units)
         yield Row(name=label, before=number(scored.before.get(name)), after=number(scored.after.get(name)), unit=unit)
 
 
-def named(name: str, units: Mapping[str, str]) -> tuple[str, str]:
+def label_and_unit(name: str, units: Mapping[str, str]) -> tuple[str, str]:
     """Return the label and the unit of a score: `tokens_per_second, int8` becomes `Tokens, int8` in `/s`."""
     score, comma, variant = one_line(name).partition(",")
     stem, unit = (score, units[score]) if score in units else suffixed(score)
-    label = KNOWN.get(stem) or sentence(stem.replace("_", " "))
+    label = SCORE_LABELS.get(stem) or sentence(stem.replace("_", " "))
     return f"{label}{comma}{variant}", one_line(unit)
 
 

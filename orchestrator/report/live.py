@@ -42,7 +42,7 @@ MOST_STEPS = 1e15
 # Events that show that the ranks have started, or that they are not starting at the moment.
 ENDS_START = (Told, Waiting, Refused, Failed, Stalled)
 # Events that are printed while the run is running.
-TOLD = (Waiting, NodeNews, Decided, Refused, Failed, Warned, NodesLost, Stalled, Restarting)
+PRINTED_EVENTS = (Waiting, NodeNews, Decided, Refused, Failed, Warned, NodesLost, Stalled, Restarting)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +139,7 @@ class Screen:
         self.progress.rank_lines = self.rank_lines = RankLines(
             self.console.print,
             lambda line: f"[{line.rank}] " if of_ranks == "all" else "",
-            in_place=not self.progress.disable,
+            is_live=not self.progress.disable,
         )
         self.tasks: dict[str, TaskID] = {}
         self.joined: set[int] = set()
@@ -194,8 +194,8 @@ class Screen:
             self.end_start()
         if isinstance(event, Decided) and not event.topic and self.of_ranks in ("0", "all"):
             return  # a recipe's decision, which rank 0 prints as well
-        if isinstance(event, TOLD) and not timeline.is_echo(event, self.warned):
-            for line in timeline.words(event):
+        if isinstance(event, PRINTED_EVENTS) and not timeline.is_echo(event, self.warned):
+            for line in timeline.describe_event(event):
                 self.note(line)
         if isinstance(event, Joined):
             first_time = event.rank not in self.joined

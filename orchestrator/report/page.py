@@ -130,8 +130,8 @@ def origin_table(origin: Provenance) -> Table:
         "stack": origin.stack,
         "packages": ", ".join(f"{fingerprint[:12]} on {nodes}" for fingerprint, nodes in origin.fingerprints.items()),
         **(script_cells(origin.scripts) if origin.scripts else {}),
-        "seeds": pairs(origin.seeds),
-        "settings": pairs(origin.settings),
+        "seeds": settings_text(origin.seeds),
+        "settings": settings_text(origin.settings),
         "script arguments": " ".join(origin.script_args),
     }
     rows = (Row(cells=(name, value)) for name, value in fields.items() if value)
@@ -148,7 +148,7 @@ def script_cells(script: Script) -> dict[str, str]:
     return {"script": script.path, "script, sha256": script.sha256, "git": state}
 
 
-def pairs(values: Mapping[str, Any]) -> str:
+def settings_text(values: Mapping[str, Any]) -> str:
     return ", ".join(f"{name}={value}" for name, value in values.items())
 
 

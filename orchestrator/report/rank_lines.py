@@ -27,10 +27,10 @@ class RankLines:
         printed_at: The monotonic time of each rank's last printed line, by rank.
     """
 
-    def __init__(self, print_text: Callable[[str], None], label: Callable[[LogLine], str], *, in_place: bool) -> None:
+    def __init__(self, print_text: Callable[[str], None], label: Callable[[LogLine], str], *, is_live: bool) -> None:
         self.print_text = print_text
         self.label = label
-        self.in_place = in_place
+        self.is_live = is_live
         self.states: dict[int, str] = {}
         self.printed_at: dict[int, float] = {}
 
@@ -47,7 +47,7 @@ class RankLines:
             self.states.pop(line.rank, None)
         else:
             self.states[line.rank] = text
-            if self.in_place or self.seconds_since_print(line.rank) < STATE_SECONDS:
+            if self.is_live or self.seconds_since_print(line.rank) < STATE_SECONDS:
                 return None
         self.printed_at[line.rank] = time.monotonic()
         return text

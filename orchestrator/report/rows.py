@@ -16,9 +16,9 @@ ROWS = 4  # maximum number of rows of single ranks; more ranks share one row
 SLOWEST = 8  # maximum number of slow ranks with their own line in the shared row
 SPREAD = "10th to 90th percentile of the samples"
 READ_AS = "A line is the mean of the samples around it, an area their 10th to 90th percentile."
-HIGH, ALONE, AROUND, GAP = 86, 220, 96, 24  # pixels: a row, a single row, the margins, between rows
+HEIGHT, SINGLE_HEIGHT, MARGINS, GAP = 86, 220, 96, 24  # pixels: a row, a single row, the margins, between rows
 
-Found = Mapping[int, Sequence[Window]]
+WindowsByRank = Mapping[int, Sequence[Window]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,12 +28,12 @@ class Row:
     Attributes:
         name: The label above the row.
         data: The lines and areas of the row.
-        of: The number of the row whose scale this row shares, or 0 if it has its own scale.
+        scale_row: The number of the row whose scale this row shares, or 0 if it has its own scale.
     """
 
     name: str
     data: tuple[Trace, ...]
-    of: int = 0
+    scale_row: int = 0
 
 
 def chart(
@@ -75,39 +75,38 @@ def chart(
 
 def in_units(windows: Sequence[Window], unit: float) -> list[Window]:
     """Return the windows with their times divided by the seconds of a unit."""
-    return [replace(window, at=round(window.at / unit, 4)) for window in windows]
+    return [replace(window, time=round(window.time / unit, 4)) for window in windows]
 
 
-def rows_of(windows: Found, names: Mapping[int, str], slow: Mapping[int, float], total: bool) -> list[Row]:
+def rows_of(windows: WindowsByRank, names: Mapping[int, str], slow: Mapping[int, float], total: bool) -> list[Row]:
     """Return the rows of the chart: the sum if requested, then the ranks or the row that they share."""
     first = [total_row(windows)] if total and len(windows) > 1 else []
     if len(windows) > ROWS:
         return [*first, shared_row(windows, names, slow, number=len(first) + 1)]
     start = len(first) + 1
     return first + [
-        Row(name=names[rank], data=single(windows[rank], names[rank], start + index), of=start if index else 0)
+        Row(name=names[rank], data=single(windows[rank], names[rank], start + index), scale_row=start if index else 0)
         for index, rank in enumerate(sorted(windows))
     ]
 
 
-def total_row(windows: Found) -> Row:
+def total_row(windows: WindowsByRank) -> Row:
     """Return the row of the sum of all ranks."""
     name = f"all {len(windows)} ranks together"
     return Row(name=name, data=(line(name, summed(windows), colour(0), width=2.5, legend=False),))
 
 
-def summed(windows: Found) -> list[tuple[float, float]]:
+def summed(windows: WindowsByRank) -> list[tuple[float, float]]:
     """Return the sum of all ranks at each time at which all of them have a value."""
-    values_by_time = by_place(windows).items()
-    return [(time, sum(values)) for time, values in values_by_time if len(values) == len(windows)]
+    return [(time, sum(values)) for time, values in values_by_time(windows).items() if len(values) == len(windows)]
 
 
-def by_place(windows_by_rank: Found) -> dict[float, list[float]]:
+def values_by_time(windows_by_rank: WindowsByRank) -> dict[float, list[float]]:
     """Return the ranks' values at each time, in ascending order of time."""
     values: dict[float, list[float]] = {}
     for rank_windows in windows_by_rank.values():
         for window in rank_windows:
-            values.setdefault(window.at, []).append(window.mean)
+            values.setdefault(window.time, []).append(window.mean)
     return dict(sorted(values.items()))
 
 
@@ -120,12 +119,12 @@ def single(windows: Sequence[Window], name: str, number: int) -> tuple[Trace, ..
     )
 
 
-def shared_row(windows: Found, names: Mapping[int, str], slow: Mapping[int, float], *, number: int) -> Row:
+def shared_row(windows: WindowsByRank, names: Mapping[int, str], slow: Mapping[int, float], *, number: int) -> Row:
     """Return a row with the median, the spread between the ranks and a line for each slow rank."""
     axis_name = ref(number)
     spread = [
-        Window(at=time, mean=median(values), low=min(values), high=max(values))
-        for time, values in by_place(windows).items()
+        Window(time=time, mean=median(values), low=min(values), high=max(values))
+        for time, values in values_by_time(windows).items()
     ]
     data = [
         band("slowest to fastest rank", spread, "--c1", axis=axis_name),
@@ -147,12 +146,12 @@ def ref(number: int) -> str:
 
 def height(row_count: int) -> int:
     """Return the height of a chart with this many rows, in pixels."""
-    return ALONE + AROUND if row_count == 1 else row_count * (HIGH + GAP) + AROUND
+    return SINGLE_HEIGHT + MARGINS if row_count == 1 else row_count * (HEIGHT + GAP) + MARGINS
 
 
 def layout(chart_rows: Sequence[Row], time: str) -> Mapping[str, object]:
     """Return a layout with the rows below each other and a common time axis."""
-    inner = height(len(chart_rows)) - AROUND
+    inner = height(len(chart_rows)) - MARGINS
     share, gap = 1 / len(chart_rows), GAP / inner
     tops = [1 - index * share - gap for index in range(len(chart_rows))]
     axes = {
@@ -161,7 +160,7 @@ def layout(chart_rows: Sequence[Row], time: str) -> Mapping[str, object]:
             rangemode="tozero",
             nticks=4,
             anchor="x",
-            **({"matches": ref(row.of)} if row.of else {}),
+            **({"matches": ref(row.scale_row)} if row.scale_row else {}),
         )
         for index, (row, top) in enumerate(zip(chart_rows, tops, strict=True))
     }

@@ -26,7 +26,7 @@ class Window:
         high: The 90th percentile.
     """
 
-    at: float
+    time: float
     mean: float
     low: float
     high: float
@@ -66,7 +66,7 @@ def smooth(points: Points, positions: Sequence[float]) -> list[Window]:
         if near:
             values = sorted(y for _, y in near)
             windows.append(
-                Window(at=position, mean=sum(values) / len(values), low=share(values, LOW), high=share(values, HIGH))
+                Window(time=position, mean=sum(values) / len(values), low=share(values, LOW), high=share(values, HIGH))
             )
     return windows
 

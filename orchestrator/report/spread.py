@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from statistics import median_low
 
-from orchestrator.report.charts import SLOW, named, slow_ranks
+from orchestrator.report.charts import SLOW, rank_label, slow_ranks
 from orchestrator.report.smooth import time_unit
 from orchestrator.report.traces import Chart, Trace, axis, label, line, plain
 from orchestrator.runs.measures import Measures, RankMeasures
@@ -70,7 +70,7 @@ def column(
         "marker": {"color": colour},
         "x": [x for x, _, _ in shown_values],
         "y": [value / unit for _, _, value in shown_values],
-        "customdata": [plain(named(rank)) for _, rank, _ in shown_values],
+        "customdata": [plain(rank_label(rank)) for _, rank, _ in shown_values],
         "hovertemplate": HOVER,
         **({"width": 0.5} if len(values) < 5 else {}),
     }
@@ -86,7 +86,7 @@ def longest(ranks: Sequence[RankMeasures], unit: float) -> Trace:
         "marker": {"color": "--c2", "size": 7},
         "x": list(range(len(ranks))),
         "y": [(rank.longest_step or 0.0) / unit for rank in ranks],
-        "customdata": [plain(named(rank)) for rank in ranks],
+        "customdata": [plain(rank_label(rank)) for rank in ranks],
         "hovertemplate": HOVER,
     }
 
@@ -122,7 +122,7 @@ def spread_note(measured: Measures, slow: dict[int, float], *, hidden: int) -> s
     """Return a sentence that names the slowest ranks, or says that there are none."""
     by_rank = {rank.rank: rank for rank in measured.ranks}
     worst = sorted(slow.items(), key=lambda item: -item[1])[:3]
-    stragglers = [f"{named(by_rank[rank])} needs {times:.1f} times the median" for rank, times in worst]
+    stragglers = [f"{rank_label(by_rank[rank])} needs {times:.1f} times the median" for rank, times in worst]
     more = f", and {len(slow) - len(worst)} more" if len(slow) > len(worst) else ""
     note = f"Stragglers: {'; '.join(stragglers)}{more}." if slow else "No rank holds the others up."
     return f"{note} {hidden} ranks have no room here." if hidden else note

@@ -93,8 +93,8 @@ def line(
 
 def band(name: str, windows: Sequence[Window], colour: str, *, axis: str = "y", legend: bool = True) -> Trace:
     """Return the spread around a line as an area."""
-    up = [(window.at, window.high) for window in windows]
-    down = [(window.at, window.low) for window in reversed(windows)]
+    up = [(window.time, window.high) for window in windows]
+    down = [(window.time, window.low) for window in reversed(windows)]
     return {
         "type": "scatter",
         "mode": "lines",
@@ -114,7 +114,7 @@ def band(name: str, windows: Sequence[Window], colour: str, *, axis: str = "y", 
 
 def middle(windows: Sequence[Window]) -> list[tuple[float, float]]:
     """Return the means of the windows as points."""
-    return [(window.at, window.mean) for window in windows]
+    return [(window.time, window.mean) for window in windows]
 
 
 def axis(title: str = "", **more: object) -> Mapping[str, object]:

@@ -56,7 +56,7 @@ def text(outcome: Outcome, *, shown: str = "none", with_files: bool = True) -> s
     return "\n".join([*lines, *files])
 
 
-def whole(outcome: Outcome) -> str:
+def full_report(outcome: Outcome) -> str:
     """Return the report of a run: its decisions, its timeline, and its end."""
     decided = [decision.describe() for decision in outcome.decisions]
     events = timeline.lines(outcome.timeline)
@@ -67,7 +67,7 @@ def whole(outcome: Outcome) -> str:
 
 def failure_lines(outcome: Outcome, shown: str) -> list[str]:
     """Return what went wrong, the explanations for it, and the nodes with leftovers."""
-    reasons = [f"{outcome.state}: {outcome.problem}{goes_on(outcome)}"] if outcome.problem else []
+    reasons = [f"{outcome.state}: {outcome.problem}{resume_hint(outcome)}"] if outcome.problem else []
     if outcome.failure:
         is_shown = shown in ("all", str(outcome.failure.rank))
         last = outcome.failure.text.splitlines()[-1 if is_shown else -TEXT_LINES :]
@@ -77,7 +77,7 @@ def failure_lines(outcome: Outcome, shown: str) -> list[str]:
     return [] if outcome.state == "done" else [f"state: {outcome.state}", *left_lines(outcome)]
 
 
-def goes_on(outcome: Outcome) -> str:
+def resume_hint(outcome: Outcome) -> str:
     """Return a hint how to continue a run that was preempted."""
     preempted = outcome.state == PREEMPTED
     return "; start again with the same command to go on" if preempted else ""

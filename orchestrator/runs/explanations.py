@@ -42,7 +42,7 @@ def explain(log_text: str) -> tuple[Explanation, ...]:
     for line, frame in dict.fromkeys(lines_with_frames(log_text)):
         for signature in KNOWN_SIGNATURES:
             match = re.search(signature.pattern, line)
-            if match and (re.search(signature.place, line) or re.search(signature.place, frame)):
+            if match and (re.search(signature.frame, line) or re.search(signature.frame, frame)):
                 explanations.setdefault(signature.name, explanation(signature, line, match))
                 break
     order = [signature.name for signature in KNOWN_SIGNATURES]

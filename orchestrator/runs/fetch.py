@@ -103,7 +103,9 @@ def default_target(folder: Path, node: str | None) -> Path:
     return folder.absolute() / (f"output-{node}" if node else "output")
 
 
-def collect(remote: Remote, folder: str, target: Path, *, only: tuple[str, ...], listener: FetchListener) -> Collected:
+def collect(
+    remote: Remote, folder: str, target: Path, *, patterns: tuple[str, ...], listener: FetchListener
+) -> Collected:
     """Fetch the files of a folder that match one of the patterns, or all files without patterns.
 
     A local file with the right hash is not fetched again. The node is not trusted: only plain files
@@ -113,17 +115,17 @@ def collect(remote: Remote, folder: str, target: Path, *, only: tuple[str, ...],
         remote: the machine that has the files.
         folder: the folder there.
         target: the local folder.
-        only: shell patterns for the path of a file, or for the first folder in it.
+        patterns: shell patterns for the path of a file, or for the first folder in it.
         listener: the callbacks for the progress.
 
     Raises:
         ExecuteError: if a file cannot be listed, read or written, or there is not enough space.
     """
     target_folder = ConfinedFolder(target)
-    listed = [entry for entry in entries_of(remote, folder) if wanted(entry.path, only)]
+    listed = [entry for entry in entries_of(remote, folder) if matches(entry.path, patterns)]
     entries = [entry for entry in listed if not entry.problem]
     with telling(target):
-        missing = [entry for entry in entries if known(target_folder, entry.path) != entry.sha256]
+        missing = [entry for entry in entries if local_hash(target_folder, entry.path) != entry.sha256]
     check_room(target, missing)
     listener.total(len(missing), sum(entry.size for entry in missing))
     left_out = [entry for entry in listed if entry.problem]
@@ -207,7 +209,7 @@ def writable(path: str) -> bool:
     return True
 
 
-def wanted(path: str, patterns: tuple[str, ...]) -> bool:
+def matches(path: str, patterns: tuple[str, ...]) -> bool:
     """Return whether a path or its first folder matches one of the patterns, or there are no patterns."""
     first = PurePosixPath(path).parts[0]
     return not patterns or any(fnmatchcase(path, pattern) or fnmatchcase(first, pattern) for pattern in patterns)
@@ -291,7 +293,7 @@ def append(
         listener.advance(len(chunk))
 
 
-def known(target_folder: ConfinedFolder, path: str) -> str | None:
+def local_hash(target_folder: ConfinedFolder, path: str) -> str | None:
     """Return the hash of a local file, or None if it does not exist."""
     try:
         return target_folder.sha256(path)

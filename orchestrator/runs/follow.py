@@ -36,7 +36,7 @@ class Source(Protocol):
     def terminate(self, pid: int) -> None:
         """Ask the supervisor to end the run with SIGINT, since SIGTERM means preemption."""
 
-    def said(self) -> str:
+    def supervisor_output(self) -> str:
         """Return the last output of a supervisor that did not start, or why it could write none."""
 
 
@@ -51,7 +51,7 @@ class LocalRun:
     def refresh(self) -> None:
         pass
 
-    def said(self) -> str:
+    def supervisor_output(self) -> str:
         """Return the end of the supervisor's log, or why it cannot be written."""
         if log_text := last_text(self.folder / files.SUPERVISOR_LOG, LAST_WORDS).strip():
             return log_text
@@ -125,7 +125,7 @@ def await_start(folder: Path, source: Source) -> int | None:
         if (folder / files.OUTCOME).exists():
             return None
         if time.monotonic() > deadline:
-            message = source.said() or "it wrote nothing"
+            message = source.supervisor_output() or "it wrote nothing"
             raise ExecuteError(
                 f"The supervisor of {folder.name} did not start: {message}",
                 hint=f"`orch stop {folder.name}` ends what is left of it; then start it again.",

@@ -14,7 +14,7 @@ class Signature:
         pattern: A regular expression that is searched in a single line.
         cause: The cause of the error; `{1}` is replaced by the first group of the pattern.
         cure: What the user can do about it, with the same replacements.
-        place: A regular expression that the line or the file of the innermost frame of its traceback
+        frame: A regular expression that the line or the file of the innermost frame of its traceback
             must match, so that an error of the script itself gets no explanation.
     """
 
@@ -22,7 +22,7 @@ class Signature:
     pattern: str
     cause: str
     cure: str
-    place: str = ""
+    frame: str = ""
 
 
 ONE_STACK = (
@@ -50,7 +50,7 @@ KNOWN_SIGNATURES = (
     Signature(
         name="ipex 2.8 for another torch",
         pattern=r"AttributeError: module 'os' has no attribute 'exit'",
-        place=r"intel_extension_for_pytorch",
+        frame=r"intel_extension_for_pytorch",
         cause="IPEX 2.8 met another torch than 2.8 and failed in its own words about it.",
         cure="Install torch 2.8.0 (stack intel-2.8), or remove intel-extension-for-pytorch.",
     ),
@@ -203,7 +203,7 @@ KNOWN_SIGNATURES = (
     Signature(
         name="no route",
         pattern=r"No route to host|Network is unreachable",
-        place=RENDEZVOUS,
+        frame=RENDEZVOUS,
         cause="A node has no way to another one: a route is missing, or a firewall rejects.",
         cure="`ip route get ADDRESS` on the node; `orch provision` tests every pair of nodes.",
     ),
@@ -229,7 +229,7 @@ KNOWN_SIGNATURES = (
     Signature(
         name="port taken",
         pattern=r"EADDRINUSE|[Aa]ddress already in use",
-        place=RENDEZVOUS,
+        frame=RENDEZVOUS,
         cause="The port of the rendezvous is taken, often by a job that is still alive unseen.",
         cure="Look for old ranks on node0 (`ss -ltnp`), end them, or take another MASTER_PORT.",
     ),

@@ -18,7 +18,7 @@ class LogLine:
     finished: bool = True  # False for the visible state of a line that has no line break yet
 
 
-def asked_for(run: Run, rank: int | None) -> dict[int, str]:
+def requested_ranks(run: Run, rank: int | None) -> dict[int, str]:
     """Return the node of the requested rank, or of all ranks, by rank.
 
     Raises:

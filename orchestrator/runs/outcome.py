@@ -138,7 +138,7 @@ def outcome_of(run: Run) -> Outcome:
 
 def explanations_of(run: Run, failure: Failure | None) -> tuple[Explanation, ...]:
     """Return the known errors in the logs of a failed run and in the reason of its end."""
-    record, errors = run.record, explain(words(run, failure))
+    record, errors = run.record, explain(run_output(run, failure))
     return tuple(advise_on_volume(error, record.location, record.run_dir) for error in errors)
 
 
@@ -192,7 +192,7 @@ def untrained_notes(state: str, events: Sequence[Event]) -> list[str]:
     return ["note: no training step was seen: the script ended without one on every rank"]
 
 
-def words(run: Run, failure: Failure | None) -> str:
+def run_output(run: Run, failure: Failure | None) -> str:
     """Return the output of the launcher and of the failing rank, or of every rank if none failed."""
     ranks = "*" if failure is None else str(failure.rank)
     logs = [run.folder / "launcher.log", *sorted(run.folder.glob(f"ranks/rank-{ranks}.log"))]

@@ -15,7 +15,7 @@ from orchestrator.planning.plan import Plan, StartRun
 
 GIT_SECONDS = 10
 LISTED = 20
-WHERE = "plan.json"
+PLAN_FILE = "plan.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,9 +106,9 @@ def parse(value: object) -> Provenance:
     Raises:
         ProtocolError: if the value is invalid.
     """
-    stored = values.check_object(value, WHERE)
+    stored = values.check_object(value, PLAN_FILE)
     names = [spec.name for spec in fields(Provenance) if spec.name != "command"]
-    origin = values.read(Provenance, {name: stored[name] for name in names if stored.get(name) is not None}, WHERE)
+    origin = values.read(Provenance, {name: stored[name] for name in names if stored.get(name) is not None}, PLAN_FILE)
     return replace(origin, command=recorded_command(stored.get("command")))
 
 
@@ -120,7 +120,7 @@ def recorded_command(value: Any) -> Command | None:
     """
     if value is None:
         return None
-    recorded = values.read(RecordedCommand, value, f"{WHERE}: command")
+    recorded = values.read(RecordedCommand, value, f"{PLAN_FILE}: command")
     return Command(argv=recorded.argv, env=tuple(recorded.env.items()))
 
 

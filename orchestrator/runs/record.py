@@ -13,5 +13,5 @@ from orchestrator.planning.plan import Plan, PutFile
 def with_record(plan: Plan) -> Plan:
     """Return the plan with a step that writes the record to run.json before the start."""
     content = json.dumps(render(plan.run)) + "\n"
-    step = PutFile(at=plan.run.nodes, path=f"{plan.run.run_dir}/run.json", content=content)
+    step = PutFile(nodes=plan.run.nodes, path=f"{plan.run.run_dir}/run.json", content=content)
     return replace(plan, steps=(*plan.steps[:-1], step, plan.steps[-1]))

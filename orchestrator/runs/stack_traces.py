@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator
 from orchestrator.runs.logs import LogLine
 
 # The format of CPython's faulthandler (Python/traceback.c).
-BEGINS = re.compile(r"(?:Current thread|Thread) 0x[0-9a-f]+ .*\(most recent call first\):")
-GOES_ON = re.compile(r'  File ".*", line (?:\d+|\?\?\?) in |  <|  \.\.\.|$')
+TRACE_START = re.compile(r"(?:Current thread|Thread) 0x[0-9a-f]+ .*\(most recent call first\):")
+TRACE_LINE = re.compile(r'  File ".*", line (?:\d+|\?\?\?) in |  <|  \.\.\.|$')
 
 
 def without(lines: Iterable[LogLine]) -> Iterator[LogLine]:
@@ -22,8 +22,8 @@ def without(lines: Iterable[LogLine]) -> Iterator[LogLine]:
         if not line.finished:
             if line.rank not in inside:
                 yield line
-        elif BEGINS.match(line.text):
+        elif TRACE_START.match(line.text):
             inside.add(line.rank)
-        elif line.rank not in inside or not GOES_ON.match(line.text):
+        elif line.rank not in inside or not TRACE_LINE.match(line.text):
             inside.discard(line.rank)
             yield line

@@ -26,7 +26,7 @@ from orchestrator.runs.events import stored
 from orchestrator.runs.provenance import Provenance, provenance
 from orchestrator.runs.state_files import PLAN, read_outcome, supervisor_of, write_json
 
-GONE = "gone"  # file in the local folder of a remote run whose supervisor has ended
+SUPERVISOR_ENDED = "gone"  # file in the local folder of a remote run whose supervisor has ended
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,10 +92,10 @@ def create(plan: Plan, folder: Path) -> None:
         ExecuteError: if plan.json cannot be written.
         RequestError: if the folder cannot be created, which suggests a wrong `--runs-dir`.
     """
-    keep(plan.run, folder, provenance(plan))
+    write_record(plan.run, folder, provenance(plan))
 
 
-def keep(record: RunRecord, folder: Path, origin: Provenance | None = None) -> None:
+def write_record(record: RunRecord, folder: Path, origin: Provenance | None = None) -> None:
     """Write plan.json with the record of a run, and its provenance if it is known.
 
     Raises:
@@ -147,7 +147,7 @@ def state_of(folder: Path, outcome: Outcome | None, record: RunRecord) -> str:
         return "running"
     supervisor = supervisor_of(folder)
     if record.node0.via:
-        supervisor_ended = (folder / GONE).exists()
+        supervisor_ended = (folder / SUPERVISOR_ENDED).exists()
         return "planned" if supervisor is None else "killed" if supervisor_ended else "running"
     if supervisor is None:  # an unreadable supervisor file shows that the run has begun
         return "killed" if (folder / files.SUPERVISOR).exists() else "planned"
@@ -170,10 +170,10 @@ def recorded(base: Path) -> Recorded:
 
 NO_FOLDER = (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.EROFS)  # wrong --runs-dir, not a full disk
 LISTING = "`orch runs` lists the runs."
-Tell = Callable[[str], None]
+Notify = Callable[[str], None]
 
 
-def find(base: Path, name: str, notify: Tell = lambda line: None) -> Run:
+def find(base: Path, name: str, notify: Notify = lambda line: None) -> Run:
     """Return a run by its id, a unique prefix of its id, or `last`.
 
     Args:

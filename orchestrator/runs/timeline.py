@@ -28,7 +28,7 @@ from orch_node.protocol.events import (
 from orch_node.protocol.record import number_ranges
 
 RANK = re.compile(r"[0-9]{1,9}")
-Said = Decided | NodeNews | NodesLost | Refused | Stopping | Waiting
+Announcement = Decided | NodeNews | NodesLost | Refused | Stopping | Waiting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +70,7 @@ def timeline_of(events: Iterable[Event]) -> list[Moment]:
             joined_ranks, ranks = set(), event.ranks
         if is_echo(event, warned):
             continue
-        timeline += (Moment(time=event.time, text=text) for text in words(event))
+        timeline += (Moment(time=event.time, text=text) for text in describe_event(event))
         if isinstance(event, Joined) and event.rank not in joined_ranks:
             joined_ranks.add(event.rank)
             if len(joined_ranks) == ranks:
@@ -83,9 +83,9 @@ def joined(ranks: int, last: Joined) -> str:
     return f"{f'all {ranks} ranks' if ranks > 1 else '1 rank'} joined on {last.backend}"
 
 
-def words(event: Event) -> Iterator[str]:
+def describe_event(event: Event) -> Iterator[str]:
     """Yield the lines that describe an event."""
-    describe = WORDS.get(type(event))
+    describe = DESCRIPTIONS.get(type(event))
     if describe is not None:
         yield from describe(event)
 
@@ -108,7 +108,7 @@ def launched(event: Launched) -> Iterator[str]:
     yield f"started {event.ranks} ranks on {', '.join(event.nodes)}{suffix}"
 
 
-def said(event: Said) -> Iterator[str]:
+def announcement(event: Announcement) -> Iterator[str]:
     yield event.text
 
 
@@ -159,8 +159,8 @@ def finished(event: Finished) -> Iterator[str]:
     yield event.state
 
 
-WORDS: Mapping[type[Event], Callable[[Any], Iterator[str]]] = {
-    **dict.fromkeys((Decided, NodeNews, NodesLost, Refused, Stopping, Waiting), said),
+DESCRIPTIONS: Mapping[type[Event], Callable[[Any], Iterator[str]]] = {
+    **dict.fromkeys((Decided, NodeNews, NodesLost, Refused, Stopping, Waiting), announcement),
     Ended: ended,
     Failed: failed,
     Finished: finished,

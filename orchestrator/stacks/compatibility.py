@@ -152,11 +152,11 @@ def accelerate_does_not_fit(env: Environment, stacks: Sequence[Stack]) -> Iterat
     accelerate = env.version("accelerate")
     if accelerate is None:
         return
-    for problem, why in accelerate_problems(env, accelerate):
+    for problem, effect in accelerate_problems(env, accelerate):
         yield Mismatch(
             package="accelerate",
             what=f"accelerate {accelerate} {problem}",
-            why=why,
+            why=effect,
             cure=install_command(env, stacks, "accelerate"),
         )
         return

@@ -91,14 +91,14 @@ def do(step: Step, connections: Mapping[str, Connection], applier: Applier | Non
     match step:
         case PutLocalFile(path=path, content=content):
             write_private(Path(path), content)
-        case PutFile(at=at, path=path, content=content):
-            everywhere(at, lambda node: connections[node].put(path, content))
-        case SendFile(at=at, source=source, path=path):
-            everywhere(at, lambda node: connections[node].send(source, path))
+        case PutFile(nodes=nodes, path=path, content=content):
+            everywhere(nodes, lambda node: connections[node].put(path, content))
+        case SendFile(nodes=nodes, source=source, path=path):
+            everywhere(nodes, lambda node: connections[node].send(source, path))
         case SendFolder():
-            connections[step.at.node].feed(step.unpack(), pack_folder(Path(step.source)))
+            connections[step.node.node].feed(step.unpack(), pack_folder(Path(step.source)))
         case StartRun(command=command, run_dir=run_dir):
-            connections[step.at.node].start(command, f"{run_dir}/{files.SUPERVISOR_LOG}")
+            connections[step.node.node].start(command, f"{run_dir}/{files.SUPERVISOR_LOG}")
         case ApplyObjects(objects=objects):
             assert applier is not None
             for manifest in objects:

@@ -170,5 +170,5 @@ class Target(Protocol):
     def list_runs(self, where: str) -> Listed:
         """Return the runs that the hosts of an inventory or a cluster have recorded."""
 
-    def clean(self, where: str | None, base: Path, *, look: bool) -> CleanupReport:
-        """End the leftovers of past runs; with `look`, only report them."""
+    def clean(self, where: str | None, base: Path, *, dry_run: bool) -> CleanupReport:
+        """End the leftovers of past runs; with `dry_run`, only report them."""

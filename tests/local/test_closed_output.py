@@ -73,7 +73,7 @@ def test_the_message_goes_to_the_output_that_is_open(tmp_path: Path) -> None:
 from orchestrator import screen
 screen.closed_output.message = "Run x continues."
 for _ in range(100_000):
-    screen.say("line")
+    screen.print_text("line")
 """
     environment = orch_environment(tmp_path)
     with subprocess.Popen(

@@ -76,7 +76,7 @@ def test_a_node_that_nobody_serves_is_an_error_with_its_name(tmp_path: Path) -> 
 
 
 def bring(remote: Counted, far: Path, target: Path, *only: str) -> collect.Collected:
-    return collect.collect(remote, str(far), target, only=only, listener=FetchListener())
+    return collect.collect(remote, str(far), target, patterns=only, listener=FetchListener())
 
 
 def test_every_file_arrives_with_its_hash(remote: Counted, far: Path, tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_an_answer_without_an_end_is_cut_off(sshd: str, tmp_path: Path, monkeypa
     late = node.capture(("sh", "-c", "echo out; echo err >&2; sleep 60 & exit 3"), seconds=30.0)
     assert (late.code, late.out, late.err) == (3, "out\n", "err\n")
     with pytest.raises(ExecuteError, match="/dev/zero has more than the 0 bytes"):
-        collect.collect(Endless(node), "/dev", tmp_path, only=(), listener=FetchListener())
+        collect.collect(Endless(node), "/dev", tmp_path, patterns=(), listener=FetchListener())
     node.close()
 
 

@@ -11,7 +11,7 @@ import yaml
 
 from orchestrator.errors import RequestError
 from orchestrator.load.inventory import read_inventory
-from orchestrator.operations.init import init, named, render
+from orchestrator.operations.init import init, listed_hosts, render
 from orchestrator.paths import INVENTORY
 
 Orch = Callable[..., subprocess.CompletedProcess[str]]
@@ -78,7 +78,7 @@ def test_what_cannot_be_is_refused(
 
 
 def test_the_example_is_what_init_writes() -> None:
-    hosts = tuple(named(["alice@192.0.2.10", "alice@192.0.2.11", "alice@192.0.2.12"]))
+    hosts = tuple(listed_hosts(["alice@192.0.2.10", "alice@192.0.2.11", "alice@192.0.2.12"]))
     made = render("example", "inventory/example", hosts)
     assert (INVENTORY / "example/hosts.yml").read_text() == made
     assert len(read_inventory(INVENTORY / "example")) == 3

@@ -18,7 +18,7 @@ from orchestrator.errors import ConnectionLost, ExecuteError
 from orchestrator.files import ConfinedFolder, write_whole
 from orchestrator.runs.follow import LAST_WORDS
 from orchestrator.runs.state_files import outcome_in, supervisor_of
-from orchestrator.runs.store import GONE
+from orchestrator.runs.store import SUPERVISOR_ENDED
 
 Result = TypeVar("Result")
 RETRY_SECONDS = 2.0
@@ -105,7 +105,7 @@ class Mirror:
         if content is not None:
             write_whole(self.folder / name, content)
 
-    def said(self) -> str:
+    def supervisor_output(self) -> str:
         """Return the end of the supervisor's log, or why the node could not write the log."""
         log = self.remote.read(f"{self.run_dir}/{files.SUPERVISOR_LOG}", 0, LARGEST_STATE) or b""
         message = log.decode(errors="replace")[-LAST_WORDS:].strip()
@@ -138,7 +138,7 @@ class Mirror:
             return
         if not self.remote.alive(recorded.pid, self.marker):
             self.copy(files.OUTCOME)  # the outcome may have been written since the check above
-            (self.folder / GONE).touch(0o600)
+            (self.folder / SUPERVISOR_ENDED).touch(0o600)
 
     def is_on_another_host(self, supervisor: SupervisorProcess) -> bool:
         """Return whether the connection leads to another host than that of the supervisor.
@@ -207,9 +207,9 @@ class ReconnectingMirror:
         """Ask the supervisor to end the run; raise ConnectionLost if the node is unreachable."""
         self.mirror.terminate(pid)
 
-    def said(self) -> str:
+    def supervisor_output(self) -> str:
         """Return the end of the supervisor's log, or '' while the node is unreachable."""
-        message = self.attempt(self.mirror.said, "")
+        message = self.attempt(self.mirror.supervisor_output, "")
         return f"{self.node}: {message}" if message else ""
 
     def attempt(self, action: Callable[[], Result], fallback: Result) -> Result:

@@ -97,14 +97,14 @@ def node_cleanup(pod: str, remaining: list[str], error: ExecuteError | None) -> 
 NEW_SECONDS = 600.0  # younger objects may belong to a run that is being started
 
 
-def clean(cluster: Kube, *, look: bool) -> CleanupReport:
+def clean(cluster: Kube, *, dry_run: bool) -> CleanupReport:
     """Delete leftovers, or only list them; keep everything of a run that has its job.
 
     Leftovers are objects of runs whose job is gone, pods that read volumes, and expired jobs.
     """
     began = time.monotonic()
     objects = list(leftovers(cluster))
-    if not look:
+    if not dry_run:
         for leftover in objects:
             remove(cluster, leftover)
     descriptions = tuple(
@@ -112,9 +112,9 @@ def clean(cluster: Kube, *, look: bool) -> CleanupReport:
     )
     node = NodeCleanup(
         node=cluster.namespace,
-        state="left" if look and descriptions else "clean",
-        ended=() if look else descriptions,
-        left=descriptions if look else (),
+        state="left" if dry_run and descriptions else "clean",
+        ended=() if dry_run else descriptions,
+        left=descriptions if dry_run else (),
         segments=(),
         problem="",
     )

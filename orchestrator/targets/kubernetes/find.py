@@ -87,7 +87,7 @@ def find_run(base: Path, name: str, inventory: str) -> tuple[RunRecord, Path]:
         raise error
     folder = base / run_id
     if not (folder / PLAN).exists():
-        store.keep(records[run_id], folder)
+        store.write_record(records[run_id], folder)
     with suppress(OrchError):  # users with read access cannot adopt objects
         adopt(recorded.cluster, location_of(records[run_id]), run_id)
     return records[run_id], folder

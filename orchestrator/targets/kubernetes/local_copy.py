@@ -182,7 +182,7 @@ def record_ranks(run: store.Run, events: Iterable[Event]) -> None:
     """Write into plan.json in which pod each rank ran, which torchrun chooses."""
     nodes = nodes_of(events)
     layout = tuple(replace(rank, node=nodes.get(rank.rank, rank.node)) for rank in run.record.layout)
-    store.keep(replace(run.record, layout=layout), run.folder, run.origin)
+    store.write_record(replace(run.record, layout=layout), run.folder, run.origin)
 
 
 def read_state(folder: Path) -> CopyState:

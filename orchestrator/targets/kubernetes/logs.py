@@ -12,7 +12,7 @@ from orch_node.protocol.outcome import FAILED
 from orchestrator.errors import ExecuteError, OrchError
 from orchestrator.runs import store
 from orchestrator.runs.fetch import FetchListener, collect
-from orchestrator.runs.logs import LogLine, asked_for
+from orchestrator.runs.logs import LogLine, requested_ranks
 from orchestrator.targets.kubernetes.outcome import nodes_of
 from orchestrator.targets.kubernetes.volume import reader
 from orchestrator.targets.kubernetes.watch import FOLLOW_SECONDS, KubeWatch
@@ -31,7 +31,7 @@ def log_lines(watch: KubeWatch, *, rank: int | None, follow: bool) -> Iterator[L
         ExecuteError: at the end, if a pod or the API did not respond.
     """
     folder = watch.folder
-    asked_for(store.load(folder), rank)
+    requested_ranks(store.load(folder), rank)
     sizes: dict[Path, int] = {}
     errors: list[tuple[str, OrchError]] = []
     if follow:
@@ -77,7 +77,7 @@ def copy_from_volume(watch: KubeWatch) -> dict[str, OrchError]:
         if missing:
             remote, local = f"{watch.record.run_dir}/{files.RANKS}", watch.folder.absolute() / files.RANKS
             with reader(watch.cluster, watch.record) as pod:
-                collect(pod, remote, local, only=("rank-*",), listener=FetchListener())
+                collect(pod, remote, local, patterns=("rank-*",), listener=FetchListener())
     except OrchError as error:
         return {"the volume": error}
     watch.write_outcome(ended)

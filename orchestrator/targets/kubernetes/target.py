@@ -96,5 +96,5 @@ class KubeTarget:
     def list_runs(self, where: str) -> Listed:
         return find.list_runs(where)
 
-    def clean(self, where: str | None, base: Path, *, look: bool) -> CleanupReport:
-        return cleanup.clean(find.cluster_of(where or ""), look=look)
+    def clean(self, where: str | None, base: Path, *, dry_run: bool) -> CleanupReport:
+        return cleanup.clean(find.cluster_of(where or ""), dry_run=dry_run)

@@ -126,4 +126,4 @@ def fetch(cluster: Kube, record: RunRecord, folder: Path, request: Wanted, liste
         raise RequestError("--node has no meaning on Kubernetes: all pods share one volume.", hint="Leave --node out.")
     target = request.to or folder.absolute() / "output"
     with reader(cluster, record) as pod:
-        return collect(pod, request.source, target, only=request.only, listener=listener)
+        return collect(pod, request.source, target, patterns=request.only, listener=listener)

@@ -99,7 +99,7 @@ def plan_array(
     text = render_array(
         f"orch-{site.run_id}", labels, [(member.plan, member.config) for member in members], members[0].slurm, limit
     )
-    step = SubmitScript(at=login, run_dir=site.run_dir, script=text)
+    step = SubmitScript(node=login, run_dir=site.run_dir, script=text)
     sent = dict.fromkeys(step for member in members for step in sent_first(member, site))
     plans = tuple(member.plan for member in members)
     skipped = tuple(

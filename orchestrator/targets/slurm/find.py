@@ -197,8 +197,8 @@ def is_leftover(run: Run, job: JobState) -> bool:
     return time.time() - run.outcome.ended > ENDING_SECONDS
 
 
-def clean_cluster(slurm: Looked, runs: list[Run], *, look: bool) -> list[JobState]:
-    """Cancel the leftover jobs of one cluster, unless `look` is set, and return them.
+def clean_cluster(slurm: Looked, runs: list[Run], *, dry_run: bool) -> list[JobState]:
+    """Cancel the leftover jobs of one cluster, unless `dry_run` is set, and return them.
 
     Raises:
         ExecuteError: if Slurm does not respond.
@@ -207,13 +207,13 @@ def clean_cluster(slurm: Looked, runs: list[Run], *, look: bool) -> list[JobStat
         raise ExecuteError(slurm.problem, hint=AWAY)
     runs_with_jobs = [(slurm.renewed(run), slurm.job_of(run)) for run in runs]
     leftovers = [job for run, job in runs_with_jobs if job is not None and is_leftover(run, job)]
-    for job in leftovers if not look else ():
+    for job in leftovers if not dry_run else ():
         slurm.scheduler.cancel(job.job)
     slurm.host.close()
     return leftovers
 
 
-def clean(inventory: str | None, base: Path, *, look: bool) -> CleanupReport:
+def clean(inventory: str | None, base: Path, *, dry_run: bool) -> CleanupReport:
     """Cancel the jobs that Slurm still has although their runs have ended and cannot resume.
 
     Raises:
@@ -225,15 +225,15 @@ def clean(inventory: str | None, base: Path, *, look: bool) -> CleanupReport:
     leftovers: list[JobState] = []
     for cluster in clusters:
         cluster_runs = [run for run in runs if cluster_of(run) == cluster]
-        leftovers += clean_cluster(Looked(*cluster), cluster_runs, look=look)
+        leftovers += clean_cluster(Looked(*cluster), cluster_runs, dry_run=dry_run)
     nodes = tuple(
         NodeCleanup(
             node=f"job {job.job}",
-            state="left" if look else "clean",
+            state="left" if dry_run else "clean",
             segments=(),
             problem="",
-            ended=() if look else (job.state,),
-            left=(job.state,) if look else (),
+            ended=() if dry_run else (job.state,),
+            left=(job.state,) if dry_run else (),
         )
         for job in leftovers
     )

@@ -207,7 +207,7 @@ class SlurmHandle:
             )
         local = isinstance(self.host, Local)
         target = wanted.to or (Path(wanted.source) if local else default_target(self.folder, wanted.node))
-        return collect(self.host, wanted.source, target, only=wanted.only, listener=listener)
+        return collect(self.host, wanted.source, target, patterns=wanted.only, listener=listener)
 
 
 def until(condition: Callable[[], bool], seconds: float, tick: float = TICK_SECONDS) -> bool:

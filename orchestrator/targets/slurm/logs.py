@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from orch_node.protocol import files
 from orch_node.tail import Tail
 
-from orchestrator.runs.logs import LogLine, asked_for
+from orchestrator.runs.logs import LogLine, requested_ranks
 from orchestrator.runs.state_files import outcome_in
 from orchestrator.runs.store import Run
 from orchestrator.targets.slurm.watch import JobWatch
@@ -28,7 +28,7 @@ def log_lines(watch: JobWatch, run: Run, *, rank: int | None, follow: bool) -> I
     Raises:
         RequestError: if the run does not have this rank.
     """
-    nodes = asked_for(run, rank)
+    nodes = requested_ranks(run, rank)
     tails = {number: Tail(run.folder / files.rank_log(number), 0) for number in nodes}
     running = follow
     while running:

@@ -90,7 +90,7 @@ def plan_slurm(request: TrainRequest, inputs: Inputs, site: SlurmSite, resume: R
     text = render(decided.plan, decided.config, decided.slurm)
     held = decided.slurm.held.job if decided.slurm.held else ""
     host = login_of(decided.slurm)
-    step = SubmitScript(at=host, run_dir=site.run_dir, script=text, allocation=held)
+    step = SubmitScript(node=host, run_dir=site.run_dir, script=text, allocation=held)
     return replace(decided.plan, steps=(*sent_first(decided, site), step))
 
 
@@ -157,7 +157,7 @@ def sent_first(decided: Decided, site: SlurmSite) -> tuple[Step, ...]:
     if not decided.slurm.login:
         return ()
     login = login_of(decided.slurm)
-    return (SendFolder(at=login, source=site.train_here, path=site.train), *decided.files.sent)
+    return (SendFolder(node=login, source=site.train_here, path=site.train), *decided.files.sent)
 
 
 def files_of(resolved: Resolved, site: SlurmSite) -> Files:

@@ -42,7 +42,7 @@ class RunFolder(Protocol):
     def has(self, name: str) -> bool:
         """Return whether the job has written this file."""
 
-    def said(self) -> str:
+    def supervisor_output(self) -> str:
         """Return the end of the job's output."""
 
     def take_logs(self, ranks: Iterable[int]) -> None: ...
@@ -69,7 +69,7 @@ class SeenFolder:
     def has(self, name: str) -> bool:
         return (self.folder / name).exists()
 
-    def said(self) -> str:
+    def supervisor_output(self) -> str:
         logs = sorted(self.folder.glob("slurm-*.out"))
         return last_text(logs[-1], LAST_WORDS).strip() if logs else ""
 
@@ -115,7 +115,7 @@ class JobMirror(Mirror):
         else:
             write_whole(self.folder / name, content)
 
-    def said(self) -> str:
+    def supervisor_output(self) -> str:
         """Return the end of the job's output."""
         names = [name for name in self.remote.list(self.run_dir) if SAID.fullmatch(name)]
         content = self.content(names[-1]) if names else None

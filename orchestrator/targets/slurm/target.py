@@ -50,6 +50,6 @@ class SlurmTarget:
         """Return the runs recorded on this machine, with their current state in Slurm."""
         return find.list_runs(where)
 
-    def clean(self, where: str | None, base: Path, *, look: bool) -> CleanupReport:
-        """Cancel the jobs whose runs have ended; with `look`, only report them."""
-        return find.clean(where, base, look=look)
+    def clean(self, where: str | None, base: Path, *, dry_run: bool) -> CleanupReport:
+        """Cancel the jobs whose runs have ended; with `dry_run`, only report them."""
+        return find.clean(where, base, dry_run=dry_run)

@@ -141,9 +141,9 @@ class JobWatch:
         """Write the stop file, which ends the run even if Slurm's controller does not respond."""
         self.run_folder.write(files.STOP, "")
 
-    def said(self) -> str:
+    def supervisor_output(self) -> str:
         """Return the end of the job's output."""
-        return self.run_folder.said()
+        return self.run_folder.supervisor_output()
 
     # The events and the end of the run.
 
@@ -310,9 +310,9 @@ class JobWatch:
         supervisor = supervisor_of(self.folder)
         now = time.time()
         base_outcome = run_outcome or Outcome(state=state, started=supervisor.started if supervisor else now, ended=now)
-        memory = slurm.memory_line(f"{self.launcher_output()}\n{self.said()}")
+        memory = slurm.memory_line(f"{self.launcher_output()}\n{self.supervisor_output()}")
         message = states.ending_words(job)
-        if run_outcome is None and not job.foreign and (output := self.said().strip()):
+        if run_outcome is None and not job.foreign and (output := self.supervisor_output().strip()):
             message += f"; its last output: {output.splitlines()[-1]}"
         if memory:
             state, message = FAILED, f"job {self.job}: {slurm.OUT_OF_MEMORY}: {memory}"

@@ -95,7 +95,7 @@ def describe(process: ProcessRecord) -> str:
     return f"{process.role} {process.pid} ({process.name}){rank}"
 
 
-def clean(inventory: str | None, base: Path, *, look: bool) -> CleanupReport:
+def clean(inventory: str | None, base: Path, *, dry_run: bool) -> CleanupReport:
     """End the leftovers of past runs on all nodes, and move damaged runs aside.
 
     Runs whose supervisor is alive are never touched.
@@ -103,22 +103,22 @@ def clean(inventory: str | None, base: Path, *, look: bool) -> CleanupReport:
     Args:
         inventory: The inventory of the nodes, or None for this machine.
         base: The folder of all runs on this machine.
-        look: Only report the leftovers and damaged runs, and change nothing.
+        dry_run: Only report the leftovers and damaged runs, and change nothing.
     """
     start_time = time.monotonic()
     programs, live_runs, unreadable_nodes = places(base, inventory)
-    action, exceptions = ("look", ()) if look else ("clean", ("--except", *live_runs))
+    action, exceptions = ("look", ()) if dry_run else ("clean", ("--except", *live_runs))
 
     def command(host: RunNode) -> tuple[str, ...]:
         cleanup, folder = programs[host]
         return (*cleanup, "cleanup", action, folder, *exceptions)
 
     responses = ask_all(programs, command, seconds=CLEANUP_SECONDS * 2)
-    nodes = tuple(looked(response) if look else cleaned(response) for response in responses)
+    nodes = tuple(looked(response) if dry_run else cleaned(response) for response in responses)
     if inventory is None:
-        nodes = tuple(aside_here(node, base, look=look) for node in nodes)
+        nodes = tuple(aside_here(node, base, dry_run=dry_run) for node in nodes)
     else:
-        nodes = aside_there(nodes, programs, look=look)
+        nodes = aside_there(nodes, programs, dry_run=dry_run)
     seconds = round(time.monotonic() - start_time, 2)
     return CleanupReport(run_id="", seconds=seconds, nodes=(*nodes, *unreadable_nodes))
 
@@ -185,11 +185,11 @@ def paths_of(segments: dict[str, tuple[str, ...]]) -> tuple[str, ...]:
     return tuple(path for paths in segments.values() for path in paths)
 
 
-def aside_here(node: NodeCleanup, base: Path, *, look: bool) -> NodeCleanup:
-    """Add the damaged runs of this machine to a node's result, after moving them aside unless `look`."""
+def aside_here(node: NodeCleanup, base: Path, *, dry_run: bool) -> NodeCleanup:
+    """Add the damaged runs of this machine to a node's result, after moving them aside unless `dry_run`."""
     damaged_runs = store.recorded(base).damaged
-    leftovers, moved = [damaged_run.describe() for damaged_run in damaged_runs] if look else [], []
-    for damaged_run in () if look else damaged_runs:
+    leftovers, moved = [damaged_run.describe() for damaged_run in damaged_runs] if dry_run else [], []
+    for damaged_run in () if dry_run else damaged_runs:
         target = damaged.set_aside(damaged_run)
         leftovers += [] if target else [f"{damaged_run.folder}: something of it lives"]
         moved += [f"{damaged_run.folder} is damaged, and now {target}"] if target else []
@@ -197,13 +197,13 @@ def aside_here(node: NodeCleanup, base: Path, *, look: bool) -> NodeCleanup:
 
 
 def aside_there(
-    nodes: tuple[NodeCleanup, ...], programs: dict[RunNode, Cleanup], *, look: bool
+    nodes: tuple[NodeCleanup, ...], programs: dict[RunNode, Cleanup], *, dry_run: bool
 ) -> tuple[NodeCleanup, ...]:
-    """Add the damaged runs of each node to its result, after moving them aside unless `look`."""
+    """Add the damaged runs of each node to its result, after moving them aside unless `dry_run`."""
 
     def command(host: RunNode) -> tuple[str, ...]:
         program, folder = programs[host]
-        return (*program, "damaged", folder, *([] if look else ["--set-aside"]))
+        return (*program, "damaged", folder, *([] if dry_run else ["--set-aside"]))
 
     responses = ask_all(programs, command, seconds=CLEANUP_SECONDS)
     return tuple(map(aside_on, nodes, responses))

@@ -24,7 +24,7 @@ def fetch(record: RunRecord, folder: Path, request: Wanted, listener: FetchListe
     is_local = isinstance(connection, Local)
     target = request.to or (Path(request.source) if is_local else default_target(folder, request.node))
     try:
-        return collect(connection, request.source, target, only=request.only, listener=listener)
+        return collect(connection, request.source, target, patterns=request.only, listener=listener)
     finally:
         connection.close()
 

@@ -16,7 +16,7 @@ from orch_node.protocol.values import ProtocolError
 
 from orchestrator.errors import ConnectionLost, ExecuteError
 from orchestrator.model.command import LOGIN_SCRIPT_HINT
-from orchestrator.runs.logs import LogLine, asked_for
+from orchestrator.runs.logs import LogLine, requested_ranks
 from orchestrator.runs.store import Run
 from orchestrator.targets.connections.mirror import GIVE_UP_SECONDS, RETRY_SECONDS
 from orchestrator.targets.interface import Tell
@@ -154,7 +154,7 @@ def log_lines(record: RunRecord, run: Run, selection: WantedLines, *, tell: Tell
         RequestError: If the run does not have the requested rank.
         ExecuteError: At the end, if a node has not responded.
     """
-    nodes = asked_for(run, selection.rank)
+    nodes = requested_ranks(run, selection.rank)
     if not (selection.follow or record.node0.via):  # the run's own files are in this folder
         yield from copied(run, nodes)
         return

@@ -105,7 +105,7 @@ def start(site: Site, node: RunNode, python: str, *, launch: Launch, options: tu
     """Return the step that starts the supervisor on a node."""
     supervise = (python, f"{site.train}/node.py", "supervise", site.run_dir, *options, "--")
     command = Command(argv=(*supervise, *launch.command.argv), env=launch.command.env)
-    return StartRun(at=node, run_dir=site.run_dir, command=command)
+    return StartRun(node=node, run_dir=site.run_dir, command=command)
 
 
 def check_restarts(request: TrainRequest) -> None:
@@ -148,4 +148,4 @@ def numbers(launch: Launch) -> tuple[str, ...]:
 
 def put(nodes: tuple[RunNode, ...], folder: str, contents: Mapping[str, str]) -> tuple[PutFile, ...]:
     """Return the steps that write files to a folder on all of these nodes."""
-    return tuple(PutFile(at=nodes, path=f"{folder}/{name}", content=content) for name, content in contents.items())
+    return tuple(PutFile(nodes=nodes, path=f"{folder}/{name}", content=content) for name, content in contents.items())

@@ -50,5 +50,5 @@ class SshTarget:
 
         return replace(find.list_runs(asked), open=open_run)
 
-    def clean(self, where: str | None, base: Path, *, look: bool) -> CleanupReport:
-        return cleanup.clean(where, base, look=look)
+    def clean(self, where: str | None, base: Path, *, dry_run: bool) -> CleanupReport:
+        return cleanup.clean(where, base, dry_run=dry_run)

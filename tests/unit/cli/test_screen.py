@@ -195,7 +195,7 @@ def test_a_program_stays_what_it_is_but_on_a_terminal(monkeypatch: pytest.Monkey
         stream = io.StringIO()
         monkeypatch.setattr(stream, "isatty", lambda is_terminal=is_terminal: is_terminal, raising=False)
         monkeypatch.setattr("sys.stdout", stream)
-        screen.say("echo '\x1b'", program=True)
+        screen.print_text("echo '\x1b'", program=True)
         assert stream.getvalue() == shown
 
 
@@ -204,7 +204,7 @@ def test_a_terminal_that_knows_no_utf8_gets_words(monkeypatch: pytest.MonkeyPatc
     stream = io.TextIOWrapper(raw, encoding="latin-1")
     monkeypatch.setattr("sys.stdout", stream)
     screen.prepare()
-    screen.say("100% █")
+    screen.print_text("100% █")
     stream.flush()
     assert raw.getvalue() == b"100% \\u2588\n"
 

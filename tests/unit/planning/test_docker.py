@@ -39,7 +39,7 @@ def plan(stack: Stack, docker: Docker = DOCKER, **fields: object) -> Plan:
 
 def container(plan: Plan) -> dict[str, object]:
     (step,) = (s for s in plan.steps if isinstance(s, PutFile) and s.path.endswith("container.json"))
-    assert step.at == plan.run.nodes
+    assert step.nodes == plan.run.nodes
     return dict(json.loads(step.content))
 
 

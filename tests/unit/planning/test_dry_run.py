@@ -36,7 +36,7 @@ def shell(script: str, folder: Path) -> None:
 def test_a_file_is_written_as_it_is(content: str, kind: str, tmp_path: Path) -> None:
     path = tmp_path / "a folder" / "file"
     local_step = PutLocalFile(path=str(path), content=content)
-    step = local_step if kind == "here" else PutFile(at=HERE, path=str(path), content=content)
+    step = local_step if kind == "here" else PutFile(nodes=HERE, path=str(path), content=content)
     shell("umask 022\n" + step.describe(), tmp_path)
     assert path.read_text() == content
     assert path.stat().st_mode & 0o777 == 0o600

@@ -183,7 +183,7 @@ def test_a_spare_node_has_the_files_and_no_rank(stack: Stack) -> None:
     plan = plan_train(request, Inputs(cluster=with_spare(far_node(2)), recipe=QA, stack=stack), REMOTE)
     assert "spare nodes: node2 (to replace lost nodes)" in plan.summary()
     (layout,) = (step for step in plan.steps if isinstance(step, PutFile) and "layout" in step.path)
-    assert [host_layout.node for host_layout in layout.at] == ["node0", "node1", "node2"]
+    assert [host_layout.node for host_layout in layout.nodes] == ["node0", "node1", "node2"]
     value = json.loads(layout.content)
     assert value["spares"] == [{"node": "node2", "host": "10.0.0.2"}]
     assert {rank["node"] for rank in value["ranks"]} == {"node0", "node1"}

@@ -43,7 +43,7 @@ def test_a_smooth_line_stays_within_its_samples(points: list[tuple[float, float]
     values = [y for _, y in points]
     slack = 1e-6
     for window in result:
-        assert points[0][0] - slack <= window.at <= points[-1][0] + slack
+        assert points[0][0] - slack <= window.time <= points[-1][0] + slack
         assert min(values) - slack <= window.low <= window.high <= max(values) + slack
         assert min(values) - slack <= window.mean <= max(values) + slack
 

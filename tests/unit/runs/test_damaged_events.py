@@ -186,7 +186,7 @@ def test_a_run_with_damaged_events_is_listed_shown_compared_and_reported(tmp_pat
     (row,) = list_recorded_runs(tmp_path, None).rows
     assert row.progress == "3/?"
     outcome = outcome_of(run)
-    text = training.whole(outcome)
+    text = training.full_report(outcome)
     note = "note: 2 events of rank 1 could not be read: progress: step is "
     assert text.count(note) == 1
     assert "note: 3 events without a rank could not be read" in text
@@ -225,7 +225,7 @@ def test_no_event_log_ends_what_reads_runs(content: bytes, tmp_path_factory: pyt
     run = damaged(base, content)
     assert listing.table([{"progress": row.progress} for row in list_recorded_runs(base, None).rows], ["progress"])
     outcome = outcome_of(run)
-    training.whole(outcome)
+    training.full_report(outcome)
     json.loads(training.as_json(outcome))
     report(base, ["last"], inventory=None, output=None, notify=print)
     comparisons.text(comparison(base, "last", "last"))
@@ -243,7 +243,7 @@ def test_no_log_of_a_pod_ends_what_follows_it(lines: list[str], tmp_path_factory
         copy.write(ReadLine(pod="uid", position=Position(), text=line.replace("\n", " ")))
     pod_events = store.load(folder).events()
     assert kube_outcome(pod_events, [], JobState(state="failed"), began=0.0, now=1.0).state
-    training.whole(outcome_of(store.load(folder)))
+    training.full_report(outcome_of(store.load(folder)))
 
 
 def test_lines_of_a_pod_that_are_no_ranks() -> None:

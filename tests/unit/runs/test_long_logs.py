@@ -16,7 +16,7 @@ from orch_node.protocol.events import Progress, Result
 from orch_node.tail import last_text
 
 from orchestrator.runs import events
-from orchestrator.runs.outcome import words
+from orchestrator.runs.outcome import run_output
 from orchestrator.runs.store import Run
 
 
@@ -108,7 +108,7 @@ def test_of_a_long_log_only_the_end_is_read(tmp_path: Path) -> None:
         log.seek(0, io.SEEK_END)
         log.write(b"\nno space left\n")
     tracemalloc.start()
-    text = words(cast(Run, run), None)
+    text = run_output(cast(Run, run), None)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert text.endswith("\nno space left\n")

@@ -290,7 +290,7 @@ def test_a_damaged_record_names_no_other_host(tmp_path: Path) -> None:
 
 def test_a_sent_folder_is_complete_or_absent(tmp_path: Path) -> None:
     """Send the folder twice, the second time over the existing copy, and then a truncated one."""
-    step = SendFolder(at=LOGIN, source=str(TRAIN), path=str(tmp_path / "a b" / "train"))
+    step = SendFolder(node=LOGIN, source=str(TRAIN), path=str(tmp_path / "a b" / "train"))
     for _ in range(2):
         subprocess.run(["bash", "-c", step.describe()], check=True)
     Local().feed(step.unpack(), pack_folder(TRAIN))

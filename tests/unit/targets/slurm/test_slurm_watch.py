@@ -182,7 +182,7 @@ def test_a_result_has_what_slurm_recorded_of_the_job(folder: Path) -> None:
         "elapsed_seconds": 100,
         "max_rss_bytes": 3 << 29,
     }
-    assert "1536 MiB" in training.whole(outcome.outcome_of(store.load(folder)))
+    assert "1536 MiB" in training.full_report(outcome.outcome_of(store.load(folder)))
 
 
 MEMORY = [
@@ -261,12 +261,12 @@ def test_clean_cancels_a_job_unless_it_waits_to_resume(
 ) -> None:
     write_outcome(folder, state="preempted", problem="checkpoint", ended=time.time() - ended_ago)
     (programs / "jobs").write_text(f"12|orch-x|{state}|N/A|n1|BeginTime\n")
-    report = find.clean("slurm", folder.parent, look=False)
+    report = find.clean("slurm", folder.parent, dry_run=False)
     assert (programs / "cancelled").exists() is cancelled
     assert [node.node for node in report.nodes] == ["job 12"] * cancelled
 
 
 def test_clean_does_not_cancel_the_job_of_an_active_run(folder: Path, programs: Path) -> None:
     (programs / "jobs").write_text("12|orch-x|RUNNING|N/A|n1|None\n")
-    assert find.clean("slurm", folder.parent, look=False).nodes == ()
+    assert find.clean("slurm", folder.parent, dry_run=False).nodes == ()
     assert json.loads((folder / "plan.json").read_text())["location"]["job"] == "12"

@@ -315,7 +315,7 @@ def entry(path: str, size: Any = 0, sha256: Any = EMPTY, **more: Any) -> str:
 
 
 def fetched(node: Node, target: Path) -> Collected:
-    return collect(node, "/out", target, only=(), listener=FetchListener())
+    return collect(node, "/out", target, patterns=(), listener=FetchListener())
 
 
 @pytest.mark.parametrize(
@@ -416,7 +416,7 @@ def test_odd_name_keeps_no_other_file_from_being_fetched(tmp_path: Path, case: s
         with open(path, "wb") as file:
             file.write(b"content")
     for patterns in (("good.bin",), ()):
-        result = collect(Local(), str(output), local_folder, only=patterns, listener=FetchListener())
+        result = collect(Local(), str(output), local_folder, patterns=patterns, listener=FetchListener())
         assert (local_folder / "good.bin").read_bytes() == b"content"
     assert [entry.problem for entry in result.left_out] == ([f"its name is {problem}"] if problem else [])
     assert os.path.exists(os.fsencode(local_folder) + b"/" + name) is not problem.startswith("not")

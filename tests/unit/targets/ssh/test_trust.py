@@ -236,7 +236,7 @@ def test_login_node_uses_no_programs_that_a_stranger_put_there(tmp_path: Path) -
 
     folder = tmp_path / "runs" / ".orch" / "train-1"
     make_folder(folder, owner=STRANGER)
-    step = SendFolder(at=RunNode(node="login"), source=str(TRAIN), path=str(folder))
+    step = SendFolder(node=RunNode(node="login"), source=str(TRAIN), path=str(folder))
     with pytest.raises(Exception, match="belongs to the user nobody"):
         Local().feed(step.unpack(), pack_folder(TRAIN))
     assert not (folder / "node.py").exists()
