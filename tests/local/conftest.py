@@ -1,24 +1,45 @@
+"""Fixtures that several files share: an sshd, a node behind it, two hosts, a test API server."""
+
 from __future__ import annotations
 
 import os
 import shutil
 import socket
 import subprocess
-import time
+import sys
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.local.grounds import one, two
+from tests.kube_api import Api
+from tests.local.kubernetes_runs import KubernetesRun, start_run
+from tests.local.runs import Orch
+from tests.local.ssh_node import SshNode, make_ssh_node
+from tests.local.workspaces import Workspace, make_two_hosts
 from tests.ports import free_port
+from tests.waiting import until
 
-__all__ = ["one", "two"]
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="session")
+def one_host(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
+    """Return a workspace that trains on two ranks of this machine."""
+    return Workspace(tmp_path_factory.mktemp("one"), "--ppn", "2")
+
+
+@pytest.fixture(scope="session")
+def two_hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workspace]:
+    """Yield a workspace that trains on one rank of each of two hosts."""
+    with make_two_hosts(tmp_path_factory.mktemp("two"), "--ppn", "1") as workspace:
+        yield workspace
 
 
 @pytest.fixture
 def sshd(tmp_path: Path) -> Iterator[str]:
-    """A server of its own with keys of its own; -> a configuration for `far` and `node0`."""
+    """Start an sshd with new keys and yield an ssh configuration with the hosts `far` and `node0`."""
     program = shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin")
     if program is None:
         if "CI" in os.environ:
@@ -27,8 +48,8 @@ def sshd(tmp_path: Path) -> Iterator[str]:
     folder = tmp_path / "ssh"
     folder.mkdir(mode=0o700)
     for name in ("host", "user"):
-        make = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / name)]
-        subprocess.run(make, check=True)
+        keygen = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / name)]
+        subprocess.run(keygen, check=True)
     port = free_port()
     shutil.copy(folder / "user.pub", folder / "authorized")
     key = (folder / "host.pub").read_text()
@@ -46,12 +67,53 @@ def sshd(tmp_path: Path) -> Iterator[str]:
     if os.getuid() == 0:
         Path("/run/sshd").mkdir(exist_ok=True)
     server = subprocess.Popen([program, "-D", "-e", "-f", str(folder / "sshd_config")], stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 10
-    while time.monotonic() < deadline:
+
+    def accepts_connections() -> bool:
         with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) == 0:
-                break
-        time.sleep(0.05)
+            return probe.connect_ex(("127.0.0.1", port)) == 0
+
+    until(accepts_connections, "an sshd", seconds=10)
     yield str(config)
     server.terminate()
     server.wait()
+
+
+@pytest.fixture
+def ssh_node(tmp_path: Path, sshd: str) -> SshNode:
+    """Return the node `far` of the inventory lab.yaml, which is behind a real sshd."""
+    return make_ssh_node(tmp_path, sshd)
+
+
+@pytest.fixture
+def api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Api]:
+    """Start a test API server, to which the kubeconfig and the settings in tmp_path lead."""
+    with Api() as server:
+        (tmp_path / "orch-k8s.toml").write_text(
+            f'image = "registry.example/orch:current"\ncpu = "2"\nmount = "{tmp_path}/volume"\n'
+            f'root = "{ROOT}"\npython = "{sys.executable}"\nfiles = "{tmp_path}/files"\n'
+        )
+        monkeypatch.setenv("KUBECONFIG", str(server.kubeconfig(tmp_path / "kubeconfig")))
+        yield server
+
+
+@pytest.fixture
+def run(api: Api, orch: Orch, tmp_path: Path) -> KubernetesRun:
+    """Start a detached run on two pods of the test API server."""
+    return start_run(api, orch, tmp_path)
+
+
+@pytest.fixture(scope="session")
+def lightning(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Return a folder to import Lightning from, without installing it in the stack."""
+    wheels = ("lightning==2.6.6", "torchmetrics==1.9.0", "lightning-utilities==0.15.3")
+    return download_wheels(tmp_path_factory.mktemp("lightning"), *wheels)
+
+
+def download_wheels(folder: Path, *requirements: str) -> str:
+    """Download and unpack wheels, and return the folder to import them from."""
+    options = ["--quiet", "--no-deps", "--dest", str(folder)]
+    subprocess.run([sys.executable, "-m", "pip", "download", *options, *requirements], check=True)
+    for path in folder.glob("*.whl"):
+        with zipfile.ZipFile(path) as wheel:
+            wheel.extractall(folder)
+    return str(folder)

@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,10 +15,10 @@ import yaml
 from orchestrator import load
 from orchestrator.launchers import accelerate_config
 from tests.conftest import make_job
+from tests.local.runs import Orch
 from tests.unit.planning.test_accelerate_file import FILE
 from tests.unit.planning.test_launchers import ONE, TWO
 
-Orch = Callable[..., subprocess.CompletedProcess[str]]
 VERSIONS = sorted({stack.requirements["accelerate"] for stack in load.all_stacks()})
 # Loads each file and goes through all that `accelerate launch` does up to its command.
 CHECK = """
@@ -63,15 +62,15 @@ def test_the_file_is_read_by_the_version_of_the_stack(accelerate: str, tmp_path:
         paths.append(tmp_path / f"{index}.yaml")
         paths[-1].write_text(accelerate_config.as_yaml(config))
         assert yaml.safe_load(paths[-1].read_text()) == config
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", CHECK, *map(str, paths)],
         env={**os.environ, "PYTHONPATH": accelerate, "PATH": f"{Path(sys.executable).parent}:/bin"},
         capture_output=True,
         text=True,
         timeout=60,
     )
-    assert done.returncode == 0, done.stderr
-    lines = [line for line in done.stdout.splitlines() if line.startswith("[")]
+    assert process.returncode == 0, process.stderr
+    lines = [line for line in process.stdout.splitlines() if line.startswith("[")]
     for (nodes, _), line in zip(cases, lines, strict=True):
         found, command, precision = json.loads(line)
         assert (found, precision) == (str(version), "bf16")
@@ -85,7 +84,7 @@ def test_the_file_is_read_by_the_version_of_the_stack(accelerate: str, tmp_path:
 def test_the_scripts_accelerator_has_what_was_asked_for(orch: Orch, tmp_path: Path, launcher: str, ranks: int) -> None:
     (tmp_path / "s.py").write_text(SCRIPT)
     (tmp_path / "f.yaml").write_text(yaml.safe_dump({"use_cpu": True, "mixed_precision": "bf16"}))
-    done = orch(
+    process = orch(
         "train",
         "s.py",
         "--launcher",
@@ -96,7 +95,7 @@ def test_the_scripts_accelerator_has_what_was_asked_for(orch: Orch, tmp_path: Pa
         "--accelerate-config",
         "f.yaml",
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "accelerate config: honoured: mixed_precision bf16, use_cpu True" in done.stderr
+    assert process.returncode == 0, process.stdout + process.stderr
+    assert "accelerate config: honoured: mixed_precision bf16, use_cpu True" in process.stderr
     (run,) = (tmp_path / "runs").iterdir()
     assert f"IT {ranks} bf16 cpu" in (run / "ranks" / "rank-0.log").read_text()

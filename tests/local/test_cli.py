@@ -7,13 +7,12 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-Orch = Callable[..., subprocess.CompletedProcess[str]]
+from tests.local.runs import Orch, expect_exit
 
 # What programs rely on. A key may be added; taking one away or renaming it needs a new schema.
 SCHEMA = 1
@@ -43,16 +42,15 @@ PINNED_RUN = {
 }
 
 
-def parse(done: subprocess.CompletedProcess[str]) -> Any:
-    return json.loads(done.stdout)
+def parse(process: subprocess.CompletedProcess[str]) -> Any:
+    return json.loads(process.stdout)
 
 
 @pytest.fixture
 def finished(orch: Orch, tmp_path: Path) -> dict[str, Any]:
     (tmp_path / "ok.py").write_text("print('line one')\nprint('line two')\n")
-    done = orch("train", "ok.py", "--ppn", "1", "--json")
-    assert done.returncode == 0, done.stderr
-    return dict(parse(done))
+    process = expect_exit(orch("train", "ok.py", "--ppn", "1", "--json"))
+    return dict(parse(process))
 
 
 @pytest.mark.parametrize(
@@ -94,9 +92,8 @@ def test_a_run(orch: Orch, finished: dict[str, Any]) -> None:
 
 def test_a_failed_run(orch: Orch, tmp_path: Path) -> None:
     (tmp_path / "bad.py").write_text("raise SystemExit(5)")
-    done = orch("train", "bad.py", "--ppn", "1", "--json")
-    assert done.returncode == 1
-    value = parse(done)
+    process = expect_exit(orch("train", "bad.py", "--ppn", "1", "--json"), 1)
+    value = parse(process)
     assert (value["state"], value["exit_code"]) == ("failed", 1)
     assert value["failure"]["code"] == 5
     assert value["failure"].keys() >= {"rank", "node", "code", "signal", "text"}
@@ -112,8 +109,7 @@ def test_a_plan(orch: Orch, tmp_path: Path) -> None:
 def test_logs_carry_their_rank(orch: Orch, finished: dict[str, Any]) -> None:
     assert orch("runs", "logs").stdout == "[0 node0] line one\n[0 node0] line two\n"
     assert orch("runs", "logs", "last", "--rank", "0").stdout.count("\n") == 2
-    wrong = orch("runs", "logs", "last", "--rank", "4")
-    assert wrong.returncode == 2
+    wrong = expect_exit(orch("runs", "logs", "last", "--rank", "4"), 2)
     assert "ranks 0 to 0" in wrong.stderr
 
 
@@ -125,16 +121,16 @@ def test_shell_completion(words: str, position: int, expected: str) -> None:
     program = shutil.which("orch", path=str(Path(sys.executable).parent))
     assert program, "orch is not installed beside this Python"
     environment = os.environ | {"_ORCH_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(position)}
-    done = subprocess.run([program], env=environment, capture_output=True, text=True)
-    assert expected in done.stdout.split()
-    assert done.stderr == ""
+    process = subprocess.run([program], env=environment, capture_output=True, text=True)
+    assert expected in process.stdout.split()
+    assert process.stderr == ""
 
 
 def test_completion_of_what_cannot_be_completed_is_silent() -> None:
     environment = os.environ | {"_ORCH_COMPLETE": "complete_bash", "COMP_WORDS": "orch runs foo ", "COMP_CWORD": "3"}
     program = Path(sys.executable).with_name("orch")
-    done = subprocess.run([program], env=environment, capture_output=True, text=True)
-    assert "error" not in done.stdout + done.stderr
+    process = subprocess.run([program], env=environment, capture_output=True, text=True)
+    assert "error" not in process.stdout + process.stderr
 
 
 BUG = """
@@ -145,9 +141,8 @@ program.main()
 
 
 def test_a_bug_of_ours_leaves_a_log_and_exit_code_3() -> None:
-    done = subprocess.run([sys.executable, "-c", BUG], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 3
-    path = Path(done.stderr.strip().rpartition(" ")[2])
+    process = expect_exit(subprocess.run([sys.executable, "-c", BUG], capture_output=True, text=True, timeout=60), 3)
+    path = Path(process.stderr.strip().rpartition(" ")[2])
     assert "Traceback" in path.read_text()
-    assert "Traceback" not in done.stderr
+    assert "Traceback" not in process.stderr
     path.unlink()

@@ -14,7 +14,8 @@ import pytest
 
 from tests import images, matrix
 from tests.conftest import HOSTILE, mpi_here
-from tests.local.grounds import Ground
+from tests.local.runs import expect_exit
+from tests.local.workspaces import Workspace
 from tests.waiting import until
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
@@ -55,13 +56,13 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture
-def ground(tmp_path: Path, image: str) -> Iterator[Ground]:
+def ground(tmp_path: Path, image: str) -> Iterator[Workspace]:
     yield in_image(tmp_path, image)
     assert not images.containers(), "no test leaves a container"
 
 
-def in_image(folder: Path, image: str, *words: str) -> Ground:
-    return Ground(folder, "--ppn", "2", "--docker-image", image, *MEMLOCK, *words)
+def in_image(folder: Path, image: str, *words: str) -> Workspace:
+    return Workspace(folder, "--ppn", "2", "--docker-image", image, *MEMLOCK, *words)
 
 
 TWICE = """
@@ -84,21 +85,21 @@ FIRST_ENVIRONMENTS: dict[tuple[str, int, int], dict[str, str]] = {}
     [("mpirun, Intel MPI", "ccl"), ("mpirun, Open MPI", "gloo"), ("torchrun", "ccl"), ("accelerate, MPICH", "gloo")],
 )
 def test_every_launcher_starts_the_same_ranks_and_a_failure_is_named(
-    ground: Ground, monkeypatch: pytest.MonkeyPatch, starter: str, backend: str
+    ground: Workspace, monkeypatch: pytest.MonkeyPatch, starter: str, backend: str
 ) -> None:
     words = matrix.STARTERS[starter]
     mpi_here(words[words.index("--mpi") + 1] if "--mpi" in words else "intel")
     monkeypatch.setattr(matrix, "FIRST_ENVIRONMENTS", FIRST_ENVIRONMENTS)  # libraries of the image have other paths
     monkeypatch.delenv("ORCH_WRITE_MATRIX", raising=False)
-    matrix.check(ground.start, starter, backend, planned=("127.0.0.1",))
+    matrix.check(ground.train, starter, backend, planned=("127.0.0.1",))
     environment = FIRST_ENVIRONMENTS[backend, 1, 0]
     assert environment["LD_PRELOAD"].startswith("/opt/orch/stack/lib/libiomp5.so")
 
 
 @pytest.mark.parametrize("backend", ["gloo", "ccl"])
-def test_a_recipe_trains_with_the_packages_of_the_image(ground: Ground, backend: str) -> None:
+def test_a_recipe_trains_with_the_packages_of_the_image(ground: Workspace, backend: str) -> None:
     settings = [word for pair in SMALL for word in ("--set", pair)]
-    cell = ground.start("bert-qa", "--backend", backend, *settings)
+    cell = ground.train("bert-qa", "--backend", backend, *settings)
     assert cell.code == 0, cell.report
     output = ground.folder / "runs" / cell.report["run_id"] / "output"
     steps = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
@@ -111,11 +112,11 @@ def test_arguments_and_the_end_of_a_rank_survive_the_way_into_the_container(imag
     ground = in_image(folder, image)
     script = folder / "tell me.py"
     script.write_text(TELL)
-    cell = ground.start(str(script), "--backend", "gloo", "--", "137", *HOSTILE)
+    cell = ground.train(str(script), "--backend", "gloo", "--", "137", *HOSTILE)
     assert json.loads(cell.printed("ARGUMENTS", 0)) == list(HOSTILE)
     failure = cell.report["failure"]
     assert (failure["rank"], failure["code"], failure["signal"]) == (1, 137, None)
-    cell = ground.start(str(script), "--backend", "gloo", "--", "kill")
+    cell = ground.train(str(script), "--backend", "gloo", "--", "kill")
     failure = cell.report["failure"]
     assert (failure["rank"], failure["signal"]) == (1, "SIGKILL")
     assert (cell.code, cell.report["nodes"]["node0"]["left"]) == (1, [])
@@ -123,7 +124,7 @@ def test_arguments_and_the_end_of_a_rank_survive_the_way_into_the_container(imag
 
 @pytest.mark.parametrize("start", ["rank", "node"])
 def test_variables_of_a_file_reach_the_ranks_and_no_inspect(
-    ground: Ground, image: str, tmp_path: Path, start: str
+    ground: Workspace, image: str, tmp_path: Path, start: str
 ) -> None:
     (tmp_path / "entry").mkdir()
     name = images.with_entrypoint(tmp_path / "entry", image) if start == "node" else image
@@ -136,8 +137,7 @@ def test_variables_of_a_file_reach_the_ranks_and_no_inspect(
     words = ("--docker", f"start={start}", "--docker", f"env_file={tmp_path / 'own env'}")
     ground = in_image(tmp_path, name, *words)
     backend = ("--backend", "gloo") if start == "rank" else ()
-    done = ground.orch("train", str(script), *backend, *ground.flags, "--detach")
-    assert done.returncode == 0, done.stderr
+    expect_exit(ground.orch("train", str(script), *backend, *ground.options, "--detach"))
     (run,) = (tmp_path / "runs").iterdir()
     log = run / "ranks" / "rank-0.log"
     until(lambda: log.exists() and "waiting" in log.read_text(), "a rank that waits")
@@ -145,10 +145,10 @@ def test_variables_of_a_file_reach_the_ranks_and_no_inspect(
     listed = subprocess.run(["ps", "axww"], capture_output=True, text=True, check=True)
     assert json.dumps("hush $(id) 'x'") in log.read_text()
     assert "hush" not in inspected.stdout + listed.stdout
-    assert ground.orch("stop", run.name).returncode == 0
+    expect_exit(ground.orch("stop", run.name))
 
 
-def test_an_image_starts_the_ranks_of_a_node_itself(ground: Ground, image: str, tmp_path: Path) -> None:
+def test_an_image_starts_the_ranks_of_a_node_itself(ground: Workspace, image: str, tmp_path: Path) -> None:
     (tmp_path / "entry").mkdir()
     own = images.with_entrypoint(tmp_path / "entry", image)
     ground = in_image(tmp_path, own, "--docker", "start=node")
@@ -157,21 +157,20 @@ def test_an_image_starts_the_ranks_of_a_node_itself(ground: Ground, image: str, 
     text = (SCRIPTS / "curve.py").read_text()
     end = "    dist.barrier()\n"
     script.write_text(text.replace(end, f"{end}    dist.destroy_process_group()\n"))
-    cell = ground.start(str(script), "--", "--by-hand", "--fail", "9")
+    cell = ground.train(str(script), "--", "--by-hand", "--fail", "9")
     assert cell.code == 0, cell.logs
     assert cell.logs[0].count("LOSSES") == 2, "NPROC_PER_NODE ranks, in one log"
-    cell = ground.start(str(script), "--", "--by-hand", "--fail", "1")
+    cell = ground.train(str(script), "--", "--by-hand", "--fail", "1")
     assert cell.code == 1
     assert "boom of this script" in cell.logs[0]
     assert cell.report["failure"]["code"] == 1
 
 
-def waiting(ground: Ground) -> Path:
+def waiting(ground: Workspace) -> Path:
     """A detached run whose ranks sleep; -> its folder."""
     script = ground.folder / "wait.py"
     script.write_text(WAIT)
-    done = ground.orch("train", str(script), "--backend", "gloo", *ground.flags, "--detach")
-    assert done.returncode == 0, done.stderr
+    expect_exit(ground.orch("train", str(script), "--backend", "gloo", *ground.options, "--detach"))
     (run,) = (ground.folder / "runs").iterdir()
     logs = [run / "ranks" / f"rank-{rank}.log" for rank in (0, 1)]
     until(lambda: all(log.exists() and "waiting" in log.read_text() for log in logs), "they wait")
@@ -194,22 +193,21 @@ def living(run: Path, program: str = "") -> list[int]:
     return found
 
 
-def test_a_stop_takes_ranks_and_container_away(ground: Ground) -> None:
+def test_a_stop_takes_ranks_and_container_away(ground: Workspace) -> None:
     run = waiting(ground)
     assert len(living(run, "run-script")) == 2
-    done = ground.orch("stop", run.name)
-    assert done.returncode == 0, done.stdout + done.stderr
+    expect_exit(ground.orch("stop", run.name))
     assert (living(run), images.containers()) == ([], [])
 
 
-def test_nothing_is_left_when_the_supervisor_is_killed(ground: Ground) -> None:
+def test_nothing_is_left_when_the_supervisor_is_killed(ground: Workspace) -> None:
     run = waiting(ground)
     (supervisor,) = living(run, "supervise")
     os.kill(supervisor, signal.SIGKILL)
     until(lambda: not living(run) and not images.containers(), "the end of all")
 
 
-def test_clean_finds_a_container_that_nobody_watches(ground: Ground) -> None:
+def test_clean_finds_a_container_that_nobody_watches(ground: Workspace) -> None:
     run = waiting(ground)
     # Stopped first: neither may see the other's end.
     watchers = [*living(run, "supervise"), *living(run, "agent")]
@@ -224,11 +222,11 @@ def test_clean_finds_a_container_that_nobody_watches(ground: Ground) -> None:
     assert "container" in looked.stdout
     assert run.name in looked.stdout
     assert images.containers(), "a look changes nothing"
-    assert ground.orch("clean").returncode == 0
+    expect_exit(ground.orch("clean"))
 
 
-def test_what_the_engine_refuses_is_told_with_the_cure(ground: Ground) -> None:
-    cell = in_image(ground.folder, "no-such:image").start(str(SCRIPTS / "curve.py"))
+def test_what_the_engine_refuses_is_told_with_the_cure(ground: Workspace) -> None:
+    cell = in_image(ground.folder, "no-such:image").train(str(SCRIPTS / "curve.py"))
     assert cell.code == 1
     assert "No such image: no-such:image" in cell.report["problem"]
     assert "--docker-load" in cell.report["problem"]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.local.runs import expect_exit
 from tests.pages import PAGES, blocks
 
 COMMANDS = [
@@ -17,7 +18,6 @@ COMMANDS = [
 @pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
 def test_a_command_can_be_planned(arguments: list[str], tmp_path: Path) -> None:
     command = [*arguments, "--dry-run"]
-    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
-    assert result.returncode == 0, result.stderr
+    result = expect_exit(subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120))
     assert "run_" in result.stdout, "the script starts the recipe"
     assert list(tmp_path.iterdir()) == [], "a dry run writes nothing"

@@ -11,7 +11,7 @@ from orch_node.fabric import check
 from orch_node.protocol.fabrics import Proof
 
 from orchestrator.provisioning import fabric_checks
-from tests.local.grounds import Ground
+from tests.local.workspaces import Workspace
 
 KEY = "ab" * 32
 CARD = {
@@ -41,7 +41,7 @@ for fabric, rails in (("tcp", 1), ("tcp", 2)):
 """
 
 
-def run_on_node0(ground: Ground, *arguments: str) -> str:
+def run_on_node0(ground: Workspace, *arguments: str) -> str:
     """Run Python on node0 with a request to check verbs between both hosts, and return its output."""
     lab = ground.lab
     assert lab is not None
@@ -71,19 +71,17 @@ def run_on_node0(ground: Ground, *arguments: str) -> str:
     return process.stdout
 
 
-def test_working_fabric_is_measured_with_one_and_two_ranks_per_host(two: Ground) -> None:
-    assert two.lab is not None
-    output = run_on_node0(two, "-c", CHECK.format(lib=f"{two.lab.root}/train/lib"))
+def test_working_fabric_is_measured_with_one_and_two_ranks_per_host(two_hosts: Workspace) -> None:
+    output = run_on_node0(two_hosts, "-c", CHECK.format(lib=f"{two_hosts.lab.root}/train/lib"))
     results = [Proof(**json.loads(line)) for line in output.splitlines()]
     assert [(result.failed, result.rails) for result in results] == [("", 1), ("", 2)]
     assert len({result.together for result in results}) == 1
     assert all(result.gbit > 0 and 0 < result.microseconds < 1e6 for result in results)
 
 
-def test_fabric_without_devices_reports_the_reason(two: Ground) -> None:
+def test_fabric_without_devices_reports_the_reason(two_hosts: Workspace) -> None:
     """Request a card that does not exist: MPI fails, and TCP is not measured."""
-    assert two.lab is not None
-    output = run_on_node0(two, f"{two.lab.root}/train/node.py", "prove")
+    output = run_on_node0(two_hosts, f"{two_hosts.lab.root}/train/node.py", "prove")
     results = fabric_checks.parse_results("node0", {"stdout": output})
     assert results.key == KEY
     assert [set(fabrics) for fabrics in results.nodes.values()] == [{"verbs"}] * 2

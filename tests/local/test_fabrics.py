@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from orchestrator.load.clusters import local_facts
-from tests.local.grounds import Ground
+from tests.local.runs import Orch, expect_exit
+from tests.local.workspaces import Workspace
 
 SCRIPT = """
 import os, torch, torch.distributed as dist
@@ -22,7 +21,6 @@ dist.all_reduce(total)
 assert (total == dist.get_world_size()).all()
 print("over", dist.get_backend(), os.environ["FI_PROVIDER"], flush=True)
 """
-Orch = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 @pytest.mark.parametrize(("fabric", "launcher"), [("shm", "mpirun"), ("psm3", "mpirun"), ("psm3", "torchrun")])
@@ -33,9 +31,8 @@ def test_ranks_talk_over_what_was_asked_for(fabric: str, launcher: str, orch: Or
         pytest.skip(f"{fabric}: {missing}")
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
-    done = orch("train", str(script), "--ppn", "2", "--fabric", fabric, "--launcher", launcher, "-v")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert f"fabric: {fabric} (requested)" in done.stdout + done.stderr
+    process = expect_exit(orch("train", str(script), "--ppn", "2", "--fabric", fabric, "--launcher", launcher, "-v"))
+    assert f"fabric: {fabric} (requested)" in process.stdout + process.stderr
     (run,) = (tmp_path / "runs").glob("*-script-*")
     logs = [path.read_text() for path in sorted((run / "ranks").glob("*.log"))]
     assert len(logs) == 2
@@ -44,16 +41,16 @@ def test_ranks_talk_over_what_was_asked_for(fabric: str, launcher: str, orch: Or
     assert {"topic": "fabric", "value": fabric, "reason": "requested"} in decisions
 
 
-def test_two_hosts_talk_over_what_both_have_or_are_told_what_they_lack(two: Ground) -> None:
+def test_two_hosts_talk_over_what_both_have_or_are_told_what_they_lack(two_hosts: Workspace) -> None:
     """tcp, without being asked for it, is what all other tests of two hosts talk over."""
     fabric = "psm3"
-    script = two.folder / "talking.py"
+    script = two_hosts.folder / "talking.py"
     script.write_text(SCRIPT)
     if missing := local_facts(sys.executable).fabrics[fabric]:
-        done = two.orch("train", str(script), *two.flags, "--fabric", fabric, "--dry-run")
-        assert f"--fabric {fabric}: node0: {missing}; node1: {missing}." in done.stderr
+        process = two_hosts.orch("train", str(script), *two_hosts.options, "--fabric", fabric, "--dry-run")
+        assert f"--fabric {fabric}: node0: {missing}; node1: {missing}." in process.stderr
         return
-    cell = two.start(str(script), "--fabric", fabric)
+    cell = two_hosts.train(str(script), "--fabric", fabric)
     assert cell.code == 0
     assert all(f"over ccl {fabric}" in log for log in cell.logs.values())
 
@@ -62,6 +59,5 @@ def test_what_this_machine_lacks_is_refused(orch: Orch) -> None:
     facts = local_facts(sys.executable)
     if not facts.fabrics["efa"]:
         pytest.skip("this machine has an EFA device")
-    done = orch("train", "bert-qa", "--fabric", "efa", "--dry-run")
-    assert done.returncode == 2
-    assert f"--fabric efa: node0: {facts.fabrics['efa']}." in done.stderr
+    process = expect_exit(orch("train", "bert-qa", "--fabric", "efa", "--dry-run"), 2)
+    assert f"--fabric efa: node0: {facts.fabrics['efa']}." in process.stderr

@@ -17,7 +17,8 @@ import pytest
 
 from tests.conftest import orch_environment
 from tests.jobs import MINILM, RECIPES, ended, flags, losses, metrics, results_of, run, started, tiny_bert
-from tests.local.grounds import ORCH, Ground, two_hosts
+from tests.local.runs import ORCH
+from tests.local.workspaces import Workspace, make_two_hosts
 from tests.waiting import until
 
 pytestmark = pytest.mark.xdist_group("recipes")  # they share a server of warm programs
@@ -171,10 +172,10 @@ def test_an_order_that_depends_on_the_ranks_is_refused(tmp_path: Path, monkeypat
 
 
 @pytest.fixture(scope="module")
-def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
+def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workspace]:
     folder = tmp_path_factory.mktemp("lost")
     tiny_bert(folder / "tiny", "BertForQuestionAnswering", layers=2)
-    with two_hosts(folder, "--nodes", "2", "--ppn", "1") as ground:
+    with make_two_hosts(folder, "--nodes", "2", "--ppn", "1") as ground:
         yield ground
 
 
@@ -191,11 +192,11 @@ SETTINGS = {
 }
 
 
-def train(ground: Ground, *more: str) -> subprocess.Popen[str]:
+def train(ground: Workspace, *more: str) -> subprocess.Popen[str]:
     values = {**SETTINGS, "model_name_or_path": ground.folder / "tiny"}
     settings = [word for name, value in values.items() for word in ("--set", f"{name}={value}")]
     return subprocess.Popen(
-        [*ORCH, "train", "bert-qa", "--precision", "fp32", *settings, *ground.flags, *more],
+        [*ORCH, "train", "bert-qa", "--precision", "fp32", *settings, *ground.options, *more],
         cwd=ground.folder,
         env=orch_environment(ground.folder),
         text=True,
@@ -204,7 +205,7 @@ def train(ground: Ground, *more: str) -> subprocess.Popen[str]:
     )
 
 
-def newest_run(ground: Ground) -> Path:
+def newest_run(ground: Workspace) -> Path:
     return max((ground.folder / "runs").iterdir(), key=lambda folder: folder.stat().st_ctime)
 
 
@@ -214,7 +215,7 @@ def events(folder: Path, kind: str) -> list[dict[str, Any]]:
     return [event for event in map(json.loads, lines) if event["event"] == kind]
 
 
-def test_a_run_that_loses_a_node_learns_as_if_it_had_not(ground: Ground) -> None:
+def test_a_run_that_loses_a_node_learns_as_if_it_had_not(ground: Workspace) -> None:
     undisturbed = train(ground)
     out, err = undisturbed.communicate(timeout=600)
     assert undisturbed.returncode == 0, out + err
@@ -228,7 +229,6 @@ def test_a_run_that_loses_a_node_learns_as_if_it_had_not(ground: Ground) -> None
         return found != calm and max((e["step"] for e in saves), default=0) >= 8
 
     until(second_checkpoint, "a second checkpoint", seconds=300)
-    assert ground.lab is not None
     ground.lab.cut(ground.lab.hosts[1])
     out, err = process.communicate(timeout=600)
     assert process.returncode == 0, out + err

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.hosts import Host
-from tests.local.grounds import Ground
+from tests.local.workspaces import Workspace
 from tests.roles.modules import PLAYBOOKS
 
 PORT = 34567
@@ -35,9 +35,8 @@ def nft() -> None:
         pytest.skip("no nft on this machine: apt-get install nftables")
 
 
-def play(ground: Ground, folder: Path, *words: str) -> dict[str, int]:
+def play(ground: Workspace, folder: Path, *words: str) -> dict[str, int]:
     """The role on both hosts; -> node -> how many tasks have changed something."""
-    assert ground.lab is not None
     lab = ground.lab
     nodes: dict[str, Any] = {
         host.name: {
@@ -62,7 +61,7 @@ def play(ground: Ground, folder: Path, *words: str) -> dict[str, int]:
     }
     (folder / "hosts.json").write_text(json.dumps({"all": {"hosts": hosts}}))
     (folder / "play.yml").write_text(PLAY)
-    done = subprocess.run(
+    process = subprocess.run(
         [
             Path(sys.executable).with_name("ansible-playbook"),
             "-i",
@@ -82,32 +81,31 @@ def play(ground: Ground, folder: Path, *words: str) -> dict[str, int]:
         text=True,
         timeout=120,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return {name: int(count) for name, count in RECAP.findall(done.stdout)}
+    assert process.returncode == 0, process.stdout + process.stderr
+    return {name: int(count) for name, count in RECAP.findall(process.stdout)}
 
 
 def reaches(source: list[str], address: str) -> bool:
     code = f"import socket; socket.create_connection(({address!r}, {PORT}), 2)"
-    done = subprocess.run(
+    process = subprocess.run(
         [*source, "python3", "-c", f'"{code}"'] if source else [sys.executable, "-c", code], capture_output=True
     )
-    return done.returncode == 0
+    return process.returncode == 0
 
 
 @pytest.mark.usefixtures("nft")
-def test_only_nodes_reach_the_ports_of_runs(two: Ground, tmp_path: Path) -> None:
-    assert two.lab is not None
-    first, second = two.lab.hosts
-    with serving(two, second):
+def test_only_nodes_reach_the_ports_of_runs(two_hosts: Workspace, tmp_path: Path) -> None:
+    first, second = two_hosts.lab.hosts
+    with serving(two_hosts, second):
         assert reaches([], second.reached), "before"
     try:
-        assert all(play(two, tmp_path).values())
-        assert list(play(two, tmp_path).values()) == [0, 0]
-        with serving(two, second):
+        assert all(play(two_hosts, tmp_path).values())
+        assert list(play(two_hosts, tmp_path).values()) == [0, 0]
+        with serving(two_hosts, second):
             assert not reaches([], second.reached), "this machine is no node"
-            assert reaches(two.lab.reach(first), second.address)
+            assert reaches(two_hosts.lab.reach(first), second.address)
         inside(second, "nft", "delete", "table", "inet", "orch")
-        assert play(two, tmp_path) == {first.name: 0, second.name: 1}
+        assert play(two_hosts, tmp_path) == {first.name: 0, second.name: 1}
     finally:
         for host in (first, second):
             inside(host, "nft", "delete", "table", "inet", "orch")
@@ -117,7 +115,7 @@ def inside(host: Host, *command: str) -> None:
     subprocess.run(["nsenter", "--target", str(host.process.pid), "--net", *command], check=False)
 
 
-def serving(ground: Ground, host: Host) -> subprocess.Popen[bytes]:
+def serving(ground: Workspace, host: Host) -> subprocess.Popen[bytes]:
     """Somebody who listens on all interfaces of the host, as hydra does."""
     command = ("nsenter", "--target", str(host.process.pid), "--net", sys.executable, "-c")
     process = subprocess.Popen([*command, SERVE.format(port=PORT)], stdout=subprocess.PIPE)

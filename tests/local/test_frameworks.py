@@ -12,10 +12,9 @@ from orch_node.rank import metrics
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tests import matrix
-from tests.local.grounds import Ground
-from tests.local.test_lightning import lightning
+from tests.local.runs import expect_exit
+from tests.local.workspaces import Workspace
 
-__all__ = ["lightning"]
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 
 PIPELINE = """
@@ -138,17 +137,19 @@ optimizer.step()
 """
 
 
-def run(ground: Ground, folder: Path, text: str, *options: str) -> matrix.Cell:
+def run(ground: Workspace, folder: Path, text: str, *options: str) -> matrix.Cell:
     script = folder / "script.py"
     script.write_text(text)
-    return ground.start(str(script), *options)
+    return ground.train(str(script), *options)
 
 
 @pytest.mark.parametrize("backend", ["ccl", "gloo"])
 @pytest.mark.parametrize("before", ["", "dist.barrier()"], ids=["no-collective", "barrier-first"])
-def test_ranks_that_only_send_and_receive_may_train(one: Ground, tmp_path: Path, before: str, backend: str) -> None:
+def test_ranks_that_only_send_and_receive_may_train(
+    one_host: Workspace, tmp_path: Path, before: str, backend: str
+) -> None:
     text = PIPELINE.replace("rank = dist.get_rank()", f"rank = dist.get_rank()\n{before}")
-    cell = run(one, tmp_path, text, "--backend", backend)
+    cell = run(one_host, tmp_path, text, "--backend", backend)
     assert cell.code == 0, cell.report
     assert [cell.printed("TRAINED", rank) for rank in (0, 1)] == ["5", "5"]
     assert "trains alone" not in cell.logs[0]
@@ -156,9 +157,9 @@ def test_ranks_that_only_send_and_receive_may_train(one: Ground, tmp_path: Path,
 
 @pytest.mark.parametrize("backend", ["ccl", "gloo"])
 def test_groups_of_the_script_have_its_timeout_and_the_backend_of_the_run(
-    one: Ground, tmp_path: Path, backend: str
+    one_host: Workspace, tmp_path: Path, backend: str
 ) -> None:
-    cell = run(one, tmp_path, NEW_GROUPS, "--backend", backend)
+    cell = run(one_host, tmp_path, NEW_GROUPS, "--backend", backend)
     assert cell.code == 0, cell.report
 
     def expected(seconds: str) -> str:
@@ -170,12 +171,12 @@ def test_groups_of_the_script_have_its_timeout_and_the_backend_of_the_run(
         assert f"rank={1 - rank} on rank {rank}" in cell.printed("WRONG-RANK", rank)
         assert cell.printed("KEYWORD", rank) == expected("60")
         assert cell.printed("POSITION", rank) == expected("1800")
-        assert f"process group (gloo); it gets a new one on {backend}" in cell.logs[rank]
+        assert f"process group (gloo); it gets a new one_host on {backend}" in cell.logs[rank]
     assert re.search(r"2000 ?ms", cell.printed("TIMED-OUT", 0))
 
 
-def test_accelerator_without_cpu_option_trains_on_all_ranks(one: Ground, tmp_path: Path) -> None:
-    cell = run(one, tmp_path, ACCELERATORS, "--backend", "gloo")  # has options to read the timeout from
+def test_accelerator_without_cpu_option_trains_on_all_ranks(one_host: Workspace, tmp_path: Path) -> None:
+    cell = run(one_host, tmp_path, ACCELERATORS, "--backend", "gloo")  # has options to read the timeout from
     assert cell.code == 0, cell.report
     for rank in (0, 1):
         assert cell.printed("FIRST", rank) == "2 gloo 5000"
@@ -183,10 +184,10 @@ def test_accelerator_without_cpu_option_trains_on_all_ranks(one: Ground, tmp_pat
         assert cell.printed("THIRD", rank) == "2 7200"
 
 
-def test_trainer_without_use_cpu_trains_on_all_ranks(one: Ground, tmp_path: Path) -> None:
+def test_trainer_without_use_cpu_trains_on_all_ranks(one_host: Workspace, tmp_path: Path) -> None:
     text = (SCRIPTS / "with_trainer.py").read_text()
     assert "use_cpu=True" in text
-    cell = run(one, tmp_path, text.replace("use_cpu=True", "use_cpu=False"), "--", "out")
+    cell = run(one_host, tmp_path, text.replace("use_cpu=True", "use_cpu=False"), "--", "out")
     assert cell.code == 0, cell.report
     assert cell.printed("DONE", 0).startswith("ccl 2 [")
     lines = Path(cell.report["folder"], "ranks", "rank-0.metrics.jsonl").read_text().splitlines()
@@ -194,8 +195,8 @@ def test_trainer_without_use_cpu_trains_on_all_ranks(one: Ground, tmp_path: Path
     assert f", {last_loss:.4f}"[:6] in cell.printed("DONE", 0), "the report has the losses that the Trainer logs"
 
 
-def test_accelerator_with_a_wrong_world_size_ends_before_its_first_step(one: Ground, tmp_path: Path) -> None:
-    cell = run(one, tmp_path, ACCELERATE_ALONE)
+def test_accelerator_with_a_wrong_world_size_ends_before_its_first_step(one_host: Workspace, tmp_path: Path) -> None:
+    cell = run(one_host, tmp_path, ACCELERATE_ALONE)
     assert cell.code == 1
     text = cell.report["failure"]["text"]
     assert "Accelerate trains as rank 0 of 1" in text
@@ -203,26 +204,25 @@ def test_accelerator_with_a_wrong_world_size_ends_before_its_first_step(one: Gro
 
 
 def test_lightning_fabric_with_a_wrong_rank_ends_before_its_first_step(
-    two: Ground, tmp_path: Path, lightning: str
+    two_hosts: Workspace, tmp_path: Path, lightning: str
 ) -> None:
-    cell = run(two, tmp_path, LIGHTNING_ALONE, "--", lightning)
+    cell = run(two_hosts, tmp_path, LIGHTNING_ALONE, "--", lightning)
     assert cell.code == 1
     text = cell.report["failure"]["text"]
     assert "Lightning trains as rank 0 of 2, but this is rank 1 of 2" in text
     assert "devices=1, num_nodes=2 and strategy='ddp'" in text
 
 
-def test_script_that_ends_before_it_trains_is_noted(one: Ground, tmp_path: Path) -> None:
+def test_script_that_ends_before_it_trains_is_noted(one_host: Workspace, tmp_path: Path) -> None:
     text = "print('Unable to locate sufficient 2 gpus. Exiting.')\nraise SystemExit\n"
     (tmp_path / "script.py").write_text(text)
-    process = one.orch("train", str(tmp_path / "script.py"), *one.flags)
-    assert process.returncode == 0
+    process = expect_exit(one_host.orch("train", str(tmp_path / "script.py"), *one_host.options))
     assert "note: no training step was seen" in process.stdout
 
 
-def test_import_of_torchao_adds_no_lines_to_the_log(one: Ground, tmp_path: Path) -> None:
+def test_import_of_torchao_adds_no_lines_to_the_log(one_host: Workspace, tmp_path: Path) -> None:
     pytest.importorskip("torchao")
-    cell = run(one, tmp_path, "import torchao\nprint('IMPORTED', torchao.__name__)\n")
+    cell = run(one_host, tmp_path, "import torchao\nprint('IMPORTED', torchao.__name__)\n")
     assert cell.code == 0, cell.report
     assert cell.logs[0].splitlines() == ["IMPORTED torchao"]
 
@@ -241,14 +241,13 @@ for step in range(30):
 """
 
 
-def test_loss_that_stays_nan_is_a_warning(one: Ground, tmp_path: Path) -> None:
+def test_loss_that_stays_nan_is_a_warning(one_host: Workspace, tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(NAN)
-    process = one.orch("train", str(tmp_path / "script.py"), *one.flags)
-    assert process.returncode == 0, process.stdout
+    process = expect_exit(one_host.orch("train", str(tmp_path / "script.py"), *one_host.options))
     warning = "the loss has been NaN in 10 backward passes in a row"
     assert warning in process.stderr
     assert "no training step" not in process.stdout
-    assert max(one.folder.glob("runs/*/ranks/rank-1.log")).read_text().count(warning) == 1
+    assert max(one_host.folder.glob("runs/*/ranks/rank-1.log")).read_text().count(warning) == 1
 
 
 @pytest.mark.parametrize("count", [9, 10])
@@ -290,9 +289,9 @@ print("JOINED", os.path.exists("joined"))
 """
 
 
-def test_gloo_group_is_ready_on_no_rank_before_all_have_joined(one: Ground, tmp_path: Path) -> None:
+def test_gloo_group_is_ready_on_no_rank_before_all_have_joined(one_host: Workspace, tmp_path: Path) -> None:
     """Otherwise a rank could end its script while another one still makes its connections."""
-    (one.folder / "joined").unlink(missing_ok=True)
-    cell = run(one, tmp_path, SLOW_TO_JOIN, "--backend", "gloo")
+    (one_host.folder / "joined").unlink(missing_ok=True)
+    cell = run(one_host, tmp_path, SLOW_TO_JOIN, "--backend", "gloo")
     assert cell.code == 0, cell.report
     assert [cell.printed("JOINED", rank) for rank in (0, 1)] == ["True", "True"]

@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,12 +15,10 @@ import pytest
 from orchestrator.errors import ExecuteError
 from orchestrator.runs import follow
 from orchestrator.runs.follow import LocalRun
-from tests.local.grounds import Ground
-from tests.local.test_ssh_nodes import RANKS, WHERE, Site, site
-from tests.local.test_train import last_run, left_behind
+from tests.local.runs import Orch, expect_exit, last_run, leftover_processes
+from tests.local.ssh_node import INVENTORY, TWO_RANKS, SshNode
+from tests.local.workspaces import Workspace
 
-__all__ = ["site"]
-Orch = Callable[..., subprocess.CompletedProcess[str]]
 FILL = """
 import os, sys, time
 import torch
@@ -65,19 +63,19 @@ def small(tmp_path: Path) -> Iterator[Path]:
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_the_reason_reaches_the_controller(orch: Orch, small: Path, name: str) -> None:
     (small / "fills.py").write_text(FILL + SCRIPTS[name])
-    done = orch("train", "fills.py", "--ppn", "1", "--backend", "gloo")
+    process = orch("train", "fills.py", "--ppn", "1", "--backend", "gloo")
     run = last_run(small)
-    assert done.returncode == 1, done.stdout + done.stderr
+    assert process.returncode == 1, process.stdout + process.stderr
     outcome = json.loads((run / "outcome.json").read_text())
     assert outcome["state"] == "failed"
-    assert "No space left on device" in done.stdout
-    assert left_behind(run) == []
+    assert "No space left on device" in process.stdout
+    assert leftover_processes(run) == []
     for line in (run / "events.jsonl").read_text().splitlines():
         json.loads(line)
     if name in ("raises", "prints"):
         assert "OSError: [Errno 28]" in outcome["first_failure"]["text"]
     else:
-        assert f"node0: {run} is full (No space left on device)" in done.stdout
+        assert f"node0: {run} is full (No space left on device)" in process.stdout
 
 
 def fill(folder: Path, left: int = 0) -> None:
@@ -92,18 +90,16 @@ def fill(folder: Path, left: int = 0) -> None:
 def test_a_disk_that_is_full_before_the_run_is_the_reason(orch: Orch, small: Path) -> None:
     fill(small / "runs")
     (small / "own.py").write_text("")
-    done = orch("train", "own.py", "--ppn", "1", "--backend", "gloo")
-    assert done.returncode == 1
-    assert FULL_DISK in done.stderr
+    process = expect_exit(orch("train", "own.py", "--ppn", "1", "--backend", "gloo"), 1)
+    assert FULL_DISK in process.stderr
 
 
 def test_a_disk_that_is_full_for_the_supervisor_is_the_reason(orch: Orch, small: Path) -> None:
     """The files of the plan fit, the room that it takes for its last words does not."""
     fill(small / "runs", left=48 << 10)
     (small / "own.py").write_text("")
-    done = orch("train", "own.py", "--ppn", "1", "--backend", "gloo")
-    assert done.returncode == 1
-    assert FULL_DISK in done.stderr
+    process = expect_exit(orch("train", "own.py", "--ppn", "1", "--backend", "gloo"), 1)
+    assert FULL_DISK in process.stderr
 
 
 def test_a_supervisor_that_can_write_no_word_is_told_of(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,43 +113,41 @@ def test_a_supervisor_that_can_write_no_word_is_told_of(small: Path, monkeypatch
 
 
 @pytest.fixture
-def far_and_small(site: Site) -> Iterator[Site]:
+def far_and_small(ssh_node: SshNode) -> Iterator[SshNode]:
     """A node behind sshd whose folder of runs is a file system of 256 KB."""
     if os.getuid() != 0:
         pytest.skip("needs root to mount a file system")
-    runs = site.root / "runs"
+    runs = ssh_node.root / "runs"
     runs.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(runs)], check=True)
-    yield site
+    yield ssh_node
     subprocess.run(["umount", "--lazy", str(runs)], check=True)
 
 
 @pytest.mark.parametrize("left", [0, 4 << 10, 48 << 10], ids=["nothing", "a-file", "the-plan"])
-def test_the_full_disk_of_a_node_behind_ssh_is_the_reason(orch: Orch, far_and_small: Site, left: int) -> None:
+def test_the_full_disk_of_a_node_behind_ssh_is_the_reason(orch: Orch, far_and_small: SshNode, left: int) -> None:
     fill(far_and_small.root / "runs", left)
-    done = orch("train", "own.py", *WHERE, *RANKS)
-    assert done.returncode == 1
-    assert "far: " in done.stderr
-    assert "No space left on device" in done.stderr
+    process = expect_exit(orch("train", "own.py", *INVENTORY, *TWO_RANKS), 1)
+    assert "far: " in process.stderr
+    assert "No space left on device" in process.stderr
 
 
-def test_the_full_disk_of_another_node_is_named(two: Ground) -> None:
+def test_the_full_disk_of_another_node_is_named(two_hosts: Workspace) -> None:
     """Its agent and its wrapper write there; node0's disk has room."""
-    assert two.lab is not None
-    host = two.lab.hosts[1]
-    runs = f"{two.lab.root}/runs"
+    host = two_hosts.lab.hosts[1]
+    runs = f"{two_hosts.lab.root}/runs"
     inside = ("nsenter", "--target", str(host.process.pid), "--mount")
     subprocess.run([*inside, "mkdir", "-p", runs], check=True)
     mount = ("mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", runs)
     subprocess.run([*inside, *mount], check=True)
-    script = two.folder / "prints.py"
+    script = two_hosts.folder / "prints.py"
     script.write_text(
         "import os, torch.distributed as dist\ndist.init_process_group()\ndist.barrier()\n"
         "for _ in range(100 if dist.get_rank() else 0):\n    print('x' * 1000, flush=True)\n"
         "dist.barrier()\n"
     )
     try:
-        cell = two.start(str(script), "--backend", "gloo")
+        cell = two_hosts.train(str(script), "--backend", "gloo")
     finally:
         # Not umount(8): it looks into the /proc of other process ids.
         detach = f"import ctypes; assert not ctypes.CDLL(None).umount2({os.fsencode(runs)!r}, 2)"

@@ -5,19 +5,16 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.local.test_ssh_nodes import WHERE, Site, site
+from tests.local.runs import Orch, expect_exit
+from tests.local.ssh_node import INVENTORY, SshNode
 from tests.recorded import ended, place
 
-__all__ = ["site"]
-Orch = Callable[..., subprocess.CompletedProcess[str]]
 GOOD, BAD = "20260101-120000-good-0000", "20270101-120000-evil-0000"
 VERBS = (
     ("attach", "last"),
@@ -30,7 +27,7 @@ VERBS = (
 )
 
 
-def record(site: Site, run: str, **changes: Any) -> dict[str, Any]:
+def record(ssh_node: SshNode, run: str, **changes: Any) -> dict[str, Any]:
     far = {"node": "far", "via": []}
     return {
         "schema": 1,
@@ -40,10 +37,10 @@ def record(site: Site, run: str, **changes: Any) -> dict[str, Any]:
         "recipe": "qa",
         "node0": far,
         "nodes": [far],
-        "train": str(site.root / "train"),
+        "train": str(ssh_node.root / "train"),
         "python": sys.executable,
         "started_by": "me@here",
-        "run_dir": str(site.root / "runs" / run),
+        "run_dir": str(ssh_node.root / "runs" / run),
         "resumes": True,
         "output_dir": None,
         "backend": "gloo",
@@ -54,11 +51,11 @@ def record(site: Site, run: str, **changes: Any) -> dict[str, Any]:
     }
 
 
-def leave(site: Site, run: str, **changes: Any) -> Path:
+def leave(ssh_node: SshNode, run: str, **changes: Any) -> Path:
     """A run that has ended, in the node's folder."""
-    folder = site.root / "runs" / run
+    folder = ssh_node.root / "runs" / run
     (folder / "ranks").mkdir(parents=True)
-    (folder / "run.json").write_text(json.dumps(record(site, run, **changes)))
+    (folder / "run.json").write_text(json.dumps(record(ssh_node, run, **changes)))
     (folder / "outcome.json").write_text(json.dumps(ended("done")))
     (folder / "supervisor.json").write_text(json.dumps({"pid": 2**22 - 1, "started": 1.0}))
     (folder / "ranks/rank-0.log").write_text("a line\n")
@@ -73,81 +70,76 @@ def program(tmp_path: Path) -> tuple[str, Path]:
     return str(path), mark
 
 
-def test_a_record_of_an_unknown_node_runs_nothing_here(orch: Orch, site: Site, tmp_path: Path) -> None:
+def test_a_record_of_an_unknown_node_runs_nothing_here(orch: Orch, ssh_node: SshNode, tmp_path: Path) -> None:
     evil, mark = program(tmp_path)
     ghost: dict[str, Any] = {"node": "ghost", "via": []}
-    leave(site, GOOD)
-    leave(site, BAD, node0=ghost, nodes=[ghost, {"node": "far", "via": []}], python=evil)
+    leave(ssh_node, GOOD)
+    leave(ssh_node, BAD, node0=ghost, nodes=[ghost, {"node": "far", "via": []}], python=evil)
     for verb in VERBS:
-        done = orch(*verb, *WHERE)
-        assert done.returncode == 2, (verb, done.stdout + done.stderr)
-        assert "ghost" in done.stderr
+        process = expect_exit(orch(*verb, *INVENTORY), 2)
+        assert "ghost" in process.stderr
         assert not mark.exists(), verb
-    listed = orch("runs", *WHERE, "--json")
+    listed = orch("runs", *INVENTORY, "--json")
     assert {one["id"] for one in json.loads(listed.stdout)["runs"]} == {GOOD, BAD}
     assert "ghost" in listed.stderr
-    assert orch("stop", GOOD, *WHERE).returncode == 0
+    expect_exit(orch("stop", GOOD, *INVENTORY))
     assert not mark.exists()
 
 
-def test_folders_and_programs_of_a_record_are_not_believed(orch: Orch, site: Site, tmp_path: Path) -> None:
+def test_folders_and_programs_of_a_record_are_not_believed(orch: Orch, ssh_node: SshNode, tmp_path: Path) -> None:
     evil, mark = program(tmp_path)
     far = {"node": "far", "via": ["sh", evil]}
-    leave(site, BAD, node0=far, nodes=[far], python=evil, train=str(tmp_path), run_dir="/etc")
+    leave(ssh_node, BAD, node0=far, nodes=[far], python=evil, train=str(tmp_path), run_dir="/etc")
     for verb in VERBS:
-        source = ("--from", str(site.root / "runs" / BAD)) if verb[0] == "fetch" else ()
-        done = orch(*verb, *WHERE, *source)
-        assert done.returncode == 0, (verb, done.stdout + done.stderr)
+        source = ("--from", str(ssh_node.root / "runs" / BAD)) if verb[0] == "fetch" else ()
+        expect_exit(orch(*verb, *INVENTORY, *source))
         if verb[0] in ("stop", "logs"):
-            again = orch(*verb, *source)  # as it was recorded here
-            assert again.returncode == 0, (verb, again.stdout + again.stderr)
+            expect_exit(orch(*verb, *source))
     assert not mark.exists()
 
 
 @pytest.mark.parametrize("run", ["../../PWNED", "-rf"])
-def test_a_run_id_that_is_a_path_makes_no_folder(orch: Orch, site: Site, tmp_path: Path, run: str) -> None:
-    leave(site, GOOD)
-    folder = leave(site, BAD)
-    (folder / "run.json").write_text(json.dumps(record(site, BAD) | {"run_id": run}))
-    listed = orch("runs", *WHERE, "--json")
+def test_a_run_id_that_is_a_path_makes_no_folder(orch: Orch, ssh_node: SshNode, tmp_path: Path, run: str) -> None:
+    leave(ssh_node, GOOD)
+    folder = leave(ssh_node, BAD)
+    (folder / "run.json").write_text(json.dumps(record(ssh_node, BAD) | {"run_id": run}))
+    listed = orch("runs", *INVENTORY, "--json")
     assert [one["id"] for one in json.loads(listed.stdout)["runs"]] == [GOOD]
     assert BAD in listed.stderr
-    assert orch("attach", "last", *WHERE).returncode == 0
+    expect_exit(orch("attach", "last", *INVENTORY))
     assert {path.name for path in (tmp_path / "runs").iterdir()} == {GOOD}
     assert not (tmp_path.parent / "PWNED").exists()
 
 
-def test_names_in_the_folder_of_ranks_are_not_believed(orch: Orch, site: Site, tmp_path: Path) -> None:
-    folder = leave(site, GOOD)
+def test_names_in_the_folder_of_ranks_are_not_believed(orch: Orch, ssh_node: SshNode, tmp_path: Path) -> None:
+    folder = leave(ssh_node, GOOD)
     for name in ("rank-9.log", "evil.log", "rank-0.log.sh", "rank-x.metrics.jsonl"):
         (folder / "ranks" / name).write_text("evil\n")
     (folder / "ranks/rank-0.metrics.jsonl").symlink_to("/etc/passwd")
     (folder / "launcher.log").symlink_to("/dev/zero")
-    assert orch("attach", "last", *WHERE).returncode == 0
+    expect_exit(orch("attach", "last", *INVENTORY))
     Path(os.fsdecode(bytes(folder / "ranks") + b"/rank-\xff.log")).write_text("evil\n")
-    told = orch("attach", "last", *WHERE)
+    told = orch("attach", "last", *INVENTORY)
     assert (told.returncode, "UTF-8" in told.stderr) == (0, True), told.stderr
     here = {path.name for path in (tmp_path / "runs" / GOOD / "ranks").iterdir()}
     assert here <= {"rank-0.log", "rank-0.metrics.jsonl"}
 
 
 @pytest.mark.parametrize("content", ["", "[" * 100_000], ids=["empty", "nested"])
-def test_a_damaged_record_hides_no_other_and_can_be_cleaned(orch: Orch, site: Site, content: str) -> None:
-    leave(site, GOOD)
-    folder = leave(site, BAD)
+def test_a_damaged_record_hides_no_other_and_can_be_cleaned(orch: Orch, ssh_node: SshNode, content: str) -> None:
+    leave(ssh_node, GOOD)
+    folder = leave(ssh_node, BAD)
     (folder / "run.json").write_text(content)
-    listed = orch("runs", *WHERE, "--json")
-    assert listed.returncode == 0, listed.stderr
+    listed = expect_exit(orch("runs", *INVENTORY, "--json"))
     assert [one["id"] for one in json.loads(listed.stdout)["runs"]] == [GOOD]
     assert BAD in listed.stderr
     assert "orch clean" in listed.stderr
-    looked = orch("clean", "--check", *WHERE)
+    looked = orch("clean", "--check", *INVENTORY)
     assert (looked.returncode, BAD in looked.stdout) == (1, True), looked.stdout + looked.stderr
-    cleaned = orch("clean", *WHERE)
-    assert cleaned.returncode == 0, cleaned.stdout + cleaned.stderr
-    assert (site.root / "runs/damaged" / BAD / "ranks/rank-0.log").exists()
-    assert orch("clean", "--check", *WHERE).returncode == 0
-    assert "damaged" not in orch("runs", *WHERE).stderr
+    expect_exit(orch("clean", *INVENTORY))
+    assert (ssh_node.root / "runs/damaged" / BAD / "ranks/rank-0.log").exists()
+    expect_exit(orch("clean", "--check", *INVENTORY))
+    assert "damaged" not in orch("runs", *INVENTORY).stderr
 
 
 ANSWERS = (
@@ -160,15 +152,14 @@ ANSWERS = (
 )
 
 
-def test_a_node_that_answers_anything_is_told(orch: Orch, site: Site, tmp_path: Path) -> None:
-    leave(site, GOOD)
-    assert orch("attach", "last", *WHERE).returncode == 0  # known here from now on
-    (site.root / "train").unlink()
-    (site.root / "train").mkdir()
-    (site.root / "train/node.py").write_text(f"print(open({str(tmp_path / 'answer')!r}).read())\n")
+def test_a_node_that_answers_anything_is_told(orch: Orch, ssh_node: SshNode, tmp_path: Path) -> None:
+    leave(ssh_node, GOOD)
+    expect_exit(orch("attach", "last", *INVENTORY))  # known here from now on
+    (ssh_node.root / "train").unlink()
+    (ssh_node.root / "train").mkdir()
+    (ssh_node.root / "train/node.py").write_text(f"print(open({str(tmp_path / 'answer')!r}).read())\n")
     for answer in ANSWERS:
         (tmp_path / "answer").write_text(answer)
-        for verb in (("stop", GOOD), ("logs", GOOD), ("clean", *WHERE), ("runs", *WHERE)):
-            done = orch(*verb)
-            assert done.returncode == 1, (verb, done.stdout + done.stderr)
-            assert done.stdout or done.stderr
+        for verb in (("stop", GOOD), ("logs", GOOD), ("clean", *INVENTORY), ("runs", *INVENTORY)):
+            process = expect_exit(orch(*verb), 1)
+            assert process.stdout or process.stderr

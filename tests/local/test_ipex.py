@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.local.runs import expect_exit
+
 SCRIPT = Path(__file__).parents[1] / "scripts" / "with_ipex.py"
 PYTHON = os.environ.get("ORCH_IPEX_PYTHON")
 
@@ -30,17 +32,15 @@ def run(*words: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("optimizer", ["AdamW", "SGD"])  # IPEX fuses that one, past torch's hooks
 def test_a_model_that_was_moved_after_ipex_is_told(optimizer: str) -> None:
-    done = run(optimizer, "cpu:0")
-    assert done.returncode == 1
-    assert "RankError: training does not change the weights that the model uses: 2 of 2 layers" in (done.stderr)
-    assert "ACCELERATE_TORCH_DEVICE=cpu" in done.stderr
+    process = expect_exit(run(optimizer, "cpu:0"), 1)
+    assert "RankError: training does not change the weights that the model uses: 2 of 2 layers" in (process.stderr)
+    assert "ACCELERATE_TORCH_DEVICE=cpu" in process.stderr
 
 
 @pytest.mark.parametrize("optimizer", ["AdamW", "SGD"])
 def test_a_model_that_stays_where_it_is_is_left_alone(optimizer: str) -> None:
-    done = run(optimizer, "cpu")
-    assert done.returncode == 0, done.stderr
-    assert "warning: " not in done.stderr
-    assert "orch: " not in done.stderr
-    losses = json.loads(done.stdout.splitlines()[-1].removeprefix("LOSSES "))
+    process = expect_exit(run(optimizer, "cpu"))
+    assert "warning: " not in process.stderr
+    assert "orch: " not in process.stderr
+    losses = json.loads(process.stdout.splitlines()[-1].removeprefix("LOSSES "))
     assert losses[-1] < losses[0]

@@ -14,7 +14,8 @@ from orchestrator.model.cluster import Node
 from orchestrator.model.command import Command
 from orchestrator.model.links import Link
 from tests.conftest import make_facts, make_job, make_node, mpi_here
-from tests.local.grounds import Ground
+from tests.local.runs import expect_exit
+from tests.local.workspaces import Workspace
 
 SSH = """#!/bin/sh
 while :; do case $1 in -F) shift 2;; -*) shift;; *) break;; esac; done
@@ -53,25 +54,24 @@ def test_every_host_gets_the_ranks_of_its_own_layout(tmp_path: Path, mpi: str) -
     for name, content in launch.files.items():
         (tmp_path / name).write_text(content)
     path = f"{tmp_path}:{Path(launch.command.argv[0]).parent}:{os.environ['PATH']}"
-    done = subprocess.run(
+    process = subprocess.run(
         launch.command.argv,
         env={**os.environ, **dict(launch.command.env), "PATH": path},
         capture_output=True,
         text=True,
         timeout=60,
     )
-    assert done.returncode == 0, done.stderr
-    rows = [line.split() for line in done.stdout.splitlines()]
+    assert process.returncode == 0, process.stderr
+    rows = [line.split() for line in process.stdout.splitlines()]
     address = {node.name: node.address for node in nodes}
-    planned = {str(place.rank): address[place.node] for place in job.layout.places}
+    planned = {str(place.rank): address[place.node] for place in job.layout.rank_places}
     assert {rank: host for rank, host, _ in rows} == planned
     assert len({mask for _, _, mask in rows}) == 1, "no launcher binds: the wrapper does"
 
 
 @pytest.mark.parametrize("mpi", DIALECTS)
-def test_two_hosts_get_unequal_numbers_of_ranks(two: Ground, mpi: str) -> None:
-    assert two.lab is not None
-    lab, found = two.lab, mpi_here(mpi)
+def test_two_hosts_get_unequal_numbers_of_ranks(two_hosts: Workspace, mpi: str) -> None:
+    lab, found = two_hosts.lab, mpi_here(mpi)
     nodes = tuple(
         replace(
             make_node(host.name, replace(make_facts(numa=numa, cores=1), mpi=found)),
@@ -90,6 +90,7 @@ def test_two_hosts_get_unequal_numbers_of_ranks(two: Ground, mpi: str) -> None:
     root = (("OMPI_ALLOW_RUN_AS_ROOT", "1"), ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"))
     path = ("PATH", f"{Path(launch.command.argv[0]).parent}:/usr/bin:/bin")
     command = Command(argv=launch.command.argv, env=(*launch.command.env, *root, path))
-    done = subprocess.run([*lab.reach(lab.hosts[0]), command.shell()], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-    assert sorted(done.stdout.splitlines()) == ["0 node0", "1 node1", "2 node1"]
+    process = expect_exit(
+        subprocess.run([*lab.reach(lab.hosts[0]), command.shell()], capture_output=True, text=True, timeout=60)
+    )
+    assert sorted(process.stdout.splitlines()) == ["0 node0", "1 node1", "2 node1"]

@@ -6,31 +6,17 @@ import os
 import re
 import subprocess
 import sys
-import zipfile
 from pathlib import Path
 
 import pytest
 
 from orchestrator.launchers import LAUNCHERS
-from tests.local.grounds import Ground
+from tests.local.workspaces import Workspace
 from tests.ports import free_port
 
 SCRIPT = Path(__file__).parents[1] / "scripts" / "with_lightning.py"
-WHEELS = ("lightning==2.6.6", "torchmetrics==1.9.0", "lightning-utilities==0.15.3")
 ALL = "ORCH_MATRIX_ALL" in os.environ
 STARTERS = tuple(LAUNCHERS) if ALL else ("mpirun", "accelerate", "mpirun-accelerate")
-
-
-@pytest.fixture(scope="session")
-def lightning(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Return a folder to import Lightning from, without installing it in the stack."""
-    folder = tmp_path_factory.mktemp("lightning")
-    options = ["--quiet", "--no-deps", "--dest", str(folder)]
-    subprocess.run([sys.executable, "-m", "pip", "download", *options, *WHEELS], check=True)
-    for path in folder.glob("*.whl"):
-        with zipfile.ZipFile(path) as wheel:
-            wheel.extractall(folder)
-    return str(folder)
 
 
 @pytest.fixture(scope="session")
@@ -51,21 +37,21 @@ def torchrun_output(lightning: str) -> dict[int, str]:
 
 @pytest.mark.parametrize("launcher", STARTERS)
 def test_lightning_on_two_nodes_trains_like_with_torchrun(
-    two: Ground, lightning: str, torchrun_output: dict[int, str], launcher: str
+    two_hosts: Workspace, lightning: str, torchrun_output: dict[int, str], launcher: str
 ) -> None:
-    cell = two.start(str(SCRIPT), "--launcher", launcher, "--", "1", "2", lightning)
+    cell = two_hosts.train(str(SCRIPT), "--launcher", launcher, "--", "1", "2", lightning)
     assert cell.code == 0, cell.report
     assert {rank: cell.printed(f"RANK{rank}", rank) for rank in (0, 1)} == torchrun_output
     assert torchrun_output[0] != torchrun_output[1]
 
 
-def test_lightning_with_too_few_devices_ends_before_its_first_step(one: Ground, lightning: str) -> None:
-    cell = one.start(str(SCRIPT), "--", "1", "1", lightning)
+def test_lightning_with_too_few_devices_ends_before_its_first_step(one_host: Workspace, lightning: str) -> None:
+    cell = one_host.train(str(SCRIPT), "--", "1", "1", lightning)
     assert cell.code == 1
     assert "devices=1" in cell.report["failure"]["text"]
 
 
-def test_timeout_of_a_strategy_applies_to_the_group(one: Ground, tmp_path: Path, lightning: str) -> None:
+def test_timeout_of_a_strategy_applies_to_the_group(one_host: Workspace, tmp_path: Path, lightning: str) -> None:
     text = SCRIPT.read_text()
     assert 'strategy="ddp",' in text
     strategy = "lightning.pytorch.strategies.DDPStrategy(timeout=timedelta(seconds=5000))"
@@ -76,6 +62,6 @@ def test_timeout_of_a_strategy_applies_to_the_group(one: Ground, tmp_path: Path,
         "options = torch.distributed.group.WORLD._get_backend(torch.device('cpu')).options\n"
         "print('TIMEOUT', options._timeout)\n"
     )
-    cell = one.start(str(script), "--backend", "gloo", "--", "2", "1", lightning)
+    cell = one_host.train(str(script), "--backend", "gloo", "--", "2", "1", lightning)
     assert cell.code == 0, cell.report
     assert cell.printed("TIMEOUT", 1) == "1:23:20"

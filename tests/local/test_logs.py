@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from orchestrator.paths import TRAIN
+from tests.local.runs import Orch, expect_exit
 from tests.ports import free_port
 from tests.recorded import make_run
 
-Orch = Callable[..., subprocess.CompletedProcess[str]]
 RUN = "20260101-120000-qa-0000"
 
 
@@ -38,19 +36,18 @@ def two_runs(tmp_path: Path, config: str) -> Path:
 
 def test_the_node_knows_more_than_what_was_brought_while_it_ran(orch: Orch, sshd: str, tmp_path: Path) -> None:
     two_runs(tmp_path, sshd)
-    done = orch("logs", RUN)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == "[0 node0] line one\n[0 node0] line two\n"
+    process = expect_exit(orch("logs", RUN))
+    assert process.stdout == "[0 node0] line one\n[0 node0] line two\n"
 
 
 def test_without_the_node_there_is_what_was_brought_and_that_is_said(orch: Orch, tmp_path: Path) -> None:
     config = tmp_path / "config"
     config.write_text(f"Host node0\n  HostName 127.0.0.1\n  Port {free_port()}\n")
     two_runs(tmp_path, str(config))
-    done = orch("logs", RUN)
-    assert (done.returncode, done.stdout) == (1, "[0 node0] line one\n")
-    assert "node0" in done.stderr
-    assert "may be missing" in done.stderr
+    process = orch("logs", RUN)
+    assert (process.returncode, process.stdout) == (1, "[0 node0] line one\n")
+    assert "node0" in process.stderr
+    assert "may be missing" in process.stderr
 
 
 @pytest.mark.parametrize("follow", [(), ("--follow",)])
@@ -59,6 +56,5 @@ def test_a_run_that_is_gone_from_its_node_is_no_empty_log(
 ) -> None:
     far = two_runs(tmp_path, sshd)
     far.rename(tmp_path / "elsewhere")
-    done = orch("logs", RUN, *follow)
-    assert done.returncode == 1
-    assert str(far) in done.stderr
+    process = expect_exit(orch("logs", RUN, *follow), 1)
+    assert str(far) in process.stderr

@@ -8,7 +8,7 @@ import pytest
 
 from tests import matrix
 from tests.conftest import mpi_here
-from tests.local.grounds import Ground
+from tests.local.workspaces import Workspace
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "launchers.md"
 
@@ -19,9 +19,9 @@ def require_mpi(starter: str) -> None:
 
 
 @pytest.mark.parametrize(("starter", "backend"), matrix.cells(1))
-def test_on_one_node(one: Ground, starter: str, backend: str) -> None:
+def test_on_one_node(one_host: Workspace, starter: str, backend: str) -> None:
     require_mpi(starter)
-    matrix.check(one.start, starter, backend, planned=("127.0.0.1",))
+    matrix.check(one_host.train, starter, backend, planned=("127.0.0.1",))
 
 
 def test_cells_cover_all_pairs_and_every_starter_on_one_and_two_nodes() -> None:

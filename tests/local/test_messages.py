@@ -7,16 +7,14 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import orch_environment
-from tests.local.grounds import Ground
+from tests.local.runs import Orch, expect_exit
+from tests.local.workspaces import Workspace
 from tests.waiting import until
-
-Orch = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.mark.parametrize(
@@ -36,9 +34,8 @@ def test_a_mistake_gets_its_own_message(
 ) -> None:
     (tmp_path / "own.py").write_text("")
     (tmp_path / "tab.yml").write_text("all:\n\thosts:\n\t\ta:\n")
-    done = orch("train", *arguments)
-    assert done.returncode == 2
-    first, second = done.stderr.splitlines()
+    process = expect_exit(orch("train", *arguments), 2)
+    first, second = process.stderr.splitlines()
     assert first.startswith("error: ")
     assert message.removeprefix("./") in first
     assert hint in second
@@ -59,16 +56,15 @@ def test_a_refused_run_leaves_nothing_and_names_the_option_to_wait(orch: Orch, t
         until(lambda: list(tmp_path.glob("runs/*/ranks/rank-1.log")), "the first run starts")
         (folder,) = (tmp_path / "runs").iterdir()
         assert "this machine" in orch("runs").stdout
-        refused = orch("train", "own.py", "--ppn", "2")
-        assert refused.returncode == 1
+        refused = expect_exit(orch("train", "own.py", "--ppn", "2"), 1)
         assert "refused: node0 is taken" in refused.stdout
         assert "--queue waits" in refused.stdout
         assert "files:" not in refused.stdout
         assert list((tmp_path / "runs").iterdir()) == [folder]
         assert [run["id"] for run in json.loads(orch("runs", "--json").stdout)["runs"]] == [folder.name]
-        assert orch("train", "own.py", "--ppn", "2", "--detach").returncode == 0
+        expect_exit(orch("train", "own.py", "--ppn", "2", "--detach"))
         (detached,) = {*(tmp_path / "runs").iterdir()} - {folder}
-        assert orch("attach", detached.name).returncode == 1
+        expect_exit(orch("attach", detached.name), 1)
         assert detached.exists(), "attach changes nothing"
     finally:
         first.send_signal(signal.SIGINT)
@@ -77,11 +73,10 @@ def test_a_refused_run_leaves_nothing_and_names_the_option_to_wait(orch: Orch, t
 
 def test_a_traceback_and_the_folder_of_a_run_are_printed_once(orch: Orch, tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text("def act():\n    raise ValueError('a reason')\nact()\n")
-    done = orch("train", "own.py", "--ppn", "1")
-    assert done.returncode == 1
-    output = done.stdout + done.stderr
+    process = expect_exit(orch("train", "own.py", "--ppn", "1"), 1)
+    output = process.stdout + process.stderr
     assert output.count("Traceback (most recent call last)") == 1
-    assert "ValueError: a reason" in done.stdout
+    assert "ValueError: a reason" in process.stdout
     (folder,) = (tmp_path / "runs").iterdir()
     files = [line for line in output.splitlines() if line.startswith("files")]
     assert set(files) == {f"files: {folder}"}
@@ -96,22 +91,22 @@ def test_progress_that_rank_0_prints_is_not_repeated(orch: Orch, tmp_path: Path)
         "    print(f'step {step}/3', flush=True)\n"
         "    report('progress', phase='train', step=step, steps=3, printed=True)\n"
     )
-    done = orch("train", "own.py", "--ppn", "1")
-    assert done.returncode == 0, done.stderr
-    assert "step 3/3" in done.stderr
-    assert (done.stdout + done.stderr).count("files: ") == 1
-    assert "train: " not in done.stderr
+    process = expect_exit(orch("train", "own.py", "--ppn", "1"))
+    assert "step 3/3" in process.stderr
+    assert (process.stdout + process.stderr).count("files: ") == 1
+    assert "train: " not in process.stderr
     hidden = orch("train", "own.py", "--ppn", "1", "--show", "none")
     assert "train: 3/3" in hidden.stderr
 
 
-def test_a_prefix_names_a_run_on_the_nodes_of_an_inventory(two: Ground, tmp_path: Path) -> None:
+def test_a_prefix_names_a_run_on_the_nodes_of_an_inventory(two_hosts: Workspace, tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text("")
-    cell = two.start(str(tmp_path / "own.py"))
+    cell = two_hosts.train(str(tmp_path / "own.py"))
     assert cell.code == 0, cell.report
     prefix = cell.report["run_id"][:-1]
-    found = two.orch("runs", "show", prefix, *two.flags[2:], "--runs-dir", str(tmp_path), "--json")
-    assert found.returncode == 0, found.stderr
+    found = expect_exit(
+        two_hosts.orch("runs", "show", prefix, *two_hosts.options[2:], "--runs-dir", str(tmp_path), "--json")
+    )
     assert json.loads(found.stdout)["run_id"] == cell.report["run_id"]
 
 
@@ -127,7 +122,6 @@ def test_a_missing_key_file_is_named(orch: Orch, tmp_path: Path, sshd: str) -> N
     }
     inventory = tmp_path / "lab.yml"
     inventory.write_text(json.dumps({"all": {"hosts": {"far": variables}}}))
-    done = orch("provision", str(inventory))
-    assert done.returncode == 1
-    assert f"its key file {folder}/nosuch does not exist on this machine" in done.stdout
-    assert "Correct ansible_ssh_private_key_file" in done.stdout
+    process = expect_exit(orch("provision", str(inventory)), 1)
+    assert f"its key file {folder}/nosuch does not exist on this machine" in process.stdout
+    assert "Correct ansible_ssh_private_key_file" in process.stdout

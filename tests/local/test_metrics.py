@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import orch_in
-from tests.local.test_train import last_run
+from tests.local.runs import expect_exit, last_run
 
 # Rank 1 is slow outside backward(); DDP makes rank 0 wait for it inside.
 SLOW = """
@@ -43,8 +43,7 @@ def lines(run: Path, rank: int) -> list[dict[str, Any]]:
 def train(folder: Path, tell: str) -> Path:
     (folder / "slow.py").write_text(SLOW.replace("TELL", tell))
     words = ("train", "slow.py", "--ppn", "2", "--backend", "gloo")
-    done = orch_in(folder, *words)
-    assert done.returncode == 0, done.stderr
+    expect_exit(orch_in(folder, *words))
     return last_run(folder)
 
 

@@ -11,7 +11,8 @@ import pytest
 
 from orchestrator.launchers import LAUNCHERS
 from tests.conftest import orch_environment, orch_in
-from tests.local.grounds import Ground
+from tests.local.runs import expect_exit
+from tests.local.workspaces import Workspace
 from tests.matrix import Cell
 
 NAMES = "__name__, __package__, __file__, __spec__ and __spec__.name"
@@ -34,16 +35,16 @@ def project(tmp_path: Path) -> Path:
 def run_python(folder: Path, *arguments: str) -> list[object]:
     command = [sys.executable, "-m", *arguments]
     environment = orch_environment(folder)
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, check=True)
-    argv, seen = done.stdout.decode().splitlines()
+    process = subprocess.run(command, cwd=folder, env=environment, capture_output=True, check=True)
+    argv, seen = process.stdout.decode().splitlines()
     assert argv == "ARGV -m"
     return list(json.loads(seen.removeprefix("SEEN ")))
 
 
 def start(folder: Path, *arguments: str) -> Cell:
-    done = orch_in(folder, "train", "--json", "--ppn", "2", *arguments, timeout=180)
-    assert done.stdout.startswith("{"), done.stderr
-    return Cell.of(done.returncode, json.loads(done.stdout))
+    process = orch_in(folder, "train", "--json", "--ppn", "2", *arguments, timeout=180)
+    assert process.stdout.startswith("{"), process.stderr
+    return Cell.of(process.returncode, json.loads(process.stdout))
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
@@ -78,21 +79,19 @@ def test_a_package_runs_its_main_module(project: Path) -> None:
     ],
 )
 def test_a_module_that_cannot_run_is_refused(project: Path, name: str, hint: str) -> None:
-    done = orch_in(project, "train", "-m", name)
-    assert done.returncode == 2, done.stderr
-    assert name in done.stderr
-    assert hint in done.stderr
+    process = expect_exit(orch_in(project, "train", "-m", name), 2)
+    assert name in process.stderr
+    assert hint in process.stderr
     assert not (project / "runs").exists()
 
 
 def test_the_packages_of_a_module_are_imported_by_the_ranks_alone(project: Path) -> None:
     (project / "package" / "__init__.py").write_text("import torch.distributed as dist\nassert dist.is_initialized()\n")
-    done = orch_in(project, "train", "-m", "package.train", "--ppn", "1")
-    assert done.returncode == 0, done.stderr
+    expect_exit(orch_in(project, "train", "-m", "package.train", "--ppn", "1"))
 
 
-def test_a_module_that_a_node_lacks_is_named(two: Ground, project: Path) -> None:
-    cell = two.start("package.train", "-m")
+def test_a_module_that_a_node_lacks_is_named(two_hosts: Workspace, project: Path) -> None:
+    cell = two_hosts.train("package.train", "-m")
     assert cell.code == 1
     assert "no module named package.train" in cell.report["failure"]["text"]
     assert "working directory" in cell.report["failure"]["text"]

@@ -110,7 +110,7 @@ def test_the_data_is_balanced_and_apart() -> None:
 
 def test_minilm_learns_what_says_the_same(orch: Callable[..., subprocess.CompletedProcess[str]]) -> None:
     """Without dropout it needs fewer epochs for it than the recipe has."""
-    done = orch(
+    process = orch(
         "train",
         "glue-mrpc",
         "--ppn",
@@ -126,8 +126,8 @@ def test_minilm_learns_what_says_the_same(orch: Callable[..., subprocess.Complet
         "--json",
         timeout=900,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    result: dict[str, Any] = json.loads(done.stdout)["result"]
+    assert process.returncode == 0, process.stdout + process.stderr
+    result: dict[str, Any] = json.loads(process.stdout)["result"]
     assert result["before"]["accuracy"] < 65
     assert result["after"]["accuracy"] > 70
     assert result["after"]["f1"] > 70

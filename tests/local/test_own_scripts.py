@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.launchers import LAUNCHERS
-from tests.local.grounds import Ground
+from tests.local.workspaces import Workspace
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 SEEN: dict[str, str] = {}
@@ -27,8 +27,10 @@ def launchers(script: str) -> tuple[str, ...]:
 @pytest.mark.parametrize(
     ("script", "launcher"), [(script, launcher) for script in BELOW for launcher in launchers(script)]
 )
-def test_an_unmodified_script_trains_alike_below_every_launcher(two: Ground, script: str, launcher: str) -> None:
-    cell = two.start(str(SCRIPTS / script), "--launcher", launcher, "--backend", "ccl", "--", "out")
+def test_an_unmodified_script_trains_alike_below_every_launcher(
+    two_hosts: Workspace, script: str, launcher: str
+) -> None:
+    cell = two_hosts.train(str(SCRIPTS / script), "--launcher", launcher, "--backend", "ccl", "--", "out")
     assert cell.code == 0, cell.report
     told = cell.printed("DONE", 0)
     assert told.startswith("ccl 2 [")
@@ -53,7 +55,7 @@ dist.Backend.register_backend("toy", create, devices=["cpu"])
 """
 
 
-def test_a_backend_of_a_third_party(one: Ground, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_backend_of_a_third_party(one_host: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A distribution with a module and an entry point; of orch it needs nothing."""
     (tmp_path / "toy_backend.py").write_text(PLUGIN)
     metadata = tmp_path / "toy_backend-1.0.dist-info"
@@ -62,17 +64,19 @@ def test_a_backend_of_a_third_party(one: Ground, tmp_path: Path, monkeypatch: py
     (metadata / "entry_points.txt").write_text("[orch.backends]\ntoy = toy_backend:BACKEND\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     script = str(SCRIPTS / "curve.py")
-    refused = one.orch("train", script, "--backend", "toy", "--dry-run")
+    refused = one_host.orch("train", script, "--backend", "toy", "--dry-run")
     assert "node0 has no toy-backend" in refused.stderr, "it is not in the stack's environment"
     text = PLUGIN.replace('"requirements": {"toy-backend": "1.0"}', '"requirements": {}')
     (tmp_path / "toy_backend.py").write_text(text)
-    cell = one.start(script, "--backend", "toy")
+    cell = one_host.train(script, "--backend", "toy")
     assert cell.code == 0, cell.report
     assert cell.printed("BACKEND", 1) == "toy"
     assert '"TOY_MODE": "on"' in cell.printed("ENVIRONMENT", 0)
 
 
-def test_a_group_without_the_cpu_is_watched_too(one: Ground, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_group_without_the_cpu_is_watched_too(
+    one_host: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Simulate a backend that serves no tensors of the CPU, as nccl does not."""
     text = PLUGIN.replace('devices=["cpu"]', 'devices=["cuda"]')
     (tmp_path / "toy_backend.py").write_text(text.replace('{"toy-backend": "1.0"}', "{}"))
@@ -87,19 +91,19 @@ def test_a_group_without_the_cpu_is_watched_too(one: Ground, tmp_path: Path, mon
         "print('DEVICES', dist.group.WORLD._device_types, dist.get_world_size(), flush=True)\n"
         "time.sleep(3)\n"  # heartbeats look at the group
     )
-    cell = one.start(str(script), "--backend", "toy")
+    cell = one_host.train(str(script), "--backend", "toy")
     assert cell.code == 0, cell.report
     assert cell.printed("DEVICES", 1) == "[device(type='cuda')] 2"
     assert "Traceback" not in cell.logs[0]
 
 
 @pytest.mark.parametrize("backend", ["ccl", "gloo"])
-def test_what_a_script_leaves_open_is_written(one: Ground, tmp_path: Path, backend: str) -> None:
+def test_what_a_script_leaves_open_is_written(one_host: Workspace, tmp_path: Path, backend: str) -> None:
     """Ranks end without taking the interpreter down, where threads of torch would abort them."""
     script = tmp_path / "own.py"
     script.write_text(
         f"import torch.distributed as dist\nf = open(f'{tmp_path}/left-{{dist.get_rank()}}', 'w')\nf.write('kept')\n"
     )
-    cell = one.start(str(script), "--backend", backend)
+    cell = one_host.train(str(script), "--backend", backend)
     assert cell.code == 0, cell.report
     assert [(tmp_path / f"left-{rank}").read_text() for rank in range(2)] == ["kept", "kept"]

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import make_cluster, make_node, make_stack
-
-Orch = Callable[..., subprocess.CompletedProcess[str]]
-
+from tests.local.runs import Orch, expect_exit
 
 LOOK = """
 import os
@@ -21,8 +17,7 @@ assert os.environ["TOY"] == "recipe's" and os.environ["OWN"] == "user's"
 
 
 def test_a_new_recipe_trains(orch: Orch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = orch("recipes", "new", "my-own", warm=False)
-    assert made.returncode == 0, made.stderr
+    made = expect_exit(orch("recipes", "new", "my-own", warm=False))
     assert "orch train my-own --recipe-path my_own --ppn 2" in made.stdout
     assert "my-own" in orch("recipes", "--recipe-path", "my_own").stdout
     with (tmp_path / "my_own" / "recipe.toml").open("a") as file:
@@ -30,7 +25,7 @@ def test_a_new_recipe_trains(orch: Orch, tmp_path: Path, monkeypatch: pytest.Mon
     with (tmp_path / "my_own" / "train.py").open("a") as file:
         file.write(LOOK)
     monkeypatch.setenv("OWN", "user's")
-    done = orch(
+    process = orch(
         "train",
         "my-own",
         "--recipe-path",
@@ -44,8 +39,8 @@ def test_a_new_recipe_trains(orch: Orch, tmp_path: Path, monkeypatch: pytest.Mon
         "--json",
         timeout=200,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    result = json.loads(done.stdout)["result"]
+    assert process.returncode == 0, process.stdout + process.stderr
+    result = json.loads(process.stdout)["result"]
     assert result["world_size"] == 2
     assert result["after"]["loss"] < result["before"]["loss"] / 2
 

@@ -18,6 +18,7 @@ from orch_node.protocol.precision import PLACEHOLDER
 
 from orchestrator.load.clusters import local_facts
 from tests.conftest import HOSTILE
+from tests.local.runs import expect_exit
 from tests.ports import free_port
 
 ROOT = Path(__file__).parent.parent.parent
@@ -118,15 +119,14 @@ def test_torchrun_joins_the_ranks_of_a_pod(tmp_path: Path, backend: str) -> None
     }
     arguments = [one for one in HOSTILE if "\x00" not in one]
     path = config(tmp_path, **(ccl if backend == "ccl" else {}))
-    done = pod("torchrun", path, script(tmp_path, SHARES), *arguments)
-    assert done.returncode == 0, done.stdout + done.stderr
+    process = expect_exit(pod("torchrun", path, script(tmp_path, SHARES), *arguments))
     for rank in (0, 1):
-        assert "sum 1.0 of 2" in logs(done.stdout, rank)
-        assert repr(arguments) in logs(done.stdout, rank)
-    joined = [one for one in events(done.stdout) if one["event"] == "joined"]
+        assert "sum 1.0 of 2" in logs(process.stdout, rank)
+        assert repr(arguments) in logs(process.stdout, rank)
+    joined = [one for one in events(process.stdout) if one["event"] == "joined"]
     assert {(one["rank"], one["backend"]) for one in joined} == {(0, backend), (1, backend)}
-    assert [one["code"] for one in events(done.stdout) if one["event"] == "exit"] == [0, 0]
-    assert '{"metrics": 0' in done.stdout
+    assert [one["code"] for one in events(process.stdout) if one["event"] == "exit"] == [0, 0]
+    assert '{"metrics": 0' in process.stdout
     assert (tmp_path / "data/runs/r/ranks/rank-1.log").exists()
 
 
@@ -136,11 +136,10 @@ def test_the_ranks_of_pods_choose_their_precision_together(tmp_path: Path) -> No
     path = config(tmp_path, precision={"arguments": arguments, "file": str(file)})
     expected = "bf16" if local_facts(sys.executable).bf16 else "fp32"
     for recorded in ("", "fp32"):
-        done = pod("torchrun", path, script(tmp_path, SHARES), "--first", PLACEHOLDER, "--last")
-        assert done.returncode == 0, done.stdout + done.stderr
+        process = expect_exit(pod("torchrun", path, script(tmp_path, SHARES), "--first", PLACEHOLDER, "--last"))
         for rank in (0, 1):
-            assert repr(["--first", *arguments[recorded or expected], "--last"]) in logs(done.stdout, rank)
-        (decision,) = (event for event in events(done.stdout) if event["event"] == "decision")
+            assert repr(["--first", *arguments[recorded or expected], "--last"]) in logs(process.stdout, rank)
+        (decision,) = (event for event in events(process.stdout) if event["event"] == "decision")
         assert (decision["topic"], decision["value"]) == ("precision", recorded or expected)
         assert file.read_text() == f"{recorded or expected}\n"
         file.write_text("fp32\n")
@@ -148,14 +147,13 @@ def test_the_ranks_of_pods_choose_their_precision_together(tmp_path: Path) -> No
 
 def test_a_rank_that_fails_ends_the_pod_soon_and_is_named(tmp_path: Path) -> None:
     began = time.monotonic()
-    done = pod("torchrun", config(tmp_path), script(tmp_path, RAISES))
-    assert done.returncode == 1
+    process = expect_exit(pod("torchrun", config(tmp_path), script(tmp_path, RAISES)), 1)
     assert time.monotonic() - began < 45
-    exits = {one["rank"]: one for one in events(done.stdout) if one["event"] == "exit"}
+    exits = {one["rank"]: one for one in events(process.stdout) if one["event"] == "exit"}
     assert exits[1]["code"] == 1
     assert exits[0]["stopped"]
-    assert "ValueError: rank 1 has had enough" in logs(done.stdout, 1)
-    assert any("own script.py" in line for line in logs(done.stdout, 0)), "its stacks"
+    assert "ValueError: rank 1 has had enough" in logs(process.stdout, 1)
+    assert any("own script.py" in line for line in logs(process.stdout, 0)), "its stacks"
 
 
 FORGES = r"""
@@ -173,9 +171,8 @@ for line in (
 
 def test_a_script_that_writes_past_report_ends_no_process_of_a_pod(tmp_path: Path) -> None:
     """A process id of -1, or 0, is that of everybody."""
-    done = pod("torchrun", config(tmp_path, ppn=1), script(tmp_path, FORGES))
-    assert done.returncode == 0, done.stdout + done.stderr
-    told = events(done.stdout)
+    process = expect_exit(pod("torchrun", config(tmp_path, ppn=1), script(tmp_path, FORGES)))
+    told = events(process.stdout)
     left = [one["text"] for one in told if one["event"] == "left_out"]
     assert left == ["ranks cannot report the event outcome", "progress: step is 'three', not a number"]
     assert not [one for one in told if one["event"] == "outcome"]
@@ -184,9 +181,9 @@ def test_a_script_that_writes_past_report_ends_no_process_of_a_pod(tmp_path: Pat
 def test_a_pod_that_stands_still_is_ended(tmp_path: Path) -> None:
     # One rank sleeps; its pulse falls silent.
     path = config(tmp_path, stall_timeout=6.0, ppn=1)
-    done = pod("torchrun", path, script(tmp_path, "import time\ntime.sleep(90)"))
-    assert done.returncode != 0
-    (stalled,) = [one for one in events(done.stdout) if one["event"] == "stalled"]
+    process = pod("torchrun", path, script(tmp_path, "import time\ntime.sleep(90)"))
+    assert process.returncode != 0
+    (stalled,) = [one for one in events(process.stdout) if one["event"] == "stalled"]
     assert "no progress for 6 s" in stalled["text"]
 
 
@@ -236,15 +233,13 @@ def test_run_folder_in_a_pod_belongs_to_its_user_alone(tmp_path: Path) -> None:
 
 def test_an_image_with_another_stack_and_a_volume_that_is_closed(tmp_path: Path) -> None:
     path = config(tmp_path)
-    done = pod("torchrun", path, "x.py", ORCH_STACK="intel-2.7")
-    assert done.returncode == 78
-    (told,) = events(done.stdout)
+    process = expect_exit(pod("torchrun", path, "x.py", ORCH_STACK="intel-2.7"), 78)
+    (told,) = events(process.stdout)
     assert told["event"] == "refused"
     assert "stack 'intel-2.7'" in told["text"]
     (tmp_path / "data").write_text("no folder")
-    done = pod("torchrun", path, "x.py")
-    assert done.returncode == 78
-    assert "volume cannot be written" in events(done.stdout)[0]["text"]
+    process = expect_exit(pod("torchrun", path, "x.py"), 78)
+    assert "volume cannot be written" in events(process.stdout)[0]["text"]
 
 
 # Over ssh: one sshd stands for the worker, this process for the launcher.
@@ -281,11 +276,10 @@ def test_mpirun_reaches_its_workers_by_ssh_and_verifies_them(tmp_path: Path, wor
     host = socket.gethostname()
     (tmp_path / "hostfile").write_text(f"{host}:2\n")
     env = {"I_MPI_HYDRA_HOST_FILE": str(tmp_path / "hostfile")}
-    done = pod("mpirun", worker, script(tmp_path, SHARES), "$(x)", **env)
-    assert done.returncode == 0, done.stdout + done.stderr
+    process = expect_exit(pod("mpirun", worker, script(tmp_path, SHARES), "$(x)", **env))
     for rank in (0, 1):
-        assert "sum 1.0 of 2" in logs(done.stdout, rank)
-    (end,) = [one for one in events(done.stdout) if one["event"] == "outcome"]
+        assert "sum 1.0 of 2" in logs(process.stdout, rank)
+    (end,) = [one for one in events(process.stdout) if one["event"] == "outcome"]
     assert end["outcome"]["state"] == "done"
     assert next(iter(end["outcome"]["nodes"].values()))["left"] == []
 
@@ -311,9 +305,8 @@ def test_a_worker_that_is_taken_away_has_all_ranks_write_a_checkpoint(
 def test_mpirun_names_the_rank_that_failed(tmp_path: Path, worker: Path) -> None:
     (tmp_path / "hostfile").write_text(f"{socket.gethostname()} slots=2\n")
     env = {"OMPI_MCA_orte_default_hostfile": str(tmp_path / "hostfile")}
-    done = pod("mpirun", worker, script(tmp_path, RAISES), **env)
-    assert done.returncode == 1
-    (end,) = [one for one in events(done.stdout) if one["event"] == "outcome"]
+    process = expect_exit(pod("mpirun", worker, script(tmp_path, RAISES), **env), 1)
+    (end,) = [one for one in events(process.stdout) if one["event"] == "outcome"]
     assert end["outcome"]["first_failure"]["rank"] == 1
     assert "had enough" in end["outcome"]["first_failure"]["text"]
 
@@ -321,9 +314,8 @@ def test_mpirun_names_the_rank_that_failed(tmp_path: Path, worker: Path) -> None
 def test_mpirun_says_that_workers_are_missing(tmp_path: Path) -> None:
     path = config(tmp_path, mpi="Intel", pods=2)
     (tmp_path / "hostfile").write_text("one:2\n")
-    done = pod("mpirun", path, "x.py", I_MPI_HYDRA_HOST_FILE=str(tmp_path / "hostfile"))
-    assert done.returncode == 78
-    assert "has 1 workers, the run needs 2" in events(done.stdout)[0]["text"]
+    process = expect_exit(pod("mpirun", path, "x.py", I_MPI_HYDRA_HOST_FILE=str(tmp_path / "hostfile")), 78)
+    assert "has 1 workers, the run needs 2" in events(process.stdout)[0]["text"]
 
 
 INTRUDES = r"""

@@ -34,7 +34,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> list[Operation]:
     (folder / "own.py").write_text("print('hello', flush=True)\n")
     trace = folder / "trace"
     train = ("train", "own.py", "--ppn", "1", "--launcher", "torchrun", "--backend", "gloo")
-    done = subprocess.run(
+    process = subprocess.run(
         [*STRACE, "-o", str(trace), sys.executable, "-m", "orchestrator.cli.main", *train],
         cwd=folder,
         env=orch_environment(folder),
@@ -42,7 +42,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> list[Operation]:
         text=True,
         timeout=120,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert process.returncode == 0, process.stdout + process.stderr
     return operations(trace, folder / "runs")
 
 

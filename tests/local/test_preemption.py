@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +17,9 @@ from orch_node.preemption import calls_in
 
 from tests.conftest import orch_environment
 from tests.jobs import RECIPES, ended, flags, started, tiny_bert
+from tests.local.runs import Orch, expect_exit
 from tests.waiting import until
 
-Orch = Callable[..., subprocess.CompletedProcess[str]]
 pytestmark = pytest.mark.xdist_group("recipes")
 OWN = """
 import os, sys, time
@@ -116,8 +115,7 @@ def test_the_recipe_writes_a_checkpoint_and_goes_on_from_it(tmp_path: Path, orch
     assert f"preempted: checkpoint at step {step}; start again with the same command" in said
     assert [one.name for one in run.folder.glob("output/checkpoint-*")] == [f"checkpoint-{step}"]
 
-    again = orch("train", *command, timeout=300)
-    assert again.returncode == 0, again.stdout + again.stderr
+    again = expect_exit(orch("train", *command, timeout=300))
     assert f"resume: carries on {run.folder.name}" in again.stderr
     lines = (run.folder / "output" / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["step"] for line in lines] == list(range(1, 61))
@@ -154,7 +152,7 @@ def test_a_stop_is_no_preemption(tmp_path: Path, orch: Orch) -> None:
     (tmp_path / "own.py").write_text(OWN)
     run = Run(tmp_path, "own.py", "--ppn", "2", "--backend", "gloo")
     until(lambda: len(events(run.folder, "joined")) == 2, "two ranks", seconds=60)
-    assert orch("stop", run.folder.name).returncode == 0
+    expect_exit(orch("stop", run.folder.name))
     code, said, outcome = run.end()
     assert (code, outcome["state"]) == (130, "stopped"), said
     assert not events(run.folder, "preempted")

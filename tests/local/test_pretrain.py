@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from tests.jobs import MINILM, RECIPES, ended, flags, losses, metrics, results_of, run, started
+from tests.local.runs import expect_exit
 from tests.waiting import until
 
 SCRIPT = RECIPES / "bert_pretrain" / "run_pretraining.py"
@@ -172,8 +173,9 @@ def test_the_loss_falls_in_both_phases(orch: Callable[..., subprocess.CompletedP
     """It does so in fewer and smaller steps than the recipe has."""
     fewer = {"max_steps": 60, "train_batch_size": 16, "max_steps_phase2": 8, "train_batch_size_phase2": 8}
     given = (word for name, value in fewer.items() for word in ("--set", f"{name}={value}"))
-    done = orch("train", "bert-pretrain", "--ppn", "2", "--precision", "fp32", "--json", *given, timeout=900)
-    assert done.returncode == 0, done.stdout + done.stderr
-    result: dict[str, Any] = json.loads(done.stdout)["result"]
+    process = expect_exit(
+        orch("train", "bert-pretrain", "--ppn", "2", "--precision", "fp32", "--json", *given, timeout=900)
+    )
+    result: dict[str, Any] = json.loads(process.stdout)["result"]
     assert result["after"]["loss, phase 1"] < result["before"]["loss, phase 1"] - 2
     assert result["after"]["loss, phase 2"] < result["before"]["loss, phase 2"] - 0.1

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +15,8 @@ import pytest
 
 from tests.conftest import orch_environment
 from tests.jobs import tiny_bert
+from tests.local.runs import Orch, expect_exit
 
-Orch = Callable[..., subprocess.CompletedProcess[str]]
 pytestmark = pytest.mark.xdist_group("recipes")
 HEAD = "BertForQuestionAnswering"
 SETTINGS = {
@@ -43,14 +42,12 @@ def losses(output: Path) -> dict[int, float]:
 
 
 def test_the_same_command_carries_on_after_a_rank_was_killed(orch: Orch, tmp_path: Path, train: list[str]) -> None:
-    undisturbed = orch(*train, "--runs-dir", "whole", timeout=300)
-    assert undisturbed.returncode == 0, undisturbed.stdout + undisturbed.stderr
+    expect_exit(orch(*train, "--runs-dir", "whole", timeout=300))
     (whole,) = (tmp_path / "whole").iterdir()
 
     kill_after_first_checkpoint(tmp_path, train)
     (killed,) = (tmp_path / "runs").iterdir()
-    again = orch(*train, timeout=300)
-    assert again.returncode == 0, again.stdout + again.stderr
+    again = expect_exit(orch(*train, timeout=300))
     assert f"resume: carries on {killed.name}" in again.stderr
 
     expected, found = losses(whole / "output"), losses(killed / "output")
@@ -86,9 +83,8 @@ def kill_after_first_checkpoint(tmp_path: Path, train: list[str]) -> None:
 def test_malformed_data_is_one_message_and_exit_code_1(orch: Orch, tmp_path: Path) -> None:
     row: dict[str, Any] = {"id": "1", "question": "q", "context": "c"}
     (tmp_path / "bad.jsonl").write_text(json.dumps(row) + "\n")
-    done = orch("train", "bert-qa", "--ppn", "2", "--set", "train_file=bad.jsonl")
-    assert done.returncode == 1
-    assert "bad.jsonl" in done.stdout
-    assert "line 1" in done.stdout
-    assert "answers" in done.stdout
-    assert "Traceback" not in done.stdout
+    process = expect_exit(orch("train", "bert-qa", "--ppn", "2", "--set", "train_file=bad.jsonl"), 1)
+    assert "bad.jsonl" in process.stdout
+    assert "line 1" in process.stdout
+    assert "answers" in process.stdout
+    assert "Traceback" not in process.stdout

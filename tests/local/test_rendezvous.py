@@ -5,14 +5,11 @@ Who listens where, over all launchers, is part of tests/matrix.py.
 
 from __future__ import annotations
 
-import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
-from tests.local.grounds import Ground
-from tests.local.test_train import last_run
+from tests.local.runs import Orch, last_run
+from tests.local.workspaces import Workspace
 
-Orch = Callable[..., subprocess.CompletedProcess[str]]
 # Writes into the store of torchrun's rendezvous what a stranger would: a pickle that runs code.
 STRANGER = """
 import base64, os, pathlib, pickle, time
@@ -33,9 +30,9 @@ for _ in range(20):
 
 def test_torchrun_obeys_no_stranger(orch: Orch, tmp_path: Path) -> None:
     (tmp_path / "stranger.py").write_text(STRANGER)
-    done = orch("train", "stranger.py", "--ppn", "1", "--launcher", "torchrun", "--backend", "gloo")
+    process = orch("train", "stranger.py", "--ppn", "1", "--launcher", "torchrun", "--backend", "gloo")
     assert not (last_run(tmp_path) / "obeyed").exists()
-    assert done.returncode == 1, "the rendezvous is not what its nodes have written"
+    assert process.returncode == 1, "the rendezvous is not what its nodes have written"
 
 
 FAILS_ONCE = """
@@ -53,9 +50,9 @@ print("TRAINED", os.environ["TORCHELASTIC_RESTART_COUNT"])
 """
 
 
-def test_torchrun_starts_the_ranks_of_all_nodes_again(two: Ground) -> None:
-    script = two.folder / "fails_once.py"
+def test_torchrun_starts_the_ranks_of_all_nodes_again(two_hosts: Workspace) -> None:
+    script = two_hosts.folder / "fails_once.py"
     script.write_text(FAILS_ONCE)
-    cell = two.start(str(script), "--launcher", "torchrun", "--backend", "gloo", "--max-restarts", "1")
+    cell = two_hosts.train(str(script), "--launcher", "torchrun", "--backend", "gloo", "--max-restarts", "1")
     assert cell.code == 0, cell.logs
     assert [cell.printed("TRAINED", rank) for rank in (0, 1)] == ["1", "1"]

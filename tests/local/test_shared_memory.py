@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.local.test_train import last_run
+from tests.local.runs import Orch, expect_exit, last_run
 
-Orch = Callable[..., subprocess.CompletedProcess[str]]
 # Reads its data from there, and leaves a file of a library's and one that nobody knows.
 SCRIPT = """
 import sys, time
@@ -37,11 +35,10 @@ def test_data_of_a_user_in_shared_memory_outlive_the_run(orch: Orch, tmp_path: P
     (tmp_path / "reads.py").write_text(SCRIPT)
     data, cache, left = (Path("/dev/shm", one) for one in (f"data-{name}", f"cache-{name}", f"torch_{name}_0"))
     data.write_bytes(b"precious")
-    done = orch("train", "reads.py", "--ppn", "1", "--backend", "gloo", "--", name)
-    assert done.returncode == 0, done.stdout + done.stderr
+    process = expect_exit(orch("train", "reads.py", "--ppn", "1", "--backend", "gloo", "--", name))
     assert data.read_bytes() == b"precious"
     assert cache.exists(), "nobody knows whose it is"
-    assert f"node0: left in /dev/shm: {cache} (" in done.stdout
+    assert f"node0: left in /dev/shm: {cache} (" in process.stdout
     assert not left.exists()
     lines = map(json.loads, (last_run(tmp_path) / "events.jsonl").read_text().splitlines())
     pids = [event["pid"] for event in lines if event["event"] == "joined"]

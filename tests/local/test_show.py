@@ -9,12 +9,11 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 from tests.conftest import orch_environment
+from tests.local.runs import Orch, expect_exit
 
-Orch = Callable[..., subprocess.CompletedProcess[str]]
 TALKS = """
 import os, sys, time
 import torch, torch.distributed as dist
@@ -163,7 +162,7 @@ def test_a_progress_bar_is_seen_on_a_terminal_while_it_runs(tmp_path: Path) -> N
 
 def test_a_progress_bar_is_seen_in_logs_while_it_runs(orch: Orch, tmp_path: Path) -> None:
     (tmp_path / "bar.py").write_text(BAR)
-    assert orch("train", "bar.py", "--ppn", "1", "--detach").returncode == 0
+    expect_exit(orch("train", "bar.py", "--ppn", "1", "--detach"))
     shown = watch_until("of 10000 <bar>", tmp_path, "logs", "--follow")
     assert "[0 node0] last state\r\n" in shown
     assert orch("logs").stdout == "[0 node0] last state\n", "as a terminal shows it"

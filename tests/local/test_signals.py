@@ -56,8 +56,8 @@ print("VICTIM", os.waitstatus_to_exitcode(os.wait4(victim, 0)[1]))
 @pytest.mark.parametrize("kernel", ["new", "old"])
 def test_a_lingering_wrapper_signals_no_other_process(kernel: str) -> None:
     command = ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c", REUSED]
-    done = subprocess.run([*command, str(LIB), kernel], capture_output=True, text=True, timeout=30)
-    assert done.stdout.strip() == "VICTIM 0", done.stderr
+    process = subprocess.run([*command, str(LIB), kernel], capture_output=True, text=True, timeout=30)
+    assert process.stdout.strip() == "VICTIM 0", process.stderr
 
 
 @pytest.fixture

@@ -8,19 +8,18 @@ import os
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from orchestrator import load
+from tests.local.runs import Orch, expect_exit
 
-Orch = Callable[..., subprocess.CompletedProcess[str]]
 
-
-def parse(done: subprocess.CompletedProcess[str]) -> Any:
-    return json.loads(done.stdout)
+def parse(process: subprocess.CompletedProcess[str]) -> Any:
+    return json.loads(process.stdout)
 
 
 def make_environment(folder: Path, packages: Mapping[str, str]) -> Path:
@@ -48,9 +47,8 @@ def make_wheel(folder: Path, name: str, version: str) -> Path:
 
 
 def test_the_list_tells_what_each_stack_needs(orch: Orch) -> None:
-    done = orch("stacks")
-    assert done.returncode == 0, done.stderr
-    lines = {line.split()[0]: line for line in done.stdout.splitlines()}
+    process = expect_exit(orch("stacks"))
+    lines = {line.split()[0]: line for line in process.stdout.splitlines()}
     assert lines["intel-2.8"].endswith("end of life since 2026-03-30")
     assert "needs Intel's index; end of life since 2025-12-31" in lines["intel-2.7"]
     rows = {row["name"]: row for row in parse(orch("stacks", "--json"))["stacks"]}
@@ -71,9 +69,8 @@ def test_show_names_the_source_of_each_fact(orch: Orch) -> None:
 
 
 def test_an_unknown_stack_names_the_nearest(orch: Orch) -> None:
-    done = orch("stacks", "show", "intel-2.77")
-    assert done.returncode == 2
-    assert "Did you mean 'intel-2.7'?" in done.stderr
+    process = expect_exit(orch("stacks", "show", "intel-2.77"), 2)
+    assert "Did you mean 'intel-2.7'?" in process.stderr
 
 
 def test_requirements_by_backend(orch: Orch) -> None:
@@ -86,13 +83,12 @@ def test_requirements_by_backend(orch: Orch) -> None:
 
 
 def test_find(orch: Orch) -> None:
-    done = orch("stacks", "find", "--torch", "2.7", "--ipex", "2.7")
-    assert done.stdout.startswith("'intel-2.7' (torch 2.7.0, IPEX 2.7.0, oneccl_bind_pt 2.7.0+cpu)")
+    process = orch("stacks", "find", "--torch", "2.7", "--ipex", "2.7")
+    assert process.stdout.startswith("'intel-2.7' (torch 2.7.0, IPEX 2.7.0, oneccl_bind_pt 2.7.0+cpu)")
     assert parse(orch("stacks", "find", "--ipex", "2.8", "--json"))["stack"]["name"] == "intel-2.8"
-    done = orch("stacks", "find", "--torch", "2.6", "--ipex", "2.7")
-    assert done.returncode == 2
-    assert "No stack has torch 2.6 and IPEX 2.7 together. Nothing was installed." in done.stderr
-    assert "'intel-2.6'" in done.stderr
+    process = expect_exit(orch("stacks", "find", "--torch", "2.6", "--ipex", "2.7"), 2)
+    assert "No stack has torch 2.6 and IPEX 2.7 together. Nothing was installed." in process.stderr
+    assert "'intel-2.6'" in process.stderr
 
 
 def test_check_names_every_mismatch(orch: Orch, tmp_path: Path) -> None:
@@ -103,12 +99,11 @@ def test_check_names_every_mismatch(orch: Orch, tmp_path: Path) -> None:
         "transformers": "5.23.0",
     }
     python = str(make_environment(tmp_path / "wrong", packages))
-    done = orch("stacks", "check", "--python", python)
-    assert done.returncode == 1
-    assert f"{python}: 3 mismatches (looked at as stack 'current')" in done.stdout
-    assert "IPEX 2.8.0 with torch 2.13.0+cpu" in done.stdout
-    assert "oneccl_bind_pt 2.7.0+xpu is the wheel for Intel GPUs" in done.stdout
-    assert done.stdout.count("  cure: ") == 3
+    process = expect_exit(orch("stacks", "check", "--python", python), 1)
+    assert f"{python}: 3 mismatches (looked at as stack 'current')" in process.stdout
+    assert "IPEX 2.8.0 with torch 2.13.0+cpu" in process.stdout
+    assert "oneccl_bind_pt 2.7.0+xpu is the wheel for Intel GPUs" in process.stdout
+    assert process.stdout.count("  cure: ") == 3
     value = parse(orch("stacks", "check", "--python", python, "--json"))
     assert (value["schema"], value["kind"]) == (1, "check")
     assert set(value["nodes"][0]["mismatches"][0]) == {"package", "what", "why", "cure"}
@@ -117,10 +112,9 @@ def test_check_names_every_mismatch(orch: Orch, tmp_path: Path) -> None:
 def test_check_against_a_stack(orch: Orch, tmp_path: Path) -> None:
     packages = dict(load.stack("intel-2.7").for_backend("gloo").requirements)
     python = str(make_environment(tmp_path / "gloo", packages))
-    assert orch("stacks", "check", "--python", python).returncode == 0
-    done = orch("stacks", "check", "--python", python, "--stack", "intel-2.7")
-    assert done.returncode == 1
-    assert "oneccl-bind-pt is missing, should be 2.7.0+cpu" in done.stdout
+    expect_exit(orch("stacks", "check", "--python", python))
+    process = expect_exit(orch("stacks", "check", "--python", python, "--stack", "intel-2.7"), 1)
+    assert "oneccl-bind-pt is missing, should be 2.7.0+cpu" in process.stdout
     gloo = orch("stacks", "check", "--python", python, "--stack", "intel-2.7", "--backend", "gloo")
     assert (gloo.returncode, gloo.stdout.strip()) == (0, f"{python}: no mismatch (looked at as stack 'intel-2.7')")
 
@@ -131,10 +125,9 @@ def test_check_of_a_shell(orch: Orch, tmp_path: Path, monkeypatch: pytest.Monkey
     for name in ("MASTER_ADDR", "CCL_WORKER_COUNT", "LD_LIBRARY_PATH"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PATH", "/nowhere")
-    done = orch("stacks", "check", "--python", python, "--shell")
-    assert done.returncode == 1
+    process = expect_exit(orch("stacks", "check", "--python", python, "--shell"), 1)
     for words in ("MASTER_ADDR is not set", "CCL_WORKER_COUNT is not set", "mpirun not found"):
-        assert words in done.stdout
+        assert words in process.stdout
     (tmp_path / "mpi").mkdir()
     (tmp_path / "mpi/mpirun").write_text("#!/bin/sh\n")
     (tmp_path / "mpi/mpirun").chmod(0o755)
@@ -143,7 +136,7 @@ def test_check_of_a_shell(orch: Orch, tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path / "mpi"))
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     monkeypatch.setenv("CCL_WORKER_COUNT", "1")
-    assert orch("stacks", "check", "--python", python, "--shell").returncode == 0
+    expect_exit(orch("stacks", "check", "--python", python, "--shell"))
 
 
 @pytest.mark.parametrize(
@@ -156,9 +149,8 @@ def test_check_of_a_shell(orch: Orch, tmp_path: Path, monkeypatch: pytest.Monkey
     ],
 )
 def test_check_asked_wrongly(orch: Orch, arguments: tuple[str, ...], words: str) -> None:
-    done = orch("stacks", "check", *arguments)
-    assert done.returncode == 2
-    assert words in done.stderr
+    process = expect_exit(orch("stacks", "check", *arguments), 2)
+    assert words in process.stderr
 
 
 def test_check_of_an_inventory(orch: Orch) -> None:
@@ -179,8 +171,7 @@ def test_fetch_fills_a_wheelhouse_with_hashes(
     orch: Orch, mirror: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PIP_NO_INDEX", "1")
-    done = orch("stacks", "fetch", "intel-2.8", "--to", "house", "--find-links", str(mirror), warm=False)
-    assert done.returncode == 0, done.stderr
+    expect_exit(orch("stacks", "fetch", "intel-2.8", "--to", "house", "--find-links", str(mirror), warm=False))
     house = tmp_path / "house"
     record = json.loads((house / "hashes.json").read_text())
     assert (record["schema"], record["stack"]) == (1, "intel-2.8")
@@ -194,25 +185,22 @@ def test_fetch_reads_pips_own_configuration(
 ) -> None:
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(mirror))
-    done = orch("stacks", "fetch", "intel-2.8", "--to", str(tmp_path / "house"), "--json")
-    assert done.returncode == 0, done.stderr
-    rows = parse(done)["wheels"]
+    process = expect_exit(orch("stacks", "fetch", "intel-2.8", "--to", str(tmp_path / "house"), "--json"))
+    rows = parse(process)["wheels"]
     assert "torch-2.8.0+cpu-py3-none-any.whl" in [row["file"] for row in rows]
 
 
 def test_fetch_names_the_wheel_that_cannot_be_had(orch: Orch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PIP_RETRIES", "0")
     unreachable = "http://127.0.0.1:9/simple"
-    done = orch("stacks", "fetch", "intel-2.7", "--to", "house", "--index-url", unreachable)
-    assert done.returncode == 1
-    assert "Stack 'intel-2.7' requires oneccl-bind-pt==2.7.0+cpu" in done.stderr
-    assert f"{unreachable}/oneccl-bind-pt/ cannot be reached: [Errno 111]" in done.stderr
-    assert "--backend gloo does not need these bindings" in done.stderr
+    process = expect_exit(orch("stacks", "fetch", "intel-2.7", "--to", "house", "--index-url", unreachable), 1)
+    assert "Stack 'intel-2.7' requires oneccl-bind-pt==2.7.0+cpu" in process.stderr
+    assert f"{unreachable}/oneccl-bind-pt/ cannot be reached: [Errno 111]" in process.stderr
+    assert "--backend gloo does not need these bindings" in process.stderr
     assert not list((tmp_path / "house").iterdir())
 
 
 def test_a_wheelhouse_that_cannot_be_made(orch: Orch, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    done = orch("stacks", "fetch", "intel-2.8", "--to", str(tmp_path / "file" / "house"))
-    assert done.returncode == 1
-    assert "Not a directory" in done.stderr
+    process = expect_exit(orch("stacks", "fetch", "intel-2.8", "--to", str(tmp_path / "file" / "house")), 1)
+    assert "Not a directory" in process.stderr

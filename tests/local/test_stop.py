@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
+from tests.local.runs import Orch, expect_exit
 from tests.recorded import make_run
 
-Orch = Callable[..., subprocess.CompletedProcess[str]]
 LONG = "import time\ntime.sleep(600)\n"
 
 
@@ -17,13 +15,12 @@ def test_stop_takes_the_newest_run_that_has_not_ended_and_names_the_others(orch:
     (tmp_path / "own.py").write_text(LONG)
     planned = make_run(tmp_path / "runs", "20250101-120000-qa-0000", created=1.0)
     (planned / "outcome.json").unlink()
-    started = orch("train", "own.py", "--ppn", "1", "--detach")
-    assert started.returncode == 0, started.stderr
+    expect_exit(orch("train", "own.py", "--ppn", "1", "--detach"))
     live = next((tmp_path / "runs").glob("*-own-*")).name
     make_run(tmp_path / "runs", "29990101-120000-qa-0000", created=32472144000.0)
     stopped = orch("stop")
     assert stopped.stdout.startswith(f"Stopped run {live}.\n"), stopped.stdout
     assert f"Still running: {planned.name}." in stopped.stdout
-    assert orch("stop", live).returncode == 0
+    expect_exit(orch("stop", live))
     again = json.loads(orch("stop", "--json").stdout)
     assert (again["run_id"], again["not_stopped"]) == (planned.name, [])

@@ -6,16 +6,14 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import HOSTILE
-from tests.local.test_train import last_run, left_behind, log
+from tests.local.runs import Orch, expect_exit, last_run, leftover_processes, rank_log
 from tests.ports import free_port
 
-Orch = Callable[..., subprocess.CompletedProcess[str]]
 # Fails on rank 1 as often as its argument says; counted in a file.
 FAILS = """
 import os, pathlib, sys, time
@@ -56,10 +54,9 @@ def events(run: Path, kind: str) -> list[dict[str, object]]:
 
 
 def test_torchrun_starts_failed_ranks_again_itself(orch: Orch, tmp_path: Path) -> None:
-    done = train(orch, tmp_path, failures=1)
-    assert done.returncode == 0, done.stdout + done.stderr
+    expect_exit(train(orch, tmp_path, failures=1))
     run = last_run(tmp_path)
-    assert "TRAINED 2" in log(run, 0)
+    assert "TRAINED 2" in rank_log(run, 0)
     assert len(events(run, "launched")) == 1, "the launcher was started once"
     (told,) = events(run, "restarting")
     assert told["after"]["rank"] == 1  # type: ignore[index]
@@ -67,22 +64,20 @@ def test_torchrun_starts_failed_ranks_again_itself(orch: Orch, tmp_path: Path) -
 
 
 def test_after_the_last_restart_the_failure_is_reported(orch: Orch, tmp_path: Path) -> None:
-    done = train(orch, tmp_path, failures=9)
-    assert done.returncode == 1
-    assert "rank 1 on node0 exited with code 1" in done.stdout
-    assert "ValueError: boom" in done.stdout
+    process = expect_exit(train(orch, tmp_path, failures=9), 1)
+    assert "rank 1 on node0 exited with code 1" in process.stdout
+    assert "ValueError: boom" in process.stdout
     run = last_run(tmp_path)
     assert (run / "tries").read_text() == "xx", "one restart, not one of ours and one of torchrun's"
-    assert left_behind(run) == []
+    assert leftover_processes(run) == []
 
 
 def test_hostile_arguments_arrive_unchanged(orch: Orch, tmp_path: Path) -> None:
     words = (*HOSTILE, "--run", "--no", "--nnodes=7", "--")
     (tmp_path / "show.py").write_text("import sys\nprint(repr(sys.argv[1:]))")
     for launcher in ("torchrun", "accelerate"):
-        done = orch("train", "show.py", "--ppn", "1", "--launcher", launcher, "--", *words)
-        assert done.returncode == 0, done.stderr
-        assert log(last_run(tmp_path), 0).splitlines()[-1] == repr(list(words))
+        expect_exit(orch("train", "show.py", "--ppn", "1", "--launcher", launcher, "--", *words))
+        assert rank_log(last_run(tmp_path), 0).splitlines()[-1] == repr(list(words))
 
 
 DUMP = """
@@ -108,7 +103,7 @@ def test_ranks_have_the_variables_that_torchrun_sets(orch: Orch, tmp_path: Path,
     for folder in folders.values():
         folder.mkdir()
     parent = {"PATH": os.environ["PATH"], "LC_ALL": "C.UTF-8"}
-    done = subprocess.run(
+    process = subprocess.run(
         [*torchrun, meeting, str(tmp_path / "dump.py"), str(folders["torchrun's"])],
         env=parent,
         capture_output=True,
@@ -116,9 +111,8 @@ def test_ranks_have_the_variables_that_torchrun_sets(orch: Orch, tmp_path: Path,
         timeout=120,
     )
     expected = environments(folders["torchrun's"])
-    assert len(expected) == 2, done.stderr
-    done = orch("train", "dump.py", "--ppn", "2", "--launcher", launcher, "--", str(folders["orch's"]))
-    assert done.returncode == 0, done.stderr
+    assert len(expected) == 2, process.stderr
+    expect_exit(orch("train", "dump.py", "--ppn", "2", "--launcher", launcher, "--", str(folders["orch's"])))
     run, results = last_run(tmp_path), environments(folders["orch's"])
     for rank in ("0", "1"):
         result = results[rank]

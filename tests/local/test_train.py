@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import HOSTILE, orch_environment
-
-Orch = Callable[..., subprocess.CompletedProcess[str]]
+from tests.local.runs import Orch, expect_exit, last_run, leftover_processes, rank_log, write_script
 
 DDP = """
 import os, sys, time
@@ -52,50 +49,25 @@ sys.stdout.flush()
 """
 
 
-def write_script(folder: Path, tail: str = "", name: str = "script.py", *, begins: str = JOINED) -> Path:
-    path = folder / name
-    path.write_text(begins + tail)
-    return path
-
-
-def last_run(folder: Path) -> Path:
-    return max((folder / "runs").iterdir())
-
-
-def log(run: Path, rank: int) -> str:
-    return (run / "ranks" / f"rank-{rank}.log").read_text()
-
-
-def left_behind(run: Path) -> list[str]:
-    """Processes that mention the run, found through /proc and not through orch's own notes."""
-    found = []
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdigit() and int(folder.name) != os.getpid():
-            try:
-                text = (folder / "cmdline").read_bytes() + (folder / "environ").read_bytes()
-            except OSError:
-                continue
-            if os.fsencode(run.name) in text:
-                found.append(folder.name)
-    return found
+def write_training(folder: Path, ending: str = "", *, beginning: str = JOINED) -> None:
+    write_script(folder, beginning + ending, "script.py")
 
 
 @pytest.mark.parametrize("backend", ["ccl", "gloo"])
 def test_an_unmodified_ddp_script_trains_on_two_ranks(orch: Orch, tmp_path: Path, backend: str) -> None:
-    write_script(tmp_path, "print(dist.get_backend())\n", begins=DDP)
-    done = orch("train", "script.py", "--ppn", "2", "--backend", backend, "--", "--flag", "value")
-    assert done.returncode == 0, done.stderr
+    write_training(tmp_path, "print(dist.get_backend())\n", beginning=DDP)
+    process = expect_exit(orch("train", "script.py", "--ppn", "2", "--backend", backend, "--", "--flag", "value"))
     run = last_run(tmp_path)
-    weights = [re.search(r"weights (\S+) args (.*)", log(run, rank)) for rank in (0, 1)]
+    weights = [re.search(r"weights (\S+) args (.*)", rank_log(run, rank)) for rank in (0, 1)]
     assert weights[0]
     assert weights[1]
     assert weights[0].groups() == weights[1].groups(), "DDP keeps the ranks equal"
     assert weights[0].group(2) == "['--flag', 'value']"
-    assert f"mpirun, {backend}, stack current" in done.stderr
-    assert f"weights {weights[0].group(1)}" in done.stderr, "rank 0 is heard"
-    assert log(run, 1).endswith(f"{backend}\n")
-    assert f"files: {run}\n" in done.stderr
-    assert done.stdout.endswith(f"details: orch report {run.name}\n")
+    assert f"mpirun, {backend}, stack current" in process.stderr
+    assert f"weights {weights[0].group(1)}" in process.stderr, "rank 0 is heard"
+    assert rank_log(run, 1).endswith(f"{backend}\n")
+    assert f"files: {run}\n" in process.stderr
+    assert process.stdout.endswith(f"details: orch report {run.name}\n")
 
 
 @pytest.mark.parametrize("name", ["two words", "$(touch PWNED)", 'it\'s "q"', "new\nline", "-n*"])
@@ -106,31 +78,29 @@ def test_hostile_paths_and_arguments_arrive_unchanged(orch: Orch, tmp_path: Path
     script.write_text(
         "import sys, os, pathlib\npathlib.Path(os.environ['ORCH_RUN_DIR'], 'seen').write_text(repr(sys.argv))"
     )
-    done = orch("train", str(script), "--", *HOSTILE)
-    assert done.returncode == 0, done.stderr
+    expect_exit(orch("train", str(script), "--", *HOSTILE))
     assert (last_run(tmp_path) / "seen").read_text() == repr([str(script), *HOSTILE])
     assert not list(tmp_path.rglob("PWNED"))
 
 
 def test_ranks_run_where_the_layout_says(orch: Orch, tmp_path: Path) -> None:
     tail = "print('mask', open('/proc/self/status').read()); time.sleep(0)"
-    write_script(tmp_path, tail)
-    assert orch("train", "script.py", "--ppn", "2").returncode == 0
+    write_training(tmp_path, tail)
+    expect_exit(orch("train", "script.py", "--ppn", "2"))
     run = last_run(tmp_path)
     planned = [rank["cpus"] for rank in json.loads((run / "layout.json").read_text())["ranks"]]
     events = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
     joined = {e["rank"]: e["cpus"] for e in events if e["event"] == "joined"}
     assert [joined[0], joined[1]] == planned
     for rank, cpus in enumerate(planned):
-        assert f"Cpus_allowed_list:\t{cpus[0]}\n" in log(run, rank)
+        assert f"Cpus_allowed_list:\t{cpus[0]}\n" in rank_log(run, rank)
 
 
 def test_a_dry_run_pasted_into_a_shell_is_the_same_training(orch: Orch, tmp_path: Path) -> None:
-    write_script(tmp_path)
-    printed = orch("train", "script.py", "--ppn", "2", "--dry-run", "--", "it's", "$(x)")
-    assert printed.returncode == 0
+    write_training(tmp_path)
+    printed = expect_exit(orch("train", "script.py", "--ppn", "2", "--dry-run", "--", "it's", "$(x)"))
     assert not (tmp_path / "runs").exists(), "a dry run touches nothing"
-    done = subprocess.run(
+    process = subprocess.run(
         ["sh"],
         input=printed.stdout,
         cwd=tmp_path,
@@ -139,23 +109,23 @@ def test_a_dry_run_pasted_into_a_shell_is_the_same_training(orch: Orch, tmp_path
         timeout=120,
         env=orch_environment(tmp_path),
     )
-    assert done.returncode == 0, done.stderr
+    assert process.returncode == 0, process.stderr
     run = last_run(tmp_path)
     assert json.loads((run / "outcome.json").read_text())["state"] == "done"
-    assert """args ["it's", '$(x)']""" in log(run, 1)
+    assert """args ["it's", '$(x)']""" in rank_log(run, 1)
 
 
 def test_a_dry_run_needs_no_network(tmp_path: Path) -> None:
-    write_script(tmp_path)
+    write_training(tmp_path)
     command = [sys.executable, "-m", "orchestrator.cli.main", "train", "script.py", "--dry-run"]
-    done = subprocess.run(
+    process = subprocess.run(
         ["unshare", "--map-root-user", "--net", *command],
         cwd=tmp_path,
         capture_output=True,
         text=True,
         env=orch_environment(tmp_path),
     )
-    assert done.returncode == 0, done.stderr
+    assert process.returncode == 0, process.stderr
 
 
 FAULTS = {
@@ -183,28 +153,27 @@ def test_the_first_failing_rank_is_named_and_the_others_are_stopped(
     orch: Orch, tmp_path: Path, fault: str, backend: str
 ) -> None:
     code, who, what = FAULTS[fault]
-    write_script(tmp_path, f"{code}\ntime.sleep(100)\n")
+    write_training(tmp_path, f"{code}\ntime.sleep(100)\n")
     began = time.monotonic()
-    done = orch("train", "script.py", "--ppn", "2", "--backend", backend)
-    assert done.returncode == 1
+    process = expect_exit(orch("train", "script.py", "--ppn", "2", "--backend", backend), 1)
     assert time.monotonic() - began < 60, "the rank that sleeps was waited for"
-    assert re.search(who, done.stdout), done.stdout
-    assert "most recent call first" not in done.stderr
-    assert what in done.stdout
+    assert re.search(who, process.stdout), process.stdout
+    assert "most recent call first" not in process.stderr
+    assert what in process.stdout
     run = last_run(tmp_path)
-    assert done.stdout.endswith(f"details: orch logs {run.name}\n")
-    assert "time.sleep" in log(run, 0) or 'script.py", line' in log(run, 0), "its stack is kept"
-    assert left_behind(run) == []
+    assert process.stdout.endswith(f"details: orch logs {run.name}\n")
+    assert "time.sleep" in rank_log(run, 0) or 'script.py", line' in rank_log(run, 0), "its stack is kept"
+    assert leftover_processes(run) == []
 
 
 def test_a_rank_that_dies_before_it_joins(orch: Orch, tmp_path: Path) -> None:
     (tmp_path / "x.py").write_text("")
     plan = orch("train", "x.py", "--ppn", "2", "--dry-run").stdout
     broken = plan.replace('"backend": "ccl"', '"backend": "nonsense"')
-    done = subprocess.run(
+    process = subprocess.run(
         ["sh"], input=broken, cwd=tmp_path, text=True, capture_output=True, timeout=120, env=orch_environment(tmp_path)
     )
-    assert done.returncode == 1
+    assert process.returncode == 1
     outcome = json.loads((last_run(tmp_path) / "outcome.json").read_text())
     assert "nonsense" in outcome["first_failure"]["text"]
 
@@ -215,10 +184,9 @@ def test_a_script_that_trains_alone_on_every_rank_is_stopped(orch: Orch, tmp_pat
         "DistributedDataParallel(torch.nn.Linear(4, 1))", "torch.nn.Linear(4, 1)"
     )
     (tmp_path / "alone.py").write_text(alone)
-    done = orch("train", "alone.py", "--ppn", "2", "--backend", backend)
-    assert done.returncode == 1
-    assert "trains alone on every rank" in done.stdout
-    assert "Traceback" not in done.stdout
+    process = expect_exit(orch("train", "alone.py", "--ppn", "2", "--backend", backend), 1)
+    assert "trains alone on every rank" in process.stdout
+    assert "Traceback" not in process.stdout
 
 
 @pytest.mark.parametrize("backend", ["ccl", "gloo"])
@@ -232,8 +200,7 @@ def test_one_rank_finds_a_group_and_may_train_alone(orch: Orch, tmp_path: Path, 
         "m = torch.nn.parallel.DistributedDataParallel(m)\n"
         "m(torch.ones(1, 2)).sum().backward()\nprint(dist.get_rank())\n"
     )
-    done = orch("train", "one.py", "--ppn", "1", "--backend", backend)
-    assert done.returncode == 0, done.stdout + done.stderr
+    expect_exit(orch("train", "one.py", "--ppn", "1", "--backend", backend))
 
 
 STUBBORN = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('deaf')\n"
@@ -245,7 +212,7 @@ STUBBORN = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint(
     ids=["ctrl-c", "sigterm", "forced"],
 )
 def test_interrupting_stops_all_ranks(tmp_path: Path, number: signal.Signals, times: int, code: str) -> None:
-    write_script(tmp_path, f"{code}time.sleep(100)\n")
+    write_training(tmp_path, f"{code}time.sleep(100)\n")
     process = subprocess.Popen(
         [sys.executable, "-m", "orchestrator.cli.main", "train", "script.py", "--ppn", "2"],
         cwd=tmp_path,
@@ -255,7 +222,7 @@ def test_interrupting_stops_all_ranks(tmp_path: Path, number: signal.Signals, ti
         text=True,
     )
     deadline = time.monotonic() + 60
-    while not (list(tmp_path.glob("runs/*/ranks/rank-1.log")) and "joined" in log(last_run(tmp_path), 1)):
+    while not (list(tmp_path.glob("runs/*/ranks/rank-1.log")) and "joined" in rank_log(last_run(tmp_path), 1)):
         assert time.monotonic() < deadline, "the ranks never joined"
         time.sleep(0.2)
     assert process.stderr is not None
@@ -265,7 +232,7 @@ def test_interrupting_stops_all_ranks(tmp_path: Path, number: signal.Signals, ti
     process.communicate(timeout=30)
     assert process.returncode == 130
     run = last_run(tmp_path)
-    assert left_behind(run) == []
+    assert leftover_processes(run) == []
     assert times > 1 or json.loads((run / "outcome.json").read_text())["state"] == "stopped"
 
 
@@ -303,12 +270,11 @@ def test_a_standstill_is_reported_while_the_run_continues(tmp_path: Path, case: 
 
 
 def test_a_runs_dir_that_cannot_be_written(orch: Orch, tmp_path: Path) -> None:
-    write_script(tmp_path)
+    write_training(tmp_path)
     (tmp_path / "file").write_text("")
-    done = orch("train", "script.py", "--runs-dir", "file/runs")
-    assert done.returncode == 2
-    assert done.stderr.splitlines()[-2].startswith("error: The run directory")
-    assert "--runs-dir" in done.stderr
+    process = expect_exit(orch("train", "script.py", "--runs-dir", "file/runs"), 2)
+    assert process.stderr.splitlines()[-2].startswith("error: The run directory")
+    assert "--runs-dir" in process.stderr
     assert (tmp_path / "file").read_text() == ""
 
 
@@ -339,20 +305,18 @@ BAD_REQUESTS = {
 @pytest.mark.parametrize("case", BAD_REQUESTS)
 def test_a_bad_request_is_one_clear_message(orch: Orch, tmp_path: Path, case: str) -> None:
     arguments, words = BAD_REQUESTS[case]
-    done = orch(*arguments)
-    assert done.returncode == 2
-    assert words in done.stderr
-    assert "Traceback" not in done.stderr
-    assert len([line for line in done.stderr.splitlines() if line.startswith("error:")]) == 1
+    process = expect_exit(orch(*arguments), 2)
+    assert words in process.stderr
+    assert "Traceback" not in process.stderr
+    assert len([line for line in process.stderr.splitlines() if line.startswith("error:")]) == 1
     assert not (tmp_path / "runs").exists(), "nothing half-written"
 
 
 @pytest.mark.parametrize("target", [(), ("--on", "k8s", "--nodes", "2", "--k8s", "image=x")], ids=["here", "k8s"])
 def test_an_unknown_isa_override_is_one_clear_message(orch: Orch, tmp_path: Path, target: tuple[str, ...]) -> None:
-    done = orch("train", "bert-qa", "--dry-run", *target, env={"ORCH_CPU_ISA": "avx3"})
-    assert done.returncode == 2
-    assert "ORCH_CPU_ISA=avx3: expected one of avx2" in done.stderr
-    assert "Traceback" not in done.stderr
+    process = expect_exit(orch("train", "bert-qa", "--dry-run", *target, env={"ORCH_CPU_ISA": "avx3"}), 2)
+    assert "ORCH_CPU_ISA=avx3: expected one of avx2" in process.stderr
+    assert "Traceback" not in process.stderr
     assert not (tmp_path / "runs").exists()
 
 
@@ -360,9 +324,8 @@ def test_an_isa_override_lowers_the_precision_and_limits_the_kernels(orch: Orch,
     planned = orch("train", "bert-qa", "--dry-run", env={"ORCH_CPU_ISA": "avx2"})
     assert "precision: fp32 (node0 has no BF16 instructions)" in planned.stdout
     (tmp_path / "s.py").write_text("import torch\nprint('CAPABILITY', torch.backends.cpu.get_cpu_capability())\n")
-    done = orch("train", "s.py", "--ppn", "1", "--show", "0", env={"ORCH_CPU_ISA": "avx2"})
-    assert done.returncode == 0, done.stderr
-    assert "CAPABILITY AVX2" in done.stderr
+    process = expect_exit(orch("train", "s.py", "--ppn", "1", "--show", "0", env={"ORCH_CPU_ISA": "avx2"}))
+    assert "CAPABILITY AVX2" in process.stderr
 
 
 @pytest.mark.parametrize(
@@ -378,23 +341,18 @@ def test_a_script_that_does_not_train_what_computes_is_stopped(
     script = DDP.replace("optimizer = ", "import copy; copies = copy.deepcopy(model)\noptimizer = ")
     assert old in script
     (tmp_path / "wrong.py").write_text(script.replace(old, new))
-    done = orch("train", "wrong.py", "--ppn", "2", "--backend", "gloo")
-    assert done.returncode == 1
-    assert words in done.stdout
-    assert "rank " in done.stdout
-    assert "Traceback" not in done.stdout
+    process = expect_exit(orch("train", "wrong.py", "--ppn", "2", "--backend", "gloo"), 1)
+    assert words in process.stdout
+    assert "rank " in process.stdout
+    assert "Traceback" not in process.stdout
 
 
 def test_a_warning_of_a_rank_is_told(orch: Orch, tmp_path: Path) -> None:
-    write_script(tmp_path, "", "put_back.py", begins=DDP)
-    script = (tmp_path / "put_back.py").read_text()
-    kept = "    if step == 0:\n        kept = {n: t.clone() for n, t in model.state_dict().items()}\n"
-    back = "    model.load_state_dict(kept)\n    optimizer.zero_grad()\n"
-    script = script.replace("    optimizer.zero_grad()\n", kept + back)
-    (tmp_path / "put_back.py").write_text(script)
+    initial_state = "    if step == 0:\n        initial = {n: t.clone() for n, t in model.state_dict().items()}\n"
+    restoring = "    model.load_state_dict(initial)\n    optimizer.zero_grad()\n"
+    write_script(tmp_path, DDP.replace("    optimizer.zero_grad()\n", initial_state + restoring), "put_back.py")
     asked = ("put_back.py", "--ppn", "2", "--backend", "gloo")
-    done = orch("train", *asked, "--show", "none")  # rank 0 prints it, too
-    assert done.returncode == 0, done.stderr
-    told = [line for line in done.stderr.splitlines() if "have not changed" in line]
+    process = expect_exit(orch("train", *asked, "--show", "none"))
+    told = [line for line in process.stderr.splitlines() if "have not changed" in line]
     assert len(told) == 1
     assert told[0].startswith("rank ")

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.local.test_train import last_run, left_behind
+from tests.local.runs import Orch, expect_exit, last_run, leftover_processes
 
-Orch = Callable[..., subprocess.CompletedProcess[str]]
 # Rank 0 has one batch more than rank 1.
 SCRIPT = """
 import torch
@@ -33,11 +30,10 @@ def test_script_that_ends_early_on_one_rank_is_the_reason_for_the_failure(
 ) -> None:
     (tmp_path / "uneven.py").write_text(SCRIPT)
     options = ["--ppn", "2", "--launcher", launcher, "--backend", backend]
-    process = orch("train", "uneven.py", *options, "--stall-timeout", "150")
-    assert process.returncode == 1
+    process = expect_exit(orch("train", "uneven.py", *options, "--stall-timeout", "150"), 1)
     assert REASON in process.stdout
     assert "cure: Give every rank the same number of batches" in process.stdout
-    assert left_behind(last_run(tmp_path)) == []
+    assert leftover_processes(last_run(tmp_path)) == []
 
 
 MORE_SENDS = """
@@ -54,6 +50,5 @@ print("TRAINED")
 
 def test_rank_with_more_sends_than_others_may_continue_after_their_end(orch: Orch, tmp_path: Path) -> None:
     (tmp_path / "uneven.py").write_text(MORE_SENDS)
-    process = orch("train", "uneven.py", "--ppn", "2", "--backend", "gloo")
-    assert process.returncode == 0, process.stdout
+    process = expect_exit(orch("train", "uneven.py", "--ppn", "2", "--backend", "gloo"))
     assert "needs all ranks" not in process.stdout + process.stderr

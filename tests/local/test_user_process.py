@@ -6,15 +6,12 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import orch_environment
-from tests.local.test_train import last_run, log
-
-Orch = Callable[..., subprocess.CompletedProcess[str]]
+from tests.local.runs import Orch, expect_exit, last_run, rank_log
 
 # Names of modules and programs of orch.
 ORCH_NAMES = (
@@ -80,9 +77,8 @@ def test_script_imports_its_own_modules_and_none_of_orch(orch: Orch, tmp_path: P
         (tmp_path / "more" / f"{name}.py").write_text("USERS = True\n")
     names = tuple(name for name in ORCH_NAMES if name not in local + appended)
     (tmp_path / "imports.py").write_text(PRINT_IMPORTS.replace("NAMES", repr(names)))
-    process = orch("train", "imports.py", "--ppn", "1", "--backend", "gloo")
-    assert process.returncode == 0, process.stdout + process.stderr
-    text = log(last_run(tmp_path), 0)
+    expect_exit(orch("train", "imports.py", "--ppn", "1", "--backend", "gloo"))
+    text = rank_log(last_run(tmp_path), 0)
     assert value_of(text, "MODULES") == "['orch_node']"
     assert value_of(text, "OWN") == value_of(text, "APPENDED") == "True"
     assert value_of(text, "IMPORTABLE") == "[]"
@@ -99,8 +95,7 @@ def test_script_named_like_a_program_of_orch_is_traced_and_ended(orch: Orch, tmp
         "if dist.get_rank() == 1: raise ValueError('boom')\n"
         "wait_forever()\n"
     )
-    process = orch("train", name, "--ppn", "2", "--backend", "gloo")
-    assert process.returncode == 1
+    process = expect_exit(orch("train", name, "--ppn", "2", "--backend", "gloo"), 1)
     assert "rank 1 on node0 exited with code 1" in process.stdout
     run = last_run(tmp_path)
     assert "in wait_forever" in (run / "stacks" / "rank-0.txt").read_text()
@@ -142,11 +137,10 @@ def test_signal_handler_of_the_script_is_called_and_stack_traces_are_taken(
     orch: Orch, tmp_path: Path, name: str
 ) -> None:
     (tmp_path / "handles.py").write_text(HANDLE_SIGNAL.replace("signal.SIGNAL", f"signal.{name}"))
-    process = orch("train", "handles.py", "--ppn", "2", "--backend", "gloo")
-    assert process.returncode == 1
+    process = expect_exit(orch("train", "handles.py", "--ppn", "2", "--backend", "gloo"), 1)
     assert "rank 1 on node0 exited with code 3" in process.stdout, process.stdout
     run = last_run(tmp_path)
-    assert log(run, 0).count("CALLED") == 1, "stack traces use another signal"
+    assert rank_log(run, 0).count("CALLED") == 1, "stack traces use another signal"
     assert "handles.py" in (run / "stacks" / "rank-0.txt").read_text()
 
 
@@ -163,7 +157,7 @@ def test_script_that_handles_the_stack_signal_has_no_stack_traces(tmp_path: Path
     )
     assert process.returncode == 1
     run = last_run(tmp_path)
-    text = log(run, 0)
+    text = rank_log(run, 0)
     assert text.count("CALLED") == 1, "the supervisor does not send it"
     assert "orch: the script handles SIGUSR2 itself" in text
     assert '"event": "unanswered"' in (run / "events.jsonl").read_text()
@@ -201,10 +195,10 @@ print("done")
 def test_oneccl_does_not_warn_of_settings_of_orch(orch: Orch, tmp_path: Path, launcher: str) -> None:
     (tmp_path / "communicate.py").write_text(COMMUNICATE)
     options = ("--ppn", "2", "--backend", "ccl", "--launcher", launcher)
-    assert orch("train", "communicate.py", *options).returncode == 0
+    expect_exit(orch("train", "communicate.py", *options))
     run = last_run(tmp_path)
     for rank in (0, 1):
-        assert log(run, rank) == "done\n"
+        assert rank_log(run, rank) == "done\n"
 
 
 def test_oneccl_warns_of_settings_of_the_user(orch: Orch, tmp_path: Path) -> None:
@@ -216,7 +210,7 @@ def test_oneccl_warns_of_settings_of_the_user(orch: Orch, tmp_path: Path) -> Non
     )
     assert process.returncode == 0, process.stderr
     run = last_run(tmp_path)
-    warnings = [line.partition("|CCL_WARN| ")[2] for line in log(run, 0).splitlines()]
+    warnings = [line.partition("|CCL_WARN| ")[2] for line in rank_log(run, 0).splitlines()]
     assert [line[:40] for line in warnings if line] == [
         "value of CCL_MAX_SHORT_SIZE changed to b",
         "value of CCL_RS_CHUNK_COUNT changed to b",
@@ -246,8 +240,7 @@ if os.environ["RANK"] == "1":
 
 def test_script_with_invalid_reports_finishes_its_training(orch: Orch, tmp_path: Path) -> None:
     (tmp_path / "reports.py").write_text(INVALID_REPORTS)
-    process = orch("train", "reports.py", "--ppn", "2", "--backend", "gloo")
-    assert process.returncode == 0, process.stdout + process.stderr
+    process = expect_exit(orch("train", "reports.py", "--ppn", "2", "--backend", "gloo"))
     notes = [line for line in process.stdout.splitlines() if line.startswith("note: ")]
     assert [line.partition(" could")[0] for line in notes] == [
         "note: 1 event without a rank",
@@ -260,13 +253,12 @@ def test_script_with_invalid_reports_finishes_its_training(orch: Orch, tmp_path:
     assert "\x1b" not in process.stdout + process.stderr
     assert "[/f1]\\x1b" in process.stdout
     run = last_run(tmp_path)
-    text = log(run, 1)
+    text = rank_log(run, 1)
     assert text.count("orch: report(): progress: step is 'three'") == 1
     assert "event, time: orch's own" in text
     events = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
     assert [event["code"] for event in events if event["event"] == "exit"] == [0, 0]
     assert len([event for event in events if event["event"] in ("outcome", "launched")]) == 1
-    show = orch("runs", "show")
-    assert show.returncode == 0
+    show = expect_exit(orch("runs", "show"))
     assert "\n".join(notes) in show.stdout
     assert "\\x1b[31mred" in orch("logs").stdout

@@ -1,0 +1,85 @@
+"""Start orch, check how it ended, and read what its runs have recorded."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.conftest import orch_environment
+
+Process = subprocess.CompletedProcess[str]
+Orch = Callable[..., Process]
+ORCH = (sys.executable, "-m", "orchestrator.cli.main")
+SCRIPTS = Path(__file__).parents[1] / "scripts"
+
+
+def expect_exit(process: Process, code: int = 0) -> Process:
+    """Return a finished process if it has this exit code; otherwise fail with its output."""
+    assert process.returncode == code, process.stdout + process.stderr
+    return process
+
+
+def start_orch(folder: Path, *arguments: str, **options: Any) -> subprocess.Popen[str]:
+    """Start orch as a process in a folder; by default its output goes to pipes."""
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen([*ORCH, *arguments], **{"cwd": folder, "env": orch_environment(folder), **pipes, **options})
+
+
+def paste_into_shell(script: str, folder: Path, **variables: str) -> Process:
+    """Run the output of a dry run in a shell, as a user would."""
+    environment = orch_environment(folder) | variables
+    return subprocess.run(
+        ["sh"], input=script, cwd=folder, env=environment, capture_output=True, text=True, timeout=120
+    )
+
+
+def settings_options(**settings: object) -> list[str]:
+    """Return the options that change these settings of a recipe."""
+    return [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
+
+
+def write_script(folder: Path, text: str = "print('hello')\n", name: str = "own.py") -> str:
+    """Write a training script and return its name."""
+    (folder / name).write_text(text)
+    return name
+
+
+def last_run(folder: Path) -> Path:
+    """Return the folder of the newest run of a working directory."""
+    return max((folder / "runs").iterdir())
+
+
+def rank_log(run: Path, rank: int) -> str:
+    """Return what a rank has printed."""
+    return (run / "ranks" / f"rank-{rank}.log").read_text()
+
+
+def read_events(run: Path, *kinds: str) -> list[dict[str, Any]]:
+    """Return the recorded events of these kinds, by default of all kinds; none if there is no file yet."""
+    path = run / "events.jsonl"
+    events = map(json.loads, path.read_text().splitlines()) if path.exists() else ()
+    return [event for event in events if not kinds or event["event"] in kinds]
+
+
+def read_outcome(run: Path) -> dict[str, Any]:
+    """Return the recorded outcome of a run."""
+    return dict(json.loads((run / "outcome.json").read_text()))
+
+
+def leftover_processes(run: Path) -> list[str]:
+    """Return the ids of processes that mention the run, found through /proc and not through records of orch."""
+    pids = []
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit() and int(folder.name) != os.getpid():
+            try:
+                text = (folder / "cmdline").read_bytes() + (folder / "environ").read_bytes()
+            except OSError:
+                continue
+            if os.fsencode(run.name) in text:
+                pids.append(folder.name)
+    return pids

@@ -1,0 +1,62 @@
+"""Folders from which `orch train` runs on this machine, or on two hosts in namespaces of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests import hosts, matrix
+from tests.conftest import orch_environment, orch_in
+
+
+class Workspace:
+    """A folder, a controller without earlier runs, and the options that select the nodes."""
+
+    def __init__(self, folder: Path, *options: str, lab: hosts.Hosts | None = None) -> None:
+        self.folder = folder
+        self.options = options
+        self._lab = lab
+
+    @property
+    def lab(self) -> hosts.Hosts:
+        """The hosts that the options select."""
+        assert self._lab is not None, "this workspace has no hosts but this machine"
+        return self._lab
+
+    def train(self, script: str, *arguments: str) -> matrix.Cell:
+        """Run a script to its end; script arguments follow "--"."""
+        split = arguments.index("--") if "--" in arguments else len(arguments)
+        options = (*arguments[:split], *self.options, "--fresh", "--json")
+        process = self.orch("train", script, *options, *arguments[split:])
+        assert process.stdout.startswith("{"), process.stderr
+        return matrix.Cell.of(process.returncode, json.loads(process.stdout))
+
+    def train_text(self, text: str, *arguments: str) -> matrix.Cell:
+        """Write a script into the folder and run it to its end."""
+        script = self.folder / "script.py"
+        script.write_text(text)
+        return self.train(str(script), *arguments)
+
+    def orch(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return orch_in(self.folder, *arguments, timeout=180)
+
+
+@contextmanager
+def make_two_hosts(folder: Path, *options: str) -> Iterator[Workspace]:
+    """Start two hosts on this machine, and end them afterwards."""
+    if reason := hosts.possible():
+        if "CI" in os.environ:
+            pytest.fail(reason)
+        pytest.skip(reason)
+    lab = hosts.Hosts(folder / "hosts")
+    try:
+        inventory = lab.inventory(orch_environment(folder))
+        yield Workspace(folder, *options, "--inventory", str(inventory), lab=lab)
+    finally:
+        lab.end()
