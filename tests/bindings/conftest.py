@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.ports import free_port
-from tests.warm import BINDINGS
+from tests.support.ports import free_port
+from tests.support.warm import BINDINGS
 
 PORTS = 4  # consecutive ports, because a program may serve several stores
 PROGRAMS = Path(__file__).parent / "programs"
@@ -92,7 +92,7 @@ def wait_all(processes: list[subprocess.Popen], timeout: float) -> str:
 def launch(tmp_path):
     """Return launch("program.py", *args, ranks=2, launcher="mpi"|"torchrun"|"bare") -> Outcome.
 
-    With `warm` the ranks are forked from a process that has imported torch; see tests/warm.py.
+    With `warm` the ranks are forked from a process that has imported torch; see tests/support/warm.py.
     """
 
     def run(

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from orchestrator.operations.report import report
-from tests.recorded import make_run
+from tests.support.recorded import make_run
 
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 SCHEMES = {"dark": "0", "light": "1"}

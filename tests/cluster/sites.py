@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from tests.images import FLAVOURS
-from tests.warm import run_orch
+from tests.support.images import FLAVOURS
+from tests.support.warm import run_orch
 
 if TYPE_CHECKING:
     from tests.cluster.conftest import TestCluster
@@ -102,7 +102,7 @@ class Site:
         return dict(json.loads(done.stdout))
 
     def run(self, *arguments: str, seconds: float) -> subprocess.CompletedProcess[str]:
-        """A command of orch, to its end; by our own Python it starts warm (see tests/warm.py)."""
+        """A command of orch, to its end; by our own Python it starts warm (see tests/support/warm.py)."""
         if self.program == ORCH:
             return run_orch(*arguments, env=self.environment, cwd=self.folder, timeout=seconds)
         return subprocess.run(

@@ -17,7 +17,7 @@ from orchestrator.load.clusters import local_facts
 from tests.cluster.conftest import CPUSETS
 from tests.cluster.lab import ON_TWO, small
 from tests.cluster.sites import LOCK, ROOT, SITE, TOKEN, Site, drift, nodes_of, on, wait_for
-from tests.waiting import until
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.cluster
 FILES = {"env.json", "train/node.py", "train/stranger.py"}

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests import images, matrix
 from tests.cluster.conftest import docker
 from tests.cluster.lab import ask, await_nothing_left, start
 from tests.cluster.sites import SITE, TOKEN, Site, nodes_of, on
+from tests.support import images, matrix
 
 pytestmark = pytest.mark.cluster
 NODES = ("node0", "node1")

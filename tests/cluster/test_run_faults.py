@@ -23,7 +23,7 @@ from tests.cluster.lab import (
     start,
 )
 from tests.cluster.sites import ROOT, SITE, Site
-from tests.waiting import until
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.cluster
 NAMED_SECONDS = 5.0  # a rank that fails is named within so many

@@ -1,12 +1,12 @@
-"""The matrix of tests/matrix.py between two real nodes: every launcher."""
+"""The matrix of tests/support/matrix.py between two real nodes: every launcher."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests import matrix
 from tests.cluster.lab import ON_TWO
 from tests.cluster.sites import Site
+from tests.support import matrix
 
 pytestmark = pytest.mark.cluster
 

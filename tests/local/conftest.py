@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.kube_api import Api
 from tests.local.kubernetes_runs import KubernetesRun, start_run
 from tests.local.runs import Orch
 from tests.local.ssh_node import SshNode, make_ssh_node
 from tests.local.workspaces import Workspace, make_two_hosts
-from tests.ports import free_port
-from tests.waiting import until
+from tests.support.kube_api import Api
+from tests.support.ports import free_port
+from tests.support.waiting import until
 
 ROOT = Path(__file__).parents[2]
 

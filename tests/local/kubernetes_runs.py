@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.kube_api import Api
-from tests.kube_operator import conditions, owner
 from tests.local.runs import Orch, Process, expect_exit, read_events, write_script
+from tests.support.kube_api import Api
+from tests.support.kube_operator import conditions, owner
 
 TWO_PODS = ("--on", "k8s", "--nodes", "2", "--ppn", "1")
 PYTORCHJOB = (*TWO_PODS, "--launcher", "pytorchjob")

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from tests import images, matrix
 from tests.conftest import HOSTILE, mpi_here
 from tests.local.runs import expect_exit
 from tests.local.workspaces import Workspace
-from tests.waiting import until
+from tests.support import images, matrix
+from tests.support.waiting import until
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 # The engine here may not be allowed to raise limits; that it tries is a test of its own.

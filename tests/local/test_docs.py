@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.local.runs import expect_exit
-from tests.pages import PAGES, blocks
+from tests.support.pages import PAGES, blocks
 
 COMMANDS = [
     arguments for page in PAGES for block in blocks(page) if block.mark == "dry-run" for arguments in block.commands()

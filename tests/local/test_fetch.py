@@ -19,8 +19,8 @@ from orchestrator.runs.fetch import FetchListener
 from orchestrator.targets.connections import answers, connection
 from orchestrator.targets.connections.connection import Ssh
 from orchestrator.targets.connections.local import Local
-from tests.ports import free_port
-from tests.recorded import make_run
+from tests.support.ports import free_port
+from tests.support.recorded import make_run
 
 Orch = Callable[..., subprocess.CompletedProcess[str]]
 NAMES = ("model/two words.bin", "checkpoint-10/it's $(x).pt", "checkpoint-20/ünï\ncode", "log.txt")

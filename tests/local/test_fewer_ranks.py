@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 
 from tests.conftest import orch_environment
-from tests.jobs import MINILM, RECIPES, ended, flags, losses, metrics, results_of, run, started, tiny_bert
 from tests.local.runs import ORCH
 from tests.local.workspaces import Workspace, make_two_hosts
-from tests.waiting import until
+from tests.support.jobs import MINILM, RECIPES, ended, flags, losses, metrics, results_of, run, started, tiny_bert
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.xdist_group("recipes")  # they share a server of warm programs
 QA, MRPC, PRETRAIN = (

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from tests.hosts import Host
 from tests.local.workspaces import Workspace
 from tests.roles.modules import PLAYBOOKS
+from tests.support.hosts import Host
 
 PORT = 34567
 SERVE = "import socket; s = socket.create_server(('', {port})); print('there', flush=True); s.accept()"

@@ -11,9 +11,9 @@ import torch
 from orch_node.rank import metrics
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from tests import matrix
 from tests.local.runs import expect_exit
 from tests.local.workspaces import Workspace
+from tests.support import matrix
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.jobs import MINILM, RECIPES, SCRIPTS, flags, run, tiny_bert
+from tests.support.jobs import MINILM, RECIPES, SCRIPTS, flags, run, tiny_bert
 
 MRPC = RECIPES / "glue_mrpc" / "data"
 QA = RECIPES / "bert_qa" / "data"

@@ -13,7 +13,7 @@ import pytest
 
 from tests.local.runs import Orch, expect_exit
 from tests.local.ssh_node import INVENTORY, SshNode
-from tests.recorded import ended, place
+from tests.support.recorded import ended, place
 
 GOOD, BAD = "20260101-120000-good-0000", "20270101-120000-evil-0000"
 VERBS = (

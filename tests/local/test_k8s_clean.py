@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.kube_api import Api
 from tests.local.test_kube import TRAIN, Orch, api, orch, own_script, started
+from tests.support.kube_api import Api
 
 __all__ = ["api", "orch"]
 OLD = "2026-01-02T03:04:05Z"

@@ -14,12 +14,12 @@ import pytest
 
 from orchestrator.targets.kubernetes import rights
 from orchestrator.targets.kubernetes.manifests.kinds import KINDS
-from tests import kube_http
-from tests.kube_api import TOKEN as API_TOKEN
-from tests.kube_api import Api
-from tests.kube_operator import owner
-from tests.kube_schema import check, needs_crds
 from tests.local.test_kube import TRAIN, Orch, api, background, new_pod, orch, own_script
+from tests.support import kube_http
+from tests.support.kube_api import TOKEN as API_TOKEN
+from tests.support.kube_api import Api
+from tests.support.kube_operator import owner
+from tests.support.kube_schema import check, needs_crds
 
 __all__ = ["api", "orch"]
 KEYS = {"topic", "state", "words", "cure"}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tests.kube_api import Api
 from tests.local.test_kube import ANY, Orch, api, orch
+from tests.support.kube_api import Api
 
 __all__ = ["api", "orch"]
 

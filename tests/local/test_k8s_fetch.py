@@ -11,8 +11,8 @@ import pytest
 from orchestrator.errors import ConnectionLost, ExecuteError
 from orchestrator.targets.kubernetes.api.client import Kube
 from orchestrator.targets.kubernetes.api.exec import PodExec
-from tests.kube_api import Api, client_of
 from tests.local.test_kube import api
+from tests.support.kube_api import Api, client_of
 
 __all__ = ["api"]
 

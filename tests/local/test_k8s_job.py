@@ -11,11 +11,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from tests.kube_api import Api
-from tests.kube_operator import Operator, conditions
 from tests.local.test_kube import ANY, Orch, api, background, events_of, orch, own_script
 from tests.local.test_pod import NODE, config
-from tests.ports import free_port
+from tests.support.kube_api import Api
+from tests.support.kube_operator import Operator, conditions
+from tests.support.ports import free_port
 from tests.unit.targets.kubernetes.test_plan_kube import REQUEST, containers, decide, objects
 
 __all__ = ["api", "orch"]

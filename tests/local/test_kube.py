@@ -21,9 +21,9 @@ from orchestrator.runs import store
 from orchestrator.targets.kubernetes.api import retry
 from orchestrator.targets.kubernetes.watch import KubeWatch
 from tests.conftest import orch_environment, orch_in
-from tests.kube_api import Api, client_of
-from tests.kube_operator import Operator, clean_failed, conditions, owner
-from tests.ports import free_port
+from tests.support.kube_api import Api, client_of
+from tests.support.kube_operator import Operator, clean_failed, conditions, owner
+from tests.support.ports import free_port
 
 ROOT = Path(__file__).parent.parent.parent
 Orch = Callable[..., subprocess.CompletedProcess[str]]

@@ -14,8 +14,8 @@ from orchestrator.targets.kubernetes import image_probe
 from orchestrator.targets.kubernetes.findings import Finding
 from orchestrator.targets.kubernetes.settings import KubeSettings
 from orchestrator.targets.kubernetes.status import PodState
-from tests.kube_api import Api, client_of
 from tests.local.test_kube import api
+from tests.support.kube_api import Api, client_of
 
 __all__ = ["api"]
 SETTINGS = KubeSettings(image="registry.example/orch:current")

@@ -16,9 +16,9 @@ from orchestrator.targets.kubernetes.api import errors
 from orchestrator.targets.kubernetes.manifests.kinds import KINDS
 from orchestrator.targets.kubernetes.settings import KubeSettings
 from orchestrator.targets.kubernetes.watch import KubeWatch
-from tests.kube_api import Api, client_of
 from tests.local.test_k8s_cli import CLAIM, findings
 from tests.local.test_kube import ANY, Orch, api, orch, own_script, started
+from tests.support.kube_api import Api, client_of
 
 __all__ = ["api", "orch"]
 CHECK = ("k8s", "check", "--json", "--no-pull", "--nodes", "2")

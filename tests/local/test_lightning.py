@@ -12,7 +12,7 @@ import pytest
 
 from orchestrator.launchers import LAUNCHERS
 from tests.local.workspaces import Workspace
-from tests.ports import free_port
+from tests.support.ports import free_port
 
 SCRIPT = Path(__file__).parents[1] / "scripts" / "with_lightning.py"
 ALL = "ORCH_MATRIX_ALL" in os.environ

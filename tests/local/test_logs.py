@@ -9,8 +9,8 @@ import pytest
 
 from orchestrator.paths import TRAIN
 from tests.local.runs import Orch, expect_exit
-from tests.ports import free_port
-from tests.recorded import make_run
+from tests.support.ports import free_port
+from tests.support.recorded import make_run
 
 RUN = "20260101-120000-qa-0000"
 

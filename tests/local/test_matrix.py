@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests import matrix
 from tests.conftest import mpi_here
 from tests.local.workspaces import Workspace
+from tests.support import matrix
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "launchers.md"
 
@@ -32,4 +32,4 @@ def test_cells_cover_all_pairs_and_every_starter_on_one_and_two_nodes() -> None:
 
 def test_the_table_for_users_is_current() -> None:
     text = PAGE.read_text()
-    assert matrix.with_table(text) == text, "python -m tests.matrix docs/how-to/launchers.md"
+    assert matrix.with_table(text) == text, "python -m tests.support.matrix docs/how-to/launchers.md"

@@ -14,7 +14,7 @@ import pytest
 from tests.conftest import orch_environment
 from tests.local.runs import Orch, expect_exit
 from tests.local.workspaces import Workspace
-from tests.waiting import until
+from tests.support.waiting import until
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from orchestrator.launchers import LAUNCHERS
 from tests.conftest import orch_environment, orch_in
 from tests.local.runs import expect_exit
 from tests.local.workspaces import Workspace
-from tests.matrix import Cell
+from tests.support.matrix import Cell
 
 NAMES = "__name__, __package__, __file__, __spec__ and __spec__.name"
 SHOW = f"""import json, sys

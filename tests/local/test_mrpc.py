@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.jobs import RECIPES, ended, flags, losses, metrics, results_of, run, started, tiny_bert
+from tests.support.jobs import RECIPES, ended, flags, losses, metrics, results_of, run, started, tiny_bert
 
 SCRIPT = RECIPES / "glue_mrpc" / "run_mrpc.py"
 DATA = SCRIPT.parent / "data"

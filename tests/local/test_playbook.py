@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.provisioning import playbook
-from tests.waiting import until
+from tests.support.waiting import until
 
 SLOW = """
 - hosts: all

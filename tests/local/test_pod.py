@@ -19,7 +19,7 @@ from orch_node.protocol.precision import PLACEHOLDER
 from orchestrator.load.clusters import local_facts
 from tests.conftest import HOSTILE
 from tests.local.runs import expect_exit
-from tests.ports import free_port
+from tests.support.ports import free_port
 
 ROOT = Path(__file__).parent.parent.parent
 NODE = ROOT / "train" / "node.py"

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.ports import free_port
+from tests.support.ports import free_port
 
 LIB = Path(__file__).parents[2] / "train" / "lib"
 SCRIPT = """

@@ -15,8 +15,8 @@ import pytest
 
 from orchestrator.cli.main import main
 from tests.conftest import need, orch_environment
-from tests.power import STRACE, Operation, cuts, operations
-from tests.recorded import make_run
+from tests.support.power import STRACE, Operation, cuts, operations
+from tests.support.recorded import make_run
 
 GOOD = "20200101-120000-qa-0000"
 BUG = 3

@@ -16,9 +16,9 @@ from orch_node import stack_signal
 from orch_node.preemption import calls_in
 
 from tests.conftest import orch_environment
-from tests.jobs import RECIPES, ended, flags, started, tiny_bert
 from tests.local.runs import Orch, expect_exit
-from tests.waiting import until
+from tests.support.jobs import RECIPES, ended, flags, started, tiny_bert
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.xdist_group("recipes")
 OWN = """

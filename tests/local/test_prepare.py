@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.jobs import MINILM, RECIPES, ended, flags, run, started
+from tests.support.jobs import MINILM, RECIPES, ended, flags, run, started
 
 SCRIPT = RECIPES / "bert_data" / "prepare.py"
 TEXT = RECIPES / "bert_pretrain" / "data" / "text.txt"

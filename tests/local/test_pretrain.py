@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 import torch
 
-from tests.jobs import MINILM, RECIPES, ended, flags, losses, metrics, results_of, run, started
 from tests.local.runs import expect_exit
-from tests.waiting import until
+from tests.support.jobs import MINILM, RECIPES, ended, flags, losses, metrics, results_of, run, started
+from tests.support.waiting import until
 
 SCRIPT = RECIPES / "bert_pretrain" / "run_pretraining.py"
 TEXT = SCRIPT.parent / "data" / "text.txt"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.jobs import RECIPES, ended, flags, results_of, run, started, tiny_bert
+from tests.support.jobs import RECIPES, ended, flags, results_of, run, started, tiny_bert
 
 SCRIPT = RECIPES / "bert_qa_quant" / "run_qa_quant.py"
 DATA = RECIPES / "bert_qa" / "data"

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from tests.conftest import orch_environment
-from tests.jobs import tiny_bert
 from tests.local.runs import Orch, expect_exit
+from tests.support.jobs import tiny_bert
 
 pytestmark = pytest.mark.xdist_group("recipes")
 HEAD = "BertForQuestionAnswering"

@@ -1,6 +1,6 @@
 """torchrun's rendezvous takes words from nobody but the nodes of its run.
 
-Who listens where, over all launchers, is part of tests/matrix.py.
+Who listens where, over all launchers, is part of tests/support/matrix.py.
 """
 
 from __future__ import annotations

@@ -17,8 +17,8 @@ from orch_node.process_handle import ProcessHandle
 from orchestrator.runs.follow import LocalRun
 from orchestrator.targets.connections.connection import Ssh
 from orchestrator.targets.connections.mirror import Mirror
-from tests.hosts import possible
-from tests.waiting import until
+from tests.support.hosts import possible
+from tests.support.waiting import until
 
 LIB = Path(process_handle.__file__).parents[1]
 # In a namespace of its own: a child ends, is reaped, and the next process gets its number. Then the

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from tests.local.runs import Orch, expect_exit
-from tests.recorded import make_run
+from tests.support.recorded import make_run
 
 LONG = "import time\ntime.sleep(600)\n"
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests.conftest import HOSTILE
 from tests.local.runs import Orch, expect_exit, last_run, leftover_processes, rank_log
-from tests.ports import free_port
+from tests.support.ports import free_port
 
 # Fails on rank 1 as often as its argument says; counted in a file.
 FAILS = """

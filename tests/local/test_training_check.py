@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn.functional import mse_loss
 
 from orchestrator.paths import LIB
-from tests.jobs import ended, started
+from tests.support.jobs import ended, started
 
 STEPS = 25
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests import hosts, matrix
 from tests.conftest import orch_environment, orch_in
+from tests.support import hosts, matrix
 
 
 class Workspace:

@@ -12,7 +12,7 @@ pytest.importorskip("torch")
 from orch_training.arguments import communication_requirements
 from orch_training.local_sgd import ranks_of_nodes
 
-from tests.jobs import SCRIPTS, run
+from tests.support.jobs import SCRIPTS, run
 
 WEIGHT_BYTES = 64 * 64 * 4
 

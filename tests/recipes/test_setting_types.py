@@ -13,7 +13,7 @@ pytest.importorskip("transformers")
 from orchestrator.load.recipes import recipe_folders, recipe_from
 from orchestrator.model.recipe import Recipe
 from orchestrator.paths import TRAIN
-from tests.jobs import SCRIPTS
+from tests.support.jobs import SCRIPTS
 
 # Recipe -> its modules with the dataclasses of its command line.
 MODULES = {

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.images import need_engine, run
 from tests.slurm.site import LOGIN, NODES, USER, Site, slurm_site
+from tests.support.images import need_engine, run
 
 FAULTY = Path(__file__).parents[1] / "cluster" / "programs" / "faulty.py"
 

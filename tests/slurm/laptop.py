@@ -7,8 +7,8 @@ import subprocess
 from pathlib import Path
 
 from orchestrator.state import cache_home
-from tests.images import run
 from tests.slurm.site import LOGIN, USER, Site, orch_words
+from tests.support.images import run
 
 NAME = "cluster"  # as its ~/.ssh/config calls the login node
 

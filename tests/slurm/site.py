@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.images import run
-from tests.waiting import until
+from tests.support.images import run
+from tests.support.waiting import until
 
 HERE = Path(__file__).parent
 CHECKOUT = HERE.parent.parent

@@ -9,7 +9,7 @@ import pytest
 
 from tests.slurm.site import LOGIN, Site, orch_words
 from tests.slurm.test_run_slurm import SLOW, TWO, Started
-from tests.waiting import until
+from tests.support.waiting import until
 
 HOLD = ("salloc", "--nodes=2", "--exclusive")
 # Runs a command in the allocation, then prints its exit code and the user's jobs.

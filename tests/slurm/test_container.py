@@ -8,10 +8,10 @@ import sys
 
 import pytest
 
-from tests import images
 from tests.slurm.site import CHECKOUT, Site
 from tests.slurm.test_run_slurm import SLOW, TWO, Started, train
-from tests.waiting import until
+from tests.support import images
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.skipif(
     os.environ.get("ORCH_SLURM_SUITE") != "trixie", reason="needs ORCH_SLURM_SUITE=trixie (make test-all)"

@@ -14,7 +14,7 @@ from tests.slurm.conftest import FAULTY
 from tests.slurm.laptop import NAME, Laptop
 from tests.slurm.site import LOGIN, Site
 from tests.slurm.test_run_slurm import SLOW, TWO
-from tests.waiting import until
+from tests.support.waiting import until
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.slurm.site import LOGIN, USER, Site, orch_words
-from tests.waiting import until
+from tests.support.waiting import until
 
 TWO = ("--on", "slurm", "--nodes", "2", "--ppn", "1", "--backend", "gloo", "--fresh")
 SLOW = ("--", "--seconds", "0.2", "--steps", "1000")

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.images import need_engine
 from tests.slurm.conftest import FAULTY, image_of, opened
 from tests.slurm.site import LOGIN, USER, Site, orch_words, slurm_site
 from tests.slurm.test_run_slurm import SLOW, TWO, Started, train
-from tests.waiting import until
+from tests.support.images import need_engine
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.skipif("ORCH_SLURM_SUITE" not in os.environ, reason="needs ORCH_SLURM_SUITE (make test-all)")
 HUNGRY = """

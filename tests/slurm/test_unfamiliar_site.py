@@ -12,7 +12,7 @@ import pytest
 from tests.slurm.site import NODES, USER, Site
 from tests.slurm.test_faults import listens
 from tests.slurm.test_run_slurm import PREEMPTED, SLOW, TWO, Started, comes_again, train
-from tests.waiting import until
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.skipif("ORCH_SLURM_SUITE" not in os.environ, reason="needs ORCH_SLURM_SUITE (make test-all)")
 # Prints what wrappers of sites print, and calls the real sbatch.

@@ -26,7 +26,7 @@ from orchestrator.state import State
 from orchestrator.targets import registry
 from orchestrator.targets.kubernetes.options import KubeOptions
 from orchestrator.targets.slurm.options import SlurmOptions
-from tests.recorded import ended
+from tests.support.recorded import ended
 
 FIELDS = tuple(field.name for field in fields(TrainRequest))
 IMAGE = KubeOptions(k8s=("image=registry.example/orch",))

@@ -15,7 +15,7 @@ from orchestrator import state
 from orchestrator.errors import ExecuteError, RequestError
 from orchestrator.operations.runs import find
 from orchestrator.runs import store
-from tests.recorded import make_run
+from tests.support.recorded import make_run
 
 
 @pytest.fixture(autouse=True)

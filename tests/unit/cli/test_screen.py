@@ -24,7 +24,7 @@ from orchestrator.cli.main import app
 from orchestrator.report import live
 from orchestrator.runs.logs import LogLine
 from orchestrator.screen import harmless
-from tests.recorded import make_run
+from tests.support.recorded import make_run
 from tests.unit.project.test_architecture import FILES, ROOT
 
 

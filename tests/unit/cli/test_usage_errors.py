@@ -13,7 +13,7 @@ from orchestrator.cli.main import app
 from orchestrator.errors import OrchError, RequestError
 from orchestrator.load.clusters import find_inventory
 from orchestrator.load.script_arguments import TRAINING_ARGUMENTS, check_script_arguments
-from tests.recorded import make_run
+from tests.support.recorded import make_run
 
 PODS = ("--on", "k8s", "--launcher", "job", "--nodes", "1", "--k8s", "image=orch")
 

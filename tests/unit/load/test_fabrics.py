@@ -29,7 +29,7 @@ from orchestrator.stacks.stack import Stack
 from orchestrator.targets.ssh.plan import plan_train
 from orchestrator.targets.ssh.resolve import Inputs
 from tests.conftest import make_cluster, make_facts, make_node
-from tests.nodes_with_fabrics import facts_of, lay_out, said
+from tests.support.nodes_with_fabrics import facts_of, lay_out, said
 from tests.unit.planning.test_plan_train import CCL as BINDINGS
 from tests.unit.planning.test_plan_train import GOLDEN, QA, REMOTE, REQUEST
 

@@ -17,7 +17,7 @@ from orchestrator.load.recipes import RecipeFile, recipe_from
 from orchestrator.load.records import parse_facts
 from orchestrator.model.limits import GIB, Limits
 from orchestrator.runs import store as runs
-from tests.recorded import ended, place, plan
+from tests.support.recorded import ended, place, plan
 
 GOOD = """summary = "s"
 script = "x.py"

@@ -14,7 +14,7 @@ from orch_node.bound_store import bind_store, is_numeric
 from orch_node.rank import listening_sockets
 from orch_node.supervisor.torchrun_agent import SignedBackend, signature
 
-from tests.ports import free_port
+from tests.support.ports import free_port
 
 NODE = Path(__file__).parents[3] / "train/node.py"
 SECOND = datetime.timedelta(seconds=5)

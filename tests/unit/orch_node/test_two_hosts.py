@@ -19,9 +19,9 @@ from orch_node.protocol import files
 
 from orchestrator.paths import TRAIN
 from orchestrator.runs import store
-from tests.recorded import make_run
+from tests.support.recorded import make_run
+from tests.support.waiting import until
 from tests.unit.orch_node.test_supervise import LAUNCHER, LAYOUT, NODE, SLEEP
-from tests.waiting import until
 
 OTHER_HOST = ("unshare", "--pid", "--uts", "--mount", "--fork", "--mount-proc", "--kill-child")
 RUN = "20260101-120000-qa-0000"

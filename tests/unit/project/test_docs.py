@@ -26,7 +26,7 @@ from typer.core import TyperGroup
 from docs.tools import commands, events
 from orchestrator.cli.main import EXAMPLES, app
 from orchestrator.load.inventory import KNOWN_VARIABLES
-from tests.pages import PAGES, ROOT, Block, block_id, blocks, indented_blocks
+from tests.support.pages import PAGES, ROOT, Block, block_id, blocks, indented_blocks
 
 COMMANDS = re.compile(r"tested by: (?P<file>\S+)|dry-run|not run: \S.*", re.DOTALL)
 FILES = re.compile(r"tested by: (?P<file>\S+)|checked as: \S.*|not run: \S.*", re.DOTALL)

@@ -26,7 +26,7 @@ from orchestrator.load.recipe_file import RecipeFile
 from orchestrator.targets.kubernetes.load import kube_patch, kube_settings
 from orchestrator.targets.kubernetes.manifests import names
 from orchestrator.targets.slurm.load import slurm_settings
-from tests.pages import PAGES, Block, block_id, blocks
+from tests.support.pages import PAGES, Block, block_id, blocks
 from tests.unit.targets.kubernetes.test_plan_kube import SITE, decide, objects
 
 CHECKED = "checked as: "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from orchestrator.errors import ConnectionLost, ExecuteError
-from tests.words import every, unhelpful
+from tests.support.words import every, unhelpful
 
 ALL = every()
 # Words that STYLE.md replaces, and words that blame or beg.

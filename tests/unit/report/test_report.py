@@ -23,7 +23,7 @@ from orchestrator.report.traces import Chart
 from orchestrator.runs import store as runs
 from orchestrator.runs.measures import Measures, RankMeasures, Sample, measures
 from orchestrator.runs.outcome import outcome_of
-from tests.recorded import PRECISION_EVENT, make_run
+from tests.support.recorded import PRECISION_EVENT, make_run
 
 
 def measured(tmp_path: Path, **options: Any) -> Measures:

@@ -46,7 +46,7 @@ from orchestrator.targets.kubernetes.log_lines import Position
 from orchestrator.targets.kubernetes.log_lines import parse as parse_pod_line
 from orchestrator.targets.kubernetes.outcome import outcome as kube_outcome
 from orchestrator.targets.kubernetes.status import JobState
-from tests.recorded import STARTED, make_run
+from tests.support.recorded import STARTED, make_run
 from tests.unit.hostile import DEEP, FILES, HUGE, JSON, LINES, TEXTS
 from tests.unit.orch_node.test_on_nodes import layout
 

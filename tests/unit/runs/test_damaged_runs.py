@@ -26,7 +26,7 @@ from orchestrator.planning.request import TrainRequest
 from orchestrator.runs import damaged, resume, store
 from orchestrator.runs.state_files import supervises
 from orchestrator.state import State, describe_holder
-from tests.recorded import make_run
+from tests.support.recorded import make_run
 
 GOOD, BAD = "20260101-120000-qa-0000", "20260102-120000-qa-0001"
 HARM: dict[str, Callable[[bytes], bytes]] = {

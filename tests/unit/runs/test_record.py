@@ -15,7 +15,7 @@ from orch_node.protocol.values import ProtocolError
 
 from orchestrator.errors import ExecuteError
 from orchestrator.runs import store
-from tests.recorded import make_run, plan
+from tests.support.recorded import make_run, plan
 
 NODE0 = RunNode(node="node0", via=("ssh", "-F", "/state/ssh config", "node0"))
 RECORD = RunRecord(

@@ -12,7 +12,7 @@ from orchestrator.planning.request import TrainRequest
 from orchestrator.runs import resume, store
 from orchestrator.runs.outcome import untrained_notes
 from orchestrator.runs.store import load
-from tests.recorded import PRECISION_EVENT, make_run, place, plan
+from tests.support.recorded import PRECISION_EVENT, make_run, place, plan
 
 
 def test_an_event_that_is_on_its_way_is_none_yet(tmp_path: Path) -> None:

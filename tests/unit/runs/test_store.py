@@ -13,7 +13,7 @@ from orchestrator.runs import store
 from orchestrator.runs.rows import row_of
 from orchestrator.targets import registry
 from orchestrator.targets.interface import Listed, silent
-from tests.recorded import ended, make_run, write
+from tests.support.recorded import ended, make_run, write
 from tests.unit.runs.test_record import RECORD
 
 OLDEST, FIRST, SECOND, THIRD = (f"2026010{day}-120000-qa-0000" for day in (1, 2, 3, 4))

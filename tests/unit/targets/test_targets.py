@@ -14,7 +14,7 @@ from orchestrator.errors import ExecuteError, RequestError
 from orchestrator.runs import store
 from orchestrator.targets import registry
 from orchestrator.targets.interface import RunHandle, Target
-from tests.recorded import make_run
+from tests.support.recorded import make_run
 
 RECORDED = {
     "ssh": {},

@@ -26,7 +26,7 @@ from orchestrator.targets.kubernetes.manifests.kinds import KINDS
 from orchestrator.targets.kubernetes.manifests.trainjob import shared_runtime
 from orchestrator.targets.kubernetes.plan import location
 from orchestrator.targets.kubernetes.settings import KubeSettings
-from tests.recorded import make_run
+from tests.support.recorded import make_run
 
 LIB = Path(rendezvous.__file__).parents[2]
 SETTINGS = KubeSettings(image="registry.example/orch", claim="shared", mount="/orch")

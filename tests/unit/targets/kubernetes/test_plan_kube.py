@@ -33,9 +33,9 @@ from orchestrator.targets.kubernetes.plan import KubeSite, location, plan_kube
 from orchestrator.targets.kubernetes.run_record import with_lists, without_lists
 from orchestrator.targets.kubernetes.settings import KubeSettings
 from tests.conftest import make_stack
-from tests.kube_pod_security import violation
-from tests.kube_schema import FILES, check, has_crds, needs_crds
-from tests.pages import blocks
+from tests.support.kube_pod_security import violation
+from tests.support.kube_schema import FILES, check, has_crds, needs_crds
+from tests.support.pages import blocks
 
 GOLDEN = Path(__file__).parents[3] / "golden" / "k8s"
 DOCS = Path(__file__).parents[4] / "docs"

@@ -54,7 +54,7 @@ from orchestrator.targets.slurm.settings import OURS, SlurmSettings
 from orchestrator.targets.slurm.states import JobState
 from orchestrator.targets.slurm.watch import JobWatch
 from tests.conftest import make_facts
-from tests.recorded import make_run
+from tests.support.recorded import make_run
 
 GOLDEN = Path(__file__).parents[3] / "golden" / "slurm"
 SITE = SlurmSite(

@@ -34,7 +34,7 @@ from orch_node.supervisor import agents as supervisor_agents
 from orch_node.supervisor.core_reservation import AttemptResult
 
 from orchestrator.paths import TRAIN
-from tests.waiting import until
+from tests.support.waiting import until
 
 # Start one agent per entry of `nodes` on this machine, as a Slurm step does on the nodes of a job.
 SRUN = """#!/bin/sh

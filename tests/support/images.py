@@ -19,8 +19,8 @@ from orchestrator.provisioning.plan import Platform
 from orchestrator.stacks.image import GLIBC, make_image
 from orchestrator.stacks.stack import Stack
 
-HERE = Path(__file__).parent
-CLUSTER = HERE.parent / "cluster"
+TESTS = Path(__file__).parents[1]
+CLUSTER = TESTS.parent / "cluster"
 BASE, BUILT = "orch-test-python", "orch-test:current"
 BARE = "debian:bookworm-slim"
 # Of the stack, what no test does in a container: a quarter of the time that the image takes.
@@ -53,7 +53,7 @@ def with_stack(folder: Path) -> str:
     """The image of the stack `current`, by orch's own Dockerfile, on a base made here."""
     bare()
     base = folder / "base"
-    shutil.copytree(HERE / "docker", base)
+    shutil.copytree(TESTS / "docker", base)
     settings = run("bash", "-c", "cd cluster && . ./common && apt_settings")
     (base / "apt-settings").write_text(settings)
     run("docker", "build", "--network", "host", "--tag", BASE, str(base))
@@ -84,7 +84,7 @@ def with_entrypoint(folder: Path, built: str) -> str:
 
 
 def run(*command: str) -> str:
-    done = subprocess.run(command, cwd=HERE.parent, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    done = subprocess.run(command, cwd=TESTS.parent, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
     return done.stdout
 

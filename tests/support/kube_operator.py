@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.kube_api import Api
+from tests.support.kube_api import Api
 
 Json = dict[str, Any]
 

@@ -1,7 +1,7 @@
-"""Every text that orch shows to its users, in one list, to be read whole: python -m tests.words
+"""Every text that orch shows to its users, in one list, to be read whole: python -m tests.support.words
 
 Errors and their hints, decisions, warnings, help: from the source, with {} for what is put in. A
-text is found by the call that it is an argument of. `python -m tests.words --unhelpful` lists the
+text is found by the call that it is an argument of. `python -m tests.support.words --unhelpful` lists the
 errors that say what happened, and not what to do.
 """
 
@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PLACES = ("orchestrator", "train/lib", "train/node.py", "playbooks")
 SHOWN = {
     "Decision",

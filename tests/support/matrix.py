@@ -3,8 +3,8 @@
 One run of tests/scripts/curve.py is one cell. The test compares its loss curve with that of a single process, the
 report of its failure with a fixed one, its environment with that of the other cells, and the addresses at which it
 listens with the planned ones. CI runs some of the cells (see `cells`), ORCH_MATRIX_ALL=1 all. With ORCH_WRITE_MATRIX,
-results are recorded in docs/matrix.json, from which `python -m tests.matrix docs/how-to/launchers.md` writes the table
-of that page.
+results are recorded in docs/matrix.json, from which
+`python -m tests.support.matrix docs/how-to/launchers.md` writes the table of that page.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from typing import Any
 
 import pytest
 
-SCRIPT = Path(__file__).parent / "scripts" / "curve.py"
-RESULTS = Path(__file__).parent.parent / "docs" / "matrix.json"
-BEGIN, END = "<!-- matrix: made by tests/matrix.py -->", "<!-- end of matrix -->"
+SCRIPT = Path(__file__).parents[1] / "scripts" / "curve.py"
+RESULTS = Path(__file__).parents[2] / "docs" / "matrix.json"
+BEGIN, END = "<!-- matrix: made by tests/support/matrix.py -->", "<!-- end of matrix -->"
 # In fp32, the mean of the means of two halves of the data differs from the mean of all data by rounding.
 TOLERANCE = 1e-5
 STARTERS: dict[str, tuple[str, ...]] = {

@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from tests import kube_exec, kube_pod_security
+from tests.support import kube_exec, kube_pod_security
 
 TOKEN = "good-token"
 GARBAGE_SECONDS = 0.3

@@ -1,4 +1,4 @@
-"""The process from which tests/warm.py's programs are forked: `python warm_server.py KIND SOCKET`.
+"""The process from which tests/support/warm.py's programs are forked: `python warm_server.py KIND SOCKET`.
 
 A client sends one request with files and the numbers that they have in the program; it is told the
 program's number, and its exit code when it has ended. A client that goes takes its program with it.

@@ -10,7 +10,7 @@ from orchestrator.load.facts import NodeFacts, validate
 from orchestrator.load.records import parse_facts
 from orchestrator.model.cluster import Facts
 
-GOLDEN = Path(__file__).parent / "golden" / "fabrics"
+GOLDEN = Path(__file__).parents[1] / "golden" / "fabrics"
 
 
 def lay_out(name: str, root: Path) -> Path:

@@ -1,7 +1,7 @@
 """Programs that start where Python has imported all that they need already.
 
 A rank of a small test spends most of its time on the import of torch, a command of orch on that of
-orch. Here one process (tests/warm_server.py) has them, and forks for each program; what it forks
+orch. Here one process (tests/support/warm_server.py) has them, and forks for each program; what it forks
 has its own arguments, environment, folder, files and random numbers, and ends as a Python of its
 own would. That programs start without this is tested too: recipes with
 `jobs.started(..., warm=False)` and in every run by orch, those of the bindings with
@@ -9,7 +9,7 @@ own would. That programs start without this is tested too: recipes with
 tests/slurm, with the `start` of tests/cluster, and wherever a test sends it a signal or reads from
 it as it runs.
 
-Its clients: those here, for tests, and tests/warm_client.py, for launchers.
+Its clients: those here, for tests, and tests/support/warm_client.py, for launchers.
 """
 
 from __future__ import annotations
