@@ -11,7 +11,7 @@ class OrchError(Exception):
 
     Attributes:
         exit_code: 1 if the work failed, 2 if the request was wrong.
-        advice: the hint of all errors of a class that get none of their own.
+        advice: the default hint of a class.
     """
 
     exit_code = 1

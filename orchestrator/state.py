@@ -63,7 +63,7 @@ def check_owner(folder: Path) -> Path:
 
 
 def private_folder(folder: Path) -> Path:
-    """Create a folder, and its parents below orch's own folder, for this user only."""
+    """Create a folder that only this user can read, with its parents inside orch's state or cache folder."""
     home = next((base for base in (state_home(), cache_home()) if folder.is_relative_to(base)), folder)
     home.parent.mkdir(parents=True, exist_ok=True)
     for path in reversed([folder, *folder.parents]):

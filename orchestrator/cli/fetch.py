@@ -19,10 +19,12 @@ if TYPE_CHECKING:
 def fetch(
     run: RunName = "last",
     inventory: OfInventory = None,
-    only: Annotated[
+    patterns: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="PATTERN", help="Only matching files or folders, such as model or 'checkpoint-*'; may be repeated."
+            "--only",
+            metavar="PATTERN",
+            help="Only matching files or folders, such as model or 'checkpoint-*'; may be repeated.",
         ),
     ] = None,
     source: Annotated[
@@ -30,8 +32,8 @@ def fetch(
         typer.Option("--from", metavar="FOLDER", help="Folder on the node. Default: the run's output folder."),
     ] = None,
     node: Annotated[str | None, typer.Option(metavar="NODE", help="Node to copy from. Default: node0.")] = None,
-    to: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Destination. Default: output/ in the run's folder.")
+    destination: Annotated[
+        Path | None, typer.Option("--to", metavar="FOLDER", help="Destination. Default: output/ in the run's folder.")
     ] = None,
     runs_dir: RunsDir = RUNS_DIR,
     as_json: AsJson = False,
@@ -46,7 +48,7 @@ def fetch(
     from orchestrator.targets.interface import Wanted
 
     handle = find(runs_dir, run, inventory, print_error)
-    selection = Wanted(source=source or "", node=node, to=to, only=tuple(only or ()))
+    selection = Wanted(source=source or "", node=node, to=destination, only=tuple(patterns or ()))
     with Bar() as bar:
         fetched = operation.fetch(handle, selection, bar.listener())
     size = sum(entry.size for entry in fetched.files)

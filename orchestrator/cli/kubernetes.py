@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from orchestrator.targets.kubernetes.findings import Finding
 
 app = App(help="Check and prepare a Kubernetes cluster.")
-Pairs = Annotated[
+SettingOptions = Annotated[
     list[str] | None,
     typer.Option("--k8s", metavar="KEY=VALUE", help="Setting of the pods, as for orch train; may be repeated."),
 ]
@@ -73,7 +73,7 @@ def check(
     ] = None,
     nodes: Annotated[int, typer.Option(metavar="N", help="Number of pods of the run.")] = 1,
     pull: Annotated[bool, typer.Option("--pull/--no-pull", help="Pull the image by starting a small pod.")] = True,
-    k8s: Pairs = None,
+    k8s: SettingOptions = None,
     k8s_file: SettingsFile = None,
     as_json: AsJson = False,
 ) -> None:
@@ -115,7 +115,7 @@ def init(
         bool, typer.Option("--runtime", help="Also create a TrainingRuntime for your own TrainJobs.")
     ] = False,
     apply: Annotated[bool, typer.Option("--apply", help="Create the objects instead of printing them.")] = False,
-    k8s: Pairs = None,
+    k8s: SettingOptions = None,
     k8s_file: SettingsFile = None,
     as_json: AsJson = False,
 ) -> None:
@@ -148,7 +148,7 @@ def role(
     launcher: Annotated[
         str | None, typer.Option(metavar="NAME", help="Only for this kind of job. Default: all kinds.")
     ] = None,
-    k8s: Pairs = None,
+    k8s: SettingOptions = None,
     k8s_file: SettingsFile = None,
 ) -> None:
     """Print a Role with all permissions that orch needs, including `init` and Kueue, as YAML."""
@@ -178,7 +178,7 @@ def check_json(findings: Iterable[Finding]) -> str:
 def read_token(path: Path | None) -> str | None:
     """Return the token in a file or on standard input, or None without a path.
 
-    The token is no command-line argument because all users of a machine can read those.
+    The token is not a command-line argument because all users of a machine can read those.
 
     Raises:
         RequestError: If the file cannot be read or does not contain exactly one token.

@@ -26,9 +26,11 @@ Data = Annotated[
 ]
 
 
-On = Annotated[
+TargetName = Annotated[
     str | None,
-    typer.Option(metavar="NAME", help="Set up the shared folder of this target (slurm) instead of an inventory."),
+    typer.Option(
+        "--on", metavar="NAME", help="Set up the shared folder of this target (slurm) instead of an inventory."
+    ),
 ]
 StackName = Annotated[
     str, typer.Option(metavar="NAME", help="Stack (set of versions) to install; `orch stacks` lists them.")
@@ -62,7 +64,7 @@ def provision(
     context: typer.Context,
     options: Any,
     inventory: Inventories = None,
-    on: On = None,
+    target: TargetName = None,
     stack: StackName = "current",
     check: Check = False,
     verify: Verify = False,
@@ -81,9 +83,9 @@ def provision(
     from orchestrator.report import provision as report
 
     check_source(wheels)
-    check_where(inventory, on, of_nodes=verify or data or docker_load or ask_become_pass)
-    options = effective_options(options, on, context)
-    check_foreign((options,), on)
+    check_where(inventory, target, of_nodes=verify or data or docker_load or ask_become_pass)
+    options = effective_options(options, target, context)
+    check_foreign((options,), target)
     progress = Progress(verbose=verbose)
     with become_password(ask_become_pass) as environment:
         request = ProvisionRequest(
@@ -97,19 +99,19 @@ def provision(
             may_become=bool(environment),
             docker_load=docker_load,
         )
-        done = provisioned(request, on, options, progress.listener(), environment)
+        done = provisioned(request, target, options, progress.listener(), environment)
     print_text(report.as_json(done) if as_json else report.text(done))
     raise typer.Exit(done.exit_code)
 
 
 def provisioned(
-    request: ProvisionRequest, on: str | None, options: Any, listener: Listener, environment: Mapping[str, str]
+    request: ProvisionRequest, target: str | None, options: Any, listener: Listener, environment: Mapping[str, str]
 ) -> Report:
     """Set up the nodes of the request's inventory, or the shared folder of a target.
 
     Args:
         request: What to install.
-        on: Name of the target with the shared folder, or None for an inventory.
+        target: Name of the target with the shared folder, or None for an inventory.
         options: Options of the target.
         listener: Receives the progress.
         environment: Variables for Ansible.
@@ -118,9 +120,9 @@ def provisioned(
     from orchestrator.operations import provision_shared as shared
     from orchestrator.targets import registry
 
-    if on is None:
+    if target is None:
         return operation.provision(request, listener, environment)
-    folder = registry.named(on).shared_folder((options,))
+    folder = registry.named(target).shared_folder((options,))
     return shared.provision_shared(folder, request, listener, environment)
 
 
@@ -132,16 +134,16 @@ def check_source(wheels: str) -> None:
         raise RequestError(f"--wheels {wheels}: unknown source of wheels.", hint="Use wheelhouse or index.")
 
 
-def check_where(inventory: str | None, on: str | None, *, of_nodes: object) -> None:
+def check_where(inventory: str | None, target: str | None, *, of_nodes: object) -> None:
     """Raise RequestError unless exactly one of inventory and target is named."""
     from orchestrator.errors import RequestError
 
-    if (inventory is None) == (on is None):
+    if (inventory is None) == (target is None):
         raise RequestError(
             "Name either an inventory or a target.", hint="orch provision INVENTORY, or orch provision --on NAME"
         )
-    if on and of_nodes:
+    if target and of_nodes:
         raise RequestError(
-            f"--on {on} only installs the stack and the scripts into the shared folder.",
+            f"--on {target} only installs the stack and the scripts into the shared folder.",
             hint="Omit --verify, --data, --docker-load and --ask-become-pass.",
         )

@@ -57,7 +57,7 @@ ARGUMENTS: Mapping[str, ParameterInfo] = {
     ),
     "script_args": typer.Argument(metavar="-- SCRIPT ARGS", help="Arguments for the script."),
 }
-WHAT: Mapping[str, ParameterInfo] = {
+TRAINING_OPTIONS: Mapping[str, ParameterInfo] = {
     "module": typer.Option("--module", "-m", help="Run RECIPE_OR_SCRIPT as a Python module, like `python -m`."),
     "preset": typer.Option(
         metavar="NAME", help="Named set of settings; `orch recipes` lists the presets of each recipe."
@@ -76,7 +76,7 @@ WHAT: Mapping[str, ParameterInfo] = {
         autocompletion=lambda incomplete: complete_stacks(incomplete),
     ),
 }
-WHERE: Mapping[str, ParameterInfo] = {
+HOST_OPTIONS: Mapping[str, ParameterInfo] = {
     "inventory": typer.Option(
         metavar="INVENTORY", help="Ansible inventory of the cluster; `orch init` creates one. local: this machine."
     ),
@@ -159,8 +159,8 @@ CONTAINERS: Mapping[str, ParameterInfo] = {
 }
 PANELS: Mapping[str, Mapping[str, ParameterInfo]] = {
     "Arguments": ARGUMENTS,
-    "What": WHAT,
-    "Where": WHERE,
+    "What": TRAINING_OPTIONS,
+    "Where": HOST_OPTIONS,
     "Ranks": RANKS,
     "Precision": PRECISION,
     "Restarts": RESTARTS,

@@ -126,7 +126,7 @@ def check(
 @app.command()
 def fetch(
     name: Name,
-    to: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder for the wheels; created if missing.")],
+    folder: Annotated[Path, typer.Option("--to", metavar="FOLDER", help="Folder for the wheels; created if missing.")],
     find_links: Annotated[
         list[str] | None,
         typer.Option(metavar="PLACE", help="Folder or web page with wheels, instead of the stack's indexes."),
@@ -153,7 +153,7 @@ def fetch(
     stack = load.stack(name)
     hashes = operation.fetch(
         stack.for_listed_backend(backend) if backend else stack,
-        to,
+        folder,
         stacks=load.all_stacks(),
         sources=WheelSources(find_links=tuple(find_links or ()), index_url=index_url),
         python=python_version,

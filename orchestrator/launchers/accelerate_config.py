@@ -41,7 +41,7 @@ def config(job: Job, version: Version, *, starts_mpirun: bool) -> dict[str, obje
     old = version < FIRST_WITHOUT_IPEX
     mpirun: dict[str, object] = {"mpirun_hostfile": job.hostfile}
     if old:
-        mpirun["mpirun_ccl"] = str(max(1, len(job.layout.places[0].worker_cpus)))
+        mpirun["mpirun_ccl"] = str(max(1, len(job.layout.rank_places[0].worker_cpus)))
     planned: dict[str, object] = {
         "compute_environment": "LOCAL_MACHINE",
         "distributed_type": "MULTI_CPU" if ranks > 1 else "NO",

@@ -1,4 +1,4 @@
-"""What can be seen of a script before anything is started: that it is there and compiles, and its arguments."""
+"""Checks of a script before anything is started: its file, its syntax and its arguments."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class RanksPython:
 
     Attributes:
         version: Its version, or the usual one of an image.
-        here: Its path, if it runs on this machine and finds the modules that the ranks find; or ''.
+        local_path: Its path, if it runs on this machine and finds the modules that the ranks find; or ''.
         image: Whether it is that of an image, whose version may differ.
     """
 
     version: str
-    here: str = ""
+    local_path: str = ""
     image: bool = False
 
 
@@ -39,7 +39,9 @@ def check_script(recipe: Recipe, arguments: Sequence[str], python: RanksPython) 
     """
     check_script_arguments(recipe, arguments)
     if recipe.own_script:
-        path = find_module(python.here, recipe.script) if recipe.module and python.here else recipe.script_file
+        path = (
+            find_module(python.local_path, recipe.script) if recipe.module and python.local_path else recipe.script_file
+        )
         if path:
             check_syntax(path, python)
 

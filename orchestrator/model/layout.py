@@ -15,25 +15,22 @@ from orchestrator.model.cluster import Node
 class Layout:
     """The places of all ranks, in rank order."""
 
-    places: tuple[Place, ...]
+    rank_places: tuple[Place, ...]
 
     @property
     def world_size(self) -> int:
-        return len(self.places)
-
-    def places_on(self, node: str) -> tuple[Place, ...]:
-        return tuple(rank_place for rank_place in self.places if rank_place.node == node)
+        return len(self.rank_places)
 
     def by_node(self) -> dict[str, tuple[Place, ...]]:
         """Return the places of every node."""
         by_name: dict[str, list[Place]] = {}
-        for rank_place in self.places:
+        for rank_place in self.rank_places:
             by_name.setdefault(rank_place.node, []).append(rank_place)
         return {node: tuple(node_places) for node, node_places in by_name.items()}
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(rank_place.node for rank_place in self.places))
+        return tuple(dict.fromkeys(rank_place.node for rank_place in self.rank_places))
 
 
 Share = tuple[tuple[int, ...], tuple[int, ...]]  # a rank's CPUs for computing, and for oneCCL's workers
@@ -69,13 +66,13 @@ def lay_out(nodes: tuple[Node, ...], ppn: int | None, workers: int = 0) -> Layou
             )
             for local_rank, (cpus, worker_cpus) in enumerate(kinds[kind])
         )
-    return Layout(places=tuple(rank_places))
+    return Layout(rank_places=tuple(rank_places))
 
 
 def uniform_layout(*, prefix: str, nodes: int, ppn: int, threads: int) -> Layout:
     """Return a layout of equal nodes PREFIX-0, PREFIX-1, ...; each node chooses the CPUs of its ranks."""
     return Layout(
-        places=tuple(
+        rank_places=tuple(
             Place(
                 rank=node * ppn + local,
                 node=f"{prefix}-{node}",

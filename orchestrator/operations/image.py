@@ -20,7 +20,7 @@ from orchestrator.provisioning.sbom import sbom
 from orchestrator.provisioning.wheelhouse import Wheel
 from orchestrator.stacks.image import GLIBC, Image, python_of
 
-LARGE_WHEEL_BYTES = 20_000_000  # wheels of this size get a layer of their own
+LARGE_WHEEL_BYTES = 20_000_000  # wheels of this size get a separate layer
 SLIM = ("slim.py", "symbols.py")
 LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.pyc")
 
@@ -53,7 +53,7 @@ def lay_out(
 def lay_wheels(house: Path, wheels: Iterable[Wheel], folder: Path) -> None:
     """Link the wheels into the folders `large` and `other`.
 
-    Large wheels, such as torch, change rarely and get a layer of their own.
+    Large wheels, such as torch, change rarely and get a separate layer.
     """
     shutil.rmtree(folder, ignore_errors=True)
     for wheel in wheels:

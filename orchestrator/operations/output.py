@@ -52,7 +52,7 @@ def check_shown(shown: str, ranks: int) -> None:
 
 
 class RanksOutput:
-    """A reader of the output of one rank or all ranks, which runs beside the events of a run."""
+    """A reader of the output of one rank or all ranks, which are read while the events of the run are followed."""
 
     def __init__(self, handle: RunHandle, shown: str, show: Show, notify: Tell) -> None:
         """Create the reader.

@@ -106,9 +106,9 @@ def list_recorded_runs(base: Path, inventory: str | None) -> Listed:
 
 
 def find_live(base: Path, name: str, inventory: str | None, notify: Tell) -> tuple[RunHandle, tuple[str, ...]]:
-    """Return a run, and the IDs of all other runs that have not ended.
+    """Return a run, and the IDs of all further runs that have not ended.
 
-    For `last`, the run is the newest one that has not ended. For an ID, no other runs are returned.
+    For `last`, the run is the newest one that has not ended. For an ID, the second value is empty.
 
     Raises:
         RequestError: If there is no such run.

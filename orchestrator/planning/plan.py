@@ -219,7 +219,7 @@ class Plan:
 
     @property
     def layout(self) -> Layout:
-        return Layout(places=self.run.layout)
+        return Layout(rank_places=self.run.layout)
 
     @property
     def decisions(self) -> tuple[Decision, ...]:
@@ -242,5 +242,5 @@ class Plan:
 
     def summary(self) -> list[str]:
         """Return the decisions with their reasons, one line each, and the place of every rank."""
-        rank_lines = [rank_place.describe() for rank_place in self.layout.places]
+        rank_lines = [rank_place.describe() for rank_place in self.layout.rank_places]
         return [*(decision.describe() for decision in self.decisions), *rank_lines]

@@ -50,9 +50,9 @@ def check_refused(request: TrainRequest, refuses: Mapping[str, Refusal]) -> None
     raise_refusals([*refused, *misplaced_options(request.options, request.on)])
 
 
-def check_foreign(options: Iterable[TargetOptions], on: str | None) -> None:
-    """Raise PlanError for options of another target than `on`."""
-    raise_refusals(list(misplaced_options(options, on)))
+def check_foreign(options: Iterable[TargetOptions], target: str | None) -> None:
+    """Raise PlanError for options of another target than the chosen one."""
+    raise_refusals(list(misplaced_options(options, target)))
 
 
 def raise_refusals(refusals: Sequence[tuple[str, Refusal]]) -> None:
@@ -63,8 +63,8 @@ def raise_refusals(refusals: Sequence[tuple[str, Refusal]]) -> None:
         )
 
 
-def misplaced_options(options: Iterable[TargetOptions], on: str | None) -> Iterator[tuple[str, Refusal]]:
+def misplaced_options(options: Iterable[TargetOptions], target: str | None) -> Iterator[tuple[str, Refusal]]:
     for target_options in options:
-        target = f"--on {target_options.on}"
-        for name in changed_fields(target_options) if target_options.on != on else ():
-            yield flag(name), Refusal(f"is for {target}", f"Add {target}, or omit {flag(name)}.")
+        flag_text = f"--on {target_options.on}"
+        for name in changed_fields(target_options) if target_options.on != target else ():
+            yield flag(name), Refusal(f"is for {flag_text}", f"Add {flag_text}, or omit {flag(name)}.")

@@ -149,7 +149,7 @@ def run_record(training: Training, new: NewRun, home: Home, *, key: str, decisio
         started_by=new.started_by,
         created=new.created,
         decisions=decisions,
-        layout=training.layout.places,
+        layout=training.layout.rank_places,
         target=home.target,
         location=dict(home.location),
     )

@@ -44,7 +44,7 @@ def lines(plan: Plan, *, verbose: bool) -> list[str]:
 
 def sentence(plan: Plan) -> str:
     """Return a sentence such as `2 ranks on node0, 1 thread each: mpirun, ccl, bf16, stack current`."""
-    numbers = {placement.threads for placement in plan.layout.places}
+    numbers = {placement.threads for placement in plan.layout.rank_places}
     ranks = plan.layout.world_size
     each = " each" * (ranks > 1)
     threads = f", {counted(spread(numbers), 'thread')}{each}" if any(numbers) else ""

@@ -22,7 +22,7 @@ def as_json(plan: Plan) -> str:
             "run_id": plan.run.run_id,
             "run_dir": plan.run.run_dir,
             "decisions": [asdict(decision) for decision in plan.decisions],
-            "layout": [asdict(placement) for placement in plan.layout.places],
+            "layout": [asdict(placement) for placement in plan.layout.rank_places],
             "files": files,
             "command": {
                 "argv": list(start.command.argv) if start else [],

@@ -170,7 +170,7 @@ def entries_of(remote: Remote, folder: str) -> tuple[Entry, ...]:
     if result.code != 0:
         raise ExecuteError(
             f"{folder} could not be listed: {result.err.strip()}.",
-            hint="Is it still there, and may you read it? `orch runs` tells of the run.",
+            hint="Check that it still exists and that you may read it. `orch runs` shows the state of the run.",
         )
     try:
         entries = tuple(entry_of(line) for line in result.out.split("\n") if line)
@@ -190,7 +190,7 @@ def entry_of(line: str) -> Entry:
     entry = values.parse(Entry, line, "a line of it")
     parts = entry.path.split("/")
     if any(part in ("", "..") or part.startswith(".") or "\0" in part for part in parts):
-        raise ProtocolError(f"{entry.path!r:.200} is no file of this folder.")
+        raise ProtocolError(f"{entry.path!r:.200} is not a path inside this folder.")
     if not writable(entry.path):
         return replace(entry, problem="its name is not UTF-8")
     if entry.problem:

@@ -128,7 +128,7 @@ def await_start(folder: Path, source: Source) -> int | None:
             message = source.supervisor_output() or "it wrote nothing"
             raise ExecuteError(
                 f"The supervisor of {folder.name} did not start: {message}",
-                hint=f"`orch stop {folder.name}` ends what is left of it; then start it again.",
+                hint=f"`orch stop {folder.name}` ends its remaining processes; then start it again.",
             )
         time.sleep(0.01)
         source.refresh()

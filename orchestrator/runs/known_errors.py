@@ -26,8 +26,8 @@ class Signature:
 
 
 ONE_STACK = (
-    "One stack's torch and bindings come by `orch setup` on this machine, by `orch provision` on "
-    "nodes, and by `orch image build` for containers and pods."
+    "`orch setup` installs the torch and the bindings of one stack on this machine, `orch provision` on nodes, and "
+    "`orch image build` in images for containers and pods."
 )
 
 # Names of the software that connects ranks: torch.distributed's store, gloo, MPI's hydra, oneCCL, ssh.
@@ -44,38 +44,37 @@ KNOWN_SIGNATURES = (
         pattern=r"Intel® Extension for PyTorch\* needs to work with PyTorch ([\d.]+)\.\*, "
         r"but PyTorch (\S+) is found",
         cause="IPEX was built for torch {1}; this is torch {2}.",
-        cure="Install the IPEX of a stack with this torch, or remove IPEX: "
-        "`orch stacks find --torch {2}` names the set.",
+        cure="Install the IPEX of a stack with this torch (`orch stacks find --torch {2}`), or remove IPEX.",
     ),
     Signature(
         name="ipex 2.8 for another torch",
         pattern=r"AttributeError: module 'os' has no attribute 'exit'",
         frame=r"intel_extension_for_pytorch",
-        cause="IPEX 2.8 met another torch than 2.8 and failed in its own words about it.",
+        cause="IPEX 2.8 requires torch 2.8, and its own error message failed.",
         cure="Install torch 2.8.0 (stack intel-2.8), or remove intel-extension-for-pytorch.",
     ),
     Signature(
         name="transformers refuses ipex",
         pattern=r"Using IPEX but IPEX is not installed or IPEX's version does not match",
-        cause="--use_ipex was asked for, and IPEX is missing or of another torch.",
-        cure="`orch stacks check` says which; without --use_ipex it trains as well.",
+        cause="--use_ipex requires IPEX, which is missing or was built for another torch.",
+        cure="`orch stacks check` shows which. Training also works without --use_ipex.",
     ),
     Signature(
         name="bindings for another torch",
         pattern=r"liboneccl_bindings_for_pytorch\.so: undefined symbol: (\S+)",
-        cause="The ccl bindings were built for another torch than the one that is installed.",
-        cure="Install the oneccl_bind_pt of a stack with this torch; `orch stacks check` names it.",
+        cause="The ccl bindings were built for another torch than the installed one.",
+        cure="Install the oneccl_bind_pt of a stack with this torch; `orch stacks check` names its version.",
     ),
     Signature(
         name="our bindings for another torch",
         pattern=r"oneccl_bind_pt was built for torch ([\d.]+), but",
-        cause="The ccl bindings were built for torch {1}, which is not the one installed.",
+        cause="The ccl bindings were built for torch {1}, which is not the installed one.",
         cure=ONE_STACK,
     ),
     Signature(
         name="another torch than planned",
         pattern=r"error: (\S+) has torch (\S+), and was planned with (\S+?)\.? ",
-        cause="The torch of {1} is not the one that the run was planned with: {2}, not {3}.",
+        cause="{1} has torch {2}, but the run was planned for {3}.",
         cure=ONE_STACK,
     ),
     Signature(
@@ -83,47 +82,47 @@ KNOWN_SIGNATURES = (
         pattern=r"TrainingArguments\.__init__\(\) got an unexpected keyword argument 'use_ipex'"
         r"|Some specified arguments are not used by the HfArgumentParser:.*--use_ipex",
         cause="transformers 4.57 removed --use_ipex (it has had no effect since 4.53).",
-        cure="Leave --use_ipex out, or take transformers 4.52.4 with accelerate 1.7.0.",
+        cure="Omit --use_ipex, or use transformers 4.52.4 with accelerate 1.7.0.",
     ),
     Signature(
         name="no_cuda is gone",
         pattern=r"TrainingArguments\.__init__\(\) got an unexpected keyword argument 'no_cuda'"
         r"|Some specified arguments are not used by the HfArgumentParser:.*--no_cuda",
         cause="transformers 5.0 removed --no_cuda.",
-        cure="Use --use_cpu, which is there since 4.32.",
+        cure="Use --use_cpu, which transformers has had since 4.32.",
     ),
     Signature(
         name="ddp_backend ccl is gone",
         pattern=r"argument --ddp_backend\S*: invalid choice: '?ccl\b",
-        cause="transformers 5.1 no longer takes `ccl` as --ddp_backend.",
-        cure="Leave --ddp_backend out: orch makes the process group on ccl before the script "
-        "asks for one. By hand: transformers <= 5.0 with accelerate <= 1.12.",
+        cause="transformers 5.1 does not accept `ccl` for --ddp_backend.",
+        cure="Omit --ddp_backend: orch creates the process group on ccl before the script does. Without orch: "
+        "transformers <= 5.0 with accelerate <= 1.12.",
     ),
     Signature(
         name="accelerate without ccl",
         pattern=r"Your assigned backend ccl is not ava(?:ilable|liable), please use gloo",
         cause="accelerate did not find ccl: CCL_WORKER_COUNT is not set, the bindings are not "
         "installed, or accelerate is 1.13 or newer.",
-        cure="export CCL_WORKER_COUNT=1, with oneccl_bind_pt installed and accelerate <= 1.12.",
+        cure="Set CCL_WORKER_COUNT=1, with oneccl_bind_pt installed and accelerate <= 1.12.",
     ),
     Signature(
         name="CCL_WORKER_COUNT",
         pattern=r"CPU distributed training backend is ccl\. but CCL_WORKER_COUNT is not "
         r"correctly set",
-        cause="transformers 4.20 to 4.28 want CCL_WORKER_COUNT of 1 or more for ccl.",
-        cure="export CCL_WORKER_COUNT=1",
+        cause="transformers 4.20 to 4.28 require a CCL_WORKER_COUNT of at least 1 for ccl.",
+        cure="Set CCL_WORKER_COUNT=1.",
     ),
     Signature(
         name="bindings not imported",
         pattern=r"Unknown backend type ccl\b",
         cause="The module that registers ccl was not imported before init_process_group.",
-        cure="import oneccl_bindings_for_pytorch first (torch_ccl up to 1.11), or start the "
-        "script with `orch train`, which does it.",
+        cure="Import oneccl_bindings_for_pytorch first (torch_ccl up to 1.11), or start the script with `orch train`, "
+        "which imports it.",
     ),
     Signature(
         name="module of the bindings",
         pattern=r"No module named '(oneccl_bindings_for_pytorch|torch_ccl)'",
-        cause="The ccl bindings are not installed under the name {1}.",
+        cause="The ccl bindings are not installed as module {1}.",
         cure="Install oneccl_bind_pt of the stack; its module is torch_ccl up to 1.11 and "
         "oneccl_bindings_for_pytorch from 1.12.",
     ),
@@ -133,181 +132,178 @@ KNOWN_SIGNATURES = (
         pattern=r"env:// rendezvous: environment variable "
         r"(MASTER_ADDR|MASTER_PORT|RANK|WORLD_SIZE) expected, but not set",
         cause="The ranks were started without {1}.",
-        cure="Set {1} on every rank (MASTER_ADDR is the address of node0), or start them with "
-        "`orch train`, which does.",
+        cure="Set {1} for every rank (MASTER_ADDR is the address of node0), or start the ranks with `orch train`, "
+        "which sets it.",
     ),
     Signature(
         name="no libmpi",
         pattern=r"could not open the library: libmpi\.so\.12"
         r"|libmpi\.so\.12: cannot open shared object file",
-        cause="oneCCL does not find Intel MPI: setvars.sh of the bindings was not sourced.",
+        cause="oneCCL does not find Intel MPI because setvars.sh of the bindings was not sourced.",
         cure='. "$(python -c "from oneccl_bindings_for_pytorch import cwd; print(cwd)")/env/setvars.sh"',
     ),
     Signature(
         name="no mpirun",
         pattern=r"(mpirun|mpiexec|mpiexec\.hydra): (?:command )?not found",
-        cause="{1} is not on PATH: setvars.sh was not sourced, or the folder of the wheel "
-        "impi-rt (bin/ of the environment) is missing from PATH.",
-        cure="Source env/setvars.sh of the bindings, or put the environment's bin/ on PATH; "
-        "`orch train` needs neither.",
+        cause="{1} is not on PATH. Either setvars.sh was not sourced, or the bin/ folder of the environment with the "
+        "wheel impi-rt is not on PATH.",
+        cure="Source env/setvars.sh of the bindings, or add the environment's bin/ to PATH. `orch train` needs "
+        "neither.",
     ),
     Signature(
         name="no such fabric",
         pattern=r"OFI fi_getinfo\(\) failed|can't create providers for name \w",
-        cause="libfabric finds nothing on this node of the fabric that FI_PROVIDER names: its "
-        "device, or a library that its provider wants.",
-        cure="`orch nodes INVENTORY --json` says what is missing; --fabric auto takes what all "
-        "nodes have, --fabric tcp what every node has.",
+        cause="libfabric does not find the fabric of FI_PROVIDER on this node: its device or a library is missing.",
+        cure="`orch nodes INVENTORY --json` shows what is missing. --fabric auto chooses a fabric that all nodes have; "
+        "--fabric tcp always works.",
     ),
     Signature(
         name="no transport",
         pattern=r"could not initialize any transport library|failed to initialize ATL",
         cause="oneCCL could not start its transport (Intel MPI or libfabric).",
-        cure="Source setvars.sh for CCL_ATL_TRANSPORT=mpi; with ofi, FI_PROVIDER=tcp works where shm does not.",
+        cure="Source setvars.sh for CCL_ATL_TRANSPORT=mpi. With ofi, use FI_PROVIDER=tcp if shm fails.",
     ),
     Signature(
         name="more oneCCL workers than cores",
         pattern=r"env_2_worker_affinity_auto: EXCEPTION: .*number of workers \((\d+)\) exceeds "
         r"the number of available cores per process \((\d+)\)",
-        cause="oneCCL was told to start {1} workers, and each rank has {2} core of its own.",
-        cure="Set CCL_WORKER_COUNT to at most {2}, or give each rank more cores (a lower --ppn).",
+        cause="oneCCL should start {1} workers, but the number of cores of each rank is {2}.",
+        cure="Set CCL_WORKER_COUNT to at most {2}, or give each rank more cores with a lower --ppn.",
     ),
     Signature(
         name="MPI finalized",
         pattern=r"Attempting to use an MPI routine .*before initializing or after finalizing",
-        cause="MPI was called before it began or after it ended, as a second process group on ccl "
-        "does when the first one has ended MPI.",
-        cure="Make the process group once for the life of the process; a script that calls MPI "
-        "itself has to initialize it first.",
+        cause="The script called MPI before its initialization or after its end. A second process group on ccl does so "
+        "if the first one has ended MPI.",
+        cure="Create the process group once per process. A script that calls MPI itself must initialize it first.",
     ),
     # Names, addresses and ports.
     Signature(
         name="gloo takes the loopback",
         pattern=r"Gloo connectFullMesh failed.*remote=\[127\.0\.1\.1\]",
-        cause="The node's own name is 127.0.1.1 in /etc/hosts, and gloo told the others so.",
-        cure="Set GLOO_SOCKET_IFNAME to the interface between the nodes, or take the line 127.0.1.1 out of /etc/hosts.",
+        cause="/etc/hosts maps the node's own name to 127.0.1.1, so gloo gives that address to the other ranks.",
+        cure="Set GLOO_SOCKET_IFNAME to the interface between the nodes, or remove the line 127.0.1.1 from /etc/hosts.",
     ),
     Signature(
         name="gloo cannot connect",
         pattern=r"Gloo connectFullMesh failed.*",
         cause="The ranks cannot reach each other over the interface that gloo chose.",
-        cure="Set GLOO_SOCKET_IFNAME to the interface between the nodes; check the firewall.",
+        cure="Set GLOO_SOCKET_IFNAME to the interface between the nodes, and check the firewall.",
     ),
     Signature(
         name="no such interface for the KVS",
         pattern=r"CCL_ERROR\|.*can't find interface (\S*)",
-        cause="oneCCL's key-value store was told to use the interface {1}, which this node lacks.",
-        cure="Set CCL_KVS_IFACE to an interface that every node has, or leave it out; "
-        "`orch train` names each node's own.",
+        cause="CCL_KVS_IFACE names the interface {1}, which this node does not have.",
+        cure="Set CCL_KVS_IFACE to an interface that every node has, or omit it: `orch train` sets it for each node.",
     ),
     Signature(
         name="no route",
         pattern=r"No route to host|Network is unreachable",
         frame=RENDEZVOUS,
-        cause="A node has no way to another one: a route is missing, or a firewall rejects.",
-        cure="`ip route get ADDRESS` on the node; `orch provision` tests every pair of nodes.",
+        cause="A node cannot reach another one: a route is missing, or a firewall rejects the connection.",
+        cure="Run `ip route get ADDRESS` on the node. `orch provision` tests every pair of nodes.",
     ),
     Signature(
         name="hub out of reach",
         pattern=r"Failed to resolve '((?:[\w.-]+\.)?(?:huggingface\.co|hf\.co))'",
         cause="{1} cannot be reached from this node.",
-        cure="Name a model and data that are files of the node (--set model_name_or_path=DIR), or "
-        "fill HF_HOME beforehand and set HF_HUB_OFFLINE=1.",
+        cure="Use a model and data that are files on the node (--set model_name_or_path=DIR), or fill HF_HOME "
+        "beforehand and set HF_HUB_OFFLINE=1.",
     ),
     Signature(
         name="unknown name",
         pattern=r"getaddrinfo returned error -2|gai error: -2",
-        cause="A node does not know the name of another one.",
-        cure="Put the names of all nodes into /etc/hosts of each node, or start with the launcher's -iface.",
+        cause="A node cannot resolve the name of another node.",
+        cure="Add the names of all nodes to /etc/hosts on each node, or use the launcher's -iface.",
     ),
     Signature(
         name="name of the client",
         pattern=r"hostname of the client socket cannot be retrieved",
-        cause="A node cannot look up the name of another one's address; the start takes 12 s and more.",
-        cure="Put the names of all nodes into /etc/hosts of each node.",
+        cause="A node cannot look up the name that belongs to another node's address, so the start takes 12 s or more.",
+        cure="Add the names of all nodes to /etc/hosts on each node.",
     ),
     Signature(
         name="port taken",
         pattern=r"EADDRINUSE|[Aa]ddress already in use",
         frame=RENDEZVOUS,
-        cause="The port of the rendezvous is taken, often by a job that is still alive unseen.",
-        cure="Look for old ranks on node0 (`ss -ltnp`), end them, or take another MASTER_PORT.",
+        cause="The port of the rendezvous is in use, often by ranks of an earlier job.",
+        cure="Find old ranks on node0 (`ss -ltnp`) and end them, or set another MASTER_PORT.",
     ),
     # The machine.
     Signature(
         name="cores taken",
         pattern=r"\S+ is taken: run (\S+) has cores",
         cause="Another run has reserved the cores.",
-        cure="--queue waits until they are free; `orch stop {1}` ends the other run.",
+        cure="--queue waits until they are free. `orch stop {1}` ends the other run.",
     ),
     Signature(
         name="out of memory",
         pattern=r"was ended by SIGKILL: memory ran out",
-        cause="The kernel ended the rank because the memory of its node or container was used up.",
+        cause="The kernel ended the rank because the memory of its node or container was exhausted.",
         cure="Use fewer ranks per node (--ppn), smaller batches or fewer DataLoader workers. The "
         "same command resumes a recipe from its newest checkpoint.",
     ),
     Signature(
         name="killed",
         pattern=r"was ended by SIGKILL$",
-        cause="The script or another program sent SIGKILL to the rank. Neither the kernel's log nor "
-        "its counters show that memory ran out.",
-        cure="Look for what sends SIGKILL: the script itself, an administrator, a memory guard such "
-        "as earlyoom, or a batch system. The same command resumes a recipe from its newest checkpoint, and "
-        "--max-restarts N does so without you.",
+        cause="The script or another program sent SIGKILL to the rank. Neither the kernel's log nor its counters show "
+        "that memory ran out.",
+        cure="Find what sends SIGKILL: the script itself, an administrator, a memory guard such as earlyoom, or a "
+        "batch system. The same command resumes a recipe from its newest checkpoint; --max-restarts N does so "
+        "automatically.",
     ),
     Signature(
         name="locked memory",
         pattern=r"set max locked memory|RLIMIT_MEMLOCK is \d+ bytes|fi_mr_reg failed"
         r"|(?:ibv_|fi_)(?:reg_mr|mr_reg|create_cq)\b.*Cannot allocate memory",
-        cause="The network card needs more locked memory than this session may have (ulimit -l).",
-        cure="memlock unlimited in /etc/security/limits.conf (docker: --ulimit memlock=-1), then "
-        "log in anew; or FI_PROVIDER=tcp.",
+        cause="The network card needs more locked memory than this session allows (ulimit -l).",
+        cure="Set memlock to unlimited in /etc/security/limits.conf (docker: --ulimit memlock=-1) and log in again, or "
+        "set FI_PROVIDER=tcp.",
     ),
     Signature(
         name="shared memory full",
         pattern=r"ended by SIGBUS|Fatal Python error: Bus error|killed by signal: Bus error"
         r"|/dev/shm.*No space left|No space left.*(?:/dev/shm|shm_open)",
-        cause="A rank touched mapped memory that is not there, in most cases because /dev/shm is "
-        "full or too small (containers get 64 MB).",
+        cause="A rank used mapped memory that could not be allocated, usually because /dev/shm is full or too small "
+        "(containers get 64 MB).",
         cure="Give the container a larger /dev/shm (docker: --shm-size), or use fewer DataLoader workers.",
     ),
     Signature(
         name="disk full",
         pattern=r"No space left on device",
         cause="A file system is full: that of the run, of the cache, or /tmp.",
-        cure="`df -h` on the node names it; --runs-dir and HF_HOME choose other places.",
+        cure="`df -h` on the node shows which. --runs-dir and HF_HOME select other folders.",
     ),
     Signature(
         name="illegal instruction",
         pattern=r"Fatal Python error: Illegal instruction|ended by SIGILL"
         r"|^Illegal instruction(?: \(core dumped\))?$",
-        cause="The CPU lacks instructions that the wheel was built with (IPEX 1.10 wants AVX-512).",
-        cure="Run on newer CPUs, or on stack current, whose torch chooses at run time.",
+        cause="The CPU lacks instructions that the wheel requires (IPEX 1.10 requires AVX-512).",
+        cure="Use newer CPUs, or the stack current, whose torch selects its code at run time.",
     ),
     # The script.
     Signature(
         name="uneven batches",
         pattern=r"ended the script after \d+ collectives, but .* in collective \d+",
         cause="The script does not do the same number of steps on every rank.",
-        cure="Give every rank the same number of batches (DistributedSampler, drop_last=True), or "
-        "use the join() of DistributedDataParallel.",
+        cure="Give every rank the same number of batches (DistributedSampler, drop_last=True), or use join() of "
+        "DistributedDataParallel.",
     ),
     Signature(
         name="lightning devices",
         pattern=r"You set `devices=\S+` and `num_nodes=\S+` in Lightning, but the product"
         r".*does not match the world size \((\d+)\)",
-        cause="Lightning's Trainer does not have the layout of this run, which has {1} ranks.",
-        cure='Trainer(accelerator="cpu", devices=PPN, num_nodes=NODES, strategy="ddp") with the '
-        "numbers of --ppn and --nodes.",
+        cause="The layout of Lightning's Trainer differs from that of this run, which has {1} ranks.",
+        cure='Use Trainer(accelerator="cpu", devices=PPN, num_nodes=NODES, strategy="ddp") with the values of --ppn '
+        "and --nodes.",
     ),
     Signature(
         name="no gpu",
         pattern=r"Torch not compiled with CUDA enabled|Found no NVIDIA driver on your system"
         r"|No CUDA GPUs are available"
         r"|deserialize object on a CUDA device but torch\.cuda\.is_available\(\) is False",
-        cause="The script asks for a GPU, and the ranks train on CPUs.",
-        cure='Use device="cpu" in place of .cuda() and "cuda", and torch.load(..., map_location="cpu").',
+        cause="The script requires a GPU, but the ranks train on CPUs.",
+        cure='Use device="cpu" instead of .cuda() and "cuda", and torch.load(..., map_location="cpu").',
     ),
     Signature(
         name="module of -m",
@@ -318,32 +314,32 @@ KNOWN_SIGNATURES = (
     Signature(
         name="module not found",
         pattern=r"ModuleNotFoundError: No module named '([^']+)'",
-        cause="There is no module {1} where the ranks run.",
-        cure="Install it there: into orch's environment on this machine, into the stack's on every "
-        "node, or in the image. `orch sync INVENTORY --data FOLDER` brings your own files.",
+        cause="The ranks do not find the module {1}.",
+        cure="Install it where the ranks run: in orch's environment on this machine, in the stack's environment on "
+        "every node, or in the image. `orch sync INVENTORY --data FOLDER` copies your own files.",
     ),
     Signature(
         name="file not found",
         pattern=r"FileNotFoundError: \[Errno 2\] No such file or directory: '([^']*[/.][^']*)'",
-        cause="There is no {1} where the rank runs. Relative paths begin in the folder where you "
-        "called orch on this machine, in the SSH user's home folder on nodes, in the run's folder "
-        "on Slurm and in the image's working directory in pods.",
-        cure="`orch sync INVENTORY --data FOLDER` brings files to all nodes; give the script their "
-        "absolute path there.",
+        cause="The file {1} does not exist where the rank runs. Relative paths start in the folder where you called "
+        "orch on this machine, in the SSH user's home folder on nodes, in the run's folder on Slurm, and in the "
+        "image's working directory in pods.",
+        cure="`orch sync INVENTORY --data FOLDER` copies files to all nodes. Give the script their absolute path "
+        "there.",
     ),
     # Consequences of a failure elsewhere, which are shown last.
     Signature(
         name="the other rank went away",
         pattern=r"DistNetworkError: Failed to recv, got 0 bytes"
         r"|Read error \[.*Connection reset by peer|Connection closed by peer \[",
-        cause="Another rank ended while this one waited for it; the reason is in its log.",
+        cause="Another rank ended while this one waited for it. The reason is in its log.",
         cure="Read the log of the first rank that failed.",
     ),
     Signature(
         name="gloo at exit",
         pattern=r"terminate called without an active exception",
-        cause="The process ended without destroy_process_group, and gloo's threads were left.",
-        cure="Call torch.distributed.destroy_process_group() at the end, after `del` of the "
-        "DistributedDataParallel object.",
+        cause="The process ended without destroy_process_group, so gloo's threads were still running.",
+        cure="Call torch.distributed.destroy_process_group() at the end, after `del` of the DistributedDataParallel "
+        "object.",
     ),
 )

@@ -242,7 +242,8 @@ def describe_cores(kube: KubeSettings, *, ppn: int) -> str:
 def describe_pods(layout: Layout, kube: KubeSettings) -> tuple[Decision, ...]:
     """Return the decisions about the pods, their image, volume and ranks."""
     size = f"{kube.cpu} CPUs, {kube.memory}"
-    cores = describe_cores(kube, ppn=layout.places[0].local_world_size)
+    first_rank = layout.rank_places[0]
+    cores = describe_cores(kube, ppn=first_rank.local_world_size)
     labels = ", ".join([*(f"{key}={value}" for key, value in kube.node_selector.items()), *kube.node_affinity])
     return (
         Decision(
@@ -259,7 +260,7 @@ def describe_pods(layout: Layout, kube: KubeSettings) -> tuple[Decision, ...]:
         Decision(
             topic="ranks",
             value=str(layout.world_size),
-            reason=f"{layout.places[0].local_world_size} in each pod, threads of each: {layout.places[0].threads}",
+            reason=f"{first_rank.local_world_size} in each pod, threads of each: {first_rank.threads}",
         ),
     )
 

@@ -95,9 +95,9 @@ def job_of(request: TrainRequest, plan: Plan, resolved: Resolved, *, script: tup
         run_id=plan.run.run_id,
         settings=resolved.kube,
         nodes=len(layout.nodes),
-        ppn=layout.places[0].local_world_size,
+        ppn=layout.rank_places[0].local_world_size,
         min_nodes=resolved.min_nodes,
-        threads=layout.places[0].threads,
+        threads=layout.rank_places[0].threads,
         max_restarts=request.max_restarts,
         script=script,
         config=pod_config(request, plan, resolved),
@@ -160,7 +160,7 @@ def location(run_id: str, launcher: str, settings: KubeSettings) -> JobLocation:
 
 def pod_config(request: TrainRequest, plan: Plan, resolved: Resolved) -> dict[str, Any]:
     """Return the content of pod.json, which all pods of the run read."""
-    kube, backend, first = resolved.kube, resolved.backend.value, plan.layout.places[0]
+    kube, backend, first = resolved.kube, resolved.backend.value, plan.layout.rank_places[0]
     precision = run_precision(resolved.training, plan.run.output_dir)
     return {
         "schema": CONFIG_SCHEMA,

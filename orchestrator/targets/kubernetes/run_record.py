@@ -91,4 +91,4 @@ def with_lists(stored: object) -> RunRecord:
         raise ProtocolError(f"{SOURCE}: pods: {pods.word!r:.80} is not a valid pod name.")
     layout = uniform_layout(prefix=pods.word, nodes=pods.nodes, ppn=pods.ppn, threads=pods.threads)
     nodes = [{"node": node, "via": []} for node in layout.nodes]
-    return parse({**fields, "nodes": nodes, "layout": values.record(layout.places)})
+    return parse({**fields, "nodes": nodes, "layout": values.record(layout.rank_places)})

@@ -288,7 +288,7 @@ def config_of(request: TrainRequest, resolved: Resolved, inputs: Inputs, site: S
         run_id=site.run_id,
         nodes=len(resolved.nodes),
         spare_nodes=request.spare_nodes,
-        ppn=resolved.layout.value.places[0].local_world_size,
+        ppn=resolved.layout.value.rank_places[0].local_world_size,
         port=master_port(site.run_id),
         backend=backend.name,
         backend_module=backend.module,

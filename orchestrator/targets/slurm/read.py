@@ -141,7 +141,7 @@ def read(request: TrainRequest, slurm: SlurmSettings, python: str, host: Seen) -
     if slurm.image:
         ranks_python = load.RanksPython(version=python_for(stack), image=True)
     else:
-        ranks_python = load.RanksPython(version=host.facts.python, here="" if slurm.login else python)
+        ranks_python = load.RanksPython(version=host.facts.python, local_path="" if slurm.login else python)
     load.check_script(recipe, request.script_args, ranks_python)
     return Inputs(
         recipe=recipe,

@@ -67,7 +67,7 @@ def ranks_python(node0: Node, stack: Stack, docker: Docker | None) -> load.Ranks
     """Return the Python that checks can assume of the ranks: node0's, or that of a container."""
     if docker is not None:
         return load.RanksPython(version=python_for(stack), image=True)
-    return load.RanksPython(version=node0.facts.python, here=node0.python if node0.local else "")
+    return load.RanksPython(version=node0.facts.python, local_path=node0.python if node0.local else "")
 
 
 def with_options(request: TrainRequest, options: AccelerateOptions) -> TrainRequest:

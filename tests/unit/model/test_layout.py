@@ -12,7 +12,7 @@ from tests.conftest import make_facts, make_node
 
 def places(numa: int, cores: int, ppn: int | None) -> list[tuple[tuple[int, ...], int]]:
     node = make_node(facts=make_facts(numa=numa, cores=cores, threads=2))
-    return [(placement.cpus, placement.threads) for placement in lay_out((node,), ppn).places]
+    return [(placement.cpus, placement.threads) for placement in lay_out((node,), ppn).rank_places]
 
 
 def test_default_is_one_rank_for_each_numa_node() -> None:
@@ -26,7 +26,7 @@ def test_ranks_share_a_numa_node_evenly() -> None:
 def test_ranks_that_do_not_divide_leave_cores_idle() -> None:
     node = make_node(facts=make_facts(cores=7))
     layout = lay_out((node,), 3)
-    assert [placement.cpus for placement in layout.places] == [(0, 1), (2, 3), (4, 5)]
+    assert [placement.cpus for placement in layout.rank_places] == [(0, 1), (2, 3), (4, 5)]
     assert unused_cores(node, layout.by_node()[node.name]) == 1
 
 
@@ -36,7 +36,7 @@ def test_fewer_ranks_than_numa_nodes_span_them() -> None:
 
 def test_ranks_count_on_over_the_nodes() -> None:
     layout = lay_out((make_node("a"), make_node("b")), 2)
-    assert [(p.rank, p.node, p.local_rank) for p in layout.places] == [
+    assert [(p.rank, p.node, p.local_rank) for p in layout.rank_places] == [
         (0, "a", 0),
         (1, "a", 1),
         (2, "b", 0),
@@ -57,18 +57,18 @@ def test_no_core_is_given_twice_and_every_rank_has_the_same_number(numa: int, co
     node = make_node(facts=make_facts(numa=numa, cores=cores, threads=2))
     ppn = data.draw(st.integers(1, numa * cores))
     layout = lay_out((node,), ppn)
-    used = [cpu for placement in layout.places for cpu in placement.cpus]
+    used = [cpu for placement in layout.rank_places for cpu in placement.cpus]
     assert len(used) == len(set(used))
     assert set(used) <= set(range(numa * cores)), "only the first thread of each core"
-    assert {placement.threads for placement in layout.places} == {len(layout.places[0].cpus)}
+    assert {placement.threads for placement in layout.rank_places} == {len(layout.rank_places[0].cpus)}
     assert layout.world_size == ppn
 
 
 def test_workers_have_cores_of_their_own() -> None:
     layout = lay_out((make_node(facts=make_facts(cores=8)),), 2, workers=1)
-    assert [placement.cpus for placement in layout.places] == [(0, 1, 2), (4, 5, 6)]
-    assert [placement.worker_cpus for placement in layout.places] == [(3,), (7,)]
-    assert [placement.threads for placement in layout.places] == [3, 3]
+    assert [placement.cpus for placement in layout.rank_places] == [(0, 1, 2), (4, 5, 6)]
+    assert [placement.worker_cpus for placement in layout.rank_places] == [(3,), (7,)]
+    assert [placement.threads for placement in layout.rank_places] == [3, 3]
 
 
 @pytest.mark.parametrize("workers", [-1, 2, 3])

@@ -33,7 +33,7 @@ MADE = replace(
     RECORD,
     node0=NODES[0],
     nodes=NODES,
-    layout=PLACES.places,
+    layout=PLACES.rank_places,
     target="kubernetes",
     location=values.record(location(RECORD.run_id, "pytorchjob", OWN)),
     output_dir=f"/orch/runs/{RECORD.run_id}/output",

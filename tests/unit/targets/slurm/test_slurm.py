@@ -213,7 +213,7 @@ def test_a_setting_without_a_value_is_refused() -> None:
 
 def test_a_thousand_nodes_are_one_script() -> None:
     plan = plan_of({"nodes": "1000", "ppn": 8})
-    assert len(plan.layout.places) == 8000
+    assert len(plan.layout.rank_places) == 8000
     assert len(plan.describe()) < 20_000
     assert json.loads(plans.as_json(plan))["script"] == plan.describe()
 
