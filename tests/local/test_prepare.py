@@ -22,7 +22,7 @@ pytestmark = pytest.mark.xdist_group("recipes")  # they share a server of warm p
 sys.path.insert(0, str(SCRIPT.parent))
 
 from blocks import Block, blocks_of, text_documents  # noqa: E402
-from instances import Recipe, Words, instances  # noqa: E402
+from instances import MaskingTokens, Recipe, instances  # noqa: E402
 from sentences import sentences  # noqa: E402
 from shards import share  # noqa: E402
 from wikipedia import plain_text, wikipedia_documents  # noqa: E402
@@ -124,7 +124,7 @@ def test_each_document_is_in_one_block(lines: list[str], size: int) -> None:
     assert sorted(found) == sorted(whole)
 
 
-WORDS = Words(cls=1, sep=2, mask=3, ordinary=tuple(range(10, 99)))
+WORDS = MaskingTokens(cls=1, sep=2, mask=3, ordinary=tuple(range(10, 99)))
 
 
 def documents(seed: int) -> list[list[list[int]]]:
@@ -190,7 +190,7 @@ def page(title: str, text: str, ns: int = 0, redirect: str = "") -> str:
 @pytest.fixture(scope="module")
 def dumps(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """The same dump as XML, as one bz2 stream, and as many; streams need not end with a page."""
-    body = "".join(page(f"p{n}", f"Article {n} has a text. " + "Words. " * (n % 7)) for n in range(60))
+    body = "".join(page(f"p{n}", f"Article {n} has a text. " + "MaskingTokens. " * (n % 7)) for n in range(60))
     body += page("Talk:x", "Not an article.", ns=1)
     body += page("r", "#REDIRECT [[p1]].", redirect='<redirect title="p1" />')
     data = f"<mediawiki>\n<siteinfo/>\n{body}</mediawiki>\n".encode()

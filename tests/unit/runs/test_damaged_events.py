@@ -108,7 +108,7 @@ def test_no_line_harms_who_watches_the_ranks(lines: list[str]) -> None:
     tracker = RankTracker(layout("node0", "node1"), 0.0)
     for event in map(parse, lines):
         if event is not None and tracker.knows(event.rank):
-            tracker.take(event, 1.0)
+            tracker.add_event(event, 1.0)
     assert isinstance(tracker.describe_missing_ranks(), str)
     assert tracker.first_failure() is None or tracker.failed
     assert tracker.undecided() in (True, False)

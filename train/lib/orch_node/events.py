@@ -67,7 +67,7 @@ def report(event: str = "", /, **fields: Any) -> None:
             _complain(reason)
             send(UnreadableEvent(text=reason))
     except Exception as error:  # such as a closed pipe, which must not end the training
-        _complain(_words(error))
+        _complain(_describe_error(error))
 
 
 def send(event: events.Event) -> None:
@@ -98,14 +98,14 @@ def _report(name: Any, fields: dict[str, Any]) -> str:
         line = encode(name, fields)
         event = events.parse_line(line)
     except Exception as error:  # the methods of a value may raise any type
-        return f"{name!r:.60}: {_words(error)}"
+        return f"{name!r:.60}: {_describe_error(error)}"
     if isinstance(event, UnreadableEvent):
         return event.text
     _write(line)
     return ""
 
 
-def _words(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     """Return the type and message of an error as text."""
     try:
         return f"{type(error).__name__}: {error}"[:200]
@@ -141,7 +141,7 @@ def _number_in(value: Any) -> Any:
     number = item() if callable(item) else None
     if isinstance(number, (bool, int, float)):
         return number
-    raise TypeError(f"{type(value).__name__} is no JSON")
+    raise TypeError(f"{type(value).__name__} is not a JSON value")
 
 
 def _tail(value: object, limit: int) -> object:

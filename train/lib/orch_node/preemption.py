@@ -35,7 +35,7 @@ class Agreement:
     """The agreement of all ranks on whether the run is preempted.
 
     Attributes:
-        told: whether this rank has received the signal.
+        signalled: whether this rank has received the signal.
         agreed: whether any rank has received it, as of the last exchange.
         collectives: the number of all-reduces so far.
         listens: whether the signal has a handler.
@@ -45,7 +45,7 @@ class Agreement:
     """
 
     def __init__(self) -> None:
-        self.told = False
+        self.signalled = False
         self.agreed = False
         self.collectives = 0
         self.listens = False
@@ -53,18 +53,18 @@ class Agreement:
         self.every = 1
         self.looked = time.monotonic()
 
-    def take(self, number: int, frame: FrameType | None) -> None:
+    def handle_signal(self, number: int, frame: FrameType | None) -> None:
         """Handle the signal."""
-        self.told = True
+        self.signalled = True
 
-    def ask(self) -> bool:
+    def is_preempted(self) -> bool:
         """Return whether the run is preempted; exchange with the other ranks if it is time."""
         number = signal_told()
         if number and not self.agreed:
             self.listen(number)
             self.calls += 1
             if self.calls >= self.every:
-                self.look()
+                self.exchange()
         return self.agreed
 
     def listen(self, number: int) -> None:
@@ -72,16 +72,16 @@ class Agreement:
         if self.listens or threading.current_thread() is not threading.main_thread():
             return
         self.listens = True
-        signal.signal(number, self.take)
+        signal.signal(number, self.handle_signal)
         signal.siginterrupt(number, False)
         if in_slurm_job() and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
-            signal.signal(signal.SIGTERM, self.take)
+            signal.signal(signal.SIGTERM, self.handle_signal)
             signal.siginterrupt(signal.SIGTERM, False)
 
-    def look(self) -> None:
+    def exchange(self) -> None:
         """Exchange with the other ranks; the time of the slowest one determines the next exchange."""
         now = time.monotonic()
-        signalled, seconds = self.of_all(float(self.told), now - self.looked)
+        signalled, seconds = self.of_all(float(self.signalled), now - self.looked)
         self.agreed = signalled > 0
         self.every = calls_in(SECONDS, self.calls, seconds)
         self.calls, self.looked = 0, now
@@ -143,7 +143,7 @@ def requested() -> bool:
 
     All ranks must call this at the same point of each step.
     """
-    return AGREEMENT.ask()
+    return AGREEMENT.is_preempted()
 
 
 def end(step: int) -> NoReturn:

@@ -107,17 +107,17 @@ def parse(argv: list[str], kinds: Sequence[type]) -> tuple[Any, ...]:
     """Return one value of each kind.
 
     Raises:
-        ArgumentError: if an argument is unknown or invalid.
+        ArgumentError: if an argument is unrecognized or invalid.
     """
     parser = Parser(tuple(kinds))
     try:
-        *values, unknown = parser.parse_args_into_dataclasses(
+        *values, unrecognized = parser.parse_args_into_dataclasses(
             argv, return_remaining_strings=True, look_for_args_file=False
         )
     except (ValueError, ImportError, RuntimeError) as error:  # checks of TrainingArguments
         raise ArgumentError(" ".join(str(error).split())) from error
-    if unknown:
-        raise ArgumentError(unknown_argument(unknown[0], parser))
+    if unrecognized:
+        raise ArgumentError(unknown_argument(unrecognized[0], parser))
     return tuple(values)
 
 

@@ -17,7 +17,7 @@ Document = list[Tokens]  # sentences as token ids
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Words:
+class MaskingTokens:
     """The token ids of a vocabulary that masking needs.
 
     Attributes:
@@ -51,7 +51,7 @@ class Recipe:
 
 
 def instances(
-    documents: Sequence[Document], vocabulary: Words, recipe: Recipe, rng: random.Random
+    documents: Sequence[Document], vocabulary: MaskingTokens, recipe: Recipe, rng: random.Random
 ) -> list[dict[str, Any]]:
     """Return the rows of the data from all documents."""
     return [
@@ -126,7 +126,7 @@ def join(chunk: Sequence[Tokens]) -> Tokens:
 
 
 def masked(
-    first: Tokens, second: Tokens, is_random: bool, vocabulary: Words, recipe: Recipe, rng: random.Random
+    first: Tokens, second: Tokens, is_random: bool, vocabulary: MaskingTokens, recipe: Recipe, rng: random.Random
 ) -> dict[str, Any]:
     """Return a masked pair as a row of the data; see shards.SCHEMA."""
     ids = [vocabulary.cls, *first, vocabulary.sep, *second, vocabulary.sep]
@@ -145,7 +145,7 @@ def masked(
     }
 
 
-def replacement(token: int, vocabulary: Words, rng: random.Random) -> int:
+def replacement(token: int, vocabulary: MaskingTokens, rng: random.Random) -> int:
     """Return the mask, the token itself or a random token, with BERT's probabilities."""
     draw = rng.random()
     if draw < 0.8:

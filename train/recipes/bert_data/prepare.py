@@ -20,7 +20,7 @@ sys.path.append(str(Path(__file__).resolve().parents[2] / "lib"))  # for orch_tr
 
 from blocks import Block, blocks_of, text_documents
 from data_config import DataOptions, from_command_line
-from instances import Document, Recipe, Words, instances
+from instances import Document, MaskingTokens, Recipe, instances
 from orch_training import checkpoint, ranks
 from orch_training.arguments import ModelArguments
 from orch_training.errors import RecipeError
@@ -37,10 +37,10 @@ SETTINGS = "settings.json"
 
 def main() -> int:
     """Run the recipe and return its exit code."""
-    return run_script(lambda: tell(from_command_line()))
+    return run_script(lambda: prepare_and_report(from_command_line()))
 
 
-def tell(options: DataOptions) -> None:
+def prepare_and_report(options: DataOptions) -> None:
     """Prepare the data and report its size."""
     ranks.join()
     owner = ranks.owner_of(Path(options.output_dir)) == ranks.rank()
@@ -123,7 +123,7 @@ def make_parts(options: DataOptions, blocks: Sequence[Block], tokenizer: Any, *,
         name_of(length): [folder / f"{name_of(length)}-{b.number:06}.parquet" for b in blocks]
         for length, _ in options.targets
     }
-    vocabulary = words_of(tokenizer)
+    vocabulary = masking_tokens(tokenizer)
 
     def make(index: int) -> None:
         paths = {name: parts[name][index] for name in parts}
@@ -135,7 +135,9 @@ def make_parts(options: DataOptions, blocks: Sequence[Block], tokenizer: Any, *,
     return parts
 
 
-def make_part(options: DataOptions, block: Block, tokenizer: Any, vocabulary: Words, paths: dict[str, Path]) -> None:
+def make_part(
+    options: DataOptions, block: Block, tokenizer: Any, vocabulary: MaskingTokens, paths: dict[str, Path]
+) -> None:
     """Write the part of each data set that a block yields."""
     documents = documents_of(options, block, tokenizer)
     for length, predictions in options.targets:
@@ -165,10 +167,10 @@ def documents_of(options: DataOptions, block: Block, tokenizer: Any) -> list[Doc
     return [document for document in documents if document]
 
 
-def words_of(tokenizer: Any) -> Words:
+def masking_tokens(tokenizer: Any) -> MaskingTokens:
     """Return the token ids of a tokenizer that masking needs."""
     special = set(tokenizer.all_special_ids)
-    return Words(
+    return MaskingTokens(
         cls=tokenizer.cls_token_id,
         sep=tokenizer.sep_token_id,
         mask=tokenizer.mask_token_id,

@@ -37,7 +37,7 @@ def fresh_model(args: PretrainArguments, vocabulary: int) -> Any:
     except (OSError, ValueError) as error:
         raise RecipeError(f"{args.config_name}: {' '.join(str(error).split())}") from error
     if not isinstance(config, BertConfig):
-        raise RecipeError(f"{args.config_name} is no BERT, which this recipe pretrains.")
+        raise RecipeError(f"{args.config_name} is not a BERT configuration, which this recipe requires.")
     if config.vocab_size < vocabulary:
         raise RecipeError(f"{args.config_name} knows {config.vocab_size} tokens, the tokenizer {vocabulary}.")
     set_dropout(config, args.dropout)

@@ -153,7 +153,7 @@ class Pretraining:
 
     def run_phase(self, phase: Phase, data: Sequences, step: int, course: Course) -> int:
         """Train the remaining steps of a phase and return the last step."""
-        sums = Told()
+        sums = LossSums()
         while step < phase.last:
             rate = phase.rate(step + 1)
             sums.add(*self.step(phase, data, step + 1, rate))
@@ -242,7 +242,7 @@ class Pretraining:
         }
 
 
-class Told:
+class LossSums:
     """The sums of losses and counts since the last line of metrics."""
 
     def __init__(self) -> None:

@@ -78,7 +78,7 @@ def predict(question: Question, scores: Sequence[Scores], search: Search) -> Pre
         candidates.append(Candidate(text="", score=null))
     best_candidates = nbest(candidates, search.n_best_size)
     return Prediction(
-        id=question.id, text=chosen(best_candidates, null, search), nbest=with_probabilities(best_candidates)
+        id=question.id, text=best_answer(best_candidates, null, search), nbest=with_probabilities(best_candidates)
     )
 
 
@@ -122,7 +122,7 @@ def nbest(candidates: Sequence[Candidate], count: int) -> list[Candidate]:
     return best or [Candidate(text="", score=0.0)]
 
 
-def chosen(best: Sequence[Candidate], null: float, search: Search) -> str:
+def best_answer(best: Sequence[Candidate], null: float, search: Search) -> str:
     """Return the best text, or an empty one if "no answer" beats it by more than the threshold."""
     best_text = next((candidate for candidate in best if candidate.text), None)
     if best_text is None:

@@ -17,7 +17,7 @@ from orch_training.optimizers import FASTEST, optimizer_for
 from orch_training.ranks import note
 from transformers import TrainingArguments
 
-KNOWN = frozenset(f.name for f in fields(TrainingArguments) if f.init)
+CURRENT_ARGUMENTS = frozenset(f.name for f in fields(TrainingArguments) if f.init)
 TRUE, FALSE = ("true", "1", "yes", "t", "y"), ("false", "0", "no", "f", "n")
 
 
@@ -45,7 +45,7 @@ class TrainingOptions(TrainingArguments):
         use_ipex = bool(getattr(self, "use_ipex", False))
         ipex.configure(use_ipex)
         self.optim = optimizer_for(self.optim, use_ipex)
-        setattr(self, "use_cpu" if "use_cpu" in KNOWN else "no_cuda", True)
+        setattr(self, "use_cpu" if "use_cpu" in CURRENT_ARGUMENTS else "no_cuda", True)
         if os.environ.get("WORLD_SIZE", "1") == "1" or dist.is_initialized():
             self.ddp_backend = None  # use the existing process group unchanged
         super().__post_init__()
@@ -135,7 +135,7 @@ def fraction(name: str, text: str) -> float:
 
 def rename_strategy(args: Argv) -> None:
     """Rename the evaluation strategy to the flag of the installed version."""
-    supported_name = "eval_strategy" if "eval_strategy" in KNOWN else "evaluation_strategy"
+    supported_name = "eval_strategy" if "eval_strategy" in CURRENT_ARGUMENTS else "evaluation_strategy"
     for name in ("eval_strategy", "evaluation_strategy"):
         value = args.value(name)
         if value is not None:
@@ -158,7 +158,7 @@ def drop_unknown_flags(args: Argv) -> None:
     reasons = {"use_ipex": "PyTorch's own oneDNN kernels are used", "jit_mode_eval": "the model runs as it is"}
     for name, reason in reasons.items():
         requested = args.flag(name)
-        if requested and name in KNOWN:
+        if requested and name in CURRENT_ARGUMENTS:
             args.rest.append(f"--{name}")
         elif requested:
             note(f"--{name} is gone from this version of transformers; {reason}.")

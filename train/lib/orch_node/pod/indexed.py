@@ -12,8 +12,8 @@ import signal
 import sys
 import time
 
-from orch_node.pod.mpi import TELL_SECONDS, answers
-from orch_node.pod.relay import say
+from orch_node.pod.mpi import TELL_SECONDS, accepts_connections
+from orch_node.pod.relay import emit_event
 from orch_node.protocol.events import Waiting
 
 INDEX = "JOB_COMPLETION_INDEX"  # set by Kubernetes, also in the pods of a TrainJob
@@ -47,11 +47,11 @@ def await_first(host: str, port: int) -> None:
     """
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     start = last_report = time.monotonic()
-    while not answers(host, port):
+    while not accepts_connections(host, port):
         now = time.monotonic()
         if now - start > JOIN_SECONDS:
             raise TimeoutError(f"no answer for {JOIN_SECONDS:.0f} s from the first pod, {host}")
         if now - last_report > TELL_SECONDS:
-            say(Waiting(text=f"waiting for the first pod, {host}"))
+            emit_event(Waiting(text=f"waiting for the first pod, {host}"))
             last_report = now
         time.sleep(TICK_SECONDS)

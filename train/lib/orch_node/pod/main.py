@@ -30,7 +30,7 @@ from orch_node.agent.stack_traces import request_stack_traces
 from orch_node.line_pipes import MAX_LAUNCHER_LINE_BYTES
 from orch_node.pod import indexed, rendezvous
 from orch_node.pod import mpi as pod_mpi
-from orch_node.pod.relay import Relay, say
+from orch_node.pod.relay import Relay, emit_event
 from orch_node.process_handle import ProcessHandle
 from orch_node.protocol import events, files, pod
 from orch_node.protocol.events import (
@@ -105,7 +105,7 @@ def why_not(config: PodConfig, *, ranks: bool) -> str | None:
 
 def refuse(problem: str) -> NoReturn:
     """Report why this pod cannot run its part, and exit."""
-    say(Refused(text=f"{pod_name()}: {problem}"))
+    emit_event(Refused(text=f"{pod_name()}: {problem}"))
     print(f"error: {problem}", file=sys.stderr, flush=True)
     raise SystemExit(EX_CONFIG)
 
@@ -156,7 +156,7 @@ class Torchrun:
         reader.start()
         while self.process.poll() is None:
             self.relay.pump()
-            self.look()
+            self.check_time_limits()
             time.sleep(TICK_SECONDS)
         reader.join(timeout=2.0)
         self.relay.finish()
@@ -171,9 +171,9 @@ class Torchrun:
             event = events.parse_from_rank(line)
             self.relay.write(events.render(event) if isinstance(event, UnreadableEvent) else line)
             if event is not None:
-                self.take(event)
+                self.add_event(event)
 
-    def take(self, event: Event) -> None:
+    def add_event(self, event: Event) -> None:
         """Update the state of the ranks by an event."""
         if isinstance(event, PROGRESS_EVENTS):
             self.heard = time.monotonic()
@@ -191,7 +191,7 @@ class Torchrun:
                 self.failed = time.monotonic()
                 self.take_stack_traces()
 
-    def look(self) -> None:
+    def check_time_limits(self) -> None:
         """End ranks and report a stall when their time limits have passed."""
         now = time.monotonic()
         if self.failed and now - self.failed > STACK_TRACES_SECONDS:
@@ -201,7 +201,7 @@ class Torchrun:
         limit = self.config.stall_timeout
         if limit and self.heard and now - self.heard > limit and not self.told_to_end:
             self.take_stack_traces()
-            say(Stalled(text=f"{pod_name()}: no progress for {limit:.0f} s"))
+            emit_event(Stalled(text=f"{pod_name()}: no progress for {limit:.0f} s"))
             time.sleep(STACK_TRACES_SECONDS)
             self.pass_on(signal.SIGTERM, None)
         if self.told_to_end and now - self.told_to_end > KILL_AFTER_SECONDS:

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from orch_node import disk, whole_files
 from orch_node import program as own
-from orch_node.pod.relay import say
+from orch_node.pod.relay import emit_event
 from orch_node.protocol import files, mpirun
 from orch_node.protocol import layout as layouts
 from orch_node.protocol.environment import local_rank_variables, preload_variables
@@ -193,18 +193,18 @@ def await_workers(hosts: list[str], port: int) -> None:
     """
     start = last_report = time.monotonic()
     missing = list(hosts)
-    while missing := [host for host in missing if not answers(host, port)]:
+    while missing := [host for host in missing if not accepts_connections(host, port)]:
         now = time.monotonic()
         names = ", ".join(map(node_name, missing[:8]))
         if now - start > WAIT_SECONDS:
             raise MpiError(f"no answer for {WAIT_SECONDS:.0f} s from {names}.")
         if now - last_report > TELL_SECONDS:
-            say(Waiting(text=f"waiting for {len(missing)} pods: {names}"))
+            emit_event(Waiting(text=f"waiting for {len(missing)} pods: {names}"))
             last_report = now
         time.sleep(0.5)
 
 
-def answers(host: str, port: int) -> bool:
+def accepts_connections(host: str, port: int) -> bool:
     """Return whether a host accepts connections on a port."""
     try:
         with socket.create_connection((host, port), timeout=5.0):

@@ -28,7 +28,7 @@ def emit(data: bytes) -> None:
         sys.stdout.buffer.flush()
 
 
-def say(event: Event) -> None:
+def emit_event(event: Event) -> None:
     """Write an event of the pod itself, with the present time."""
     emit(events.render(replace(event, time=round(time.time(), 3))))
 
@@ -65,7 +65,7 @@ class Relay:
             has_new_lines = has_new_lines or bool(lines)
             for line in lines or self.due_state(path):
                 self.printed_at[path] = time.monotonic()
-                self.tell(path, line)
+                self.write_line(path, line)
         return has_new_lines
 
     def due_state(self, path: Path) -> list[str]:
@@ -85,7 +85,7 @@ class Relay:
     def tell_outcome(self) -> None:
         """Write the outcome of the run as an event if there is one."""
         try:
-            say(OutcomeReported(outcome=outcome.parse((self.run_dir / files.OUTCOME).read_bytes())))
+            emit_event(OutcomeReported(outcome=outcome.parse((self.run_dir / files.OUTCOME).read_bytes())))
         except (OSError, ProtocolError):  # the supervisor has not written one
             pass
 
@@ -102,7 +102,7 @@ class Relay:
         """Return whether this pod relays a file."""
         return self.ranks is None or rank_of(path) in self.ranks
 
-    def tell(self, path: Path, line: str) -> None:
+    def write_line(self, path: Path, line: str) -> None:
         """Write a line of a file in the form for its type."""
         rank = rank_of(path)
         if rank is None:

@@ -86,9 +86,9 @@ def check_torch(node: NodeEntry, version: str, spec: ContainerSpec | None) -> No
     planned = node.torch
     if not planned or public_version(planned) == public_version(version):
         return
-    place = f"image {spec.image}" if spec else node.name
+    owner = f"image {spec.image}" if spec else node.name
     raise RankError(
-        f"{place} has torch {version}, and was planned with {planned}. To repair it: {repair_command(node, spec)}."
+        f"{owner} has torch {version}, and was planned with {planned}. To repair it: {repair_command(node, spec)}."
     )
 
 

@@ -1,8 +1,8 @@
-"""Tell the supervisor that a rank makes progress, even if its script reports nothing.
+"""Reports of a rank's progress to the supervisor, even if its script reports nothing.
 
 Progress is measured in collective operations, sends and receives, optimizer steps and bytes of the
-rank's log. Unchanged numbers are not sent again, so a rank that hangs is silent, and its last
-numbers tell where it is.
+rank's log. Unchanged numbers are not sent again, so a rank that hangs sends nothing, and its last
+numbers show where it is.
 """
 
 from __future__ import annotations

@@ -97,11 +97,11 @@ def hello(node: str, connection: socket.socket) -> Hello:
     )
 
 
-def granted_cpus(environ: os._Environ[str] | dict[str, str], have: int) -> int:
+def granted_cpus(environ: os._Environ[str] | dict[str, str], available: int) -> int:
     """Return the number of CPUs that the job has on this node."""
     number = int(environ.get("SLURM_NODEID", "0"))
     counts = slurm.cpu_counts(environ.get("SLURM_JOB_CPUS_PER_NODE", ""))
-    return min(counts[number], have) if number < len(counts) else have
+    return min(counts[number], available) if number < len(counts) else available
 
 
 def interface_of(address: str) -> str:

@@ -110,13 +110,13 @@ def run_files(config: JobConfig, hellos: Sequence[Hello], libraries: Mapping[str
     node0 = hellos[0].address
     preload = [libraries[name] for name in config.preload if name in libraries]
     rendezvous = {"MASTER_ADDR": node0, "MASTER_PORT": str(config.port)}
-    pairs = ((hello.node, config.ppn) for hello in hellos[: config.nodes])  # srun's names
+    slots = ((hello.node, config.ppn) for hello in hellos[: config.nodes])  # srun's names
     planned = {name: text.replace(NODE0, node0) for name, text in config.files.items()}
     return {
         **planned,
         files.LAYOUT: layouts.render(create_layout(config, hellos)),
         files.ENVIRONMENT: json.dumps({**config.env, **preload_variables(preload), **rendezvous}, indent=1),
-        **({files.HOSTFILE: mpirun.hostfile(config.mpi, pairs)} if config.mpi else {}),
+        **({files.HOSTFILE: mpirun.hostfile(config.mpi, slots)} if config.mpi else {}),
     }
 
 

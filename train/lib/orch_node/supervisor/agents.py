@@ -138,7 +138,7 @@ class Channel:
 
     @property
     def connected(self) -> bool:
-        """Whether the agent can still respond."""
+        """Return whether the agent can still respond."""
         return self.pipes.open(self.stdout)
 
     def close(self) -> None:
@@ -195,7 +195,7 @@ class Agents:
 
     @property
     def preempted(self) -> bool:
-        """Whether an agent has received SIGTERM."""
+        """Return whether an agent has received SIGTERM."""
         return any(channel.preempted for channel in self.channels.values())
 
     @property

@@ -20,7 +20,7 @@ QUEUE_SECONDS = 2.0
 
 @dataclass(frozen=True)
 class AttemptResult:
-    """How an attempt ended."""
+    """The end of an attempt."""
 
     state: str  # done, failed, stopped, refused or preempted
     problem: str | None = None  # what no single rank is to blame for

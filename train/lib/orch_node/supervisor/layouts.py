@@ -24,9 +24,9 @@ def claim_of(run_dir: str, layout: RunLayout, node: str) -> Claim:
     return Claim(run=os.path.basename(run_dir), run_dir=run_dir, cpus=tuple(sorted(cpus)))
 
 
-def describe_conflicts(node: str, taken: Iterable[Claim]) -> str:
+def describe_conflicts(node: str, conflicts: Iterable[Claim]) -> str:
     """Return which runs have the cores of a node."""
-    parts = [f"run {claim.run} has cores {number_ranges(claim.cpus)}" for claim in taken]
+    parts = [f"run {claim.run} has cores {number_ranges(claim.cpus)}" for claim in conflicts]
     return f"{node} is taken: {'; '.join(parts)}"
 
 
@@ -58,4 +58,4 @@ def resize_command(launcher: list[str], layout: RunLayout, size_at: int | None, 
         nodes_at: the index of the number of nodes, or None.
     """
     numbers = {size_at: str(layout.world_size), nodes_at: str(len(layout.node_names))}
-    return [numbers.get(at, word) for at, word in enumerate(launcher)]
+    return [numbers.get(index, word) for index, word in enumerate(launcher)]

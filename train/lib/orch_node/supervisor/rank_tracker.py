@@ -48,7 +48,7 @@ class RankTracker:
         """Return whether events may have this rank; NO_RANK is one that never learnt its number."""
         return rank == NO_RANK or rank in self.nodes
 
-    def take(self, event: Event, now: float) -> None:
+    def add_event(self, event: Event, now: float) -> None:
         """Update the ranks with an event."""
         idle = isinstance(event, Heartbeat) and event.idle
         if isinstance(event, PROGRESS_EVENTS) and not idle and not self.is_log_of_traces(event, now):
@@ -191,8 +191,8 @@ class RankTracker:
             by_node.setdefault(self.nodes[rank], []).append(rank)
         parts = []
         for node, local in by_node.items():
-            at = f" (at {', '.join(str(counts[rank]) for rank in local)})" if counts else ""
-            parts.append(f"{node} rank{'s' * (len(local) > 1)} {number_ranges(local)}{at}")
+            counts_text = f" (at {', '.join(str(counts[rank]) for rank in local)})" if counts else ""
+            parts.append(f"{node} rank{'s' * (len(local) > 1)} {number_ranges(local)}{counts_text}")
         return ", ".join(parts)
 
 
