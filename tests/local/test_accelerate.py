@@ -1,4 +1,4 @@
-"""The configuration files, read by the accelerates of the stacks, and real launches both ways."""
+"""Check that the accelerates of all stacks read our configuration files, and launch with them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -15,13 +14,14 @@ import yaml
 from orchestrator import load
 from orchestrator.launchers import accelerate_config
 from tests.conftest import make_job
-from tests.local.runs import Orch
+from tests.local.conftest import download_wheels
+from tests.local.runs import Orch, expect_exit, last_run, rank_log, write_script
 from tests.unit.planning.test_accelerate_file import FILE
 from tests.unit.planning.test_launchers import ONE, TWO
 
 VERSIONS = sorted({stack.requirements["accelerate"] for stack in load.all_stacks()})
-# Loads each file and goes through all that `accelerate launch` does up to its command.
-CHECK = """
+# Loads each file and runs all of `accelerate launch` up to its command.
+PRINT_COMMANDS = """
 import json, os, sys
 from accelerate.commands.launch import launch_command_parser, _validate_launch_command
 from accelerate.utils.launch import prepare_simple_launcher_cmd_env
@@ -42,28 +42,22 @@ print("IT", accelerator.num_processes, accelerator.mixed_precision, accelerator.
 
 @pytest.fixture(scope="session", params=VERSIONS)
 def accelerate(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Where this version is importable from; no other package is touched."""
-    folder = tmp_path_factory.mktemp("accelerate")
-    options = ["--quiet", "--no-deps", "--dest", str(folder)]
-    wanted = f"accelerate=={request.param}"
-    subprocess.run([sys.executable, "-m", "pip", "download", *options, wanted], check=True)
-    with zipfile.ZipFile(next(folder.glob("*.whl"))) as wheel:
-        wheel.extractall(folder)
-    return str(folder)
+    """Return a folder to import this version from, without changing the stack."""
+    return download_wheels(tmp_path_factory.mktemp("accelerate"), f"accelerate=={request.param}")
 
 
-def test_the_file_is_read_by_the_version_of_the_stack(accelerate: str, tmp_path: Path) -> None:
+def test_config_file_is_read_by_the_accelerate_of_each_stack(accelerate: str, tmp_path: Path) -> None:
     version = accelerate_config.Version(next(Path(accelerate).glob("*.whl")).name.split("-")[1])
-    cases = [(nodes, users) for nodes in (ONE, TWO) for users in ({}, FILE)]
+    cases = [(nodes, user_config) for nodes in (ONE, TWO) for user_config in ({}, FILE)]
     paths = []
-    for index, (nodes, users) in enumerate(cases):
-        job = make_job(nodes, ppn=2, precision="bf16", accelerate=users)
+    for index, (nodes, user_config) in enumerate(cases):
+        job = make_job(nodes, ppn=2, precision="bf16", accelerate=user_config)
         config = accelerate_config.config(job, version, starts_mpirun=True)
         paths.append(tmp_path / f"{index}.yaml")
         paths[-1].write_text(accelerate_config.as_yaml(config))
         assert yaml.safe_load(paths[-1].read_text()) == config
     process = subprocess.run(
-        [sys.executable, "-c", CHECK, *map(str, paths)],
+        [sys.executable, "-c", PRINT_COMMANDS, *map(str, paths)],
         env={**os.environ, "PYTHONPATH": accelerate, "PATH": f"{Path(sys.executable).parent}:/bin"},
         capture_output=True,
         text=True,
@@ -72,8 +66,8 @@ def test_the_file_is_read_by_the_version_of_the_stack(accelerate: str, tmp_path:
     assert process.returncode == 0, process.stderr
     lines = [line for line in process.stdout.splitlines() if line.startswith("[")]
     for (nodes, _), line in zip(cases, lines, strict=True):
-        found, command, precision = json.loads(line)
-        assert (found, precision) == (str(version), "bf16")
+        imported_version, command, precision = json.loads(line)
+        assert (imported_version, precision) == (str(version), "bf16")
         ranks = str(2 * len(nodes))
         assert command[:7] == ["mpirun", "-f", job.hostfile, "-ppn", "2", "-n", ranks]
         assert command[-2:] == ["script.py", "--x"]
@@ -81,21 +75,11 @@ def test_the_file_is_read_by_the_version_of_the_stack(accelerate: str, tmp_path:
 
 @pytest.mark.parametrize("launcher", ["accelerate", "mpirun-accelerate"])
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_the_scripts_accelerator_has_what_was_asked_for(orch: Orch, tmp_path: Path, launcher: str, ranks: int) -> None:
-    (tmp_path / "s.py").write_text(SCRIPT)
+def test_accelerator_of_the_script_follows_the_users_config(
+    orch: Orch, tmp_path: Path, launcher: str, ranks: int
+) -> None:
     (tmp_path / "f.yaml").write_text(yaml.safe_dump({"use_cpu": True, "mixed_precision": "bf16"}))
-    process = orch(
-        "train",
-        "s.py",
-        "--launcher",
-        launcher,
-        "--ppn",
-        str(ranks),
-        "--allow-slow-bf16",
-        "--accelerate-config",
-        "f.yaml",
-    )
-    assert process.returncode == 0, process.stdout + process.stderr
+    options = ("--launcher", launcher, "--ppn", str(ranks), "--allow-slow-bf16", "--accelerate-config", "f.yaml")
+    process = expect_exit(orch("train", write_script(tmp_path, SCRIPT), *options))
     assert "accelerate config: honoured: mixed_precision bf16, use_cpu True" in process.stderr
-    (run,) = (tmp_path / "runs").iterdir()
-    assert f"IT {ranks} bf16 cpu" in (run / "ranks" / "rank-0.log").read_text()
+    assert f"IT {ranks} bf16 cpu" in rank_log(last_run(tmp_path), 0)

@@ -1,10 +1,10 @@
-"""The command line itself: JSON for programs, completion, listings."""
+"""Run the command line itself: JSON for programs, completion, listings."""
 
 from __future__ import annotations
 
+import functools
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,136 +12,124 @@ from typing import Any
 
 import pytest
 
-from tests.local.runs import Orch, expect_exit
+from tests.conftest import orch_in
+from tests.local.runs import Orch, Process, expect_exit, write_script
 
-# What programs rely on. A key may be added; taking one away or renaming it needs a new schema.
+# Programs rely on these keys. A key may be added; removing or renaming one needs a new schema.
 SCHEMA = 1
-PINNED = {
-    "recipes": (("recipes",), "recipes", {"name", "summary", "presets", "script"}),
-    "stacks": (("stacks",), "stacks", {"name", "summary", "python", "torch", "backends"}),
-    "runs": (("runs",), "runs", {"id", "state", "recipe", "ranks", "backend", "precision", "created", "folder"}),
+LISTING_KEYS = {
+    "recipes": {"name", "summary", "presets", "script"},
+    "stacks": {"name", "summary", "python", "torch", "backends"},
+    "runs": {"id", "state", "recipe", "ranks", "backend", "precision", "created", "folder"},
 }
-PINNED_PLAN = {"schema", "kind", "run_id", "run_dir", "decisions", "layout", "files", "command"}
-PINNED_PLACE = {"rank", "node", "local_rank", "local_world_size", "cpus", "threads"}
-PINNED_RUN = {
-    "schema",
-    "kind",
-    "run_id",
-    "folder",
-    "state",
-    "recipe",
-    "ranks",
-    "backend",
-    "precision",
-    "seconds",
-    "failure",
-    "problem",
-    "result",
-    "decisions",
-    "exit_code",
-}
+PLAN_KEYS = {"schema", "kind", "run_id", "run_dir", "decisions", "layout", "files", "command"}
+RANK_KEYS = {"rank", "node", "local_rank", "local_world_size", "cpus", "threads"}
+RUN_KEYS = {"schema", "kind", "run_id", "folder", "state", "recipe", "ranks", "backend", "precision", "seconds"}
+OUTCOME_KEYS = {"failure", "problem", "result", "decisions", "exit_code"}
+FAILURE_KEYS = {"rank", "node", "code", "signal", "text"}
+COMMANDS = (
+    "--help",
+    "train own.py --ppn 9999 --dry-run",
+    "stacks show current",
+    "recipes --json",
+    "runs",
+    "report last",
+    "nodes local",
+    "k8s check",
+)
 
 
-def parse(process: subprocess.CompletedProcess[str]) -> Any:
+def parse(process: Process) -> Any:
     return json.loads(process.stdout)
 
 
-@pytest.fixture
-def finished(orch: Orch, tmp_path: Path) -> dict[str, Any]:
-    (tmp_path / "ok.py").write_text("print('line one')\nprint('line two')\n")
-    process = expect_exit(orch("train", "ok.py", "--ppn", "1", "--json"))
-    return dict(parse(process))
+@pytest.fixture(scope="module")
+def orch_with_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Orch, dict[str, Any]]:
+    """Return orch in a folder with a finished run, and the run's report."""
+    folder = tmp_path_factory.mktemp("finished")
+    orch = functools.partial(orch_in, folder)
+    script = write_script(folder, "print('line one')\nprint('line two')\n")
+    return orch, parse(expect_exit(orch("train", script, "--ppn", "1", "--json")))
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        "--help",
-        "train ok.py --ppn 9999 --dry-run",
-        "stacks show current",
-        "recipes --json",
-        "runs",
-        "report last",
-        "nodes local",
-        "k8s check",
-    ],
-)
-def test_it_starts_by_itself_as_in_other_tests(orch: Orch, tmp_path: Path, words: str) -> None:
-    (tmp_path / "ok.py").write_text("")
-    warm, own = orch(*words.split()), orch(*words.split(), warm=False)
-    said = (own.returncode, own.stdout, own.stderr)
-    assert (warm.returncode, warm.stdout, warm.stderr) == said
+@pytest.mark.parametrize("command", COMMANDS)
+def test_forked_command_behaves_like_a_new_process(orch: Orch, tmp_path: Path, command: str) -> None:
+    write_script(tmp_path, "")
+    forked, started = (orch(*command.split(), warm=warm) for warm in (True, False))
+    assert (forked.returncode, forked.stdout, forked.stderr) == (started.returncode, started.stdout, started.stderr)
 
 
-@pytest.mark.parametrize("case", PINNED)
-def test_listings(orch: Orch, finished: dict[str, Any], case: str) -> None:
-    arguments, kind, keys = PINNED[case]
-    value = parse(orch(*arguments, "--json"))
+@pytest.mark.parametrize("kind", LISTING_KEYS)
+def test_listing_has_the_keys_of_its_schema(orch_with_run: tuple[Orch, dict[str, Any]], kind: str) -> None:
+    orch, _ = orch_with_run
+    value = parse(orch(kind, "--json"))
     assert (value["schema"], value["kind"]) == (SCHEMA, kind)
-    assert value[kind], "there is something to list"
-    assert all(keys <= row.keys() for row in value[kind])
+    assert value[kind], "the list is not empty"
+    assert all(LISTING_KEYS[kind] <= row.keys() for row in value[kind])
 
 
-def test_a_run(orch: Orch, finished: dict[str, Any]) -> None:
-    assert finished.keys() >= PINNED_RUN
-    assert (finished["schema"], finished["kind"], finished["state"]) == (SCHEMA, "run", "done")
-    shown = parse(orch("runs", "show", "last", "--json"))
-    assert shown == finished
+def test_finished_run_is_shown_as_train_reported_it(orch_with_run: tuple[Orch, dict[str, Any]]) -> None:
+    orch, report = orch_with_run
+    assert report.keys() >= RUN_KEYS | OUTCOME_KEYS
+    assert (report["schema"], report["kind"], report["state"]) == (SCHEMA, "run", "done")
+    assert parse(orch("runs", "show", "last", "--json")) == report
     assert orch("runs", "show", "last").stdout.count("state: ") == 1
 
 
-def test_a_failed_run(orch: Orch, tmp_path: Path) -> None:
-    (tmp_path / "bad.py").write_text("raise SystemExit(5)")
-    process = expect_exit(orch("train", "bad.py", "--ppn", "1", "--json"), 1)
-    value = parse(process)
+def test_failed_run_reports_its_failure(orch: Orch, tmp_path: Path) -> None:
+    value = parse(expect_exit(orch("train", write_script(tmp_path, "raise SystemExit(5)"), "--ppn", "1", "--json"), 1))
     assert (value["state"], value["exit_code"]) == ("failed", 1)
     assert value["failure"]["code"] == 5
-    assert value["failure"].keys() >= {"rank", "node", "code", "signal", "text"}
+    assert value["failure"].keys() >= FAILURE_KEYS
 
 
-def test_a_plan(orch: Orch, tmp_path: Path) -> None:
+def test_plan_has_the_keys_of_its_schema(orch: Orch) -> None:
     value = parse(orch("train", "bert-qa", "--dry-run", "--json"))
-    assert value.keys() >= PINNED_PLAN
+    assert value.keys() >= PLAN_KEYS
     assert (value["schema"], value["kind"]) == (SCHEMA, "plan")
-    assert value["layout"][0].keys() >= PINNED_PLACE
+    assert value["layout"][0].keys() >= RANK_KEYS
 
 
-def test_logs_carry_their_rank(orch: Orch, finished: dict[str, Any]) -> None:
+def test_logs_name_the_rank_and_node_of_each_line(orch_with_run: tuple[Orch, dict[str, Any]]) -> None:
+    orch, _ = orch_with_run
     assert orch("runs", "logs").stdout == "[0 node0] line one\n[0 node0] line two\n"
     assert orch("runs", "logs", "last", "--rank", "0").stdout.count("\n") == 2
-    wrong = expect_exit(orch("runs", "logs", "last", "--rank", "4"), 2)
-    assert "ranks 0 to 0" in wrong.stderr
+    assert "ranks 0 to 0" in expect_exit(orch("runs", "logs", "last", "--rank", "4"), 2).stderr
+
+
+def complete(words: str, position: int) -> Process:
+    """Complete a command line as bash does."""
+    environment = os.environ | {"_ORCH_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(position)}
+    program = Path(sys.executable).with_name("orch")
+    return subprocess.run([program], env=environment, capture_output=True, text=True)
 
 
 @pytest.mark.parametrize(
     ("words", "position", "expected"),
     [("orch tr", 1, "train"), ("orch train bert-q", 2, "bert-qa"), ("orch train x --stack curr", 4, "current")],
+    ids=["command", "recipe", "stack"],
 )
-def test_shell_completion(words: str, position: int, expected: str) -> None:
-    program = shutil.which("orch", path=str(Path(sys.executable).parent))
-    assert program, "orch is not installed beside this Python"
-    environment = os.environ | {"_ORCH_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(position)}
-    process = subprocess.run([program], env=environment, capture_output=True, text=True)
+def test_shell_completion_completes(words: str, position: int, expected: str) -> None:
+    process = complete(words, position)
     assert expected in process.stdout.split()
     assert process.stderr == ""
 
 
-def test_completion_of_what_cannot_be_completed_is_silent() -> None:
-    environment = os.environ | {"_ORCH_COMPLETE": "complete_bash", "COMP_WORDS": "orch runs foo ", "COMP_CWORD": "3"}
-    program = Path(sys.executable).with_name("orch")
-    process = subprocess.run([program], env=environment, capture_output=True, text=True)
+def test_shell_completion_is_silent_when_there_is_nothing_to_complete() -> None:
+    process = complete("orch runs foo ", 3)
     assert "error" not in process.stdout + process.stderr
 
 
-BUG = """
+RAISE_IN_ORCH = """
 import orchestrator.cli.main as program
 program.app = lambda: {}["\x1b no such key"]
 program.main()
 """
 
 
-def test_a_bug_of_ours_leaves_a_log_and_exit_code_3() -> None:
-    process = expect_exit(subprocess.run([sys.executable, "-c", BUG], capture_output=True, text=True, timeout=60), 3)
+def test_bug_of_orch_leaves_a_log_and_exit_code_3() -> None:
+    command = [sys.executable, "-c", RAISE_IN_ORCH]
+    process = expect_exit(subprocess.run(command, capture_output=True, text=True, timeout=60), 3)
     path = Path(process.stderr.strip().rpartition(" ")[2])
     assert "Traceback" in path.read_text()
     assert "Traceback" not in process.stderr

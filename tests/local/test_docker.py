@@ -1,4 +1,4 @@
-"""Ranks in containers of a real engine, with an image of the stack."""
+"""Run ranks in containers of a real engine, with an image of the stack."""
 
 from __future__ import annotations
 
@@ -8,30 +8,31 @@ import os
 import signal
 import subprocess
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import HOSTILE, mpi_here
-from tests.local.runs import expect_exit
+from tests.local.runs import SCRIPTS, expect_exit, last_run, settings_options
 from tests.local.workspaces import Workspace
 from tests.support import images, matrix
 from tests.support.waiting import until
 
-SCRIPTS = Path(__file__).parents[1] / "scripts"
-# The engine here may not be allowed to raise limits; that it tries is a test of its own.
+# The engine may not be allowed to raise limits; another test checks that this is attempted.
 MEMLOCK = ("--docker", "memlock=inherit")
-SMALL = (
-    "max_steps=3",
-    "logging_steps=1",
-    "max_train_samples=40",
-    "max_eval_samples=8",
-    "evaluate_before_training=false",
-    "do_eval=false",
-    "max_seq_length=64",
-    "doc_stride=16",
-)
-TELL = """
+GLOO = ("--backend", "gloo")
+SMALL_TRAINING = {
+    "max_steps": 3,
+    "logging_steps": 1,
+    "max_train_samples": 40,
+    "max_eval_samples": 8,
+    "evaluate_before_training": "false",
+    "do_eval": "false",
+    "max_seq_length": 64,
+    "doc_stride": 16,
+}
+PRINT_ARGUMENTS = """
 import json, os, sys
 import torch.distributed as dist
 dist.init_process_group()
@@ -48,6 +49,17 @@ dist.barrier()
 print("waiting", sys.argv[1:], flush=True)
 time.sleep(300)
 """
+WAIT_WITH_SECRET = """
+import json, os, time
+print('waiting', json.dumps(os.environ['ORCH_TEST_TOKEN']), flush=True)
+time.sleep(300)
+"""
+PRINT_DUPLICATES = """
+import collections, importlib.metadata as metadata
+counts = collections.Counter(package.name for package in metadata.distributions())
+print([name for name, count in counts.items() if count > 1])
+"""
+FIRST_ENVIRONMENTS: dict[tuple[str, int, int], dict[str, str]] = {}
 
 
 @pytest.fixture(scope="session")
@@ -55,132 +67,115 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> str:
     return images.with_stack(tmp_path_factory.mktemp("image"))
 
 
+@pytest.fixture(scope="session")
+def image_with_entrypoint(image: str, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Return an image that starts the ranks of a node itself."""
+    return images.with_entrypoint(tmp_path_factory.mktemp("entry"), image)
+
+
 @pytest.fixture
-def ground(tmp_path: Path, image: str) -> Iterator[Workspace]:
-    yield in_image(tmp_path, image)
+def workspace(tmp_path: Path, image: str) -> Iterator[Workspace]:
+    yield make_workspace(tmp_path, image)
     assert not images.containers(), "no test leaves a container"
 
 
-def in_image(folder: Path, image: str, *words: str) -> Workspace:
-    return Workspace(folder, "--ppn", "2", "--docker-image", image, *MEMLOCK, *words)
+def make_workspace(folder: Path, image: str, *options: str) -> Workspace:
+    return Workspace(folder, "--ppn", "2", "--docker-image", image, *MEMLOCK, *options)
 
 
-TWICE = """
-import collections, importlib.metadata as found
-counted = collections.Counter(one.name for one in found.distributions())
-print([name for name, times in counted.items() if times > 1])
-"""
-
-
-def test_the_image_is_small_and_has_each_package_once(image: str) -> None:
+def test_image_is_small_and_has_each_package_once(image: str) -> None:
     assert images.size_of_whole(image) < 1.6e9
-    assert images.run("docker", "run", "--rm", image, "python3", "-c", TWICE) == "[]\n"
-
-
-FIRST_ENVIRONMENTS: dict[tuple[str, int, int], dict[str, str]] = {}
+    assert images.run("docker", "run", "--rm", image, "python3", "-c", PRINT_DUPLICATES) == "[]\n"
 
 
 @pytest.mark.parametrize(
     ("starter", "backend"),
     [("mpirun, Intel MPI", "ccl"), ("mpirun, Open MPI", "gloo"), ("torchrun", "ccl"), ("accelerate, MPICH", "gloo")],
 )
-def test_every_launcher_starts_the_same_ranks_and_a_failure_is_named(
-    ground: Workspace, monkeypatch: pytest.MonkeyPatch, starter: str, backend: str
+def test_each_launcher_starts_the_same_ranks_and_names_a_failure(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch, starter: str, backend: str
 ) -> None:
-    words = matrix.STARTERS[starter]
-    mpi_here(words[words.index("--mpi") + 1] if "--mpi" in words else "intel")
+    options = matrix.STARTERS[starter]
+    mpi_here(options[options.index("--mpi") + 1] if "--mpi" in options else "intel")
     monkeypatch.setattr(matrix, "FIRST_ENVIRONMENTS", FIRST_ENVIRONMENTS)  # libraries of the image have other paths
     monkeypatch.delenv("ORCH_WRITE_MATRIX", raising=False)
-    matrix.check(ground.train, starter, backend, planned=("127.0.0.1",))
+    matrix.check(partial(workspace.train, code=1), starter, backend, planned=("127.0.0.1",))
     environment = FIRST_ENVIRONMENTS[backend, 1, 0]
     assert environment["LD_PRELOAD"].startswith("/opt/orch/stack/lib/libiomp5.so")
 
 
 @pytest.mark.parametrize("backend", ["gloo", "ccl"])
-def test_a_recipe_trains_with_the_packages_of_the_image(ground: Workspace, backend: str) -> None:
-    settings = [word for pair in SMALL for word in ("--set", pair)]
-    cell = ground.train("bert-qa", "--backend", backend, *settings)
-    assert cell.code == 0, cell.report
-    output = ground.folder / "runs" / cell.report["run_id"] / "output"
+def test_recipe_trains_with_the_packages_of_the_image(workspace: Workspace, backend: str) -> None:
+    cell = workspace.train("bert-qa", "--backend", backend, *settings_options(**SMALL_TRAINING))
+    output = workspace.folder / "runs" / cell.report["run_id"] / "output"
     steps = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
     assert [step["step"] for step in steps if "loss" in step] == [1, 2, 3]
 
 
-def test_arguments_and_the_end_of_a_rank_survive_the_way_into_the_container(image: str, tmp_path: Path) -> None:
-    folder = tmp_path / 'with, comma "and" quotes'  # ends of a mount, to docker
+def test_arguments_and_exit_codes_pass_through_the_container_unchanged(image: str, tmp_path: Path) -> None:
+    folder = tmp_path / 'with, comma "and" quotes'  # docker's syntax of mounts gives them a meaning
     folder.mkdir()
-    ground = in_image(folder, image)
-    script = folder / "tell me.py"
-    script.write_text(TELL)
-    cell = ground.train(str(script), "--backend", "gloo", "--", "137", *HOSTILE)
+    workspace = make_workspace(folder, image)
+    script = folder / "print arguments.py"
+    script.write_text(PRINT_ARGUMENTS)
+    cell = workspace.train(str(script), *GLOO, "--", "137", *HOSTILE, code=1)
     assert json.loads(cell.printed("ARGUMENTS", 0)) == list(HOSTILE)
     failure = cell.report["failure"]
     assert (failure["rank"], failure["code"], failure["signal"]) == (1, 137, None)
-    cell = ground.train(str(script), "--backend", "gloo", "--", "kill")
+    cell = workspace.train(str(script), *GLOO, "--", "kill", code=1)
     failure = cell.report["failure"]
     assert (failure["rank"], failure["signal"]) == (1, "SIGKILL")
-    assert (cell.code, cell.report["nodes"]["node0"]["left"]) == (1, [])
+    assert cell.report["nodes"]["node0"]["left"] == []
 
 
-@pytest.mark.parametrize("start", ["rank", "node"])
-def test_variables_of_a_file_reach_the_ranks_and_no_inspect(
-    ground: Workspace, image: str, tmp_path: Path, start: str
+@pytest.mark.usefixtures("workspace")
+@pytest.mark.parametrize(
+    ("start", "image_fixture", "options"),
+    [("rank", "image", GLOO), ("node", "image_with_entrypoint", ())],
+    ids=["start-each-rank", "start-each-node"],
+)
+def test_variables_of_a_file_reach_the_ranks_but_no_listing(
+    request: pytest.FixtureRequest, tmp_path: Path, start: str, image_fixture: str, options: tuple[str, ...]
 ) -> None:
-    (tmp_path / "entry").mkdir()
-    name = images.with_entrypoint(tmp_path / "entry", image) if start == "node" else image
     (tmp_path / "own env").write_text("ORCH_TEST_TOKEN=hush $(id) 'x'\nHERE_ALONE\n")
-    script = tmp_path / "entry" / "wait.py"
-    script.write_text(
-        "import json, os, time\nprint('waiting', json.dumps(os.environ['ORCH_TEST_TOKEN']), "
-        "flush=True)\ntime.sleep(300)\n"
-    )
-    words = ("--docker", f"start={start}", "--docker", f"env_file={tmp_path / 'own env'}")
-    ground = in_image(tmp_path, name, *words)
-    backend = ("--backend", "gloo") if start == "rank" else ()
-    expect_exit(ground.orch("train", str(script), *backend, *ground.options, "--detach"))
-    (run,) = (tmp_path / "runs").iterdir()
-    log = run / "ranks" / "rank-0.log"
-    until(lambda: log.exists() and "waiting" in log.read_text(), "a rank that waits")
+    docker_options = ("--docker", f"start={start}", "--docker", f"env_file={tmp_path / 'own env'}")
+    workspace = make_workspace(tmp_path, request.getfixturevalue(image_fixture), *docker_options)
+    run = start_waiting_run(workspace, WAIT_WITH_SECRET, options, ranks=1)
     inspected = subprocess.run(["docker", "inspect", *images.containers()], capture_output=True, text=True, check=True)
     listed = subprocess.run(["ps", "axww"], capture_output=True, text=True, check=True)
-    assert json.dumps("hush $(id) 'x'") in log.read_text()
+    assert json.dumps("hush $(id) 'x'") in (run / "ranks" / "rank-0.log").read_text()
     assert "hush" not in inspected.stdout + listed.stdout
-    expect_exit(ground.orch("stop", run.name))
+    expect_exit(workspace.orch("stop", run.name))
 
 
-def test_an_image_starts_the_ranks_of_a_node_itself(ground: Workspace, image: str, tmp_path: Path) -> None:
-    (tmp_path / "entry").mkdir()
-    own = images.with_entrypoint(tmp_path / "entry", image)
-    ground = in_image(tmp_path, own, "--docker", "start=node")
-    # Nobody destroys the group for ranks that are not orch's: torch may abort at the exit then.
-    script = tmp_path / "entry" / "curve.py"
-    text = (SCRIPTS / "curve.py").read_text()
-    end = "    dist.barrier()\n"
-    script.write_text(text.replace(end, f"{end}    dist.destroy_process_group()\n"))
-    cell = ground.train(str(script), "--", "--by-hand", "--fail", "9")
-    assert cell.code == 0, cell.logs
-    assert cell.logs[0].count("LOSSES") == 2, "NPROC_PER_NODE ranks, in one log"
-    cell = ground.train(str(script), "--", "--by-hand", "--fail", "1")
-    assert cell.code == 1
+@pytest.mark.usefixtures("workspace")
+def test_image_can_start_the_ranks_of_a_node_itself(image_with_entrypoint: str, tmp_path: Path) -> None:
+    workspace = make_workspace(tmp_path, image_with_entrypoint, "--docker", "start=node")
+    # The script destroys the group because orch does so only in its own ranks; torch may abort at the exit otherwise.
+    barrier = "    dist.barrier()\n"
+    script = (SCRIPTS / "curve.py").read_text().replace(barrier, f"{barrier}    dist.destroy_process_group()\n")
+    cell = workspace.train_text(script, "--", "--by-hand", "--fail", "9")
+    assert cell.logs[0].count("LOSSES") == 2, "one log has the lines of NPROC_PER_NODE ranks"
+    cell = workspace.train_text(script, "--", "--by-hand", "--fail", "1", code=1)
     assert "boom of this script" in cell.logs[0]
     assert cell.report["failure"]["code"] == 1
 
 
-def waiting(ground: Workspace) -> Path:
-    """A detached run whose ranks sleep; -> its folder."""
-    script = ground.folder / "wait.py"
-    script.write_text(WAIT)
-    expect_exit(ground.orch("train", str(script), "--backend", "gloo", *ground.options, "--detach"))
-    (run,) = (ground.folder / "runs").iterdir()
-    logs = [run / "ranks" / f"rank-{rank}.log" for rank in (0, 1)]
-    until(lambda: all(log.exists() and "waiting" in log.read_text() for log in logs), "they wait")
+def start_waiting_run(workspace: Workspace, text: str = WAIT, options: tuple[str, ...] = GLOO, ranks: int = 2) -> Path:
+    """Start a detached run whose ranks sleep, and return its folder."""
+    script = workspace.folder / "wait.py"
+    script.write_text(text)
+    expect_exit(workspace.orch("train", str(script), *options, *workspace.options, "--detach"))
+    run = last_run(workspace.folder)
+    logs = [run / "ranks" / f"rank-{rank}.log" for rank in range(ranks)]
+    until(lambda: all(log.exists() and "waiting" in log.read_text() for log in logs), "ranks that wait")
     assert len(images.containers()) == 1
     return run
 
 
-def living(run: Path, program: str = "") -> list[int]:
-    """Processes of a program that name the run, in the container or not."""
-    found = []
+def run_processes(run: Path, program: str = "") -> list[int]:
+    """Return the processes of a program that mention the run, in the container or outside."""
+    pids = []
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
             try:
@@ -189,44 +184,43 @@ def living(run: Path, program: str = "") -> list[int]:
             except OSError:
                 continue  # it has ended meanwhile
             if os.fsencode(run.name) in command + environment and program.encode() in command:
-                found.append(int(folder.name))
-    return found
+                pids.append(int(folder.name))
+    return pids
 
 
-def test_a_stop_takes_ranks_and_container_away(ground: Workspace) -> None:
-    run = waiting(ground)
-    assert len(living(run, "run-script")) == 2
-    expect_exit(ground.orch("stop", run.name))
-    assert (living(run), images.containers()) == ([], [])
+def test_stop_ends_ranks_and_container(workspace: Workspace) -> None:
+    run = start_waiting_run(workspace)
+    assert len(run_processes(run, "run-script")) == 2
+    expect_exit(workspace.orch("stop", run.name))
+    assert (run_processes(run), images.containers()) == ([], [])
 
 
-def test_nothing_is_left_when_the_supervisor_is_killed(ground: Workspace) -> None:
-    run = waiting(ground)
-    (supervisor,) = living(run, "supervise")
+def test_ranks_and_container_end_when_the_supervisor_is_killed(workspace: Workspace) -> None:
+    run = start_waiting_run(workspace)
+    (supervisor,) = run_processes(run, "supervise")
     os.kill(supervisor, signal.SIGKILL)
-    until(lambda: not living(run) and not images.containers(), "the end of all")
+    until(lambda: not run_processes(run) and not images.containers(), "the end of ranks and container")
 
 
-def test_clean_finds_a_container_that_nobody_watches(ground: Workspace) -> None:
-    run = waiting(ground)
-    # Stopped first: neither may see the other's end.
-    watchers = [*living(run, "supervise"), *living(run, "agent")]
+def test_clean_finds_a_container_without_supervisor_and_agent(workspace: Workspace) -> None:
+    run = start_waiting_run(workspace)
+    # Stop both before killing them, so that neither can react to the other's end.
+    watchers = [*run_processes(run, "supervise"), *run_processes(run, "agent")]
     for number in (signal.SIGSTOP, signal.SIGKILL):
         for pid in watchers:
             os.kill(pid, number)
-    for pid in (*living(run, "mpiexec"), *living(run, "node.py\0rank\0")):
+    for pid in (*run_processes(run, "mpiexec"), *run_processes(run, "node.py\0rank\0")):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-    until(lambda: not living(run, "run-script"), "the end of those with a pipe to them")
-    looked = ground.orch("clean", "--check")
-    assert "container" in looked.stdout
-    assert run.name in looked.stdout
-    assert images.containers(), "a look changes nothing"
-    expect_exit(ground.orch("clean"))
+    until(lambda: not run_processes(run, "run-script"), "the end of scripts whose pipes are closed")
+    check = workspace.orch("clean", "--check")
+    assert "container" in check.stdout
+    assert run.name in check.stdout
+    assert images.containers(), "a check changes nothing"
+    expect_exit(workspace.orch("clean"))
 
 
-def test_what_the_engine_refuses_is_told_with_the_cure(ground: Workspace) -> None:
-    cell = in_image(ground.folder, "no-such:image").train(str(SCRIPTS / "curve.py"))
-    assert cell.code == 1
+def test_refusal_of_the_engine_is_reported_with_a_hint(workspace: Workspace) -> None:
+    cell = make_workspace(workspace.folder, "no-such:image").train(str(SCRIPTS / "curve.py"), code=1)
     assert "No such image: no-such:image" in cell.report["problem"]
     assert "--docker-load" in cell.report["problem"]

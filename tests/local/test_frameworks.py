@@ -1,4 +1,4 @@
-"""Scripts that use torch.distributed and frameworks in their own ways."""
+"""Run scripts that use torch.distributed and frameworks in unusual ways."""
 
 from __future__ import annotations
 
@@ -11,11 +11,8 @@ import torch
 from orch_node.rank import metrics
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from tests.local.runs import expect_exit
+from tests.local.runs import SCRIPTS, expect_exit, last_run, rank_log, write_script
 from tests.local.workspaces import Workspace
-from tests.support import matrix
-
-SCRIPTS = Path(__file__).parents[1] / "scripts"
 
 PIPELINE = """
 import torch
@@ -106,7 +103,7 @@ arguments = TrainingArguments("out", ddp_timeout=7200)
 print("THIRD", arguments.world_size, timeout())
 """
 
-ACCELERATE_ALONE = """
+ACCELERATE_WITHOUT_PEERS = """
 import os
 os.environ["ACCELERATE_USE_CPU"] = "false"
 import torch
@@ -119,7 +116,7 @@ accelerator.backward(model(torch.ones(2, 2)).sum())
 optimizer.step()
 """
 
-LIGHTNING_ALONE = """
+LIGHTNING_WITHOUT_PEERS = """
 import os, sys
 sys.path.insert(0, sys.argv[1])
 os.environ["NODE_RANK"] = "0"
@@ -137,30 +134,20 @@ optimizer.step()
 """
 
 
-def run(ground: Workspace, folder: Path, text: str, *options: str) -> matrix.Cell:
-    script = folder / "script.py"
-    script.write_text(text)
-    return ground.train(str(script), *options)
-
-
 @pytest.mark.parametrize("backend", ["ccl", "gloo"])
-@pytest.mark.parametrize("before", ["", "dist.barrier()"], ids=["no-collective", "barrier-first"])
-def test_ranks_that_only_send_and_receive_may_train(
-    one_host: Workspace, tmp_path: Path, before: str, backend: str
-) -> None:
-    text = PIPELINE.replace("rank = dist.get_rank()", f"rank = dist.get_rank()\n{before}")
-    cell = run(one_host, tmp_path, text, "--backend", backend)
-    assert cell.code == 0, cell.report
+@pytest.mark.parametrize("collective", ["", "dist.barrier()"], ids=["no-collective", "barrier-first"])
+def test_ranks_that_only_send_and_receive_may_train(one_host: Workspace, collective: str, backend: str) -> None:
+    text = PIPELINE.replace("rank = dist.get_rank()", f"rank = dist.get_rank()\n{collective}")
+    cell = one_host.train_text(text, "--backend", backend)
     assert [cell.printed("TRAINED", rank) for rank in (0, 1)] == ["5", "5"]
     assert "trains alone" not in cell.logs[0]
 
 
 @pytest.mark.parametrize("backend", ["ccl", "gloo"])
-def test_groups_of_the_script_have_its_timeout_and_the_backend_of_the_run(
-    one_host: Workspace, tmp_path: Path, backend: str
+def test_process_groups_of_the_script_have_its_timeout_and_the_backend_of_the_run(
+    one_host: Workspace, backend: str
 ) -> None:
-    cell = run(one_host, tmp_path, NEW_GROUPS, "--backend", backend)
-    assert cell.code == 0, cell.report
+    cell = one_host.train_text(NEW_GROUPS, "--backend", backend)
 
     def expected(seconds: str) -> str:
         return f"{backend} 2 {seconds if backend == 'gloo' else 0}"  # ccl has no options to read
@@ -175,55 +162,47 @@ def test_groups_of_the_script_have_its_timeout_and_the_backend_of_the_run(
     assert re.search(r"2000 ?ms", cell.printed("TIMED-OUT", 0))
 
 
-def test_accelerator_without_cpu_option_trains_on_all_ranks(one_host: Workspace, tmp_path: Path) -> None:
-    cell = run(one_host, tmp_path, ACCELERATORS, "--backend", "gloo")  # has options to read the timeout from
-    assert cell.code == 0, cell.report
+def test_accelerator_without_cpu_option_trains_on_all_ranks(one_host: Workspace) -> None:
+    cell = one_host.train_text(ACCELERATORS, "--backend", "gloo")  # has options to read the timeout from
     for rank in (0, 1):
         assert cell.printed("FIRST", rank) == "2 gloo 5000"
         assert cell.printed("SECOND", rank) == "2 gloo 2 5000"
         assert cell.printed("THIRD", rank) == "2 7200"
 
 
-def test_trainer_without_use_cpu_trains_on_all_ranks(one_host: Workspace, tmp_path: Path) -> None:
+def test_trainer_without_use_cpu_trains_on_all_ranks(one_host: Workspace) -> None:
     text = (SCRIPTS / "with_trainer.py").read_text()
     assert "use_cpu=True" in text
-    cell = run(one_host, tmp_path, text.replace("use_cpu=True", "use_cpu=False"), "--", "out")
-    assert cell.code == 0, cell.report
+    cell = one_host.train_text(text.replace("use_cpu=True", "use_cpu=False"), "--", "out")
     assert cell.printed("DONE", 0).startswith("ccl 2 [")
     lines = Path(cell.report["folder"], "ranks", "rank-0.metrics.jsonl").read_text().splitlines()
     last_loss = json.loads(lines[-1])["loss"]
     assert f", {last_loss:.4f}"[:6] in cell.printed("DONE", 0), "the report has the losses that the Trainer logs"
 
 
-def test_accelerator_with_a_wrong_world_size_ends_before_its_first_step(one_host: Workspace, tmp_path: Path) -> None:
-    cell = run(one_host, tmp_path, ACCELERATE_ALONE)
-    assert cell.code == 1
+def test_accelerator_with_a_wrong_world_size_ends_before_its_first_step(one_host: Workspace) -> None:
+    cell = one_host.train_text(ACCELERATE_WITHOUT_PEERS, code=1)
     text = cell.report["failure"]["text"]
     assert "Accelerate trains as rank 0 of 1" in text
     assert "Pass cpu=True to Accelerator()" in text
 
 
-def test_lightning_fabric_with_a_wrong_rank_ends_before_its_first_step(
-    two_hosts: Workspace, tmp_path: Path, lightning: str
-) -> None:
-    cell = run(two_hosts, tmp_path, LIGHTNING_ALONE, "--", lightning)
-    assert cell.code == 1
+def test_lightning_fabric_with_a_wrong_rank_ends_before_its_first_step(two_hosts: Workspace, lightning: str) -> None:
+    cell = two_hosts.train_text(LIGHTNING_WITHOUT_PEERS, "--", lightning, code=1)
     text = cell.report["failure"]["text"]
     assert "Lightning trains as rank 0 of 2, but this is rank 1 of 2" in text
     assert "devices=1, num_nodes=2 and strategy='ddp'" in text
 
 
-def test_script_that_ends_before_it_trains_is_noted(one_host: Workspace, tmp_path: Path) -> None:
-    text = "print('Unable to locate sufficient 2 gpus. Exiting.')\nraise SystemExit\n"
-    (tmp_path / "script.py").write_text(text)
-    process = expect_exit(one_host.orch("train", str(tmp_path / "script.py"), *one_host.options))
+def test_script_that_ends_before_it_trains_is_reported(one_host: Workspace) -> None:
+    script = write_script(one_host.folder, "print('Unable to locate sufficient 2 gpus. Exiting.')\nraise SystemExit\n")
+    process = expect_exit(one_host.orch("train", script, *one_host.options))
     assert "note: no training step was seen" in process.stdout
 
 
-def test_import_of_torchao_adds_no_lines_to_the_log(one_host: Workspace, tmp_path: Path) -> None:
+def test_import_of_torchao_adds_no_lines_to_the_log(one_host: Workspace) -> None:
     pytest.importorskip("torchao")
-    cell = run(one_host, tmp_path, "import torchao\nprint('IMPORTED', torchao.__name__)\n")
-    assert cell.code == 0, cell.report
+    cell = one_host.train_text("import torchao\nprint('IMPORTED', torchao.__name__)\n")
     assert cell.logs[0].splitlines() == ["IMPORTED torchao"]
 
 
@@ -241,18 +220,17 @@ for step in range(30):
 """
 
 
-def test_loss_that_stays_nan_is_a_warning(one_host: Workspace, tmp_path: Path) -> None:
-    (tmp_path / "script.py").write_text(NAN)
-    process = expect_exit(one_host.orch("train", str(tmp_path / "script.py"), *one_host.options))
+def test_loss_that_stays_nan_causes_a_warning(one_host: Workspace) -> None:
+    process = expect_exit(one_host.orch("train", write_script(one_host.folder, NAN), *one_host.options))
     warning = "the loss has been NaN in 10 backward passes in a row"
     assert warning in process.stderr
     assert "no training step" not in process.stdout
-    assert max(one_host.folder.glob("runs/*/ranks/rank-1.log")).read_text().count(warning) == 1
+    assert rank_log(last_run(one_host.folder), 1).count(warning) == 1
 
 
 @pytest.mark.parametrize("count", [9, 10])
 def test_few_nan_losses_cause_no_warning(capsys: pytest.CaptureFixture[str], count: int) -> None:
-    """Let a gradient scaler skip a few such steps at first."""
+    """Accept what a gradient scaler skips during its first steps."""
     losses, nan = metrics.NanLosses(), torch.tensor(float("nan"))
     for _ in range(3):
         for _ in range(count):
@@ -289,9 +267,8 @@ print("JOINED", os.path.exists("joined"))
 """
 
 
-def test_gloo_group_is_ready_on_no_rank_before_all_have_joined(one_host: Workspace, tmp_path: Path) -> None:
-    """Otherwise a rank could end its script while another one still makes its connections."""
+def test_gloo_group_is_ready_only_when_all_ranks_have_joined(one_host: Workspace) -> None:
+    """Prevent a rank from ending its script while another one still opens its connections."""
     (one_host.folder / "joined").unlink(missing_ok=True)
-    cell = run(one_host, tmp_path, SLOW_TO_JOIN, "--backend", "gloo")
-    assert cell.code == 0, cell.report
+    cell = one_host.train_text(SLOW_TO_JOIN, "--backend", "gloo")
     assert [cell.printed("JOINED", rank) for rank in (0, 1)] == ["True", "True"]

@@ -1,9 +1,8 @@
-"""A run whose disk is full ends with that reason, wherever the disk was needed."""
+"""Check that a run whose disk is full ends with that reason, wherever the disk was needed."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import subprocess
 import sys
@@ -15,7 +14,7 @@ import pytest
 from orchestrator.errors import ExecuteError
 from orchestrator.runs import follow
 from orchestrator.runs.follow import LocalRun
-from tests.local.runs import Orch, expect_exit, last_run, leftover_processes
+from tests.local.runs import Orch, expect_exit, last_run, leftover_processes, read_events, read_outcome, write_script
 from tests.local.ssh_node import INVENTORY, TWO_RANKS, SshNode
 from tests.local.workspaces import Workspace
 
@@ -33,127 +32,120 @@ def fill():
                 last = error
     return last
 """
+REPORT_PROGRESS = """
+from orch_node import report
+for step in range(100):
+    report('progress', phase='train', step=step, steps=100)
+"""
 SCRIPTS = {
-    # Nobody but orch writes from there on.
-    "sleeps": "fill()\nfrom orch_node import report\nfor step in range(100):\n"
-    "    report('progress', phase='train', step=step, steps=100)\n    time.sleep(0.2)\n",
+    # After it has filled the disk, only orch writes.
+    "sleeps": f"fill()\n{REPORT_PROGRESS}    time.sleep(0.2)\n",
     "raises": "raise fill()\n",
     "prints": "fill()\nfor _ in range(100):\n    print('x' * 1000, flush=True)\n",
-    "killed": "fill()\nimport signal\nfrom orch_node import report\nfor step in range(100):\n"
-    "    report('progress', phase='train', step=step, steps=100)\n"
-    "os.kill(os.getpid(), signal.SIGKILL)\n",
+    "killed": f"fill()\nimport signal\n{REPORT_PROGRESS}os.kill(os.getpid(), signal.SIGKILL)\n",
 }
+PRINT_ON_RANK_1 = """
+import os, torch.distributed as dist
+dist.init_process_group()
+dist.barrier()
+for _ in range(100 if dist.get_rank() else 0):
+    print('x' * 1000, flush=True)
+dist.barrier()
+"""
+ONE_RANK = ("--ppn", "1", "--backend", "gloo")
+NO_SPACE = "No space left on device"
 
 
-FULL_DISK = "is full (No space left on device)"
-
-
-@pytest.fixture
-def small(tmp_path: Path) -> Iterator[Path]:
-    """The folder of all runs is a file system of 2 MB."""
+@contextlib.contextmanager
+def small_file_system(folder: Path, size: str) -> Iterator[None]:
+    """Mount a file system of this size."""
     if os.getuid() != 0:
         pytest.skip("needs root to mount a file system")
-    runs = tmp_path / "runs"
-    runs.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(runs)], check=True)
-    yield tmp_path
-    subprocess.run(["umount", "--lazy", str(runs)], check=True)
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
-def test_the_reason_reaches_the_controller(orch: Orch, small: Path, name: str) -> None:
-    (small / "fills.py").write_text(FILL + SCRIPTS[name])
-    process = orch("train", "fills.py", "--ppn", "1", "--backend", "gloo")
-    run = last_run(small)
-    assert process.returncode == 1, process.stdout + process.stderr
-    outcome = json.loads((run / "outcome.json").read_text())
-    assert outcome["state"] == "failed"
-    assert "No space left on device" in process.stdout
-    assert leftover_processes(run) == []
-    for line in (run / "events.jsonl").read_text().splitlines():
-        json.loads(line)
-    if name in ("raises", "prints"):
-        assert "OSError: [Errno 28]" in outcome["first_failure"]["text"]
-    else:
-        assert f"node0: {run} is full (No space left on device)" in process.stdout
-
-
-def fill(folder: Path, left: int = 0) -> None:
-    """All of a file system but the last bytes of it."""
+def fill(folder: Path, free_bytes: int = 0) -> None:
+    """Fill a file system except for its last bytes."""
     with (folder / "data").open("wb", buffering=0) as file:
         with contextlib.suppress(OSError):
             while True:
                 file.write(bytes(4096))
-        file.truncate(max(0, file.tell() - left))
+        file.truncate(max(0, file.tell() - free_bytes))
 
 
-def test_a_disk_that_is_full_before_the_run_is_the_reason(orch: Orch, small: Path) -> None:
-    fill(small / "runs")
-    (small / "own.py").write_text("")
-    process = expect_exit(orch("train", "own.py", "--ppn", "1", "--backend", "gloo"), 1)
-    assert FULL_DISK in process.stderr
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """Yield a folder whose folder of runs is a file system of 2 MB."""
+    with small_file_system(tmp_path / "runs", "2m"):
+        yield tmp_path
 
 
-def test_a_disk_that_is_full_for_the_supervisor_is_the_reason(orch: Orch, small: Path) -> None:
-    """The files of the plan fit, the room that it takes for its last words does not."""
-    fill(small / "runs", left=48 << 10)
-    (small / "own.py").write_text("")
-    process = expect_exit(orch("train", "own.py", "--ppn", "1", "--backend", "gloo"), 1)
-    assert FULL_DISK in process.stderr
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_disk_that_a_script_fills_is_the_reason_of_the_failure(orch: Orch, small_disk: Path, name: str) -> None:
+    process = expect_exit(orch("train", write_script(small_disk, FILL + SCRIPTS[name]), *ONE_RANK), 1)
+    run = last_run(small_disk)
+    outcome = read_outcome(run)
+    assert outcome["state"] == "failed"
+    assert NO_SPACE in process.stdout
+    assert leftover_processes(run) == []
+    assert read_events(run), "all lines are complete"
+    if name in ("raises", "prints"):
+        assert "OSError: [Errno 28]" in outcome["first_failure"]["text"]
+    else:
+        assert f"node0: {run} is full ({NO_SPACE})" in process.stdout
 
 
-def test_a_supervisor_that_can_write_no_word_is_told_of(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("free_bytes", [0, 48 << 10], ids=["no-space-for-the-plan", "no-space-for-the-supervisor"])
+def test_disk_that_is_full_before_the_run_is_the_reason_of_the_failure(
+    orch: Orch, small_disk: Path, free_bytes: int
+) -> None:
+    fill(small_disk / "runs", free_bytes)
+    process = expect_exit(orch("train", write_script(small_disk, ""), *ONE_RANK), 1)
+    assert f"is full ({NO_SPACE})" in process.stderr
+
+
+def test_full_disk_is_reported_for_a_supervisor_that_cannot_write(
+    small_disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(follow, "START_SECONDS", 0.1)
-    run = small / "runs" / "run"
+    run = small_disk / "runs" / "run"
     run.mkdir()
     (run / "supervisor.log").touch()
-    fill(small / "runs")
+    fill(small_disk / "runs")
     with pytest.raises(ExecuteError, match=f"{run} is full"):
         follow.await_start(run, LocalRun(run))
 
 
-@pytest.fixture
-def far_and_small(ssh_node: SshNode) -> Iterator[SshNode]:
-    """A node behind sshd whose folder of runs is a file system of 256 KB."""
-    if os.getuid() != 0:
-        pytest.skip("needs root to mount a file system")
+@pytest.mark.parametrize("free_bytes", [0, 4 << 10, 48 << 10], ids=["nothing", "a-file", "the-plan"])
+def test_full_disk_of_a_node_behind_ssh_is_the_reason_of_the_failure(
+    orch: Orch, ssh_node: SshNode, free_bytes: int
+) -> None:
     runs = ssh_node.root / "runs"
-    runs.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(runs)], check=True)
-    yield ssh_node
-    subprocess.run(["umount", "--lazy", str(runs)], check=True)
-
-
-@pytest.mark.parametrize("left", [0, 4 << 10, 48 << 10], ids=["nothing", "a-file", "the-plan"])
-def test_the_full_disk_of_a_node_behind_ssh_is_the_reason(orch: Orch, far_and_small: SshNode, left: int) -> None:
-    fill(far_and_small.root / "runs", left)
-    process = expect_exit(orch("train", "own.py", *INVENTORY, *TWO_RANKS), 1)
+    with small_file_system(runs, "256k"):
+        fill(runs, free_bytes)
+        process = expect_exit(orch("train", "own.py", *INVENTORY, *TWO_RANKS), 1)
     assert "far: " in process.stderr
-    assert "No space left on device" in process.stderr
+    assert NO_SPACE in process.stderr
 
 
-def test_the_full_disk_of_another_node_is_named(two_hosts: Workspace) -> None:
-    """Its agent and its wrapper write there; node0's disk has room."""
-    host = two_hosts.lab.hosts[1]
-    runs = f"{two_hosts.lab.root}/runs"
+def test_node_with_a_full_disk_is_named(two_hosts: Workspace) -> None:
+    """Fill the disk on which the agent and the wrapper of node1 write; that of node0 has space."""
+    host, runs = two_hosts.lab.hosts[1], f"{two_hosts.lab.root}/runs"
     inside = ("nsenter", "--target", str(host.process.pid), "--mount")
     subprocess.run([*inside, "mkdir", "-p", runs], check=True)
-    mount = ("mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", runs)
-    subprocess.run([*inside, *mount], check=True)
-    script = two_hosts.folder / "prints.py"
-    script.write_text(
-        "import os, torch.distributed as dist\ndist.init_process_group()\ndist.barrier()\n"
-        "for _ in range(100 if dist.get_rank() else 0):\n    print('x' * 1000, flush=True)\n"
-        "dist.barrier()\n"
-    )
+    subprocess.run([*inside, "mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", runs], check=True)
     try:
-        cell = two_hosts.train(str(script), "--backend", "gloo")
+        cell = two_hosts.train_text(PRINT_ON_RANK_1, "--backend", "gloo", code=1)
     finally:
-        # Not umount(8): it looks into the /proc of other process ids.
+        # Not umount(8): it reads the /proc of other process ids.
         detach = f"import ctypes; assert not ctypes.CDLL(None).umount2({os.fsencode(runs)!r}, 2)"
         subprocess.run([*inside, sys.executable, "-c", detach], check=True)
-    assert cell.code == 1
     failure = cell.report["failure"]
     assert (failure["rank"], failure["node"]) == (1, host.name)
-    assert "OSError: [Errno 28] No space left on device" in failure["text"]
+    assert f"OSError: [Errno 28] {NO_SPACE}" in failure["text"]
     assert not any(node["left"] for node in cell.report["nodes"].values())

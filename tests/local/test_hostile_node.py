@@ -1,5 +1,8 @@
-"""A node behind a real sshd whose folders of runs say what they like: nothing of it runs on this
-machine, nothing is written outside of a run's folder, and other runs stay in sight."""
+"""Handle runs of a node, behind a real sshd, whose records are hostile or damaged.
+
+No program that they name runs on this machine, nothing is written outside of a run's folder, and other runs stay
+visible.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +15,12 @@ from typing import Any
 import pytest
 
 from tests.local.runs import Orch, expect_exit
-from tests.local.ssh_node import INVENTORY, SshNode
+from tests.local.ssh_node import INVENTORY, TWO_RANKS, SshNode
 from tests.support.recorded import ended, place
 
 GOOD, BAD = "20260101-120000-good-0000", "20270101-120000-evil-0000"
-VERBS = (
+FAR: dict[str, Any] = {"node": "far", "via": []}
+COMMANDS = (
     ("attach", "last"),
     ("logs", "last"),
     ("logs", "last", "--follow"),
@@ -27,20 +31,19 @@ VERBS = (
 )
 
 
-def record(ssh_node: SshNode, run: str, **changes: Any) -> dict[str, Any]:
-    far = {"node": "far", "via": []}
+def make_record(node: SshNode, run: str, **changes: Any) -> dict[str, Any]:
     return {
         "schema": 1,
         "run_id": run,
         "key": "k",
         "created": 1.0 + (run == BAD),
         "recipe": "qa",
-        "node0": far,
-        "nodes": [far],
-        "train": str(ssh_node.root / "train"),
+        "node0": FAR,
+        "nodes": [FAR],
+        "train": str(node.root / "train"),
         "python": sys.executable,
         "started_by": "me@here",
-        "run_dir": str(ssh_node.root / "runs" / run),
+        "run_dir": str(node.root / "runs" / run),
         "resumes": True,
         "output_dir": None,
         "backend": "gloo",
@@ -51,98 +54,100 @@ def record(ssh_node: SshNode, run: str, **changes: Any) -> dict[str, Any]:
     }
 
 
-def leave(ssh_node: SshNode, run: str, **changes: Any) -> Path:
-    """A run that has ended, in the node's folder."""
-    folder = ssh_node.root / "runs" / run
+def make_finished_run(node: SshNode, run: str, **changes: Any) -> Path:
+    """Write a finished run into the node's folder of runs; changes are for its record."""
+    folder = node.root / "runs" / run
     (folder / "ranks").mkdir(parents=True)
-    (folder / "run.json").write_text(json.dumps(record(ssh_node, run, **changes)))
+    (folder / "run.json").write_text(json.dumps(make_record(node, run, **changes)))
     (folder / "outcome.json").write_text(json.dumps(ended("done")))
     (folder / "supervisor.json").write_text(json.dumps({"pid": 2**22 - 1, "started": 1.0}))
     (folder / "ranks/rank-0.log").write_text("a line\n")
     return folder
 
 
-def program(tmp_path: Path) -> tuple[str, Path]:
-    """A program that leaves a mark where it runs, and the mark."""
+def make_program(tmp_path: Path) -> tuple[str, Path]:
+    """Write a program, and return it and the file that it creates when it runs."""
     mark, path = tmp_path / "PWNED", tmp_path / "evil"
     path.write_text(f"#!/bin/sh\ntouch {mark}\necho '{{}}'\n")
     path.chmod(0o755)
     return str(path), mark
 
 
-def test_a_record_of_an_unknown_node_runs_nothing_here(orch: Orch, ssh_node: SshNode, tmp_path: Path) -> None:
-    evil, mark = program(tmp_path)
+def listed_runs(orch: Orch) -> tuple[set[str], str]:
+    """Return the ids of the node's runs as `orch runs` lists them, and its warnings."""
+    process = expect_exit(orch("runs", *INVENTORY, "--json"))
+    return {run["id"] for run in json.loads(process.stdout)["runs"]}, process.stderr
+
+
+def test_record_of_an_unknown_node_runs_nothing_on_this_machine(orch: Orch, ssh_node: SshNode, tmp_path: Path) -> None:
+    program, mark = make_program(tmp_path)
     ghost: dict[str, Any] = {"node": "ghost", "via": []}
-    leave(ssh_node, GOOD)
-    leave(ssh_node, BAD, node0=ghost, nodes=[ghost, {"node": "far", "via": []}], python=evil)
-    for verb in VERBS:
-        process = expect_exit(orch(*verb, *INVENTORY), 2)
-        assert "ghost" in process.stderr
-        assert not mark.exists(), verb
-    listed = orch("runs", *INVENTORY, "--json")
-    assert {one["id"] for one in json.loads(listed.stdout)["runs"]} == {GOOD, BAD}
-    assert "ghost" in listed.stderr
+    make_finished_run(ssh_node, GOOD)
+    make_finished_run(ssh_node, BAD, node0=ghost, nodes=[ghost, FAR], python=program)
+    for command in COMMANDS:
+        assert "ghost" in expect_exit(orch(*command, *INVENTORY), 2).stderr
+        assert not mark.exists(), command
+    runs, warnings = listed_runs(orch)
+    assert runs == {GOOD, BAD}
+    assert "ghost" in warnings
     expect_exit(orch("stop", GOOD, *INVENTORY))
     assert not mark.exists()
 
 
-def test_folders_and_programs_of_a_record_are_not_believed(orch: Orch, ssh_node: SshNode, tmp_path: Path) -> None:
-    evil, mark = program(tmp_path)
-    far = {"node": "far", "via": ["sh", evil]}
-    leave(ssh_node, BAD, node0=far, nodes=[far], python=evil, train=str(tmp_path), run_dir="/etc")
-    for verb in VERBS:
-        source = ("--from", str(ssh_node.root / "runs" / BAD)) if verb[0] == "fetch" else ()
-        expect_exit(orch(*verb, *INVENTORY, *source))
-        if verb[0] in ("stop", "logs"):
-            expect_exit(orch(*verb, *source))
+def test_folders_and_programs_of_a_record_are_not_trusted(orch: Orch, ssh_node: SshNode, tmp_path: Path) -> None:
+    program, mark = make_program(tmp_path)
+    far = {"node": "far", "via": ["sh", program]}
+    make_finished_run(ssh_node, BAD, node0=far, nodes=[far], python=program, train=str(tmp_path), run_dir="/etc")
+    for command in COMMANDS:
+        source = ("--from", str(ssh_node.root / "runs" / BAD)) if command[0] == "fetch" else ()
+        expect_exit(orch(*command, *INVENTORY, *source))
+        if command[0] in ("stop", "logs"):
+            expect_exit(orch(*command, *source))  # from the copy that the first command recorded on this machine
     assert not mark.exists()
 
 
-@pytest.mark.parametrize("run", ["../../PWNED", "-rf"])
-def test_a_run_id_that_is_a_path_makes_no_folder(orch: Orch, ssh_node: SshNode, tmp_path: Path, run: str) -> None:
-    leave(ssh_node, GOOD)
-    folder = leave(ssh_node, BAD)
-    (folder / "run.json").write_text(json.dumps(record(ssh_node, BAD) | {"run_id": run}))
-    listed = orch("runs", *INVENTORY, "--json")
-    assert [one["id"] for one in json.loads(listed.stdout)["runs"]] == [GOOD]
-    assert BAD in listed.stderr
+@pytest.mark.parametrize("run", ["../../PWNED", "-rf"], ids=["path", "option"])
+def test_run_id_that_is_a_path_creates_no_folder(orch: Orch, ssh_node: SshNode, tmp_path: Path, run: str) -> None:
+    make_finished_run(ssh_node, GOOD)
+    make_finished_run(ssh_node, BAD, run_id=run)
+    runs, warnings = listed_runs(orch)
+    assert runs == {GOOD}
+    assert BAD in warnings
     expect_exit(orch("attach", "last", *INVENTORY))
     assert {path.name for path in (tmp_path / "runs").iterdir()} == {GOOD}
     assert not (tmp_path.parent / "PWNED").exists()
 
 
-def test_names_in_the_folder_of_ranks_are_not_believed(orch: Orch, ssh_node: SshNode, tmp_path: Path) -> None:
-    folder = leave(ssh_node, GOOD)
+def test_file_names_in_the_folder_of_ranks_are_not_trusted(orch: Orch, ssh_node: SshNode, tmp_path: Path) -> None:
+    folder = make_finished_run(ssh_node, GOOD)
     for name in ("rank-9.log", "evil.log", "rank-0.log.sh", "rank-x.metrics.jsonl"):
         (folder / "ranks" / name).write_text("evil\n")
     (folder / "ranks/rank-0.metrics.jsonl").symlink_to("/etc/passwd")
     (folder / "launcher.log").symlink_to("/dev/zero")
     expect_exit(orch("attach", "last", *INVENTORY))
     Path(os.fsdecode(bytes(folder / "ranks") + b"/rank-\xff.log")).write_text("evil\n")
-    told = orch("attach", "last", *INVENTORY)
-    assert (told.returncode, "UTF-8" in told.stderr) == (0, True), told.stderr
-    here = {path.name for path in (tmp_path / "runs" / GOOD / "ranks").iterdir()}
-    assert here <= {"rank-0.log", "rank-0.metrics.jsonl"}
+    assert "UTF-8" in expect_exit(orch("attach", "last", *INVENTORY)).stderr
+    copied_files = {path.name for path in (tmp_path / "runs" / GOOD / "ranks").iterdir()}
+    assert copied_files <= {"rank-0.log", "rank-0.metrics.jsonl"}
 
 
 @pytest.mark.parametrize("content", ["", "[" * 100_000], ids=["empty", "nested"])
-def test_a_damaged_record_hides_no_other_and_can_be_cleaned(orch: Orch, ssh_node: SshNode, content: str) -> None:
-    leave(ssh_node, GOOD)
-    folder = leave(ssh_node, BAD)
+def test_damaged_run_record_hides_no_other_run_and_can_be_cleaned(orch: Orch, ssh_node: SshNode, content: str) -> None:
+    make_finished_run(ssh_node, GOOD)
+    folder = make_finished_run(ssh_node, BAD)
     (folder / "run.json").write_text(content)
-    listed = expect_exit(orch("runs", *INVENTORY, "--json"))
-    assert [one["id"] for one in json.loads(listed.stdout)["runs"]] == [GOOD]
-    assert BAD in listed.stderr
-    assert "orch clean" in listed.stderr
-    looked = orch("clean", "--check", *INVENTORY)
-    assert (looked.returncode, BAD in looked.stdout) == (1, True), looked.stdout + looked.stderr
+    runs, warnings = listed_runs(orch)
+    assert runs == {GOOD}
+    assert BAD in warnings
+    assert "orch clean" in warnings
+    assert BAD in expect_exit(orch("clean", "--check", *INVENTORY), 1).stdout
     expect_exit(orch("clean", *INVENTORY))
     assert (ssh_node.root / "runs/damaged" / BAD / "ranks/rank-0.log").exists()
     expect_exit(orch("clean", "--check", *INVENTORY))
     assert "damaged" not in orch("runs", *INVENTORY).stderr
 
 
-ANSWERS = (
+RESPONSES = (
     "",
     "5",
     "{}",
@@ -152,14 +157,48 @@ ANSWERS = (
 )
 
 
-def test_a_node_that_answers_anything_is_told(orch: Orch, ssh_node: SshNode, tmp_path: Path) -> None:
-    leave(ssh_node, GOOD)
-    expect_exit(orch("attach", "last", *INVENTORY))  # known here from now on
+def test_invalid_responses_of_a_node_are_reported(orch: Orch, ssh_node: SshNode, tmp_path: Path) -> None:
+    make_finished_run(ssh_node, GOOD)
+    expect_exit(orch("attach", "last", *INVENTORY))  # records the run on this machine
     (ssh_node.root / "train").unlink()
     (ssh_node.root / "train").mkdir()
-    (ssh_node.root / "train/node.py").write_text(f"print(open({str(tmp_path / 'answer')!r}).read())\n")
-    for answer in ANSWERS:
-        (tmp_path / "answer").write_text(answer)
-        for verb in (("stop", GOOD), ("logs", GOOD), ("clean", *INVENTORY), ("runs", *INVENTORY)):
-            process = expect_exit(orch(*verb), 1)
+    (ssh_node.root / "train/node.py").write_text(f"print(open({str(tmp_path / 'response')!r}).read())\n")
+    for response in RESPONSES:
+        (tmp_path / "response").write_text(response)
+        for command in (("stop", GOOD), ("logs", GOOD), ("clean", *INVENTORY), ("runs", *INVENTORY)):
+            process = expect_exit(orch(*command), 1)
             assert process.stdout or process.stderr
+
+
+@pytest.fixture
+def with_broken_node(ssh_node: SshNode, tmp_path: Path) -> SshNode:
+    """Add a node to the inventory whose record is damaged."""
+    hosts = "".join(f"    {name}:\n      ansible_host: 127.0.0.1\n" for name in ("far", "broken"))
+    (tmp_path / "lab.yaml").write_text(f"all:\n  hosts:\n{hosts}")
+    (ssh_node.state / "nodes/broken.json").write_text("{")
+    return ssh_node
+
+
+def test_runs_are_managed_although_the_record_of_another_node_is_damaged(orch: Orch, with_broken_node: SshNode) -> None:
+    make_finished_run(with_broken_node, GOOD)
+    runs, warnings = listed_runs(orch)
+    assert runs == {GOOD}
+    assert warnings.count("broken.json") == 1
+    for command in ("attach", "logs", "report", "stop"):
+        assert "broken.json" in expect_exit(orch(command, "last", *INVENTORY)).stderr, command
+
+
+@pytest.mark.usefixtures("with_broken_node")
+def test_run_trains_without_the_node_whose_record_is_damaged(orch: Orch) -> None:
+    process = expect_exit(orch("train", "own.py", *INVENTORY, *TWO_RANKS, "--nodes", "far"))
+    assert "broken.json" in process.stdout + process.stderr
+    refused = expect_exit(orch("train", "own.py", *INVENTORY, *TWO_RANKS), 2)
+    assert "broken.json" in refused.stderr
+    assert "orch provision" in refused.stderr
+
+
+@pytest.mark.usefixtures("with_broken_node")
+def test_clean_reports_the_node_whose_record_is_damaged(orch: Orch) -> None:
+    process = expect_exit(orch("clean", *INVENTORY, "--json"), 1)
+    states = {node["node"]: node["state"] for node in json.loads(process.stdout)["nodes"]}
+    assert states == {"far": "clean", "broken": "unreachable"}

@@ -102,7 +102,6 @@ def test_progress_that_rank_0_prints_is_not_repeated(orch: Orch, tmp_path: Path)
 def test_a_prefix_names_a_run_on_the_nodes_of_an_inventory(two_hosts: Workspace, tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text("")
     cell = two_hosts.train(str(tmp_path / "own.py"))
-    assert cell.code == 0, cell.report
     prefix = cell.report["run_id"][:-1]
     found = expect_exit(
         two_hosts.orch("runs", "show", prefix, *two_hosts.options[2:], "--runs-dir", str(tmp_path), "--json")

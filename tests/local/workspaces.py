@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import orch_environment, orch_in
+from tests.local.runs import write_script
 from tests.support import hosts, matrix
 
 
@@ -29,19 +30,19 @@ class Workspace:
         assert self._lab is not None, "this workspace has no hosts but this machine"
         return self._lab
 
-    def train(self, script: str, *arguments: str) -> matrix.Cell:
-        """Run a script to its end; script arguments follow "--"."""
+    def train(self, script: str, *arguments: str, code: int = 0) -> matrix.Cell:
+        """Run a script to its end and check orch's exit code; script arguments follow "--"."""
         split = arguments.index("--") if "--" in arguments else len(arguments)
         options = (*arguments[:split], *self.options, "--fresh", "--json")
         process = self.orch("train", script, *options, *arguments[split:])
         assert process.stdout.startswith("{"), process.stderr
-        return matrix.Cell.of(process.returncode, json.loads(process.stdout))
+        cell = matrix.Cell.of(process.returncode, json.loads(process.stdout))
+        assert cell.code == code, (cell.report, cell.logs)
+        return cell
 
-    def train_text(self, text: str, *arguments: str) -> matrix.Cell:
+    def train_text(self, text: str, *arguments: str, code: int = 0) -> matrix.Cell:
         """Write a script into the folder and run it to its end."""
-        script = self.folder / "script.py"
-        script.write_text(text)
-        return self.train(str(script), *arguments)
+        return self.train(str(self.folder / write_script(self.folder, text)), *arguments, code=code)
 
     def orch(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         return orch_in(self.folder, *arguments, timeout=180)
