@@ -14,9 +14,11 @@ from pathlib import Path
 import pytest
 
 from tests.local.kubernetes_runs import KubernetesRun, start_run
+from tests.local.recipes import PAIR_MODEL, QA_MODEL, prepare_pretraining_data
 from tests.local.runs import Orch
 from tests.local.ssh_node import SshNode, make_ssh_node
 from tests.local.workspaces import Workspace, make_two_hosts
+from tests.support.jobs import tiny_bert
 from tests.support.kube_api import Api
 from tests.support.ports import free_port
 from tests.support.waiting import until
@@ -117,3 +119,21 @@ def download_wheels(folder: Path, *requirements: str) -> str:
         with zipfile.ZipFile(path) as wheel:
             wheel.extractall(folder)
     return str(folder)
+
+
+@pytest.fixture(scope="session")
+def qa_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a random BERT for questions, 32 wide, with 2 layers."""
+    return tiny_bert(tmp_path_factory.mktemp("qa") / "tiny", QA_MODEL, layers=2)
+
+
+@pytest.fixture(scope="session")
+def pair_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a random BERT for pairs of sentences, 32 wide, with 2 layers."""
+    return tiny_bert(tmp_path_factory.mktemp("pairs") / "tiny", PAIR_MODEL, layers=2)
+
+
+@pytest.fixture(scope="session")
+def pretraining_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return prepared data for both phases of bert-pretrain."""
+    return prepare_pretraining_data(tmp_path_factory.mktemp("pretraining"))
