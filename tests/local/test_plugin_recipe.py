@@ -50,8 +50,8 @@ def test_its_files_are_sent_to_other_nodes_together(tmp_path: Path) -> None:
     from orchestrator.operations import recipes
     from orchestrator.planning.plan import SendFile
     from orchestrator.planning.request import TrainRequest
+    from orchestrator.targets.ssh.decisions import Inputs
     from orchestrator.targets.ssh.plan import plan_train
-    from orchestrator.targets.ssh.resolve import Inputs
     from orchestrator.targets.ssh.steps import Site
 
     folder = recipes.new("my-own", tmp_path)

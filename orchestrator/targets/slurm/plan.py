@@ -32,8 +32,8 @@ from orchestrator.planning.training import (
 )
 from orchestrator.targets.slurm import location as locations
 from orchestrator.targets.slurm.allocation import WAY_OUT
+from orchestrator.targets.slurm.decisions import SRUN, WORD, Inputs, Resolved, resolve
 from orchestrator.targets.slurm.location import JobLocation
-from orchestrator.targets.slurm.resolve import SRUN, WORD, Inputs, Resolved, resolve
 from orchestrator.targets.slurm.script import ROOM_SECONDS, render, time_seconds
 from orchestrator.targets.slurm.settings import SlurmSettings
 

@@ -10,9 +10,9 @@ from orchestrator.planning.plan import Plan
 from orchestrator.planning.request import TargetOptions, TrainRequest
 from orchestrator.runs.cleanup import CleanupReport
 from orchestrator.targets.interface import Listed, RunHandle, SharedFolder, Tell
-from orchestrator.targets.slurm import find, read, start
+from orchestrator.targets.slurm import find, inputs, start
 from orchestrator.targets.slurm.handle import SlurmHandle
-from orchestrator.targets.slurm.refuses import REFUSES
+from orchestrator.targets.slurm.options import REFUSES
 
 
 class SlurmTarget:
@@ -28,7 +28,7 @@ class SlurmTarget:
 
     def plan(self, request: TrainRequest) -> Plan:
         """Return the plan of a job, or of an array of jobs."""
-        return read.plan(request)
+        return inputs.plan(request)
 
     def start(self, plan: Plan, folder: Path) -> RunHandle:
         """Record the plan, submit its script, and return a handle of the run."""
@@ -44,7 +44,7 @@ class SlurmTarget:
 
     def shared_folder(self, options: tuple[TargetOptions, ...]) -> SharedFolder:
         """Return the folder that `orch provision` fills; raise RequestError if there is none."""
-        return read.shared_folder(options)
+        return inputs.shared_folder(options)
 
     def list_runs(self, where: str) -> Listed:
         """Return the runs recorded on this machine, with their current state in Slurm."""

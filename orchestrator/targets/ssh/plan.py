@@ -25,7 +25,7 @@ from orchestrator.planning.training import (
 )
 from orchestrator.runs.record import with_record
 from orchestrator.targets.ssh import container_steps
-from orchestrator.targets.ssh.resolve import Inputs, Resolved, resolve
+from orchestrator.targets.ssh.decisions import Inputs, Resolved, resolve
 from orchestrator.targets.ssh.steps import (
     Extras,
     Site,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,22 +10,22 @@ from orch_node.protocol.record import RunRecord
 
 from orchestrator.errors import RequestError
 from orchestrator.planning.plan import Plan
+from orchestrator.planning.refusal import Refusal
 from orchestrator.planning.request import TargetOptions, TrainRequest
 from orchestrator.runs.cleanup import CleanupReport
 from orchestrator.targets.interface import Listed, RunHandle, SharedFolder, Tell
-from orchestrator.targets.ssh import cleanup, find, read, start
+from orchestrator.targets.ssh import cleanup, find, inputs, start
 from orchestrator.targets.ssh.handle import SshHandle
-from orchestrator.targets.ssh.refuses import REFUSES
 
 
 class SshTarget:
     """The nodes of an inventory, or this machine if no inventory is named."""
 
     name = "ssh"
-    refuses = REFUSES
+    refuses: Mapping[str, Refusal] = {}
 
     def plan(self, request: TrainRequest) -> Plan:
-        return read.plan(request)
+        return inputs.plan(request)
 
     def start(self, plan: Plan, folder: Path) -> RunHandle:
         start.start(plan, folder)

@@ -26,8 +26,8 @@ from orchestrator.planning.fabrics import FabricUse, choose_fabric
 from orchestrator.planning.hosts import choose_links
 from orchestrator.planning.run_files import layout_json
 from orchestrator.stacks.stack import Stack
+from orchestrator.targets.ssh.decisions import Inputs
 from orchestrator.targets.ssh.plan import plan_train
-from orchestrator.targets.ssh.resolve import Inputs
 from tests.conftest import make_cluster, make_facts, make_node
 from tests.support.nodes_with_fabrics import facts_of, lay_out, said
 from tests.unit.planning.test_plan_train import CCL as BINDINGS

@@ -8,7 +8,7 @@ import pytest
 from orchestrator.errors import PlanError
 from orchestrator.launchers import accelerate_config
 from orchestrator.planning import accelerate_options as accelerate_file
-from orchestrator.targets.ssh.resolve import Inputs
+from orchestrator.targets.ssh.decisions import Inputs
 from tests.conftest import make_cluster, make_job, make_node
 from tests.unit.planning.test_launchers import OWN, REMOTE, REQUEST, TWO, plan_train
 from tests.unit.planning.test_plan_train import Stack

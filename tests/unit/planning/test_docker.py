@@ -19,8 +19,8 @@ from orchestrator.planning.containers import Docker, bind, outermost_folders
 from orchestrator.planning.plan import Plan, PutFile
 from orchestrator.provisioning.preflight import find_problems
 from orchestrator.stacks.stack import Stack
+from orchestrator.targets.ssh.decisions import Inputs
 from orchestrator.targets.ssh.plan import plan_train
-from orchestrator.targets.ssh.resolve import Inputs
 from tests.conftest import HOSTILE, make_cluster
 from tests.unit.planning.test_launchers import ONE, TWO
 from tests.unit.planning.test_plan_train import OWN, QA, REMOTE, REQUEST, SITE

@@ -13,8 +13,8 @@ from orchestrator.errors import PlanError
 from orchestrator.launchers import DIALECTS, LAUNCHERS, Job, Launch
 from orchestrator.model.cluster import Cluster, Node
 from orchestrator.stacks.stack import Stack
+from orchestrator.targets.ssh.decisions import Inputs
 from orchestrator.targets.ssh.plan import plan_train
-from orchestrator.targets.ssh.resolve import Inputs
 from tests.conftest import HOSTILE, make_cluster, make_facts, make_job, make_node
 from tests.unit.planning.test_plan_train import OWN, REMOTE, REQUEST
 

@@ -13,8 +13,8 @@ from orchestrator.planning.plan import Plan, PutFile, SendFile, StartRun
 from orchestrator.planning.request import Resume, TrainRequest
 from orchestrator.planning.run_files import master_port
 from orchestrator.stacks.stack import Bindings, Stack
+from orchestrator.targets.ssh.decisions import Inputs
 from orchestrator.targets.ssh.plan import plan_train
-from orchestrator.targets.ssh.resolve import Inputs
 from orchestrator.targets.ssh.steps import Site
 from tests.conftest import make_cluster, make_facts, make_node
 

@@ -40,10 +40,9 @@ LAYERS = (
 PURE = ("model", "stacks", "launchers", "planning")
 PURE_FILES = (
     "targets/ssh/plan",
-    "targets/ssh/resolve",
+    "targets/ssh/decisions",
     "targets/ssh/steps",
     "targets/ssh/container_steps",
-    "targets/ssh/refuses",
     "targets/kubernetes/plan",
     "targets/kubernetes/decisions",
     "targets/kubernetes/findings",
@@ -53,8 +52,7 @@ PURE_FILES = (
     "targets/kubernetes/log_lines",
     "targets/kubernetes/run_record",
     "targets/slurm/plan",
-    "targets/slurm/resolve",
-    "targets/slurm/refuses",
+    "targets/slurm/decisions",
     "targets/slurm/script",
     "targets/slurm/settings",
     "targets/slurm/states",

@@ -13,8 +13,8 @@ import pytest
 from orchestrator.planning.request import TrainRequest
 from orchestrator.runs.provenance import git_state, parse, provenance, render, script_of, seeds
 from orchestrator.stacks.stack import Stack
+from orchestrator.targets.ssh.decisions import Inputs
 from orchestrator.targets.ssh.plan import plan_train
-from orchestrator.targets.ssh.resolve import Inputs
 from tests.conftest import make_cluster, need
 from tests.unit.planning.test_plan_train import QA, SITE
 

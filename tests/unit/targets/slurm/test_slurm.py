@@ -39,14 +39,14 @@ from orchestrator.report import plans
 from orchestrator.runs import store
 from orchestrator.targets.connections.local import Local
 from orchestrator.targets.slurm import array, states
+from orchestrator.targets.slurm.decisions import Inputs, sized
 from orchestrator.targets.slurm.image import Image
+from orchestrator.targets.slurm.inputs import look_for_image
 from orchestrator.targets.slurm.load import slurm_settings
 from orchestrator.targets.slurm.location import location_of, submitted
 from orchestrator.targets.slurm.login import SHELL, local_stack
+from orchestrator.targets.slurm.options import REFUSES
 from orchestrator.targets.slurm.plan import LOGIN, SlurmSite, decide, plan_slurm
-from orchestrator.targets.slurm.read import look_for_image
-from orchestrator.targets.slurm.refuses import REFUSES
-from orchestrator.targets.slurm.resolve import Inputs, sized
 from orchestrator.targets.slurm.run_folder import JobMirror, SeenFolder
 from orchestrator.targets.slurm.scheduler import ControllerAway, Scheduler
 from orchestrator.targets.slurm.script import time_seconds

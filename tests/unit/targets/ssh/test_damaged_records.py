@@ -21,7 +21,7 @@ from orchestrator.provisioning.plan import ProvisionRequest
 from orchestrator.provisioning.session import Listener, Session, open_session
 from orchestrator.state import State
 from orchestrator.targets.ssh.access import ssh_config
-from orchestrator.targets.ssh.read import plan
+from orchestrator.targets.ssh.inputs import plan
 from tests.unit.cli.test_flags import make_inventory, make_records, record
 
 WHOLE = json.dumps(record(1))
@@ -128,7 +128,7 @@ def test_each_record_is_read_once(lab: Path) -> None:
         "def note(name, args): name == 'open' and opened.append(str(args[0]))\n"
         "sys.addaudithook(note)\n"
         "from orchestrator.planning.request import TrainRequest\n"
-        "from orchestrator.targets.ssh.read import plan\n"
+        "from orchestrator.targets.ssh.inputs import plan\n"
         "plan(TrainRequest(recipe='bert-qa', inventory='./lab.yml', backend='gloo'))\n"
         "print(sorted(one.rpartition('/')[2] for one in opened if '/nodes/' in one))"
     )

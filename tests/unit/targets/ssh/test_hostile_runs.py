@@ -23,9 +23,9 @@ from orchestrator.runs.fetch import Collected, FetchListener, collect
 from orchestrator.targets.connections.local import Local
 from orchestrator.targets.connections.mirror import Mirror
 from orchestrator.targets.ssh.find import Asked, check_own, take
-from orchestrator.targets.ssh.followed import followed
+from orchestrator.targets.ssh.inputs import new_site
 from orchestrator.targets.ssh.nodes import NodeAnswer
-from orchestrator.targets.ssh.read import new_site
+from orchestrator.targets.ssh.trusted_record import trusted_record
 from orchestrator.targets.trusted_record import UntrustedRecordError
 from tests.conftest import HOSTILE, make_cluster, make_node
 from tests.unit.runs.test_record import RECORD
@@ -124,7 +124,7 @@ def test_ssh_commands_programs_and_folders_come_from_this_controller() -> None:
         run_dir="/etc",
         node0=RunNode(node="node0", via=("sh", "-c", "/tmp/evil")),
     )
-    record = followed(bad, LAB, told_by="node0")
+    record = trusted_record(bad, LAB, sender="node0")
     assert record.node0 == record.nodes[0] == RunNode(node="node0", via=LAB.nodes[0].via)
     assert record.nodes[1].via == LAB.nodes[1].via
     assert (record.train, record.run_dir) == ("/opt/orch/train", f"/opt/orch/runs/{bad.run_id}")
@@ -133,13 +133,13 @@ def test_ssh_commands_programs_and_folders_come_from_this_controller() -> None:
 
 def test_the_interpreter_of_another_stack_is_trusted() -> None:
     python = "/opt/orch/stacks/intel-2.8/bin/python"
-    assert followed(foreign(python=python), LAB, told_by="node0").python == python
+    assert trusted_record(foreign(python=python), LAB, sender="node0").python == python
     up = "/opt/orch/stacks/../../../tmp/bin/python"
-    assert followed(foreign(python=up), LAB, told_by="node0").python == LAB.nodes[0].python
+    assert trusted_record(foreign(python=up), LAB, sender="node0").python == LAB.nodes[0].python
 
 
 @pytest.mark.parametrize(
-    ("changes", "told_by", "words"),
+    ("changes", "sender", "words"),
     [
         ({"node0": RunNode(node="ghost"), "nodes": (RunNode(node="ghost"),)}, "ghost", "ghost"),
         ({"nodes": (RunNode(node="node0"), RunNode(node="ghost"))}, "node0", "ghost"),
@@ -150,14 +150,14 @@ def test_the_interpreter_of_another_stack_is_trusted() -> None:
         ({"output_dir": "/opt/orch/runs/x/../../../root/output"}, "node0", "output"),
     ],
 )
-def test_untrusted_records_are_refused(changes: dict[str, Any], told_by: str, words: str) -> None:
+def test_untrusted_records_are_refused(changes: dict[str, Any], sender: str, words: str) -> None:
     with pytest.raises(UntrustedRecordError, match=words):
-        followed(foreign(**changes), LAB, told_by=told_by)
+        trusted_record(foreign(**changes), LAB, sender=sender)
 
 
 def test_the_output_of_an_earlier_run_is_trusted() -> None:
     earlier = "/opt/orch/runs/20250101-120000-qa-ffff/output"
-    assert followed(foreign(output_dir=earlier), LAB, told_by="node1").output_dir == earlier
+    assert trusted_record(foreign(output_dir=earlier), LAB, sender="node1").output_dir == earlier
 
 
 def listed(*runs: dict[str, Any], **more: Any) -> dict[str, Any]:
@@ -459,7 +459,7 @@ def test_no_listing_leaves_its_folder(tmp_path_factory: Any, lines: list[str]) -
 @given(name=st.sampled_from(sorted(render(RECORD))), value=JSON)
 def test_no_record_changes_hosts_or_folders(name: str, value: Any) -> None:
     try:
-        record = followed(parse({**render(foreign()), name: value}), LAB, told_by="node0")
+        record = trusted_record(parse({**render(foreign()), name: value}), LAB, sender="node0")
     except (ProtocolError, OrchError):
         return
     assert {node.via for node in record.nodes} <= {node.via for node in LAB.nodes if node.via}

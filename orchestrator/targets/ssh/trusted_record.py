@@ -20,13 +20,13 @@ STACK_PYTHON = re.compile(r"/stacks/[A-Za-z0-9][A-Za-z0-9._-]*/bin/python", re.A
 HINT = "Nothing was changed. Check who can write to the runs folder on that node."
 
 
-def followed(record: RunRecord, cluster: Cluster, *, told_by: str) -> RunRecord:
+def trusted_record(record: RunRecord, cluster: Cluster, *, sender: str) -> RunRecord:
     """Return a record whose ssh commands, folders and Python are those that this machine trusts.
 
     Args:
         record: The record that a node has sent.
         cluster: The nodes of the inventory, as `orch provision` has recorded them.
-        told_by: The name of the node that has sent the record.
+        sender: The name of the node that has sent the record.
 
     Raises:
         UntrustedRecordError: If the record contradicts the inventory.
@@ -40,8 +40,8 @@ def followed(record: RunRecord, cluster: Cluster, *, told_by: str) -> RunRecord:
             hint="; ".join(cluster.damaged[name] for name in unprovisioned if name in cluster.damaged)
             or "Name an inventory with all of its nodes.",
         )
-    if told_by not in node_names:
-        raise UntrustedRecordError(f"{told_by} tells of {record.run_id}, of which it is no node.", hint=HINT)
+    if sender not in node_names:
+        raise UntrustedRecordError(f"{sender} tells of {record.run_id}, of which it is no node.", hint=HINT)
     if record.target != DEFAULT_TARGET or record.location:
         raise UntrustedRecordError(
             f"{record.run_id} is said to be on {shown(record.target)}, not on these nodes.", hint=HINT

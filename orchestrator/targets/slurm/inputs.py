@@ -21,11 +21,11 @@ from orchestrator.targets.identity import new_identity, run_id
 from orchestrator.targets.interface import SharedFolder
 from orchestrator.targets.slurm import array
 from orchestrator.targets.slurm.allocation import NEW, held_allocation
+from orchestrator.targets.slurm.decisions import Inputs
 from orchestrator.targets.slurm.load import COMMAND_LINE, slurm_settings
 from orchestrator.targets.slurm.login import HINT, Seen, local_stack, look
 from orchestrator.targets.slurm.options import SlurmOptions
 from orchestrator.targets.slurm.plan import Decided, SlurmSite, decide, plan_slurm
-from orchestrator.targets.slurm.resolve import Inputs
 from orchestrator.targets.slurm.settings import SlurmSettings
 
 
