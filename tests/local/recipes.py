@@ -18,13 +18,8 @@ QA_SETTINGS = {"logging_steps": 1, "max_train_samples": 48, "do_eval": "false", 
 
 
 def qa_arguments(model: Path, output_dir: Path, **changes: Any) -> list[str]:
-    values = {
-        "model_name_or_path": model,
-        "train_file": QA.parent / "data" / "train.json",
-        "do_train": True,
-        "output_dir": output_dir,
-    }
-    return flags(**values | changes)
+    train_file = QA.parent / "data" / "train.json"
+    return flags(model_name_or_path=model, train_file=train_file, output_dir=output_dir, **changes)
 
 
 def mrpc_arguments(model: Path, output_dir: Path, **changes: Any) -> list[str]:

@@ -21,7 +21,7 @@ def check_gradients_are_views(script: Path, arguments: list[str]) -> None:
 
 def test_gradients_of_bert_qa_are_views_of_buckets(qa_model: Path, tmp_path: Path) -> None:
     changes = {"max_train_samples": 8, "max_steps": 1, "per_device_train_batch_size": 1, "save_strategy": "no"}
-    check_gradients_are_views(QA, qa_arguments(qa_model, tmp_path, **changes))
+    check_gradients_are_views(QA, qa_arguments(qa_model, tmp_path, do_train=True, **changes))
 
 
 def test_gradients_of_glue_mrpc_are_views_of_buckets(pair_model: Path, tmp_path: Path) -> None:

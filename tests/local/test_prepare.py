@@ -1,4 +1,4 @@
-"""The data preparation of bert-pretrain: its parts as values, and whole preparations."""
+"""Test the data preparation of bert-pretrain: its functions, and whole preparations."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import bz2
 import json
 import random
 import sys
+import tempfile
 from pathlib import Path
-from typing import Any
+from xml.sax.saxutils import escape
 
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.jobs import MINILM, RECIPES, ended, flags, run, started
+from tests.local.recipes import PREPARE, PRETRAINING_TEXT
+from tests.support.jobs import MINILM, ended, flags, results_of, run, started
 
-SCRIPT = RECIPES / "bert_data" / "prepare.py"
-TEXT = RECIPES / "bert_pretrain" / "data" / "text.txt"
 pytestmark = pytest.mark.xdist_group("recipes")  # they share a server of warm programs
-sys.path.insert(0, str(SCRIPT.parent))
+sys.path.insert(0, str(PREPARE.parent))
 
 from blocks import Block, blocks_of, text_documents  # noqa: E402
 from instances import MaskingTokens, Recipe, instances  # noqa: E402
@@ -28,9 +28,9 @@ from shards import share  # noqa: E402
 from wikipedia import plain_text, wikipedia_documents  # noqa: E402
 
 
-def arguments(out: Path, **more: object) -> list[str]:
+def make_arguments(out: Path, **changes: object) -> list[str]:
     values: dict[str, object] = {
-        "input_file": TEXT,
+        "input_file": PRETRAINING_TEXT,
         "tokenizer_name": MINILM,
         "output_dir": out,
         "data_dir": out / "data",
@@ -39,26 +39,26 @@ def arguments(out: Path, **more: object) -> list[str]:
         "dupe_factor": 2,
         "block_mb": 0.01,
     }
-    return flags(**(values | more))
+    return flags(**(values | changes))
 
 
-def files_of(folder: Path) -> dict[str, bytes]:
+def read_files(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("prepared")
-    run(SCRIPT, *arguments(out))
+    run(PREPARE, *make_arguments(out))
     return out / "data"
 
 
-def test_two_ranks_make_the_same_data_as_one(prepared: Path, tmp_path: Path) -> None:
-    run(SCRIPT, *arguments(tmp_path), ranks=2)
-    assert files_of(tmp_path / "data") == files_of(prepared)
+def test_two_ranks_prepare_the_same_data_as_one(prepared: Path, tmp_path: Path) -> None:
+    run(PREPARE, *make_arguments(tmp_path), ranks=2)
+    assert read_files(tmp_path / "data") == read_files(prepared)
 
 
-def test_shards_are_balanced_and_hold_every_row(prepared: Path) -> None:
+def test_shards_are_balanced_and_contain_all_rows(prepared: Path) -> None:
     manifest = json.loads((prepared / "manifest.json").read_text())
     for name in ("seq128", "seq256"):
         counts = [pq.read_metadata(path).num_rows for path in sorted((prepared / name).iterdir())]
@@ -69,65 +69,63 @@ def test_shards_are_balanced_and_hold_every_row(prepared: Path) -> None:
         assert all(len(row["positions"]) <= (20 if name == "seq128" else 40) for row in rows)
 
 
-def test_what_is_there_is_not_done_again(prepared: Path, tmp_path: Path) -> None:
-    run(SCRIPT, *arguments(tmp_path))
+def test_existing_shards_are_not_prepared_again(prepared: Path, tmp_path: Path) -> None:
+    run(PREPARE, *make_arguments(tmp_path))
     data = tmp_path / "data"
     (data / "manifest.json").unlink()
     (data / "seq128" / "shard-00001.parquet").unlink()
-    kept = (data / "seq128" / "shard-00002.parquet").stat().st_mtime_ns
-    run(SCRIPT, *arguments(tmp_path), ranks=2)
-    assert files_of(data) == files_of(prepared)
-    assert (data / "seq128" / "shard-00002.parquet").stat().st_mtime_ns == kept
-    ((_, out, _),) = run(SCRIPT, *arguments(tmp_path))
+    modified = (data / "seq128" / "shard-00002.parquet").stat().st_mtime_ns
+    run(PREPARE, *make_arguments(tmp_path), ranks=2)
+    assert read_files(data) == read_files(prepared)
+    assert (data / "seq128" / "shard-00002.parquet").stat().st_mtime_ns == modified
+    ((_, out, _),) = run(PREPARE, *make_arguments(tmp_path))
     assert "is prepared already" in out
 
 
-def test_other_settings_are_refused(prepared: Path, tmp_path: Path) -> None:
-    command = arguments(tmp_path, data_dir=prepared, seed=1)
-    ((code, _, err),) = ended(started(SCRIPT, *command))
+def test_preparation_with_other_settings_is_refused(prepared: Path, tmp_path: Path) -> None:
+    command = make_arguments(tmp_path, data_dir=prepared, seed=1)
+    ((code, _, err),) = ended(started(PREPARE, *command))
     assert code == 1
     assert "was prepared with seed = 12345, not 1" in err
 
 
-def test_nodes_without_a_shared_file_system_all_get_everything(prepared: Path, tmp_path: Path) -> None:
+def test_each_node_has_all_data_without_a_shared_file_system(prepared: Path, tmp_path: Path) -> None:
     nodes = [tmp_path / "a", tmp_path / "b"]
     for node in nodes:
         node.mkdir()
-    command = arguments(Path("."), data_dir="data")
-    run(SCRIPT, *command, ranks=2, folders=nodes)
+    command = make_arguments(Path("."), data_dir="data")
+    run(PREPARE, *command, ranks=2, folders=nodes)
     for node in nodes:
-        assert files_of(node / "data") == files_of(prepared)
+        assert read_files(node / "data") == read_files(prepared)
 
 
 @given(st.lists(st.integers(0, 40), max_size=8), st.integers(1, 9))
-def test_shares_of_parts_add_up(parts: list[int], shards: int) -> None:
-    totals, before = [0] * shards, 0
-    for count in parts:
-        shares = [share(before, count, shard, shards) for shard in range(shards)]
+def test_rows_are_shared_evenly_among_shards(counts: list[int], shards: int) -> None:
+    totals, previous = [0] * shards, 0
+    for count in counts:
+        shares = [share(previous, count, shard, shards) for shard in range(shards)]
         assert sum(shares) == count
         assert min(shares) >= 0
         totals = [a + b for a, b in zip(totals, shares, strict=True)]
-        before += count
+        previous += count
     assert max(totals) - min(totals) <= 1
 
 
 @given(st.lists(st.text("ab c.\u00e4", max_size=12), max_size=12), st.integers(1, 40))
 def test_each_document_is_in_one_block(lines: list[str], size: int) -> None:
-    import tempfile
-
     text = "\n".join(lines)
-    whole = [found.strip() for found in text.split("\n\n") if found.strip()]
+    expected = [document.strip() for document in text.split("\n\n") if document.strip()]
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "t.txt"
         file.write_text(text)
-        found = [d for block in blocks_of([file], size) for d in text_documents(block)]
-    assert sorted(found) == sorted(whole)
+        documents = [document for block in blocks_of([file], size) for document in text_documents(block)]
+    assert sorted(documents) == sorted(expected)
 
 
-WORDS = MaskingTokens(cls=1, sep=2, mask=3, ordinary=tuple(range(10, 99)))
+TOKENS = MaskingTokens(cls=1, sep=2, mask=3, ordinary=tuple(range(10, 99)))
 
 
-def documents(seed: int) -> list[list[list[int]]]:
+def make_documents(seed: int) -> list[list[list[int]]]:
     rng = random.Random(seed)
     return [
         [[rng.randrange(10, 99) for _ in range(rng.randint(1, 30))] for _ in range(rng.randint(1, 9))]
@@ -135,9 +133,9 @@ def documents(seed: int) -> list[list[list[int]]]:
     ]
 
 
-def test_instances_are_those_of_bert() -> None:
+def test_instances_are_masked_like_those_of_bert() -> None:
     recipe = Recipe(length=64, predictions=10, masked_lm_prob=0.15, short_seq_prob=0.1)
-    rows = [row for seed in range(20) for row in instances(documents(seed), WORDS, recipe, random.Random(seed))]
+    rows = [row for seed in range(20) for row in instances(make_documents(seed), TOKENS, recipe, random.Random(seed))]
     kinds = {"masked": 0, "same": 0, "other": 0}
     for row in rows:
         ids = row["input_ids"]
@@ -149,20 +147,20 @@ def test_instances_are_those_of_bert() -> None:
         assert 1 <= len(row["positions"]) <= min(10, max(1, round(len(ids) * 0.15)))
         for position, label in zip(row["positions"], row["labels"], strict=True):
             assert label >= 10
-            found = ids[position]
-            kinds["masked" if found == 3 else "same" if found == label else "other"] += 1
+            token = ids[position]
+            kinds["masked" if token == TOKENS.mask else "same" if token == label else "other"] += 1
     total = sum(kinds.values())
     assert kinds["masked"] / total == pytest.approx(0.8, abs=0.03)
     assert kinds["same"] / total == pytest.approx(0.1, abs=0.03)
     assert 0.45 < sum(row["is_random_next"] for row in rows) / len(rows) < 0.7
 
 
-def test_sentences_end_where_they_end() -> None:
+def test_text_is_split_into_sentences() -> None:
     text = 'Dr. No met J. Smith. "Who are you?" he asked. It was 3.5 km away!\nA new line'
     assert sentences(text) == ["Dr. No met J. Smith.", '"Who are you?" he asked.', "It was 3.5 km away!", "A new line"]
 
 
-# --- Wikipedia --------------------------------------------------------------------------------
+# Wikipedia.
 
 WIKI = """{{Infobox|x=1}}'''The mole''' is a [[mammal]] of [[soil|the soil]].<ref>A book.</ref> It
 digs.
@@ -178,9 +176,7 @@ It lives ''alone'' and sleeps {{convert|4|h}} at a time.
 PLAIN = "digs.\nIt lives alone and sleeps  at a time."
 
 
-def page(title: str, text: str, ns: int = 0, redirect: str = "") -> str:
-    from xml.sax.saxutils import escape
-
+def make_page(title: str, text: str, ns: int = 0, redirect: str = "") -> str:
     return (
         f"  <page>\n<title>{title}</title><ns>{ns}</ns>{redirect}<revision>"
         f"<text>{escape(text)}</text></revision>\n  </page>\n"
@@ -189,13 +185,13 @@ def page(title: str, text: str, ns: int = 0, redirect: str = "") -> str:
 
 @pytest.fixture(scope="module")
 def dumps(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """The same dump as XML, as one bz2 stream, and as many; streams need not end with a page."""
-    body = "".join(page(f"p{n}", f"Article {n} has a text. " + "MaskingTokens. " * (n % 7)) for n in range(60))
-    body += page("Talk:x", "Not an article.", ns=1)
-    body += page("r", "#REDIRECT [[p1]].", redirect='<redirect title="p1" />')
+    """Return a dump as XML, as one bz2 stream and as many streams, which do not end where pages end."""
+    body = "".join(make_page(f"p{n}", f"Article {n} has a text. " + "Words. " * (n % 7)) for n in range(60))
+    body += make_page("Talk:x", "Not an article.", ns=1)
+    body += make_page("r", "#REDIRECT [[p1]].", redirect='<redirect title="p1" />')
     data = f"<mediawiki>\n<siteinfo/>\n{body}</mediawiki>\n".encode()
     folder = tmp_path_factory.mktemp("dumps")
-    pieces = [data[at : at + 700] for at in range(0, len(data), 700)]
+    pieces = [data[start : start + 700] for start in range(0, len(data), 700)]
     contents = {"d.xml": data, "one.xml.bz2": bz2.compress(data), "many.xml.bz2": b"".join(map(bz2.compress, pieces))}
     for name, content in contents.items():
         (folder / name).write_bytes(content)
@@ -203,27 +199,23 @@ def dumps(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 
 @pytest.mark.parametrize("size", [150, 997, 10**6])
-def test_every_article_is_read_once_however_the_dump_is_cut(dumps: list[Path], size: int) -> None:
+def test_each_article_is_read_once_for_any_block_size(dumps: list[Path], size: int) -> None:
     for dump in dumps:
-        found = [d for block in blocks_of([dump], size) for d in wikipedia_documents(block, 5)]
-        assert sorted(int(d.split()[1]) for d in found) == list(range(60)), dump.name
+        articles = [article for block in blocks_of([dump], size) for article in wikipedia_documents(block, 5)]
+        assert sorted(int(article.split()[1]) for article in articles) == list(range(60)), dump.name
 
 
-def test_many_streams_are_shared_out(dumps: list[Path]) -> None:
+def test_streams_are_shared_among_blocks(dumps: list[Path]) -> None:
     blocks: list[Block] = blocks_of([dumps[2]], dumps[2].stat().st_size // 4 + 1)
     counts = [len(list(wikipedia_documents(block, 5))) for block in blocks]
     assert min(counts) > 5
 
 
-def test_markup_goes() -> None:
+def test_markup_is_removed() -> None:
     assert plain_text(WIKI).split() == PLAIN.split()
 
 
-def test_a_dump_becomes_data(dumps: list[Path], tmp_path: Path) -> None:
-    run(
-        SCRIPT,
-        *arguments(tmp_path, kind="wikipedia", input_file=dumps[2], min_article_chars=5, block_mb=0.001),
-        ranks=2,
-    )
-    result: dict[str, Any] = json.loads((tmp_path / "results.json").read_text())
-    assert result["rows_seq128"] >= 60
+def test_dump_is_prepared_by_two_ranks(dumps: list[Path], tmp_path: Path) -> None:
+    changes = {"kind": "wikipedia", "input_file": dumps[2], "min_article_chars": 5, "block_mb": 0.001}
+    run(PREPARE, *make_arguments(tmp_path, **changes), ranks=2)
+    assert results_of(tmp_path)["rows_seq128"] >= 60

@@ -1,4 +1,4 @@
-"""The recipe bert-qa-quant, with a tiny random BERT (32 wide, 1 layer)."""
+"""Test the recipe bert-qa-quant with a tiny random BERT (32 wide, 1 layer)."""
 
 from __future__ import annotations
 
@@ -10,27 +10,24 @@ from typing import Any
 import pytest
 import torch
 
-from tests.support.jobs import RECIPES, ended, flags, results_of, run, started, tiny_bert
+from tests.local.recipes import QA, QA_MODEL, qa_arguments
+from tests.support.jobs import RECIPES, ended, results_of, run, started, tiny_bert
 
 SCRIPT = RECIPES / "bert_qa_quant" / "run_qa_quant.py"
-DATA = RECIPES / "bert_qa" / "data"
 pytestmark = [
-    pytest.mark.filterwarnings("ignore"),  # torchao's, of kernels for other devices
+    pytest.mark.filterwarnings("ignore"),  # torchao warns of kernels for other devices
     pytest.mark.xdist_group("recipes"),
 ]
 
 
 @pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_bert(tmp_path_factory.mktemp("tiny"), "BertForQuestionAnswering", layers=1)
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_bert(tmp_path_factory.mktemp("tiny"), QA_MODEL, layers=1)
 
 
-def arguments(model: Path, output_dir: Path, **more: object) -> list[str]:
-    values: dict[str, object] = {
-        "model_name_or_path": model,
-        "train_file": DATA / "train.json",
-        "validation_file": DATA / "eval.json",
-        "output_dir": output_dir,
+def make_arguments(model: Path, output_dir: Path, **changes: Any) -> list[str]:
+    values = {
+        "validation_file": QA.parent / "data" / "eval.json",
         "do_eval": True,
         "max_train_samples": 30,
         "max_eval_samples": 12,
@@ -39,68 +36,62 @@ def arguments(model: Path, output_dir: Path, **more: object) -> list[str]:
         "save_strategy": "no",
         "pad_to_max_length": False,
     }
-    return flags(**(values | more))
+    return qa_arguments(model, output_dir, **values | changes)
 
 
 @pytest.fixture(scope="module")
-def static(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two ranks, the flags as optimum-intel's example has them."""
+def static_output(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Train on two ranks with the flags of optimum-intel's example, and return the output folder."""
     out = tmp_path_factory.mktemp("static")
-    run(
-        SCRIPT,
-        *arguments(tiny, out, max_steps=2),
-        "--do_train",
-        "--apply_quantization",
-        "--quantization_approach",
-        "static",
-        "--num_calibration_samples",
-        "9",
-        "--verify_loading",
-        ranks=2,
-        warm=False,
+    flags = (
+        "--do_train --apply_quantization --quantization_approach static --num_calibration_samples 9 --verify_loading"
     )
+    arguments = make_arguments(model, out, max_steps=2, num_calibration_samples=9)
+    run(SCRIPT, *arguments, *flags, ranks=2, warm=False)
     return out
 
 
-def test_three_precisions_side_by_side(static: Path) -> None:
-    found = results_of(static)["precisions"]
-    assert list(found) == ["fp32", "bf16", "int8"]
-    for figures in found.values():
+def test_three_precisions_are_compared(static_output: Path) -> None:
+    results = results_of(static_output)["precisions"]
+    assert list(results) == ["fp32", "bf16", "int8"]
+    for figures in results.values():
         assert set(figures) == {"em", "f1", "windows_per_second", "mb"}
         assert figures["windows_per_second"] > 0
-    assert found["int8"]["f1"] == pytest.approx(found["fp32"]["f1"], abs=15)
+    assert results["int8"]["f1"] == pytest.approx(results["fp32"]["f1"], abs=15)
 
 
-def test_what_was_saved_loads_in_a_fresh_process(static: Path) -> None:
-    assert results_of(static)["loading"] == {"difference": 0.0, "tolerance": 1e-4}
-    manifest: dict[str, Any] = json.loads((static / "quantized" / "manifest.json").read_text())
+def test_saved_model_loads_in_a_new_process(static_output: Path) -> None:
+    assert results_of(static_output)["loading"] == {"difference": 0.0, "tolerance": 1e-4}
+    manifest = json.loads((static_output / "quantized" / "manifest.json").read_text())
     assert manifest["approach"] == "static"
     assert manifest["inputs"] == ["input_ids", "attention_mask", "token_type_ids"]
     assert "model.pt2" in manifest["files"]
 
 
-def test_dynamic_quantization_of_a_model_that_is_trained_already(static: Path, tmp_path: Path) -> None:
-    run(SCRIPT, *arguments(static / "model", tmp_path, quantization_approach="dynamic", verify_loading=True))
+def test_trained_model_is_quantized_dynamically(static_output: Path, tmp_path: Path) -> None:
+    model = static_output / "model"
+    run(SCRIPT, *make_arguments(model, tmp_path, quantization_approach="dynamic", verify_loading=True))
     results = results_of(tmp_path)
-    assert results["precisions"]["fp32"]["f1"] == results_of(static)["precisions"]["fp32"]["f1"]
+    assert results["precisions"]["fp32"]["f1"] == results_of(static_output)["precisions"]["fp32"]["f1"]
     assert results["loading"]["difference"] <= 1e-4
 
 
 @pytest.mark.parametrize(
-    ("flag", "message"),
+    ("flag", "value", "message"),
     [
-        (["--quantization_approach", "aware_training"], "must be static or dynamic"),
-        (["--num_calibration_samples", "0"], "--num_calibration_samples must be at least 1"),
-        (["--num_calibration_sample", "5"], "unknown argument '--num_calibration_sample'"),
+        ("--quantization_approach", "aware_training", "must be static or dynamic"),
+        ("--num_calibration_samples", "0", "--num_calibration_samples must be at least 1"),
+        ("--num_calibration_sample", "5", "unknown argument '--num_calibration_sample'"),
     ],
+    ids=["approach", "no-samples", "misspelled"],
 )
-def test_wrong_flags_exit_with_2(tiny: Path, tmp_path: Path, flag: list[str], message: str) -> None:
-    ((code, _, err),) = ended(started(SCRIPT, *arguments(tiny, tmp_path), *flag))
+def test_invalid_argument_exits_with_2(model: Path, tmp_path: Path, flag: str, value: str, message: str) -> None:
+    ((code, _, err),) = ended(started(SCRIPT, *make_arguments(model, tmp_path), flag, value))
     assert code == 2
     assert message in err
 
 
-def test_histograms_of_ranks_become_one() -> None:
+def test_histograms_of_all_ranks_are_merged() -> None:
     sys.path.insert(0, str(SCRIPT.parent))
     from int8 import merged
 
@@ -111,8 +102,8 @@ def test_histograms_of_ranks_become_one() -> None:
         counts = torch.histogram(sample, 2048, range=(float(low), float(high))).hist
         parts.append((counts, low, high))
     counts, low, high = merged(parts)
-    every = torch.cat(samples)
-    assert (low, high) == (float(every.min()), float(every.max()))
+    all_samples = torch.cat(samples)
+    assert (low, high) == (float(all_samples.min()), float(all_samples.max()))
     assert float(counts.sum()) == 10_000
-    expected = torch.histogram(every, 2048, range=(low, high)).hist.cumsum(0)
+    expected = torch.histogram(all_samples, 2048, range=(low, high)).hist.cumsum(0)
     assert float((counts.cumsum(0) - expected).abs().max()) < 60
