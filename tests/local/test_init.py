@@ -1,9 +1,8 @@
-"""`orch init`: what it writes, Ansible reads."""
+"""Run `orch init`, and read what it writes with Ansible."""
 
 from __future__ import annotations
 
-import subprocess
-from collections.abc import Callable
+import re
 from pathlib import Path
 
 import pytest
@@ -13,14 +12,12 @@ from orchestrator.errors import RequestError
 from orchestrator.load.inventory import read_inventory
 from orchestrator.operations.init import init, listed_hosts, render
 from orchestrator.paths import INVENTORY
+from tests.local.runs import Orch, expect_exit
 
-Orch = Callable[..., subprocess.CompletedProcess[str]]
 
-
-def test_names_ranges_and_addresses(orch: Orch, tmp_path: Path) -> None:
-    done = orch("init", "prod", "alice@node[08-09]:2222", "10.0.0.7", "bob@gpu-box", warm=False)
-    assert done.returncode == 0, done.stderr
-    assert "orch provision inventory/prod" in done.stdout
+def test_inventory_has_the_named_hosts_and_their_variables(orch: Orch, tmp_path: Path) -> None:
+    process = expect_exit(orch("init", "prod", "alice@node[08-09]:2222", "10.0.0.7", "bob@gpu-box", warm=False))
+    assert "orch provision inventory/prod" in process.stdout
     hosts = read_inventory(tmp_path / "inventory/prod")
     assert {name: dict(variables) for name, variables in hosts.items()} == {
         "node08": {"ansible_user": "alice", "ansible_port": 2222},
@@ -28,11 +25,10 @@ def test_names_ranges_and_addresses(orch: Orch, tmp_path: Path) -> None:
         "node0": {"ansible_host": "10.0.0.7"},
         "gpu-box": {"ansible_user": "bob"},
     }
-    again = orch("init", "prod", "node1")
-    assert (again.returncode, "already exists" in again.stderr) == (2, True)
+    assert "already exists" in expect_exit(orch("init", "prod", "node1"), 2).stderr
 
 
-def test_an_ssh_configuration_is_asked_of_ssh(orch: Orch, tmp_path: Path) -> None:
+def test_inventory_has_the_settings_of_an_ssh_configuration(orch: Orch, tmp_path: Path) -> None:
     key = tmp_path / "key"
     key.touch()
     config = tmp_path / "config"
@@ -40,11 +36,10 @@ def test_an_ssh_configuration_is_asked_of_ssh(orch: Orch, tmp_path: Path) -> Non
         "Host n1 n2 other\n  HostName %h.example.com\nHost n1\n  Port 2200\n"
         f"Host n*\n  User carol\n  IdentityFile {key}\n  ProxyJump gate\nHost *\n  User dave\n"
     )
-    wanted = ("--from-ssh-config", "--ssh-config", str(config))
-    done = orch("init", "lab", "n[1-2]", *wanted)
-    assert done.returncode == 0, done.stderr
-    made = yaml.safe_load((tmp_path / "inventory/lab/hosts.yml").read_text())["all"]
-    hosts = {name: {**made["vars"], **variables} for name, variables in made["hosts"].items()}
+    options = ("--from-ssh-config", "--ssh-config", str(config))
+    expect_exit(orch("init", "lab", "n[1-2]", *options))
+    inventory = yaml.safe_load((tmp_path / "inventory/lab/hosts.yml").read_text())["all"]
+    hosts = {name: {**inventory["vars"], **variables} for name, variables in inventory["hosts"].items()}
     shared = {
         "ansible_user": "carol",
         "ansible_ssh_private_key_file": str(key),
@@ -54,11 +49,11 @@ def test_an_ssh_configuration_is_asked_of_ssh(orch: Orch, tmp_path: Path) -> Non
         "n1": {"ansible_host": "n1.example.com", "ansible_port": 2200, **shared},
         "n2": {"ansible_host": "n2.example.com", **shared},
     }
-    assert "has no Host n3" in orch("init", "other", "n3", *wanted).stderr
+    assert "has no Host n3" in orch("init", "other", "n3", *options).stderr
 
 
 @pytest.mark.parametrize(
-    ("name", "words", "told"),
+    ("name", "hosts", "message"),
     [
         ("../x", ["a"], "nvalid cluster name"),
         ("x", [], "No hosts"),
@@ -67,18 +62,18 @@ def test_an_ssh_configuration_is_asked_of_ssh(orch: Orch, tmp_path: Path) -> Non
         ("x", ["a:b"], "invalid port"),
         ("x", ["n[1-999999999]"], "at most 10000 hosts"),
     ],
+    ids=["cluster-name", "no-hosts", "duplicate", "option", "port", "too-many-hosts"],
 )
-def test_what_cannot_be_is_refused(
-    name: str, words: list[str], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_invalid_request_is_refused(
+    name: str, hosts: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(RequestError, match=told.replace("(", r"\(")):
-        init(name, words, None)
+    with pytest.raises(RequestError, match=re.escape(message)):
+        init(name, hosts, None)
     assert not list(tmp_path.iterdir())
 
 
-def test_the_example_is_what_init_writes() -> None:
+def test_example_inventory_is_what_init_writes() -> None:
     hosts = tuple(listed_hosts(["alice@192.0.2.10", "alice@192.0.2.11", "alice@192.0.2.12"]))
-    made = render("example", "inventory/example", hosts)
-    assert (INVENTORY / "example/hosts.yml").read_text() == made
+    assert (INVENTORY / "example/hosts.yml").read_text() == render("example", "inventory/example", hosts)
     assert len(read_inventory(INVENTORY / "example")) == 3
