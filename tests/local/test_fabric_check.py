@@ -1,4 +1,4 @@
-"""The check of a fabric by a ping-pong between two hosts on this machine."""
+"""Check a fabric by a ping-pong between two hosts on this machine."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CARD = {
     "numa": 0,
     "active": True,
 }
-# As in the role `fabric`.
+# The role `fabric` sets these variables.
 ENVIRONMENT = {
     "MASTER_PORT": "29541",
     "I_MPI_PIN": "0",
@@ -41,9 +41,9 @@ for fabric, rails in (("tcp", 1), ("tcp", 2)):
 """
 
 
-def run_on_node0(ground: Workspace, *arguments: str) -> str:
+def run_on_node0(workspace: Workspace, *arguments: str) -> str:
     """Run Python on node0 with a request to check verbs between both hosts, and return its output."""
-    lab = ground.lab
+    lab = workspace.lab
     assert lab is not None
     prefix = f"{lab.root}/stacks/current"
     request = {

@@ -1,4 +1,4 @@
-"""Real ranks over the fabrics that this machine has."""
+"""Run ranks over the fabrics that this machine has."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.load.clusters import local_facts
-from tests.local.runs import Orch, expect_exit
+from tests.local.runs import Orch, expect_exit, last_run, rank_log, write_script
 from tests.local.workspaces import Workspace
 
 SCRIPT = """
@@ -24,37 +24,32 @@ print("over", dist.get_backend(), os.environ["FI_PROVIDER"], flush=True)
 
 
 @pytest.mark.parametrize(("fabric", "launcher"), [("shm", "mpirun"), ("psm3", "mpirun"), ("psm3", "torchrun")])
-def test_ranks_talk_over_what_was_asked_for(fabric: str, launcher: str, orch: Orch, tmp_path: Path) -> None:
-    """psm3 runs over sockets here, which needs libraries of the system: tests/prepare has them."""
+def test_ranks_use_the_requested_fabric(fabric: str, launcher: str, orch: Orch, tmp_path: Path) -> None:
+    """Run psm3 over sockets; tests/prepare installs the system libraries that it needs."""
     if missing := local_facts(sys.executable).fabrics[fabric]:
         assert "CI" not in os.environ, missing
         pytest.skip(f"{fabric}: {missing}")
-    script = tmp_path / "script.py"
-    script.write_text(SCRIPT)
-    process = expect_exit(orch("train", str(script), "--ppn", "2", "--fabric", fabric, "--launcher", launcher, "-v"))
+    options = ("--ppn", "2", "--fabric", fabric, "--launcher", launcher, "-v")
+    process = expect_exit(orch("train", write_script(tmp_path, SCRIPT), *options))
     assert f"fabric: {fabric} (requested)" in process.stdout + process.stderr
-    (run,) = (tmp_path / "runs").glob("*-script-*")
-    logs = [path.read_text() for path in sorted((run / "ranks").glob("*.log"))]
-    assert len(logs) == 2
-    assert all(f"over ccl {fabric}" in log for log in logs)
+    run = last_run(tmp_path)
+    assert all(f"over ccl {fabric}" in rank_log(run, rank) for rank in (0, 1))
     decisions = json.loads((run / "run.json").read_text())["decisions"]
     assert {"topic": "fabric", "value": fabric, "reason": "requested"} in decisions
 
 
-def test_two_hosts_talk_over_what_both_have_or_are_told_what_they_lack(two_hosts: Workspace) -> None:
-    """tcp, without being asked for it, is what all other tests of two hosts talk over."""
-    fabric = "psm3"
-    script = two_hosts.folder / "talking.py"
-    script.write_text(SCRIPT)
-    if missing := local_facts(sys.executable).fabrics[fabric]:
-        process = two_hosts.orch("train", str(script), *two_hosts.options, "--fabric", fabric, "--dry-run")
-        assert f"--fabric {fabric}: node0: {missing}; node1: {missing}." in process.stderr
+def test_two_hosts_use_a_fabric_that_both_have_or_report_what_is_missing(two_hosts: Workspace) -> None:
+    """Request psm3; all other tests of two hosts use tcp, the default."""
+    if missing := local_facts(sys.executable).fabrics["psm3"]:
+        script = write_script(two_hosts.folder, SCRIPT)
+        process = two_hosts.orch("train", script, *two_hosts.options, "--fabric", "psm3", "--dry-run")
+        assert f"--fabric psm3: node0: {missing}; node1: {missing}." in process.stderr
         return
-    cell = two_hosts.train(str(script), "--fabric", fabric)
-    assert all(f"over ccl {fabric}" in log for log in cell.logs.values())
+    cell = two_hosts.train_text(SCRIPT, "--fabric", "psm3")
+    assert all("over ccl psm3" in log for log in cell.logs.values())
 
 
-def test_what_this_machine_lacks_is_refused(orch: Orch) -> None:
+def test_fabric_that_this_machine_lacks_is_refused(orch: Orch) -> None:
     facts = local_facts(sys.executable)
     if not facts.fabrics["efa"]:
         pytest.skip("this machine has an EFA device")

@@ -1,4 +1,4 @@
-"""A script with Lightning's Trainer, which computes each rank's number itself."""
+"""Run scripts with Lightning's Trainer, which computes the number of each rank itself."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from orchestrator.launchers import LAUNCHERS
+from tests.local.runs import SCRIPTS
 from tests.local.workspaces import Workspace
 from tests.support.ports import free_port
 
-SCRIPT = Path(__file__).parents[1] / "scripts" / "with_lightning.py"
-ALL = "ORCH_MATRIX_ALL" in os.environ
-STARTERS = tuple(LAUNCHERS) if ALL else ("mpirun", "accelerate", "mpirun-accelerate")
+SCRIPT = SCRIPTS / "with_lightning.py"
+ALL_LAUNCHERS = "ORCH_MATRIX_ALL" in os.environ
+STARTERS = tuple(LAUNCHERS) if ALL_LAUNCHERS else ("mpirun", "accelerate", "mpirun-accelerate")
 
 
 @pytest.fixture(scope="session")
@@ -49,16 +49,15 @@ def test_lightning_with_too_few_devices_ends_before_its_first_step(one_host: Wor
     assert "devices=1" in cell.report["failure"]["text"]
 
 
-def test_timeout_of_a_strategy_applies_to_the_group(one_host: Workspace, tmp_path: Path, lightning: str) -> None:
+def test_timeout_of_a_strategy_applies_to_the_process_group(one_host: Workspace, lightning: str) -> None:
     text = SCRIPT.read_text()
     assert 'strategy="ddp",' in text
     strategy = "lightning.pytorch.strategies.DDPStrategy(timeout=timedelta(seconds=5000))"
     text = text.replace('strategy="ddp",', f"strategy={strategy},")
-    script = tmp_path / "timeout.py"
-    script.write_text(
+    cell = one_host.train_text(
         f"from datetime import timedelta\n{text}"
         "options = torch.distributed.group.WORLD._get_backend(torch.device('cpu')).options\n"
-        "print('TIMEOUT', options._timeout)\n"
+        "print('TIMEOUT', options._timeout)\n",
+        *("--backend", "gloo", "--", "2", "1", lightning),
     )
-    cell = one_host.train(str(script), "--backend", "gloo", "--", "2", "1", lightning)
     assert cell.printed("TIMEOUT", 1) == "1:23:20"

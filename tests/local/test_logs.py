@@ -1,4 +1,4 @@
-"""`orch logs` of a run on another node, over a real sshd."""
+"""Run `orch logs` for a run on another node, over a real sshd."""
 
 from __future__ import annotations
 
@@ -15,46 +15,40 @@ from tests.support.recorded import make_run
 RUN = "20260101-120000-qa-0000"
 
 
-def two_runs(tmp_path: Path, config: str) -> Path:
-    """A run that has ended, on a node and here; -> its folder on the node. Here is what was brought
-    while it ran: half of the log."""
-    far = make_run(tmp_path / "far", RUN, ranks=1, nodes=1)
-    here = make_run(
-        tmp_path / "runs",
-        RUN,
-        ranks=1,
-        nodes=1,
-        run_dir=str(far),
-        train=str(TRAIN),
-        python=sys.executable,
-        node0={"node": "node0", "via": ["ssh", "-F", config, "node0"]},
-    )
-    (far / "ranks/rank-0.log").write_text("line one\nline two\n")
-    (here / "ranks/rank-0.log").write_text("line one\n")
-    return far
+def make_two_records(folder: Path, ssh_config: str) -> Path:
+    """Record a finished run on a node and on this machine, which has only half of the log.
+
+    Returns:
+        The run's folder on the node.
+    """
+    remote = make_run(folder / "far", RUN, ranks=1, nodes=1)
+    node = {"node": "node0", "via": ["ssh", "-F", ssh_config, "node0"]}
+    changes = {"run_dir": str(remote), "train": str(TRAIN), "python": sys.executable, "node0": node}
+    local = make_run(folder / "runs", RUN, ranks=1, nodes=1, **changes)
+    (remote / "ranks/rank-0.log").write_text("line one\nline two\n")
+    (local / "ranks/rank-0.log").write_text("line one\n")
+    return remote
 
 
-def test_the_node_knows_more_than_what_was_brought_while_it_ran(orch: Orch, sshd: str, tmp_path: Path) -> None:
-    two_runs(tmp_path, sshd)
-    process = expect_exit(orch("logs", RUN))
-    assert process.stdout == "[0 node0] line one\n[0 node0] line two\n"
+def test_logs_include_lines_that_only_the_node_has(orch: Orch, sshd: str, tmp_path: Path) -> None:
+    make_two_records(tmp_path, sshd)
+    assert expect_exit(orch("logs", RUN)).stdout == "[0 node0] line one\n[0 node0] line two\n"
 
 
-def test_without_the_node_there_is_what_was_brought_and_that_is_said(orch: Orch, tmp_path: Path) -> None:
+def test_logs_warn_of_missing_lines_when_the_node_is_unreachable(orch: Orch, tmp_path: Path) -> None:
     config = tmp_path / "config"
     config.write_text(f"Host node0\n  HostName 127.0.0.1\n  Port {free_port()}\n")
-    two_runs(tmp_path, str(config))
-    process = orch("logs", RUN)
-    assert (process.returncode, process.stdout) == (1, "[0 node0] line one\n")
+    make_two_records(tmp_path, str(config))
+    process = expect_exit(orch("logs", RUN), 1)
+    assert process.stdout == "[0 node0] line one\n"
     assert "node0" in process.stderr
     assert "may be missing" in process.stderr
 
 
-@pytest.mark.parametrize("follow", [(), ("--follow",)])
-def test_a_run_that_is_gone_from_its_node_is_no_empty_log(
-    orch: Orch, sshd: str, tmp_path: Path, follow: tuple[str, ...]
+@pytest.mark.parametrize("options", [(), ("--follow",)], ids=["once", "follow"])
+def test_logs_fail_when_the_run_is_gone_from_its_node(
+    orch: Orch, sshd: str, tmp_path: Path, options: tuple[str, ...]
 ) -> None:
-    far = two_runs(tmp_path, sshd)
-    far.rename(tmp_path / "elsewhere")
-    process = expect_exit(orch("logs", RUN, *follow), 1)
-    assert str(far) in process.stderr
+    remote = make_two_records(tmp_path, sshd)
+    remote.rename(tmp_path / "elsewhere")
+    assert str(remote) in expect_exit(orch("logs", RUN, *options), 1).stderr

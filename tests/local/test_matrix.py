@@ -14,14 +14,10 @@ from tests.support import matrix
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "launchers.md"
 
 
-def require_mpi(starter: str) -> None:
+@pytest.mark.parametrize(("starter", "backend"), matrix.cells(1))
+def test_cell_trains_on_one_node(one_host: Workspace, starter: str, backend: str) -> None:
     options = matrix.STARTERS[starter]
     mpi_here(options[options.index("--mpi") + 1] if "--mpi" in options else "intel")
-
-
-@pytest.mark.parametrize(("starter", "backend"), matrix.cells(1))
-def test_on_one_node(one_host: Workspace, starter: str, backend: str) -> None:
-    require_mpi(starter)
     matrix.check(partial(one_host.train, code=1), starter, backend, planned=("127.0.0.1",))
 
 
@@ -31,6 +27,6 @@ def test_cells_cover_all_pairs_and_every_starter_on_one_and_two_nodes() -> None:
     assert all({starter for starter, _ in cells} == set(matrix.STARTERS) for cells in (one_node, two_nodes))
 
 
-def test_the_table_for_users_is_current() -> None:
+def test_table_in_the_documentation_is_current() -> None:
     text = PAGE.read_text()
     assert matrix.with_table(text) == text, "python -m tests.support.matrix docs/how-to/launchers.md"
