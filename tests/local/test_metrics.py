@@ -1,4 +1,4 @@
-"""What each rank measures of itself, also for a script that knows nothing of orch."""
+"""Check what each rank measures of itself, also in a script without calls to orch."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from tests.conftest import orch_in
-from tests.local.runs import expect_exit, last_run
+from tests.local.runs import expect_exit, last_run, read_events, write_script
 
-# Rank 1 is slow outside backward(); DDP makes rank 0 wait for it inside.
-SLOW = """
+# Rank 1 is slow outside of backward(), in which DDP makes rank 0 wait for it.
+SLOW_RANK = """
 import time
 import torch
 import torch.distributed as dist
@@ -30,59 +30,57 @@ for step in range(40):
     loss = model(torch.ones(2, 4)).mean()
     loss.backward()
     optimizer.step()
-    TELL
 """
-TELL = "import orch_node; orch_node.note(samples=2 * (step + 1), loss=loss.detach(), step=100 + step)"
+NOTE = "    import orch_node; orch_node.note(samples=2 * (step + 1), loss=loss.detach(), step=100 + step)\n"
 
 
-def lines(run: Path, rank: int) -> list[dict[str, Any]]:
-    text = (run / "ranks" / f"rank-{rank}.metrics.jsonl").read_text()
-    return [json.loads(line) for line in text.splitlines()]
+def read_metrics(run: Path, rank: int) -> list[dict[str, Any]]:
+    lines = (run / "ranks" / f"rank-{rank}.metrics.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
 
 
-def train(folder: Path, tell: str) -> Path:
-    (folder / "slow.py").write_text(SLOW.replace("TELL", tell))
-    words = ("train", "slow.py", "--ppn", "2", "--backend", "gloo")
-    expect_exit(orch_in(folder, *words))
+def train(folder: Path, text: str) -> Path:
+    expect_exit(orch_in(folder, "train", write_script(folder, text), "--ppn", "2", "--backend", "gloo"))
     return last_run(folder)
 
 
 @pytest.fixture(scope="module")
-def unmodified(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return train(tmp_path_factory.mktemp("unmodified"), "pass")
+def unmodified_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the run of a script without calls to orch."""
+    return train(tmp_path_factory.mktemp("unmodified"), SLOW_RANK)
 
 
-def test_an_unmodified_script_has_steps_memory_and_cpu_time(unmodified: Path) -> None:
-    run = unmodified
+def test_metrics_of_an_unmodified_script_have_steps_memory_and_cpu_time(unmodified_run: Path) -> None:
     for rank in (0, 1):
-        found = lines(run, rank)
-        assert sum(line["steps"] for line in found) == 40
-        assert len(found) >= 2
-        assert all(line["seconds"] > 0.9 for line in found[:-1]), "about one a second"
-        assert all(line["rss_bytes"] > 10**8 and line["cpu_seconds"] >= 0 for line in found)
-        assert all(line["loss"] is None for line in found)
-        times = [line["step_seconds"] for line in found if line["step_seconds"]]
-        assert min(times) > 0.04, "DDP makes every rank as slow as the slowest"
-    work = [min(line["work_seconds"] for line in lines(run, rank) if line["step_seconds"]) for rank in (0, 1)]
-    assert work[1] > 0.05 > work[0], "only the straggler is slow in its own work, at any load"
+        lines = read_metrics(unmodified_run, rank)
+        assert sum(line["steps"] for line in lines) == 40
+        assert len(lines) >= 2
+        assert all(line["seconds"] > 0.9 for line in lines[:-1]), "about one line per second"
+        assert all(line["rss_bytes"] > 10**8 and line["cpu_seconds"] >= 0 for line in lines)
+        assert all(line["loss"] is None for line in lines)
+        times = [line["step_seconds"] for line in lines if line["step_seconds"]]
+        assert min(times) > 0.04, "DDP makes each rank as slow as the slowest"
+    work = [
+        min(line["work_seconds"] for line in read_metrics(unmodified_run, rank) if line["step_seconds"])
+        for rank in (0, 1)
+    ]
+    assert work[1] > 0.05 > work[0], "only the straggler's own work is slow, at any load"
 
 
-def test_a_script_may_tell_what_cannot_be_seen(tmp_path: Path) -> None:
-    run = train(tmp_path, TELL)
-    found = lines(run, 0)
-    assert found[-1]["step"] == 139
-    assert isinstance(found[-1]["loss"], float)
-    speeds = [line["samples_per_second"] for line in found if line["samples_per_second"]]
-    assert 10 < statistics.median(speeds) < 45, "2 samples in a bit more than 0.05 s"
+def test_metrics_have_the_samples_and_loss_that_a_script_notes(tmp_path: Path) -> None:
+    lines = read_metrics(train(tmp_path, SLOW_RANK + NOTE), 0)
+    assert lines[-1]["step"] == 139
+    assert isinstance(lines[-1]["loss"], float)
+    speeds = [line["samples_per_second"] for line in lines if line["samples_per_second"]]
+    assert 10 < statistics.median(speeds) < 45, "a step of 2 samples takes a little longer than 0.05 s"
 
 
-def test_the_record_says_what_ran(unmodified: Path) -> None:
-    run, script = unmodified, unmodified.parents[1] / "slow.py"
-    plan = json.loads((run / "plan.json").read_text())
-    assert plan["scripts"]["path"] == str(script)
+def test_record_describes_script_stack_and_seeds(unmodified_run: Path) -> None:
+    script = str(unmodified_run.parents[1] / "own.py")
+    plan = json.loads((unmodified_run / "plan.json").read_text())
+    assert plan["scripts"]["path"] == script
     assert plan["stack"] == "current"
     assert list(plan["fingerprints"].values()) == ["node0"]
-    assert str(script) in plan["command"]["argv"]
-    events = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
-    seeds = {e["rank"]: e["torch_seed"] for e in events if e["event"] == "first_step"}
+    assert script in plan["command"]["argv"]
+    seeds = {event["rank"]: event["torch_seed"] for event in read_events(unmodified_run, "first_step")}
     assert seeds == {0: 42, 1: 42}

@@ -1,4 +1,4 @@
-"""`orch train -m package.module`: the ranks run a module as `python -m` does."""
+"""Run modules with `orch train -m package.module`, as `python -m` does."""
 
 from __future__ import annotations
 
@@ -13,57 +13,48 @@ from orchestrator.launchers import LAUNCHERS
 from tests.conftest import orch_environment, orch_in
 from tests.local.runs import expect_exit
 from tests.local.workspaces import Workspace
-from tests.support.matrix import Cell
 
-NAMES = "__name__, __package__, __file__, __spec__ and __spec__.name"
-SHOW = f"""import json, sys
-print("SEEN", json.dumps([sys.path, sys.argv, {NAMES}]))
+PRINT_NAMES = """import json, sys
+print("NAMES", json.dumps([sys.path, sys.argv, __name__, __package__, __file__, __spec__ and __spec__.name]))
 """
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Path:
+def project(tmp_path: Path) -> Workspace:
+    """Return a workspace whose folder has a package with two modules, and a folder without any."""
     package = tmp_path / "work" / "package"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text("import sys\nprint('ARGV', sys.argv[0])\n")
-    (package / "train.py").write_text(SHOW)
-    (package / "__main__.py").write_text(SHOW)
+    (package / "train.py").write_text(PRINT_NAMES)
+    (package / "__main__.py").write_text(PRINT_NAMES)
     (tmp_path / "work" / "plain").mkdir()
-    return package.parent
+    return Workspace(package.parent, "--ppn", "2")
 
 
 def run_python(folder: Path, *arguments: str) -> list[object]:
+    """Return what a module prints under `python -m`."""
     command = [sys.executable, "-m", *arguments]
     environment = orch_environment(folder)
     process = subprocess.run(command, cwd=folder, env=environment, capture_output=True, check=True)
-    argv, seen = process.stdout.decode().splitlines()
+    argv, names = process.stdout.decode().splitlines()
     assert argv == "ARGV -m"
-    return list(json.loads(seen.removeprefix("SEEN ")))
-
-
-def start(folder: Path, *arguments: str) -> Cell:
-    process = orch_in(folder, "train", "--json", "--ppn", "2", *arguments, timeout=180)
-    assert process.stdout.startswith("{"), process.stderr
-    return Cell.of(process.returncode, json.loads(process.stdout))
+    return list(json.loads(names.removeprefix("NAMES ")))
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
-def test_a_module_finds_what_python_m_gives_it(project: Path, launcher: str) -> None:
+def test_module_has_the_names_and_arguments_of_python_m(project: Workspace, launcher: str) -> None:
     arguments = ("-m", "--epochs", "3", "", "a b")
-    expected = run_python(project, "package.train", *arguments)
-    cell = start(project, "--launcher", launcher, "-m", "package.train", "--", *arguments)
-    assert cell.code == 0, cell.report
+    expected = run_python(project.folder, "package.train", *arguments)
+    cell = project.train("package.train", "-m", "--launcher", launcher, "--", *arguments)
     for rank in range(2):
-        path, *seen = json.loads(cell.printed("SEEN", rank))
-        assert [path[:-1], *seen] == expected, "the last folder is orch's"
+        path, *names = json.loads(cell.printed("NAMES", rank))
+        assert [path[:-1], *names] == expected, "orch appends one folder"
         assert cell.printed("ARGV", rank) == "-m"
 
 
-def test_a_package_runs_its_main_module(project: Path) -> None:
-    cell = start(project, "-m", "package")
-    assert cell.code == 0, cell.report
-    path, *seen = json.loads(cell.printed("SEEN", 0))
-    assert [path[:-1], *seen] == run_python(project, "package")
+def test_package_runs_its_main_module(project: Workspace) -> None:
+    path, *names = json.loads(project.train("package", "-m").printed("NAMES", 0))
+    assert [path[:-1], *names] == run_python(project.folder, "package")
 
 
 @pytest.mark.parametrize(
@@ -78,19 +69,21 @@ def test_a_package_runs_its_main_module(project: Path) -> None:
         ("package.train.py", "Omit .py"),
     ],
 )
-def test_a_module_that_cannot_run_is_refused(project: Path, name: str, hint: str) -> None:
-    process = expect_exit(orch_in(project, "train", "-m", name), 2)
+def test_module_that_cannot_run_is_refused(project: Workspace, name: str, hint: str) -> None:
+    process = expect_exit(project.orch("train", "-m", name), 2)
     assert name in process.stderr
     assert hint in process.stderr
-    assert not (project / "runs").exists()
+    assert not (project.folder / "runs").exists()
 
 
-def test_the_packages_of_a_module_are_imported_by_the_ranks_alone(project: Path) -> None:
-    (project / "package" / "__init__.py").write_text("import torch.distributed as dist\nassert dist.is_initialized()\n")
-    expect_exit(orch_in(project, "train", "-m", "package.train", "--ppn", "1"))
+def test_only_ranks_import_the_packages_of_a_module(project: Workspace) -> None:
+    initializer = project.folder / "package" / "__init__.py"
+    initializer.write_text("import torch.distributed as dist\nassert dist.is_initialized()\n")
+    expect_exit(orch_in(project.folder, "train", "-m", "package.train", "--ppn", "1"))
 
 
-def test_a_module_that_a_node_lacks_is_named(two_hosts: Workspace, project: Path) -> None:
-    cell = two_hosts.train("package.train", "-m", code=1)
-    assert "no module named package.train" in cell.report["failure"]["text"]
-    assert "working directory" in cell.report["failure"]["text"]
+@pytest.mark.usefixtures("project")
+def test_module_that_a_node_lacks_is_named(two_hosts: Workspace) -> None:
+    failure = two_hosts.train("package.train", "-m", code=1).report["failure"]
+    assert "no module named package.train" in failure["text"]
+    assert "working directory" in failure["text"]
