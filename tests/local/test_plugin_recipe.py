@@ -1,4 +1,4 @@
-"""`orch recipes new`, and the recipe that it makes, trained."""
+"""Run `orch recipes new`, and train the recipe that it writes."""
 
 from __future__ import annotations
 
@@ -7,53 +7,39 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator import load
+from orchestrator.operations import recipes
+from orchestrator.planning.plan import SendFile
+from orchestrator.planning.request import TrainRequest
+from orchestrator.targets.ssh.decisions import Inputs
+from orchestrator.targets.ssh.plan import plan_train
+from orchestrator.targets.ssh.steps import Site
 from tests.conftest import make_cluster, make_node, make_stack
 from tests.local.runs import Orch, expect_exit
 
-LOOK = """
+CHECK_VARIABLES = """
 import os
 assert os.environ["TOY"] == "recipe's" and os.environ["OWN"] == "user's"
 """
 
 
-def test_a_new_recipe_trains(orch: Orch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = expect_exit(orch("recipes", "new", "my-own", warm=False))
-    assert "orch train my-own --recipe-path my_own --ppn 2" in made.stdout
+def test_new_recipe_trains(orch: Orch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    process = expect_exit(orch("recipes", "new", "my-own", warm=False))
+    assert "orch train my-own --recipe-path my_own --ppn 2" in process.stdout
     assert "my-own" in orch("recipes", "--recipe-path", "my_own").stdout
     with (tmp_path / "my_own" / "recipe.toml").open("a") as file:
         file.write('\n[environment]\nTOY = "recipe\'s"\nOWN = "recipe\'s"\n')
     with (tmp_path / "my_own" / "train.py").open("a") as file:
-        file.write(LOOK)
+        file.write(CHECK_VARIABLES)
     monkeypatch.setenv("OWN", "user's")
-    process = orch(
-        "train",
-        "my-own",
-        "--recipe-path",
-        "my_own",
-        "--ppn",
-        "2",
-        "--precision",
-        "fp32",
-        "--preset",
-        "long",
-        "--json",
-        timeout=200,
-    )
-    assert process.returncode == 0, process.stdout + process.stderr
-    result = json.loads(process.stdout)["result"]
+    options = ("--ppn", "2", "--precision", "fp32", "--preset", "long")
+    process = orch("train", "my-own", "--recipe-path", "my_own", *options, "--json", timeout=200)
+    result = json.loads(expect_exit(process).stdout)["result"]
     assert result["world_size"] == 2
     assert result["after"]["loss"] < result["before"]["loss"] / 2
 
 
-def test_its_files_are_sent_to_other_nodes_together(tmp_path: Path) -> None:
-    from orchestrator import load
-    from orchestrator.operations import recipes
-    from orchestrator.planning.plan import SendFile
-    from orchestrator.planning.request import TrainRequest
-    from orchestrator.targets.ssh.decisions import Inputs
-    from orchestrator.targets.ssh.plan import plan_train
-    from orchestrator.targets.ssh.steps import Site
-
+def test_all_files_of_a_recipe_are_sent_to_other_nodes(tmp_path: Path) -> None:
     folder = recipes.new("my-own", tmp_path)
     (folder / "parts").mkdir()
     (folder / "parts" / "loss.py").write_text("")

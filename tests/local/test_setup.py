@@ -1,4 +1,4 @@
-"""What `make setup` downloads, with the real pip: from PyTorch's CPU index, and by the lock."""
+"""Check what `make setup` downloads with the real pip: from PyTorch's CPU index, and by the lock."""
 
 from __future__ import annotations
 
@@ -23,78 +23,78 @@ from orchestrator.provisioning.pip import run_pip
 from orchestrator.stacks.stack import Index
 
 HASH = "0" * 64
-VERSION = "99.13.0"  # one that pip's own configuration cannot have
+VERSION = "99.13.0"  # no index of pip's configuration has this version
 
 
-def index(url: str) -> Index:
+def make_index(url: str) -> Index:
     return Index(name="an index", option="", url=url, serves=("torch",), only_there=False)
 
 
-class Quiet(SimpleHTTPRequestHandler):
-    def log_message(self, *words: object) -> None:
+class QuietHandler(SimpleHTTPRequestHandler):
+    def log_message(self, *args: object) -> None:
         pass
 
 
 @pytest.fixture
-def served(tmp_path: Path) -> Iterator[Index]:
-    """A simple index (PEP 503) that has torch as a CPU build."""
+def index(tmp_path: Path) -> Iterator[Index]:
+    """Serve a simple index (PEP 503) that has torch as a CPU build."""
     wheel = f"torch-{VERSION}%2Bcpu-py3-none-any.whl"
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch" / "index.html").write_text(f'<a href="{wheel}">{wheel}</a>')
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(tmp_path)))
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(QuietHandler, directory=str(tmp_path)))
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield index(f"http://127.0.0.1:{server.server_address[1]}")
+    yield make_index(f"http://127.0.0.1:{server.server_address[1]}")
     server.shutdown()
     server.server_close()
 
 
-def test_a_python_that_the_stack_does_not_fit_is_told_before_anything_is_fetched(
+def test_unsuitable_python_is_refused_before_anything_is_downloaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(setup, "pip", lambda *words: pytest.fail(f"pip {words}"))
+    monkeypatch.setattr(setup, "pip", lambda *arguments: pytest.fail(f"pip {arguments}"))
     stack = replace(load.stack("current"), python=">=3.99")
-    with pytest.raises(PlanError, match=r"needs Python >=3.99, but \S+ has 3\.") as refused:
+    with pytest.raises(PlanError, match=r"needs Python >=3.99, but \S+ has 3\.") as exc_info:
         setup.set_up(stack, tmp_path)
-    assert "make setup PYTHON=" in refused.value.hint
+    assert "make setup PYTHON=" in exc_info.value.hint
 
 
-def test_a_folder_without_the_wheel_of_the_bindings_is_told(tmp_path: Path) -> None:
+def test_folder_without_the_wheel_of_the_bindings_is_refused(tmp_path: Path) -> None:
     (tmp_path / "oneccl_bind_pt-0.0.1-cp311-cp311-linux_x86_64.whl").touch()
     with pytest.raises(PlanError, match=r"has no wheel of oneccl-bind-pt 2\.13\.0\+orch"):
         setup.set_up(load.stack("current"), tmp_path, tmp_path)
 
 
-def test_a_stack_of_others_is_not_set_up(tmp_path: Path) -> None:
+def test_stack_with_other_bindings_is_refused() -> None:
     with pytest.raises(PlanError, match="its bindings are not built by orch"):
         setup.check_stack(load.stack("intel-2.8"))
 
 
-def test_an_index_that_has_the_small_build(served: Index) -> None:
-    assert setup.has_torch(served, f"{VERSION}+cpu")
-    assert not setup.has_torch(served, VERSION), "another build is not the small one"
+def test_only_the_cpu_build_of_an_index_counts(index: Index) -> None:
+    assert setup.has_torch(index, f"{VERSION}+cpu")
+    assert not setup.has_torch(index, VERSION), "another build is larger"
 
 
-def test_an_index_that_refuses_is_told_and_left_alone(capsys: pytest.CaptureFixture[str]) -> None:
+def test_index_that_refuses_connections_is_reported_and_skipped(capsys: pytest.CaptureFixture[str]) -> None:
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
-        assert not setup.install_cpu_build(index(f"http://127.0.0.1:{closed.getsockname()[1]}"), VERSION)
+        assert not setup.install_cpu_build(make_index(f"http://127.0.0.1:{closed.getsockname()[1]}"), VERSION)
     assert "an index (http://127.0.0.1" in capsys.readouterr().err
 
 
-def test_an_index_that_never_answers_costs_seconds() -> None:
+def test_index_that_does_not_respond_is_skipped_after_seconds() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        began = time.monotonic()
-        assert not setup.has_torch(index(f"http://127.0.0.1:{silent.getsockname()[1]}"), VERSION)
-        assert time.monotonic() - began < setup.QUERY_SECONDS + 2
+        start = time.monotonic()
+        assert not setup.has_torch(make_index(f"http://127.0.0.1:{silent.getsockname()[1]}"), VERSION)
+        assert time.monotonic() - start < setup.QUERY_SECONDS + 2
 
 
-def test_the_build_and_its_size_are_told() -> None:
-    words = setup.describe_torch()
-    assert words.startswith(f"PyTorch {setup.packages()['torch']} uses ")
-    assert float(words.partition(" uses ")[2].split()[0]) > 0.3, "torch alone has hundreds of MB"
+def test_installed_build_of_torch_is_described_with_its_size() -> None:
+    description = setup.describe_torch()
+    assert description.startswith(f"PyTorch {setup.packages()['torch']} uses ")
+    assert float(description.partition(" uses ")[2].split()[0]) > 0.3, "torch has hundreds of MB"
 
 
-def test_building_does_not_change_what_the_bindings_are_made_of(
+def test_building_the_bindings_does_not_change_the_digest_of_their_sources(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = tmp_path / "bindings" / "package"
@@ -102,14 +102,14 @@ def test_building_does_not_change_what_the_bindings_are_made_of(
     (source / "module.py").write_text("")
     monkeypatch.setattr("orchestrator.provisioning.bindings_wheel.SHARE", tmp_path)
     before = sources_digest()
-    (source / "_built.py").write_text("what setup.py writes")
+    (source / "_built.py").write_text("written by setup.py")
     assert sources_digest() == before
     (source / "module.py").write_text("another")
     assert sources_digest() != before
 
 
 def test_pip_refuses_a_file_with_another_hash(tmp_path: Path) -> None:
-    (locked,) = (p for p in parse_lock(lock.LOCKS / "current.txt") if p.name == "idna")
+    (locked,) = (package for package in parse_lock(lock.LOCKS / "current.txt") if package.name == "idna")
     forged = replace(locked, hashes=(HASH,))
     with pip_options((forged,)) as (options, _), pytest.raises(ExecuteError, match="DO NOT MATCH THE HASHES"):
         run_pip("download", "--quiet", "--dest", str(tmp_path), *options)

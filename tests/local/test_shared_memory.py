@@ -1,24 +1,23 @@
-"""What a run leaves of /dev/shm, where its users have data too."""
+"""Check what orch removes from /dev/shm, where users have data too."""
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.local.runs import Orch, expect_exit, last_run
+from tests.local.runs import Orch, expect_exit, last_run, read_events, write_script
 
-# Reads its data from there, and leaves a file of a library's and one that nobody knows.
+# Reads data, and leaves a file of a library and a file of unknown origin.
 SCRIPT = """
 import sys, time
 import torch
 name = sys.argv[1]
 data = open(f"/dev/shm/data-{name}", "rb")
 cache = open(f"/dev/shm/cache-{name}", "wb")
-left = open(f"/dev/shm/torch_{name}_0", "wb")
+leftover = open(f"/dev/shm/torch_{name}_0", "wb")
 time.sleep(2)
 assert data.read() == b"precious"
 """
@@ -26,27 +25,28 @@ assert data.read() == b"precious"
 
 @pytest.fixture
 def name() -> Iterator[str]:
+    """Yield a name for files in shared memory, and delete them afterwards."""
     yield f"{os.getpid()}_77"
     for path in Path("/dev/shm").glob(f"*{os.getpid()}_77*"):
         path.unlink()
 
 
-def test_data_of_a_user_in_shared_memory_outlive_the_run(orch: Orch, tmp_path: Path, name: str) -> None:
-    (tmp_path / "reads.py").write_text(SCRIPT)
-    data, cache, left = (Path("/dev/shm", one) for one in (f"data-{name}", f"cache-{name}", f"torch_{name}_0"))
+def test_only_segments_of_the_run_are_deleted_from_shared_memory(orch: Orch, tmp_path: Path, name: str) -> None:
+    names = (f"data-{name}", f"cache-{name}", f"torch_{name}_0")
+    data, cache, library_file = (Path("/dev/shm", file) for file in names)
     data.write_bytes(b"precious")
-    process = expect_exit(orch("train", "reads.py", "--ppn", "1", "--backend", "gloo", "--", name))
+    script = write_script(tmp_path, SCRIPT)
+    process = expect_exit(orch("train", script, "--ppn", "1", "--backend", "gloo", "--", name))
     assert data.read_bytes() == b"precious"
-    assert cache.exists(), "nobody knows whose it is"
-    assert f"node0: left in /dev/shm: {cache} (" in process.stdout
-    assert not left.exists()
-    lines = map(json.loads, (last_run(tmp_path) / "events.jsonl").read_text().splitlines())
-    pids = [event["pid"] for event in lines if event["event"] == "joined"]
-    registered = [one for one in os.listdir("/dev/shm") if f"LIB_{pids[0]}_" in one]
-    assert registered == [], "OpenMP's registration goes too"
-    again = orch("clean")
-    assert f"node0: left in /dev/shm: {cache} (" in again.stdout
+    assert cache.exists(), "its owner is unknown"
+    report = f"node0: left in /dev/shm: {cache} ("
+    assert report in process.stdout
+    assert not library_file.exists()
+    run = last_run(tmp_path)
+    (pid,) = (event["pid"] for event in read_events(run, "joined"))
+    assert not [path for path in os.listdir("/dev/shm") if f"LIB_{pid}_" in path], "OpenMP's registration is deleted"
+    assert report in orch("clean").stdout
     assert cache.exists()
     cache.unlink()
     orch("clean")
-    assert list(last_run(tmp_path).glob("shm-*")) == []
+    assert list(run.glob("shm-*")) == []

@@ -1,4 +1,4 @@
-"""torchrun below the supervisor: its own restarts, its hostile arguments, and what it leaves."""
+"""Run torchrun under the supervisor: its restarts, its rendezvous, hostile arguments and its variables."""
 
 from __future__ import annotations
 
@@ -11,114 +11,130 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import HOSTILE
-from tests.local.runs import Orch, expect_exit, last_run, leftover_processes, rank_log
+from tests.local.runs import (
+    Orch,
+    expect_exit,
+    last_run,
+    leftover_processes,
+    rank_log,
+    read_events,
+    read_outcome,
+    write_script,
+)
+from tests.local.workspaces import Workspace
 from tests.support.ports import free_port
 
-# Fails on rank 1 as often as its argument says; counted in a file.
-FAILS = """
-import os, pathlib, sys, time
+TORCHRUN = ("--launcher", "torchrun", "--backend", "gloo")
+# Fails on rank 1 as often as the argument says; a file counts the attempts.
+FAIL = """
+import os, pathlib, sys
 import torch.distributed as dist
 dist.init_process_group()
-tries = pathlib.Path(os.environ["ORCH_RUN_DIR"], "tries")
+attempts = pathlib.Path(os.environ["ORCH_RUN_DIR"], "attempts")
 dist.barrier()
 if dist.get_rank() == 1:
-    tries.write_text(tries.read_text() + "x" if tries.exists() else "x")
-    if len(tries.read_text()) <= int(sys.argv[1]):
+    attempts.write_text(attempts.read_text() + "x" if attempts.exists() else "x")
+    if len(attempts.read_text()) <= int(sys.argv[1]):
         raise ValueError("boom")
 dist.barrier()
-print("TRAINED", len(tries.read_text()))
+print("TRAINED", os.environ["TORCHELASTIC_RESTART_COUNT"])
+"""
+# Writes a pickle that runs code into the store of torchrun's rendezvous, as an attacker would.
+ATTACK = """
+import base64, os, pathlib, pickle, time
+import torch
+from torch.distributed import TCPStore
+
+class Payload:
+    def __reduce__(self):
+        return os.system, ("touch " + os.environ["ORCH_RUN_DIR"] + "/attacked",)
+
+run = pathlib.Path(os.environ["ORCH_RUN_DIR"]).name
+store = TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]) + 500, is_master=False)
+for _ in range(20):
+    store.set(f"torch.rendezvous.{run}-1", base64.b64encode(pickle.dumps(Payload())))
+    time.sleep(0.1)
 """
 
 
-def train(orch: Orch, folder: Path, failures: int) -> subprocess.CompletedProcess[str]:
-    (folder / "fails.py").write_text(FAILS)
-    return orch(
-        "train",
-        "fails.py",
-        "--ppn",
-        "2",
-        "--launcher",
-        "torchrun",
-        "--backend",
-        "gloo",
-        "--max-restarts",
-        "1",
-        "--",
-        str(failures),
-    )
-
-
-def events(run: Path, kind: str) -> list[dict[str, object]]:
-    lines = (run / "events.jsonl").read_text().splitlines()
-    return [event for event in map(json.loads, lines) if event["event"] == kind]
-
-
-def test_torchrun_starts_failed_ranks_again_itself(orch: Orch, tmp_path: Path) -> None:
-    expect_exit(train(orch, tmp_path, failures=1))
+def test_torchrun_restarts_failed_ranks(orch: Orch, tmp_path: Path) -> None:
+    script = write_script(tmp_path, FAIL)
+    expect_exit(orch("train", script, "--ppn", "2", *TORCHRUN, "--max-restarts", "1", "--", "1"))
     run = last_run(tmp_path)
-    assert "TRAINED 2" in rank_log(run, 0)
-    assert len(events(run, "launched")) == 1, "the launcher was started once"
-    (told,) = events(run, "restarting")
-    assert told["after"]["rank"] == 1  # type: ignore[index]
-    assert json.loads((run / "outcome.json").read_text())["state"] == "done"
+    assert "TRAINED 1" in rank_log(run, 0)
+    assert len(read_events(run, "launched")) == 1, "the launcher is started once"
+    (restart,) = read_events(run, "restarting")
+    assert restart["after"]["rank"] == 1
+    assert read_outcome(run)["state"] == "done"
 
 
-def test_after_the_last_restart_the_failure_is_reported(orch: Orch, tmp_path: Path) -> None:
-    process = expect_exit(train(orch, tmp_path, failures=9), 1)
+def test_failure_after_the_last_restart_is_reported(orch: Orch, tmp_path: Path) -> None:
+    script = write_script(tmp_path, FAIL)
+    process = expect_exit(orch("train", script, "--ppn", "2", *TORCHRUN, "--max-restarts", "1", "--", "9"), 1)
     assert "rank 1 on node0 exited with code 1" in process.stdout
     assert "ValueError: boom" in process.stdout
     run = last_run(tmp_path)
-    assert (run / "tries").read_text() == "xx", "one restart, not one of ours and one of torchrun's"
+    assert (run / "attempts").read_text() == "xx", "orch and torchrun do not both restart"
     assert leftover_processes(run) == []
 
 
-def test_hostile_arguments_arrive_unchanged(orch: Orch, tmp_path: Path) -> None:
-    words = (*HOSTILE, "--run", "--no", "--nnodes=7", "--")
-    (tmp_path / "show.py").write_text("import sys\nprint(repr(sys.argv[1:]))")
-    for launcher in ("torchrun", "accelerate"):
-        expect_exit(orch("train", "show.py", "--ppn", "1", "--launcher", launcher, "--", *words))
-        assert rank_log(last_run(tmp_path), 0).splitlines()[-1] == repr(list(words))
+def test_torchrun_restarts_the_ranks_of_all_nodes(two_hosts: Workspace) -> None:
+    cell = two_hosts.train_text(FAIL, *TORCHRUN, "--max-restarts", "1", "--", "1")
+    assert [cell.printed("TRAINED", rank) for rank in (0, 1)] == ["1", "1"]
 
 
-DUMP = """
+def test_torchrun_runs_no_code_from_its_rendezvous(orch: Orch, tmp_path: Path) -> None:
+    """Attack the rendezvous; tests/support/matrix.py checks who listens at which addresses."""
+    expect_exit(orch("train", write_script(tmp_path, ATTACK), "--ppn", "1", *TORCHRUN), 1)
+    assert not (last_run(tmp_path) / "attacked").exists()
+
+
+@pytest.mark.parametrize("launcher", ["torchrun", "accelerate"])
+def test_hostile_arguments_arrive_unchanged(orch: Orch, tmp_path: Path, launcher: str) -> None:
+    arguments = (*HOSTILE, "--run", "--no", "--nnodes=7", "--")
+    script = write_script(tmp_path, "import sys\nprint(repr(sys.argv[1:]))")
+    expect_exit(orch("train", script, "--ppn", "1", "--launcher", launcher, "--", *arguments))
+    assert rank_log(last_run(tmp_path), 0).splitlines()[-1] == repr(list(arguments))
+
+
+SAVE_ENVIRONMENT = """
 import json, os, sys
 from pathlib import Path
 Path(sys.argv[1], os.environ["RANK"]).write_text(json.dumps(dict(os.environ)))
 """
-# Of torchrun and its own agent, not of the script; and what is different for each run.
-TORCHRUNS_OWN = {"TORCHELASTIC_ERROR_FILE", "TORCHELASTIC_SIGNALS_TO_HANDLE"}
-DIFFERENT = {"MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE", "OMP_NUM_THREADS"}
+PARENT_ENVIRONMENT = {"PATH": os.environ["PATH"], "LC_ALL": "C.UTF-8"}
+# Variables for torchrun's own agent, and those that differ between runs.
+AGENT_VARIABLES = {"TORCHELASTIC_ERROR_FILE", "TORCHELASTIC_SIGNALS_TO_HANDLE"}
+RUN_VARIABLES = {"MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE", "OMP_NUM_THREADS"}
 
 
-def environments(folder: Path) -> dict[str, dict[str, str]]:
+def read_environments(folder: Path) -> dict[str, dict[str, str]]:
+    """Return the environment that each rank has saved."""
     return {file.name: json.loads(file.read_text()) for file in folder.iterdir()}
 
 
+@pytest.fixture(scope="module")
+def torchrun_environments(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, str]]:
+    """Return the environments of two ranks that torchrun has started without orch."""
+    folder, output = tmp_path_factory.mktemp("script"), tmp_path_factory.mktemp("torchrun")
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", f"--master_port={free_port()}"]
+    command = [*torchrun, str(folder / write_script(folder, SAVE_ENVIRONMENT)), str(output)]
+    expect_exit(subprocess.run(command, env=PARENT_ENVIRONMENT, capture_output=True, text=True, timeout=120))
+    return read_environments(output)
+
+
 @pytest.mark.parametrize("launcher", ["mpirun", "torchrun", "accelerate", "mpirun-accelerate"])
-def test_ranks_have_the_variables_that_torchrun_sets(orch: Orch, tmp_path: Path, launcher: str) -> None:
-    (tmp_path / "dump.py").write_text(DUMP)
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2"]
-    meeting = f"--master_port={free_port()}"
-    folders = {name: tmp_path / name for name in ("torchrun's", "orch's")}
-    for folder in folders.values():
-        folder.mkdir()
-    parent = {"PATH": os.environ["PATH"], "LC_ALL": "C.UTF-8"}
-    process = subprocess.run(
-        [*torchrun, meeting, str(tmp_path / "dump.py"), str(folders["torchrun's"])],
-        env=parent,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    expected = environments(folders["torchrun's"])
-    assert len(expected) == 2, process.stderr
-    expect_exit(orch("train", "dump.py", "--ppn", "2", "--launcher", launcher, "--", str(folders["orch's"])))
-    run, results = last_run(tmp_path), environments(folders["orch's"])
+def test_ranks_have_the_variables_that_torchrun_sets(
+    orch: Orch, tmp_path: Path, launcher: str, torchrun_environments: dict[str, dict[str, str]]
+) -> None:
+    (tmp_path / "output").mkdir()
+    script = write_script(tmp_path, SAVE_ENVIRONMENT)
+    expect_exit(orch("train", script, "--ppn", "2", "--launcher", launcher, "--", str(tmp_path / "output")))
+    run, results = last_run(tmp_path), read_environments(tmp_path / "output")
     for rank in ("0", "1"):
-        result = results[rank]
-        variables = {k: v for k, v in expected[rank].items() if k not in {*parent, *TORCHRUNS_OWN}}
-        assert variables.keys() - result.keys() == set()
-        different = {name for name, value in variables.items() if result[name] != value}
-        assert different <= DIFFERENT
+        result, excluded = results[rank], {*PARENT_ENVIRONMENT, *AGENT_VARIABLES}
+        expected = {name: value for name, value in torchrun_environments[rank].items() if name not in excluded}
+        assert expected.keys() - result.keys() == set()
+        assert {name for name, value in expected.items() if result[name] != value} <= RUN_VARIABLES
         assert result["NODE_RANK"] == result["GROUP_RANK"]
         assert result["TORCHELASTIC_RUN_ID"] == run.name
