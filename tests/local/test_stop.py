@@ -1,26 +1,34 @@
-"""`orch stop` without an id, beside runs that have ended and others that have not."""
+"""Run `orch stop` without an id, while some runs have ended and others have not."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 
-from tests.local.runs import Orch, expect_exit
+from tests.local.runs import Orch, expect_exit, last_run, write_script
 from tests.support.recorded import make_run
 
-LONG = "import time\ntime.sleep(600)\n"
+
+def start_long_run(orch: Orch, folder: Path) -> str:
+    """Start a detached run that sleeps, and return its id."""
+    expect_exit(orch("train", write_script(folder, "import time\ntime.sleep(600)\n"), "--ppn", "1", "--detach"))
+    return last_run(folder).name
 
 
-def test_stop_takes_the_newest_run_that_has_not_ended_and_names_the_others(orch: Orch, tmp_path: Path) -> None:
-    (tmp_path / "own.py").write_text(LONG)
+def test_stop_selects_the_newest_unfinished_run_and_names_the_others(orch: Orch, tmp_path: Path) -> None:
     planned = make_run(tmp_path / "runs", "20250101-120000-qa-0000", created=1.0)
     (planned / "outcome.json").unlink()
-    expect_exit(orch("train", "own.py", "--ppn", "1", "--detach"))
-    live = next((tmp_path / "runs").glob("*-own-*")).name
+    live = start_long_run(orch, tmp_path)
     make_run(tmp_path / "runs", "29990101-120000-qa-0000", created=32472144000.0)
     stopped = orch("stop")
     assert stopped.stdout.startswith(f"Stopped run {live}.\n"), stopped.stdout
     assert f"Still running: {planned.name}." in stopped.stdout
     expect_exit(orch("stop", live))
-    again = json.loads(orch("stop", "--json").stdout)
-    assert (again["run_id"], again["not_stopped"]) == (planned.name, [])
+    second = json.loads(orch("stop", "--json").stdout)
+    assert (second["run_id"], second["not_stopped"]) == (planned.name, [])
+
+
+def test_stop_reports_that_a_run_had_already_ended(orch: Orch, tmp_path: Path) -> None:
+    run = start_long_run(orch, tmp_path)
+    assert orch("stop").stdout.startswith(f"Stopped run {run}.\n")
+    assert orch("stop").stdout.startswith(f"Run {run} had already ended (stopped); nothing of it was")
