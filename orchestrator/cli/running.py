@@ -52,7 +52,7 @@ def show_or_run(plan: Plan, output: Output, begin: Callable[[Plan, Path], RunHan
     if plan.array:
         arrays.follow(plan, output.runs_dir.absolute(), as_json=output.json, wait=output.wait)
         return
-    handle.tell = screen.note
+    handle.notify = screen.note
     if not output.wait:
         handle.started()
         print_text(plans.started_as_json(plan) if output.json else plans.started(plan))

@@ -11,7 +11,7 @@ from copy import copy
 from orchestrator.errors import OrchError, RequestError
 from orchestrator.runs import stack_traces
 from orchestrator.runs.logs import LogLine
-from orchestrator.targets.interface import RunHandle, Tell
+from orchestrator.targets.interface import Notify, RunHandle
 
 ALL, NONE = "all", "none"
 MAX_BATCH = 500  # lines that are shown together
@@ -54,7 +54,7 @@ def check_shown(shown: str, ranks: int) -> None:
 class RanksOutput:
     """A reader of the output of one rank or all ranks, which are read while the events of the run are followed."""
 
-    def __init__(self, handle: RunHandle, shown: str, show: Show, notify: Tell) -> None:
+    def __init__(self, handle: RunHandle, shown: str, show: Show, notify: Notify) -> None:
         """Create the reader.
 
         Args:
@@ -75,7 +75,7 @@ class RanksOutput:
         """Start reading at the first event of the run. Later calls do nothing."""
         if self.thread is None and self.shown != NONE:
             reader = copy(self.handle)
-            reader.tell = self.warn_once
+            reader.notify = self.warn_once
             threading.Thread(target=self.read, args=(reader,), daemon=True).start()
             self.thread = threading.Thread(target=self.print, daemon=True)
             self.thread.start()

@@ -12,10 +12,10 @@ from orchestrator.report.comparison import Comparison, Side, compare
 from orchestrator.runs import store
 from orchestrator.runs.measures import measures
 from orchestrator.runs.outcome import outcome_of
-from orchestrator.targets.interface import Tell, silent
+from orchestrator.targets.interface import Notify, silent
 
 
-def report(base: Path, names: Sequence[str], *, inventory: str | None, output: Path | None, notify: Tell) -> Path:
+def report(base: Path, names: Sequence[str], *, inventory: str | None, output: Path | None, notify: Notify) -> Path:
     """Write the HTML page of one or more runs and return its path.
 
     Args:
@@ -45,7 +45,7 @@ def write_page(target: Path, text: str) -> Path:
     return target.absolute()
 
 
-def comparison(base: Path, a: str, b: str, notify: Tell = silent) -> Comparison:
+def comparison(base: Path, a: str, b: str, notify: Notify = silent) -> Comparison:
     """Compare two recorded runs.
 
     Raises:

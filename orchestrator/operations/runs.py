@@ -21,13 +21,13 @@ from orchestrator.runs.rows import progress_words, row_of
 from orchestrator.runs.state_files import PLAN
 from orchestrator.runs.store import Run
 from orchestrator.targets import registry
-from orchestrator.targets.interface import Listed, RunHandle, Tell, silent
+from orchestrator.targets.interface import Listed, Notify, RunHandle, silent
 
 ENDED = (DONE, FAILED, REFUSED, STOPPED, PREEMPTED, supervisor_state.KILLED)
 REFRESH_WORKERS = 8
 
 
-def find(runs_dir: Path, name: str, inventory: str | None, notify: Tell = silent) -> RunHandle:
+def find(runs_dir: Path, name: str, inventory: str | None, notify: Notify = silent) -> RunHandle:
     """Return a run by its ID, or the newest one for `last`.
 
     Args:
@@ -44,7 +44,7 @@ def find(runs_dir: Path, name: str, inventory: str | None, notify: Tell = silent
         handle = handle_of(store.find(base, name, notify))
     else:
         handle = registry.at(inventory).find(base, name, inventory, notify)
-    handle.tell = notify
+    handle.notify = notify
     return handle
 
 
@@ -63,7 +63,7 @@ def handle_of(run: Run) -> RunHandle:
     return registry.of_record(run.record).handle(run.record, run.folder)
 
 
-def find_refreshed(base: Path, name: str, inventory: str | None, notify: Tell) -> Run:
+def find_refreshed(base: Path, name: str, inventory: str | None, notify: Notify) -> Run:
     """Return a run with the latest state that its nodes report.
 
     Args:
@@ -81,7 +81,7 @@ def find_refreshed(base: Path, name: str, inventory: str | None, notify: Tell) -
     return store.load(handle.folder)
 
 
-def outcome(base: Path, name: str, inventory: str | None, notify: Tell) -> Outcome:
+def outcome(base: Path, name: str, inventory: str | None, notify: Notify) -> Outcome:
     return outcome_of(find_refreshed(base, name, inventory, notify))
 
 
@@ -105,7 +105,7 @@ def list_recorded_runs(base: Path, inventory: str | None) -> Listed:
     return Listed(rows=tuple(rows), warnings=tuple(recorded.warnings()))
 
 
-def find_live(base: Path, name: str, inventory: str | None, notify: Tell) -> tuple[RunHandle, tuple[str, ...]]:
+def find_live(base: Path, name: str, inventory: str | None, notify: Notify) -> tuple[RunHandle, tuple[str, ...]]:
     """Return a run, and the IDs of all further runs that have not ended.
 
     For `last`, the run is the newest one that has not ended. For an ID, the second value is empty.
@@ -123,18 +123,18 @@ def find_live(base: Path, name: str, inventory: str | None, notify: Tell) -> tup
     if listing.open is None:
         return find(base, newest, inventory, notify), tuple(live[:-1])
     handle = listing.open(base.absolute(), newest, notify)
-    handle.tell = notify
+    handle.notify = notify
     return handle, tuple(live[:-1])
 
 
-def refresh_live(base: Path, notify: Tell) -> None:
+def refresh_live(base: Path, notify: Notify) -> None:
     """Update the records of runs on other machines that are not known to have ended."""
     runs = [run for run in store.recorded(base).runs if run.state not in ENDED and not is_local(run.record)]
 
     def refresh(run: Run) -> None:
         try:
             handle = handle_of(run)
-            handle.tell = notify
+            handle.notify = notify
             handle.finish()
         except OrchError as error:
             notify(f"{run.id}: {error.message}")
@@ -153,15 +153,15 @@ def clean(runs_dir: Path, inventory: str | None, *, dry_run: bool) -> CleanupRep
     return registry.at(inventory).clean(inventory, runs_dir.absolute(), dry_run=dry_run)
 
 
-def array_handles(plan: Plan, base: Path, notify: Tell) -> list[RunHandle]:
+def array_handles(plan: Plan, base: Path, notify: Notify) -> list[RunHandle]:
     """Return the handles of the runs of a job array, recorded in the folder `base`."""
     handles = [handle_of(store.load(base / member.run.run_id)) for member in plan.array]
     for handle in handles:
-        handle.tell = notify
+        handle.notify = notify
     return handles
 
 
-def follow_array(handles: Sequence[RunHandle], notify: Tell) -> Iterator[Outcome]:
+def follow_array(handles: Sequence[RunHandle], notify: Notify) -> Iterator[Outcome]:
     """Yield the outcomes of runs in their order, passing on why a run waits."""
     for handle in handles:
         try:

@@ -19,7 +19,7 @@ from orchestrator.runs.logs import LogLine
 from orchestrator.runs.outcome import Outcome
 from orchestrator.runs.rows import RunRow
 
-Tell = Callable[[str], None]  # called with each line about the connection to the hosts
+Notify = Callable[[str], None]  # called with each line about the connection to the hosts
 
 
 def silent(line: str) -> None:
@@ -57,7 +57,7 @@ class Listed:
     rows: tuple[RunRow, ...]
     silent: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
-    open: Callable[[Path, str, Tell], RunHandle] | None = None
+    open: Callable[[Path, str, Notify], RunHandle] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,12 +80,12 @@ class RunHandle(Protocol):
 
     Attributes:
         folder: The run's folder on this machine.
-        tell: Called with each line about the connection to the hosts.
+        notify: Called with each line about the connection to the hosts.
     """
 
     record: RunRecord
     folder: Path
-    tell: Tell
+    notify: Notify
 
     def started(self) -> None:
         """Wait until the supervisor has taken over the run; raise ExecuteError if it does not start."""
@@ -151,14 +151,14 @@ class Target(Protocol):
     def handle(self, record: RunRecord, folder: Path) -> RunHandle:
         """Return a handle of a recorded run."""
 
-    def find(self, base: Path, name: str, where: str, tell: Tell) -> RunHandle:
+    def find(self, base: Path, name: str, where: str, notify: Notify) -> RunHandle:
         """Return a handle of a run that the hosts of an inventory or a cluster have recorded.
 
         Args:
             base: The folder of all runs on this machine.
             name: A run id, or `last` for the newest run.
             where: The inventory or the cluster, as a value of `--inventory`.
-            tell: Called with a warning for each host that cannot be queried.
+            notify: Called with a warning for each host that cannot be queried.
 
         Raises:
             RequestError: If the hosts have not recorded such a run.

@@ -183,7 +183,7 @@ class ReconnectingMirror:
     """A mirror that reconnects to its node after the connection is lost.
 
     Attributes:
-        tell: Called with one line when the connection is lost, and when it is restored.
+        notify: Called with one line when the connection is lost, and when it is restored.
         lost_since: When the connection was lost, or None while it is open.
         again_at: When to connect again.
     """
@@ -191,7 +191,7 @@ class ReconnectingMirror:
     def __init__(self, mirror: Mirror, node: str, notify: Callable[[str], None]) -> None:
         self.mirror = mirror
         self.node = node
-        self.tell = notify
+        self.notify = notify
         self.lost_since: float | None = None
         self.again_at = 0.0
 
@@ -227,7 +227,7 @@ class ReconnectingMirror:
             return fallback
         if self.lost_since is not None:
             lost_seconds = time.monotonic() - self.lost_since
-            self.tell(f"connected to {self.node} again after {lost_seconds:.0f} s")
+            self.notify(f"connected to {self.node} again after {lost_seconds:.0f} s")
             self.lost_since = None
         return result
 
@@ -236,7 +236,7 @@ class ReconnectingMirror:
         now = time.monotonic()
         if self.lost_since is None:
             self.lost_since = now
-            self.tell(f"{error.message}; the run goes on there, connecting again")
+            self.notify(f"{error.message}; the run goes on there, connecting again")
         if now - self.lost_since > GIVE_UP_SECONDS:
             raise ExecuteError(
                 f"{self.node} has not been reached for {now - self.lost_since:.0f} s; the run may live on.",

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from orchestrator.errors import OrchError
 from orchestrator.planning.manifest import Object
-from orchestrator.targets.interface import Tell
+from orchestrator.targets.interface import Notify
 from orchestrator.targets.kubernetes.api.client import Kube
 from orchestrator.targets.kubernetes.findings import Finding
 from orchestrator.targets.kubernetes.manifests import names
@@ -70,7 +70,7 @@ NOT_STARTED = Trouble(
 )
 
 
-def image(cluster: Kube, settings: KubeSettings, notify: Tell, *, pull: bool) -> Finding:
+def image(cluster: Kube, settings: KubeSettings, notify: Notify, *, pull: bool) -> Finding:
     """Check that nodes can pull the image, with a pod that does nothing."""
     if not settings.image:
         cure = "Build one with `orch image build`, and set image in orch-k8s.toml."
@@ -82,7 +82,7 @@ def image(cluster: Kube, settings: KubeSettings, notify: Tell, *, pull: bool) ->
         return pulled(cluster, settings, notify)
 
 
-def pulled(cluster: Kube, settings: KubeSettings, notify: Tell) -> Finding:
+def pulled(cluster: Kube, settings: KubeSettings, notify: Notify) -> Finding:
     path = f"{cluster.core_path('Pod')}/{PROBE}"
     pod: Object | None = None
     try:
@@ -125,7 +125,7 @@ def probe_pod(settings: KubeSettings) -> Object:
     }
 
 
-def await_pull(cluster: Kube, path: str, settings: KubeSettings, notify: Tell) -> Finding:
+def await_pull(cluster: Kube, path: str, settings: KubeSettings, notify: Notify) -> Finding:
     """Wait until the pod has ended, or does not start for too long.
 
     node.py prints its usage and exits with code 2 when it has no arguments, which proves that the

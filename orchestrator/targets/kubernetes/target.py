@@ -16,7 +16,7 @@ from orchestrator.runs.cleanup import CleanupReport
 from orchestrator.runs.fetch import Collected, FetchListener
 from orchestrator.runs.logs import LogLine
 from orchestrator.runs.outcome import Outcome
-from orchestrator.targets.interface import Listed, RunHandle, SharedFolder, Tell, Wanted, silent
+from orchestrator.targets.interface import Listed, Notify, RunHandle, SharedFolder, Wanted, silent
 from orchestrator.targets.kubernetes import cleanup, find, inputs, logs, start, volume
 from orchestrator.targets.kubernetes.api.client import Kube
 from orchestrator.targets.kubernetes.api.connect import connect
@@ -28,10 +28,10 @@ from orchestrator.targets.kubernetes.watch import KubeWatch
 class KubeHandle:
     """A run on Kubernetes, which connects to the cluster only when it needs to."""
 
-    def __init__(self, record: RunRecord, folder: Path, tell: Tell = silent) -> None:
+    def __init__(self, record: RunRecord, folder: Path, notify: Notify = silent) -> None:
         self.record = record
         self.folder = folder
-        self.tell = tell
+        self.notify = notify
 
     @cached_property
     def cluster(self) -> Kube:
@@ -40,7 +40,7 @@ class KubeHandle:
 
     @cached_property
     def watch(self) -> KubeWatch:
-        return KubeWatch(self.record, self.folder, lambda line: self.tell(line), self.cluster)
+        return KubeWatch(self.record, self.folder, lambda line: self.notify(line), self.cluster)
 
     def started(self) -> None:
         self.watch.started()
@@ -84,7 +84,7 @@ class KubeTarget:
     def handle(self, record: RunRecord, folder: Path) -> RunHandle:
         return KubeHandle(record, folder)
 
-    def find(self, base: Path, name: str, where: str, tell: Tell) -> RunHandle:
+    def find(self, base: Path, name: str, where: str, notify: Notify) -> RunHandle:
         return KubeHandle(*find.find_run(base, name, where))
 
     def shared_folder(self, options: tuple[TargetOptions, ...]) -> SharedFolder:

@@ -16,7 +16,7 @@ from orch_node.protocol.record import RunRecord
 from orchestrator.errors import ConnectionLost, ExecuteError, OrchError
 from orchestrator.runs import store
 from orchestrator.runs.outcome import Outcome, outcome_of
-from orchestrator.targets.interface import Tell
+from orchestrator.targets.interface import Notify
 from orchestrator.targets.kubernetes import admission
 from orchestrator.targets.kubernetes.api import retry
 from orchestrator.targets.kubernetes.api.client import Kube
@@ -51,7 +51,7 @@ class KubeWatch:
     `notify` is called with messages about the cluster.
     """
 
-    def __init__(self, record: RunRecord, folder: Path, notify: Tell, cluster: Kube) -> None:
+    def __init__(self, record: RunRecord, folder: Path, notify: Notify, cluster: Kube) -> None:
         self.record = record
         self.location = location_of(record)
         self.folder = folder

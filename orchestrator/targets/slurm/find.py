@@ -17,7 +17,7 @@ from orchestrator.runs.cleanup import CleanupReport, NodeCleanup
 from orchestrator.runs.outcome import precision_of
 from orchestrator.runs.rows import RunRow, progress_words, row_of
 from orchestrator.runs.store import Run
-from orchestrator.targets.interface import Listed, Tell, silent
+from orchestrator.targets.interface import Listed, Notify, silent
 from orchestrator.targets.slurm import states
 from orchestrator.targets.slurm.load import slurm_settings
 from orchestrator.targets.slurm.location import location_of
@@ -31,7 +31,7 @@ ENDING_SECONDS = 60.0  # A job may take this long to end or to be requeued after
 TARGET = "slurm"
 
 
-def find(base: Path, name: str, inventory: str, notify: Tell) -> tuple[RunRecord, Path]:
+def find(base: Path, name: str, inventory: str, notify: Notify) -> tuple[RunRecord, Path]:
     """Return the record and the local folder of a run.
 
     Args:

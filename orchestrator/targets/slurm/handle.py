@@ -20,7 +20,7 @@ from orchestrator.runs.outcome import Outcome, outcome_of
 from orchestrator.runs.state_files import outcome_in
 from orchestrator.targets.connections.connection import Ssh
 from orchestrator.targets.connections.local import Local
-from orchestrator.targets.interface import Tell, Wanted, silent
+from orchestrator.targets.interface import Notify, Wanted, silent
 from orchestrator.targets.slurm import accounting, logs
 from orchestrator.targets.slurm.location import location_of
 from orchestrator.targets.slurm.login import host_at, scheduler_at
@@ -44,13 +44,13 @@ class SlurmHandle:
     Attributes:
         record: the record of the run.
         folder: the folder of the run on this machine.
-        tell: the callback for messages about the connection and the controller.
+        notify: the callback for messages about the connection and the controller.
     """
 
-    def __init__(self, record: RunRecord, folder: Path, notify: Tell = silent) -> None:
+    def __init__(self, record: RunRecord, folder: Path, notify: Notify = silent) -> None:
         self.record = record
         self.folder = folder
-        self.tell = notify
+        self.notify = notify
 
     @cached_property
     def host(self) -> Local | Ssh:
@@ -74,12 +74,12 @@ class SlurmHandle:
                 hint="The same `orch train` command starts it anew.",
             )
 
-        def tell(line: str) -> None:
-            self.tell(line)
+        def notify(line: str) -> None:
+            self.notify(line)  # a command may set its own callback after the watch was created
 
-        run_folder = run_folder_of(self.record, self.folder, host, tell)
+        run_folder = run_folder_of(self.record, self.folder, host, notify)
         scheduler = scheduler_at(host, location_of(self.record).cluster)
-        return JobWatch(self.record, self.folder, scheduler, run_folder, tell)
+        return JobWatch(self.record, self.folder, scheduler, run_folder, notify)
 
     def started(self) -> None:
         """Check that the job can start, and wait for nothing else: Slurm has it.
@@ -103,7 +103,7 @@ class SlurmHandle:
         try:
             self.watch.run_folder.finish(self.record.output_dir)
         except ConnectionLost as error:
-            self.tell(f"nothing more from there: {error.message}")
+            self.notify(f"nothing more from there: {error.message}")
             return outcome_of(store.load(self.folder))
         self.record_end()
         return outcome_of(store.load(self.folder))

@@ -21,7 +21,7 @@ from orchestrator.runs.state_files import PLAN
 from orchestrator.targets.connections.connection import Ssh
 from orchestrator.targets.connections.local import Local
 from orchestrator.targets.connections.mirror import LARGEST_STATE, Mirror, MirroredNode, ReconnectingMirror
-from orchestrator.targets.interface import Tell
+from orchestrator.targets.interface import Notify
 from orchestrator.targets.slurm.location import at_home
 
 Result = TypeVar("Result")
@@ -125,7 +125,7 @@ class JobMirror(Mirror):
 class MirroredFolder(ReconnectingMirror):
     """The local copy of a run on a file system that a login node sees."""
 
-    def __init__(self, host: Ssh, record: RunRecord, folder: Path, notify: Tell) -> None:
+    def __init__(self, host: Ssh, record: RunRecord, folder: Path, notify: Notify) -> None:
         mirror = JobMirror(host, record.run_dir, folder, ranks=len(record.layout))
         super().__init__(mirror, host.node, notify)
         self.host = host
@@ -147,7 +147,7 @@ class MirroredFolder(ReconnectingMirror):
         self.mirror.take_logs()
 
 
-def run_folder_of(record: RunRecord, folder: Path, host: Local | Ssh, notify: Tell) -> RunFolder:
+def run_folder_of(record: RunRecord, folder: Path, host: Local | Ssh, notify: Notify) -> RunFolder:
     """Return the folder of a run: a copy of it if Slurm's programs are on a login node."""
     if isinstance(host, Ssh):
         return MirroredFolder(host, record, folder, notify)

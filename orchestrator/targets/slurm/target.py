@@ -9,7 +9,7 @@ from orch_node.protocol.record import RunRecord
 from orchestrator.planning.plan import Plan
 from orchestrator.planning.request import TargetOptions, TrainRequest
 from orchestrator.runs.cleanup import CleanupReport
-from orchestrator.targets.interface import Listed, RunHandle, SharedFolder, Tell
+from orchestrator.targets.interface import Listed, Notify, RunHandle, SharedFolder
 from orchestrator.targets.slurm import find, inputs, start
 from orchestrator.targets.slurm.handle import SlurmHandle
 from orchestrator.targets.slurm.options import REFUSES
@@ -38,9 +38,9 @@ class SlurmTarget:
         """Return a handle of a recorded run."""
         return SlurmHandle(record, folder)
 
-    def find(self, base: Path, name: str, where: str, tell: Tell) -> RunHandle:
+    def find(self, base: Path, name: str, where: str, notify: Notify) -> RunHandle:
         """Return a handle of a run that is recorded on this machine."""
-        return SlurmHandle(*find.find(base, name, where, tell))
+        return SlurmHandle(*find.find(base, name, where, notify))
 
     def shared_folder(self, options: tuple[TargetOptions, ...]) -> SharedFolder:
         """Return the folder that `orch provision` fills; raise RequestError if there is none."""

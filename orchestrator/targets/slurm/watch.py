@@ -19,7 +19,7 @@ from orch_node.tail import last_text
 from orchestrator.errors import ExecuteError
 from orchestrator.runs import follow
 from orchestrator.runs.state_files import PLAN, outcome_in, read_json, supervisor_of, write_json
-from orchestrator.targets.interface import Tell
+from orchestrator.targets.interface import Notify
 from orchestrator.targets.slurm import accounting, states
 from orchestrator.targets.slurm.location import location_of
 from orchestrator.targets.slurm.run_folder import RunFolder
@@ -62,7 +62,7 @@ class JobWatch:
         job: the id of the job.
         scheduler: Slurm's programs.
         run_folder: the files of the run.
-        tell: the callback for messages about the job and the controller.
+        notify: the callback for messages about the job and the controller.
         asked: when Slurm was last queried.
         known: the last known state of the job.
         away: whether the controller does not respond.
@@ -71,14 +71,14 @@ class JobWatch:
     """
 
     def __init__(
-        self, record: RunRecord, folder: Path, scheduler: Scheduler, run_folder: RunFolder, notify: Tell
+        self, record: RunRecord, folder: Path, scheduler: Scheduler, run_folder: RunFolder, notify: Notify
     ) -> None:
         self.record = record
         self.folder = folder
         self.job = location_of(record).job
         self.scheduler = scheduler
         self.run_folder = run_folder
-        self.tell = notify
+        self.notify = notify
         self.asked = -ASK_SECONDS
         self.known = JobState(job=self.job, state="PENDING")
         self.away = False
@@ -101,11 +101,11 @@ class JobWatch:
                 query = self.scheduler.state
                 self.known = self.run_folder.attempt(lambda: query(self.job), self.known)
                 if self.away:
-                    self.tell("the controller of Slurm answers again")
+                    self.notify("the controller of Slurm answers again")
                 self.away = False
             except ControllerAway as error:
                 if not self.away:
-                    self.tell(f"{error.message} The job goes on; asking again.")
+                    self.notify(f"{error.message} The job goes on; asking again.")
                 self.away = True
         return self.known
 
@@ -119,7 +119,7 @@ class JobWatch:
         """Return whether the supervisor is gone because the job has ended or is pending again."""
         job = self.state()
         if job.suspended and not self.suspended:
-            self.tell(states.suspended_message(self.job))
+            self.notify(states.suspended_message(self.job))
         self.suspended = job.suspended
         return job.ended or job.waits
 

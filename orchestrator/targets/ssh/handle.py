@@ -18,7 +18,7 @@ from orchestrator.runs.fetch import Collected, FetchListener
 from orchestrator.runs.logs import LogLine
 from orchestrator.runs.outcome import Outcome, outcome_of
 from orchestrator.runs.state_files import supervisor_of
-from orchestrator.targets.interface import Tell, Wanted, silent
+from orchestrator.targets.interface import Notify, Wanted, silent
 from orchestrator.targets.ssh import cleanup, fetch, logs
 from orchestrator.targets.ssh.nodes import connection_to
 from orchestrator.targets.ssh.watch import source_of, take
@@ -31,16 +31,16 @@ class SshHandle:
 
     Attributes:
         folder: The run's folder on this machine: a copy of node0's, or node0's own.
-        tell: Called with each line about the connection to the nodes.
+        notify: Called with each line about the connection to the nodes.
         source: The events of the run, as they arrive in `folder`.
         located: The nodes on which the ranks have started.
     """
 
-    def __init__(self, record: RunRecord, folder: Path, tell: Tell = silent) -> None:
+    def __init__(self, record: RunRecord, folder: Path, notify: Notify = silent) -> None:
         self.record = record
         self.folder = folder
-        self.tell = tell
-        self.source = source_of(record, folder, lambda line: self.tell(line))
+        self.notify = notify
+        self.source = source_of(record, folder, lambda line: self.notify(line))
         self.located = logs.Located()
 
     def started(self) -> None:
@@ -58,13 +58,13 @@ class SshHandle:
             try:
                 take(self.record, self.folder, host)
             except ExecuteError as error:
-                self.tell(f"nothing more from {host.node}: {error.message}")
+                self.notify(f"nothing more from {host.node}: {error.message}")
         return outcome_of(store.load(self.folder))
 
     def logs(self, *, rank: int | None, follow: bool) -> Iterator[LogLine]:
         run = store.load(self.folder)
         selection = logs.WantedLines(rank=rank, follow=follow, located=self.located)
-        return logs.log_lines(self.record, run, selection, tell=self.tell)
+        return logs.log_lines(self.record, run, selection, notify=self.notify)
 
     def stop(self) -> CleanupReport:
         planned = store.load(self.folder).state == "planned"
@@ -73,7 +73,7 @@ class SshHandle:
             try:
                 self.source.refresh()
             except ExecuteError as error:
-                self.tell(error.message)
+                self.notify(error.message)
         return report
 
     def discard(self) -> None:
@@ -83,14 +83,14 @@ class SshHandle:
         while supervisor and not self.source.lost(supervisor.pid) and time.monotonic() < deadline:
             time.sleep(follow.POLL_SECONDS)
         if problem := unsafe_to_delete(self.record, self.folder):
-            self.tell(f"{self.record.run_dir} is not deleted: {problem}")
+            self.notify(f"{self.record.run_dir} is not deleted: {problem}")
             return
         for host in self.record.nodes:
             connection = connection_to(host)
             try:
                 connection.capture(("rm", "-rf", "--", self.record.run_dir), seconds=END_SECONDS)
             except ExecuteError as error:
-                self.tell(f"{host.node}: {self.record.run_dir} is left: {error.message}")
+                self.notify(f"{host.node}: {self.record.run_dir} is left: {error.message}")
             finally:
                 connection.close()
         shutil.rmtree(self.folder, ignore_errors=True)

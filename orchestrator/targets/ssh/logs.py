@@ -19,7 +19,7 @@ from orchestrator.model.command import LOGIN_SCRIPT_HINT
 from orchestrator.runs.logs import LogLine, requested_ranks
 from orchestrator.runs.store import Run
 from orchestrator.targets.connections.mirror import GIVE_UP_SECONDS, RETRY_SECONDS
-from orchestrator.targets.interface import Tell
+from orchestrator.targets.interface import Notify
 from orchestrator.targets.ssh.nodes import connection_to, node_program
 
 LOCATE_SECONDS = 0.2  # between checks whether a rank has started on another node
@@ -73,7 +73,7 @@ class Stream:
             )
         return chunk
 
-    def patiently(self, notify: Tell) -> Iterator[LogLine]:
+    def patiently(self, notify: Notify) -> Iterator[LogLine]:
         """Yield the lines, and reconnect whenever the connection is lost.
 
         Raises:
@@ -144,7 +144,7 @@ class WantedLines:
 Miss = Callable[[Stream, ExecuteError], None]  # called for a node whose lines cannot be read
 
 
-def log_lines(record: RunRecord, run: Run, selection: WantedLines, *, tell: Tell) -> Iterator[LogLine]:
+def log_lines(record: RunRecord, run: Run, selection: WantedLines, *, notify: Notify) -> Iterator[LogLine]:
     """Yield the lines rank by rank, or with `follow` as they are written.
 
     The lines of one rank are always in order. If a node does not respond, its lines come from the
@@ -162,9 +162,9 @@ def log_lines(record: RunRecord, run: Run, selection: WantedLines, *, tell: Tell
 
     def miss(stream: Stream, error: ExecuteError) -> None:
         failed_streams.append(stream)
-        tell(error.message)
+        notify(error.message)
 
-    yield from (together if selection.follow else in_turn)(Streams(record, selection, tell, miss))
+    yield from (together if selection.follow else in_turn)(Streams(record, selection, notify, miss))
     if failed_streams:
         unread_nodes = {stream.host.node for stream in failed_streams if not stream.read}
         yield from copied(run, {number: node for number, node in nodes.items() if node in unread_nodes})
@@ -189,10 +189,10 @@ class Streams:
     has started; otherwise they are all nodes.
     """
 
-    def __init__(self, record: RunRecord, selection: WantedLines, notify: Tell, miss: Miss) -> None:
+    def __init__(self, record: RunRecord, selection: WantedLines, notify: Notify, miss: Miss) -> None:
         self.record = record
         self.wanted = selection
-        self.tell = notify
+        self.notify = notify
         self.miss = miss
         self.narrow = selection.rank is not None and selection.located.watched
         self.known: set[str] = set()
@@ -233,7 +233,7 @@ def together(streams: Streams) -> Iterator[LogLine]:
 
     def read(stream: Stream) -> None:
         try:
-            for line in stream.patiently(streams.tell):
+            for line in stream.patiently(streams.notify):
                 lines.put(line)
         except ExecuteError as error:
             streams.miss(stream, error)

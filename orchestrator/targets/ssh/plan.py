@@ -56,7 +56,7 @@ def plan_train(request: TrainRequest, inputs: Inputs, site: Site, resume: Resume
     home = home_of(resolved, site, output.value)
     decisions = (
         Decision(topic="run", value=site.run_id),
-        *tell(inputs, resolved, job, launch),
+        *decisions_of(inputs, resolved, job, launch),
         *explain_restarts(request.max_restarts, training.recipe, request.min_nodes),
         *output.decisions,
     )
@@ -90,7 +90,7 @@ def job_of(request: TrainRequest, inputs: Inputs, resolved: Resolved, site: Site
     )
 
 
-def tell(inputs: Inputs, resolved: Resolved, job: Job, launch: Choice[Launch]) -> tuple[Decision, ...]:
+def decisions_of(inputs: Inputs, resolved: Resolved, job: Job, launch: Choice[Launch]) -> tuple[Decision, ...]:
     """Return all decisions, in the order in which they are printed."""
     software, options = resolved.software, inputs.accelerate
     return (

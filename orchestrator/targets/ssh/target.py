@@ -13,7 +13,7 @@ from orchestrator.planning.plan import Plan
 from orchestrator.planning.refusal import Refusal
 from orchestrator.planning.request import TargetOptions, TrainRequest
 from orchestrator.runs.cleanup import CleanupReport
-from orchestrator.targets.interface import Listed, RunHandle, SharedFolder, Tell
+from orchestrator.targets.interface import Listed, Notify, RunHandle, SharedFolder
 from orchestrator.targets.ssh import cleanup, find, inputs, start
 from orchestrator.targets.ssh.handle import SshHandle
 
@@ -34,8 +34,8 @@ class SshTarget:
     def handle(self, record: RunRecord, folder: Path) -> RunHandle:
         return SshHandle(record, folder)
 
-    def find(self, base: Path, name: str, where: str, tell: Tell) -> RunHandle:
-        return SshHandle(*find.find(base, name, where, tell))
+    def find(self, base: Path, name: str, where: str, notify: Notify) -> RunHandle:
+        return SshHandle(*find.find(base, name, where, notify))
 
     def shared_folder(self, options: tuple[TargetOptions, ...]) -> SharedFolder:
         raise RequestError(
@@ -46,8 +46,8 @@ class SshTarget:
     def list_runs(self, where: str) -> Listed:
         asked = find.ask_inventory(where)
 
-        def open_run(base: Path, name: str, tell: Tell) -> RunHandle:
-            return SshHandle(*find.find(base, name, where, tell, asked=asked))
+        def open_run(base: Path, name: str, notify: Notify) -> RunHandle:
+            return SshHandle(*find.find(base, name, where, notify, asked=asked))
 
         return replace(find.list_runs(asked), open=open_run)
 

@@ -9,11 +9,11 @@ from orch_node.protocol.record import RunNode, RunRecord
 from orchestrator.runs.follow import LocalRun, Source
 from orchestrator.targets.connections.connection import Ssh
 from orchestrator.targets.connections.mirror import Mirror, ReconnectingMirror
-from orchestrator.targets.interface import Tell
+from orchestrator.targets.interface import Notify
 from orchestrator.targets.ssh.nodes import connection_to
 
 
-def source_of(record: RunRecord, folder: Path, notify: Tell) -> Source:
+def source_of(record: RunRecord, folder: Path, notify: Notify) -> Source:
     """Return the source of a run's events; `notify` is called when its connection is lost or restored."""
     node0 = connection_to(record.node0)
     if not isinstance(node0, Ssh):

@@ -31,7 +31,7 @@ class Handle:
     """A run elsewhere that has ended, as its node reports when it is asked."""
 
     def __init__(self, record: RunRecord, folder: Path) -> None:
-        self.record, self.folder, self.tell = record, folder, silent
+        self.record, self.folder, self.notify = record, folder, silent
 
     def finish(self) -> None:
         if self.record.run_id == SECOND:
@@ -46,7 +46,7 @@ class Target:
 
     def list_runs(self, where: str) -> Listed:
         row = row_of(RECORD, state="running", nodes=(), progress="", folder="")
-        return Listed(rows=(row,), open=lambda base, name, tell: Handle(replace(RECORD, run_id=name), base))  # type: ignore[arg-type, return-value]
+        return Listed(rows=(row,), open=lambda base, name, notify: Handle(replace(RECORD, run_id=name), base))  # type: ignore[arg-type, return-value]
 
 
 def test_the_newest_live_run_is_found_after_runs_elsewhere_were_refreshed(

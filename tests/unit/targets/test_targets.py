@@ -50,7 +50,7 @@ def test_a_handle_implements_the_interface(name: str, tmp_path: Path) -> None:
     run = store.load(make_run(tmp_path, **RECORDED[name]))
     handle = registry.of_record(run.record).handle(run.record, run.folder)
     assert (handle.record, handle.folder) == (run.record, run.folder)
-    handle.tell("nobody listens")
+    handle.notify("nobody listens")
     for method, expected in methods(RunHandle).items():
         assert parameters(getattr(type(handle), method)) == parameters(expected), method
 
