@@ -45,12 +45,12 @@ def fetch(
     from orchestrator.operations import fetch as operation
     from orchestrator.operations.runs import find
     from orchestrator.report.listing import SCHEMA
-    from orchestrator.targets.interface import Wanted
+    from orchestrator.targets.interface import FetchRequest
 
     handle = find(runs_dir, run, inventory, print_error)
-    selection = Wanted(source=source or "", node=node, to=destination, only=tuple(patterns or ()))
+    request = FetchRequest(source=source or "", node=node, destination=destination, patterns=tuple(patterns or ()))
     with Bar() as bar:
-        fetched = operation.fetch(handle, selection, bar.listener())
+        fetched = operation.fetch(handle, request, bar.listener())
     size = sum(entry.size for entry in fetched.files)
     if as_json:
         value = {

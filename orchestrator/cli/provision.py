@@ -122,7 +122,7 @@ def provisioned(
 
     if target is None:
         return operation.provision(request, listener, environment)
-    folder = registry.named(target).shared_folder((options,))
+    folder = registry.find_target(target).shared_folder((options,))
     return shared.provision_shared(folder, request, listener, environment)
 
 

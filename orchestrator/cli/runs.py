@@ -37,16 +37,16 @@ def runs(
     if context.invoked_subcommand:
         check_subcommand(context, "runs_dir")
         return
-    listed = operation.list_recorded_runs(runs_dir, inventory)
-    rows = [asdict(row) for row in listed.rows]
+    run_list = operation.list_recorded_runs(runs_dir, inventory)
+    rows = [asdict(row) for row in run_list.rows]
     print_text(
         listing.as_json("runs", rows) if as_json else listing.table([name_this_machine(row) for row in rows], COLUMNS)
     )
-    for line in listed.warnings:
+    for line in run_list.warnings:
         print_error(f"warning: {line}")
-    for line in listed.silent:
+    for line in run_list.unreachable:
         print_error(f"no response from {line}")
-    raise typer.Exit(1 if listed.silent else 0)
+    raise typer.Exit(1 if run_list.unreachable else 0)
 
 
 def name_this_machine(row: dict[str, Any]) -> dict[str, Any]:

@@ -10,12 +10,12 @@ from orchestrator.errors import RequestError
 from orchestrator.runs import store
 from orchestrator.runs.fetch import Collected, FetchListener
 from orchestrator.runs.state_files import write_json
-from orchestrator.targets.interface import RunHandle, Wanted
+from orchestrator.targets.interface import FetchRequest, RunHandle
 
 FETCHED = "fetched.json"
 
 
-def fetch(handle: RunHandle, request: Wanted, listener: FetchListener) -> Collected:
+def fetch(handle: RunHandle, request: FetchRequest, listener: FetchListener) -> Collected:
     """Copy files of a run to this machine and record them in fetched.json.
 
     Args:
@@ -29,9 +29,10 @@ def fetch(handle: RunHandle, request: Wanted, listener: FetchListener) -> Collec
     """
     request = replace(request, source=request.source or output_of(handle))
     collected = handle.fetch(request, listener)
-    if request.only and not collected.files and not collected.left_out:
+    if request.patterns and not collected.files and not collected.left_out:
         raise RequestError(
-            f"No file in {request.source} matches {' or '.join(request.only)}.", hint="To fetch all files, omit --only."
+            f"No file in {request.source} matches {' or '.join(request.patterns)}.",
+            hint="To fetch all files, omit --only.",
         )
     files = [{"path": entry.path, "size": entry.size, "sha256": entry.sha256} for entry in collected.files]
     value = {"schema": 1, "from": request.source, "folder": str(collected.folder), "files": files}

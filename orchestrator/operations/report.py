@@ -12,7 +12,7 @@ from orchestrator.report.comparison import Comparison, Side, compare
 from orchestrator.runs import store
 from orchestrator.runs.measures import measures
 from orchestrator.runs.outcome import outcome_of
-from orchestrator.targets.interface import Notify, silent
+from orchestrator.targets.interface import Notify, ignore
 
 
 def report(base: Path, names: Sequence[str], *, inventory: str | None, output: Path | None, notify: Notify) -> Path:
@@ -45,13 +45,13 @@ def write_page(target: Path, text: str) -> Path:
     return target.absolute()
 
 
-def comparison(base: Path, a: str, b: str, notify: Notify = silent) -> Comparison:
+def comparison(base: Path, a: str, b: str, notify: Notify = ignore) -> Comparison:
     """Compare two recorded runs.
 
     Raises:
         RequestError: If a run does not exist.
     """
-    return compare(side_of(store.find(base, a, notify)), side_of(store.find(base, b, silent)))
+    return compare(side_of(store.find(base, a, notify)), side_of(store.find(base, b, ignore)))
 
 
 def side_of(run: store.Run) -> Side:

@@ -21,13 +21,13 @@ from orchestrator.runs.rows import progress_words, row_of
 from orchestrator.runs.state_files import PLAN
 from orchestrator.runs.store import Run
 from orchestrator.targets import registry
-from orchestrator.targets.interface import Listed, Notify, RunHandle, silent
+from orchestrator.targets.interface import Notify, RunHandle, RunList, ignore
 
 ENDED = (DONE, FAILED, REFUSED, STOPPED, PREEMPTED, supervisor_state.KILLED)
 REFRESH_WORKERS = 8
 
 
-def find(runs_dir: Path, name: str, inventory: str | None, notify: Notify = silent) -> RunHandle:
+def find(runs_dir: Path, name: str, inventory: str | None, notify: Notify = ignore) -> RunHandle:
     """Return a run by its ID, or the newest one for `last`.
 
     Args:
@@ -43,7 +43,7 @@ def find(runs_dir: Path, name: str, inventory: str | None, notify: Notify = sile
     if inventory is None:
         handle = handle_of(store.find(base, name, notify))
     else:
-        handle = registry.at(inventory).find(base, name, inventory, notify)
+        handle = registry.target_at(inventory).find(base, name, inventory, notify)
     handle.notify = notify
     return handle
 
@@ -60,7 +60,7 @@ def handle_of(run: Run) -> RunHandle:
             f"{run.folder} belongs to another user ({user}): its record is not trusted.",
             hint="To find the run on its nodes: --inventory.",
         )
-    return registry.of_record(run.record).handle(run.record, run.folder)
+    return registry.target_of(run.record).handle(run.record, run.folder)
 
 
 def find_refreshed(base: Path, name: str, inventory: str | None, notify: Notify) -> Run:
@@ -85,10 +85,10 @@ def outcome(base: Path, name: str, inventory: str | None, notify: Notify) -> Out
     return outcome_of(find_refreshed(base, name, inventory, notify))
 
 
-def list_recorded_runs(base: Path, inventory: str | None) -> Listed:
+def list_recorded_runs(base: Path, inventory: str | None) -> RunList:
     """Return the runs recorded on this machine or on the hosts of an inventory."""
     if inventory is not None:
-        return registry.at(inventory).list_runs(inventory)
+        return registry.target_at(inventory).list_runs(inventory)
     recorded = store.recorded(base)
     rows = (
         row_of(
@@ -102,7 +102,7 @@ def list_recorded_runs(base: Path, inventory: str | None) -> Listed:
         )
         for run in recorded.runs
     )
-    return Listed(rows=tuple(rows), warnings=tuple(recorded.warnings()))
+    return RunList(rows=tuple(rows), warnings=tuple(recorded.warnings()))
 
 
 def find_live(base: Path, name: str, inventory: str | None, notify: Notify) -> tuple[RunHandle, tuple[str, ...]]:
@@ -150,7 +150,7 @@ def is_local(record: RunRecord) -> bool:
 
 def clean(runs_dir: Path, inventory: str | None, *, dry_run: bool) -> CleanupReport:
     """Remove leftovers of ended runs on this machine or an inventory's hosts; only report them with `dry_run`."""
-    return registry.at(inventory).clean(inventory, runs_dir.absolute(), dry_run=dry_run)
+    return registry.target_at(inventory).clean(inventory, runs_dir.absolute(), dry_run=dry_run)
 
 
 def array_handles(plan: Plan, base: Path, notify: Notify) -> list[RunHandle]:

@@ -28,7 +28,7 @@ def plan(request: TrainRequest) -> Plan:
         RequestError: If ORCH_CPU_ISA is unknown.
     """
     check_cpu_isa()
-    target = registry.named(request.on)
+    target = registry.find_target(request.on)
     check_refused(request, target.refuses)
     return target.plan(request)
 
@@ -54,7 +54,7 @@ def unreadable_runs(request: TrainRequest) -> Iterator[str]:
 
 def start(plan: Plan, folder: Path) -> RunHandle:
     """Record the plan, start it, and return the run, which does not depend on this process."""
-    return registry.named(plan.run.target).start(plan, folder)
+    return registry.find_target(plan.run.target).start(plan, folder)
 
 
 def plan_data(request: TrainRequest, *, kind: str, inputs: Sequence[Path], out: Path) -> Plan:

@@ -22,40 +22,40 @@ from orchestrator.runs.rows import RunRow
 Notify = Callable[[str], None]  # called with each line about the connection to the hosts
 
 
-def silent(line: str) -> None:
+def ignore(line: str) -> None:
     """Ignore a line about the connection."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class FetchRequest:
     """The files that `orch fetch` copies.
 
     Attributes:
         source: The folder on the node.
         node: The name of the node, or None for node0.
-        to: The folder on this machine, or None for the default.
-        only: Patterns of the paths in `source` to copy; all paths if empty.
+        destination: The folder on this machine, or None for the default.
+        patterns: Patterns of the paths in `source` to copy; all paths if empty.
     """
 
     source: str
     node: str | None = None
-    to: Path | None = None
-    only: tuple[str, ...] = ()
+    destination: Path | None = None
+    patterns: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Listed:
+class RunList:
     """The runs that the hosts of a target have reported.
 
     Attributes:
         rows: The runs, oldest first.
-        silent: The hosts that did not respond, with the reason.
+        unreachable: The hosts that did not respond, with the reason.
         warnings: Runs that cannot be read or followed, with the reason.
         open: Opens a run like `Target.find`, without another query of the hosts.
     """
 
     rows: tuple[RunRow, ...]
-    silent: tuple[str, ...] = ()
+    unreachable: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     open: Callable[[Path, str, Notify], RunHandle] | None = None
 
@@ -116,7 +116,7 @@ class RunHandle(Protocol):
     def discard(self) -> None:
         """Delete the files of a run that was refused before it started any process."""
 
-    def fetch(self, wanted: Wanted, listener: FetchListener) -> Collected:
+    def fetch(self, request: FetchRequest, listener: FetchListener) -> Collected:
         """Copy files that the run has written to this machine.
 
         Raises:
@@ -151,13 +151,13 @@ class Target(Protocol):
     def handle(self, record: RunRecord, folder: Path) -> RunHandle:
         """Return a handle of a recorded run."""
 
-    def find(self, base: Path, name: str, where: str, notify: Notify) -> RunHandle:
+    def find(self, base: Path, name: str, inventory: str, notify: Notify) -> RunHandle:
         """Return a handle of a run that the hosts of an inventory or a cluster have recorded.
 
         Args:
             base: The folder of all runs on this machine.
             name: A run id, or `last` for the newest run.
-            where: The inventory or the cluster, as a value of `--inventory`.
+            inventory: The inventory or the cluster, as a value of `--inventory`.
             notify: Called with a warning for each host that cannot be queried.
 
         Raises:
@@ -167,8 +167,8 @@ class Target(Protocol):
     def shared_folder(self, options: tuple[TargetOptions, ...]) -> SharedFolder:
         """Return the folder that `orch provision --on` fills; raise RequestError if there is none."""
 
-    def list_runs(self, where: str) -> Listed:
+    def list_runs(self, inventory: str) -> RunList:
         """Return the runs that the hosts of an inventory or a cluster have recorded."""
 
-    def clean(self, where: str | None, base: Path, *, dry_run: bool) -> CleanupReport:
+    def clean(self, inventory: str | None, base: Path, *, dry_run: bool) -> CleanupReport:
         """End the leftovers of past runs; with `dry_run`, only report them."""

@@ -30,26 +30,26 @@ def slurm() -> Target:
 
 NODES = "ssh"  # the default
 TARGETS: Mapping[str, Callable[[], Target]] = {NODES: ssh, "kubernetes": kubernetes, "slurm": slurm}
-# The names of targets without an inventory in `--on` and `--inventory`: `k8s` or `k8s:NAMESPACE`.
-WORDS = {"k8s": "kubernetes", "slurm": "slurm"}
+# The targets without an inventory, by their names in `--on` and `--inventory` (`k8s`, `k8s:NAMESPACE`).
+ON_VALUES = {"k8s": "kubernetes", "slurm": "slurm"}
 
 
-def named(value: str | None) -> Target:
+def find_target(value: str | None) -> Target:
     """Return the target that `--on` names, or the default target.
 
     Raises:
         RequestError: If there is no target of this name.
     """
-    name = NODES if value is None else WORDS.get(value, value)
+    name = NODES if value is None else ON_VALUES.get(value, value)
     if name not in TARGETS:
         raise RequestError(
-            f"--on {value}: orch runs on {', '.join(WORDS)}, or on the nodes of --inventory.",
-            hint=did_you_mean(str(value), WORDS),
+            f"--on {value}: orch runs on {', '.join(ON_VALUES)}, or on the nodes of --inventory.",
+            hint=did_you_mean(str(value), ON_VALUES),
         )
     return TARGETS[name]()
 
 
-def of_record(record: RunRecord) -> Target:
+def target_of(record: RunRecord) -> Target:
     """Return the target of a recorded run.
 
     Raises:
@@ -63,7 +63,7 @@ def of_record(record: RunRecord) -> Target:
     return TARGETS[record.target]()
 
 
-def at(inventory: str | None) -> Target:
+def target_at(inventory: str | None) -> Target:
     """Return the target that a value of `--inventory` refers to."""
     prefix = (inventory or "").partition(":")[0]
-    return TARGETS[WORDS.get(prefix, NODES)]()
+    return TARGETS[ON_VALUES.get(prefix, NODES)]()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.errors import OrchError
-from orchestrator.targets.interface import Notify, silent
+from orchestrator.targets.interface import Notify, ignore
 from orchestrator.targets.kubernetes import admission, findings, image_probe, kueue, rights
 from orchestrator.targets.kubernetes.api.client import Kube
 from orchestrator.targets.kubernetes.api.errors import NotThere, Refused
@@ -30,7 +30,7 @@ class CheckRequest:
 
 
 def check(
-    connected: Callable[[], Kube], settings: KubeSettings, request: CheckRequest, notify: Notify = silent
+    connected: Callable[[], Kube], settings: KubeSettings, request: CheckRequest, notify: Notify = ignore
 ) -> Iterator[Finding]:
     """Yield each finding as soon as it is known; only one if the API does not respond.
 

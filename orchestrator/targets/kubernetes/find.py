@@ -15,7 +15,7 @@ from orchestrator.errors import OrchError
 from orchestrator.runs import store
 from orchestrator.runs.rows import row_of
 from orchestrator.runs.state_files import PLAN
-from orchestrator.targets.interface import Listed
+from orchestrator.targets.interface import RunList
 from orchestrator.targets.kubernetes.api.client import Kube
 from orchestrator.targets.kubernetes.api.connect import connect
 from orchestrator.targets.kubernetes.api.errors import NotThere
@@ -93,7 +93,7 @@ def find_run(base: Path, name: str, inventory: str) -> tuple[RunRecord, Path]:
     return records[run_id], folder
 
 
-def list_runs(inventory: str) -> Listed:
+def list_runs(inventory: str) -> RunList:
     """Return the runs that a namespace has recorded, oldest first."""
     cluster = cluster_of(inventory)
     recorded = query_runs(cluster)
@@ -108,7 +108,7 @@ def list_runs(inventory: str) -> Listed:
         for record in recorded.records
     )
     damaged = (f"skipped a damaged run: {problem}" for problem in recorded.damaged)
-    return Listed(rows=tuple(rows), warnings=(*damaged, *(error.message for error in recorded.distrusted.values())))
+    return RunList(rows=tuple(rows), warnings=(*damaged, *(error.message for error in recorded.distrusted.values())))
 
 
 def state_in(cluster: Kube, record: RunRecord) -> str:

@@ -16,7 +16,7 @@ from orchestrator.runs.cleanup import CleanupReport
 from orchestrator.runs.fetch import Collected, FetchListener
 from orchestrator.runs.logs import LogLine
 from orchestrator.runs.outcome import Outcome
-from orchestrator.targets.interface import Listed, Notify, RunHandle, SharedFolder, Wanted, silent
+from orchestrator.targets.interface import FetchRequest, Notify, RunHandle, RunList, SharedFolder, ignore
 from orchestrator.targets.kubernetes import cleanup, find, inputs, logs, start, volume
 from orchestrator.targets.kubernetes.api.client import Kube
 from orchestrator.targets.kubernetes.api.connect import connect
@@ -28,7 +28,7 @@ from orchestrator.targets.kubernetes.watch import KubeWatch
 class KubeHandle:
     """A run on Kubernetes, which connects to the cluster only when it needs to."""
 
-    def __init__(self, record: RunRecord, folder: Path, notify: Notify = silent) -> None:
+    def __init__(self, record: RunRecord, folder: Path, notify: Notify = ignore) -> None:
         self.record = record
         self.folder = folder
         self.notify = notify
@@ -51,7 +51,7 @@ class KubeHandle:
     def interrupt(self) -> None:
         """Delete the job with its pods, because there is no supervisor to stop it."""
         self.watch.leave()
-        cleanup.stop(KubeWatch(self.record, self.folder, silent, self.cluster))
+        cleanup.stop(KubeWatch(self.record, self.folder, ignore, self.cluster))
 
     def finish(self) -> Outcome:
         return self.watch.finish()
@@ -65,8 +65,8 @@ class KubeHandle:
     def stop(self) -> CleanupReport:
         return cleanup.stop(self.watch)
 
-    def fetch(self, wanted: Wanted, listener: FetchListener) -> Collected:
-        return volume.fetch(self.cluster, self.record, self.folder, wanted, listener)
+    def fetch(self, request: FetchRequest, listener: FetchListener) -> Collected:
+        return volume.fetch(self.cluster, self.record, self.folder, request, listener)
 
 
 class KubeTarget:
@@ -84,8 +84,8 @@ class KubeTarget:
     def handle(self, record: RunRecord, folder: Path) -> RunHandle:
         return KubeHandle(record, folder)
 
-    def find(self, base: Path, name: str, where: str, notify: Notify) -> RunHandle:
-        return KubeHandle(*find.find_run(base, name, where))
+    def find(self, base: Path, name: str, inventory: str, notify: Notify) -> RunHandle:
+        return KubeHandle(*find.find_run(base, name, inventory))
 
     def shared_folder(self, options: tuple[TargetOptions, ...]) -> SharedFolder:
         raise RequestError(
@@ -93,8 +93,8 @@ class KubeTarget:
             hint="Build the image with `orch image build`.",
         )
 
-    def list_runs(self, where: str) -> Listed:
-        return find.list_runs(where)
+    def list_runs(self, inventory: str) -> RunList:
+        return find.list_runs(inventory)
 
-    def clean(self, where: str | None, base: Path, *, dry_run: bool) -> CleanupReport:
-        return cleanup.clean(find.cluster_of(where or ""), dry_run=dry_run)
+    def clean(self, inventory: str | None, base: Path, *, dry_run: bool) -> CleanupReport:
+        return cleanup.clean(find.cluster_of(inventory or ""), dry_run=dry_run)

@@ -15,7 +15,7 @@ from orch_node.protocol.record import RunRecord
 from orchestrator.errors import ExecuteError, RequestError
 from orchestrator.planning.manifest import Object
 from orchestrator.runs.fetch import Collected, FetchListener, collect
-from orchestrator.targets.interface import Wanted
+from orchestrator.targets.interface import FetchRequest
 from orchestrator.targets.kubernetes.api.client import Kube
 from orchestrator.targets.kubernetes.api.errors import NotThere
 from orchestrator.targets.kubernetes.api.exec import PodExec
@@ -115,7 +115,7 @@ def delete(cluster: Kube, path: str, run_id: str) -> None:
         pass
 
 
-def fetch(cluster: Kube, record: RunRecord, folder: Path, request: Wanted, listener: FetchListener) -> Collected:
+def fetch(cluster: Kube, record: RunRecord, folder: Path, request: FetchRequest, listener: FetchListener) -> Collected:
     """Copy files of a run from its volume to this machine.
 
     Raises:
@@ -124,6 +124,6 @@ def fetch(cluster: Kube, record: RunRecord, folder: Path, request: Wanted, liste
     """
     if request.node:
         raise RequestError("--node has no meaning on Kubernetes: all pods share one volume.", hint="Leave --node out.")
-    target = request.to or folder.absolute() / "output"
+    target = request.destination or folder.absolute() / "output"
     with reader(cluster, record) as pod:
-        return collect(pod, request.source, target, patterns=request.only, listener=listener)
+        return collect(pod, request.source, target, patterns=request.patterns, listener=listener)

@@ -17,7 +17,7 @@ from orchestrator.runs.cleanup import CleanupReport, NodeCleanup
 from orchestrator.runs.outcome import precision_of
 from orchestrator.runs.rows import RunRow, progress_words, row_of
 from orchestrator.runs.store import Run
-from orchestrator.targets.interface import Listed, Notify, silent
+from orchestrator.targets.interface import Notify, RunList, ignore
 from orchestrator.targets.slurm import states
 from orchestrator.targets.slurm.load import slurm_settings
 from orchestrator.targets.slurm.location import location_of
@@ -76,7 +76,7 @@ def login_of(inventory: str | None) -> str:
     return settings.login or ""
 
 
-def list_runs(inventory: str) -> Listed:
+def list_runs(inventory: str) -> RunList:
     """Return the runs recorded in the local folder of runs, with their current state in Slurm.
 
     The user's jobs that are recorded elsewhere are listed as warnings.
@@ -92,7 +92,7 @@ def list_runs(inventory: str) -> Listed:
         if not job.ended
     ]
     problems = tuple(slurm.problem for slurm in by_cluster.values() if slurm.problem)
-    return Listed(rows=tuple(rows), silent=problems, warnings=tuple(elsewhere))
+    return RunList(rows=tuple(rows), unreachable=problems, warnings=tuple(elsewhere))
 
 
 def cluster_of(run: Run) -> tuple[str, str]:
@@ -144,7 +144,7 @@ class Looked:
         if self.problem or (run.outcome is not None and (job is None or job.ended)):
             return run
         try:
-            run_folder_of(run.record, run.folder, self.host, silent).refresh()
+            run_folder_of(run.record, run.folder, self.host, ignore).refresh()
         except ExecuteError as error:
             self.problem = error.message
             return run

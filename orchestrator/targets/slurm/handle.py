@@ -20,7 +20,7 @@ from orchestrator.runs.outcome import Outcome, outcome_of
 from orchestrator.runs.state_files import outcome_in
 from orchestrator.targets.connections.connection import Ssh
 from orchestrator.targets.connections.local import Local
-from orchestrator.targets.interface import Notify, Wanted, silent
+from orchestrator.targets.interface import FetchRequest, Notify, ignore
 from orchestrator.targets.slurm import accounting, logs
 from orchestrator.targets.slurm.location import location_of
 from orchestrator.targets.slurm.login import host_at, scheduler_at
@@ -47,7 +47,7 @@ class SlurmHandle:
         notify: the callback for messages about the connection and the controller.
     """
 
-    def __init__(self, record: RunRecord, folder: Path, notify: Notify = silent) -> None:
+    def __init__(self, record: RunRecord, folder: Path, notify: Notify = ignore) -> None:
         self.record = record
         self.folder = folder
         self.notify = notify
@@ -194,20 +194,20 @@ class SlurmHandle:
         self.watch.refresh()
         return outcome_in(self.folder) is not None
 
-    def fetch(self, wanted: Wanted, listener: FetchListener) -> Collected:
+    def fetch(self, request: FetchRequest, listener: FetchListener) -> Collected:
         """Copy files of the run from the shared file system, which is the same on every node.
 
         Raises:
             RequestError: if the run has no node of the requested name.
         """
         names = {node.node for node in self.record.nodes}
-        if wanted.node is not None and wanted.node not in names:
+        if request.node is not None and request.node not in names:
             raise RequestError(
-                f"Run {self.record.run_id} has no node '{wanted.node}'.", hint=f"It has {', '.join(sorted(names))}."
+                f"Run {self.record.run_id} has no node '{request.node}'.", hint=f"It has {', '.join(sorted(names))}."
             )
         local = isinstance(self.host, Local)
-        target = wanted.to or (Path(wanted.source) if local else default_target(self.folder, wanted.node))
-        return collect(self.host, wanted.source, target, patterns=wanted.only, listener=listener)
+        target = request.destination or (Path(request.source) if local else default_target(self.folder, request.node))
+        return collect(self.host, request.source, target, patterns=request.patterns, listener=listener)
 
 
 def until(condition: Callable[[], bool], seconds: float, tick: float = TICK_SECONDS) -> bool:

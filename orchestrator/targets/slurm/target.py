@@ -9,7 +9,7 @@ from orch_node.protocol.record import RunRecord
 from orchestrator.planning.plan import Plan
 from orchestrator.planning.request import TargetOptions, TrainRequest
 from orchestrator.runs.cleanup import CleanupReport
-from orchestrator.targets.interface import Listed, Notify, RunHandle, SharedFolder
+from orchestrator.targets.interface import Notify, RunHandle, RunList, SharedFolder
 from orchestrator.targets.slurm import find, inputs, start
 from orchestrator.targets.slurm.handle import SlurmHandle
 from orchestrator.targets.slurm.options import REFUSES
@@ -38,18 +38,18 @@ class SlurmTarget:
         """Return a handle of a recorded run."""
         return SlurmHandle(record, folder)
 
-    def find(self, base: Path, name: str, where: str, notify: Notify) -> RunHandle:
+    def find(self, base: Path, name: str, inventory: str, notify: Notify) -> RunHandle:
         """Return a handle of a run that is recorded on this machine."""
-        return SlurmHandle(*find.find(base, name, where, notify))
+        return SlurmHandle(*find.find(base, name, inventory, notify))
 
     def shared_folder(self, options: tuple[TargetOptions, ...]) -> SharedFolder:
         """Return the folder that `orch provision` fills; raise RequestError if there is none."""
         return inputs.shared_folder(options)
 
-    def list_runs(self, where: str) -> Listed:
+    def list_runs(self, inventory: str) -> RunList:
         """Return the runs recorded on this machine, with their current state in Slurm."""
-        return find.list_runs(where)
+        return find.list_runs(inventory)
 
-    def clean(self, where: str | None, base: Path, *, dry_run: bool) -> CleanupReport:
+    def clean(self, inventory: str | None, base: Path, *, dry_run: bool) -> CleanupReport:
         """Cancel the jobs whose runs have ended; with `dry_run`, only report them."""
-        return find.clean(where, base, dry_run=dry_run)
+        return find.clean(inventory, base, dry_run=dry_run)

@@ -9,11 +9,11 @@ from orch_node.protocol.record import RunNode, RunRecord
 from orchestrator.errors import RequestError
 from orchestrator.runs.fetch import Collected, FetchListener, collect, default_target
 from orchestrator.targets.connections.local import Local
-from orchestrator.targets.interface import Wanted
+from orchestrator.targets.interface import FetchRequest
 from orchestrator.targets.ssh.nodes import connection_to
 
 
-def fetch(record: RunRecord, folder: Path, request: Wanted, listener: FetchListener) -> Collected:
+def fetch(record: RunRecord, folder: Path, request: FetchRequest, listener: FetchListener) -> Collected:
     """Copy the requested files of a run's node to this machine.
 
     Raises:
@@ -22,9 +22,9 @@ def fetch(record: RunRecord, folder: Path, request: Wanted, listener: FetchListe
     """
     connection = connection_to(run_node_of(record, request.node))
     is_local = isinstance(connection, Local)
-    target = request.to or (Path(request.source) if is_local else default_target(folder, request.node))
+    target = request.destination or (Path(request.source) if is_local else default_target(folder, request.node))
     try:
-        return collect(connection, request.source, target, patterns=request.only, listener=listener)
+        return collect(connection, request.source, target, patterns=request.patterns, listener=listener)
     finally:
         connection.close()
 

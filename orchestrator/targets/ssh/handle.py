@@ -18,7 +18,7 @@ from orchestrator.runs.fetch import Collected, FetchListener
 from orchestrator.runs.logs import LogLine
 from orchestrator.runs.outcome import Outcome, outcome_of
 from orchestrator.runs.state_files import supervisor_of
-from orchestrator.targets.interface import Notify, Wanted, silent
+from orchestrator.targets.interface import FetchRequest, Notify, ignore
 from orchestrator.targets.ssh import cleanup, fetch, logs
 from orchestrator.targets.ssh.nodes import connection_to
 from orchestrator.targets.ssh.watch import source_of, take
@@ -36,7 +36,7 @@ class SshHandle:
         located: The nodes on which the ranks have started.
     """
 
-    def __init__(self, record: RunRecord, folder: Path, notify: Notify = silent) -> None:
+    def __init__(self, record: RunRecord, folder: Path, notify: Notify = ignore) -> None:
         self.record = record
         self.folder = folder
         self.notify = notify
@@ -95,8 +95,8 @@ class SshHandle:
                 connection.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def fetch(self, wanted: Wanted, listener: FetchListener) -> Collected:
-        return fetch.fetch(self.record, self.folder, wanted, listener)
+    def fetch(self, request: FetchRequest, listener: FetchListener) -> Collected:
+        return fetch.fetch(self.record, self.folder, request, listener)
 
 
 def unsafe_to_delete(record: RunRecord, folder: Path) -> str:

@@ -13,7 +13,7 @@ from orchestrator.planning.plan import Plan
 from orchestrator.planning.refusal import Refusal
 from orchestrator.planning.request import TargetOptions, TrainRequest
 from orchestrator.runs.cleanup import CleanupReport
-from orchestrator.targets.interface import Listed, Notify, RunHandle, SharedFolder
+from orchestrator.targets.interface import Notify, RunHandle, RunList, SharedFolder
 from orchestrator.targets.ssh import cleanup, find, inputs, start
 from orchestrator.targets.ssh.handle import SshHandle
 
@@ -34,8 +34,8 @@ class SshTarget:
     def handle(self, record: RunRecord, folder: Path) -> RunHandle:
         return SshHandle(record, folder)
 
-    def find(self, base: Path, name: str, where: str, notify: Notify) -> RunHandle:
-        return SshHandle(*find.find(base, name, where, notify))
+    def find(self, base: Path, name: str, inventory: str, notify: Notify) -> RunHandle:
+        return SshHandle(*find.find(base, name, inventory, notify))
 
     def shared_folder(self, options: tuple[TargetOptions, ...]) -> SharedFolder:
         raise RequestError(
@@ -43,13 +43,13 @@ class SshTarget:
             hint="orch provision INVENTORY.",
         )
 
-    def list_runs(self, where: str) -> Listed:
-        asked = find.ask_inventory(where)
+    def list_runs(self, inventory: str) -> RunList:
+        asked = find.ask_inventory(inventory)
 
         def open_run(base: Path, name: str, notify: Notify) -> RunHandle:
-            return SshHandle(*find.find(base, name, where, notify, asked=asked))
+            return SshHandle(*find.find(base, name, inventory, notify, asked=asked))
 
         return replace(find.list_runs(asked), open=open_run)
 
-    def clean(self, where: str | None, base: Path, *, dry_run: bool) -> CleanupReport:
-        return cleanup.clean(where, base, dry_run=dry_run)
+    def clean(self, inventory: str | None, base: Path, *, dry_run: bool) -> CleanupReport:
+        return cleanup.clean(inventory, base, dry_run=dry_run)

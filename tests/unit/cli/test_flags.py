@@ -172,7 +172,7 @@ def test_the_same_request_has_the_same_plan(name: str) -> None:
 @pytest.mark.parametrize("name", BASE)
 @pytest.mark.parametrize("field", FIELDS)
 def test_a_field_is_consumed_or_refused(name: str, field: str) -> None:
-    target = registry.named(BASE[name].on)
+    target = registry.find_target(BASE[name].on)
     value, context = OTHERWISE.get((name, field), CASES[field])
     before = replace(
         BASE[name], **{key: context_value for key, context_value in context.items() if key not in target.refuses}
@@ -188,7 +188,7 @@ def test_a_field_is_consumed_or_refused(name: str, field: str) -> None:
 
 def test_what_a_target_refuses_is_a_field() -> None:
     for name in BASE:
-        assert set(registry.named(BASE[name].on).refuses) <= set(FIELDS)
+        assert set(registry.find_target(BASE[name].on).refuses) <= set(FIELDS)
 
 
 def test_all_that_is_refused_is_told_at_once() -> None:

@@ -12,7 +12,7 @@ from orchestrator.operations.runs import find_live
 from orchestrator.runs import store
 from orchestrator.runs.rows import row_of
 from orchestrator.targets import registry
-from orchestrator.targets.interface import Listed, silent
+from orchestrator.targets.interface import RunList, ignore
 from tests.support.recorded import ended, make_run, write
 from tests.unit.runs.test_record import RECORD
 
@@ -31,7 +31,7 @@ class Handle:
     """A run elsewhere that has ended, as its node reports when it is asked."""
 
     def __init__(self, record: RunRecord, folder: Path) -> None:
-        self.record, self.folder, self.notify = record, folder, silent
+        self.record, self.folder, self.notify = record, folder, ignore
 
     def finish(self) -> None:
         if self.record.run_id == SECOND:
@@ -44,9 +44,9 @@ class Target:
     def handle(self, record: RunRecord, folder: Path) -> Handle:
         return Handle(record, folder)
 
-    def list_runs(self, where: str) -> Listed:
+    def list_runs(self, inventory: str) -> RunList:
         row = row_of(RECORD, state="running", nodes=(), progress="", folder="")
-        return Listed(rows=(row,), open=lambda base, name, notify: Handle(replace(RECORD, run_id=name), base))  # type: ignore[arg-type, return-value]
+        return RunList(rows=(row,), open=lambda base, name, notify: Handle(replace(RECORD, run_id=name), base))  # type: ignore[arg-type, return-value]
 
 
 def test_the_newest_live_run_is_found_after_runs_elsewhere_were_refreshed(
@@ -58,13 +58,13 @@ def test_the_newest_live_run_is_found_after_runs_elsewhere_were_refreshed(
         folder = make_run(tmp_path, run, created=float(second), **changes)
         if run != THIRD:
             (folder / "outcome.json").unlink()
-    monkeypatch.setattr(registry, "of_record", lambda record: Target())
-    handle, other_runs = find_live(tmp_path, "last", None, silent)
+    monkeypatch.setattr(registry, "target_of", lambda record: Target())
+    handle, other_runs = find_live(tmp_path, "last", None, ignore)
     assert (handle.record.run_id, other_runs) == (FIRST, (OLDEST,))
     assert store.load(tmp_path / SECOND).state == "done"
 
 
 def test_the_nodes_of_an_inventory_are_queried_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "at", lambda inventory: Target())
-    handle, other_runs = find_live(tmp_path, "last", "lab", silent)
+    monkeypatch.setattr(registry, "target_at", lambda inventory: Target())
+    handle, other_runs = find_live(tmp_path, "last", "lab", ignore)
     assert (handle.record.run_id, other_runs) == (RECORD.run_id, ())

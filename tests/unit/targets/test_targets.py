@@ -48,7 +48,7 @@ def test_a_target_implements_the_interface(name: str) -> None:
 @pytest.mark.parametrize("name", registry.TARGETS)
 def test_a_handle_implements_the_interface(name: str, tmp_path: Path) -> None:
     run = store.load(make_run(tmp_path, **RECORDED[name]))
-    handle = registry.of_record(run.record).handle(run.record, run.folder)
+    handle = registry.target_of(run.record).handle(run.record, run.folder)
     assert (handle.record, handle.folder) == (run.record, run.folder)
     handle.notify("nobody listens")
     for method, expected in methods(RunHandle).items():
@@ -56,8 +56,8 @@ def test_a_handle_implements_the_interface(name: str, tmp_path: Path) -> None:
 
 
 def test_a_target_is_found_by_a_flag_a_record_and_an_inventory(tmp_path: Path) -> None:
-    assert registry.named(None).name == "ssh"
-    assert registry.named("k8s").name == "kubernetes"
+    assert registry.find_target(None).name == "ssh"
+    assert registry.find_target("k8s").name == "kubernetes"
     for inventory, name in (
         (None, "ssh"),
         ("local", "ssh"),
@@ -67,13 +67,13 @@ def test_a_target_is_found_by_a_flag_a_record_and_an_inventory(tmp_path: Path) -
         ("k8s:team", "kubernetes"),
         ("slurm", "slurm"),
     ):
-        assert registry.at(inventory).name == name
+        assert registry.target_at(inventory).name == name
     with pytest.raises(RequestError, match="--on k9s") as caught:
-        registry.named("k9s")
+        registry.find_target("k9s")
     assert caught.value.hint == "Did you mean 'k8s'?"
     record = store.load(make_run(tmp_path, target="moon", location={"crater": 1})).record
     with pytest.raises(ExecuteError, match="runs on moon"):
-        registry.of_record(record)
+        registry.target_of(record)
 
 
 @pytest.mark.parametrize("name", registry.TARGETS)

@@ -166,7 +166,7 @@ def listed(*runs: dict[str, Any], **more: Any) -> dict[str, Any]:
 
 def asked(**answers: dict[str, Any]) -> Asked:
     """Return the result of merging the responses of the nodes, in this order."""
-    merged = Asked(cluster=LAB, runs={}, silent=[], warnings=[])
+    merged = Asked(cluster=LAB, runs={}, failed_responses=[], warnings=[])
     for node, value in answers.items():
         take(merged, NodeAnswer(node=node, value=value), LAB)
     return merged
@@ -213,7 +213,7 @@ def test_damaged_entries_are_reported_and_hide_no_others() -> None:
     )
     assert len(merged.runs) == 1
     assert len(merged.warnings) == 4
-    assert [response.node for response in merged.silent] == ["node1"]
+    assert [response.node for response in merged.failed_responses] == ["node1"]
     assert all(line.isprintable() for line in merged.warnings)
 
 
