@@ -15,7 +15,7 @@ from orchestrator.errors import ExecuteError
 from orchestrator.targets.connections.connection import CONNECT_SECONDS, Ssh
 from orchestrator.targets.connections.local import Local
 
-AT_ONCE = 64  # nodes that are queried in parallel
+MAX_PARALLEL_QUERIES = 64  # nodes that are queried in parallel
 
 
 def connection_to(host: RunNode, connect_seconds: int = CONNECT_SECONDS) -> Local | Ssh:
@@ -32,7 +32,7 @@ def node_program(record: RunRecord, name: str, *arguments: str) -> tuple[str, ..
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeAnswer:
+class NodeResponse:
     """The response of a node's program.
 
     Attributes:
@@ -45,13 +45,13 @@ class NodeAnswer:
     problem: str = ""
 
 
-def ask_all(
+def query_all(
     hosts: Iterable[RunNode],
     command: Callable[[RunNode], tuple[str, ...]],
     *,
     seconds: float,
     connect_seconds: int = CONNECT_SECONDS,
-) -> list[NodeAnswer]:
+) -> list[NodeResponse]:
     """Run a program that prints one JSON object on all nodes in parallel.
 
     Args:
@@ -64,24 +64,24 @@ def ask_all(
         One response for each node, in the order of `hosts`.
     """
 
-    def ask(host: RunNode) -> NodeAnswer:
+    def query(host: RunNode) -> NodeResponse:
         connection = connection_to(host, connect_seconds)
         try:
             result = connection.capture(command(host), seconds=seconds)
             if result.code != 0:
-                return NodeAnswer(node=host.node, value=None, problem=last_line(result.err))
-            value = values.check_object(values.loads(result.out, "its answer"), "its answer")
-            return NodeAnswer(node=host.node, value=value)
+                return NodeResponse(node=host.node, value=None, problem=last_line(result.err))
+            value = values.check_object(values.loads(result.out, "its response"), "its response")
+            return NodeResponse(node=host.node, value=value)
         except ExecuteError as error:
-            return NodeAnswer(node=host.node, value=None, problem=error.message)
+            return NodeResponse(node=host.node, value=None, problem=error.message)
         except ProtocolError as error:
-            return NodeAnswer(node=host.node, value=None, problem=str(error))
+            return NodeResponse(node=host.node, value=None, problem=str(error))
         finally:
             connection.close()
 
-    with ThreadPoolExecutor(max_workers=AT_ONCE) as pool:
-        return list(pool.map(ask, hosts))
+    with ThreadPoolExecutor(max_workers=MAX_PARALLEL_QUERIES) as pool:
+        return list(pool.map(query, hosts))
 
 
 def last_line(text: str) -> str:
-    return (text.strip().splitlines() or ["it failed without a word"])[-1]
+    return (text.strip().splitlines() or ["it failed without an error message"])[-1]

@@ -35,21 +35,20 @@ class SshTarget:
         return SshHandle(record, folder)
 
     def find(self, base: Path, name: str, inventory: str, notify: Notify) -> RunHandle:
-        return SshHandle(*find.find(base, name, inventory, notify))
+        return SshHandle(*find.find_run(base, name, inventory, notify))
 
     def shared_folder(self, options: tuple[TargetOptions, ...]) -> SharedFolder:
         raise RequestError(
-            "There is no folder to fill: the nodes of an inventory have folders of their own.",
-            hint="orch provision INVENTORY.",
+            "Nodes behind SSH have no shared folder; each is set up by itself.", hint="Run `orch provision INVENTORY`."
         )
 
     def list_runs(self, inventory: str) -> RunList:
-        asked = find.ask_inventory(inventory)
+        recorded = find.query_inventory(inventory)
 
         def open_run(base: Path, name: str, notify: Notify) -> RunHandle:
-            return SshHandle(*find.find(base, name, inventory, notify, asked=asked))
+            return SshHandle(*find.find_run(base, name, inventory, notify, recorded=recorded))
 
-        return replace(find.list_runs(asked), open=open_run)
+        return replace(find.list_runs(recorded), open=open_run)
 
     def clean(self, inventory: str | None, base: Path, *, dry_run: bool) -> CleanupReport:
         return cleanup.clean(inventory, base, dry_run=dry_run)

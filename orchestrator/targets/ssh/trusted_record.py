@@ -35,16 +35,16 @@ def trusted_record(record: RunRecord, cluster: Cluster, *, sender: str) -> RunRe
     node_names = [host.node for host in record.nodes]
     if unprovisioned := [name for name in node_names if name not in provisioned]:
         raise UntrustedRecordError(
-            f"{record.run_id} is said to be on {fold(list(map(shown, unprovisioned)))}, which "
-            f"{cluster.name} does not have as a provisioned node.",
+            f"{sender} reports run {record.run_id} on {fold(list(map(printable, unprovisioned)))}, "
+            f"which {cluster.name} does not have as a provisioned node.",
             hint="; ".join(cluster.damaged[name] for name in unprovisioned if name in cluster.damaged)
-            or "Name an inventory with all of its nodes.",
+            or "Use an inventory with all nodes of the run.",
         )
     if sender not in node_names:
-        raise UntrustedRecordError(f"{sender} tells of {record.run_id}, of which it is no node.", hint=HINT)
+        raise UntrustedRecordError(f"{sender} reports run {record.run_id}, but is not one of its nodes.", hint=HINT)
     if record.target != DEFAULT_TARGET or record.location:
         raise UntrustedRecordError(
-            f"{record.run_id} is said to be on {shown(record.target)}, not on these nodes.", hint=HINT
+            f"{sender} reports run {record.run_id} on {printable(record.target)}, not on these nodes.", hint=HINT
         )
     node0 = provisioned[node_names[0]]
     check_output_dir(record, f"{node0.root}/runs")
@@ -58,7 +58,7 @@ def trusted_record(record: RunRecord, cluster: Cluster, *, sender: str) -> RunRe
     )
 
 
-def shown(name: str) -> str:
+def printable(name: str) -> str:
     """Return a name from an untrusted record in a form that is safe to print."""
     return name if files.is_run_id(name) else f"{name!r:.80}"
 

@@ -22,9 +22,9 @@ from orchestrator.model.command import CommandResult
 from orchestrator.runs.fetch import Collected, FetchListener, collect
 from orchestrator.targets.connections.local import Local
 from orchestrator.targets.connections.mirror import Mirror
-from orchestrator.targets.ssh.find import Asked, check_own, take
+from orchestrator.targets.ssh.find import InventoryRuns, check_same_nodes, merge_response
 from orchestrator.targets.ssh.inputs import new_site
-from orchestrator.targets.ssh.nodes import NodeAnswer
+from orchestrator.targets.ssh.nodes import NodeResponse
 from orchestrator.targets.ssh.trusted_record import trusted_record
 from orchestrator.targets.trusted_record import UntrustedRecordError
 from tests.conftest import HOSTILE, make_cluster, make_node
@@ -164,19 +164,19 @@ def listed(*runs: dict[str, Any], **more: Any) -> dict[str, Any]:
     return {"schema": 1, "runs": [{"state": "done", "progress": None, **run} for run in runs], **more}
 
 
-def asked(**answers: dict[str, Any]) -> Asked:
+def merge_responses(**responses: dict[str, Any]) -> InventoryRuns:
     """Return the result of merging the responses of the nodes, in this order."""
-    merged = Asked(cluster=LAB, runs={}, failed_responses=[], warnings=[])
-    for node, value in answers.items():
-        take(merged, NodeAnswer(node=node, value=value), LAB)
+    merged = InventoryRuns(cluster=LAB)
+    for node, value in responses.items():
+        merge_response(merged, NodeResponse(node=node, value=value))
     return merged
 
 
 def test_a_run_that_two_nodes_report_alike_is_trusted() -> None:
     record = render(foreign())
-    merged = asked(node1=listed({"record": record, "state": "failed"}), node0=listed({"record": record}))
+    merged = merge_responses(node1=listed({"record": record, "state": "failed"}), node0=listed({"record": record}))
     (run,) = merged.runs.values()
-    assert (run.unfollowed, run.state) == (None, "done")  # Only node0 knows the state.
+    assert (run.distrust, run.state) == (None, "done")  # Only node0 knows the state.
 
 
 def test_a_run_is_not_trusted_if_its_records_name_different_nodes() -> None:
@@ -185,9 +185,9 @@ def test_a_run_is_not_trusted_if_its_records_name_different_nodes() -> None:
         {"node0": listed({"record": render(foreign())}), "node1": listed({"record": single_node_record})},
         {"node1": listed({"record": single_node_record}), "node0": listed({"record": render(foreign())})},
     ):
-        (run,) = asked(**responses).runs.values()
-        assert run.unfollowed
-        assert "different nodes" in run.unfollowed.message
+        (run,) = merge_responses(**responses).runs.values()
+        assert run.distrust
+        assert "different nodes" in run.distrust.message
 
 
 def test_an_untrusted_record_does_not_hide_a_trusted_one() -> None:
@@ -195,13 +195,13 @@ def test_an_untrusted_record_does_not_hide_a_trusted_one() -> None:
     bad = listed({"record": render(foreign(nodes=ghost, node0=ghost[0]))})
     good = listed({"record": render(foreign())})
     for responses in ({"node0": good, "node1": bad}, {"node1": bad, "node0": good}):
-        (run,) = asked(**responses).runs.values()
-        assert run.unfollowed is None
+        (run,) = merge_responses(**responses).runs.values()
+        assert run.distrust is None
         assert run.record.nodes[1].node == "node1"
 
 
 def test_damaged_entries_are_reported_and_hide_no_others() -> None:
-    merged = asked(
+    merged = merge_responses(
         node0=listed(
             {"record": render(foreign())},
             {"record": {}},
@@ -218,9 +218,9 @@ def test_damaged_entries_are_reported_and_hide_no_others() -> None:
 
 
 def test_the_record_on_this_controller_wins() -> None:
-    with pytest.raises(UntrustedRecordError, match="recorded here on"):
-        check_own(foreign(nodes=(RunNode(node="node0"),)), foreign())
-    check_own(foreign(), foreign())
+    with pytest.raises(UntrustedRecordError, match="according to this machine"):
+        check_same_nodes(foreign(nodes=(RunNode(node="node0"),)), foreign())
+    check_same_nodes(foreign(), foreign())
 
 
 # The local copy of a remote run.
