@@ -1,4 +1,4 @@
-"""Signals reach the process that is meant, and not another one that has its number by now."""
+"""Check that signals reach the intended process, and no other one that has its number by now."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from tests.support.hosts import possible
 from tests.support.waiting import until
 
 LIB = Path(process_handle.__file__).parents[1]
-# In a namespace of its own: a child ends, is reaped, and the next process gets its number. Then the
-# rank's wrapper is told to stop, as a lingering one is.
-REUSED = """
+# In a namespace of process ids, a child ends and the next process gets its id. Then the rank's wrapper is signalled,
+# like one that lingers.
+REUSE_PID = """
 import os, signal, sys, time
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
@@ -54,8 +54,8 @@ print("VICTIM", os.waitstatus_to_exitcode(os.wait4(victim, 0)[1]))
 
 @pytest.mark.skipif(bool(possible()), reason=possible())
 @pytest.mark.parametrize("kernel", ["new", "old"])
-def test_a_lingering_wrapper_signals_no_other_process(kernel: str) -> None:
-    command = ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c", REUSED]
+def test_lingering_wrapper_signals_no_other_process(kernel: str) -> None:
+    command = ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c", REUSE_PID]
     process = subprocess.run([*command, str(LIB), kernel], capture_output=True, text=True, timeout=30)
     assert process.stdout.strip() == "VICTIM 0", process.stderr
 
@@ -67,27 +67,28 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
         process.kill()
 
 
-def supervisor(run: Path) -> subprocess.Popen[bytes]:
-    """A process that is called as a supervisor is."""
+def start_supervisor(run: Path) -> subprocess.Popen[bytes]:
+    """Start a process with the command line of a supervisor."""
     code = "import time; time.sleep(60)"
-    started = subprocess.Popen([sys.executable, "-c", code, "supervise", str(run), "--", "x"])
-    words = Path(f"/proc/{started.pid}/cmdline")
-    until(lambda: b"supervise" in words.read_bytes(), "its arguments")
-    return started
+    process = subprocess.Popen([sys.executable, "-c", code, "supervise", str(run), "--", "x"])
+    command = Path(f"/proc/{process.pid}/cmdline")
+    until(lambda: b"supervise" in command.read_bytes(), "its arguments")
+    return process
 
 
 def ends(process: subprocess.Popen[bytes], seconds: float) -> bool:
+    """Return whether a process ends within this time."""
     deadline = time.monotonic() + seconds
     while process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.05)
     return process.poll() is not None
 
 
-@pytest.mark.parametrize("new", [True, False])
-def test_a_handle_is_of_one_process(
-    sleeper: subprocess.Popen[bytes], new: bool, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("has_pidfd", [True, False], ids=["pidfd", "no-pidfd"])
+def test_handle_signals_only_its_own_process(
+    sleeper: subprocess.Popen[bytes], has_pidfd: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if not new:
+    if not has_pidfd:
         monkeypatch.delattr(os, "pidfd_open")
     start = process_handle.start_time(sleeper.pid)
     assert start is not None
@@ -101,53 +102,53 @@ def test_a_handle_is_of_one_process(
     assert not ProcessHandle(sleeper.pid).send(0), "there is no such process"
 
 
-def test_ctrl_c_reaches_the_supervisor_on_its_node_alone(
+def test_ctrl_c_ends_only_the_supervisor_on_a_remote_node(
     sshd: str, tmp_path: Path, sleeper: subprocess.Popen[bytes]
 ) -> None:
-    """The number of a supervisor is in a file, which may be older than the process."""
+    """Use numbers of other processes, because the recorded number of a supervisor may be outdated."""
     run = tmp_path / "runs" / "a run"
     mirror = Mirror(Ssh("far", sshd), str(run), tmp_path / "copy", ranks=1)
-    with supervisor(run.with_name("a run-2")) as other, supervisor(run) as meant:
-        for process in (sleeper, other):
+    with start_supervisor(run.with_name("a run-2")) as other_supervisor, start_supervisor(run) as supervisor:
+        for process in (sleeper, other_supervisor):
             mirror.terminate(process.pid)
         assert not ends(sleeper, 0.5)
-        assert other.poll() is None
-        mirror.terminate(meant.pid)
-        assert ends(meant, 5)
-        other.kill()
-    mirror.terminate(meant.pid)
+        assert other_supervisor.poll() is None
+        mirror.terminate(supervisor.pid)
+        assert ends(supervisor, 5)
+        other_supervisor.kill()
+    mirror.terminate(supervisor.pid)
     mirror.remote.reset()
 
 
-def test_ctrl_c_reaches_the_supervisor_of_this_machine_alone(tmp_path: Path, sleeper: subprocess.Popen[bytes]) -> None:
+def test_ctrl_c_ends_only_the_supervisor_on_this_machine(tmp_path: Path, sleeper: subprocess.Popen[bytes]) -> None:
     run = tmp_path / "runs" / "a run"
-    here = LocalRun(run)
-    here.terminate(sleeper.pid)
-    with subprocess.Popen(["tail", "-f", "/dev/null", "--", str(run)], stderr=-3) as pager:
-        here.terminate(pager.pid)
+    local_run = LocalRun(run)
+    local_run.terminate(sleeper.pid)
+    with subprocess.Popen(["tail", "-f", "/dev/null", "--", str(run)], stderr=subprocess.DEVNULL) as pager:
+        local_run.terminate(pager.pid)
         assert not ends(pager, 0.3), "it only shows the run's folder"
         pager.kill()
     assert sleeper.poll() is None
-    with supervisor(run) as meant:
-        here.terminate(meant.pid)
-        assert ends(meant, 5)
-    here.terminate(meant.pid)
+    with start_supervisor(run) as supervisor:
+        local_run.terminate(supervisor.pid)
+        assert ends(supervisor, 5)
+    local_run.terminate(supervisor.pid)
 
 
-def test_a_process_that_ends_while_it_is_looked_at_is_no_error(
+def test_process_that_ends_while_its_file_is_read_is_not_alive(
     sshd: str, sleeper: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its file in /proc was there to be opened, and cannot be read any more."""
+    """End the process after its file in /proc was opened and before it is read."""
     node = Ssh("far", sshd)
     assert node.alive(sleeper.pid, "sleep\0")
-    opened = node.sftp.open
+    original_open = node.sftp.open
 
-    def opened_in_time(path: str, mode: str) -> object:
-        file = opened(path, mode)
+    def open_and_end_process(path: str, mode: str) -> object:
+        file = original_open(path, mode)
         sleeper.kill()
         sleeper.wait()
         return file
 
-    monkeypatch.setattr(node.sftp, "open", opened_in_time)
+    monkeypatch.setattr(node.sftp, "open", open_and_end_process)
     assert not node.alive(sleeper.pid, "sleep\0")
     node.reset()
