@@ -1,5 +1,4 @@
-"""The power fails at any moment of a run: what is left on the disk never ends a command of orch
-with a bug, and hides no other run."""
+"""Cut the power at any moment of a run: no command of orch fails with a bug, and no other run is hidden."""
 
 from __future__ import annotations
 
@@ -15,50 +14,44 @@ import pytest
 
 from orchestrator.cli.main import main
 from tests.conftest import need, orch_environment
+from tests.local.runs import ORCH, expect_exit, write_script
 from tests.support.power import STRACE, Operation, cuts, operations
 from tests.support.recorded import make_run
 
 GOOD = "20200101-120000-qa-0000"
 BUG = 3
 COMMANDS = (("runs",), ("runs", "show", "RUN"), ("report", "RUN"), ("stop", "RUN"), ("clean",), ("runs",))
-SLOW = ("report", "stop", "clean")  # they start programs, or make a page: of some states only
+SLOW_COMMANDS = ("report", "stop", "clean")  # they start programs or render a page, so they run for some states only
 SLOW_STATES = 6
-SECONDS = 10.0
+SECONDS = 10.0  # for the other states
 
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> list[Operation]:
-    """Of a whole run on this machine: its controller, supervisor, agent and ranks."""
+    """Return the operations on files of controller, supervisor, agent and ranks during a run."""
     need("strace")
     folder = tmp_path_factory.mktemp("recorded")
-    (folder / "own.py").write_text("print('hello', flush=True)\n")
     trace = folder / "trace"
-    train = ("train", "own.py", "--ppn", "1", "--launcher", "torchrun", "--backend", "gloo")
-    process = subprocess.run(
-        [*STRACE, "-o", str(trace), sys.executable, "-m", "orchestrator.cli.main", *train],
-        cwd=folder,
-        env=orch_environment(folder),
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert process.returncode == 0, process.stdout + process.stderr
+    train = ("train", write_script(folder), "--ppn", "1", "--launcher", "torchrun", "--backend", "gloo")
+    command = [*STRACE, "-o", str(trace), *ORCH, *train]
+    environment = orch_environment(folder)
+    expect_exit(subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120))
     return operations(trace, folder / "runs")
 
 
-Orch = Callable[..., tuple[int, str, str]]
+OrchInProcess = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Orch:
-    """The program in this process: there are hundreds of states."""
+def orch_in_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OrchInProcess:
+    """Return orch as a function in this process, because there are hundreds of states."""
     monkeypatch.chdir(tmp_path)
     for name, value in orch_environment(tmp_path).items():
         monkeypatch.setenv(name, value)
 
-    def run(*words: str) -> tuple[int, str, str]:
+    def run(*arguments: str) -> tuple[int, str, str]:
         out, err = io.StringIO(), io.StringIO()
-        monkeypatch.setattr(sys, "argv", ["orch", *words])
+        monkeypatch.setattr(sys, "argv", ["orch", *arguments])
         code = 0
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             try:
@@ -70,43 +63,44 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Orch:
     return run
 
 
-def lay(state: dict[str, bytes], base: Path) -> str:
-    """The files of the state below the folder; -> the run that they are of."""
+def write_state(state: dict[str, bytes], folder: Path) -> str:
+    """Write the files of a state, and return the id of their run."""
     run = ""
     for name, content in state.items():
-        inside = name.partition("/runs/")[2]
-        run = inside.partition("/")[0]
-        (base / inside).parent.mkdir(parents=True, exist_ok=True)
-        (base / inside).write_bytes(content)
+        path = name.partition("/runs/")[2]
+        run = path.partition("/")[0]
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_bytes(content)
     return run
 
 
-def test_the_operations_of_a_run_are_recorded(recorded: list[Operation]) -> None:
-    names = {Path(one.to).name for one in recorded if one.kind == "rename"}
+def test_files_are_synced_before_they_are_renamed(recorded: list[Operation]) -> None:
+    names = {Path(operation.to).name for operation in recorded if operation.kind == "rename"}
     assert names >= {"plan.json", "run.json", "layout.json", "supervisor.json", "outcome.json"}
-    for one in recorded:  # what is written whole is on the disk before it has its name
-        if one.kind == "rename":
-            at = recorded.index(one)
-            assert Operation("sync", one.path) in recorded[:at], one.path
-            folder = one.to.rpartition("/")[0]
-            assert Operation("sync", folder) in recorded[at:], one.to
+    for index, operation in enumerate(recorded):
+        if operation.kind == "rename":
+            assert Operation("sync", operation.path) in recorded[:index], operation.path
+            folder = operation.to.rpartition("/")[0]
+            assert Operation("sync", folder) in recorded[index:], operation.to
 
 
-def test_after_any_power_cut_all_runs_are_told(recorded: list[Operation], here: Orch, tmp_path: Path) -> None:
+def test_commands_report_all_runs_after_any_power_cut(
+    recorded: list[Operation], orch_in_process: OrchInProcess, tmp_path: Path
+) -> None:
     states = list(cuts(recorded))
     assert len(states) > 50
-    chosen = {round(at * (len(states) - 1) / (SLOW_STATES - 1)) for at in range(SLOW_STATES)}
+    slow_states = {round(index * (len(states) - 1) / (SLOW_STATES - 1)) for index in range(SLOW_STATES)}
     deadline = time.monotonic() + SECONDS
     for number, state in enumerate(states):
-        if number not in chosen and time.monotonic() > deadline:
+        if number not in slow_states and time.monotonic() > deadline:
             continue
-        base = tmp_path / str(number)
-        make_run(base, GOOD, ranks=2, seconds=3)
-        run = lay(state, base) or GOOD
+        folder = tmp_path / str(number)
+        make_run(folder, GOOD, ranks=2, seconds=3)
+        run = write_state(state, folder) or GOOD
         for command in COMMANDS:
-            if command[0] in SLOW and number not in chosen:
+            if command[0] in SLOW_COMMANDS and number not in slow_states:
                 continue
-            words = [run if word == "RUN" else word for word in command]
-            code, out, err = here(*words[:1], "--runs-dir", str(base), *words[1:])
-            assert code != BUG, (number, words, err, sorted(state))
-            assert words != ["runs"] or GOOD in out, (number, out, err)
+            name, *arguments = [run if word == "RUN" else word for word in command]
+            code, out, err = orch_in_process(name, "--runs-dir", str(folder), *arguments)
+            assert code != BUG, (number, command, err, sorted(state))
+            assert command != ("runs",) or GOOD in out, (number, out, err)

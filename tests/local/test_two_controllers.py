@@ -1,3 +1,5 @@
+"""Check that a controller keeps its lock on a node while it works."""
+
 from __future__ import annotations
 
 import json
@@ -12,7 +14,7 @@ from orchestrator.provisioning.playbook import Playbook
 from orchestrator.provisioning.task_result import TaskResult
 from tests.roles.modules import load_module
 
-SECONDS = 3  # without renewal, after which a lock is taken over
+SECONDS = 3  # another controller takes over a lock that has not been renewed for longer
 
 
 def make_controller(folder: Path, token: str) -> Playbook:
@@ -41,4 +43,4 @@ def test_lock_is_renewed_while_its_holder_works(tmp_path: Path, monkeypatch: pyt
     assert [result.result for result in results if result.state != "ok"] == []
     assert json.loads(path.read_text())["token"] == "first"
     time.sleep(SECONDS + 0.5)
-    assert "took over" in lock.acquire(str(path), other_owner, SECONDS), "the renewal has ended"
+    assert "took over" in lock.acquire(str(path), other_owner, SECONDS), "it is no longer renewed"

@@ -1,4 +1,4 @@
-"""A rank whose script ends while another rank waits for it in a collective."""
+"""End the script of one rank while another rank waits for it in a collective."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.local.runs import Orch, expect_exit, last_run, leftover_processes
+from tests.local.runs import Orch, expect_exit, last_run, leftover_processes, write_script
 
 # Rank 0 has one batch more than rank 1.
 SCRIPT = """
@@ -28,9 +28,8 @@ REASON = "rank 1 ended the script after 3 collectives, but node0 rank 0 waits in
 def test_script_that_ends_early_on_one_rank_is_the_reason_for_the_failure(
     orch: Orch, tmp_path: Path, launcher: str, backend: str
 ) -> None:
-    (tmp_path / "uneven.py").write_text(SCRIPT)
-    options = ["--ppn", "2", "--launcher", launcher, "--backend", backend]
-    process = expect_exit(orch("train", "uneven.py", *options, "--stall-timeout", "150"), 1)
+    options = ("--ppn", "2", "--launcher", launcher, "--backend", backend, "--stall-timeout", "150")
+    process = expect_exit(orch("train", write_script(tmp_path, SCRIPT), *options), 1)
     assert REASON in process.stdout
     assert "cure: Give every rank the same number of batches" in process.stdout
     assert leftover_processes(last_run(tmp_path)) == []
@@ -49,6 +48,5 @@ print("TRAINED")
 
 
 def test_rank_with_more_sends_than_others_may_continue_after_their_end(orch: Orch, tmp_path: Path) -> None:
-    (tmp_path / "uneven.py").write_text(MORE_SENDS)
-    process = expect_exit(orch("train", "uneven.py", "--ppn", "2", "--backend", "gloo"))
+    process = expect_exit(orch("train", write_script(tmp_path, MORE_SENDS), "--ppn", "2", "--backend", "gloo"))
     assert "needs all ranks" not in process.stdout + process.stderr
