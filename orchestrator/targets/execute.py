@@ -28,7 +28,7 @@ from orchestrator.planning.plan import (
 )
 from orchestrator.state import write_private
 
-AT_ONCE = 32  # nodes that are written to in parallel
+MAX_PARALLEL_NODES = 32
 
 
 class Connection(Protocol):
@@ -92,9 +92,9 @@ def do(step: Step, connections: Mapping[str, Connection], applier: Applier | Non
         case PutLocalFile(path=path, content=content):
             write_private(Path(path), content)
         case PutFile(nodes=nodes, path=path, content=content):
-            everywhere(nodes, lambda node: connections[node].put(path, content))
+            on_all(nodes, lambda node: connections[node].put(path, content))
         case SendFile(nodes=nodes, source=source, path=path):
-            everywhere(nodes, lambda node: connections[node].send(source, path))
+            on_all(nodes, lambda node: connections[node].send(source, path))
         case SendFolder():
             connections[step.node.node].feed(step.unpack(), pack_folder(Path(step.source)))
         case StartRun(command=command, run_dir=run_dir):
@@ -105,14 +105,14 @@ def do(step: Step, connections: Mapping[str, Connection], applier: Applier | Non
                 applier.apply(manifest)
 
 
-def everywhere(nodes: tuple[RunNode, ...], action: Callable[[str], None]) -> None:
+def on_all(nodes: tuple[RunNode, ...], action: Callable[[str], None]) -> None:
     """Call an action for all nodes in parallel.
 
     Raises:
         ExecuteError: If it fails for any node; the message groups the nodes by their reason.
     """
     failed_nodes: dict[tuple[str, str], list[str]] = {}
-    with ThreadPoolExecutor(max_workers=min(AT_ONCE, len(nodes))) as pool:
+    with ThreadPoolExecutor(max_workers=min(MAX_PARALLEL_NODES, len(nodes))) as pool:
         for node, future in [(node, pool.submit(action, node.node)) for node in nodes]:
             try:
                 future.result()

@@ -16,7 +16,7 @@ from orchestrator.errors import ConnectionLost, ExecuteError
 from orchestrator.model.command import CommandResult
 from orchestrator.runs import fetch
 from orchestrator.runs.fetch import FetchListener
-from orchestrator.targets.connections import answers, connection
+from orchestrator.targets.connections import connection, program_output
 from orchestrator.targets.connections.connection import Ssh
 from orchestrator.targets.connections.local import Local
 from tests.local.runs import Orch, expect_exit
@@ -131,10 +131,10 @@ def test_part_of_another_version_is_discarded(source: Path, target: Path) -> Non
 
 
 def test_endless_output_of_a_node_is_cut_off(sshd: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(answers, "LARGEST_ANSWER", 1 << 22)
-    monkeypatch.setattr(connection, "LARGEST_LINE", 1 << 20)
+    monkeypatch.setattr(program_output, "MAX_OUTPUT_BYTES", 1 << 22)
+    monkeypatch.setattr(connection, "MAX_LINE_BYTES", 1 << 20)
     node = Ssh("far", sshd)
-    with pytest.raises(ExecuteError, match="far: its answer has no end"):
+    with pytest.raises(ExecuteError, match="far: the output of the program has no end"):
         node.capture(("cat", "/dev/zero"), seconds=60.0)
     with pytest.raises(ExecuteError, match="lines without an end"):
         list(node.stream(("cat", "/dev/zero")))

@@ -65,7 +65,7 @@ def test_a_login_node_that_goes_away_ends_no_run(ready: Site, laptop: Laptop) ->
     try:
         assert process.stderr is not None
         lines = iter(process.stderr.readline, "")
-        assert any("the run goes on there, connecting again" in line for line in lines)
+        assert any("the run continues there, reconnecting" in line for line in lines)
     finally:
         ready.said("/usr/sbin/sshd", user="root")
     assert any(f"connected to {NAME} again" in line for line in lines)

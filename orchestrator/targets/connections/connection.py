@@ -21,33 +21,33 @@ from orch_node import disk
 
 from orchestrator.errors import ConnectionLost, ExecuteError
 from orchestrator.model.command import LOGIN_SCRIPT_HINT, Command, CommandResult, program_name
-from orchestrator.targets.connections.answers import NO_STATUS, gathered
+from orchestrator.targets.connections.program_output import NO_STATUS, read_output
 
 if TYPE_CHECKING:
     import paramiko
 
 # fabric and paramiko are imported only when a node is contacted, so that planning starts faster.
 CONNECT_SECONDS = 10
-SILENCE_SECONDS = 15.0
+SILENCE_SECONDS = 15.0  # without any sign of the node, before its connection counts as lost
 RUN_SECONDS = 30.0  # time limit for mkdir, kill and the start of a program, on a slow node
 KEEPALIVE_SECONDS = 5
 CHUNK = 1 << 20
 FEED_SECONDS = 600.0  # time limit for a program to process its input
-QUIET_SECONDS = 120.0  # time limit for each read or write, for slow disks
-LARGEST_LINE = 1 << 24
+TRANSFER_SECONDS = 120.0  # time limit for each read or write, for slow disks
+MAX_LINE_BYTES = 1 << 24
 # One command compares the arguments and sends the signal, so that the pid cannot be reused in between.
-TERMINATE = r"""words=$(tr '\0' '\n' < "/proc/$1/cmdline"; echo .)
-case $words in *"$2"*) kill -INT "$1";; esac"""
-TRY_TO_WRITE = f"""umask 077; head -c {disk.TEST_BYTES} /dev/zero > "$1"; code=$?
+TERMINATE = r"""arguments=$(tr '\0' '\n' < "/proc/$1/cmdline"; echo .)
+case $arguments in *"$2"*) kill -INT "$1";; esac"""
+TEST_WRITE = f"""umask 077; head -c {disk.TEST_BYTES} /dev/zero > "$1"; code=$?
 rm -f -- "$1"; exit $code"""
-LARGEST_FOLDER = 1_000_000  # names
+MAX_NAMES = 1_000_000  # in a folder
 UNKNOWN_NAME_HINT = (
-    "Set ansible_host in the inventory to its address and run `orch provision`, or HostName in ~/.ssh/config for a "
-    "host of no inventory."
+    "Set ansible_host in the inventory to its address and run `orch provision`. For a host outside of an inventory, "
+    "set HostName in ~/.ssh/config."
 )
-FETCH = "`orch fetch` brings the files of a run here, its logs among them."
-# Parts of paramiko's messages about connections that cannot be opened, what they mean, and what to do.
-REFUSALS = (
+FETCH_HINT = "`orch fetch` copies the files of a run, including its logs, to this machine."
+# For connections that cannot be opened: a part of paramiko's message, its meaning, and a hint.
+CONNECTION_ERRORS = (
     (
         "not found in known_hosts",
         "its host key is not known here",
@@ -57,9 +57,9 @@ REFUSALS = (
     ),
     (
         "uthentication",
-        "it does not let this key or user in",
-        "Set ansible_user and ansible_ssh_private_key_file in the inventory and run `orch provision`, or User and "
-        "IdentityFile in ~/.ssh/config for a host of no inventory.",
+        "it rejects this key or user",
+        "Set ansible_user and ansible_ssh_private_key_file in the inventory and run `orch provision`. For a host "
+        "outside of an inventory, set User and IdentityFile in ~/.ssh/config.",
     ),
     ("Name or service not known", "its name is not known here", UNKNOWN_NAME_HINT),
     ("name resolution", "its name is not known here", UNKNOWN_NAME_HINT),
@@ -93,7 +93,7 @@ class Ssh:
         # paramiko's threads would print stack traces when a node is lost, which orch reports itself.
         logging.getLogger("paramiko").addHandler(logging.NullHandler())
         connection.open()
-        notice_silence(connection.transport)
+        detect_silence(connection.transport)
         return connection
 
     @cached_property
@@ -131,28 +131,28 @@ class Ssh:
         except paramiko.BadHostKeyException as error:
             raise ExecuteError(
                 f"{self.node}: its host key is not the recorded one ({error.key.get_name()}).",
-                hint="Somebody may be in between, or the machine was set up anew: then remove its "
-                "old key and run `orch provision`.",
+                hint="Either somebody intercepts the connection, or the host was reinstalled. In the second case, "
+                "remove its old key and run `orch provision`.",
             ) from None
         except (OSError, EOFError, paramiko.SSHException) as error:
             kind = ExecuteError if self.connected(error) else ConnectionLost
             reason = str(error) or type(error).__name__
             if "connection" not in self.__dict__:
-                raise connection_refused(self.node, reason) from None
-            hint = "" if kind is ConnectionLost else self.look
+                raise connection_error(self.node, reason) from None
+            hint = "" if kind is ConnectionLost else self.node_hint
             raise kind(f"{self.node}: could not {description}: {reason}", hint=hint) from None
         except UnicodeError:
             raise ExecuteError(
-                f"{self.node}: could not {description}: a name there is not in UTF-8.",
-                hint="Rename that file: `ls -b` shows the bytes of names.",
+                f"{self.node}: could not {description}: a file name is not valid UTF-8.",
+                hint="Rename the file: `ls -b` shows the bytes of its name.",
             ) from None
         except (paramiko.SFTPError, struct.error, OverflowError) as error:
-            raise ExecuteError(f"{self.node}: could not {description}: {error}", hint=self.look) from None
+            raise ExecuteError(f"{self.node}: could not {description}: {error}", hint=self.node_hint) from None
 
     @property
-    def look(self) -> str:
+    def node_hint(self) -> str:
         """Return the hint for failures whose cause has to be found on the node."""
-        return f"Look on {self.node} whether this user may do that, and whether the disk has room."
+        return f"Check on {self.node} whether this user may do that, and whether the disk has free space."
 
     def connected(self, error: Exception) -> bool:
         """Return whether the connection is still open after this error."""
@@ -181,18 +181,18 @@ class Ssh:
                     file.write(content)
                 self.sftp.posix_rename(f"{path}.tmp", path)
             except OSError as error:  # SFTP reports a full disk only as `Failure`
-                raise OSError(self.refusal(folder) or str(error)) from None
+                raise OSError(self.write_problem(folder) or str(error)) from None
 
         self.attempt(act, f"write {path}")
 
-    def refusal(self, folder: str) -> str:
+    def write_problem(self, folder: str) -> str:
         """Return why a folder cannot be written to, or '' if it can.
 
         Raises:
             TimeoutError: If the node does not respond.
         """
         try:
-            self.run(("env", "LC_ALL=C", "sh", "-c", TRY_TO_WRITE, "sh", f"{folder}/.room"))
+            self.run(("env", "LC_ALL=C", "sh", "-c", TEST_WRITE, "sh", f"{folder}/.room"))
         except TimeoutError:
             raise
         except OSError as error:
@@ -240,21 +240,21 @@ class Ssh:
         command = shlex.join(("tail", "-c", f"+{offset + 1}", "--", path))
         channel = self.attempt(lambda: self.connection.transport.open_session(), description)
         with channel:
-            channel.settimeout(QUIET_SECONDS)
+            channel.settimeout(TRANSFER_SECONDS)
             self.attempt(lambda: channel.exec_command(command), description)  # nosec
             while chunk := self.attempt(lambda: channel.recv(CHUNK), description):
                 yield chunk
             if channel.recv_exit_status() != 0:
                 stderr = channel.recv_stderr(CHUNK).decode(errors="replace").strip()
                 reason = stderr or "it was cut off"
-                raise ExecuteError(f"{self.node}: could not {description}: {reason}", hint=self.look)
+                raise ExecuteError(f"{self.node}: could not {description}: {reason}", hint=self.node_hint)
 
     def list(self, folder: str) -> list[str]:
         """Return the sorted names in a folder, or no names if there is no folder."""
 
         def act() -> list[str]:
             try:
-                entries = islice(self.sftp.listdir_iter(folder), LARGEST_FOLDER)
+                entries = islice(self.sftp.listdir_iter(folder), MAX_NAMES)
                 return sorted(entry.filename for entry in entries)
             except FileNotFoundError:
                 return []
@@ -300,7 +300,7 @@ class Ssh:
             channel = self.connection.transport.open_session()
             with channel:
                 channel.exec_command(shlex.join(argv))  # nosec
-                return gathered(channel, self.node, seconds)
+                return read_output(channel, self.node, seconds)
 
         return self.attempt(act, f"run {program_name(argv)}")
 
@@ -310,16 +310,16 @@ class Ssh:
         def act() -> CommandResult:
             channel = self.connection.transport.open_session()
             with channel:
-                channel.settimeout(QUIET_SECONDS)
+                channel.settimeout(TRANSFER_SECONDS)
                 channel.exec_command(shlex.join(argv))  # nosec
                 channel.sendall(content)
                 channel.shutdown_write()
-                return gathered(channel, self.node, FEED_SECONDS)
+                return read_output(channel, self.node, FEED_SECONDS)
 
         result = self.attempt(act, f"run {program_name(argv)}")
         if result.code != 0:
             reason = result.err.strip() or f"exit code {result.code}"
-            raise ExecuteError(f"{self.node}: {program_name(argv)}: {reason}", hint=self.look)
+            raise ExecuteError(f"{self.node}: {program_name(argv)}: {reason}", hint=self.node_hint)
 
     def stream(self, argv: tuple[str, ...]) -> Iterator[str]:
         """Yield the lines of a program on the node as they are printed.
@@ -336,8 +336,8 @@ class Ssh:
 
         channel = self.attempt(start, f"start {program_name(argv)}")
         with channel, channel.makefile("rb") as lines:
-            while line := self.attempt(lambda: lines.readline(LARGEST_LINE), "read its logs"):
-                if len(line) == LARGEST_LINE:
+            while line := self.attempt(lambda: lines.readline(MAX_LINE_BYTES), "read its logs"):
+                if len(line) == MAX_LINE_BYTES:
                     raise ExecuteError(
                         f"{self.node}: {program_name(argv)} sends lines without an end.", hint=LOGIN_SCRIPT_HINT
                     )
@@ -348,7 +348,7 @@ class Ssh:
             if code != 0:
                 stderr = channel.recv_stderr(CHUNK).decode(errors="replace").strip()
                 reason = stderr or f"{program_name(argv)}: exit code {code}"
-                raise ExecuteError(f"{self.node}: {reason}", hint=FETCH)
+                raise ExecuteError(f"{self.node}: {reason}", hint=FETCH_HINT)
 
     def run(self, argv: tuple[str, ...], *, check: bool = True) -> None:
         """Run a short program on the node.
@@ -371,7 +371,7 @@ class Ssh:
         self.reset()
 
 
-def notice_silence(transport: paramiko.Transport) -> None:
+def detect_silence(transport: paramiko.Transport) -> None:
     """Let the connection fail when the node has not acknowledged anything for SILENCE_SECONDS."""
     transport.set_keepalive(KEEPALIVE_SECONDS)
     transport.channel_timeout = SILENCE_SECONDS
@@ -380,9 +380,9 @@ def notice_silence(transport: paramiko.Transport) -> None:
         transport.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
 
 
-def connection_refused(node: str, reason: str) -> ConnectionLost:
+def connection_error(node: str, reason: str) -> ConnectionLost:
     """Return the error for a connection that cannot be opened, from the message of paramiko."""
-    for signature, description, hint in REFUSALS:
+    for signature, description, hint in CONNECTION_ERRORS:
         if signature in reason:
             return ConnectionLost(f"{node}: {description}", hint=hint)
     return ConnectionLost(f"{node} does not answer ({reason})")

@@ -14,15 +14,14 @@ from orchestrator.files import make_user_folder, write_whole
 from orchestrator.model.command import Command, CommandResult, program_name
 
 CHUNK = 1 << 20
-WRITE = "Look whether you may write there, and whether the disk has room: `df`."
-LOGS = "The log files are in the run's folder, which `orch runs` tells."
+WRITE_HINT = "Check whether you may write there, and whether the disk has free space: `df`."
+LOGS_HINT = "The log files are in the run's folder, which `orch runs` shows."
 
 
 def not_started(name: str, error: OSError) -> ExecuteError:
     """Return the error for a program that cannot be started."""
     return ExecuteError(
-        f"{name} cannot be started: {error.strerror}.",
-        hint=f"`command -v {name}` tells whether it is there, and may be run.",
+        f"{name} cannot be started: {error.strerror}.", hint=f"`command -v {name}` shows whether it is installed."
     )
 
 
@@ -36,7 +35,7 @@ class Local:
             make_user_folder(target.parent)
             write_whole(target, content)
         except OSError as error:
-            raise ExecuteError(f"{disk.describe_error(path, error)}.", hint=WRITE) from None
+            raise ExecuteError(f"{disk.describe_error(path, error)}.", hint=WRITE_HINT) from None
 
     def send(self, source: str, path: str) -> None:
         """Copy a text file; raise ExecuteError if it cannot be written."""
@@ -79,7 +78,7 @@ class Local:
         except subprocess.TimeoutExpired:
             raise ExecuteError(
                 f"{program_name(argv)} has not answered for {seconds:.0f} s.",
-                hint="`top` and `df` tell whether this machine is too busy, or a disk hangs.",
+                hint="`top` and `df` show whether this machine is too busy, or a disk hangs.",
             ) from None
         except OSError as error:
             raise not_started(argv[0], error) from None
@@ -97,7 +96,7 @@ class Local:
             raise not_started(argv[0], error) from None
         if process.returncode != 0:
             stderr = process.stderr.decode(errors="replace").strip()
-            raise ExecuteError(f"{program_name(argv)}: {stderr or f'exit code {process.returncode}'}", hint=WRITE)
+            raise ExecuteError(f"{program_name(argv)}: {stderr or f'exit code {process.returncode}'}", hint=WRITE_HINT)
 
     def stream(self, argv: tuple[str, ...]) -> Iterator[str]:
         """Yield the lines of a program as they are printed; raise ExecuteError if it fails."""
@@ -109,7 +108,7 @@ class Local:
                 for line in process.stdout:
                     yield line.decode(errors="replace")
                 if process.wait() != 0:
-                    raise ExecuteError(f"{program_name(argv)}: exit code {process.returncode}.", hint=LOGS)
+                    raise ExecuteError(f"{program_name(argv)}: exit code {process.returncode}.", hint=LOGS_HINT)
             finally:
                 process.terminate()
 

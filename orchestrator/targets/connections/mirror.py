@@ -24,13 +24,13 @@ Result = TypeVar("Result")
 RETRY_SECONDS = 2.0
 GIVE_UP_SECONDS = 300.0
 PROBE_SECONDS = 2.0
-ABSENCES = 3  # consecutive probes that must miss the supervisor before it counts as gone
+MISSED_PROBES = 3  # consecutive probes that must miss the supervisor before it counts as gone
 # Only small results are copied to this machine; checkpoints and models stay on the nodes.
 RESULTS = ("results.json", "metrics.jsonl", "predictions.json")
-PIECE = 1 << 24  # bytes of a file that are read per request
-LARGEST_FILE = 1 << 36  # bytes of a log that are copied at most
-LARGEST_NAME = 1 << 10  # bytes of a host name
-LARGEST_STATE = 1 << 24  # bytes of supervisor.json and outcome.json
+CHUNK_BYTES = 1 << 24  # bytes of a file that are read per request
+MAX_LOG_BYTES = 1 << 36
+MAX_HOST_NAME_BYTES = 1 << 10
+MAX_STATE_BYTES = 1 << 24  # of supervisor.json and outcome.json
 
 
 class MirroredNode(Protocol):
@@ -46,7 +46,7 @@ class MirroredNode(Protocol):
 
     def terminate(self, pid: int, marker: str) -> None: ...
 
-    def refusal(self, folder: str) -> str: ...
+    def write_problem(self, folder: str) -> str: ...
 
     def reset(self) -> None: ...
 
@@ -63,9 +63,9 @@ class Mirror:
         self.run_dir = run_dir
         self.folder = folder
         self.ranks = ranks
-        self.copy_of = ConfinedFolder(folder)
-        self.probed = time.monotonic()
-        self.absences = 0
+        self.local_files = ConfinedFolder(folder)
+        self.last_probe = time.monotonic()
+        self.missed_probes = 0
         # Only the arguments of the run's supervisor contain this, not those of a pager or an editor.
         self.marker = f"supervise\0{run_dir}\0"
 
@@ -87,11 +87,11 @@ class Mirror:
             ExecuteError: If the file cannot be read from the node or written here.
         """
         try:
-            offset, path = self.copy_of.size(name), f"{self.run_dir}/{name}"
+            offset, path = self.local_files.size(name), f"{self.run_dir}/{name}"
             # The size is read once, because the file may grow without end.
-            size = min(self.remote.size(path), LARGEST_FILE)
-            while offset < size and (content := self.remote.read(path, offset, min(PIECE, size - offset))):
-                self.copy_of.add(name, content, offset)
+            size = min(self.remote.size(path), MAX_LOG_BYTES)
+            while offset < size and (content := self.remote.read(path, offset, min(CHUNK_BYTES, size - offset))):
+                self.local_files.add(name, content, offset)
                 offset += len(content)
         except OSError as error:
             raise ExecuteError(
@@ -101,15 +101,15 @@ class Mirror:
 
     def copy(self, name: str) -> None:
         """Copy a small file whole, if the node has it."""
-        content = self.remote.read(f"{self.run_dir}/{name}", 0, LARGEST_STATE)
+        content = self.remote.read(f"{self.run_dir}/{name}", 0, MAX_STATE_BYTES)
         if content is not None:
             write_whole(self.folder / name, content)
 
     def supervisor_output(self) -> str:
         """Return the end of the supervisor's log, or why the node could not write the log."""
-        log = self.remote.read(f"{self.run_dir}/{files.SUPERVISOR_LOG}", 0, LARGEST_STATE) or b""
+        log = self.remote.read(f"{self.run_dir}/{files.SUPERVISOR_LOG}", 0, MAX_STATE_BYTES) or b""
         message = log.decode(errors="replace")[-LAST_WORDS:].strip()
-        return message or self.remote.refusal(self.run_dir)
+        return message or self.remote.write_problem(self.run_dir)
 
     def lost(self, pid: int) -> bool:
         """Return whether the supervisor has been gone for some seconds.
@@ -117,17 +117,17 @@ class Mirror:
         The node is probed once every PROBE_SECONDS. Several probes must miss the supervisor, because
         an ending process has lost its arguments, and its outcome may not have been copied yet.
         """
-        if time.monotonic() - self.probed >= PROBE_SECONDS:
-            self.probed = time.monotonic()
+        if time.monotonic() - self.last_probe >= PROBE_SECONDS:
+            self.last_probe = time.monotonic()
             recorded = supervisor_of(self.folder)
             is_elsewhere = recorded is not None and self.is_on_another_host(recorded)
             alive = is_elsewhere or self.remote.alive(pid, self.marker)
-            self.absences = 0 if alive else self.absences + 1
-        return self.absences >= ABSENCES
+            self.missed_probes = 0 if alive else self.missed_probes + 1
+        return self.missed_probes >= MISSED_PROBES
 
-    def look_for_supervisor(self) -> None:
-        """Record that the run is gone if its supervisor has ended without an outcome."""
-        supervisor = self.remote.read(f"{self.run_dir}/{files.SUPERVISOR}", 0, LARGEST_STATE)
+    def record_supervisor_end(self) -> None:
+        """Record that the supervisor has ended if the run has no outcome."""
+        supervisor = self.remote.read(f"{self.run_dir}/{files.SUPERVISOR}", 0, MAX_STATE_BYTES)
         if supervisor is None or outcome_in(self.folder) is not None:
             return
         try:
@@ -148,7 +148,7 @@ class Mirror:
         if supervisor.identity is None:
             return False
         paths = ("/proc/sys/kernel/hostname", "/etc/machine-id", "/proc/sys/kernel/random/boot_id")
-        texts = (self.remote.read(path, 0, LARGEST_NAME) or b"" for path in paths)
+        texts = (self.remote.read(path, 0, MAX_HOST_NAME_BYTES) or b"" for path in paths)
         host, machine_id, boot = (text.decode(errors="replace").strip() for text in texts)
         connected, recorded = Machine(host, machine_id, boot), supervisor.identity.machine
         return bool(boot) and boot != recorded.boot and not was_rebooted(recorded, connected)
@@ -157,12 +157,12 @@ class Mirror:
         """Ask the supervisor to end the run."""
         self.remote.terminate(pid, self.marker)
 
-    def take_logs(self) -> None:
+    def copy_logs(self) -> None:
         """Copy the logs of the ranks that ran on this node."""
-        for name in self.listed(files.RANKS, files.OF_RANK):
+        for name in self.rank_files(files.RANKS, files.OF_RANK):
             self.append(name)
 
-    def listed(self, folder: str, pattern: re.Pattern[str]) -> list[str]:
+    def rank_files(self, folder: str, pattern: re.Pattern[str]) -> list[str]:
         """Return the paths of the files in a folder of the run whose names match one of its ranks."""
         names = self.remote.list(f"{self.run_dir}/{folder}")
         ranks = ((name, files.rank_of(name, pattern)) for name in names)
@@ -171,7 +171,7 @@ class Mirror:
     def finish(self, output_dir: str | None) -> None:
         """Copy the launcher's log, the ranks' stack traces and the results of a run that has ended."""
         self.refresh()
-        stacks = self.listed(files.STACK_TRACES, files.STACK_TRACE)
+        stacks = self.rank_files(files.STACK_TRACES, files.STACK_TRACE)
         for name in (files.LAUNCHER_LOG, files.SUPERVISOR_LOG, *stacks):
             self.append(name)
         if output_dir == f"{self.run_dir}/output":
@@ -185,7 +185,7 @@ class ReconnectingMirror:
     Attributes:
         notify: Called with one line when the connection is lost, and when it is restored.
         lost_since: When the connection was lost, or None while it is open.
-        again_at: When to connect again.
+        next_attempt: When to connect again.
     """
 
     def __init__(self, mirror: Mirror, node: str, notify: Callable[[str], None]) -> None:
@@ -193,7 +193,7 @@ class ReconnectingMirror:
         self.node = node
         self.notify = notify
         self.lost_since: float | None = None
-        self.again_at = 0.0
+        self.next_attempt = 0.0
 
     def refresh(self) -> None:
         """Copy the new events, unless the node cannot be reached now."""
@@ -218,12 +218,12 @@ class ReconnectingMirror:
         Raises:
             ExecuteError: If the node has been unreachable for GIVE_UP_SECONDS.
         """
-        if time.monotonic() < self.again_at:
+        if time.monotonic() < self.next_attempt:
             return fallback
         try:
             result = action()
         except ConnectionLost as error:
-            self.note_loss(error)
+            self.handle_loss(error)
             return fallback
         if self.lost_since is not None:
             lost_seconds = time.monotonic() - self.lost_since
@@ -231,16 +231,16 @@ class ReconnectingMirror:
             self.lost_since = None
         return result
 
-    def note_loss(self, error: ConnectionLost) -> None:
+    def handle_loss(self, error: ConnectionLost) -> None:
         """Schedule the next attempt to connect; raise ExecuteError after GIVE_UP_SECONDS."""
         now = time.monotonic()
         if self.lost_since is None:
             self.lost_since = now
-            self.notify(f"{error.message}; the run goes on there, connecting again")
+            self.notify(f"{error.message}; the run continues there, reconnecting")
         if now - self.lost_since > GIVE_UP_SECONDS:
             raise ExecuteError(
-                f"{self.node} has not been reached for {now - self.lost_since:.0f} s; the run may live on.",
-                hint="orch attach shows it again, orch stop ends it on all nodes.",
+                f"{self.node} has not been reached for {now - self.lost_since:.0f} s; the run may still continue.",
+                hint="`orch attach` shows it again, `orch stop` ends it on all nodes.",
             )
         self.mirror.remote.reset()
-        self.again_at = now + RETRY_SECONDS
+        self.next_attempt = now + RETRY_SECONDS

@@ -34,10 +34,10 @@ def log_lines(watch: JobWatch, run: Run, *, rank: int | None, follow: bool) -> I
     while running:
         watch.refresh()
         running = outcome_in(run.folder) is None and not watch.state().ended
-        watch.run_folder.take_logs(nodes)
+        watch.run_folder.copy_logs(nodes)
         yield from lines(tails, nodes, last=False)
         time.sleep(POLL_SECONDS)
-    watch.run_folder.take_logs(nodes)
+    watch.run_folder.copy_logs(nodes)
     yield from lines(tails, nodes, last=True)
 
 

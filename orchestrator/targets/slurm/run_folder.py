@@ -20,7 +20,7 @@ from orchestrator.runs.follow import LAST_WORDS
 from orchestrator.runs.state_files import PLAN
 from orchestrator.targets.connections.connection import Ssh
 from orchestrator.targets.connections.local import Local
-from orchestrator.targets.connections.mirror import LARGEST_STATE, Mirror, MirroredNode, ReconnectingMirror
+from orchestrator.targets.connections.mirror import MAX_STATE_BYTES, Mirror, MirroredNode, ReconnectingMirror
 from orchestrator.targets.interface import Notify
 from orchestrator.targets.slurm.location import at_home
 
@@ -45,7 +45,7 @@ class RunFolder(Protocol):
     def supervisor_output(self) -> str:
         """Return the end of the job's output."""
 
-    def take_logs(self, ranks: Iterable[int]) -> None: ...
+    def copy_logs(self, ranks: Iterable[int]) -> None: ...
 
     def finish(self, output_dir: str | None) -> None:
         """Copy the results of a run that has ended."""
@@ -73,7 +73,7 @@ class SeenFolder:
         logs = sorted(self.folder.glob("slurm-*.out"))
         return last_text(logs[-1], LAST_WORDS).strip() if logs else ""
 
-    def take_logs(self, ranks: Iterable[int]) -> None:
+    def copy_logs(self, ranks: Iterable[int]) -> None:
         """Do nothing: the logs are in the folder."""
 
     def finish(self, output_dir: str | None) -> None:
@@ -106,7 +106,7 @@ class JobMirror(Mirror):
 
     def content(self, name: str) -> bytes | None:
         """Return the content of a state file on the cluster, or None if it does not exist."""
-        return self.remote.read(f"{self.run_dir}/{name}", 0, LARGEST_STATE)
+        return self.remote.read(f"{self.run_dir}/{name}", 0, MAX_STATE_BYTES)
 
     def keep(self, name: str, content: bytes | None) -> None:
         """Write a state file to the copy, or delete it if it has no content."""
@@ -138,13 +138,13 @@ class MirroredFolder(ReconnectingMirror):
         path = f"{self.mirror.run_dir}/{name}"
         return self.attempt(lambda: self.host.read(path, 0, 1) is not None, True)
 
-    def take_logs(self, ranks: Iterable[int]) -> None:
+    def copy_logs(self, ranks: Iterable[int]) -> None:
         for rank in ranks:
             self.attempt(lambda rank=rank: self.mirror.append(files.rank_log(rank)), None)  # type: ignore[misc]
 
     def finish(self, output_dir: str | None) -> None:
         self.mirror.finish(output_dir)
-        self.mirror.take_logs()
+        self.mirror.copy_logs()
 
 
 def run_folder_of(record: RunRecord, folder: Path, host: Local | Ssh, notify: Notify) -> RunFolder:

@@ -35,7 +35,7 @@ def take(record: RunRecord, folder: Path, host: RunNode) -> None:
     try:
         if host == record.node0:
             mirror.finish(record.output_dir)
-            mirror.look_for_supervisor()
-        mirror.take_logs()
+            mirror.record_supervisor_end()
+        mirror.copy_logs()
     finally:
         connection.close()

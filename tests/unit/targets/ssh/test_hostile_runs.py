@@ -255,7 +255,7 @@ def test_a_listing_names_no_other_file(tmp_path: Path, name: str) -> None:
     (home / "authorized_keys").write_text("mine\n")
     (folder / "plan.json").write_text("{}")
     copy = Mirror(Liar(tmp_path, [name, "rank-0.log"]), "/opt/orch/runs/r", folder, ranks=2)
-    copy.take_logs()
+    copy.copy_logs()
     copy.finish("/opt/orch/runs/r/output")
     written_files = {str(path.relative_to(home)) for path in home.rglob("*") if path.is_file()}
     assert written_files == {
@@ -281,7 +281,7 @@ def test_a_link_in_the_copy_is_not_followed(tmp_path: Path, where: str) -> None:
     (folder / where).symlink_to(link_target)
     copy = Mirror(Liar(tmp_path, ["rank-0.log"]), "/opt/orch/runs/r", folder, ranks=1)
     with pytest.raises(ExecuteError, match=where):
-        copy.take_logs()
+        copy.copy_logs()
     assert not (link_target.is_dir() and list(link_target.iterdir()))
     assert link_target.is_dir() or link_target.read_text() == "mine\n"
 

@@ -9,7 +9,7 @@ from orch_node.machine import Machine, ProcessIdentity
 from orch_node.protocol.outcome import SupervisorProcess, render_supervisor
 
 from orchestrator.targets.connections import mirror
-from orchestrator.targets.connections.mirror import ABSENCES, Mirror
+from orchestrator.targets.connections.mirror import MISSED_PROBES, Mirror
 
 
 class Folder:
@@ -79,10 +79,10 @@ def test_two_concurrent_mirrors_copy_each_byte_once(tmp_path: Path) -> None:
 
 
 def test_one_missed_response_does_not_count_as_lost(tmp_path: Path) -> None:
-    responses = [True, False, True, *[False] * ABSENCES]
+    responses = [True, False, True, *[False] * MISSED_PROBES]
     copy = Mirror(Folder(tmp_path, responses), str(tmp_path), tmp_path, ranks=1)
-    results = [copy.lost(7) for _ in range(3 + ABSENCES)]
-    assert results == [False] * (2 + ABSENCES) + [True]
+    results = [copy.lost(7) for _ in range(3 + MISSED_PROBES)]
+    assert results == [False] * (2 + MISSED_PROBES) + [True]
 
 
 @pytest.mark.parametrize(
@@ -97,8 +97,8 @@ def test_supervisor_is_lost_only_if_the_connection_leads_to_its_host(tmp_path: P
     identity = ProcessIdentity(machine=host, pid=7, start=1)
     text = render_supervisor(SupervisorProcess(pid=7, identity=identity))
     (tmp_path / "supervisor.json").write_text(text)
-    copy = Mirror(Folder(tmp_path, [False] * ABSENCES), str(tmp_path), tmp_path, ranks=1)
-    assert [copy.lost(7) for _ in range(ABSENCES)][-1] is lost
+    copy = Mirror(Folder(tmp_path, [False] * MISSED_PROBES), str(tmp_path), tmp_path, ranks=1)
+    assert [copy.lost(7) for _ in range(MISSED_PROBES)][-1] is lost
     copy = Mirror(Folder(tmp_path, [False]), str(tmp_path), tmp_path, ranks=1)
-    copy.look_for_supervisor()
+    copy.record_supervisor_end()
     assert (tmp_path / "gone").exists() is lost

@@ -12,13 +12,13 @@ if TYPE_CHECKING:
     import paramiko
 
 CHUNK = 1 << 20
-LARGEST_ANSWER = 1 << 28  # bytes of a program's output; enough to list a million files
+MAX_OUTPUT_BYTES = 1 << 28  # enough to list a million files
 LATE_SECONDS = 1.0  # silence after which the output of an ended program counts as complete
 POLL_SECONDS = 0.005
 NO_STATUS = -1  # paramiko's exit code of a channel that ended without one
 
 
-def gathered(channel: paramiko.Channel, node: str, seconds: float) -> CommandResult:
+def read_output(channel: paramiko.Channel, node: str, seconds: float) -> CommandResult:
     """Return everything that a program prints until it ends.
 
     Raises:
@@ -40,8 +40,10 @@ def gathered(channel: paramiko.Channel, node: str, seconds: float) -> CommandRes
                 raise ConnectionLost(f"{node}: no answer for {seconds:.0f} s.")
             continue
         last_output = time.monotonic()
-        if len(out) + len(err) > LARGEST_ANSWER or last_output - start_time > seconds:
-            raise ExecuteError(f"{node}: its answer has no end, and was cut off.", hint=LOGIN_SCRIPT_HINT)
+        if len(out) + len(err) > MAX_OUTPUT_BYTES or last_output - start_time > seconds:
+            raise ExecuteError(
+                f"{node}: the output of the program has no end, and was cut off.", hint=LOGIN_SCRIPT_HINT
+            )
     code = channel.recv_exit_status()
     if code == NO_STATUS:  # the connection ended before the program
         raise ConnectionLost(f"{node}: the connection was lost.")
