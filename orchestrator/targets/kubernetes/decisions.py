@@ -13,7 +13,7 @@ from orchestrator.model.recipe import Recipe, Value
 from orchestrator.planning import checks, launch
 from orchestrator.planning.precision import choose_precision
 from orchestrator.planning.request import Resume, TrainRequest
-from orchestrator.planning.training import Training
+from orchestrator.planning.training import Training, resolve_training
 from orchestrator.stacks.stack import Stack
 from orchestrator.targets.kubernetes.manifests.kinds import KINDS, Installed, default_kind
 from orchestrator.targets.kubernetes.manifests.quantity import plain
@@ -80,8 +80,14 @@ def resolve(request: TrainRequest, inputs: Inputs, resume: Resume | None = None)
         backend=backend,
         precision=precision,
         preload=checks.defer_preload(stack.value, "what of it the image has"),
-        training=training_of(
-            request, inputs, stack.value, backend.value, precision=precision.value, layout=layout.value
+        training=resolve_training(
+            request,
+            inputs.recipe,
+            inputs.settings,
+            stack=stack.value,
+            backend=backend.value,
+            precision=precision.value,
+            layout=layout.value,
         ),
     )
 
@@ -262,26 +268,4 @@ def describe_pods(layout: Layout, kube: KubeSettings) -> tuple[Decision, ...]:
             value=str(layout.world_size),
             reason=f"{first_rank.local_world_size} in each pod, threads of each: {first_rank.threads}",
         ),
-    )
-
-
-def training_of(
-    request: TrainRequest, inputs: Inputs, stack: Stack, backend: Backend, *, precision: str, layout: Layout
-) -> Training:
-    """Return the training that each rank runs.
-
-    Raises:
-        PlanError: if the recipe does not support --ipex.
-        RequestError: if a setting is invalid.
-    """
-    recipe = inputs.recipe
-    if request.ipex:
-        checks.check_ipex(recipe, stack, precision=precision, ranks=layout.world_size)
-    return Training(
-        recipe=recipe,
-        settings=recipe.settings(request.preset, inputs.settings),
-        stack=stack,
-        backend=backend,
-        precision=precision,
-        layout=layout,
     )

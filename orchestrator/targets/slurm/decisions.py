@@ -17,7 +17,8 @@ from orchestrator.model.recipe import Recipe, Value
 from orchestrator.planning import checks, launch
 from orchestrator.planning.precision import choose_precision
 from orchestrator.planning.request import Resume, TrainRequest
-from orchestrator.planning.training import Training
+from orchestrator.planning.supervision import check_restarts
+from orchestrator.planning.training import Training, resolve_training
 from orchestrator.stacks.stack import Stack
 from orchestrator.targets.slurm.allocation import Allocation
 from orchestrator.targets.slurm.image import Image, choose_image
@@ -125,7 +126,15 @@ def resolve(request: TrainRequest, inputs: Inputs, resume: Resume | None = None)
         precision=precision,
         preload=checks.defer_preload(stack.value, f"what of it the {'image has' if contained else 'nodes have'}"),
         image=image,
-        training=training_of(request, inputs, stack.value, backend.value, precision.value, layout),
+        training=resolve_training(
+            request,
+            inputs.recipe,
+            inputs.settings,
+            stack=stack.value,
+            backend=backend.value,
+            precision=precision.value,
+            layout=layout.value,
+        ),
     )
 
 
@@ -142,14 +151,7 @@ def check_numbers(request: TrainRequest, held: Allocation | None = None) -> int:
             f"--on slurm needs the number of nodes, not --nodes {text}.",
             hint="--nodes 4; --slurm nodelist=NAMES asks for certain ones.",
         )
-    numbers = (request.stall_timeout, request.max_restarts, request.spare_nodes, request.min_nodes)
-    if min(numbers) < 0:
-        raise PlanError("--stall-timeout, --max-restarts, --spare-nodes and --min-nodes are 0 or more.")
-    for flag, value in (("--min-nodes", request.min_nodes), ("--spare-nodes", request.spare_nodes)):
-        if value and not request.max_restarts:
-            raise PlanError(
-                f"{flag} without --max-restarts: it says how a run restarts.", hint="Add --max-restarts 1 or more."
-            )
+    check_restarts(request)
     if held is not None:
         held.check(int(text) + request.spare_nodes, request.ppn or 1)
     return int(text)
@@ -231,25 +233,3 @@ def choose_layout(request: TrainRequest, count: int, slurm: SlurmSettings) -> Ch
     cores = "equal shares of the cores that the job is given"
     reason = f"{ppn} on each node{'' if request.ppn else ', as --ppn does not say otherwise'}; {cores}"
     return Choice(layout, (Decision(topic="ranks", value=str(layout.world_size), reason=reason),))
-
-
-def training_of(
-    request: TrainRequest, inputs: Inputs, stack: Stack, backend: Backend, precision: str, layout: Choice[Layout]
-) -> Training:
-    """Return the settings of the training.
-
-    Raises:
-        PlanError: if the recipe does not support IPEX.
-        RequestError: if a setting is invalid.
-    """
-    recipe = inputs.recipe
-    if request.ipex:
-        checks.check_ipex(recipe, stack, precision=precision, ranks=layout.value.world_size)
-    return Training(
-        recipe=recipe,
-        settings=recipe.settings(request.preset, inputs.settings),
-        stack=stack,
-        backend=backend,
-        precision=precision,
-        layout=layout.value,
-    )

@@ -11,7 +11,7 @@ from orch_node.protocol.environment import ALWAYS, defaults
 from orch_node.protocol.record import RunNode
 from orch_node.protocol.slurm import NODE0, JobConfig
 
-from orchestrator.launchers import LAUNCHERS, RESTARTING, Job, Launch
+from orchestrator.launchers import LAUNCHERS, Job, Launch
 from orchestrator.model.command import Command
 from orchestrator.model.decision import Decision, all_decisions
 from orchestrator.model.links import Link
@@ -20,6 +20,7 @@ from orchestrator.planning.plan import Plan, SendFolder, Step, SubmitScript
 from orchestrator.planning.request import Resume, TrainRequest
 from orchestrator.planning.run_files import TIMEOUT_SECONDS, master_port
 from orchestrator.planning.sent_files import Files, in_train, named_files, sent_files
+from orchestrator.planning.supervision import launcher_restarts, supervisor_options
 from orchestrator.planning.training import (
     Home,
     choose_output,
@@ -204,7 +205,7 @@ def launch_of(
             mpi=resolved.mpi.value or "intel",
             precision=resolved.precision.value,
             ipex=request.ipex,
-            restarts=request.max_restarts if resolved.launcher in RESTARTING else 0,
+            restarts=launcher_restarts(request, resolved.launcher),
             min_nodes=request.min_nodes,
         )
     )
@@ -303,7 +304,7 @@ def config_of(request: TrainRequest, resolved: Resolved, inputs: Inputs, site: S
         launcher=launch.command.argv,
         launcher_env=hydra_by_srun(dict(launch.command.env)),
         files={**launch.files, **launch.shared},
-        options=supervision(request, resolved, launch),
+        options=supervisor_options(request, resolved.training.recipe, resolved.launcher, launch),
         requeue="no-requeue" not in resolved.slurm.sbatch and resolved.slurm.held is None,
         max_requeues=resolved.slurm.max_requeues,
         local=inputs.local,
@@ -317,20 +318,3 @@ def hydra_by_srun(env: dict[str, str]) -> dict[str, str]:
     """
     other_variables = {name: value for name, value in env.items() if not name.startswith(("I_MPI_HYDRA", "HYDRA"))}
     return {**other_variables, "I_MPI_HYDRA_BOOTSTRAP": "slurm", "HYDRA_LAUNCHER": "slurm"}
-
-
-def supervision(request: TrainRequest, resolved: Resolved, launch: Launch) -> tuple[str, ...]:
-    """Return the options of the supervisor."""
-    recipe = resolved.training.recipe
-    restarting = resolved.launcher in RESTARTING and request.max_restarts
-    positions = (("size", launch.size_at), ("nodes", launch.nodes_at))
-    position_options = [f"--{name}-at={position}" for name, position in positions if position is not None]
-    return (
-        f"--stall-timeout={request.stall_timeout:g}",
-        *([f"--max-restarts={request.max_restarts}"] if request.max_restarts else []),
-        *(["--launcher-restarts"] if restarting else []),
-        *(["--elastic", *position_options] if recipe.elastic or request.min_nodes else []),
-        *(["--keeps-batch"] if recipe.elastic else []),
-        *([f"--min-nodes={request.min_nodes}"] if request.min_nodes else []),
-        *([f"--path={launch.path}"] if launch.path else []),
-    )

@@ -17,7 +17,7 @@ from orchestrator.planning.accelerate_options import ACCELERATE_LAUNCHERS, Accel
 from orchestrator.planning.containers import Docker
 from orchestrator.planning.precision import choose_precision
 from orchestrator.planning.request import Resume, TrainRequest
-from orchestrator.planning.training import Training
+from orchestrator.planning.training import Training, resolve_training
 from orchestrator.stacks.stack import Stack
 from orchestrator.targets.ssh import container_steps
 
@@ -105,7 +105,15 @@ def resolve(request: TrainRequest, inputs: Inputs, resume: Resume | None = None)
         links=links,
         layout=layout,
         software=software,
-        training=training_of(request, inputs, software, layout.value),
+        training=resolve_training(
+            request,
+            inputs.recipe,
+            inputs.settings,
+            stack=software.stack.value,
+            backend=software.backend.value,
+            precision=software.precision.value,
+            layout=layout.value,
+        ),
     )
 
 
@@ -177,24 +185,3 @@ def choose_layout(request: TrainRequest, nodes: tuple[Node, ...], software: Soft
         layout = hosts.choose_layout(nodes, 1, workers).value
         return Choice(layout, container_steps.tell_own_ranks(request))
     return hosts.choose_layout(nodes, request.ppn, workers)
-
-
-def training_of(request: TrainRequest, inputs: Inputs, software: Software, layout: Layout) -> Training:
-    """Return the recipe with its settings and the decisions that the training script depends on.
-
-    Raises:
-        PlanError: If IPEX is requested but cannot be used.
-        RequestError: If a setting is unknown or has an invalid value.
-    """
-    recipe, precision = inputs.recipe, software.precision.value
-    if request.ipex:
-        stack, ranks = software.stack.value, layout.world_size
-        checks.check_ipex(recipe, stack, precision=precision, ranks=ranks)
-    return Training(
-        recipe=recipe,
-        settings=recipe.settings(request.preset, inputs.settings),
-        stack=software.stack.value,
-        backend=software.backend.value,
-        precision=precision,
-        layout=layout,
-    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.launchers import RESTARTING, Job, Launch
+from orchestrator.launchers import Job, Launch
 from orchestrator.model.cluster import Node
 from orchestrator.model.decision import Choice, Decision, all_decisions
 from orchestrator.model.hostlist import fold
@@ -14,6 +14,7 @@ from orchestrator.planning.plan import Plan, Step
 from orchestrator.planning.request import Resume, TrainRequest
 from orchestrator.planning.run_files import master_port
 from orchestrator.planning.sent_files import Files
+from orchestrator.planning.supervision import check_restarts, launcher_restarts, supervisor_options
 from orchestrator.planning.training import (
     Home,
     choose_output,
@@ -26,15 +27,7 @@ from orchestrator.planning.training import (
 from orchestrator.runs.record import with_record
 from orchestrator.targets.ssh import container_steps
 from orchestrator.targets.ssh.decisions import Inputs, Resolved, resolve
-from orchestrator.targets.ssh.steps import (
-    Extras,
-    Site,
-    check_restarts,
-    plan_steps,
-    reachable_files,
-    run_nodes,
-    supervision,
-)
+from orchestrator.targets.ssh.steps import Extras, Site, plan_steps, reachable_files, run_nodes
 
 
 def plan_train(request: TrainRequest, inputs: Inputs, site: Site, resume: Resume | None = None) -> Plan:
@@ -85,7 +78,7 @@ def job_of(request: TrainRequest, inputs: Inputs, resolved: Resolved, site: Site
         precision=software.precision.value,
         ipex=request.ipex,
         accelerate=options.values if options else {},
-        restarts=request.max_restarts if software.launcher in RESTARTING else 0,
+        restarts=launcher_restarts(request, software.launcher),
         min_nodes=request.min_nodes,
     )
 
@@ -115,7 +108,11 @@ def steps_of(
         preload=software.preload.value,
         recipe=recipe.environment,
         docker=container_file(request, resolved, site, files),
-        options=supervision(request, recipe, site, job, launch),
+        options=(
+            f"--claims={site.claims}",
+            *supervisor_options(request, recipe, software.launcher, launch),
+            *(["--queue"] if request.queue else []),
+        ),
     )
     return (*files.sent, *plan_steps(site, job, launch, extras))
 

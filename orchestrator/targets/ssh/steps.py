@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from orch_node.protocol.environment import defaults
 from orch_node.protocol.record import RunNode
 
-from orchestrator.errors import PlanError
 from orchestrator.launchers import Job, Launch
 from orchestrator.model.cluster import Node
 from orchestrator.model.command import Command
@@ -17,7 +16,6 @@ from orchestrator.model.recipe import Recipe, Value
 from orchestrator.planning import run_files as rank_files
 from orchestrator.planning.containers import FILE as CONTAINER_FILE
 from orchestrator.planning.plan import PutFile, StartRun, Step
-from orchestrator.planning.request import TrainRequest
 from orchestrator.planning.sent_files import Files, named_files, sent_files
 
 
@@ -106,44 +104,6 @@ def start(site: Site, node: RunNode, python: str, *, launch: Launch, options: tu
     supervise = (python, f"{site.train}/node.py", "supervise", site.run_dir, *options, "--")
     command = Command(argv=(*supervise, *launch.command.argv), env=launch.command.env)
     return StartRun(node=node, run_dir=site.run_dir, command=command)
-
-
-def check_restarts(request: TrainRequest) -> None:
-    """Raise PlanError if a restart option is negative, or needs --max-restarts and lacks it."""
-    numbers = (request.stall_timeout, request.max_restarts, request.spare_nodes, request.min_nodes)
-    if min(numbers) < 0:
-        raise PlanError("--stall-timeout, --max-restarts, --spare-nodes and --min-nodes are 0 or more.")
-    if request.max_restarts:
-        return
-    for flag, value, purpose in (
-        ("--min-nodes", request.min_nodes, "nodes are left out"),
-        ("--spare-nodes", request.spare_nodes, "a spare node stands in"),
-    ):
-        if value:
-            raise PlanError(
-                f"{flag} without --max-restarts: {purpose} when a run restarts.", hint="Add --max-restarts 1 or more."
-            )
-
-
-def supervision(request: TrainRequest, recipe: Recipe, site: Site, job: Job, launch: Launch) -> tuple[str, ...]:
-    """Return the command line options of the supervisor."""
-    return (
-        f"--claims={site.claims}",
-        f"--stall-timeout={request.stall_timeout:g}",
-        *([f"--max-restarts={request.max_restarts}"] if request.max_restarts else []),
-        *(["--launcher-restarts"] if job.restarts else []),
-        *(["--elastic", *numbers(launch)] if recipe.elastic or request.min_nodes else []),
-        *(["--keeps-batch"] if recipe.elastic else []),
-        *([f"--min-nodes={request.min_nodes}"] if request.min_nodes else []),
-        *([f"--path={launch.path}"] if launch.path else []),
-        *(["--queue"] if request.queue else []),
-    )
-
-
-def numbers(launch: Launch) -> tuple[str, ...]:
-    """Return options that locate the numbers of ranks and nodes in the launcher's command."""
-    positions = (("size", launch.size_at), ("nodes", launch.nodes_at))
-    return tuple(f"--{name}-at={position}" for name, position in positions if position is not None)
 
 
 def put(nodes: tuple[RunNode, ...], folder: str, contents: Mapping[str, str]) -> tuple[PutFile, ...]:
