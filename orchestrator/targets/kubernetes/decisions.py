@@ -79,7 +79,7 @@ def resolve(request: TrainRequest, inputs: Inputs, resume: Resume | None = None)
         stack=stack,
         backend=backend,
         precision=precision,
-        preload=checks.defer_preload(stack.value, "what of it the image has"),
+        preload=checks.defer_preload(stack.value, "if the image has them"),
         training=resolve_training(
             request,
             inputs.recipe,

@@ -124,7 +124,7 @@ def resolve(request: TrainRequest, inputs: Inputs, resume: Resume | None = None)
         stack=stack,
         backend=backend,
         precision=precision,
-        preload=checks.defer_preload(stack.value, f"what of it the {'image has' if contained else 'nodes have'}"),
+        preload=checks.defer_preload(stack.value, f"if the {'image has' if contained else 'nodes have'} them"),
         image=image,
         training=resolve_training(
             request,

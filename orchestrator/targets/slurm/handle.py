@@ -10,16 +10,17 @@ from pathlib import Path
 from orch_node.protocol.events import Event
 from orch_node.protocol.record import RunRecord
 
-from orchestrator.errors import ConnectionLost, ExecuteError, RequestError
+from orchestrator.errors import ConnectionLost, ExecuteError
 from orchestrator.runs import store
 from orchestrator.runs.accounting import write as write_accounting
 from orchestrator.runs.cleanup import CleanupReport, NodeCleanup
-from orchestrator.runs.fetch import Collected, FetchListener, collect, default_target
+from orchestrator.runs.fetch import Collected, FetchListener
 from orchestrator.runs.logs import LogLine
 from orchestrator.runs.outcome import Outcome, outcome_of
 from orchestrator.runs.state_files import outcome_in
 from orchestrator.targets.connections.connection import Ssh
 from orchestrator.targets.connections.local import Local
+from orchestrator.targets.fetch import fetch_files, requested_node
 from orchestrator.targets.interface import FetchRequest, Notify, ignore
 from orchestrator.targets.slurm import accounting, logs
 from orchestrator.targets.slurm.location import location_of
@@ -200,14 +201,8 @@ class SlurmHandle:
         Raises:
             RequestError: if the run has no node of the requested name.
         """
-        names = {node.node for node in self.record.nodes}
-        if request.node is not None and request.node not in names:
-            raise RequestError(
-                f"Run {self.record.run_id} has no node '{request.node}'.", hint=f"It has {', '.join(sorted(names))}."
-            )
-        local = isinstance(self.host, Local)
-        target = request.destination or (Path(request.source) if local else default_target(self.folder, request.node))
-        return collect(self.host, request.source, target, patterns=request.patterns, listener=listener)
+        requested_node(self.record, request.node)
+        return fetch_files(self.host, self.folder, request, listener)
 
 
 def until(condition: Callable[[], bool], seconds: float, tick: float = TICK_SECONDS) -> bool:

@@ -28,7 +28,7 @@ def choose_docker(request: TrainRequest, launcher: str, docker: Docker | None) -
         return Choice(None)
     docker.check()
     if docker.starts_ranks:
-        check_own_start(request, launcher, docker)
+        check_options_without_effect(request, launcher, docker)
     return Choice(docker, (docker.explain(),))
 
 
@@ -37,7 +37,7 @@ def starts_ranks(docker: Docker | None) -> bool:
     return docker is not None and docker.starts_ranks
 
 
-def check_own_start(request: TrainRequest, launcher: str, docker: Docker) -> None:
+def check_options_without_effect(request: TrainRequest, launcher: str, docker: Docker) -> None:
     """Raise PlanError for options that have no effect on an image that starts its ranks."""
     flags_in_use = {
         f"--launcher {launcher}": launcher != DEFAULT,
@@ -49,22 +49,22 @@ def check_own_start(request: TrainRequest, launcher: str, docker: Docker) -> Non
     if flags:
         raise PlanError(
             f"{flags[0]}: with start=node the entrypoint of {docker.image} starts the ranks.",
-            hint=f"Leave {' and '.join(flags)} out; what the image understands goes after --.",
+            hint=f"Leave {' and '.join(flags)} out. Arguments for the image go after --.",
         )
 
 
-def tell_own_ranks(request: TrainRequest) -> tuple[Decision, ...]:
+def explain_image_ranks(request: TrainRequest) -> tuple[Decision, ...]:
     """Return the decision on how many ranks the image is to start."""
     value = f"{request.ppn} on each node" if request.ppn else "one for each NUMA node"
     return (Decision(topic="ranks", value=value, reason="NPROC_PER_NODE, for the image"),)
 
 
-def processes(nodes: tuple[Node, ...], ppn: int | None) -> dict[str, int]:
+def ranks_per_node(nodes: tuple[Node, ...], ppn: int | None) -> dict[str, int]:
     """Return the number of ranks per node that the image itself is to start."""
     return {node.name: ppn or len(node.facts.numa_nodes) for node in nodes}
 
 
-def folders(files: Files, recipe: Recipe, site: Site) -> tuple[str, ...]:
+def mounted_folders(files: Files, recipe: Recipe, site: Site) -> tuple[str, ...]:
     """Return the folders of the node that a container mounts at the same paths.
 
     They hold the runs, orch's programs and the data; on this machine also the script, its recipe

@@ -58,7 +58,7 @@ class Software:
     preload: Choice[tuple[str, ...]]
 
     @property
-    def own_start(self) -> bool:
+    def image_starts_ranks(self) -> bool:
         """Return whether the container image starts its ranks and chooses their backend."""
         return container_steps.starts_ranks(self.docker.value)
 
@@ -75,7 +75,7 @@ class Resolved:
     training: Training
 
     @property
-    def everywhere(self) -> tuple[Node, ...]:
+    def all_nodes(self) -> tuple[Node, ...]:
         """Return the nodes of the run and its spare nodes."""
         return (*self.nodes.value, *self.spares.value)
 
@@ -126,7 +126,7 @@ def choose_software(request: TrainRequest, inputs: Inputs, nodes: tuple[Node, ..
     mpi = launch.choose_mpi(inputs.cluster, inputs.stack, request.mpi)
     docker = container_steps.choose_docker(request, launcher, inputs.docker)
     stack, backend = choose_stack(
-        request, inputs, nodes, over=FabricUse(launcher=launcher, mpi=mpi.value, docker=docker.value)
+        request, inputs, nodes, RankStart(launcher=launcher, mpi=mpi.value, docker=docker.value)
     )
     return Software(
         launcher=launcher,
@@ -142,8 +142,8 @@ def choose_software(request: TrainRequest, inputs: Inputs, nodes: tuple[Node, ..
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FabricUse:
-    """The launcher, MPI and container that the ranks are started through."""
+class RankStart:
+    """How the ranks are started: by which launcher and MPI, and in which container."""
 
     launcher: str
     mpi: str
@@ -151,18 +151,18 @@ class FabricUse:
 
 
 def choose_stack(
-    request: TrainRequest, inputs: Inputs, nodes: tuple[Node, ...], *, over: FabricUse
+    request: TrainRequest, inputs: Inputs, nodes: tuple[Node, ...], start: RankStart
 ) -> tuple[Choice[Stack], Choice[Backend]]:
     """Return the stack and the backend, adapted to each other and to the launcher.
 
     Raises:
         PlanError: If the nodes do not have the stack or cannot use the backend.
     """
-    image_starts_ranks = container_steps.starts_ranks(over.docker)
+    image_starts_ranks = container_steps.starts_ranks(start.docker)
     requested_backend = container_steps.NO_BACKEND if image_starts_ranks else request.backend
     selected_backend = launch.choose_backend(inputs.stack, nodes, requested_backend, inputs.plugins)
     stack = checks.fit_stack(inputs.stack, selected_backend, nodes)
-    backend = launch.adapt_backend(selected_backend, over.launcher, over.mpi, contained=over.docker is not None)
+    backend = launch.adapt_backend(selected_backend, start.launcher, start.mpi, contained=start.docker is not None)
     return stack, Choice(backend) if image_starts_ranks else launch.explain_backend(backend)
 
 
@@ -171,7 +171,7 @@ def choose_preload(stack: Stack, nodes: tuple[Node, ...], docker: Docker | None)
         return checks.choose_preload(stack, nodes)
     if docker.starts_ranks:
         return Choice(())
-    return checks.defer_preload(stack, "as far as the image has them" if stack.preload else "")
+    return checks.defer_preload(stack, "if the image has them" if stack.preload else "")
 
 
 def choose_layout(request: TrainRequest, nodes: tuple[Node, ...], software: Software) -> Choice[Layout]:
@@ -181,7 +181,7 @@ def choose_layout(request: TrainRequest, nodes: tuple[Node, ...], software: Soft
         PlanError: If there are more ranks than cores, or the backend has no workers.
     """
     workers = checks.check_workers(software.backend.value, request.ccl_workers)
-    if software.own_start:
+    if software.image_starts_ranks:
         layout = hosts.choose_layout(nodes, 1, workers).value
-        return Choice(layout, container_steps.tell_own_ranks(request))
+        return Choice(layout, container_steps.explain_image_ranks(request))
     return hosts.choose_layout(nodes, request.ppn, workers)

@@ -18,10 +18,11 @@ from orchestrator.runs.fetch import Collected, FetchListener
 from orchestrator.runs.logs import LogLine
 from orchestrator.runs.outcome import Outcome, outcome_of
 from orchestrator.runs.state_files import supervisor_of
+from orchestrator.targets.fetch import fetch_files, requested_node
 from orchestrator.targets.interface import FetchRequest, Notify, ignore
-from orchestrator.targets.ssh import cleanup, fetch, logs
+from orchestrator.targets.ssh import cleanup, logs
 from orchestrator.targets.ssh.nodes import connection_to
-from orchestrator.targets.ssh.watch import source_of, take
+from orchestrator.targets.ssh.watch import copy_files, event_source
 
 END_SECONDS = 10.0  # time limit for a supervisor to end after it has written its outcome
 
@@ -33,22 +34,22 @@ class SshHandle:
         folder: The run's folder on this machine: a copy of node0's, or node0's own.
         notify: Called with each line about the connection to the nodes.
         source: The events of the run, as they arrive in `folder`.
-        located: The nodes on which the ranks have started.
+        rank_nodes: The nodes on which the ranks have started.
     """
 
     def __init__(self, record: RunRecord, folder: Path, notify: Notify = ignore) -> None:
         self.record = record
         self.folder = folder
         self.notify = notify
-        self.source = source_of(record, folder, lambda line: self.notify(line))
-        self.located = logs.Located()
+        self.source = event_source(record, folder, lambda line: self.notify(line))
+        self.rank_nodes = logs.RankNodes()
 
     def started(self) -> None:
         follow.await_start(self.folder, self.source)
 
     def events(self) -> Iterator[Event]:
         events = follow.follow(self.folder, self.source, ranks=len(self.record.layout))
-        yield from self.located.watch(events)
+        yield from self.rank_nodes.watch(events)
 
     def interrupt(self) -> None:
         follow.interrupt(self.folder, self.source)
@@ -56,14 +57,14 @@ class SshHandle:
     def finish(self) -> Outcome:
         for host in self.record.nodes:
             try:
-                take(self.record, self.folder, host)
+                copy_files(self.record, self.folder, host)
             except ExecuteError as error:
-                self.notify(f"nothing more from {host.node}: {error.message}")
+                self.notify(f"the files of {host.node} are incomplete: {error.message}")
         return outcome_of(store.load(self.folder))
 
     def logs(self, *, rank: int | None, follow: bool) -> Iterator[LogLine]:
         run = store.load(self.folder)
-        selection = logs.WantedLines(rank=rank, follow=follow, located=self.located)
+        selection = logs.LogSelection(rank=rank, follow=follow, rank_nodes=self.rank_nodes)
         return logs.log_lines(self.record, run, selection, notify=self.notify)
 
     def stop(self) -> CleanupReport:
@@ -83,20 +84,24 @@ class SshHandle:
         while supervisor and not self.source.lost(supervisor.pid) and time.monotonic() < deadline:
             time.sleep(follow.POLL_SECONDS)
         if problem := unsafe_to_delete(self.record, self.folder):
-            self.notify(f"{self.record.run_dir} is not deleted: {problem}")
+            self.notify(f"{self.record.run_dir} was not deleted: {problem}")
             return
         for host in self.record.nodes:
             connection = connection_to(host)
             try:
                 connection.capture(("rm", "-rf", "--", self.record.run_dir), seconds=END_SECONDS)
             except ExecuteError as error:
-                self.notify(f"{host.node}: {self.record.run_dir} is left: {error.message}")
+                self.notify(f"{host.node}: {self.record.run_dir} was not deleted: {error.message}")
             finally:
                 connection.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def fetch(self, request: FetchRequest, listener: FetchListener) -> Collected:
-        return fetch.fetch(self.record, self.folder, request, listener)
+        host = connection_to(requested_node(self.record, request.node))
+        try:
+            return fetch_files(host, self.folder, request, listener)
+        finally:
+            host.close()
 
 
 def unsafe_to_delete(record: RunRecord, folder: Path) -> str:

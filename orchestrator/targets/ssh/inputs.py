@@ -19,8 +19,8 @@ from orchestrator.stacks.image import python_for
 from orchestrator.stacks.stack import Stack
 from orchestrator.state import state_home
 from orchestrator.targets.identity import new_identity, run_id
-from orchestrator.targets.ssh.access import ssh_config
 from orchestrator.targets.ssh.decisions import Inputs
+from orchestrator.targets.ssh.nodes import ssh_config
 from orchestrator.targets.ssh.plan import plan_train
 from orchestrator.targets.ssh.steps import Site
 

@@ -22,7 +22,7 @@ from orchestrator.targets.connections.mirror import GIVE_UP_SECONDS, RETRY_SECON
 from orchestrator.targets.interface import Notify
 from orchestrator.targets.ssh.nodes import connection_to, node_program
 
-LOCATE_SECONDS = 0.2  # between checks whether a rank has started on another node
+CHECK_SECONDS = 0.2  # between checks whether a rank has started on another node
 
 
 @dataclass(slots=True, kw_only=True)
@@ -31,13 +31,13 @@ class Stream:
 
     Attributes:
         options: The options of the node's program that select the lines.
-        read: How many bytes of each rank's log have been read.
+        offsets: How many bytes of each rank's log have been read.
     """
 
     record: RunRecord
     host: RunNode
     options: tuple[str, ...]
-    read: dict[int, int] = field(default_factory=dict)
+    offsets: dict[int, int] = field(default_factory=dict)
 
     def lines(self) -> Iterator[LogLine]:
         """Yield the lines that have not been read yet, until the node has no more.
@@ -46,7 +46,7 @@ class Stream:
             ConnectionLost: If the connection is lost; the next call resumes after the last chunk read.
             ExecuteError: If the node's program fails or prints something else.
         """
-        starts = [f"{rank}:{offset}" for rank, offset in self.read.items()]
+        starts = [f"{rank}:{offset}" for rank, offset in self.offsets.items()]
         command = node_program(self.record, "logs", self.record.run_dir, *self.options)
         connection = connection_to(self.host)
         try:
@@ -56,7 +56,7 @@ class Stream:
                     yield LogLine(rank=chunk.rank, node=self.host.node, text=text)
                 if chunk.state:
                     yield LogLine(rank=chunk.rank, node=self.host.node, text=chunk.state, finished=False)
-                self.read[chunk.rank] = chunk.at
+                self.offsets[chunk.rank] = chunk.at
         finally:
             connection.close()
 
@@ -67,13 +67,15 @@ class Stream:
         except ProtocolError as error:
             raise ExecuteError(f"{self.host.node}: {error}", hint=LOGIN_SCRIPT_HINT) from None
         if not 0 <= chunk.rank < len(self.record.layout) or chunk.at < 0:
+            last_rank = len(self.record.layout) - 1
             raise ExecuteError(
-                f"{self.host.node}: it tells of a rank {chunk.rank}, which is none.",
-                hint="Something else than orch writes there: the run's record is of another run.",
+                f"{self.host.node}: unexpected rank {chunk.rank} in the log of this run, which has ranks 0 to "
+                f"{last_rank}.",
+                hint="The record on the node may belong to another run, or another program writes to the folder.",
             )
         return chunk
 
-    def patiently(self, notify: Notify) -> Iterator[LogLine]:
+    def lines_with_reconnects(self, notify: Notify) -> Iterator[LogLine]:
         """Yield the lines, and reconnect whenever the connection is lost.
 
         Raises:
@@ -90,14 +92,14 @@ class Stream:
                 return
             except ConnectionLost as error:
                 if lost_at is None:
-                    notify(f"{error.message} Connecting again.")
+                    notify(f"{error.message} Reconnecting.")
                     lost_at = time.monotonic()
                 if time.monotonic() - lost_at > GIVE_UP_SECONDS:
                     raise
                 time.sleep(RETRY_SECONDS)
 
 
-class Located:
+class RankNodes:
     """The nodes of a run's ranks, learned from its events while they are being watched.
 
     Attributes:
@@ -122,18 +124,18 @@ class Located:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WantedLines:
+class LogSelection:
     """The log lines that were requested.
 
     Attributes:
         rank: The rank to read, or None for all ranks.
         follow: Whether to wait for new lines until the run ends.
-        located: The nodes of the ranks, as far as they are known.
+        rank_nodes: The nodes of the ranks, as far as they are known.
     """
 
     rank: int | None
     follow: bool
-    located: Located
+    rank_nodes: RankNodes
 
     @property
     def options(self) -> tuple[str, ...]:
@@ -141,10 +143,10 @@ class WantedLines:
         return (*(["--follow"] if self.follow else []), *(["--rank", str(self.rank)] if self.rank is not None else []))
 
 
-Miss = Callable[[Stream, ExecuteError], None]  # called for a node whose lines cannot be read
+OnFailure = Callable[[Stream, ExecuteError], None]  # called for a node whose lines cannot be read
 
 
-def log_lines(record: RunRecord, run: Run, selection: WantedLines, *, notify: Notify) -> Iterator[LogLine]:
+def log_lines(record: RunRecord, run: Run, selection: LogSelection, *, notify: Notify) -> Iterator[LogLine]:
     """Yield the lines rank by rank, or with `follow` as they are written.
 
     The lines of one rank are always in order. If a node does not respond, its lines come from the
@@ -156,23 +158,25 @@ def log_lines(record: RunRecord, run: Run, selection: WantedLines, *, notify: No
     """
     nodes = requested_ranks(run, selection.rank)
     if not (selection.follow or record.node0.via):  # the run's own files are in this folder
-        yield from copied(run, nodes)
+        yield from copied_lines(run, nodes)
         return
     failed_streams: list[Stream] = []
 
-    def miss(stream: Stream, error: ExecuteError) -> None:
+    def on_failure(stream: Stream, error: ExecuteError) -> None:
         failed_streams.append(stream)
         notify(error.message)
 
-    yield from (together if selection.follow else in_turn)(Streams(record, selection, notify, miss))
+    yield from (interleaved_lines if selection.follow else lines_by_node)(
+        Streams(record, selection, notify, on_failure)
+    )
     if failed_streams:
-        unread_nodes = {stream.host.node for stream in failed_streams if not stream.read}
-        yield from copied(run, {number: node for number, node in nodes.items() if node in unread_nodes})
+        unread_nodes = {stream.host.node for stream in failed_streams if not stream.offsets}
+        yield from copied_lines(run, {number: node for number, node in nodes.items() if node in unread_nodes})
         names = ", ".join(stream.host.node for stream in failed_streams)
-        raise ExecuteError(f"Lines may be missing: no answer from {names}.", hint="The same command asks again.")
+        raise ExecuteError(f"Lines may be missing: no response from {names}.", hint="Run the same command again.")
 
 
-def copied(run: Run, nodes: Mapping[int, str]) -> Iterator[LogLine]:
+def copied_lines(run: Run, nodes: Mapping[int, str]) -> Iterator[LogLine]:
     """Yield the lines in the local copies of the logs of these ranks, given with their nodes."""
     for rank, node in nodes.items():
         path = run.folder / "ranks" / f"rank-{rank}.log"
@@ -189,54 +193,54 @@ class Streams:
     has started; otherwise they are all nodes.
     """
 
-    def __init__(self, record: RunRecord, selection: WantedLines, notify: Notify, miss: Miss) -> None:
+    def __init__(self, record: RunRecord, selection: LogSelection, notify: Notify, on_failure: OnFailure) -> None:
         self.record = record
-        self.wanted = selection
+        self.selection = selection
         self.notify = notify
-        self.miss = miss
-        self.narrow = selection.rank is not None and selection.located.watched
-        self.known: set[str] = set()
+        self.on_failure = on_failure
+        self.follows_rank = selection.rank is not None and selection.rank_nodes.watched
+        self.streamed_nodes: set[str] = set()
 
     def new(self) -> list[Stream]:
         """Return a stream for each node that does not have one yet."""
-        hosts = [host for host in self.hosts() if host.node not in self.known]
-        self.known.update(host.node for host in hosts)
-        options = self.wanted.options
+        hosts = [host for host in self.hosts() if host.node not in self.streamed_nodes]
+        self.streamed_nodes.update(host.node for host in hosts)
+        options = self.selection.options
         return [Stream(record=self.record, host=host, options=options) for host in hosts]
 
     def hosts(self) -> Iterable[RunNode]:
         """Return the nodes that may hold requested lines, as far as they are known now."""
-        if not self.narrow or self.wanted.rank is None:
+        if not self.follows_rank or self.selection.rank is None:
             return self.record.nodes
-        node = self.wanted.located.nodes.get(self.wanted.rank)
+        node = self.selection.rank_nodes.nodes.get(self.selection.rank)
         return (host for host in self.record.nodes if host.node == node)
 
     @property
     def may_grow(self) -> bool:
         """Return whether the requested rank may still start on another node."""
-        return self.narrow and self.wanted.located.watched
+        return self.follows_rank and self.selection.rank_nodes.watched
 
 
-def in_turn(streams: Streams) -> Iterator[LogLine]:
+def lines_by_node(streams: Streams) -> Iterator[LogLine]:
     """Yield the lines of one node after the other."""
     for stream in streams.new():
         try:
             yield from stream.lines()
         except ExecuteError as error:
-            streams.miss(stream, error)
+            streams.on_failure(stream, error)
 
 
-def together(streams: Streams) -> Iterator[LogLine]:
+def interleaved_lines(streams: Streams) -> Iterator[LogLine]:
     """Yield the lines of all streams as they arrive."""
     # The queue is bounded so that a slow terminal slows the nodes down instead of filling the memory.
     lines: queue.Queue[LogLine | None] = queue.Queue(maxsize=10_000)
 
     def read(stream: Stream) -> None:
         try:
-            for line in stream.patiently(streams.notify):
+            for line in stream.lines_with_reconnects(streams.notify):
                 lines.put(line)
         except ExecuteError as error:
-            streams.miss(stream, error)
+            streams.on_failure(stream, error)
         finally:
             lines.put(None)
 
@@ -249,7 +253,7 @@ def together(streams: Streams) -> Iterator[LogLine]:
         if not (running or grows):
             return
         try:
-            item = lines.get(timeout=LOCATE_SECONDS if grows else None)
+            item = lines.get(timeout=CHECK_SECONDS if grows else None)
         except queue.Empty:
             continue
         if item is None:

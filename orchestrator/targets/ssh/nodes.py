@@ -1,10 +1,11 @@
-"""Connect to the nodes of a run and query them in parallel."""
+"""Connect to the nodes of an inventory or a run, and query them in parallel."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from orch_node.protocol import values
@@ -12,6 +13,9 @@ from orch_node.protocol.record import RunNode, RunRecord
 from orch_node.protocol.values import ProtocolError
 
 from orchestrator.errors import ExecuteError
+from orchestrator.model.cluster import Cluster
+from orchestrator.planning.plan import PutLocalFile
+from orchestrator.state import State, write_private
 from orchestrator.targets.connections.connection import CONNECT_SECONDS, Ssh
 from orchestrator.targets.connections.local import Local
 
@@ -24,6 +28,24 @@ def connection_to(host: RunNode, connect_seconds: int = CONNECT_SECONDS) -> Loca
     A record holds the command `ssh -F CONFIG -- NODE`; fabric reads the same CONFIG.
     """
     return Ssh(host.node, host.via[2], connect_seconds) if host.via else Local()
+
+
+def ssh_config(cluster: Cluster) -> PutLocalFile | None:
+    """Return the step that writes the ssh configuration of all nodes of an inventory.
+
+    The result is None if the file exists already or if no node is another machine.
+    """
+    if cluster.ssh_config is None:
+        return None
+    path = State.of(Path(cluster.source)).ssh_config
+    return PutLocalFile(path=str(path), content=cluster.ssh_config)
+
+
+def write_ssh_config(cluster: Cluster) -> None:
+    """Write the ssh configuration of an inventory if it is missing."""
+    step = ssh_config(cluster)
+    if step is not None:
+        write_private(Path(step.path), step.content)
 
 
 def node_program(record: RunRecord, name: str, *arguments: str) -> tuple[str, ...]:

@@ -40,7 +40,7 @@ def plan_train(request: TrainRequest, inputs: Inputs, site: Site, resume: Resume
     check_restarts(request)
     resolved = resolve(request, inputs, resume)
     training = resolved.training
-    files = reachable_files(training.recipe, training.settings, resolved.everywhere, site)
+    files = reachable_files(training.recipe, training.settings, resolved.all_nodes, site)
     output = choose_output(training.recipe, site.run_dir, resume)
     script = script_command(request, training, files.paths, output.value)
     job = job_of(request, inputs, resolved, site, script)
@@ -55,7 +55,7 @@ def plan_train(request: TrainRequest, inputs: Inputs, site: Site, resume: Resume
     )
     plan = Plan(
         run=run_record(training, site, home, key=key, decisions=decisions),
-        origin=origin_of(request, training, fingerprints(resolved.everywhere)),
+        origin=origin_of(request, training, fingerprints(resolved.all_nodes)),
         steps=steps_of(request, resolved, site, files=files, job=job, launch=launch.value),
     )
     return with_record(plan)
@@ -90,7 +90,7 @@ def decisions_of(inputs: Inputs, resolved: Resolved, job: Job, launch: Choice[La
         *all_decisions(software.stack, resolved.nodes, resolved.spares, resolved.layout),
         *all_decisions(launch, software.docker),
         *(accelerate_options.explain_options(options, job) if options else ()),
-        *(() if software.docker.value else explain_torch(resolved.everywhere)),
+        *(() if software.docker.value else explain_torch(resolved.all_nodes)),
         *all_decisions(software.backend, software.precision, software.preload, resolved.links),
         *explain_idle_cores(resolved.nodes.value, resolved.layout.value),
         *explain_damaged(inputs.cluster),
@@ -123,17 +123,17 @@ def container_file(request: TrainRequest, resolved: Resolved, site: Site, files:
     if docker is None:
         return None
     return docker.file(
-        container_steps.folders(files, resolved.training.recipe, site),
+        container_steps.mounted_folders(files, resolved.training.recipe, site),
         site.run_dir,
         preload=resolved.training.stack.preload,
-        processes=container_steps.processes(resolved.everywhere, request.ppn),
+        processes=container_steps.ranks_per_node(resolved.all_nodes, request.ppn),
     )
 
 
 def home_of(resolved: Resolved, site: Site, output_dir: str | None) -> Home:
     """Return the nodes and folders of the run, for its record."""
     return Home(
-        nodes=run_nodes(resolved.everywhere),
+        nodes=run_nodes(resolved.all_nodes),
         run_dir=site.run_dir,
         train=site.train,
         python=resolved.nodes.value[0].python,

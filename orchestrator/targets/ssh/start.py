@@ -17,7 +17,10 @@ from orchestrator.runs.state_files import write_json
 from orchestrator.targets.execute import execute
 from orchestrator.targets.ssh.nodes import connection_to
 
-UNANSWERED = "Is it on, and reached from here? --exclude NODE trains without it; ansible_host sets its address."
+UNREACHABLE_HINT = (
+    "Check that it is on and reachable from this machine. --exclude NODE trains without it; "
+    "ansible_host sets its address."
+)
 
 
 def start(plan: Plan, folder: Path) -> None:
@@ -53,5 +56,5 @@ def record_failure(folder: Path, problem: str) -> None:
 
 def not_started(error: ExecuteError) -> ExecuteError:
     """Return the error for a run that has not begun, with a hint for its nodes."""
-    hint = UNANSWERED if error.hint == ConnectionLost.advice else error.hint
+    hint = UNREACHABLE_HINT if error.hint == ConnectionLost.advice else error.hint
     return ExecuteError(f"{error.message.removesuffix('.')}; nothing was started.", hint=hint)

@@ -78,11 +78,11 @@ class Extras:
 
 def plan_steps(site: Site, job: Job, launch: Launch, extras: Extras) -> tuple[Step, ...]:
     """Return the steps that write the run's files on every node and start the run on node0."""
-    node0, everywhere = job.nodes[0], run_nodes((*job.nodes, *extras.spares))
+    node0, all_nodes = job.nodes[0], run_nodes((*job.nodes, *extras.spares))
     return (
-        *put((run_node(node0),), site.run_dir, launch.files),
-        *put(everywhere, site.run_dir, shared_files(job, launch, extras)),
-        start(site, run_node(node0), node0.python, launch=launch, options=extras.options),
+        *put_files((run_node(node0),), site.run_dir, launch.files),
+        *put_files(all_nodes, site.run_dir, shared_files(job, launch, extras)),
+        start_run(site, node0, launch, extras.options),
     )
 
 
@@ -99,13 +99,13 @@ def shared_files(job: Job, launch: Launch, extras: Extras) -> dict[str, str]:
     }
 
 
-def start(site: Site, node: RunNode, python: str, *, launch: Launch, options: tuple[str, ...]) -> StartRun:
-    """Return the step that starts the supervisor on a node."""
-    supervise = (python, f"{site.train}/node.py", "supervise", site.run_dir, *options, "--")
+def start_run(site: Site, node0: Node, launch: Launch, options: tuple[str, ...]) -> StartRun:
+    """Return the step that starts the supervisor on node0."""
+    supervise = (node0.python, f"{site.train}/node.py", "supervise", site.run_dir, *options, "--")
     command = Command(argv=(*supervise, *launch.command.argv), env=launch.command.env)
-    return StartRun(node=node, run_dir=site.run_dir, command=command)
+    return StartRun(node=run_node(node0), run_dir=site.run_dir, command=command)
 
 
-def put(nodes: tuple[RunNode, ...], folder: str, contents: Mapping[str, str]) -> tuple[PutFile, ...]:
+def put_files(nodes: tuple[RunNode, ...], folder: str, contents: Mapping[str, str]) -> tuple[PutFile, ...]:
     """Return the steps that write files to a folder on all of these nodes."""
     return tuple(PutFile(nodes=nodes, path=f"{folder}/{name}", content=content) for name, content in contents.items())

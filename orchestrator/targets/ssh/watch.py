@@ -13,7 +13,7 @@ from orchestrator.targets.interface import Notify
 from orchestrator.targets.ssh.nodes import connection_to
 
 
-def source_of(record: RunRecord, folder: Path, notify: Notify) -> Source:
+def event_source(record: RunRecord, folder: Path, notify: Notify) -> Source:
     """Return the source of a run's events; `notify` is called when its connection is lost or restored."""
     node0 = connection_to(record.node0)
     if not isinstance(node0, Ssh):
@@ -22,7 +22,7 @@ def source_of(record: RunRecord, folder: Path, notify: Notify) -> Source:
     return ReconnectingMirror(mirror, record.node0.node, notify)
 
 
-def take(record: RunRecord, folder: Path, host: RunNode) -> None:
+def copy_files(record: RunRecord, folder: Path, host: RunNode) -> None:
     """Copy a node's files of the run: the logs of its ranks, and from node0 also the results.
 
     Raises:

@@ -9,7 +9,7 @@
 # container: /shared/torch.sif (by Apptainer or Singularity, one for each rank, on its python3)
 # backend: gloo (part of PyTorch, over TCP)
 # precision: auto (bf16 if all nodes have instructions for it, otherwise fp32)
-# preload: libiomp5.so, libtcmalloc_minimal.so.4 (what of it the image has)
+# preload: libiomp5.so, libtcmalloc_minimal.so.4 (if the image has them)
 # rank 0: node-0, one thread per core
 # rank 1: node-1, one thread per core
 tar --exclude=__pycache__ -C /here/train -cz . | ssh -- login1 'sh -c '"'"'umask 077
@@ -38,7 +38,7 @@ ssh -- login1 'umask 077 && mkdir -p /shared/alice/runs/20260102-030405-bert-qa-
 # container: /shared/torch.sif (by Apptainer or Singularity, one for each rank, on its python3)
 # backend: gloo (part of PyTorch, over TCP)
 # precision: auto (bf16 if all nodes have instructions for it, otherwise fp32)
-# preload: libiomp5.so, libtcmalloc_minimal.so.4 (what of it the image has)
+# preload: libiomp5.so, libtcmalloc_minimal.so.4 (if the image has them)
 set -eu
 umask 077
 # orch passes the path of this file. A node that does not see it does not share the folder of the run.

@@ -23,7 +23,7 @@
 # launcher: srun (one step of Slurm for all ranks)
 # backend: gloo (part of PyTorch, over TCP)
 # precision: auto (bf16 if all nodes have instructions for it, otherwise fp32)
-# preload: libiomp5.so, libtcmalloc_minimal.so.4 (what of it the nodes have)
+# preload: libiomp5.so, libtcmalloc_minimal.so.4 (if the nodes have them)
 set -eu
 umask 077
 # orch passes the path of this file. A node that does not see it does not share the folder of the run.

@@ -22,7 +22,7 @@
 # launcher: torchrun (one torchrun on each node, c10d on node0)
 # backend: gloo (part of PyTorch, over TCP)
 # precision: auto (bf16 if all nodes have instructions for it, otherwise fp32)
-# preload: libiomp5.so, libtcmalloc_minimal.so.4 (what of it the nodes have)
+# preload: libiomp5.so, libtcmalloc_minimal.so.4 (if the nodes have them)
 # restarts: 1 (also without lost nodes: the recipe keeps its global batch, order and schedule)
 set -eu
 umask 077

@@ -20,8 +20,8 @@ from orchestrator.planning.request import TrainRequest
 from orchestrator.provisioning.plan import ProvisionRequest
 from orchestrator.provisioning.session import Listener, Session, open_session
 from orchestrator.state import State
-from orchestrator.targets.ssh.access import ssh_config
 from orchestrator.targets.ssh.inputs import plan
+from orchestrator.targets.ssh.nodes import ssh_config
 from tests.unit.cli.test_flags import make_inventory, make_records, record
 
 WHOLE = json.dumps(record(1))

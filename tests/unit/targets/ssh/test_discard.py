@@ -39,11 +39,11 @@ def test_another_folder_is_not_deleted(runs: Path, run_dir: str) -> None:
     (runs / "other" / ID).mkdir(parents=True)
     (runs / "x").mkdir()
     (message,) = discard(runs, run_dir.format(runs))
-    assert "is not deleted" in message
+    assert "was not deleted" in message
     assert sorted(path.name for path in runs.iterdir()) == [ID, "other", "x"]
     assert (runs / "other" / ID).is_dir()
 
 
 def test_a_run_without_a_proper_id_is_not_deleted(runs: Path) -> None:
-    assert "is not deleted" in discard(runs, str(runs), run_id="runs")[0]
+    assert "was not deleted" in discard(runs, str(runs), run_id="runs")[0]
     assert runs.is_dir()
