@@ -30,7 +30,7 @@ def query(scheduler: Scheduler, job: str, known_state: str = "") -> Accounting |
     record = parse(job, output(scheduler, "sacct", *options))
     if record is None and "." not in job:  # Only sacct shows a step that has ended.
         record = parse_shown(job, output(scheduler, "scontrol", "show", "job", "--oneliner", job))
-    if record is not None and record.state in states.LIVING and known_state in states.ENDINGS:
+    if record is not None and record.state in states.ACTIVE and known_state in states.ENDINGS:
         record = replace(record, state=known_state)
     return record
 
@@ -38,7 +38,7 @@ def query(scheduler: Scheduler, job: str, known_state: str = "") -> Accounting |
 def output(scheduler: Scheduler, *command: str) -> str:
     """Return the output of one of Slurm's programs, or '' if it fails."""
     try:
-        result = scheduler.ask(*command)
+        result = scheduler.run(*command)
     except ExecuteError:
         return ""
     return result.out if result.code == 0 else ""
@@ -63,7 +63,7 @@ def parse(job: str, text: str) -> Accounting | None:
     sizes = [size for row in steps if (size := size_of(row[3])) is not None]
     # sacct writes `CANCELLED by 1000`, or `CANCELLED+` if the column is narrow.
     state_code, seconds = state.split(" ")[0].rstrip("+"), time_seconds(elapsed)
-    if state_code not in states.KNOWN or seconds is None:
+    if state_code not in states.ALL_STATES or seconds is None:
         return None
     return Accounting(
         source="sacct", job=job, state=state_code, elapsed_seconds=seconds, max_rss_bytes=max(sizes, default=None)
@@ -74,7 +74,7 @@ def parse_shown(job: str, text: str) -> Accounting | None:
     """Return the record in the output of `scontrol show job`, which does not report memory."""
     state, time = SHOWN_STATE.search(text), SHOWN_TIME.search(text)
     seconds = time_seconds(time[1]) if time else None
-    if state is None or state[1] not in states.KNOWN or seconds is None:
+    if state is None or state[1] not in states.ALL_STATES or seconds is None:
         return None
     return Accounting(source="scontrol", job=job, state=state[1], elapsed_seconds=seconds)
 

@@ -14,12 +14,12 @@ from orchestrator.planning.request import TrainRequest
 from orchestrator.targets.slurm.plan import Decided, SlurmSite, login_of, sent_first
 from orchestrator.targets.slurm.script import render_array
 
-MOST = 1000  # Most sites keep Slurm's default MaxArraySize of 1001.
-AT_ONCE = re.compile(r"%([0-9]+)", re.ASCII)  # The limit at the end of an argument, written as for `sbatch --array`.
-Pairs = tuple[tuple[str, str], ...]
+MAX_RUNS = 1000  # Most sites keep Slurm's default MaxArraySize of 1001.
+LIMIT = re.compile(r"%([0-9]+)", re.ASCII)  # The limit at the end of an argument, written as for `sbatch --array`.
+Assignments = tuple[tuple[str, str], ...]
 
 
-def at_once(arguments: Iterable[str]) -> int | None:
+def max_active_runs(arguments: Iterable[str]) -> int | None:
     """Return how many runs may be active at once according to `KEY=V1,V2%N`, or None for no limit.
 
     Raises:
@@ -35,10 +35,10 @@ def at_once(arguments: Iterable[str]) -> int | None:
 
 def limit_in(text: str) -> re.Match[str] | None:
     """Return the match of the limit `%N` at the end of an argument, or None if it has none."""
-    return AT_ONCE.fullmatch(text, text.rfind("%")) if "%" in text else None
+    return LIMIT.fullmatch(text, text.rfind("%")) if "%" in text else None
 
 
-def combinations(arguments: Iterable[str]) -> list[Pairs]:
+def combinations(arguments: Iterable[str]) -> list[Assignments]:
     """Return the settings of each run for the arguments `KEY=V1,V2`; the last key varies fastest.
 
     Raises:
@@ -55,15 +55,15 @@ def combinations(arguments: Iterable[str]) -> list[Pairs]:
     if len({axis[0][0] for axis in axes}) < len(axes):
         raise PlanError("--array names a setting twice.", hint="All its values after one name.")
     members = list(product(*axes))
-    if len(members) > MOST:
+    if len(members) > MAX_RUNS:
         raise PlanError(
-            f"--array asks for {len(members)} runs; {MOST} are the most.",
+            f"--array asks for {len(members)} runs; {MAX_RUNS} are the most.",
             hint="Give fewer values, or several commands.",
         )
     return members
 
 
-def request_of(request: TrainRequest, settings: Pairs, *, own_script: bool) -> TrainRequest:
+def request_of(request: TrainRequest, settings: Assignments, *, own_script: bool) -> TrainRequest:
     """Return the request of one run: with its settings, or with them as arguments of a user's script."""
     assignments = tuple(f"{name}={value}" for name, value in settings)
     if own_script:
@@ -78,9 +78,9 @@ def site_of(site: SlurmSite, number: int) -> SlurmSite:
 
 def plan_array(
     site: SlurmSite,
-    runs: Sequence[tuple[Pairs, Decided]],
+    runs: Sequence[tuple[Assignments, Decided]],
     limit: int | None = None,
-    done: Mapping[str, Pairs] | None = None,
+    done: Mapping[str, Assignments] | None = None,
 ) -> Plan:
     """Return the plan of an array: one script, each task of which is one of the runs.
 
@@ -110,7 +110,7 @@ def plan_array(
     return replace(plans[0], run=run, steps=(*sent, step), array=plans)
 
 
-def label_of(settings: Pairs) -> str:
+def label_of(settings: Assignments) -> str:
     """Return the settings of a run as a user writes them."""
     return " ".join(f"{name}={value}" for name, value in settings)
 

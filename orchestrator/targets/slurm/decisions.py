@@ -25,11 +25,11 @@ from orchestrator.targets.slurm.image import Image, choose_image
 from orchestrator.targets.slurm.settings import MEMORY, SIZES, SlurmSettings
 
 SRUN = "srun"
-STARTERS = (SRUN, *LAUNCHERS)
+LAUNCHER_NAMES = (SRUN, *LAUNCHERS)
 MPI = ("intel", "mpich")  # Their hydra can start processes with srun; the wheel of Open MPI supports only ssh.
-MOST_NODES = 10_000
+MAX_NODES = 10_000
 PMI = ("auto", "none", "pmi2", "pmix")
-WORD = "node"  # The prefix of placeholders for nodes that Slurm has not chosen yet.
+NODE_PREFIX = "node"  # The prefix of placeholders for nodes that Slurm has not chosen yet.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +103,7 @@ def resolve(request: TrainRequest, inputs: Inputs, resume: Resume | None = None)
     count = check_numbers(request, inputs.slurm.held)
     inputs.slurm.check()
     launcher, mpi = choose_launcher(request, inputs)
-    nodes = tuple(unknown(number, inputs) for number in range(count))
+    nodes = tuple(placeholder_node(number, inputs) for number in range(count))
     image = choose_image(inputs.slurm.image, launcher)
     known_nodes = nodes[:0] if image.value else nodes[:1]  # The libraries of an image are unknown until its ranks run.
     checks.check_recipe_fits(inputs.recipe, inputs.stack)
@@ -116,7 +116,7 @@ def resolve(request: TrainRequest, inputs: Inputs, resume: Resume | None = None)
     precision = choose_precision(inputs.recipe, (), request, resume)
     layout = choose_layout(request, count, inputs.slurm)
     return Resolved(
-        slurm=sized(inputs.slurm),
+        slurm=with_size(inputs.slurm),
         nodes=nodes,
         launcher=launcher,
         mpi=mpi,
@@ -146,7 +146,7 @@ def check_numbers(request: TrainRequest, held: Allocation | None = None) -> int:
     """
     default = len(held.node_cpus) - request.spare_nodes if held else 1
     text = request.nodes or str(max(1, default))
-    if not text.isdigit() or not 1 <= int(text) <= MOST_NODES:
+    if not text.isdigit() or not 1 <= int(text) <= MAX_NODES:
         raise PlanError(
             f"--on slurm needs the number of nodes, not --nodes {text}.",
             hint="--nodes 4; --slurm nodelist=NAMES asks for certain ones.",
@@ -164,10 +164,10 @@ def choose_launcher(request: TrainRequest, inputs: Inputs) -> tuple[str, Decisio
         PlanError: if the launcher or the MPI implementation does not work on Slurm.
     """
     name = request.launcher or SRUN
-    if name not in STARTERS:
+    if name not in LAUNCHER_NAMES:
         raise PlanError(
             f"--launcher {name} does not run on Slurm.",
-            hint=did_you_mean(name, STARTERS) or f"Known are {', '.join(STARTERS)}.",
+            hint=did_you_mean(name, LAUNCHER_NAMES) or f"Known are {', '.join(LAUNCHER_NAMES)}.",
         )
     if inputs.slurm.pmi not in PMI:
         raise PlanError(f"--slurm pmi={inputs.slurm.pmi}: it is one of {', '.join(PMI)}.")
@@ -188,11 +188,11 @@ def choose_launcher(request: TrainRequest, inputs: Inputs) -> tuple[str, Decisio
     return name, Decision(topic="mpi", value=value, reason=reason)
 
 
-def unknown(number: int, inputs: Inputs) -> Node:
+def placeholder_node(number: int, inputs: Inputs) -> Node:
     """Return a placeholder for a node that Slurm has not chosen yet; its stack is the shared one."""
     return Node(
-        name=f"{WORD}-{number}",
-        address=f"{WORD}-{number}",
+        name=f"{NODE_PREFIX}-{number}",
+        address=f"{NODE_PREFIX}-{number}",
         python=inputs.ranks_python,
         facts=inputs.facts,
         via=("srun",),
@@ -200,14 +200,14 @@ def unknown(number: int, inputs: Inputs) -> Node:
     )
 
 
-def sized(slurm: SlurmSettings) -> SlurmSettings:
+def with_size(slurm: SlurmSettings) -> SlurmSettings:
     """Return the settings with a request for whole nodes, unless an option limits the share of a node.
 
     `--exclusive` alone gives all cores of a node, but only the site's default memory. An allocation
     that is held has its size already.
     """
     if slurm.held:
-        return replace(slurm, sbatch={}, why={})
+        return replace(slurm, sbatch={}, sources={})
     added = {}
     if not any(name in slurm.sbatch for name in SIZES):
         added["exclusive"] = ("", "the default; cpus-per-task=N shares nodes")
@@ -216,7 +216,7 @@ def sized(slurm: SlurmSettings) -> SlurmSettings:
         added["mem"] = ("0", "all memory of the nodes")
     values = {name: value for name, (value, _) in added.items()}
     reasons = {name: reason for name, (_, reason) in added.items()}
-    return replace(slurm, sbatch={**slurm.sbatch, **values}, why={**slurm.why, **reasons})
+    return replace(slurm, sbatch={**slurm.sbatch, **values}, sources={**slurm.sources, **reasons})
 
 
 def choose_layout(request: TrainRequest, count: int, slurm: SlurmSettings) -> Choice[Layout]:
@@ -229,7 +229,7 @@ def choose_layout(request: TrainRequest, count: int, slurm: SlurmSettings) -> Ch
     if ppn < 1:
         raise PlanError(f"--ppn {ppn}: it is 1 or more.")
     threads = slurm.number("cpus-per-task") or 0  # 0: the threads depend on the cores of the job.
-    layout = uniform_layout(prefix=WORD, nodes=count, ppn=ppn, threads=threads)
+    layout = uniform_layout(prefix=NODE_PREFIX, nodes=count, ppn=ppn, threads=threads)
     cores = "equal shares of the cores that the job is given"
     reason = f"{ppn} on each node{'' if request.ppn else ', as --ppn does not say otherwise'}; {cores}"
     return Choice(layout, (Decision(topic="ranks", value=str(layout.world_size), reason=reason),))

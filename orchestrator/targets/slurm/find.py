@@ -23,7 +23,7 @@ from orchestrator.targets.slurm.load import slurm_settings
 from orchestrator.targets.slurm.location import location_of
 from orchestrator.targets.slurm.login import host_at, scheduler_at
 from orchestrator.targets.slurm.run_folder import run_folder_of
-from orchestrator.targets.slurm.scheduler import AWAY
+from orchestrator.targets.slurm.scheduler import NO_RESPONSE_HINT
 from orchestrator.targets.slurm.states import JobState
 
 PREFIX = "orch-"
@@ -31,7 +31,7 @@ ENDING_SECONDS = 60.0  # A job may take this long to end or to be requeued after
 TARGET = "slurm"
 
 
-def find(base: Path, name: str, inventory: str, notify: Notify) -> tuple[RunRecord, Path]:
+def find_run(base: Path, name: str, inventory: str, notify: Notify) -> tuple[RunRecord, Path]:
     """Return the record and the local folder of a run.
 
     Args:
@@ -43,7 +43,7 @@ def find(base: Path, name: str, inventory: str, notify: Notify) -> tuple[RunReco
     Raises:
         RequestError: if there is no such run.
     """
-    runs = {run.id: run for run in recorded(base)}
+    runs = {run.id: run for run in recorded_runs(base)}
     run_id = list(runs)[-1] if name == "last" and runs else name
     if run_id not in runs:
         raise RequestError(
@@ -53,7 +53,7 @@ def find(base: Path, name: str, inventory: str, notify: Notify) -> tuple[RunReco
     return runs[run_id].record, runs[run_id].folder
 
 
-def recorded(base: Path) -> Iterator[Run]:
+def recorded_runs(base: Path) -> Iterator[Run]:
     """Return the runs of this target in the folder of runs, oldest first."""
     return (run for run in store.recorded(base).runs if run.record.target == TARGET)
 
@@ -81,11 +81,11 @@ def list_runs(inventory: str) -> RunList:
 
     The user's jobs that are recorded elsewhere are listed as warnings.
     """
-    runs = list(recorded(Path(RUNS_DIR).absolute()))
+    runs = list(recorded_runs(Path(RUNS_DIR).absolute()))
     login = login_of(inventory)
-    clusters = dict.fromkeys([(login, ""), *(key for run in runs if any(key := followed_at(run)))])
-    by_cluster = {cluster: Looked(*cluster) for cluster in clusters}
-    rows = [row(run, by_cluster.get(cluster_of(run))) for run in runs]
+    clusters = dict.fromkeys([(login, ""), *(key for run in runs if any(key := cluster_to_query(run)))])
+    by_cluster = {cluster: ClusterJobs(*cluster) for cluster in clusters}
+    rows = [run_row(run, by_cluster.get(cluster_of(run))) for run in runs]
     elsewhere = [
         f"job {job.job} ({name}, {job.state}) is recorded in another folder"
         for name, job in by_cluster[login, ""].jobs.items()
@@ -101,13 +101,13 @@ def cluster_of(run: Run) -> tuple[str, str]:
     return location.login, location.cluster
 
 
-def followed_at(run: Run) -> tuple[str, str]:
+def cluster_to_query(run: Run) -> tuple[str, str]:
     """Return the cluster that knows the current state of a run; two empty strings if none does."""
-    may_go_on = run.outcome is None or run.outcome.state == PREEMPTED
-    return cluster_of(run) if may_go_on else ("", "")
+    may_continue = run.outcome is None or run.outcome.state == PREEMPTED
+    return cluster_of(run) if may_continue else ("", "")
 
 
-class Looked:
+class ClusterJobs:
     """The user's jobs on one cluster, as squeue reports them.
 
     Attributes:
@@ -123,7 +123,7 @@ class Looked:
         self.problem = ""
         self.jobs: dict[str, JobState] = {}
         try:
-            self.jobs = self.scheduler.named(PREFIX)
+            self.jobs = self.scheduler.query_jobs(PREFIX)
         except ExecuteError as error:
             self.problem = f"Slurm: {error.message}"
 
@@ -138,7 +138,7 @@ class Looked:
             self.problem = f"Slurm: {error.message}"
             return None
 
-    def renewed(self, run: Run) -> Run:
+    def refreshed(self, run: Run) -> Run:
         """Return the run with its files brought up to date; unchanged if that fails or it has ended."""
         job = self.job_of(run)
         if self.problem or (run.outcome is not None and (job is None or job.ended)):
@@ -151,23 +151,23 @@ class Looked:
         return store.load(run.folder)
 
 
-def row(run: Run, slurm: Looked | None) -> RunRow:
+def run_row(run: Run, slurm: ClusterJobs | None) -> RunRow:
     """Return the row of a run in the list.
 
     Args:
         run: the run as it is recorded on this machine.
         slurm: the jobs of the run's cluster; None if the cluster need not be queried.
     """
-    run = slurm.renewed(run) if slurm else run
+    run = slurm.refreshed(run) if slurm else run
     job = slurm.job_of(run) if slurm else None
     if slurm:
         slurm.jobs.pop(location_of(run.record).name, None)
-    state = run.state if slurm is None or slurm.problem else state_of(run, job)
+    state = run.state if slurm is None or slurm.problem else run_state(run, job)
     progress = progress_words(run.progress())
-    if job is not None and job.waits:
-        progress = states.waiting_words(job)
+    if job is not None and job.pending:
+        progress = states.describe_waiting(job)
     elif job is not None and job.suspended:
-        progress = states.suspended_message(job.job)
+        progress = states.describe_suspension(job.job)
     return row_of(
         run.record,
         state=state,
@@ -178,9 +178,9 @@ def row(run: Run, slurm: Looked | None) -> RunRow:
     )
 
 
-def state_of(run: Run, job: JobState | None) -> str:
+def run_state(run: Run, job: JobState | None) -> str:
     """Return the state of a run, from its outcome and its job."""
-    if job is not None and job.waits:  # A requeued job is pending, too.
+    if job is not None and job.pending:  # A requeued job is pending, too.
         return "waiting"
     if run.outcome is not None:
         return run.outcome.state
@@ -192,20 +192,20 @@ def is_leftover(run: Run, job: JobState) -> bool:
 
     A pending job resumes its run later, and a job that has just written its outcome is about to end.
     """
-    if run.outcome is None or job.ended or state_of(run, job) == "waiting":
+    if run.outcome is None or job.ended or run_state(run, job) == "waiting":
         return False
     return time.time() - run.outcome.ended > ENDING_SECONDS
 
 
-def clean_cluster(slurm: Looked, runs: list[Run], *, dry_run: bool) -> list[JobState]:
+def clean_cluster(slurm: ClusterJobs, runs: list[Run], *, dry_run: bool) -> list[JobState]:
     """Cancel the leftover jobs of one cluster, unless `dry_run` is set, and return them.
 
     Raises:
         ExecuteError: if Slurm does not respond.
     """
     if slurm.problem:
-        raise ExecuteError(slurm.problem, hint=AWAY)
-    runs_with_jobs = [(slurm.renewed(run), slurm.job_of(run)) for run in runs]
+        raise ExecuteError(slurm.problem, hint=NO_RESPONSE_HINT)
+    runs_with_jobs = [(slurm.refreshed(run), slurm.job_of(run)) for run in runs]
     leftovers = [job for run, job in runs_with_jobs if job is not None and is_leftover(run, job)]
     for job in leftovers if not dry_run else ():
         slurm.scheduler.cancel(job.job)
@@ -220,12 +220,12 @@ def clean(inventory: str | None, base: Path, *, dry_run: bool) -> CleanupReport:
         ExecuteError: if Slurm does not respond.
     """
     login = login_of(inventory)
-    runs = [run for run in recorded(base) if location_of(run.record).login == login]
+    runs = [run for run in recorded_runs(base) if location_of(run.record).login == login]
     clusters = dict.fromkeys([(login, ""), *map(cluster_of, runs)])
     leftovers: list[JobState] = []
     for cluster in clusters:
         cluster_runs = [run for run in runs if cluster_of(run) == cluster]
-        leftovers += clean_cluster(Looked(*cluster), cluster_runs, dry_run=dry_run)
+        leftovers += clean_cluster(ClusterJobs(*cluster), cluster_runs, dry_run=dry_run)
     nodes = tuple(
         NodeCleanup(
             node=f"job {job.job}",

@@ -26,7 +26,7 @@ from orchestrator.targets.slurm import accounting, logs
 from orchestrator.targets.slurm.location import location_of
 from orchestrator.targets.slurm.login import host_at, scheduler_at
 from orchestrator.targets.slurm.run_folder import run_folder_of
-from orchestrator.targets.slurm.scheduler import SILENT
+from orchestrator.targets.slurm.scheduler import NO_RESPONSE
 from orchestrator.targets.slurm.watch import JobWatch
 
 STOP_SECONDS = 30.0
@@ -61,9 +61,9 @@ class SlurmHandle:
     @cached_property
     def watch(self) -> JobWatch:
         """Return the watch over the job that all methods but logs() share."""
-        return self.watch_by(self.host)
+        return self.new_watch(self.host)
 
-    def watch_by(self, host: Local | Ssh) -> JobWatch:
+    def new_watch(self, host: Local | Ssh) -> JobWatch:
         """Return a watch over the run's job that uses a connection.
 
         Raises:
@@ -88,7 +88,7 @@ class SlurmHandle:
         Raises:
             ExecuteError: if the job can never start.
         """
-        next(iter(self.watch.queued()), None)
+        next(iter(self.watch.queue_events()), None)
 
     def events(self) -> Iterator[Event]:
         """Yield the events of the run until it ends, and adopt the nodes that the job was given."""
@@ -113,11 +113,11 @@ class SlurmHandle:
         """Write Slurm's accounting of the job, if the job has ended or is about to."""
         watch = self.watch
         if outcome_in(self.folder) is not None:
-            until(lambda: watch.state(now=True).ended or watch.away, END_SECONDS, POLL_SECONDS)
+            wait_until(lambda: watch.state(now=True).ended or watch.unreachable, END_SECONDS, POLL_SECONDS)
         if not watch.state(now=True).ended:
             return
-        watch.note_end()
-        job, state = watch.job, watch.known.state
+        watch.record_outcome()
+        job, state = watch.job, watch.last_state.state
         record = watch.run_folder.attempt(lambda: accounting.query(watch.scheduler, job, state), None)
         if record is not None:
             write_accounting(self.folder, record)
@@ -128,10 +128,10 @@ class SlurmHandle:
         A caller may iterate over events() at the same time.
         """
         host = host_at(location_of(self.record).login)
-        watch = self.watch_by(host)
+        watch = self.new_watch(host)
         try:
             watch.refresh()
-            watch.learn_nodes()
+            watch.record_nodes()
             yield from logs.log_lines(watch, store.load(self.folder), rank=rank, follow=follow)
         finally:
             host.close()
@@ -176,18 +176,18 @@ class SlurmHandle:
         """
         watch = self.watch
         job = watch.state(now=True)
-        if watch.away:  # The supervisor reads the stop file, and Slurm ends a job that has no processes.
+        if watch.unreachable:  # The supervisor reads the stop file, and Slurm ends a job that has no processes.
             watch.request_stop()
-            stopped = until(self.is_over, STOP_SECONDS)
-            return "" if stopped else f"{SILENT}; the run ends as soon as its supervisor sees that"
+            stopped = wait_until(self.is_over, STOP_SECONDS)
+            return "" if stopped else f"{NO_RESPONSE}; the run ends as soon as its supervisor sees that"
         if job.state == "RUNNING":
             watch.terminate(0)
-            until(lambda: self.is_over() or watch.state().ended, STOP_SECONDS)
+            wait_until(lambda: self.is_over() or watch.state().ended, STOP_SECONDS)
         if not watch.state(now=True).ended:
             watch.scheduler.cancel(watch.job)
-        if not until(lambda: watch.state(now=True).ended, GONE_SECONDS):
-            return f"Slurm still has job {watch.job} as {watch.known.state}"
-        watch.note_end()
+        if not wait_until(lambda: watch.state(now=True).ended, GONE_SECONDS):
+            return f"Slurm still has job {watch.job} as {watch.last_state.state}"
+        watch.record_outcome()
         return ""
 
     def is_over(self) -> bool:
@@ -205,7 +205,7 @@ class SlurmHandle:
         return fetch_files(self.host, self.folder, request, listener)
 
 
-def until(condition: Callable[[], bool], seconds: float, tick: float = TICK_SECONDS) -> bool:
+def wait_until(condition: Callable[[], bool], seconds: float, tick: float = TICK_SECONDS) -> bool:
     """Wait until the condition holds, and return whether it did within the time limit."""
     deadline = time.monotonic() + seconds
     while not condition():

@@ -17,7 +17,7 @@ SQUASHED = ".sqsh"  # The suffix of the images that `enroot import` writes.
 NAMES = ("python", "mounts", "env-file", "arguments")
 LISTS = ("mounts", "arguments")
 # Options of Apptainer that orch itself sets: they affect how ranks are started, reached and ended.
-OURS = (
+RESERVED_OPTIONS = (
     "--cleanenv",
     "-e",
     "--contain",
@@ -39,7 +39,7 @@ OURS = (
     "-f",
     "--env-file",
 )
-OURS_OF_PYXIS = (
+RESERVED_PYXIS_OPTIONS = (
     "--container-image",
     "--container-mounts",
     "--container-workdir",
@@ -47,7 +47,7 @@ OURS_OF_PYXIS = (
     "--no-container-mount-home",
     "--container-mount-home",
 )
-WORKS = "by Apptainer or Singularity", "by Pyxis"
+ENGINES = "by Apptainer or Singularity", "by Pyxis"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +98,7 @@ class Image:
 
     def check_arguments(self) -> None:
         """Raise PlanError for the first argument that is malformed, or that orch itself sets."""
-        reserved = OURS_OF_PYXIS if self.engine == PYXIS else OURS
+        reserved = RESERVED_PYXIS_OPTIONS if self.engine == PYXIS else RESERVED_OPTIONS
         for argument in self.arguments:
             name = argument.partition("=")[0]
             if not re.fullmatch(r"-\w|--[a-z][a-z-]*", name) or not argument.isprintable():
@@ -124,7 +124,7 @@ class Image:
         """
         outermost = outermost_folders(folders)
         if self.engine == PYXIS:
-            mounts = ",".join((*map(pair, outermost), *self.mounts))
+            mounts = ",".join((*map(pyxis_mount, outermost), *self.mounts))
             settings = ("--no-container-mount-home", f"--container-workdir={run_dir}")
             return (f"--container-mounts={mounts}", *settings, *self.arguments)
         return (
@@ -157,7 +157,7 @@ class Image:
         )
 
 
-def pair(folder: str) -> str:
+def pyxis_mount(folder: str) -> str:
     """Return the value of --container-mounts for a folder.
 
     Raises:
@@ -186,5 +186,5 @@ def choose_image(image: Image | None, launcher: str) -> Choice[Image | None]:
             f"--launcher {launcher}: Pyxis holds the ranks that srun starts.",
             hint="Leave it out; or take an image of Apptainer: --container IMAGE.sif.",
         )
-    reason = f"{WORKS[by_pyxis]}, one for each rank, on its {image.python}"
+    reason = f"{ENGINES[by_pyxis]}, one for each rank, on its {image.python}"
     return Choice(image, (Decision(topic="container", value=image.path, reason=reason),))

@@ -23,7 +23,7 @@ from orchestrator.targets.slurm import array
 from orchestrator.targets.slurm.allocation import NEW, held_allocation
 from orchestrator.targets.slurm.decisions import Inputs
 from orchestrator.targets.slurm.load import COMMAND_LINE, slurm_settings
-from orchestrator.targets.slurm.login import HINT, Seen, local_stack, look
+from orchestrator.targets.slurm.login import PYTHON_HINT, LoginHost, local_stack, query_host
 from orchestrator.targets.slurm.options import SlurmOptions
 from orchestrator.targets.slurm.plan import Decided, SlurmSite, decide, plan_slurm
 from orchestrator.targets.slurm.settings import SlurmSettings
@@ -42,10 +42,10 @@ def plan(request: TrainRequest) -> Plan:
     options = request.options_of(SlurmOptions)
     slurm = slurm_settings(options.slurm_file, options.slurm, image=options.container)
     slurm.check()
-    look_for_image(slurm)
+    check_image_exists(slurm)
     slurm = in_allocation(slurm, os.environ, array=bool(options.array))
     python = interpreter(slurm, request.stack)
-    host = look(slurm.login or "", python)
+    host = query_host(slurm.login or "", python)
     inputs = read(request, slurm, python, host)
     site = new_site(inputs.recipe.name, runs_of(request, slurm, host), slurm)
     if options.array:
@@ -62,7 +62,7 @@ def in_allocation(slurm: SlurmSettings, environ: Mapping[str, str], *, array: bo
     needs_new_job = slurm.allocation == NEW or slurm.login
     held = None if needs_new_job else held_allocation(environ)
     if held is not None:
-        options = [f"--slurm {name}" for name, reason in slurm.why.items() if reason == COMMAND_LINE]
+        options = [f"--slurm {name}" for name, reason in slurm.sources.items() if reason == COMMAND_LINE]
         held.check_options([*options, *(["--array"] if array else [])])
     return replace(slurm, held=held)
 
@@ -84,7 +84,7 @@ def shared_folder(options: tuple[TargetOptions, ...]) -> SharedFolder:
     return SharedFolder(host=slurm.login or "", root=slurm.root, archive=bool(slurm.local))
 
 
-def look_for_image(slurm: SlurmSettings) -> None:
+def check_image_exists(slurm: SlurmSettings) -> None:
     """Check that the image exists, if this machine sees what the nodes see.
 
     Raises:
@@ -106,8 +106,8 @@ def plan_of_array(request: TrainRequest, inputs: Inputs, site: SlurmSite, axes: 
         RequestError: if all of them have.
     """
     all_runs = array.combinations(axes)
-    runs: list[tuple[array.Pairs, Decided]] = []
-    done: dict[str, array.Pairs] = {}
+    runs: list[tuple[array.Assignments, Decided]] = []
+    done: dict[str, array.Assignments] = {}
     for settings in all_runs:
         decided = member(request, inputs, array.site_of(site, len(runs)), settings)
         if isinstance(decided, str):
@@ -119,10 +119,10 @@ def plan_of_array(request: TrainRequest, inputs: Inputs, site: SlurmSite, axes: 
             f"All runs of this array are done already ({len(all_runs)}).",
             hint=f"`orch report {' '.join(done)}` compares them; --fresh trains them again.",
         )
-    return array.plan_array(site, runs, array.at_once(axes), done)
+    return array.plan_array(site, runs, array.max_active_runs(axes), done)
 
 
-def member(request: TrainRequest, inputs: Inputs, site: SlurmSite, settings: array.Pairs) -> Decided | str:
+def member(request: TrainRequest, inputs: Inputs, site: SlurmSite, settings: array.Assignments) -> Decided | str:
     """Return one run of an array, resumed if it is unfinished, or the id of a run that has finished."""
     recipe = inputs.recipe
     request = array.request_of(request, settings, own_script=recipe.own_script)
@@ -134,7 +134,7 @@ def member(request: TrainRequest, inputs: Inputs, site: SlurmSite, settings: arr
     return decide(request, inputs, site, resume) if resume else first
 
 
-def read(request: TrainRequest, slurm: SlurmSettings, python: str, host: Seen) -> Inputs:
+def read(request: TrainRequest, slurm: SlurmSettings, python: str, host: LoginHost) -> Inputs:
     """Return the inputs that a request names, after reading its files."""
     recipe = load.recipe(request.recipe, tuple(map(Path, request.recipe_path)), module=request.module)
     stack = load.stack(request.stack)
@@ -166,11 +166,11 @@ def interpreter(slurm: SlurmSettings, stack: str) -> str:
     if slurm.login and slurm.image:
         return "/usr/bin/python3"  # It starts the job only; ranks use the interpreter of the image.
     if slurm.login:
-        raise PlanError(f"--slurm login={slurm.login}: which Python do its nodes use?", hint=HINT)
+        raise PlanError(f"--slurm login={slurm.login}: which Python do its nodes use?", hint=PYTHON_HINT)
     return sys.executable
 
 
-def runs_of(request: TrainRequest, slurm: SlurmSettings, host: Seen) -> str:
+def runs_of(request: TrainRequest, slurm: SlurmSettings, host: LoginHost) -> str:
     """Return the folder of runs as the nodes see it."""
     if slurm.login:
         return slurm.runs or f"{host.home}/runs"

@@ -88,7 +88,7 @@ def slurm_settings(
     for assignment in assignments:
         name, equals, option_value = assignment.partition("=")
         if name in TEXT_SETTINGS:
-            settings = with_own(settings, {name: option_value})
+            settings = with_texts(settings, {name: option_value})
         elif name == SETUP:
             settings = replace(settings, setup=(*settings.setup, option_value))
         elif name == MAX_REQUEUES:
@@ -138,7 +138,7 @@ def with_container(settings: SlurmSettings, name: str, text: str) -> SlurmSettin
 def with_file(settings: SlurmSettings, values: SlurmFile, source: Path) -> SlurmSettings:
     """Return the settings with the values of a file."""
     texts = {name: getattr(values, name) for name in TEXT_SETTINGS if getattr(values, name) is not None}
-    settings = with_own(settings, texts)
+    settings = with_texts(settings, texts)
     settings = replace(settings, setup=tuple(values.setup), max_requeues=values.max_requeues)
     table = values.container.model_dump(exclude_none=True)
     path = table.pop("image", "")
@@ -168,10 +168,10 @@ def with_option(settings: SlurmSettings, name: str, value: str, source: str) -> 
     """Return the settings with one option of sbatch; `exclusive=yes` is the same as `exclusive`."""
     name = name.replace("_", "-")
     value = "" if name in FLAGS and value in ("yes", "true", "1") else value
-    return replace(settings, sbatch={**settings.sbatch, name: value}, why={**settings.why, name: source})
+    return replace(settings, sbatch={**settings.sbatch, name: value}, sources={**settings.sources, name: source})
 
 
-def with_own(settings: SlurmSettings, texts: dict[str, str]) -> SlurmSettings:
+def with_texts(settings: SlurmSettings, texts: dict[str, str]) -> SlurmSettings:
     """Return the settings with these texts replaced; an empty text resets a setting to None."""
     return replace(
         settings,

@@ -25,8 +25,8 @@ from orchestrator.targets.slurm.settings import SlurmSettings
 # Many sites add Slurm's programs to PATH only in login shells.
 SHELL = ("bash", "-lc", 'exec "$@"', "bash")
 FACTS_SECONDS = 120.0  # The first read from a shared file system can be slow.
-MISSING = (126, 127)  # Exit codes of a shell for a program that it cannot run.
-HINT = (
+NOT_EXECUTABLE = (126, 127)  # Exit codes of a shell for a program that it cannot run.
+PYTHON_HINT = (
     "--slurm root=FOLDER is one that `orch provision --on slurm` has filled, or --slurm "
     "python=INTERPRETER one with the stack's packages, on a shared file system."
 )
@@ -47,7 +47,7 @@ def scheduler_at(host: Local | Ssh, cluster: str = "") -> Scheduler:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Packed:
+class PackedStack:
     """The description of a packed stack, from archives/STACK.json.
 
     Attributes:
@@ -62,7 +62,7 @@ class Packed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class LoginHost:
     """The host with Slurm's programs, as it describes itself.
 
     Attributes:
@@ -74,7 +74,7 @@ class Seen:
     home: str
 
 
-def look(login: str, python: str) -> Seen:
+def query_host(login: str, python: str) -> LoginHost:
     """Return the facts of the host with Slurm's programs, as an interpreter there reports them.
 
     Raises:
@@ -83,11 +83,11 @@ def look(login: str, python: str) -> Seen:
     """
     if not login:
         if not Path(python).exists():
-            raise RequestError(f"{python} is not there.", hint=HINT)
-        return Seen(facts=local_facts(python), home=str(Path.home()))
+            raise RequestError(f"{python} is not there.", hint=PYTHON_HINT)
+        return LoginHost(facts=local_facts(python), home=str(Path.home()))
     host = Ssh(login, None)
     try:
-        return ask(host, python)
+        return query_login_node(host, python)
     finally:
         host.close()
 
@@ -113,7 +113,7 @@ def local_stack(slurm: SlurmSettings, stack: str) -> LocalStack | None:
             hint="The same settings with `orch provision --on slurm` pack it, once.",
         )
     try:
-        packed = values.parse(Packed, result.out, f"{folder}/{stack}.json")
+        packed = values.parse(PackedStack, result.out, f"{folder}/{stack}.json")
     except ProtocolError as error:
         raise ExecuteError(str(error), hint="Provision the folder again.") from None
     if not re.fullmatch(r"[0-9a-f]{64}", packed.sha256) or "/" in packed.file:
@@ -125,7 +125,7 @@ def local_stack(slurm: SlurmSettings, stack: str) -> LocalStack | None:
     )
 
 
-def ask(host: Ssh, python: str) -> Seen:
+def query_login_node(host: Ssh, python: str) -> LoginHost:
     """Return the facts of a login node.
 
     Raises:
@@ -142,13 +142,13 @@ def ask(host: Ssh, python: str) -> Seen:
             "which the command does not print.",
             hint=LOGIN_SCRIPT_HINT,
         )
-    if result.code in MISSING:
-        raise RequestError(f"{python} is not there on {host.node}.", hint=HINT)
+    if result.code in NOT_EXECUTABLE:
+        raise RequestError(f"{python} is not there on {host.node}.", hint=PYTHON_HINT)
     if result.code != 0:
-        raise ExecuteError(f"{host.node}: {python} does not run: {result.err.strip()[-300:]}", hint=HINT)
+        raise ExecuteError(f"{host.node}: {python} does not run: {result.err.strip()[-300:]}", hint=PYTHON_HINT)
     source = f"the facts of {host.node}"
     try:
         node_facts = validate(NodeFacts, values.check_object(values.loads(result.out, source), source), source)
     except ProtocolError as error:
         raise ExecuteError(f"{host.node}: {error}", hint=LOGIN_SCRIPT_HINT) from None
-    return Seen(facts=parse_facts(node_facts), home=home.out)
+    return LoginHost(facts=parse_facts(node_facts), home=home.out)

@@ -33,9 +33,9 @@ from orchestrator.planning.training import (
 )
 from orchestrator.targets.slurm import location as locations
 from orchestrator.targets.slurm.allocation import WAY_OUT
-from orchestrator.targets.slurm.decisions import SRUN, WORD, Inputs, Resolved, resolve
+from orchestrator.targets.slurm.decisions import NODE_PREFIX, SRUN, Inputs, Resolved, resolve
 from orchestrator.targets.slurm.location import JobLocation
-from orchestrator.targets.slurm.script import ROOM_SECONDS, render, time_seconds
+from orchestrator.targets.slurm.script import CHECKPOINT_SECONDS, render, time_seconds
 from orchestrator.targets.slurm.settings import SlurmSettings
 
 TARGET = "slurm"
@@ -110,9 +110,9 @@ def decide(request: TrainRequest, inputs: Inputs, site: SlurmSite, resume: Resum
     decisions = (
         Decision(topic="run", value=site.run_id),
         *all_decisions(resolved.stack),
-        *tell_job(request, resolved),
-        *describe_allocation(inputs.slurm),
-        *tell_local(inputs),
+        *explain_job(request, resolved),
+        *explain_allocation(inputs.slurm),
+        *explain_local_stack(inputs),
         *all_decisions(resolved.layout),
         Decision(topic="launcher", value=resolved.launcher, reason=launch.summary),
         *all_decisions(resolved.image, resolved.backend, resolved.precision, resolved.preload, output),
@@ -196,7 +196,9 @@ def launch_of(
         Job(
             nodes=resolved.nodes,
             layout=resolved.layout.value,
-            links=tuple(Link(node=node.name, interface=WORD, address=NODE0, reason="") for node in resolved.nodes),
+            links=tuple(
+                Link(node=node.name, interface=NODE_PREFIX, address=NODE0, reason="") for node in resolved.nodes
+            ),
             run_dir=site.run_dir,
             train=site.train,
             ranks=ranks,
@@ -211,7 +213,7 @@ def launch_of(
     )
 
 
-def tell_job(request: TrainRequest, resolved: Resolved) -> tuple[Decision, ...]:
+def explain_job(request: TrainRequest, resolved: Resolved) -> tuple[Decision, ...]:
     """Return the decisions about the job: its login node, nodes, sbatch options and setup commands."""
     nodes = str(len(resolved.nodes))
     spare = f" and {request.spare_nodes} spare" if request.spare_nodes else ""
@@ -229,30 +231,30 @@ def tell_job(request: TrainRequest, resolved: Resolved) -> tuple[Decision, ...]:
     )
 
 
-def describe_allocation(slurm: SlurmSettings) -> tuple[Decision, ...]:
+def explain_allocation(slurm: SlurmSettings) -> tuple[Decision, ...]:
     """Return the allocation that the run is a step of, and the options without effect in it."""
     if slurm.held is None:
         return ()
     reason = f"held already; {WAY_OUT[:-1]}"
     held = Decision(topic="allocation", value=slurm.held.job, reason=reason)
-    unused = ", ".join(f"{name} ({slurm.why[name]})" for name in slurm.sbatch)
+    unused = ", ".join(f"{name} ({slurm.sources[name]})" for name in slurm.sbatch)
     reason = "options of sbatch do not change an allocation"
     return (held, *([Decision(topic="without", value=unused, reason=reason)] if unused else []))
 
 
 def reason_of(slurm: SlurmSettings, option: str) -> str:
     """Return where an option of sbatch comes from; for a short time=, also what that means."""
-    reason = slurm.why.get(option, "")
+    reason = slurm.sources.get(option, "")
     seconds = time_seconds(slurm.sbatch[option]) if option == "time" else None
-    if seconds is None or seconds > ROOM_SECONDS or "signal" in slurm.sbatch:
+    if seconds is None or seconds > CHECKPOINT_SECONDS or "signal" in slurm.sbatch:
         return reason
     return (
-        f"{reason}; no time for training: {ROOM_SECONDS} s of it are reserved for a checkpoint, "
+        f"{reason}; no time for training: {CHECKPOINT_SECONDS} s of it are reserved for a checkpoint, "
         "unless --slurm signal=B:TERM@SECONDS says less"
     )
 
 
-def tell_local(inputs: Inputs) -> tuple[Decision, ...]:
+def explain_local_stack(inputs: Inputs) -> tuple[Decision, ...]:
     """Return the decision about the nodes' local copy of the stack, if there is one."""
     if inputs.local is None:
         return ()

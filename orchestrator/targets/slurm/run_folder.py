@@ -26,7 +26,7 @@ from orchestrator.targets.slurm.location import at_home
 
 Result = TypeVar("Result")
 REFRESH_SECONDS = 0.5  # Copying less often saves a login node, which many users share, from load.
-SAID = re.compile(r"slurm-[0-9_]+\.out", re.ASCII)  # The output files of a run's jobs.
+OUTPUT_FILE = re.compile(r"slurm-[0-9_]+\.out", re.ASCII)  # The output files of a run's jobs.
 STATE = (files.SUPERVISOR, files.OUTCOME, files.LAYOUT, slurm.JOB)
 
 
@@ -39,7 +39,7 @@ class RunFolder(Protocol):
     def write(self, name: str, text: str) -> None:
         """Write a file of the run that every observer of the run sees."""
 
-    def has(self, name: str) -> bool:
+    def has_file(self, name: str) -> bool:
         """Return whether the job has written this file."""
 
     def supervisor_output(self) -> str:
@@ -50,11 +50,11 @@ class RunFolder(Protocol):
     def finish(self, output_dir: str | None) -> None:
         """Copy the results of a run that has ended."""
 
-    def attempt(self, act: Callable[[], Result], otherwise: Result) -> Result:
-        """Call `act`, and return `otherwise` if the host with Slurm's programs cannot be reached."""
+    def attempt(self, action: Callable[[], Result], fallback: Result) -> Result:
+        """Call `action`, and return `fallback` if the host with Slurm's programs cannot be reached."""
 
 
-class SeenFolder:
+class LocalFolder:
     """The folder of a run on a file system that this machine sees."""
 
     def __init__(self, folder: Path) -> None:
@@ -66,7 +66,7 @@ class SeenFolder:
     def write(self, name: str, text: str) -> None:
         whole_files.write(self.folder / name, text)
 
-    def has(self, name: str) -> bool:
+    def has_file(self, name: str) -> bool:
         return (self.folder / name).exists()
 
     def supervisor_output(self) -> str:
@@ -79,8 +79,8 @@ class SeenFolder:
     def finish(self, output_dir: str | None) -> None:
         """Do nothing: the results are in the folder."""
 
-    def attempt(self, act: Callable[[], Result], otherwise: Result) -> Result:
-        return act()
+    def attempt(self, action: Callable[[], Result], fallback: Result) -> Result:
+        return action()
 
 
 class JobMirror(Mirror):
@@ -91,24 +91,24 @@ class JobMirror(Mirror):
 
     def __init__(self, remote: MirroredNode, run_dir: str, folder: Path, *, ranks: int) -> None:
         super().__init__(remote, run_dir, folder, ranks=ranks)
-        self.renewed = -REFRESH_SECONDS
+        self.last_refresh = -REFRESH_SECONDS
 
     def refresh(self) -> None:
         """Copy the events and the state files, at most twice per second."""
-        if time.monotonic() - self.renewed < REFRESH_SECONDS:
+        if time.monotonic() - self.last_refresh < REFRESH_SECONDS:
             return
         # The outcome is read before the events, so that a copy with an outcome has all events.
         contents = {name: self.content(name) for name in STATE}
         self.append(files.EVENTS)
         for name, content in contents.items():
-            self.keep(name, content)
-        self.renewed = time.monotonic()
+            self.update_file(name, content)
+        self.last_refresh = time.monotonic()
 
     def content(self, name: str) -> bytes | None:
         """Return the content of a state file on the cluster, or None if it does not exist."""
         return self.remote.read(f"{self.run_dir}/{name}", 0, MAX_STATE_BYTES)
 
-    def keep(self, name: str, content: bytes | None) -> None:
+    def update_file(self, name: str, content: bytes | None) -> None:
         """Write a state file to the copy, or delete it if it has no content."""
         if content is None:
             (self.folder / name).unlink(missing_ok=True)
@@ -117,12 +117,12 @@ class JobMirror(Mirror):
 
     def supervisor_output(self) -> str:
         """Return the end of the job's output."""
-        names = [name for name in self.remote.list(self.run_dir) if SAID.fullmatch(name)]
+        names = [name for name in self.remote.list(self.run_dir) if OUTPUT_FILE.fullmatch(name)]
         content = self.content(names[-1]) if names else None
         return (content or b"").decode(errors="replace")[-LAST_WORDS:].strip()
 
 
-class MirroredFolder(ReconnectingMirror):
+class RemoteFolder(ReconnectingMirror):
     """The local copy of a run on a file system that a login node sees."""
 
     def __init__(self, host: Ssh, record: RunRecord, folder: Path, notify: Notify) -> None:
@@ -134,7 +134,7 @@ class MirroredFolder(ReconnectingMirror):
         self.host.put(f"{self.mirror.run_dir}/{name}", text)
         write_whole(self.mirror.folder / name, text)
 
-    def has(self, name: str) -> bool:
+    def has_file(self, name: str) -> bool:
         path = f"{self.mirror.run_dir}/{name}"
         return self.attempt(lambda: self.host.read(path, 0, 1) is not None, True)
 
@@ -150,11 +150,11 @@ class MirroredFolder(ReconnectingMirror):
 def run_folder_of(record: RunRecord, folder: Path, host: Local | Ssh, notify: Notify) -> RunFolder:
     """Return the folder of a run: a copy of it if Slurm's programs are on a login node."""
     if isinstance(host, Ssh):
-        return MirroredFolder(host, record, folder, notify)
-    return SeenFolder(folder)
+        return RemoteFolder(host, record, folder, notify)
+    return LocalFolder(folder)
 
 
-def keep_there(run_record: RunRecord, host: Ssh) -> None:
+def write_remote_record(run_record: RunRecord, host: Ssh) -> None:
     """Write the record to the run's folder on the cluster, for users who log in there.
 
     Raises:
@@ -164,7 +164,7 @@ def keep_there(run_record: RunRecord, host: Ssh) -> None:
     host.put(f"{run_record.run_dir}/{PLAN}", text)
 
 
-def remove_there(run_dir: str, host: Ssh, names: Iterable[str]) -> None:
+def delete_remote_files(run_dir: str, host: Ssh, names: Iterable[str]) -> None:
     """Remove the files of a run that was never submitted; ignore files that cannot be removed."""
     try:
         host.capture(("rm", "-f", "--", *(f"{run_dir}/{name}" for name in names)), seconds=30.0)

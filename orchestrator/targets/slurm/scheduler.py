@@ -15,10 +15,10 @@ from orchestrator.planning.plan import SCRIPT, SubmitScript
 from orchestrator.targets.slurm import states
 from orchestrator.targets.slurm.states import JobState
 
-SECONDS = 60.0  # The time limit of a program; a busy controller responds slowly.
+PROGRAM_SECONDS = 60.0  # The time limit of a program; a busy controller responds slowly.
 FIELDS = "%T|%S|%N|%r"
-UNKNOWN = "Invalid job id"  # The error of squeue for a job that Slurm does not know.
-SILENT = "the controller of Slurm does not answer"
+UNKNOWN_JOB = "Invalid job id"  # The error of squeue for a job that Slurm does not know.
+NO_RESPONSE = "the controller of Slurm does not answer"
 # Settings of Slurm's programs; every other SLURM_* belongs to a job.
 SLURM_SETTINGS = ("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_TIME_FORMAT", "SLURM_JWT")
 # A job id as `sbatch --parsable` prints it, or as a wrapper without that option does.
@@ -26,7 +26,7 @@ JOB_ID = re.compile(r"(?:Submitted batch job )?([0-9]{1,18})(?:;([\w.-]+)| on cl
 LISTED_ID = re.compile(r"[0-9]{1,18}(?:_[0-9\[].*)?", re.ASCII)
 WITH_CLUSTERS = ("squeue", "scancel", "sacct", "scontrol")  # The programs that accept --clusters.
 CLUSTER_LINE = "CLUSTER: "
-AWAY = "`scontrol ping` tells whether Slurm's controller is up; the same command asks again."
+NO_RESPONSE_HINT = "`scontrol ping` tells whether Slurm's controller is up; the same command asks again."
 
 
 class Host(Protocol):
@@ -37,7 +37,7 @@ class Host(Protocol):
     def capture(self, argv: tuple[str, ...], *, seconds: float) -> CommandResult: ...
 
 
-class ControllerAway(ExecuteError):
+class ControllerUnreachable(ExecuteError):
     """The error for a controller that does not respond; jobs continue without it."""
 
     advice = "Jobs go on without it: try again when `sinfo` answers."
@@ -49,19 +49,19 @@ class Scheduler:
 
     Attributes:
         host: the host with the programs.
-        before: the command that starts each of the programs, such as a login shell.
+        command_prefix: the command that starts each of the programs, such as a login shell.
         cluster: the cluster to query, at a site with several; '' for the host's default.
         submitted: the id of the job that submit() has submitted.
         uncertain: whether submit() does not know if Slurm has accepted the job.
     """
 
     host: Host
-    before: tuple[str, ...] = ()
+    command_prefix: tuple[str, ...] = ()
     cluster: str = ""
     submitted: str = ""
     uncertain: bool = False
 
-    def ask(self, *command: str) -> CommandResult:
+    def run(self, *command: str) -> CommandResult:
         """Run one of the programs, and return its result.
 
         Raises:
@@ -69,7 +69,7 @@ class Scheduler:
         """
         program, *options = command
         cluster = (f"--clusters={self.cluster}",) if self.cluster and program in WITH_CLUSTERS else ()
-        return self.host.capture((*self.before, program, *cluster, *options), seconds=SECONDS)
+        return self.host.capture((*self.command_prefix, program, *cluster, *options), seconds=PROGRAM_SECONDS)
 
     def submit(self, step: SubmitScript) -> None:
         """Submit the script of a run.
@@ -85,24 +85,24 @@ class Scheduler:
         unset = ("env", *(word for name in names for word in ("-u", name)))
         command = ("sbatch", "--parsable", f"--chdir={step.run_dir}", path, path)
         try:
-            result = self.ask(*unset, *command)
+            result = self.run(*unset, *command)
         except ExecuteError:  # Slurm may have accepted the job although its response is lost.
-            self.submitted = self.living_job(option_of(step, "job-name"))
+            self.submitted = self.find_active_job(option_of(step, "job-name"))
             if self.submitted:
                 return
             raise
-        job, cluster = job_in(result.out) if result.code == 0 else ("", "")
+        job, cluster = parse_job_id(result.out) if result.code == 0 else ("", "")
         self.cluster = cluster or self.cluster
         # A wrapper around sbatch may print any text and exit with any code.
-        job = job or self.living_job(option_of(step, "job-name"))
+        job = job or self.find_active_job(option_of(step, "job-name"))
         if not job:
-            raise ExecuteError(f"Slurm does not take the job: {said(result)}", hint=hint(result))
+            raise ExecuteError(f"Slurm does not take the job: {message_of(result)}", hint=hint_for(result))
         self.submitted = job
 
-    def living_job(self, name: str) -> str:
+    def find_active_job(self, name: str) -> str:
         """Return the id of this user's job with a name that has not ended, or ''."""
         try:
-            result = self.ask("squeue", "--noheader", "--me", "--all", f"--name={name}", "--format=%A|%T")
+            result = self.run("squeue", "--noheader", "--me", "--all", f"--name={name}", "--format=%A|%T")
         except ExecuteError:
             result = CommandResult(code=1, out="", err="")
         self.uncertain = result.code != 0
@@ -110,7 +110,7 @@ class Scheduler:
         cluster = self.cluster
         for line in result.out.splitlines():
             job, _, state = line.partition("|")
-            if job.isdigit() and state in states.LIVING:
+            if job.isdigit() and state in states.ACTIVE:
                 jobs.append((int(job), cluster))
             elif line.startswith(CLUSTER_LINE):  # With --clusters, this line precedes the jobs of each cluster.
                 cluster = line.removeprefix(CLUSTER_LINE).strip()
@@ -121,7 +121,7 @@ class Scheduler:
         """Return the state of a job, or of a step.
 
         Raises:
-            ControllerAway: if Slurm does not respond.
+            ControllerUnreachable: if Slurm does not respond.
             ConnectionLost: if the login node cannot be reached.
         """
         if "." in job:
@@ -130,18 +130,18 @@ class Scheduler:
         # Without --all squeue hides jobs in partitions that are closed to the user.
         command = ("squeue", "--noheader", "--all", *options)
         try:
-            result = self.ask(*command)
+            result = self.run(*command)
         except ConnectionLost:
             raise
         except ExecuteError as error:
-            raise ControllerAway(f"{SILENT}: {error.message}") from None
-        if result.code != 0 and UNKNOWN not in result.err:
-            raise ControllerAway(f"{SILENT}: {said(result)}")
+            raise ControllerUnreachable(f"{NO_RESPONSE}: {error.message}") from None
+        if result.code != 0 and UNKNOWN_JOB not in result.err:
+            raise ControllerUnreachable(f"{NO_RESPONSE}: {message_of(result)}")
         reported = states.parse(job, result.out)
         state = states.unknown_state(result.out) if result.code == 0 else ""
         if reported is None and state:
-            raise ControllerAway(f"squeue reports job {job} as {state}, a state unknown to orch.")
-        return reported or states.gone(job)
+            raise ControllerUnreachable(f"squeue reports job {job} as {state}, a state unknown to orch.")
+        return reported or states.forgotten(job)
 
     def step_state(self, step: str) -> JobState:
         """Return the state of a step of an allocation, which squeue shows only while it runs."""
@@ -155,15 +155,15 @@ class Scheduler:
         """Return the ids of the running steps of a job, by name.
 
         Raises:
-            ControllerAway: if Slurm does not respond.
+            ControllerUnreachable: if Slurm does not respond.
         """
-        result = self.ask("squeue", "--noheader", "--all", "--steps", f"--jobs={job}", "--format=%i|%j")
-        if result.code != 0 and UNKNOWN not in result.err:
-            raise ControllerAway(f"{SILENT}: {said(result)}")
+        result = self.run("squeue", "--noheader", "--all", "--steps", f"--jobs={job}", "--format=%i|%j")
+        if result.code != 0 and UNKNOWN_JOB not in result.err:
+            raise ControllerUnreachable(f"{NO_RESPONSE}: {message_of(result)}")
         fields = (line.strip().split("|", 1) for line in result.out.splitlines() if "|" in line)
         return {name: step for step, name in fields}
 
-    def named(self, prefix: str) -> dict[str, JobState]:
+    def query_jobs(self, prefix: str) -> dict[str, JobState]:
         """Return the states of the user's jobs whose names begin with a prefix, by name.
 
         Raises:
@@ -171,9 +171,9 @@ class Scheduler:
         """
         columns = ("--array", "--states=all", f"--format=%i|%j|{FIELDS}")
         command = ("squeue", "--noheader", "--me", "--all", *columns)
-        result = self.ask(*command)
+        result = self.run(*command)
         if result.code != 0:
-            raise ExecuteError(f"squeue does not answer: {said(result)}", hint=AWAY)
+            raise ExecuteError(f"squeue does not answer: {message_of(result)}", hint=NO_RESPONSE_HINT)
         states_by_name: dict[str, JobState] = {}
         for line in result.out.splitlines():
             job, _, remainder = line.partition("|")
@@ -184,7 +184,7 @@ class Scheduler:
             task = job.partition("_")[2]
             key = f"{name}-{task}" if task else name
             # A resumed run has several jobs: use the one that has not ended, otherwise the newest.
-            if key not in states_by_name or order(states_by_name[key]) < order(state):
+            if key not in states_by_name or recency(states_by_name[key]) < recency(state):
                 states_by_name[key] = state
         return states_by_name
 
@@ -194,9 +194,9 @@ class Scheduler:
         Raises:
             ExecuteError: if scancel fails.
         """
-        result = self.ask("scancel", *options, job)
-        if result.code != 0 and UNKNOWN not in result.err:
-            raise ExecuteError(f"scancel {job}: {said(result)}", hint=AWAY)
+        result = self.run("scancel", *options, job)
+        if result.code != 0 and UNKNOWN_JOB not in result.err:
+            raise ExecuteError(f"scancel {job}: {message_of(result)}", hint=NO_RESPONSE_HINT)
 
 
 def step_variables(step: SubmitScript) -> list[str]:
@@ -219,7 +219,7 @@ def job_variables(environ: Mapping[str, str]) -> list[str]:
     return sorted(name for name in environ if name.startswith("SLURM_") and name not in SLURM_SETTINGS)
 
 
-def job_in(output: str) -> tuple[str, str]:
+def parse_job_id(output: str) -> tuple[str, str]:
     """Return the only job id in sbatch's output, and its cluster; '' for what is missing.
 
     A login shell or a wrapper around sbatch may print other lines before and after it.
@@ -237,12 +237,12 @@ def option_of(step: SubmitScript, name: str) -> str:
     return next((value[0] for value in values if value), "")
 
 
-def order(state: JobState) -> tuple[bool, int]:
+def recency(state: JobState) -> tuple[bool, int]:
     """Return the sort key of a job: jobs that have not ended come last, then the newest."""
     return not state.ended, int(state.job.partition("_")[0])
 
 
-def said(result: CommandResult) -> str:
+def message_of(result: CommandResult) -> str:
     """Return a program's message on one line, without the program's name before each part."""
     lines = [
         line.removeprefix("sbatch: ").removeprefix("error: ")
@@ -268,7 +268,7 @@ HINTS = (
 )
 
 
-def hint(result: CommandResult) -> str:
+def hint_for(result: CommandResult) -> str:
     """Return what the user can do about sbatch's message, or ''."""
-    message = said(result).lower()
+    message = message_of(result).lower()
     return next((text for sign, text in HINTS if sign in message), "")

@@ -16,7 +16,7 @@ from orchestrator.targets.slurm.location import location_of
 from orchestrator.targets.slurm.settings import SlurmSettings
 
 # The ranks get 120 s before the time limit for a checkpoint. Slurm may send the signal up to 60 s early or late.
-ROOM_SECONDS = 150
+CHECKPOINT_SECONDS = 150
 TEMPLATES = jinja2.PackageLoader("orchestrator", "templates/slurm")
 
 
@@ -114,6 +114,6 @@ def options(name: str, config: JobConfig, slurm: SlurmSettings) -> Iterator[str]
     if "no-requeue" not in slurm.sbatch and "requeue" not in slurm.sbatch:
         yield "--requeue"
     if "signal" not in slurm.sbatch:  # At this signal the supervisor lets the ranks write a checkpoint.
-        yield f"--signal=B:TERM@{ROOM_SECONDS}"
+        yield f"--signal=B:TERM@{CHECKPOINT_SECONDS}"
     for name, value in slurm.sbatch.items():
         yield f"--{name}={shlex.quote(value)}" if value else f"--{name}"

@@ -14,7 +14,7 @@ from orchestrator.targets.slurm.image import Image
 HOST = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9_.-]*@)?[A-Za-z0-9][A-Za-z0-9.-]*", re.ASCII)
 OPTION = re.compile(r"[a-z][a-z0-9-]*", re.ASCII)
 # Options of sbatch that orch itself sets, and what the user can use in their place.
-OURS = {
+RESERVED_OPTIONS = {
     "nodes": "--nodes",
     "ntasks": "--nodes and --ppn",
     "ntasks-per-node": "--ppn",
@@ -59,7 +59,7 @@ class SlurmSettings:
             to submit a job.
         held: the allocation in which the run is a step; None for a job.
         sbatch: long options of sbatch; the value of a flag is ''.
-        why: the source of each option of sbatch, to be shown to the user.
+        sources: the source of each option of sbatch, to be shown to the user.
     """
 
     root: str | None = None
@@ -74,7 +74,7 @@ class SlurmSettings:
     allocation: str = HELD
     held: Allocation | None = None
     sbatch: Mapping[str, str] = field(default_factory=dict)
-    why: Mapping[str, str] = field(default_factory=dict)
+    sources: Mapping[str, str] = field(default_factory=dict)
 
     def check(self) -> None:
         """Check that the settings can be used.
@@ -94,7 +94,7 @@ class SlurmSettings:
         if self.login is not None and not HOST.fullmatch(self.login):
             raise PlanError(
                 f"--slurm login={self.login}: it is a host, as in `ssh HOST`.",
-                hint="A port or a key of its own is said in ~/.ssh/config.",
+                hint="Ports and keys belong in ~/.ssh/config.",
             )
         if self.allocation not in (HELD, NEW):
             raise PlanError(
@@ -108,8 +108,10 @@ class SlurmSettings:
                     f"--slurm {name}: that is no option of sbatch.",
                     hint="A long one without its dashes: --slurm partition=cpu.",
                 )
-            if name in OURS:
-                raise PlanError(f"--slurm {name}: orch says that itself.", hint=f"In its place: {OURS[name]}.")
+            if name in RESERVED_OPTIONS:
+                raise PlanError(
+                    f"--slurm {name}: orch says that itself.", hint=f"In its place: {RESERVED_OPTIONS[name]}."
+                )
             if not value.isprintable():
                 raise PlanError(
                     f"--slurm {name}: its value holds what cannot be printed.",

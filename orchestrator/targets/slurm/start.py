@@ -15,9 +15,9 @@ from orchestrator.targets.connections.local import Local
 from orchestrator.targets.execute import execute
 from orchestrator.targets.slurm.location import location_of, submitted
 from orchestrator.targets.slurm.login import host_at, scheduler_at
-from orchestrator.targets.slurm.run_folder import keep_there, remove_there
+from orchestrator.targets.slurm.run_folder import delete_remote_files, write_remote_record
 from orchestrator.targets.slurm.step import StepStarter
-from orchestrator.targets.slurm.watch import keep
+from orchestrator.targets.slurm.watch import update_record
 
 
 def start(plan: Plan, folder: Path) -> RunRecord:
@@ -44,9 +44,9 @@ def start(plan: Plan, folder: Path) -> RunRecord:
         job, cluster = scheduler.submitted, scheduler.cluster
         records = [submitted(member.run, job_of(plan, job, number), cluster) for number, member in enumerate(plans)]
         for record, run_folder in zip(records, folders, strict=True):
-            keep(record, run_folder)
+            update_record(record, run_folder)
             if isinstance(host, Ssh):
-                keep_there(record, host)
+                write_remote_record(record, host)
     except OrchError:
         if not scheduler.submitted and not scheduler.uncertain:
             forget(plan, folders, host)
@@ -67,6 +67,6 @@ def forget(plan: Plan, folders: list[Path], host: Local | Ssh) -> None:
         shutil.rmtree(folder, ignore_errors=True)
     scripts = [step.run_dir for step in plan.steps if isinstance(step, SubmitScript)]
     if isinstance(host, Ssh):
-        remove_there(scripts[0], host, (SCRIPT,))
+        delete_remote_files(scripts[0], host, (SCRIPT,))
     elif plan.array:
         shutil.rmtree(scripts[0], ignore_errors=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-WAITING = (
+PENDING = (
     "PENDING",
     "CONFIGURING",
     "POWER_UP_NODE",
@@ -16,8 +16,8 @@ WAITING = (
     "SPECIAL_EXIT",
 )
 SUSPENDED = ("SUSPENDED", "STOPPED")  # The job keeps its nodes, but its processes are stopped.
-LIVING = (
-    *WAITING,
+ACTIVE = (
+    *PENDING,
     *SUSPENDED,
     "RUNNING",
     "COMPLETING",
@@ -28,7 +28,7 @@ LIVING = (
     "UPDATE_DB",
 )
 # Explanations of temporary reasons; see JOB REASON CODES in squeue(1).
-REASONS = {
+TEMPORARY_REASONS = {
     "None": "Slurm has not looked at it yet",
     "Priority": "jobs with a higher priority come first",
     "Resources": "not enough nodes are free",
@@ -60,7 +60,7 @@ REASONS = {
     "PartitionDown": "its partition takes no jobs now",
 }
 # Permanent reasons: why the job cannot start, and what to request in its place.
-NEVER = {
+PERMANENT_REASONS = {
     "PartitionConfig": (
         "its partition cannot give so much",
         "fewer --nodes, fewer ranks on each (--ppn), or less time",
@@ -95,7 +95,7 @@ ENDINGS = {
     STEP_ENDED: "its step in the allocation ended, and its run has left no outcome",
     "FAILED": "the job failed, and its run has left no outcome",
 }
-KNOWN = frozenset((*LIVING, *ENDINGS, "LAUNCH_FAILED", "RECONFIG_FAIL", "REVOKED"))
+ALL_STATES = frozenset((*ACTIVE, *ENDINGS, "LAUNCH_FAILED", "RECONFIG_FAIL", "REVOKED"))
 STATE_WORD = re.compile(r"[A-Z]{4,}(?:_[A-Z]+)*", re.ASCII)
 
 
@@ -118,9 +118,9 @@ class JobState:
     nodes: str = ""
 
     @property
-    def waits(self) -> bool:
+    def pending(self) -> bool:
         """Return whether the job is in the queue or its nodes are being prepared."""
-        return self.state in WAITING
+        return self.state in PENDING
 
     @property
     def suspended(self) -> bool:
@@ -130,17 +130,17 @@ class JobState:
     @property
     def ended(self) -> bool:
         """Return whether the job has ended."""
-        return self.state not in LIVING
+        return self.state not in ACTIVE
 
     @property
-    def foreign(self) -> bool:
+    def ended_externally(self) -> bool:
         """Return whether the job was ended by something outside of the run."""
-        return self.state in FOREIGN
+        return self.state in ENDED_EXTERNALLY
 
 
 # States of jobs that Slurm or a user ended, no matter which outcome the supervisor has written.
-FOREIGN = ("CANCELLED", "TIMEOUT", "DEADLINE", "PREEMPTED", "NODE_FAIL", "OUT_OF_MEMORY")
-GONE = "GONE"  # The state of a job that Slurm does not know.
+ENDED_EXTERNALLY = ("CANCELLED", "TIMEOUT", "DEADLINE", "PREEMPTED", "NODE_FAIL", "OUT_OF_MEMORY")
+FORGOTTEN = "GONE"  # The state of a job that Slurm does not know.
 
 
 def parse(job: str, text: str) -> JobState | None:
@@ -151,15 +151,15 @@ def parse(job: str, text: str) -> JobState | None:
     """
     for line in text.splitlines():
         state, bar, fields = line.partition("|")
-        if state in KNOWN and bar and fields.count("|") >= 2:
+        if state in ALL_STATES and bar and fields.count("|") >= 2:
             start, nodes, reason = fields.split("|", 2)
             return JobState(job=job, state=state, reason=reason, start=start, nodes=nodes)
     return None
 
 
-def gone(job: str) -> JobState:
+def forgotten(job: str) -> JobState:
     """Return the state of a job that Slurm does not know any more."""
-    return JobState(job=job, state=GONE)
+    return JobState(job=job, state=FORGOTTEN)
 
 
 def unknown_state(text: str) -> str:
@@ -173,39 +173,39 @@ def reason_of(job: JobState) -> str:
     return job.reason.split(",")[0].strip().replace(" ", "_")
 
 
-def waiting_words(job: JobState) -> str:
+def describe_waiting(job: JobState) -> str:
     """Return the message that a job is pending, with the reason and the expected start."""
     if job.state == "CONFIGURING":
         return f"job {job.job}: its nodes are being made ready"
     reason = reason_of(job)
-    explanation = REASONS.get(job.reason) or REASONS.get(reason) or never(job)
+    explanation = TEMPORARY_REASONS.get(job.reason) or TEMPORARY_REASONS.get(reason) or permanent_problem(job)
     cause = f"{explanation} ({job.reason})" if explanation else job.reason
     start = f"; expected to start at {job.start}" if job.start[:1].isdigit() else ""
     return f"job {job.job} waits: {cause}{start}"
 
 
-def suspended_message(job: str) -> str:
+def describe_suspension(job: str) -> str:
     """Return the message that a job is suspended."""
     return f"job {job} is suspended: its processes stand still until Slurm resumes it"
 
 
-def beginning_words(job: JobState) -> str:
+def describe_start(job: JobState) -> str:
     """Return the message that a job runs but its supervisor has not started yet."""
     nodes = f" on {job.nodes}" if job.nodes else ""
     return f"job {job.job} runs{nodes}: its nodes are being made ready"
 
 
-def never(job: JobState) -> str:
+def permanent_problem(job: JobState) -> str:
     """Return why a pending job can never start, and what to request in its place; '' if it can start."""
-    if not job.waits or reason_of(job) not in NEVER:
+    if not job.pending or reason_of(job) not in PERMANENT_REASONS:
         return ""
-    problem, alternative = NEVER[reason_of(job)]
+    problem, alternative = PERMANENT_REASONS[reason_of(job)]
     return f"{problem}; ask for {alternative}"
 
 
-def ending_words(job: JobState) -> str:
+def describe_end(job: JobState) -> str:
     """Return how a job ended whose run has left no outcome."""
-    if job.state == GONE:
+    if job.state == FORGOTTEN:
         return f"Slurm does not know job {job.job} any more, and its run has left no outcome"
     ending = ENDINGS.get(job.state, f"the job ended as {job.state}")
     more = f", Slurm says: {job.reason}" if job.reason not in ("", "None") else ""

@@ -16,7 +16,7 @@ from orch_node.whole_files import private
 from orchestrator.errors import ExecuteError
 from orchestrator.planning.plan import SCRIPT, SubmitScript
 from orchestrator.targets.slurm.allocation import WAY_OUT
-from orchestrator.targets.slurm.scheduler import Scheduler, job_variables, option_of, said
+from orchestrator.targets.slurm.scheduler import Scheduler, job_variables, message_of, option_of
 
 START_SECONDS = 60.0  # Slurm lists a new step within this time.
 TICK_SECONDS = 0.2
@@ -50,9 +50,11 @@ def first_node(scheduler: Scheduler, nodes: str) -> str:
     Raises:
         ExecuteError: if scontrol cannot expand the list.
     """
-    result = scheduler.ask("scontrol", "show", "hostnames", nodes)
+    result = scheduler.run("scontrol", "show", "hostnames", nodes)
     if result.code != 0 or not result.out.split():
-        raise ExecuteError(f"scontrol does not expand the allocation's nodes {nodes}: {said(result)}", hint=WAY_OUT)
+        raise ExecuteError(
+            f"scontrol does not expand the allocation's nodes {nodes}: {message_of(result)}", hint=WAY_OUT
+        )
     return result.out.split()[0]
 
 

@@ -40,7 +40,7 @@ class SlurmTarget:
 
     def find(self, base: Path, name: str, inventory: str, notify: Notify) -> RunHandle:
         """Return a handle of a run that is recorded on this machine."""
-        return SlurmHandle(*find.find(base, name, inventory, notify))
+        return SlurmHandle(*find.find_run(base, name, inventory, notify))
 
     def shared_folder(self, options: tuple[TargetOptions, ...]) -> SharedFolder:
         """Return the folder that `orch provision` fills; raise RequestError if there is none."""

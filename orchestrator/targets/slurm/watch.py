@@ -23,13 +23,13 @@ from orchestrator.targets.interface import Notify
 from orchestrator.targets.slurm import accounting, states
 from orchestrator.targets.slurm.location import location_of
 from orchestrator.targets.slurm.run_folder import RunFolder
-from orchestrator.targets.slurm.scheduler import ControllerAway, Scheduler
+from orchestrator.targets.slurm.scheduler import ControllerUnreachable, Scheduler
 from orchestrator.targets.slurm.states import JobState
 
 POLL_SECONDS = 1.0
 TICK_SECONDS = 0.2
-ASK_SECONDS = 5.0  # The interval between queries; many users share the controller.
-FIRST_SECONDS = 1.0  # The interval between the first few queries.
+QUERY_SECONDS = 5.0  # The interval between queries; many users share the controller.
+FIRST_QUERY_SECONDS = 1.0  # The interval between the first few queries.
 READY_SECONDS = 3.0  # A message explains a running job without a supervisor after this time.
 END_SECONDS = 40.0  # A job ends within this time: Slurm waits 30 s between SIGTERM and SIGKILL.
 ENDED_BY = ("SIGTERM", "SIGKILL")  # The signals with which Slurm ends a job's processes.
@@ -37,10 +37,10 @@ UNKNOWN_CAUSE = (
     "Slurm does not know the job any more and has no accounting of it, so orch cannot tell whether "
     "it was cancelled, preempted or failed"
 )
-SEEN_SECONDS = 0.5  # A shared file system shows another host's writes after this time.
+VISIBLE_SECONDS = 0.5  # A shared file system shows another host's writes after this time.
 
 
-def words_of(job: JobState, waits: bool, seconds: float) -> str:
+def describe_delay(job: JobState, waits: bool, seconds: float) -> str:
     """Return the message about a job without a supervisor; '' if it has just started.
 
     Args:
@@ -49,8 +49,8 @@ def words_of(job: JobState, waits: bool, seconds: float) -> str:
         seconds: the time since the job was last pending.
     """
     if waits:
-        return states.waiting_words(job)
-    return states.beginning_words(job) if seconds >= READY_SECONDS else ""
+        return states.describe_waiting(job)
+    return states.describe_start(job) if seconds >= READY_SECONDS else ""
 
 
 class JobWatch:
@@ -63,11 +63,11 @@ class JobWatch:
         scheduler: Slurm's programs.
         run_folder: the files of the run.
         notify: the callback for messages about the job and the controller.
-        asked: when Slurm was last queried.
-        known: the last known state of the job.
-        away: whether the controller does not respond.
+        last_query: when Slurm was last queried.
+        last_state: the last known state of the job.
+        unreachable: whether the controller does not respond.
         suspended: whether the job was suspended at the last query.
-        questions: how often Slurm has been queried.
+        query_count: how often Slurm has been queried.
     """
 
     def __init__(
@@ -79,11 +79,11 @@ class JobWatch:
         self.scheduler = scheduler
         self.run_folder = run_folder
         self.notify = notify
-        self.asked = -ASK_SECONDS
-        self.known = JobState(job=self.job, state="PENDING")
-        self.away = False
+        self.last_query = -QUERY_SECONDS
+        self.last_state = JobState(job=self.job, state="PENDING")
+        self.unreachable = False
         self.suspended = False
-        self.questions = 0
+        self.query_count = 0
 
     def state(self, *, now: bool = False) -> JobState:
         """Return the last known state of the job, after querying Slurm if that is due.
@@ -93,21 +93,21 @@ class JobWatch:
         Args:
             now: query Slurm in any case.
         """
-        pause = ASK_SECONDS if self.questions > 5 else FIRST_SECONDS
-        if now or time.monotonic() - self.asked > pause:
-            self.asked = time.monotonic()
-            self.questions += 1
+        pause = QUERY_SECONDS if self.query_count > 5 else FIRST_QUERY_SECONDS
+        if now or time.monotonic() - self.last_query > pause:
+            self.last_query = time.monotonic()
+            self.query_count += 1
             try:
                 query = self.scheduler.state
-                self.known = self.run_folder.attempt(lambda: query(self.job), self.known)
-                if self.away:
+                self.last_state = self.run_folder.attempt(lambda: query(self.job), self.last_state)
+                if self.unreachable:
                     self.notify("the controller of Slurm answers again")
-                self.away = False
-            except ControllerAway as error:
-                if not self.away:
+                self.unreachable = False
+            except ControllerUnreachable as error:
+                if not self.unreachable:
                     self.notify(f"{error.message} The job goes on; asking again.")
-                self.away = True
-        return self.known
+                self.unreachable = True
+        return self.last_state
 
     # The methods of follow.Source.
 
@@ -119,9 +119,9 @@ class JobWatch:
         """Return whether the supervisor is gone because the job has ended or is pending again."""
         job = self.state()
         if job.suspended and not self.suspended:
-            self.notify(states.suspended_message(self.job))
+            self.notify(states.describe_suspension(self.job))
         self.suspended = job.suspended
-        return job.ended or job.waits
+        return job.ended or job.pending
 
     def terminate(self, pid: int) -> None:
         """Stop the run with SIGINT.
@@ -155,29 +155,29 @@ class JobWatch:
         """
         event_count = 0
         while True:
-            yield from self.queued()
+            yield from self.queue_events()
             if not self.has_begun():
-                self.note_end()
+                self.record_outcome()
                 return
-            self.learn_nodes()
-            for event in islice(self.of_run(), event_count, None):
+            self.record_nodes()
+            for event in islice(self.run_events(), event_count, None):
                 event_count += 1
                 yield event
-            self.note_end()
-            if not self.comes_again():
+            self.record_outcome()
+            if not self.is_requeued():
                 return
-            if self.known.waits:
+            if self.last_state.pending:
                 text = (
                     f"job {self.job} is back in the queue; the run resumes from its last "
                     "checkpoint, if it has written one"
                 )
                 yield NodeNews(time=time.time(), text=text)
 
-    def of_run(self) -> Iterator[Event]:
+    def run_events(self) -> Iterator[Event]:
         """Yield the events of the run since its supervisor has started."""
         return follow.follow(self.folder, self, ranks=len(self.record.layout))
 
-    def comes_again(self) -> bool:
+    def is_requeued(self) -> bool:
         """Return whether Slurm has requeued the job.
 
         A requeued job deletes its outcome when it starts again.
@@ -186,14 +186,14 @@ class JobWatch:
         while time.monotonic() < deadline:
             self.refresh()
             run_outcome, job = outcome_in(self.folder), self.state(now=True)
-            if run_outcome is not None and run_outcome.state != PREEMPTED and knows_why(run_outcome):
+            if run_outcome is not None and run_outcome.state != PREEMPTED and explains_end(run_outcome):
                 return False
-            if job.waits or job.ended or run_outcome is None:
+            if job.pending or job.ended or run_outcome is None:
                 return not job.ended
             time.sleep(POLL_SECONDS)
         return False
 
-    def queued(self) -> Iterator[Event]:
+    def queue_events(self) -> Iterator[Event]:
         """Yield messages until the job's supervisor has started or the job has ended.
 
         Raises:
@@ -203,21 +203,21 @@ class JobWatch:
         while True:
             job = self.state()
             # A requeued job keeps its previous files until it starts again.
-            pending = job.waits and not self.away
+            pending = job.pending and not self.unreachable
             if pending:
                 last_pending = time.monotonic()
             else:
                 self.refresh()
             if job.ended or (self.has_begun() and not pending):
                 return
-            if explanation := states.never(job):
+            if explanation := states.permanent_problem(job):
                 self.scheduler.cancel(self.job)
                 problem = f"Slurm will never start job {self.job} ({job.reason}), so orch cancelled it: {explanation}."
                 now = time.time()
                 ended = Outcome(state=FAILED, problem=problem, started=now, ended=now)
                 self.run_folder.write(files.OUTCOME, outcome.render(ended))
                 raise ExecuteError(problem, hint="Change that, and start the run again.")
-            message = words_of(job, pending, time.monotonic() - last_pending)
+            message = describe_delay(job, pending, time.monotonic() - last_pending)
             if message and message != last_message:
                 last_message = message
                 yield Waiting(time=time.time(), text=message)
@@ -227,7 +227,7 @@ class JobWatch:
         """Return whether the run has a supervisor or an outcome."""
         return supervisor_of(self.folder) is not None or outcome_in(self.folder) is not None
 
-    def learn_nodes(self) -> None:
+    def record_nodes(self) -> None:
         """Record the nodes of the job as soon as it has assigned its ranks to them."""
         try:
             layout = layouts.parse((self.folder / files.LAYOUT).read_text())
@@ -250,9 +250,9 @@ class JobWatch:
         if len(rank_places) == len(self.record.layout):
             nodes = tuple(RunNode(node=name) for name in names)
             self.record = replace(self.record, node0=nodes[0], nodes=nodes, layout=rank_places)
-            keep(self.record, self.folder)
+            update_record(self.record, self.folder)
 
-    def note_end(self) -> None:
+    def record_outcome(self) -> None:
         """Write the outcome if Slurm ended the job, or if the run has left none.
 
         The outcome that a supervisor writes while Slurm ends its ranks describes only the symptoms; the
@@ -260,31 +260,31 @@ class JobWatch:
         """
         run_outcome = outcome_in(self.folder)
         preempted = run_outcome is not None and run_outcome.state == PREEMPTED
-        if knows_why(run_outcome) and not preempted:
+        if explains_end(run_outcome) and not preempted:
             return
         if self.is_step and run_outcome is not None and time.time() - run_outcome.ended > END_SECONDS:
             return  # The allocation has ended later, independently of the run.
-        job = self.settled()
+        job = self.await_end()
         self.refresh()
         run_outcome = outcome_in(self.folder)
-        if job.state == states.GONE:
-            job = self.recorded_end(job)
+        if job.state == states.FORGOTTEN:
+            job = self.end_in_accounting(job)
         # The SIGTERM of scancel looks like a preemption to the ranks: they write a checkpoint.
         cancelled = preempted and job.state == "CANCELLED"
-        if not job.ended or (knows_why(run_outcome) and not cancelled):
+        if not job.ended or (explains_end(run_outcome) and not cancelled):
             return
-        if run_outcome is None or job.foreign:
-            self.write_end(job, run_outcome)
-        elif job.state == states.GONE and UNKNOWN_CAUSE not in (run_outcome.problem or ""):
+        if run_outcome is None or job.ended_externally:
+            self.write_outcome(job, run_outcome)
+        elif job.state == states.FORGOTTEN and UNKNOWN_CAUSE not in (run_outcome.problem or ""):
             problem = f"{run_outcome.problem or ''}; {UNKNOWN_CAUSE}".removeprefix("; ")
             self.run_folder.write(files.OUTCOME, outcome.render(replace(run_outcome, problem=problem)))
 
-    def recorded_end(self, job: JobState) -> JobState:
+    def end_in_accounting(self, job: JobState) -> JobState:
         """Return the end of a job that the controller has forgotten, from Slurm's accounting."""
         record = self.run_folder.attempt(lambda: accounting.query(self.scheduler, self.job), None)
         return replace(job, state=record.state) if record else job
 
-    def settled(self) -> JobState:
+    def await_end(self) -> JobState:
         """Return the job once it has ended or is pending again, or after a time limit.
 
         Files that the job wrote last may become visible with a delay.
@@ -292,14 +292,14 @@ class JobWatch:
         deadline = time.monotonic() + END_SECONDS
         while True:
             job = self.state(now=True)
-            if job.waits or time.monotonic() > deadline:
+            if job.pending or time.monotonic() > deadline:
                 return job
             if job.ended:
-                time.sleep(SEEN_SECONDS)
+                time.sleep(VISIBLE_SECONDS)
                 return job
             time.sleep(POLL_SECONDS)
 
-    def write_end(self, job: JobState, run_outcome: Outcome | None) -> None:
+    def write_outcome(self, job: JobState, run_outcome: Outcome | None) -> None:
         """Write the outcome of a job that Slurm ended, or whose run has left none.
 
         Args:
@@ -311,21 +311,21 @@ class JobWatch:
         now = time.time()
         base_outcome = run_outcome or Outcome(state=state, started=supervisor.started if supervisor else now, ended=now)
         memory = slurm.memory_line(f"{self.launcher_output()}\n{self.supervisor_output()}")
-        message = states.ending_words(job)
-        if run_outcome is None and not job.foreign and (output := self.supervisor_output().strip()):
+        message = states.describe_end(job)
+        if run_outcome is None and not job.ended_externally and (output := self.supervisor_output().strip()):
             message += f"; its last output: {output.splitlines()[-1]}"
         if memory:
             state, message = FAILED, f"job {self.job}: {slurm.OUT_OF_MEMORY}: {memory}"
-        elif job.state == "FAILED" and run_outcome is None and not self.run_folder.has(slurm.CONFIG):
+        elif job.state == "FAILED" and run_outcome is None and not self.run_folder.has_file(slurm.CONFIG):
             message = (
                 f"job {self.job} has written nothing to {self.record.run_dir}: its nodes do not "
                 "see this folder, or must not write there. Choose a folder that all nodes share: "
                 "--runs-dir"
             )
-        if run_outcome is not None and run_outcome.state == PREEMPTED and knows_why(run_outcome):
+        if run_outcome is not None and run_outcome.state == PREEMPTED and explains_end(run_outcome):
             message = f"{message}; {run_outcome.problem}"
         ended = replace(base_outcome, state=state, problem=message, first_failure=None, nodes={})
-        before = None if run_outcome or job.foreign else self.before()
+        before = None if run_outcome or job.ended_externally else self.saved_outcome()
         if before is not None:
             ended = replace(before, problem=f"{before.problem}, but Slurm did not requeue the job: {message}")
         self.run_folder.write(files.OUTCOME, outcome.render(ended))
@@ -334,7 +334,7 @@ class JobWatch:
         """Return the end of the launcher's output."""
         return last_text(self.folder / files.LAUNCHER_LOG, follow.LAST_WORDS)
 
-    def before(self) -> Outcome | None:
+    def saved_outcome(self) -> Outcome | None:
         """Return the outcome that the job saved when it was requeued, if it has not started since."""
         saved_outcomes = sorted(self.folder.glob("outcome-*.json"), key=lambda path: path.stat().st_mtime)
         if not saved_outcomes or supervisor_of(self.folder) is not None:
@@ -345,14 +345,14 @@ class JobWatch:
             return None
 
 
-def keep(record: RunRecord, folder: Path) -> None:
+def update_record(record: RunRecord, folder: Path) -> None:
     """Update the record in plan.json, and leave the other contents of the file as they are."""
     stored = read_json(folder / PLAN)
     if stored is not None:
         write_json(folder / PLAN, {**stored, **render(record)})
 
 
-def knows_why(run_outcome: Outcome | None) -> bool:
+def explains_end(run_outcome: Outcome | None) -> bool:
     """Return whether the supervisor's outcome holds, whatever Slurm has done to the job later."""
     if run_outcome is None or run_outcome.state in (STOPPED, REFUSED):
         return run_outcome is not None

@@ -39,18 +39,18 @@ from orchestrator.report import plans
 from orchestrator.runs import store
 from orchestrator.targets.connections.local import Local
 from orchestrator.targets.slurm import array, states
-from orchestrator.targets.slurm.decisions import Inputs, sized
+from orchestrator.targets.slurm.decisions import Inputs, with_size
 from orchestrator.targets.slurm.image import Image
-from orchestrator.targets.slurm.inputs import look_for_image
+from orchestrator.targets.slurm.inputs import check_image_exists
 from orchestrator.targets.slurm.load import slurm_settings
 from orchestrator.targets.slurm.location import location_of, submitted
 from orchestrator.targets.slurm.login import SHELL, local_stack
 from orchestrator.targets.slurm.options import REFUSES
 from orchestrator.targets.slurm.plan import LOGIN, SlurmSite, decide, plan_slurm
-from orchestrator.targets.slurm.run_folder import JobMirror, SeenFolder
-from orchestrator.targets.slurm.scheduler import ControllerAway, Scheduler
+from orchestrator.targets.slurm.run_folder import JobMirror, LocalFolder
+from orchestrator.targets.slurm.scheduler import ControllerUnreachable, Scheduler
 from orchestrator.targets.slurm.script import time_seconds
-from orchestrator.targets.slurm.settings import OURS, SlurmSettings
+from orchestrator.targets.slurm.settings import RESERVED_OPTIONS, SlurmSettings
 from orchestrator.targets.slurm.states import JobState
 from orchestrator.targets.slurm.watch import JobWatch
 from tests.conftest import make_facts
@@ -110,7 +110,7 @@ def array_of(*asked: str) -> Plan:
         settings = load.settings([f"{name}={value}" for name, value in combination], inputs.recipe)
         decided = decide(request, replace(inputs, settings=settings), array.site_of(SITE, number))
         runs.append((combination, decided))
-    return array.plan_array(SITE, runs, array.at_once(asked))
+    return array.plan_array(SITE, runs, array.max_active_runs(asked))
 
 
 def script_of(case: str) -> str:
@@ -162,7 +162,7 @@ def test_options_are_lines_that_sbatch_reads() -> None:
     assert "#SBATCH --exclusive" not in script_of("mpirun")
 
 
-@pytest.mark.parametrize("name", OURS)
+@pytest.mark.parametrize("name", RESERVED_OPTIONS)
 def test_options_that_orch_sets_are_refused(name: str) -> None:
     with pytest.raises(PlanError, match=f"--slurm {name}: orch says that itself"):
         plan_of({}, SlurmSettings(sbatch={name: "1"}))
@@ -199,8 +199,8 @@ def test_later_settings_win_and_each_source_is_reported(tmp_path: Path) -> None:
     result = slurm_settings(path, ("account=c", "mem_per_cpu=1G"), environ)
     assert result.pmi == "none"
     assert result.sbatch == {"account": "c", "partition": "p", "time": "30", "exclusive": "", "mem-per-cpu": "1G"}
-    assert result.why["partition"] == "SBATCH_PARTITION"
-    assert result.why["time"] == str(path)
+    assert result.sources["partition"] == "SBATCH_PARTITION"
+    assert result.sources["time"] == str(path)
     text = plan_of({}, result).describe()
     assert "# slurm partition: p (SBATCH_PARTITION)" in text
     assert "# slurm account: c (asked for)" in text
@@ -266,13 +266,13 @@ def test_impossible_arrays_are_refused(asked: tuple[str, ...], words: str) -> No
 def test_tasks_of_an_array_are_listed_separately() -> None:
     listing = "12_0|orch-x|RUNNING|N/A|n1|None\n12_1|orch-x|PENDING|N/A||Priority\n"
     host = Host(CommandResult(code=0, out=f"{listing}13|orch-y|RUNNING|N/A|n1|None\n", err=""))
-    states = Scheduler(host).named("orch-")
+    states = Scheduler(host).query_jobs("orch-")
     assert {name: state.job for name, state in states.items()} == {
         "orch-x-0": "12_0",
         "orch-x-1": "12_1",
         "orch-y": "13",
     }
-    assert "--array" in host.asked[0]  # Without it, squeue prints one line for all waiting tasks.
+    assert "--array" in host.commands[0]  # Without it, squeue prints one line for all waiting tasks.
 
 
 @pytest.mark.parametrize("login", ["-oProxyCommand=x", "a b", "host;id", "u@-x", "h/x", "a@b@c"])
@@ -310,22 +310,22 @@ def job(state: str, reason: str = "None", start: str = "N/A") -> JobState:
 
 
 def test_a_waiting_job_is_reported_with_its_reason() -> None:
-    message = states.waiting_words(job("PENDING", "Priority", "2026-01-02T03:04:05"))
+    message = states.describe_waiting(job("PENDING", "Priority", "2026-01-02T03:04:05"))
     assert message == (
         "job 12 waits: jobs with a higher priority come first (Priority); expected to start at 2026-01-02T03:04:05"
     )
     down = job("PENDING", "ReqNodeNotAvail, UnavailableNodes:n[1-3]")
-    assert "down, drained or reserved (ReqNodeNotAvail, Una" in states.waiting_words(down)
+    assert "down, drained or reserved (ReqNodeNotAvail, Una" in states.describe_waiting(down)
     held = job("PENDING", "launch failed requeued held")
-    assert "scontrol release" in states.waiting_words(held)
-    assert states.waiting_words(job("PENDING", "SomethingNew")) == "job 12 waits: SomethingNew"
+    assert "scontrol release" in states.describe_waiting(held)
+    assert states.describe_waiting(job("PENDING", "SomethingNew")) == "job 12 waits: SomethingNew"
 
 
 def test_a_job_that_can_never_start_is_known() -> None:
-    assert "fewer --nodes" in states.never(job("PENDING", "PartitionNodeLimit"))
-    assert "--slurm account" in states.never(job("PENDING", "InvalidAccount"))
-    assert not states.never(job("PENDING", "Priority"))
-    assert not states.never(job("RUNNING", "PartitionNodeLimit"))
+    assert "fewer --nodes" in states.permanent_problem(job("PENDING", "PartitionNodeLimit"))
+    assert "--slurm account" in states.permanent_problem(job("PENDING", "InvalidAccount"))
+    assert not states.permanent_problem(job("PENDING", "Priority"))
+    assert not states.permanent_problem(job("RUNNING", "PartitionNodeLimit"))
 
 
 @pytest.mark.parametrize(
@@ -342,14 +342,14 @@ def test_a_job_that_can_never_start_is_known() -> None:
 def test_the_end_of_a_job_is_described(state: str, words: str) -> None:
     result = job(state)
     assert result.ended
-    assert words in states.ending_words(result)
+    assert words in states.describe_end(result)
 
 
 def test_a_job_that_slurm_has_forgotten() -> None:
     assert states.parse("12", "slurm_load_jobs error: Invalid job id specified\n") is None
-    result = states.gone("12")
+    result = states.forgotten("12")
     assert result.ended
-    assert "does not know job 12 any more" in states.ending_words(result)
+    assert "does not know job 12 any more" in states.describe_end(result)
 
 
 class Files:
@@ -381,13 +381,13 @@ class Host:
 
     def __init__(self, *answers: CommandResult) -> None:
         self.answers = list(answers)
-        self.asked: list[tuple[str, ...]] = []
+        self.commands: list[tuple[str, ...]] = []
 
     def put(self, path: str, content: str) -> None:
-        self.asked.append(("put", path))
+        self.commands.append(("put", path))
 
     def capture(self, argv: tuple[str, ...], *, seconds: float) -> CommandResult:
-        self.asked.append(argv)
+        self.commands.append(argv)
         return self.answers.pop(0)
 
 
@@ -429,14 +429,14 @@ def test_submit_looks_the_job_up_by_its_name(first: CommandResult) -> None:
     scheduler = submit(first, listed)
     assert scheduler.submitted == "12"
     assert isinstance(scheduler.host, Host)
-    assert f"--name=orch-{SITE.run_id}" in scheduler.host.asked[-1]
+    assert f"--name=orch-{SITE.run_id}" in scheduler.host.commands[-1]
 
 
 @pytest.mark.parametrize("case", ["srun", "array"])
 def test_a_job_on_a_node_that_does_not_see_its_script_ends_before_it_writes(case: str, tmp_path: Path) -> None:
     scheduler = submit(CommandResult(code=0, out="12\n", err=""))
     assert isinstance(scheduler.host, Host)
-    script, argument = scheduler.host.asked[-1][-2:]
+    script, argument = scheduler.host.commands[-1][-2:]
     assert script == argument, "the job learns where its script is"
     site = tmp_path / "runs"
     text = script_of(case).replace("/shared/alice/runs", str(site))
@@ -472,7 +472,7 @@ def test_a_job_of_another_cluster_is_queried_there(answers: list[CommandResult])
     record = submitted(plan_of().run, scheduler.submitted, scheduler.cluster)
     assert location_of(record).cluster == "east"
     assert scheduler.state("12").state == "RUNNING"
-    assert host.asked[-1][:2] == ("squeue", "--clusters=east")
+    assert host.commands[-1][:2] == ("squeue", "--clusters=east")
 
 
 def test_a_run_folder_stays_if_the_job_may_have_been_accepted() -> None:
@@ -489,7 +489,7 @@ def test_variables_of_an_interactive_job_do_not_reach_the_new_job(monkeypatch: p
         monkeypatch.setenv(name, "1")
     scheduler = submit(CommandResult(code=0, out="12\n", err=""))
     assert isinstance(scheduler.host, Host)
-    argv = scheduler.host.asked[-1]
+    argv = scheduler.host.commands[-1]
     unset = {name for flag, name in itertools.pairwise(argv) if flag == "-u"}
     assert {"SLURM_MEM_PER_CPU", "SLURM_JOB_ID"} <= unset
     assert "SLURM_CONF" not in unset
@@ -502,8 +502,8 @@ def test_a_banner_is_not_read_as_the_state_of_a_job() -> None:
     squeue_result = CommandResult(code=0, out=f"{BANNER}RUNNING|N/A|n1|None\n", err="")
     assert Scheduler(Host(squeue_result)).state("12").state == "RUNNING"
     forgotten = CommandResult(code=1, out=BANNER, err="slurm_load_jobs error: Invalid job id specified")
-    assert Scheduler(Host(forgotten)).state("12").state == states.GONE
-    with pytest.raises(ControllerAway, match="MAINTENANCE"):  # It may be a state of a newer Slurm.
+    assert Scheduler(Host(forgotten)).state("12").state == states.FORGOTTEN
+    with pytest.raises(ControllerUnreachable, match="MAINTENANCE"):  # It may be a state of a newer Slurm.
         Scheduler(Host(replace(forgotten, code=0))).state("12")
 
 
@@ -513,12 +513,12 @@ def test_the_listing_of_jobs_has_no_lines_of_a_banner_and_the_newest_job_of_a_ru
         "9|orch-x|CANCELLED|N/A||None\n14_1|orch-y|PENDING|N/A||Priority\n"
     )
     host = Host(CommandResult(code=0, out=BANNER + rows, err=""))
-    jobs = Scheduler(host).named("orch-")
+    jobs = Scheduler(host).query_jobs("orch-")
     assert {name: (job.job, job.state) for name, job in jobs.items()} == {
         "orch-x": ("12", "RUNNING"),
         "orch-y-1": ("14_1", "PENDING"),
     }
-    assert "--all" in host.asked[0], "else jobs in closed partitions are hidden"
+    assert "--all" in host.commands[0], "else jobs in closed partitions are hidden"
 
 
 def test_a_rejected_job_is_reported_with_slurms_message() -> None:
@@ -537,7 +537,7 @@ def test_variables_of_sbatch_do_not_win_over_the_script() -> None:
     scheduler = Scheduler(host)
     scheduler.submit(step)
     assert scheduler.submitted == "12"
-    argv = host.asked[-1]
+    argv = host.commands[-1]
     assert {"SBATCH_TIMELIMIT", "SBATCH_ACCOUNT"} <= set(argv)
     assert argv[-1].endswith("/job.sh")
 
@@ -554,21 +554,21 @@ def test_slurm_is_queried_through_a_login_shell_over_ssh() -> None:
     scheduler.submit(step)
     assert scheduler.submitted == "12"
     assert scheduler.state("12").state == "RUNNING"
-    assert all(argv[:4] == SHELL for argv in host.asked if argv[0] != "put")
+    assert all(argv[:4] == SHELL for argv in host.commands if argv[0] != "put")
 
 
 def test_an_unreachable_controller_does_not_end_a_job() -> None:
     away = "slurm_load_jobs error: Unable to contact slurm controller (connect failure)"
-    with pytest.raises(ControllerAway):
+    with pytest.raises(ControllerUnreachable):
         Scheduler(Host(CommandResult(code=1, out="", err=away))).state("12")
 
 
-@pytest.mark.parametrize("said", ["", "Invalid user id", "Protocol authentication error"])
-def test_only_a_job_that_slurm_has_forgotten_is_gone(said: str) -> None:
-    with pytest.raises(ControllerAway):
-        Scheduler(Host(CommandResult(code=1, out="", err=said))).state("12")
+@pytest.mark.parametrize("stderr", ["", "Invalid user id", "Protocol authentication error"])
+def test_only_a_job_that_slurm_has_forgotten_is_gone(stderr: str) -> None:
+    with pytest.raises(ControllerUnreachable):
+        Scheduler(Host(CommandResult(code=1, out="", err=stderr))).state("12")
     forgotten = "slurm_load_jobs error: Invalid job id specified"
-    assert Scheduler(Host(CommandResult(code=1, out="", err=forgotten))).state("12").state == states.GONE
+    assert Scheduler(Host(CommandResult(code=1, out="", err=forgotten))).state("12").state == states.FORGOTTEN
 
 
 def test_a_requeued_job_waits_although_it_has_had_a_supervisor(tmp_path: Path) -> None:
@@ -578,14 +578,14 @@ def test_a_requeued_job_waits_although_it_has_had_a_supervisor(tmp_path: Path) -
     lines = ("PENDING|N/A||BeginTime", "PENDING|N/A||BeginTime", "RUNNING|N/A|n1|None")
     host = Host(*(CommandResult(code=0, out=f"{line}\n", err="") for line in lines))
     record = store.load(folder).record
-    watch = JobWatch(record, folder, Scheduler(host), SeenFolder(folder), lambda line: None)
-    assert [event.text for event in watch.queued() if isinstance(event, Waiting)] == [
-        states.waiting_words(job("PENDING", "BeginTime"))
+    watch = JobWatch(record, folder, Scheduler(host), LocalFolder(folder), lambda line: None)
+    assert [event.text for event in watch.queue_events() if isinstance(event, Waiting)] == [
+        states.describe_waiting(job("PENDING", "BeginTime"))
     ]
     assert not host.answers
 
 
-class SlowFolder(SeenFolder):
+class SlowFolder(LocalFolder):
     """The folder of a job whose supervisor appears at the second refresh."""
 
     looks = 0
@@ -604,7 +604,7 @@ def test_a_running_job_that_prepares_its_nodes_is_reported(tmp_path: Path, monke
     host = Host(CommandResult(code=0, out="RUNNING|N/A|n[1-2]|None\n", err=""))
     record = store.load(folder).record
     watch = JobWatch(record, folder, Scheduler(host), SlowFolder(folder), lambda line: None)
-    (message,) = [event.text for event in watch.queued() if isinstance(event, Waiting)]
+    (message,) = [event.text for event in watch.queue_events() if isinstance(event, Waiting)]
     assert "job 12 runs on n[1-2]: its nodes are being made ready" in message
 
 
@@ -615,8 +615,8 @@ def test_a_job_that_slurm_did_not_requeue_keeps_its_checkpoint(tmp_path: Path) -
     (folder / "outcome-0.json").write_text(outcomes.render(preempted))
     host = Host(CommandResult(code=0, out="FAILED|N/A|n1|NonZeroExitCode\n", err=""))
     record = store.load(folder).record
-    watch = JobWatch(record, folder, Scheduler(host), SeenFolder(folder), lambda line: None)
-    watch.note_end()
+    watch = JobWatch(record, folder, Scheduler(host), LocalFolder(folder), lambda line: None)
+    watch.record_outcome()
     run = store.load(folder)
     assert run.state == "preempted"
     assert run.outcome is not None
@@ -742,9 +742,9 @@ def test_a_relative_image_path_starts_at_the_current_folder_or_the_settings_file
 ) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(RequestError, match="there is no such image"):
-        look_for_image(slurm_settings(None, (), {}, image="torch.sif"))
+        check_image_exists(slurm_settings(None, (), {}, image="torch.sif"))
     (tmp_path / "torch.sif").touch()
-    look_for_image(slurm_settings(None, (), {}, image="torch.sif"))
+    check_image_exists(slurm_settings(None, (), {}, image="torch.sif"))
     file = tmp_path / "site" / "orch-slurm.toml"
     file.parent.mkdir()
     file.write_text('[container]\nimage = "../torch.sif"\npython = "/opt/bin/python"\n')
@@ -787,7 +787,7 @@ def test_a_rank_in_an_image_of_apptainer_is_started_without_a_secret_in_its_argu
 
 
 @pytest.mark.parametrize(
-    ("said", "told"),
+    ("stderr", "explanation"),
     [
         (
             "\x1b[91mERROR  : Failed to create user namespace: not allowed to create user namespace\n\x1b[0m",
@@ -801,9 +801,9 @@ def test_a_rank_in_an_image_of_apptainer_is_started_without_a_secret_in_its_argu
         ('FATAL:   "nosuch": executable file not found in $PATH', "container-python=PATH"),
     ],
 )
-def test_apptainer_errors_are_explained_with_a_remedy(said: str, told: str) -> None:
-    assert told in explain_apptainer_error(said)
-    assert "\x1b" not in explain_apptainer_error(said)
+def test_apptainer_errors_are_explained_with_a_remedy(stderr: str, explanation: str) -> None:
+    assert explanation in explain_apptainer_error(stderr)
+    assert "\x1b" not in explain_apptainer_error(stderr)
 
 
 def test_ranks_run_from_the_folder_of_their_node(tmp_path: Path) -> None:
@@ -852,12 +852,15 @@ def test_an_array_may_limit_the_tasks_that_run_at_once(asked: tuple[str, ...], t
 @pytest.mark.parametrize("asked", [("a=1,2%0",), ("a=1,2%2", "b=3%2"), ("a=%2",)])
 def test_invalid_or_repeated_limits_of_an_array_are_refused(asked: tuple[str, ...]) -> None:
     with pytest.raises(PlanError):
-        array.at_once(asked), array.combinations(asked)
+        array.max_active_runs(asked), array.combinations(asked)
 
 
 def test_a_percent_sign_in_a_value_is_no_limit() -> None:
     settings = ("a=10%,20%x",)
-    assert (array.at_once(settings), array.combinations(settings)) == (None, [(("a", "10%"),), (("a", "20%x"),)])
+    assert (array.max_active_runs(settings), array.combinations(settings)) == (
+        None,
+        [(("a", "10%"),), (("a", "20%x"),)],
+    )
 
 
 def test_setup_commands_run_before_the_job_and_a_failing_one_ends_it(tmp_path: Path) -> None:
@@ -895,7 +898,7 @@ def test_setup_and_max_requeues_from_a_file_and_from_pairs(tmp_path: Path) -> No
     ids=["default", "exclusive", "mem", "mem-per-cpu", "shared", "exclusive-user"],
 )
 def test_whole_nodes_come_with_all_of_their_memory(options: tuple[str, ...], memory: str | None) -> None:
-    assert sized(slurm_settings(None, options, {})).sbatch.get("mem") == memory
+    assert with_size(slurm_settings(None, options, {})).sbatch.get("mem") == memory
 
 
 @pytest.mark.parametrize(

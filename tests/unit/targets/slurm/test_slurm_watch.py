@@ -20,7 +20,7 @@ from orchestrator.runs import outcome, store
 from orchestrator.runs.accounting import Accounting
 from orchestrator.targets.slurm import accounting, find, states
 from orchestrator.targets.slurm.handle import SlurmHandle
-from orchestrator.targets.slurm.run_folder import SeenFolder
+from orchestrator.targets.slurm.run_folder import LocalFolder
 from orchestrator.targets.slurm.scheduler import Scheduler
 from orchestrator.targets.slurm.watch import UNKNOWN_CAUSE, JobWatch
 from tests.support.recorded import make_run
@@ -34,13 +34,13 @@ class Host:
 
     def __init__(self, **answers: CommandResult | list[CommandResult]) -> None:
         self.answers = answers
-        self.asked: list[tuple[str, ...]] = []
+        self.commands: list[tuple[str, ...]] = []
 
     def put(self, path: str, content: str) -> None:
         raise AssertionError(path)
 
     def capture(self, argv: tuple[str, ...], *, seconds: float) -> CommandResult:
-        self.asked.append(argv)
+        self.commands.append(argv)
         result = self.answers.get(argv[0], CommandResult(code=0, out="", err=""))
         if isinstance(result, list):
             result = result.pop(0) if len(result) > 1 else result[0]
@@ -63,7 +63,7 @@ def folder(tmp_path: Path) -> Path:
 
 def watch_of(folder: Path, host: Host, notify: Callable[[str], None] = lambda line: None) -> JobWatch:
     record = store.load(folder).record
-    return JobWatch(record, folder, Scheduler(host), SeenFolder(folder), notify)
+    return JobWatch(record, folder, Scheduler(host), LocalFolder(folder), notify)
 
 
 def write_outcome(folder: Path, **fields: object) -> None:
@@ -79,16 +79,16 @@ def test_a_suspended_job_is_reported_once_and_is_not_back_in_the_queue(folder: P
     lines: list[str] = []
     watch = watch_of(folder, Host(squeue=squeue("SUSPENDED")), lines.append)
     for _ in range(2):
-        watch.asked = -100.0
+        watch.last_query = -100.0
         assert not watch.lost(7)
-    assert lines == [states.suspended_message("12")]
+    assert lines == [states.describe_suspension("12")]
 
 
 def test_a_job_that_can_never_start_has_an_outcome(folder: Path) -> None:
     host = Host(squeue=squeue("PENDING", "PartitionTimeLimit"))
     with pytest.raises(ExecuteError, match="will never start"):
-        next(watch_of(folder, host).queued())
-    assert ("scancel", "12") in host.asked
+        next(watch_of(folder, host).queue_events())
+    assert ("scancel", "12") in host.commands
     result = outcome_of(folder)
     assert result.state == "failed"
     assert "will never start job 12 (PartitionTimeLimit)" in (result.problem or "")
@@ -112,7 +112,7 @@ SHOWN = "JobId=12 JobName=orch-x JobState=COMPLETED Reason=None RunTime=00:01:05
 def test_a_cancelled_job_that_slurm_has_forgotten_is_looked_up_in_its_accounting(folder: Path) -> None:
     write_outcome(folder, problem="n2 was lost: the connection to its agent ended")
     host = Host(squeue=FORGOTTEN, sacct=CommandResult(code=0, out=SACCT, err=""))
-    watch_of(folder, host).note_end()
+    watch_of(folder, host).record_outcome()
     result = outcome_of(folder)
     assert result.state == "stopped"
     assert "job was cancelled" in (result.problem or "")
@@ -126,7 +126,7 @@ def test_a_cancelled_job_counts_as_cancelled_although_it_wrote_a_checkpoint(
 ) -> None:
     """Ranks write a checkpoint at the SIGTERM of scancel, as when they are preempted."""
     write_outcome(folder, state="preempted", problem="checkpoint at step 3")
-    watch_of(folder, Host(squeue=squeue(state))).note_end()
+    watch_of(folder, Host(squeue=squeue(state))).record_outcome()
     result = outcome_of(folder)
     assert result.state == expected
     assert "checkpoint at step 3" in (result.problem or "")
@@ -136,7 +136,7 @@ def test_without_accounting_the_cause_is_reported_as_unknown(folder: Path) -> No
     write_outcome(folder, problem="n2 was lost: the connection to its agent ended")
     watch = watch_of(folder, Host(squeue=FORGOTTEN, sacct=NO_ACCOUNTING))
     for _ in range(2):
-        watch.note_end()
+        watch.record_outcome()
     problem = outcome_of(folder).problem or ""
     assert problem.startswith("n2 was lost")
     assert problem.count(UNKNOWN_CAUSE) == 1
@@ -198,7 +198,7 @@ MEMORY = [
 def test_a_job_that_slurm_ended_for_its_memory_is_not_reported_as_cancelled(folder: Path, line: str, file: str) -> None:
     (folder / file).write_text(f"step 1\n{line}\nstep 2\n")
     write_outcome(folder, first_failure=Failure(rank=1, node="n2", signal="SIGKILL"))
-    watch_of(folder, Host(squeue=squeue("CANCELLED"))).note_end()
+    watch_of(folder, Host(squeue=squeue("CANCELLED"))).record_outcome()
     result = outcome_of(folder)
     assert result.state == "failed"
     assert "ran out of memory (--slurm mem=)" in (result.problem or "")
@@ -212,7 +212,7 @@ def test_a_script_that_prints_of_memory_is_not_slurm() -> None:
 def test_a_run_folder_that_the_nodes_do_not_share_is_named(folder: Path) -> None:
     (folder / CONFIG).unlink()
     (folder / "supervisor.json").unlink()
-    watch_of(folder, Host(squeue=squeue("FAILED", "NonZeroExitCode"))).note_end()
+    watch_of(folder, Host(squeue=squeue("FAILED", "NonZeroExitCode"))).record_outcome()
     problem = outcome_of(folder).problem or ""
     assert "has written nothing to" in problem
     assert "--runs-dir" in problem
