@@ -1,53 +1,42 @@
-"""The process of a user's script, in which orch must not get in the way."""
+"""Check that orch does not interfere with the process of a user's script."""
 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import orch_environment
-from tests.local.runs import Orch, expect_exit, last_run, rank_log
-
-# Names of modules and programs of orch.
-ORCH_NAMES = (
-    "containers",
-    "story",
-    "training",
-    "facts",
-    "tail",
-    "processes",
-    "rank",
-    "rank_main",
-    "wrapper",
-    "supervise",
-    "supervisor",
-    "warden",
-    "agent",
-    "cleanup",
-    "program",
-    "protocol",
-    "node",
-    "pod",
+from tests.local.runs import (
+    Orch,
+    expect_exit,
+    last_run,
+    paste_into_shell,
+    rank_log,
+    read_events,
+    read_outcome,
+    start_orch,
+    write_script,
 )
+
+GLOO = ("--ppn", "2", "--backend", "gloo")
+ORCH_MODULES = ("containers", "story", "training", "facts", "tail", "processes", "rank", "rank_main", "wrapper")
+ORCH_PROGRAMS = ("supervise", "supervisor", "warden", "agent", "cleanup", "program", "protocol", "node", "pod")
 PRINT_IMPORTS = """
 import sys
-BEFORE = sorted({name.partition(".")[0] for name in sys.modules})
+LOADED = sorted({name.partition(".")[0] for name in sys.modules})
 import json, os
 
-import torch  # the modules that it imports do not count
+import torch  # modules that torch imports are not counted
 bare = json.loads(os.popen(f"{sys.executable} -c 'import sys, json, torch;"
                            f" print(json.dumps(sorted(sys.modules)))'").read())
 known = {name.partition(".")[0] for name in bare} | set(sys.stdlib_module_names)
-print("MODULES", sorted(set(BEFORE) - known - {"__main__", "__mp_main__"}))
+print("MODULES", sorted(set(LOADED) - known - {"__main__", "__mp_main__"}))
 print("PATH", json.dumps([sys.path[0], sys.path[-1]]))
 
 import containers, story, facts, training
-print("OWN", all(module.USERS for module in (containers, story, facts, training)))
+print("LOCAL", all(module.USERS for module in (containers, story, facts, training)))
 sys.path.append(os.path.join(os.path.dirname(__file__), "more"))
 import agent, tail
 print("APPENDED", agent.USERS and tail.USERS)
@@ -68,43 +57,43 @@ def value_of(log_text: str, name: str) -> str:
     return line.removeprefix(f"{name} ")
 
 
-def test_script_imports_its_own_modules_and_none_of_orch(orch: Orch, tmp_path: Path) -> None:
+def test_script_imports_its_modules_and_none_of_orch(orch: Orch, tmp_path: Path) -> None:
     local, appended = ("containers", "story", "facts", "training"), ("agent", "tail")
     (tmp_path / "more").mkdir()
-    for name in local:
-        (tmp_path / f"{name}.py").write_text("USERS = True\n")
-    for name in appended:
-        (tmp_path / "more" / f"{name}.py").write_text("USERS = True\n")
-    names = tuple(name for name in ORCH_NAMES if name not in local + appended)
-    (tmp_path / "imports.py").write_text(PRINT_IMPORTS.replace("NAMES", repr(names)))
-    expect_exit(orch("train", "imports.py", "--ppn", "1", "--backend", "gloo"))
+    for path in (*local, *(f"more/{name}" for name in appended)):
+        (tmp_path / f"{path}.py").write_text("USERS = True\n")
+    names = tuple(name for name in ORCH_MODULES + ORCH_PROGRAMS if name not in local + appended)
+    script = write_script(tmp_path, PRINT_IMPORTS.replace("NAMES", repr(names)))
+    expect_exit(orch("train", script, "--ppn", "1", "--backend", "gloo"))
     text = rank_log(last_run(tmp_path), 0)
     assert value_of(text, "MODULES") == "['orch_node']"
-    assert value_of(text, "OWN") == value_of(text, "APPENDED") == "True"
+    assert value_of(text, "LOCAL") == value_of(text, "APPENDED") == "True"
     assert value_of(text, "IMPORTABLE") == "[]"
     first, last = json.loads(value_of(text, "PATH"))
     assert (first, Path(last).name) == (str(tmp_path), "lib"), "the path of orch is last"
 
 
+FAIL_ON_RANK_1 = """
+import time, torch.distributed as dist
+def wait_forever():
+    time.sleep(100)
+dist.barrier()
+if dist.get_rank() == 1: raise ValueError('boom')
+wait_forever()
+"""
+
+
 @pytest.mark.parametrize("name", ["node.py", "agent.py"])
 def test_script_named_like_a_program_of_orch_is_traced_and_ended(orch: Orch, tmp_path: Path, name: str) -> None:
-    (tmp_path / name).write_text(
-        "import time, torch.distributed as dist\n"
-        "def wait_forever():\n    time.sleep(100)\n"
-        "dist.barrier()\n"
-        "if dist.get_rank() == 1: raise ValueError('boom')\n"
-        "wait_forever()\n"
-    )
-    process = expect_exit(orch("train", name, "--ppn", "2", "--backend", "gloo"), 1)
+    process = expect_exit(orch("train", write_script(tmp_path, FAIL_ON_RANK_1, name), *GLOO), 1)
     assert "rank 1 on node0 exited with code 1" in process.stdout
     run = last_run(tmp_path)
     assert "in wait_forever" in (run / "stacks" / "rank-0.txt").read_text()
-    outcome = json.loads((run / "outcome.json").read_text())
-    assert outcome["nodes"]["node0"]["left"] == []
+    assert read_outcome(run)["nodes"]["node0"]["left"] == []
 
 
-# Handle a signal of the batch system, unless it has a handler, like Lightning does. Then rank 1
-# fails, and the supervisor requests the stack traces of rank 0.
+# Handles a signal of the batch system, unless it has a handler, like Lightning does. Then rank 1 fails, and the
+# supervisor requests the stack trace of rank 0.
 HANDLE_SIGNAL = """
 import os, signal, sys, time
 import torch.distributed as dist
@@ -136,49 +125,33 @@ time.sleep(100)
 def test_signal_handler_of_the_script_is_called_and_stack_traces_are_taken(
     orch: Orch, tmp_path: Path, name: str
 ) -> None:
-    (tmp_path / "handles.py").write_text(HANDLE_SIGNAL.replace("signal.SIGNAL", f"signal.{name}"))
-    process = expect_exit(orch("train", "handles.py", "--ppn", "2", "--backend", "gloo"), 1)
-    assert "rank 1 on node0 exited with code 3" in process.stdout, process.stdout
+    script = write_script(tmp_path, HANDLE_SIGNAL.replace("signal.SIGNAL", f"signal.{name}"), "handles.py")
+    process = expect_exit(orch("train", script, *GLOO), 1)
+    assert "rank 1 on node0 exited with code 3" in process.stdout
     run = last_run(tmp_path)
     assert rank_log(run, 0).count("CALLED") == 1, "stack traces use another signal"
-    assert "handles.py" in (run / "stacks" / "rank-0.txt").read_text()
+    assert script in (run / "stacks" / "rank-0.txt").read_text()
 
 
 def test_script_that_handles_the_stack_signal_has_no_stack_traces(tmp_path: Path) -> None:
-    (tmp_path / "handles.py").write_text(HANDLE_SIGNAL.replace("signal.SIGNAL", "signal.SIGUSR2"))
+    script = write_script(tmp_path, HANDLE_SIGNAL.replace("signal.SIGNAL", "signal.SIGUSR2"))
     environment = orch_environment(tmp_path) | {"ORCH_STACK_SIGNAL": "USR2"}
-    process = subprocess.run(
-        [sys.executable, "-m", "orchestrator.cli.main", "train", "handles.py", "--ppn", "2", "--backend", "gloo"],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=170,
-    )
+    with start_orch(tmp_path, "train", script, *GLOO, env=environment) as process:
+        process.communicate(timeout=170)
     assert process.returncode == 1
     run = last_run(tmp_path)
     text = rank_log(run, 0)
     assert text.count("CALLED") == 1, "the supervisor does not send it"
     assert "orch: the script handles SIGUSR2 itself" in text
-    assert '"event": "unanswered"' in (run / "events.jsonl").read_text()
+    assert read_events(run, "unanswered")
     assert not (run / "stacks" / "rank-0.txt").exists()
 
 
-def test_unknown_stack_signal_fails_with_its_name(orch: Orch, tmp_path: Path) -> None:
-    (tmp_path / "x.py").write_text("")
-    plan = orch("train", "x.py", "--ppn", "1", "--dry-run").stdout
-    process = subprocess.run(
-        ["sh"],
-        input=plan,
-        cwd=tmp_path,
-        text=True,
-        capture_output=True,
-        timeout=120,
-        env={**os.environ, "ORCH_STACK_SIGNAL": "SIGNOTHING"},
-    )
-    assert process.returncode == 1
-    outcome = json.loads((last_run(tmp_path) / "outcome.json").read_text())
-    assert "ORCH_STACK_SIGNAL is 'SIGNOTHING'" in outcome["first_failure"]["text"]
+def test_unknown_stack_signal_fails_the_run_with_its_name(orch: Orch, tmp_path: Path) -> None:
+    plan = orch("train", write_script(tmp_path, ""), "--ppn", "1", "--dry-run").stdout
+    expect_exit(paste_into_shell(plan, tmp_path, ORCH_STACK_SIGNAL="SIGNOTHING"), 1)
+    failure = read_outcome(last_run(tmp_path))["first_failure"]
+    assert "ORCH_STACK_SIGNAL is 'SIGNOTHING'" in failure["text"]
 
 
 COMMUNICATE = """
@@ -192,25 +165,17 @@ print("done")
 
 
 @pytest.mark.parametrize("launcher", ["mpirun", "torchrun"])
-def test_oneccl_does_not_warn_of_settings_of_orch(orch: Orch, tmp_path: Path, launcher: str) -> None:
-    (tmp_path / "communicate.py").write_text(COMMUNICATE)
-    options = ("--ppn", "2", "--backend", "ccl", "--launcher", launcher)
-    expect_exit(orch("train", "communicate.py", *options))
-    run = last_run(tmp_path)
-    for rank in (0, 1):
-        assert rank_log(run, rank) == "done\n"
+def test_oneccl_does_not_warn_of_variables_that_orch_sets(orch: Orch, tmp_path: Path, launcher: str) -> None:
+    script = write_script(tmp_path, COMMUNICATE)
+    expect_exit(orch("train", script, "--ppn", "2", "--backend", "ccl", "--launcher", launcher))
+    assert [rank_log(last_run(tmp_path), rank) for rank in (0, 1)] == ["done\n", "done\n"]
 
 
-def test_oneccl_warns_of_settings_of_the_user(orch: Orch, tmp_path: Path) -> None:
-    (tmp_path / "communicate.py").write_text(COMMUNICATE)
-    plan = orch("train", "communicate.py", "--ppn", "2", "--backend", "ccl", "--dry-run").stdout
-    variables = {"CCL_RS_CHUNK_COUNT": "2", "CCL_MAX_SHORT_SIZE": "1024"}
-    process = subprocess.run(
-        ["sh"], input=plan, cwd=tmp_path, text=True, capture_output=True, timeout=120, env={**os.environ, **variables}
-    )
-    assert process.returncode == 0, process.stderr
-    run = last_run(tmp_path)
-    warnings = [line.partition("|CCL_WARN| ")[2] for line in rank_log(run, 0).splitlines()]
+def test_oneccl_warns_of_variables_that_the_user_sets(orch: Orch, tmp_path: Path) -> None:
+    script = write_script(tmp_path, COMMUNICATE)
+    plan = orch("train", script, "--ppn", "2", "--backend", "ccl", "--dry-run").stdout
+    expect_exit(paste_into_shell(plan, tmp_path, CCL_RS_CHUNK_COUNT="2", CCL_MAX_SHORT_SIZE="1024"))
+    warnings = [line.partition("|CCL_WARN| ")[2] for line in rank_log(last_run(tmp_path), 0).splitlines()]
     assert [line[:40] for line in warnings if line] == [
         "value of CCL_MAX_SHORT_SIZE changed to b",
         "value of CCL_RS_CHUNK_COUNT changed to b",
@@ -238,9 +203,8 @@ if os.environ["RANK"] == "1":
 """
 
 
-def test_script_with_invalid_reports_finishes_its_training(orch: Orch, tmp_path: Path) -> None:
-    (tmp_path / "reports.py").write_text(INVALID_REPORTS)
-    process = expect_exit(orch("train", "reports.py", "--ppn", "2", "--backend", "gloo"))
+def test_script_with_invalid_reports_completes(orch: Orch, tmp_path: Path) -> None:
+    process = expect_exit(orch("train", write_script(tmp_path, INVALID_REPORTS), *GLOO))
     notes = [line for line in process.stdout.splitlines() if line.startswith("note: ")]
     assert [line.partition(" could")[0] for line in notes] == [
         "note: 1 event without a rank",
@@ -256,9 +220,7 @@ def test_script_with_invalid_reports_finishes_its_training(orch: Orch, tmp_path:
     text = rank_log(run, 1)
     assert text.count("orch: report(): progress: step is 'three'") == 1
     assert "event, time: orch's own" in text
-    events = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
-    assert [event["code"] for event in events if event["event"] == "exit"] == [0, 0]
-    assert len([event for event in events if event["event"] in ("outcome", "launched")]) == 1
-    show = expect_exit(orch("runs", "show"))
-    assert "\n".join(notes) in show.stdout
+    assert [event["code"] for event in read_events(run, "exit")] == [0, 0]
+    assert len(read_events(run, "outcome", "launched")) == 1
+    assert "\n".join(notes) in expect_exit(orch("runs", "show")).stdout
     assert "\\x1b[31mred" in orch("logs").stdout
