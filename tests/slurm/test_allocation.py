@@ -48,7 +48,7 @@ def test_a_run_takes_fewer_nodes_than_its_allocation_has(ready: Site) -> None:
     ("asked", "reason"),
     [
         pytest.param(("--nodes", "3"), "has 2 nodes, and the run needs 3", id="nodes"),
-        pytest.param(("--ppn", "3"), "has 2 CPUs on a node, and --ppn is 3", id="ppn"),
+        pytest.param(("--ppn", "3"), "has 2 CPUs on a node, but --ppn is 3", id="ppn"),
         pytest.param(("--slurm", "time=5"), "--slurm time: this cannot change", id="time"),
         pytest.param(("--array", "seed=1,2"), "--array: this cannot change", id="array"),
     ],

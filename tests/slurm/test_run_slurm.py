@@ -109,7 +109,7 @@ def test_the_first_rank_that_fails_is_named(ready: Site) -> None:
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
-        (("--nodes", "9"), "cannot give so much|node configuration is not available"),
+        (("--nodes", "9"), "does not have the requested resources|node configuration is not available"),
         (("--slurm", "partition=nosuch"), "invalid partition specified: nosuch"),
         (("--slurm", "time=9999"), "so orch cancelled it: its partition"),
         (("--slurm", "constraint=gold"), "Invalid feature specification"),

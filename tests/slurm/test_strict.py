@@ -52,7 +52,7 @@ def test_what_an_account_does_not_allow_is_told_at_once(strict: Site) -> None:
     finally:
         strict.said("sacctmgr", "-i", "modify", "user", *words, "maxtresperjob=node=-1", user="root")
     assert done.returncode == 1
-    assert "so orch cancelled it: its account gives no job so many nodes" in done.stderr, done.stderr
+    assert "so orch cancelled it: its account does not allow so many nodes per job" in done.stderr, done.stderr
 
 
 def test_an_account_that_is_none_is_named(strict: Site) -> None:

@@ -10,7 +10,7 @@ from orch_node.protocol.slurm import cpu_counts
 from orchestrator.errors import PlanError
 
 HELD, NEW = "held", "new"  # The values of `--slurm allocation=`.
-WAY_OUT = f"`--slurm allocation={NEW}` submits a new job."
+NEW_JOB_HINT = f"`--slurm allocation={NEW}` submits a new job."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,23 +30,23 @@ class Allocation:
         size = len(self.node_cpus)
         if nodes > size:
             raise PlanError(
-                f"Allocation {self.job} has {size} node{'s' * (size > 1)}, and the run needs "
-                f"{nodes} with its spare ones.",
-                hint=f"Fewer --nodes, a larger `salloc --nodes={nodes}`; or {WAY_OUT}",
+                f"Allocation {self.job} has {size} node{'s' * (size > 1)}, but the run needs "
+                f"{nodes}, including its spare nodes.",
+                hint=f"Use fewer --nodes, or a larger `salloc --nodes={nodes}`. {NEW_JOB_HINT}",
             )
         fewest = min(self.node_cpus[:nodes])
         if ppn > fewest:
             raise PlanError(
-                f"Allocation {self.job} has {fewest} CPUs on a node, and --ppn is {ppn}.",
-                hint=f"Fewer --ppn, or `salloc --exclusive` for whole nodes; or {WAY_OUT}",
+                f"Allocation {self.job} has {fewest} CPUs on a node, but --ppn is {ppn}.",
+                hint=f"Use a smaller --ppn, or `salloc --exclusive` for whole nodes. {NEW_JOB_HINT}",
             )
 
     def check_options(self, options: Iterable[str]) -> None:
         """Raise PlanError for options that only a new job can have."""
         if names := ", ".join(options):
             raise PlanError(
-                f"{names}: this cannot change allocation {self.job}, which is there already.",
-                hint=f"Leave it out; or {WAY_OUT}",
+                f"{names}: allocation {self.job} exists already and cannot be changed.",
+                hint=f"Leave it out. {NEW_JOB_HINT}",
             )
 
 

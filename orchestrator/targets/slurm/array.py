@@ -28,7 +28,8 @@ def max_active_runs(arguments: Iterable[str]) -> int | None:
     limits = [int(match[1]) for text in arguments if (match := limit_in(text))]
     if len(limits) > 1 or 0 in limits:
         raise PlanError(
-            "--array: %N says once how many runs go at once, 1 or more.", hint="--array learning_rate=1e-5,3e-5,1e-4%2"
+            "--array: the limit %N of active runs must be given only once, and be 1 or more.",
+            hint="Example: --array learning_rate=1e-5,3e-5,1e-4%2",
         )
     return limits[0] if limits else None
 
@@ -50,15 +51,17 @@ def combinations(arguments: Iterable[str]) -> list[Assignments]:
         name, _, values = text[: limit.start() if limit else None].partition("=")
         choices = tuple(dict.fromkeys(values.split(",")))
         if not name or "" in choices:
-            raise PlanError(f"--array {text}: expected KEY=VALUE,VALUE,...", hint="--array learning_rate=1e-5,3e-5")
+            raise PlanError(
+                f"--array {text}: expected KEY=VALUE,VALUE,...", hint="Example: --array learning_rate=1e-5,3e-5"
+            )
         axes.append([(name, value) for value in choices])
     if len({axis[0][0] for axis in axes}) < len(axes):
-        raise PlanError("--array names a setting twice.", hint="All its values after one name.")
+        raise PlanError("--array names a setting twice.", hint="List all of its values after one name.")
     members = list(product(*axes))
     if len(members) > MAX_RUNS:
         raise PlanError(
-            f"--array asks for {len(members)} runs; {MAX_RUNS} are the most.",
-            hint="Give fewer values, or several commands.",
+            f"--array requests {len(members)} runs; the limit is {MAX_RUNS}.",
+            hint="Use fewer values, or several commands.",
         )
     return members
 

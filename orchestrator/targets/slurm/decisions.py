@@ -149,7 +149,7 @@ def check_numbers(request: TrainRequest, held: Allocation | None = None) -> int:
     if not text.isdigit() or not 1 <= int(text) <= MAX_NODES:
         raise PlanError(
             f"--on slurm needs the number of nodes, not --nodes {text}.",
-            hint="--nodes 4; --slurm nodelist=NAMES asks for certain ones.",
+            hint="Example: --nodes 4. --slurm nodelist=NAMES selects specific nodes.",
         )
     check_restarts(request)
     if held is not None:
@@ -167,10 +167,10 @@ def choose_launcher(request: TrainRequest, inputs: Inputs) -> tuple[str, Decisio
     if name not in LAUNCHER_NAMES:
         raise PlanError(
             f"--launcher {name} does not run on Slurm.",
-            hint=did_you_mean(name, LAUNCHER_NAMES) or f"Known are {', '.join(LAUNCHER_NAMES)}.",
+            hint=did_you_mean(name, LAUNCHER_NAMES) or f"Use one of {', '.join(LAUNCHER_NAMES)}.",
         )
     if inputs.slurm.pmi not in PMI:
-        raise PlanError(f"--slurm pmi={inputs.slurm.pmi}: it is one of {', '.join(PMI)}.")
+        raise PlanError(f"--slurm pmi={inputs.slurm.pmi}: expected one of {', '.join(PMI)}.")
     if name in (SRUN, "torchrun"):
         if request.mpi:
             raise PlanError(
@@ -181,10 +181,10 @@ def choose_launcher(request: TrainRequest, inputs: Inputs) -> tuple[str, Decisio
     value = request.mpi or inputs.stack.mpi
     if value not in MPI:
         raise PlanError(
-            f"--mpi {value}: below Slurm mpirun is that of {' or '.join(MPI)}.",
-            hint="--mpi intel; or --launcher srun, which needs no mpirun.",
+            f"--mpi {value}: on Slurm, mpirun must be that of {' or '.join(MPI)}.",
+            hint="Use --mpi intel, or --launcher srun, which needs no mpirun.",
         )
-    reason = "asked for" if request.mpi else f"stack '{inputs.stack.name}'"
+    reason = "requested" if request.mpi else f"stack '{inputs.stack.name}'"
     return name, Decision(topic="mpi", value=value, reason=reason)
 
 
@@ -196,7 +196,7 @@ def placeholder_node(number: int, inputs: Inputs) -> Node:
         python=inputs.ranks_python,
         facts=inputs.facts,
         via=("srun",),
-        repair="`orch setup` of the orch whose Python the nodes use",
+        repair="`orch setup` of the installation whose Python the nodes use",
     )
 
 
@@ -227,9 +227,9 @@ def choose_layout(request: TrainRequest, count: int, slurm: SlurmSettings) -> Ch
     """
     ppn = 1 if request.ppn is None else request.ppn
     if ppn < 1:
-        raise PlanError(f"--ppn {ppn}: it is 1 or more.")
+        raise PlanError(f"--ppn {ppn}: expected 1 or more.")
     threads = slurm.number("cpus-per-task") or 0  # 0: the threads depend on the cores of the job.
     layout = uniform_layout(prefix=NODE_PREFIX, nodes=count, ppn=ppn, threads=threads)
     cores = "equal shares of the cores that the job is given"
-    reason = f"{ppn} on each node{'' if request.ppn else ', as --ppn does not say otherwise'}; {cores}"
+    reason = f"{ppn} on each node{'' if request.ppn else ', the default of --ppn'}; {cores}"
     return Choice(layout, (Decision(topic="ranks", value=str(layout.world_size), reason=reason),))

@@ -48,7 +48,7 @@ def find_run(base: Path, name: str, inventory: str, notify: Notify) -> tuple[Run
     if run_id not in runs:
         raise RequestError(
             f"There is no run '{name}' on Slurm in {base}.",
-            hint="Its folder is where it was started from: --runs-dir names it.",
+            hint="Runs are recorded in the folder in which they were started. --runs-dir selects another folder.",
         )
     return runs[run_id].record, runs[run_id].folder
 

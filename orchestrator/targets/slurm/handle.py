@@ -71,8 +71,7 @@ class SlurmHandle:
         """
         if not location_of(self.record).job:
             raise ExecuteError(
-                f"{self.record.run_id} was never handed in to Slurm.",
-                hint="The same `orch train` command starts it anew.",
+                f"{self.record.run_id} was not submitted to Slurm.", hint="Run the same `orch train` command again."
             )
 
         def notify(line: str) -> None:
@@ -104,7 +103,7 @@ class SlurmHandle:
         try:
             self.watch.run_folder.finish(self.record.output_dir)
         except ConnectionLost as error:
-            self.notify(f"nothing more from there: {error.message}")
+            self.notify(f"the files of the run are incomplete: {error.message}")
             return outcome_of(store.load(self.folder))
         self.record_end()
         return outcome_of(store.load(self.folder))
@@ -179,14 +178,14 @@ class SlurmHandle:
         if watch.unreachable:  # The supervisor reads the stop file, and Slurm ends a job that has no processes.
             watch.request_stop()
             stopped = wait_until(self.is_over, STOP_SECONDS)
-            return "" if stopped else f"{NO_RESPONSE}; the run ends as soon as its supervisor sees that"
+            return "" if stopped else f"{NO_RESPONSE}; the run ends as soon as its supervisor sees the stop file"
         if job.state == "RUNNING":
             watch.terminate(0)
             wait_until(lambda: self.is_over() or watch.state().ended, STOP_SECONDS)
         if not watch.state(now=True).ended:
             watch.scheduler.cancel(watch.job)
         if not wait_until(lambda: watch.state(now=True).ended, GONE_SECONDS):
-            return f"Slurm still has job {watch.job} as {watch.last_state.state}"
+            return f"Slurm still reports job {watch.job} as {watch.last_state.state}"
         watch.record_outcome()
         return ""
 

@@ -81,19 +81,19 @@ class Image:
         """
         if "://" in self.path or "#" in self.path:
             raise PlanError(
-                f"--container {self.path}: runs pull no image; it is a file that all nodes see.",
-                hint="Once, on the login node: apptainer pull IMAGE.sif docker://NAME, or for "
-                "Pyxis enroot import -o IMAGE.sqsh docker://NAME.",
+                f"--container {self.path}: runs do not pull images; name a file that all nodes see.",
+                hint="Run `apptainer pull IMAGE.sif docker://NAME` once on the login node, or for Pyxis "
+                "`enroot import -o IMAGE.sqsh docker://NAME`.",
             )
         for path in (self.path, *([self.env_file] if self.env_file else ())):
             if not path.startswith("/") or ".." in path.split("/") or not path.isprintable():
                 raise PlanError(
-                    f"--container: {path!r} is no absolute path on all nodes.",
-                    hint="Name the file as the nodes see it: /shared/images/IMAGE.sif.",
+                    f"--container: {path!r} is not an absolute path.",
+                    hint="Name the file as all nodes see it: /shared/images/IMAGE.sif.",
                 )
         for mount in self.mounts:
             if not re.fullmatch(r"/[^:,]*:/[^:,]*(:r[ow])?", mount) or not mount.isprintable():
-                raise PlanError(f"--slurm container-mounts={mount}: it is not SOURCE:TARGET.", hint="/data:/data:ro")
+                raise PlanError(f"--slurm container-mounts={mount}: not SOURCE:TARGET.", hint="Example: /data:/data:ro")
         self.check_arguments()
 
     def check_arguments(self) -> None:
@@ -103,12 +103,12 @@ class Image:
             name = argument.partition("=")[0]
             if not re.fullmatch(r"-\w|--[a-z][a-z-]*", name) or not argument.isprintable():
                 raise PlanError(
-                    f"--slurm container-arguments={argument}: it is no option.",
-                    hint="Each is one word: --slurm container-arguments=--nv.",
+                    f"--slurm container-arguments={argument}: not an option.",
+                    hint="Use it once per option: --slurm container-arguments=--nv.",
                 )
             if name in reserved:
                 raise PlanError(
-                    f"--slurm container-arguments={name}: orch says that itself.",
+                    f"--slurm container-arguments={name}: orch sets this option itself.",
                     hint="Leave it out; `--dry-run` shows all options.",
                 )
 
@@ -165,8 +165,8 @@ def pyxis_mount(folder: str) -> str:
     """
     if set(folder) & set(",:"):
         raise PlanError(
-            f"Pyxis cannot mount {folder}: a comma or a colon is in its name.",
-            hint="Rename the folder, or take an image of Apptainer.",
+            f"Pyxis cannot mount {folder}: its name contains a comma or a colon.",
+            hint="Rename the folder, or use an image of Apptainer.",
         )
     return f"{folder}:{folder}"
 
@@ -183,8 +183,8 @@ def choose_image(image: Image | None, launcher: str) -> Choice[Image | None]:
     by_pyxis = image.engine == PYXIS
     if by_pyxis and launcher != "srun":
         raise PlanError(
-            f"--launcher {launcher}: Pyxis holds the ranks that srun starts.",
-            hint="Leave it out; or take an image of Apptainer: --container IMAGE.sif.",
+            f"--launcher {launcher}: Pyxis only runs ranks that srun starts.",
+            hint="Leave --launcher out, or use an image of Apptainer: --container IMAGE.sif.",
         )
     reason = f"{ENGINES[by_pyxis]}, one for each rank, on its {image.python}"
     return Choice(image, (Decision(topic="container", value=image.path, reason=reason),))

@@ -80,7 +80,10 @@ def shared_folder(options: tuple[TargetOptions, ...]) -> SharedFolder:
     slurm = slurm_settings(slurm_options.slurm_file, slurm_options.slurm)
     slurm.check()
     if slurm.root is None:
-        raise RequestError("Which folder do all nodes see?", hint="--slurm root=/shared/orch, or orch-slurm.toml.")
+        raise RequestError(
+            "The folder that all nodes share is unknown.",
+            hint="Use --slurm root=/shared/orch, or set root in orch-slurm.toml.",
+        )
     return SharedFolder(host=slurm.login or "", root=slurm.root, archive=bool(slurm.local))
 
 
@@ -94,8 +97,8 @@ def check_image_exists(slurm: SlurmSettings) -> None:
     if slurm.image and not slurm.login and not Path(slurm.image.path).exists():
         slurm.image.check()
         raise RequestError(
-            f"--container {slurm.image.path}: there is no such image.",
-            hint="A .sif or a folder of Apptainer, or a .sqsh of Pyxis, that all nodes see.",
+            f"--container {slurm.image.path}: no such image.",
+            hint="Use a .sif file or a folder of Apptainer, or a .sqsh file of Pyxis, that all nodes see.",
         )
 
 
@@ -166,7 +169,7 @@ def interpreter(slurm: SlurmSettings, stack: str) -> str:
     if slurm.login and slurm.image:
         return "/usr/bin/python3"  # It starts the job only; ranks use the interpreter of the image.
     if slurm.login:
-        raise PlanError(f"--slurm login={slurm.login}: which Python do its nodes use?", hint=PYTHON_HINT)
+        raise PlanError(f"--slurm login={slurm.login}: the Python of its nodes is unknown.", hint=PYTHON_HINT)
     return sys.executable
 
 

@@ -21,7 +21,7 @@ from orchestrator.targets.slurm.settings import FLAGS, SlurmSettings
 FILE = Path("orch-slurm.toml")
 CONTAINER = "container-"  # The prefix of the image's settings on the command line.
 TEXT_SETTINGS = ("root", "python", "local", "login", "runs", "pmi", "allocation")
-COMMAND_LINE = "asked for"  # The reason shown for options of the command line.
+COMMAND_LINE = "requested"  # The reason shown for options of the command line.
 SETUP, MAX_REQUEUES = "setup", "max-requeues"
 # The variables whose option has a different name; see INPUT ENVIRONMENT VARIABLES in sbatch(1).
 VARIABLES = {"SBATCH_TIMELIMIT": "time", "SBATCH_MEM_PER_NODE": "mem"}
@@ -98,7 +98,7 @@ def slurm_settings(
         elif equals or name in FLAGS:
             settings = with_option(settings, name, option_value, COMMAND_LINE)
         else:
-            raise RequestError(f"--slurm {assignment}: expected KEY=VALUE.", hint="--slurm time=2:00:00")
+            raise RequestError(f"--slurm {assignment}: expected KEY=VALUE.", hint="Example: --slurm time=2:00:00")
     return with_image(settings, image)
 
 
@@ -125,9 +125,9 @@ def with_container(settings: SlurmSettings, name: str, text: str) -> SlurmSettin
     if name not in NAMES:
         names = [CONTAINER + known_name for known_name in NAMES]
         raise RequestError(
-            f"--slurm {CONTAINER}{name}: orch has no such setting.",
+            f"--slurm {CONTAINER}{name}: unknown setting.",
             hint=did_you_mean(CONTAINER + name, names)
-            or f"--container IMAGE says the image; there are {', '.join(names)}.",
+            or f"--container IMAGE sets the image. Its other settings are {', '.join(names)}.",
         )
     assert settings.image is not None
     field = name.replace("-", "_")
@@ -160,7 +160,9 @@ def requeue_limit(text: str) -> int:
         RequestError: if the text is not a number.
     """
     if not (text.isascii() and text.isdigit() and len(text) < 10):
-        raise RequestError(f"--slurm {MAX_REQUEUES}={text}: expected a number.", hint=f"--slurm {MAX_REQUEUES}=10")
+        raise RequestError(
+            f"--slurm {MAX_REQUEUES}={text}: expected a number.", hint=f"Example: --slurm {MAX_REQUEUES}=10"
+        )
     return int(text)
 
 

@@ -53,7 +53,7 @@ def location_of(record: RunRecord) -> JobLocation:
     fields = (("job", location.job, JOB), ("host", location.login, HOST), ("cluster", location.cluster, HOST))
     for kind, text, pattern in fields:
         if text and not pattern.fullmatch(text):
-            raise damaged(record, f"{text!r:.40} is no {kind}.")
+            raise damaged(record, f"{text!r:.40} is not a valid {kind}.")
     return location
 
 
@@ -61,7 +61,7 @@ def damaged(record: RunRecord, problem: str) -> ExecuteError:
     """Return the error for a record whose location is damaged."""
     return ExecuteError(
         f"The record of {record.run_id} is damaged: {problem}",
-        hint="`squeue --me` shows whether its job lives; its files stay where they are.",
+        hint="`squeue --me` shows whether its job is alive. Its files were not changed.",
     )
 
 

@@ -27,8 +27,8 @@ SHELL = ("bash", "-lc", 'exec "$@"', "bash")
 FACTS_SECONDS = 120.0  # The first read from a shared file system can be slow.
 NOT_EXECUTABLE = (126, 127)  # Exit codes of a shell for a program that it cannot run.
 PYTHON_HINT = (
-    "--slurm root=FOLDER is one that `orch provision --on slurm` has filled, or --slurm "
-    "python=INTERPRETER one with the stack's packages, on a shared file system."
+    "Use --slurm root=FOLDER with a folder that `orch provision --on slurm` has filled, or --slurm python=INTERPRETER "
+    "with an interpreter that has the stack's packages. Both must be on a shared file system."
 )
 
 
@@ -83,7 +83,7 @@ def query_host(login: str, python: str) -> LoginHost:
     """
     if not login:
         if not Path(python).exists():
-            raise RequestError(f"{python} is not there.", hint=PYTHON_HINT)
+            raise RequestError(f"{python} does not exist.", hint=PYTHON_HINT)
         return LoginHost(facts=local_facts(python), home=str(Path.home()))
     host = Ssh(login, None)
     try:
@@ -110,14 +110,14 @@ def local_stack(slurm: SlurmSettings, stack: str) -> LocalStack | None:
     if result.code != 0:
         raise RequestError(
             f"--slurm local={slurm.local}: there is no archive of stack '{stack}' in {folder}.",
-            hint="The same settings with `orch provision --on slurm` pack it, once.",
+            hint="Run `orch provision --on slurm` with the same settings once, which creates it.",
         )
     try:
         packed = values.parse(PackedStack, result.out, f"{folder}/{stack}.json")
     except ProtocolError as error:
-        raise ExecuteError(str(error), hint="Provision the folder again.") from None
+        raise ExecuteError(str(error), hint="Run `orch provision --on slurm` again.") from None
     if not re.fullmatch(r"[0-9a-f]{64}", packed.sha256) or "/" in packed.file:
-        raise ExecuteError(f"{folder}/{stack}.json is damaged.", hint="Provision the folder again.")
+        raise ExecuteError(f"{folder}/{stack}.json is damaged.", hint="Run `orch provision --on slurm` again.")
     return LocalStack(
         folder=f"{slurm.local}/stacks/{stack}-{packed.sha256[:16]}",
         archive=f"{folder}/{packed.file}",
@@ -139,11 +139,11 @@ def query_login_node(host: Ssh, python: str) -> LoginHost:
     if not home.out.startswith("/"):
         raise ExecuteError(
             f"{host.node}: the output of a command there begins with {home.out.strip()[:60]!r}, "
-            "which the command does not print.",
+            "which that command does not print.",
             hint=LOGIN_SCRIPT_HINT,
         )
     if result.code in NOT_EXECUTABLE:
-        raise RequestError(f"{python} is not there on {host.node}.", hint=PYTHON_HINT)
+        raise RequestError(f"{python} does not exist on {host.node}.", hint=PYTHON_HINT)
     if result.code != 0:
         raise ExecuteError(f"{host.node}: {python} does not run: {result.err.strip()[-300:]}", hint=PYTHON_HINT)
     source = f"the facts of {host.node}"

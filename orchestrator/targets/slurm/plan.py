@@ -32,7 +32,7 @@ from orchestrator.planning.training import (
     script_command,
 )
 from orchestrator.targets.slurm import location as locations
-from orchestrator.targets.slurm.allocation import WAY_OUT
+from orchestrator.targets.slurm.allocation import NEW_JOB_HINT
 from orchestrator.targets.slurm.decisions import NODE_PREFIX, SRUN, Inputs, Resolved, resolve
 from orchestrator.targets.slurm.location import JobLocation
 from orchestrator.targets.slurm.script import CHECKPOINT_SECONDS, render, time_seconds
@@ -221,11 +221,11 @@ def explain_job(request: TrainRequest, resolved: Resolved) -> tuple[Decision, ..
         Decision(topic=f"slurm {name}", value=value or "yes", reason=reason_of(resolved.slurm, name))
         for name, value in resolved.slurm.sbatch.items()
     )
-    setup = (Decision(topic="setup", value=command, reason="asked for") for command in resolved.slurm.setup)
+    setup = (Decision(topic="setup", value=command, reason="requested") for command in resolved.slurm.setup)
     login = resolved.slurm.login
     return (
         *((Decision(topic="login", value=login, reason="by SSH"),) if login else ()),
-        Decision(topic="nodes", value=nodes + spare, reason="those that Slurm gives"),
+        Decision(topic="nodes", value=nodes + spare, reason="chosen by Slurm"),
         *options,
         *setup,
     )
@@ -235,7 +235,7 @@ def explain_allocation(slurm: SlurmSettings) -> tuple[Decision, ...]:
     """Return the allocation that the run is a step of, and the options without effect in it."""
     if slurm.held is None:
         return ()
-    reason = f"held already; {WAY_OUT[:-1]}"
+    reason = f"already held; {NEW_JOB_HINT[:-1]}"
     held = Decision(topic="allocation", value=slurm.held.job, reason=reason)
     unused = ", ".join(f"{name} ({slurm.sources[name]})" for name in slurm.sbatch)
     reason = "options of sbatch do not change an allocation"
@@ -250,7 +250,7 @@ def reason_of(slurm: SlurmSettings, option: str) -> str:
         return reason
     return (
         f"{reason}; no time for training: {CHECKPOINT_SECONDS} s of it are reserved for a checkpoint, "
-        "unless --slurm signal=B:TERM@SECONDS says less"
+        "unless --slurm signal=B:TERM@SECONDS sets less"
     )
 
 
@@ -258,7 +258,7 @@ def explain_local_stack(inputs: Inputs) -> tuple[Decision, ...]:
     """Return the decision about the nodes' local copy of the stack, if there is one."""
     if inputs.local is None:
         return ()
-    reason = f"each node's own, filled once from {inputs.local.archive}"
+    reason = f"on each node's disk, unpacked once from {inputs.local.archive}"
     return (Decision(topic="local stack", value=inputs.local.folder, reason=reason),)
 
 

@@ -18,7 +18,7 @@ from orchestrator.targets.slurm.states import JobState
 PROGRAM_SECONDS = 60.0  # The time limit of a program; a busy controller responds slowly.
 FIELDS = "%T|%S|%N|%r"
 UNKNOWN_JOB = "Invalid job id"  # The error of squeue for a job that Slurm does not know.
-NO_RESPONSE = "the controller of Slurm does not answer"
+NO_RESPONSE = "the controller of Slurm does not respond"
 # Settings of Slurm's programs; every other SLURM_* belongs to a job.
 SLURM_SETTINGS = ("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_TIME_FORMAT", "SLURM_JWT")
 # A job id as `sbatch --parsable` prints it, or as a wrapper without that option does.
@@ -26,7 +26,7 @@ JOB_ID = re.compile(r"(?:Submitted batch job )?([0-9]{1,18})(?:;([\w.-]+)| on cl
 LISTED_ID = re.compile(r"[0-9]{1,18}(?:_[0-9\[].*)?", re.ASCII)
 WITH_CLUSTERS = ("squeue", "scancel", "sacct", "scontrol")  # The programs that accept --clusters.
 CLUSTER_LINE = "CLUSTER: "
-NO_RESPONSE_HINT = "`scontrol ping` tells whether Slurm's controller is up; the same command asks again."
+NO_RESPONSE_HINT = "`scontrol ping` shows whether Slurm's controller is up. Then run the same command again."
 
 
 class Host(Protocol):
@@ -40,7 +40,7 @@ class Host(Protocol):
 class ControllerUnreachable(ExecuteError):
     """The error for a controller that does not respond; jobs continue without it."""
 
-    advice = "Jobs go on without it: try again when `sinfo` answers."
+    advice = "Jobs continue without it. Try again when `sinfo` responds."
 
 
 @dataclass(slots=True)
@@ -96,7 +96,7 @@ class Scheduler:
         # A wrapper around sbatch may print any text and exit with any code.
         job = job or self.find_active_job(option_of(step, "job-name"))
         if not job:
-            raise ExecuteError(f"Slurm does not take the job: {message_of(result)}", hint=hint_for(result))
+            raise ExecuteError(f"Slurm rejects the job: {message_of(result)}", hint=hint_for(result))
         self.submitted = job
 
     def find_active_job(self, name: str) -> str:
@@ -173,7 +173,7 @@ class Scheduler:
         command = ("squeue", "--noheader", "--me", "--all", *columns)
         result = self.run(*command)
         if result.code != 0:
-            raise ExecuteError(f"squeue does not answer: {message_of(result)}", hint=NO_RESPONSE_HINT)
+            raise ExecuteError(f"squeue failed: {message_of(result)}", hint=NO_RESPONSE_HINT)
         states_by_name: dict[str, JobState] = {}
         for line in result.out.splitlines():
             job, _, remainder = line.partition("|")
@@ -196,7 +196,7 @@ class Scheduler:
         """
         result = self.run("scancel", *options, job)
         if result.code != 0 and UNKNOWN_JOB not in result.err:
-            raise ExecuteError(f"scancel {job}: {message_of(result)}", hint=NO_RESPONSE_HINT)
+            raise ExecuteError(f"scancel {job} failed: {message_of(result)}", hint=NO_RESPONSE_HINT)
 
 
 def step_variables(step: SubmitScript) -> list[str]:
@@ -252,17 +252,18 @@ def message_of(result: CommandResult) -> str:
 
 
 HINTS = (
-    ("invalid partition", "--slurm partition=NAME; `sinfo` lists them."),
-    ("invalid account", "--slurm account=NAME; `sacctmgr show assoc user=$USER` lists them."),
-    ("invalid qos", "--slurm qos=NAME; `sacctmgr show qos` lists them."),
-    ("invalid feature", "--slurm constraint=FEATURE; `sinfo --format='%N %f'` lists them."),
-    ("time limit", "--slurm time=MINUTES, as much as the partition allows: `sinfo`."),
+    ("invalid partition", "Use --slurm partition=NAME; `sinfo` lists partitions."),
+    ("permitted to use this partition", "--slurm partition=ANOTHER; `sinfo` lists those that are open to you."),
+    ("invalid account", "Use --slurm account=NAME; `sacctmgr show assoc user=$USER` lists your accounts."),
+    ("invalid qos", "Use --slurm qos=NAME; `sacctmgr show qos` lists the QOS."),
+    ("invalid feature", "Use --slurm constraint=FEATURE; `sinfo --format='%N %f'` lists features."),
+    ("time limit", "Use --slurm time=MINUTES, at most what the partition allows (`sinfo`)."),
     (
         "node configuration is not available",
-        "Fewer --nodes, or less of each node (--ppn, --slurm cpus-per-task=, mem=): "
-        "`sinfo --Node --long` shows what there is.",
+        "Use fewer --nodes, or less of each node (--ppn, --slurm cpus-per-task=, mem=): "
+        "`sinfo --Node --long` shows the resources of nodes.",
     ),
-    ("memory specification", "--slurm mem=LESS; `sinfo --Node --long` shows what there is."),
+    ("memory specification", "Use --slurm mem=LESS; `sinfo --Node --long` shows the memory of nodes."),
     ("not found", "Run orch on a login node of the cluster."),
     ("no such file", "Run orch on a login node of the cluster."),
 )

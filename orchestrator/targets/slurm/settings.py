@@ -13,25 +13,25 @@ from orchestrator.targets.slurm.image import Image
 # A host as `ssh` accepts it; ports and keys belong in ~/.ssh/config.
 HOST = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9_.-]*@)?[A-Za-z0-9][A-Za-z0-9.-]*", re.ASCII)
 OPTION = re.compile(r"[a-z][a-z0-9-]*", re.ASCII)
-# Options of sbatch that orch itself sets, and what the user can use in their place.
+# Options of sbatch that orch itself sets, and a hint about each.
 RESERVED_OPTIONS = {
-    "nodes": "--nodes",
-    "ntasks": "--nodes and --ppn",
-    "ntasks-per-node": "--ppn",
-    "job-name": "nothing: the job has the run's name",
-    "output": "nothing: what the job says is in the run's folder",
-    "error": "nothing: what the job says is in the run's folder",
-    "chdir": "nothing: the job begins in the run's folder",
-    "overcommit": "--ppn, as many as there are cores",
-    "container": "--container IMAGE",
-    "array": "--array KEY=VALUE,VALUE, one run for each value",
-    "wrap": "the script's name in place of the recipe",
-    "parsable": "nothing",
-    "wait": "--wait",
-    "test-only": "--dry-run",
-    "no-kill": "--spare-nodes",
-    "open-mode": "nothing: the job's words are added to",
-    "export": "nothing: the job gets the environment",
+    "nodes": "Use --nodes.",
+    "ntasks": "Use --nodes and --ppn.",
+    "ntasks-per-node": "Use --ppn.",
+    "job-name": "The job has the name of the run.",
+    "output": "The output of the job is in the run's folder.",
+    "error": "The output of the job is in the run's folder.",
+    "chdir": "The job starts in the run's folder.",
+    "overcommit": "Use --ppn with at most as many ranks as there are cores.",
+    "container": "Use --container IMAGE.",
+    "array": "Use --array KEY=VALUE,VALUE, which starts one run for each value.",
+    "wrap": "Name the script in place of the recipe.",
+    "parsable": "orch parses the output of sbatch.",
+    "wait": "Use --wait.",
+    "test-only": "Use --dry-run.",
+    "no-kill": "Use --spare-nodes.",
+    "open-mode": "The output of a requeued job is appended.",
+    "export": "The job gets the environment of orch.",
 }
 # Options of sbatch that need no value.
 FLAGS = ("exclusive", "requeue", "no-requeue", "contiguous", "spread-job", "hold", "oversubscribe")
@@ -85,37 +85,35 @@ class SlurmSettings:
         for name in ("root", "python", "local", "runs"):
             path = getattr(self, name)
             if path is not None and (not path.startswith("/") or ".." in path.split("/")):
-                raise PlanError(f"--slurm {name}={path}: it is an absolute path on all nodes.")
+                raise PlanError(f"--slurm {name}={path}: expected an absolute path, the same on all nodes.")
         if self.local and (not self.root or self.python or self.image):
             raise PlanError(
-                f"--slurm local={self.local}: it is filled from what `orch provision` has packed below root=.",
-                hint="Say root= with it, and neither python= nor --container.",
+                f"--slurm local={self.local} needs root=, and excludes python= and --container.",
+                hint="The folder is filled with the stack that `orch provision` has packed in root=.",
             )
         if self.login is not None and not HOST.fullmatch(self.login):
             raise PlanError(
-                f"--slurm login={self.login}: it is a host, as in `ssh HOST`.",
+                f"--slurm login={self.login}: not a host name, as in `ssh HOST`.",
                 hint="Ports and keys belong in ~/.ssh/config.",
             )
         if self.allocation not in (HELD, NEW):
             raise PlanError(
-                f"--slurm allocation={self.allocation}: there is no such choice.",
-                hint=f"--slurm allocation={HELD} or allocation={NEW}",
+                f"--slurm allocation={self.allocation}: unknown value.",
+                hint=f"Use --slurm allocation={HELD} or allocation={NEW}.",
             )
         self.check_setup()
         for name, value in self.sbatch.items():
             if not OPTION.fullmatch(name):
                 raise PlanError(
-                    f"--slurm {name}: that is no option of sbatch.",
-                    hint="A long one without its dashes: --slurm partition=cpu.",
+                    f"--slurm {name}: not an option of sbatch.",
+                    hint="Use a long option without its dashes: --slurm partition=cpu.",
                 )
             if name in RESERVED_OPTIONS:
-                raise PlanError(
-                    f"--slurm {name}: orch says that itself.", hint=f"In its place: {RESERVED_OPTIONS[name]}."
-                )
+                raise PlanError(f"--slurm {name}: orch sets this option itself.", hint=RESERVED_OPTIONS[name])
             if not value.isprintable():
                 raise PlanError(
-                    f"--slurm {name}: its value holds what cannot be printed.",
-                    hint="Type it anew: copied text may hold such characters.",
+                    f"--slurm {name}: its value contains characters that cannot be printed.",
+                    hint="Type the value again: copied text may contain such characters.",
                 )
 
     def check_setup(self) -> None:
@@ -123,8 +121,8 @@ class SlurmSettings:
         for command in self.setup:
             if not command.strip() or not command.isprintable():
                 raise PlanError(
-                    f"--slurm setup={command!r}: it is not one line of shell.",
-                    hint="--slurm setup='module load gcc', once for each line.",
+                    f"--slurm setup={command!r}: expected one line of shell code.",
+                    hint="Use --slurm setup='module load gcc' once for each line.",
                 )
 
     def number(self, name: str) -> int | None:
@@ -137,5 +135,5 @@ class SlurmSettings:
         if text is None:
             return None
         if not text.isdigit() or int(text) < 1:
-            raise PlanError(f"--slurm {name}={text}: it is a number, 1 or more.")
+            raise PlanError(f"--slurm {name}={text}: expected a number of 1 or more.")
         return int(text)

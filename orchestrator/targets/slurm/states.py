@@ -29,64 +29,64 @@ ACTIVE = (
 )
 # Explanations of temporary reasons; see JOB REASON CODES in squeue(1).
 TEMPORARY_REASONS = {
-    "None": "Slurm has not looked at it yet",
+    "None": "Slurm has not considered it yet",
     "Priority": "jobs with a higher priority come first",
     "Resources": "not enough nodes are free",
     "Dependency": "it waits for another job",
-    "BeginTime": "its start is set for later, as for two minutes after a requeue",
-    "JobArrayTaskLimit": "as many runs of the array go on as its %N lets",
-    "Licenses": "a licence that it needs is taken",
+    "BeginTime": "its start is delayed, for example by two minutes after a requeue",
+    "JobArrayTaskLimit": "the array has reached its limit of active runs (%N)",
+    "Licenses": "a licence that it needs is in use",
     "Reservation": "its reservation has not begun",
-    "ReqNodeNotAvail": "a node that it asks for is down, drained or reserved",
+    "ReqNodeNotAvail": "a node that it requests is down, drained or reserved",
     "Nodes_required_for_job_are_DOWN,_DRAINED_or_reserved_for_jobs_in_higher_priority_partitions": (
         "nodes that it needs are down, drained or reserved"
     ),
-    "JobHeldUser": "it is held: `scontrol release` lets it go",
+    "JobHeldUser": "it is held: `scontrol release` releases it",
     "JobHeldAdmin": "an administrator holds it",
-    "launch_failed_requeued_held": "its start failed; `scontrol release` lets it go",
+    "launch_failed_requeued_held": "its start failed; `scontrol release` releases it",
     "QOSMaxJobsPerUserLimit": "you have as many jobs running as your QOS allows",
-    "QOSMaxCpuPerUserLimit": "your jobs have all CPUs that your QOS allows",
-    "QOSMaxNodePerUserLimit": "your jobs have all nodes that your QOS allows",
-    "QOSGrpCpuLimit": "jobs of this QOS have all CPUs that it allows",
-    "QOSGrpNodeLimit": "jobs of this QOS have all nodes that it allows",
+    "QOSMaxCpuPerUserLimit": "your jobs use all CPUs that your QOS allows",
+    "QOSMaxNodePerUserLimit": "your jobs use all nodes that your QOS allows",
+    "QOSGrpCpuLimit": "jobs of this QOS use all CPUs that it allows",
+    "QOSGrpNodeLimit": "jobs of this QOS use all nodes that it allows",
     "QOSJobLimit": "this QOS has as many jobs as it allows",
-    "QOSResourceLimit": "this QOS has all that it allows",
-    "AssocMaxJobsLimit": "your account has as many jobs running as it may",
-    "AssocGrpCpuLimit": "jobs of your account have all CPUs that it may have",
-    "AssocGrpNodeLimit": "jobs of your account have all nodes that it may have",
-    "AssociationJobLimit": "your account has as many jobs as it may",
-    "MaxJobsPerAccount": "your account has as many jobs as it may",
-    "Cleaning": "what it was before is still being cleared away",
-    "PartitionDown": "its partition takes no jobs now",
+    "QOSResourceLimit": "jobs of this QOS use all resources that it allows",
+    "AssocMaxJobsLimit": "your account has as many jobs running as allowed",
+    "AssocGrpCpuLimit": "jobs of your account use all CPUs that it may use",
+    "AssocGrpNodeLimit": "jobs of your account use all nodes that it may use",
+    "AssociationJobLimit": "your account has as many jobs as allowed",
+    "MaxJobsPerAccount": "your account has as many jobs as allowed",
+    "Cleaning": "its previous processes are still being cleaned up",
+    "PartitionDown": "its partition accepts no jobs now",
 }
 # Permanent reasons: why the job cannot start, and what to request in its place.
 PERMANENT_REASONS = {
     "PartitionConfig": (
-        "its partition cannot give so much",
+        "its partition does not have the requested resources",
         "fewer --nodes, fewer ranks on each (--ppn), or less time",
     ),
-    "PartitionNodeLimit": ("its partition gives no job so many nodes", "fewer --nodes"),
-    "PartitionTimeLimit": ("its partition allows no job so long", "--slurm time=LESS"),
+    "PartitionNodeLimit": ("its partition does not allow so many nodes per job", "fewer --nodes"),
+    "PartitionTimeLimit": ("its partition does not allow jobs this long", "--slurm time=LESS"),
     "PartitionInactive": ("its partition is inactive", "--slurm partition=ANOTHER"),
-    "BadConstraints": ("no nodes can ever fulfil what it asks for", "other --slurm constraint=, cpus-per-task=, mem="),
+    "BadConstraints": ("no nodes can fulfil its request", "other --slurm constraint=, cpus-per-task=, mem="),
     "InvalidAccount": ("its account is not valid", "--slurm account=ANOTHER"),
     "InvalidQOS": ("its QOS is not valid", "--slurm qos=ANOTHER"),
-    "AccountNotAllowed": ("its partition does not take its account", "--slurm account=ANOTHER"),
-    "QOSNotAllowed": ("its partition does not take its QOS", "--slurm qos=ANOTHER"),
-    "AssocMaxNodePerJobLimit": ("its account gives no job so many nodes", "fewer --nodes"),
-    "AssocMaxCpuPerJobLimit": ("its account gives no job so many CPUs", "fewer --nodes"),
-    "AssocMaxWallDurationPerJobLimit": ("its account allows no job so long", "--slurm time=LESS"),
-    "QOSMaxNodePerJobLimit": ("its QOS gives no job so many nodes", "fewer --nodes"),
-    "QOSMaxCpuPerJobLimit": ("its QOS gives no job so many CPUs", "fewer --nodes"),
-    "QOSMaxWallDurationPerJobLimit": ("its QOS allows no job so long", "--slurm time=LESS"),
+    "AccountNotAllowed": ("its partition does not accept its account", "--slurm account=ANOTHER"),
+    "QOSNotAllowed": ("its partition does not accept its QOS", "--slurm qos=ANOTHER"),
+    "AssocMaxNodePerJobLimit": ("its account does not allow so many nodes per job", "fewer --nodes"),
+    "AssocMaxCpuPerJobLimit": ("its account does not allow so many CPUs per job", "fewer --nodes"),
+    "AssocMaxWallDurationPerJobLimit": ("its account does not allow jobs this long", "--slurm time=LESS"),
+    "QOSMaxNodePerJobLimit": ("its QOS does not allow so many nodes per job", "fewer --nodes"),
+    "QOSMaxCpuPerJobLimit": ("its QOS does not allow so many CPUs per job", "fewer --nodes"),
+    "QOSMaxWallDurationPerJobLimit": ("its QOS does not allow jobs this long", "--slurm time=LESS"),
     "DependencyNeverSatisfied": ("the job that it waits for has failed", "no --slurm dependency"),
-    "ReservationDeleted": ("its reservation is no more", "no --slurm reservation"),
+    "ReservationDeleted": ("its reservation was deleted", "no --slurm reservation"),
 }
 STEP_ENDED = "STEP_ENDED"  # The state of a run in an allocation whose step squeue does not list.
 ENDINGS = {
     "CANCELLED": "the job was cancelled (scancel)",
-    "TIMEOUT": "the job's time was over (--slurm time=)",
-    "DEADLINE": "the job's deadline was over",
+    "TIMEOUT": "the job reached its time limit (--slurm time=)",
+    "DEADLINE": "the job passed its deadline",
     "PREEMPTED": "the job was preempted",
     "NODE_FAIL": "a node of the job failed",
     "BOOT_FAIL": "a node of the job did not boot",
@@ -176,7 +176,7 @@ def reason_of(job: JobState) -> str:
 def describe_waiting(job: JobState) -> str:
     """Return the message that a job is pending, with the reason and the expected start."""
     if job.state == "CONFIGURING":
-        return f"job {job.job}: its nodes are being made ready"
+        return f"job {job.job}: its nodes are being prepared"
     reason = reason_of(job)
     explanation = TEMPORARY_REASONS.get(job.reason) or TEMPORARY_REASONS.get(reason) or permanent_problem(job)
     cause = f"{explanation} ({job.reason})" if explanation else job.reason
@@ -186,13 +186,13 @@ def describe_waiting(job: JobState) -> str:
 
 def describe_suspension(job: str) -> str:
     """Return the message that a job is suspended."""
-    return f"job {job} is suspended: its processes stand still until Slurm resumes it"
+    return f"job {job} is suspended: its processes are stopped until Slurm resumes it"
 
 
 def describe_start(job: JobState) -> str:
     """Return the message that a job runs but its supervisor has not started yet."""
     nodes = f" on {job.nodes}" if job.nodes else ""
-    return f"job {job.job} runs{nodes}: its nodes are being made ready"
+    return f"job {job.job} runs{nodes}: its nodes are being prepared"
 
 
 def permanent_problem(job: JobState) -> str:
@@ -200,7 +200,7 @@ def permanent_problem(job: JobState) -> str:
     if not job.pending or reason_of(job) not in PERMANENT_REASONS:
         return ""
     problem, alternative = PERMANENT_REASONS[reason_of(job)]
-    return f"{problem}; ask for {alternative}"
+    return f"{problem}; use {alternative}"
 
 
 def describe_end(job: JobState) -> str:
@@ -208,5 +208,5 @@ def describe_end(job: JobState) -> str:
     if job.state == FORGOTTEN:
         return f"Slurm does not know job {job.job} any more, and its run has left no outcome"
     ending = ENDINGS.get(job.state, f"the job ended as {job.state}")
-    more = f", Slurm says: {job.reason}" if job.reason not in ("", "None") else ""
-    return f"job {job.job}: {ending}{more}"
+    reason = f" ({job.reason})" if job.reason not in ("", "None") else ""
+    return f"job {job.job}: {ending}{reason}"

@@ -15,7 +15,7 @@ from orch_node.whole_files import private
 
 from orchestrator.errors import ExecuteError
 from orchestrator.planning.plan import SCRIPT, SubmitScript
-from orchestrator.targets.slurm.allocation import WAY_OUT
+from orchestrator.targets.slurm.allocation import NEW_JOB_HINT
 from orchestrator.targets.slurm.scheduler import Scheduler, job_variables, message_of, option_of
 
 START_SECONDS = 60.0  # Slurm lists a new step within this time.
@@ -53,7 +53,7 @@ def first_node(scheduler: Scheduler, nodes: str) -> str:
     result = scheduler.run("scontrol", "show", "hostnames", nodes)
     if result.code != 0 or not result.out.split():
         raise ExecuteError(
-            f"scontrol does not expand the allocation's nodes {nodes}: {message_of(result)}", hint=WAY_OUT
+            f"scontrol cannot expand the allocation's nodes {nodes}: {message_of(result)}", hint=NEW_JOB_HINT
         )
     return result.out.split()[0]
 
@@ -71,7 +71,7 @@ def start_step(scheduler: Scheduler, step: SubmitScript) -> str:
     if state != "RUNNING":
         raise ExecuteError(
             f"Allocation {job} (SLURM_JOB_ID) is not running: Slurm reports it as {state}.",
-            hint=f"`unset SLURM_JOB_ID`, or a new `salloc`; or {WAY_OUT}",
+            hint=f"Run `unset SLURM_JOB_ID`, or use a new `salloc`. {NEW_JOB_HINT}",
         )
     log = Path(step.run_dir, f"slurm-{job}.out")
     node0 = first_node(scheduler, os.environ["SLURM_JOB_NODELIST"])
@@ -101,7 +101,7 @@ def start_step(scheduler: Scheduler, step: SubmitScript) -> str:
     end_step(srun, step.run_dir)
     text = tail.last_text(log, LAST_CHARACTERS).strip()
     reason = text.splitlines()[-1] if text else "srun has printed nothing"
-    raise ExecuteError(f"The step in allocation {job} has not started: {reason}", hint=WAY_OUT)
+    raise ExecuteError(f"The step in allocation {job} has not started: {reason}", hint=NEW_JOB_HINT)
 
 
 def wait_for_step(scheduler: Scheduler, srun: subprocess.Popen[bytes], job: str, step_name: str) -> str:

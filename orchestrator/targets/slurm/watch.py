@@ -101,11 +101,11 @@ class JobWatch:
                 query = self.scheduler.state
                 self.last_state = self.run_folder.attempt(lambda: query(self.job), self.last_state)
                 if self.unreachable:
-                    self.notify("the controller of Slurm answers again")
+                    self.notify("the controller of Slurm responds again")
                 self.unreachable = False
             except ControllerUnreachable as error:
                 if not self.unreachable:
-                    self.notify(f"{error.message} The job goes on; asking again.")
+                    self.notify(f"{error.message} The job continues; retrying.")
                 self.unreachable = True
         return self.last_state
 
@@ -319,7 +319,7 @@ class JobWatch:
         elif job.state == "FAILED" and run_outcome is None and not self.run_folder.has_file(slurm.CONFIG):
             message = (
                 f"job {self.job} has written nothing to {self.record.run_dir}: its nodes do not "
-                "see this folder, or must not write there. Choose a folder that all nodes share: "
+                "see this folder, or may not write to it. Choose a folder that all nodes share with "
                 "--runs-dir"
             )
         if run_outcome is not None and run_outcome.state == PREEMPTED and explains_end(run_outcome):

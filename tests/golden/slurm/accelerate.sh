@@ -10,11 +10,11 @@
 #
 # run: 20260102-030405-bert-qa-abcd
 # stack: current (PyTorch 2.13 for CPU, ccl bindings of orch, Intel MPI)
-# nodes: 2 (those that Slurm gives)
-# slurm exclusive: yes (asked for)
-# slurm requeue: yes (asked for)
+# nodes: 2 (chosen by Slurm)
+# slurm exclusive: yes (requested)
+# slurm requeue: yes (requested)
 # slurm mem: 0 (all memory of the nodes)
-# ranks: 2 (1 on each node, as --ppn does not say otherwise; equal shares of the cores that the job is given)
+# ranks: 2 (1 on each node, the default of --ppn; equal shares of the cores that the job is given)
 # launcher: accelerate (accelerate 1.15.0, which starts mpirun of Intel MPI)
 # backend: gloo (part of PyTorch, over TCP)
 # precision: auto (bf16 if all nodes have instructions for it, otherwise fp32)

@@ -10,10 +10,10 @@
 #SBATCH --array=0-1
 #
 # stack: current (PyTorch 2.13 for CPU, ccl bindings of orch, Intel MPI)
-# nodes: 2 (those that Slurm gives)
+# nodes: 2 (chosen by Slurm)
 # slurm exclusive: yes (the default; cpus-per-task=N shares nodes)
 # slurm mem: 0 (all memory of the nodes)
-# ranks: 2 (1 on each node, as --ppn does not say otherwise; equal shares of the cores that the job is given)
+# ranks: 2 (1 on each node, the default of --ppn; equal shares of the cores that the job is given)
 # launcher: srun (one step of Slurm for all ranks)
 # backend: gloo (part of PyTorch, over TCP)
 # precision: auto (bf16 if all nodes have instructions for it, otherwise fp32)

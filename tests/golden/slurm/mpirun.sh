@@ -10,9 +10,9 @@
 #
 # run: 20260102-030405-bert-qa-abcd
 # stack: current (PyTorch 2.13 for CPU, ccl bindings of orch, Intel MPI)
-# nodes: 2 (those that Slurm gives)
-# slurm cpus-per-task: 8 (asked for)
-# slurm mem: 32G (asked for)
+# nodes: 2 (chosen by Slurm)
+# slurm cpus-per-task: 8 (requested)
+# slurm mem: 32G (requested)
 # ranks: 4 (2 on each node; equal shares of the cores that the job is given)
 # launcher: mpirun (mpiexec.hydra of Intel MPI)
 # backend: gloo (part of PyTorch, over TCP)

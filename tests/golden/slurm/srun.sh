@@ -13,10 +13,10 @@
 #
 # run: 20260102-030405-bert-qa-abcd
 # stack: current (PyTorch 2.13 for CPU, ccl bindings of orch, Intel MPI)
-# nodes: 4 (those that Slurm gives)
-# slurm partition: cpu (asked for)
-# slurm account: physics (asked for)
-# slurm time: 2:00:00 (asked for)
+# nodes: 4 (chosen by Slurm)
+# slurm partition: cpu (requested)
+# slurm account: physics (requested)
+# slurm time: 2:00:00 (requested)
 # slurm exclusive: yes (the default; cpus-per-task=N shares nodes)
 # slurm mem: 0 (all memory of the nodes)
 # ranks: 16 (4 on each node; equal shares of the cores that the job is given)

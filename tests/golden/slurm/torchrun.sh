@@ -13,12 +13,12 @@
 #
 # run: 20260102-030405-bert-qa-abcd
 # stack: current (PyTorch 2.13 for CPU, ccl bindings of orch, Intel MPI)
-# nodes: 2 and 1 spare (those that Slurm gives)
-# slurm constraint: avx512&ib (asked for)
-# slurm comment: two words; it's $(touch PWNED) (asked for)
+# nodes: 2 and 1 spare (chosen by Slurm)
+# slurm constraint: avx512&ib (requested)
+# slurm comment: two words; it's $(touch PWNED) (requested)
 # slurm exclusive: yes (the default; cpus-per-task=N shares nodes)
 # slurm mem: 0 (all memory of the nodes)
-# ranks: 2 (1 on each node, as --ppn does not say otherwise; equal shares of the cores that the job is given)
+# ranks: 2 (1 on each node, the default of --ppn; equal shares of the cores that the job is given)
 # launcher: torchrun (one torchrun on each node, c10d on node0)
 # backend: gloo (part of PyTorch, over TCP)
 # precision: auto (bf16 if all nodes have instructions for it, otherwise fp32)

@@ -164,7 +164,7 @@ def test_options_are_lines_that_sbatch_reads() -> None:
 
 @pytest.mark.parametrize("name", RESERVED_OPTIONS)
 def test_options_that_orch_sets_are_refused(name: str) -> None:
-    with pytest.raises(PlanError, match=f"--slurm {name}: orch says that itself"):
+    with pytest.raises(PlanError, match=f"--slurm {name}: orch sets this option itself"):
         plan_of({}, SlurmSettings(sbatch={name: "1"}))
 
 
@@ -176,14 +176,14 @@ def test_options_that_orch_sets_are_refused(name: str) -> None:
         ({"ppn": 0}, {}, "--ppn 0"),
         ({"launcher": "mpijob"}, {}, "--launcher mpijob does not run on Slurm"),
         ({"mpi": "intel"}, {}, "--launcher srun starts the ranks without mpirun"),
-        ({"mpi": "openmpi", "launcher": "mpirun"}, {}, "below Slurm mpirun is that of intel"),
+        ({"mpi": "openmpi", "launcher": "mpirun"}, {}, "mpirun must be that of intel"),
         ({"spare_nodes": 1}, {}, "--spare-nodes without --max-restarts"),
         ({"stall_timeout": -1.0}, {}, "are 0 or more"),
         ({}, {"pmi": "pmi9"}, "pmi=pmi9"),
-        ({}, {"root": "relative"}, "root=relative: it is an absolute path"),
+        ({}, {"root": "relative"}, "root=relative: expected an absolute path"),
         ({}, {"sbatch": {"comment": "two\nlines"}}, "cannot be printed"),
-        ({}, {"sbatch": {"x y": "1"}}, "no option of sbatch"),
-        ({}, {"sbatch": {"cpus-per-task": "many"}}, "cpus-per-task=many: it is a number"),
+        ({}, {"sbatch": {"x y": "1"}}, "not an option of sbatch"),
+        ({}, {"sbatch": {"cpus-per-task": "many"}}, "cpus-per-task=many: expected a number"),
     ],
 )
 def test_impossible_requests_are_refused(asked: dict[str, object], settings: dict[str, object], words: str) -> None:
@@ -203,7 +203,7 @@ def test_later_settings_win_and_each_source_is_reported(tmp_path: Path) -> None:
     assert result.sources["time"] == str(path)
     text = plan_of({}, result).describe()
     assert "# slurm partition: p (SBATCH_PARTITION)" in text
-    assert "# slurm account: c (asked for)" in text
+    assert "# slurm account: c (requested)" in text
 
 
 def test_a_setting_without_a_value_is_refused() -> None:
@@ -255,7 +255,7 @@ def test_an_array_has_a_run_for_each_combination() -> None:
         (("seed=1,,2",), "expected KEY=VALUE"),
         (("=1,2",), "expected KEY=VALUE"),
         (("seed=1,2", "seed=3"), "names a setting twice"),
-        ((f"seed={','.join(map(str, range(1001)))}",), "1000 are the most"),
+        ((f"seed={','.join(map(str, range(1001)))}",), "the limit is 1000"),
     ],
 )
 def test_impossible_arrays_are_refused(asked: tuple[str, ...], words: str) -> None:
@@ -277,14 +277,14 @@ def test_tasks_of_an_array_are_listed_separately() -> None:
 
 @pytest.mark.parametrize("login", ["-oProxyCommand=x", "a b", "host;id", "u@-x", "h/x", "a@b@c"])
 def test_a_login_node_is_a_host_and_no_option_of_ssh(login: str) -> None:
-    with pytest.raises(PlanError, match="it is a host"):
+    with pytest.raises(PlanError, match="not a host name"):
         plan_of({}, SlurmSettings(login=login))
 
 
 def test_a_damaged_record_names_no_other_host(tmp_path: Path) -> None:
     location = {"name": "orch-x", "job": "12", "login": "-oProxyCommand=touch PWNED"}
     folder = make_run(tmp_path, target="slurm", location=location)
-    with pytest.raises(OrchError, match="is no host"):
+    with pytest.raises(OrchError, match="is not a valid host"):
         location_of(store.load(folder).record)
 
 
@@ -332,7 +332,7 @@ def test_a_job_that_can_never_start_is_known() -> None:
     ("state", "words"),
     [
         ("CANCELLED", "the job was cancelled"),
-        ("TIMEOUT", "time was over"),
+        ("TIMEOUT", "reached its time limit"),
         ("OUT_OF_MEMORY", "ran out of memory"),
         ("NODE_FAIL", "a node of the job failed"),
         ("PREEMPTED", "was preempted"),
@@ -605,7 +605,7 @@ def test_a_running_job_that_prepares_its_nodes_is_reported(tmp_path: Path, monke
     record = store.load(folder).record
     watch = JobWatch(record, folder, Scheduler(host), SlowFolder(folder), lambda line: None)
     (message,) = [event.text for event in watch.queue_events() if isinstance(event, Waiting)]
-    assert "job 12 runs on n[1-2]: its nodes are being made ready" in message
+    assert "job 12 runs on n[1-2]: its nodes are being prepared" in message
 
 
 def test_a_job_that_slurm_did_not_requeue_keeps_its_checkpoint(tmp_path: Path) -> None:
@@ -709,15 +709,15 @@ def image_settings(*pairs: str, image: str = "/shared/torch.sif") -> SlurmSettin
 @pytest.mark.parametrize(
     ("asked", "pairs", "image", "words"),
     [
-        ({}, (), "docker://torch", "runs pull no image"),
-        ({}, (), "nvcr.io#torch", "runs pull no image"),
-        ({}, (), "torch.sif", "no absolute path"),
+        ({}, (), "docker://torch", "runs do not pull images"),
+        ({}, (), "nvcr.io#torch", "runs do not pull images"),
+        ({}, (), "torch.sif", "not an absolute path"),
         ({}, ("container-mounts=data",), "/torch.sif", "not SOURCE:TARGET"),
         ({}, ("container-mounts=/a,b:/a",), "/torch.sqsh", "not SOURCE:TARGET"),
-        ({}, ("container-arguments=/torch2.sif",), "/torch.sif", "it is no option"),
-        ({}, ("container-arguments=--pid",), "/torch.sif", "orch says that itself"),
-        ({}, ("container-arguments=--container-image=a",), "/torch.sqsh", "orch says that itself"),
-        ({"launcher": "mpirun"}, (), "/torch.sqsh", "Pyxis holds the ranks that srun starts"),
+        ({}, ("container-arguments=/torch2.sif",), "/torch.sif", "not an option"),
+        ({}, ("container-arguments=--pid",), "/torch.sif", "orch sets this option itself"),
+        ({}, ("container-arguments=--container-image=a",), "/torch.sqsh", "orch sets this option itself"),
+        ({"launcher": "mpirun"}, (), "/torch.sqsh", "Pyxis only runs ranks that srun starts"),
         ({"backend": "mpi", "launcher": "mpirun"}, (), "/torch.sif", "run without containers"),
         ({"docker_image": "torch"}, (), "/torch.sif", "--container IMAGE"),
     ],
@@ -741,7 +741,7 @@ def test_a_relative_image_path_starts_at_the_current_folder_or_the_settings_file
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(RequestError, match="there is no such image"):
+    with pytest.raises(RequestError, match="no such image"):
         check_image_exists(slurm_settings(None, (), {}, image="torch.sif"))
     (tmp_path / "torch.sif").touch()
     check_image_exists(slurm_settings(None, (), {}, image="torch.sif"))
@@ -831,7 +831,7 @@ def test_ranks_run_from_the_folder_of_their_node(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("pairs", [("local=/s",), ("local=/s", "root=/r", "python=/p")])
 def test_a_folder_of_the_nodes_is_filled_from_a_shared_one(pairs: tuple[str, ...]) -> None:
-    with pytest.raises(PlanError, match="below root="):
+    with pytest.raises(PlanError, match="needs root="):
         slurm_settings(None, pairs, {}).check()
 
 
@@ -925,8 +925,8 @@ def test_a_time_limit_below_the_reserve_for_a_checkpoint_is_reported() -> None:
         return next(decision.reason for decision in decisions if decision.topic == "slurm time")
 
     assert "reserved for a checkpoint" in reason("time=2")
-    assert reason("time=10") == "asked for"
-    assert reason("time=2", "signal=B:TERM@30") == "asked for"
+    assert reason("time=10") == "requested"
+    assert reason("time=2", "signal=B:TERM@30") == "requested"
 
 
 def test_the_hint_for_a_missing_mpi_names_the_shared_folder_and_no_inventory() -> None:

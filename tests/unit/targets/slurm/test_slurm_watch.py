@@ -223,7 +223,7 @@ def test_stop_without_a_controller_writes_the_stop_file(folder: Path, monkeypatc
     away = CommandResult(code=1, out="", err="Unable to contact slurm controller")
     handle = SlurmHandle(store.load(folder).record, folder)
     handle.watch = watch_of(folder, Host(squeue=away, scancel=away))  # type: ignore[misc]
-    assert "does not answer" in handle.end()
+    assert "does not respond" in handle.end()
     assert (folder / files.STOP).exists()
 
 
