@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -169,7 +168,7 @@ def role(
 def check_json(findings: Iterable[Finding]) -> str:
     from orchestrator.report.listing import SCHEMA
 
-    records = [asdict(finding) for finding in findings]
+    records = [finding.as_record() for finding in findings]
     ready = not any(record["state"] == "miss" for record in records)
     value = {"schema": SCHEMA, "kind": "k8s check", "ready": ready, "findings": records}
     return json.dumps(value, indent=1)

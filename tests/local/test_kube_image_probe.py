@@ -38,7 +38,7 @@ def probe(api: Api, status: dict[str, Any]) -> tuple[Finding, list[str]]:
 
     kubelet = threading.Thread(target=answer)
     kubelet.start()
-    finding = image_probe.image(client_of(api.url), SETTINGS, lines.append, pull=True)
+    finding = image_probe.check_image(client_of(api.url), SETTINGS, lines.append, pull=True)
     kubelet.join()
     return finding, lines
 
@@ -54,7 +54,7 @@ def test_a_sandbox_that_cannot_be_created_is_no_fault_of_the_image(api: Api, mon
     involved = {"involvedObject": {"name": image_probe.PROBE}}
     api.put("events", {"metadata": {"name": "e"}, **event, **involved})
     finding, lines = probe(api, CREATING)
-    assert (finding.state, NO_SANDBOX in finding.words) == ("miss", True)
+    assert (finding.state, NO_SANDBOX in finding.message) == ("miss", True)
     assert "The image was not tried" in finding.cure
     assert any(NO_SANDBOX in line for line in lines), "it does not wait silently"
     assert api.names("pods") == []
@@ -63,7 +63,7 @@ def test_a_sandbox_that_cannot_be_created_is_no_fault_of_the_image(api: Api, mon
 def test_a_pod_without_a_node_is_no_fault_of_the_image(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     hurry(monkeypatch)
     finding, _ = probe(api, UNSCHEDULABLE)
-    assert "waits for a node: 0/3 nodes are available" in finding.words
+    assert "waits for a node: 0/3 nodes are available" in finding.message
     assert "The image was not tried" in finding.cure
 
 

@@ -23,7 +23,7 @@ PODS = ("pods", "count/pods")
 def quota_finding(quotas: Iterable[Json] | None, settings: KubeSettings, pods: int) -> Finding:
     """Return whether so many pods fit; `quotas` is None if they may not be listed."""
     if quotas is None:
-        return Finding(topic="quota", state="unknown", words="ResourceQuotas may not be listed")
+        return Finding(topic="quota", state="unknown", message="ResourceQuotas may not be listed")
     unscoped = [quota for quota in quotas if not is_scoped(quota)]
     needs = needs_of(settings, pods)
     shortages = [text for quota in unscoped for text in shortages_of(quota, needs)]
@@ -31,13 +31,13 @@ def quota_finding(quotas: Iterable[Json] | None, settings: KubeSettings, pods: i
         return Finding(
             topic="quota",
             state="miss",
-            words="; ".join(shortages),
+            message="; ".join(shortages),
             cure="Use smaller or fewer pods, or ask the administrator for a larger quota. A run waits "
             "for quota that other pods give back, but not for what exceeds the quota itself.",
         )
     names = ", ".join(str(quota["metadata"]["name"]) for quota in unscoped)
     message = f"the run fits into ResourceQuota {names}" if names else "no ResourceQuota limits pods"
-    return Finding(topic="quota", state="ok", words=message)
+    return Finding(topic="quota", state="ok", message=message)
 
 
 def is_scoped(quota: Json) -> bool:

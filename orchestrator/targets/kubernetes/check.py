@@ -17,12 +17,12 @@ from orchestrator.targets.kubernetes.manifests.kinds import KINDS
 from orchestrator.targets.kubernetes.rights import Right
 from orchestrator.targets.kubernetes.settings import KubeSettings
 
-TRIAL = "orch-check"  # never created: a dry run
+TRIAL_NAME = "orch-check"  # never created: a dry run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckRequest:
-    """What to check."""
+    """The parameters of a check."""
 
     launcher: str | None  # None for any
     pods: int
@@ -30,26 +30,26 @@ class CheckRequest:
 
 
 def check(
-    connected: Callable[[], Kube], settings: KubeSettings, request: CheckRequest, notify: Notify = ignore
+    connect: Callable[[], Kube], settings: KubeSettings, request: CheckRequest, notify: Notify = ignore
 ) -> Iterator[Finding]:
     """Yield each finding as soon as it is known; only one if the API does not respond.
 
     Args:
-        connected: returns the cluster.
+        connect: returns the cluster.
         settings: the settings of the pods.
         request: what to check.
         notify: called with what the check waits for.
     """
     try:
-        cluster = connected()
+        cluster = connect()
         version = cluster.get("/version").get("gitVersion", "an unknown version")
     except OrchError as error:
-        yield Finding(topic="API", state="miss", words=error.message, cure=error.hint)
+        yield Finding(topic="API", state="miss", message=error.message, cure=error.hint)
         return
     location = f"{cluster.context or 'this cluster'}, namespace {cluster.namespace}"
-    yield Finding(topic="API", state="ok", words=f"Kubernetes {version}: {location}")
-    if missing := namespace_missing(cluster):
-        yield findings.namespace_finding(missing)
+    yield Finding(topic="API", state="ok", message=f"Kubernetes {version}: {location}")
+    if namespace_error := missing_namespace(cluster):
+        yield findings.namespace_finding(namespace_error)
         return
     served = {launcher: versions(cluster, launcher) for launcher in KINDS}
     yield from findings.kinds_findings(served, request.launcher)
@@ -61,26 +61,26 @@ def check(
         *(right for launcher in launchers for right in rights.rights_for(KINDS[launcher])),
         *(rights.KUEUE_RIGHTS if settings.queue else ()),
     ]
-    yield findings.rights_finding(denied(cluster, needed), cluster.namespace)
-    volume = claim(cluster, settings, request.pods)
+    yield findings.rights_finding(missing_rights(cluster, needed), cluster.namespace)
+    volume = check_claim(cluster, settings, request.pods)
     yield volume
     unbound = volume.state == "miss"
-    yield findings.init_finding(denied(cluster, rights.INIT_RIGHTS), needed=unbound)
-    yield admission.quota_finding(listed_quotas(cluster), settings, request.pods)
+    yield findings.init_finding(missing_rights(cluster, rights.INIT_RIGHTS), needed=unbound)
+    yield admission.quota_finding(readable_quotas(cluster), settings, request.pods)
     if settings.queue:
         yield kueue.queue_finding(cluster, settings, launchers)
-    nodes = listed_nodes(cluster)
+    nodes = readable_nodes(cluster)
     yield findings.nodes_finding(nodes, settings, request.pods)
     yield findings.flags_finding(nodes, settings)
-    yield image_probe.image(cluster, settings, notify, pull=request.pull)
+    yield image_probe.check_image(cluster, settings, notify, pull=request.pull)
 
 
-def denied(cluster: Kube, needed: Iterable[Right]) -> list[Right]:
+def missing_rights(cluster: Kube, needed: Iterable[Right]) -> list[Right]:
     """Return the rights that the user does not have."""
-    return [right for right in needed if not allowed(cluster, *right[:3])]
+    return [right for right in needed if not is_allowed(cluster, *right[:3])]
 
 
-def allowed(cluster: Kube, verb: str, group: str, resource: str) -> bool:
+def is_allowed(cluster: Kube, verb: str, group: str, resource: str) -> bool:
     plural, _, sub = resource.partition("/")
     attributes = {"namespace": cluster.namespace, "verb": verb, "group": group, "resource": plural}
     review = {
@@ -92,11 +92,11 @@ def allowed(cluster: Kube, verb: str, group: str, resource: str) -> bool:
     return bool(response.get("status", {}).get("allowed"))
 
 
-def namespace_missing(cluster: Kube) -> OrchError | None:
+def missing_namespace(cluster: Kube) -> OrchError | None:
     """Return the error of a missing namespace, found by a dry run; rights do not depend on it."""
-    trial = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": TRIAL}}
+    trial = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": TRIAL_NAME}}
     try:
-        cluster.applied(trial, dry_run=True)
+        cluster.apply_object(trial, dry_run=True)
     except NotThere as error:
         return error
     except OrchError:  # the check of the rights reports it
@@ -104,17 +104,17 @@ def namespace_missing(cluster: Kube) -> OrchError | None:
     return None
 
 
-def claim(cluster: Kube, settings: KubeSettings, pods: int) -> Finding:
+def check_claim(cluster: Kube, settings: KubeSettings, pods: int) -> Finding:
     path = f"{cluster.core_path('PersistentVolumeClaim')}/{settings.claim}"
     try:
         return findings.claim_finding(cluster.get(path), settings, pods)
     except NotThere:
         return findings.claim_finding(None, settings, pods)
     except OrchError as error:
-        return findings.claim_unseen(error)
+        return findings.unreadable_claim_finding(error)
 
 
-def listed_quotas(cluster: Kube) -> list[Any] | None:
+def readable_quotas(cluster: Kube) -> list[Any] | None:
     """Return the ResourceQuotas of the namespace, or None if they may not be listed."""
     path = f"/api/v1/namespaces/{cluster.namespace}/resourcequotas"
     try:
@@ -123,7 +123,7 @@ def listed_quotas(cluster: Kube) -> list[Any] | None:
         return None
 
 
-def listed_nodes(cluster: Kube) -> list[Any] | None:
+def readable_nodes(cluster: Kube) -> list[Any] | None:
     try:
         return list(cluster.get("/api/v1/nodes").get("items") or [])
     except Refused:

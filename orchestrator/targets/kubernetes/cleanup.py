@@ -19,7 +19,7 @@ from orchestrator.targets.kubernetes.api.exec import PodExec
 from orchestrator.targets.kubernetes.installed_kinds import serves
 from orchestrator.targets.kubernetes.manifests import names
 from orchestrator.targets.kubernetes.manifests.kinds import KINDS, Kind
-from orchestrator.targets.kubernetes.objects import STOPPED, await_gone, delete_objects, pods_of
+from orchestrator.targets.kubernetes.objects import STOPPED, await_pods_gone, delete_objects, pods_of
 from orchestrator.targets.kubernetes.status import JobState, created_at, ended_at, node_of, pod_state
 from orchestrator.targets.kubernetes.watch import KubeWatch
 
@@ -39,7 +39,7 @@ def stop(watch: KubeWatch) -> CleanupReport:
     with marked(watch.folder / STOPPED):  # for commands that watch the run
         mark_volume(watch, [pod.pod for pod in states if pod.state == "running"])
         delete_objects(cluster, watch.location, run_id)
-    remaining = await_gone(cluster, run_id)
+    remaining = await_pods_gone(cluster, run_id)
     watch.write_outcome(JobState(state="failed"))
     return CleanupReport(
         run_id=run_id,

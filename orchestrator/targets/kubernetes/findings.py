@@ -19,7 +19,7 @@ Json = Mapping[str, Any]
 BF16_LABELS = ("feature.node.kubernetes.io/cpu-cpuid.AVX512BF16", "feature.node.kubernetes.io/cpu-cpuid.AMXBF16")
 ROLE = "An administrator creates the Role with `orch k8s role | kubectl apply -f -`, and binds it to you."
 
-PROGRESS_EVENTS = {"ok": "ok  ", "miss": "MISS", "absent": "-   ", "unknown": "?   "}
+MARKS = {"ok": "ok  ", "miss": "MISS", "absent": "-   ", "unknown": "?   "}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,12 +28,16 @@ class Finding:
 
     topic: str
     state: str  # ok, miss (runs will fail), absent (and not needed) or unknown
-    words: str  # what was found
+    message: str  # what was found
     cure: str = ""  # what to do about it
 
     def describe(self) -> str:
-        line = f"{PROGRESS_EVENTS[self.state]}  {self.topic}: {self.words}"
+        line = f"{MARKS[self.state]}  {self.topic}: {self.message}"
         return f"{line}\n      cure: {self.cure}" if self.cure else line
+
+    def as_record(self) -> dict[str, str]:
+        """Return the finding as `orch k8s check --json` prints it."""
+        return {"topic": self.topic, "state": self.state, "words": self.message, "cure": self.cure}
 
 
 def relevant_launchers(served: Mapping[str, tuple[str, ...]], requested: str | None) -> list[str]:
@@ -59,7 +63,7 @@ def kinds_findings(served: Mapping[str, tuple[str, ...]], requested: str | None)
             Finding(
                 topic=kind.kind,
                 state="ok" if is_served else "miss" if needed else "absent",
-                words=f"{kind.group}/{kind.version}" + ("" if is_served else f":{problem}"),
+                message=f"{kind.group}/{kind.version}" + ("" if is_served else f":{problem}"),
                 cure="" if is_served else f"Install {kind.comes_with}.",
             )
         )
@@ -72,19 +76,19 @@ def default_finding(served: Mapping[str, tuple[str, ...]]) -> Finding:
     try:
         choice = default_kind(Installed(launchers=available))
     except PlanError as error:
-        return Finding(topic="default", state="miss", words=error.message, cure=error.hint)
+        return Finding(topic="default", state="miss", message=error.message, cure=error.hint)
     (decision,) = choice.decisions
-    return Finding(topic="default", state="ok", words=f"--launcher {choice.value}: {decision.reason}")
+    return Finding(topic="default", state="ok", message=f"--launcher {choice.value}: {decision.reason}")
 
 
 def rights_finding(denied: Iterable[Right], namespace: str) -> Finding:
     missing = list(denied)
     if not missing:
-        return Finding(topic="rights", state="ok", words="all that orch needs are granted")
+        return Finding(topic="rights", state="ok", message="all that orch needs are granted")
     return Finding(
         topic="rights",
         state="miss",
-        words=f"not allowed in {namespace}: {describe_rights(missing)}",
+        message=f"not allowed in {namespace}: {describe_rights(missing)}",
         cure=f"{ROLE} It has: {describe_rules(missing)}",
     )
 
@@ -93,11 +97,11 @@ def init_finding(denied: Iterable[Right], *, needed: bool) -> Finding:
     """Return whether `orch k8s init --apply` is allowed; runs only need what it has made."""
     missing = list(denied)
     if not missing:
-        return Finding(topic="init", state="ok", words="orch k8s init --apply is allowed")
+        return Finding(topic="init", state="ok", message="orch k8s init --apply is allowed")
     return Finding(
         topic="init",
         state="miss" if needed else "absent",
-        words=f"not allowed: {describe_rights(missing)}",
+        message=f"not allowed: {describe_rights(missing)}",
         cure=f"{ROLE} Or an administrator runs `orch k8s init --apply`." if needed else "",
     )
 
@@ -106,20 +110,20 @@ def describe_rights(rights: Iterable[Right]) -> str:
     return ", ".join(f"{verb} {resource} ({purpose})" for verb, _, resource, purpose in rights)
 
 
-def claim_unseen(error: OrchError) -> Finding:
-    """Return that the claim cannot be read."""
-    return Finding(topic="volume", state="unknown", words=error.message, cure=error.hint)
+def unreadable_claim_finding(error: OrchError) -> Finding:
+    """Return the finding that the claim cannot be read."""
+    return Finding(topic="volume", state="unknown", message=error.message, cure=error.hint)
 
 
 def namespace_finding(error: OrchError) -> Finding:
-    return Finding(topic="namespace", state="miss", words=error.message, cure=error.hint)
+    return Finding(topic="namespace", state="miss", message=error.message, cure=error.hint)
 
 
 def claim_finding(claim: Json | None, settings: KubeSettings, pods: int) -> Finding:
     """Return whether the claim can be used by so many pods; None means that it does not exist."""
     init = "`orch k8s init --apply` creates one; storage_class names a class with ReadWriteMany."
     if claim is None:
-        return Finding(topic="volume", state="miss", words=f"no claim {settings.claim}", cure=init)
+        return Finding(topic="volume", state="miss", message=f"no claim {settings.claim}", cure=init)
     phase = claim.get("status", {}).get("phase", "Pending")
     modes = claim.get("spec", {}).get("accessModes") or []
     if phase != "Bound":
@@ -128,28 +132,28 @@ def claim_finding(claim: Json | None, settings: KubeSettings, pods: int) -> Find
             "A class with WaitForFirstConsumer binds it with the first pod. Otherwise `kubectl describe "
             f"pvc {settings.claim}` shows what it waits for."
         )
-        return Finding(topic="volume", state="miss", words=message, cure=cure)
+        return Finding(topic="volume", state="miss", message=message, cure=cure)
     if pods > 1 and "ReadWriteMany" not in modes:
         message = f"claim {settings.claim} is {', '.join(modes)}: pods on several nodes cannot share it"
-        return Finding(topic="volume", state="miss", words=message, cure=init)
-    return Finding(topic="volume", state="ok", words=f"claim {settings.claim} is bound")
+        return Finding(topic="volume", state="miss", message=message, cure=init)
+    return Finding(topic="volume", state="ok", message=f"claim {settings.claim} is bound")
 
 
 def nodes_finding(nodes: list[Json] | None, settings: KubeSettings, pods: int) -> Finding:
     """Return whether so many pods fit; `nodes` is None if they may not be listed."""
     if nodes is None:
-        return Finding(topic="nodes", state="unknown", words="they may not be listed")
+        return Finding(topic="nodes", state="unknown", message="they may not be listed")
     fitting = [node for node in nodes if fits(node, settings)]
     room = sum(room_on(node, settings) for node in fitting)
     size = f"{settings.cpu} CPUs and {settings.memory}"
     capacity = f"{len(fitting)} of {len(nodes)} nodes can take pods of {size}, {room} such pods in all"
     if room >= pods:
-        return Finding(topic="nodes", state="ok", words=f"{capacity}, if nothing else runs there")
+        return Finding(topic="nodes", state="ok", message=f"{capacity}, if nothing else runs there")
     largest = max((cpus_of(node) for node in nodes), default=Fraction(0))
     return Finding(
         topic="nodes",
         state="miss",
-        words=f"{capacity}; the run needs {pods}",
+        message=f"{capacity}; the run needs {pods}",
         cure=f"Request smaller pods (--k8s cpu=..., the largest node has {plain(largest)} allocatable CPUs), "
         "fewer pods, or other nodes (node_selector, node_affinity, tolerations).",
     )
@@ -163,15 +167,15 @@ def flags_finding(nodes: list[Json] | None, settings: KubeSettings) -> Finding:
         return Finding(
             topic="BF16",
             state="unknown",
-            words="no label shows which nodes have BF16 instructions",
+            message="no label shows which nodes have BF16 instructions",
             cure="Node Feature Discovery labels nodes; each pod checks for itself in any case.",
         )
     if len(able) == len(fitting):
-        return Finding(topic="BF16", state="ok", words=f"on all {len(able)} nodes that fit")
+        return Finding(topic="BF16", state="ok", message=f"on all {len(able)} nodes that fit")
     return Finding(
         topic="BF16",
         state="absent",
-        words=f"on {len(able)} of {len(fitting)} nodes that fit; a run with a pod on another node trains in fp32",
+        message=f"on {len(able)} of {len(fitting)} nodes that fit; a run with a pod on another node trains in fp32",
         cure=f"--k8s node_selector.{BF16_LABELS[0]}=true selects nodes with these instructions.",
     )
 

@@ -36,7 +36,7 @@ class Follower:
     def __init__(self, cluster: Kube, selector: str) -> None:
         self.cluster = cluster
         self.selector = selector
-        self.read_to: dict[str, Position] = {}  # by uid
+        self.read_positions: dict[str, Position] = {}  # by uid
         self.items: queue.Queue[Event | ReadLine | OrchError] = queue.Queue()  # an error ends it
         self.pods: dict[str, PodState] = {}  # the newest state, by uid
         self.readers: dict[str, threading.Thread] = {}
@@ -45,10 +45,10 @@ class Follower:
         self.messages: dict[str, str] = {}  # the newest about a pod, by uid, or about something else
         self.ended = threading.Event()
 
-    def begin(self) -> None:
+    def start(self) -> None:
         threading.Thread(target=self.watch, daemon=True).start()
 
-    def reading(self) -> bool:
+    def is_reading(self) -> bool:
         return any(reader.is_alive() for reader in self.readers.values())
 
     def report_once(self, about: str, message: str, *, same: str = "") -> None:
@@ -146,11 +146,11 @@ class Follower:
             Refused: if the user may not read logs.
             NotThere: if the pod is gone.
         """
-        reader = Reader(self.read_to.get(uid, Position()))
+        reader = Reader(self.read_positions.get(uid, Position()))
         try:
             for line in self.cluster.log(pod, follow=follow, since=reader.since):
                 text = reader.new(line)
-                self.read_to[uid] = reader.position
+                self.read_positions[uid] = reader.position
                 if text is not None:
                     self.items.put(ReadLine(pod=uid, position=reader.position, text=text))
         except (ConnectionLost, Refused, NotThere):

@@ -26,11 +26,11 @@ from orchestrator.targets.kubernetes.volume import END_SECONDS, ending_at_sigter
 PROBE = "orch-image-check"
 PULL_SECONDS = 300.0
 POLL_SECONDS = 1.0
-SILENT_SECONDS = 20.0  # without a reason from Kubernetes, before a line is printed
+QUIET_SECONDS = 20.0  # without a reason from Kubernetes, before a line is printed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trouble:
+class StartProblem:
     """A reason why a pod does not start."""
 
     message_part: str  # of Kubernetes
@@ -38,59 +38,59 @@ class Trouble:
     cure: str
 
 
-TROUBLES = (
-    Trouble(
+START_PROBLEMS = (
+    StartProblem(
         message_part="cannot be pulled",
         seconds=0.0,
         cure="Check the name, and whether the nodes may pull from the registry. pull_secrets names "
         "secrets of type kubernetes.io/dockerconfigjson.",
     ),
-    Trouble(
+    StartProblem(
         message_part="FailedCreatePodSandBox",
         seconds=30.0,
         cure="The image was not tried: the node's container runtime or pod network does not work. "
         "`kubectl describe node` shows it to the administrator; node_selector selects other nodes.",
     ),
-    Trouble(
+    StartProblem(
         message_part="cannot be created",
         seconds=10.0,
         cure="The image was not tried: the node cannot create the container.",
     ),
-    Trouble(
+    StartProblem(
         message_part="waits for a node",
         seconds=PULL_SECONDS,
         cure="The image was not tried: no node accepts the pod. node_selector, node_affinity and "
         "tolerations select nodes.",
     ),
 )
-NOT_STARTED = Trouble(
+NOT_STARTED = StartProblem(
     message_part="",
     seconds=PULL_SECONDS,
     cure=f"`kubectl describe pod {PROBE}` shows what it waits for while it is there; a large image takes minutes.",
 )
 
 
-def image(cluster: Kube, settings: KubeSettings, notify: Notify, *, pull: bool) -> Finding:
+def check_image(cluster: Kube, settings: KubeSettings, notify: Notify, *, pull: bool) -> Finding:
     """Check that nodes can pull the image, with a pod that does nothing."""
     if not settings.image:
         cure = "Build one with `orch image build`, and set image in orch-k8s.toml."
-        return Finding(topic="image", state="miss", words="no image is given", cure=cure)
+        return Finding(topic="image", state="miss", message="no image is given", cure=cure)
     if not pull:
         cure = "Without --no-pull, a pod tries to pull it."
-        return Finding(topic="image", state="unknown", words=settings.image, cure=cure)
+        return Finding(topic="image", state="unknown", message=settings.image, cure=cure)
     with ending_at_sigterm():
-        return pulled(cluster, settings, notify)
+        return try_pull(cluster, settings, notify)
 
 
-def pulled(cluster: Kube, settings: KubeSettings, notify: Notify) -> Finding:
+def try_pull(cluster: Kube, settings: KubeSettings, notify: Notify) -> Finding:
     path = f"{cluster.core_path('Pod')}/{PROBE}"
     pod: Object | None = None
     try:
         remove(cluster, path)
-        pod = cluster.applied(probe_pod(settings))
+        pod = cluster.apply_object(probe_pod(settings))
         return await_pull(cluster, path, settings, notify)
     except OrchError as error:
-        return Finding(topic="image", state="unknown", words=error.message, cure=error.hint)
+        return Finding(topic="image", state="unknown", message=error.message, cure=error.hint)
     finally:
         if pod is not None:
             with contextlib.suppress(OrchError):  # the check of rights reports a missing right
@@ -132,33 +132,33 @@ def await_pull(cluster: Kube, path: str, settings: KubeSettings, notify: Notify)
     image has it.
     """
     began = time.monotonic()
-    trouble, since, reported = NOT_STARTED, began, ""
+    problem, since, reported = NOT_STARTED, began, ""
     while True:
         state = pod_state(cluster.get(path), cluster.events_of(PROBE))
         if state.code == 2:
-            return Finding(topic="image", state="ok", words=f"{settings.image} has orch's programs")
+            return Finding(topic="image", state="ok", message=f"{settings.image} has orch's programs")
         if state.state in ("failed", "done"):
             program = f"{settings.root}/train/node.py"
             message = f"{settings.image} can be pulled, but {program} {state.reason}"
             cure = "`orch image build` builds an image with it; root sets another folder."
-            return Finding(topic="image", state="miss", words=message, cure=cure)
-        if (new := trouble_of(state.reason)) != trouble:
-            trouble, since = new, time.monotonic()
+            return Finding(topic="image", state="miss", message=message, cure=cure)
+        if (new := problem_of(state.reason)) != problem:
+            problem, since = new, time.monotonic()
         now = time.monotonic()
-        if now - since >= trouble.seconds or now - began >= PULL_SECONDS:  # reasons may alternate
+        if now - since >= problem.seconds or now - began >= PULL_SECONDS:  # reasons may alternate
             message = state.reason or "the pod did not start in time"
-            return Finding(topic="image", state="miss", words=message, cure=trouble.cure)
+            return Finding(topic="image", state="miss", message=message, cure=problem.cure)
         if state.reason and state.reason != reported:
             reported = state.reason
-            notify(f"image: {reported}; waiting up to {trouble.seconds:.0f} s")
-        if not reported and now - began >= SILENT_SECONDS:
+            notify(f"image: {reported}; waiting up to {problem.seconds:.0f} s")
+        if not reported and now - began >= QUIET_SECONDS:
             reported = f"the pod with {settings.image} has not started yet"
             notify(f"image: {reported}; waiting up to {PULL_SECONDS:.0f} s, because a large image takes minutes")
         time.sleep(POLL_SECONDS)
 
 
-def trouble_of(message: str) -> Trouble:
-    return next((trouble for trouble in TROUBLES if trouble.message_part in message), NOT_STARTED)
+def problem_of(message: str) -> StartProblem:
+    return next((problem for problem in START_PROBLEMS if problem.message_part in message), NOT_STARTED)
 
 
 def remove(cluster: Kube, path: str) -> None:

@@ -20,7 +20,7 @@ def query_installed(settings: KubeSettings) -> Installed:
         cluster.tries = 1
         return Installed(launchers=tuple(launcher for launcher in PREFERRED if serves(cluster, launcher)))
     except OrchError as error:
-        return Installed(unknown=f"no cluster could be queried ({error.message.rstrip('.')})")
+        return Installed(query_problem=f"no cluster could be queried ({error.message.rstrip('.')})")
 
 
 def serves(cluster: Kube, launcher: str) -> bool:

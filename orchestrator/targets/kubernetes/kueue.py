@@ -110,23 +110,23 @@ def queue_finding(cluster: Kube, settings: KubeSettings, launchers: Iterable[str
         check_queue(cluster, queue)
         local = cluster.job(GROUP, version(cluster), "localqueues", queue)
     except RequestError as error:
-        return Finding(topic="queue", state="miss", words=error.message, cure=error.hint)
+        return Finding(topic="queue", state="miss", message=error.message, cure=error.hint)
     except OrchError as error:
-        return Finding(topic="queue", state="unknown", words=error.message, cure=error.hint)
+        return Finding(topic="queue", state="unknown", message=error.message, cure=error.hint)
     if inactive := condition(local.get("status") or {}, "Active", value="False"):
         message = f"LocalQueue {queue} is inactive: {inactive.get('message')}"
-        return Finding(topic="queue", state="miss", words=message, cure="Ask its administrator.")
+        return Finding(topic="queue", state="miss", message=message, cure="Ask its administrator.")
     managed = {launcher: is_managed(cluster, settings, launcher) for launcher in launchers}
     ignored = [KINDS[launcher].kind for launcher, managed_ in managed.items() if managed_ is False]
     if ignored:
         message = f"Kueue does not manage {', '.join(ignored)}: such runs start without quota"
-        return Finding(topic="queue", state="miss", words=message, cure=ENABLE)
+        return Finding(topic="queue", state="miss", message=message, cure=ENABLE)
     untried = [KINDS[launcher].kind for launcher, managed_ in managed.items() if managed_ is None]
     if untried:
         message = f"LocalQueue {queue} exists; whether Kueue manages {', '.join(untried)} is unknown"
-        return Finding(topic="queue", state="unknown", words=message)
+        return Finding(topic="queue", state="unknown", message=message)
     kinds = ", ".join(KINDS[launcher].kind for launcher in managed)
-    return Finding(topic="queue", state="ok", words=f"LocalQueue {queue} exists, and Kueue manages {kinds}")
+    return Finding(topic="queue", state="ok", message=f"LocalQueue {queue} exists, and Kueue manages {kinds}")
 
 
 def is_managed(cluster: Kube, settings: KubeSettings, launcher: str) -> bool | None:
@@ -139,7 +139,7 @@ def is_managed(cluster: Kube, settings: KubeSettings, launcher: str) -> bool | N
     job = KINDS[launcher].launch(trial_job(replace(settings, image=image, mpi=None)))[-1]
     job["metadata"]["labels"] = {**job["metadata"]["labels"], QUEUE: settings.queue}
     try:
-        return is_suspended(cluster.applied(job, dry_run=True))
+        return is_suspended(cluster.apply_object(job, dry_run=True))
     except OrchError:
         return None
 

@@ -73,12 +73,12 @@ class Reader:
 
     def __init__(self, position: Position) -> None:
         self.position = position
-        self.again = 0
+        self.repeated = 0
 
     @property
     def since(self) -> str | None:
         """Return the time from which to request the log, in whole seconds as the API requires."""
-        self.again = 0
+        self.repeated = 0
         return re.sub(r"\.\d+", "", self.position.time) or None
 
     def new(self, line: str) -> str | None:
@@ -90,10 +90,10 @@ class Reader:
             return None
         if stamp != self.position.time:
             self.position = Position(time=stamp, same=1)
-            self.again = 1
+            self.repeated = 1
             return text
-        self.again += 1
-        if self.again <= self.position.same:
+        self.repeated += 1
+        if self.repeated <= self.position.same:
             return None
         self.position = Position(time=stamp, same=self.position.same + 1)
         return text

@@ -16,7 +16,8 @@ from orchestrator.targets.kubernetes.run_record import JobLocation
 GONE_SECONDS = 150.0  # a pod has 120 s to terminate
 POLL_SECONDS = 0.5
 RUNTIMES = "trainingruntimes"
-OWNING = f"{names.MANAGER}-owner"  # a field manager of its own: applying as `orch` would remove other fields
+# A separate field manager, because applying as `orch` would remove other fields.
+OWNER_MANAGER = f"{names.MANAGER}-owner"
 STOPPED = "stop"  # a file of the run's local folder, which `orch stop` creates
 
 
@@ -31,7 +32,7 @@ def delete_objects(cluster: Kube, location: JobLocation, run_id: str) -> None:
         ExecuteError: if an object with the job's name does not belong to the run.
     """
     delete_job(cluster, location, run_id)
-    delete_rest(cluster, location, run_id)
+    delete_other_objects(cluster, location, run_id)
 
 
 def delete_job(cluster: Kube, location: JobLocation, run_id: str) -> None:
@@ -44,7 +45,7 @@ def delete_job(cluster: Kube, location: JobLocation, run_id: str) -> None:
         pass
 
 
-def delete_rest(cluster: Kube, location: JobLocation, run_id: str) -> None:
+def delete_other_objects(cluster: Kube, location: JobLocation, run_id: str) -> None:
     """Delete what is labelled with a run id: reader pods, the ConfigMap, the service, the runtime.
 
     The runtime is the last: a user without rights to runtimes cannot have created one, but may have
@@ -74,7 +75,7 @@ def give_owner(cluster: Kube, location: JobLocation, objects: Iterable[Object]) 
     for item in objects:
         metadata = {"name": item["metadata"]["name"], "ownerReferences": [owner]}
         owned = {"apiVersion": item["apiVersion"], "kind": item["kind"], "metadata": metadata}
-        cluster.applied(owned, manager=OWNING)
+        cluster.apply_object(owned, manager=OWNER_MANAGER)
 
 
 def adopt(cluster: Kube, location: JobLocation, run_id: str) -> None:
@@ -108,7 +109,7 @@ def check_labels(item: Object, run_id: str) -> None:
         )
 
 
-def await_gone(cluster: Kube, run_id: str) -> list[str]:
+def await_pods_gone(cluster: Kube, run_id: str) -> list[str]:
     """Return the pods of a run that still exist after the time in which pods must end."""
     deadline = time.monotonic() + GONE_SECONDS
     while True:

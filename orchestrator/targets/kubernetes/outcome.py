@@ -26,14 +26,14 @@ def outcome(events: Iterable[Event], pods: Iterable[PodState], job: JobState, *,
     """
     all_events, all_pods = list(events), list(pods)
     reported = [event.outcome for event in all_events if isinstance(event, OutcomeReported) and event.outcome]
-    if reported and not (job.gone and reported[-1].state == FAILED and not reported[-1].first_failure):
+    if reported and not (job.missing and reported[-1].state == FAILED and not reported[-1].first_failure):
         return reported[-1]
     state = DONE if job.state == "done" else FAILED
     failure = first_failure(all_events, all_pods) if state == FAILED else None
-    if failure and job.gone and (failure.signal == "SIGTERM" or failure.code == SIGTERM_CODE):
+    if failure and job.missing and (failure.signal == "SIGTERM" or failure.code == SIGTERM_CODE):
         failure = None  # caused by the deletion of the job
     preemption = describe_preemption(all_events) if state == FAILED and failure is None else None
-    preempted = bool(preemption) and not job.gone
+    preempted = bool(preemption) and not job.missing
     reason = None if state == DONE or preempted else problem(all_events, all_pods, job, failure)
     return Outcome(
         state=PREEMPTED if preempted else state,
@@ -67,8 +67,8 @@ def first_failure(events: Sequence[Event], pods: Sequence[PodState]) -> Failure 
     """
     attempt = events[last_start(events) :]
     killed = {event.rank: event for event in out_of_memory_ends(attempt, pods)}
-    others = (event for event in attempt if not (isinstance(event, Exited) and event.rank in killed))
-    ordered = sorted([*others, *killed.values()], key=lambda event: event.time)
+    other_events = (event for event in attempt if not (isinstance(event, Exited) and event.rank in killed))
+    ordered = sorted([*other_events, *killed.values()], key=lambda event: event.time)
     return failures.first_failure(failures.rank_ends(ordered), nodes_of(attempt))
 
 
@@ -116,7 +116,7 @@ def problem(events: Sequence[Event], pods: Sequence[PodState], job: JobState, fa
     causes = [pod for pod in ended_pods if not pod.reason.startswith(CONSEQUENCES) and pod.reason != oom]
     if failure and not causes:
         return None
-    if job.gone and not causes:
+    if job.missing and not causes:
         return job.reason
     reasons = [f"{pod.node}: {pod.reason}" for pod in causes or ended_pods]
     return "; ".join(reasons) or job.reason or "the job failed"

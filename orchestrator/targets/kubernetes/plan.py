@@ -59,7 +59,7 @@ def plan_kube(request: TrainRequest, inputs: Inputs, site: KubeSite, resume: Res
     resolved = resolve(request, inputs, resume)
     training, home = resolved.training, home_of(site.run_id, resolved, request)
     output = choose_output(training.recipe, home.run_dir, resume)
-    files = Files.of(site.contents, training.recipe, site.train_here, resolved.kube)
+    files = Files.from_contents(site.contents, training.recipe, site.train_here, resolved.kube)
     script = script_command(request, training, files.paths_of(training.recipe, training.settings), output.value)
     key = key_of(request, resolved)
     decisions = (

@@ -18,7 +18,7 @@ from orchestrator.targets.kubernetes.api.connect import connect
 from orchestrator.targets.kubernetes.cleanup import remove_expired
 from orchestrator.targets.kubernetes.kueue import check_queue
 from orchestrator.targets.kubernetes.manifests.names import QUEUE
-from orchestrator.targets.kubernetes.objects import delete_job, delete_rest, give_owner
+from orchestrator.targets.kubernetes.objects import delete_job, delete_other_objects, give_owner
 from orchestrator.targets.kubernetes.run_record import JobLocation, location_of
 
 
@@ -79,6 +79,6 @@ def own_by_job(cluster: Kube, plan: Plan, location: JobLocation) -> None:
 
 def delete_created(cluster: Kube, record: RunRecord) -> None:
     """Delete what was created before a failure, the other objects also if the job cannot be deleted."""
-    for delete in (delete_job, delete_rest):
+    for delete in (delete_job, delete_other_objects):
         with suppress(OrchError):  # start() raises the first error
             delete(cluster, location_of(record), record.run_id)

@@ -215,7 +215,7 @@ class JobState:
     state: str  # running, suspended, done or failed
     reason: str = ""  # of a failure, as the operator reports it
     ended: float | None = None  # by the cluster's clock, in seconds since 1970
-    gone: bool = False  # the cluster has no such job
+    missing: bool = False  # the cluster has no such job
 
 
 def job_state(job: Json) -> JobState:

@@ -79,7 +79,7 @@ class KubeWatch:
         """Return whether this command is the one that copies the logs of the run."""
         if not self.copy.acquire():
             return False
-        self.follower.read_to.update(self.copy.positions)
+        self.follower.read_positions.update(self.copy.positions)
         return True
 
     def leave(self) -> None:
@@ -124,7 +124,7 @@ class KubeWatch:
             yield with_current_time(Heartbeat())
         if not reported:
             self.follower.items.put(self.launched())
-        self.follower.begin()
+        self.follower.start()
         state, polled = None, time.monotonic()
         while state is None:
             yield from self.copy_items(FOLLOW_SECONDS)
@@ -154,7 +154,7 @@ class KubeWatch:
             job = self.job()
         except NotThere:
             reason = f"the job {self.location.job} is gone: it was deleted, or its time limit has passed"
-            return JobState(state="failed", reason=reason, gone=True)
+            return JobState(state="failed", reason=reason, missing=True)
         except (ConnectionLost, Refused) as error:
             self.handle_loss(error)
             return None
@@ -198,7 +198,7 @@ class KubeWatch:
         self.follower.ended.set()  # do not report the deletion of its pods
         delete_objects(self.cluster, self.location, self.record.run_id)
         message = f"its ranks have not started within {limit} s (--wait-limit): {reasons}"
-        return JobState(state="failed", reason=message, gone=True)
+        return JobState(state="failed", reason=message, missing=True)
 
     def handle_loss(self, error: ExecuteError) -> None:
         """Report that the API does not respond, and raise the error if that lasts too long."""
@@ -241,7 +241,7 @@ class KubeWatch:
     def drain(self) -> Iterator[Event]:
         """Copy the remaining lines of the pods' logs."""
         deadline = time.monotonic() + DRAIN_SECONDS
-        while self.follower.reading():
+        while self.follower.is_reading():
             if time.monotonic() > deadline:
                 break
             yield from self.copy_items(0.2)

@@ -37,7 +37,7 @@ def launcher_of(plan: Plan) -> tuple[str, str]:
         (Installed(launchers=("pytorchjob",)), "PyTorchJob", "torchrun; the cluster has no TrainJob"),
         (Installed(launchers=("job",)), "Job", "torchrun; the cluster has no TrainJob and no PyTorchJob"),
         (
-            Installed(unknown="no cluster could be asked (x)"),
+            Installed(query_problem="no cluster could be asked (x)"),
             "TrainJob",
             "torchrun; assumed: no cluster could be asked (x)",
         ),
@@ -62,8 +62,8 @@ def test_a_run_that_may_shrink_is_a_pytorchjob() -> None:
 
 def test_the_check_reports_the_default_and_its_reason() -> None:
     versions = {"trainjob": ("v1alpha1",), "pytorchjob": ("v1",)}
-    assert findings.default_finding(versions).words == (
+    assert findings.default_finding(versions).message == (
         "--launcher trainjob: the cluster has it, and it outlives PyTorchJob"
     )
     old = findings.default_finding({"trainjob": ("v0",), "pytorchjob": ("v1",)})
-    assert old.words == "--launcher pytorchjob: the cluster has no TrainJob"
+    assert old.message == "--launcher pytorchjob: the cluster has no TrainJob"

@@ -71,10 +71,10 @@ class Kube:
         )
         response = self.client.call_api(*serialized[:4], _request_timeout=timeout)
         if not 200 <= response.status < 300:
-            raise self.failed(response)
+            raise self.api_error(response)
         return response.response
 
-    def failed(self, response: Any) -> Exception:
+    def api_error(self, response: Any) -> Exception:
         from kubernetes import client as kubernetes
 
         raw = response.response
@@ -187,9 +187,9 @@ class Kube:
         Raises:
             ExecuteError: if the API refuses it.
         """
-        self.applied(manifest)
+        self.apply_object(manifest)
 
-    def applied(self, manifest: Object, *, dry_run: bool = False, manager: str = MANAGER) -> Object:
+    def apply_object(self, manifest: Object, *, dry_run: bool = False, manager: str = MANAGER) -> Object:
         """Apply an object, and return it as the API has it.
 
         Fields of other managers are not taken over.
@@ -199,7 +199,7 @@ class Kube:
         if dry_run:
             query["dryRun"] = "All"
         body = {**manifest, "metadata": {**manifest["metadata"], "namespace": self.namespace}}
-        with self.naming(manifest):
+        with self.explaining_missing_kind(manifest):
             return self.attempt(
                 lambda: as_json(
                     self.request("PATCH", path, query=query, body=body, content_type="application/apply-patch+yaml")
@@ -207,7 +207,7 @@ class Kube:
             )
 
     @contextmanager
-    def naming(self, manifest: Object) -> Iterator[None]:
+    def explaining_missing_kind(self, manifest: Object) -> Iterator[None]:
         """Replace the error of an API that does not have the kind of an object."""
         try:
             yield

@@ -32,7 +32,7 @@ def connect(context: str | None = None, namespace: str | None = None) -> Kube:
         selected, default_namespace = select_context(config, context)
         config.load_kube_config(context=selected, client_configuration=configuration)
     except (config.ConfigException, OSError) as error:
-        if context is not None or not inside(config, configuration):
+        if context is not None or not load_pod_config(config, configuration):
             raise RequestError(
                 f"No cluster is configured: {str(error).rstrip('. ')}.",
                 hint="Configure one in ~/.kube/config or KUBECONFIG. --k8s context=NAME selects a context.",
@@ -51,7 +51,8 @@ def select_context(config: Any, context: str | None) -> tuple[str, str]:
     return match["name"], match["context"].get("namespace") or "default"
 
 
-def inside(config: Any, configuration: Any) -> bool:
+def load_pod_config(config: Any, configuration: Any) -> bool:
+    """Configure the API of the cluster in whose pod this program runs, and return whether it runs in one."""
     try:
         config.load_incluster_config(client_configuration=configuration)
     except config.ConfigException:

@@ -13,9 +13,7 @@ ADMISSION = (
     ("violates PodSecurity", "The namespace's label pod-security.kubernetes.io/enforce requires this."),
     ("exceeded quota", "`kubectl describe quota` shows the remaining quota. Use smaller or fewer pods."),
 )
-ADMITTING = "A policy of the cluster refuses it. Ask its administrator what the policy requires."
-
-
+POLICY_HINT = "A policy of the cluster refuses it. Ask its administrator what the policy requires."
 # failed calling webhook "NAME": failed to call webhook: Post "https://SERVICE.NAMESPACE.svc:443/...
 WEBHOOK = re.compile(r'failed calling webhook ".*https://(?P<service>[-\w]+)\.(?P<namespace>[-\w]+)\.svc\b')
 
@@ -83,7 +81,7 @@ def refused(message: str) -> Refused:
     if " cannot " in message:
         hint = "`orch k8s check` lists the required rights."
         return Refused(f"Not allowed: {message}.", hint=hint)
-    hint = next((hint for part, hint in ADMISSION if part in message), ADMITTING)
+    hint = next((hint for part, hint in ADMISSION if part in message), POLICY_HINT)
     return Refused(f"The cluster refuses it: {message}.", hint=hint)
 
 

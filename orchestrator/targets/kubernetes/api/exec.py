@@ -13,7 +13,7 @@ from orchestrator.model.printable import one_line
 from orchestrator.targets.kubernetes.api.client import Kube
 
 STDOUT, STDERR, STATUS = 1, 2, 3
-NOTHING = -1
+NO_CHANNEL = -1  # stands for a second without output
 TICK_SECONDS = 1.0
 
 
@@ -39,7 +39,7 @@ class Channels:
     def frames(self) -> Iterator[tuple[int, bytes]]:
         """Yield (channel, bytes) as they come, until the program has ended.
 
-        Without output, (NOTHING, b"") is yielded once a second.
+        Without output, (NO_CHANNEL, b"") is yielded once a second.
 
         Raises:
             ConnectionLost: if the connection breaks.
@@ -50,7 +50,7 @@ class Channels:
             try:
                 opcode, frame = self.socket.recv_data_frame(True)
             except WebSocketTimeoutException:
-                yield NOTHING, b""
+                yield NO_CHANNEL, b""
                 continue
             except (WebSocketException, OSError) as error:
                 raise ConnectionLost(f"The connection to {self.pod} ended: {error}.") from None
@@ -82,8 +82,8 @@ QUIET_SECONDS = 120.0
 CHUNK = 1 << 20
 MAX_OUTPUT = 1 << 28  # bytes of a program's output: the list of a million files
 MAX_ERROR = 1 << 16
-BUSY = "Its node may be too busy, or its volume may hang. `kubectl describe pod` shows it. Then try again."
-OF_UID = "The pod reads as the user of the run (uid in orch-k8s.toml). Check whether that user may read it."
+BUSY_HINT = "Its node may be too busy, or its volume may hang. `kubectl describe pod` shows it. Then try again."
+UID_HINT = "The pod reads as the user of the run (uid in orch-k8s.toml). Check whether that user may read it."
 # Run with -I -S, so that nothing is imported from the image's site-packages.
 COPY = (
     "import shutil,sys\n"
@@ -114,10 +114,10 @@ class PodExec:
                     output[channel] += data
                 if sum(map(len, output.values())) > MAX_OUTPUT:
                     raise ExecuteError(
-                        f"The output of {self.pod} exceeds {MAX_OUTPUT >> 20} MiB, and was cut off.", hint=BUSY
+                        f"The output of {self.pod} exceeds {MAX_OUTPUT >> 20} MiB, and was cut off.", hint=BUSY_HINT
                     )
                 if time.monotonic() > deadline:
-                    raise ExecuteError(f"{program_name(argv)} has not responded for {seconds:.0f} s.", hint=BUSY)
+                    raise ExecuteError(f"{program_name(argv)} has not responded for {seconds:.0f} s.", hint=BUSY_HINT)
             code = channels.code()
         out, err = (text.decode(errors="replace") for text in output.values())
         return CommandResult(code=code, out=out, err=err)
@@ -146,7 +146,7 @@ class PodExec:
             if channels.code() != 0:
                 message = errors.decode(errors="replace").strip()
                 reason = one_line(message.rpartition("\n")[2]) or "it was cut off"
-                raise ExecuteError(f"{path} cannot be read: {reason}.", hint=OF_UID)
+                raise ExecuteError(f"{path} cannot be read: {reason}.", hint=UID_HINT)
 
     def frames(self, channels: Channels) -> Iterator[tuple[int, bytes]]:
         """Yield the frames of channels, and raise ConnectionLost if none comes for too long."""

@@ -26,7 +26,7 @@ class Files:
     train: str
 
     @staticmethod
-    def of(contents: Mapping[str, bytes], recipe: Recipe, train_here: str, settings: KubeSettings) -> Files:
+    def from_contents(contents: Mapping[str, bytes], recipe: Recipe, train_here: str, settings: KubeSettings) -> Files:
         paths = {path: f"{settings.files}/files/{recipe.sent_path(path, index)}" for index, path in enumerate(contents)}
         return Files(paths=paths, contents=contents, train_here=train_here, train=f"{settings.root}/train")
 
@@ -40,8 +40,8 @@ class Files:
         return path
 
     def paths_of(self, recipe: Recipe, settings: Mapping[str, Value]) -> dict[str, str]:
-        named = [str(settings[name]) for name in recipe.paths if name in settings]
-        return {path: self.pod_path(path) for path in (recipe.script, *named)}
+        data_files = [str(settings[name]) for name in recipe.paths if name in settings]
+        return {path: self.pod_path(path) for path in (recipe.script, *data_files)}
 
     def sent_contents(self, settings: KubeSettings) -> dict[str, bytes]:
         """Return the contents of the sent files by their paths below the mounted ConfigMap."""

@@ -76,7 +76,7 @@ class Installed:
     """The launchers of PREFERRED whose kinds a cluster has."""
 
     launchers: tuple[str, ...] = ()
-    unknown: str = ""  # why the cluster could not be queried
+    query_problem: str = ""  # why the cluster could not be queried
 
 
 def default_kind(installed: Installed, *, elastic: bool = False) -> Choice[str]:
@@ -91,8 +91,8 @@ def default_kind(installed: Installed, *, elastic: bool = False) -> Choice[str]:
     """
     candidates = (ELASTIC,) if elastic else PREFERRED
     launcher = next((name for name in candidates if name in installed.launchers), None)
-    if installed.unknown:
-        return choice_of(candidates[0], f"assumed: {installed.unknown}")
+    if installed.query_problem:
+        return choice_of(candidates[0], f"assumed: {installed.query_problem}")
     if launcher is None:
         kinds = " nor ".join(KINDS[name].kind for name in candidates)
         first = KINDS[candidates[0]]

@@ -75,7 +75,7 @@ def training_runtime(job: KubeJob) -> Object:
 def shared_runtime(settings: KubeSettings, name: str = "orch-torch") -> Object:
     """Return a runtime for the user's own TrainJobs: the image, the volume and the size of a pod.
 
-    Each run of orch has a runtime of its own, with its files.
+    Each run of orch has a separate runtime, with its files.
     """
     runtime = training_runtime(trial_job(replace(settings, mpi=None), name))
     runtime["metadata"] = names.metadata_of_namespace(name, settings.namespace)

@@ -127,7 +127,7 @@ class _ReadAlready:
 
 LOST = PodState(pod="p", node="worker-1", state="waiting", reason=NO_ANSWER, lost=True)
 DELETED = PodState(pod="q", node="worker-0", state="failed", reason="its pod was deleted")
-GONE = JobState(state="failed", reason="the job is gone", gone=True)
+GONE = JobState(state="failed", reason="the job is gone", missing=True)
 FAILED_JOB = JobState(state="failed", reason="backoff limit")
 
 

@@ -372,7 +372,7 @@ def test_nodes_with_enough_resources_are_counted() -> None:
     assert findings.nodes_finding(nodes, SETTINGS, 2).state == "ok"
     short = findings.nodes_finding(nodes, SETTINGS, 3)
     assert short.state == "miss"
-    assert "1 of 4 nodes can take pods of 8 CPUs and 16Gi, 2 such pods in all" in short.words
+    assert "1 of 4 nodes can take pods of 8 CPUs and 16Gi, 2 such pods in all" in short.message
     assert "16 allocatable CPUs" in short.cure
     assert findings.nodes_finding(None, SETTINGS, 1).state == "unknown"
     assert findings.nodes_finding([], SETTINGS, 1).state == "miss"
@@ -399,7 +399,7 @@ def test_tolerations_and_affinity_select_nodes(
     taint = {"key": "dedicated", "value": "training", "effect": "NoSchedule"}
     tainted_node = node(taints=[taint], labels={"zone": "a", "disk": "nvme"})
     kube = replace(SETTINGS, tolerations=tolerations, node_affinity=affinity)
-    description = findings.nodes_finding([tainted_node], kube, 1).words
+    description = findings.nodes_finding([tainted_node], kube, 1).message
     assert f"{fitting} of 1 nodes can take pods" in description
 
 
@@ -407,7 +407,7 @@ def test_bf16_by_the_labels_of_the_nodes() -> None:
     able = node(labels={findings.BF16_LABELS[0]: "true"})
     assert findings.flags_finding([able], SETTINGS).state == "ok"
     mixed = findings.flags_finding([able, node()], SETTINGS)
-    assert (mixed.state, mixed.words) == (
+    assert (mixed.state, mixed.message) == (
         "absent",
         "on 1 of 2 nodes that fit; a run with a pod on another node trains in fp32",
     )
@@ -421,14 +421,14 @@ def test_volumes() -> None:
     assert findings.claim_finding(single_writer, SETTINGS, 1).state == "ok"
     for claim, expected in ((None, "no claim"), ({}, "Pending"), (single_writer, "cannot share")):
         finding = findings.claim_finding(claim, SETTINGS, 2)
-        assert (finding.state, expected in finding.words, bool(finding.cure)) == ("miss", True, True)
+        assert (finding.state, expected in finding.message, bool(finding.cure)) == ("miss", True, True)
 
 
 def test_kinds_and_rights() -> None:
     kinds = findings.kinds_findings({"pytorchjob": ("v1",)}, None)
     assert [finding.state for finding in kinds] == ["ok", "absent", "absent", "absent"]
     assert {finding.state for finding in findings.kinds_findings({}, None)} == {"miss"}
-    assert findings.kinds_findings({"mpijob": ("v1",)}, "mpijob")[1].words.endswith("only v1")
+    assert findings.kinds_findings({"mpijob": ("v1",)}, "mpijob")[1].message.endswith("only v1")
     missing = [("patch", "kubeflow.org", "pytorchjobs", "a PyTorchJob")]
     assert "verbs [patch]" in findings.rights_finding(missing, "team").cure
     assert findings.rights_finding([], "team").state == "ok"
