@@ -83,3 +83,15 @@ def test_a_preemption_without_a_checkpoint_names_the_reason(
     ending = monitor.poll(tracker)  # type: ignore[arg-type]
     assert ending is not None
     assert reason in (ending.problem or "")
+
+
+def test_time_for_a_checkpoint_does_not_pass_while_the_job_is_suspended(tmp_path: Path) -> None:
+    answers = {"n1": PreemptedRanks(ranks=(0,))}
+    agents = SimpleNamespace(request=lambda question, wanted, seconds: answers)
+    monitor = PreemptionMonitor(tmp_path, agents, lambda: True, lambda event: None)  # type: ignore[arg-type]
+    tracker = SimpleNamespace(any_preempted=lambda: False, checkpoints={})
+    assert monitor.poll(tracker) is None  # type: ignore[arg-type]
+    assert monitor.requested_at is not None
+    monitor.requested_at -= 600.0  # as if the process had been stopped for ten minutes
+    monitor.add_standstill(600.0)
+    assert monitor.poll(tracker) is None  # type: ignore[arg-type]

@@ -400,6 +400,20 @@ def test_a_memory_failure_is_explained_by_slurms_message(run_dir: Path, monkeypa
     assert job.explain_memory_failure(run_dir, raised) == raised
 
 
+def test_a_rank_that_lost_its_peer_is_not_blamed_if_memory_ran_out(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With torchrun, Slurm kills a node with its wrapper, and only the other node's rank reports its end."""
+    monkeypatch.setenv("SLURM_JOB_ID", "12")
+    line = "slurmstepd-n2: error: StepId=12.1 exceeded memory limit (700 > 500), being killed"
+    (run_dir / files.LAUNCHER_LOG).write_text(f"{line}\n")
+    (run_dir / "slurm-12.out").write_text("slurmstepd-n1: error: Exceeded job memory limit\n")
+    lost_peer = Failure(rank=0, node="n1", code=1, text="RuntimeError: Connection closed by peer [10.0.0.2]:40153")
+    result = job.explain_memory_failure(run_dir, AttemptResult(FAILED, failure=lost_peer))
+    assert result.failure is None
+    assert result.problem == f"{slurm.OUT_OF_MEMORY}: {line}"
+
+
 @pytest.mark.parametrize(
     ("problem", "before", "limit", "refused"),
     [
@@ -423,3 +437,24 @@ def test_a_job_is_requeued_only_while_its_checkpoint_advances(
     result = job.requeue_problem(run_dir, problem, limit)
     assert refused in result
     assert bool(result) is bool(refused)
+
+
+@pytest.mark.parametrize(
+    ("problem", "recorded"),
+    [
+        pytest.param("checkpoint at step 12", "checkpoint at step 12; not requeued: the job was requeued", id="limit"),
+        pytest.param("without a checkpoint: too late", "without a checkpoint: too late", id="no-checkpoint"),
+    ],
+)
+def test_the_outcome_says_why_a_job_with_a_checkpoint_is_not_requeued(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch, problem: str, recorded: str
+) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "12")
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "2")
+    path = run_dir / files.OUTCOME
+    path.write_text(outcomes.render(Outcome(state="preempted", problem=problem)))
+    job.requeue(run_dir, 2)
+    result = outcomes.parse(path.read_bytes()).problem
+    assert result is not None
+    assert result.startswith(recorded)
+    assert result.count(problem) == 1

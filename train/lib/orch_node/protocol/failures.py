@@ -20,6 +20,12 @@ CONSEQUENCES = re.compile(
 OTHER_RANK_FAILED = re.compile(r"^error: rank (\d{1,9}) on ", re.MULTILINE)
 
 
+def blames_another(rank: int, text: str) -> bool:
+    """Return whether the message of a failed rank shows that another rank has ended before."""
+    cause = OTHER_RANK_FAILED.search(text)
+    return bool(CONSEQUENCES.search(text) or (cause and int(cause[1]) != rank))
+
+
 @dataclass(frozen=True)
 class RankEnd:
     """The end of a rank that failed; of several exceptions, the first."""
@@ -38,8 +44,7 @@ class RankEnd:
             return False
         aborted = self.exited and self.exited.signal == "SIGABRT"
         text = (self.raised and self.raised.text) or (self.exited.text if aborted and self.exited else "")
-        cause = OTHER_RANK_FAILED.search(text)
-        return bool(CONSEQUENCES.search(text) or (cause and int(cause[1]) != self.rank))
+        return blames_another(self.rank, text)
 
     def failure(self, node: str | None) -> Failure:
         """Return the end as a failure.

@@ -22,6 +22,7 @@ MEMORY_LINE = re.compile(
     r"(?:exceeded (?:\w+ )?memory limit|out[- ]of[- ]memory|oom[-_ ]kill|exceeded \w+ memory)",
     re.IGNORECASE,
 )
+MEMORY_FIGURES = re.compile(r"\([0-9]+ ?> ?[0-9]+\)")  # how much the processes used, and their limit
 
 
 @dataclass(frozen=True)
@@ -94,9 +95,14 @@ def cpu_counts(text: str) -> list[int]:
 
 
 def memory_line(text: str) -> str:
-    """Return the last line in which Slurm reports that memory ran out, or ''."""
-    lines = (line.strip() for line in text.splitlines() if MEMORY_LINE.search(line))
-    return next(reversed([*lines]), "")
+    """Return the last line in which Slurm reports that memory ran out, or ''.
+
+    Lines with figures are preferred: they name the node that exceeded its limit, while all nodes of
+    the job print the others.
+    """
+    lines = [line.strip() for line in text.splitlines() if MEMORY_LINE.search(line)]
+    with_figures = [line for line in lines if MEMORY_FIGURES.search(line)]
+    return next(reversed(with_figures or lines), "")
 
 
 def parse(text: str | bytes) -> JobConfig:

@@ -21,7 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from orch_node import tail, whole_files
-from orch_node.protocol import files, outcome, slurm, values
+from orch_node.protocol import failures, files, outcome, slurm, values
 from orch_node.protocol.outcome import EX_TEMPFAIL, FAILED, Outcome
 from orch_node.protocol.slurm import Hello, JobConfig, Submitted
 from orch_node.protocol.values import ProtocolError
@@ -149,7 +149,7 @@ def requeue_problem(run_dir: Path, problem: str, limit: int | None) -> str:
         return f"the job was requeued {restarts} times, as often as --slurm max-requeues allows"
     previous = checkpoint_step(recorded_problem(run_dir / f"outcome-{restarts - 1}.json"))
     if restarts and previous is not None and step <= previous:
-        return f"{problem}, no later than in the last start of the job, so the run would never finish"
+        return "the checkpoint is no later than that of the last start of the job, so the run would never finish"
     return ""
 
 
@@ -176,24 +176,38 @@ class JobSupervisor(supervisor.Supervisor):
 
 
 def explain_memory_failure(run_dir: Path, ending: AttemptResult) -> AttemptResult:
-    """Return the result with the cause if Slurm reports that memory ran out."""
+    """Return the result with the cause if Slurm reports that memory ran out.
+
+    Slurm may end all processes of a node, so that the only rank that reports its end is one that has
+    lost its peer.
+    """
     failure = ending.failure
-    killed = failure is None or (failure.signal in ENDING_SIGNALS and not failure.oom)
-    line = slurm.memory_line(slurm_output(run_dir)) if ending.state == FAILED and killed else ""
+    killed = failure is not None and failure.signal in ENDING_SIGNALS and not failure.oom
+    lost_peer = failure is not None and failures.blames_another(failure.rank, failure.text)
+    is_open = failure is None or killed or lost_peer
+    line = slurm.memory_line(slurm_output(run_dir)) if ending.state == FAILED and is_open else ""
     if not line:
         return ending
-    if failure is not None:
+    if failure is not None and killed:
         return replace(ending, failure=replace(failure, oom=line))
     problem = f"{slurm.OUT_OF_MEMORY}: {line}"
-    return replace(ending, problem=f"{problem}; {ending.problem}" if ending.problem else problem)
+    problem = f"{problem}; {ending.problem}" if ending.problem else problem
+    return replace(ending, problem=problem, failure=None)
 
 
 def slurm_output(run_dir: Path) -> str:
     """Return the last output of the steps and of the job itself."""
-    outputs = (files.LAUNCHER_LOG, STEP_LOG, f"slurm-{os.environ['SLURM_JOB_ID']}.out")
+    outputs = (files.LAUNCHER_LOG, STEP_LOG, job_output())
     with contextlib.suppress(OSError):
         return "\n".join(tail.last_text(run_dir / name, LOG_CHARACTERS) for name in outputs)
     return ""
+
+
+def job_output() -> str:
+    """Return the name of the file with the output of this job, or of this task of an array."""
+    array_job = os.environ.get("SLURM_ARRAY_JOB_ID")
+    job = f"{array_job}_{os.environ['SLURM_ARRAY_TASK_ID']}" if array_job else os.environ["SLURM_JOB_ID"]
+    return f"slurm-{job}.out"
 
 
 def requeue(run_dir: Path, limit: int | None = None) -> None:
@@ -202,8 +216,12 @@ def requeue(run_dir: Path, limit: int | None = None) -> None:
     A job without a new checkpoint is not requeued, because it would be preempted for ever.
     """
     path = run_dir / files.OUTCOME
-    problem = requeue_problem(run_dir, outcome.parse(path.read_bytes()).problem or "", limit)
+    recorded = outcome.parse(path.read_bytes())
+    problem = requeue_problem(run_dir, recorded.problem or "", limit)
     if problem or not is_running():
+        if problem not in ("", recorded.problem):
+            explained = replace(recorded, problem=f"{recorded.problem}; not requeued: {problem}")
+            whole_files.write(path, outcome.render(explained))
         problem = problem or "Slurm is ending the job, as after scancel"
         print(f"no requeue: {problem}", file=sys.stderr, flush=True)
         return

@@ -45,6 +45,11 @@ class PreemptionMonitor:
             self.problem = f"none was written within {self.seconds:.0f} s"
         return AttemptResult(PREEMPTED, self.describe(tracker)) if self.problem else None
 
+    def add_standstill(self, seconds: float) -> None:
+        """Extend the time for the checkpoint: this process and its ranks were suspended for some seconds."""
+        if self.requested_at is not None:
+            self.requested_at += seconds
+
     def request_checkpoints(self, tracker: RankTracker) -> None:
         """Ask all ranks to write a checkpoint and end."""
         self.requested_at = time.monotonic()
