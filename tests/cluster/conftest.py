@@ -1,5 +1,7 @@
-"""Two clusters of three bare docker nodes each, and ways to hurt them: one is provisioned over and
-over again, the other has runs."""
+"""Start two clusters of three Docker nodes each, and break their nodes and network.
+
+One cluster is provisioned again and again, the other one trains.
+"""
 
 from __future__ import annotations
 
@@ -16,20 +18,20 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.lab import processes
+from tests.cluster.lab import run_processes
 from tests.cluster.sites import Site
 
 CHECKOUT = Path(__file__).parents[2]
-# Of the group of all containers, in either version of control groups: 4 times the default.
-SHARES = {Path("/sys/fs/cgroup/cpu/docker/cpu.shares"): 4096, Path("/sys/fs/cgroup/docker/cpu.weight"): 400}
-# One node with a core of its own, unless the environment says otherwise.
+# CPU weight of the control group of all containers, 4 times the default, in version 1 and version 2 of control groups.
+CPU_WEIGHTS = {Path("/sys/fs/cgroup/cpu/docker/cpu.shares"): 4096, Path("/sys/fs/cgroup/docker/cpu.weight"): 400}
+# By default node2 is pinned to core 0.
 CPUSETS = os.environ.get("ORCH_NODE_CPUSETS") or ",,0"
 SETTINGS = {"VAGRANT_DEFAULT_PROVIDER": "docker", "ORCH_NODE_CPUSETS": CPUSETS}
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Each cluster has a lane of its own."""
+    """Put the tests of each cluster into one xdist group."""
     for item in items:
         if item.get_closest_marker("cluster"):
             runs = item.path.name.startswith("test_run_")
@@ -38,7 +40,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TestCluster:
-    """The nodes of a cluster of cluster/up, as docker and as ssh see them."""
+    """A cluster that cluster/up has started, accessed through docker and ssh."""
 
     __test__ = False
 
@@ -47,7 +49,7 @@ class TestCluster:
 
     @property
     def inventory(self) -> Path:
-        """Of the first cluster; others have none in the checkout."""
+        """Return the inventory of the first cluster; the other clusters have none in the checkout."""
         return CHECKOUT / "inventory/vagrant"
 
     @property
@@ -62,20 +64,18 @@ class TestCluster:
         return self.state / "ssh_config"
 
     def up(self, *, nodes: int = 3) -> None:
-        """Bring up what is missing, take away what is beyond `nodes`."""
-        self.make("up", nodes=nodes)
+        """Start missing nodes, and remove nodes beyond the first `nodes`."""
+        self.run_script("up", nodes=nodes)
 
     def down(self) -> None:
-        self.make("down", "nodes", nodes=len(self.nodes))
+        """Remove the nodes, but leave the container engine running for other tests."""
+        self.run_script("down", "nodes", nodes=len(self.nodes))
 
-    def make(self, script: str, *words: str, nodes: int) -> None:
-        """Call cluster/up or cluster/down. Without a cluster the tests fail, they never skip.
-
-        The engine stays: other lanes have containers of their own.
-        """
+    def run_script(self, script: str, *arguments: str, nodes: int) -> None:
+        """Run cluster/up or cluster/down; fail the test, never skip it, if that fails."""
         settings = {"NODES": str(nodes), "ORCH_CLUSTER": str(self.number)}
         done = subprocess.run(
-            [str(CHECKOUT / "cluster" / script), *words],
+            [str(CHECKOUT / "cluster" / script), *arguments],
             env={**os.environ, **settings, **SETTINGS},
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -84,16 +84,16 @@ class TestCluster:
             check=False,
         )
         if done.returncode != 0:
-            said = done.stdout + done.stderr
-            pytest.fail(f"cluster/{script} failed ({done.returncode}):\n{said}")
+            pytest.fail(f"cluster/{script} failed ({done.returncode}):\n{done.stdout}{done.stderr}")
 
     def renew(self, *nodes: str) -> None:
-        """Put bare machines with new host keys in the place of these nodes."""
+        """Replace these nodes with bare ones that have new host keys."""
         removed = list(map(self.container, nodes))
         docker("rm", "--force", *removed)
         names = [f"--filter=name=^/?{container}$" for container in removed]
         deadline = time.monotonic() + 60
-        while docker("ps", "--all", "--quiet", *names):  # Vagrant would find it, and then not
+        # Vagrant fails if a container that it has listed disappears.
+        while docker("ps", "--all", "--quiet", *names):
             assert time.monotonic() < deadline, f"docker still lists one of {removed}"
             time.sleep(0.1)
         self.up()
@@ -104,30 +104,31 @@ class TestCluster:
     def ssh(
         self, node: str, *argv: str, user: str = "vagrant", timeout: float = 60
     ) -> subprocess.CompletedProcess[str]:
-        """Run a shell command on a node over ssh, the host key verified."""
+        """Run a shell command on a node over ssh, and verify its host key."""
         options = ["-F", str(self.ssh_config), "-o", "BatchMode=yes", "-o", "ConnectTimeout=5"]
         command = ["ssh", *options, "-l", user, node, *argv]
         return subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
 
     def exec(self, node: str, argv: tuple[str, ...], user: str = "root") -> str:
-        """Run a command on a node past its network: works on a node that is cut off."""
+        """Run a command on a node without its network, so that it works on a disconnected node."""
         return docker("exec", "--user", user, self.container(node), *argv)
 
     def cut(self, node: str) -> None:
-        """Take the node's network away: what it sends and what is sent to it is lost."""
+        """Disconnect a node from the network, so that packets in both directions are lost."""
         self._link(node, "down")
 
     def heal(self, node: str) -> None:
+        """Reconnect a node if it is running."""
         if self._state(node) == "running":
             self._link(node, "up")
 
     def mount(self, node: str, *arguments: str, program: str = "mount") -> None:
-        """(Un)mount something on a node, with this machine's rights: a container has not these."""
+        """Run `mount` or `umount` on a node with privileges that its container does not have."""
         pid = docker("inspect", "--format", "{{.State.Pid}}", self.container(node)).strip()
         subprocess.run(["nsenter", "--target", pid, "--mount", "--pid", program, *arguments], check=True)
 
     def pause(self, node: str) -> None:
-        """Freeze all processes of the node. Its kernel goes on accepting connections."""
+        """Freeze all processes of a node; its kernel still accepts connections."""
         docker("pause", self.container(node))
 
     def unpause(self, node: str) -> None:
@@ -135,23 +136,23 @@ class TestCluster:
             docker("unpause", self.container(node))
 
     def kill(self, node: str) -> None:
-        """Switch the node off, without a goodbye."""
+        """Switch a node off without a shutdown."""
         docker("kill", self.container(node))
 
     def start(self, node: str) -> None:
-        """Switch the node on; returns once it can be reached."""
+        """Switch a node on, and wait until it is reachable."""
         docker("start", self.container(node))
         self._wait_for_ssh(node)
 
     def processes(self, node: str) -> tuple[str, ...]:
-        """The command lines of what runs on the node, but its init, its sshd and ssh sessions."""
+        """Return the command lines of a node's processes, except init, sshd and ssh sessions."""
         lines = docker("top", self.container(node), "-eo", "pid,args").splitlines()[1:]
         commands = (line.split(maxsplit=1)[1] for line in lines)
         boot = ("/sbin/docker-init", "sshd: ")
         return tuple(command for command in commands if not command.startswith(boot))
 
     def repair(self) -> None:
-        """Undo whatever a test did to the nodes' life and links."""
+        """Unfreeze, reconnect and start all nodes."""
         for node in self.nodes:
             self.unpause(node)
             self.heal(node)
@@ -162,99 +163,111 @@ class TestCluster:
         return docker("inspect", "--format", "{{.State.Status}}", self.container(node)).strip()
 
     def _link(self, node: str, state: str) -> None:
-        """Pull or plug the cable: the other end of the node's interface, which knows nothing."""
+        """Set this machine's end of the node's virtual cable up or down."""
         index = self.exec(node, ("cat", "/sys/class/net/eth0/iflink"))
-        name = socket.if_indextoname(int(index))
-        subprocess.run(["ip", "link", "set", name, state], check=True)
+        interface = socket.if_indextoname(int(index))
+        subprocess.run(["ip", "link", "set", interface, state], check=True)
 
     def _wait_for_ssh(self, node: str) -> None:
         for _ in range(30):
             if self.ssh(node, "true").returncode == 0:
                 return
-        pytest.fail(f"{node} was started and cannot be reached: {self.ssh(node, 'true').stderr}")
+        pytest.fail(f"{node} was started but is unreachable: {self.ssh(node, 'true').stderr}")
 
 
 def docker(*argv: str) -> str:
-    """Run docker; a failure is loud and shows what docker said."""
+    """Run docker, and return its output.
+
+    Raises:
+        RuntimeError: if docker fails; it has docker's error output.
+    """
     done = subprocess.run(["docker", *argv], capture_output=True, text=True, timeout=120, check=False)
     if done.returncode != 0:
         raise RuntimeError(f"docker {' '.join(argv)}: {done.stderr.strip()}")
     return done.stdout
 
 
-def weigh_nodes() -> None:
-    """All nodes together would weigh as much as one process of this machine, and be several times
-    slower beside other tests. Where the groups are not ours they stay so: it costs time alone."""
-    for file, weight in SHARES.items():
+def raise_cpu_weight() -> None:
+    """Give the containers more CPU time, if the control group is writable.
+
+    By default all nodes together get as much as one process of this machine, which makes them several times slower
+    while other tests run.
+    """
+    for file, weight in CPU_WEIGHTS.items():
         if os.access(file, os.W_OK):
             file.write_text(str(weight))
 
 
-def keeps_cluster() -> bool:
+def is_cluster_kept() -> bool:
+    """Return whether clusters stay up after the tests, and are reused by the next ones."""
     return os.environ.get("ORCH_KEEP_CLUSTER") == "1"
 
 
-def brought_up(number: int) -> Iterator[TestCluster]:
+def running_cluster(number: int) -> Iterator[TestCluster]:
+    """Yield a cluster; its nodes are bare and are removed afterwards, unless it is kept."""
     cluster = TestCluster(number=number)
-    if not keeps_cluster():
-        cluster.down()  # whatever was left by an earlier run: tests start bare
+    if not is_cluster_kept():
+        cluster.down()
     cluster.up()
-    weigh_nodes()
+    raise_cpu_weight()
     yield cluster
-    if not keeps_cluster():
+    if not is_cluster_kept():
         cluster.down()
 
 
 @pytest.fixture(scope="session")
 def cluster_session() -> Iterator[TestCluster]:
-    yield from brought_up(1)
+    yield from running_cluster(1)
 
 
 @pytest.fixture(scope="session")
 def lab_cluster() -> Iterator[TestCluster]:
-    yield from brought_up(2)
+    yield from running_cluster(2)
 
 
 @pytest.fixture
 def cluster(cluster_session: TestCluster) -> Iterator[TestCluster]:
-    """Three reachable nodes. What a test cuts, freezes or kills is recovery after it."""
+    """Yield the cluster for provisioning with three reachable nodes, and repair it after each test."""
     yield cluster_session
     cluster_session.repair()
 
 
 @pytest.fixture(scope="session")
-def first(cluster_session: TestCluster, tmp_path_factory: pytest.TempPathFactory) -> tuple[Site, dict[str, Any]]:
-    """Two nodes, provisioned from bare; the tests build on one another, in their order."""
-    if keeps_cluster():
+def first_provision(
+    cluster_session: TestCluster, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Site, dict[str, Any]]:
+    """Provision two bare nodes, and return the site and the report of `orch provision`."""
+    if is_cluster_kept():
         cluster_session.renew("node0", "node1", "node2")
     site = Site(cluster=cluster_session, folder=tmp_path_factory.mktemp("controller"))
-    site.describe("node0", "node1")
+    site.write_inventory("node0", "node1")
     return site, site.orch()
 
 
 @pytest.fixture
-def site(first: tuple[Site, dict[str, Any]], cluster: TestCluster) -> Site:
-    return first[0]
+def site(first_provision: tuple[Site, dict[str, Any]], cluster: TestCluster) -> Site:
+    """Return the site of two provisioned nodes, as the tests before this one have left it."""
+    return first_provision[0]
 
 
 @pytest.fixture(scope="session")
 def lab_session(lab_cluster: TestCluster, tmp_path_factory: pytest.TempPathFactory) -> Site:
-    """Three provisioned nodes with the same cores, and a controller of its own: for test_run_*."""
+    """Provision three nodes with the same cores for test_run_*, and return their site."""
     lab_cluster.repair()
     cores = f"0-{(os.cpu_count() or 1) - 1}"
     docker("update", "--cpuset-cpus", cores, lab_cluster.container("node2"))
     lab = Site(cluster=lab_cluster, folder=tmp_path_factory.mktemp("lab"))
-    lab.describe(*lab_cluster.nodes)
+    lab.write_inventory(*lab_cluster.nodes)
     lab.orch()
     return lab
 
 
 @pytest.fixture
 def lab(lab_session: Site) -> Iterator[Site]:
-    """What a test that failed has left running does not stand in the way of the next one."""
+    """Yield the site for training; repair its nodes and kill leftovers after each test."""
     yield lab_session
     lab_session.cluster.repair()
     for run in (lab_session.folder / "runs").glob("*"):
-        for pid in processes(run.name):
+        for pid in run_processes(run.name):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

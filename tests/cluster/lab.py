@@ -1,10 +1,9 @@
-"""Runs on the test cluster: started, watched, hurt, and looked for in /proc when they are over."""
+"""Start runs on the test cluster, wait for their events, break them, and find their processes in /proc."""
 
 from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -13,12 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.cluster.sites import Site, said
+from tests.cluster.sites import Site, describe_end
 
 FAULTY = Path(__file__).with_name("programs") / "faulty.py"
-ON_TWO = ("--nodes", "2", "--ppn", "1")
-# bert-qa, small enough for a test of what happens around it.
-SMALL = {
+TWO_NODES = ("--nodes", "2", "--ppn", "1")
+# Settings of a bert-qa run that trains for seconds.
+SMALL_SETTINGS = {
     "max_steps": 6,
     "save_steps": 1,
     "logging_steps": 1,
@@ -32,15 +31,17 @@ SMALL = {
 }
 
 
-def small(**changes: Any) -> tuple[str, ...]:
-    settings = {**SMALL, **changes}
-    words = (("--set", f"{name}={value}") for name, value in settings.items())
-    return ("bert-qa", *(word for pair in words for word in pair))
+def small_bert_qa(**changes: Any) -> tuple[str, ...]:
+    """Return the arguments of `orch train` for a short bert-qa run."""
+    arguments = ["bert-qa"]
+    for name, value in {**SMALL_SETTINGS, **changes}.items():
+        arguments += ["--set", f"{name}={value}"]
+    return tuple(arguments)
 
 
 @dataclass
-class Running:
-    """`orch train` that is under way."""
+class ActiveRun:
+    """A run and the process of its `orch train`."""
 
     site: Site
     process: subprocess.Popen[str]
@@ -51,74 +52,79 @@ class Running:
         return self.folder.name
 
     def events(self, kind: str = "") -> list[dict[str, Any]]:
+        """Return the recorded events of this kind, or all events."""
         path = self.folder / "events.jsonl"
         if not path.exists():
             return []
         lines = path.read_text().splitlines()
         return [event for event in map(json.loads, lines) if event["event"] == kind or not kind]
 
-    def await_event(self, kind: str, count: int = 1, **fields: Any) -> None:
-        def there() -> bool:
-            found = [e for e in self.events(kind) if fields.items() <= e.items()]
-            return len(found) >= count
+    def wait_for_event(self, kind: str, count: int = 1, **fields: Any) -> None:
+        """Wait until this many events of a kind, with these fields, are recorded."""
 
-        self.until(there, f"{count} x {kind} {fields}")
+        def are_recorded() -> bool:
+            return sum(fields.items() <= event.items() for event in self.events(kind)) >= count
 
-    def await_step(self) -> None:
-        """Until both ranks of the plain script have begun to train."""
-        self.await_event("first_step", 2)
+        self.wait_until(are_recorded, f"{count} x {kind} {fields}")
 
-    def until(self, true: Callable[[], bool], what: str, seconds: float = 120) -> None:
+    def wait_for_first_step(self) -> None:
+        """Wait until both ranks of the faulty script have trained for one step."""
+        self.wait_for_event("first_step", 2)
+
+    def wait_until(self, condition: Callable[[], bool], description: str, seconds: float = 120) -> None:
+        """Wait until a condition holds; fail the test if `orch train` fails before."""
         deadline = time.monotonic() + seconds
-        while not true():
-            assert self.process.poll() in (None, 0) or true(), self.said(what)
-            assert time.monotonic() < deadline, f"not seen in {seconds:.0f} s: {what}"
+        while not condition():
+            assert self.process.poll() in (None, 0) or condition(), self.describe_early_end(description)
+            assert time.monotonic() < deadline, f"not within {seconds:.0f} s: {description}"
             time.sleep(0.05)
 
-    def said(self, what: str) -> str:
+    def describe_early_end(self, description: str) -> str:
         out, err = self.process.communicate()
-        return f"ended without {what}:\n{out}\n{err}"
+        return f"orch train ended without {description}:\n{out}\n{err}"
 
-    def end(self, *, code: int, seconds: float = 120) -> dict[str, Any]:
-        """Wait for it; -> the run, as it told it."""
+    def wait_for_report(self, *, code: int, seconds: float = 120) -> dict[str, Any]:
+        """Wait until `orch train` ends with this exit code, and return the report that it prints."""
         out, err = self.process.communicate(timeout=seconds)
         assert self.process.returncode == code, f"exit {self.process.returncode}\n{out}\n{err}"
         assert "Traceback" not in err, err
         return dict(json.loads(out))
 
 
-def start(site: Site, *arguments: str) -> Running:
-    """`orch train` with --json; returns once it has recorded its run."""
-    before = set((site.folder / "runs").glob("*"))
-    given = ("--inventory", str(site.inventory), "--json", "--show", "none")
-    process = site.spawn("train", *given, *arguments)
-    running = Running(site=site, process=process, folder=site.folder)
+def start_training(site: Site, *arguments: str) -> ActiveRun:
+    """Start `orch train`, and return its run as soon as the run is recorded."""
+    old_runs = set((site.folder / "runs").glob("*"))
+    options = ("--inventory", str(site.inventory), "--json", "--show", "none")
+    process = site.spawn("train", *options, *arguments)
+    run = ActiveRun(site=site, process=process, folder=site.folder)
 
-    def recorded() -> set[Path]:
-        return {path.parent for path in (site.folder / "runs").glob("*/plan.json")} - before
+    def new_runs() -> set[Path]:
+        return {path.parent for path in (site.folder / "runs").glob("*/plan.json")} - old_runs
 
-    running.until(lambda: bool(recorded()), "the record of its run")
-    (running.folder,) = recorded()
-    return running
+    run.wait_until(lambda: bool(new_runs()), "the record of its run")
+    (run.folder,) = new_runs()
+    return run
 
 
-def faulty(site: Site, fault: str = "none", *options: str, script: tuple[str, ...] = ()) -> Running:
-    """The plain script on two nodes, one rank each."""
+def start_faulty(site: Site, fault: str = "none", *options: str, script: tuple[str, ...] = ()) -> ActiveRun:
+    """Start programs/faulty.py on two nodes with one rank each."""
     arguments = ("--", "--fault", fault, *script)
-    return start(site, str(FAULTY), *ON_TWO, "--backend", "gloo", *options, *arguments)
+    return start_training(site, str(FAULTY), *TWO_NODES, "--backend", "gloo", *options, *arguments)
 
 
-def ask(site: Site, *arguments: str, code: int = 0, seconds: float = 60) -> dict[str, Any]:
-    """Another command of orch with --json; -> what it printed."""
+def run_orch_json(site: Site, *arguments: str, code: int = 0, seconds: float = 60) -> dict[str, Any]:
+    """Run a command of orch with --json, and return what it prints."""
     done = site.run(*arguments, "--json", seconds=seconds)
-    assert done.returncode == code, said(done)
+    assert done.returncode == code, describe_end(done)
     return dict(json.loads(done.stdout))
 
 
-def processes(run_id: str) -> dict[int, str]:
-    """Living processes that have the run in their arguments or their environment, on all nodes:
-    these are containers of this machine, so its /proc shows them."""
-    found = {}
+def run_processes(run_id: str) -> dict[int, str]:
+    """Return the living processes on all nodes whose arguments or environment contain the run's id.
+
+    The nodes are containers of this machine, so its /proc lists their processes.
+    """
+    command_lines = {}
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             arguments = (folder / "cmdline").read_bytes()
@@ -126,39 +132,35 @@ def processes(run_id: str) -> dict[int, str]:
             state = (folder / "stat").read_text().rpartition(")")[2].split()[0]
         except OSError:
             continue
-        if run_id.encode() in text and state not in "ZX" and container(folder):
-            found[int(folder.name)] = arguments.replace(b"\0", b" ").decode(errors="replace")
-    return found
+        if run_id.encode() in text and state not in "ZX" and is_in_container(folder):
+            command_lines[int(folder.name)] = arguments.replace(b"\0", b" ").decode(errors="replace")
+    return command_lines
 
 
-def container(folder: Path) -> bool:
-    """Whether it is in a node, and not a program of this machine that watches the run."""
+def is_in_container(folder: Path) -> bool:
+    """Return whether a process of /proc runs in a node, not on this machine, whose programs may watch the run."""
     return os.readlink(folder / "ns/mnt") != os.readlink("/proc/self/ns/mnt")
 
 
-def await_nothing_left(run_id: str, seconds: float) -> float:
-    """-> the seconds that it took until no process of the run was left."""
+def wait_for_no_processes(run_id: str, seconds: float) -> None:
+    """Wait until no process of the run exists on any node."""
     began = time.monotonic()
-    while living := processes(run_id):
+    while living := run_processes(run_id):
         assert time.monotonic() - began < seconds, living
         time.sleep(0.1)
-    return time.monotonic() - began
 
 
-def pid_of(run_id: str, *words: str) -> int:
-    """The one process of the run whose arguments hold all the words."""
-    found = [pid for pid, line in processes(run_id).items() if all(word in line for word in words)]
-    assert len(found) == 1, (words, processes(run_id))
-    return found[0]
+def find_pid(run_id: str, *parts: str) -> int:
+    """Return the process id of the run's only process whose command line contains all these parts."""
+    command_lines = run_processes(run_id)
+    matches = [pid for pid, line in command_lines.items() if all(part in line for part in parts)]
+    assert len(matches) == 1, (parts, command_lines)
+    return matches[0]
 
 
-def send(pid: int, number: int = signal.SIGKILL) -> None:
-    os.kill(pid, number)
-
-
-def rank_pid(run_id: str, rank: int) -> int | None:
-    """The training process of a rank, as soon as it is there."""
-    for pid, line in processes(run_id).items():
+def find_rank_pid(run_id: str, rank: int) -> int | None:
+    """Return the process id of a rank's training process, or None if it has not started."""
+    for pid, line in run_processes(run_id).items():
         if " run-script " in line:
             variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
             if f"RANK={rank}".encode() in variables:
@@ -167,12 +169,12 @@ def rank_pid(run_id: str, rank: int) -> int | None:
 
 
 @contextmanager
-def altered(site: Site, node: str, path: str, content: str) -> Iterator[None]:
-    """A file of a node with another content, for a while."""
-    write = ("sh", "-c", 'cp -p "$1" "$1.kept" 2>/dev/null; printf %s "$2" > "$1"', "sh", path)
+def replaced_file(site: Site, node: str, path: str, content: str) -> Iterator[None]:
+    """Replace the content of a node's file, and restore or delete the file afterwards."""
+    write = ("sh", "-c", 'cp -p "$1" "$1.saved" 2>/dev/null; printf %s "$2" > "$1"', "sh", path)
     site.cluster.exec(node, (*write, content), user="vagrant")
     try:
         yield
     finally:
-        back = 'if [ -e "$1.kept" ]; then mv "$1.kept" "$1"; else rm -f "$1"; fi'
-        site.cluster.exec(node, ("sh", "-c", back, "sh", path), user="vagrant")
+        restore = 'if [ -e "$1.saved" ]; then mv "$1.saved" "$1"; else rm -f "$1"; fi'
+        site.cluster.exec(node, ("sh", "-c", restore, "sh", path), user="vagrant")

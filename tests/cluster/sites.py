@@ -1,4 +1,4 @@
-"""A controller's view of the test cluster: an inventory of its own, a state of its own, `orch`."""
+"""Run `orch` as a controller that has its own inventory of the test cluster, and its own state."""
 
 from __future__ import annotations
 
@@ -23,13 +23,21 @@ if TYPE_CHECKING:
 TOKEN = "hf_neverToBeSeenInAnyLog"
 ROOT = "/home/vagrant/orch"
 LOCK = f"{ROOT}/.lock"
-SITE = f"{ROOT}/stacks/current/lib/python3.11/site-packages"
+STACK = f"{ROOT}/stacks/current"
+SITE_PACKAGES = f"{STACK}/lib/python3.11/site-packages"
 ORCH = (sys.executable, "-m", "orchestrator.cli.main")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """An inventory of some of the nodes, and a controller that has never seen them."""
+    """A controller and its inventory of some nodes of a test cluster.
+
+    Attributes:
+        folder: The controller's working folder, with its state.
+        name: The file name of the inventory.
+        program: The command that starts `orch`.
+        variables: Additional environment variables.
+    """
 
     cluster: TestCluster
     folder: Path
@@ -46,8 +54,8 @@ class Site:
     def inventory(self) -> Path:
         return self.folder / "lab" / self.name
 
-    def content(self, *nodes: str, **variables: Any) -> dict[str, Any]:
-        """Hosts and variables of an inventory; a variable that is None is left out."""
+    def inventory_content(self, *nodes: str, **variables: Any) -> dict[str, Any]:
+        """Return the hosts and variables of an inventory; variables that are None are omitted."""
         options = f"-o UserKnownHostsFile={self.cluster.state}/known_hosts -o IdentitiesOnly=yes"
         common = {
             "ansible_user": "vagrant",
@@ -64,16 +72,17 @@ class Site:
             "vars": {name: value for name, value in common.items() if value is not None},
         }
 
-    def describe(self, *nodes: str, **variables: Any) -> None:
-        """Write the inventory; `variables` are of all nodes."""
+    def write_inventory(self, *nodes: str, **variables: Any) -> None:
+        """Write the inventory, with variables for all nodes."""
         self.inventory.parent.mkdir(exist_ok=True, parents=True)
-        self.inventory.write_text(yaml.safe_dump({"all": self.content(*nodes, **variables)}))
+        self.inventory.write_text(yaml.safe_dump({"all": self.inventory_content(*nodes, **variables)}))
 
     def start(self, *flags: str, command: str = "provision") -> subprocess.Popen[str]:
+        """Start a command of orch that takes the inventory as its argument."""
         return self.spawn(command, str(self.inventory), *flags)
 
     def spawn(self, *arguments: str) -> subprocess.Popen[str]:
-        """A command of orch, on this controller."""
+        """Start a command of orch."""
         return subprocess.Popen(
             [*self.program, *arguments],
             env=self.environment,
@@ -85,24 +94,24 @@ class Site:
         )
 
     def orch(self, *flags: str, command: str = "provision", code: int = 0) -> dict[str, Any]:
-        """Run orch with --json; -> what it printed."""
+        """Run a command on the inventory with --json, and return its report, or its stderr if it prints no report."""
         done = self.run(command, str(self.inventory), "--json", *flags, seconds=900)
-        assert done.returncode == code, said(done)
+        assert done.returncode == code, describe_end(done)
         assert TOKEN not in done.stdout + done.stderr
         if not done.stdout.startswith("{"):
             return {"stderr": done.stderr}
         return dict(json.loads(done.stdout))
 
     def train(self, *arguments: str, code: int = 0) -> dict[str, Any]:
-        """Run `orch train` on the inventory; -> the run, as --json tells it."""
-        where = ("--inventory", str(self.inventory), "--json")
-        done = self.run("train", *where, *arguments, seconds=600)
-        assert done.returncode == code, said(done)
-        assert done.stdout.startswith("{"), said(done)
+        """Run `orch train` on the inventory, and return the report that it prints."""
+        options = ("--inventory", str(self.inventory), "--json")
+        done = self.run("train", *options, *arguments, seconds=600)
+        assert done.returncode == code, describe_end(done)
+        assert done.stdout.startswith("{"), describe_end(done)
         return dict(json.loads(done.stdout))
 
     def run(self, *arguments: str, seconds: float) -> subprocess.CompletedProcess[str]:
-        """A command of orch, to its end; by our own Python it starts warm (see tests/support/warm.py)."""
+        """Run a command of orch, forked from a warm server (tests/support/warm.py) if it runs in this Python."""
         if self.program == ORCH:
             return run_orch(*arguments, env=self.environment, cwd=self.folder, timeout=seconds)
         return subprocess.run(
@@ -116,25 +125,29 @@ class Site:
         )
 
 
-def said(done: subprocess.CompletedProcess[str]) -> str:
+def describe_end(done: subprocess.CompletedProcess[str]) -> str:
+    """Return the exit code and the output of a program, as an assertion message."""
     return f"exit {done.returncode}\n{done.stdout}\n{done.stderr}"
 
 
-def nodes_of(report: dict[str, Any]) -> dict[str, Any]:
+def nodes_by_name(report: dict[str, Any]) -> dict[str, Any]:
     return {node["node"]: node for node in report["nodes"]}
 
 
 def drift(report: dict[str, Any]) -> dict[str, set[str]]:
-    return {name: {change["what"] for change in node["changes"]} for name, node in nodes_of(report).items()}
+    """Return, for each node of a report, the names of what was changed or, with --check, would be changed."""
+    return {name: {change["what"] for change in node["changes"]} for name, node in nodes_by_name(report).items()}
 
 
-def on(site: Site, node: str, *argv: str) -> str:
+def run_on(site: Site, node: str, *argv: str) -> str:
+    """Run a command on a node as the user of the inventory, and return its output."""
     return site.cluster.exec(node, argv, user="vagrant")
 
 
-def wait_for(process: subprocess.Popen[str], text: str) -> None:
+def wait_for_output(process: subprocess.Popen[str], text: str) -> None:
+    """Read stderr of a process until a line contains this text; fail the test if the process ends first."""
     assert process.stderr is not None
     for line in process.stderr:
         if text in line:
             return
-    pytest.fail(f"ended without {text!r}")
+    pytest.fail(f"the process ended without printing {text!r}")

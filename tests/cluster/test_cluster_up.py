@@ -1,4 +1,4 @@
-"""The nodes are what the Vagrantfile promises: reachable, verified, bare, and mortal."""
+"""Start the test cluster, and check that its nodes are reachable, bare, and can be broken and repaired."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.conftest import CPUSETS, TestCluster, keeps_cluster
+from tests.cluster.conftest import CPUSETS, TestCluster, is_cluster_kept
 
 pytestmark = pytest.mark.cluster
 
 
-def test_every_node_answers_over_ssh_with_a_verified_host_key(cluster: TestCluster) -> None:
+def test_every_node_accepts_ssh_with_verified_host_key(cluster: TestCluster) -> None:
     for node in cluster.nodes:
         for user in ("vagrant", "root"):
             done = cluster.ssh(node, "hostname; id -un", user=user)
             assert done.stdout.split() == [node, user], done.stderr
 
 
-def test_a_wrong_host_key_is_refused(cluster: TestCluster, tmp_path: Path) -> None:
-    known = (cluster.state / "known_hosts").read_text()
-    swapped = known.replace(cluster.address("node0"), "?").replace(cluster.address("node1"), cluster.address("node0"))
-    (tmp_path / "known_hosts").write_text(swapped)
+def test_ssh_refuses_wrong_host_key(cluster: TestCluster, tmp_path: Path) -> None:
+    known_hosts = (cluster.state / "known_hosts").read_text()
+    node0, node1 = cluster.address("node0"), cluster.address("node1")
+    (tmp_path / "known_hosts").write_text(known_hosts.replace(node0, "?").replace(node1, node0))
     argv = ["ssh", "-F", str(cluster.ssh_config), "-o", "BatchMode=yes"]
     argv += ["-o", f"UserKnownHostsFile={tmp_path / 'known_hosts'}", "node0", "true"]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=30, check=False)
@@ -31,26 +31,29 @@ def test_a_wrong_host_key_is_refused(cluster: TestCluster, tmp_path: Path) -> No
     assert "Host key verification failed" in done.stderr
 
 
-def test_every_node_has_host_keys_of_its_own(cluster: TestCluster) -> None:
+def test_host_keys_differ_between_nodes(cluster: TestCluster) -> None:
     keys = [line.split()[1:] for line in (cluster.state / "known_hosts").read_text().splitlines()]
     assert {kind for kind, _ in keys} >= {"ssh-ed25519", "ssh-rsa"}
     assert len({key for _, key in keys}) == len(keys) >= 2 * len(cluster.nodes)
 
 
-def test_the_private_key_is_private(cluster: TestCluster) -> None:
+def test_private_key_is_readable_only_by_its_owner(cluster: TestCluster) -> None:
     assert (cluster.state / "id_ed25519").stat().st_mode & 0o777 == 0o600
     assert cluster.state.stat().st_mode & 0o777 == 0o700
 
 
 @pytest.fixture
 def bare(cluster: TestCluster) -> TestCluster:
-    """The cluster as cluster/up made it: this file's tests come before those that provision."""
-    if keeps_cluster():
-        pytest.skip("ORCH_KEEP_CLUSTER: a kept cluster may have been provisioned")
+    """Return a cluster on which nothing is installed, because the tests of this file run before those that provision.
+
+    A kept cluster may have been provisioned.
+    """
+    if is_cluster_kept():
+        pytest.skip("ORCH_KEEP_CLUSTER is set: the nodes may have been provisioned")
     return cluster
 
 
-def test_a_fresh_node_has_nothing_of_ours(bare: TestCluster) -> None:
+def test_new_node_has_no_tools_packages_or_files(bare: TestCluster) -> None:
     tools = "rsync pip uv mpiexec mpiexec.hydra numactl gcc orch"
     for node in bare.nodes:
         assert bare.ssh(node, f"for t in {tools}; do command -v $t; done").stdout == ""
@@ -60,44 +63,42 @@ def test_a_fresh_node_has_nothing_of_ours(bare: TestCluster) -> None:
         assert bare.ssh(node, "ls -A ~").stdout.split() == [*(".bash_logout", ".bashrc", ".profile", ".ssh")]
 
 
-def test_bare_nodes_know_themselves_and_not_each_other(bare: TestCluster) -> None:
+def test_bare_node_resolves_only_its_own_name(bare: TestCluster) -> None:
     for node in bare.nodes:
-        own = bare.ssh(node, f"getent hosts {node}").stdout.split()
-        assert own == [bare.address(node), node]
-        for other in set(bare.nodes) - {node}:
-            assert bare.ssh(node, f"getent hosts {other}").returncode == 2
-            port = f"exec 3<>/dev/tcp/{bare.address(other)}/22"
-            assert bare.ssh(node, f"bash -c '{port}'").returncode == 0
+        assert bare.ssh(node, f"getent hosts {node}").stdout.split() == [bare.address(node), node]
+        for peer in set(bare.nodes) - {node}:
+            assert bare.ssh(node, f"getent hosts {peer}").returncode == 2
+            connect = f"exec 3<>/dev/tcp/{bare.address(peer)}/22"
+            assert bare.ssh(node, f"bash -c '{connect}'").returncode == 0
 
 
-def test_a_renewed_node_is_another_machine(cluster: TestCluster) -> None:
-    keys = (cluster.state / "known_hosts").read_text().splitlines()
+def test_renewed_node_has_new_host_keys(cluster: TestCluster) -> None:
+    old_lines = (cluster.state / "known_hosts").read_text().splitlines()
     cluster.renew("node2")
-    renewed = (cluster.state / "known_hosts").read_text().splitlines()
-    changed = {line.split()[0] for line in set(keys) ^ set(renewed)}
-    assert changed == {cluster.address("node2")}
+    new_lines = (cluster.state / "known_hosts").read_text().splitlines()
+    changed_addresses = {line.split()[0] for line in set(old_lines) ^ set(new_lines)}
+    assert changed_addresses == {cluster.address("node2")}
     assert cluster.ssh("node2", "hostname").stdout.strip() == "node2"
 
 
-def test_a_node_is_added_and_taken_away(cluster: TestCluster) -> None:
+def test_cluster_up_adds_and_removes_nodes(cluster: TestCluster) -> None:
     before = (cluster.inventory / "more-nodes.yml").read_text()
     cluster.up(nodes=4)
     assert cluster.ssh("node3", "hostname").stdout.strip() == "node3"
     assert "node3" in (cluster.inventory / "more-nodes.yml").read_text()
     cluster.up()
-    assert (cluster.inventory / "more-nodes.yml").read_text().splitlines()[1:] == (before.splitlines()[1:])
+    assert (cluster.inventory / "more-nodes.yml").read_text().splitlines()[1:] == before.splitlines()[1:]
     assert cluster.address("node3") not in (cluster.state / "known_hosts").read_text()
 
 
-def test_files_in_etc_can_be_replaced_and_stay(cluster: TestCluster) -> None:
-    """As on a machine: what a role writes into /etc/hosts outlives a restart of the node."""
+def test_replaced_hosts_file_outlives_restart_of_node(cluster: TestCluster) -> None:
+    """Replace the file as a role of Ansible does; the node's `boot` unmounts Docker's own file at each start."""
     replace = "cp /etc/hosts /etc/hosts.new; echo 192.0.2.1 mark >>/etc/hosts.new"
     done = cluster.ssh("node2", f"{replace}; mv /etc/hosts.new /etc/hosts", user="root")
     assert done.returncode == 0, done.stderr
     cluster.kill("node2")
     cluster.start("node2")
     hosts = cluster.ssh("node2", "cat /etc/hosts; sed -i /mark/d /etc/hosts", user="root").stdout
-    # Docker mounts its own file again at each start; boot takes it away again.
     assert "192.0.2.1 mark" in hosts
     assert hosts.count("node2") == 1
 
@@ -108,23 +109,23 @@ def test_shared_memory_is_at_least_one_gibibyte(cluster: TestCluster) -> None:
         assert int(size[0]) * int(size[1]) >= 1 << 30
 
 
-def test_a_cpuset_pins_a_node(cluster: TestCluster) -> None:
-    asked = dict(zip(cluster.nodes, CPUSETS.split(","), strict=False))
-    assert any(asked.values())
-    for node, cpuset in asked.items():
+def test_cpuset_restricts_cpus_of_node(cluster: TestCluster) -> None:
+    cpusets = dict(zip(cluster.nodes, CPUSETS.split(","), strict=False))
+    assert any(cpusets.values())
+    for node, cpuset in cpusets.items():
         if cpuset:
             allowed = cluster.ssh(node, "grep Cpus_allowed_list /proc/self/status").stdout.split()
             assert allowed[1] == cpuset
 
 
-def test_ansible_reaches_all_nodes_by_the_inventory(cluster: TestCluster) -> None:
+def test_ansible_reaches_all_nodes_of_inventory(cluster: TestCluster) -> None:
     argv = ["ansible", "-i", str(cluster.inventory), "all", "-m", "ansible.builtin.ping", "-o"]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert sorted(line.split()[0] for line in done.stdout.splitlines() if "pong" in line) == list(cluster.nodes)
 
 
-def test_ansible_sees_the_same_nodes_in_the_same_order(cluster: TestCluster) -> None:
+def test_ansible_lists_nodes_in_their_order(cluster: TestCluster) -> None:
     argv = ["ansible-inventory", "-i", str(cluster.inventory), "--list"]
     listed = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=True)
     hosts = json.loads(listed.stdout)["_meta"]["hostvars"]
@@ -133,7 +134,7 @@ def test_ansible_sees_the_same_nodes_in_the_same_order(cluster: TestCluster) -> 
         assert hosts[node]["ansible_host"] == cluster.address(node)
 
 
-def test_cut_and_heal(cluster: TestCluster) -> None:
+def test_cut_disconnects_node_until_heal(cluster: TestCluster) -> None:
     cluster.cut("node1")
     assert cluster.ssh("node1", "true").returncode == 255
     assert cluster.exec("node1", ("hostname",)).strip() == "node1"
@@ -141,7 +142,7 @@ def test_cut_and_heal(cluster: TestCluster) -> None:
     assert cluster.ssh("node1", "hostname -I").stdout.split() == [cluster.address("node1")]
 
 
-def test_pause_and_unpause(cluster: TestCluster) -> None:
+def test_pause_freezes_node_until_unpause(cluster: TestCluster) -> None:
     cluster.pause("node1")
     with pytest.raises(subprocess.TimeoutExpired):
         cluster.ssh("node1", "true", timeout=3)
@@ -149,25 +150,25 @@ def test_pause_and_unpause(cluster: TestCluster) -> None:
     assert cluster.ssh("node1", "true").returncode == 0
 
 
-def test_kill_and_start_keep_the_host_keys(cluster: TestCluster) -> None:
+def test_killed_node_keeps_host_keys_after_start(cluster: TestCluster) -> None:
     cluster.kill("node1")
     assert cluster.ssh("node1", "true").returncode == 255
     cluster.start("node1")
     assert cluster.ssh("node1", "hostname").stdout.strip() == "node1"
 
 
-def test_processes_lists_what_runs_on_a_node(cluster: TestCluster) -> None:
+def test_processes_lists_programs_of_node(cluster: TestCluster) -> None:
     assert cluster.processes("node0") == ()
     cluster.ssh("node0", "setsid sleep 987 >/dev/null 2>&1 </dev/null &")
     assert any("sleep 987" in command for command in cluster.processes("node0"))
     cluster.exec("node0", ("pkill", "-f", "sleep 987"))
 
 
-def test_a_second_up_changes_nothing(cluster: TestCluster) -> None:
+def test_second_cluster_up_changes_nothing(cluster: TestCluster) -> None:
     files = ("known_hosts", "ssh_config", "id_ed25519")
-    before = [(cluster.state / name).stat().st_mtime_ns for name in files]
-    uptime = "stat --format %Y /proc/1"
-    born = [cluster.ssh(node, uptime).stdout for node in cluster.nodes]
+    write_times = [(cluster.state / name).stat().st_mtime_ns for name in files]
+    boot_time = "stat --format %Y /proc/1"
+    boot_times = [cluster.ssh(node, boot_time).stdout for node in cluster.nodes]
     cluster.up()
-    assert [(cluster.state / name).stat().st_mtime_ns for name in files] == before
-    assert [cluster.ssh(node, uptime).stdout for node in cluster.nodes] == born
+    assert [(cluster.state / name).stat().st_mtime_ns for name in files] == write_times
+    assert [cluster.ssh(node, boot_time).stdout for node in cluster.nodes] == boot_times

@@ -1,4 +1,4 @@
-"""`orch provision` on bare nodes, on drifted, dying, interrupted and growing clusters."""
+"""Run `orch provision` on bare, drifted, failing, interrupted and growing clusters."""
 
 from __future__ import annotations
 
@@ -15,37 +15,47 @@ import pytest
 
 from orchestrator.load.clusters import local_facts
 from tests.cluster.conftest import CPUSETS
-from tests.cluster.lab import ON_TWO, small
-from tests.cluster.sites import LOCK, ROOT, SITE, TOKEN, Site, drift, nodes_of, on, wait_for
+from tests.cluster.lab import TWO_NODES, small_bert_qa
+from tests.cluster.sites import (
+    LOCK,
+    ROOT,
+    SITE_PACKAGES,
+    STACK,
+    TOKEN,
+    Site,
+    drift,
+    nodes_by_name,
+    run_on,
+    wait_for_output,
+)
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.cluster
-FILES = {"env.json", "train/node.py", "train/stranger.py"}
+DRIFTED_FILES = {"env.json", "train/node.py", "train/unknown.py"}
 
 
-def test_bare_nodes_become_a_verified_cluster(first: tuple[Site, dict[str, Any]]) -> None:
-    site, report = first
+def test_provision_makes_a_verified_cluster_of_bare_nodes(first_provision: tuple[Site, dict[str, Any]]) -> None:
+    site, report = first_provision
     assert report["state"] == "done"
-    for node, other in (("node0", "node1"), ("node1", "node0")):
-        python = f"{ROOT}/stacks/current/bin/python"
-        assert on(site, node, python, "-c", "import torch; print(torch.__version__)").startswith("2")
-        assert json.loads(on(site, node, "cat", f"{ROOT}/env.json")) == {"LAB": "one"}
-        config = ("ssh", "-F", f"{ROOT}/ssh/config", other, "hostname")
-        assert on(site, node, *config).strip() == other
-        assert on(site, node, "getent", "hosts", other).split()[0] == site.cluster.address(other)
-        assert on(site, node, "ls", f"{ROOT}/train/node.py")
+    for node, peer in (("node0", "node1"), ("node1", "node0")):
+        python = f"{STACK}/bin/python"
+        assert run_on(site, node, python, "-c", "import torch; print(torch.__version__)").startswith("2")
+        assert json.loads(run_on(site, node, "cat", f"{ROOT}/env.json")) == {"LAB": "one"}
+        assert run_on(site, node, "ssh", "-F", f"{ROOT}/ssh/config", peer, "hostname").strip() == peer
+        assert run_on(site, node, "getent", "hosts", peer).split()[0] == site.cluster.address(peer)
+        assert run_on(site, node, "ls", f"{ROOT}/train/node.py")
 
 
-def test_the_facts_are_recorded(site: Site) -> None:
+def test_provision_records_facts(site: Site) -> None:
     rows = {row["node"]: row for row in site.orch(command="nodes")["nodes"]}
     assert {row["state"] for row in rows.values()} == {"verified"}
     assert {row["interface"] for row in rows.values()} == {"eth0"}
     assert len({row["fingerprint"] for row in rows.values()}) == 1
 
 
-def test_training_over_ssh_on_ccl_in_the_precision_of_the_nodes(site: Site) -> None:
-    """The main job on two nodes; its metrics come to the controller."""
-    run = site.train(*small(), *ON_TWO)
+def test_training_uses_ccl_and_best_precision_and_brings_metrics(site: Site) -> None:
+    """Train bert-qa on two nodes over ssh."""
+    run = site.train(*small_bert_qa(), *TWO_NODES)
     precision = "bf16" if local_facts(sys.executable).bf16 else "fp32"
     assert (run["state"], run["backend"], run["precision"]) == ("done", "ccl", precision)
     assert run["result"]["world_size"] == 2
@@ -53,14 +63,14 @@ def test_training_over_ssh_on_ccl_in_the_precision_of_the_nodes(site: Site) -> N
     steps = (folder / "output" / "metrics.jsonl").read_text().splitlines()
     assert json.loads(steps[-1])["step"] == 6
     events = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
-    assert {e["node"] for e in events if e["event"] == "joined"} == {"node0", "node1"}
+    assert {event["node"] for event in events if event["event"] == "joined"} == {"node0", "node1"}
     ranks = folder / "ranks"
     assert "note: " in (ranks / "rank-0.log").read_text()
     assert (ranks / "rank-1.metrics.jsonl").stat().st_size
-    assert processes_of(site, run["run_id"]) == []
+    assert commands_with(run["run_id"]) == []
 
 
-def test_a_failure_on_another_node_is_named_and_nothing_is_left(site: Site) -> None:
+def test_failure_names_rank_and_node_and_leaves_no_process(site: Site) -> None:
     script = site.folder / "own script.py"
     script.write_text(
         "import os, time, torch.distributed as dist\n"
@@ -72,196 +82,198 @@ def test_a_failure_on_another_node_is_named_and_nothing_is_left(site: Site) -> N
     run = site.train(str(script), "--nodes", "2", "--ppn", "1", code=1)
     assert (run["failure"]["rank"], run["failure"]["node"]) == (1, "node1")
     assert "ValueError: boom" in run["failure"]["text"]
-    assert processes_of(site, run["run_id"]) == []
+    assert commands_with(run["run_id"]) == []
 
 
-def processes_of(site: Site, run_id: str) -> list[str]:
-    """What mentions the run on any node: they are containers, so /proc here shows them all."""
-    found = []
+def commands_with(run_id: str) -> list[str]:
+    """Return the command lines that contain the run's id, on this machine and on all nodes.
+
+    The nodes are containers of this machine, so its /proc lists their processes.
+    """
+    command_lines = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
-            text = (folder / "cmdline").read_bytes()
+            command_line = (folder / "cmdline").read_bytes()
         except OSError:
             continue
-        if run_id.encode() in text:
-            found.append(text.decode())
-    return found
+        if run_id.encode() in command_line:
+            command_lines.append(command_line.decode())
+    return command_lines
 
 
-def test_a_secret_reaches_the_nodes_and_nothing_else(site: Site) -> None:
-    assert json.loads(on(site, "node0", "cat", f"{ROOT}/secrets.json")) == {"HF_TOKEN": TOKEN}
-    assert on(site, "node0", "stat", "-c", "%a", f"{ROOT}/secrets.json").strip() == "600"
-    kept = [path for path in (site.folder / "state").rglob("*") if path.is_file()]
-    assert kept
-    assert not [path for path in kept if TOKEN.encode() in path.read_bytes()]
+def test_secret_reaches_only_the_secrets_file_of_nodes(site: Site) -> None:
+    assert json.loads(run_on(site, "node0", "cat", f"{ROOT}/secrets.json")) == {"HF_TOKEN": TOKEN}
+    assert run_on(site, "node0", "stat", "-c", "%a", f"{ROOT}/secrets.json").strip() == "600"
+    state_files = [path for path in (site.folder / "state").rglob("*") if path.is_file()]
+    assert state_files
+    assert not [path for path in state_files if TOKEN.encode() in path.read_bytes()]
     search = ("grep", "-rl", "--exclude-dir=stacks", TOKEN, "/home/vagrant", "/tmp", "/var/log")
-    found = site.cluster.exec("node0", search)
-    assert found.split() == [f"{ROOT}/secrets.json"]
+    assert site.cluster.exec("node0", search).split() == [f"{ROOT}/secrets.json"]
 
 
-def watched(process: subprocess.Popen[str]) -> list[Path]:
-    """Until it ends, the processes with the secret in their arguments."""
-    seen = []
+def command_lines_with_token(process: subprocess.Popen[str]) -> list[Path]:
+    """Wait for a process, and return all command lines of /proc, also of nodes, that contained the secret meanwhile."""
+    leaks = []
     while process.poll() is None:
-        seen += [path for path in Path("/proc").glob("[0-9]*/cmdline") if holds_token(path)]
-        time.sleep(0.01)  # no program that is given arguments lives for less
-    return seen
+        leaks += [path for path in Path("/proc").glob("[0-9]*/cmdline") if contains_token(path)]
+        time.sleep(0.01)  # shorter than the life of any program that gets arguments
+    return leaks
 
 
-def holds_token(path: Path) -> bool:
-    """Also the nodes' processes: they are containers of this machine."""
+def contains_token(path: Path) -> bool:
     try:
         return TOKEN.encode() in path.read_bytes()
     except OSError:
         return False
 
 
-def test_the_second_run_changes_nothing_and_is_quick(first: tuple[Site, dict[str, Any]]) -> None:
-    site, report = first
-    for _ in range(3):  # other work on the machine only ever lengthens
-        again = site.orch()
-        assert [node["changed"] for node in nodes_of(again).values()] == [0, 0]
-        if again["seconds"] < report["seconds"] / 2:
+def test_second_provision_changes_nothing_and_is_twice_as_fast(first_provision: tuple[Site, dict[str, Any]]) -> None:
+    site, first_report = first_provision
+    for _ in range(3):  # other work on the machine can only slow a run down
+        report = site.orch()
+        assert [node["changed"] for node in nodes_by_name(report).values()] == [0, 0]
+        if report["seconds"] < first_report["seconds"] / 2:
             return
-    pytest.fail(f"{again['seconds']} s again, of {report['seconds']} at first")
+    pytest.fail(f"{report['seconds']} s, the first time {first_report['seconds']} s")
 
 
-def test_drift_is_told_and_mended_and_nothing_else_is_touched(site: Site) -> None:
-    own = "data/mine.txt"
-    on(site, "node1", "sh", "-c", f"echo x >> {SITE}/transformers/__init__.py")
-    on(site, "node1", "rm", f"{ROOT}/train/node.py")
-    on(site, "node1", "touch", f"{ROOT}/train/stranger.py", f"{ROOT}/{own}")
-    on(site, "node1", "sh", "-c", f"echo '{{}}' > {ROOT}/env.json")
-    on(site, "node1", "rm", "-r", f"{SITE}/accelerate", f"{ROOT}/stacks/current/mpi/mpich")
-    expected = {"transformers", "accelerate", "mpich"} | FILES
+def test_provision_reports_and_repairs_only_drift(site: Site) -> None:
+    user_file = "data/mine.txt"
+    run_on(site, "node1", "sh", "-c", f"echo x >> {SITE_PACKAGES}/transformers/__init__.py")
+    run_on(site, "node1", "rm", f"{ROOT}/train/node.py")
+    run_on(site, "node1", "touch", f"{ROOT}/train/unknown.py", f"{ROOT}/{user_file}")
+    run_on(site, "node1", "sh", "-c", f"echo '{{}}' > {ROOT}/env.json")
+    run_on(site, "node1", "rm", "-r", f"{SITE_PACKAGES}/accelerate", f"{STACK}/mpi/mpich")
+    expected = {"transformers", "accelerate", "mpich"} | DRIFTED_FILES
     assert drift(site.orch("--check", code=1)) == {"node0": set(), "node1": expected}
-    assert drift(site.orch()) == {"node0": set(), "node1": expected}, "a check mends nothing"
-    assert on(site, "node1", "ls", f"{ROOT}/{own}")
+    assert drift(site.orch()) == {"node0": set(), "node1": expected}, "--check repairs nothing"
+    assert run_on(site, "node1", "ls", f"{ROOT}/{user_file}")
 
 
-def test_a_half_installed_environment_is_mended(site: Site) -> None:
-    """And of what drifted in the test before nothing is left. No process has shown the secret."""
-    on(site, "node1", "sh", "-c", f"rm {ROOT}/stacks/current/bin/python; rm -r {SITE}/torch/[a-m]*")
-    environment = f"environment {ROOT}/stacks/current"
+def test_provision_repairs_a_damaged_environment(site: Site) -> None:
+    """Check also that the files of the test above are repaired, and that no command line contains the secret."""
+    run_on(site, "node1", "sh", "-c", f"rm {STACK}/bin/python; rm -r {SITE_PACKAGES}/torch/[a-m]*")
+    environment = f"environment {STACK}"
     process = site.start("--json")
-    seen = watched(process)
+    leaks = command_lines_with_token(process)
     report = json.loads(process.communicate()[0])
     assert process.returncode == 0
     assert drift(report)["node0"] == set()
     assert environment in drift(report)["node1"]
-    assert not drift(report)["node1"] & FILES
-    assert not seen
+    assert not drift(report)["node1"] & DRIFTED_FILES
+    assert not leaks
 
 
-def test_sync_alone(site: Site) -> None:
-    on(site, "node0", "rm", f"{ROOT}/train/node.py")
+def test_sync_restores_a_deleted_file(site: Site) -> None:
+    run_on(site, "node0", "rm", f"{ROOT}/train/node.py")
     assert drift(site.orch(command="sync")) == {"node0": {"train/node.py"}, "node1": set()}
 
 
-def test_a_dead_node_does_not_keep_the_others(site: Site) -> None:
-    site.describe("node0", "node1", "node2")
+def test_provision_continues_without_a_dead_node(site: Site) -> None:
+    site.write_inventory("node0", "node1", "node2")
     site.cluster.kill("node2")
-    on(site, "node0", "rm", f"{ROOT}/train/node.py")
+    run_on(site, "node0", "rm", f"{ROOT}/train/node.py")
     began = time.monotonic()
-    report = nodes_of(site.orch(code=1))
+    report = nodes_by_name(site.orch(code=1))
     assert time.monotonic() - began < 90
     assert [report[name]["failed"] for name in ("node0", "node1", "node2")] == [0, 0, 1]
     assert "does not respond" in report["node2"]["problem"]
-    assert on(site, "node0", "ls", f"{ROOT}/train/node.py")
+    assert run_on(site, "node0", "ls", f"{ROOT}/train/node.py")
 
 
-def test_a_frozen_node_is_noticed(site: Site) -> None:
+def test_provision_continues_without_a_frozen_node(site: Site) -> None:
     site.cluster.pause("node2")
     began = time.monotonic()
-    report = nodes_of(site.orch(code=1))
+    report = nodes_by_name(site.orch(code=1))
     assert time.monotonic() - began < 90
     assert report["node2"]["failed"]
     assert report["node0"]["failed"] == report["node1"]["failed"] == 0
 
 
-def test_an_interrupted_run_is_stopped_and_a_second_one_waits(site: Site) -> None:
+def test_interrupt_ends_provision_and_removes_its_locks(site: Site) -> None:
+    """Check also that a second provision of the same controller is refused meanwhile."""
     process = site.start()
-    wait_for(process, "stack: Compare the environment")
-    refused = site.orch(code=1)["stderr"]
-    assert f"process {process.pid}" in refused
-    time.sleep(3)  # somewhere in the middle of the wheels
+    wait_for_output(process, "stack: Compare the environment")
+    error = site.orch(code=1)["stderr"]
+    assert f"process {process.pid}" in error
+    time.sleep(3)  # until wheels are being copied
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=60)
     assert process.returncode == 130
     for node in site.cluster.nodes:
-        assert "No such file" in on(site, node, "sh", "-c", f"ls {LOCK} 2>&1; true")
+        assert "No such file" in run_on(site, node, "sh", "-c", f"ls {LOCK} 2>&1; true")
 
 
-def test_a_node_killed_in_mid_install_is_finished_later_by_the_same_command(site: Site) -> None:
-    # The node's part of the interrupted run may still be at work, or be done by now.
+def test_same_command_completes_a_node_that_was_killed_while_installing(site: Site) -> None:
+    # Programs of the interrupted provision may still run on the node.
     site.cluster.exec("node2", ("sh", "-c", "pkill -KILL -u vagrant; true"))
-    until(lambda: not running(site), "the end of what was interrupted")
-    on(site, "node2", "rm", "-rf", f"{ROOT}/stacks")
-    on(site, "node0", "rm", f"{ROOT}/train/node.py")
+    until(lambda: not processes_on_node2(site), "the end of the interrupted programs")
+    run_on(site, "node2", "rm", "-rf", f"{ROOT}/stacks")
+    run_on(site, "node0", "rm", f"{ROOT}/train/node.py")
     process = site.start("--json")
-    until(lambda: any("uv" in line and " install " in line for line in running(site)), "uv at work")
+    until(lambda: any("uv" in line and " install " in line for line in processes_on_node2(site)), "a running uv")
     site.cluster.kill("node2")
-    report = nodes_of(json.loads(process.communicate(timeout=120)[0]))
+    report = nodes_by_name(json.loads(process.communicate(timeout=120)[0]))
     assert process.returncode == 1
     assert [report[node]["failed"] for node in ("node0", "node1", "node2")] == [0, 0, 1]
     assert report["node2"]["problem"].startswith("Install the stack")
-    assert on(site, "node0", "ls", f"{ROOT}/train/node.py")
+    assert run_on(site, "node0", "ls", f"{ROOT}/train/node.py")
     site.cluster.start("node2")
-    # uv unpacks all wheels before it puts the first into place.
-    assert drift(site.orch())["node2"] & {f"environment {ROOT}/stacks/current", "torch"}
+    # uv unpacks all wheels before it installs the first one.
+    assert drift(site.orch())["node2"] & {f"environment {STACK}", "torch"}
     rows = {row["node"]: row for row in site.orch(command="nodes")["nodes"]}
     assert {row["state"] for row in rows.values()} == {"verified"}
-    pinned = CPUSETS.split(",")[2]
-    assert rows["node2"]["cores"] == 1 or pinned != "0"
+    cpuset = CPUSETS.split(",")[2]
+    assert rows["node2"]["cores"] == 1 or cpuset != "0"
 
 
-def running(site: Site) -> tuple[str, ...]:
+def processes_on_node2(site: Site) -> tuple[str, ...]:
     return site.cluster.processes("node2")
 
 
-def test_an_added_node_changed_nothing_of_the_others_but_their_list_of_nodes(site: Site) -> None:
-    site.describe("node0", "node1")
-    allowed = {"ssh/config", "ssh/known_hosts", "/etc/hosts"}
-    assert drift(site.orch())["node0"] <= allowed
-    site.describe("node0", "node1", "node2")
-    found = drift(site.orch())
-    assert found["node0"] <= allowed
-    assert found["node1"] <= allowed
+def test_provision_with_an_added_node_changes_only_lists_of_nodes_elsewhere(site: Site) -> None:
+    site.write_inventory("node0", "node1")
+    files_with_nodes = {"ssh/config", "ssh/known_hosts", "/etc/hosts"}
+    assert drift(site.orch())["node0"] <= files_with_nodes
+    site.write_inventory("node0", "node1", "node2")
+    changes = drift(site.orch())
+    assert changes["node0"] <= files_with_nodes
+    assert changes["node1"] <= files_with_nodes
 
 
-def test_a_node_that_does_not_pass_stops_all_before_any_change(site: Site) -> None:
-    site.describe("node0", "node1", orch_root="/proc/orch")
-    report = nodes_of(site.orch(code=1))
+def test_failed_check_of_nodes_stops_provision_before_any_change(site: Site) -> None:
+    site.write_inventory("node0", "node1", orch_root="/proc/orch")
+    report = nodes_by_name(site.orch(code=1))
     assert "cannot write /proc/orch" in report["node0"]["problem"]
     assert [node["changed"] for node in report.values()] == [0, 0]
 
 
-def test_another_user_another_port_and_a_jump_host(site: Site) -> None:
+def test_provision_uses_user_port_and_jump_host_of_inventory(site: Site) -> None:
     site.cluster.exec("node1", ("/usr/sbin/sshd", "-p", "2222"))
-    known = site.folder / "known_hosts"
+    known_hosts = site.folder / "known_hosts"
     lines = (site.cluster.state / "known_hosts").read_text().splitlines()
     address = site.cluster.address("node1")
-    ported = [line.replace(address, f"[{address}]:2222", 1) for line in lines]
-    known.write_text("\n".join(lines + ported) + "\n")
-    options = f"-o UserKnownHostsFile={known} -o StrictHostKeyChecking=yes -o IdentitiesOnly=yes"
+    lines_with_port = [line.replace(address, f"[{address}]:2222", 1) for line in lines]
+    known_hosts.write_text("\n".join(lines + lines_with_port) + "\n")
+    options = f"-o UserKnownHostsFile={known_hosts} -o StrictHostKeyChecking=yes -o IdentitiesOnly=yes"
     jump = f"ssh -F {site.cluster.ssh_config} -W %h:%p node0"
     arguments = f"{options} -o ProxyCommand='{jump}'"
-    site.describe("node1", ansible_port=2222, ansible_ssh_common_args=arguments)
+    site.write_inventory("node1", ansible_port=2222, ansible_ssh_common_args=arguments)
     assert site.orch("--check", code=1)["nodes"][0]["failed"] == 0
-    site.describe("node1", ansible_user="root")
+    site.write_inventory("node1", ansible_user="root")
     assert "/opt/orch/" in drift(site.orch("--check", code=1))["node1"]
 
 
-def test_a_changed_host_key_stops_with_an_explanation(site: Site, tmp_path: Path) -> None:
-    """Also while another controller has a connection open from here to that address."""
-    site.describe("node0", "node1")
-    assert nodes_of(site.orch("--check", code=1))["node0"]["failed"] == 0
-    known = site.folder / "wrong_known_hosts"
-    swap = site.cluster.address("node1"), site.cluster.address("node0")
+def test_changed_host_key_is_explained(site: Site, tmp_path: Path) -> None:
+    """Provision while another controller on this machine has an open connection to the same address."""
+    site.write_inventory("node0", "node1")
+    assert nodes_by_name(site.orch("--check", code=1))["node0"]["failed"] == 0
+    known_hosts = site.folder / "wrong_known_hosts"
+    node0, node1 = site.cluster.address("node0"), site.cluster.address("node1")
     lines = (site.cluster.state / "known_hosts").read_text().splitlines()
-    known.write_text("\n".join(x.replace(*swap) for x in lines if x.startswith(swap[0])) + "\n")
-    options = f"-o UserKnownHostsFile={known} -o StrictHostKeyChecking=yes"
-    other = replace(site, folder=tmp_path)
-    other.describe("node0", ansible_ssh_common_args=options)
-    report = other.orch(code=1)
+    known_hosts.write_text("\n".join(line.replace(node1, node0) for line in lines if line.startswith(node1)) + "\n")
+    options = f"-o UserKnownHostsFile={known_hosts} -o StrictHostKeyChecking=yes"
+    second_controller = replace(site, folder=tmp_path)
+    second_controller.write_inventory("node0", ansible_ssh_common_args=options)
+    report = second_controller.orch(code=1)
     assert "host key has changed" in report["nodes"][0]["problem"]

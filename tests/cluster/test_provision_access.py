@@ -1,4 +1,4 @@
-"""Vaults, sudo with a password, inventories that are programs: the ways of Ansible's users."""
+"""Provision with vaults, sudo passwords and inventories that are programs."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.sites import ROOT, Site, drift, nodes_of, on
+from tests.cluster.sites import ROOT, Site, drift, nodes_by_name, run_on
 
 pytestmark = pytest.mark.cluster
 
 PASSWORD = "open sesame"
 
 
-def vault(path: Path, password_file: Path, text: str) -> None:
-    """A file that Ansible can read with that password."""
+def write_vault(path: Path, password_file: Path, text: str) -> None:
+    """Write a file, and encrypt it with the password for ansible-vault."""
     path.parent.mkdir(exist_ok=True)
     path.write_text(text)
     program = Path(sys.executable).with_name("ansible-vault")
@@ -27,8 +27,8 @@ def vault(path: Path, password_file: Path, text: str) -> None:
     subprocess.run(command, check=True, capture_output=True)
 
 
-def vaulted(password_file: Path, text: str) -> str:
-    """A single value, as it stands in an inventory."""
+def encrypt_value(password_file: Path, text: str) -> str:
+    """Return a value encrypted for ansible-vault, in the notation of an inventory."""
     program = Path(sys.executable).with_name("ansible-vault")
     command = [program, "encrypt_string", "--vault-password-file", password_file, text]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
@@ -41,28 +41,28 @@ def password_file(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_secret_of_a_vault_comes_and_goes(site: Site, password_file: Path) -> None:
-    site.describe("node0", "node1", orch_secrets=None)
+def test_sync_writes_secret_of_vault_and_deletes_it_without_vault(site: Site, password_file: Path) -> None:
+    site.write_inventory("node0", "node1", orch_secrets=None)
     variables = site.inventory.parent / "host_vars" / "node0.yml"
     variables.parent.mkdir()
-    value = textwrap.indent(vaulted(password_file, "hf_fromTheVault"), "    ").strip()
+    value = textwrap.indent(encrypt_value(password_file, "hf_fromTheVault"), "    ").strip()
     variables.write_text(f"orch_secrets:\n  HF_TOKEN: {value}\n")
-    reader = replace(site, variables={"ANSIBLE_VAULT_PASSWORD_FILE": str(password_file)})
-    reader.orch(command="sync")
-    secret = json.loads(on(site, "node0", "cat", f"{ROOT}/secrets.json"))
+    site_with_password = replace(site, variables={"ANSIBLE_VAULT_PASSWORD_FILE": str(password_file)})
+    site_with_password.orch(command="sync")
+    secret = json.loads(run_on(site, "node0", "cat", f"{ROOT}/secrets.json"))
     assert secret == {"HF_TOKEN": "hf_fromTheVault"}
-    kept = [path for path in (site.folder / "state").rglob("*") if path.is_file()]
-    assert not [path for path in kept if b"hf_fromTheVault" in path.read_bytes()]
+    state_files = [path for path in (site.folder / "state").rglob("*") if path.is_file()]
+    assert not [path for path in state_files if b"hf_fromTheVault" in path.read_bytes()]
     variables.unlink()
     assert drift(site.orch(command="sync"))["node0"] == {"secrets.json"}
     for node in ("node0", "node1"):
-        assert "secrets.json" not in on(site, node, "ls", ROOT)
+        assert "secrets.json" not in run_on(site, node, "ls", ROOT)
     assert drift(site.orch(command="sync")) == {"node0": set(), "node1": set()}
 
 
 @pytest.fixture
 def ada(site: Site, tmp_path: Path) -> Site:
-    """Somebody whose sudo wants a password, on two nodes, one of which misnames the other."""
+    """Return the site of a user whose sudo requires a password; node0 resolves the name node1 to a loopback address."""
     script = f"""
         id ada 2>/dev/null || useradd --create-home --shell /bin/bash ada
         echo 'ada:{PASSWORD}' | chpasswd
@@ -73,43 +73,43 @@ def ada(site: Site, tmp_path: Path) -> Site:
     for node in ("node0", "node1"):
         site.cluster.exec(node, ("sh", "-ec", script))
     site.cluster.exec("node0", ("sed", "-i", "1i 127.0.1.1 node1", "/etc/hosts"))
-    hers = replace(site, folder=tmp_path)
-    hers.describe("node0", "node1", ansible_user="ada")
-    return hers
+    ada_site = replace(site, folder=tmp_path)
+    ada_site.write_inventory("node0", "node1", ansible_user="ada")
+    return ada_site
 
 
-def test_sudo_with_a_password_and_names_that_are_loopbacks(
+def test_provision_writes_names_of_nodes_only_with_sudo_password(
     ada: Site, site: Site, password_file: Path, tmp_path: Path
 ) -> None:
-    """Names are written with root's rights: without them the pair that fails is named."""
-    refused = nodes_of(ada.orch("--check", code=1))
-    assert "on node0 the name node1 resolves to 127.0.1.1" in refused["node0"]["problem"]
-    assert "not changed" in refused["node1"]["problem"]
+    """Run `provision --check` without a password, with a wrong one, with an unreadable one and with the right one."""
+    report_without = nodes_by_name(ada.orch("--check", code=1))
+    assert "on node0 the name node1 resolves to 127.0.1.1" in report_without["node0"]["problem"]
+    assert "not changed" in report_without["node1"]["problem"]
 
     (tmp_path / "wrong").write_text("close sesame\n")
-    wrong = {"ANSIBLE_BECOME_PASSWORD_FILE": str(tmp_path / "wrong")}
-    report = nodes_of(replace(ada, variables=wrong).orch("--check", code=1))
-    assert "the sudo password is wrong" in report["node0"]["problem"]
+    wrong_password = {"ANSIBLE_BECOME_PASSWORD_FILE": str(tmp_path / "wrong")}
+    report_with_wrong = nodes_by_name(replace(ada, variables=wrong_password).orch("--check", code=1))
+    assert "the sudo password is wrong" in report_with_wrong["node0"]["problem"]
 
-    hidden = ada.inventory.parent / "group_vars" / "all.yml"
-    vault(hidden, password_file, f"ansible_become_password: {PASSWORD}\n")
+    group_variables = ada.inventory.parent / "group_vars" / "all.yml"
+    write_vault(group_variables, password_file, f"ansible_become_password: {PASSWORD}\n")
     assert "ANSIBLE_VAULT_PASSWORD_FILE" in ada.orch("--check", code=2)["stderr"]
-    right = {"ANSIBLE_VAULT_PASSWORD_FILE": str(password_file)}
-    report = replace(ada, variables=right).orch("--check", code=1)
+    vault_password = {"ANSIBLE_VAULT_PASSWORD_FILE": str(password_file)}
+    report = replace(ada, variables=vault_password).orch("--check", code=1)
     assert [node["failed"] for node in report["nodes"]] == [0, 0]
     assert "/etc/hosts" in drift(report)["node0"]
     site.cluster.exec("node0", ("sed", "-i", "/^127.0.1.1 node1$/d", "/etc/hosts"))
 
 
-def test_an_inventory_that_is_a_program(site: Site) -> None:
-    program = replace(site, name="inventory.py")
-    described = site.content("node0", "node1")
+def test_provision_reads_inventory_that_is_a_program(site: Site) -> None:
+    program_site = replace(site, name="inventory.py")
+    content = site.inventory_content("node0", "node1")
     listing = {
-        "all": {"hosts": list(described["hosts"]), "vars": described["vars"]},
-        "_meta": {"hostvars": described["hosts"]},
+        "all": {"hosts": list(content["hosts"]), "vars": content["vars"]},
+        "_meta": {"hostvars": content["hosts"]},
     }
-    program.inventory.write_text(f"#!{sys.executable}\nprint({json.dumps(json.dumps(listing))})\n")
-    program.inventory.chmod(0o755)
-    report = program.orch("--check", code=1)  # another inventory has another key: that is drift
-    assert {name: node["failed"] for name, node in nodes_of(report).items()} == {"node0": 0, "node1": 0}
+    program_site.inventory.write_text(f"#!{sys.executable}\nprint({json.dumps(json.dumps(listing))})\n")
+    program_site.inventory.chmod(0o755)
+    report = program_site.orch("--check", code=1)  # finds drift: each inventory has its own ssh key
+    assert {name: node["failed"] for name, node in nodes_by_name(report).items()} == {"node0": 0, "node1": 0}
     assert "train/node.py" not in drift(report)["node0"]

@@ -1,4 +1,4 @@
-"""Wheels by another way: from an index that the nodes reach; orch itself from its own wheel."""
+"""Install stacks from a package index, and provision with orch installed from its own wheel."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.conftest import CHECKOUT
-from tests.cluster.sites import ROOT, SITE, Site, drift, nodes_of, on
+from tests.cluster.sites import ROOT, SITE_PACKAGES, Site, drift, nodes_by_name, run_on
 
 pytestmark = pytest.mark.cluster
 
@@ -21,18 +21,18 @@ CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "orch
 
 @pytest.fixture
 def index(site: Site, tmp_path: Path) -> Iterator[str]:
-    """The newest wheelhouse as a package index on the bridge to the nodes; -> its URL.
+    """Serve the newest wheelhouse as a package index to the nodes, and yield its URL.
 
-    Without our bindings and uv, as other people's indexes are.
+    Like a public index, it has neither the bindings nor uv.
     """
     locks = CACHE.glob("current-cp311-*/lock.json")
     wheelhouse = max(locks, key=lambda path: path.stat().st_mtime).parent
-    served = tmp_path / "served"
-    served.mkdir()
+    folder = tmp_path / "served"
+    folder.mkdir()
     for wheel in wheelhouse.glob("*.whl"):
         if not wheel.name.startswith(("oneccl_bind_pt-", "uv-")):
-            (served / wheel.name).symlink_to(wheel)
-    command = [sys.executable, str(CHECKOUT / "cluster/index"), str(served)]
+            (folder / wheel.name).symlink_to(wheel)
+    command = [sys.executable, str(CHECKOUT / "cluster/index"), str(folder)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:
@@ -41,45 +41,37 @@ def index(site: Site, tmp_path: Path) -> Iterator[str]:
             process.terminate()
 
 
-def test_nodes_fetch_from_an_index(site: Site, index: str) -> None:
-    removed = f"{SITE}/accelerate {SITE}/oneccl_bindings_for_pytorch {ROOT}/bin/uv"
-    on(site, "node1", "sh", "-c", f"rm -r {removed}")
-    site.describe("node0", "node1", stack_index_url=index)
+def test_nodes_install_wheels_from_index(site: Site, index: str) -> None:
+    removed = f"{SITE_PACKAGES}/accelerate {SITE_PACKAGES}/oneccl_bindings_for_pytorch {ROOT}/bin/uv"
+    run_on(site, "node1", "sh", "-c", f"rm -r {removed}")
+    site.write_inventory("node0", "node1", stack_index_url=index)
     expected = {"accelerate", "oneccl-bind-pt"}
     assert drift(site.orch("--wheels", "index")) == {"node0": set(), "node1": expected}
-    assert on(site, "node1", "ls", f"{SITE}/accelerate/__init__.py")
+    assert run_on(site, "node1", "ls", f"{SITE_PACKAGES}/accelerate/__init__.py")
     assert site.orch("--check")["state"] == "done"
 
 
 @pytest.fixture
-def elsewhere(site: Site, tmp_path: Path) -> Site:
-    """orch as `pip install` of its wheel makes it, in an empty environment, away from here."""
+def site_of_installed_orch(site: Site, tmp_path: Path) -> Site:
+    """Return the site with an orch that is installed from its wheel in a new environment outside the checkout."""
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
-    clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     python = tmp_path / "venv/bin/python"
+    options = ["--quiet", "--no-compile", "--find-links", str(tmp_path)]
     for command in (
         [*pip, "wheel", "--quiet", "--no-deps", "--wheel-dir", str(tmp_path), str(CHECKOUT)],
         [sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "venv")],
-        [
-            *pip,
-            "--python",
-            str(python),
-            "install",
-            "--quiet",
-            "--no-compile",
-            "--find-links",
-            str(tmp_path),
-            "orch-train==0.1.0",
-        ],
+        [*pip, "--python", str(python), "install", *options, "orch-train==0.1.0"],
     ):
-        subprocess.run(command, check=True, env=clean, cwd=tmp_path)
-    isolated = (str(python), "-P", str(python.with_name("orch")))
-    return replace(site, program=isolated, variables={"PYTHONPATH": ""})
+        subprocess.run(command, check=True, env=environment, cwd=tmp_path)
+    program = (str(python), "-P", str(python.with_name("orch")))
+    return replace(site, program=program, variables={"PYTHONPATH": ""})
 
 
-def test_orch_from_its_own_wheel_provisions_too(elsewhere: Site) -> None:
-    elsewhere.describe("node0", "node1")
-    on(elsewhere, "node1", "rm", f"{ROOT}/train/node.py")
-    report = elsewhere.orch()
+def test_orch_installed_from_its_wheel_provisions(site_of_installed_orch: Site) -> None:
+    site = site_of_installed_orch
+    site.write_inventory("node0", "node1")
+    run_on(site, "node1", "rm", f"{ROOT}/train/node.py")
+    report = site.orch()
     assert drift(report) == {"node0": set(), "node1": {"train/node.py"}}
-    assert [node["changed"] for node in nodes_of(report).values()] == [0, 1]
+    assert [node["changed"] for node in nodes_by_name(report).values()] == [0, 1]

@@ -1,37 +1,38 @@
-"""What breaks a run x what must be seen: who it was, in seconds, and that nothing is left."""
+"""Break runs, and check that orch names the cause within seconds and leaves no process."""
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import subprocess
 import time
+from typing import Any
 
 import pytest
 
 from tests.cluster.lab import (
-    ON_TWO,
-    altered,
-    ask,
-    await_nothing_left,
-    faulty,
-    pid_of,
-    processes,
-    rank_pid,
-    send,
-    small,
-    start,
+    TWO_NODES,
+    find_pid,
+    find_rank_pid,
+    replaced_file,
+    run_orch_json,
+    run_processes,
+    small_bert_qa,
+    start_faulty,
+    start_training,
+    wait_for_no_processes,
 )
-from tests.cluster.sites import ROOT, SITE, Site
+from tests.cluster.sites import ROOT, SITE_PACKAGES, Site
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.cluster
-NAMED_SECONDS = 5.0  # a rank that fails is named within so many
-LOST_SECONDS = 45.0  # a node that is lost; and what it runs ends by itself within so many more
+FAILURE_SECONDS = 5.0  # in which a failed rank is reported
+LOSS_SECONDS = 45.0  # in which a lost node is reported; its processes end within as many more
 
 
 @pytest.mark.parametrize(
-    ("fault", "code", "signal_name", "words", "explained"),
+    ("fault", "code", "signal_name", "text", "explanation"),
     [
         ("exception", 1, None, "ValueError: boom", None),
         ("exit", 7, None, "sys.exit(7)", None),
@@ -40,157 +41,162 @@ LOST_SECONDS = 45.0  # a node that is lost; and what it runs ends by itself with
         ("shm", 0, "SIGBUS", "Bus error", "shared memory full"),
     ],
 )
-def test_a_rank_that_fails_is_named(
-    lab: Site, fault: str, code: int, signal_name: str | None, words: str, explained: str | None
+def test_failure_names_rank_and_cause(
+    lab: Site, fault: str, code: int, signal_name: str | None, text: str, explanation: str | None
 ) -> None:
-    running = faulty(lab, fault)
-    run = running.end(code=1)
-    failure = run["failure"]
+    run = start_faulty(lab, fault)
+    report = run.wait_for_report(code=1)
+    failure = report["failure"]
     assert (failure["rank"], failure["node"]) == (1, "node1")
     assert (failure["code"] or 0, failure["signal"]) == (code, signal_name)
-    assert words in failure["text"]
-    assert explained is None or explained in {one["name"] for one in run["explanations"]}
-    told = {event["event"]: event["time"] for event in running.events()}
-    happened = next(e["time"] for e in running.events("exit") if e["rank"] == 1)
-    assert told["failed"] - happened < NAMED_SECONDS
-    assert [node["left"] for node in run["nodes"].values()] == [[], []]
-    assert processes(running.id) == {}
+    assert text in failure["text"]
+    assert explanation is None or explanation in explanations(report)
+    event_times = {event["event"]: event["time"] for event in run.events()}
+    exit_time = next(event["time"] for event in run.events("exit") if event["rank"] == 1)
+    assert event_times["failed"] - exit_time < FAILURE_SECONDS
+    assert [node["left"] for node in report["nodes"].values()] == [[], []]
+    assert run_processes(run.id) == {}
     assert "torch_" not in lab.cluster.exec("node1", ("ls", "/dev/shm"))
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
-def test_a_rank_that_dies_before_it_has_joined_is_named(lab: Site, number: int) -> None:
-    running = faulty(lab)
-    found: list[int] = []
-
-    def there() -> bool:
-        pid = rank_pid(running.id, 1)
-        found.extend([pid] if pid else [])
-        return bool(found)
-
-    running.until(there, "rank 1")
-    send(found[0], number)
-    died = time.time()
-    run = running.end(code=1)
-    assert running.events("joined") == []
-    assert (run["failure"]["rank"], run["failure"]["node"]) == (1, "node1")
-    assert run["failure"]["signal"] == signal.Signals(number).name
-    assert running.events("failed")[0]["time"] - died < NAMED_SECONDS
-    assert processes(running.id) == {}
+def explanations(report: dict[str, Any]) -> set[str]:
+    """Return the names of known errors that explain the failure."""
+    return {explanation["name"] for explanation in report["explanations"]}
 
 
-def test_a_rank_that_sleeps_for_ever_is_behind(lab: Site) -> None:
-    running = faulty(lab, "sleep", "--stall-timeout", "20")
-    run = running.end(code=1)
-    assert run["problem"].startswith("no progress for 20 s: 1 of 2 ranks wait in collective")
-    assert "behind: node1 rank 1" in run["problem"]
-    (stalled,) = running.events("stalled")
-    assert "faulty.py" in stalled["stands"]["1"], "its stack says where it sleeps"
-    assert "<lambda>" in (running.folder / "stacks/rank-1.txt").read_text()
-    assert processes(running.id) == {}
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV], ids=["SIGKILL", "SIGSEGV"])
+def test_failure_names_rank_that_dies_before_joining(lab: Site, number: int) -> None:
+    run = start_faulty(lab)
+    pids: list[int] = []
+
+    def has_started() -> bool:
+        pid = find_rank_pid(run.id, 1)
+        pids.extend([pid] if pid else [])
+        return bool(pids)
+
+    run.wait_until(has_started, "rank 1")
+    os.kill(pids[0], number)
+    kill_time = time.time()
+    report = run.wait_for_report(code=1)
+    assert run.events("joined") == []
+    assert (report["failure"]["rank"], report["failure"]["node"]) == (1, "node1")
+    assert report["failure"]["signal"] == signal.Signals(number).name
+    assert run.events("failed")[0]["time"] - kill_time < FAILURE_SECONDS
+    assert run_processes(run.id) == {}
 
 
-@pytest.mark.parametrize("fate", ["kill", "cut", "pause"])
-def test_a_lost_node_is_named_and_ends_the_run(lab: Site, fate: str) -> None:
-    running = faulty(lab, script=("--steps", "100000"))
-    running.await_step()
-    getattr(lab.cluster, fate)("node1")
-    lost = time.monotonic()
-    run = running.end(code=1, seconds=LOST_SECONDS + 20)
-    assert time.monotonic() - lost < LOST_SECONDS
-    assert "node1 was lost" in run["problem"]
-    assert run["nodes"]["node0"]["left"] == []
+def test_stall_names_rank_that_sleeps_forever(lab: Site) -> None:
+    run = start_faulty(lab, "sleep", "--stall-timeout", "20")
+    report = run.wait_for_report(code=1)
+    assert report["problem"].startswith("no progress for 20 s: 1 of 2 ranks wait in collective")
+    assert "behind: node1 rank 1" in report["problem"]
+    (event,) = run.events("stalled")
+    assert "faulty.py" in event["stands"]["1"], "the stack shows where the rank sleeps"
+    assert "<lambda>" in (run.folder / "stacks/rank-1.txt").read_text()
+    assert run_processes(run.id) == {}
+
+
+@pytest.mark.parametrize("fault", ["kill", "cut", "pause"])
+def test_run_ends_and_names_a_lost_node(lab: Site, fault: str) -> None:
+    run = start_faulty(lab, script=("--steps", "100000"))
+    run.wait_for_first_step()
+    getattr(lab.cluster, fault)("node1")
+    fault_time = time.monotonic()
+    report = run.wait_for_report(code=1, seconds=LOSS_SECONDS + 20)
+    assert time.monotonic() - fault_time < LOSS_SECONDS
+    assert "node1 was lost" in report["problem"]
+    assert report["nodes"]["node0"]["left"] == []
     lab.cluster.unpause("node1")
-    await_nothing_left(running.id, LOST_SECONDS + 20)
+    wait_for_no_processes(run.id, LOSS_SECONDS + 20)
     lab.cluster.repair()
-    assert faulty(lab).end(code=0)["state"] == "done", "the next run starts"
+    assert start_faulty(lab).wait_for_report(code=0)["state"] == "done", "the next run starts"
 
 
-def test_a_wrong_torch_on_one_node_is_named(lab: Site) -> None:
+def test_failure_names_node_with_unplanned_torch(lab: Site) -> None:
     version = "__version__ = '2.12.0'\ndebug = False\ncuda = hip = rocm = xpu = git_version = None\n"
-    with altered(lab, "node1", f"{SITE}/torch/version.py", version):
-        running = faulty(lab)
-        run = running.end(code=1)
-    assert (run["failure"]["rank"], run["failure"]["node"]) == (1, "node1")
-    assert "another torch than planned" in {one["name"] for one in run["explanations"]}
-    assert processes(running.id) == {}
+    with replaced_file(lab, "node1", f"{SITE_PACKAGES}/torch/version.py", version):
+        run = start_faulty(lab)
+        report = run.wait_for_report(code=1)
+    assert (report["failure"]["rank"], report["failure"]["node"]) == (1, "node1")
+    assert "another torch than planned" in explanations(report)
+    assert run_processes(run.id) == {}
 
 
-def test_a_port_that_is_taken_is_explained(lab: Site) -> None:
-    """Somebody listens where rank 0 is about to."""
-    thief = (
+def test_used_port_is_explained(lab: Site) -> None:
+    """Listen on the planned port of rank 0 before rank 0 does."""
+    listener = (
         "import glob, json, os, socket, sys, time\n"
-        "old = set(sys.argv[1:])\n"
-        f"while not (new := set(glob.glob('{ROOT}/runs/*/env.json')) - old): time.sleep(0.01)\n"
+        "old_files = set(sys.argv[1:])\n"
+        f"while not (new_files := set(glob.glob('{ROOT}/runs/*/env.json')) - old_files): time.sleep(0.01)\n"
         "time.sleep(0.1)\n"
-        "port = int(json.load(open(new.pop()))['MASTER_PORT'])\n"
+        "port = int(json.load(open(new_files.pop()))['MASTER_PORT'])\n"
         "server = socket.create_server(('', port)); time.sleep(30)\n"
     )
-    known = lab.cluster.exec("node0", ("sh", "-c", f"ls {ROOT}/runs/*/env.json || true")).split()
+    old_files = lab.cluster.exec("node0", ("sh", "-c", f"ls {ROOT}/runs/*/env.json || true")).split()
     node = lab.cluster.container("node0")
-    command = ["docker", "exec", node, "python3", "-c", thief, *known]
+    command = ["docker", "exec", node, "python3", "-c", listener, *old_files]
     with subprocess.Popen(command) as process:
-        run = faulty(lab).end(code=1)
+        report = start_faulty(lab).wait_for_report(code=1)
         lab.cluster.exec("node0", ("pkill", "-f", "create_server"))
         process.wait()
-    assert "port taken" in {one["name"] for one in run["explanations"]}
-    assert run["failure"]["rank"] == 0
+    assert "port taken" in explanations(report)
+    assert report["failure"]["rank"] == 0
 
 
-def test_a_clock_that_is_off_is_told(lab: Site) -> None:
-    """The programs on node1 see a clock that is a minute ahead."""
-    ahead = "import time; time.time = (lambda now: lambda: now() + 60)(time.time)\n"
-    with altered(lab, "node1", f"{SITE}/ahead.pth", ahead):
-        run = faulty(lab).end(code=0)
-    told = [one["text"] for one in run["timeline"]]
-    assert any(re.match(r"node1: its clock is \+\d+ s off node0", text) for text in told)
+def test_wrong_clock_is_reported(lab: Site) -> None:
+    """Set the clock of all programs on node1 a minute ahead."""
+    clock_ahead = "import time; time.time = (lambda now: lambda: now() + 60)(time.time)\n"
+    with replaced_file(lab, "node1", f"{SITE_PACKAGES}/ahead.pth", clock_ahead):
+        report = start_faulty(lab).wait_for_report(code=0)
+    texts = [entry["text"] for entry in report["timeline"]]
+    assert any(re.match(r"node1: its clock is \+\d+ s off node0", text) for text in texts)
 
 
-def test_a_disk_that_is_full_at_a_checkpoint_is_explained(lab: Site) -> None:
-    """And what was there before it can still be used: with room again the same command ends."""
+def test_full_disk_is_explained_and_run_resumes_on_a_larger_disk(lab: Site) -> None:
+    """Fill the disk by a checkpoint; the checkpoint before it stays usable for the same command."""
     runs = f"{ROOT}/runs"
-    kind = ("-t", "tmpfs", "-o", "size=330m,mode=0777", "tmpfs")
-    lab.cluster.mount("node0", *kind, runs)
+    lab.cluster.mount("node0", "-t", "tmpfs", "-o", "size=330m,mode=0777", "tmpfs", runs)
     try:
-        running = start(lab, *small(save_steps=2), *ON_TWO)
-        run = running.end(code=1, seconds=240)
-        assert "disk full" in {one["name"] for one in run["explanations"]}
-        assert (run["failure"]["rank"], run["failure"]["node"]) == (0, "node0")
-        assert processes(running.id) == {}
+        run = start_training(lab, *small_bert_qa(save_steps=2), *TWO_NODES)
+        report = run.wait_for_report(code=1, seconds=240)
+        assert "disk full" in explanations(report)
+        assert (report["failure"]["rank"], report["failure"]["node"]) == (0, "node0")
+        assert run_processes(run.id) == {}
         lab.cluster.mount("node0", "-o", "remount,size=2g", runs)
-        again = start(lab, *small(save_steps=2), *ON_TWO)
-        done = again.end(code=0, seconds=240)
-        assert done["state"] == "done"
-        assert "resume" in {decision["topic"] for decision in done["decisions"]}
+        second_run = start_training(lab, *small_bert_qa(save_steps=2), *TWO_NODES)
+        second_report = second_run.wait_for_report(code=0, seconds=240)
+        assert second_report["state"] == "done"
+        assert "resume" in {decision["topic"] for decision in second_report["decisions"]}
     finally:
         lab.cluster.mount("node0", "--lazy", runs, program="umount")
 
 
-def state_of(lab: Site, run_id: str) -> str:
-    rows = ask(lab, "runs", "--inventory", str(lab.inventory))["runs"]
+def listed_state(lab: Site, run_id: str) -> str:
+    """Return the state of a run as `orch runs` lists it."""
+    rows = run_orch_json(lab, "runs", "--inventory", str(lab.inventory))["runs"]
     return next(str(row["state"]) for row in rows if row["id"] == run_id)
 
 
-def test_node0_dies_and_the_others_end_by_themselves(lab: Site) -> None:
-    running = faulty(lab, "none", "--detach", script=("--steps", "100000"))
-    running.end(code=0)
-    running.until(lambda: rank_pid(running.id, 1) is not None, "rank 1 on node1")
+def test_processes_on_node1_end_when_node0_dies(lab: Site) -> None:
+    run = start_faulty(lab, "none", "--detach", script=("--steps", "100000"))
+    run.wait_for_report(code=0)
+    run.wait_until(lambda: find_rank_pid(run.id, 1) is not None, "rank 1 on node1")
     lab.cluster.kill("node0")
-    await_nothing_left(running.id, LOST_SECONDS + 20)
-    done = ask(lab, "stop", running.id, code=1)
-    states = {node["node"]: node["state"] for node in done["nodes"]}
+    wait_for_no_processes(run.id, LOSS_SECONDS + 20)
+    report = run_orch_json(lab, "stop", run.id, code=1)
+    states = {node["node"]: node["state"] for node in report["nodes"]}
     assert states == {"node0": "unreachable", "node1": "clean"}
-    assert done["seconds"] < 10
+    assert report["seconds"] < 10
     lab.cluster.start("node0")
-    # A container that starts again is another machine: the run may live until its lease expires.
-    until(lambda: state_of(lab, running.id) == "killed", "the end of the lease", seconds=180)
-    assert faulty(lab).end(code=0)["state"] == "done"
+    # A restarted container is a different machine to orch, so the run counts as alive until its lease expires.
+    until(lambda: listed_state(lab, run.id) == "killed", "the end of the lease", seconds=180)
+    assert start_faulty(lab).wait_for_report(code=0)["state"] == "done"
 
 
-def test_without_its_supervisor_a_run_ends_and_is_told_as_killed(lab: Site) -> None:
-    running = faulty(lab, script=("--steps", "100000"))
-    running.await_step()
-    send(pid_of(running.id, "node.py supervise "))
-    run = running.end(code=1, seconds=LOST_SECONDS)
-    assert run["state"] == "killed"
-    await_nothing_left(running.id, LOST_SECONDS)
+def test_run_without_supervisor_ends_as_killed(lab: Site) -> None:
+    run = start_faulty(lab, script=("--steps", "100000"))
+    run.wait_for_first_step()
+    os.kill(find_pid(run.id, "node.py supervise "), signal.SIGKILL)
+    report = run.wait_for_report(code=1, seconds=LOSS_SECONDS)
+    assert report["state"] == "killed"
+    wait_for_no_processes(run.id, LOSS_SECONDS)

@@ -1,10 +1,10 @@
-"""The matrix of tests/support/matrix.py between two real nodes: every launcher."""
+"""Run every launcher of tests/support/matrix.py between two nodes."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.cluster.lab import ON_TWO
+from tests.cluster.lab import TWO_NODES
 from tests.cluster.sites import Site
 from tests.support import matrix
 
@@ -12,11 +12,11 @@ pytestmark = pytest.mark.cluster
 
 
 @pytest.mark.parametrize(("starter", "backend"), matrix.cells(2))
-def test_on_two_nodes(lab_session: Site, starter: str, backend: str) -> None:
-    def start(script: str, *words: str) -> matrix.Cell:
-        split = words.index("--")
-        asked = (script, *words[:split], *ON_TWO, "--fresh", *words[split:])
-        return matrix.Cell.of(1, lab_session.train(*asked, code=1))
+def test_launcher_and_backend_train_on_two_nodes(lab_session: Site, starter: str, backend: str) -> None:
+    def start(script: str, *arguments: str) -> matrix.Cell:
+        separator = arguments.index("--")
+        options, script_arguments = arguments[:separator], arguments[separator:]
+        return matrix.Cell.of(1, lab_session.train(script, *options, *TWO_NODES, "--fresh", *script_arguments, code=1))
 
     planned = tuple(lab_session.cluster.address(node) for node in ("node0", "node1"))
     matrix.check(start, starter, backend, planned=planned)

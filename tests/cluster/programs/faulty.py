@@ -1,7 +1,7 @@
-"""A plain script that knows nothing of orch, and does what --fault says on rank 1 at step 5.
+"""Train a linear model without orch's modules, and fail on rank 1 at step 5 as --fault says.
 
-Its gradients are averaged, and its steps made, by hand: DDP and the optimizers of torch import
-torch's compiler, which would be half of what a short run costs. Runs with both are in the matrix.
+The script averages gradients and updates weights itself: DDP and the optimizers of torch import torch's compiler,
+which takes half of the time of a short run. tests/support/matrix.py runs a script with both.
 """
 
 import argparse
@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 
 class Descent(torch.optim.Optimizer):
-    """weight -= lr * gradient. What it redefines is what imports torch's compiler."""
+    """Gradient descent without the methods of Optimizer that import torch's compiler."""
 
     def add_param_group(self, group: dict[str, Any]) -> None:
         self.param_groups.append({**group, "params": list(group["params"])})
@@ -31,9 +31,9 @@ class Descent(torch.optim.Optimizer):
 
 
 def fill_shm() -> None:
-    """More than there is: touching what cannot be had is a SIGBUS."""
-    room = os.statvfs("/dev/shm")
-    size = room.f_bavail * room.f_frsize + (64 << 20)
+    """Write to a larger mapping than /dev/shm has space for, which raises SIGBUS."""
+    space = os.statvfs("/dev/shm")
+    size = space.f_bavail * space.f_frsize + (64 << 20)
     with open(f"/dev/shm/torch_{os.getpid()}_1_0", "wb+") as file:
         file.truncate(size)
         memory = mmap.mmap(file.fileno(), size)
@@ -67,13 +67,13 @@ def main() -> None:
     print("finished", flush=True)
 
 
-def boom() -> None:
+def raise_error() -> None:
     raise ValueError("boom")
 
 
 FAULTS = {
     "none": lambda: None,
-    "exception": boom,
+    "exception": raise_error,
     "exit": lambda: sys.exit(7),
     "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
     "segv": lambda: os.kill(os.getpid(), signal.SIGSEGV),
