@@ -49,7 +49,7 @@ def check(
     location = f"{cluster.context or 'this cluster'}, namespace {cluster.namespace}"
     yield Finding(topic="API", state="ok", message=f"Kubernetes {version}: {location}")
     if namespace_error := missing_namespace(cluster):
-        yield findings.namespace_finding(namespace_error)
+        yield Finding(topic="namespace", state="miss", message=namespace_error.message, cure=namespace_error.hint)
         return
     served = {launcher: versions(cluster, launcher) for launcher in KINDS}
     yield from findings.kinds_findings(served, request.launcher)
@@ -111,7 +111,7 @@ def check_claim(cluster: Kube, settings: KubeSettings, pods: int) -> Finding:
     except NotThere:
         return findings.claim_finding(None, settings, pods)
     except OrchError as error:
-        return findings.unreadable_claim_finding(error)
+        return Finding(topic="volume", state="unknown", message=error.message, cure=error.hint)
 
 
 def readable_quotas(cluster: Kube) -> list[Any] | None:

@@ -179,10 +179,6 @@ def run_of(item: Object) -> str:
     return str(item["metadata"]["labels"][names.RUN])
 
 
-def describe(leftover: Object) -> str:
-    return f"{run_of(leftover)}: {leftover['kind']} {leftover['metadata']['name']}"
-
-
 def age(item: Object) -> float:
     """Return the seconds since an object was created."""
     created = created_at(item)

@@ -200,9 +200,9 @@ def choose_layout(request: TrainRequest, launcher: str, kube: KubeSettings) -> C
             hint=f"Use --k8s cpu={max(ppn, 1)} or more, or a smaller --ppn. On a small test "
             "cluster, --k8s share_cores=true lets ranks share cores.",
         )
-    word = "node" if launcher == "trainjob" else "worker"
+    prefix = "node" if launcher == "trainjob" else "worker"
     threads = max(1, int(kube.cpus // ppn))
-    layout = uniform_layout(prefix=word, nodes=nodes, ppn=ppn, threads=threads)
+    layout = uniform_layout(prefix=prefix, nodes=nodes, ppn=ppn, threads=threads)
     return Choice(layout, describe_pods(layout, kube))
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from orchestrator.errors import OrchError, PlanError
+from orchestrator.errors import PlanError
 from orchestrator.targets.kubernetes.manifests import pod_settings
 from orchestrator.targets.kubernetes.manifests.kinds import KINDS, PREFERRED, Installed, default_kind
 from orchestrator.targets.kubernetes.manifests.quantity import amount, plain
@@ -108,15 +108,6 @@ def init_finding(denied: Iterable[Right], *, needed: bool) -> Finding:
 
 def describe_rights(rights: Iterable[Right]) -> str:
     return ", ".join(f"{verb} {resource} ({purpose})" for verb, _, resource, purpose in rights)
-
-
-def unreadable_claim_finding(error: OrchError) -> Finding:
-    """Return the finding that the claim cannot be read."""
-    return Finding(topic="volume", state="unknown", message=error.message, cure=error.hint)
-
-
-def namespace_finding(error: OrchError) -> Finding:
-    return Finding(topic="namespace", state="miss", message=error.message, cure=error.hint)
 
 
 def claim_finding(claim: Json | None, settings: KubeSettings, pods: int) -> Finding:

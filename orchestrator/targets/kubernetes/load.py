@@ -78,7 +78,9 @@ def kube_settings(path: Path | None, assignments: list[str]) -> KubeSettings:
     settings = KubeSettings()
     values = read_toml(path, KubeFile) if path else read_current_folder_toml(FILE, KubeFile, "--k8s-file")
     if values is not None:
-        settings = replace(settings, **as_tuples(values.model_dump(exclude_none=True)))
+        changed: dict[str, Any] = values.model_dump(exclude_none=True)
+        changed |= {name: tuple(value) for name, value in changed.items() if isinstance(value, list)}
+        settings = replace(settings, **changed)
     for assignment in assignments:
         settings = with_assignment(settings, assignment)
     return settings
@@ -104,10 +106,6 @@ def kube_patch(path: Path | None) -> tuple[dict[str, Any], ...]:
             hint="Example: - {kind: Job, op: add, path: /spec/template/spec/hostNetwork, value: true}",
         )
     return tuple(operations)
-
-
-def as_tuples(values: dict[str, Any]) -> dict[str, Any]:
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
 
 
 def with_assignment(settings: KubeSettings, assignment: str) -> KubeSettings:

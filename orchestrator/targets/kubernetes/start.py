@@ -19,7 +19,7 @@ from orchestrator.targets.kubernetes.cleanup import remove_expired
 from orchestrator.targets.kubernetes.kueue import check_queue
 from orchestrator.targets.kubernetes.manifests.names import QUEUE
 from orchestrator.targets.kubernetes.objects import delete_job, delete_other_objects, give_owner
-from orchestrator.targets.kubernetes.run_record import JobLocation, location_of
+from orchestrator.targets.kubernetes.run_record import location_of
 
 
 def start(plan: Plan, folder: Path) -> RunRecord:
@@ -28,9 +28,11 @@ def start(plan: Plan, folder: Path) -> RunRecord:
     Raises:
         OrchError: if an object cannot be created; those that were created are deleted.
     """
-    cluster = connect(plan.run.location["context"], requested_namespace(plan))
+    (step,) = (step for step in plan.steps if isinstance(step, ApplyObjects))
+    *other_objects, job = step.objects
+    cluster = connect(plan.run.location["context"], job["metadata"].get("namespace"))
     plan = with_cluster(plan, cluster)
-    if queue := queue_of(plan):
+    if queue := job["metadata"].get("labels", {}).get(QUEUE):
         check_queue(cluster, queue)
     record = plan.run
     store.create(plan, folder)
@@ -42,7 +44,7 @@ def start(plan: Plan, folder: Path) -> RunRecord:
         folder.rmdir()
         delete_created(cluster, record)
         raise
-    own_by_job(cluster, plan, location_of(record))
+    give_owner(cluster, location_of(record), other_objects)  # the job's time to live ends theirs
     return record
 
 
@@ -54,27 +56,6 @@ def with_cluster(plan: Plan, cluster: Kube) -> Plan:
     actual = {"namespace": cluster.namespace, "context": cluster.context}
     run = replace(plan.run, location={**plan.run.location, **actual})
     return replace(plan, run=run)
-
-
-def queue_of(plan: Plan) -> str | None:
-    """Return the queue of Kueue in which the job waits."""
-    (step,) = (step for step in plan.steps if isinstance(step, ApplyObjects))
-    queue: str | None = step.objects[-1]["metadata"].get("labels", {}).get(QUEUE)
-    return queue
-
-
-def requested_namespace(plan: Plan) -> str | None:
-    """Return the namespace of the settings, or None for that of the kubeconfig."""
-    (step,) = (step for step in plan.steps if isinstance(step, ApplyObjects))
-    namespace: str | None = step.objects[0]["metadata"].get("namespace")
-    return namespace
-
-
-def own_by_job(cluster: Kube, plan: Plan, location: JobLocation) -> None:
-    """Let the job own the other objects of its run: its time to live ends theirs."""
-    (step,) = (step for step in plan.steps if isinstance(step, ApplyObjects))
-    *owned, _ = step.objects
-    give_owner(cluster, location, owned)
 
 
 def delete_created(cluster: Kube, record: RunRecord) -> None:

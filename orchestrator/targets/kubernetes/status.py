@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import datetime
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 Json = Mapping[str, Any]
@@ -61,7 +62,7 @@ def pod_state(pod: Json, events: Iterable[Json] = ()) -> PodState:
     containers = status.get("containerStatuses") or [{}]
     state = containers[0].get("state") or {}
     ended = state.get("terminated")
-    make = Maker(name, node_of(name))
+    make = partial(PodState, pod=name, node=node_of(name))
     if phase == "Failed" or (ended and ended.get("exitCode")):
         return failed(make, pod, ended or last_end(containers[0]))
     if phase == "Succeeded" or ended:
@@ -104,23 +105,12 @@ def describe_loss(pod: Json, *, unreachable: bool) -> str:
     return "; ".join(reasons)
 
 
-class Maker:
-    """A factory of states of one pod."""
-
-    def __init__(self, pod: str, node: str) -> None:
-        self.pod = pod
-        self.node = node
-
-    def __call__(self, **fields: Any) -> PodState:
-        return PodState(pod=self.pod, node=self.node, **fields)
-
-
 def last_end(container: Json) -> Json | None:
     ended: Json | None = (container.get("lastState") or {}).get("terminated")
     return ended
 
 
-def failed(make: Maker, pod: Json, ended: Json | None) -> PodState:
+def failed(make: Callable[..., PodState], pod: Json, ended: Json | None) -> PodState:
     """Return the state of a failed pod, with the most specific reason that the API has."""
     status = pod.get("status", {})
     code = ended.get("exitCode") if ended else None

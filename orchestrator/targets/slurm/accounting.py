@@ -14,8 +14,8 @@ from orchestrator.targets.slurm.script import time_seconds
 FIELDS = ("JobID", "State", "Elapsed", "MaxRSS", "Start", "End")
 SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)([KMGT]?)", re.ASCII)
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
-SHOWN_STATE = re.compile(r"\bJobState=(\S+)")
-SHOWN_TIME = re.compile(r"\bRunTime=(\S+)")
+SCONTROL_STATE = re.compile(r"\bJobState=(\S+)")
+SCONTROL_TIME = re.compile(r"\bRunTime=(\S+)")
 
 
 def query(scheduler: Scheduler, job: str, known_state: str = "") -> Accounting | None:
@@ -29,7 +29,7 @@ def query(scheduler: Scheduler, job: str, known_state: str = "") -> Accounting |
     options = ("--noheader", "--parsable2", f"--jobs={job.partition('.')[0]}", f"--format={','.join(FIELDS)}")
     record = parse(job, output(scheduler, "sacct", *options))
     if record is None and "." not in job:  # Only sacct shows a step that has ended.
-        record = parse_shown(job, output(scheduler, "scontrol", "show", "job", "--oneliner", job))
+        record = parse_scontrol(job, output(scheduler, "scontrol", "show", "job", "--oneliner", job))
     if record is not None and record.state in states.ACTIVE and known_state in states.ENDINGS:
         record = replace(record, state=known_state)
     return record
@@ -70,9 +70,9 @@ def parse(job: str, text: str) -> Accounting | None:
     )
 
 
-def parse_shown(job: str, text: str) -> Accounting | None:
+def parse_scontrol(job: str, text: str) -> Accounting | None:
     """Return the record in the output of `scontrol show job`, which does not report memory."""
-    state, time = SHOWN_STATE.search(text), SHOWN_TIME.search(text)
+    state, time = SCONTROL_STATE.search(text), SCONTROL_TIME.search(text)
     seconds = time_seconds(time[1]) if time else None
     if state is None or state[1] not in states.ALL_STATES or seconds is None:
         return None

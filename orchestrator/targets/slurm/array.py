@@ -11,7 +11,7 @@ from orchestrator.errors import PlanError
 from orchestrator.model.decision import ALREADY_DONE, ARRAY_MEMBER, Decision
 from orchestrator.planning.plan import Plan, SubmitScript
 from orchestrator.planning.request import TrainRequest
-from orchestrator.targets.slurm.plan import Decided, SlurmSite, login_of, sent_first
+from orchestrator.targets.slurm.plan import PlannedRun, SlurmSite, login_of, send_steps
 from orchestrator.targets.slurm.script import render_array
 
 MAX_RUNS = 1000  # Most sites keep Slurm's default MaxArraySize of 1001.
@@ -81,7 +81,7 @@ def site_of(site: SlurmSite, number: int) -> SlurmSite:
 
 def plan_array(
     site: SlurmSite,
-    runs: Sequence[tuple[Assignments, Decided]],
+    runs: Sequence[tuple[Assignments, PlannedRun]],
     limit: int | None = None,
     done: Mapping[str, Assignments] | None = None,
 ) -> Plan:
@@ -89,7 +89,7 @@ def plan_array(
 
     Args:
         site: the id, the folder and the shared files of the array.
-        runs: the settings of each run, and what was decided for it.
+        runs: the settings of each run, and what was planned for it.
         limit: the number of runs that may be active at once; None for no limit.
         done: the settings of finished runs of earlier arrays, which are not repeated, by run id.
     """
@@ -103,7 +103,7 @@ def plan_array(
         f"orch-{site.run_id}", labels, [(member.plan, member.config) for member in members], members[0].slurm, limit
     )
     step = SubmitScript(node=login, run_dir=site.run_dir, script=text)
-    sent = dict.fromkeys(step for member in members for step in sent_first(member, site))
+    sent = dict.fromkeys(step for member in members for step in send_steps(member, site))
     plans = tuple(member.plan for member in members)
     skipped = tuple(
         Decision(topic=ALREADY_DONE, value=f"{run_id} {label_of(settings)}", reason="--fresh trains it again")
@@ -118,7 +118,7 @@ def label_of(settings: Assignments) -> str:
     return " ".join(f"{name}={value}" for name, value in settings)
 
 
-def labelled(member: Decided, label: str) -> Decided:
+def labelled(member: PlannedRun, label: str) -> PlannedRun:
     """Return a run with its label and number among its decisions."""
     first, *remaining = member.plan.run.decisions
     run = replace(member.plan.run, decisions=(first, Decision(topic=ARRAY_MEMBER, value=label), *remaining))

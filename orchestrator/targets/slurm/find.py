@@ -86,13 +86,13 @@ def list_runs(inventory: str) -> RunList:
     clusters = dict.fromkeys([(login, ""), *(key for run in runs if any(key := cluster_to_query(run)))])
     by_cluster = {cluster: ClusterJobs(*cluster) for cluster in clusters}
     rows = [run_row(run, by_cluster.get(cluster_of(run))) for run in runs]
-    elsewhere = [
+    unrecorded_jobs = [
         f"job {job.job} ({name}, {job.state}) is recorded in another folder"
         for name, job in by_cluster[login, ""].jobs.items()
         if not job.ended
     ]
     problems = tuple(slurm.problem for slurm in by_cluster.values() if slurm.problem)
-    return RunList(rows=tuple(rows), unreachable=problems, warnings=tuple(elsewhere))
+    return RunList(rows=tuple(rows), unreachable=problems, warnings=tuple(unrecorded_jobs))
 
 
 def cluster_of(run: Run) -> tuple[str, str]:

@@ -115,7 +115,7 @@ class SlurmHandle:
             wait_until(lambda: watch.state(now=True).ended or watch.unreachable, END_SECONDS, POLL_SECONDS)
         if not watch.state(now=True).ended:
             return
-        watch.record_outcome()
+        watch.ensure_outcome()
         job, state = watch.job, watch.last_state.state
         record = watch.run_folder.attempt(lambda: accounting.query(watch.scheduler, job, state), None)
         if record is not None:
@@ -186,7 +186,7 @@ class SlurmHandle:
             watch.scheduler.cancel(watch.job)
         if not wait_until(lambda: watch.state(now=True).ended, GONE_SECONDS):
             return f"Slurm still reports job {watch.job} as {watch.last_state.state}"
-        watch.record_outcome()
+        watch.ensure_outcome()
         return ""
 
     def is_over(self) -> bool:

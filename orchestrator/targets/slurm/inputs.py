@@ -25,7 +25,7 @@ from orchestrator.targets.slurm.decisions import Inputs
 from orchestrator.targets.slurm.load import COMMAND_LINE, slurm_settings
 from orchestrator.targets.slurm.login import PYTHON_HINT, LoginHost, local_stack, query_host
 from orchestrator.targets.slurm.options import SlurmOptions
-from orchestrator.targets.slurm.plan import Decided, SlurmSite, decide, plan_slurm
+from orchestrator.targets.slurm.plan import PlannedRun, SlurmSite, plan_run, plan_slurm
 from orchestrator.targets.slurm.settings import SlurmSettings
 
 
@@ -43,17 +43,17 @@ def plan(request: TrainRequest) -> Plan:
     slurm = slurm_settings(options.slurm_file, options.slurm, image=options.container)
     slurm.check()
     check_image_exists(slurm)
-    slurm = in_allocation(slurm, os.environ, array=bool(options.array))
+    slurm = with_allocation(slurm, os.environ, array=bool(options.array))
     python = interpreter(slurm, request.stack)
     host = query_host(slurm.login or "", python)
     inputs = read(request, slurm, python, host)
-    site = new_site(inputs.recipe.name, runs_of(request, slurm, host), slurm)
+    site = new_site(inputs.recipe.name, runs_folder(request, slurm, host), slurm)
     if options.array:
         return plan_of_array(request, inputs, site, options.array)
     return plan_or_resume(request, lambda resume: plan_slurm(request, inputs, site, resume))
 
 
-def in_allocation(slurm: SlurmSettings, environ: Mapping[str, str], *, array: bool = False) -> SlurmSettings:
+def with_allocation(slurm: SlurmSettings, environ: Mapping[str, str], *, array: bool = False) -> SlurmSettings:
     """Return the settings with the allocation in which orch runs, if it runs in one.
 
     Raises:
@@ -109,14 +109,14 @@ def plan_of_array(request: TrainRequest, inputs: Inputs, site: SlurmSite, axes: 
         RequestError: if all of them have.
     """
     all_runs = array.combinations(axes)
-    runs: list[tuple[array.Assignments, Decided]] = []
+    runs: list[tuple[array.Assignments, PlannedRun]] = []
     done: dict[str, array.Assignments] = {}
     for settings in all_runs:
-        decided = member(request, inputs, array.site_of(site, len(runs)), settings)
-        if isinstance(decided, str):
-            done[decided] = settings
+        planned = plan_member(request, inputs, array.site_of(site, len(runs)), settings)
+        if isinstance(planned, str):
+            done[planned] = settings
         else:
-            runs.append((settings, decided))
+            runs.append((settings, planned))
     if not runs:
         raise RequestError(
             f"All runs of this array are done already ({len(all_runs)}).",
@@ -125,16 +125,18 @@ def plan_of_array(request: TrainRequest, inputs: Inputs, site: SlurmSite, axes: 
     return array.plan_array(site, runs, array.max_active_runs(axes), done)
 
 
-def member(request: TrainRequest, inputs: Inputs, site: SlurmSite, settings: array.Assignments) -> Decided | str:
+def plan_member(
+    request: TrainRequest, inputs: Inputs, site: SlurmSite, settings: array.Assignments
+) -> PlannedRun | str:
     """Return one run of an array, resumed if it is unfinished, or the id of a run that has finished."""
     recipe = inputs.recipe
     request = array.request_of(request, settings, own_script=recipe.own_script)
     inputs = replace(inputs, settings=load.settings(list(request.settings), recipe))
-    first = decide(request, inputs, site)
+    first = plan_run(request, inputs, site)
     if run_id := finished(request, first.plan.run.key):
         return run_id
     resume = resumed(request, first.plan.run.key)
-    return decide(request, inputs, site, resume) if resume else first
+    return plan_run(request, inputs, site, resume) if resume else first
 
 
 def read(request: TrainRequest, slurm: SlurmSettings, python: str, host: LoginHost) -> Inputs:
@@ -173,7 +175,7 @@ def interpreter(slurm: SlurmSettings, stack: str) -> str:
     return sys.executable
 
 
-def runs_of(request: TrainRequest, slurm: SlurmSettings, host: LoginHost) -> str:
+def runs_folder(request: TrainRequest, slurm: SlurmSettings, host: LoginHost) -> str:
     """Return the folder of runs as the nodes see it."""
     if slurm.login:
         return slurm.runs or f"{host.home}/runs"
@@ -187,14 +189,14 @@ def new_site(recipe: str, runs: str, slurm: SlurmSettings) -> SlurmSite:
     return SlurmSite(
         run_id=name,
         run_dir=f"{runs}/{name}",
-        train=train_of(runs, slurm),
+        train=train_folder(runs, slurm),
         train_here=str(TRAIN),
         started_by=identity.started_by,
         created=identity.created,
     )
 
 
-def train_of(runs: str, slurm: SlurmSettings) -> str:
+def train_folder(runs: str, slurm: SlurmSettings) -> str:
     """Return the folder in which the nodes find the programs of this version of orch."""
     if slurm.login:
         return f"{runs}/.orch/train-{short_digest(source_files(TRAIN), TRAIN)}"

@@ -49,15 +49,15 @@ def location_of(record: RunRecord) -> JobLocation:
     try:
         location = values.read(JobLocation, record.location, "location")
     except ProtocolError as error:
-        raise damaged(record, str(error)) from None
+        raise damaged_record_error(record, str(error)) from None
     fields = (("job", location.job, JOB), ("host", location.login, HOST), ("cluster", location.cluster, HOST))
     for kind, text, pattern in fields:
         if text and not pattern.fullmatch(text):
-            raise damaged(record, f"{text!r:.40} is not a valid {kind}.")
+            raise damaged_record_error(record, f"{text!r:.40} is not a valid {kind}.")
     return location
 
 
-def damaged(record: RunRecord, problem: str) -> ExecuteError:
+def damaged_record_error(record: RunRecord, problem: str) -> ExecuteError:
     """Return the error for a record whose location is damaged."""
     return ExecuteError(
         f"The record of {record.run_id} is damaged: {problem}",
@@ -65,12 +65,12 @@ def damaged(record: RunRecord, problem: str) -> ExecuteError:
     )
 
 
-def submitted(record: RunRecord, job: str, cluster: str = "") -> RunRecord:
+def with_job(record: RunRecord, job: str, cluster: str = "") -> RunRecord:
     """Return the record with the id of the submitted job."""
     location = replace(location_of(record), job=job, cluster=cluster)
     return replace(record, location=render(location))
 
 
-def at_home(record: RunRecord) -> RunRecord:
+def for_login_host(record: RunRecord) -> RunRecord:
     """Return the record as it is read on the host with Slurm's programs."""
     return replace(record, location=render(replace(location_of(record), login="")))

@@ -64,7 +64,7 @@ class SlurmSite:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Decided:
+class PlannedRun:
     """A run with all decisions made; only its script is still to be written.
 
     Attributes:
@@ -87,15 +87,15 @@ def plan_slurm(request: TrainRequest, inputs: Inputs, site: SlurmSite, resume: R
         PlanError: if the request cannot run as it is.
         RequestError: if an option or a setting is invalid.
     """
-    decided = decide(request, inputs, site, resume)
-    text = render(decided.plan, decided.config, decided.slurm)
-    held = decided.slurm.held.job if decided.slurm.held else ""
-    host = login_of(decided.slurm)
+    planned = plan_run(request, inputs, site, resume)
+    text = render(planned.plan, planned.config, planned.slurm)
+    held = planned.slurm.held.job if planned.slurm.held else ""
+    host = login_of(planned.slurm)
     step = SubmitScript(node=host, run_dir=site.run_dir, script=text, allocation=held)
-    return replace(decided.plan, steps=(*sent_first(decided, site), step))
+    return replace(planned.plan, steps=(*send_steps(planned, site), step))
 
 
-def decide(request: TrainRequest, inputs: Inputs, site: SlurmSite, resume: Resume | None = None) -> Decided:
+def plan_run(request: TrainRequest, inputs: Inputs, site: SlurmSite, resume: Resume | None = None) -> PlannedRun:
     """Return a run with all decisions made.
 
     Raises:
@@ -132,11 +132,11 @@ def decide(request: TrainRequest, inputs: Inputs, site: SlurmSite, resume: Resum
     config = config_of(request, resolved, inputs, site, launch)
     config = replace(config, precision=run_precision(resolved.training, output.value))
     if resolved.image.value:
-        config = contained(config, resolved, files, site)
-    return Decided(plan=plan, config=config, files=files, slurm=resolved.slurm)
+        config = with_container(config, resolved, files, site)
+    return PlannedRun(plan=plan, config=config, files=files, slurm=resolved.slurm)
 
 
-def contained(config: JobConfig, resolved: Resolved, files: Files, site: SlurmSite) -> JobConfig:
+def with_container(config: JobConfig, resolved: Resolved, files: Files, site: SlurmSite) -> JobConfig:
     """Return the job's settings with the ranks in an image.
 
     The settings that depend on libraries of the nodes are left out, because the image has its own.
@@ -153,12 +153,12 @@ def contained(config: JobConfig, resolved: Resolved, files: Files, site: SlurmSi
     return replace(config, torch=None, preload=(), files={**config.files, run_files.CONTAINER: text})
 
 
-def sent_first(decided: Decided, site: SlurmSite) -> tuple[Step, ...]:
+def send_steps(planned: PlannedRun, site: SlurmSite) -> tuple[Step, ...]:
     """Return the steps that copy files to the login node before the script; none without a login node."""
-    if not decided.slurm.login:
+    if not planned.slurm.login:
         return ()
-    login = login_of(decided.slurm)
-    return (SendFolder(node=login, source=site.train_here, path=site.train), *decided.files.sent)
+    login = login_of(planned.slurm)
+    return (SendFolder(node=login, source=site.train_here, path=site.train), *planned.files.sent)
 
 
 def files_of(resolved: Resolved, site: SlurmSite) -> Files:
@@ -304,7 +304,7 @@ def config_of(request: TrainRequest, resolved: Resolved, inputs: Inputs, site: S
         launch=resolved.launcher,
         mpi=resolved.mpi.value,
         launcher=launch.command.argv,
-        launcher_env=hydra_by_srun(dict(launch.command.env)),
+        launcher_env=with_srun_bootstrap(dict(launch.command.env)),
         files={**launch.files, **launch.shared},
         options=supervisor_options(request, resolved.training.recipe, resolved.launcher, launch),
         requeue="no-requeue" not in resolved.slurm.sbatch and resolved.slurm.held is None,
@@ -313,7 +313,7 @@ def config_of(request: TrainRequest, resolved: Resolved, inputs: Inputs, site: S
     )
 
 
-def hydra_by_srun(env: dict[str, str]) -> dict[str, str]:
+def with_srun_bootstrap(env: dict[str, str]) -> dict[str, str]:
     """Return the environment with srun as the launcher of hydra, in place of ssh.
 
     Many sites forbid ssh between their nodes.

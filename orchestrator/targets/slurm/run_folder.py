@@ -22,12 +22,12 @@ from orchestrator.targets.connections.connection import Ssh
 from orchestrator.targets.connections.local import Local
 from orchestrator.targets.connections.mirror import MAX_STATE_BYTES, Mirror, MirroredNode, ReconnectingMirror
 from orchestrator.targets.interface import Notify
-from orchestrator.targets.slurm.location import at_home
+from orchestrator.targets.slurm.location import for_login_host
 
 Result = TypeVar("Result")
 REFRESH_SECONDS = 0.5  # Copying less often saves a login node, which many users share, from load.
 OUTPUT_FILE = re.compile(r"slurm-[0-9_]+\.out", re.ASCII)  # The output files of a run's jobs.
-STATE = (files.SUPERVISOR, files.OUTCOME, files.LAYOUT, slurm.JOB)
+STATE_FILES = (files.SUPERVISOR, files.OUTCOME, files.LAYOUT, slurm.JOB)
 
 
 class RunFolder(Protocol):
@@ -98,7 +98,7 @@ class JobMirror(Mirror):
         if time.monotonic() - self.last_refresh < REFRESH_SECONDS:
             return
         # The outcome is read before the events, so that a copy with an outcome has all events.
-        contents = {name: self.content(name) for name in STATE}
+        contents = {name: self.content(name) for name in STATE_FILES}
         self.append(files.EVENTS)
         for name, content in contents.items():
             self.update_file(name, content)
@@ -160,7 +160,7 @@ def write_remote_record(run_record: RunRecord, host: Ssh) -> None:
     Raises:
         ExecuteError: if it cannot be written.
     """
-    text = json.dumps(record.render(at_home(run_record)), indent=1) + "\n"
+    text = json.dumps(record.render(for_login_host(run_record)), indent=1) + "\n"
     host.put(f"{run_record.run_dir}/{PLAN}", text)
 
 

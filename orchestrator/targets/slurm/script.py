@@ -24,12 +24,12 @@ def render(plan: Plan, config: JobConfig, slurm: SlurmSettings) -> str:
     """Return the script of a run."""
     run = plan.run
     name = location_of(run).name
-    return template("job.sh.j2").render(
+    return load_template("job.sh.j2").render(
         options=list(options(name, config, slurm)),
         decisions=[one_line(decision.describe()) for decision in run.decisions],
         command=shlex.join((run.python, f"{run.train}/node.py", "slurm", run.run_dir)),
         setup=setup_commands(slurm),
-        **written(plan, config),
+        **file_values(plan, config),
     )
 
 
@@ -52,10 +52,10 @@ def render_array(
     (first, config), *_ = runs
     decisions = [decision for decision in first.run.decisions if decision.topic not in ("run", "array", "resume")]
     tasks = f"0-{len(runs) - 1}" + (f"%{limit}" if limit else "")
-    return template("array.sh.j2").render(
+    return load_template("array.sh.j2").render(
         options=[*options(name, config, slurm), f"--array={tasks}"],
         decisions=[one_line(decision.describe()) for decision in decisions],
-        members=[{"label": one_line(label), **written(*run)} for label, run in zip(labels, runs, strict=True)],
+        members=[{"label": one_line(label), **file_values(*run)} for label, run in zip(labels, runs, strict=True)],
         program=shlex.join((first.run.python, f"{first.run.train}/node.py", "slurm")),
         setup=setup_commands(slurm),
     )
@@ -66,7 +66,7 @@ def setup_commands(slurm: SlurmSettings) -> list[tuple[str, str]]:
     return [(command, shlex.quote(f"error: --slurm setup={command} failed")) for command in slurm.setup]
 
 
-def written(plan: Plan, config: JobConfig) -> dict[str, str]:
+def file_values(plan: Plan, config: JobConfig) -> dict[str, str]:
     """Return the values of a run that the script writes to files, quoted for the shell."""
     settings = json.dumps(values.record(config), indent=1) + "\n"
     return {
@@ -76,7 +76,7 @@ def written(plan: Plan, config: JobConfig) -> dict[str, str]:
     }
 
 
-def template(name: str) -> jinja2.Template:
+def load_template(name: str) -> jinja2.Template:
     """Return a template of a script."""
     environment = jinja2.Environment(  # nosec B701: a shell script, whose values are quoted
         loader=TEMPLATES, undefined=jinja2.StrictUndefined, keep_trailing_newline=True, trim_blocks=True

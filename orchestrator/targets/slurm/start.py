@@ -13,7 +13,7 @@ from orchestrator.runs import store
 from orchestrator.targets.connections.connection import Ssh
 from orchestrator.targets.connections.local import Local
 from orchestrator.targets.execute import execute
-from orchestrator.targets.slurm.location import location_of, submitted
+from orchestrator.targets.slurm.location import location_of, with_job
 from orchestrator.targets.slurm.login import host_at, scheduler_at
 from orchestrator.targets.slurm.run_folder import delete_remote_files, write_remote_record
 from orchestrator.targets.slurm.step import StepStarter
@@ -42,26 +42,22 @@ def start(plan: Plan, folder: Path) -> RunRecord:
             submitter=StepStarter(scheduler) if held else scheduler,
         )
         job, cluster = scheduler.submitted, scheduler.cluster
-        records = [submitted(member.run, job_of(plan, job, number), cluster) for number, member in enumerate(plans)]
+        jobs = [f"{job}_{number}" for number in range(len(plans))] if plan.array else [job]
+        records = [with_job(member.run, job, cluster) for member, job in zip(plans, jobs, strict=True)]
         for record, run_folder in zip(records, folders, strict=True):
             update_record(record, run_folder)
             if isinstance(host, Ssh):
                 write_remote_record(record, host)
     except OrchError:
         if not scheduler.submitted and not scheduler.uncertain:
-            forget(plan, folders, host)
+            delete_folders(plan, folders, host)
         raise
     finally:
         host.close()
     return records[0]
 
 
-def job_of(plan: Plan, job: str, number: int) -> str:
-    """Return Slurm's id of a run's job; for a run of an array, that of the task."""
-    return f"{job}_{number}" if plan.array else job
-
-
-def forget(plan: Plan, folders: list[Path], host: Local | Ssh) -> None:
+def delete_folders(plan: Plan, folders: list[Path], host: Local | Ssh) -> None:
     """Delete the folders of runs that were not submitted."""
     for folder in folders:
         shutil.rmtree(folder, ignore_errors=True)

@@ -168,7 +168,7 @@ def unknown_state(text: str) -> str:
     return next((columns[0] for columns in fields if STATE_WORD.fullmatch(columns[0])), "")
 
 
-def reason_of(job: JobState) -> str:
+def reason_code(job: JobState) -> str:
     """Return the reason code alone: `ReqNodeNotAvail` of `ReqNodeNotAvail, UnavailableNodes:n[1-3]`."""
     return job.reason.split(",")[0].strip().replace(" ", "_")
 
@@ -177,7 +177,7 @@ def describe_waiting(job: JobState) -> str:
     """Return the message that a job is pending, with the reason and the expected start."""
     if job.state == "CONFIGURING":
         return f"job {job.job}: its nodes are being prepared"
-    reason = reason_of(job)
+    reason = reason_code(job)
     explanation = TEMPORARY_REASONS.get(job.reason) or TEMPORARY_REASONS.get(reason) or permanent_problem(job)
     cause = f"{explanation} ({job.reason})" if explanation else job.reason
     start = f"; expected to start at {job.start}" if job.start[:1].isdigit() else ""
@@ -197,9 +197,9 @@ def describe_start(job: JobState) -> str:
 
 def permanent_problem(job: JobState) -> str:
     """Return why a pending job can never start, and what to request in its place; '' if it can start."""
-    if not job.pending or reason_of(job) not in PERMANENT_REASONS:
+    if not job.pending or reason_code(job) not in PERMANENT_REASONS:
         return ""
-    problem, alternative = PERMANENT_REASONS[reason_of(job)]
+    problem, alternative = PERMANENT_REASONS[reason_code(job)]
     return f"{problem}; use {alternative}"
 
 

@@ -40,15 +40,15 @@ UNKNOWN_CAUSE = (
 VISIBLE_SECONDS = 0.5  # A shared file system shows another host's writes after this time.
 
 
-def describe_delay(job: JobState, waits: bool, seconds: float) -> str:
+def describe_delay(job: JobState, pending: bool, seconds: float) -> str:
     """Return the message about a job without a supervisor; '' if it has just started.
 
     Args:
         job: the job.
-        waits: whether the job is pending.
+        pending: whether the job is pending.
         seconds: the time since the job was last pending.
     """
-    if waits:
+    if pending:
         return states.describe_waiting(job)
     return states.describe_start(job) if seconds >= READY_SECONDS else ""
 
@@ -157,13 +157,13 @@ class JobWatch:
         while True:
             yield from self.queue_events()
             if not self.has_begun():
-                self.record_outcome()
+                self.ensure_outcome()
                 return
             self.record_nodes()
             for event in islice(self.run_events(), event_count, None):
                 event_count += 1
                 yield event
-            self.record_outcome()
+            self.ensure_outcome()
             if not self.is_requeued():
                 return
             if self.last_state.pending:
@@ -252,7 +252,7 @@ class JobWatch:
             self.record = replace(self.record, node0=nodes[0], nodes=nodes, layout=rank_places)
             update_record(self.record, self.folder)
 
-    def record_outcome(self) -> None:
+    def ensure_outcome(self) -> None:
         """Write the outcome if Slurm ended the job, or if the run has left none.
 
         The outcome that a supervisor writes while Slurm ends its ranks describes only the symptoms; the
@@ -274,7 +274,7 @@ class JobWatch:
         if not job.ended or (explains_end(run_outcome) and not cancelled):
             return
         if run_outcome is None or job.ended_externally:
-            self.write_outcome(job, run_outcome)
+            self.write_job_outcome(job, run_outcome)
         elif job.state == states.FORGOTTEN and UNKNOWN_CAUSE not in (run_outcome.problem or ""):
             problem = f"{run_outcome.problem or ''}; {UNKNOWN_CAUSE}".removeprefix("; ")
             self.run_folder.write(files.OUTCOME, outcome.render(replace(run_outcome, problem=problem)))
@@ -299,7 +299,7 @@ class JobWatch:
                 return job
             time.sleep(POLL_SECONDS)
 
-    def write_outcome(self, job: JobState, run_outcome: Outcome | None) -> None:
+    def write_job_outcome(self, job: JobState, run_outcome: Outcome | None) -> None:
         """Write the outcome of a job that Slurm ended, or whose run has left none.
 
         Args:

@@ -143,7 +143,7 @@ def choose_software(request: TrainRequest, inputs: Inputs, nodes: tuple[Node, ..
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankStart:
-    """How the ranks are started: by which launcher and MPI, and in which container."""
+    """The launcher, the MPI and the container that the ranks are started with."""
 
     launcher: str
     mpi: str

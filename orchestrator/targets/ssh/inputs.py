@@ -48,7 +48,9 @@ def read(request: TrainRequest) -> tuple[TrainRequest, Inputs]:
         accelerate = load.accelerate_config(request.accelerate_config)
         request = with_options(request, accelerate)
     docker = load.docker(request.docker_image, request.docker, request.inventory)
-    cluster = read_cluster(request)
+    cluster = load.cluster(
+        request.inventory, request.stack, nodes=request.nodes, exclude=request.exclude, spares=request.spare_nodes
+    )
     if cluster.nodes:
         load.check_script(recipe, request.script_args, ranks_python(cluster.nodes[0], stack, docker))
     inputs = Inputs(
@@ -77,12 +79,6 @@ def with_options(request: TrainRequest, options: AccelerateOptions) -> TrainRequ
         nodes=request.nodes or options.nodes,
         ppn=request.ppn or options.ppn,
         precision=(options.precision or AUTO) if request.precision == AUTO else request.precision,
-    )
-
-
-def read_cluster(request: TrainRequest) -> Cluster:
-    return load.cluster(
-        request.inventory, request.stack, nodes=request.nodes, exclude=request.exclude, spares=request.spare_nodes
     )
 
 

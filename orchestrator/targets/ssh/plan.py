@@ -106,8 +106,8 @@ def steps_of(
         spares=resolved.spares.value,
         backend=software.backend.value,
         preload=software.preload.value,
-        recipe=recipe.environment,
-        docker=container_file(request, resolved, site, files),
+        environment=recipe.environment,
+        container=container_file(request, resolved, site, files),
         options=(
             f"--claims={site.claims}",
             *supervisor_options(request, recipe, software.launcher, launch),

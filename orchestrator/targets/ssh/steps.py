@@ -63,16 +63,16 @@ class Extras:
     """The parts of a run's files and command that do not depend on the launcher.
 
     Attributes:
-        recipe: The environment variables of the recipe.
-        docker: The content of container.json, or None if the ranks run without containers.
+        environment: The environment variables of the recipe.
+        container: The content of container.json, or None if the ranks run without containers.
         options: The options of the supervisor.
     """
 
     spares: tuple[Node, ...]
     backend: Backend
     preload: tuple[str, ...]
-    recipe: Mapping[str, str]
-    docker: str | None
+    environment: Mapping[str, str]
+    container: str | None
     options: tuple[str, ...]
 
 
@@ -91,11 +91,11 @@ def shared_files(job: Job, launch: Launch, extras: Extras) -> dict[str, str]:
     backend, links = extras.backend, job.links
     return {
         "env.json": rank_files.env_json(
-            job.address, job.port, backend, extras.preload, {**launch.environment, **defaults(extras.recipe)}
+            job.address, job.port, backend, extras.preload, {**launch.environment, **defaults(extras.environment)}
         ),
         "layout.json": rank_files.layout_json(job.layout, backend, job.nodes, extras.spares, links),
         **launch.shared,
-        **({CONTAINER_FILE: extras.docker} if extras.docker else {}),
+        **({CONTAINER_FILE: extras.container} if extras.container else {}),
     }
 
 

@@ -43,10 +43,10 @@ from orchestrator.targets.slurm.decisions import Inputs, with_size
 from orchestrator.targets.slurm.image import Image
 from orchestrator.targets.slurm.inputs import check_image_exists
 from orchestrator.targets.slurm.load import slurm_settings
-from orchestrator.targets.slurm.location import location_of, submitted
+from orchestrator.targets.slurm.location import location_of, with_job
 from orchestrator.targets.slurm.login import SHELL, local_stack
 from orchestrator.targets.slurm.options import REFUSES
-from orchestrator.targets.slurm.plan import LOGIN, SlurmSite, decide, plan_slurm
+from orchestrator.targets.slurm.plan import LOGIN, SlurmSite, plan_run, plan_slurm
 from orchestrator.targets.slurm.run_folder import JobMirror, LocalFolder
 from orchestrator.targets.slurm.scheduler import ControllerUnreachable, Scheduler
 from orchestrator.targets.slurm.script import time_seconds
@@ -108,7 +108,7 @@ def array_of(*asked: str) -> Plan:
     request, inputs, runs = request_of({"nodes": "2"}), inputs_of(), []
     for number, combination in enumerate(array.combinations(asked)):
         settings = load.settings([f"{name}={value}" for name, value in combination], inputs.recipe)
-        decided = decide(request, replace(inputs, settings=settings), array.site_of(SITE, number))
+        decided = plan_run(request, replace(inputs, settings=settings), array.site_of(SITE, number))
         runs.append((combination, decided))
     return array.plan_array(SITE, runs, array.max_active_runs(asked))
 
@@ -469,7 +469,7 @@ def test_a_job_of_another_cluster_is_queried_there(answers: list[CommandResult])
     scheduler = Scheduler(host)
     scheduler.submit(step)
     assert (scheduler.submitted, scheduler.cluster) == ("12", "east")
-    record = submitted(plan_of().run, scheduler.submitted, scheduler.cluster)
+    record = with_job(plan_of().run, scheduler.submitted, scheduler.cluster)
     assert location_of(record).cluster == "east"
     assert scheduler.state("12").state == "RUNNING"
     assert host.commands[-1][:2] == ("squeue", "--clusters=east")
@@ -616,7 +616,7 @@ def test_a_job_that_slurm_did_not_requeue_keeps_its_checkpoint(tmp_path: Path) -
     host = Host(CommandResult(code=0, out="FAILED|N/A|n1|NonZeroExitCode\n", err=""))
     record = store.load(folder).record
     watch = JobWatch(record, folder, Scheduler(host), LocalFolder(folder), lambda line: None)
-    watch.record_outcome()
+    watch.ensure_outcome()
     run = store.load(folder)
     assert run.state == "preempted"
     assert run.outcome is not None
@@ -760,7 +760,7 @@ def test_an_image_needs_no_stack_on_the_nodes() -> None:
     """Ignore the packages of the interpreter that starts the ranks: the image has its own torch."""
     inputs = inputs_of(image_settings())
     bare = replace(inputs, facts=replace(inputs.facts, packages={}))
-    config = decide(request_of({"nodes": "2"}), bare, SITE).config
+    config = plan_run(request_of({"nodes": "2"}), bare, SITE).config
     assert (config.torch, config.preload) == (None, ())
     spec = container.parse(config.files["container.json"])
     assert (spec.engine, spec.image) == ("apptainer", "/shared/torch.sif")
@@ -770,7 +770,7 @@ def test_an_image_needs_no_stack_on_the_nodes() -> None:
 def test_a_rank_in_an_image_of_apptainer_is_started_without_a_secret_in_its_arguments(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = decide(request_of(), inputs_of(image_settings()), SITE).config
+    config = plan_run(request_of(), inputs_of(image_settings()), SITE).config
     spec = container.parse(config.files["container.json"])
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ContainerError, match="neither apptainer nor singularity"):
@@ -821,7 +821,7 @@ def test_ranks_run_from_the_folder_of_their_node(tmp_path: Path) -> None:
     )
     inputs = replace(inputs_of(settings), local=stack)
     for launcher in ("srun", "mpirun"):
-        decided = decide(request_of({"launcher": launcher}), inputs, SITE)
+        decided = plan_run(request_of({"launcher": launcher}), inputs, SITE)
         assert f"{stack.folder}/bin/python" in decided.config.launcher
         assert decided.plan.run.python == inputs.python, "what starts the run is on the shared folder"
     (root / "archives" / "current.json").write_text(json.dumps({**archive, "file": "../../x"}))

@@ -66,7 +66,7 @@ def watch_of(folder: Path, host: Host, notify: Callable[[str], None] = lambda li
     return JobWatch(record, folder, Scheduler(host), LocalFolder(folder), notify)
 
 
-def write_outcome(folder: Path, **fields: object) -> None:
+def write_job_outcome(folder: Path, **fields: object) -> None:
     ended = Outcome(**{"state": "failed", "started": 1.0, "ended": 2.0, **fields})  # type: ignore[arg-type]
     (folder / "outcome.json").write_text(outcomes.render(ended))
 
@@ -110,9 +110,9 @@ SHOWN = "JobId=12 JobName=orch-x JobState=COMPLETED Reason=None RunTime=00:01:05
 
 
 def test_a_cancelled_job_that_slurm_has_forgotten_is_looked_up_in_its_accounting(folder: Path) -> None:
-    write_outcome(folder, problem="n2 was lost: the connection to its agent ended")
+    write_job_outcome(folder, problem="n2 was lost: the connection to its agent ended")
     host = Host(squeue=FORGOTTEN, sacct=CommandResult(code=0, out=SACCT, err=""))
-    watch_of(folder, host).record_outcome()
+    watch_of(folder, host).ensure_outcome()
     result = outcome_of(folder)
     assert result.state == "stopped"
     assert "job was cancelled" in (result.problem or "")
@@ -125,18 +125,18 @@ def test_a_cancelled_job_counts_as_cancelled_although_it_wrote_a_checkpoint(
     folder: Path, state: str, expected: str
 ) -> None:
     """Ranks write a checkpoint at the SIGTERM of scancel, as when they are preempted."""
-    write_outcome(folder, state="preempted", problem="checkpoint at step 3")
-    watch_of(folder, Host(squeue=squeue(state))).record_outcome()
+    write_job_outcome(folder, state="preempted", problem="checkpoint at step 3")
+    watch_of(folder, Host(squeue=squeue(state))).ensure_outcome()
     result = outcome_of(folder)
     assert result.state == expected
     assert "checkpoint at step 3" in (result.problem or "")
 
 
 def test_without_accounting_the_cause_is_reported_as_unknown(folder: Path) -> None:
-    write_outcome(folder, problem="n2 was lost: the connection to its agent ended")
+    write_job_outcome(folder, problem="n2 was lost: the connection to its agent ended")
     watch = watch_of(folder, Host(squeue=FORGOTTEN, sacct=NO_ACCOUNTING))
     for _ in range(2):
-        watch.record_outcome()
+        watch.ensure_outcome()
     problem = outcome_of(folder).problem or ""
     assert problem.startswith("n2 was lost")
     assert problem.count(UNKNOWN_CAUSE) == 1
@@ -170,7 +170,7 @@ def test_the_controllers_state_counts_until_accounting_has_it() -> None:
 
 
 def test_a_result_has_what_slurm_recorded_of_the_job(folder: Path) -> None:
-    write_outcome(folder, state="done")
+    write_job_outcome(folder, state="done")
     host = Host(squeue=FORGOTTEN, sacct=CommandResult(code=0, out=SACCT, err=""))
     handle = SlurmHandle(store.load(folder).record, folder)
     handle.__dict__["watch"] = watch_of(folder, host)
@@ -197,8 +197,8 @@ MEMORY = [
 @pytest.mark.parametrize("file", ["launcher.log", "slurm-12.out"])
 def test_a_job_that_slurm_ended_for_its_memory_is_not_reported_as_cancelled(folder: Path, line: str, file: str) -> None:
     (folder / file).write_text(f"step 1\n{line}\nstep 2\n")
-    write_outcome(folder, first_failure=Failure(rank=1, node="n2", signal="SIGKILL"))
-    watch_of(folder, Host(squeue=squeue("CANCELLED"))).record_outcome()
+    write_job_outcome(folder, first_failure=Failure(rank=1, node="n2", signal="SIGKILL"))
+    watch_of(folder, Host(squeue=squeue("CANCELLED"))).ensure_outcome()
     result = outcome_of(folder)
     assert result.state == "failed"
     assert "ran out of memory (--slurm mem=)" in (result.problem or "")
@@ -212,7 +212,7 @@ def test_a_script_that_prints_of_memory_is_not_slurm() -> None:
 def test_a_run_folder_that_the_nodes_do_not_share_is_named(folder: Path) -> None:
     (folder / CONFIG).unlink()
     (folder / "supervisor.json").unlink()
-    watch_of(folder, Host(squeue=squeue("FAILED", "NonZeroExitCode"))).record_outcome()
+    watch_of(folder, Host(squeue=squeue("FAILED", "NonZeroExitCode"))).ensure_outcome()
     problem = outcome_of(folder).problem or ""
     assert "has written nothing to" in problem
     assert "--runs-dir" in problem
@@ -259,7 +259,7 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_clean_cancels_a_job_unless_it_waits_to_resume(
     folder: Path, programs: Path, state: str, ended_ago: float, cancelled: bool
 ) -> None:
-    write_outcome(folder, state="preempted", problem="checkpoint", ended=time.time() - ended_ago)
+    write_job_outcome(folder, state="preempted", problem="checkpoint", ended=time.time() - ended_ago)
     (programs / "jobs").write_text(f"12|orch-x|{state}|N/A|n1|BeginTime\n")
     report = find.clean("slurm", folder.parent, dry_run=False)
     assert (programs / "cancelled").exists() is cancelled
