@@ -1,1 +1,1 @@
-"""Pods of a Kubernetes cluster."""
+"""Train in the pods of a Kubernetes cluster."""

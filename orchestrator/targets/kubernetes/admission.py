@@ -1,4 +1,4 @@
-"""Why the cluster does not admit the pods of a run: quotas, policies, failing operators."""
+"""Explain why the cluster does not admit the pods of a run: quotas, policies, failing operators."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from orchestrator.targets.kubernetes.manifests.quantity import amount, plain, va
 from orchestrator.targets.kubernetes.settings import KubeSettings
 
 Json = Mapping[str, Any]
-# As a ResourceQuota names them -> what a run needs. orch's requests equal its limits.
+# The names of resources in a ResourceQuota. orch's requests equal its limits.
 CPU = ("cpu", "requests.cpu", "limits.cpu")
 MEMORY = ("memory", "requests.memory", "limits.memory")
 PODS = ("pods", "count/pods")
@@ -87,7 +87,7 @@ def refusal_of(cluster: Kube, job: str) -> str:
 
 
 def concerns(involved: dict[str, Any], job: str) -> bool:
-    """Return whether an object of an event is the job, or one that its operator has made."""
+    """Return whether an object of an event is the job, or one that its operator has created."""
     return f"{involved.get('name', '')}-".startswith(f"{job}-")
 
 

@@ -26,7 +26,7 @@ class ReadLine:
     """A line of a pod's log."""
 
     pod: str  # uid
-    position: Position  # behind this line
+    position: Position  # after this line
     text: str
 
 
@@ -104,8 +104,8 @@ class Follower:
         before, self.pods[uid] = self.pods.get(uid), state
         if state.reason and not (before and is_repeated(before.reason, state.reason)):
             self.report_once(uid, f"{state.node}: {state.reason}")
-        alive = self.readers.get(uid)
-        if state.started and (alive is None or (not alive.is_alive() and state.state == "running")):
+        reader = self.readers.get(uid)
+        if state.started and (reader is None or (not reader.is_alive() and state.state == "running")):
             reader = threading.Thread(target=self.keep_reading, args=(uid, name), daemon=True)
             self.readers[uid] = reader
             reader.start()

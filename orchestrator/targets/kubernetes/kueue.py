@@ -1,4 +1,4 @@
-"""Kueue, which suspends jobs until there is quota: its queues, and why a job is suspended."""
+"""Check the queues of Kueue, which suspends jobs until there is quota, and explain why a job is suspended."""
 
 from __future__ import annotations
 
@@ -39,7 +39,11 @@ def why_suspended(cluster: Kube, job: Object) -> str:
 
 
 def workloads_of(cluster: Kube, job: Object) -> list[Object]:
-    """Return the Workloads that Kueue has made for a job. Raises OrchError."""
+    """Return the Workloads that Kueue has created for a job.
+
+    Raises:
+        OrchError: if they cannot be read.
+    """
     selector = f"{JOB_UID}={job['metadata']['uid']}"
     return cluster.list_custom(GROUP, version(cluster), "workloads", selector)
 
@@ -117,11 +121,11 @@ def queue_finding(cluster: Kube, settings: KubeSettings, launchers: Iterable[str
         message = f"LocalQueue {queue} is inactive: {inactive.get('message')}"
         return Finding(topic="queue", state="miss", message=message, cure="Ask its administrator.")
     managed = {launcher: is_managed(cluster, settings, launcher) for launcher in launchers}
-    ignored = [KINDS[launcher].kind for launcher, managed_ in managed.items() if managed_ is False]
+    ignored = [KINDS[launcher].kind for launcher, is_kind_managed in managed.items() if is_kind_managed is False]
     if ignored:
         message = f"Kueue does not manage {', '.join(ignored)}: such runs start without quota"
         return Finding(topic="queue", state="miss", message=message, cure=ENABLE)
-    untried = [KINDS[launcher].kind for launcher, managed_ in managed.items() if managed_ is None]
+    untried = [KINDS[launcher].kind for launcher, is_kind_managed in managed.items() if is_kind_managed is None]
     if untried:
         message = f"LocalQueue {queue} exists; whether Kueue manages {', '.join(untried)} is unknown"
         return Finding(topic="queue", state="unknown", message=message)

@@ -38,7 +38,7 @@ class CopyState:
 
 
 class RewrittenLines:
-    """The lines of each file behind its saved size, which the API sends once more.
+    """The lines of each file beyond its saved size, which the API sends once more.
 
     A command appends lines as they come and saves its positions afterwards. If it is killed in
     between, the next command requests these lines again.
@@ -62,7 +62,7 @@ class RewrittenLines:
         return False
 
     def read(self, name: str) -> Counter[bytes]:
-        """Return the lines behind the saved size; remove a line that was not written completely."""
+        """Return the lines beyond the saved size; remove a line that was not written completely."""
         try:
             with self.folder.open(name, os.O_RDWR) as file:
                 start = self.sizes.get(name, 0)

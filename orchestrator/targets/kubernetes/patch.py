@@ -110,7 +110,7 @@ def required_values(value: Any, path: str = "") -> set[tuple[str, str]]:
 
 
 def required_in_field(value: Any, path: str) -> set[tuple[str, str]]:
-    """Return what must not change in a field: all of it, its named entries, or fields below it."""
+    """Return what must not change in a field: the whole field, some entries, or nested fields."""
     last = path.rpartition(".")[2]
     if path.endswith("metadata.labels") and isinstance(value, dict):
         return {(f"{path}[{name}]", str(text)) for name, text in value.items()}

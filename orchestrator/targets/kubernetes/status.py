@@ -172,9 +172,9 @@ def reason_to_wait(pod: Json, state: Json, events: tuple[Json, ...]) -> str:
 
 
 def current_failure(pod: Json, events: tuple[Json, ...]) -> Json | None:
-    """Return the newest event about a failure to start that the pod has not got past.
+    """Return the newest event about a failure to start that still holds.
 
-    Events stay for an hour, also after what they report is solved.
+    Events are kept for an hour, even after their cause is gone.
     """
     if condition(pod.get("status", {}), "PodReadyToStartContainers"):
         return None

@@ -1,1 +1,1 @@
-"""A cluster whose hosts Slurm gives out."""
+"""Train on the nodes that Slurm allocates."""

@@ -32,7 +32,7 @@ def launcher_of(plan: Plan) -> tuple[str, str]:
 @pytest.mark.parametrize(
     ("installed", "kind", "why"),
     [
-        (BOTH, "TrainJob", "torchrun; the cluster has it, and it outlives PyTorchJob"),
+        (BOTH, "TrainJob", "torchrun; the cluster has it, and Kubeflow discontinues PyTorchJob"),
         (Installed(launchers=("trainjob",)), "TrainJob", "torchrun; the cluster has it"),
         (Installed(launchers=("pytorchjob",)), "PyTorchJob", "torchrun; the cluster has no TrainJob"),
         (Installed(launchers=("job",)), "Job", "torchrun; the cluster has no TrainJob and no PyTorchJob"),
@@ -63,7 +63,7 @@ def test_a_run_that_may_shrink_is_a_pytorchjob() -> None:
 def test_the_check_reports_the_default_and_its_reason() -> None:
     versions = {"trainjob": ("v1alpha1",), "pytorchjob": ("v1",)}
     assert findings.default_finding(versions).message == (
-        "--launcher trainjob: the cluster has it, and it outlives PyTorchJob"
+        "--launcher trainjob: the cluster has it, and Kubeflow discontinues PyTorchJob"
     )
     old = findings.default_finding({"trainjob": ("v0",), "pytorchjob": ("v1",)})
     assert old.message == "--launcher pytorchjob: the cluster has no TrainJob"

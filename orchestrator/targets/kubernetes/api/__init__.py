@@ -1,1 +1,1 @@
-"""Talking to the API server."""
+"""Access the API of a cluster."""

@@ -1,4 +1,7 @@
-"""A Kubernetes cluster through its API, by the client package (importing it takes 1 s and 126 MB)."""
+"""Access a Kubernetes cluster through its API.
+
+The client package is imported only when it is used, because that takes 1 s and 126 MB.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from orchestrator.targets.kubernetes.manifests.names import MANAGER
 
 Result = TypeVar("Result")
 TIMEOUT = (10.0, 60.0)  # connecting, reading; seconds
-STREAM_SECONDS = 300  # after which a watch is begun anew
+STREAM_SECONDS = 300  # after which a watch is started again
 QUIET_SECONDS = 330.0
 TRIES = 5
 CORE = {

@@ -1,1 +1,1 @@
-"""The objects that a run is made of."""
+"""Build the objects of a run."""

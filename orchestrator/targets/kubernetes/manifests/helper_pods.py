@@ -1,4 +1,4 @@
-"""The pod through which files are fetched from a volume."""
+"""Build the pod through which files are fetched from a volume."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from orchestrator.targets.kubernetes.manifests.pods import NO_TOKEN, container_s
 from orchestrator.targets.kubernetes.run_record import JobLocation
 
 SUFFIX = "-reader"
-LIVES_SECONDS = 3600
+LIFETIME_SECONDS = 3600
 
 
 def reader_pod(location: JobLocation, run_id: str) -> Object:
@@ -17,7 +17,7 @@ def reader_pod(location: JobLocation, run_id: str) -> Object:
     It tolerates the same taints as the run's pods, but needs none of their nodes, which may be full.
     """
     small = {"cpu": "250m", "memory": "256Mi"}
-    sleep = f"import time; time.sleep({LIVES_SECONDS})"
+    sleep = f"import time; time.sleep({LIFETIME_SECONDS})"
     tolerations = [pod_settings.toleration(text) for text in location.tolerations]
     pull = [{"name": name} for name in location.pull_secrets]
     return {
@@ -26,7 +26,7 @@ def reader_pod(location: JobLocation, run_id: str) -> Object:
         "metadata": {"name": f"{location.job}{SUFFIX}", "labels": names.labels(run_id)},
         "spec": {
             "restartPolicy": "Never",
-            "activeDeadlineSeconds": LIVES_SECONDS,
+            "activeDeadlineSeconds": LIFETIME_SECONDS,
             "terminationGracePeriodSeconds": 1,
             **NO_TOKEN,
             "securityContext": pod_security(location.uid),

@@ -1,4 +1,4 @@
-"""Files of this machine as a pod finds them. Pure."""
+"""Describe a run for the launchers of Kubernetes: its files, its ConfigMap and its command. Pure."""
 
 from __future__ import annotations
 

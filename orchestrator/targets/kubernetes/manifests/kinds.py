@@ -109,8 +109,8 @@ def reason_for(launcher: str, installed: Installed, *, elastic: bool) -> str:
     missing = [KINDS[name].kind for name in PREFERRED[: PREFERRED.index(launcher)]]
     if missing:
         return f"the cluster has no {' and no '.join(missing)}"
-    outlives = ", and it outlives PyTorchJob" if "pytorchjob" in installed.launchers else ""
-    return f"the cluster has it{outlives}"
+    comparison = ", and Kubeflow discontinues PyTorchJob" if "pytorchjob" in installed.launchers else ""
+    return f"the cluster has it{comparison}"
 
 
 def choice_of(launcher: str, reason: str) -> Choice[str]:

@@ -7,7 +7,7 @@ import re
 import unicodedata
 from typing import Any
 
-DNS_LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")  # RFC 1035, as services want it
+DNS_LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")  # RFC 1035, as services require it
 DNS_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?")
 VARIABLE = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*")
@@ -19,8 +19,8 @@ JOB_MAX = 42
 OWNER = "app.kubernetes.io/managed-by"
 MANAGER = "orch"
 RUN = "orch/run"
-QUEUE = "kueue.x-k8s.io/queue-name"  # Kueue's, on the job itself
-TTL = "orch/ttl"  # an annotation: seconds that a finished job is kept, where orch ends it
+QUEUE = "kueue.x-k8s.io/queue-name"  # Kueue's label on a job
+TTL = "orch/ttl"  # annotation of jobs that orch deletes: seconds that they are kept after their end
 
 
 def is_dns_label(text: str) -> bool:

@@ -1,4 +1,4 @@
-"""What every pod of orch's gives up, as namespaces with Pod Security's profile `restricted` ask."""
+"""Build the pods of a run, which satisfy the profile `restricted` of Pod Security."""
 
 from __future__ import annotations
 
