@@ -44,8 +44,8 @@ def probe(api: Api, status: dict[str, Any]) -> tuple[Finding, list[str]]:
 
 
 def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    short = tuple(replace(trouble, seconds=min(trouble.seconds, 2.0)) for trouble in image_probe.TROUBLES)
-    monkeypatch.setattr(image_probe, "TROUBLES", short)
+    short = tuple(replace(problem, seconds=min(problem.seconds, 2.0)) for problem in image_probe.START_PROBLEMS)
+    monkeypatch.setattr(image_probe, "START_PROBLEMS", short)
 
 
 def test_a_sandbox_that_cannot_be_created_is_no_fault_of_the_image(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,15 +80,15 @@ def test_waiting_ends_also_if_the_reasons_alternate(monkeypatch: pytest.MonkeyPa
 
 
 def test_waiting_ends_long_before_the_time_for_a_pull() -> None:
-    sandbox = image_probe.trouble_of("FailedCreatePodSandBox: no network")
+    sandbox = image_probe.start_problem("FailedCreatePodSandBox: no network")
     assert sandbox.seconds < image_probe.PULL_SECONDS / 4
-    assert image_probe.trouble_of("its image x cannot be pulled: denied").seconds == 0
-    assert image_probe.trouble_of("").seconds == image_probe.PULL_SECONDS
+    assert image_probe.start_problem("its image x cannot be pulled: denied").seconds == 0
+    assert image_probe.start_problem("").seconds == image_probe.PULL_SECONDS
 
 
 def test_a_pull_without_events_is_reported_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(image_probe, "POLL_SECONDS", 0.01)
-    monkeypatch.setattr(image_probe, "SILENT_SECONDS", 0.1)
+    monkeypatch.setattr(image_probe, "QUIET_SECONDS", 0.1)
     monkeypatch.setattr(image_probe, "NOT_STARTED", replace(image_probe.NOT_STARTED, seconds=0.5))
     cluster = SimpleNamespace(get=lambda path: {"metadata": {"name": "p"}}, events_of=lambda name: [])
     lines: list[str] = []

@@ -142,8 +142,7 @@ def await_pull(cluster: Kube, path: str, settings: KubeSettings, notify: Notify)
             message = f"{settings.image} can be pulled, but {program} {state.reason}"
             cure = "`orch image build` builds an image with it; root sets another folder."
             return Finding(topic="image", state="miss", message=message, cure=cure)
-        matches = (candidate for candidate in START_PROBLEMS if candidate.message_part in state.reason)
-        if (current := next(matches, NOT_STARTED)) != problem:
+        if (current := start_problem(state.reason)) != problem:
             problem, since = current, time.monotonic()
         now = time.monotonic()
         if now - since >= problem.seconds or now - began >= PULL_SECONDS:  # reasons may alternate
@@ -156,6 +155,11 @@ def await_pull(cluster: Kube, path: str, settings: KubeSettings, notify: Notify)
             reported = f"the pod with {settings.image} has not started yet"
             notify(f"image: {reported}; waiting up to {PULL_SECONDS:.0f} s, because a large image takes minutes")
         time.sleep(POLL_SECONDS)
+
+
+def start_problem(message: str) -> StartProblem:
+    """Return the kind of problem that a message of Kubernetes reports."""
+    return next((problem for problem in START_PROBLEMS if problem.message_part in message), NOT_STARTED)
 
 
 def remove(cluster: Kube, path: str) -> None:
