@@ -12,7 +12,7 @@ ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
 from tests.slurm.site import USER, Site, slurm_site  # noqa: E402
-from tests.support.images import run  # noqa: E402
+from tests.support.images import run_program  # noqa: E402
 
 SCRIPT = """
 import os, sys, time
@@ -36,7 +36,7 @@ exec srun {sys.executable} script.py mark
 
 def main() -> None:
     repeats = arguments().repeats
-    image = run(str(ROOT / "tests/slurm/image")).strip().splitlines()[-1]
+    image = run_program(str(ROOT / "tests/slurm/image")).strip().splitlines()[-1]
     with tempfile.TemporaryDirectory() as name:
         Path(name).chmod(0o755)
         with slurm_site(Path(name), image) as site:

@@ -26,10 +26,10 @@ from orchestrator.model.cluster import Cluster, Core, Facts, Node, Selection
 from orchestrator.model.layout import lay_out
 from orchestrator.model.links import links
 from orchestrator.stacks.stack import Stack
-from tests.support.warm import ORCH, run_orch
+from tests.support.warm import ORCH_SERVER, run_orch
 
 # Arguments and names that break what is glued together from strings.
-HOSTILE = (
+HOSTILE_TEXTS = (
     "two words",
     "$(touch PWNED)",
     "`touch PWNED`",
@@ -52,9 +52,9 @@ HOSTILE = (
 
 TESTS = Path(__file__).parent
 # Groups of tests that are one lane's, and the folders of those that take no time.
-LONGEST = ("cluster runs", "cluster", "recipes", "slurm/test_run_slurm.py", "other torches")
-QUICK = ("unit", "roles")
-INTERN = sys.intern  # Ansible puts one of its own there, which torch's compiler does not know
+LONGEST_GROUPS = ("cluster runs", "cluster", "recipes", "slurm/test_run_slurm.py", "other torches")
+QUICK_FOLDERS = ("unit", "roles")
+PYTHON_INTERN = sys.intern  # Ansible puts one of its own there, which torch's compiler does not know
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -76,21 +76,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Lanes (`pytest -n 3 --dist loadgroup`): tests of a file that share something stay together,
     unless they have named their own group."""
     for item in items:
-        if item.get_closest_marker("xdist_group") is None and shares(item):
+        if item.get_closest_marker("xdist_group") is None and shares_fixture(item):
             item.add_marker(pytest.mark.xdist_group(str(item.path.relative_to(TESTS))))
-    if in_lane():
-        items.sort(key=turn)
+    if is_xdist_worker():
+        items.sort(key=running_order)
 
 
-def turn(item: pytest.Item) -> int:
+def running_order(item: pytest.Item) -> int:
     """What takes long and stays in one lane comes first; what takes little fills up the end."""
     group = item.get_closest_marker("xdist_group")
-    if group and group.args[0] in LONGEST:
-        return LONGEST.index(group.args[0])
-    return len(LONGEST) + (item.path.relative_to(TESTS).parts[0] in QUICK)
+    if group and group.args[0] in LONGEST_GROUPS:
+        return LONGEST_GROUPS.index(group.args[0])
+    return len(LONGEST_GROUPS) + (item.path.relative_to(TESTS).parts[0] in QUICK_FOLDERS)
 
 
-def in_lane() -> bool:
+def is_xdist_worker() -> bool:
     return "PYTEST_XDIST_WORKER" in os.environ
 
 
@@ -99,18 +99,18 @@ def pytest_collection_finish() -> None:
     Ansible: a lane whose tests import torch imports that too, before any test."""
     if "torch" in sys.modules:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(sys, "intern", INTERN)
+            patch.setattr(sys, "intern", PYTHON_INTERN)
             importlib.import_module("torch._dynamo")
     gc.freeze()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """The lane of the cluster takes longest, and mostly waits: it goes first when it does not."""
-    if in_lane() and not item.get_closest_marker("cluster") and os.nice(0) == 0:
+    if is_xdist_worker() and not item.get_closest_marker("cluster") and os.nice(0) == 0:
         os.nice(5)
 
 
-def shares(item: pytest.Item) -> bool:
+def shares_fixture(item: pytest.Item) -> bool:
     """Whether it has a fixture of ours that outlives a test."""
     found = getattr(item, "_fixtureinfo", None)
     made = found.name2fixturedefs.values() if found else ()
@@ -118,7 +118,7 @@ def shares(item: pytest.Item) -> bool:
     return any(one.scope != "function" for one in ours)
 
 
-@pytest.fixture(params=HOSTILE, ids=repr)
+@pytest.fixture(params=HOSTILE_TEXTS, ids=repr)
 def hostile(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -186,7 +186,7 @@ def make_job(nodes: tuple[Node, ...], *, ppn: int | None = None, **changed: Any)
     )
 
 
-def mpi_here(flavour: str) -> dict[str, str]:
+def require_mpi(flavour: str) -> dict[str, str]:
     """The launcher of this flavour beside this Python: `make test` installs all three."""
     found = dict(local_facts(sys.executable).mpi)
     if flavour not in found:
@@ -196,7 +196,7 @@ def mpi_here(flavour: str) -> dict[str, str]:
     return found
 
 
-def need(program: str) -> None:
+def require_program(program: str) -> None:
     """A program that bare machines lack, or a skip that says so; in CI it must be there."""
     if not shutil.which(program):
         if "CI" in os.environ:
@@ -207,16 +207,16 @@ def need(program: str) -> None:
 @pytest.fixture
 def orch(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
     """Runs the real program in a folder of its own, with a cache of its own."""
-    return functools.partial(orch_in, tmp_path)
+    return functools.partial(run_orch_in, tmp_path)
 
 
-def orch_in(
+def run_orch_in(
     folder: Path, *arguments: str, timeout: float = 120.0, env: Mapping[str, str] | None = None, warm: bool = True
 ) -> subprocess.CompletedProcess[str]:
     """`env`: beside orch_environment(). `warm`: see tests/support/warm.py; else, or where Python itself is
     to read other variables as it starts, in a Python of its own."""
     environment = orch_environment(folder) | dict(env or {})
-    if warm and not ORCH.differing(environment):
+    if warm and not ORCH_SERVER.differing_variables(environment):
         return run_orch(*arguments, env=environment, cwd=folder, timeout=timeout)
     return subprocess.run(
         [sys.executable, "-m", "orchestrator.cli.main", *arguments],
@@ -235,12 +235,12 @@ def orch_environment(tmp_path: Path) -> dict[str, str]:
     remembered = tmp_path / ".cache" / "orch" / "inventory"
     remembered.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with contextlib.suppress(FileExistsError):
-        remembered.symlink_to(inventories())
+        remembered.symlink_to(inventory_cache())
     return kept | homes | {"COLUMNS": "200", "NO_COLOR": "1"}
 
 
 @functools.cache
-def inventories() -> Path:
+def inventory_cache() -> Path:
     """Those that a test of this process has read, by the hash of all that they are made of."""
     folder = Path(tempfile.mkdtemp(prefix="orch-inventories-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)

@@ -22,7 +22,7 @@ from tests.apiserver.server import NAMESPACE, USER, Server, exists, running
 from tests.conftest import orch_environment
 from tests.local.test_kube import own_script
 from tests.support.kube_schema import CRDS, FILES, needs_crds
-from tests.support.waiting import until
+from tests.support.waiting import wait_until
 
 pytestmark = [
     needs_crds,
@@ -42,7 +42,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         for kind in ("PyTorchJob", "MPIJob"):
             crd = yaml.load((CRDS / FILES[kind]).read_text(), yaml.CSafeLoader)
             found.ask("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", crd)
-        until(lambda: exists(found, JOBS), "PyTorchJobs that are served", seconds=30)
+        wait_until(lambda: exists(found, JOBS), "PyTorchJobs that are served", seconds=30)
         give_role(found)
         yield found
 

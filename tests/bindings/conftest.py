@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.ports import free_port
-from tests.support.warm import BINDINGS
+from tests.support.warm import BINDINGS_SERVER
 
 PORTS = 4  # consecutive ports, because a program may serve several stores
 PROGRAMS = Path(__file__).parent / "programs"
@@ -49,7 +49,7 @@ def commands(
     launcher: str, ranks: int, program: list[str], env: dict[str, str], warm: bool = False
 ) -> list[tuple[list[str], dict[str, str]]]:
     """Return the command and the environment of each process that the test itself starts."""
-    command = [*(BINDINGS.command() if warm else [sys.executable]), *program]
+    command = [*(BINDINGS_SERVER.client_command() if warm else [sys.executable]), *program]
     if launcher == "mpi":
         return [([str(BIN / "mpiexec.hydra"), "-n", str(ranks), *command], env)]
     if launcher == "torchrun":

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from tests.support.images import FLAVOURS
+from tests.support.images import MPI_FLAVOURS
 from tests.support.warm import run_orch
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class Site:
             "ansible_ssh_private_key_file": str(self.cluster.state / "id_ed25519"),
             "ansible_ssh_common_args": f"{options} -o StrictHostKeyChecking=yes",
             "orch_env": {"LAB": "one"},
-            "orch_mpi": [*FLAVOURS],
+            "orch_mpi": [*MPI_FLAVOURS],
             "orch_secrets": {"HF_TOKEN": TOKEN},
             **variables,
         }

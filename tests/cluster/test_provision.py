@@ -28,7 +28,7 @@ from tests.cluster.sites import (
     run_on,
     wait_for_output,
 )
-from tests.support.waiting import until
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
 DRIFTED_FILES = {"env.json", "train/node.py", "train/unknown.py"}
@@ -207,11 +207,11 @@ def test_interrupt_ends_provision_and_removes_its_locks(site: Site) -> None:
 def test_same_command_completes_a_node_that_was_killed_while_installing(site: Site) -> None:
     # Programs of the interrupted provision may still run on the node.
     site.cluster.exec("node2", ("sh", "-c", "pkill -KILL -u vagrant; true"))
-    until(lambda: not processes_on_node2(site), "the end of the interrupted programs")
+    wait_until(lambda: not processes_on_node2(site), "the end of the interrupted programs")
     run_on(site, "node2", "rm", "-rf", f"{ROOT}/stacks")
     run_on(site, "node0", "rm", f"{ROOT}/train/node.py")
     process = site.start("--json")
-    until(lambda: any("uv" in line and " install " in line for line in processes_on_node2(site)), "a running uv")
+    wait_until(lambda: any("uv" in line and " install " in line for line in processes_on_node2(site)), "a running uv")
     site.cluster.kill("node2")
     report = nodes_by_name(json.loads(process.communicate(timeout=120)[0]))
     assert process.returncode == 1

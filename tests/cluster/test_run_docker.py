@@ -17,7 +17,7 @@ pytestmark = pytest.mark.cluster
 NODES = ("node0", "node1")
 # The image has only Python, so the stack of the nodes is mounted.
 CONTAINER_OPTIONS = (
-    *("--nodes", "2", "--ppn", "1", "--launcher", "torchrun", "--docker-image", images.BARE),
+    *("--nodes", "2", "--ppn", "1", "--launcher", "torchrun", "--docker-image", images.BARE_IMAGE),
     *("--docker", f"python={STACK}/bin/python"),
     *("--docker", f"mounts={STACK}:{STACK}:ro"),
     *("--docker", "memlock=inherit"),
@@ -53,7 +53,7 @@ def docker_reports(lab_session: Site, tmp_path_factory: pytest.TempPathFactory) 
     Afterwards Docker is stopped; its package stays installed.
     """
     file = tmp_path_factory.mktemp("image") / "bare.tar"
-    docker("save", "--output", str(file), images.BARE)
+    docker("save", "--output", str(file), images.BARE_IMAGE)
     lab_session.write_inventory(*NODES, orch_docker={"load": str(file)})
     first = lab_session.orch(code=1)
     for node in NODES:

@@ -24,7 +24,7 @@ from tests.cluster.lab import (
     wait_for_no_processes,
 )
 from tests.cluster.sites import ROOT, SITE_PACKAGES, Site
-from tests.support.waiting import until
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
 FAILURE_SECONDS = 5.0  # in which a failed rank is reported
@@ -189,7 +189,7 @@ def test_processes_on_node1_end_when_node0_dies(lab: Site) -> None:
     assert report["seconds"] < 10
     lab.cluster.start("node0")
     # A restarted container is a different machine to orch, so the run counts as alive until its lease expires.
-    until(lambda: listed_state(lab, run.id) == "killed", "the end of the lease", seconds=180)
+    wait_until(lambda: listed_state(lab, run.id) == "killed", "the end of the lease", seconds=180)
     assert start_faulty(lab).wait_for_report(code=0)["state"] == "done"
 
 

@@ -18,10 +18,10 @@ from tests.local.recipes import PAIR_MODEL, QA_MODEL, prepare_pretraining_data
 from tests.local.runs import Orch
 from tests.local.ssh_node import SshNode, make_ssh_node
 from tests.local.workspaces import Workspace, make_two_hosts
-from tests.support.jobs import tiny_bert
+from tests.support.jobs import make_tiny_bert
 from tests.support.kube_api import Api
 from tests.support.ports import free_port
-from tests.support.waiting import until
+from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 
@@ -74,7 +74,7 @@ def sshd(tmp_path: Path) -> Iterator[str]:
         with socket.socket() as probe:
             return probe.connect_ex(("127.0.0.1", port)) == 0
 
-    until(accepts_connections, "an sshd", seconds=10)
+    wait_until(accepts_connections, "an sshd", seconds=10)
     yield str(config)
     server.terminate()
     server.wait()
@@ -124,13 +124,13 @@ def download_wheels(folder: Path, *requirements: str) -> str:
 @pytest.fixture(scope="session")
 def qa_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a random BERT for questions, 32 wide, with 2 layers."""
-    return tiny_bert(tmp_path_factory.mktemp("qa") / "tiny", QA_MODEL, layers=2)
+    return make_tiny_bert(tmp_path_factory.mktemp("qa") / "tiny", QA_MODEL, layers=2)
 
 
 @pytest.fixture(scope="session")
 def pair_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a random BERT for pairs of sentences, 32 wide, with 2 layers."""
-    return tiny_bert(tmp_path_factory.mktemp("pairs") / "tiny", PAIR_MODEL, layers=2)
+    return make_tiny_bert(tmp_path_factory.mktemp("pairs") / "tiny", PAIR_MODEL, layers=2)
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tests.support.jobs import MINILM, RECIPES, flags, run
+from tests.support.jobs import MINILM, RECIPES, flags, run_ranks
 
 QA = RECIPES / "bert_qa" / "run_qa.py"
 MRPC = RECIPES / "glue_mrpc" / "run_mrpc.py"
@@ -65,5 +65,5 @@ def pretrain_arguments(data: Path, output_dir: Path, **changes: Any) -> list[str
 def prepare_pretraining_data(folder: Path) -> Path:
     """Prepare data for both phases of bert-pretrain, and return their folder."""
     values = {"input_file": PRETRAINING_TEXT, "tokenizer_name": MINILM, "output_dir": folder}
-    run(PREPARE, *flags(**values, lengths="64:10,128:20", shards=3, dupe_factor=1))
+    run_ranks(PREPARE, *flags(**values, lengths="64:10,128:20", shards=3, dupe_factor=1))
     return folder / "data"

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import orch_in
+from tests.conftest import run_orch_in
 from tests.local.runs import Orch, Process, expect_exit, write_script
 
 # Programs rely on these keys. A key may be added; removing or renaming one needs a new schema.
@@ -47,7 +47,7 @@ def parse(process: Process) -> Any:
 def orch_with_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Orch, dict[str, Any]]:
     """Return orch in a folder with a finished run, and the run's report."""
     folder = tmp_path_factory.mktemp("finished")
-    orch = functools.partial(orch_in, folder)
+    orch = functools.partial(run_orch_in, folder)
     script = write_script(folder, "print('line one')\nprint('line two')\n")
     return orch, parse(expect_exit(orch("train", script, "--ppn", "1", "--json")))
 

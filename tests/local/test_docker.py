@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import HOSTILE, mpi_here
+from tests.conftest import HOSTILE_TEXTS, require_mpi
 from tests.local.runs import SCRIPTS, expect_exit, last_run, settings_options
 from tests.local.workspaces import Workspace
 from tests.support import images, matrix
-from tests.support.waiting import until
+from tests.support.waiting import wait_until
 
 # The engine may not be allowed to raise limits; another test checks that this is attempted.
 MEMLOCK = ("--docker", "memlock=inherit")
@@ -64,19 +64,19 @@ FIRST_ENVIRONMENTS: dict[tuple[str, int, int], dict[str, str]] = {}
 
 @pytest.fixture(scope="session")
 def image(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return images.with_stack(tmp_path_factory.mktemp("image"))
+    return images.build_stack_image(tmp_path_factory.mktemp("image"))
 
 
 @pytest.fixture(scope="session")
 def image_with_entrypoint(image: str, tmp_path_factory: pytest.TempPathFactory) -> str:
     """Return an image that starts the ranks of a node itself."""
-    return images.with_entrypoint(tmp_path_factory.mktemp("entry"), image)
+    return images.build_entrypoint_image(tmp_path_factory.mktemp("entry"), image)
 
 
 @pytest.fixture
 def workspace(tmp_path: Path, image: str) -> Iterator[Workspace]:
     yield make_workspace(tmp_path, image)
-    assert not images.containers(), "no test leaves a container"
+    assert not images.list_containers(), "no test leaves a container"
 
 
 def make_workspace(folder: Path, image: str, *options: str) -> Workspace:
@@ -84,8 +84,8 @@ def make_workspace(folder: Path, image: str, *options: str) -> Workspace:
 
 
 def test_image_is_small_and_has_each_package_once(image: str) -> None:
-    assert images.size_of_whole(image) < 1.6e9
-    assert images.run("docker", "run", "--rm", image, "python3", "-c", PRINT_DUPLICATES) == "[]\n"
+    assert images.full_image_size(image) < 1.6e9
+    assert images.run_program("docker", "run", "--rm", image, "python3", "-c", PRINT_DUPLICATES) == "[]\n"
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_each_launcher_starts_the_same_ranks_and_names_a_failure(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch, starter: str, backend: str
 ) -> None:
     options = matrix.STARTERS[starter]
-    mpi_here(options[options.index("--mpi") + 1] if "--mpi" in options else "intel")
+    require_mpi(options[options.index("--mpi") + 1] if "--mpi" in options else "intel")
     monkeypatch.setattr(matrix, "FIRST_ENVIRONMENTS", FIRST_ENVIRONMENTS)  # libraries of the image have other paths
     monkeypatch.delenv("ORCH_WRITE_MATRIX", raising=False)
     matrix.check(partial(workspace.train, code=1), starter, backend, planned=("127.0.0.1",))
@@ -118,8 +118,8 @@ def test_arguments_and_exit_codes_pass_through_the_container_unchanged(image: st
     workspace = make_workspace(folder, image)
     script = folder / "print arguments.py"
     script.write_text(PRINT_ARGUMENTS)
-    cell = workspace.train(str(script), *GLOO, "--", "137", *HOSTILE, code=1)
-    assert json.loads(cell.printed("ARGUMENTS", 0)) == list(HOSTILE)
+    cell = workspace.train(str(script), *GLOO, "--", "137", *HOSTILE_TEXTS, code=1)
+    assert json.loads(cell.printed("ARGUMENTS", 0)) == list(HOSTILE_TEXTS)
     failure = cell.report["failure"]
     assert (failure["rank"], failure["code"], failure["signal"]) == (1, 137, None)
     cell = workspace.train(str(script), *GLOO, "--", "kill", code=1)
@@ -141,7 +141,9 @@ def test_variables_of_a_file_reach_the_ranks_but_no_listing(
     docker_options = ("--docker", f"start={start}", "--docker", f"env_file={tmp_path / 'own env'}")
     workspace = make_workspace(tmp_path, request.getfixturevalue(image_fixture), *docker_options)
     run = start_waiting_run(workspace, WAIT_WITH_SECRET, options, ranks=1)
-    inspected = subprocess.run(["docker", "inspect", *images.containers()], capture_output=True, text=True, check=True)
+    inspected = subprocess.run(
+        ["docker", "inspect", *images.list_containers()], capture_output=True, text=True, check=True
+    )
     listed = subprocess.run(["ps", "axww"], capture_output=True, text=True, check=True)
     assert json.dumps("hush $(id) 'x'") in (run / "ranks" / "rank-0.log").read_text()
     assert "hush" not in inspected.stdout + listed.stdout
@@ -168,8 +170,8 @@ def start_waiting_run(workspace: Workspace, text: str = WAIT, options: tuple[str
     expect_exit(workspace.orch("train", str(script), *options, *workspace.options, "--detach"))
     run = last_run(workspace.folder)
     logs = [run / "ranks" / f"rank-{rank}.log" for rank in range(ranks)]
-    until(lambda: all(log.exists() and "waiting" in log.read_text() for log in logs), "ranks that wait")
-    assert len(images.containers()) == 1
+    wait_until(lambda: all(log.exists() and "waiting" in log.read_text() for log in logs), "ranks that wait")
+    assert len(images.list_containers()) == 1
     return run
 
 
@@ -192,14 +194,14 @@ def test_stop_ends_ranks_and_container(workspace: Workspace) -> None:
     run = start_waiting_run(workspace)
     assert len(run_processes(run, "run-script")) == 2
     expect_exit(workspace.orch("stop", run.name))
-    assert (run_processes(run), images.containers()) == ([], [])
+    assert (run_processes(run), images.list_containers()) == ([], [])
 
 
 def test_ranks_and_container_end_when_the_supervisor_is_killed(workspace: Workspace) -> None:
     run = start_waiting_run(workspace)
     (supervisor,) = run_processes(run, "supervise")
     os.kill(supervisor, signal.SIGKILL)
-    until(lambda: not run_processes(run) and not images.containers(), "the end of ranks and container")
+    wait_until(lambda: not run_processes(run) and not images.list_containers(), "the end of ranks and container")
 
 
 def test_clean_finds_a_container_without_supervisor_and_agent(workspace: Workspace) -> None:
@@ -212,11 +214,11 @@ def test_clean_finds_a_container_without_supervisor_and_agent(workspace: Workspa
     for pid in (*run_processes(run, "mpiexec"), *run_processes(run, "node.py\0rank\0")):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-    until(lambda: not run_processes(run, "run-script"), "the end of scripts whose pipes are closed")
+    wait_until(lambda: not run_processes(run, "run-script"), "the end of scripts whose pipes are closed")
     check = workspace.orch("clean", "--check")
     assert "container" in check.stdout
     assert run.name in check.stdout
-    assert images.containers(), "a check changes nothing"
+    assert images.list_containers(), "a check changes nothing"
     expect_exit(workspace.orch("clean"))
 
 

@@ -65,7 +65,7 @@ def run_on_node0(workspace: Workspace, *arguments: str) -> str:
     assignments = [f"{name}={value}" for name, value in variables.items()]
     command = shlex.join(["env", *assignments, f"{prefix}/bin/python", *arguments])
     process = subprocess.run(
-        [*lab.reach(lab.hosts[0]), command], input=json.dumps(request), capture_output=True, text=True
+        [*lab.ssh_command(lab.hosts[0]), command], input=json.dumps(request), capture_output=True, text=True
     )
     assert process.returncode == 0, process.stderr
     return process.stdout

@@ -21,7 +21,7 @@ from orchestrator.targets.connections.connection import Ssh
 from orchestrator.targets.connections.local import Local
 from tests.local.runs import Orch, expect_exit
 from tests.support.ports import free_port
-from tests.support.recorded import make_run, place
+from tests.support.recorded import make_placement, make_run
 
 NAMES = ("model/two words.bin", "checkpoint-10/it's $(x).pt", "checkpoint-20/ünï\ncode", "log.txt")
 BIG = os.urandom(5 * 2**20 + 17)
@@ -172,7 +172,7 @@ def test_missing_folder_is_an_error(remote: CountingConnection, tmp_path: Path, 
 def make_remote_run(folder: Path, ssh_config: str, **changes: Any) -> Path:
     """Record a run of one rank on the node `far`."""
     node = {"node": "far", "via": ["ssh", "-F", ssh_config, "far"]}
-    layout = [{**place(0, 1), "node": "far"}]
+    layout = [{**make_placement(0, 1), "node": "far"}]
     return make_run(folder / "runs", "x", ranks=1, nodes=1, node0=node, layout=layout, **changes)
 
 

@@ -16,8 +16,8 @@ import pytest
 from tests.local.recipes import MRPC, PRETRAIN, QA, mrpc_arguments, pretrain_arguments, qa_arguments
 from tests.local.runs import last_run, read_events, settings_options, start_orch
 from tests.local.workspaces import Workspace, make_two_hosts
-from tests.support.jobs import ended, losses, metrics, results_of, run, started
-from tests.support.waiting import until
+from tests.support.jobs import read_losses, read_metrics, read_results, run_ranks, start_ranks, wait_for_ranks
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.xdist_group("recipes")  # they share a server of warm programs
 LAST_CHECKPOINTS = {2: 3, 1: 6}  # step of the last checkpoint before only this many ranks remain
@@ -92,14 +92,14 @@ def recipe(request: pytest.FixtureRequest) -> Recipe:
 
 
 def schedule(output_dir: Path) -> list[tuple[int, float, float]]:
-    return [(line["step"], line["epoch"], line["learning_rate"]) for line in metrics(output_dir)]
+    return [(line["step"], line["epoch"], line["learning_rate"]) for line in read_metrics(output_dir)]
 
 
 def test_recipe_that_loses_ranks_learns_as_without_the_losses(
     recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     undisturbed, resumed = tmp_path / "undisturbed", tmp_path / "resumed"
-    ((_, output, _), *_) = run(recipe.script, *recipe.arguments(undisturbed), ranks=3)
+    ((_, output, _), *_) = run_ranks(recipe.script, *recipe.arguments(undisturbed), ranks=3)
     assert "global batch stays" not in output
     expected_schedule = schedule(undisturbed)
     assert recipe.steps in (0, len(expected_schedule))
@@ -111,7 +111,7 @@ def test_recipe_that_loses_ranks_learns_as_without_the_losses(
                 shutil.rmtree(path)
         if ranks == 1:  # this time the user has planned with one rank
             monkeypatch.delenv("ORCH_PLANNED_WORLD_SIZE")
-        ((_, output, _), *_) = run(recipe.script, *recipe.arguments(resumed), ranks=ranks)
+        ((_, output, _), *_) = run_ranks(recipe.script, *recipe.arguments(resumed), ranks=ranks)
         assert f"training resumes from checkpoint-{last_checkpoint}." in output
         assert f"written by {ranks + 1} ranks, this run has {ranks}" in output
         if recipe.script == PRETRAIN:  # its global batch is an argument
@@ -120,19 +120,19 @@ def test_recipe_that_loses_ranks_learns_as_without_the_losses(
             reason = {2: "as planned for 3 ranks", 1: f"as in checkpoint-{last_checkpoint}"}[ranks]
         note = f"note: the global batch stays {recipe.batch}, {reason}: "
         assert (note in output) == bool(reason)
-        assert losses(resumed) == pytest.approx(losses(undisturbed), rel=1e-4)
+        assert read_losses(resumed) == pytest.approx(read_losses(undisturbed), rel=1e-4)
         assert schedule(resumed) == expected_schedule
-    assert results_of(resumed)["steps"] == results_of(undisturbed)["steps"] == expected_schedule[-1][0]
+    assert read_results(resumed)["steps"] == read_results(undisturbed)["steps"] == expected_schedule[-1][0]
 
 
 def test_recipe_that_loses_a_rank_before_its_first_checkpoint_learns_the_same(
     pair_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recipe, undisturbed, restarted = make_mrpc(pair_model), tmp_path / "undisturbed", tmp_path / "restarted"
-    run(recipe.script, *recipe.arguments(undisturbed), ranks=2)
+    run_ranks(recipe.script, *recipe.arguments(undisturbed), ranks=2)
     monkeypatch.setenv("ORCH_PLANNED_WORLD_SIZE", "2")
-    run(recipe.script, *recipe.arguments(restarted))
-    assert losses(restarted) == pytest.approx(losses(undisturbed), rel=1e-4)
+    run_ranks(recipe.script, *recipe.arguments(restarted))
+    assert read_losses(restarted) == pytest.approx(read_losses(undisturbed), rel=1e-4)
 
 
 def test_order_of_data_that_depends_on_the_ranks_is_refused(
@@ -140,7 +140,7 @@ def test_order_of_data_that_depends_on_the_ranks_is_refused(
 ) -> None:
     monkeypatch.setenv("ORCH_PLANNED_WORLD_SIZE", "2")
     arguments = make_qa(qa_model).arguments(tmp_path)
-    ((code, _, err),) = ended(started(QA, *arguments, "--dataloader_drop_last", "false"))
+    ((code, _, err),) = wait_for_ranks(start_ranks(QA, *arguments, "--dataloader_drop_last", "false"))
     assert code == 1
     assert "error: 4 examples per step cannot be kept on 1 ranks with this sampling" in err
 
@@ -184,8 +184,8 @@ def test_run_that_loses_a_node_learns_as_without_the_loss(workspace: Workspace, 
         saves = [event["step"] for event in read_events(run, "progress") if event.get("phase") == "save"]
         return run != undisturbed and max(saves, default=0) >= 8
 
-    until(second_checkpoint_exists, "a second checkpoint", seconds=300)
-    workspace.lab.cut(workspace.lab.hosts[1])
+    wait_until(second_checkpoint_exists, "a second checkpoint", seconds=300)
+    workspace.lab.disconnect(workspace.lab.hosts[1])
     out, err = process.communicate(timeout=600)
     assert process.returncode == 0, out + err
     assert "Traceback" not in err
@@ -199,5 +199,5 @@ def test_run_that_loses_a_node_learns_as_without_the_loss(workspace: Workspace, 
         assert line in err
     result, expected = run / "output", undisturbed / "output"
     assert [step for step, _, _ in schedule(result)] == list(range(1, 41))
-    assert losses(result) == pytest.approx(losses(expected), rel=1e-4)
+    assert read_losses(result) == pytest.approx(read_losses(expected), rel=1e-4)
     assert [rate for _, _, rate in schedule(result)] == [rate for _, _, rate in schedule(expected)]

@@ -42,7 +42,7 @@ def play(workspace: Workspace, folder: Path) -> dict[str, int]:
     }
     hosts = {
         host.name: {
-            "ansible_host": host.reached,
+            "ansible_host": host.ssh_address,
             "ansible_user": "root",
             "ansible_ssh_private_key_file": str(lab.base / "user"),
             "ansible_ssh_common_args": f"-o UserKnownHostsFile={lab.base}/known_hosts",
@@ -93,13 +93,13 @@ def test_only_nodes_reach_the_ports_of_runs(two_hosts: Workspace, tmp_path: Path
         pytest.skip("no nft on this machine: apt-get install nftables")
     first, second = two_hosts.lab.hosts
     with listen(second):
-        assert can_connect([], second.reached), "the port is open before"
+        assert can_connect([], second.ssh_address), "the port is open before"
     try:
         assert all(play(two_hosts, tmp_path).values())
         assert list(play(two_hosts, tmp_path).values()) == [0, 0]
         with listen(second):
-            assert not can_connect([], second.reached), "this machine is not in the inventory"
-            assert can_connect(two_hosts.lab.reach(first), second.address)
+            assert not can_connect([], second.ssh_address), "this machine is not in the inventory"
+            assert can_connect(two_hosts.lab.ssh_command(first), second.address)
         run_inside(second, "nft", "delete", "table", "inet", "orch")
         assert play(two_hosts, tmp_path) == {first.name: 0, second.name: 1}
     finally:

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from tests.local.recipes import MRPC, PRETRAIN, QA, mrpc_arguments, pretrain_arguments, qa_arguments
-from tests.support.jobs import SCRIPTS, run
+from tests.support.jobs import SCRIPTS, run_ranks
 
 pytestmark = pytest.mark.xdist_group("recipes")  # they share a server of warm programs
 
 
 def check_gradients_are_views(script: Path, arguments: list[str]) -> None:
     """Train on two ranks whose DDP reports whether gradients are views of its buckets."""
-    results = run(SCRIPTS / "telling_ddp.py", script, *arguments, ranks=2)
+    results = run_ranks(SCRIPTS / "telling_ddp.py", script, *arguments, ranks=2)
     lines = "".join(err for _, _, err in results).splitlines()
     assert [line for line in lines if line.startswith("views of buckets: ")] == ["views of buckets: True"] * 2
 

@@ -16,7 +16,7 @@ import pytest
 
 from tests.local.runs import Orch, expect_exit
 from tests.local.ssh_node import INVENTORY, TWO_RANKS, SshNode
-from tests.support.recorded import ended, place
+from tests.support.recorded import make_outcome, make_placement
 
 GOOD, BAD = "20260101-120000-good-0000", "20270101-120000-evil-0000"
 FAR: dict[str, Any] = {"node": "far", "via": []}
@@ -49,7 +49,7 @@ def make_record(node: SshNode, run: str, **changes: Any) -> dict[str, Any]:
         "backend": "gloo",
         "precision": "fp32",
         "decisions": [],
-        "layout": [{**place(0, 1), "node": "far"}],
+        "layout": [{**make_placement(0, 1), "node": "far"}],
         **changes,
     }
 
@@ -59,7 +59,7 @@ def make_finished_run(node: SshNode, run: str, **changes: Any) -> Path:
     folder = node.root / "runs" / run
     (folder / "ranks").mkdir(parents=True)
     (folder / "run.json").write_text(json.dumps(make_record(node, run, **changes)))
-    (folder / "outcome.json").write_text(json.dumps(ended("done")))
+    (folder / "outcome.json").write_text(json.dumps(make_outcome("done")))
     (folder / "supervisor.json").write_text(json.dumps({"pid": 2**22 - 1, "started": 1.0}))
     (folder / "ranks/rank-0.log").write_text("a line\n")
     return folder

@@ -20,7 +20,7 @@ from orchestrator.errors import ExecuteError
 from orchestrator.runs import store
 from orchestrator.targets.kubernetes.api import retry
 from orchestrator.targets.kubernetes.watch import KubeWatch
-from tests.conftest import orch_environment, orch_in
+from tests.conftest import orch_environment, run_orch_in
 from tests.support.kube_api import Api, client_of
 from tests.support.kube_operator import Operator, clean_failed, conditions, owner
 from tests.support.ports import free_port
@@ -43,7 +43,7 @@ def orch(api: Api, tmp_path: Path) -> Orch:
         f'root = "{ROOT}"\npython = "{sys.executable}"\nfiles = "{tmp_path}/files"\n'
     )
     environment = {"KUBECONFIG": str(api.kubeconfig(tmp_path / "kubeconfig"))}
-    return functools.partial(orch_in, tmp_path, env=environment)
+    return functools.partial(run_orch_in, tmp_path, env=environment)
 
 
 def background(orch: Orch, *arguments: str) -> Callable[[], subprocess.CompletedProcess[str]]:

@@ -14,7 +14,7 @@ from orchestrator.model.cluster import Node
 from orchestrator.model.command import Command
 from orchestrator.model.layout import lay_out
 from orchestrator.model.links import Link
-from tests.conftest import make_facts, make_job, make_node, mpi_here
+from tests.conftest import make_facts, make_job, make_node, require_mpi
 from tests.local.runs import expect_exit
 from tests.local.workspaces import Workspace
 
@@ -51,7 +51,7 @@ def test_each_host_gets_the_ranks_of_its_layout(tmp_path: Path, mpi: str) -> Non
     ssh.write_text(FAKE_SSH)
     ssh.chmod(0o755)
     nodes = tuple(
-        make_numa_node(f"node{index}", f"127.0.0.{index}", mpi_here(mpi), "/nowhere", numa=numa, cores=2)
+        make_numa_node(f"node{index}", f"127.0.0.{index}", require_mpi(mpi), "/nowhere", numa=numa, cores=2)
         for index, numa in enumerate((2, 3, 1), start=1)
     )
     launch = make_launch(nodes, tmp_path, str(tmp_path), interface="lo", ranks=PRINT_RANK, mpi=mpi)
@@ -71,7 +71,7 @@ def test_each_host_gets_the_ranks_of_its_layout(tmp_path: Path, mpi: str) -> Non
 def test_two_hosts_get_unequal_numbers_of_ranks(two_hosts: Workspace, mpi: str) -> None:
     lab = two_hosts.lab
     nodes = tuple(
-        make_numa_node(host.name, host.address, mpi_here(mpi), str(lab.root), numa=numa, cores=1)
+        make_numa_node(host.name, host.address, require_mpi(mpi), str(lab.root), numa=numa, cores=1)
         for host, numa in zip(lab.hosts, (1, 2), strict=True)
     )
     folder = lab.hosts[0].folder / "root"
@@ -80,6 +80,6 @@ def test_two_hosts_get_unequal_numbers_of_ranks(two_hosts: Workspace, mpi: str) 
     path = ("PATH", f"{Path(launch.command.argv[0]).parent}:/usr/bin:/bin")
     command = Command(argv=launch.command.argv, env=(*launch.command.env, *root, path))
     process = expect_exit(
-        subprocess.run([*lab.reach(lab.hosts[0]), command.shell()], capture_output=True, text=True, timeout=60)
+        subprocess.run([*lab.ssh_command(lab.hosts[0]), command.shell()], capture_output=True, text=True, timeout=60)
     )
     assert sorted(process.stdout.splitlines()) == ["0 node0", "1 node1", "2 node1"]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import mpi_here
+from tests.conftest import require_mpi
 from tests.local.workspaces import Workspace
 from tests.support import matrix
 
@@ -17,7 +17,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "launchers.md"
 @pytest.mark.parametrize(("starter", "backend"), matrix.cells(1))
 def test_cell_trains_on_one_node(one_host: Workspace, starter: str, backend: str) -> None:
     options = matrix.STARTERS[starter]
-    mpi_here(options[options.index("--mpi") + 1] if "--mpi" in options else "intel")
+    require_mpi(options[options.index("--mpi") + 1] if "--mpi" in options else "intel")
     matrix.check(partial(one_host.train, code=1), starter, backend, planned=("127.0.0.1",))
 
 

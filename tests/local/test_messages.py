@@ -12,7 +12,7 @@ import pytest
 
 from tests.local.runs import Orch, expect_exit, last_run, start_orch, write_script
 from tests.local.workspaces import Workspace
-from tests.support.waiting import until
+from tests.support.waiting import wait_until
 
 PRINT_PROGRESS = """
 from orch_node import report
@@ -51,7 +51,7 @@ def test_refused_run_leaves_no_files_and_names_the_option_to_wait(orch: Orch, tm
     train = ("train", write_script(tmp_path, "import time\ntime.sleep(60)\n"), "--ppn", "2")
     first = start_orch(tmp_path, *train, stdout=subprocess.DEVNULL)
     try:
-        until(lambda: list(tmp_path.glob("runs/*/ranks/rank-1.log")), "the first run")
+        wait_until(lambda: list(tmp_path.glob("runs/*/ranks/rank-1.log")), "the first run")
         folder = last_run(tmp_path)
         assert "this machine" in orch("runs").stdout
         refused = expect_exit(orch(*train), 1)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import orch_in
+from tests.conftest import run_orch_in
 from tests.local.runs import expect_exit, last_run, read_events, write_script
 
 # Rank 1 is slow outside of backward(), in which DDP makes rank 0 wait for it.
@@ -40,7 +40,7 @@ def read_metrics(run: Path, rank: int) -> list[dict[str, Any]]:
 
 
 def train(folder: Path, text: str) -> Path:
-    expect_exit(orch_in(folder, "train", write_script(folder, text), "--ppn", "2", "--backend", "gloo"))
+    expect_exit(run_orch_in(folder, "train", write_script(folder, text), "--ppn", "2", "--backend", "gloo"))
     return last_run(folder)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.launchers import LAUNCHERS
-from tests.conftest import orch_environment, orch_in
+from tests.conftest import orch_environment, run_orch_in
 from tests.local.runs import expect_exit
 from tests.local.workspaces import Workspace
 
@@ -79,7 +79,7 @@ def test_module_that_cannot_run_is_refused(project: Workspace, name: str, hint: 
 def test_only_ranks_import_the_packages_of_a_module(project: Workspace) -> None:
     initializer = project.folder / "package" / "__init__.py"
     initializer.write_text("import torch.distributed as dist\nassert dist.is_initialized()\n")
-    expect_exit(orch_in(project.folder, "train", "-m", "package.train", "--ppn", "1"))
+    expect_exit(run_orch_in(project.folder, "train", "-m", "package.train", "--ppn", "1"))
 
 
 @pytest.mark.usefixtures("project")

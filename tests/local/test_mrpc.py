@@ -9,7 +9,7 @@ import pytest
 
 from tests.local.recipes import MRPC, mrpc_arguments
 from tests.local.runs import Orch, expect_exit, settings_options
-from tests.support.jobs import ended, losses, metrics, results_of, run, started
+from tests.support.jobs import read_losses, read_metrics, read_results, run_ranks, start_ranks, wait_for_ranks
 
 DATA = MRPC.parent / "data"
 HEADER = "label\tsentence1\tsentence2\n"
@@ -18,27 +18,29 @@ pytestmark = pytest.mark.xdist_group("recipes")  # they share a server of warm p
 
 def test_two_ranks_learn_like_one_with_twice_the_batch(pair_model: Path, tmp_path: Path) -> None:
     one, two = tmp_path / "one", tmp_path / "two"
-    run(MRPC, *mrpc_arguments(pair_model, one, dropout=0, per_device_train_batch_size=8))
-    run(MRPC, *mrpc_arguments(pair_model, two, dropout=0), ranks=2)
-    assert len(losses(one)) == 12
-    assert losses(two) == pytest.approx(losses(one), rel=1e-4)
-    assert [line["learning_rate"] for line in metrics(two)] == [line["learning_rate"] for line in metrics(one)]
-    assert results_of(two)["after"] == results_of(one)["after"]
-    assert {"accuracy", "f1"} == set(results_of(two)["before"])
+    run_ranks(MRPC, *mrpc_arguments(pair_model, one, dropout=0, per_device_train_batch_size=8))
+    run_ranks(MRPC, *mrpc_arguments(pair_model, two, dropout=0), ranks=2)
+    assert len(read_losses(one)) == 12
+    assert read_losses(two) == pytest.approx(read_losses(one), rel=1e-4)
+    assert [line["learning_rate"] for line in read_metrics(two)] == [
+        line["learning_rate"] for line in read_metrics(one)
+    ]
+    assert read_results(two)["after"] == read_results(one)["after"]
+    assert {"accuracy", "f1"} == set(read_results(two)["before"])
 
 
 def test_resumed_training_ends_with_the_same_weights(pair_model: Path, tmp_path: Path) -> None:
     changes = {"save_steps": 4, "gradient_accumulation_steps": 2, "per_device_train_batch_size": 2}
     command = mrpc_arguments(pair_model, tmp_path, **changes)
-    run(MRPC, *command, ranks=2)
-    expected_losses, expected_results = losses(tmp_path), results_of(tmp_path)
+    run_ranks(MRPC, *command, ranks=2)
+    expected_losses, expected_results = read_losses(tmp_path), read_results(tmp_path)
     weights = (tmp_path / "model" / "model.safetensors").read_bytes()
     for step in (8, 4):
         checkpoint = tmp_path / f"checkpoint-{step}"
-        (_, out, _), _ = run(MRPC, *command, "--resume_from_checkpoint", checkpoint, ranks=2)
+        (_, out, _), _ = run_ranks(MRPC, *command, "--resume_from_checkpoint", checkpoint, ranks=2)
         assert f"training resumes from checkpoint-{step}." in out
-        assert losses(tmp_path) == expected_losses
-        assert results_of(tmp_path)["after"] == expected_results["after"]
+        assert read_losses(tmp_path) == expected_losses
+        assert read_results(tmp_path)["after"] == expected_results["after"]
         assert (tmp_path / "model" / "model.safetensors").read_bytes() == weights
 
 
@@ -55,7 +57,7 @@ def test_resumed_training_ends_with_the_same_weights(pair_model: Path, tmp_path:
 def test_invalid_data_file_fails_with_one_message(pair_model: Path, tmp_path: Path, text: str, message: str) -> None:
     bad = tmp_path / "bad.tsv"
     bad.write_text(text)
-    ((code, _, err),) = ended(started(MRPC, *mrpc_arguments(pair_model, tmp_path / "o", train_file=bad)))
+    ((code, _, err),) = wait_for_ranks(start_ranks(MRPC, *mrpc_arguments(pair_model, tmp_path / "o", train_file=bad)))
     assert code == 1
     assert f"{bad}, {message}" in err
     assert "Traceback" not in err
@@ -66,8 +68,8 @@ def test_file_in_the_format_of_microsofts_corpus_is_read(pair_model: Path, tmp_p
     lines = [f"{label}\t1\t2\t{first}\t{second}\n" for label, first, second in rows]
     path = tmp_path / "msr.txt"
     path.write_text("\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\n" + "".join(lines))
-    run(MRPC, *mrpc_arguments(pair_model, tmp_path / "o", validation_file=path, do_train=False))
-    assert "after" in results_of(tmp_path / "o")
+    run_ranks(MRPC, *mrpc_arguments(pair_model, tmp_path / "o", validation_file=path, do_train=False))
+    assert "after" in read_results(tmp_path / "o")
 
 
 def test_labels_are_balanced_and_both_files_share_no_sentence() -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.provisioning import playbook
-from tests.support.waiting import until
+from tests.support.waiting import wait_until
 
 SLOW_PLAY = """
 - hosts: all
@@ -38,7 +38,7 @@ def find_processes(*texts: bytes) -> set[int]:
 
 
 def interrupt_task() -> None:
-    until(lambda: find_processes(TASK), "the task", seconds=60)
+    wait_until(lambda: find_processes(TASK), "the task", seconds=60)
     os.kill(os.getpid(), signal.SIGINT)
 
 
@@ -54,7 +54,7 @@ def test_interrupted_playbook_leaves_no_process(tmp_path: Path, monkeypatch: pyt
     before = find_processes(PLAYBOOK)
     threading.Thread(target=interrupt_task, daemon=True).start()
     assert playbook.run(slow, lambda result: None, lambda line: None) == "canceled"
-    until(lambda: not find_processes(TASK, PLAYBOOK) - before, "the end of all processes", seconds=10)
+    wait_until(lambda: not find_processes(TASK, PLAYBOOK) - before, "the end of all processes", seconds=10)
 
 
 def test_program_that_only_names_the_folder_is_not_ended(tmp_path: Path) -> None:
@@ -66,9 +66,9 @@ def test_program_that_only_names_the_folder_is_not_ended(tmp_path: Path) -> None
         subprocess.Popen([*command, "pager"], stdin=subprocess.PIPE, start_new_session=True) as pager,
         subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True, env=environment) as worker,
     ):
-        until(lambda: len(find_processes(b"sleep\x0061.75")) == 2, "both programs", seconds=60)
+        wait_until(lambda: len(find_processes(b"sleep\x0061.75")) == 2, "both programs", seconds=60)
         playbook.end_workers(folder)
         assert worker.wait(30) == -signal.SIGKILL
-        until(lambda: len(find_processes(b"sleep\x0061.75")) == 1, "the worker's program", seconds=30)
+        wait_until(lambda: len(find_processes(b"sleep\x0061.75")) == 1, "the worker's program", seconds=30)
         assert pager.poll() is None
         os.killpg(pager.pid, signal.SIGKILL)

@@ -17,7 +17,7 @@ import pytest
 from orch_node.protocol.precision import PLACEHOLDER
 
 from orchestrator.load.clusters import local_facts
-from tests.conftest import HOSTILE
+from tests.conftest import HOSTILE_TEXTS
 from tests.local.runs import expect_exit
 from tests.support.ports import free_port
 
@@ -117,7 +117,7 @@ def test_torchrun_joins_the_ranks_of_a_pod(tmp_path: Path, backend: str) -> None
             "CCL_WORKER_COUNT": "1",
         },
     }
-    arguments = [one for one in HOSTILE if "\x00" not in one]
+    arguments = [one for one in HOSTILE_TEXTS if "\x00" not in one]
     path = config(tmp_path, **(ccl if backend == "ccl" else {}))
     process = expect_exit(pod("torchrun", path, script(tmp_path, SHARES), *arguments))
     for rank in (0, 1):

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from orchestrator.cli.main import main
-from tests.conftest import need, orch_environment
+from tests.conftest import orch_environment, require_program
 from tests.local.runs import ORCH, expect_exit, write_script
-from tests.support.power import STRACE, Operation, cuts, operations
+from tests.support.power import STRACE, Operation, read_operations, states_after_power_cut
 from tests.support.recorded import make_run
 
 GOOD = "20200101-120000-qa-0000"
@@ -29,14 +29,14 @@ SECONDS = 10.0  # for the other states
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> list[Operation]:
     """Return the operations on files of controller, supervisor, agent and ranks during a run."""
-    need("strace")
+    require_program("strace")
     folder = tmp_path_factory.mktemp("recorded")
     trace = folder / "trace"
     train = ("train", write_script(folder), "--ppn", "1", "--launcher", "torchrun", "--backend", "gloo")
     command = [*STRACE, "-o", str(trace), *ORCH, *train]
     environment = orch_environment(folder)
     expect_exit(subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120))
-    return operations(trace, folder / "runs")
+    return read_operations(trace, folder / "runs")
 
 
 OrchInProcess = Callable[..., tuple[int, str, str]]
@@ -87,7 +87,7 @@ def test_files_are_synced_before_they_are_renamed(recorded: list[Operation]) -> 
 def test_commands_report_all_runs_after_any_power_cut(
     recorded: list[Operation], orch_in_process: OrchInProcess, tmp_path: Path
 ) -> None:
-    states = list(cuts(recorded))
+    states = list(states_after_power_cut(recorded))
     assert len(states) > 50
     slow_states = {round(index * (len(states) - 1) / (SLOW_STATES - 1)) for index in range(SLOW_STATES)}
     deadline = time.monotonic() + SECONDS

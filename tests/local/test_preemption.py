@@ -26,8 +26,8 @@ from tests.local.runs import (
     start_orch,
     write_script,
 )
-from tests.support.jobs import ended, started
-from tests.support.waiting import until
+from tests.support.jobs import start_ranks, wait_for_ranks
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.xdist_group("recipes")
 CHECKPOINT_SCRIPT = """
@@ -63,11 +63,11 @@ class Run:
 
     def __init__(self, folder: Path, *arguments: str) -> None:
         self.process = start_orch(folder, "train", *arguments, "--ppn", "2")
-        until(lambda: bool(list(folder.glob("runs/*/events.jsonl"))), "a run", seconds=60)
+        wait_until(lambda: bool(list(folder.glob("runs/*/events.jsonl"))), "a run", seconds=60)
         self.folder = last_run(folder)
 
     def await_events(self, kind: str, count: int, seconds: float = 60) -> None:
-        until(lambda: len(read_events(self.folder, kind)) >= count, f"{count} events {kind}", seconds=seconds)
+        wait_until(lambda: len(read_events(self.folder, kind)) >= count, f"{count} events {kind}", seconds=seconds)
 
     def preempt(self) -> None:
         """Send SIGTERM to the supervisor."""
@@ -120,7 +120,7 @@ def test_all_ranks_of_a_script_stop_at_the_same_step_when_one_is_signalled(tmp_p
 def test_script_with_a_handler_of_sigterm_receives_it(tmp_path: Path) -> None:
     run = Run(tmp_path, write_script(tmp_path, SIGTERM_SCRIPT), "--backend", "gloo")
     logs = [run.folder / "ranks" / f"rank-{rank}.log" for rank in (0, 1)]
-    until(lambda: all(log.exists() and "ready" in log.read_text() for log in logs), "two ready ranks", seconds=60)
+    wait_until(lambda: all(log.exists() and "ready" in log.read_text() for log in logs), "two ready ranks", seconds=60)
     run.preempt()
     _, outcome = run.wait(75)
     assert (outcome["state"], outcome["first_failure"]) == ("preempted", None)
@@ -141,12 +141,12 @@ def test_all_ranks_of_a_recipe_write_a_checkpoint_when_one_is_signalled(
 ) -> None:
     monkeypatch.setenv("ORCH_PREEMPT_SIGNAL", str(int(signal.SIGUSR1)))
     arguments = mrpc_arguments(pair_model, tmp_path, max_steps=5000, do_eval="false")
-    ranks = started(MRPC, *arguments, ranks=2, warm=False)
+    ranks = start_ranks(MRPC, *arguments, ranks=2, warm=False)
     metrics = tmp_path / "metrics.jsonl"
-    until(lambda: metrics.exists() and bool(metrics.read_text()), "a step", seconds=120)
+    wait_until(lambda: metrics.exists() and bool(metrics.read_text()), "a step", seconds=120)
     assert isinstance(ranks[1], subprocess.Popen)
     ranks[1].send_signal(signal.SIGUSR1)
-    results = ended(ranks)
+    results = wait_for_ranks(ranks)
     assert [code for code, _, _ in results] == [75, 75], results
     (checkpoint,) = tmp_path.glob("checkpoint-*")
     last_line = json.loads(metrics.read_text().splitlines()[-1])

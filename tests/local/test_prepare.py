@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.local.recipes import PREPARE, PRETRAINING_TEXT
-from tests.support.jobs import MINILM, ended, flags, results_of, run, started
+from tests.support.jobs import MINILM, flags, read_results, run_ranks, start_ranks, wait_for_ranks
 
 pytestmark = pytest.mark.xdist_group("recipes")  # they share a server of warm programs
 sys.path.insert(0, str(PREPARE.parent))
@@ -49,12 +49,12 @@ def read_files(folder: Path) -> dict[str, bytes]:
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("prepared")
-    run(PREPARE, *make_arguments(out))
+    run_ranks(PREPARE, *make_arguments(out))
     return out / "data"
 
 
 def test_two_ranks_prepare_the_same_data_as_one(prepared: Path, tmp_path: Path) -> None:
-    run(PREPARE, *make_arguments(tmp_path), ranks=2)
+    run_ranks(PREPARE, *make_arguments(tmp_path), ranks=2)
     assert read_files(tmp_path / "data") == read_files(prepared)
 
 
@@ -70,21 +70,21 @@ def test_shards_are_balanced_and_contain_all_rows(prepared: Path) -> None:
 
 
 def test_existing_shards_are_not_prepared_again(prepared: Path, tmp_path: Path) -> None:
-    run(PREPARE, *make_arguments(tmp_path))
+    run_ranks(PREPARE, *make_arguments(tmp_path))
     data = tmp_path / "data"
     (data / "manifest.json").unlink()
     (data / "seq128" / "shard-00001.parquet").unlink()
     modified = (data / "seq128" / "shard-00002.parquet").stat().st_mtime_ns
-    run(PREPARE, *make_arguments(tmp_path), ranks=2)
+    run_ranks(PREPARE, *make_arguments(tmp_path), ranks=2)
     assert read_files(data) == read_files(prepared)
     assert (data / "seq128" / "shard-00002.parquet").stat().st_mtime_ns == modified
-    ((_, out, _),) = run(PREPARE, *make_arguments(tmp_path))
+    ((_, out, _),) = run_ranks(PREPARE, *make_arguments(tmp_path))
     assert "is prepared already" in out
 
 
 def test_preparation_with_other_settings_is_refused(prepared: Path, tmp_path: Path) -> None:
     command = make_arguments(tmp_path, data_dir=prepared, seed=1)
-    ((code, _, err),) = ended(started(PREPARE, *command))
+    ((code, _, err),) = wait_for_ranks(start_ranks(PREPARE, *command))
     assert code == 1
     assert "was prepared with seed = 12345, not 1" in err
 
@@ -94,7 +94,7 @@ def test_each_node_has_all_data_without_a_shared_file_system(prepared: Path, tmp
     for node in nodes:
         node.mkdir()
     command = make_arguments(Path("."), data_dir="data")
-    run(PREPARE, *command, ranks=2, folders=nodes)
+    run_ranks(PREPARE, *command, ranks=2, folders=nodes)
     for node in nodes:
         assert read_files(node / "data") == read_files(prepared)
 
@@ -217,5 +217,5 @@ def test_markup_is_removed() -> None:
 
 def test_dump_is_prepared_by_two_ranks(dumps: list[Path], tmp_path: Path) -> None:
     changes = {"kind": "wikipedia", "input_file": dumps[2], "min_article_chars": 5, "block_mb": 0.001}
-    run(PREPARE, *make_arguments(tmp_path, **changes), ranks=2)
-    assert results_of(tmp_path)["rows_seq128"] >= 60
+    run_ranks(PREPARE, *make_arguments(tmp_path, **changes), ranks=2)
+    assert read_results(tmp_path)["rows_seq128"] >= 60

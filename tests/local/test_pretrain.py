@@ -15,8 +15,8 @@ from orch_training.errors import RecipeError
 from orchestrator import load
 from tests.local.recipes import PRETRAIN, pretrain_arguments
 from tests.local.runs import Orch, expect_exit, settings_options
-from tests.support.jobs import ended, flags, losses, metrics, results_of, run, started
-from tests.support.waiting import until
+from tests.support.jobs import flags, read_losses, read_metrics, read_results, run_ranks, start_ranks, wait_for_ranks
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.xdist_group("recipes")  # they share a server of warm programs
 sys.path.insert(0, str(PRETRAIN.parent))
@@ -28,26 +28,26 @@ from pretrain_config import Phase, parse_arguments, phases_of  # noqa: E402
 def test_ranks_and_micro_batches_do_not_change_the_losses(pretraining_data: Path, tmp_path: Path) -> None:
     one, two = tmp_path / "one", tmp_path / "two"
     whole_batches = {"per_device_train_batch_size": 16, "per_device_train_batch_size_phase2": 8}
-    run(PRETRAIN, *pretrain_arguments(pretraining_data, one, dropout=0, **whole_batches))
-    run(PRETRAIN, *pretrain_arguments(pretraining_data, two, dropout=0), ranks=2)
-    assert len(losses(one)) == 10
-    assert losses(two) == pytest.approx(losses(one), rel=1e-4)
-    assert [line["phase"] for line in metrics(two)] == [1] * 6 + [2] * 4
+    run_ranks(PRETRAIN, *pretrain_arguments(pretraining_data, one, dropout=0, **whole_batches))
+    run_ranks(PRETRAIN, *pretrain_arguments(pretraining_data, two, dropout=0), ranks=2)
+    assert len(read_losses(one)) == 10
+    assert read_losses(two) == pytest.approx(read_losses(one), rel=1e-4)
+    assert [line["phase"] for line in read_metrics(two)] == [1] * 6 + [2] * 4
 
 
 def test_resumed_training_ends_with_the_same_weights(pretraining_data: Path, tmp_path: Path) -> None:
     """Resume in phase 2, between the phases and in phase 1, with dropout."""
     command = pretrain_arguments(pretraining_data, tmp_path)
-    run(PRETRAIN, *command, ranks=2)
-    expected_losses, expected_results = losses(tmp_path), results_of(tmp_path)
+    run_ranks(PRETRAIN, *command, ranks=2)
+    expected_losses, expected_results = read_losses(tmp_path), read_results(tmp_path)
     weights = (tmp_path / "model" / "model.safetensors").read_bytes()
     for step in (9, 6, 3):
         checkpoint = tmp_path / f"checkpoint-{step}"
-        (_, out, _), _ = run(PRETRAIN, *command, "--resume_from_checkpoint", checkpoint, ranks=2)
+        (_, out, _), _ = run_ranks(PRETRAIN, *command, "--resume_from_checkpoint", checkpoint, ranks=2)
         assert f"training resumes from checkpoint-{step}." in out
-        assert losses(tmp_path) == expected_losses
+        assert read_losses(tmp_path) == expected_losses
         assert (tmp_path / "model" / "model.safetensors").read_bytes() == weights
-        assert results_of(tmp_path)["after"] == expected_results["after"]
+        assert read_results(tmp_path)["after"] == expected_results["after"]
 
 
 def test_preemption_of_one_rank_checkpoints_all_ranks(
@@ -57,21 +57,21 @@ def test_preemption_of_one_rank_checkpoints_all_ranks(
     undisturbed, preempted = tmp_path / "undisturbed", tmp_path / "preempted"
     changes = {"train_batch_size": 4, "per_device_train_batch_size": 2, "save_steps": 0, "max_steps": 60}
     command = pretrain_arguments(pretraining_data, preempted, max_steps_phase2=2, **changes)
-    run(PRETRAIN, *pretrain_arguments(pretraining_data, undisturbed, max_steps_phase2=2, **changes), ranks=2)
+    run_ranks(PRETRAIN, *pretrain_arguments(pretraining_data, undisturbed, max_steps_phase2=2, **changes), ranks=2)
     with monkeypatch.context() as environment:
         environment.setenv("ORCH_PREEMPT_SIGNAL", str(int(signal.SIGUSR1)))
-        ranks = started(PRETRAIN, *command, ranks=2)
+        ranks = start_ranks(PRETRAIN, *command, ranks=2)
     lines = preempted / "metrics.jsonl"
-    until(lambda: lines.exists() and bool(lines.read_text()), "a step", seconds=120)
+    wait_until(lambda: lines.exists() and bool(lines.read_text()), "a step", seconds=120)
     os.kill(ranks[1].pid, signal.SIGUSR1)
-    results = ended(ranks)
+    results = wait_for_ranks(ranks)
     assert [code for code, _, _ in results] == [75, 75], results
     (checkpoint,) = preempted.glob("checkpoint-*")
-    step = len(metrics(preempted))
+    step = len(read_metrics(preempted))
     assert (checkpoint.name, step < 60) == (f"checkpoint-{step}", True)
-    (_, out, _), _ = run(PRETRAIN, *command, "--resume_from_checkpoint", checkpoint, ranks=2)
+    (_, out, _), _ = run_ranks(PRETRAIN, *command, "--resume_from_checkpoint", checkpoint, ranks=2)
     assert f"training resumes from checkpoint-{step}." in out
-    assert losses(preempted) == losses(undisturbed)
+    assert read_losses(preempted) == read_losses(undisturbed)
 
 
 def test_phases_that_run_separately_have_the_losses_of_one_run(pretraining_data: Path, tmp_path: Path) -> None:
@@ -81,9 +81,11 @@ def test_phases_that_run_separately_have_the_losses_of_one_run(pretraining_data:
         (first, {"phase": 1}),
         (second, {"phase": 2, "init_checkpoint": first / "checkpoint-6"}),
     ):
-        run(PRETRAIN, *pretrain_arguments(pretraining_data, output_dir, dropout=0, **changes))
-    assert losses(first) + losses(second) == losses(both)
-    ((code, _, err),) = ended(started(PRETRAIN, *pretrain_arguments(pretraining_data, tmp_path / "x", phase=2)))
+        run_ranks(PRETRAIN, *pretrain_arguments(pretraining_data, output_dir, dropout=0, **changes))
+    assert read_losses(first) + read_losses(second) == read_losses(both)
+    ((code, _, err),) = wait_for_ranks(
+        start_ranks(PRETRAIN, *pretrain_arguments(pretraining_data, tmp_path / "x", phase=2))
+    )
     assert code == 1
     assert "phase 2 needs the last checkpoint of phase 1, checkpoint-6" in err
 

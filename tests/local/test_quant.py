@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tests.local.recipes import QA, QA_MODEL, qa_arguments
-from tests.support.jobs import RECIPES, ended, results_of, run, started, tiny_bert
+from tests.support.jobs import RECIPES, make_tiny_bert, read_results, run_ranks, start_ranks, wait_for_ranks
 
 SCRIPT = RECIPES / "bert_qa_quant" / "run_qa_quant.py"
 pytestmark = [
@@ -22,7 +22,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_bert(tmp_path_factory.mktemp("tiny"), QA_MODEL, layers=1)
+    return make_tiny_bert(tmp_path_factory.mktemp("tiny"), QA_MODEL, layers=1)
 
 
 def make_arguments(model: Path, output_dir: Path, **changes: Any) -> list[str]:
@@ -47,12 +47,12 @@ def static_output(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
         "--do_train --apply_quantization --quantization_approach static --num_calibration_samples 9 --verify_loading"
     )
     arguments = make_arguments(model, out, max_steps=2, num_calibration_samples=9)
-    run(SCRIPT, *arguments, *flags, ranks=2, warm=False)
+    run_ranks(SCRIPT, *arguments, *flags, ranks=2, warm=False)
     return out
 
 
 def test_three_precisions_are_compared(static_output: Path) -> None:
-    results = results_of(static_output)["precisions"]
+    results = read_results(static_output)["precisions"]
     assert list(results) == ["fp32", "bf16", "int8"]
     for figures in results.values():
         assert set(figures) == {"em", "f1", "windows_per_second", "mb"}
@@ -61,7 +61,7 @@ def test_three_precisions_are_compared(static_output: Path) -> None:
 
 
 def test_saved_model_loads_in_a_new_process(static_output: Path) -> None:
-    assert results_of(static_output)["loading"] == {"difference": 0.0, "tolerance": 1e-4}
+    assert read_results(static_output)["loading"] == {"difference": 0.0, "tolerance": 1e-4}
     manifest = json.loads((static_output / "quantized" / "manifest.json").read_text())
     assert manifest["approach"] == "static"
     assert manifest["inputs"] == ["input_ids", "attention_mask", "token_type_ids"]
@@ -70,9 +70,9 @@ def test_saved_model_loads_in_a_new_process(static_output: Path) -> None:
 
 def test_trained_model_is_quantized_dynamically(static_output: Path, tmp_path: Path) -> None:
     model = static_output / "model"
-    run(SCRIPT, *make_arguments(model, tmp_path, quantization_approach="dynamic", verify_loading=True))
-    results = results_of(tmp_path)
-    assert results["precisions"]["fp32"]["f1"] == results_of(static_output)["precisions"]["fp32"]["f1"]
+    run_ranks(SCRIPT, *make_arguments(model, tmp_path, quantization_approach="dynamic", verify_loading=True))
+    results = read_results(tmp_path)
+    assert results["precisions"]["fp32"]["f1"] == read_results(static_output)["precisions"]["fp32"]["f1"]
     assert results["loading"]["difference"] <= 1e-4
 
 
@@ -86,7 +86,7 @@ def test_trained_model_is_quantized_dynamically(static_output: Path, tmp_path: P
     ids=["approach", "no-samples", "misspelled"],
 )
 def test_invalid_argument_exits_with_2(model: Path, tmp_path: Path, flag: str, value: str, message: str) -> None:
-    ((code, _, err),) = ended(started(SCRIPT, *make_arguments(model, tmp_path), flag, value))
+    ((code, _, err),) = wait_for_ranks(start_ranks(SCRIPT, *make_arguments(model, tmp_path), flag, value))
     assert code == 2
     assert message in err
 

@@ -17,8 +17,8 @@ from orch_node.process_handle import ProcessHandle
 from orchestrator.runs.follow import LocalRun
 from orchestrator.targets.connections.connection import Ssh
 from orchestrator.targets.connections.mirror import Mirror
-from tests.support.hosts import possible
-from tests.support.waiting import until
+from tests.support.hosts import missing_requirements
+from tests.support.waiting import wait_until
 
 LIB = Path(process_handle.__file__).parents[1]
 # In a namespace of process ids, a child ends and the next process gets its id. Then the rank's wrapper is signalled,
@@ -52,7 +52,7 @@ print("VICTIM", os.waitstatus_to_exitcode(os.wait4(victim, 0)[1]))
 """
 
 
-@pytest.mark.skipif(bool(possible()), reason=possible())
+@pytest.mark.skipif(bool(missing_requirements()), reason=missing_requirements())
 @pytest.mark.parametrize("kernel", ["new", "old"])
 def test_lingering_wrapper_signals_no_other_process(kernel: str) -> None:
     command = ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c", REUSE_PID]
@@ -72,7 +72,7 @@ def start_supervisor(run: Path) -> subprocess.Popen[bytes]:
     code = "import time; time.sleep(60)"
     process = subprocess.Popen([sys.executable, "-c", code, "supervise", str(run), "--", "x"])
     command = Path(f"/proc/{process.pid}/cmdline")
-    until(lambda: b"supervise" in command.read_bytes(), "its arguments")
+    wait_until(lambda: b"supervise" in command.read_bytes(), "its arguments")
     return process
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import HOSTILE
+from tests.conftest import HOSTILE_TEXTS
 from tests.local.runs import (
     Orch,
     expect_exit,
@@ -91,7 +91,7 @@ def test_torchrun_runs_no_code_from_its_rendezvous(orch: Orch, tmp_path: Path) -
 
 @pytest.mark.parametrize("launcher", ["torchrun", "accelerate"])
 def test_hostile_arguments_arrive_unchanged(orch: Orch, tmp_path: Path, launcher: str) -> None:
-    arguments = (*HOSTILE, "--run", "--no", "--nnodes=7", "--")
+    arguments = (*HOSTILE_TEXTS, "--run", "--no", "--nnodes=7", "--")
     script = write_script(tmp_path, "import sys\nprint(repr(sys.argv[1:]))")
     expect_exit(orch("train", script, "--ppn", "1", "--launcher", launcher, "--", *arguments))
     assert rank_log(last_run(tmp_path), 0).splitlines()[-1] == repr(list(arguments))

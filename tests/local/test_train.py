@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import HOSTILE, orch_environment
+from tests.conftest import HOSTILE_TEXTS, orch_environment
 from tests.local.runs import (
     ORCH,
     Orch,
@@ -83,8 +83,8 @@ def test_hostile_paths_and_arguments_arrive_unchanged(orch: Orch, tmp_path: Path
     script.write_text(
         "import sys, os, pathlib\npathlib.Path(os.environ['ORCH_RUN_DIR'], 'argv').write_text(repr(sys.argv))"
     )
-    expect_exit(orch("train", str(script), "--", *HOSTILE))
-    assert (last_run(tmp_path) / "argv").read_text() == repr([str(script), *HOSTILE])
+    expect_exit(orch("train", str(script), "--", *HOSTILE_TEXTS))
+    assert (last_run(tmp_path) / "argv").read_text() == repr([str(script), *HOSTILE_TEXTS])
     assert [path.name for path in tmp_path.rglob("PWNED")] == []
 
 

@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn.functional import mse_loss
 
 from orchestrator.paths import LIB
-from tests.support.jobs import ended, started
+from tests.support.jobs import start_ranks, wait_for_ranks
 
 STEPS = 25
 
@@ -424,8 +424,8 @@ def run_on_two_ranks(folder: Path, body: str) -> str:
     script = folder / "script.py"
     lines = "".join(f"    {line}\n" for line in body.strip().splitlines())
     script.write_text(RANKS.format(train=str(LIB), file=folder / "store", body=lines))
-    ranks = [rank for number in (0, 1) for rank in started(script, number)]
-    return "".join(out + err for _, out, err in ended(ranks))
+    ranks = [rank for number in (0, 1) for rank in start_ranks(script, number)]
+    return "".join(out + err for _, out, err in wait_for_ranks(ranks))
 
 
 @WARM

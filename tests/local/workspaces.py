@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import orch_environment, orch_in
+from tests.conftest import orch_environment, run_orch_in
 from tests.local.runs import write_script
 from tests.support import hosts, matrix
 
@@ -45,19 +45,19 @@ class Workspace:
         return self.train(str(self.folder / write_script(self.folder, text)), *arguments, code=code)
 
     def orch(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return orch_in(self.folder, *arguments, timeout=180)
+        return run_orch_in(self.folder, *arguments, timeout=180)
 
 
 @contextmanager
 def make_two_hosts(folder: Path, *options: str) -> Iterator[Workspace]:
     """Start two hosts on this machine, and end them afterwards."""
-    if reason := hosts.possible():
+    if reason := hosts.missing_requirements():
         if "CI" in os.environ:
             pytest.fail(reason)
         pytest.skip(reason)
     lab = hosts.Hosts(folder / "hosts")
     try:
-        inventory = lab.inventory(orch_environment(folder))
+        inventory = lab.write_inventory(orch_environment(folder))
         yield Workspace(folder, *options, "--inventory", str(inventory), lab=lab)
     finally:
-        lab.end()
+        lab.stop()

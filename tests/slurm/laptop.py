@@ -8,7 +8,7 @@ from pathlib import Path
 
 from orchestrator.state import cache_home
 from tests.slurm.site import LOGIN, USER, Site, orch_words
-from tests.support.images import run
+from tests.support.images import run_program
 
 NAME = "cluster"  # as its ~/.ssh/config calls the login node
 
@@ -21,7 +21,7 @@ class Laptop:
         self.home = home
         ssh = home / ".ssh"
         ssh.mkdir(mode=0o700, parents=True)
-        run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(ssh / "id_ed25519"))
+        run_program("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(ssh / "id_ed25519"))
         self.allow((ssh / "id_ed25519.pub").read_text())
         self.known_hosts = ssh / "known_hosts"
         key = site.said("cat", "/etc/ssh/ssh_host_ed25519_key.pub").split()[:2]
@@ -36,7 +36,7 @@ class Laptop:
     def address(self) -> str:
         ask = "{{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}"
         container = self.site.container(LOGIN)
-        return run("docker", "inspect", "--format", ask, container).strip()
+        return run_program("docker", "inspect", "--format", ask, container).strip()
 
     def allow(self, key: str) -> None:
         folder = self.site.home / ".ssh"

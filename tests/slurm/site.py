@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.support.images import run
-from tests.support.waiting import until
+from tests.support.images import run_program
+from tests.support.waiting import wait_until
 
 HERE = Path(__file__).parent
 CHECKOUT = HERE.parent.parent
@@ -67,10 +67,10 @@ class Site:
         os.chown(self.home, 1500, 1500)
         self.write_settings()
         (self.etc / "munge.key").write_bytes(secrets.token_bytes(128))
-        run("docker", "network", "create", self.network)
+        run_program("docker", "network", "create", self.network)
         small = ("type=tmpfs", "device=tmpfs", "o=size=1m,uid=1500")
         words = (word for option in small for word in ("--opt", option))
-        run("docker", "volume", "create", "--driver", "local", *words, self.small)
+        run_program("docker", "volume", "create", "--driver", "local", *words, self.small)
         for host in (LOGIN, *NODES):
             self.start(host)
         self.await_idle()
@@ -97,7 +97,7 @@ class Site:
         read = (f"{path}:{path}:ro" for path in (CHECKOUT, python))
         mounts = (word for one in (*shared, *read) for word in ("--volume", one))
         role = "login" if host == LOGIN else "node"
-        run(
+        run_program(
             "docker",
             "run",
             "--detach",
@@ -161,7 +161,7 @@ class Site:
             words = self.on(LOGIN, "sinfo", "--noheader", "--Node", "--format=%N %T").stdout
             return {line.split()[1] for line in words.splitlines() if line} == {"idle"}
 
-        until(idle, "that all nodes are idle")
+        wait_until(idle, "that all nodes are idle")
 
 
 def orch_words(*arguments: str) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.slurm.site import LOGIN, Site, orch_words
 from tests.slurm.test_run_slurm import SLOW, TWO, Started
-from tests.support.waiting import until
+from tests.support.waiting import wait_until
 
 HOLD = ("salloc", "--nodes=2", "--exclusive")
 # Runs a command in the allocation, then prints its exit code and the user's jobs.
@@ -85,7 +85,7 @@ def test_stop_and_interrupt_end_the_step_and_not_the_allocation(ready: Site, act
     assert f"{run.job().partition('.')[0]} RUNNING" in output, output
     assert run.outcome()["state"] == "stopped"
     for node in ("n1", "n2"):
-        until(
+        wait_until(
             lambda node=node: ready.on(node, "pgrep", "-f", "faulty.py").stdout == "",  # type: ignore[misc]
             f"that no rank is left on {node}",
         )
@@ -121,4 +121,4 @@ def test_the_end_of_the_allocation_is_the_end_of_the_run(ready: Site) -> None:
     ready.said("scancel", run.job().partition(".")[0])
     code, output = run.end()
     assert code != 0, output
-    until(lambda: (run.folder / "outcome.json").exists(), "an outcome")
+    wait_until(lambda: (run.folder / "outcome.json").exists(), "an outcome")

@@ -11,7 +11,7 @@ import pytest
 from tests.slurm.site import CHECKOUT, Site
 from tests.slurm.test_run_slurm import SLOW, TWO, Started, train
 from tests.support import images
-from tests.support.waiting import until
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.skipif(
     os.environ.get("ORCH_SLURM_SUITE") != "trixie", reason="needs ORCH_SLURM_SUITE=trixie (make test-all)"
@@ -30,7 +30,7 @@ dist.barrier()
 @pytest.fixture(scope="session")
 def folder(site: Site) -> str:
     """An unpacked image: another Debian than that of the nodes. The ranks' Python is mounted."""
-    images.run("docker", "save", "--output", str(site.home / "image.tar"), images.bare())
+    images.run_program("docker", "save", "--output", str(site.home / "image.tar"), images.build_bare_image())
     (site.home / "image.tar").chmod(0o644)
     return built(site, "image", "--sandbox")
 
@@ -83,7 +83,7 @@ def test_stop_leaves_nothing_of_an_image(ready: Site, sif: str) -> None:
     done = ready.orch("stop", run.folder.name)
     assert done.returncode == 0, done.stdout + done.stderr
     assert run.end()[0] == 130
-    until(lambda: ready.said("squeue", "--noheader") == "", "that the job has ended")
+    wait_until(lambda: ready.said("squeue", "--noheader") == "", "that the job has ended")
     for node in ("n1", "n2"):
         assert ready.on(node, "pgrep", "-u", "alice").stdout == ""
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.slurm.site import Site
 from tests.slurm.test_run_slurm import PREEMPTED, TWO, Started, comes_again, train
-from tests.support.waiting import until
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.skipif("ORCH_SLURM_SUITE" not in os.environ, reason="needs ORCH_SLURM_SUITE (make test-all)")
 
@@ -20,7 +20,7 @@ def test_a_rank_that_hangs_is_told_with_its_stack_trace(ready: Site) -> None:
     assert "no progress" in told["problem"], told
     traces = ready.home / "runs" / told["run_id"] / "stacks" / "rank-1.txt"
     assert "faulty.py" in traces.read_text()
-    until(lambda: ready.said("squeue", "--noheader") == "", "that the job has ended")
+    wait_until(lambda: ready.said("squeue", "--noheader") == "", "that the job has ended")
 
 
 def test_a_node_that_dies_without_a_spare_is_named(ready: Site) -> None:
@@ -57,7 +57,7 @@ def test_a_job_that_makes_room_twice(ready: Site) -> None:
     (ready.home / "room.py").write_text(text)
     run = Started(ready, *TWO, script="room.py")
     for times in (1, 2):
-        until(lambda times=times: listens(run, times), "a step")  # type: ignore[misc]
+        wait_until(lambda times=times: listens(run, times), "a step")  # type: ignore[misc]
         ready.said("scancel", "--batch", "--signal=TERM", run.job())
         comes_again(ready, run)
     code, words = run.end()

@@ -14,7 +14,7 @@ from tests.slurm.conftest import FAULTY
 from tests.slurm.laptop import NAME, Laptop
 from tests.slurm.site import LOGIN, Site
 from tests.slurm.test_run_slurm import SLOW, TWO
-from tests.support.waiting import until
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture(scope="session")
@@ -59,7 +59,7 @@ def test_a_run_and_every_verb_from_a_laptop(ready: Site, laptop: Laptop) -> None
 def test_a_login_node_that_goes_away_ends_no_run(ready: Site, laptop: Laptop) -> None:
     """It comes back while somebody follows; then the run is stopped from elsewhere."""
     process = laptop.start("train", "faulty.py", *TWO, "--show", "all", *SLOW)
-    until(lambda: running(laptop), "ranks that have joined")
+    wait_until(lambda: running(laptop), "ranks that have joined")
     (folder,) = running(laptop)
     ready.on(LOGIN, "pkill", "^sshd", user="root")  # also sshd-session
     try:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.slurm.site import LOGIN, USER, Site, orch_words
-from tests.support.waiting import until
+from tests.support.waiting import wait_until
 
 TWO = ("--on", "slurm", "--nodes", "2", "--ppn", "1", "--backend", "gloo", "--fresh")
 SLOW = ("--", "--seconds", "0.2", "--steps", "1000")
@@ -30,7 +30,7 @@ class Started:
             stderr=subprocess.PIPE,
             text=True,
         )
-        until(lambda: set(self.runs()) - known or self.process.poll() is not None, "a run")
+        wait_until(lambda: set(self.runs()) - known or self.process.poll() is not None, "a run")
         self.folder = next(iter(set(self.runs()) - known))
 
     def runs(self) -> list[Path]:
@@ -46,7 +46,7 @@ class Started:
             text = events.read_text() if events.exists() else ""
             return text.count(f'"event": "{kind}"') >= count
 
-        until(lambda: there() or self.process.poll() is not None, f"{count} events {kind}")
+        wait_until(lambda: there() or self.process.poll() is not None, f"{count} events {kind}")
         assert there(), self.process.communicate()
 
     def end(self) -> tuple[int, str]:
@@ -144,7 +144,7 @@ def test_stop_ends_the_job_and_says_so(ready: Site) -> None:
 
 
 def await_requeue(site: Site) -> None:
-    until(lambda: site.said("squeue", "--noheader", "--format=%r") == "BeginTime", "a requeue")
+    wait_until(lambda: site.said("squeue", "--noheader", "--format=%r") == "BeginTime", "a requeue")
 
 
 def let_go(site: Site, run: Started) -> None:
@@ -196,7 +196,7 @@ def test_a_job_that_makes_room_goes_on_by_itself(ready: Site) -> None:
     run = Started(ready, *TWO, script="room.py", before=path)
     run.await_event("joined", 2)
     logs = [run.folder / "ranks" / f"rank-{rank}.log" for rank in range(2)]
-    until(lambda: all(one.exists() and "listening" in one.read_text() for one in logs), "a step")
+    wait_until(lambda: all(one.exists() and "listening" in one.read_text() for one in logs), "a step")
     ready.said("scancel", "--batch", "--signal=TERM", run.job())
     comes_again(ready, run)
     code, words = run.end()

@@ -11,8 +11,8 @@ import pytest
 from tests.slurm.conftest import FAULTY, image_of, opened
 from tests.slurm.site import LOGIN, USER, Site, orch_words, slurm_site
 from tests.slurm.test_run_slurm import SLOW, TWO, Started, train
-from tests.support.images import need_engine
-from tests.support.waiting import until
+from tests.support.images import require_docker
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.skipif("ORCH_SLURM_SUITE" not in os.environ, reason="needs ORCH_SLURM_SUITE (make test-all)")
 HUNGRY = """
@@ -27,7 +27,7 @@ dist.barrier()
 
 @pytest.fixture(scope="module")
 def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    need_engine()
+    require_docker()
     folder = opened(tmp_path_factory.mktemp("strict"))
     with slurm_site(folder, image_of(), strict=True) as site:
         (site.home / "faulty.py").write_bytes(FAULTY.read_bytes())
@@ -74,7 +74,7 @@ def test_a_run_goes_on_while_accounting_is_down(strict: Site) -> None:
     """Before it starts, while it runs, and as it ends."""
     strict.on(LOGIN, "pkill", "-x", "slurmdbd", user="root")
     gone = lambda: strict.on(LOGIN, "pgrep", "-x", "slurmdbd", user="root").returncode  # noqa: E731
-    until(gone, "that slurmdbd has ended")
+    wait_until(gone, "that slurmdbd has ended")
     told = train(strict, *TWO, "--json", "--", "--steps", "5")
     assert (told["state"], told["ranks"]) == ("done", 2)
     run = Started(strict, *TWO, *SLOW)
@@ -138,10 +138,10 @@ def test_a_cancelled_job_that_slurm_has_forgotten_is_looked_up_in_accounting(str
         result = train(strict, *TWO, "--detach", "--json", *SLOW)
         folder = strict.home / "runs" / result["run_id"]
         events = folder / "events.jsonl"
-        until(lambda: events.exists() and events.read_text().count('"joined"') == 2, "both ranks")
+        wait_until(lambda: events.exists() and events.read_text().count('"joined"') == 2, "both ranks")
         job = json.loads((folder / "plan.json").read_text())["location"]["job"]
         strict.said("scancel", job)
-        until(
+        wait_until(
             lambda: strict.on(LOGIN, "scontrol", "show", "job", job).returncode,
             "that Slurm has forgotten the job",
             seconds=150,

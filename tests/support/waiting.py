@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 
-def until(true: Callable[[], object], what: str, seconds: float = 120.0) -> None:
+def wait_until(true: Callable[[], object], what: str, seconds: float = 120.0) -> None:
     deadline = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < deadline, f"{what}: not after {seconds:.0f} s"

@@ -32,9 +32,9 @@ from pathlib import Path
 SERVER = Path(__file__).with_name("warm_server.py")
 CLIENT = Path(__file__).with_name("warm_client.py")
 # Read by libraries as they are loaded, so all programs of a server have these in common.
-COMMON = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+COMMON_VARIABLES = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
 # What Python and typer read of the environment as they start.
-READ = (
+VARIABLES_READ_AT_START = (
     "LANG",
     "LC_ALL",
     "PYTHONPATH",
@@ -50,15 +50,15 @@ READ = (
 )
 
 
-class Warm:
+class WarmServer:
     """A server of this process, started by the first who wants it."""
 
-    def __init__(self, kind: str, *options: str, common: Mapping[str, str] = COMMON) -> None:
+    def __init__(self, kind: str, *options: str, common: Mapping[str, str] = COMMON_VARIABLES) -> None:
         self.kind, self.options, self.common = kind, options, common
         self.process: subprocess.Popen[bytes] | None = None
         self.starting = threading.Lock()
 
-    def differing(self, env: Mapping[str, str]) -> set[str]:
+    def differing_variables(self, env: Mapping[str, str]) -> set[str]:
         """Which of the variables that all programs have in common would not be in common."""
         self.need()
         return {name for name, value in self.read.items() if env.get(name) != value}
@@ -88,7 +88,7 @@ class Warm:
         self.folder = tempfile.TemporaryDirectory(prefix="warm-")
         command = [sys.executable, *self.options, str(SERVER), self.kind, f"{self.folder.name}/socket"]
         environment = {**os.environ, **self.common}
-        self.read = {name: environment.get(name) for name in (*self.common, *READ)}
+        self.read = {name: environment.get(name) for name in (*self.common, *VARIABLES_READ_AT_START)}
         with open(f"{self.folder.name}/said", "wb") as log:
             self.process = subprocess.Popen(command, env=environment, stderr=log)
         atexit.register(self.end)
@@ -99,23 +99,23 @@ class Warm:
             self.process.wait()
             self.folder.cleanup()
 
-    def command(self) -> list[str]:
+    def client_command(self) -> list[str]:
         """What a launcher starts in the place of Python; the server is there."""
         self.connect().close()
         return [sys.executable, "-IS", str(CLIENT), f"{self.folder.name}/socket"]
 
 
-RECIPES = Warm("recipes")
-BINDINGS = Warm("bindings", "-u")  # what a rank has printed when it is killed counts
-ORCH = Warm("orch", common={})
+RECIPES_SERVER = WarmServer("recipes")
+BINDINGS_SERVER = WarmServer("bindings", "-u")  # what a rank has printed when it is killed counts
+ORCH_SERVER = WarmServer("orch", common={})
 
 
-class Forked:
+class ForkedProgram:
     """A program of a server, which ends it when this is forgotten. `files`: by their numbers."""
 
     def __init__(
         self,
-        server: Warm,
+        server: WarmServer,
         argv: list[str],
         files: Mapping[int, int],
         *,
@@ -123,7 +123,7 @@ class Forked:
         cwd: Path,
         file_limit: int | None = None,
     ) -> None:
-        differing = server.differing(env)
+        differing = server.differing_variables(env)
         assert not differing, f"the server was started with other values of {differing}"
         self.returncode: int | None = None
         self.socket = server.connect()
@@ -155,7 +155,7 @@ class Forked:
             os.kill(self.pid, signal.SIGKILL)
 
 
-class Program(Forked):
+class Program(ForkedProgram):
     """As much of subprocess.Popen as the tests of recipes use."""
 
     def __init__(
@@ -165,7 +165,7 @@ class Program(Forked):
         self.files = [tempfile.TemporaryFile("w+") for _ in range(2)]  # noqa: SIM115
         files = {number: file.fileno() for number, file in enumerate(self.files, 1)}
         where = cwd or Path.cwd()
-        super().__init__(RECIPES, argv, files, env=env, cwd=where, file_limit=file_limit)
+        super().__init__(RECIPES_SERVER, argv, files, env=env, cwd=where, file_limit=file_limit)
 
     def communicate(self, timeout: float = 60.0) -> tuple[str, str]:
         if self.wait(timeout) is None:
@@ -186,10 +186,11 @@ def run_orch(*words: str, env: Mapping[str, str], cwd: Path, timeout: float) -> 
         files = {0: nothing.fileno(), 1: outputs[0][1], 2: outputs[1][1]}
         for _, end in outputs:
             ours.callback(os.close, end)
-        forked = Forked(ORCH, argv, files, env=env, cwd=cwd)
+        forked = ForkedProgram(ORCH_SERVER, argv, files, env=env, cwd=cwd)
     said = ["", ""]
     readers = [
-        threading.Thread(target=read, args=(number, end, said), daemon=True) for number, (end, _) in enumerate(outputs)
+        threading.Thread(target=read_output, args=(number, end, said), daemon=True)
+        for number, (end, _) in enumerate(outputs)
     ]
     deadline = time.monotonic() + timeout
     for reader in readers:
@@ -203,6 +204,6 @@ def run_orch(*words: str, env: Mapping[str, str], cwd: Path, timeout: float) -> 
     return subprocess.CompletedProcess(argv, forked.returncode, *said)
 
 
-def read(number: int, end: int, said: list[str]) -> None:
+def read_output(number: int, end: int, said: list[str]) -> None:
     with open(end) as file:
         said[number] = file.read()

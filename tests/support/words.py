@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PLACES = ("orchestrator", "train/lib", "train/node.py", "playbooks")
-SHOWN = {
+SOURCES = ("orchestrator", "train/lib", "train/node.py", "playbooks")
+PRINTING_FUNCTIONS = {
     "Decision",
     "Option",
     "Argument",
@@ -46,13 +46,13 @@ SHOWN = {
     "Finding",
     "Mismatch",
 }
-ENDINGS = ("Error", "Refusal", "Record", "Exit")
+PRINTED_CLASSES = ("Error", "Refusal", "Record", "Exit")
 # What a message tells to write: it needs no hint beside it.
-TELLS = re.compile(r"\bexpected |\b(is|are) ([01] or more|one of |the number of |an absolute path|a number, )")
+EXPLAINS_FIX = re.compile(r"\bexpected |\b(is|are) ([01] or more|one of |the number of |an absolute path|a number, )")
 
 
 @dataclass(frozen=True, order=True)
-class Word:
+class Message:
     path: str
     line: int
     kind: str
@@ -64,7 +64,7 @@ def name_of(call: ast.Call) -> str:
 
 
 def is_shown(name: str) -> bool:
-    return name in SHOWN or name.endswith(ENDINGS)
+    return name in PRINTING_FUNCTIONS or name.endswith(PRINTED_CLASSES)
 
 
 def text_of(node: ast.expr) -> str:
@@ -81,64 +81,64 @@ def text_of(node: ast.expr) -> str:
     return ""
 
 
-def words(path: Path) -> Iterator[Word]:
+def messages_in_file(path: Path) -> Iterator[Message]:
     where = path.relative_to(ROOT).as_posix()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Call) and is_shown(name_of(node)):
-            yield from arguments(where, node)
+            yield from message_arguments(where, node)
         if isinstance(node, ast.FunctionDef) and where.startswith("orchestrator/cli"):
             told = ast.get_docstring(node) or ""
-            yield Word(where, node.lineno, "help", " ".join(told.split()))
+            yield Message(where, node.lineno, "help", " ".join(told.split()))
 
 
-def arguments(where: str, call: ast.Call) -> Iterator[Word]:
+def message_arguments(where: str, call: ast.Call) -> Iterator[Message]:
     named = [(one.arg or "", one.value) for one in call.keywords]
     for keyword, value in [*(("", one) for one in call.args), *named]:
         text = " ".join(text_of(value).split())
         if " " in text:
             kind = f"{name_of(call)}.{keyword}" if keyword else name_of(call)
-            yield Word(where, call.lineno, kind, text)
+            yield Message(where, call.lineno, kind, text)
 
 
-def files() -> Iterator[Path]:
-    for place in PLACES:
+def source_files() -> Iterator[Path]:
+    for place in SOURCES:
         path = ROOT / place
         yield from [path] if path.is_file() else path.rglob("*.py")
 
 
-def every() -> list[Word]:
-    return sorted(word for path in files() for word in words(path) if word.text)
+def all_messages() -> list[Message]:
+    return sorted(word for path in source_files() for word in messages_in_file(path) if word.text)
 
 
-def unhelpful() -> list[Word]:
+def errors_without_hint() -> list[Message]:
     """Errors for users whose text, hint and kind all do not say what to do."""
-    trees = {path: ast.parse(path.read_text()) for path in files()}
-    kinds = helpless(trees.values())
+    trees = {path: ast.parse(path.read_text()) for path in source_files()}
+    kinds = classes_without_hint(trees.values())
     return sorted(
-        Word(path.relative_to(ROOT).as_posix(), node.lineno, name_of(node), text_of(node.args[0]))
+        Message(path.relative_to(ROOT).as_posix(), node.lineno, name_of(node), text_of(node.args[0]))
         for path, tree in trees.items()
         for node in ast.walk(tree)
-        if isinstance(node, ast.Call) and name_of(node) in kinds and is_unhelpful(node)
+        if isinstance(node, ast.Call) and name_of(node) in kinds and lacks_hint(node)
     )
 
 
-def is_unhelpful(call: ast.Call) -> bool:
+def lacks_hint(call: ast.Call) -> bool:
     hinted = any(one.arg == "hint" for one in call.keywords)
-    return bool(call.args) and not hinted and not TELLS.search(text_of(call.args[0]))
+    return bool(call.args) and not hinted and not EXPLAINS_FIX.search(text_of(call.args[0]))
 
 
-def helpless(trees: Iterable[ast.Module]) -> set[str]:
+def classes_without_hint(trees: Iterable[ast.Module]) -> set[str]:
     """OrchError and the kinds made of it that do not bring a hint by themselves."""
     found = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
     of = {one.name: {getattr(base, "id", "") for base in one.bases} for one in found}
-    helpful = {one.name for one in found if brings_a_hint(one)}
+    helpful = {one.name for one in found if has_hint(one)}
     kinds = {"OrchError"}
     while more := {name for name, bases in of.items() if bases & kinds} - kinds:
         kinds |= more
     return kinds - helpful
 
 
-def brings_a_hint(kind: ast.ClassDef) -> bool:
+def has_hint(kind: ast.ClassDef) -> bool:
     """Names of its own: `advice`, or how it is made."""
     if kind.name == "OrchError":
         return False
@@ -154,5 +154,5 @@ def brings_a_hint(kind: ast.ClassDef) -> bool:
 
 
 if __name__ == "__main__":
-    for word in unhelpful() if "--unhelpful" in sys.argv else every():
+    for word in errors_without_hint() if "--unhelpful" in sys.argv else all_messages():
         print(f"{word.path}:{word.line}: {word.kind}: {word.text}")

@@ -26,7 +26,7 @@ from orchestrator.state import State
 from orchestrator.targets import registry
 from orchestrator.targets.kubernetes.options import KubeOptions
 from orchestrator.targets.slurm.options import SlurmOptions
-from tests.support.recorded import ended
+from tests.support.recorded import make_outcome
 
 FIELDS = tuple(field.name for field in fields(TrainRequest))
 IMAGE = KubeOptions(k8s=("image=registry.example/orch",))
@@ -148,7 +148,7 @@ def ground(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def leave_unfinished(plan: Plan, base: Path) -> None:
     store.create(plan, base / plan.run.run_id)
-    (base / plan.run.run_id / "outcome.json").write_text(json.dumps(ended("stopped")))
+    (base / plan.run.run_id / "outcome.json").write_text(json.dumps(make_outcome("stopped")))
 
 
 @cache

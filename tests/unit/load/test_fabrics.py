@@ -29,7 +29,7 @@ from orchestrator.stacks.stack import Stack
 from orchestrator.targets.ssh.decisions import Inputs
 from orchestrator.targets.ssh.plan import plan_train
 from tests.conftest import make_cluster, make_facts, make_node
-from tests.support.nodes_with_fabrics import facts_of, lay_out, said
+from tests.support.nodes_with_fabrics import fi_info_output, make_facts_with_fabric, write_sysfs
 from tests.unit.planning.test_plan_train import CCL as BINDINGS
 from tests.unit.planning.test_plan_train import GOLDEN, QA, REMOTE, REQUEST
 
@@ -38,7 +38,7 @@ OVER_OFI = replace(CCL, env=(*TRANSPORTS["ofi"], *CCL.env))
 
 
 def test_the_devices_of_a_node(tmp_path: Path) -> None:
-    devices = node_facts.rdma_devices(lay_out("e810", tmp_path))
+    devices = node_facts.rdma_devices(write_sysfs("e810", tmp_path))
     assert [tuple(device.values()) for device in devices] == [
         ("irdma-cvl01tf2", "ice", "Ethernet", "ens801f0", 100_000, 0, True),
         ("irdma-cvl02tf2", "ice", "Ethernet", "ens801f1", 100_000, 0, False),
@@ -52,7 +52,7 @@ def test_the_devices_of_a_node(tmp_path: Path) -> None:
 
 
 def test_soft_roce_has_neither_driver_nor_numa_node(tmp_path: Path) -> None:
-    (rxe,) = node_facts.rdma_devices(lay_out("rxe", tmp_path))
+    (rxe,) = node_facts.rdma_devices(write_sysfs("rxe", tmp_path))
     assert (rxe["driver"], rxe["numa"], rxe["interface"], rxe["speed"]) == ("", None, "eth0", 2500)
 
 
@@ -98,19 +98,19 @@ def test_soft_roce_has_neither_driver_nor_numa_node(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_missing(tree: str, fi_info: str, missing: Mapping[str, str], tmp_path: Path) -> None:
-    result = facts_of(tree, fi_info, tmp_path, make_facts()).fabrics
+    result = make_facts_with_fabric(tree, fi_info, tmp_path, make_facts()).fabrics
     assert result == {"tcp": "", "shm": "", **missing}
 
 
 def test_a_port_without_a_link_and_a_device_that_may_not_be_opened(tmp_path: Path) -> None:
-    root = lay_out("e810", tmp_path)
+    root = write_sysfs("e810", tmp_path)
     devices = node_facts.rdma_devices(root)
     down = [entry for entry in devices if not entry["active"]]
-    fabrics = node_facts.fabrics(said("rdma-core"), down, root)
+    fabrics = node_facts.fabrics(fi_info_output("rdma-core"), down, root)
     assert fabrics["verbs"] == "no active port (irdma-cvl02tf2)"
     for path in (root / "dev/infiniband").iterdir():
         path.unlink()
-    assert "uverbs" in node_facts.fabrics(said("rdma-core"), devices, root)["psm3"]
+    assert "uverbs" in node_facts.fabrics(fi_info_output("rdma-core"), devices, root)["psm3"]
 
 
 def test_there_is_no_fabric_without_libfabric(tmp_path: Path) -> None:
@@ -149,7 +149,7 @@ def test_records_of_before_load() -> None:
 
 
 def test_a_device_near_no_numa_node_is_read_again_as_it_was_written(tmp_path: Path) -> None:
-    devices = node_facts.rdma_devices(lay_out("rxe", tmp_path))
+    devices = node_facts.rdma_devices(write_sysfs("rxe", tmp_path))
     hardware = {"devices": devices, "nics": {"eth0": {"speed": 25_000, "numa": None}}}
     (tmp_path / "record.json").write_text(record_json(OLD | hardware, "node0"))
     record = read_record(tmp_path / "record.json")
@@ -174,7 +174,7 @@ def device(name: str, numa: int | None = None, speed: int = 100_000, link: str =
 
 
 def test_a_slower_network_is_no_second_rail(tmp_path: Path) -> None:
-    devices = facts_of("connectx", "rdma-core", tmp_path, make_facts()).devices
+    devices = make_facts_with_fabric("connectx", "rdma-core", tmp_path, make_facts()).devices
     assert [rail.name for rail in protocol.rails("psm3", devices)] == ["mlx5_0", "mlx5_6"]
     assert protocol.rails("efa", devices) == ()
 
@@ -227,7 +227,7 @@ def e810(tmp_path: Path) -> tuple[Node, Node]:
 
 def node(index: int, tree: str, fi_info: str, folder: Path) -> Node:
     base = replace(make_facts(numa=2), interfaces={"eth1": (f"10.0.0.{index}",)})
-    facts = facts_of(tree, fi_info, folder / f"node{index}", base)
+    facts = make_facts_with_fabric(tree, fi_info, folder / f"node{index}", base)
     return make_node(f"node{index}", facts, address=f"10.0.0.{index}", via=("ssh", "--", f"node{index}"))
 
 

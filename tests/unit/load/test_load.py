@@ -17,7 +17,7 @@ from orchestrator.load.recipes import RecipeFile, recipe_from
 from orchestrator.load.records import parse_facts
 from orchestrator.model.limits import GIB, Limits
 from orchestrator.runs import store as runs
-from tests.support.recorded import ended, place, plan
+from tests.support.recorded import make_outcome, make_placement, make_plan
 
 GOOD = """summary = "s"
 script = "x.py"
@@ -203,9 +203,9 @@ def test_hardware_threads_of_one_core_are_one_core() -> None:
 def make_run(base: Path, run_id: str, *, key: str, state: str | None, at: float) -> None:
     folder = base / run_id
     folder.mkdir(parents=True)
-    write(folder / "plan.json", json.dumps(plan(folder, [place(0, 1)]) | {"key": key, "created": at}))
+    write(folder / "plan.json", json.dumps(make_plan(folder, [make_placement(0, 1)]) | {"key": key, "created": at}))
     if state:
-        write(folder / "outcome.json", json.dumps(ended(state.removeprefix("unbegun "))))
+        write(folder / "outcome.json", json.dumps(make_outcome(state.removeprefix("unbegun "))))
     if not (state or "").startswith("unbegun"):
         write(folder / "supervisor.json", json.dumps({"pid": 2**22 + 1, "started": at}))
 

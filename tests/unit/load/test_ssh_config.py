@@ -8,7 +8,7 @@ import pytest
 
 from orchestrator.errors import RequestError
 from orchestrator.model.ssh_options import SshOptions, render
-from tests.conftest import need
+from tests.conftest import require_program
 
 FAR = SshOptions(
     node="node1",
@@ -22,7 +22,7 @@ FAR = SshOptions(
 
 def openssh(text: str, tmp_path: Path) -> dict[str, str]:
     """Return the options that the real ssh reads from a configuration."""
-    need("ssh")
+    require_program("ssh")
     (tmp_path / "config").write_text(text)
     done = subprocess.run(
         ["ssh", "-G", "-F", str(tmp_path / "config"), "node1"], capture_output=True, text=True, check=True

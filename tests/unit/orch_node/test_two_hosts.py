@@ -20,7 +20,7 @@ from orch_node.protocol import files
 from orchestrator.paths import TRAIN
 from orchestrator.runs import store
 from tests.support.recorded import make_run
-from tests.support.waiting import until
+from tests.support.waiting import wait_until
 from tests.unit.orch_node.test_supervise import LAUNCHER, LAYOUT, NODE, SLEEP
 
 OTHER_HOST = ("unshare", "--pid", "--uts", "--mount", "--fork", "--mount-proc", "--kill-child")
@@ -68,7 +68,7 @@ def living_run(tmp_path: Path) -> Iterator[Path]:
     """Return the folder of a run that trains on the first host."""
     run = make_recorded_run(tmp_path / "runs", RUN)
     process = supervise(run, SLEEP)
-    until(lambda: has_started(run), "ranks", 30)
+    wait_until(lambda: has_started(run), "ranks", 30)
     yield run
     process.terminate()
     process.wait(30)
@@ -112,7 +112,7 @@ def test_stop_on_other_host_ends_the_run_and_reports_no_success_before(living_ru
     result = orch_on_other_host("stop", RUN, runs=living_run.parent)
     ended = (living_run / files.OUTCOME).exists()
     assert (result.returncode == 0) is ended, result.stdout
-    until(lambda: (living_run / files.OUTCOME).exists(), "the run sees the file stop", 60)
+    wait_until(lambda: (living_run / files.OUTCOME).exists(), "the run sees the file stop", 60)
     assert store.load(living_run).state == "stopped"
     assert orch_on_other_host("stop", RUN, runs=living_run.parent).returncode == 0
 
@@ -152,7 +152,7 @@ def test_earlier_start_of_a_run_ends_when_a_later_one_writes_its_folder(living_r
     assert taken.stdout == "\n", taken.stderr
     content = lease.read(living_run / files.LEASE)
     pid = json.loads((living_run / files.SUPERVISOR).read_text())["pid"]
-    until(lambda: not Path(f"/proc/{pid}/environ").exists() or is_zombie(pid), "its end", 60)
+    wait_until(lambda: not Path(f"/proc/{pid}/environ").exists() or is_zombie(pid), "its end", 60)
     assert not (living_run / files.OUTCOME).exists(), "the later start writes it"
     assert lease.read(living_run / files.LEASE) == content
 

@@ -21,7 +21,7 @@ from orchestrator.provisioning.preflight import find_problems
 from orchestrator.stacks.stack import Stack
 from orchestrator.targets.ssh.decisions import Inputs
 from orchestrator.targets.ssh.plan import plan_train
-from tests.conftest import HOSTILE, make_cluster
+from tests.conftest import HOSTILE_TEXTS, make_cluster
 from tests.unit.planning.test_launchers import ONE, TWO
 from tests.unit.planning.test_plan_train import OWN, QA, REMOTE, REQUEST, SITE
 from tests.unit.provisioning.test_provision import STACK, make_probe
@@ -92,7 +92,7 @@ def test_ccl_takes_no_socket_of_the_launcher_into_the_container(test_stack: Stac
         assert transport in result.describe()
 
 
-@pytest.mark.parametrize("folder", [f"/x/{word}" for word in HOSTILE if word], ids=repr)
+@pytest.mark.parametrize("folder", [f"/x/{word}" for word in HOSTILE_TEXTS if word], ids=repr)
 def test_a_mount_survives_any_path(folder: str) -> None:
     (fields,) = (
         csv.reader([bind(folder)], strict=True)
@@ -125,7 +125,7 @@ def test_settings_that_the_engine_would_misread(test_stack: Stack, changed: dict
         plan(test_stack, replace(DOCKER, **changed))
 
 
-@pytest.mark.parametrize("word", [word for word in HOSTILE if word != "-n"], ids=repr)
+@pytest.mark.parametrize("word", [word for word in HOSTILE_TEXTS if word != "-n"], ids=repr)
 def test_no_hostile_word_is_taken_for_an_option(test_stack: Stack, word: str) -> None:
     with pytest.raises(PlanError):
         plan(test_stack, replace(DOCKER, arguments=(word,)))

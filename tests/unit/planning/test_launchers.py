@@ -15,11 +15,11 @@ from orchestrator.model.cluster import Cluster, Node
 from orchestrator.stacks.stack import Stack
 from orchestrator.targets.ssh.decisions import Inputs
 from orchestrator.targets.ssh.plan import plan_train
-from tests.conftest import HOSTILE, make_cluster, make_facts, make_job, make_node
+from tests.conftest import HOSTILE_TEXTS, make_cluster, make_facts, make_job, make_node
 from tests.unit.planning.test_plan_train import OWN, REMOTE, REQUEST
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "launch"
-RANKS = ("/venv/bin/python", "/opt/orch/train/node.py", "rank", "--run", "/opt/orch/runs/r", "--", *HOSTILE)
+RANKS = ("/venv/bin/python", "/opt/orch/train/node.py", "rank", "--run", "/opt/orch/runs/r", "--", *HOSTILE_TEXTS)
 
 
 def node(index: int, *, numa: int = 1, interface: str = "eth1") -> Node:

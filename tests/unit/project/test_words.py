@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 
 from orchestrator.errors import ConnectionLost, ExecuteError
-from tests.support.words import every, unhelpful
+from tests.support.words import all_messages, errors_without_hint
 
-ALL = every()
+ALL = all_messages()
 # Words that STYLE.md replaces, and words that blame or beg.
 WRONG = re.compile(
     r"\b(warden|sweep|swept|whereabouts|story|please|oops|simply|just|obviously|to be had|of before)\b", re.IGNORECASE
@@ -48,7 +48,7 @@ INTERNAL_ERRORS = ("Expired",)  # caught by the watch that raises them, so that 
 
 def test_errors_say_what_to_do() -> None:
     """Each has a hint, the advice of its kind, or says what was expected."""
-    assert [error for error in unhelpful() if error.kind not in INTERNAL_ERRORS] == []
+    assert [error for error in errors_without_hint() if error.kind not in INTERNAL_ERRORS] == []
 
 
 def test_an_error_without_a_hint_has_that_of_its_kind() -> None:

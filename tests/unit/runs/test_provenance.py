@@ -15,7 +15,7 @@ from orchestrator.runs.provenance import git_state, parse, provenance, render, s
 from orchestrator.stacks.stack import Stack
 from orchestrator.targets.ssh.decisions import Inputs
 from orchestrator.targets.ssh.plan import plan_train
-from tests.conftest import make_cluster, need
+from tests.conftest import make_cluster, require_program
 from tests.unit.planning.test_plan_train import QA, SITE
 
 
@@ -25,7 +25,7 @@ def script(tmp_path: Path) -> Path:
         options = ("-c", "user.name=t", "-c", "user.email=t@t")
         subprocess.run(["git", "-C", str(tmp_path), *options, *arguments], check=True)
 
-    need("git")
+    require_program("git")
     path = tmp_path / "two words" / "it's.py"
     path.parent.mkdir()
     path.write_text("print(1)\n")

@@ -15,7 +15,7 @@ from orch_node.protocol.values import ProtocolError
 
 from orchestrator.errors import ExecuteError
 from orchestrator.runs import store
-from tests.support.recorded import make_run, plan
+from tests.support.recorded import make_plan, make_run
 
 NODE0 = RunNode(node="node0", via=("ssh", "-F", "/state/ssh config", "node0"))
 RECORD = RunRecord(
@@ -103,7 +103,7 @@ def test_hostile_values_are_read_or_refused(name: str, value: Any) -> None:
 
 def test_a_damaged_plan_is_an_error_with_its_path(tmp_path: Path) -> None:
     folder = make_run(tmp_path, "run")
-    for text in ("{", "{}", json.dumps(plan(folder, []) | {"settings": 7})):
+    for text in ("{", "{}", json.dumps(make_plan(folder, []) | {"settings": 7})):
         (folder / "plan.json").write_text(text)
         with pytest.raises(ExecuteError) as caught:
             store.load(folder)

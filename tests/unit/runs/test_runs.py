@@ -12,11 +12,11 @@ from orchestrator.planning.request import TrainRequest
 from orchestrator.runs import resume, store
 from orchestrator.runs.outcome import untrained_notes
 from orchestrator.runs.store import load
-from tests.support.recorded import PRECISION_EVENT, make_run, place, plan
+from tests.support.recorded import PRECISION_EVENT, make_placement, make_plan, make_run
 
 
 def test_an_event_that_is_on_its_way_is_none_yet(tmp_path: Path) -> None:
-    (tmp_path / "plan.json").write_text(json.dumps(plan(tmp_path, [place(rank, 3) for rank in range(3)])))
+    (tmp_path / "plan.json").write_text(json.dumps(make_plan(tmp_path, [make_placement(rank, 3) for rank in range(3)])))
     run = load(tmp_path)
     assert run.events() == []
     lines = [json.dumps({"event": "joined", "rank": rank}) for rank in range(3)]

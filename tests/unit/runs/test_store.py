@@ -13,7 +13,7 @@ from orchestrator.runs import store
 from orchestrator.runs.rows import row_of
 from orchestrator.targets import registry
 from orchestrator.targets.interface import RunList, ignore
-from tests.support.recorded import ended, make_run, write
+from tests.support.recorded import make_outcome, make_run, write_json
 from tests.unit.runs.test_record import RECORD
 
 OLDEST, FIRST, SECOND, THIRD = (f"2026010{day}-120000-qa-0000" for day in (1, 2, 3, 4))
@@ -22,7 +22,7 @@ OLDEST, FIRST, SECOND, THIRD = (f"2026010{day}-120000-qa-0000" for day in (1, 2,
 def test_last_is_never_a_refused_run(tmp_path: Path) -> None:
     make_run(tmp_path, FIRST, created=1.0)
     refused = make_run(tmp_path, SECOND, created=2.0)
-    write(refused / "outcome.json", ended("refused"))
+    write_json(refused / "outcome.json", make_outcome("refused"))
     assert store.find(tmp_path, "last").id == FIRST
     assert store.find(tmp_path, SECOND).id == SECOND
 
@@ -35,7 +35,7 @@ class Handle:
 
     def finish(self) -> None:
         if self.record.run_id == SECOND:
-            write(self.folder / "outcome.json", ended())
+            write_json(self.folder / "outcome.json", make_outcome())
 
 
 class Target:

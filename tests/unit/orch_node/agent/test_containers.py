@@ -15,7 +15,7 @@ from orch_node.protocol.container import ContainerSpec, render
 from orch_node.protocol.layout import Placement
 
 from orchestrator.paths import TRAIN
-from tests.conftest import HOSTILE
+from tests.conftest import HOSTILE_TEXTS
 
 SPEC = ContainerSpec(
     image="orch:current",
@@ -47,7 +47,7 @@ def test_exec_command_has_no_secret(tmp_path: Path) -> None:
 
 
 def test_entry_command_has_unchanged_arguments_and_only_names_of_variables() -> None:
-    arguments = list(HOSTILE)
+    arguments = list(HOSTILE_TEXTS)
     command = containers.entry_command(Path("/runs/r"), SPEC, PLACEMENT, ["A", "B"], arguments)
     assert command[-len(arguments) :] == arguments
     assert command[command.index("--cpuset-cpus") + 1] == "2,3,4"
@@ -82,13 +82,15 @@ def test_entrypoint_gets_secrets_by_standard_input(hostile: str) -> None:
         "sys.argv[1:], sys.stdin.read()]))"
     )
     entrypoint = [sys.executable, "-c", program]
-    command = containers.entry_command(Path("/runs/r"), SPEC, PLACEMENT, ["A"], list(HOSTILE), through_shell=entrypoint)
+    command = containers.entry_command(
+        Path("/runs/r"), SPEC, PLACEMENT, ["A"], list(HOSTILE_TEXTS), through_shell=entrypoint
+    )
     assert command[command.index("--rm") :][:7] == [
         *("--rm", "--env", "A", "--interactive", "--entrypoint", "/bin/sh", "orch:current")
     ]
     in_container = ["/bin/sh", *command[command.index("orch:current") + 1 :]]
     process = subprocess.run(in_container, input=containers.as_exports(secrets), capture_output=True, check=True)
-    assert json.loads(process.stdout) == [hostile, f"{hostile}\n", list(HOSTILE), ""]
+    assert json.loads(process.stdout) == [hostile, f"{hostile}\n", list(HOSTILE_TEXTS), ""]
 
 
 @pytest.mark.parametrize(

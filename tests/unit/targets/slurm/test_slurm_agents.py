@@ -34,7 +34,7 @@ from orch_node.supervisor import agents as supervisor_agents
 from orch_node.supervisor.core_reservation import AttemptResult
 
 from orchestrator.paths import TRAIN
-from tests.support.waiting import until
+from tests.support.waiting import wait_until
 
 # Start one agent per entry of `nodes` on this machine, as a Slurm step does on the nodes of a job.
 SRUN = """#!/bin/sh
@@ -268,11 +268,11 @@ def test_standard_error_of_a_node_fills_no_disk(tmp_path: Path, monkeypatch: pyt
     command = [sys.executable, "-c", FLOOD + "; sys.stdin.read(1); print('gone', file=sys.stderr)"]
     channel = supervisor_agents.Channel("n1", command, tmp_path / "n1.log")
     channel.open(Pipes())
-    until(lambda: channel.problem() == "the reason", "the program has written all")
+    wait_until(lambda: channel.problem() == "the reason", "the program has written all")
     channel.shorten_log()
     assert channel.log.stat().st_size == 1000
     os.write(channel.stdin, b" ")
-    until(lambda: channel.problem() == "gone", "the log continues")
+    wait_until(lambda: channel.problem() == "gone", "the log continues")
     assert channel.log.stat().st_size == 1005
     channel.kill()
 
@@ -290,7 +290,7 @@ def test_an_agent_survives_sigterm_and_reports_it(run_dir: Path, connections: Ag
         agents.request(Ping(), Alive, seconds=10.0)
         return agents.preempted
 
-    until(reported, "that the agent reports it", 60.0)
+    wait_until(reported, "that the agent reports it", 60.0)
     assert set(agents.request(Ping(), Alive, seconds=60.0)) == {"n1", "n2"}
     agents.leave()
 

@@ -20,7 +20,7 @@ from orchestrator.load.inventory import read_inventory
 from orchestrator.model.host_key_checks import find_unsafe_argument, find_unsafe_setting
 from orchestrator.provisioning.playbook import Playbook
 from orchestrator.provisioning.playbook import settings as settings_of
-from tests.conftest import need
+from tests.conftest import require_program
 
 OFF = [
     "-o StrictHostKeyChecking=no",
@@ -171,7 +171,7 @@ def test_nothing_is_provisioned_with_such_an_environment(remembered: Path, tmp_p
 
 def test_the_users_ssh_configuration_does_not_turn_checks_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Verify host keys even if ~/.ssh/config disables it: options on the command line win."""
-    need("ssh")
+    require_program("ssh")
     (tmp_path / "config").write_text("Host *\n    StrictHostKeyChecking no\n")
     config = configparser.ConfigParser(interpolation=None)
     config.read(CONFIG)

@@ -27,7 +27,7 @@ from orchestrator.targets.ssh.inputs import new_site
 from orchestrator.targets.ssh.nodes import NodeResponse
 from orchestrator.targets.ssh.trusted_record import trusted_record
 from orchestrator.targets.trusted_record import UntrustedRecordError
-from tests.conftest import HOSTILE, make_cluster, make_node
+from tests.conftest import HOSTILE_TEXTS, make_cluster, make_node
 from tests.unit.runs.test_record import RECORD
 from tests.unit.targets.ssh.test_mirror import Folder
 
@@ -63,7 +63,7 @@ def test_generated_run_ids_are_valid(name: str) -> None:
     assert files.is_run_id(name)
 
 
-@pytest.mark.parametrize("recipe", [*HOSTILE, "../..", "x" * 300])
+@pytest.mark.parametrize("recipe", [*HOSTILE_TEXTS, "../..", "x" * 300])
 def test_a_run_id_is_valid_for_any_recipe_name(recipe: str) -> None:
     assert files.is_run_id(new_site(recipe, Path("/runs"), make_cluster()).run_id)
 
