@@ -11,6 +11,7 @@ from orchestrator.errors import PlanError
 from orchestrator.model.decision import ALREADY_DONE, ARRAY_MEMBER, Decision
 from orchestrator.planning.plan import Plan, SubmitScript
 from orchestrator.planning.request import TrainRequest
+from orchestrator.targets.slurm.location import JOB_NAME_PREFIX
 from orchestrator.targets.slurm.plan import PlannedRun, SlurmSite, login_of, send_steps
 from orchestrator.targets.slurm.script import render_array
 
@@ -100,7 +101,11 @@ def plan_array(
     ]
     login = login_of(members[0].slurm)
     text = render_array(
-        f"orch-{site.run_id}", labels, [(member.plan, member.config) for member in members], members[0].slurm, limit
+        f"{JOB_NAME_PREFIX}{site.run_id}",
+        labels,
+        [(member.plan, member.config) for member in members],
+        members[0].slurm,
+        limit,
     )
     step = SubmitScript(node=login, run_dir=site.run_dir, script=text)
     sent = dict.fromkeys(step for member in members for step in send_steps(member, site))

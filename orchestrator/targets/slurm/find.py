@@ -20,15 +20,13 @@ from orchestrator.runs.store import Run
 from orchestrator.targets.interface import Notify, RunList, ignore
 from orchestrator.targets.slurm import states
 from orchestrator.targets.slurm.load import slurm_settings
-from orchestrator.targets.slurm.location import location_of
+from orchestrator.targets.slurm.location import JOB_NAME_PREFIX, TARGET, location_of
 from orchestrator.targets.slurm.login import host_at, scheduler_at
 from orchestrator.targets.slurm.run_folder import run_folder_of
 from orchestrator.targets.slurm.scheduler import NO_RESPONSE_HINT
 from orchestrator.targets.slurm.states import JobState
 
-PREFIX = "orch-"
 ENDING_SECONDS = 60.0  # A job may take this long to end or to be requeued after its outcome.
-TARGET = "slurm"
 
 
 def find_run(base: Path, name: str, inventory: str, notify: Notify) -> tuple[RunRecord, Path]:
@@ -114,7 +112,7 @@ class ClusterJobs:
         host: the host with Slurm's programs.
         scheduler: Slurm's programs on that host.
         problem: why Slurm could not be queried, or ''.
-        jobs: the state of each job whose name begins with PREFIX, by name.
+        jobs: the state of each job whose name begins with JOB_NAME_PREFIX, by name.
     """
 
     def __init__(self, login: str, cluster: str = "") -> None:
@@ -123,7 +121,7 @@ class ClusterJobs:
         self.problem = ""
         self.jobs: dict[str, JobState] = {}
         try:
-            self.jobs = self.scheduler.query_jobs(PREFIX)
+            self.jobs = self.scheduler.query_jobs(JOB_NAME_PREFIX)
         except ExecuteError as error:
             self.problem = f"Slurm: {error.message}"
 

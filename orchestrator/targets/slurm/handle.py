@@ -29,8 +29,8 @@ from orchestrator.targets.slurm.run_folder import run_folder_of
 from orchestrator.targets.slurm.scheduler import NO_RESPONSE
 from orchestrator.targets.slurm.watch import JobWatch
 
-STOP_SECONDS = 30.0
-GONE_SECONDS = 60.0
+STOP_SECONDS = 30.0  # The supervisor ends all ranks within this time.
+GONE_SECONDS = 60.0  # Slurm ends a cancelled job within this time.
 END_SECONDS = 10.0  # A job ends within this time after its run's outcome.
 POLL_SECONDS = 0.5
 TICK_SECONDS = 0.2

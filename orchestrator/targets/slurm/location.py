@@ -13,6 +13,8 @@ from orch_node.protocol.values import ProtocolError
 from orchestrator.errors import ExecuteError
 from orchestrator.targets.slurm.settings import HOST
 
+TARGET = "slurm"  # in run records
+JOB_NAME_PREFIX = "orch-"  # before the run id
 # A job id, followed by `_TASK` for a run of an array or by `.STEP` for a run in an allocation.
 JOB = re.compile(r"[0-9]{1,18}(?:[_.][0-9]{1,9})?", re.ASCII)
 

@@ -34,11 +34,10 @@ from orchestrator.planning.training import (
 from orchestrator.targets.slurm import location as locations
 from orchestrator.targets.slurm.allocation import NEW_JOB_HINT
 from orchestrator.targets.slurm.decisions import NODE_PREFIX, SRUN, Inputs, Resolved, resolve
-from orchestrator.targets.slurm.location import JobLocation
+from orchestrator.targets.slurm.location import JOB_NAME_PREFIX, TARGET, JobLocation
 from orchestrator.targets.slurm.script import CHECKPOINT_SECONDS, render, time_seconds
 from orchestrator.targets.slurm.settings import SlurmSettings
 
-TARGET = "slurm"
 LOGIN = RunNode(node="login")
 
 
@@ -264,7 +263,7 @@ def explain_local_stack(inputs: Inputs) -> tuple[Decision, ...]:
 
 def home_of(resolved: Resolved, inputs: Inputs, site: SlurmSite, output_dir: str | None) -> Home:
     """Return where the run is: its nodes, its folders and its location in Slurm."""
-    location = JobLocation(name=f"orch-{site.run_id}", login=resolved.slurm.login or "")
+    location = JobLocation(name=f"{JOB_NAME_PREFIX}{site.run_id}", login=resolved.slurm.login or "")
     return Home(
         nodes=tuple(RunNode(node=node.name) for node in resolved.nodes),
         run_dir=site.run_dir,
