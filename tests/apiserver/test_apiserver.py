@@ -20,7 +20,7 @@ from orchestrator.targets.kubernetes.manifests.kinds import KINDS
 from tests.apiserver.build import programs
 from tests.apiserver.server import NAMESPACE, USER, Server, exists, running
 from tests.conftest import orch_environment
-from tests.local.test_kube import own_script
+from tests.local.runs import write_script
 from tests.support.kube_schema import CRDS, FILES, needs_crds
 from tests.support.waiting import wait_until
 
@@ -101,7 +101,7 @@ def orch(server: Server, tmp_path: Path) -> Orch:
 def started(orch: Orch, tmp_path: Path, launcher: str = "pytorchjob") -> tuple[str, str]:
     """(run id, job) of a run that is left running."""
     words = ("--launcher", launcher, "--detach", "--json")
-    done = orch("train", own_script(tmp_path), *TRAIN, *words)
+    done = orch("train", write_script(tmp_path), *TRAIN, *words)
     assert done.returncode == 0, done.stderr
     run = json.loads(done.stdout)["run_id"]
     return run, f"orch-{run}"
@@ -155,7 +155,7 @@ def test_a_job_is_watched_to_its_end(orch: Orch, server: Server, tmp_path: Path)
 
 
 def test_what_one_may_not_do_and_what_is_not_there(orch: Orch, server: Server, tmp_path: Path) -> None:
-    script, before = own_script(tmp_path), files_of_runs(server)
+    script, before = write_script(tmp_path), files_of_runs(server)
     mpi = orch("train", script, *TRAIN, "--launcher", "mpijob", "--detach")
     assert mpi.returncode == 1
     assert "mpijobs" in mpi.stderr

@@ -23,6 +23,11 @@ def pod_status(phase: str, **state: Any) -> dict[str, Any]:
     return {"phase": phase, "containerStatuses": [{"state": state}]}
 
 
+def unscheduled(message: str) -> dict[str, Any]:
+    """Return the conditions of a pod that has no node."""
+    return {"conditions": [{"type": "PodScheduled", "status": "False", "message": message}]}
+
+
 RUNNING = pod_status("Running", running={})
 FAILED = pod_status("Failed", terminated={"exitCode": 1})
 
@@ -68,6 +73,15 @@ def set_pod_status(api: Api, status: dict[str, Any], suffix: str = "") -> dict[s
     return pod
 
 
+def check_findings(process: Process) -> dict[str, dict[str, Any]]:
+    """Return the findings of `orch k8s check --json` by topic, after checking their form."""
+    value = json.loads(process.stdout)
+    assert (value["schema"], value["kind"]) == (1, "k8s check")
+    assert all(finding.keys() == {"topic", "state", "words", "cure"} for finding in value["findings"])
+    assert value["ready"] is (process.returncode == 0)
+    return {finding["topic"]: finding for finding in value["findings"]}
+
+
 def add_queue(api: Api, name: str = "team-a") -> None:
     """Add a LocalQueue of Kueue."""
     api.put("localqueues", {"metadata": {"name": name}, "spec": {"clusterQueue": "cpu"}})
@@ -75,8 +89,8 @@ def add_queue(api: Api, name: str = "team-a") -> None:
 
 def add_event(api: Api, name: str, reason: str, message: str, **fields: Any) -> None:
     """Add a Kubernetes event about the object with this name."""
-    event = {"metadata": {"name": f"{name}.1"}, "reason": reason, "involvedObject": {"name": name}}
-    api.put("events", {**event, "message": message, **fields})
+    event = {"metadata": {"name": f"{name}.{len(api.names('events'))}"}, "reason": reason, "message": message}
+    api.put("events", {**event, "involvedObject": {"name": name}, **fields})
 
 
 def rank_event(kind: str, rank: int, **fields: Any) -> str:
@@ -125,8 +139,11 @@ class KubernetesRun:
 
     def finish(self, *kinds: str) -> None:
         """Give the job these conditions, after those of a job that runs."""
-        job = get_object(self.api, "pytorchjobs", self.job)
-        self.api.put("pytorchjobs", {**job, "status": conditions("Created", "Running", *kinds)})
+        self.update_job(status=conditions("Created", "Running", *kinds))
+
+    def update_job(self, **changes: Any) -> None:
+        """Replace these fields of the job."""
+        self.api.put("pytorchjobs", {**get_object(self.api, "pytorchjobs", self.job), **changes})
 
     def succeed(self) -> None:
         """Let the pod of worker 0 and the job succeed."""

@@ -16,7 +16,7 @@ from tests.local.workspaces import Workspace
 
 FIRST_RESULTS: dict[str, str] = {}
 # Each launcher runs once, or with ORCH_MATRIX_ALL with each script.
-SCRIPT_LAUNCHERS = {
+SCRIPT_LAUNCHERS: dict[str, tuple[str, ...]] = {
     "with_trainer.py": ("mpirun", "accelerate"),
     "with_accelerator.py": ("torchrun", "mpirun-accelerate"),
 }

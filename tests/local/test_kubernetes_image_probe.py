@@ -1,4 +1,4 @@
-"""A probe pod that does not start: what is waited for, for how long, and what is blamed."""
+"""Check how long orch waits for a probe pod that does not start, and which cause it reports."""
 
 from __future__ import annotations
 
@@ -14,60 +14,50 @@ from orchestrator.targets.kubernetes import image_probe
 from orchestrator.targets.kubernetes.findings import Finding
 from orchestrator.targets.kubernetes.settings import KubeSettings
 from orchestrator.targets.kubernetes.status import PodState
-from tests.local.test_kube import api
+from tests.local.kubernetes_runs import add_event, pod_status, set_pod_status, unscheduled
 from tests.support.kube_api import Api, client_of
 
-__all__ = ["api"]
 SETTINGS = KubeSettings(image="registry.example/orch:current")
 NO_SANDBOX = (
     "Failed to create pod sandbox: rpc error: code = Unknown desc = failed to set up sandbox "
     'container network: plugin type="flannel" failed'
 )
-CREATING = {"containerStatuses": [{"state": {"waiting": {"reason": "ContainerCreating"}}}]}
-UNSCHEDULABLE = {"conditions": [{"type": "PodScheduled", "status": "False", "message": "0/3 nodes are available"}]}
 
 
 def probe(api: Api, status: dict[str, Any]) -> tuple[Finding, list[str]]:
     """Return the finding and the lines printed meanwhile, for a pod that stays in a status."""
     lines: list[str] = []
-
-    def answer() -> None:
-        api.await_(lambda: api.names("pods"))
-        made = api.get("pods", image_probe.PROBE) or {}
-        api.put("pods", {**made, "status": {"phase": "Pending", **status}})
-
-    kubelet = threading.Thread(target=answer)
+    kubelet = threading.Thread(target=set_pod_status, args=(api, status))
     kubelet.start()
     finding = image_probe.check_image(client_of(api.url), SETTINGS, lines.append, pull=True)
     kubelet.join()
     return finding, lines
 
 
-def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+def shorten_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     short = tuple(replace(problem, seconds=min(problem.seconds, 2.0)) for problem in image_probe.START_PROBLEMS)
     monkeypatch.setattr(image_probe, "START_PROBLEMS", short)
 
 
-def test_a_sandbox_that_cannot_be_created_is_no_fault_of_the_image(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    hurry(monkeypatch)
-    event = {"reason": "FailedCreatePodSandBox", "message": NO_SANDBOX}
-    involved = {"involvedObject": {"name": image_probe.PROBE}}
-    api.put("events", {"metadata": {"name": "e"}, **event, **involved})
-    finding, lines = probe(api, CREATING)
-    assert (finding.state, NO_SANDBOX in finding.message) == ("miss", True)
+def test_sandbox_that_cannot_be_created_is_not_blamed_on_the_image(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    shorten_waits(monkeypatch)
+    add_event(api, image_probe.PROBE, "FailedCreatePodSandBox", NO_SANDBOX)
+    finding, lines = probe(api, pod_status("Pending", waiting={"reason": "ContainerCreating"}))
+    assert finding.state == "miss"
+    assert NO_SANDBOX in finding.message
     assert "The image was not tried" in finding.cure
-    assert any(NO_SANDBOX in line for line in lines), "it does not wait silently"
+    assert any(NO_SANDBOX in line for line in lines), "the reason is shown while it waits"
     assert api.names("pods") == []
 
 
-def test_a_pod_without_a_node_is_no_fault_of_the_image(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    hurry(monkeypatch)
-    finding, _ = probe(api, UNSCHEDULABLE)
+def test_pod_without_a_node_is_not_blamed_on_the_image(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    shorten_waits(monkeypatch)
+    finding, _ = probe(api, {"phase": "Pending", **unscheduled("0/3 nodes are available")})
     assert "waits for a node: 0/3 nodes are available" in finding.message
     assert "The image was not tried" in finding.cure
 
 
-def test_waiting_ends_also_if_the_reasons_alternate(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wait_ends_although_the_reasons_alternate(monkeypatch: pytest.MonkeyPatch) -> None:
     texts = itertools.cycle(["cannot be created: no space", "FailedCreatePodSandBox: no network"])
     monkeypatch.setattr(image_probe, "POLL_SECONDS", 0.01)
     monkeypatch.setattr(image_probe, "PULL_SECONDS", 0.5)
@@ -79,14 +69,14 @@ def test_waiting_ends_also_if_the_reasons_alternate(monkeypatch: pytest.MonkeyPa
     assert finding.state == "miss"
 
 
-def test_waiting_ends_long_before_the_time_for_a_pull() -> None:
+def test_wait_depends_on_the_problem() -> None:
     sandbox = image_probe.start_problem("FailedCreatePodSandBox: no network")
     assert sandbox.seconds < image_probe.PULL_SECONDS / 4
     assert image_probe.start_problem("its image x cannot be pulled: denied").seconds == 0
     assert image_probe.start_problem("").seconds == image_probe.PULL_SECONDS
 
 
-def test_a_pull_without_events_is_reported_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pull_without_events_is_reported_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(image_probe, "POLL_SECONDS", 0.01)
     monkeypatch.setattr(image_probe, "QUIET_SECONDS", 0.1)
     monkeypatch.setattr(image_probe, "NOT_STARTED", replace(image_probe.NOT_STARTED, seconds=0.5))

@@ -1,0 +1,663 @@
+"""Run orch against an API server that speaks the real wire format."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tomllib
+
+from orchestrator.errors import ExecuteError
+from orchestrator.runs import store
+from orchestrator.targets.kubernetes.api import retry
+from orchestrator.targets.kubernetes.watch import KubeWatch
+from tests.conftest import orch_environment
+from tests.local.kubernetes_runs import (
+    FAILED,
+    PYTORCHJOB,
+    RUNNING,
+    TWO_PODS,
+    KubernetesRun,
+    add_event,
+    await_new_pod,
+    get_object,
+    in_background,
+    pod_status,
+    rank_event,
+    rank_exited,
+    rank_started,
+    set_pod_status,
+    start_run,
+    unscheduled,
+)
+from tests.local.runs import Orch, Process, expect_exit, read_events, read_outcome, start_orch, write_script
+from tests.support.kube_api import Api, client_of
+from tests.support.kube_operator import Operator, clean_failed, conditions, owner
+from tests.support.ports import free_port
+
+PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
+OTHER_CONTROLLER = ("--inventory", "k8s", "--runs-dir", "elsewhere")
+QUOTA_MESSAGE = 'pods "x" is forbidden: exceeded quota: small, requested: requests.cpu=2'
+UNBOUND_CLAIM = "pod has unbound immediate PersistentVolumeClaims"
+SUM_SCRIPT = """
+import sys, torch, torch.distributed as dist
+value = torch.ones(1)
+dist.all_reduce(value)
+print('sum', value.item(), sys.argv[1:])
+"""
+
+
+# Start.
+
+
+def test_plan_records_the_context_and_namespace_of_the_run(run: KubernetesRun) -> None:
+    plan = json.loads((run.folder / "plan.json").read_text())
+    assert plan["target"] == "kubernetes"
+    assert (plan["location"]["context"], plan["location"]["namespace"]) == ("lab", "team")
+
+
+def test_dry_run_queries_no_cluster_and_prints_manifests(api: Api, orch: Orch) -> None:
+    dry_run = ("train", "bert-qa", *PYTORCHJOB, "--dry-run")
+    expect_exit(orch(*dry_run, "-o", "yaml"))
+    assert api.state.requests == []
+    plan = json.loads(orch(*dry_run, "--json").stdout)
+    assert plan["kind"] == "plan"
+    assert [manifest["kind"] for manifest in plan["objects"]] == ["ConfigMap", "PyTorchJob"]
+    expect_exit(orch("train", "bert-qa", "--dry-run", "-o", "yaml"), 2)
+
+
+@pytest.mark.parametrize("launcher", ["pytorchjob", "trainjob", "job"])
+def test_run_trains_and_is_recorded(api: Api, orch: Orch, tmp_path: Path, launcher: str) -> None:
+    """Run torchrun in two pods, which are processes of this machine, with gloo between them."""
+    operator = Operator(api)
+    options = ("--launcher", launcher, "--backend", "gloo", "--k8s", "ttl=0", "--", "$(HOME)", "two words")
+    wait = in_background(orch, "train", write_script(tmp_path, SUM_SCRIPT), *TWO_PODS, *options)
+    operator.run(f"{launcher}s", free_port())
+    process = expect_exit(wait())
+    assert "all 2 ranks joined on gloo" in process.stderr
+    line = "sum 2.0 ['$(HOME)', 'two words']"
+    assert process.stderr.count(f"{line}\n") == 1, "the line of rank 0 is shown"
+    assert operator.starts == 1
+    assert orch("logs").stdout.count(line) == 2
+    (local_run,) = json.loads(orch("runs", "--json").stdout)["runs"]
+    (cluster_run,) = json.loads(orch("runs", "--inventory", "k8s", "--json").stdout)["runs"]
+    assert local_run["state"] == "done"
+    assert (cluster_run["id"], cluster_run["state"]) == (local_run["id"], "done")
+    expect_exit(orch("report"))
+    assert list((tmp_path / "runs" / local_run["id"]).glob("ranks/rank-*.metrics.jsonl"))
+
+
+def test_refused_request_is_reported_and_leaves_nothing(api: Api, orch: Orch, tmp_path: Path) -> None:
+    api.state.denied.add(("patch", "pytorchjobs"))
+    process = expect_exit(orch("train", write_script(tmp_path), *PYTORCHJOB), 1)
+    assert 'User "me" cannot patch resource "pytorchjobs"' in process.stderr
+    assert "orch k8s check" in process.stderr
+    assert api.names("configmaps") == []
+    assert not list((tmp_path / "runs").glob("*"))
+
+
+def test_missing_operator_is_reported_and_leaves_nothing(api: Api, orch: Orch, tmp_path: Path) -> None:
+    del api.state.groups["kubeflow.org"]
+    process = expect_exit(orch("train", write_script(tmp_path), *PYTORCHJOB), 1)
+    assert "The cluster has no PyTorchJob kubeflow.org/v1" in process.stderr
+    assert "orch k8s check" in process.stderr
+    assert api.names("configmaps") == []
+
+
+@pytest.mark.parametrize(
+    ("has_rights", "message"),
+    [(True, "its CRD is missing"), (False, "Not allowed: trainingruntimes")],
+    ids=["missing-crd", "missing-rights"],
+)
+def test_job_that_could_not_be_created_leaves_nothing(
+    api: Api, orch: Orch, tmp_path: Path, has_rights: bool, message: str
+) -> None:
+    del api.state.groups["trainer.kubeflow.org"]
+    for verb in () if has_rights else ("patch", "get", "list"):
+        api.state.denied |= {(verb, "trainjobs"), (verb, "trainingruntimes")}
+    options = (*TWO_PODS, "--launcher", "trainjob", "--detach", "--backend", "gloo")
+    assert message in expect_exit(orch("train", write_script(tmp_path), *options), 1).stderr
+    assert api.names("configmaps") == []
+
+
+def test_missing_kubeconfig_is_reported_with_a_hint(api: Api, orch: Orch, tmp_path: Path) -> None:
+    (tmp_path / "kubeconfig").unlink()
+    train = ("train", write_script(tmp_path), *PYTORCHJOB)
+    assert "No cluster is configured" in expect_exit(orch(*train), 2).stderr
+    expect_exit(orch(*train, "--k8s", "context=nope"), 2)
+
+
+@pytest.mark.usefixtures("api")
+def test_missing_package_is_reported_with_its_extra(tmp_path: Path) -> None:
+    arguments = ["train", write_script(tmp_path), *PYTORCHJOB]
+    program = "import sys; sys.modules['kubernetes'] = None\nfrom orchestrator.cli.main import main\n"
+    command = [sys.executable, "-c", f"{program}sys.argv[1:] = {arguments!r}\nmain()"]
+    environment = orch_environment(tmp_path)
+    process = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    requirement = expect_exit(process, 2).stderr.partition("pip install '")[2].partition("'")[0]
+    assert requirement
+    assert requirement in tomllib.loads(PYPROJECT.read_text())["project"]["optional-dependencies"]["k8s"]
+
+
+@pytest.mark.usefixtures("api")
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("imagee=x", "Did you mean 'image'?"),
+        ("uid=x", "expected a number"),
+        ("cpu=lots", "not a quantity"),
+        ("node_selector=x", "--k8s node_selector.NAME=VALUE"),
+    ],
+)
+def test_invalid_setting_is_refused(orch: Orch, tmp_path: Path, setting: str, message: str) -> None:
+    process = expect_exit(orch("train", write_script(tmp_path), *PYTORCHJOB, "--k8s", setting), 2)
+    assert message in process.stderr
+
+
+@pytest.mark.usefixtures("api")
+def test_invalid_settings_file_is_refused(orch: Orch, tmp_path: Path) -> None:
+    (tmp_path / "orch-k8s.toml").write_text('imagee = "x"\n')
+    process = orch("train", write_script(tmp_path), *PYTORCHJOB)
+    assert "orch-k8s.toml, line 1: imagee: unknown key" in process.stderr
+
+
+# Pods that wait.
+
+
+def test_reasons_of_waiting_pods_are_shown(run: KubernetesRun) -> None:
+    wait = run.attach()
+    run.set_pod(0, {"phase": "Pending", **unscheduled("0/3 nodes are available: 3 Insufficient cpu.")})
+    run.set_pod(1, pod_status("Pending", waiting={"reason": "ImagePullBackOff", "message": "no such image"}))
+    run.await_event("Insufficient")
+    run.await_event("pulled")
+    run.finish("Failed")
+    process = expect_exit(wait(), 1)
+    assert "worker-0: waits for a node: 0/3 nodes are available: 3 Insufficient cpu." in process.stderr
+    assert "worker-1: its image registry.example/orch:current cannot be pulled" in process.stderr
+
+
+@pytest.mark.parametrize(
+    ("reason", "suffix", "pods", "message"),
+    [
+        ("FailedCreatePod", "", 0, "its pods are not admitted"),
+        ("FailedCreate", "-node-0", 0, "its pods are not admitted"),
+        ("FailedCreatePod", "", 1, "some of its pods are not admitted"),
+    ],
+    ids=["of-the-job", "of-its-child", "some-pods"],
+)
+def test_reason_why_pods_are_not_admitted_is_shown(
+    api: Api, run: KubernetesRun, reason: str, suffix: str, pods: int, message: str
+) -> None:
+    for index in range(pods):
+        run.set_pod(index, {"phase": "Pending"})
+    add_event(api, f"{run.job}{suffix}", reason, QUOTA_MESSAGE)
+    add_event(api, "orch-another", reason, "of another job")
+    wait = run.attach()
+    run.await_event("exceeded quota")
+    run.finish("Failed")
+    process = wait()
+    assert f"{message}: {QUOTA_MESSAGE}" in process.stderr
+    assert ("some of its pods" in process.stderr) is bool(pods)
+
+
+def test_refusal_is_reported_once_for_all_random_names_of_pods(api: Api, run: KubernetesRun) -> None:
+    watch = KubeWatch(store.load(run.folder).record, run.folder, print, client_of(api.url))
+    for number, request in enumerate(("cpu=2", "cpu=2", "cpu=4")):
+        message = f'pods "{run.job}-x{number}" is forbidden: exceeded quota: small, requested: {request}'
+        add_event(api, run.job, "FailedCreate", message, lastTimestamp=f"2026-01-01T00:00:0{number}Z")
+        assert watch.poll_job() is None
+    assert watch.follower.items.qsize() == 2
+
+
+@pytest.mark.parametrize(
+    ("status", "reason"),
+    [
+        pytest.param(
+            pod_status("Pending", waiting={"reason": "ImagePullBackOff"}),
+            "worker-0: its image registry.example/orch:current cannot be pulled",
+            id="image",
+        ),
+        pytest.param(
+            {"phase": "Pending", **unscheduled(UNBOUND_CLAIM)},
+            f"worker-0: waits for a node: {UNBOUND_CLAIM}",
+            id="claim",
+        ),
+        pytest.param(None, "suspended", id="quota"),
+    ],
+)
+def test_run_that_waits_longer_than_its_limit_is_ended(
+    api: Api, orch: Orch, tmp_path: Path, status: dict[str, Any] | None, reason: str
+) -> None:
+    options = ("--backend", "gloo", "--wait-limit", "5")
+    wait = in_background(orch, "train", write_script(tmp_path), *PYTORCHJOB, *options)
+    (job,) = api.await_(lambda: api.names("pytorchjobs"), 60.0)
+    run = KubernetesRun(api, orch, tmp_path, job)
+    if status is None:
+        run.finish("Suspended")
+    else:
+        run.set_pod(0, status)
+    process = expect_exit(wait(), 1)
+    assert f"have not started within 5 s (--wait-limit): {reason}" in process.stdout
+    assert api.names("pytorchjobs") == api.names("configmaps") == []
+    api.await_(lambda: not api.names("pods"))
+
+
+def test_wait_limit_does_not_apply_once_ranks_have_started(api: Api, orch: Orch, tmp_path: Path) -> None:
+    run = start_run(api, orch, tmp_path, "--wait-limit", "1")
+    metadata = get_object(api, "pytorchjobs", run.job)["metadata"]
+    run.update_job(metadata={**metadata, "creationTimestamp": "2026-01-01T00:00:00Z"})
+    (run.folder / "events.jsonl").write_text(rank_event("started", 0, node="worker-0", pid=1) + "\n")
+    wait = run.attach()
+    api.say(run.set_pod(0, RUNNING), "[0] hello", end=True)
+    api.await_(lambda: sum(path.endswith(f"/pytorchjobs/{run.job}") for _, path in api.state.requests) > 3)
+    run.finish("Succeeded")
+    expect_exit(wait())
+
+
+# Failures of ranks, pods and nodes.
+
+
+def test_first_failing_rank_is_named_although_streams_break(api: Api, run: KubernetesRun) -> None:
+    wait = run.attach()
+    names = [run.set_pod(index, RUNNING) for index in (0, 1)]
+    api.state.drop_streams = 4
+    for rank, name in enumerate(names):
+        api.say(name, rank_started(rank), *(f"[{rank}] line {number}" for number in range(50)))
+    run.await_event("started")
+    for rank, text in enumerate(("Connection closed by peer", "ValueError: enough")):
+        api.say(names[rank], rank_event("exception", rank, text=text), rank_exited(rank), end=True)
+    for index in (0, 1):
+        run.set_pod(index, FAILED)
+    run.finish("Failed")
+    process = expect_exit(wait(), 1)
+    assert "failed: rank 1 on worker-1 exited with code 1" in process.stdout
+    assert "ValueError: enough" in process.stdout
+    for rank in (0, 1):
+        lines = run.log(rank).read_text().splitlines()
+        assert lines == [f"line {number}" for number in range(50)], "each line is recorded once and in order"
+
+
+@pytest.mark.parametrize(
+    ("status", "message"),
+    [
+        pytest.param(
+            pod_status("Failed", terminated={"exitCode": 137, "reason": "OOMKilled"}),
+            "memory ran out (killed because of its memory use (OOMKilled): the pod's limit is 8Gi)",
+            id="out-of-memory",
+        ),
+        pytest.param(
+            {"phase": "Failed", "reason": "Evicted", "message": "The node was low on memory."},
+            "worker-0: evicted: The node was low on memory.",
+            id="evicted",
+        ),
+        pytest.param(
+            {
+                "phase": "Failed",
+                "conditions": [{"type": "DisruptionTarget", "status": "True", "message": "Preempted by another pod"}],
+            },
+            "worker-0: ended by the cluster: Preempted by another pod",
+            id="preempted",
+        ),
+    ],
+)
+def test_reason_why_the_cluster_ended_a_pod_is_shown(
+    api: Api, run: KubernetesRun, status: dict[str, Any], message: str
+) -> None:
+    api.say(run.set_pod(0, RUNNING), rank_started(), end=True)
+    run.set_pod(0, status)
+    run.finish("Failed")
+    assert message in expect_exit(run.attach()(), 1).stdout
+
+
+def test_deleted_job_is_reported(api: Api, orch: Orch, run: KubernetesRun) -> None:
+    api.remove("pytorchjobs", run.job)
+    assert f"the job {run.job} is gone" in expect_exit(orch("attach", run.id, warm=False), 1).stdout
+
+
+def test_deletion_of_the_job_is_the_reason_and_not_that_of_its_pods(api: Api, run: KubernetesRun) -> None:
+    wait = run.attach()
+    name = run.set_pod(0, RUNNING)
+    api.say(name, rank_started())
+    run.await_event("started")
+    deleted = get_object(api, "pods", name)
+    deleted["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    api.put("pods", deleted)
+    run.await_event("is being deleted")
+    api.say(name, end=True)
+    api.put("pods", {**deleted, "status": FAILED})
+    api.remove("pytorchjobs", run.job)
+    process = expect_exit(wait(), 1)
+    assert f"the job {run.job} is gone" in process.stdout
+    assert "pod was deleted" not in process.stdout
+
+
+def test_lost_node_is_reported_while_its_pod_is_still_running(run: KubernetesRun) -> None:
+    wait = run.attach()
+    run.set_pod(0, RUNNING)
+    lost = [{"type": "Ready", "status": "False"}, {"type": "ContainersReady", "status": "True"}]
+    run.set_pod(1, {**RUNNING, "conditions": lost})
+    run.await_event("does not respond")
+    run.finish("Failed")
+    process = expect_exit(wait(), 1)
+    assert "worker-1: its node does not respond" in process.stderr
+    assert "worker-1: its node does not respond" in process.stdout
+
+
+# Failures of the API.
+
+
+def test_run_survives_a_busy_api_and_forgotten_watches(api: Api, orch: Orch, tmp_path: Path) -> None:
+    api.fail("PATCH", "pytorchjobs", 429, 1, Retry_After="0")
+    api.fail("PATCH", "configmaps", 503, 2)
+    run = start_run(api, orch, tmp_path)
+    api.state.forgotten = 10**9
+    wait = run.attach()
+    run.await_request("watch=true", 2)
+    api.state.forgotten = 0
+    api.fail("GET", "pytorchjobs", 500, 3)
+    api.say(run.set_pod(0, RUNNING), "[0] hello", end=True)
+    api.await_(run.log().exists)
+    run.succeed()
+    expect_exit(wait())
+
+
+def test_expired_token_is_reported_and_the_run_continues(
+    api: Api, run: KubernetesRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retry, "REFUSED_SECONDS", 1.0)
+    watch = KubeWatch(store.load(run.folder).record, run.folder, print, client_of(api.url))
+    api.fail("GET", "pytorchjobs", 401, 9999)
+    with pytest.raises(ExecuteError, match="Authentication with the API") as exc_info:
+        list(watch.events())
+    assert "The run continues" in exc_info.value.message
+    assert "Log in again" in exc_info.value.hint
+    assert f"orch attach {run.id}" in exc_info.value.hint
+    assert api.names("pytorchjobs") == [run.job]
+    watch.leave()
+
+
+def test_run_survives_a_restart_of_the_api_server(api: Api, run: KubernetesRun) -> None:
+    """Refuse requests, as an API server that has not loaded its roles yet."""
+    wait = run.attach()
+    name = run.set_pod(0, RUNNING)
+    run.await_request("/log")
+    for pattern in ("/pods\\?", "/log", "pytorchjobs"):
+        api.fail("GET", pattern, 403, 3)
+    api.state.drop_streams = 2
+    api.say(name, "[0] hello")
+    run.set_pod(0, {**RUNNING, "qosClass": "Guaranteed"})
+    api.await_(lambda: not any(failure.times for failure in api.state.failures), 60.0)
+    api.say(name, "[0] goodbye", end=True)
+    run.succeed()
+    expect_exit(wait())
+    assert run.log().read_text() == "hello\ngoodbye\n"
+
+
+# Logs.
+
+
+def logs_with_volume(run: KubernetesRun, folder: Path, *logs: str) -> Process:
+    """Return the result of `orch logs` if these logs of ranks are on the run's volume."""
+    ranks = folder / "volume" / "runs" / run.id / "ranks"
+    ranks.mkdir(parents=True)
+    for rank, text in enumerate(logs):
+        (ranks / f"rank-{rank}.log").write_text(text)
+    wait = in_background(run.orch, "logs", run.id)
+    set_pod_status(run.api, RUNNING, "-reader")
+    return wait()
+
+
+def test_logs_have_the_traceback_of_a_run_that_nobody_watched(api: Api, run: KubernetesRun, tmp_path: Path) -> None:
+    names = [run.set_pod(index, RUNNING) for index in (0, 1)]
+    api.say(names[0], "[0] ValueError: enough", rank_exited(), end=True)
+    run.set_pod(0, FAILED)
+    clean_failed(api, get_object(api, "pytorchjobs", run.job))
+    run.finish("Failed")
+    assert api.names("pods") == names[:1], "the operator deletes the pod that still runs"
+    process = expect_exit(logs_with_volume(run, tmp_path, "ValueError: enough\n", "Connection closed\n"))
+    assert process.stdout == "[0 worker-0] ValueError: enough\n[1 worker-1] Connection closed\n"
+
+
+def test_logs_of_deleted_pods_come_from_the_volume(api: Api, orch: Orch, tmp_path: Path) -> None:
+    run = start_run(api, orch, tmp_path, "--max-restarts", "1")
+    names = [run.set_pod(index, RUNNING) for index in (0, 1)]
+    run.set_pod(0, FAILED)
+    clean_failed(api, get_object(api, "pytorchjobs", run.job))  # deletes all pods: the limit of restarts is reached
+    run.finish("Failed")
+    assert set(names).isdisjoint(api.names("pods"))
+    process = expect_exit(logs_with_volume(run, tmp_path, "ValueError: enough\n"))
+    assert process.stdout == "[0 worker-0] ValueError: enough\n"
+    assert api.names("pods") == []
+    assert expect_exit(orch("logs", run.id)).stdout == process.stdout
+
+
+def test_logs_fail_when_the_ranks_of_a_failed_run_have_printed_nothing(orch: Orch, run: KubernetesRun) -> None:
+    for index in (0, 1):
+        run.set_pod(index, FAILED)
+    run.finish("Failed")
+    process = expect_exit(orch("logs", run.id), 1)
+    assert "its ranks have printed nothing" in process.stderr
+    assert "exited with code 1" in process.stderr
+
+
+@pytest.mark.parametrize(
+    ("status", "reason"), [(503, "fails"), (403, "The cluster refuses it")], ids=["unavailable", "forbidden"]
+)
+def test_log_that_cannot_be_read_is_reported_as_incomplete(
+    api: Api, orch: Orch, run: KubernetesRun, status: int, reason: str
+) -> None:
+    name = run.set_pod(0, RUNNING)
+    api.say(name, "[0] hello")
+    assert orch("logs", run.id).stdout == "[0 worker-0] hello\n"
+    api.fail("GET", f"{name}/log", status, 99)
+    process = expect_exit(orch("logs", run.id), 1)
+    assert process.stdout == "[0 worker-0] hello\n"
+    assert "Lines may be missing: worker-0: " in process.stderr
+    assert reason in process.stderr
+    assert "its log could not be copied" in expect_exit(orch("stop", run.id)).stdout
+    assert api.names("pytorchjobs") == []
+
+
+def test_each_line_is_recorded_once_when_several_commands_watch_a_run(api: Api, orch: Orch, run: KubernetesRun) -> None:
+    waits = [run.attach() for _ in range(2)]
+    name = run.set_pod(0, RUNNING)
+    lines = [f"line {number}" for number in range(4)]
+    for line in lines:
+        api.say(name, f"[0] {line}")
+        expect_exit(orch("logs", run.id))
+    api.say(name, rank_event("joined", 0, node="worker-0", backend="gloo"), end=True)
+    run.succeed()
+    for wait in waits:
+        expect_exit(wait())
+    assert run.log().read_text().splitlines() == lines
+    assert len(read_events(run.folder, "joined")) == 1
+
+
+def test_new_pod_with_the_name_of_a_deleted_one_is_read_once(api: Api, run: KubernetesRun) -> None:
+    wait = run.attach()
+    name = run.set_pod(0, RUNNING)
+    api.say(name, "[0] before", end=True)
+    api.await_(run.log().exists)
+    api.remove("pods", name)
+    del api.state.logs[name]
+    earlier_requests = len(api.state.requests)
+    api.say(name, "[0] after")
+    run.set_pod(0, RUNNING)
+    api.await_(lambda: "after" in run.log().read_text())
+    with pytest.raises(AssertionError, match="waited in vain"):  # no second request for its log
+        api.await_(lambda: sum("/log" in path for _, path in api.state.requests[earlier_requests:]) > 1, 3.0)
+    api.say(name, end=True)
+    run.succeed()
+    expect_exit(wait())
+    assert run.log().read_text() == "before\nafter\n"
+
+
+def test_logs_follow_lines_while_another_command_watches_the_run(api: Api, run: KubernetesRun, tmp_path: Path) -> None:
+    wait = run.attach()
+    name = run.set_pod(0, RUNNING)
+    run.await_request("/log")  # the pod runs, but has no log yet
+    with start_orch(tmp_path, "logs", run.id, "--follow", stderr=None) as process:
+        assert process.stdout is not None
+        threading.Timer(60, process.kill).start()
+        for number in range(3):  # without events in between
+            api.say(name, f"[0] line {number}", end=number == 2)
+            assert process.stdout.readline() == f"[0 worker-0] line {number}\n"
+        run.succeed()
+        expect_exit(wait())
+        assert process.communicate(timeout=60)[0] == ""
+    assert process.returncode == 0
+
+
+# Stop.
+
+
+def test_stop_deletes_the_objects_of_the_run_and_keeps_its_log(api: Api, orch: Orch, run: KubernetesRun) -> None:
+    unrelated = api.put("configmaps", {"metadata": {"name": "other", "labels": {"orch/run": run.id}}})
+    api.say(run.set_pod(0, RUNNING), "[0] last words")
+    process = expect_exit(orch("stop", run.id, warm=False))
+    assert "worker-0" in process.stdout
+    assert api.names("pytorchjobs") == api.names("pods") == []
+    assert api.names("configmaps") == [unrelated["metadata"]["name"]]
+    assert run.log().read_text() == "last words\n"
+    assert run.state() == "stopped"
+    assert orch("runs", "show", run.id).stdout.count("state: ") == 1
+
+
+def test_run_that_is_stopped_while_it_is_watched_is_reported_as_stopped(
+    api: Api, orch: Orch, run: KubernetesRun
+) -> None:
+    wait = run.attach()
+    api.say(run.set_pod(0, RUNNING), "[0] last words")
+    api.await_(run.log().exists)
+    expect_exit(orch("stop", run.id))
+    expect_exit(wait(), 130)
+    assert run.state() == "stopped"
+    assert len(read_events(run.folder, "finished")) == 1
+
+
+def test_stop_keeps_a_job_with_the_labels_of_another_run(api: Api, orch: Orch, run: KubernetesRun) -> None:
+    job = get_object(api, "pytorchjobs", run.job)
+    job["metadata"]["labels"]["orch/run"] = "another"
+    api.put("pytorchjobs", job)
+    assert "does not have the labels of run" in expect_exit(orch("stop", run.id), 1).stderr
+    assert api.names("pytorchjobs") == [run.job]
+    assert not (run.folder / "stop").exists(), "the run continues, and may fail later"
+
+
+def test_ctrl_c_stops_the_run(api: Api, tmp_path: Path) -> None:
+    with start_orch(tmp_path, "train", write_script(tmp_path), *PYTORCHJOB) as process:
+        api.await_(lambda: any("watch=true" in path for _, path in api.state.requests))
+        process.send_signal(signal.SIGINT)
+        try:
+            out, err = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert process.returncode == 130, out + err
+    assert api.names("pytorchjobs") == api.names("configmaps") == []
+
+
+def test_stop_of_a_watched_run_reports_no_lost_nodes(api: Api, orch: Orch, run: KubernetesRun) -> None:
+    """Let the supervisor in an MPIJob's launcher report the workers that the stop has deleted."""
+    wait = run.attach()
+    outcome = {"state": "failed", "problem": "worker-0 was lost", "nodes": {"worker-0": {"lost": "x"}}}
+    (run.folder / "stop").touch()  # as `orch stop` does before it deletes objects
+    lost = rank_event("lost", -1, text="worker-0 was lost: no answer", nodes=["worker-0"])
+    api.say(run.set_pod(0, RUNNING), lost, rank_event("outcome", -1, outcome=outcome), end=True)
+    run.finish("Failed")
+    process = expect_exit(wait(), 130)
+    assert "lost" not in process.stdout + process.stderr
+    assert "orch stop tries again" not in orch("runs", "show", run.id).stdout
+
+
+# Another controller.
+
+
+def test_another_controller_finds_the_run(api: Api, orch: Orch, run: KubernetesRun) -> None:
+    api.say(run.set_pod(0, RUNNING), "[0] hello")
+    process = orch("logs", run.id, *OTHER_CONTROLLER)
+    assert process.stdout == "[0 worker-0] hello\n", process.stderr
+    expect_exit(orch("logs", "nope", "--inventory", "k8s"), 2)
+
+
+def test_config_map_created_by_kubectl_becomes_owned_by_the_job(api: Api, orch: Orch, run: KubernetesRun) -> None:
+    config_map = get_object(api, "configmaps")
+    name, data = config_map["metadata"]["name"], dict(config_map["data"])
+    del config_map["metadata"]["ownerReferences"]
+    api.remove("configmaps", name)
+    api.put("configmaps", config_map)
+    expect_exit(orch("logs", run.id, *OTHER_CONTROLLER))
+    result = get_object(api, "configmaps", name)
+    reference = owner(get_object(api, "pytorchjobs", run.job))
+    del reference["controller"]
+    assert result["metadata"]["ownerReferences"] == [reference]
+    assert result["data"] == data
+
+
+def test_another_controller_records_the_times_of_the_cluster(
+    api: Api, orch: Orch, tmp_path: Path, run: KubernetesRun
+) -> None:
+    metadata = get_object(api, "pytorchjobs", run.job)["metadata"]
+    (succeeded,) = conditions("Succeeded")["conditions"]
+    api.say(run.set_pod(0, RUNNING), rank_event("started", 1, node="worker-0"), end=True)
+    run.update_job(
+        metadata={**metadata, "creationTimestamp": "1970-01-01T00:00:01Z"},
+        status={"conditions": [{**succeeded, "lastTransitionTime": "1970-01-01T00:01:00Z"}]},
+    )
+    expect_exit(orch("attach", run.id, *OTHER_CONTROLLER))
+    record = tmp_path / "elsewhere" / run.id
+    times = {event["event"]: event["time"] for event in read_events(record)}
+    assert times == {"launched": 1.0, "started": 2.0, "finished": 60.0}
+    outcome = read_outcome(record)
+    assert (outcome["started"], outcome["ended"]) == (1.0, 60.0)
+
+
+# Fetch.
+
+
+def test_output_is_fetched_through_a_pod_that_is_deleted_afterwards(api: Api, orch: Orch, tmp_path: Path) -> None:
+    process = orch("train", "bert-qa", *PYTORCHJOB, "--detach", "--json")
+    run = json.loads(process.stdout)["run_id"]
+    weights = Path("runs", run, "output", "model", "weights")
+    source = tmp_path / "volume" / weights
+    source.parent.mkdir(parents=True)
+    source.write_bytes(os.urandom(200_000))
+    api.state.restricted = True
+    wait = in_background(orch, "fetch", run)
+    reader = set_pod_status(api, RUNNING)
+    assert reader["spec"]["containers"][0]["volumeMounts"][0]["readOnly"]
+    expect_exit(wait())
+    assert (tmp_path / weights).read_bytes() == source.read_bytes()
+    assert api.names("pods") == []
+
+
+def test_fetch_waits_until_an_earlier_reader_pod_is_gone(
+    api: Api, orch: Orch, tmp_path: Path, run: KubernetesRun
+) -> None:
+    folder = tmp_path / "volume" / "runs" / run.id
+    folder.mkdir(parents=True)
+    (folder / "model").write_text("weights")
+    api.state.grace = 15.0
+    known_uids: list[str] = []
+    for _ in range(2):
+        wait = in_background(orch, "fetch", run.id, "--from", str(folder))
+        api.put("pods", {**await_new_pod(api, known_uids), "status": RUNNING})
+        expect_exit(wait())
+
+
+def test_terminated_fetch_deletes_its_reader_pod(api: Api, tmp_path: Path, run: KubernetesRun) -> None:
+    with start_orch(tmp_path, "fetch", run.id, "--from", str(tmp_path)) as process:
+        api.await_(lambda: api.names("pods"), 60.0)
+        process.send_signal(signal.SIGTERM)
+        try:
+            _, err = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert process.returncode == 128 + signal.SIGTERM, err
+    assert api.names("pods") == []

@@ -1,0 +1,98 @@
+"""Run `orch clean --inventory k8s`, which deletes what runs have left in the namespace, and nothing else."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.local.kubernetes_runs import OLD_TIMESTAMP, TWO_PODS, KubernetesRun, get_object
+from tests.local.runs import Orch, expect_exit, write_script
+from tests.support.kube_api import Api
+
+MANAGED = {"app.kubernetes.io/managed-by": "orch"}
+DELETED_RUN = "20260102-030405-own-ab12"
+CLEAN = ("clean", "--inventory", "k8s")
+
+
+def make_object(
+    name: str, run: str | None = DELETED_RUN, created: str | None = OLD_TIMESTAMP, **fields: Any
+) -> dict[str, Any]:
+    """Return an object of a run, which has no job unless it is named."""
+    labels = MANAGED | ({"orch/run": run} if run else {})
+    metadata = {"name": name, "labels": labels} | ({"creationTimestamp": created} if created else {})
+    return {"metadata": metadata, **fields}
+
+
+def test_clean_deletes_only_objects_that_no_job_needs(api: Api, orch: Orch, run: KubernetesRun) -> None:
+    objects_of_job = set(api.names("configmaps"))
+    owned = make_object("owned")
+    owned["metadata"]["ownerReferences"] = [{"kind": "PyTorchJob", "name": "another", "uid": "1"}]
+    retained = (
+        make_object("without-a-run", run=None),
+        make_object("of-a-running-job", run=run.id),
+        make_object("just-created", created=None),
+        {"metadata": {"name": "of-another-program", "creationTimestamp": OLD_TIMESTAMP}},
+        owned,
+    )
+    for config_map in (make_object("leftover"), *retained):
+        api.put("configmaps", config_map)
+    api.put("pods", make_object("reader", run=run.id, status={"phase": "Succeeded"}))
+    leftovers = [f"{DELETED_RUN}: ConfigMap leftover", f"{run.id}: Pod reader"]
+    before = set(api.names("configmaps"))
+
+    (node,) = json.loads(expect_exit(orch(*CLEAN, "--check", "--json"), 1).stdout)["nodes"]
+    assert (node["node"], node["state"]) == ("team", "left")
+    assert sorted(node["left"]) == sorted(leftovers)
+    assert set(api.names("configmaps")) == before
+
+    (node,) = json.loads(expect_exit(orch(*CLEAN, "--json", warm=False)).stdout)["nodes"]
+    assert sorted(node["ended"]) == sorted(leftovers)
+    assert set(api.names("configmaps")) == objects_of_job | {value["metadata"]["name"] for value in retained}
+    assert api.names("pods") == []
+    assert api.names("pytorchjobs") == [run.job]
+    expect_exit(orch(*CLEAN, "--check"))
+
+
+def with_condition(job: dict[str, Any], kind: str) -> dict[str, Any]:
+    """Return a job that has ended long ago with this condition."""
+    condition = {"type": kind, "status": "True", "message": "", "lastTransitionTime": OLD_TIMESTAMP}
+    return {**job, "status": {"conditions": [condition]}}
+
+
+@pytest.mark.parametrize("launcher", ["trainjob", "mpijob"])
+@pytest.mark.parametrize("command", ["clean", "train"])
+def test_job_is_deleted_when_its_time_to_live_is_over(
+    api: Api, orch: Orch, tmp_path: Path, launcher: str, command: str
+) -> None:
+    """Use kinds whose operators keep an ended job, keep what they made for it, or start it again."""
+    train = ("train", write_script(tmp_path), *TWO_PODS, "--launcher", launcher, "--backend", "gloo", "--detach")
+    for ttl in ("60", "99999999", "60"):
+        expect_exit(orch(*train, "--k8s", f"ttl={ttl}"))
+    plural = f"{launcher}s"
+    expired, retained, runs = "", [], {}
+    for name in api.names(plural):
+        job = get_object(api, plural, name)
+        runs[name] = job["metadata"]["labels"]["orch/run"]
+        ttl = job["metadata"]["annotations"]["orch/ttl"]
+        if ttl == "60" and not expired:
+            api.put(plural, with_condition(job, "Complete"))
+            expired = name
+            continue
+        retained.append(name)
+        if ttl != "60":
+            api.put(plural, with_condition(job, "Failed"))
+    if command == "clean":
+        (node,) = json.loads(orch(*CLEAN, "--check", "--json").stdout)["nodes"]
+        (leftover,) = node["left"]
+        assert leftover.startswith(f"{runs[expired]}: ")
+        expect_exit(orch(*CLEAN))
+        assert api.names(plural) == sorted(retained)
+    else:
+        expect_exit(orch(*train))
+        assert set(retained) < set(api.names(plural))
+        assert expired not in api.names(plural)
+    children = ("configmaps", "trainingruntimes")
+    api.await_(lambda: not any(name.startswith(expired) for kind in children for name in api.names(kind)))

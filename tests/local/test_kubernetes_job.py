@@ -1,0 +1,148 @@
+"""Run as a plain Indexed Job, which must keep what the kinds of Kubeflow promise."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+from tests.local.kubernetes_runs import TWO_PODS, add_queue, get_object, in_background
+from tests.local.pods import FAIL_ON_RANK_1, await_in_logs, pod_command, write_pod_config
+from tests.local.runs import Orch, expect_exit, last_run, read_events, read_outcome, write_script
+from tests.support.kube_api import Api
+from tests.support.kube_operator import Operator, conditions
+from tests.support.ports import free_port
+from tests.unit.targets.kubernetes.test_plan_kube import REQUEST, containers, decide, objects
+
+JOB = (*TWO_PODS, "--launcher", "job", "--backend", "gloo")
+FAIL_ONCE = """
+import os, sys, torch, torch.distributed as dist
+value = torch.ones(1)
+dist.all_reduce(value)
+if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" and dist.get_rank() == 1:
+    sys.exit(3)
+dist.all_reduce(value)
+print("sum", value.item())
+"""
+WAIT_FOR_FILE = """
+import os, time, torch, torch.distributed as dist
+value = torch.zeros(1)
+while not value.item():
+    value.fill_(float(os.path.exists(os.environ["MARK"] + ".go")))
+    dist.all_reduce(value)
+    open(os.environ["MARK"], "w").close()
+    time.sleep(0.2)
+print("done")
+os._exit(0)
+"""
+
+
+def test_first_failing_rank_of_a_job_is_named(api: Api, orch: Orch, tmp_path: Path) -> None:
+    operator = Operator(api)
+    wait = in_background(orch, "train", write_script(tmp_path, FAIL_ON_RANK_1), *JOB)
+    operator.run("jobs", free_port())
+    process = expect_exit(wait(), 1)
+    assert "failed: rank 1" in process.stdout
+    assert "ValueError: rank 1 has had enough" in process.stdout
+    run = last_run(tmp_path)
+    outcome = read_outcome(run)
+    assert (outcome["state"], outcome["first_failure"]["rank"]) == ("failed", 1)
+    assert "[0]:" in (run / "launcher.log").read_text()
+    log = run / "ranks" / "rank-0.log"
+    assert not log.exists() or not log.read_text(), "it has no output of torchrun"
+
+
+class Pods:
+    """Two pods of one rank each, as processes with the variables of the manifest."""
+
+    def __init__(self, folder: Path, script: str) -> None:
+        self.folder = folder
+        self.config = write_pod_config(folder, pods=2, ppn=1, max_restarts=1)
+        self.script = folder / write_script(folder, script)
+        request = replace(REQUEST, ppn=1, max_restarts=1)
+        (container,) = containers(list(objects(decide("job", request=request))))
+        variables = {variable["name"]: variable["value"] for variable in container["env"]}
+        self.variables = {name: value for name, value in variables.items() if name.startswith(("PET_", "TORCH_"))}
+        self.variables["PET_RDZV_ENDPOINT"] = f"127.0.0.1:{free_port()}"
+
+    def start(self, index: int, name: str = "") -> subprocess.Popen[str]:
+        variables = {"JOB_COMPLETION_INDEX": str(index), "MARK": str(self.folder / "mark")}
+        environment = os.environ | self.variables | variables
+        command = pod_command("torchrun", self.config, str(self.script))
+        with self.log(name or str(index)).open("w") as log:
+            return subprocess.Popen(command, env=environment, stdout=log, text=True)
+
+    def log(self, name: str) -> Path:
+        return self.folder / f"pod-{name}"
+
+
+def test_pods_with_only_a_number_find_each_other_and_restart(tmp_path: Path) -> None:
+    """Start the second pod first, so that it waits; they meet by the signed rendezvous."""
+    pods = Pods(tmp_path, FAIL_ONCE)
+    processes = [pods.start(1), pods.start(0)]
+    assert [process.wait(300) for process in processes] == [0, 0]
+    assert all(pods.log(name).read_text().count("sum 4.0") == 1 for name in ("0", "1"))
+    key = tmp_path / "data" / "runs" / "r" / ".rendezvous-key"
+    assert key.stat().st_mode & 0o777 == 0o600
+
+
+def test_replacement_of_a_lost_pod_joins(tmp_path: Path) -> None:
+    pods = Pods(tmp_path, WAIT_FOR_FILE)
+    first, lost = pods.start(0), pods.start(1)
+    logs = [pods.log(name) for name in ("0", "replacement")]
+    try:
+        await_in_logs((tmp_path / "mark").exists, *logs)
+        lost.terminate()
+        assert lost.wait(60) != 0
+        replacement = pods.start(1, "replacement")
+        await_in_logs(lambda: '"joined"' in logs[1].read_text() or replacement.poll() is not None, *logs)
+        (tmp_path / "mark.go").touch()
+        assert [first.wait(120), replacement.wait(120)] == [0, 0], [log.read_text() for log in logs]
+        assert "done" in logs[1].read_text()
+    finally:
+        for process in (first, lost):
+            process.kill()
+
+
+def test_stop_deletes_the_service_of_the_job(api: Api, orch: Orch, tmp_path: Path) -> None:
+    expect_exit(orch("train", write_script(tmp_path), *JOB, "--detach"))
+    service = get_object(api, "services")
+    assert service["metadata"]["ownerReferences"][0]["kind"] == "Job"
+    assert api.names("jobs") == [service["metadata"]["name"]]
+    expect_exit(orch("stop", "last"))
+    assert api.names("jobs") == api.names("services") == api.names("configmaps") == []
+
+
+def test_failed_start_of_a_job_leaves_nothing(api: Api, orch: Orch, tmp_path: Path) -> None:
+    api.state.denied.add(("patch", "jobs"))
+    process = expect_exit(orch("train", write_script(tmp_path), *JOB), 1)
+    assert 'cannot patch resource "jobs"' in process.stderr
+    assert api.names("services") == api.names("configmaps") == []
+
+
+def test_check_reports_the_rights_of_a_job_only_if_it_is_used(api: Api, orch: Orch) -> None:
+    check = ("k8s", "check", "--no-pull")
+    api.state.denied |= {("create", "services"), ("create", "jobs")}
+    assert "create services (names of its pods)" in orch(*check, "--launcher", "job").stdout
+    assert "create services" not in orch(*check).stdout
+    api.state.groups = {"batch": api.state.groups["batch"]}
+    without_kubeflow = orch(*check).stdout
+    assert "default: --launcher job: the cluster has no TrainJob and no PyTorchJob" in without_kubeflow
+    assert "create services" in without_kubeflow
+
+
+def test_job_that_waits_for_quota_is_reported(api: Api, orch: Orch, tmp_path: Path) -> None:
+    add_queue(api)
+    expect_exit(orch("train", write_script(tmp_path), *JOB, "--k8s", "queue=team-a", "--detach"))
+    job = get_object(api, "jobs")
+    labels = {"kueue.x-k8s.io/job-uid": job["metadata"]["uid"]}
+    condition = {"type": "QuotaReserved", "status": "False", "message": "1 more cpu is needed"}
+    workload = {"metadata": {"name": "job-x", "labels": labels}, "status": {"conditions": [condition]}}
+    api.put("workloads", workload)
+    api.put("jobs", {**job, "status": conditions("Suspended")})
+    wait = in_background(orch, "attach", "last")
+    message = "waits for quota in ClusterQueue cpu: 1 more cpu is needed"
+    api.await_(lambda: any(message in str(event) for event in read_events(last_run(tmp_path))), 60.0)
+    api.put("jobs", {**job, "status": conditions("Complete")})
+    assert message in expect_exit(wait()).stderr
