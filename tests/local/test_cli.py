@@ -97,20 +97,20 @@ def test_logs_name_the_rank_and_node_of_each_line(orch_with_run: tuple[Orch, dic
     assert "ranks 0 to 0" in expect_exit(orch("runs", "logs", "last", "--rank", "4"), 2).stderr
 
 
-def complete(words: str, position: int) -> Process:
+def complete(line: str, position: int) -> Process:
     """Complete a command line as bash does."""
-    environment = os.environ | {"_ORCH_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(position)}
+    environment = os.environ | {"_ORCH_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(position)}
     program = Path(sys.executable).with_name("orch")
     return subprocess.run([program], env=environment, capture_output=True, text=True)
 
 
 @pytest.mark.parametrize(
-    ("words", "position", "expected"),
+    ("line", "position", "expected"),
     [("orch tr", 1, "train"), ("orch train bert-q", 2, "bert-qa"), ("orch train x --stack curr", 4, "current")],
     ids=["command", "recipe", "stack"],
 )
-def test_shell_completion_completes(words: str, position: int, expected: str) -> None:
-    process = complete(words, position)
+def test_shell_completion_completes(line: str, position: int, expected: str) -> None:
+    process = complete(line, position)
     assert expected in process.stdout.split()
     assert process.stderr == ""
 

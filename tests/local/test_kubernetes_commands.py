@@ -166,7 +166,7 @@ def test_described_role_has_exactly_the_rights_that_are_used(
     wait()
     expect_exit(orch("clean", "--inventory", "k8s", "--check"))
     # These rights are used, but orch works without them.
-    other_kinds = {("list", other.group, other.plural) for other in KINDS.values() if other != kind}
+    other_kinds = {("list", kind.group, kind.plural) for name, kind in KINDS.items() if name != "trainjob"}
     optional = {right[:3] for right in rights.OPTIONAL_RIGHTS}
     optional |= {("list", "", "nodes"), ("list", "", "services"), *other_kinds}
     assert api.state.used - optional == api.state.role

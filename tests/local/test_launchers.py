@@ -62,7 +62,7 @@ def test_each_host_gets_the_ranks_of_its_layout(tmp_path: Path, mpi: str) -> Non
     )
     rows = [line.split() for line in process.stdout.splitlines()]
     addresses = {node.name: node.address for node in nodes}
-    planned = {str(place.rank): addresses[place.node] for place in lay_out(nodes, None).rank_places}
+    planned = {str(rank_place.rank): addresses[rank_place.node] for rank_place in lay_out(nodes, None).rank_places}
     assert {rank: host for rank, host, _ in rows} == planned
     assert len({mask for _, _, mask in rows}) == 1, "the wrapper pins ranks to cores, the launcher does not"
 

@@ -17,16 +17,16 @@ pytestmark = pytest.mark.xdist_group("recipes")  # they share a server of warm p
 
 
 def test_two_ranks_learn_like_one_with_twice_the_batch(pair_model: Path, tmp_path: Path) -> None:
-    one, two = tmp_path / "one", tmp_path / "two"
-    run_ranks(MRPC, *mrpc_arguments(pair_model, one, dropout=0, per_device_train_batch_size=8))
-    run_ranks(MRPC, *mrpc_arguments(pair_model, two, dropout=0), ranks=2)
-    assert len(read_losses(one)) == 12
-    assert read_losses(two) == pytest.approx(read_losses(one), rel=1e-4)
-    assert [line["learning_rate"] for line in read_metrics(two)] == [
-        line["learning_rate"] for line in read_metrics(one)
+    one_rank, two_ranks = tmp_path / "one", tmp_path / "two"
+    run_ranks(MRPC, *mrpc_arguments(pair_model, one_rank, dropout=0, per_device_train_batch_size=8))
+    run_ranks(MRPC, *mrpc_arguments(pair_model, two_ranks, dropout=0), ranks=2)
+    assert len(read_losses(one_rank)) == 12
+    assert read_losses(two_ranks) == pytest.approx(read_losses(one_rank), rel=1e-4)
+    assert [line["learning_rate"] for line in read_metrics(two_ranks)] == [
+        line["learning_rate"] for line in read_metrics(one_rank)
     ]
-    assert read_results(two)["after"] == read_results(one)["after"]
-    assert {"accuracy", "f1"} == set(read_results(two)["before"])
+    assert read_results(two_ranks)["after"] == read_results(one_rank)["after"]
+    assert {"accuracy", "f1"} == set(read_results(two_ranks)["before"])
 
 
 def test_resumed_training_ends_with_the_same_weights(pair_model: Path, tmp_path: Path) -> None:

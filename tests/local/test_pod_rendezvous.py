@@ -1,4 +1,4 @@
-"""torchrun in two pods, as processes of this machine: one is deleted, and made anew."""
+"""Run torchrun in two pods, as processes of this machine, and replace one of them."""
 
 from __future__ import annotations
 
@@ -6,19 +6,21 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from orchestrator.paths import LIB
+from tests.local.pods import await_in_logs
+from tests.local.runs import write_script
 from tests.support.ports import free_port
 
-LIB = Path(__file__).parents[2] / "train" / "lib"
+HOST, PEER = "127.0.0.2", "127.0.0.1"
 SCRIPT = """
 import os, time, torch, torch.distributed as dist
 dist.init_process_group("gloo")
 print("joined as", os.environ["RANK"], flush=True)
-# All ranks leave the loop in the same round: one that left alone would break the others' collective.
+# All ranks leave the loop in the same round, because one that leaves earlier would break the others' collective.
 done = torch.zeros(1)
 while not done:
     time.sleep(0.1)
@@ -38,29 +40,24 @@ sys.exit(process.wait())
 
 
 @contextmanager
-def a_pod(tmp_path: Path, address: str, port: int, log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Pods keep their names when they are made anew: here, their addresses."""
-    environment = os.environ | {
+def start_pod(folder: Path, address: str, port: int, log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Start a pod with an address, which stands for its name: both stay the same when a pod is replaced."""
+    variables = {
         "PYTHONPATH": str(LIB),
-        "DONE": str(tmp_path / "done"),
+        "DONE": str(folder / "done"),
         "OMP_NUM_THREADS": "1",
         "PET_NNODES": "2:2",
         "PET_NPROC_PER_NODE": "1",
         "PET_RDZV_BACKEND": "c10d",
-        "PET_RDZV_ENDPOINT": f"127.0.0.2:{port}",
+        "PET_RDZV_ENDPOINT": f"{HOST}:{port}",
         "PET_RDZV_ID": "run",
         "PET_MAX_RESTARTS": "2",
     }
-    host = "1" if address == "127.0.0.2" else "0"
+    command = [sys.executable, "-c", POD, address, str(int(address == HOST)), str(folder / "own.py")]
+    environment, stderr = os.environ | variables, subprocess.STDOUT
     with (
-        log.open("wb") as out,
-        subprocess.Popen(
-            [sys.executable, "-c", POD, address, host, str(tmp_path / "script.py")],
-            env=environment,
-            stdout=out,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        ) as process,
+        log.open("wb") as output,
+        subprocess.Popen(command, env=environment, stdout=output, stderr=stderr, start_new_session=True) as process,
     ):
         try:
             yield process
@@ -74,26 +71,18 @@ def end(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-def await_(found: Callable[[], bool], *logs: Path, seconds: float = 120.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not found():
-        said = [log.read_text(errors="replace")[-2000:] for log in logs if log.exists()]
-        assert time.monotonic() < deadline, said
-        time.sleep(0.2)
-
-
-def test_a_pod_that_was_deleted_joins_again(tmp_path: Path) -> None:
-    """It had rank 0: the pod that has stayed must not look for the ranks' store where it was."""
-    (tmp_path / "script.py").write_text(SCRIPT)
+def test_replacement_of_the_pod_of_rank_0_joins(tmp_path: Path) -> None:
+    """Check that the remaining pod does not look for the ranks' store at the address of the deleted pod."""
+    write_script(tmp_path, SCRIPT)
     port = free_port()
-    stays, first, second = (tmp_path / name for name in ("stays.log", "first.log", "second.log"))
-    with a_pod(tmp_path, "127.0.0.2", port, stays) as host:
-        with a_pod(tmp_path, "127.0.0.1", port, first) as gone:
-            await_(lambda: "joined as 0" in first.read_text(), stays, first)
-            await_(lambda: "joined as 1" in stays.read_text(), stays, first)
-            end(gone)
-        with a_pod(tmp_path, "127.0.0.1", port, second) as again:
-            await_(lambda: "joined as" in second.read_text(), stays, second)
-            await_(lambda: stays.read_text().count("joined as") == 2, stays, second)
+    logs = host_log, first_log, second_log = [tmp_path / name for name in ("host.log", "first.log", "second.log")]
+    with start_pod(tmp_path, HOST, port, host_log) as host:
+        with start_pod(tmp_path, PEER, port, first_log) as first:
+            await_in_logs(lambda: "joined as 0" in first_log.read_text(), *logs)
+            await_in_logs(lambda: "joined as 1" in host_log.read_text(), *logs)
+            end(first)
+        with start_pod(tmp_path, PEER, port, second_log) as second:
+            await_in_logs(lambda: "joined as" in second_log.read_text(), *logs)
+            await_in_logs(lambda: host_log.read_text().count("joined as") == 2, *logs)
             (tmp_path / "done").touch()
-            await_(lambda: again.poll() == 0 and host.poll() == 0, stays, second)
+            await_in_logs(lambda: second.poll() == 0 and host.poll() == 0, *logs)

@@ -1,4 +1,4 @@
-"""Cut the power at any moment of a run: no command of orch fails with a bug, and no other run is hidden."""
+"""Cut the power at any moment of a run, and check that no command has a bug and that other runs stay visible."""
 
 from __future__ import annotations
 

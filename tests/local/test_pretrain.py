@@ -26,13 +26,13 @@ from pretrain_config import Phase, parse_arguments, phases_of  # noqa: E402
 
 
 def test_ranks_and_micro_batches_do_not_change_the_losses(pretraining_data: Path, tmp_path: Path) -> None:
-    one, two = tmp_path / "one", tmp_path / "two"
+    one_rank, two_ranks = tmp_path / "one", tmp_path / "two"
     whole_batches = {"per_device_train_batch_size": 16, "per_device_train_batch_size_phase2": 8}
-    run_ranks(PRETRAIN, *pretrain_arguments(pretraining_data, one, dropout=0, **whole_batches))
-    run_ranks(PRETRAIN, *pretrain_arguments(pretraining_data, two, dropout=0), ranks=2)
-    assert len(read_losses(one)) == 10
-    assert read_losses(two) == pytest.approx(read_losses(one), rel=1e-4)
-    assert [line["phase"] for line in read_metrics(two)] == [1] * 6 + [2] * 4
+    run_ranks(PRETRAIN, *pretrain_arguments(pretraining_data, one_rank, dropout=0, **whole_batches))
+    run_ranks(PRETRAIN, *pretrain_arguments(pretraining_data, two_ranks, dropout=0), ranks=2)
+    assert len(read_losses(one_rank)) == 10
+    assert read_losses(two_ranks) == pytest.approx(read_losses(one_rank), rel=1e-4)
+    assert [line["phase"] for line in read_metrics(two_ranks)] == [1] * 6 + [2] * 4
 
 
 def test_resumed_training_ends_with_the_same_weights(pretraining_data: Path, tmp_path: Path) -> None:
@@ -75,14 +75,14 @@ def test_preemption_of_one_rank_checkpoints_all_ranks(
 
 
 def test_phases_that_run_separately_have_the_losses_of_one_run(pretraining_data: Path, tmp_path: Path) -> None:
-    both, first, second = tmp_path / "both", tmp_path / "first", tmp_path / "second"
+    complete, first, second = tmp_path / "complete", tmp_path / "first", tmp_path / "second"
     for output_dir, changes in (
-        (both, {}),
+        (complete, {}),
         (first, {"phase": 1}),
         (second, {"phase": 2, "init_checkpoint": first / "checkpoint-6"}),
     ):
         run_ranks(PRETRAIN, *pretrain_arguments(pretraining_data, output_dir, dropout=0, **changes))
-    assert read_losses(first) + read_losses(second) == read_losses(both)
+    assert read_losses(first) + read_losses(second) == read_losses(complete)
     ((code, _, err),) = wait_for_ranks(
         start_ranks(PRETRAIN, *pretrain_arguments(pretraining_data, tmp_path / "x", phase=2))
     )

@@ -1,4 +1,4 @@
-"""Check that signals reach the intended process, and no other one that has its number by now."""
+"""Check that signals reach the intended process, and none that has received its number since."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ class Workspace:
 
     @property
     def lab(self) -> hosts.Hosts:
-        """The hosts that the options select."""
+        """Return the hosts that the options select."""
         assert self._lab is not None, "this workspace has no hosts but this machine"
         return self._lab
 
