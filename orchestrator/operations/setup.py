@@ -27,9 +27,8 @@ from orchestrator.operations import stacks
 from orchestrator.operations.stacks import DISTRIBUTION
 from orchestrator.paths import SHARE
 from orchestrator.provisioning import bindings_wheel
-from orchestrator.provisioning.lock import locked_packages, pip_options
+from orchestrator.provisioning.lock import locked_packages, pip_options, platform_for
 from orchestrator.provisioning.pip import command
-from orchestrator.provisioning.plan import Platform
 from orchestrator.stacks.matrix import builds_bindings, index_for
 from orchestrator.stacks.stack import BINDINGS, TORCH, Index, Stack, same_version
 
@@ -82,10 +81,7 @@ def install_locked(stack: Stack) -> bool:
     Returns:
         Whether the stack has a lock.
     """
-    this_machine = Platform(
-        python="{}.{}".format(*sys.version_info), machine=platform.machine(), libc=platform.libc_ver()[1]
-    )
-    packages = locked_packages(stack, this_machine)
+    packages = locked_packages(stack, platform_for())
     needed_by_orch = required_packages(DISTRIBUTION)
     missing = tuple(package for package in packages if package.name not in needed_by_orch)
     if missing:

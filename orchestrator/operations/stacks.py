@@ -19,6 +19,7 @@ from orchestrator.files import PUBLIC, sha256, write_whole
 from orchestrator.load.clusters import local_facts
 from orchestrator.model.cluster import Node
 from orchestrator.paths import STANDALONE
+from orchestrator.provisioning.lock import check_hashes, locked_packages, pip_options, platform_for
 from orchestrator.provisioning.pip import command, without_passwords
 from orchestrator.stacks.compatibility import Mismatch, mismatches, reference_stack
 from orchestrator.stacks.downloads import Download, WheelSources, explain_failure, plan_downloads
@@ -163,7 +164,7 @@ def fetch(
         SHA-256 by file name.
 
     Raises:
-        ExecuteError: If a wheel is missing; the message names it and what could serve instead.
+        ExecuteError: If a wheel is missing, or has another content than the one in the lock.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -171,10 +172,21 @@ def fetch(
         raise ExecuteError(
             f"Cannot create {folder}: {error.strerror}.", hint="Choose a folder that you can write to."
         ) from None
-    for download in plan_downloads(stack, str(folder), sources=sources, python=python, any_torch=any_torch):
-        notify(f"fetching {', '.join(download.packages)}")
-        run_pip(stack, download, stacks)
+    packages = locked_packages(stack, platform_for(python))
+    with pip_options(packages) as (locked, constraints):
+        for download in plan_downloads(
+            stack,
+            str(folder),
+            sources=sources,
+            python=python,
+            any_torch=any_torch,
+            locked=tuple(locked) if packages else (),
+            constraints=tuple(constraints) if packages else (),
+        ):
+            notify(f"fetching {download.describe()}")
+            run_pip(stack, download, stacks)
     hashes = {path.name: sha256(path) for path in sorted(folder.iterdir()) if path.name != HASHES}
+    check_hashes(hashes, packages)
     value = {"schema": 1, "stack": stack.name, "sha256": hashes}
     write_whole(folder / HASHES, json.dumps(value, indent=1) + "\n", mode=PUBLIC)
     return hashes

@@ -7,17 +7,18 @@ list torch, whose CPU build comes from PyTorch's own index, nor the bindings.
 
 from __future__ import annotations
 
+import platform
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from packaging.requirements import InvalidRequirement, Requirement
-from packaging.utils import canonicalize_name
+from packaging.utils import canonicalize_name, parse_sdist_filename, parse_wheel_filename
 
-from orchestrator.errors import RequestError
+from orchestrator.errors import ExecuteError, RequestError
 from orchestrator.paths import STACKS
 from orchestrator.provisioning.plan import Platform
 from orchestrator.stacks.stack import BINDINGS, MPI_WHEELS, TORCH, Stack
@@ -64,6 +65,13 @@ class LockedPackage:
     def line(self) -> str:
         """Return the line of a requirements file for pip --require-hashes."""
         return " ".join([self.pin, *(f"--hash=sha256:{digest}" for digest in self.hashes)])
+
+
+def platform_for(python: str | None = None) -> Platform:
+    """Return the platform of this machine, with another version of Python if one is given."""
+    version = python or platform.python_version()
+    major_and_minor = ".".join(version.split(".")[:2])
+    return Platform(python=major_and_minor, machine=platform.machine(), libc=platform.libc_ver()[1])
 
 
 def locked_packages(stack: Stack, platform: Platform) -> tuple[LockedPackage, ...]:
@@ -129,6 +137,34 @@ def check_lock(path: Path, packages: list[LockedPackage], stack: Stack) -> None:
                 f"{path} has {f'{name}{specifier}' if specifier else f'no {name}'}, stack '{stack.name}' requires "
                 f"{version}.",
                 hint="Write the lock again with `make locks`.",
+            )
+
+
+def check_hashes(hashes: Mapping[str, str], packages: tuple[LockedPackage, ...]) -> None:
+    """Check downloaded files against the lock.
+
+    A later call of pip may replace a verified file: pip trusts the hashes of an index if it has no others.
+
+    Args:
+        hashes: the SHA-256 of each file, by its name.
+        packages: the locked packages.
+
+    Raises:
+        ExecuteError: if a file of a locked version has another content.
+    """
+    by_name = {package.name: package for package in packages}
+    for file, digest in hashes.items():
+        try:
+            name, version, *_ = parse_wheel_filename(file) if file.endswith(".whl") else parse_sdist_filename(file)
+        except ValueError:  # not a package
+            continue
+        package = by_name.get(name)
+        if package is None or not package.requirement.specifier.contains(version, prereleases=True):
+            continue
+        if digest not in package.hashes:
+            raise ExecuteError(
+                f"{file} does not have the content that the lock of the stack names: its hash is {digest}.",
+                hint="Check the index that pip uses (`pip config list`), and delete the file.",
             )
 
 

@@ -14,7 +14,7 @@ from packaging.utils import canonicalize_name
 
 from orchestrator.files import sha256, write_whole
 from orchestrator.provisioning.bindings_wheel import build_wheel, needs_build, sources_digest
-from orchestrator.provisioning.lock import locked_packages, pip_options
+from orchestrator.provisioning.lock import check_hashes, locked_packages, pip_options
 from orchestrator.provisioning.pip import index_options, platform_options, run_pip
 from orchestrator.provisioning.plan import Platform
 from orchestrator.stacks.stack import BINDINGS, Stack
@@ -95,6 +95,7 @@ def download(folder: Path, stack: Stack, platform: Platform, find_links: tuple[s
             links += (str(build_wheel(stack, cache())),)
     download_wheels(stack, platform, folder, links)
     wheels = [describe_wheel(path) for path in sorted(folder.glob("*.whl"))]
+    check_hashes({wheel.file: wheel.sha256 for wheel in wheels}, locked_packages(stack, platform))
     write_whole(folder / LOCK, json.dumps([asdict(wheel) for wheel in wheels], indent=1) + "\n")
     return Wheelhouse(folder=folder, wheels=tuple(wheels))
 

@@ -27,13 +27,24 @@ class WheelSources:
 class Download:
     """A call of `pip download`."""
 
-    packages: tuple[str, ...]  # NAME==VERSION
+    packages: tuple[str, ...]  # NAME==VERSION; empty for those of the stack's lock
     index: Index | None  # the stack's index that serves them
     arguments: tuple[str, ...]
 
+    def describe(self) -> str:
+        """Return the packages as text."""
+        return ", ".join(self.packages) or "the packages of its lock"
+
 
 def plan_downloads(
-    stack: Stack, folder: str, *, sources: WheelSources, python: str | None, any_torch: bool = False
+    stack: Stack,
+    folder: str,
+    *,
+    sources: WheelSources,
+    python: str | None,
+    any_torch: bool = False,
+    locked: tuple[str, ...] = (),
+    constraints: tuple[str, ...] = (),
 ) -> tuple[Download, ...]:
     """Return the downloads that fetch a stack's wheels into a folder.
 
@@ -46,6 +57,8 @@ def plan_downloads(
         sources: the user's sources of wheels.
         python: version of Python to fetch for, None for the one that runs pip.
         any_torch: whether the CUDA build of torch will do.
+        locked: pip's options that fetch the packages of the stack's lock by their hashes.
+        constraints: pip's options that restrict all others to the versions in the lock.
     """
     target: tuple[str, ...] = ("--dest", folder, f"--find-links={folder}")
     if python:
@@ -65,6 +78,9 @@ def plan_downloads(
     # Without the stack's indexes: what only they serve is in the folder by now, and pip retries an unreachable
     # index five times for each package.
     arguments = (*target, *sources.arguments())
+    if locked:
+        downloads.append(Download(packages=(), index=None, arguments=(*arguments, *locked)))
+    arguments += constraints
     downloads.append(Download(packages=with_dependencies, index=None, arguments=arguments))
     if without_dependencies:
         downloads.append(Download(packages=without_dependencies, index=None, arguments=("--no-deps", *arguments)))
@@ -104,7 +120,7 @@ class DownloadFailure:
 def explain_failure(stack: Stack, download: Download, log: str, stacks: Sequence[Stack]) -> DownloadFailure:
     """Return which wheel pip could not find and where, and what to do, from pip's log."""
     missing = NO_DISTRIBUTION.search(log)
-    wheel = missing.group(1) if missing else ", ".join(download.packages)
+    wheel = missing.group(1) if missing else download.describe()
     package = wheel.partition("==")[0].lower().replace("_", "-")
     index = download.index or index_for(stack, package)
     return DownloadFailure(

@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import sys
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import pytest
 
 from orchestrator import load
 from tests.local.runs import Orch, Process, expect_exit
+from tests.support.wheels import make_wheel
 
 
 def parse(process: Process) -> Any:
@@ -29,20 +29,6 @@ def make_environment(folder: Path, packages: Mapping[str, str]) -> Path:
     (folder / "bin").mkdir()
     (folder / "bin/python").symlink_to(os.path.realpath(sys.executable))
     return folder / "bin/python"
-
-
-def make_wheel(folder: Path, name: str, version: str) -> Path:
-    """Write the smallest wheel that pip accepts, without code and dependencies."""
-    folder.mkdir(exist_ok=True)
-    base = f"{name.replace('-', '_')}-{version}"
-    path = folder / f"{base}-py3-none-any.whl"
-    with zipfile.ZipFile(path, "w") as wheel:
-        metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
-        wheel.writestr(f"{base}.dist-info/METADATA", metadata)
-        tags = "Wheel-Version: 1.0\nGenerator: t\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-        wheel.writestr(f"{base}.dist-info/WHEEL", tags)
-        wheel.writestr(f"{base}.dist-info/RECORD", "")
-    return path
 
 
 def test_list_shows_what_each_stack_needs(orch: Orch) -> None:

@@ -1,18 +1,25 @@
 from __future__ import annotations
 
+import http.server
+import threading
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from orchestrator import load
-from orchestrator.errors import RequestError
+from orchestrator.errors import ExecuteError, RequestError
+from orchestrator.files import sha256
+from orchestrator.operations import stacks
 from orchestrator.operations.setup import required_packages
-from orchestrator.provisioning import lock
+from orchestrator.provisioning import lock, wheelhouse
 from orchestrator.provisioning.lock import locked_packages
 from orchestrator.provisioning.plan import Platform
+from orchestrator.stacks.downloads import WheelSources
 from orchestrator.stacks.matrix import builds_bindings
 from orchestrator.stacks.stack import Stack
+from tests.support.wheels import make_wheel
 
 STACK = load.stack("current")
 PLATFORM = Platform(python="3.11", machine="x86_64", libc="2.36")
@@ -77,3 +84,89 @@ def test_lock_that_does_not_fit_the_stack_is_rejected(
 def test_required_packages_of_orch_itself() -> None:
     assert {"orch-train", "typer", "rich", "pydantic-core"} <= required_packages("orch-train")
     assert "torch" not in required_packages("orch-train")
+
+
+SMALL = replace(
+    STACK,
+    name="small",
+    requirements={"torch": "2.13.0", "alpha": "1.0"},
+    without_dependencies=(),
+    indexes=(),
+    bindings=None,
+)
+
+
+@pytest.fixture
+def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a folder with the wheels of a small stack whose lock names their hashes; pip finds no other ones."""
+    folder = tmp_path / "wheels"
+    make_wheel(folder, "torch", SMALL.torch, requires="alpha")
+    locked = {"alpha": make_wheel(folder, "alpha", "1.0"), "uv": make_wheel(folder, "uv", "9.9")}
+    lines = [f"{name}=={path.name.split('-')[1]} --hash=sha256:{sha256(path)}\n" for name, path in locked.items()]
+    monkeypatch.setattr(lock, "LOCKS", tmp_path)
+    (tmp_path / "small.txt").write_text("".join(lines))
+    monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
+    monkeypatch.setenv("PIP_NO_CACHE_DIR", "1")
+    return folder
+
+
+def fetch(folder: Path, mirror: Path) -> dict[str, str]:
+    """Fetch the small stack from a folder of wheels."""
+    return stacks.fetch(SMALL, folder, stacks=[], sources=WheelSources(find_links=(str(mirror),)))
+
+
+def test_fetched_wheels_are_those_of_the_lock(tmp_path: Path, wheels: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    assert set(fetch(tmp_path / "good", wheels)) == {path.name for path in wheels.iterdir()}
+    make_wheel(wheels, "alpha", "1.0", module="evil = True")
+    with pytest.raises(ExecuteError, match=r"requires the packages of its lock.* DO NOT MATCH THE HASHES"):
+        fetch(tmp_path / "bad", wheels)
+
+
+class ChangingIndex(http.server.SimpleHTTPRequestHandler):
+    """A package index that offers another content of a wheel when it is asked again."""
+
+    folders: tuple[Path, Path]
+    requests: list[str]
+
+    def do_GET(self) -> None:
+        _, kind, name = self.path.rstrip("/").split("/")
+        if kind == "simple":
+            self.requests.append(name)
+            folder = self.folders[self.requests.count(name) > 1]
+            paths = folder.glob(f"{name}-*.whl")
+            links = (f'<a href="/{folder.name}/{path.name}#sha256={sha256(path)}">{path.name}</a>' for path in paths)
+            content = "".join(links).encode()
+        else:
+            content = (self.folders[0].parent / kind / name).read_bytes()
+        self.send_response(200)
+        self.send_header("Content-Type", "text/html")
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def index(wheels: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """Yield the names of the packages that pip has asked a changing index for."""
+    changed = wheels.with_name("changed")
+    make_wheel(changed, "alpha", "1.0", module="evil = True")
+    monkeypatch.setattr(ChangingIndex, "folders", (wheels, changed), raising=False)
+    monkeypatch.setattr(ChangingIndex, "requests", [], raising=False)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), ChangingIndex) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setenv("PIP_INDEX_URL", f"http://127.0.0.1:{server.server_port}/simple")
+        yield ChangingIndex.requests
+        server.shutdown()
+
+
+def test_verified_wheel_is_not_replaced_by_a_later_download(
+    tmp_path: Path, index: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pip trusts the hash of the index for packages that it needs only as dependencies."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    with pytest.raises(ExecuteError, match=r"alpha-1.0.* does not have the content that the lock"):
+        wheelhouse.prepare_wheelhouse(SMALL, PLATFORM, ())
+    assert index.count("alpha") > 1
