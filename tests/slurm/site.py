@@ -29,6 +29,15 @@ STRICT = {
     "accounting_storage/none": "accounting_storage/slurmdbd\nAccountingStorageEnforce=associations,limits",
 }
 STRICT_CGROUP = "CgroupPlugin=cgroup/v1\nConstrainRAMSpace=yes\nConstrainCores=yes\n"
+# Settings of other sites: node names that differ from the host names, memory limits without cgroups, and jobs
+# that Slurm forgets soon after they end.
+UNUSUAL = {
+    "NodeName=n[1-3] ": "NodeName=beta[1-3] NodeHostname=n[1-3] NodeAddr=n[1-3] ",
+    "Nodes=n[1-3]": "Nodes=beta[1-3]",
+    "SelectTypeParameters=CR_Core": "SelectTypeParameters=CR_Core_Memory",
+    "jobacct_gather/none": "jobacct_gather/linux\nJobAcctGatherParams=OverMemoryKill\nJobAcctGatherFrequency=task=1",
+    "MinJobAge=300": "MinJobAge=2",
+}
 SLURMDBD = """AuthType=auth/munge
 DbdHost=login
 SlurmUser=slurm
@@ -41,13 +50,14 @@ StorageUser=slurm
 
 class Site:
     """`home`: of the user, on this machine and in all containers. `prefix` tells two apart.
-    `strict`: with cgroups and accounting."""
+    `strict`: with cgroups and accounting. `unusual`: with the settings of UNUSUAL."""
 
-    def __init__(self, folder: Path, image: str, *, strict: bool = False) -> None:
+    def __init__(self, folder: Path, image: str, *, strict: bool = False, unusual: bool = False) -> None:
         self.folder = folder
         self.image = image
         self.strict = strict
-        self.prefix = f"orch-slurm-{os.getpid()}{'-strict' * strict}"
+        self.unusual = unusual
+        self.prefix = f"orch-slurm-{os.getpid()}{'-strict' * strict}{'-unusual' * unusual}"
         self.network = self.prefix
         self.small = f"{self.prefix}-small"  # a file system of 1 MB, which all hosts see
         self.home = folder / "home"
@@ -79,11 +89,10 @@ class Site:
         text = (HERE / "slurm.conf").read_text()
         # Before 23.11 there was no way to say that there are none, and no need.
         cgroup = "CgroupPlugin=disabled\n" if self.newer else ""
-        if self.strict:
-            cgroup = STRICT_CGROUP
-            for lax, strict in STRICT.items():
-                assert lax in text
-                text = text.replace(lax, strict)
+        cgroup = STRICT_CGROUP if self.strict else cgroup
+        for usual, setting in {**(STRICT if self.strict else {}), **(UNUSUAL if self.unusual else {})}.items():
+            assert usual in text
+            text = text.replace(usual, setting)
         files = {"slurm.conf": text, "cgroup.conf": cgroup, "slurmdbd.conf": SLURMDBD}
         for name, content in files.items():
             (self.etc / name).write_text(content)
@@ -115,6 +124,7 @@ class Site:
             # Apptainer makes a namespace of its user, and mounts images by FUSE.
             *(("--security-opt", "seccomp=unconfined", "--device", "/dev/fuse") * self.newer),
             *(("--cap-add", "SYS_ADMIN", "--env", "STRICT=yes") * self.strict),
+            *(("--cap-add", "SYS_PTRACE") * self.unusual),  # to measure the memory of the user's processes
             "--volume",
             f"{self.small}:/small",
             "--env",
@@ -169,8 +179,8 @@ def orch_words(*arguments: str) -> tuple[str, ...]:
 
 
 @contextmanager
-def slurm_site(folder: Path, image: str, *, strict: bool = False) -> Iterator[Site]:
-    site = Site(folder, image, strict=strict)
+def slurm_site(folder: Path, image: str, *, strict: bool = False, unusual: bool = False) -> Iterator[Site]:
+    site = Site(folder, image, strict=strict, unusual=unusual)
     try:
         site.up()
         yield site

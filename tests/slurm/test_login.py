@@ -16,10 +16,14 @@ from tests.slurm.site import LOGIN, Site
 from tests.slurm.test_run_slurm import SLOW, TWO
 from tests.support.waiting import wait_until
 
+# Slurm's programs run in login shells there, and separate the fields of a job in the same way.
+BANNER = 'echo "RULES | be kind | clean up | pay"\necho "MAINTENANCE|Friday|all nodes|sorry"\n'
+
 
 @pytest.fixture(scope="session")
 def laptop(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Laptop:
     found = Laptop(site, tmp_path_factory.mktemp("laptop"))
+    (site.home / ".bash_profile").write_text(BANNER)
     shutil.copy(FAULTY, found.home)
     (found.home / "orch-slurm.toml").write_text(f'login = "{NAME}"\npython = "{sys.executable}"\n')
     return found
@@ -116,4 +120,4 @@ def test_a_shared_folder_is_filled_once_and_trains(ready: Site, laptop: Laptop) 
     assert json.loads((folder / "output" / "results.json").read_text())
     filled = ready.home / "runs" / told["run_id"] / "local-stack.log"
     said = filled.read_text().splitlines()
-    assert sorted(line.split()[0] for line in said if line.endswith("is filled")) == ["n1:", "n2:"]
+    assert sorted(line.split()[0] for line in said if line.endswith(" filled")) == ["n1:", "n2:"]

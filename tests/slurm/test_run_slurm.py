@@ -116,10 +116,13 @@ def test_the_first_rank_that_fails_is_named(ready: Site) -> None:
     ],
 )
 def test_what_can_never_start_is_told_at_once(ready: Site, asked: tuple[str, ...], words: str) -> None:
+    outcomes = set((ready.home / "runs").glob("*/outcome.json"))
     done = ready.orch("train", "faulty.py", *TWO, *asked, seconds=60)
     assert done.returncode == 1
     assert re.search(words, done.stderr)
     assert ready.said("squeue", "--noheader") == ""
+    new_outcomes = set((ready.home / "runs").glob("*/outcome.json")) - outcomes
+    assert len(new_outcomes) == ("so orch cancelled it" in done.stderr), "Slurm has refused the others"
 
 
 def test_a_job_that_somebody_cancels(ready: Site) -> None:
@@ -144,7 +147,8 @@ def test_stop_ends_the_job_and_says_so(ready: Site) -> None:
 
 
 def await_requeue(site: Site) -> None:
-    wait_until(lambda: site.said("squeue", "--noheader", "--format=%r") == "BeginTime", "a requeue")
+    # Not all queries are answered while a node does not respond.
+    wait_until(lambda: site.on(LOGIN, "squeue", "--noheader", "--format=%r").stdout.strip() == "BeginTime", "a requeue")
 
 
 def let_go(site: Site, run: Started) -> None:

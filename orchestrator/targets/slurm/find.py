@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from orch_node.protocol.outcome import PREEMPTED
+from orch_node.protocol.outcome import DONE, PREEMPTED
 from orch_node.protocol.record import RunRecord
 
 from orchestrator.errors import ExecuteError, RequestError
@@ -178,7 +178,8 @@ def run_row(run: Run, slurm: ClusterJobs | None) -> RunRow:
 
 def run_state(run: Run, job: JobState | None) -> str:
     """Return the state of a run, from its outcome and its job."""
-    if job is not None and job.pending:  # A requeued job is pending, too.
+    is_done = run.outcome is not None and run.outcome.state == DONE
+    if job is not None and job.pending and not is_done:  # A requeued job is pending, too.
         return "waiting"
     if run.outcome is not None:
         return run.outcome.state

@@ -62,8 +62,8 @@ TEMPORARY_REASONS = {
 # Permanent reasons: why the job cannot start, and what to request in its place.
 PERMANENT_REASONS = {
     "PartitionConfig": (
-        "its partition does not have the requested resources",
-        "fewer --nodes, fewer ranks on each (--ppn), or less time",
+        "its partition does not have the requested resources, or is not open to you",
+        "fewer --nodes, fewer ranks on each (--ppn), less time, or --slurm partition=ANOTHER",
     ),
     "PartitionNodeLimit": ("its partition does not allow so many nodes per job", "fewer --nodes"),
     "PartitionTimeLimit": ("its partition does not allow jobs this long", "--slurm time=LESS"),

@@ -55,6 +55,7 @@ def run_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("NODES", "n1 n2")
     monkeypatch.setenv("PYTHON", sys.executable)
     monkeypatch.setattr(agent_connections, "address_towards", lambda peers: "127.0.0.1")
+    monkeypatch.setattr(agent_connections, "END_SECONDS", 0.2)
     folder = tmp_path / "run"
     (folder / "claims").mkdir(parents=True)
     (folder / slurm.CONFIG).write_text("{}")
@@ -324,6 +325,51 @@ def test_an_older_start_of_a_job_is_superseded(run_dir: Path, latest: Submitted,
     text = json.dumps({"job": latest.job, "restarts": latest.restarts, "notes": []})
     (run_dir / slurm.JOB).write_text(text)
     assert is_superseded(run_dir, Submitted("12", 1)) is superseded
+
+
+def test_a_superseded_start_writes_no_outcome(run_dir: Path) -> None:
+    """Exit before the outcome of the later start could be overwritten."""
+    program = """
+import sys
+from pathlib import Path
+sys.path.append(sys.argv[1])
+from orch_node.slurm import job
+sys.exit(job.fail(Path(sys.argv[2]), "n2 cannot be reached", 1.0))
+"""
+    (run_dir / slurm.JOB).write_text(json.dumps({"job": "12", "restarts": 1, "notes": []}))
+    command = [sys.executable, "-c", program, str(TRAIN / "lib"), str(run_dir)]
+    for restarts, is_written in (("0", False), ("1", True)):
+        variables = {**os.environ, "SLURM_JOB_ID": "12", "SLURM_RESTART_COUNT": restarts}
+        result = subprocess.run(command, env=variables, capture_output=True, text=True)
+        assert result.returncode == 1
+        assert ("Slurm has restarted this job elsewhere" in result.stderr) is not is_written, result.stderr
+        assert (run_dir / files.OUTCOME).exists() is is_written
+
+
+@pytest.mark.parametrize(
+    ("restarts", "state", "is_done"), [("1", "done", True), ("0", "done", False), ("1", "failed", False)]
+)
+def test_a_restarted_job_does_not_repeat_a_run_that_is_done(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch, restarts: str, state: str, is_done: bool
+) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "12")
+    monkeypatch.setenv("SLURM_RESTART_COUNT", restarts)
+    (run_dir / files.OUTCOME).write_text(outcomes.render(Outcome(state=state)))
+    assert job.is_done(run_dir) is is_done
+
+
+def test_the_end_of_the_connections_sends_no_signal_that_cancels_a_step(
+    silent_connections: AgentConnections, run_dir: Path
+) -> None:
+    """Send no SIGTERM, at which srun cancels the step of this number, also in a later start of the job."""
+    script = f"trap 'touch {run_dir}/terminated' TERM; touch {run_dir}/ready; while :; do sleep 0.1; done"
+    silent_connections.step.kill()
+    silent_connections.step.wait()
+    silent_connections.step = subprocess.Popen(["sh", "-c", script])
+    wait_until((run_dir / "ready").exists, "that the step runs")
+    silent_connections.end()
+    assert silent_connections.step.wait(60.0) == -signal.SIGKILL
+    assert not (run_dir / "terminated").exists()
 
 
 def test_a_supervisor_obeys_the_stop_file(run_dir: Path, connections: AgentConnections) -> None:

@@ -22,6 +22,7 @@ from orchestrator.targets.slurm import accounting, find, states
 from orchestrator.targets.slurm.handle import SlurmHandle
 from orchestrator.targets.slurm.run_folder import LocalFolder
 from orchestrator.targets.slurm.scheduler import Scheduler
+from orchestrator.targets.slurm.states import JobState
 from orchestrator.targets.slurm.watch import UNKNOWN_CAUSE, JobWatch
 from tests.support.recorded import make_run
 
@@ -264,6 +265,14 @@ def test_clean_cancels_a_job_unless_it_waits_to_resume(
     report = find.clean("slurm", folder.parent, dry_run=False)
     assert (programs / "cancelled").exists() is cancelled
     assert [node.node for node in report.nodes] == ["job 12"] * cancelled
+
+
+def test_a_run_that_is_done_does_not_wait_although_slurm_has_requeued_its_job(folder: Path) -> None:
+    pending = JobState(job="12", state="PENDING")
+    write_job_outcome(folder, state="preempted", problem="checkpoint at step 3")
+    assert find.run_state(store.load(folder), pending) == "waiting"
+    write_job_outcome(folder, state="done")
+    assert find.run_state(store.load(folder), pending) == "done"
 
 
 def test_clean_does_not_cancel_the_job_of_an_active_run(folder: Path, programs: Path) -> None:

@@ -24,6 +24,7 @@ from orch_node.slurm.step_options import STEP, one_task_each
 from orch_node.whole_files import private
 
 GATHER_SECONDS = 120.0  # a busy controller starts the tasks of a large job one after another
+END_SECONDS = 5.0  # until a step ends whose agents have left
 HELLO_SECONDS = 10.0  # for the first line of a connection
 TICK_SECONDS = 0.2
 MAX_HELLO_BYTES = 1 << 20
@@ -246,13 +247,17 @@ class AgentConnections:
         return f"no agent has connected from {names}: {output[-1] if output else 'srun printed nothing'}"
 
     def end(self) -> None:
-        """Close all connections, and end the step if it still runs."""
+        """Close all connections, which ends the agents and their step.
+
+        At SIGTERM srun would cancel the step by its number. If this node has lost its network, that
+        request could arrive after Slurm has restarted the job on other nodes, and end the step of the
+        same number there.
+        """
         self.server.close()
         for connection, _ in self.connections.values():
             connection.close()
-        if self.step.poll() is None:
-            self.step.terminate()
-            try:
-                self.step.wait(5.0)
-            except subprocess.TimeoutExpired:
-                self.step.kill()
+        try:
+            self.step.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.step.kill()
+            self.step.wait()

@@ -126,11 +126,16 @@ class JobAgents(Agents):
         folder, two starts would train in it. The older one exits at once and writes nothing; its
         agents end its ranks.
         """
-        if is_superseded(self.run_dir, self.turn):
-            print(SUPERSEDED, file=sys.stderr, flush=True)
-            os._exit(1)
+        exit_if_superseded(self.run_dir, self.turn)
         if (self.run_dir / files.STOP).exists():
             os.kill(os.getpid(), signal.SIGINT)
+
+
+def exit_if_superseded(run_dir: Path, turn: Submitted) -> None:
+    """End this process at once if a later start of the job, or a later job, has taken the run's folder."""
+    if is_superseded(run_dir, turn):
+        print(SUPERSEDED, file=sys.stderr, flush=True)
+        os._exit(1)
 
 
 def is_superseded(run_dir: Path, turn: Submitted) -> bool:

@@ -22,13 +22,13 @@ from pathlib import Path
 
 from orch_node import tail, whole_files
 from orch_node.protocol import failures, files, outcome, slurm, values
-from orch_node.protocol.outcome import EX_TEMPFAIL, FAILED, Outcome
+from orch_node.protocol.outcome import DONE, EX_TEMPFAIL, FAILED, Outcome
 from orch_node.protocol.slurm import Hello, JobConfig, Submitted
 from orch_node.protocol.values import ProtocolError
 from orch_node.reach import BY_STEP
 from orch_node.slurm import layout
 from orch_node.slurm.agent_connections import STEP_LOG, AgentConnectionError, AgentConnections
-from orch_node.slurm.channels import JobAgents
+from orch_node.slurm.channels import JobAgents, exit_if_superseded
 from orch_node.slurm.local_stack import FillError, fill_nodes
 from orch_node.slurm.step_options import STEP, VARIABLES
 from orch_node.standalone import facts
@@ -37,6 +37,7 @@ from orch_node.supervisor.core_reservation import AttemptResult
 
 # What an earlier start of this job, before it was requeued, may have left.
 EARLIER_FILES = (files.OUTCOME, files.SUPERVISOR)
+DONE_BEFORE = "Slurm has restarted this job, but its run is done already; this start exits"
 CHECKPOINT = re.compile(r"checkpoint at step ([0-9]+)", re.ASCII)
 LOG_CHARACTERS = 1 << 16  # of the end of each log, in which Slurm's messages are looked for
 ENDING_SIGNALS = ("SIGTERM", "SIGKILL")  # by which Slurm ends processes
@@ -53,6 +54,9 @@ def main(argv: list[str]) -> int:
     run_dir = Path(argv[0])
     config = slurm.parse((run_dir / slurm.CONFIG).read_text())
     began = time.time()
+    if is_done(run_dir):
+        print(DONE_BEFORE, file=sys.stderr, flush=True)
+        return 0
     try:
         clear_outcome(run_dir)
         record_job(run_dir)
@@ -70,6 +74,14 @@ def main(argv: list[str]) -> int:
         return fail(run_dir, str(error), began)
     finally:
         connections.end()
+
+
+def is_done(run_dir: Path) -> bool:
+    """Return whether an earlier start of this job has finished the run.
+
+    Slurm restarts a job whose first node it has lost, also if the run ended there in the meantime.
+    """
+    return this_submission().restarts > 0 and recorded_outcome(run_dir / files.OUTCOME).state == DONE
 
 
 def clear_outcome(run_dir: Path) -> None:
@@ -147,7 +159,7 @@ def requeue_problem(run_dir: Path, problem: str, limit: int | None) -> str:
     restarts = this_submission().restarts
     if limit is not None and restarts >= limit:
         return f"the job was requeued {restarts} times, as often as --slurm max-requeues allows"
-    previous = checkpoint_step(recorded_problem(run_dir / f"outcome-{restarts - 1}.json"))
+    previous = checkpoint_step(recorded_outcome(run_dir / f"outcome-{restarts - 1}.json").problem or "")
     if restarts and previous is not None and step <= previous:
         return "the checkpoint is no later than that of the last start of the job, so the run would never finish"
     return ""
@@ -159,19 +171,23 @@ def checkpoint_step(problem: str) -> int | None:
     return int(match[1]) if match else None
 
 
-def recorded_problem(path: Path) -> str:
-    """Return the problem of an earlier start's outcome, or '' if there is none."""
+def recorded_outcome(path: Path) -> Outcome:
+    """Return the outcome of an earlier start; its state is '' if there is none."""
     try:
-        return outcome.parse(path.read_bytes()).problem or ""
+        return outcome.parse(path.read_bytes())
     except (OSError, ProtocolError):
-        return ""
+        return Outcome(state="")
 
 
 class JobSupervisor(supervisor.Supervisor):
     """A supervisor that recognizes Slurm's messages about processes that ran out of memory."""
 
     def finish(self, ending: AttemptResult) -> int:
-        """Record how the run ended; return its exit code."""
+        """Record how the run ended; return its exit code.
+
+        If Slurm has restarted the job meanwhile, exit and write nothing.
+        """
+        exit_if_superseded(self.run_dir, this_submission())
         return super().finish(explain_memory_failure(self.run_dir, ending))
 
 
@@ -263,6 +279,7 @@ def record_job(run_dir: Path, hellos: Sequence[Hello] = ()) -> None:
 
 def fail(run_dir: Path, problem: str, began: float) -> int:
     """Record a run that cannot start, with the reason; return the exit code."""
+    exit_if_superseded(run_dir, this_submission())
     print(f"error: {problem}", file=sys.stderr, flush=True)
     ended = Outcome(state=FAILED, problem=problem, started=began, ended=time.time())
     try:
