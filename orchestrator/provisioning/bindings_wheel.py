@@ -7,21 +7,23 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from orch_node.standalone.facts import torch_version
 
 from orchestrator.errors import RequestError
-from orchestrator.files import PUBLIC, short_digest, write_whole
+from orchestrator.files import PUBLIC, sha256, short_digest, write_whole
 from orchestrator.paths import SHARE
+from orchestrator.provisioning.lock import check_hashes, locked_packages, pip_options, platform_for
 from orchestrator.provisioning.pip import index_options, run_pip
 from orchestrator.stacks.matrix import builds_bindings
 from orchestrator.stacks.stack import BINDINGS, TORCH, Stack, same_version
 
 BUILD_RECORD = "made-of.json"  # in the folder of the wheel
 WHEELS = "oneccl_bind_pt-*.whl"
+TOOLS = ("setuptools>=77",)  # bindings/pyproject.toml also names pip, which runs the build
 
 
 def sources_digest() -> str:
@@ -97,12 +99,27 @@ def build(source: Path, folder: Path, stack: Stack, cache: Path) -> None:
             folder.mkdir()
             shutil.copy(wheel, folder)
         else:
-            run_pip("wheel", *arguments)
+            build_with(TOOLS, stack, arguments, cache)
         return
-    with tempfile.TemporaryDirectory(prefix="torch-", dir=cache) as packages:
-        tools = (f"{TORCH}=={stack.torch}", "setuptools>=77", "numpy")
-        run_pip("install", "--quiet", "--target", packages, *index_options(stack), *tools)
-        run_pip("wheel", "--no-build-isolation", *arguments, variables={"PYTHONPATH": packages})
+    build_with((f"{TORCH}=={stack.torch}", *TOOLS, "numpy"), stack, arguments, cache)
+
+
+def build_with(requirements: Sequence[str], stack: Stack, arguments: Sequence[str], cache: Path) -> None:
+    """Build a wheel with these packages, in the versions and with the hashes of the stack's lock.
+
+    Raises:
+        ExecuteError: if pip fails, or downloads a file with another hash.
+    """
+    with tempfile.TemporaryDirectory(prefix="torch-", dir=cache) as folder:
+        wheels, packages = Path(folder, "wheels"), Path(folder, "packages")
+        locked = locked_packages(stack, platform_for())
+        with pip_options(locked) as (_, constraints):
+            options = ("--quiet", "--only-binary=:all:", "--dest", str(wheels))
+            run_pip("download", *options, *index_options(stack), *constraints, *requirements)
+        paths = sorted(wheels.iterdir())
+        check_hashes({path.name: sha256(path) for path in paths}, locked)
+        run_pip("install", "--quiet", "--no-index", "--no-deps", "--target", str(packages), *map(str, paths))
+        run_pip("wheel", "--no-build-isolation", *arguments, variables={"PYTHONPATH": str(packages)})
 
 
 def torch_is_installed(stack: Stack) -> bool:

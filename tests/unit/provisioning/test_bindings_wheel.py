@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
 from orchestrator import load
-from orchestrator.provisioning import bindings_wheel
+from orchestrator.errors import ExecuteError
+from orchestrator.provisioning import bindings_wheel, lock
+from tests.support.wheels import make_wheel
 
 TORCH = "2.13.0+cpu"
 
@@ -51,3 +54,16 @@ def test_nodes_get_the_wheel_that_setup_has_built(
     bindings_wheel.record_build(built, torch or version("torch"))
     (wheel,) = bindings_wheel.build_wheel(stack, tmp_path).iterdir()
     assert wheel.read_text() == "built"
+
+
+def test_bindings_are_not_built_with_tools_of_another_hash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stack = replace(load.stack("current"), name="small", requirements={"torch": version("torch")}, indexes=())
+    (tmp_path / "small.txt").write_text(f"setuptools==80.0 --hash=sha256:{'0' * 64}\n")
+    make_wheel(tmp_path / "mirror", "setuptools", "80.0")
+    monkeypatch.setattr(lock, "LOCKS", tmp_path)
+    monkeypatch.setattr(bindings_wheel, "torch_is_installed", lambda stack: True)
+    for name, value in {"CONFIG_FILE": "/dev/null", "NO_INDEX": "1", "FIND_LINKS": str(tmp_path / "mirror")}.items():
+        monkeypatch.setenv(f"PIP_{name}", value)
+    monkeypatch.setattr("sys.prefix", str(tmp_path))
+    with pytest.raises(ExecuteError, match=r"setuptools-80.0.* does not have the content that the lock"):
+        bindings_wheel.build_wheel(stack, tmp_path)
