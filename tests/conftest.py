@@ -1,4 +1,4 @@
-"""Values and programs that many tests share."""
+"""Order the tests for pytest-xdist, and make the clusters, stacks and programs that many tests need."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from orch_node.standalone.facts import CPU_ISA
@@ -28,7 +28,7 @@ from orchestrator.model.links import links
 from orchestrator.stacks.stack import Stack
 from tests.support.warm import ORCH_SERVER, run_orch
 
-# Arguments and names that break what is glued together from strings.
+# Arguments and names that break commands, scripts and files which are built from strings.
 HOSTILE_TEXTS = (
     "two words",
     "$(touch PWNED)",
@@ -48,33 +48,32 @@ HOSTILE_TEXTS = (
     "{x}",
     "",
 )
-
-
 TESTS = Path(__file__).parent
-# Groups of tests that are one lane's, and the folders of those that take no time.
+# xdist groups that take longest, and folders whose tests take no time.
 LONGEST_GROUPS = ("cluster runs", "cluster", "recipes", "slurm/test_run_slurm.py", "other torches")
 QUICK_FOLDERS = ("unit", "roles")
-PYTHON_INTERN = sys.intern  # Ansible puts one of its own there, which torch's compiler does not know
+PYTHON_INTERN = sys.intern  # Ansible replaces it with a function that torch's compiler does not support
 
 
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("dist", "no") == "loadgroup" and pytest.version_tuple >= (9, 2):
-        # Without a word it would deal out the tests of a group, so that lanes hurt one another.
-        words = "pytest-xdist keeps no group together under this pytest"
-        raise pytest.UsageError(f"{words}: pip install --editable '.[dev]'")
-    # What a shell starts in the background ignores Ctrl-C, and so would all that tests start.
+        # pytest-xdist would distribute the tests of a group without a warning, and they would disturb one another.
+        message = "pytest-xdist does not keep groups together with this version of pytest"
+        raise pytest.UsageError(f"{message}: pip install --editable '.[dev]'")
+    # A shell starts background programs with SIGINT ignored; programs that tests start would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    # What is imported and collected lives to the end: to look for garbage among it takes a seventh
-    # of the time of short tests.
+    # Imported modules and collected tests are never garbage; searching them takes a seventh of the time of short tests.
     gc.set_threshold(100_000, 20, 50)
-    # Each of some hundred starts of orch would compile all of it again.
+    # Otherwise each of the hundreds of orch processes compiles all modules again.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Lanes (`pytest -n 3 --dist loadgroup`): tests of a file that share something stay together,
-    unless they have named their own group."""
+    """Put tests of a file that share a fixture into one xdist group, unless they have a group already.
+
+    Groups are kept together by `pytest -n 3 --dist loadgroup`.
+    """
     for item in items:
         if item.get_closest_marker("xdist_group") is None and shares_fixture(item):
             item.add_marker(pytest.mark.xdist_group(str(item.path.relative_to(TESTS))))
@@ -83,7 +82,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def running_order(item: pytest.Item) -> int:
-    """What takes long and stays in one lane comes first; what takes little fills up the end."""
+    """Return a sort key: the longest groups run first, and short tests fill the workers at the end."""
     group = item.get_closest_marker("xdist_group")
     if group and group.args[0] in LONGEST_GROUPS:
         return LONGEST_GROUPS.index(group.args[0])
@@ -95,8 +94,10 @@ def is_xdist_worker() -> bool:
 
 
 def pytest_collection_finish() -> None:
-    """torch's compiler, which every optimizer imports, fails for good in a process that has used
-    Ansible: a lane whose tests import torch imports that too, before any test."""
+    """Import torch's compiler before any test if a collected test imports torch.
+
+    Every optimizer imports the compiler, and it cannot be imported in a process that has used Ansible.
+    """
     if "torch" in sys.modules:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(sys, "intern", PYTHON_INTERN)
@@ -105,17 +106,16 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """The lane of the cluster takes longest, and mostly waits: it goes first when it does not."""
+    """Lower the priority of all workers but that of the cluster, which takes longest and mostly waits."""
     if is_xdist_worker() and not item.get_closest_marker("cluster") and os.nice(0) == 0:
         os.nice(5)
 
 
 def shares_fixture(item: pytest.Item) -> bool:
-    """Whether it has a fixture of ours that outlives a test."""
-    found = getattr(item, "_fixtureinfo", None)
-    made = found.name2fixturedefs.values() if found else ()
-    ours = (one for defs in made for one in defs if one.baseid)
-    return any(one.scope != "function" for one in ours)
+    """Return whether the test uses a fixture of this repository that outlives a test."""
+    info = getattr(item, "_fixtureinfo", None)
+    definitions = [fixture for group in info.name2fixturedefs.values() for fixture in group] if info else []
+    return any(fixture.scope != "function" for fixture in definitions if fixture.baseid)
 
 
 @pytest.fixture(params=HOSTILE_TEXTS, ids=repr)
@@ -126,7 +126,7 @@ def hostile(request: pytest.FixtureRequest) -> str:
 def make_facts(
     *, numa: int = 1, cores: int = 4, threads: int = 1, flags: tuple[str, ...] = ("avx512f", "avx512_bf16")
 ) -> Facts:
-    """A node of `numa` NUMA nodes with `cores` cores each, numbered as Linux does."""
+    """Return the facts of a node that has `numa` NUMA nodes with `cores` cores each, numbered as by Linux."""
     total = numa * cores
     return Facts(
         hostname="host",
@@ -187,34 +187,45 @@ def make_job(nodes: tuple[Node, ...], *, ppn: int | None = None, **changed: Any)
 
 
 def require_mpi(flavour: str) -> dict[str, str]:
-    """The launcher of this flavour beside this Python: `make test` installs all three."""
-    found = dict(local_facts(sys.executable).mpi)
-    if flavour not in found:
-        if "CI" in os.environ:
-            pytest.fail(f"no {flavour}: `make test` installs it")
-        pytest.skip(f"no {flavour} here: `make test` installs it")
-    return found
+    """Return the MPI launchers of this environment; skip the test, or fail it in CI, if this flavour is missing."""
+    launchers = dict(local_facts(sys.executable).mpi)
+    if flavour not in launchers:
+        report_missing(f"{flavour} is not installed; `make test` installs it")
+    return launchers
 
 
 def require_program(program: str) -> None:
-    """A program that bare machines lack, or a skip that says so; in CI it must be there."""
+    """Skip the test, or fail it in CI, if a program is not installed."""
     if not shutil.which(program):
-        if "CI" in os.environ:
-            pytest.fail(f"no {program} on this machine: tests/prepare installs it as root")
-        pytest.skip(f"no {program} on this machine")
+        report_missing(f"{program} is not installed; tests/prepare installs it as root")
+
+
+def report_missing(message: str) -> NoReturn:
+    """Skip the test with this message, or fail it in CI."""
+    if "CI" in os.environ:
+        pytest.fail(message)
+    pytest.skip(message)
 
 
 @pytest.fixture
 def orch(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Runs the real program in a folder of its own, with a cache of its own."""
+    """Return a function that runs orch in the test's folder, with a new state and cache."""
     return functools.partial(run_orch_in, tmp_path)
 
 
 def run_orch_in(
     folder: Path, *arguments: str, timeout: float = 120.0, env: Mapping[str, str] | None = None, warm: bool = True
 ) -> subprocess.CompletedProcess[str]:
-    """`env`: beside orch_environment(). `warm`: see tests/support/warm.py; else, or where Python itself is
-    to read other variables as it starts, in a Python of its own."""
+    """Run orch in a folder, and return its exit code and output.
+
+    Args:
+        folder: working folder, which also gets the state and the cache.
+        arguments: command line of orch.
+        timeout: in seconds.
+        env: variables in addition to those of orch_environment().
+        warm: fork orch from a process that has imported it (tests/support/warm.py). Otherwise, or if `env` changes
+            variables that Python reads at its start, a new Python runs it.
+    """
     environment = orch_environment(folder) | dict(env or {})
     if warm and not ORCH_SERVER.differing_variables(environment):
         return run_orch(*arguments, env=environment, cwd=folder, timeout=timeout)
@@ -229,19 +240,22 @@ def run_orch_in(
 
 
 def orch_environment(tmp_path: Path) -> dict[str, str]:
-    """Of a controller that has seen inventories alone: Ansible takes half a second for each."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("ORCH_") or name == CPU_ISA}
+    """Return the environment of a new controller, which shares only its cache of inventories with other tests.
+
+    Ansible takes half a second to read an inventory.
+    """
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("ORCH_") or name == CPU_ISA}
     homes = {"XDG_CACHE_HOME": str(tmp_path / ".cache"), "XDG_STATE_HOME": str(tmp_path / ".state")}
-    remembered = tmp_path / ".cache" / "orch" / "inventory"
-    remembered.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    link = tmp_path / ".cache" / "orch" / "inventory"
+    link.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with contextlib.suppress(FileExistsError):
-        remembered.symlink_to(inventory_cache())
-    return kept | homes | {"COLUMNS": "200", "NO_COLOR": "1"}
+        link.symlink_to(inventory_cache())
+    return variables | homes | {"COLUMNS": "200", "NO_COLOR": "1"}
 
 
 @functools.cache
 def inventory_cache() -> Path:
-    """Those that a test of this process has read, by the hash of all that they are made of."""
+    """Return the folder in which all tests of this process cache inventories."""
     folder = Path(tempfile.mkdtemp(prefix="orch-inventories-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
@@ -249,7 +263,7 @@ def inventory_cache() -> Path:
 
 @pytest.fixture
 def test_stack() -> Stack:
-    """A small stack that make_node() has."""
+    """Return a small stack that the nodes of make_node() can have."""
     return make_stack()
 
 

@@ -1,4 +1,4 @@
-"""Real images for the tests of ranks in containers, made here: no registry may be reachable."""
+"""Build images for tests of ranks in containers on this machine, because no registry may be reachable."""
 
 from __future__ import annotations
 
@@ -23,34 +23,34 @@ TESTS = Path(__file__).parents[1]
 CLUSTER = TESTS.parent / "cluster"
 PYTHON_IMAGE, STACK_IMAGE = "orch-test-python", "orch-test:current"
 BARE_IMAGE = "debian:bookworm-slim"
-# Of the stack, what no test does in a container: a quarter of the time that the image takes.
+# Packages of the stack that no test uses in a container; they take a quarter of the time to build the image.
 UNUSED_PACKAGES = ("pandas", "pyarrow", "datasets", "torchao", "tensorboard", "grpcio", "pillow", "mpich", "openmpi")
-MPI_FLAVOURS = ("intel", "mpich", "openmpi")  # of MPI, which all nodes of the tests have
+MPI_FLAVOURS = ("intel", "mpich", "openmpi")  # that all nodes of the tests have
 
 
 def stack_of_nodes() -> Stack:
-    """That of the nodes and of the image, so that its wheels are fetched once."""
+    """Return the stack of all nodes and images of the tests, so that its wheels are downloaded once."""
     return load.stack("current").with_mpi(MPI_FLAVOURS)
 
 
 def require_docker() -> None:
-    """An engine that answers, or a skip that says so; in CI there must be one."""
+    """Start Docker if it does not run; skip the test, or fail it in CI, if Docker is not installed."""
     if not shutil.which("docker"):
         if "CI" in os.environ:
-            pytest.fail("no docker on this machine")
-        pytest.skip("no docker on this machine: NOTHING in containers is tested")
+            pytest.fail("docker is not installed")
+        pytest.skip("docker is not installed: NOTHING in containers is tested")
     run_program(str(CLUSTER / "docker-daemon"))
 
 
 def build_bare_image() -> str:
-    """A Debian with Python and nothing of orch."""
+    """Build an image of Debian with Python and without orch, and return its name."""
     require_docker()
     run_program(str(CLUSTER / "base-image"))
     return BARE_IMAGE
 
 
 def build_stack_image(folder: Path) -> str:
-    """The image of the stack `current`, by orch's own Dockerfile, on a base made here."""
+    """Build an image of the stack with orch's Dockerfile, and return its name."""
     build_bare_image()
     base = folder / "base"
     shutil.copytree(TESTS / "docker", base)
@@ -73,10 +73,10 @@ exec python3 -m torch.distributed.run --nproc_per_node="$NPROC_PER_NODE" --nnode
 """
 
 
-def build_entrypoint_image(folder: Path, built: str) -> str:
-    """An image whose entrypoint starts the ranks of a node, as those of GPU clusters do."""
+def build_entrypoint_image(folder: Path, stack_image: str) -> str:
+    """Build an image whose entrypoint starts torchrun, like images of GPU clusters, and return its name."""
     (folder / "start").write_text(ENTRYPOINT)
-    lines = (f"FROM {built}", "COPY start /start", 'ENTRYPOINT ["/start"]')
+    lines = (f"FROM {stack_image}", "COPY start /start", 'ENTRYPOINT ["/start"]')
     (folder / "Dockerfile").write_text("\n".join(lines) + "\n")
     (folder / "start").chmod(0o755)
     run_program("docker", "build", "--tag", "orch-test:entry", str(folder))
@@ -84,31 +84,32 @@ def build_entrypoint_image(folder: Path, built: str) -> str:
 
 
 def run_program(*command: str) -> str:
+    """Run a command in the checkout, and return its output."""
     done = subprocess.run(command, cwd=TESTS.parent, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
     return done.stdout
 
 
 def list_containers(*filters: str) -> list[str]:
-    """Ids of orch's containers on this machine, running or not."""
-    words = [word for one in ("label=orch.run", *filters) for word in ("--filter", one)]
-    return run_program("docker", "ps", "--all", "--quiet", *words).split()
+    """Return the ids of orch's containers on this machine, running or not."""
+    options = [f"--filter={condition}" for condition in ("label=orch.run", *filters)]
+    return run_program("docker", "ps", "--all", "--quiet", *options).split()
 
 
 def full_image_size(image: str) -> int:
-    """Bytes, with what the tests have left out of the stack, as its wheels unpack."""
+    """Return the size of an image in bytes as if it had the unused packages of the stack, too."""
     size = int(run_program("docker", "image", "inspect", "--format", "{{.Size}}", image))
-    of_stack = [name for name in UNUSED_PACKAGES if name not in MPI_FLAVOURS]
-    for name in of_stack:
+    packages = [name for name in UNUSED_PACKAGES if name not in MPI_FLAVOURS]
+    for name in packages:
         (path,) = fetch_wheels().glob(f"{name}-*.whl")
         with zipfile.ZipFile(path) as wheel:
-            size += sum(one.file_size for one in wheel.infolist())
+            size += sum(file.file_size for file in wheel.infolist())
     return size
 
 
 @functools.cache
 def fetch_wheels() -> Path:
-    """What the image gets, and nodes of the same Debian: fetched and built once for all tests."""
+    """Download and build the wheels for images and nodes once for all tests, and return their folder."""
     target = Platform(python="3.11", machine=platform.machine(), libc=GLIBC)
     return wheelhouse.prepare_wheelhouse(stack_of_nodes().for_backend(stack_of_nodes().backends[0]), target, ()).folder
 

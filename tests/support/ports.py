@@ -1,4 +1,4 @@
-"""Ports for servers that a test starts on this machine."""
+"""Find free ports for servers that a test starts on this machine."""
 
 from __future__ import annotations
 
@@ -10,14 +10,19 @@ RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
 def free_port(count: int = 1) -> int:
-    """The first of `count` free ports in a row, below those that the kernel gives to whoever
-    connects or binds to port 0: nobody takes them by chance before the server does."""
+    """Return the first of `count` consecutive free ports, outside of the range from which the kernel assigns ports.
+
+    So no other program gets one of them by chance before the server binds it.
+
+    Raises:
+        RuntimeError: if there are none.
+    """
     first = int(RANGE.read_text().split()[0])
     for _ in range(100):
         port = random.randrange(min(10_000, first // 2), first - count)
         if all(map(is_free, range(port, port + count))):
             return port
-    raise RuntimeError(f"no {count} free ports in a row below {first}")
+    raise RuntimeError(f"there are no {count} consecutive free ports below {first}")
 
 
 def is_free(port: int) -> bool:

@@ -1,4 +1,4 @@
-"""A test waits for what it can see, with a bound, and for no longer."""
+"""Wait for a condition, with a time limit."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import time
 from collections.abc import Callable
 
 
-def wait_until(true: Callable[[], object], what: str, seconds: float = 120.0) -> None:
+def wait_until(condition: Callable[[], object], description: str, seconds: float = 120.0) -> None:
+    """Wait until a condition is true; fail the test after so many seconds."""
     deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline, f"{what}: not after {seconds:.0f} s"
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {seconds:.0f} s: {description}"
         time.sleep(0.05)

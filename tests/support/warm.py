@@ -1,15 +1,17 @@
-"""Programs that start where Python has imported all that they need already.
+"""Fork programs from a Python that has imported all modules that they need ("warm" programs).
 
-A rank of a small test spends most of its time on the import of torch, a command of orch on that of
-orch. Here one process (tests/support/warm_server.py) has them, and forks for each program; what it forks
-has its own arguments, environment, folder, files and random numbers, and ends as a Python of its
-own would. That programs start without this is tested too: recipes with
-`jobs.started(..., warm=False)` and in every run by orch, those of the bindings with
-`launch(..., warm=False)`, under each launcher; orch with `orch(..., warm=False)`, in all of
-tests/slurm, with the `start` of tests/cluster, and wherever a test sends it a signal or reads from
-it as it runs.
+A rank of a small test spends most of its time importing torch, and a command of orch spends most of its time
+importing orch. Here one process (tests/support/warm_server.py) imports them, and forks for each program. A forked
+program has its own arguments, environment, working folder, files and random numbers, and ends like a new Python.
 
-Its clients: those here, for tests, and tests/support/warm_client.py, for launchers.
+Some tests use a new Python instead, to test that programs start:
+
+- recipes with `jobs.start_ranks(..., warm=False)`, and in every run by orch
+- the bindings with `launch(..., warm=False)`, under each launcher
+- orch with `orch(..., warm=False)`, in all of tests/slurm, with `Site.start` of tests/cluster, and wherever a test
+  sends orch a signal or reads its output while it runs
+
+Tests use the clients below; launchers start tests/support/warm_client.py instead of Python.
 """
 
 from __future__ import annotations
@@ -31,9 +33,9 @@ from pathlib import Path
 
 SERVER = Path(__file__).with_name("warm_server.py")
 CLIENT = Path(__file__).with_name("warm_client.py")
-# Read by libraries as they are loaded, so all programs of a server have these in common.
+# Libraries read these variables when they are loaded, so all programs of a server must have the same values.
 COMMON_VARIABLES = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
-# What Python and typer read of the environment as they start.
+# Python and typer read these variables when they start.
 VARIABLES_READ_AT_START = (
     "LANG",
     "LC_ALL",
@@ -51,25 +53,32 @@ VARIABLES_READ_AT_START = (
 
 
 class WarmServer:
-    """A server of this process, started by the first who wants it."""
+    """A server for this process, which starts when it is first needed.
+
+    Args:
+        kind: key of warm_server.MODULES.
+        options: options of Python.
+        common: environment variables that all programs must have.
+    """
 
     def __init__(self, kind: str, *options: str, common: Mapping[str, str] = COMMON_VARIABLES) -> None:
         self.kind, self.options, self.common = kind, options, common
         self.process: subprocess.Popen[bytes] | None = None
-        self.starting = threading.Lock()
+        self.start_lock = threading.Lock()
 
     def differing_variables(self, env: Mapping[str, str]) -> set[str]:
-        """Which of the variables that all programs have in common would not be in common."""
-        self.need()
-        return {name for name, value in self.read.items() if env.get(name) != value}
+        """Return the names of variables whose values differ from those that the server was started with."""
+        self.ensure_started()
+        return {name for name, value in self.start_variables.items() if env.get(name) != value}
 
-    def need(self) -> None:
-        with self.starting:
+    def ensure_started(self) -> None:
+        with self.start_lock:
             if self.process is None:
                 self.start()
 
     def connect(self) -> socket.socket:
-        self.need()
+        """Connect to the server, and wait until it has imported its modules."""
+        self.ensure_started()
         assert self.process
         deadline = time.monotonic() + 300
         while True:
@@ -79,17 +88,17 @@ class WarmServer:
                 return client
             except (FileNotFoundError, ConnectionRefusedError):
                 client.close()
-                said = Path(self.folder.name, "said").read_text()
-                assert self.process.poll() is None, said
-                assert time.monotonic() < deadline, said
+                log = Path(self.folder.name, "log").read_text()
+                assert self.process.poll() is None, log
+                assert time.monotonic() < deadline, log
                 time.sleep(0.05)
 
     def start(self) -> None:
         self.folder = tempfile.TemporaryDirectory(prefix="warm-")
         command = [sys.executable, *self.options, str(SERVER), self.kind, f"{self.folder.name}/socket"]
         environment = {**os.environ, **self.common}
-        self.read = {name: environment.get(name) for name in (*self.common, *VARIABLES_READ_AT_START)}
-        with open(f"{self.folder.name}/said", "wb") as log:
+        self.start_variables = {name: environment.get(name) for name in (*self.common, *VARIABLES_READ_AT_START)}
+        with open(f"{self.folder.name}/log", "wb") as log:
             self.process = subprocess.Popen(command, env=environment, stderr=log)
         atexit.register(self.end)
 
@@ -100,18 +109,27 @@ class WarmServer:
             self.folder.cleanup()
 
     def client_command(self) -> list[str]:
-        """What a launcher starts in the place of Python; the server is there."""
+        """Return the command that a launcher runs instead of Python, after the server has started."""
         self.connect().close()
         return [sys.executable, "-IS", str(CLIENT), f"{self.folder.name}/socket"]
 
 
 RECIPES_SERVER = WarmServer("recipes")
-BINDINGS_SERVER = WarmServer("bindings", "-u")  # what a rank has printed when it is killed counts
+BINDINGS_SERVER = WarmServer("bindings", "-u")  # tests check what a rank has printed before it is killed
 ORCH_SERVER = WarmServer("orch", common={})
 
 
 class ForkedProgram:
-    """A program of a server, which ends it when this is forgotten. `files`: by their numbers."""
+    """A program that a server has forked, and kills when this object is garbage-collected.
+
+    Args:
+        server: the server.
+        argv: path or module of the script, and its arguments.
+        files: file descriptors of this process by their numbers in the program.
+        env: environment of the program.
+        cwd: working folder of the program.
+        file_limit: largest size of a file in bytes.
+    """
 
     def __init__(
         self,
@@ -124,7 +142,7 @@ class ForkedProgram:
         file_limit: int | None = None,
     ) -> None:
         differing = server.differing_variables(env)
-        assert not differing, f"the server was started with other values of {differing}"
+        assert not differing, f"the server was started with different values of {differing}"
         self.returncode: int | None = None
         self.socket = server.connect()
         request = {
@@ -133,20 +151,20 @@ class ForkedProgram:
             "cwd": str(cwd),
             "files": [*files],
             "file_limit": file_limit,
-            "as_any": False,
+            "normal_exit": False,
         }
         socket.send_fds(self.socket, [json.dumps(request).encode()], [*files.values()])
-        self.answers = self.socket.makefile()
-        self.pid = int(self.answers.readline())
+        self.responses = self.socket.makefile()
+        self.pid = int(self.responses.readline())
 
     def poll(self) -> int | None:
         return self.wait(0)
 
     def wait(self, timeout: float) -> int | None:
-        """-> the exit code, or None if it still runs after so many seconds."""
+        """Wait for so many seconds, and return the exit code, or None if the program still runs."""
         if self.returncode is None and select.select([self.socket], [], [], timeout)[0]:
-            self.returncode = int(self.answers.readline())
-            self.answers.close()
+            self.returncode = int(self.responses.readline())
+            self.responses.close()
             self.socket.close()
         return self.returncode
 
@@ -156,16 +174,15 @@ class ForkedProgram:
 
 
 class Program(ForkedProgram):
-    """As much of subprocess.Popen as the tests of recipes use."""
+    """A rank of a recipe, with those methods of subprocess.Popen that tests of recipes use."""
 
     def __init__(
         self, argv: list[str], *, env: Mapping[str, str], cwd: Path | None = None, file_limit: int | None = None
     ) -> None:
-        self.said: list[str] = []
+        self.outputs: list[str] = []
         self.files = [tempfile.TemporaryFile("w+") for _ in range(2)]  # noqa: SIM115
         files = {number: file.fileno() for number, file in enumerate(self.files, 1)}
-        where = cwd or Path.cwd()
-        super().__init__(RECIPES_SERVER, argv, files, env=env, cwd=where, file_limit=file_limit)
+        super().__init__(RECIPES_SERVER, argv, files, env=env, cwd=cwd or Path.cwd(), file_limit=file_limit)
 
     def communicate(self, timeout: float = 60.0) -> tuple[str, str]:
         if self.wait(timeout) is None:
@@ -173,37 +190,38 @@ class Program(ForkedProgram):
         for file in self.files:
             with file:
                 file.seek(0)
-                self.said.append(file.read())
+                self.outputs.append(file.read())
         self.files = []
-        return self.said[0], self.said[1]
+        return self.outputs[0], self.outputs[1]
 
 
-def run_orch(*words: str, env: Mapping[str, str], cwd: Path, timeout: float) -> subprocess.CompletedProcess[str]:
-    """What subprocess.run() gives of `python -m orchestrator.cli.main WORDS...`."""
-    argv = ["orchestrator.cli.main", *words]
-    outputs = [os.pipe(), os.pipe()]
-    with contextlib.ExitStack() as ours, open(os.devnull) as nothing:
-        files = {0: nothing.fileno(), 1: outputs[0][1], 2: outputs[1][1]}
-        for _, end in outputs:
-            ours.callback(os.close, end)
-        forked = ForkedProgram(ORCH_SERVER, argv, files, env=env, cwd=cwd)
-    said = ["", ""]
+def run_orch(*arguments: str, env: Mapping[str, str], cwd: Path, timeout: float) -> subprocess.CompletedProcess[str]:
+    """Run `python -m orchestrator.cli.main ARGUMENTS...`, and return what subprocess.run() returns."""
+    argv = ["orchestrator.cli.main", *arguments]
+    pipes = [os.pipe(), os.pipe()]
+    with contextlib.ExitStack() as write_ends, open(os.devnull) as null:
+        files = {0: null.fileno(), 1: pipes[0][1], 2: pipes[1][1]}
+        for _, write_end in pipes:
+            write_ends.callback(os.close, write_end)
+        program = ForkedProgram(ORCH_SERVER, argv, files, env=env, cwd=cwd)
+    outputs = ["", ""]
     readers = [
-        threading.Thread(target=read_output, args=(number, end, said), daemon=True)
-        for number, (end, _) in enumerate(outputs)
+        threading.Thread(target=read_output, args=(number, read_end, outputs), daemon=True)
+        for number, (read_end, _) in enumerate(pipes)
     ]
     deadline = time.monotonic() + timeout
     for reader in readers:
         reader.start()
     for reader in readers:
         reader.join(max(0, deadline - time.monotonic()))
-    if any(one.is_alive() for one in readers) or forked.wait(deadline - time.monotonic()) is None:
-        forked.kill()
+    if any(reader.is_alive() for reader in readers) or program.wait(deadline - time.monotonic()) is None:
+        program.kill()
         raise subprocess.TimeoutExpired(argv, timeout)
-    assert forked.returncode is not None
-    return subprocess.CompletedProcess(argv, forked.returncode, *said)
+    assert program.returncode is not None
+    return subprocess.CompletedProcess(argv, program.returncode, *outputs)
 
 
-def read_output(number: int, end: int, said: list[str]) -> None:
-    with open(end) as file:
-        said[number] = file.read()
+def read_output(number: int, read_end: int, outputs: list[str]) -> None:
+    """Read a pipe until its end into `outputs[number]`."""
+    with open(read_end) as file:
+        outputs[number] = file.read()

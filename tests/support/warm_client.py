@@ -1,7 +1,7 @@
-"""Stands for a program that warm_server.py forks: `python -IS warm_client.py SOCKET SCRIPT ARGS...`
+"""Run a program that warm_server.py forks: `python -IS warm_client.py SOCKET SCRIPT ARGS...`
 
-It has the program's place below a launcher: its environment, folder and open files become those of
-the program, signals are passed on, and it ends as the program has ended.
+A launcher starts this client instead of the program. The program gets the client's environment, working folder and
+open files. The client forwards signals to the program, and ends with the program's exit code or signal.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sys
 
 
 def main(path: str, argv: list[str]) -> int:
-    """-> how the program ended: its exit code, negative for a signal."""
+    """Return the exit code of the program, or the negative number of the signal that ended it."""
     files = open_files()
     with socket.socket(socket.AF_UNIX) as server:
         server.connect(path)
@@ -24,18 +24,18 @@ def main(path: str, argv: list[str]) -> int:
             "cwd": os.getcwd(),
             "files": files,
             "file_limit": None,
-            "as_any": True,
+            "normal_exit": True,
         }
         socket.send_fds(server, [json.dumps(request).encode()], files)
-        answers = server.makefile()
-        pid = int(answers.readline())
+        responses = server.makefile()
+        pid = int(responses.readline())
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda number, _: os.kill(pid, number))
-        return int(answers.readline())
+        return int(responses.readline())
 
 
 def open_files() -> list[int]:
-    """All but the one that listed them."""
+    """Return the numbers of all open files."""
     return [number for number in map(int, os.listdir("/proc/self/fd")) if is_open(number)]
 
 
