@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO, TypeVar
@@ -12,8 +13,9 @@ from orch_node.protocol.events import Event, UnreadableEvent, UnreadableEvents, 
 Kind = TypeVar("Kind", bound=Event)
 BLOCK_BYTES = 1 << 20  # size of one read
 NEAR_END_BYTES = 1 << 23  # size of the part at the end in which the newest event of a kind is searched
-WHOLE_BYTES = 1 << 25  # the progress events of a longer log are thinned out
+WHOLE_BYTES = 1 << 22  # the progress events of a longer log are thinned out: reading one takes 0.1 ms
 PROGRESS = b'"progress"'
+RANK = re.compile(rb'"rank": ?(-?[0-9]{1,9})')
 SEARCHED_START = 256  # bytes at the start of a line that contain its kind
 
 
@@ -57,22 +59,25 @@ def complete_lines(file: BinaryIO) -> Iterator[bytes]:
 
 
 def thinned(lines: Iterable[bytes], every: int) -> Iterator[bytes]:
-    """Yield all lines except progress events, of which one in `every` and the last are retained."""
+    """Yield all lines except progress events, of which each rank's last and one in `every` are retained."""
     if every == 1:
         yield from lines
         return
-    skipped = b""
-    count = 0
+    counts: dict[bytes, int] = {}  # by rank, as text
+    skipped: dict[bytes, bytes] = {}
     for line in lines:
         if PROGRESS not in line[:SEARCHED_START]:
             yield line
             continue
-        count += 1
-        skipped = b"" if count % every == 0 else line
-        if not skipped:
+        match = RANK.search(line, 0, SEARCHED_START)
+        rank = match[1] if match else b""
+        counts[rank] = counts.get(rank, 0) + 1
+        if counts[rank] % every:
+            skipped[rank] = line
+        else:
+            skipped.pop(rank, None)
             yield line
-    if skipped:
-        yield skipped
+    yield from skipped.values()
 
 
 def newest(path: Path, kind: type[Kind], *, ranks: int) -> Kind | None:

@@ -113,3 +113,16 @@ def test_of_a_long_log_only_the_end_is_read(tmp_path: Path) -> None:
     tracemalloc.stop()
     assert text.endswith("\nno space left\n")
     assert peak < 1 << 24
+
+
+def test_long_log_keeps_progress_of_each_rank(tmp_path: Path, small_blocks: None) -> None:
+    path, ranks = tmp_path / "events.jsonl", 4
+    with path.open("w") as file:
+        for number in range(10_000):
+            file.write(json.dumps({"event": "progress", "rank": number % ranks, "time": number, "step": number}) + "\n")
+    steps_by_rank: dict[int, list[float]] = {}
+    for event in events.stored(path, ranks=ranks):
+        assert isinstance(event, Progress)
+        steps_by_rank.setdefault(event.rank, []).append(event.step or 0)
+    assert {rank: steps[-1] for rank, steps in steps_by_rank.items()} == {0: 9996, 1: 9997, 2: 9998, 3: 9999}
+    assert min(map(len, steps_by_rank.values())) > 20

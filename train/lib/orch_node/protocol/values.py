@@ -87,6 +87,8 @@ def is_deeper(value: Any, limit: int) -> bool:
     layer = [value]
     for _ in range(limit + 1):
         nested = [item for item in layer if isinstance(item, (dict, list))]
+        if not nested:
+            return False
         layer = [child for item in nested for child in (item.values() if isinstance(item, dict) else item)]
     return bool(layer)
 
