@@ -98,7 +98,7 @@ SMALL = replace(
 
 @pytest.fixture
 def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a folder with the wheels of a small stack whose lock names their hashes, for a pip without configuration."""
+    """Return a folder with the wheels of a small stack with hashes in its lock, for a pip without configuration."""
     folder = tmp_path / "wheels"
     make_wheel(folder, "torch", SMALL.torch, requires="alpha")
     locked = {"alpha": make_wheel(folder, "alpha", "1.0"), "uv": make_wheel(folder, "uv", "9.9")}
