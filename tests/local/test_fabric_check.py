@@ -52,8 +52,8 @@ def run_on_node0(workspace: Workspace, *arguments: str) -> str:
         "backend": "ccl",
         "key": KEY,
         "seconds": 120.0,
-        "names": list(lab.names),
-        "addresses": list(lab.names.values()),
+        "names": list(lab.addresses),
+        "addresses": list(lab.addresses.values()),
         "fabrics": [{"verbs": ""}] * 2,
         "devices": [[CARD]] * 2,
     }

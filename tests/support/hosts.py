@@ -1,8 +1,7 @@
-"""Two hosts on one machine: namespaces with a name, an interface, files and an sshd of their own.
+"""Run two hosts on this machine: namespaces with a hostname, a network interface, files and an sshd each.
 
-They stand for what `orch provision` makes of real nodes, without the installing: the folder of orch
-is there, with train/, the stack (this environment) and an ssh configuration. Needs root; the nodes
-of tests/cluster are the real thing.
+They look like nodes after `orch provision`: they have orch's folder with train/, the stack (this environment) and an
+ssh configuration. Needs root. The tests in tests/cluster use nodes that orch has provisioned.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ from orchestrator.paths import TRAIN
 from orchestrator.state import State
 from tests.support.waiting import wait_until
 
-# Between the hosts, and from each of them to this machine: a bridge would not do, because the
-# engine that may run here has the kernel drop what crosses one.
+# Networks between the hosts, and from each host to this machine. There is no bridge, because Docker makes the kernel
+# drop packets on bridges.
 NETWORK, WIRE_NETWORK = "10.213.{}", "10.214.{}"
 COUNT = 2
-LAB_NUMBERS = count()  # of this process: more than one may be there at a time
-# What each host runs: private mounts and processes, then sshd until it is ended.
+LAB_NUMBERS = count()  # to tell several pairs of hosts of this process apart
+# The program of a host: it mounts the host's files, then runs sshd.
 START_HOST = """
 set -eu
 hostname {name}
@@ -59,98 +58,104 @@ SSH_CONFIG = """Host {name} {address}
 
 @dataclass
 class Host:
+    """A running host."""
+
     name: str
-    address: str
-    ssh_address: str
-    folder: Path
+    address: str  # in the network of the hosts
+    ssh_address: str  # that this machine connects to
+    folder: Path  # its files
     process: subprocess.Popen[bytes]
 
 
 class Hosts:
-    """Two hosts, each on a CPU of its own where there are enough."""
+    """Two hosts, each on one CPU; on different CPUs if this process may use two."""
 
     def __init__(self, base: Path) -> None:
         self.base = base
         number = next(LAB_NUMBERS)
-        self.mark = f"o{os.getpid() % 10000}{number}"
+        self.interface_prefix = f"o{os.getpid() % 10000}{number}"
         index = (os.getpid() + 67 * number) % 200 + 20
-        self.network, self.wires = NETWORK.format(index), WIRE_NETWORK.format(index)
+        self.network, self.wire_network = NETWORK.format(index), WIRE_NETWORK.format(index)
         self.root = base / "orch"
         self.root.mkdir(parents=True)
-        self.keys()
+        self.make_keys()
         self.hosts: list[Host] = []
-        self.names = {f"node{index}": f"{self.network}.{index + 1}" for index in range(COUNT)}
-        run_program("ip", "link", "add", f"{self.mark}n0", "type", "veth", "peer", f"{self.mark}n1")
-        self.known()
-        for index, (name, address) in enumerate(self.names.items()):
+        self.addresses = {f"node{index}": f"{self.network}.{index + 1}" for index in range(COUNT)}
+        run_program(
+            "ip", "link", "add", f"{self.interface_prefix}n0", "type", "veth", "peer", f"{self.interface_prefix}n1"
+        )
+        self.write_known_hosts()
+        for index, (name, address) in enumerate(self.addresses.items()):
             self.hosts.append(self.start(index, name, address))
         for host in self.hosts:
-            wait_until(lambda at=host.ssh_address: accepts_connections(at), f"an sshd of {host.name}")
+            wait_until(lambda address=host.ssh_address: accepts_connections(address), f"sshd of {host.name}")
 
-    def keys(self) -> None:
+    def make_keys(self) -> None:
         for name in ("host", "user"):
             path = str(self.base / name)
             run_program("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", path)
 
-    def known(self) -> None:
+    def write_known_hosts(self) -> None:
         key = (self.base / "host.pub").read_text()
-        names = [word for pair in self.names.items() for word in pair]
-        names += [self.wire_of(index) for index in range(COUNT)]
-        (self.base / "known_hosts").write_text(f"{','.join(names)} {key}")
+        ssh_addresses = [self.wire_address(index) for index in range(COUNT)]
+        names = ",".join([*self.addresses, *self.addresses.values(), *ssh_addresses])
+        (self.base / "known_hosts").write_text(f"{names} {key}")
 
     def start(self, index: int, name: str, address: str) -> Host:
+        """Start a host, and connect it to the networks."""
         folder = self.base / name
         home = folder / "root"
         (home / "ssh").mkdir(parents=True)
         (home / "stacks").mkdir()
         shutil.copytree(TRAIN, home / "train", ignore=shutil.ignore_patterns("__pycache__"))
         (home / "stacks" / "current").symlink_to(Path(sys.prefix))
-        blocks = (SSH_CONFIG.format(name=n, address=a, base=self.base) for n, a in self.names.items())
+        blocks = [SSH_CONFIG.format(name=n, address=a, base=self.base) for n, a in self.addresses.items()]
         (home / "ssh" / "config").write_text("".join(blocks))
-        lines = [f"{address} {name}\n" for name, address in self.names.items()]
+        lines = [f"{address} {name}\n" for name, address in self.addresses.items()]
         (folder / "hosts").write_text("127.0.0.1 localhost\n" + "".join(lines))
         (folder / "sshd_config").write_text(SSHD_CONFIG.format(address=address, base=self.base))
         Path("/run/sshd").mkdir(exist_ok=True)
-        text = START_HOST.format(name=name, folder=folder, root=self.root)
+        script = START_HOST.format(name=name, folder=folder, root=self.root)
         cpu = sorted(os.sched_getaffinity(0))[index % len(os.sched_getaffinity(0))]
         command = [
             *("taskset", "-c", str(cpu), "unshare", "--net", "--uts", "--mount", "--pid"),
-            *("--fork", "--mount-proc", "--kill-child", "sh", "-c", f"read wired; {text}"),
+            *("--fork", "--mount-proc", "--kill-child", "sh", "-c", f"read connected; {script}"),
         ]
         with (folder / "sshd.log").open("wb") as log:
             process = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=log)
-        self.wire(index, process.pid, address)
+        self.connect(index, process.pid, address)
         assert process.stdin is not None
-        process.stdin.write(b"wired\n")
+        process.stdin.write(b"connected\n")
         process.stdin.close()
-        return Host(name, address, self.wire_of(index), folder, process)
+        return Host(name, address, self.wire_address(index), folder, process)
 
-    def wire(self, index: int, pid: int, address: str) -> None:
-        inside = f"{self.mark}n{index}"
-        own = os.readlink("/proc/self/ns/net")
-        wait_until(lambda: os.readlink(f"/proc/{pid}/ns/net") != own, "a network namespace")
-        outer = f"{self.mark}w{index}"
-        run_program("ip", "link", "add", outer, "type", "veth", "peer", f"{outer}i")
-        last = self.wire_of(index).rpartition(".")[2]
-        run_program("ip", "address", "add", f"{self.wires}.{int(last) + 1}/30", "dev", outer)
-        run_program("ip", "link", "set", outer, "up")
-        enter = ("nsenter", "--target", str(pid), "--net", "ip")
-        for outside, name, own in (
-            (inside, "eth0", f"{address}/24"),
-            (f"{outer}i", "wire0", f"{self.wire_of(index)}/30"),
+    def connect(self, index: int, pid: int, address: str) -> None:
+        """Move the ends of virtual cables to the other host and to this machine into a host's namespace."""
+        own_namespace = os.readlink("/proc/self/ns/net")
+        wait_until(lambda: os.readlink(f"/proc/{pid}/ns/net") != own_namespace, "a network namespace")
+        wire = f"{self.interface_prefix}w{index}"
+        run_program("ip", "link", "add", wire, "type", "veth", "peer", f"{wire}i")
+        last_byte = self.wire_address(index).rpartition(".")[2]
+        run_program("ip", "address", "add", f"{self.wire_network}.{int(last_byte) + 1}/30", "dev", wire)
+        run_program("ip", "link", "set", wire, "up")
+        ip_in_host = ("nsenter", "--target", str(pid), "--net", "ip")
+        for interface, name, interface_address in (
+            (f"{self.interface_prefix}n{index}", "eth0", f"{address}/24"),
+            (f"{wire}i", "wire0", f"{self.wire_address(index)}/30"),
         ):
-            run_program("ip", "link", "set", outside, "netns", str(pid))
-            run_program(*enter, "link", "set", outside, "name", name)
-            run_program(*enter, "address", "add", own, "dev", name)
-            run_program(*enter, "link", "set", name, "up")
+            run_program("ip", "link", "set", interface, "netns", str(pid))
+            run_program(*ip_in_host, "link", "set", interface, "name", name)
+            run_program(*ip_in_host, "address", "add", interface_address, "dev", name)
+            run_program(*ip_in_host, "link", "set", name, "up")
 
-    def wire_of(self, index: int) -> str:
-        return f"{self.wires}.{index * 4 + 1}"
+    def wire_address(self, index: int) -> str:
+        """Return the address of a host that this machine connects to."""
+        return f"{self.wire_network}.{index * 4 + 1}"
 
     def write_inventory(self, environment: dict[str, str]) -> Path:
-        """An inventory of the hosts, and the records of a provision."""
+        """Write an inventory of the hosts, and the records that `orch provision` would write."""
         path = self.base / "lab.yml"
-        lines = [f"    {name}: {{ansible_host: {at}}}\n" for name, at in self.names.items()]
+        lines = [f"    {name}: {{ansible_host: {address}}}\n" for name, address in self.addresses.items()]
         path.write_text("all:\n  hosts:\n" + "".join(lines))
         home = Path(environment["XDG_STATE_HOME"]) / "orch/clusters" / State.of(path).folder.name
         (home / "nodes").mkdir(parents=True, exist_ok=True)
@@ -159,10 +164,10 @@ class Hosts:
         return path
 
     def record(self, host: Host) -> dict[str, object]:
+        """Return the facts of a host, and how this machine connects to it."""
         prefix = f"{self.root}/stacks/current"
-        asked = [f"{prefix}/bin/python", f"{self.root}/train/lib/orch_node/standalone/facts.py", prefix]
-        known = f"UserKnownHostsFile={self.base}/known_hosts"
-        done = subprocess.run([*self.ssh_command(host), *asked], capture_output=True, check=True, text=True)
+        probe = [f"{prefix}/bin/python", f"{self.root}/train/lib/orch_node/standalone/facts.py", prefix]
+        done = subprocess.run([*self.ssh_command(host), *probe], capture_output=True, check=True, text=True)
         return {
             **json.loads(done.stdout),
             "root": str(self.root),
@@ -172,26 +177,26 @@ class Hosts:
                 "host": host.ssh_address,
                 "user": "root",
                 "key": str(self.base / "user"),
-                "arguments": f"-o {known}",
+                "arguments": f"-o UserKnownHostsFile={self.base}/known_hosts",
             },
         }
 
     def ssh_command(self, host: Host) -> list[str]:
-        """The ssh command that runs what follows it on the host."""
-        known = f"UserKnownHostsFile={self.base}/known_hosts"
-        return ["ssh", "-i", str(self.base / "user"), "-o", known, host.ssh_address]
+        """Return the ssh command that runs the arguments after it on the host."""
+        known_hosts = f"UserKnownHostsFile={self.base}/known_hosts"
+        return ["ssh", "-i", str(self.base / "user"), "-o", known_hosts, host.ssh_address]
 
     def disconnect(self, host: Host) -> None:
-        """Pull its cables: what it sends and what is sent to it is lost."""
-        enter = ("nsenter", "--target", str(host.process.pid), "--net", "ip", "link", "set")
+        """Disconnect a host from both networks, so that packets in both directions are lost."""
+        set_link = ("nsenter", "--target", str(host.process.pid), "--net", "ip", "link", "set")
         for name in ("eth0", "wire0"):
-            run_program(*enter, name, "down")
+            run_program(*set_link, name, "down")
 
     def stop(self) -> None:
         for index, host in enumerate(self.hosts):
-            # The kernel takes its time over a namespace: whoever comes next wants these names.
-            run_program("ip", "link", "delete", f"{self.mark}w{index}")
-            host.process.send_signal(signal.SIGKILL)  # --kill-child takes the rest along
+            # The kernel deletes namespaces late, and the next hosts need these interface names.
+            run_program("ip", "link", "delete", f"{self.interface_prefix}w{index}")
+            host.process.send_signal(signal.SIGKILL)  # --kill-child kills its child processes as well
             host.process.wait()
 
 
@@ -206,7 +211,7 @@ def accepts_connections(address: str) -> bool:
 
 
 def missing_requirements() -> str:
-    """Why there can be no hosts here, or nothing."""
+    """Return what this machine lacks to run hosts; empty if it lacks nothing."""
     if os.getuid() != 0:
         return "needs root for namespaces"
     missing = [name for name in ("ip", "unshare", "nsenter", "taskset") if not shutil.which(name)]

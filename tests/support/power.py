@@ -1,8 +1,7 @@
-"""What a disk holds when the power fails: the file operations of a command, as strace saw them, and
-the folders that each beginning of them may leave.
+"""Compute which files a disk may hold after a power failure, from the file operations in a trace of strace.
 
-Until fsync() a file's bytes may be lost, and until its folder's fsync() so may its name; the
-operations of one file reach the disk in their order.
+The content of a file may be lost until fsync() of the file, and its name until fsync() of its folder. The operations
+on one file reach the disk in their order.
 """
 
 from __future__ import annotations
@@ -43,70 +42,73 @@ STRACE = (
 LINE = re.compile(r"(\d+) +(\w+)\((.*)\) += (\S+)", re.DOTALL)
 TEXT = re.compile(r'"((?:[^"\\]|\\.)*)"')
 DESCRIPTOR = re.compile(r"^-?\w+<([^>]*)>")
-VARIANTS = ("kept", "torn", "empty", "forgotten")
+# What happens to data that is not durable: it is written, half of it is written, it is lost, or names are lost as well.
+VARIANTS = ("written", "torn", "empty", "unnamed")
 
 
 @dataclass(frozen=True)
 class Operation:
-    """`kind`: open, make (and empty), write, rename, remove, sync or sync folder."""
+    """An operation on a file or folder."""
 
-    kind: str
+    kind: str  # open, make (create or empty), write, rename, remove or sync
     path: str
-    to: str = ""
-    data: bytes = b""
+    to: str = ""  # new path of a rename
+    data: bytes = b""  # of a write
 
 
 @dataclass
 class Content:
+    """The content of a file, and the part of it that is on the disk."""
+
     data: bytes = b""
     durable: bytes = b""
 
 
 @dataclass
 class Disk:
-    """Names -> contents, as programs see them, and as they are known to be on the disk."""
+    """Contents of files by their names: as programs see them, and those whose names are on the disk."""
 
-    seen: dict[str, Content] = field(default_factory=dict)
-    named: dict[str, Content] = field(default_factory=dict)
+    visible: dict[str, Content] = field(default_factory=dict)
+    durable: dict[str, Content] = field(default_factory=dict)
 
-    def apply(self, one: Operation) -> None:
-        match one.kind:
+    def apply(self, operation: Operation) -> None:
+        path = operation.path
+        match operation.kind:
             case "make":
-                self.seen.setdefault(one.path, Content()).data = b""
+                self.visible.setdefault(path, Content()).data = b""
             case "open":
-                self.seen.setdefault(one.path, Content())
-            case "write" if one.path in self.seen:
-                self.seen[one.path].data += one.data
-            case "rename" if one.path in self.seen:
-                self.seen[one.to] = self.seen.pop(one.path)
+                self.visible.setdefault(path, Content())
+            case "write" if path in self.visible:
+                self.visible[path].data += operation.data
+            case "rename" if path in self.visible:
+                self.visible[operation.to] = self.visible.pop(path)
             case "remove":
-                self.seen.pop(one.path, None)
-            case "sync" if one.path in self.seen:
-                self.seen[one.path].durable = self.seen[one.path].data
+                self.visible.pop(path, None)
+            case "sync" if path in self.visible:
+                self.visible[path].durable = self.visible[path].data
             case "sync":
-                self.sync_folder(one.path)
+                self.sync_folder(path)
 
     def sync_folder(self, folder: str) -> None:
-        for names in (self.named, self.seen):
-            here = {name: one for name, one in names.items() if parent(name) == folder}
-            if names is self.named:
-                for name in here:
-                    del self.named[name]
-            else:
-                self.named.update(here)
+        """Make the names in a folder durable."""
+        for name in [name for name in self.durable if parent(name) == folder]:
+            del self.durable[name]
+        self.durable.update({name: content for name, content in self.visible.items() if parent(name) == folder})
 
-    def after_the_cut(self, variant: str) -> dict[str, bytes]:
-        if variant == "forgotten":
-            return {name: one.durable for name, one in self.named.items()}
-        return {name: surviving_data(one, variant) for name, one in self.seen.items()}
+    def after_power_failure(self, variant: str) -> dict[str, bytes]:
+        """Return the data of files by their names after a power failure."""
+        if variant == "unnamed":
+            return {name: content.durable for name, content in self.durable.items()}
+        return {name: surviving_data(content, variant) for name, content in self.visible.items()}
 
 
-def surviving_data(one: Content, variant: str) -> bytes:
-    if variant == "kept" or one.data == one.durable:
-        return one.data
+def surviving_data(content: Content, variant: str) -> bytes:
+    """Return what the disk holds of a file after a power failure."""
+    if variant == "written" or content.data == content.durable:
+        return content.data
     if variant == "empty":
-        return one.durable if one.data.startswith(one.durable) else b""
-    return one.data[: (len(one.durable) + len(one.data)) // 2]
+        return content.durable if content.data.startswith(content.durable) else b""
+    return content.data[: (len(content.durable) + len(content.data)) // 2]
 
 
 def parent(name: str) -> str:
@@ -114,46 +116,51 @@ def parent(name: str) -> str:
 
 
 def read_operations(trace: Path, folder: Path) -> list[Operation]:
-    """Those on files below the folder that succeeded, in their order."""
-    found = (operation for line in join_interrupted_lines(trace) for operation in parse_line(line, folder))
-    return [one for one in found if one.path.startswith(f"{folder}/") or one.path == str(folder)]
+    """Return the successful operations of a trace on a folder and the files in it, in their order."""
+    operations = [operation for line in join_interrupted_lines(trace) for operation in parse_line(line, folder)]
+    return [
+        operation
+        for operation in operations
+        if operation.path.startswith(f"{folder}/") or operation.path == str(folder)
+    ]
 
 
 def join_interrupted_lines(trace: Path) -> Iterator[str]:
-    """With the two halves of calls that another process came between."""
-    begun: dict[str, str] = {}
+    """Yield the lines of a trace, with both halves of a call that a line of another process has interrupted."""
+    first_halves: dict[str, str] = {}
     for line in trace.read_text(encoding="latin-1").splitlines():
         pid = line.split(" ", 1)[0]
         if line.endswith("<unfinished ...>"):
-            begun[pid] = line.removesuffix("<unfinished ...>").rstrip()
+            first_halves[pid] = line.removesuffix("<unfinished ...>").rstrip()
         elif " resumed>" in line:
-            yield begun.pop(pid, "") + line.partition(" resumed>")[2]
+            yield first_halves.pop(pid, "") + line.partition(" resumed>")[2]
         else:
             yield line
 
 
 def parse_line(line: str, folder: Path) -> Iterator[Operation]:
+    """Yield the operation of a line, if it succeeded and changes a file."""
     match = LINE.match(line)
     if match is None or match[4].startswith("-1"):
         return
-    call, said, result = match[2], match[3], match[4]
-    texts = [unescape(text) for text in TEXT.findall(said)]
-    at = DESCRIPTOR.match(said)
-    here = at[1] if at else ""
+    call, arguments, result = match[2], match[3], match[4]
+    strings = [unescape(text) for text in TEXT.findall(arguments)]
+    descriptor = DESCRIPTOR.match(arguments)
+    descriptor_path = descriptor[1] if descriptor else ""
     if call in ("openat", "creat"):
-        opened = re.search(r"<([^>]*)>", result)
-        makes = "O_TRUNC" in said or call == "creat"
-        if opened and (makes or "O_CREAT" in said):
-            yield Operation("make" if makes else "open", opened[1])
+        opened_path = re.search(r"<([^>]*)>", result)
+        truncates = "O_TRUNC" in arguments or call == "creat"
+        if opened_path and (truncates or "O_CREAT" in arguments):
+            yield Operation("make" if truncates else "open", opened_path[1])
     elif call in ("write", "pwrite64"):
         size = int(result)
-        yield Operation("write", here, data=texts[0][:size])
+        yield Operation("write", descriptor_path, data=strings[0][:size])
     elif call in ("fsync", "fdatasync"):
-        yield Operation("sync", here)
+        yield Operation("sync", descriptor_path)
     elif call == "ftruncate":
-        yield Operation("make", here)
+        yield Operation("make", descriptor_path)
     else:
-        paths = [absolute(text, here, folder) for text in texts]
+        paths = [absolute(string, descriptor_path, folder) for string in strings]
         if call.startswith("rename"):
             yield Operation("rename", paths[0], to=paths[1])
         else:
@@ -164,19 +171,20 @@ def unescape(text: str) -> bytes:
     return text.encode("latin-1").decode("unicode_escape").encode("latin-1")
 
 
-def absolute(path: bytes, at: str, folder: Path) -> str:
+def absolute(path: bytes, base: str, folder: Path) -> str:
+    """Return an absolute path; a relative one begins at `base`, or at the folder if that is empty."""
     name = path.decode(errors="surrogateescape")
-    return name if name.startswith("/") else f"{at or folder}/{name}"
+    return name if name.startswith("/") else f"{base or folder}/{name}"
 
 
-def states_after_power_cut(done: list[Operation]) -> Iterator[dict[str, bytes]]:
-    """What is there when the power fails after each of the operations, each state once."""
-    disk, known = Disk(), set()
-    for one in done:
-        disk.apply(one)
+def states_after_power_cut(operations: list[Operation]) -> Iterator[dict[str, bytes]]:
+    """Yield each different state of the files after a power failure between two operations or after the last one."""
+    disk, hashes = Disk(), set()
+    for operation in operations:
+        disk.apply(operation)
         for variant in VARIANTS:
-            state = disk.after_the_cut(variant)
+            state = disk.after_power_failure(variant)
             key = hash(tuple(sorted(state.items())))
-            if key not in known:
-                known.add(key)
+            if key not in hashes:
+                hashes.add(key)
                 yield state

@@ -1,8 +1,8 @@
-"""Every text that orch shows to its users, in one list, to be read whole: python -m tests.support.words
+"""List all texts that orch prints: `python -m tests.support.words`.
 
-Errors and their hints, decisions, warnings, help: from the source, with {} for what is put in. A
-text is found by the call that it is an argument of. `python -m tests.support.words --unhelpful` lists the
-errors that say what happened, and not what to do.
+The list has errors and their hints, decisions, warnings and help texts, with {} for values. A text is found in the
+source by the function that it is an argument of. `python -m tests.support.words --unhelpful` lists the errors that do
+not say what to do.
 """
 
 from __future__ import annotations
@@ -47,15 +47,17 @@ PRINTING_FUNCTIONS = {
     "Mismatch",
 }
 PRINTED_CLASSES = ("Error", "Refusal", "Record", "Exit")
-# What a message tells to write: it needs no hint beside it.
+# Messages that match say what to write, so they need no hint.
 EXPLAINS_FIX = re.compile(r"\bexpected |\b(is|are) ([01] or more|one of |the number of |an absolute path|a number, )")
 
 
 @dataclass(frozen=True, order=True)
 class Message:
+    """A text of orch."""
+
     path: str
     line: int
-    kind: str
+    kind: str  # name of the function or class, and of the keyword, that the text is passed to; "help" for help texts
     text: str
 
 
@@ -68,11 +70,11 @@ def is_shown(name: str) -> bool:
 
 
 def text_of(node: ast.expr) -> str:
-    """A text as a reader sees it; empty for anything else."""
+    """Return the text of an expression, with {} for values; empty if it is not a string."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return node.value
     if isinstance(node, ast.JoinedStr):
-        return "".join(text_of(one) or "{}" for one in node.values)
+        return "".join(text_of(part) or "{}" for part in node.values)
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
         left, right = text_of(node.left), text_of(node.right)
         return f"{left or '{}'}{right or '{}'}" if left or right else ""
@@ -82,77 +84,80 @@ def text_of(node: ast.expr) -> str:
 
 
 def messages_in_file(path: Path) -> Iterator[Message]:
-    where = path.relative_to(ROOT).as_posix()
+    relative_path = path.relative_to(ROOT).as_posix()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Call) and is_shown(name_of(node)):
-            yield from message_arguments(where, node)
-        if isinstance(node, ast.FunctionDef) and where.startswith("orchestrator/cli"):
-            told = ast.get_docstring(node) or ""
-            yield Message(where, node.lineno, "help", " ".join(told.split()))
+            yield from message_arguments(relative_path, node)
+        if isinstance(node, ast.FunctionDef) and relative_path.startswith("orchestrator/cli"):
+            docstring = ast.get_docstring(node) or ""
+            yield Message(relative_path, node.lineno, "help", " ".join(docstring.split()))
 
 
-def message_arguments(where: str, call: ast.Call) -> Iterator[Message]:
-    named = [(one.arg or "", one.value) for one in call.keywords]
-    for keyword, value in [*(("", one) for one in call.args), *named]:
+def message_arguments(path: str, call: ast.Call) -> Iterator[Message]:
+    """Yield the arguments of a call that are texts of more than one word."""
+    arguments = [
+        *(("", value) for value in call.args),
+        *((keyword.arg or "", keyword.value) for keyword in call.keywords),
+    ]
+    for name, value in arguments:
         text = " ".join(text_of(value).split())
         if " " in text:
-            kind = f"{name_of(call)}.{keyword}" if keyword else name_of(call)
-            yield Message(where, call.lineno, kind, text)
+            kind = f"{name_of(call)}.{name}" if name else name_of(call)
+            yield Message(path, call.lineno, kind, text)
 
 
 def source_files() -> Iterator[Path]:
-    for place in SOURCES:
-        path = ROOT / place
+    for source in SOURCES:
+        path = ROOT / source
         yield from [path] if path.is_file() else path.rglob("*.py")
 
 
 def all_messages() -> list[Message]:
-    return sorted(word for path in source_files() for word in messages_in_file(path) if word.text)
+    return sorted(message for path in source_files() for message in messages_in_file(path) if message.text)
 
 
 def errors_without_hint() -> list[Message]:
-    """Errors for users whose text, hint and kind all do not say what to do."""
+    """Return the errors for users of which neither text nor hint nor class says what to do."""
     trees = {path: ast.parse(path.read_text()) for path in source_files()}
-    kinds = classes_without_hint(trees.values())
+    names = classes_without_hint(trees.values())
     return sorted(
         Message(path.relative_to(ROOT).as_posix(), node.lineno, name_of(node), text_of(node.args[0]))
         for path, tree in trees.items()
         for node in ast.walk(tree)
-        if isinstance(node, ast.Call) and name_of(node) in kinds and lacks_hint(node)
+        if isinstance(node, ast.Call) and name_of(node) in names and lacks_hint(node)
     )
 
 
 def lacks_hint(call: ast.Call) -> bool:
-    hinted = any(one.arg == "hint" for one in call.keywords)
-    return bool(call.args) and not hinted and not EXPLAINS_FIX.search(text_of(call.args[0]))
+    has_hint_argument = any(keyword.arg == "hint" for keyword in call.keywords)
+    return bool(call.args) and not has_hint_argument and not EXPLAINS_FIX.search(text_of(call.args[0]))
 
 
 def classes_without_hint(trees: Iterable[ast.Module]) -> set[str]:
-    """OrchError and the kinds made of it that do not bring a hint by themselves."""
-    found = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
-    of = {one.name: {getattr(base, "id", "") for base in one.bases} for one in found}
-    helpful = {one.name for one in found if has_hint(one)}
-    kinds = {"OrchError"}
-    while more := {name for name, bases in of.items() if bases & kinds} - kinds:
-        kinds |= more
-    return kinds - helpful
+    """Return the names of OrchError and its subclasses that do not have a hint themselves."""
+    classes = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    bases_by_name = {node.name: {getattr(base, "id", "") for base in node.bases} for node in classes}
+    errors = {"OrchError"}
+    while subclasses := {name for name, bases in bases_by_name.items() if bases & errors} - errors:
+        errors |= subclasses
+    return errors - {node.name for node in classes if has_hint(node)}
 
 
-def has_hint(kind: ast.ClassDef) -> bool:
-    """Names of its own: `advice`, or how it is made."""
-    if kind.name == "OrchError":
+def has_hint(error: ast.ClassDef) -> bool:
+    """Return whether a class of errors sets `advice`, or sets its hint in `__init__`."""
+    if error.name == "OrchError":
         return False
-    names = {
+    attributes = {
         target.id
-        for one in kind.body
-        if isinstance(one, ast.Assign)
-        for target in one.targets
+        for node in error.body
+        if isinstance(node, ast.Assign)
+        for target in node.targets
         if isinstance(target, ast.Name)
     }
-    made = {one.name for one in kind.body if isinstance(one, ast.FunctionDef)}
-    return "advice" in names or "__init__" in made
+    methods = {node.name for node in error.body if isinstance(node, ast.FunctionDef)}
+    return "advice" in attributes or "__init__" in methods
 
 
 if __name__ == "__main__":
-    for word in errors_without_hint() if "--unhelpful" in sys.argv else all_messages():
-        print(f"{word.path}:{word.line}: {word.kind}: {word.text}")
+    for message in errors_without_hint() if "--unhelpful" in sys.argv else all_messages():
+        print(f"{message.path}:{message.line}: {message.kind}: {message.text}")
