@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from orch_node import trust
 from orch_node.standalone import facts
 
 from orchestrator.errors import RequestError
@@ -72,7 +73,7 @@ def find_inventory(name: str) -> Path:
     other file there could be a program that Ansible would run, so the user must give its path.
 
     Raises:
-        RequestError: if there is no such inventory.
+        RequestError: if there is no such inventory, or a bare name is that of one that another user could have written.
     """
     bare = "/" not in name
     path = INVENTORY / name if bare else Path(name)
@@ -83,6 +84,7 @@ def find_inventory(name: str) -> Path:
     if name and name not in (".", "..") and path.exists():
         return path
     if bare and is_written_by_init(name):
+        check_trusted(INIT_FOLDER / name)
         return INIT_FOLDER / name
     raise RequestError(f"There is no inventory '{name}'.", hint=inventory_hint(name))
 
@@ -93,6 +95,15 @@ def is_written_by_init(name: str) -> bool:
     if name in ("", ".", "..") or not (folder / "hosts.yml").is_file():
         return False
     return not any(path.is_file() and os.access(path, os.X_OK) for path in folder.rglob("*"))
+
+
+def check_trusted(folder: Path) -> None:
+    """Raise RequestError if another user could have written an inventory: Ansible runs the lookups in it."""
+    try:
+        trust.check_entry(INIT_FOLDER)
+        trust.check_tree(folder)
+    except trust.UntrustedError as error:
+        raise RequestError(f"{error}.", hint=f"If you trust its author, name the path: {folder}.") from None
 
 
 def inventory_hint(name: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -40,6 +41,36 @@ def test_a_bare_name_is_never_a_program_of_the_current_folder(
         path = refused.value.hint.removeprefix("As a path: ").removesuffix(".")
         assert find_inventory(path).resolve() == tmp_path / place
     assert not (tmp_path / "ran").exists()
+
+
+STRANGER = 65534
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="creates files of another user")
+@pytest.mark.parametrize("untrusted", ["inventory", "inventory/lab", "inventory/lab/group_vars/all.yml"])
+@pytest.mark.parametrize("change", ["owner", "mode", "link"])
+def test_bare_name_is_no_inventory_that_another_user_could_have_written(
+    untrusted: str, change: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ansible executes lookups in an inventory, so its author could run any program."""
+    monkeypatch.chdir(tmp_path)
+    lab = tmp_path / "inventory" / "lab"
+    (lab / "group_vars").mkdir(parents=True)
+    (lab / "hosts.yml").write_text("all: {hosts: {h1: }}\n")
+    (lab / "group_vars" / "all.yml").write_text("")
+    assert find_inventory("lab") == Path("inventory/lab")
+    path = tmp_path / untrusted
+    if change == "owner":
+        os.chown(path, STRANGER, STRANGER)
+    elif change == "mode":
+        path.chmod(path.stat().st_mode | 0o002)
+    else:
+        path.rename(tmp_path / "target")
+        path.symlink_to(tmp_path / "target")
+    with pytest.raises(RequestError) as refused:
+        find_inventory("lab")
+    assert "is not trusted" in refused.value.message
+    assert find_inventory("inventory/lab") == Path("inventory/lab"), "the user has named its path"
 
 
 def test_a_pattern_is_matched_without_the_current_folders_configuration(tmp_path: Path) -> None:

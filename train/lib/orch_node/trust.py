@@ -96,6 +96,39 @@ def check_folder(path: str | Path, *, make: bool = False) -> None:
     os.close(open_folder(path, make=make))
 
 
+def check_tree(path: str | Path) -> None:
+    """Check that only this user and root can write a file, or a folder and everything in it.
+
+    Checks no folders above it.
+
+    Raises:
+        UntrustedError: if others can write one of them, or if one is a symbolic link.
+        OSError: if there is no such file.
+    """
+    if stat.S_ISDIR(check_entry(path)):
+        for name in os.listdir(path):
+            check_tree(os.path.join(path, name))
+
+
+def check_entry(path: str | Path) -> int:
+    """Check that only this user and root can write a file or folder, and return its mode.
+
+    Raises:
+        UntrustedError: if others can write it, or if it is a symbolic link.
+        OSError: if there is no such file.
+    """
+    name = os.fspath(path)
+    descriptor = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        mode = os.fstat(descriptor).st_mode
+        if stat.S_ISLNK(mode):
+            raise UntrustedError(name, "it is a symbolic link")
+        check(descriptor, name, last=True)
+    finally:
+        os.close(descriptor)
+    return mode
+
+
 def open_file(path: str | Path, flags: int, mode: int = 0o600) -> int:
     """Return a descriptor of a plain file that only this user and root can write.
 
