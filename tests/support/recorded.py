@@ -7,6 +7,8 @@ import math
 from pathlib import Path
 from typing import Any
 
+from orch_node.protocol.record import Decision, Place, RunNode, RunRecord
+
 NODE0: dict[str, Any] = {"node": "node0", "via": []}
 STARTED = 1_767_268_800.0  # 2026-01-01 12:00 UTC
 
@@ -18,6 +20,25 @@ PRECISION_EVENT = {
     "topic": "precision",
     "value": "bf16",
 }
+FAR_NODE = RunNode(node="node0", via=("ssh", "-F", "/state/ssh config", "node0"))
+RUN_RECORD = RunRecord(
+    run_id="20260101-120000-qa-0000",
+    key="k",
+    node0=FAR_NODE,
+    nodes=(FAR_NODE, RunNode(node="n1")),
+    run_dir="/opt/orch/runs/r",
+    train="/opt/orch/train",
+    python="python3",
+    recipe="qa",
+    resumes=True,
+    output_dir=None,
+    backend="ccl",
+    precision="bf16",
+    started_by="me@here",
+    created=1.5,
+    decisions=(Decision(topic="ranks", value="1", reason="as requested"),),
+    layout=(Place(rank=0, node="node0", local_rank=0, local_world_size=1, cpus=(0, 2), threads=2),),
+)
 
 
 def make_run(

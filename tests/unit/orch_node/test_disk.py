@@ -1,4 +1,4 @@
-"""Files on a disk that takes nothing more."""
+"""Files on a full disk."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from orch_node.disk import Appender, Reserve, describe_on_node, describe_output
 
 
 @pytest.fixture
-def small(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 64 KB."""
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """Yield the folder of a file system of 64 KB."""
     if os.getuid() != 0:
         pytest.skip("needs root to mount a file system")
-    folder = tmp_path / "small"
+    folder = tmp_path / "disk"
     folder.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)]
     done = subprocess.run(mount, capture_output=True, text=True)
@@ -35,34 +35,33 @@ def fill(folder: Path) -> None:
             file.write(bytes(4096))
 
 
-def test_what_has_its_room_is_written_on_a_full_disk(small: Path) -> None:
-    reserve = Reserve(small / "room", 16384)
-    fill(small)
-    reserve.become(small / "outcome", b"x" * 16000)
-    assert (small / "outcome").read_bytes() == b"x" * 16000
-    assert not (small / "room").exists()
+def test_reserved_space_is_used_on_a_full_disk(small_disk: Path) -> None:
+    reserve = Reserve(small_disk / "room", 16384)
+    fill(small_disk)
+    reserve.become(small_disk / "outcome", b"x" * 16000)
+    assert (small_disk / "outcome").read_bytes() == b"x" * 16000
+    assert not (small_disk / "room").exists()
 
 
-def test_what_does_not_fit_is_not_there_in_part(small: Path) -> None:
-    log = Appender(small / "log")
+def test_line_that_does_not_fit_is_not_written_in_part(small_disk: Path) -> None:
+    log = Appender(small_disk / "log")
     log.write(b"first\n")
-    fill(small)
+    fill(small_disk)
     log.write(b"x" * 9000 + b"\n")
-    assert log.problem is not None
     assert log.problem.errno == errno.ENOSPC
-    (small / "data").unlink()
+    (small_disk / "data").unlink()
     log.write(b"last\n")
     log.close()
-    assert (small / "log").read_bytes() == b"first\nlast\n"
+    assert (small_disk / "log").read_bytes() == b"first\nlast\n"
 
 
-def test_no_room_is_told_at_once(small: Path) -> None:
+def test_missing_space_is_reported_when_it_is_reserved(small_disk: Path) -> None:
     with pytest.raises(OSError, match="No space"):
-        Reserve(small / "room", 1 << 20)
+        Reserve(small_disk / "room", 1 << 20)
 
 
 @pytest.mark.parametrize(
-    ("number", "words"),
+    ("number", "message"),
     [
         (errno.ENOSPC, "node1: /a/b is full (No space left on device)"),
         (errno.EDQUOT, "node1: /a/b is over its quota (Disk quota exceeded)"),
@@ -70,7 +69,8 @@ def test_no_room_is_told_at_once(small: Path) -> None:
         (errno.EROFS, "node1: /a/b is read-only (Read-only file system)"),
         (errno.EACCES, "node1: /a/b cannot be written (Permission denied)"),
     ],
+    ids=["full", "quota", "broken", "read-only", "no permission"],
 )
-def test_the_words(number: int, words: str) -> None:
-    assert describe_on_node("node1", Path("/a/b"), OSError(number, os.strerror(number))) == words
-    assert f"node1: {describe_output('/a/b', os.strerror(number))}" == words
+def test_disk_problem_is_described(number: int, message: str) -> None:
+    assert describe_on_node("node1", Path("/a/b"), OSError(number, os.strerror(number))) == message
+    assert f"node1: {describe_output('/a/b', os.strerror(number))}" == message

@@ -25,37 +25,43 @@ from orch_node.protocol.outcome import SupervisorProcess
 from orchestrator.paths import LIB
 
 THIS_MACHINE = machine.this_machine()
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(LIB)}
 OTHER_HOST = Machine(host="hostb", machine_id="b", boot="b", pid_namespace="pid:[1]")
 OTHER_CONTAINER = replace(THIS_MACHINE, pid_namespace="pid:[1]")
 REBOOTED = Machine(host="hosta", machine_id="a", boot="before", pid_namespace="pid:[1]")
 
 
 def make_holder(run_id: str, host: Machine = THIS_MACHINE, *, pid: int = 0, start: int = 0) -> Holder:
-    """Return a holder on a machine; without a process number, this process."""
+    """Return a holder on a machine; without a process id, this process."""
     this_process = machine.this_process()
     process = ProcessIdentity(machine=host, pid=pid or this_process.pid, start=start or this_process.start)
     return Holder(run_id=run_id, process=process)
 
 
-def dead_process() -> int:
-    """Return the number of a process that has ended."""
-    with subprocess.Popen(["true"]) as process:
-        process.wait()
+def make_dead_process() -> int:
+    """Return the id of a process that has ended."""
+    process = subprocess.Popen(["true"])
+    process.wait()
     return process.pid
 
 
 def set_age(path: Path, seconds: float) -> None:
     """Set how long ago a file was renewed."""
-    then = time.time() - seconds
-    os.utime(path, (then, then))
+    os.utime(path, (time.time() - seconds,) * 2)
+
+
+@pytest.fixture
+def always_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a holder check its lease at every call instead of every few seconds."""
+    monkeypatch.setattr(lease, "CHECK_SECONDS", 0.0)
 
 
 @pytest.mark.parametrize(
     ("host", "expected"),
     [
         pytest.param(THIS_MACHINE, machine.ALIVE, id="here"),
-        pytest.param(OTHER_HOST, machine.UNKNOWN, id="another-host"),
-        pytest.param(OTHER_CONTAINER, machine.UNKNOWN, id="another-container"),
+        pytest.param(OTHER_HOST, machine.UNKNOWN, id="another host"),
+        pytest.param(OTHER_CONTAINER, machine.UNKNOWN, id="another container"),
         pytest.param(Machine(), machine.UNKNOWN, id="unrecorded"),
         pytest.param(replace(THIS_MACHINE, host="x"), machine.ALIVE, id="renamed"),
     ],
@@ -64,8 +70,8 @@ def test_condition_of_a_process_depends_on_its_machine(host: Machine, expected: 
     assert machine.condition_of(make_holder("a", host).process) == expected
 
 
-def test_process_is_dead_if_its_number_is_free_or_used_again() -> None:
-    assert machine.condition_of(make_holder("a", pid=dead_process()).process) == machine.DEAD
+def test_process_is_dead_if_its_id_is_free_or_used_again() -> None:
+    assert machine.condition_of(make_holder("a", pid=make_dead_process()).process) == machine.DEAD
     assert machine.condition_of(make_holder("a", start=1).process) == machine.DEAD
 
 
@@ -82,9 +88,9 @@ def test_zombie_is_dead() -> None:
     ("now", "rebooted"),
     [
         pytest.param(replace(REBOOTED, boot="after"), True, id="rebooted"),
-        pytest.param(replace(REBOOTED, boot="after", host="hostb"), False, id="cloned-disk"),
-        pytest.param(replace(REBOOTED, boot="after", machine_id="b"), False, id="same-name"),
-        pytest.param(REBOOTED, False, id="same-boot"),
+        pytest.param(replace(REBOOTED, boot="after", host="hostb"), False, id="cloned disk"),
+        pytest.param(replace(REBOOTED, boot="after", machine_id="b"), False, id="same name"),
+        pytest.param(REBOOTED, False, id="same boot"),
     ],
 )
 def test_machine_was_rebooted_if_name_and_installation_are_the_same(now: Machine, rebooted: bool) -> None:
@@ -109,8 +115,7 @@ def test_lease_of_a_living_process_is_not_taken_over(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("host", [OTHER_HOST, OTHER_CONTAINER], ids=["host", "container"])
 def test_lease_of_another_host_is_taken_over_only_when_it_has_expired(tmp_path: Path, host: Machine) -> None:
-    lease_there = Lease(tmp_path, make_holder("first", host))
-    assert lease_there.acquire() == ""
+    assert Lease(tmp_path, make_holder("first", host)).acquire() == ""
     lease_here = Lease(tmp_path, make_holder("second"))
     assert host.host in lease_here.acquire()
     set_age(tmp_path / files.LEASE, lease.EXPIRE_SECONDS - 10)
@@ -121,14 +126,13 @@ def test_lease_of_another_host_is_taken_over_only_when_it_has_expired(tmp_path: 
 
 
 def test_lease_of_a_dead_process_is_taken_over_at_once(tmp_path: Path) -> None:
-    assert Lease(tmp_path, make_holder("first", pid=dead_process())).acquire() == ""
+    assert Lease(tmp_path, make_holder("first", pid=make_dead_process())).acquire() == ""
     assert Lease(tmp_path, make_holder("second")).acquire() == ""
 
 
-def test_later_start_of_the_same_run_takes_the_lease_over_and_the_earlier_one_notices(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_later_start_of_a_run_takes_the_lease_over_and_the_earlier_one_notices(
+    tmp_path: Path, always_check: None
 ) -> None:
-    monkeypatch.setattr(lease, "CHECK_SECONDS", 0.0)
     first = Lease(tmp_path, make_holder("run", OTHER_HOST))
     assert first.acquire() == ""
     assert first.problem() == ""
@@ -136,8 +140,7 @@ def test_later_start_of_the_same_run_takes_the_lease_over_and_the_earlier_one_no
     assert THIS_MACHINE.host in first.problem()
 
 
-def test_deleted_lease_is_written_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lease, "CHECK_SECONDS", 0.0)
+def test_deleted_lease_is_written_again(tmp_path: Path, always_check: None) -> None:
     lease_here = Lease(tmp_path, make_holder("run"))
     assert lease_here.acquire() == ""
     (tmp_path / files.LEASE).unlink()
@@ -163,25 +166,21 @@ except OSError as error:
 """
 
 
-@pytest.mark.parametrize(("case", "output"), [("new", "File too large"), ("held", "''")])
+@pytest.mark.parametrize(("case", "output"), [("new", "File too large"), ("held", "''")], ids=["new", "held"])
 def test_full_volume_leaves_no_empty_lease(tmp_path: Path, case: str, output: str) -> None:
     command = [sys.executable, "-B", "-c", FULL_VOLUME, str(tmp_path), case]
-    environment = {**os.environ, "PYTHONPATH": str(LIB)}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
-    assert done.stdout.strip() == output, done.stderr
+    result = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=60)
+    assert result.stdout.strip() == output, result.stderr
     assert not (tmp_path / files.LEASE).exists()
 
 
-def test_lease_is_renewed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lease, "CHECK_SECONDS", 0.0)
+def test_lease_is_renewed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, always_check: None) -> None:
     monkeypatch.setattr(lease, "RENEW_SECONDS", 0.0)
     lease_here = Lease(tmp_path, make_holder("run"))
     assert lease_here.acquire() == ""
     set_age(tmp_path / files.LEASE, 1000)
     assert lease_here.problem() == ""
-    age = lease.seconds_since_renewal(tmp_path / files.LEASE)
-    assert age is not None
-    assert age < 100
+    assert lease.seconds_since_renewal(tmp_path / files.LEASE) < 100
 
 
 def test_run_of_another_host_is_unknown_through_a_read_only_mount(
@@ -228,25 +227,16 @@ sys.stdin.readline()
 
 
 def test_one_of_many_processes_takes_over_a_stale_lease(tmp_path: Path) -> None:
-    environment = {**os.environ, "PYTHONPATH": str(Path(lease.__file__).parents[1])}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     for _ in range(3):
         (tmp_path / files.LEASE).unlink(missing_ok=True)
-        assert Lease(tmp_path, make_holder("old", pid=dead_process())).acquire() == ""
-        processes = [
-            subprocess.Popen(
-                [sys.executable, "-c", TAKE_LEASE, str(tmp_path), f"run{number}"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                env=environment,
-                text=True,
-            )
-            for number in range(6)
-        ]
+        assert Lease(tmp_path, make_holder("old", pid=make_dead_process())).acquire() == ""
+        command = [sys.executable, "-c", TAKE_LEASE, str(tmp_path)]
+        processes = [subprocess.Popen([*command, f"run{number}"], env=ENVIRONMENT, **pipes) for number in range(6)]
         for process in processes:
-            assert process.stdin is not None
             process.stdin.write("go\n")
             process.stdin.flush()
-        results = [process.stdout.readline().strip() for process in processes]  # type: ignore[union-attr]
+        results = [process.stdout.readline().strip() for process in processes]
         for process in processes:
             process.communicate("end\n")
         assert sorted(results) == ["refused"] * 5 + ["taken"]
@@ -256,7 +246,7 @@ def test_one_of_many_processes_takes_over_a_stale_lease(tmp_path: Path) -> None:
 # The state of a run.
 
 
-def make_run(folder: Path, host: Machine, *, pid: int = 0, leased: bool = True) -> Path:
+def make_supervised_run(folder: Path, host: Machine, *, pid: int = 0, leased: bool = True) -> Path:
     """Create the folder of a run whose supervisor is on a machine."""
     folder.mkdir(parents=True)
     holder = make_holder(folder.name, host, pid=pid)
@@ -269,32 +259,29 @@ def make_run(folder: Path, host: Machine, *, pid: int = 0, leased: bool = True) 
 
 def state_of(folder: Path) -> str:
     """Return the state of the run's supervisor."""
-    supervisor = supervisor_state.read_supervisor(folder)
-    assert supervisor is not None
-    return supervisor_state.state_of(folder, supervisor)
+    return supervisor_state.state_of(folder, supervisor_state.read_supervisor(folder))
 
 
 @pytest.mark.parametrize(
     ("age", "expected"),
     [
         pytest.param(0.0, "running", id="renewed"),
-        pytest.param(lease.RECENT_SECONDS + 10, "unknown", id="not-renewed-recently"),
+        pytest.param(lease.RECENT_SECONDS + 10, "unknown", id="not renewed recently"),
         pytest.param(lease.EXPIRE_SECONDS + 10, "killed", id="expired"),
     ],
 )
 def test_run_on_another_host_is_judged_by_its_lease(tmp_path: Path, age: float, expected: str) -> None:
-    folder = make_run(tmp_path / "run", OTHER_HOST)
+    folder = make_supervised_run(tmp_path / "run", OTHER_HOST)
     set_age(folder / files.LEASE, age)
     assert state_of(folder) == expected
-    elsewhere = supervisor_state.may_run_elsewhere(folder)
-    assert (elsewhere is None) is (expected == "killed")
+    assert (supervisor_state.may_run_elsewhere(folder) is None) is (expected == "killed")
 
 
 def test_run_here_is_judged_by_its_process(tmp_path: Path) -> None:
-    assert state_of(make_run(tmp_path / "a", THIS_MACHINE)) == "running"
-    assert state_of(make_run(tmp_path / "b", THIS_MACHINE, pid=dead_process())) == "killed"
+    assert state_of(make_supervised_run(tmp_path / "a", THIS_MACHINE)) == "running"
+    assert state_of(make_supervised_run(tmp_path / "b", THIS_MACHINE, pid=make_dead_process())) == "killed"
     assert supervisor_state.may_run_elsewhere(tmp_path / "a") is None
 
 
 def test_run_on_another_host_without_a_lease_is_unknown(tmp_path: Path) -> None:
-    assert state_of(make_run(tmp_path / "a", OTHER_HOST, leased=False)) == "unknown"
+    assert state_of(make_supervised_run(tmp_path / "a", OTHER_HOST, leased=False)) == "unknown"

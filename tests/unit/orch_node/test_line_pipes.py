@@ -26,8 +26,9 @@ def test_lines_arrive_whole_however_they_are_divided(limit: int, expected: list[
         pipes.pump(1.0)
     os.close(writer)
     pipes.pump(1.0)
+    assert not pipes.open(reader)
     os.close(reader)
-    assert [line for line in lines if not b"no end".startswith(line[:2])] == expected
+    assert lines[: len(expected)] == expected
 
 
 @given(st.lists(st.binary(max_size=30), max_size=20))

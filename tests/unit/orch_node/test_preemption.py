@@ -1,4 +1,4 @@
-"""What a script asks of orch_node.preemption where orch has told it no signal."""
+"""Preemption as a script sees it."""
 
 from __future__ import annotations
 
@@ -6,35 +6,30 @@ import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from orch_node import stack_signal
 from orch_node.preemption import Agreement
-from orch_node.protocol.agent import PreemptedRanks
 from orch_node.reach import BY_STEP
-from orch_node.supervisor.preemption import PreemptionMonitor
 
-from orchestrator.paths import TRAIN
+from orchestrator.paths import LIB
 
 
-@pytest.mark.parametrize("words", ["", "0", "USR1"])
-def test_without_a_number_from_orch_nothing_is_asked(monkeypatch: pytest.MonkeyPatch, words: str) -> None:
-    """Neither a handler nor an all-reduce, also where the user's own environment names a signal."""
-    monkeypatch.setenv(stack_signal.PREEMPT, words)
+@pytest.mark.parametrize("value", ["", "0", "USR1"], ids=["empty", "zero", "name"])
+def test_script_checks_for_no_preemption_without_a_signal_number(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    """Install no handler and call no all-reduce, even if the environment of the user names a signal."""
+    monkeypatch.setenv(stack_signal.PREEMPT, value)
     agreement = Agreement()
     assert not agreement.is_preempted()
     assert (agreement.listens, agreement.calls, agreement.collectives) == (False, 0, 0)
 
 
-# A rank below its wrapper: both get SIGTERM, as from Slurm.
+# A rank and its wrapper. Slurm sends SIGTERM to both.
 RANK = """
 import os, subprocess, sys, time
-sys.path.append(sys.argv[1])
 from orch_node import preemption
 from orch_node.rank.process import SignalForwarder
-if sys.argv[2] == "rank":
+if sys.argv[1] == "rank":
     preemption.requested()
     print("listening", flush=True)
     while not preemption.requested():
@@ -44,54 +39,22 @@ else:
     child = subprocess.Popen([sys.executable, *sys.orig_argv[1:-1], "rank"])
     stop = SignalForwarder(child.pid)
     code = child.wait()
-    print("asked" if stop.stop_requested else "preempted", code, flush=True)
+    print("stopped" if stop.stop_requested else "preempted", code, flush=True)
 """
 
 
 @pytest.mark.parametrize(
     ("variables", "output"),
-    [({BY_STEP: "srun"}, "checkpoint\npreempted 0\n"), ({}, "asked -15\n")],
+    [({BY_STEP: "srun"}, "checkpoint\npreempted 0\n"), ({}, "stopped -15\n")],
     ids=["slurm", "elsewhere"],
 )
-def test_sigterm_of_slurm_is_a_request_for_a_checkpoint(variables: dict[str, str], output: str) -> None:
-    environment = {**os.environ, stack_signal.PREEMPT: str(int(signal.SIGUSR2)), **variables}
-    command = [sys.executable, "-c", RANK, str(TRAIN / "lib"), "wrapper"]
+def test_sigterm_requests_a_checkpoint_in_a_slurm_step(variables: dict[str, str], output: str) -> None:
+    number = str(int(signal.SIGUSR2))
+    environment = {**os.environ, "PYTHONPATH": str(LIB), stack_signal.PREEMPT: number, **variables}
+    command = [sys.executable, "-c", RANK, "wrapper"]
     with subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True
     ) as wrapper:
-        assert wrapper.stdout is not None
         assert wrapper.stdout.readline() == "listening\n"
         os.killpg(wrapper.pid, signal.SIGTERM)
         assert wrapper.stdout.read() == output
-
-
-@pytest.mark.parametrize(
-    ("answers", "reason"),
-    [
-        pytest.param({}, "no agent of its nodes responds", id="agents-have-died"),
-        pytest.param(
-            {"n1": PreemptedRanks(ranks=())}, "the script does not support preemption", id="script-does-not-listen"
-        ),
-    ],
-)
-def test_a_preemption_without_a_checkpoint_names_the_reason(
-    tmp_path: Path, answers: dict[str, PreemptedRanks], reason: str
-) -> None:
-    agents = SimpleNamespace(request=lambda question, wanted, seconds: answers)
-    monitor = PreemptionMonitor(tmp_path, agents, lambda: True, lambda event: None)  # type: ignore[arg-type]
-    tracker = SimpleNamespace(any_preempted=lambda: False, checkpoints={})
-    ending = monitor.poll(tracker)  # type: ignore[arg-type]
-    assert ending is not None
-    assert reason in (ending.problem or "")
-
-
-def test_time_for_a_checkpoint_does_not_pass_while_the_job_is_suspended(tmp_path: Path) -> None:
-    answers = {"n1": PreemptedRanks(ranks=(0,))}
-    agents = SimpleNamespace(request=lambda question, wanted, seconds: answers)
-    monitor = PreemptionMonitor(tmp_path, agents, lambda: True, lambda event: None)  # type: ignore[arg-type]
-    tracker = SimpleNamespace(any_preempted=lambda: False, checkpoints={})
-    assert monitor.poll(tracker) is None  # type: ignore[arg-type]
-    assert monitor.requested_at is not None
-    monitor.requested_at -= 600.0  # as if the process had been stopped for ten minutes
-    monitor.add_standstill(600.0)
-    assert monitor.poll(tracker) is None  # type: ignore[arg-type]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import importlib
+import runpy
 import sys
 from collections.abc import Callable, Iterable
 from functools import cache
@@ -10,6 +12,7 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
+from orch_node.protocol import files as protocol_files
 from orch_node.protocol.events import KINDS
 
 import orchestrator
@@ -255,6 +258,9 @@ def test_identifiers_of_a_target_stay_in_it() -> None:
 
 # Only the protocol knows the names of events and that they are JSON.
 PROTOCOL = LIB / "orch_node" / "protocol"
+FILE_NAMES = {value for name, value in vars(protocol_files).items() if name.isupper()}
+# These are also ordinary words.
+ORDINARY_WORDS = {"stop", "node", "ranks", "stacks"}
 # These names are also states of runs, pods and tasks, or keys of the output of --json.
 COMMON_NAMES = {"node", "progress", "result", "failed", "refused", "waiting", "ended"}
 EVENT_NAMES = {*KINDS} - COMMON_NAMES
@@ -291,6 +297,25 @@ def untyped_events(path: Path) -> set[str]:
 
 def test_events_are_typed_outside_of_the_protocol() -> None:
     assert violations(OUTSIDE, untyped_events) == {}
+
+
+def names_of_the_protocol(path: Path) -> set[str]:
+    """Return events, file names and keys of the protocol that a file spells out."""
+    nodes = list(ast.walk(tree(path)))
+    strings = {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    lookups = (node for node in nodes if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name))
+    keys = {ast.unparse(node) for node in lookups if node.value.id in ("layout", "plan", "event")}
+    return strings & ({*KINDS} | FILE_NAMES) - ORDINARY_WORDS | keys
+
+
+def test_programs_on_nodes_take_names_from_the_protocol() -> None:
+    paths = [path for path in ON_NODES if path.is_relative_to(LIB / "orch_node")]
+    assert violations((path for path in paths if not path.is_relative_to(PROTOCOL)), names_of_the_protocol) == {}
+
+
+def test_each_subcommand_of_the_node_program_names_a_module_with_a_main_function() -> None:
+    subcommands = runpy.run_path(str(TRAIN / "node.py"))["SUBCOMMANDS"]
+    assert [name for name, module in subcommands.items() if not callable(importlib.import_module(module).main)] == []
 
 
 CHECKOUT = ROOT.parent

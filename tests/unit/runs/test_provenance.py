@@ -1,4 +1,4 @@
-"""The provenance of a run, read from real git checkouts."""
+"""The provenance of a run, read from git checkouts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from orchestrator.stacks.stack import Stack
 from orchestrator.targets.ssh.decisions import Inputs
 from orchestrator.targets.ssh.plan import plan_train
 from tests.conftest import make_cluster, require_program
-from tests.unit.planning.test_plan_train import QA, SITE
+from tests.support.plans import LOCAL_SITE, QA_RECIPE
 
 
 @pytest.fixture
@@ -35,32 +35,24 @@ def script(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_clean_checkout(script: Path) -> None:
-    (script.parent / "runs.txt").write_text("not known to git, and none of its business")
+def test_checkout_with_other_untracked_files_is_clean(script: Path) -> None:
+    (script.parent / "runs.txt").write_text("not known to git")
     state = git_state(script)
-    assert state
     assert len(state.commit) == 40
     assert (state.dirty, state.changed) == (False, ())
 
 
-def test_a_changed_script_is_dirty(script: Path) -> None:
+def test_changed_or_untracked_script_is_dirty(script: Path) -> None:
     script.write_text("print(2)\n")
     state = git_state(script)
-    assert state
-    assert state.dirty
-    assert state.changed == ("two words/it's.py",)
+    assert (state.dirty, state.changed) == (True, ("two words/it's.py",))
     assert script_of(script).sha256 == hashlib.sha256(b"print(2)\n").hexdigest()
-
-
-def test_a_script_that_git_does_not_know_is_dirty(script: Path) -> None:
     untracked_script = script.with_name("new.py")
     untracked_script.write_text("")
-    state = git_state(untracked_script)
-    assert state
-    assert state.changed == ("new.py",)
+    assert git_state(untracked_script).changed == ("two words/it's.py", "new.py")
 
 
-def test_outside_of_git_there_is_no_state(tmp_path: Path) -> None:
+def test_script_outside_of_git_has_no_state(tmp_path: Path) -> None:
     path = tmp_path / "x.py"
     path.write_text("")
     assert script_of(path).git is None
@@ -70,12 +62,11 @@ def test_seeds_come_from_settings_and_from_arguments(test_stack: Stack, tmp_path
     path = tmp_path / "x.py"
     path.write_text("")
     request = TrainRequest(recipe="qa", script_args=("--data_seed", "7", "--my-seed=8", "--x", "--seedless"))
-    recipe = replace(QA, script=str(path), arguments={"seed": 3, "epochs": 2})
-    plan = plan_train(request, Inputs(cluster=make_cluster(), recipe=recipe, stack=test_stack), SITE)
+    recipe = replace(QA_RECIPE, script=str(path), arguments={"seed": 3, "epochs": 2})
+    plan = plan_train(request, Inputs(cluster=make_cluster(), recipe=recipe, stack=test_stack), LOCAL_SITE)
     assert seeds(plan) == {"seed": 3, "data_seed": "7", "my-seed": "8", "seedless": ""}
     result = provenance(plan)
     assert result.settings == {"seed": 3, "epochs": 2}
-    assert result.command
     assert result.command.argv[0] == "/venv/bin/python"
     assert result.fingerprints == {"": "node0"}
     assert parse(json.loads(json.dumps(render(result)))) == result

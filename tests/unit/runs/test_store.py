@@ -1,22 +1,72 @@
-"""The recorded run that a name refers to."""
+"""Find, load and resume recorded runs."""
 
 from __future__ import annotations
 
+import json
+import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from orch_node.protocol.events import Event, Launched, Progress, ScriptEnded
 from orch_node.protocol.record import RunRecord
 
-from orchestrator.operations.runs import find_live
-from orchestrator.runs import store
+from orchestrator.errors import ExecuteError, RequestError
+from orchestrator.operations.runs import find_live, list_recorded_runs
+from orchestrator.planning.request import TrainRequest
+from orchestrator.runs import resume, store
+from orchestrator.runs.outcome import untrained_notes
 from orchestrator.runs.rows import row_of
 from orchestrator.targets import registry
 from orchestrator.targets.interface import RunList, ignore
-from tests.support.recorded import make_outcome, make_run, write_json
-from tests.unit.runs.test_record import RECORD
+from tests.support.recorded import (
+    PRECISION_EVENT,
+    RUN_RECORD,
+    make_outcome,
+    make_placement,
+    make_plan,
+    make_run,
+    write_json,
+)
 
 OLDEST, FIRST, SECOND, THIRD = (f"2026010{day}-120000-qa-0000" for day in (1, 2, 3, 4))
+
+
+def test_incomplete_last_line_is_not_an_event_yet(tmp_path: Path) -> None:
+    write_json(tmp_path / "plan.json", make_plan(tmp_path, [make_placement(rank, 3) for rank in range(3)]))
+    run = store.load(tmp_path)
+    assert run.events() == []
+    lines = [json.dumps({"event": "joined", "rank": rank}) for rank in range(3)]
+    path = tmp_path / "events.jsonl"
+    path.write_text(f"{lines[0]}\n{lines[1]}\n{lines[2][:9]}")
+    assert [event.rank for event in run.events()] == [0, 1]
+    path.write_text("\n".join([*lines, ""]))
+    assert [event.rank for event in run.events()] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("events", "is_noted"),
+    [
+        pytest.param([ScriptEnded(rank=0, trained=False)], True, id="untrained"),
+        pytest.param([ScriptEnded(rank=0, trained=False), ScriptEnded(rank=1)], False, id="one rank trained"),
+        pytest.param([ScriptEnded(rank=0), Launched(), ScriptEnded(trained=False)], True, id="restarted"),
+        pytest.param([Progress(step=3.0), ScriptEnded(trained=False)], False, id="progress"),
+        pytest.param([], False, id="older ranks"),
+    ],
+)
+def test_run_without_a_training_step_is_noted(events: list[Event], is_noted: bool) -> None:
+    assert bool(untrained_notes("done", events)) == is_noted
+    assert untrained_notes("failed", events) == []
+
+
+def test_run_is_found_by_a_unique_prefix(tmp_path: Path) -> None:
+    for run in (FIRST, SECOND):
+        make_run(tmp_path, run)
+    assert store.find(tmp_path, "20260103").id == SECOND
+    with pytest.raises(RequestError, match=r"2 runs .* begin with '2026'") as exc_info:
+        store.find(tmp_path, "2026")
+    assert SECOND in exc_info.value.hint
 
 
 def test_last_is_never_a_refused_run(tmp_path: Path) -> None:
@@ -27,8 +77,79 @@ def test_last_is_never_a_refused_run(tmp_path: Path) -> None:
     assert store.find(tmp_path, SECOND).id == SECOND
 
 
+def test_error_names_the_path_of_a_damaged_plan(tmp_path: Path) -> None:
+    folder = make_run(tmp_path, "run")
+    for text in ("{", "{}", json.dumps(make_plan(folder, []) | {"settings": 7})):
+        (folder / "plan.json").write_text(text)
+        with pytest.raises(ExecuteError) as exc_info:
+            store.load(folder)
+        assert str(folder / "plan.json") in exc_info.value.message
+        assert str(folder) in exc_info.value.hint
+
+
+def test_run_that_only_its_target_can_see_counts_as_running(tmp_path: Path) -> None:
+    folder = make_run(tmp_path, "run", target="kubernetes", location={"job": "orch-r"})
+    assert store.load(folder).state == "done"
+    (folder / "outcome.json").unlink()
+    assert store.load(folder).state == "running"
+
+
+def make_run_in(precision: str, base: Path) -> None:
+    """Create a run in a precision; with `auto`, its ranks have chosen bf16."""
+    folder = make_run(base, "run", precision=precision, key="k")
+    if precision == "auto":
+        with (folder / "events.jsonl").open("a") as events:
+            events.write(json.dumps(PRECISION_EVENT) + "\n")
+
+
+@pytest.mark.parametrize(
+    ("requested", "expected"), [("auto", "run"), ("bf16", "run"), ("fp32", "")], ids=["auto", "the same", "another"]
+)
+@pytest.mark.parametrize("recorded", ["bf16", "auto"])
+def test_finished_run_is_the_requested_one_if_the_precisions_match(
+    tmp_path: Path, recorded: str, requested: str, expected: str
+) -> None:
+    make_run_in(recorded, tmp_path)
+    request = TrainRequest(recipe="qa", precision=requested, runs_dir=str(tmp_path))
+    assert resume.done(request, "k") == expected
+
+
+def test_listed_precision_is_the_choice_of_the_ranks(tmp_path: Path) -> None:
+    make_run_in("auto", tmp_path / "chosen")
+    make_run(tmp_path / "pending", precision="auto")
+    rows = [list_recorded_runs(tmp_path / name, None).rows[0] for name in ("chosen", "pending")]
+    assert [row.precision for row in rows] == ["bf16", "auto"]
+
+
+@pytest.mark.parametrize(
+    ("states", "expected"),
+    [
+        pytest.param(["failed"], "run-0", id="failed"),
+        pytest.param(["failed", "done"], None, id="a later run is done"),
+        pytest.param(["done", "stopped"], "run-1", id="stopped"),
+        pytest.param(["preempted", "unbegun failed"], "run-0", id="a later run has not begun"),
+        pytest.param(["done", "unbegun failed"], None, id="done before one that has not begun"),
+        pytest.param(["unbegun failed"], None, id="not begun"),
+        pytest.param([None], "run-0", id="killed"),
+        pytest.param([], None, id="no run"),
+    ],
+)
+def test_only_the_newest_unfinished_run_resumes(tmp_path: Path, states: list[str | None], expected: str | None) -> None:
+    for index, (key, state) in enumerate([*(("k", state) for state in states), ("other", "failed")]):
+        folder = make_run(tmp_path, f"run-{index}", ranks=1, nodes=1, seconds=1, key=key, created=time.time() + index)
+        (folder / "outcome.json").unlink()
+        if state:
+            write_json(folder / "outcome.json", make_outcome(state.removeprefix("unbegun ")))
+        if (state or "").startswith("unbegun"):
+            (folder / "events.jsonl").unlink()
+        else:
+            write_json(folder / "supervisor.json", {"pid": 2**22 + 1, "started": 1.0})
+    result = store.unfinished(tmp_path, "k")
+    assert (result.run_id if result else None) == expected
+
+
 class Handle:
-    """A run elsewhere that has ended, as its node reports when it is asked."""
+    """A remote run that has ended, as its node reports when it is queried."""
 
     def __init__(self, record: RunRecord, folder: Path) -> None:
         self.record, self.folder, self.notify = record, folder, ignore
@@ -45,16 +166,19 @@ class Target:
         return Handle(record, folder)
 
     def list_runs(self, inventory: str) -> RunList:
-        row = row_of(RECORD, state="running", nodes=(), progress="", folder="")
-        return RunList(rows=(row,), open=lambda base, name, notify: Handle(replace(RECORD, run_id=name), base))  # type: ignore[arg-type, return-value]
+        def open_run(base: Path, name: str, notify: Any) -> Any:
+            return Handle(replace(RUN_RECORD, run_id=name), base)
+
+        row = row_of(RUN_RECORD, state="running", nodes=(), progress="", folder="")
+        return RunList(rows=(row,), open=open_run)
 
 
-def test_the_newest_live_run_is_found_after_runs_elsewhere_were_refreshed(
+def test_newest_live_run_is_found_after_remote_runs_were_refreshed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    far = {"node": "far", "via": ["ssh", "far"]}
+    remote_node = {"node": "far", "via": ["ssh", "far"]}
     for second, run in enumerate((OLDEST, FIRST, SECOND, THIRD)):
-        changes = {"node0": far} if run in (SECOND, THIRD) else {}
+        changes = {"node0": remote_node} if run in (SECOND, THIRD) else {}
         folder = make_run(tmp_path, run, created=float(second), **changes)
         if run != THIRD:
             (folder / "outcome.json").unlink()
@@ -64,7 +188,7 @@ def test_the_newest_live_run_is_found_after_runs_elsewhere_were_refreshed(
     assert store.load(tmp_path / SECOND).state == "done"
 
 
-def test_the_nodes_of_an_inventory_are_queried_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nodes_of_an_inventory_are_queried_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "target_at", lambda inventory: Target())
     handle, other_runs = find_live(tmp_path, "last", "lab", ignore)
-    assert (handle.record.run_id, other_runs) == (RECORD.run_id, ())
+    assert (handle.record.run_id, other_runs) == (RUN_RECORD.run_id, ())

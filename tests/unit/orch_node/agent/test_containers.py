@@ -1,4 +1,4 @@
-"""The commands that a node passes to its container engine, and its output."""
+"""Commands for the container engine of a node, and its error messages."""
 
 from __future__ import annotations
 
@@ -55,16 +55,16 @@ def test_entry_command_has_unchanged_arguments_and_only_names_of_variables() -> 
 
 
 def test_env_file_is_read_like_docker_does(tmp_path: Path) -> None:
-    (tmp_path / "own env").write_bytes(b"\xef\xbb\xbf# a comment\n\n  TOKEN=a b=c # no comment\r\nEMPTY=\nHERE\nGONE\n")
-    assert env_file.read(tmp_path / "own env", {"HERE": "of the node"}) == {
-        "TOKEN": "a b=c # no comment",
-        "EMPTY": "",
-        "HERE": "of the node",
-    }
+    file = tmp_path / "own env"
+    file.write_bytes(b"\xef\xbb\xbf# a comment\n\n  TOKEN=a b=c # no comment\r\nEMPTY=\nINHERITED\nUNSET\n")
+    expected = {"TOKEN": "a b=c # no comment", "EMPTY": "", "INHERITED": "of the node"}
+    assert env_file.read(file, {"INHERITED": "of the node"}) == expected
 
 
 @pytest.mark.parametrize(
-    "line", [b"a b=secret", b"=secret", b"x;id=secret", b"\xff=secret"], ids=["space", "no-name", "command", "no-utf8"]
+    "line",
+    [b"a b=secret", b"=secret", b"x;id=secret", b"\xff=secret"],
+    ids=["space", "no name", "command", "not UTF-8"],
 )
 def test_env_file_error_does_not_show_the_value(tmp_path: Path, line: bytes) -> None:
     (tmp_path / "env").write_bytes(b"A=1\n" + line)
@@ -100,7 +100,7 @@ def test_entrypoint_gets_secrets_by_standard_input(hostile: str) -> None:
         ("docker: x\n\nRun 'docker run --help' for more information", "docker: x"),
         ("permission denied while trying to connect to the Docker daemon socket", "group docker"),
     ],
-    ids=["no-image", "unknown", "no-permission"],
+    ids=["no image", "unknown", "no permission"],
 )
 def test_explain_error_adds_a_hint(text: str, expected: str) -> None:
     result = containers.explain_error(text.strip())

@@ -1,4 +1,4 @@
-"""Claims on cores: per machine, not per folder, and unharmed by damaged files."""
+"""Claims on cores are valid per machine, not per folder, and survive damaged files."""
 
 from __future__ import annotations
 
@@ -22,8 +22,10 @@ from orch_node.trust import UntrustedError
 
 from orchestrator.paths import LIB
 
-STRANGER = 65534
-FIRST = 9600  # all users of the machine see an announced claim, so this one is of cores that no run has
+OTHER_USER = 65534
+FIRST_CORE = 9600  # All users of the machine see an announced claim, so it is for cores that no run uses.
+
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(LIB)}
 
 
 def make_claim(run: str, *cpus: int) -> Claim:
@@ -40,7 +42,7 @@ def test_claim_is_refused_while_its_holder_lives(tmp_path: Path) -> None:
     assert Claims(tmp_path).take(make_claim("three", 0, 1)) == ()
 
 
-def test_claim_of_another_machine_in_a_shared_folder_is_no_conflict(
+def test_claim_of_another_machine_in_a_shared_folder_does_not_conflict(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert Claims(tmp_path).take(make_claim("here", 0, 1)) == ()
@@ -50,7 +52,7 @@ def test_claim_of_another_machine_in_a_shared_folder_is_no_conflict(
     assert Claims(tmp_path).take(make_claim("b", 0, 1)) == ()
 
 
-def test_two_nodes_of_one_run_on_one_machine_both_claim(tmp_path: Path) -> None:
+def test_two_nodes_of_one_run_can_both_claim_cores_of_one_machine(tmp_path: Path) -> None:
     first, second = Claims(tmp_path), Claims(tmp_path)
     assert first.take(make_claim("run", 0)) == ()
     results: list[object] = []
@@ -64,7 +66,7 @@ def test_two_nodes_of_one_run_on_one_machine_both_claim(tmp_path: Path) -> None:
 
 @given(st.binary(max_size=100))
 @settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_damaged_claim_files_do_not_keep_others_from_claiming(tmp_path: Path, content: bytes) -> None:
+def test_damaged_claim_files_are_ignored(tmp_path: Path, content: bytes) -> None:
     claims = Claims(tmp_path)
     claims.folder.mkdir(exist_ok=True, parents=True)
     (claims.folder / "damaged.json").write_bytes(content)
@@ -73,7 +75,7 @@ def test_damaged_claim_files_do_not_keep_others_from_claiming(tmp_path: Path, co
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="creates files of another user")
-def test_claim_file_that_another_user_put_there_is_not_written(tmp_path: Path) -> None:
+def test_claim_is_not_written_through_a_link(tmp_path: Path) -> None:
     claims = Claims(tmp_path)
     claims.folder.mkdir()
     (tmp_path / "target").write_text("precious")
@@ -95,15 +97,14 @@ for turn in range(60):
 """
 
 
-def test_claiming_and_releasing_at_the_same_time(tmp_path: Path) -> None:
-    environment = {**os.environ, "PYTHONPATH": str(LIB)}
+def test_cores_can_be_claimed_and_released_concurrently(tmp_path: Path) -> None:
     command = [sys.executable, "-c", WORKER, str(tmp_path)]
-    workers = [subprocess.Popen([*command, str(number)], env=environment) for number in range(4)]
+    workers = [subprocess.Popen([*command, str(number)], env=ENVIRONMENT) for number in range(4)]
     assert [worker.wait(120) for worker in workers] == [0] * 4
     assert [path.name for path in Claims(tmp_path).folder.iterdir()] == ["lock"]
 
 
-OTHER_USER = """
+ANNOUNCE = """
 import os, sys
 from orch_node.agent.core_claims import announce
 from orch_node.protocol.agent import Claim
@@ -118,23 +119,23 @@ sys.stdin.read()
 @pytest.mark.parametrize(
     ("run", "cpus", "conflicting"),
     [
-        pytest.param("theirs", (1, 65), (1, 65), id="few"),
+        pytest.param("foreign", (1, 65), (1, 65), id="few"),
         pytest.param("20260102-030405-pretraining-of-a-long-name", range(1, 1024), (1, 65, 1000), id="many"),
     ],
 )
-def test_claims_of_two_users_meet(tmp_path: Path, run: str, cpus: Sequence[int], conflicting: Sequence[int]) -> None:
-    environment = {**os.environ, "PYTHONPATH": str(LIB)}
-    command = [sys.executable, "-c", OTHER_USER, str(STRANGER), run, *(str(FIRST + cpu) for cpu in cpus)]
-    with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
-        assert other.stdout is not None
-        assert other.stdout.readline() == b"ready\n"
-        conflicts = Claims(tmp_path).take(make_claim("ours", *(FIRST + cpu for cpu in (0, 1, 65, 1000))))
-        other.communicate()
-    assert conflicts == (make_claim(f"{run[:40]} (user {STRANGER})", *(FIRST + cpu for cpu in conflicting)),)
-    assert Claims(tmp_path).take(make_claim("ours", FIRST, FIRST + 1, FIRST + 65)) == ()
+def test_claims_of_two_users_conflict(
+    tmp_path: Path, run: str, cpus: Sequence[int], conflicting: Sequence[int]
+) -> None:
+    command = [sys.executable, "-c", ANNOUNCE, str(OTHER_USER), run, *(str(FIRST_CORE + cpu) for cpu in cpus)]
+    with subprocess.Popen(command, env=ENVIRONMENT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout.readline() == b"ready\n"
+        conflicts = Claims(tmp_path).take(make_claim("local", *(FIRST_CORE + cpu for cpu in (0, 1, 65, 1000))))
+        process.communicate()
+    assert conflicts == (make_claim(f"{run[:40]} (user {OTHER_USER})", *(FIRST_CORE + cpu for cpu in conflicting)),)
+    assert Claims(tmp_path).take(make_claim("local", FIRST_CORE, FIRST_CORE + 1, FIRST_CORE + 65)) == ()
 
 
-def test_lock_is_free_when_nobody_claims(tmp_path: Path) -> None:
+def test_lock_is_held_only_while_cores_are_claimed(tmp_path: Path) -> None:
     claims = Claims(tmp_path)
     claims.take(make_claim("run", 0))
     with (claims.folder / "lock").open("a") as lock:

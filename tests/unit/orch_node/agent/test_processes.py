@@ -1,4 +1,4 @@
-"""The recognition of processes of a run, and of orch's own programs."""
+"""Recognize the processes of a run, and orch's own programs among them."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from orch_node import stack_signal
 from orch_node.agent import cleanup, processes
-from orch_node.protocol.layout import Placement, RunLayout, render
+from orch_node.protocol.layout import render
 
 from orchestrator.paths import TRAIN
+from tests.support.layouts import make_layout
+from tests.support.waiting import wait_until
 
-NAMES = ("supervise.py", "warden.py", "rank.py", "node.py", "agent.py")
 # A launcher without output.
 LAUNCHER = (sys.executable, "-c", "import time; time.sleep(60)")
 
@@ -28,34 +28,22 @@ def run(tmp_path: Path) -> Path:
     """Return a run's folder with a layout without cores."""
     folder = tmp_path / "runs" / "20260101-120000-x-0000"
     folder.mkdir(parents=True)
-    placement = Placement(
-        rank=0, node="node0", local_rank=0, local_world_size=1, cpus=(), worker_cpus=(), threads=1, env={}
-    )
-    layout = RunLayout(
-        world_size=1, backend="gloo", backend_module="", timeout_seconds=60.0, nodes=(), ranks=(placement,)
-    )
-    (folder / "layout.json").write_text(render(layout))
+    (folder / "layout.json").write_text(render(make_layout("node0", pinned=False)))
     return folder
 
 
-def await_launch(run: Path) -> None:
-    deadline, path = time.monotonic() + 60, run / "events.jsonl"
-    while not path.exists() or "launched" not in path.read_text():
-        assert time.monotonic() < deadline, "the launcher was not started"
-        time.sleep(0.02)
-
-
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ["rank.py", "node.py"])
 @pytest.mark.parametrize("subcommand", ["supervise", "agent", "run-script"])
-def test_program_of_the_user_with_any_name_is_no_watcher(run: Path, tmp_path: Path, name: str, subcommand: str) -> None:
-    """Let `orch clean` end it: it belongs to the run by its environment."""
+def test_user_program_named_like_one_of_orch_is_not_mistaken_for_it(
+    run: Path, tmp_path: Path, name: str, subcommand: str
+) -> None:
+    """Let `orch clean` end the program, which belongs to the run by its environment."""
     folder = tmp_path / "train"
     folder.mkdir()
     (folder / name).write_text("import sys; print(1, flush=True); sys.stdin.read()")
     command = [sys.executable, str(folder / name), subcommand, str(run), "node0", "x"]
     environment = {**os.environ, "ORCH_RUN_DIR": str(run)}
     with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
         process.stdout.readline()
         assert [run_process.role for run_process in processes.run_processes(str(run))] == ["other"]
         assert list(cleanup.find_leftovers(str(run.parent)).runs) == [run.name]
@@ -69,7 +57,6 @@ def test_process_belongs_to_a_run_by_its_environment_only(tmp_path: Path, has_va
     environment = {**os.environ, **({"ORCH_RUN_DIR": str(tmp_path)} if has_variable else {})}
     command = [sys.executable, "-c", "print(flush=True); input()", str(tmp_path)]
     with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
         process.stdout.readline()
         pids = [run_process.pid for run_process in processes.run_processes(str(tmp_path))]
         process.communicate(b"\n")
@@ -78,12 +65,13 @@ def test_process_belongs_to_a_run_by_its_environment_only(tmp_path: Path, has_va
 
 @pytest.fixture
 def other_installation(run: Path, tmp_path: Path) -> Iterator[Path]:
-    """Watch the run by another installation of orch, and return that."""
+    """Yield another installation of orch, which watches the run."""
     train = tmp_path / "another orch" / "train"
     shutil.copytree(TRAIN, train, ignore=shutil.ignore_patterns("recipes", "__pycache__"))
     command = [sys.executable, str(train / "node.py"), "supervise", str(run), "--", *LAUNCHER]
     process = subprocess.Popen(command)
-    await_launch(run)
+    events = run / "events.jsonl"
+    wait_until(lambda: events.exists() and "launched" in events.read_text(), "the launcher was started", 60)
     yield train
     process.terminate()
     assert process.wait(30) == 75  # preempted
@@ -93,7 +81,7 @@ def roles(run: Path) -> set[str]:
     return {process.role for process in processes.run_processes(str(run))}
 
 
-def test_run_of_another_installation_is_watched(run: Path, other_installation: Path) -> None:
+def test_watchers_of_another_installation_are_recognized(run: Path, other_installation: Path) -> None:
     assert {"supervisor", "agent"} <= roles(run)
     assert cleanup.find_leftovers(str(run.parent)).runs == {}, "`orch clean` must not end it"
     shutil.rmtree(other_installation)
@@ -111,8 +99,9 @@ def test_run_of_another_installation_is_watched(run: Path, other_installation: P
         ("none", 0),
         ("0", 0),
     ],
+    ids=["default", "name", "lower case", "real-time", "number", "none", "zero"],
 )
-def test_stack_signal(value: str, number: int) -> None:
+def test_stack_signal_is_a_name_or_a_number(value: str, number: int) -> None:
     assert stack_signal.configured_signal({"ORCH_STACK_SIGNAL": value}) == number
 
 

@@ -1,4 +1,4 @@
-"""The removal of segments in /dev/shm after a run, but never of data."""
+"""Remove segments in /dev/shm after a run, but never data of users."""
 
 from __future__ import annotations
 
@@ -29,13 +29,10 @@ class Holder:
         self.process = subprocess.Popen(
             [sys.executable, "-c", OPEN_FILES, *map(str, paths)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
-        assert self.process.stdout is not None
         self.process.stdout.readline()
 
     def read(self) -> processes.Process:
-        process = processes.read_process(self.process.pid, [])
-        assert process is not None
-        return process
+        return processes.read_process(self.process.pid, [])
 
     def end(self) -> None:
         self.process.kill()
@@ -44,12 +41,20 @@ class Holder:
 
 @pytest.fixture
 def memory() -> Iterator[Path]:
-    """Return a path in /dev/shm; it and paths with similar names are removed after the test."""
+    """Yield a path in /dev/shm; it and paths with similar names are removed after the test."""
     mark = f"{os.getpid()}_7"
     shm = Path(shared_memory.SHM)
     yield shm / f"torch_{mark}"
     for path in shm.glob(f"*{mark}*"):
         path.unlink()
+
+
+@pytest.fixture
+def notes(tmp_path: Path) -> Path:
+    """Return the file of a run in which the segments before the run are noted."""
+    notes = tmp_path / "shm.json"
+    shared_memory.begin(notes)
+    return notes
 
 
 def use_and_end(notes: Path, *paths: Path) -> None:
@@ -60,9 +65,7 @@ def use_and_end(notes: Path, *paths: Path) -> None:
     holder.end()
 
 
-def test_segment_of_a_library_is_removed(tmp_path: Path, memory: Path) -> None:
-    notes = tmp_path / "shm.json"
-    shared_memory.begin(notes)
+def test_segment_of_a_library_is_removed(notes: Path, memory: Path) -> None:
     use_and_end(notes, memory)
     assert shared_memory.remove(notes).removed == (str(memory),)
     shared_memory.forget(notes)
@@ -82,18 +85,14 @@ def test_segment_from_before_the_run_stays(tmp_path: Path, memory: Path) -> None
     assert data.exists()
 
 
-def test_second_agent_of_a_run_knows_what_was_there_before_it(tmp_path: Path, memory: Path) -> None:
-    notes = tmp_path / "shm.json"
-    shared_memory.begin(notes)
+def test_second_agent_of_a_run_keeps_the_notes_of_the_first(notes: Path, memory: Path) -> None:
     memory.write_bytes(b"of the run")
     shared_memory.begin(notes)
     use_and_end(notes, memory)
     assert shared_memory.remove(notes).removed == (str(memory),)
 
 
-def test_segment_with_an_unknown_name_is_reported_and_stays(tmp_path: Path, memory: Path) -> None:
-    notes = tmp_path / "shm.json"
-    shared_memory.begin(notes)
+def test_segment_with_an_unknown_name_is_reported_and_stays(notes: Path, memory: Path) -> None:
     cache = memory.with_name(f"cache-{memory.name}")
     use_and_end(notes, cache, memory)
     removal = shared_memory.remove(notes)
@@ -102,9 +101,7 @@ def test_segment_with_an_unknown_name_is_reported_and_stays(tmp_path: Path, memo
     assert shared_memory.remove(notes).remaining == (str(cache),), "it is reported as long as it exists"
 
 
-def test_segment_that_another_process_uses_stays(tmp_path: Path, memory: Path) -> None:
-    notes = tmp_path / "shm.json"
-    shared_memory.begin(notes)
+def test_segment_that_another_process_uses_stays(notes: Path, memory: Path) -> None:
     user = Holder(memory)
     use_and_end(notes, memory)
     assert shared_memory.remove(notes) == shared_memory.Removal(remaining=(str(memory),))
@@ -113,19 +110,15 @@ def test_segment_that_another_process_uses_stays(tmp_path: Path, memory: Path) -
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root may give files away")
-def test_segment_of_another_user_stays(tmp_path: Path, memory: Path) -> None:
-    notes = tmp_path / "shm.json"
-    shared_memory.begin(notes)
+def test_segment_of_another_user_stays(notes: Path, memory: Path) -> None:
     memory.touch()
     os.chown(memory, 65534, 65534)
     use_and_end(notes, memory)
     assert shared_memory.remove(notes) == shared_memory.Removal(remaining=(str(memory),))
 
 
-def test_folder_stays(tmp_path: Path, memory: Path) -> None:
-    notes = tmp_path / "shm.json"
+def test_folder_stays(notes: Path, memory: Path) -> None:
     folder = memory.with_name(f"folder-{memory.name}")
-    shared_memory.begin(notes)
     folder.mkdir()
     try:
         inside = folder / "torch_1_2"
@@ -136,9 +129,7 @@ def test_folder_stays(tmp_path: Path, memory: Path) -> None:
         folder.rmdir()
 
 
-def test_new_file_with_the_name_of_a_segment_stays(tmp_path: Path, memory: Path) -> None:
-    notes = tmp_path / "shm.json"
-    shared_memory.begin(notes)
+def test_new_file_with_the_name_of_a_segment_stays(notes: Path, memory: Path) -> None:
     use_and_end(notes, memory)
     memory.rename(f"{memory}-renamed")
     memory.write_bytes(b"of somebody else")
@@ -211,27 +202,17 @@ def test_segments_of_dead_runs_are_divided_into_removable_and_remaining(tmp_path
     assert segments(str(tmp_path), {"a-run"}) == ({}, {})
 
 
-@pytest.mark.parametrize(
-    ("name", "is_known"),
-    [
-        ("Intel_MPI_qHw4lB", True),
-        ("mpich_shar_tmpAb3dE9", True),
-        ("vader_segment.host.0.5f3a0001.1", True),
-        ("sm_segment.host.0.ccd70001.0", True),
-        ("psm3_shm.1000.6f4e-22.0", True),
-        ("torch_15407_1234_0", True),
-        ("ccl-rank2proc-eps-shm-0", True),
-        ("__KMP_REGISTERED_LIB_15407_0", True),
-        ("torch_data", False),
-        ("torch_weights.pt", False),
-        ("train.npy", False),
-        ("sem.mine", False),
-        ("psm_1a2b3c4d", False),  # Python's SharedMemory, which users choose
-        ("ccl_dataset.bin", False),
-    ],
-)
-def test_library_names(name: str, is_known: bool) -> None:
-    assert bool(shared_memory.LIBRARY_NAMES.fullmatch(name)) == is_known
+LIBRARY_SEGMENTS = """
+    Intel_MPI_qHw4lB mpich_shar_tmpAb3dE9 vader_segment.host.0.5f3a0001.1 sm_segment.host.0.ccd70001.0
+    psm3_shm.1000.6f4e-22.0 torch_15407_1234_0 ccl-rank2proc-eps-shm-0 __KMP_REGISTERED_LIB_15407_0
+"""
+# psm_1a2b3c4d: shared memory of Python's multiprocessing, which users create.
+USER_FILES = "torch_data torch_weights.pt train.npy sem.mine psm_1a2b3c4d ccl_dataset.bin"
+
+
+def test_segments_are_recognized_by_the_names_that_libraries_give_them() -> None:
+    names = [*LIBRARY_SEGMENTS.split(), *USER_FILES.split()]
+    assert [name for name in names if shared_memory.LIBRARY_NAMES.fullmatch(name)] == LIBRARY_SEGMENTS.split()
 
 
 def test_segments_are_empty_without_shared_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

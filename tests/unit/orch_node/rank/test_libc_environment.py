@@ -116,6 +116,6 @@ def test_private_folder_must_belong_to_the_user_alone(tmp_path: Path) -> None:
 )
 def test_check_preload_explains_why_a_library_is_not_loaded(tmp_path: Path, name: str, reason: str) -> None:
     if name != "missing.so":
-        (tmp_path / name).write_text("this is no library" * 100)
+        (tmp_path / name).write_text("not a library" * 100)
     with pytest.raises(checks.RankError, match=rf"is not loaded: .*{reason}.*: `orch setup`"):
         checks.check_preload(str(tmp_path / name), "`orch setup`")

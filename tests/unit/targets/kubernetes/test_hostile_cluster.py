@@ -23,7 +23,7 @@ from orchestrator.targets.kubernetes.plan import location
 from orchestrator.targets.kubernetes.run_record import location_of, with_lists, without_lists
 from orchestrator.targets.kubernetes.settings import KubeSettings
 from orchestrator.targets.kubernetes.trusted_record import trusted_record
-from tests.unit.runs.test_record import RECORD
+from tests.support.recorded import RUN_RECORD as RECORD
 from tests.unit.targets.ssh.test_hostile_runs import ESCAPES, JSON
 
 OWN = KubeSettings(image="registry.example/orch:own", context="lab", namespace="team")

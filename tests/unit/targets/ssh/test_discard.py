@@ -9,7 +9,7 @@ import pytest
 from orch_node.protocol.record import RunNode
 
 from orchestrator.targets.ssh.handle import SshHandle
-from tests.unit.runs.test_record import RECORD
+from tests.support.recorded import RUN_RECORD as RECORD
 
 ID = "20260101-120000-qa-0000"
 

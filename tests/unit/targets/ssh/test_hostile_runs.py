@@ -28,7 +28,7 @@ from orchestrator.targets.ssh.nodes import NodeResponse
 from orchestrator.targets.ssh.trusted_record import trusted_record
 from orchestrator.targets.trusted_record import UntrustedRecordError
 from tests.conftest import HOSTILE_TEXTS, make_cluster, make_node
-from tests.unit.runs.test_record import RECORD
+from tests.support.recorded import RUN_RECORD as RECORD
 from tests.unit.targets.ssh.test_mirror import Folder
 
 ESCAPES = (

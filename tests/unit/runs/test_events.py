@@ -1,4 +1,4 @@
-"""Event logs of hundreds of MB are read in blocks, from the end, and with a part of their progress."""
+"""Read event logs of hundreds of MB in blocks, from the end, and with a part of their progress."""
 
 from __future__ import annotations
 
@@ -47,13 +47,12 @@ def test_newest_event_is_found_without_reading_the_log(tmp_path: Path, small_blo
     result = events.newest(path, Result, ranks=1)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert progress is not None
     assert progress.step == 99_999
     assert result is not None
     assert peak < path.stat().st_size // 10
 
 
-def test_long_log_keeps_all_events_but_progress(tmp_path: Path, small_blocks: None) -> None:
+def test_long_log_keeps_all_events_except_progress(tmp_path: Path, small_blocks: None) -> None:
     path = tmp_path / "events.jsonl"
     make_log(path, 10_000)
     stored_events = events.stored(path, ranks=1)
@@ -69,8 +68,11 @@ def test_short_log_is_complete(tmp_path: Path) -> None:
     assert len(events.stored(tmp_path / "events.jsonl", ranks=1)) == 1002
 
 
-@given(st.lists(st.sampled_from([b"", b"a", b"bb" * 9, b"\n", b"\n\n"])), st.integers(1, 9))
-def test_lines_backwards_are_the_lines(parts: list[bytes], block: int) -> None:
+PARTS = st.lists(st.sampled_from([b"", b"a", b"bb" * 9, b"\n", b"\n\n"]))
+
+
+@given(PARTS, st.integers(1, 9))
+def test_lines_are_read_backwards(parts: list[bytes], block: int) -> None:
     content = b"".join(parts)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(events, "BLOCK_BYTES", block)
@@ -78,7 +80,7 @@ def test_lines_backwards_are_the_lines(parts: list[bytes], block: int) -> None:
     assert backwards[::-1] == content.split(b"\n")[:-1]
 
 
-@given(st.lists(st.sampled_from([b"", b"a", b"bb" * 9, b"\n", b"\n\n"])))
+@given(PARTS)
 def test_blocks_of_lines_add_up_to_the_log(tmp_path_factory: pytest.TempPathFactory, parts: list[bytes]) -> None:
     path = tmp_path_factory.mktemp("log") / "events.jsonl"
     content = b"".join(parts)
@@ -93,15 +95,19 @@ def test_blocks_of_lines_add_up_to_the_log(tmp_path_factory: pytest.TempPathFact
     assert lines == content.split(b"\n")[:-1]
 
 
-@pytest.mark.parametrize("content", [b"", b"short\n", "\u00e9".encode() * 3000 + b"\r\nend\n", b"\xff" * 9000])
-def test_the_end_of_a_file_is_that_of_its_text(tmp_path: Path, content: bytes) -> None:
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"short\n", "\u00e9".encode() * 3000 + b"\r\nend\n", b"\xff" * 9000],
+    ids=["empty", "short", "non-ASCII", "not UTF-8"],
+)
+def test_last_text_is_the_end_of_a_file(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "launcher.log"
     path.write_bytes(content)
     assert last_text(path, 2000) == path.read_text(errors="replace")[-2000:]
     assert last_text(tmp_path / "missing", 2000) == ""
 
 
-def test_of_a_long_log_only_the_end_is_read(tmp_path: Path) -> None:
+def test_only_the_end_of_a_long_launcher_log_is_read(tmp_path: Path) -> None:
     run = SimpleNamespace(folder=tmp_path, outcome=None)
     with (tmp_path / "launcher.log").open("wb") as log:
         log.truncate(1 << 25)

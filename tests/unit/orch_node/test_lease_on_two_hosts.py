@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,11 +18,11 @@ import pytest
 from orch_node import lease
 from orch_node.protocol import files
 
-from orchestrator.paths import TRAIN
+from orchestrator.paths import LIB, TRAIN
 from orchestrator.runs import store
 from tests.support.recorded import make_run
+from tests.support.supervised_runs import NODE_PROGRAM, Runs
 from tests.support.waiting import wait_until
-from tests.unit.orch_node.test_supervise import LAUNCHER, LAYOUT, NODE, SLEEP
 
 OTHER_HOST = ("unshare", "--pid", "--uts", "--mount", "--fork", "--mount-proc", "--kill-child")
 RUN = "20260101-120000-qa-0000"
@@ -41,14 +42,6 @@ def can_make_hosts() -> bool:
 pytestmark = pytest.mark.skipif(not can_make_hosts(), reason="needs namespaces")
 
 
-def supervise(run: Path, body: str) -> subprocess.Popen[bytes]:
-    """Start the supervisor of a run whose ranks do this."""
-    (run / "layout.json").write_text(LAYOUT)
-    (run / "fake.py").write_text(LAUNCHER % body)
-    command = [*NODE, "supervise", str(run), "--", sys.executable, str(run / "fake.py")]
-    return subprocess.Popen(command)
-
-
 def make_recorded_run(base: Path, run_id: str, **changes: Any) -> Path:
     """Create the folder of a run that has not begun."""
     folder = make_run(base, run_id, ranks=2, nodes=1, train=str(TRAIN), python=sys.executable, **changes)
@@ -57,18 +50,11 @@ def make_recorded_run(base: Path, run_id: str, **changes: Any) -> Path:
     return folder
 
 
-def has_started(run: Path) -> bool:
-    """Return whether ranks of the run have started."""
-    events = run / "events.jsonl"
-    return events.exists() and '"started"' in events.read_text()
-
-
 @pytest.fixture
 def living_run(tmp_path: Path) -> Iterator[Path]:
-    """Return the folder of a run that trains on the first host."""
+    """Yield the folder of a run that trains on the first host."""
     run = make_recorded_run(tmp_path / "runs", RUN)
-    process = supervise(run, SLEEP)
-    wait_until(lambda: has_started(run), "ranks", 30)
+    process = Runs(base=tmp_path / "runs").start_ranks(name=RUN)
     yield run
     process.terminate()
     process.wait(30)
@@ -76,7 +62,7 @@ def living_run(tmp_path: Path) -> Iterator[Path]:
 
 def orch_on_other_host(*arguments: str, runs: Path) -> subprocess.CompletedProcess[str]:
     """Run orch on the second host."""
-    return on_other_host(*(sys.executable, "-m", "orchestrator.cli.main"), *arguments, "--runs-dir", str(runs))
+    return on_other_host(sys.executable, "-m", "orchestrator.cli.main", *arguments, "--runs-dir", str(runs))
 
 
 def unfinished_on_other_host(runs: Path) -> str:
@@ -98,7 +84,7 @@ def test_other_host_does_not_resume_a_living_run(living_run: Path) -> None:
 
 def test_other_host_does_not_clean_a_living_run(living_run: Path) -> None:
     (living_run / "shm-node0.json").write_text('{"before": {}, "used": {}}')
-    result = on_other_host(*NODE, "cleanup", "clean", str(living_run.parent))
+    result = on_other_host(*NODE_PROGRAM, "cleanup", "clean", str(living_run.parent))
     assert json.loads(result.stdout)["runs"] == {}
     assert (living_run / "shm-node0.json").exists()
     (living_run / "plan.json").write_text("damaged")
@@ -108,7 +94,6 @@ def test_other_host_does_not_clean_a_living_run(living_run: Path) -> None:
 
 
 def test_stop_on_other_host_ends_the_run_and_reports_no_success_before(living_run: Path) -> None:
-    (living_run / "fake.py").unlink()
     result = orch_on_other_host("stop", RUN, runs=living_run.parent)
     ended = (living_run / files.OUTCOME).exists()
     assert (result.returncode == 0) is ended, result.stdout
@@ -117,24 +102,21 @@ def test_stop_on_other_host_ends_the_run_and_reports_no_success_before(living_ru
     assert orch_on_other_host("stop", RUN, runs=living_run.parent).returncode == 0
 
 
-def test_stop_of_a_run_whose_host_does_not_answer_is_no_success(living_run: Path) -> None:
-    pid = json.loads((living_run / files.SUPERVISOR).read_text())["pid"]
-    os.kill(pid, 19)  # SIGSTOP
+def test_stop_of_a_run_whose_host_does_not_respond_is_no_success(living_run: Path) -> None:
+    pid = supervisor_pid(living_run)
+    os.kill(pid, signal.SIGSTOP)
     try:
         result = orch_on_other_host("stop", RUN, runs=living_run.parent)
     finally:
-        os.kill(pid, 18)
+        os.kill(pid, signal.SIGCONT)
     assert result.returncode == 1
     assert "not visible here" in result.stdout
 
 
 def test_run_does_not_write_the_output_of_a_living_run(living_run: Path) -> None:
-    runs = living_run.parent
-    output = f"{living_run}/output"
-    again = make_recorded_run(runs, "20260101-130000-qa-0001", output_dir=output)
-    process = supervise(again, "exit(rank)")
-    assert process.wait(30) == 1
-    outcome = json.loads((again / files.OUTCOME).read_text())
+    second_run = "20260101-130000-qa-0001"
+    make_recorded_run(living_run.parent, second_run, output_dir=f"{living_run}/output")
+    outcome = Runs(base=living_run.parent).run("exit(rank)", name=second_run)
     assert outcome["state"] == "refused"
     assert RUN in outcome["problem"]
     assert not (living_run / files.OUTCOME).exists()
@@ -147,14 +129,17 @@ def test_earlier_start_of_a_run_ends_when_a_later_one_writes_its_folder(living_r
         "print(Lease(Path(sys.argv[1]), Holder(Path(sys.argv[1]).name,"
         "machine.this_process())).acquire())"
     )
-    environment = ("env", f"PYTHONPATH={TRAIN / 'lib'}")
-    taken = on_other_host(*environment, sys.executable, "-c", code, str(living_run))
-    assert taken.stdout == "\n", taken.stderr
+    result = on_other_host("env", f"PYTHONPATH={LIB}", sys.executable, "-c", code, str(living_run))
+    assert result.stdout == "\n", result.stderr
     content = lease.read(living_run / files.LEASE)
-    pid = json.loads((living_run / files.SUPERVISOR).read_text())["pid"]
+    pid = supervisor_pid(living_run)
     wait_until(lambda: not Path(f"/proc/{pid}/environ").exists() or is_zombie(pid), "its end", 60)
     assert not (living_run / files.OUTCOME).exists(), "the later start writes it"
     assert lease.read(living_run / files.LEASE) == content
+
+
+def supervisor_pid(run: Path) -> int:
+    return int(json.loads((run / files.SUPERVISOR).read_text())["pid"])
 
 
 def is_zombie(pid: int) -> bool:

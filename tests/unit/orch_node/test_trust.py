@@ -12,14 +12,18 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from orch_node import trust
 from orch_node.filled_folder import MARK, fill_once
+from orch_node.protocol.record import RunNode
 from orch_node.trust import UntrustedError
 
 from orchestrator.errors import RequestError
+from orchestrator.files import pack_folder
+from orchestrator.paths import TRAIN
+from orchestrator.planning.plan import SendFolder
 from orchestrator.targets.connections.local import Local
 from orchestrator.targets.kubernetes.load import kube_settings
 from orchestrator.targets.slurm.load import slurm_settings
 
-STRANGER = 65534
+OTHER_USER = 65534
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="creates files of another user")
 
 
@@ -46,9 +50,9 @@ def is_trusted(path: Path) -> bool:
     [
         pytest.param(0o700, True, id="private"),
         pytest.param(0o755, True, id="readable"),
-        pytest.param(0o777, False, id="writable-by-all"),
-        pytest.param(0o1777, False, id="sticky-itself"),
-        pytest.param(0o773, False, id="writable-unreadable"),
+        pytest.param(0o777, False, id="writable by all"),
+        pytest.param(0o1777, False, id="sticky"),
+        pytest.param(0o773, False, id="writable but unreadable"),
     ],
 )
 def test_folder_is_trusted_by_its_mode(tmp_path: Path, mode: int, trusted: bool) -> None:
@@ -64,19 +68,19 @@ def test_folder_below_a_sticky_folder_is_trusted_and_below_a_writable_one_is_not
 
 
 @needs_root
-@pytest.mark.parametrize("depth", [0, 1, 2])
-def test_folder_is_not_trusted_if_a_stranger_owns_any_component(tmp_path: Path, depth: int) -> None:
-    parts = [tmp_path / "a", tmp_path / "a" / "b", tmp_path / "a" / "b" / "c"]
-    make_folder(parts[-1])
-    assert is_trusted(parts[-1])
-    os.chown(parts[depth], STRANGER, STRANGER)
-    with pytest.raises(UntrustedError, match="belongs to the user nobody"):
-        trust.check_folder(parts[-1])
+def test_folder_is_not_trusted_if_another_user_owns_any_component(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path / "a" / "b" / "c")
+    assert is_trusted(folder)
+    for part in (folder, folder.parent, folder.parents[1]):
+        os.chown(part, OTHER_USER, OTHER_USER)
+        with pytest.raises(UntrustedError, match="belongs to the user nobody"):
+            trust.check_folder(folder)
+        os.chown(part, 0, 0)
 
 
 FOLDERS = st.tuples(
     st.text(st.characters(blacklist_characters="/\0", blacklist_categories=("Cs",)), min_size=1, max_size=20),
-    st.sampled_from([0, STRANGER]),  # the owner
+    st.sampled_from([0, OTHER_USER]),  # the owner
     st.sampled_from([0o700, 0o755, 0o775, 0o777, 0o1777]),
 )
 
@@ -101,9 +105,9 @@ def test_path_is_trusted_only_if_each_folder_is(folders: list[tuple[str, int, in
 def test_symbolic_links_are_followed_if_their_owner_is_trusted(tmp_path: Path) -> None:
     make_folder(tmp_path / "disk" / "me")
     link = tmp_path / "home"
-    link.symlink_to("../" + tmp_path.name + "/disk")
+    link.symlink_to(f"../{tmp_path.name}/disk")
     assert is_trusted(link / "me")
-    os.chown(link, STRANGER, STRANGER, follow_symlinks=False)
+    os.chown(link, OTHER_USER, OTHER_USER, follow_symlinks=False)
     assert not is_trusted(link / "me")
 
 
@@ -149,16 +153,16 @@ def test_lock_file_is_not_opened_through_a_link(tmp_path: Path) -> None:
 # Folders that orch fills once.
 
 
-def write_good(part: Path) -> None:
+def fill(folder: Path) -> None:
     """Fill a folder as orch does."""
-    (part / "program").write_text("good")
+    (folder / "program").write_text("good")
 
 
 def test_folder_is_filled_once_per_content(tmp_path: Path) -> None:
     folder = tmp_path / "stacks" / "current"
-    assert fill_once(folder, "1", write_good)
-    assert not fill_once(folder, "1", write_good)
-    assert fill_once(folder, "2", write_good)
+    assert fill_once(folder, "1", fill)
+    assert not fill_once(folder, "1", fill)
+    assert fill_once(folder, "2", fill)
     assert (folder / MARK).read_text() == "2"
     assert sorted(path.name for path in folder.parent.iterdir()) == [".current.lock", "current"]
 
@@ -167,49 +171,50 @@ def test_folder_without_a_mark_is_filled_again(tmp_path: Path) -> None:
     folder = make_folder(tmp_path / "current")
     (folder / "program").write_text("half")
     (folder / "other").touch()
-    assert fill_once(folder, "1", write_good)
+    assert fill_once(folder, "1", fill)
     assert (folder / "program").read_text() == "good"
     assert not (folder / "other").exists()
 
 
+# Each creates something as another user before orch fills the folder.
+
+
 def plant_folder(folder: Path) -> None:
-    """Create the folder with its mark, as another user."""
-    make_folder(folder, owner=STRANGER)
+    make_folder(folder, owner=OTHER_USER)
     (folder / MARK).write_text("1")
     (folder / "program").write_text("evil")
 
 
 def plant_parent(folder: Path) -> None:
-    """Create the folder above as another user."""
-    make_folder(folder.parent, owner=STRANGER)
+    make_folder(folder.parent, owner=OTHER_USER)
     plant_folder(folder)
 
 
 def plant_link(folder: Path) -> None:
-    """Create a link in place of the folder, as another user."""
+
     plant_folder(folder.with_name("evil"))
     folder.symlink_to(folder.with_name("evil"))
-    os.chown(folder, STRANGER, STRANGER, follow_symlinks=False)
+    os.chown(folder, OTHER_USER, OTHER_USER, follow_symlinks=False)
 
 
 def plant_dangling_link(folder: Path) -> None:
-    """Create a link to nothing in place of the folder, as another user."""
+
     folder.symlink_to("/nonexistent")
-    os.chown(folder, STRANGER, STRANGER, follow_symlinks=False)
+    os.chown(folder, OTHER_USER, OTHER_USER, follow_symlinks=False)
 
 
 def plant_lock(folder: Path) -> None:
-    """Create the lock file as another user."""
+
     lock = folder.with_name(f".{folder.name}.lock")
     lock.touch()
-    os.chown(lock, STRANGER, STRANGER)
+    os.chown(lock, OTHER_USER, OTHER_USER)
 
 
 def plant_mark(folder: Path) -> None:
-    """Create the mark in a folder of this user, as another user."""
+
     make_folder(folder)
     (folder / MARK).write_text("1")
-    os.chown(folder / MARK, STRANGER, STRANGER)
+    os.chown(folder / MARK, OTHER_USER, OTHER_USER)
 
 
 @needs_root
@@ -218,24 +223,18 @@ def plant_mark(folder: Path) -> None:
     [plant_folder, plant_parent, plant_link, plant_dangling_link, plant_lock, plant_mark],
     ids=lambda plant: plant.__name__,
 )
-def test_folder_that_a_stranger_created_first_is_refused(tmp_path: Path, plant: Callable[[Path], None]) -> None:
+def test_folder_that_another_user_created_first_is_refused(tmp_path: Path, plant: Callable[[Path], None]) -> None:
     folder = tmp_path / "stacks" / "current"
     make_folder(folder.parent)
     plant(folder)
     with pytest.raises(UntrustedError):
-        fill_once(folder, "1", write_good)
+        fill_once(folder, "1", fill)
 
 
 @needs_root
-def test_login_node_uses_no_programs_that_a_stranger_put_there(tmp_path: Path) -> None:
-    from orch_node.protocol.record import RunNode
-
-    from orchestrator.files import pack_folder
-    from orchestrator.paths import TRAIN
-    from orchestrator.planning.plan import SendFolder
-
+def test_login_node_uses_no_programs_of_another_user(tmp_path: Path) -> None:
     folder = tmp_path / "runs" / ".orch" / "train-1"
-    make_folder(folder, owner=STRANGER)
+    make_folder(folder, owner=OTHER_USER)
     step = SendFolder(node=RunNode(node="login"), source=str(TRAIN), path=str(folder))
     with pytest.raises(Exception, match="belongs to the user nobody"):
         Local().feed(step.unpack(), pack_folder(TRAIN))
@@ -251,8 +250,8 @@ READERS = {
 
 
 @needs_root
-@pytest.mark.parametrize("name", READERS)
-def test_settings_of_a_stranger_in_the_current_folder_are_refused(
+@pytest.mark.parametrize("name", READERS, ids=str)
+def test_settings_of_another_user_in_the_current_folder_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -260,20 +259,20 @@ def test_settings_of_a_stranger_in_the_current_folder_are_refused(
     read(None)
     file.write_text('python = "/usr/bin/python3"\n')
     assert read(None).python == "/usr/bin/python3"
-    os.chown(file, STRANGER, STRANGER)
+    os.chown(file, OTHER_USER, OTHER_USER)
     with pytest.raises(RequestError, match="belongs to the user nobody"):
         read(None)
-    assert read(file).python == "/usr/bin/python3", "the user has named it"
+    assert read(file).python == "/usr/bin/python3", "the user names the file"
     os.chown(file, 0, 0)
     file.rename(tmp_path / "target")
     file.symlink_to("target")
     assert read(None).python == "/usr/bin/python3"
-    os.chown(file, STRANGER, STRANGER, follow_symlinks=False)
+    os.chown(file, OTHER_USER, OTHER_USER, follow_symlinks=False)
     with pytest.raises(RequestError, match="belongs to the user nobody"):
         read(None)
 
 
-@pytest.mark.parametrize("name", READERS)
+@pytest.mark.parametrize("name", READERS, ids=str)
 def test_settings_that_others_can_write_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / name).write_text("")

@@ -1,0 +1,116 @@
+"""What nodes return to `orch provision`, and a session that receives it."""
+
+from __future__ import annotations
+
+import base64
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator import load
+from orchestrator.provisioning.plan import ProvisionRequest
+from orchestrator.provisioning.report import NodeReport
+from orchestrator.provisioning.session import Listener, Session
+from orchestrator.provisioning.task_result import task_result
+from orchestrator.state import State
+
+
+def make_host_key(kind: str = "ssh-ed25519") -> str:
+    """Return a public key as in known_hosts."""
+    name = kind.encode()
+    blob = len(name).to_bytes(4, "big") + name + b"\0\0\0\x20" + bytes(32)
+    return f"{kind} {base64.b64encode(blob).decode()}"
+
+
+def make_reported_facts(**changes: Any) -> dict[str, Any]:
+    """Return the facts of a node as facts.py prints them."""
+    facts = {
+        "schema": 1,
+        "hostname": "node0",
+        "python": "3.11.2",
+        "cpu_model": "a model (R) @ 2 GHz",
+        "flags": ["avx2"],
+        "cpus": [{"cpu": 0, "core": 0, "socket": 0, "numa": 0}],
+        "memory_bytes": 8 << 30,
+        "shm_bytes": 1 << 30,
+        "libraries": {"libtcmalloc_minimal.so.4": "/usr/lib/libtcmalloc_minimal.so.4"},
+        "interfaces": {"lo": ["127.0.0.1", "::1"], "eth0": ["10.0.0.1"]},
+        "packages": {"torch": "2.13.0+cpu", "~ip": "1.0"},
+        "fingerprint": "ab" * 32,
+        "mpi": {"intel": "/opt/orch/bin/mpiexec.hydra"},
+        "gpus": 0,
+    }
+    return copy.deepcopy(facts | changes)
+
+
+def make_node_record(index: int, flags: tuple[str, ...] = ("avx512f", "avx512_bf16")) -> dict[str, Any]:
+    """Return the record of host N with the stack `current` and four cores, as `orch provision` writes it."""
+    address = f"10.0.0.{index + 1}"
+    facts = make_reported_facts(
+        hostname=f"host{index}",
+        flags=flags,
+        cpus=[{"cpu": number, "core": number, "socket": 0, "numa": 0} for number in range(4)],
+        packages=dict(load.stack("current").requirements),
+        mpi={name: f"/venv/{name}/mpiexec" for name in ("intel", "mpich", "openmpi")},
+        interfaces={"eth0": [address]},
+    )
+    connection = {"host": address, "port": "", "user": "", "key": "", "arguments": ""}
+    return facts | {
+        "route": "eth0",
+        "address": address,
+        "root": "/opt/orch",
+        "fabrics": {"psm3": ""},
+        "connection": connection,
+    }
+
+
+def make_probe_result(**changes: Any) -> dict[str, Any]:
+    """Return the result of the module orch_probe."""
+    result = {
+        "user": "trainer",
+        "uid": 1000,
+        "home": "/home/trainer",
+        "root": "/home/trainer/orch",
+        "machine": "x86_64",
+        "python": [3, 11, 2],
+        "python_path": "/usr/bin/python3",
+        "libc": "2.36",
+        "os": {"id": "debian", "like": ""},
+        "sudo": True,
+        "disk_free": 1 << 40,
+        "writable": True,
+        "missing": ["ssh"],
+        "docker": False,
+        "systemd": True,
+        "host_keys": [make_host_key()],
+        "hosts_file": "127.0.0.1 localhost\n",
+        "facts": make_reported_facts(),
+        "peers": {"node1": {"address": "10.0.0.2", "source": "10.0.0.1", "resolves": ["10.0.0.2"], "error": ""}},
+        "time": 1.0e9,
+    }
+    return copy.deepcopy(result | changes)
+
+
+@pytest.fixture
+def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Session:
+    """Return a session that provisions node0."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    return Session(
+        request=ProvisionRequest(inventory="lab"),
+        source=tmp_path / "lab",
+        state=State.of(tmp_path / "lab"),
+        log=tmp_path / "log",
+        listener=Listener(),
+        environment={},
+        nodes={"node0": NodeReport(node="node0")},
+        hosts={"node0": {}},
+    )
+
+
+def add_result(session: Session, task: str, role: str, res: object, action: str = "orch_probe") -> None:
+    """Pass the successful result of a task on node0 to the session."""
+    times = {"start": "2026-01-01T12:00:00", "end": "2026-01-01T12:00:01"}
+    data = {"host": "node0", "task": task, "role": role, "res": res, "resolved_action": action, **times}
+    session.add_result(task_result("ok", data))

@@ -1,0 +1,51 @@
+"""Recipes, requests, places and nodes from which tests make plans."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from orchestrator.model.cluster import Facts, Node
+from orchestrator.model.recipe import Recipe
+from orchestrator.planning.request import TrainRequest
+from orchestrator.stacks.stack import Bindings
+from orchestrator.targets.ssh.steps import Site
+from tests.conftest import make_facts, make_node
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+LOCAL_SITE = Site(
+    run_id="20260101-120000-qa-0000",
+    run_dir="/runs/qa-0000",
+    train="/orch/train",
+    train_here="/orch/train",
+    claims="/state/claims",
+    started_by="me@here",
+    created=1.0,
+)
+REMOTE_SITE = replace(
+    LOCAL_SITE, run_id="r", run_dir="/opt/orch/runs/r", train="/opt/orch/train", claims="/opt/orch/claims"
+)
+QA_RECIPE = Recipe(
+    name="qa",
+    script="/orch/train/qa/qa.py",
+    resumes=True,
+    ipex=True,
+    arguments={"epochs": 2},
+    precisions={"bf16": ("--bf16",), "fp32": ()},
+)
+USER_SCRIPT = Recipe(name="own", script="/home/me/own script.py", own_script=True)
+QA_REQUEST = TrainRequest(recipe="qa")
+BINDINGS = Bindings(version="2.13.0+orch.1", built_by="orch", module="bindings_module", setvars="", oneccl="2022")
+
+
+def make_remote_node(index: int, facts: Facts | None = None, *, interface: str = "eth1") -> Node:
+    """Return a node that is reached over SSH and has a second interface with one address on all nodes."""
+    address, facts = f"10.0.0.{index}", facts or make_facts()
+    interfaces = {"lo": ("127.0.0.1",), "docker0": ("172.17.0.1",), interface: (address,)}
+    facts = replace(facts, hostname=f"host{index}", interfaces=interfaces, route=interface)
+    ssh_command = ("ssh", "-F", "/state/ssh config", "--", f"node{index}")
+    return make_node(f"node{index}", facts, address=address, via=ssh_command)
+
+
+ONE_NODE = (make_node(),)
+TWO_NODES = (make_remote_node(0), make_remote_node(1))

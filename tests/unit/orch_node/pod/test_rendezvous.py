@@ -1,0 +1,99 @@
+"""The key of the pods of a run: the first pod creates it, and nobody else can read it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import signal
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from unittest.mock import Mock
+
+import pytest
+from orch_node.pod import rendezvous
+
+from orchestrator.paths import LIB
+
+
+def run_pod(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the program of a pod that is killed, or cannot write, while it creates the key."""
+    command = [sys.executable, "-c", program, *arguments]
+    return subprocess.run(command, env={"PYTHONPATH": str(LIB)}, capture_output=True, text=True, timeout=60)
+
+
+def test_all_pods_have_one_key_that_nobody_else_can_read(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        keys = set(pool.map(rendezvous.key_of, [tmp_path] * 32))
+    assert [len(key) for key in keys] == [rendezvous.SIZE]
+    (path,) = tmp_path.iterdir()
+    assert path.stat().st_mode & 0o077 == 0
+    another_run = tmp_path / "another run"
+    another_run.mkdir()
+    assert rendezvous.key_of(another_run) not in keys
+
+
+def test_damaged_key_is_reported(tmp_path: Path) -> None:
+    (tmp_path / rendezvous.NAME).touch()
+    with pytest.raises(OSError, match="the key is damaged"):
+        rendezvous.key_of(tmp_path)
+
+
+KILLED_POD = """
+import os, signal, sys
+from pathlib import Path
+from orch_node.pod import rendezvous
+
+def kill(*arguments, **options):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+rendezvous.secrets.token_hex = kill if sys.argv[2] == "before" else rendezvous.secrets.token_hex
+os.fsync = kill
+rendezvous.key_of(Path(sys.argv[1]))
+"""
+POD_ON_FULL_VOLUME = """
+import resource, sys
+from pathlib import Path
+from orch_node.pod import rendezvous
+hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+rendezvous.key_of(Path(sys.argv[1]))
+"""
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_pod_killed_while_it_writes_the_key_does_not_stop_later_pods(tmp_path: Path, moment: str) -> None:
+    assert run_pod(KILLED_POD, str(tmp_path), moment).returncode == -signal.SIGKILL
+    assert len(rendezvous.key_of(tmp_path)) == rendezvous.SIZE
+
+
+def test_key_that_could_not_be_written_is_created_by_the_next_pod(tmp_path: Path) -> None:
+    assert "File too large" in run_pod(POD_ON_FULL_VOLUME, str(tmp_path)).stderr
+    assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] != 0
+    assert len(rendezvous.key_of(tmp_path)) == rendezvous.SIZE
+    assert rendezvous.key_of(tmp_path) == rendezvous.key_of(tmp_path)
+
+
+@pytest.fixture
+def no_hard_links(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "link", Mock(side_effect=PermissionError(errno.EPERM, "no hard links")))
+
+
+def test_volume_without_hard_links_has_one_key(tmp_path: Path, no_hard_links: None) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        assert len(set(pool.map(rendezvous.key_of, [tmp_path] * 8))) == 1
+
+
+def test_lock_of_a_killed_pod_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_hard_links: None) -> None:
+    monkeypatch.setattr(rendezvous, "LOCK_SECONDS", 0.2)
+    (tmp_path / f"{rendezvous.NAME}.lock").mkdir()
+    assert len(rendezvous.key_of(tmp_path)) == rendezvous.SIZE
+
+
+def test_key_is_not_read_through_a_link(tmp_path: Path) -> None:
+    (tmp_path / "target").write_bytes(b"0" * rendezvous.SIZE)
+    (tmp_path / rendezvous.NAME).symlink_to(tmp_path / "target")
+    with pytest.raises(OSError, match="symbolic links"):
+        rendezvous.key_of(tmp_path)

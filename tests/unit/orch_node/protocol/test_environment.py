@@ -1,0 +1,42 @@
+"""Environment variables of ranks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from orch_node.protocol.environment import apply_defaults, defaults, preload_variables
+
+from orchestrator import load
+from orchestrator.errors import OrchError
+from orchestrator.operations import recipes
+
+VARIABLE = {"SOME_SETTING": "1"}
+
+
+@pytest.mark.parametrize(
+    ("user_variables", "expected"),
+    [
+        pytest.param({"A": "1"}, "1", id="not set"),
+        pytest.param({"SOME_SETTING": "0"}, "0", id="set"),
+        pytest.param({"SOME_SETTING": ""}, "", id="empty"),
+    ],
+)
+def test_variables_of_the_user_win_over_those_of_a_recipe(user_variables: dict[str, str], expected: str) -> None:
+    assert apply_defaults({**user_variables, **defaults(VARIABLE)})["SOME_SETTING"] == expected
+    assert apply_defaults({**user_variables, **defaults({})}) == user_variables
+
+
+@pytest.mark.parametrize("name", ["", "A=B", "A B", "1A"])
+def test_invalid_variable_name_of_a_recipe_is_rejected(tmp_path: Path, name: str) -> None:
+    path = recipes.new("mine", tmp_path) / "recipe.toml"
+    path.write_text(path.read_text() + f'\n[environment]\n"{name}" = "1"\n')
+    with pytest.raises(OrchError, match="environment"):
+        load.recipe("mine", (tmp_path,))
+
+
+def test_intels_openmp_is_pinned() -> None:
+    assert preload_variables([]) == {}
+    assert preload_variables(["/a/libtcmalloc.so"]) == {"LD_PRELOAD": "/a/libtcmalloc.so"}
+    with_openmp = preload_variables(["/a/libiomp5.so", "/b.so"])
+    assert with_openmp.keys() == {"LD_PRELOAD", "KMP_AFFINITY", "KMP_BLOCKTIME"}

@@ -1,0 +1,129 @@
+"""Read and write events, and reject damaged ones."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from orch_node.protocol.events import (
+    KINDS,
+    Exited,
+    Other,
+    Progress,
+    Started,
+    UnreadableEvent,
+    UnreadableEvents,
+    parse,
+    render,
+)
+
+from tests.support.hostile import DEEP_EVENT, HUGE_NUMBER_EVENT, LINES
+
+# One line per kind, and one that a script defines.
+RECORDED_EVENTS = [json.loads(line) for line in Path(__file__).with_name("events.jsonl").read_text().splitlines()]
+LONG_EVENT = '{"event": "x", "rank": 0, "text": "' + "x" * (1 << 25) + '"}'
+
+
+@pytest.mark.parametrize("event", RECORDED_EVENTS, ids=lambda event: event["event"])
+def test_event_is_read_as_it_was_written(event: dict[str, Any]) -> None:
+    result = parse(json.dumps(event))
+    assert isinstance(result, KINDS.get(event["event"], Other))
+    assert json.loads(render(result)) == event
+
+
+def test_a_line_of_each_kind_is_recorded() -> None:
+    assert {*KINDS} == {event["event"] for event in RECORDED_EVENTS} - {"of-the-script"}
+
+
+def test_event_of_another_version_is_read() -> None:
+    """Fill in missing fields and drop unknown ones."""
+    event = parse('{"event": "exit", "rank": 1, "time": 2, "code": 3, "weather": "fine"}')
+    assert event == Exited(rank=1, time=2, code=3)
+    assert event.bad
+
+
+def test_progress_keeps_the_figures_of_a_script() -> None:
+    """Keep a loss of NaN too, because the user of the script must see it."""
+    event = parse('{"event": "progress", "rank": 0, "step": 3, "loss": NaN, "lr": 1e-4}')
+    assert isinstance(event, Progress)
+    assert event.figures == {"lr": 1e-4}
+    assert math.isnan(event.loss)
+
+
+@pytest.mark.parametrize(
+    ("line", "rank", "reason"),
+    [
+        pytest.param('{"event": "progress", "rank": 1, "step": "x"}', 1, "progress: step is 'x', not", id="text"),
+        pytest.param('{"event": "progress", "rank": 1, "loss": "1.5"}', 1, "progress: loss is '1.5', not", id="loss"),
+        pytest.param('{"event": "progress", "rank": 1, "step": NaN}', 1, "progress: step is nan, not", id="nan"),
+        pytest.param('{"event": "progress", "rank": "1"}', -1, "rank is '1', not a whole number", id="rank as text"),
+        pytest.param('{"event": "progress", "rank": -2}', -1, "progress: rank -2", id="negative rank"),
+        pytest.param('{"event": "x", "rank": null}', -1, "rank is None", id="null rank"),
+        pytest.param('{"event": "joined"}', -1, "rank", id="no rank"),
+        pytest.param('{"event": "joined", "rank": 1, "cpus": "all"}', 1, "cpus is 'all', not a list", id="no list"),
+        pytest.param('{"event": "exit", "rank": 0, "code": 1e400}', 0, "exit: code is inf, not", id="infinity"),
+        pytest.param('{"event": "joined", "rank": 0, "time": -5}', 0, "joined: time -5", id="negative time"),
+        pytest.param('{"event": "joined", "rank": 0, "time": 1e300}', 0, "joined: time 1e+300", id="far future"),
+        pytest.param('{"event": "joined", "rank"', -1, "not valid JSON", id="torn"),
+        pytest.param('{"event": 7, "rank": 0}', 0, "an event must have a name", id="no name"),
+        pytest.param(DEEP_EVENT, -1, "nested", id="deep"),
+        pytest.param(HUGE_NUMBER_EVENT, -1, "digits", id="huge number"),
+        pytest.param(LONG_EVENT, -1, "more than 16777216 bytes", id="long"),
+    ],
+)
+def test_damaged_event_has_a_reason(line: str, rank: int, reason: str) -> None:
+    result = parse(line)
+    assert isinstance(result, UnreadableEvent)
+    assert result.rank == rank
+    assert reason in result.text
+    assert len(result.text) < 300
+
+
+def test_other_lines_of_a_launcher_are_no_events() -> None:
+    for line in ("words", "{torn", "[]", "null", "{}", '{"a": "event"}', "\x00\xff", b"\xff\xfe"):
+        assert parse(line) is None
+
+
+@settings(max_examples=300, deadline=None)
+@given(line=LINES | st.binary(max_size=100))
+def test_any_line_can_be_parsed_and_the_event_rendered(line: str | bytes) -> None:
+    event = parse(line)
+    if event is not None:
+        parsed_again = parse(render(event))
+        assert render(parsed_again or UnreadableEvent()) == render(event)  # NaN differs from itself.
+
+
+def test_unreadable_events_are_counted_per_rank() -> None:
+    tally = UnreadableEvents()
+    for _ in range(2):
+        tally.add(UnreadableEvent(rank=1, text="progress: step is 'x', not a number"))
+    tally.add(UnreadableEvent(rank=-1, count=2, text="not valid JSON"))
+    assert tally.describe_all() == [
+        "note: 2 events without a rank could not be read: not valid JSON",
+        "note: 2 events of rank 1 could not be read: progress: step is 'x', not a number",
+    ]
+    assert [event.count for event in tally.events()] == [2, 2]
+
+
+def test_only_the_first_reasons_of_unreadable_events_are_kept() -> None:
+    tally = UnreadableEvents()
+    for number in range(100):
+        tally.add(UnreadableEvent(rank=0, text=f"reason {number}"))
+    (message,) = tally.describe_all()
+    assert message.startswith("note: 100 events of rank 0")
+    assert message.endswith("reason 0; reason 1; reason 2; and others")
+    assert len(tally.reasons[0]) < 5
+
+
+def test_started_rank_can_be_signalled_only_by_valid_process_ids() -> None:
+    for started in (Started(rank=0), Started(rank=0, pid=1, wrapper=-1), Started(pid=2**40)):
+        assert not started.has_processes
+    started = Started(rank=0, pid=12, wrapper=11)
+    assert started.has_processes
+    assert replace(started, rank=1).has_processes

@@ -1,0 +1,62 @@
+"""Find the rank whose failure ended a run."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from orch_node.protocol import failures
+from orch_node.protocol.events import Event, Exited, Raised
+
+from orchestrator.runs import explanations
+from tests.support.hostile import TEXTS
+
+LOST_PEER = "Connection closed by peer [1]"
+
+
+def culprit(*events: Event) -> int:
+    """Return the rank that failed first according to these events."""
+    rank_end = failures.first_cause(failures.rank_ends(events).values())
+    assert rank_end is not None
+    return rank_end.rank
+
+
+def test_first_rank_that_failed_is_the_culprit() -> None:
+    assert culprit(Raised(rank=2, text="boom"), Raised(rank=1, text="boom")) == 2
+    assert culprit(Exited(rank=1, code=3), Raised(rank=2, text="boom")) == 1
+    assert culprit(Raised(text="error: the launcher started 3 ranks")) == -1
+    assert failures.first_cause(failures.rank_ends([Exited(rank=0)]).values()) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(LOST_PEER, id="gloo"),
+        pytest.param("Broken pipe", id="pipe"),
+        pytest.param("error: rank 1 on node0: full disk", id="error of another rank"),
+        pytest.param("ccl: allreduce #4: rank 1 (vm, pid 7) is gone: its process has ended", id="ccl lost a rank"),
+        pytest.param("ccl: allreduce #4: rank 1 has left the job with exit code 3", id="ccl rank left"),
+    ],
+)
+def test_rank_that_only_lost_its_peer_is_not_the_culprit(text: str) -> None:
+    assert culprit(Raised(rank=0, text=text), Exited(rank=1, signal="SIGKILL")) == 1
+    assert culprit(Raised(rank=0, text=text), Raised(rank=1, text="error: rank 1 on node0: x")) == 1
+
+
+def test_log_of_a_rank_counts_only_if_its_backend_aborts() -> None:
+    aborted = Exited(rank=0, signal="SIGABRT", text=LOST_PEER)
+    assert culprit(aborted, Exited(rank=1, code=1)) == 1
+    assert culprit(Exited(rank=0, code=1, text=LOST_PEER), Exited(rank=1, code=1)) == 0
+
+
+def test_rank_killed_for_its_memory_is_the_culprit() -> None:
+    killed = Exited(rank=0, signal="SIGKILL", oom="oom_kill rose")
+    assert culprit(Raised(rank=0, text="Broken pipe"), killed, Exited(rank=1, code=1)) == 0
+
+
+@settings(max_examples=100, deadline=None)
+@given(text=TEXTS | st.just(f"error: rank {'9' * 6000} on x"), signal=st.none() | TEXTS)
+def test_no_error_text_breaks_the_search(text: str, signal: str | None) -> None:
+    rank_events = [Exited(rank=0, text=text, code=1, signal=signal), Exited(rank=1, code=1)]
+    assert failures.first_failure(failures.rank_ends(rank_events), {})
+    explanations.explain(text)

@@ -1,0 +1,88 @@
+"""Every parser of the protocol returns a value or raises ProtocolError, whatever a file or a node contains."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from orch_node.protocol import agent, container, events, layout, listing, outcome, pod, record, values
+from orch_node.protocol.cleanup import Cleaned, Leftovers, RunEnded
+from orch_node.protocol.listing import DamagedRuns, ListedRun
+from orch_node.protocol.logs import LogChunk
+from orch_node.protocol.values import ProtocolError
+
+from orchestrator.runs import provenance
+from tests.support.hostile import JSON
+from tests.support.layouts import make_layout
+from tests.support.recorded import RUN_RECORD, make_outcome
+
+
+def make_parser(kind: type[Any]) -> Callable[[bytes], object]:
+    return lambda text: values.read_known(kind, values.loads(text, "it"), "it")
+
+
+PARSERS: dict[str, Callable[[bytes], object]] = {
+    "layout.json": layout.parse,
+    "outcome.json": outcome.parse,
+    "supervisor.json": outcome.parse_supervisor,
+    "container.json": container.parse,
+    "pod.json": pod.parse,
+    "run.json": lambda text: record.parse(values.loads(text, "it")),
+    "plan.json": lambda text: provenance.parse(values.loads(text, "it")),
+    "list of runs": lambda text: listing.parse(text.decode(errors="replace")),
+    "event": events.parse,
+    "request": agent.parse_request,
+    "response": agent.parse_response,
+    **{kind.__name__: make_parser(kind) for kind in (RunEnded, Leftovers, Cleaned, DamagedRuns, LogChunk)},
+}
+TEXTS = (
+    st.binary(max_size=60)
+    | JSON.map(lambda value: json.dumps(value).encode())
+    | st.sampled_from([b"[" * 20_000, b'{"a":' * 5_000, b"9" * 10_000])
+)
+
+
+@pytest.mark.parametrize("name", PARSERS, ids=str)
+@settings(max_examples=60, deadline=None)
+@given(text=TEXTS)
+def test_any_text_is_parsed_or_rejected(name: str, text: bytes) -> None:
+    with contextlib.suppress(ProtocolError):
+        PARSERS[name](text)
+
+
+VALID: dict[str, dict[str, Any]] = {
+    "layout.json": json.loads(layout.render(make_layout("a"))),
+    "run.json": record.render(RUN_RECORD),
+    "list of runs": {"schema": 1, "runs": [values.record(ListedRun({}, "done", None))], "damaged": []},
+    "outcome.json": make_outcome(),
+}
+
+
+@pytest.mark.parametrize("name", VALID, ids=str)
+@settings(max_examples=100, deadline=None)
+@given(data=st.data(), value=JSON)
+def test_a_changed_value_is_parsed_or_rejected(name: str, data: Any, value: Any) -> None:
+    PARSERS[name](json.dumps(VALID[name]).encode())
+    key = data.draw(st.sampled_from(sorted(VALID[name])))
+    with contextlib.suppress(ProtocolError):
+        PARSERS[name](json.dumps({**VALID[name], key: value}).encode())
+
+
+def test_agent_messages_are_read_as_they_were_written() -> None:
+    claim = agent.Claim(run="r", run_dir="/runs/r", cpus=(0, 1))
+    request, response = agent.TakeClaim(claim), agent.ClaimConflicts((claim,))
+    assert agent.parse_request(agent.render_request(request)) == request
+    assert agent.parse_response(agent.render_response(request, response)) == (agent.TakeClaim, response)
+    for line in (b"Welcome!\n", b'{"answer": "weather"}', b"[]", b'{"answer": ["ping"]}'):
+        with pytest.raises(ProtocolError):
+            agent.parse_response(line)
+
+
+def test_container_is_read_as_it_was_written() -> None:
+    spec = container.ContainerSpec("image", "rank", "python", ("libx.so",), {"node0": 2}, ("-v",))
+    assert container.parse(container.render(spec)) == spec

@@ -1,0 +1,121 @@
+"""Two torch versions match if their public parts agree; different builds are reported."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from orch_node.protocol.container import ContainerSpec
+from orch_node.protocol.layout import NodeEntry
+from orch_node.rank.checks import RankError, check_node, check_torch
+from orch_node.standalone import facts as node_facts
+
+from orchestrator.model.cluster import Facts
+from orchestrator.planning import hosts
+from orchestrator.planning.run_files import node_entry
+from orchestrator.stacks.stack import same_version
+from tests.conftest import make_facts, make_node, make_stack
+
+SPEC = ContainerSpec(image="team/torch:3", start="rank", python="python3", preload=(), processes={}, options=())
+SAME_VERSIONS = [
+    ("2.13.0", "2.13.0"),
+    ("2.13.0+cu130", "2.13.0"),
+    ("2.13.0+cpu", "2.13.0"),
+    ("2.13.0+cpu", "2.13.0+cu130"),
+    ("2.14.1+dfsg", "2.14.1"),
+    ("2.13.0a0+git", "2.13.0a0+git1a2b3c4"),
+]
+DIFFERENT_VERSIONS = [
+    ("2.12.0", "2.13.0"),
+    ("2.12.0+cpu", "2.13.0+cpu"),
+    ("2.13.0a0+git", "2.13.0"),
+    ("2.13.0.post1", "2.13.0"),
+    ("2.14.1+dfsg", "2.14.0"),
+]
+
+
+def facts_with_torch(version: str) -> Facts:
+    return replace(make_facts(), packages={"torch": version})
+
+
+def make_entry(version: str, **node: Any) -> NodeEntry:
+    """Return the layout's entry of a node with this torch."""
+    return node_entry(replace(make_node(facts=facts_with_torch(version)), **node), None)
+
+
+@pytest.mark.parametrize(("installed", "planned"), SAME_VERSIONS, ids=str)
+def test_another_build_is_the_same_torch(installed: str, planned: str) -> None:
+    check_torch(make_entry(planned), installed, None)
+    check_torch(make_entry(installed), planned, None)
+
+
+@pytest.mark.parametrize(("installed", "planned"), DIFFERENT_VERSIONS, ids=str)
+def test_another_version_is_not_the_planned_torch(installed: str, planned: str) -> None:
+    with pytest.raises(RankError, match=r"^node0 has torch .*, and was planned with "):
+        check_torch(make_entry(planned), installed, None)
+    assert not same_version(installed, planned)
+
+
+@pytest.mark.parametrize(("installed", "required"), [*SAME_VERSIONS[:3], SAME_VERSIONS[4]], ids=str)
+def test_a_node_has_its_stack_with_any_build(installed: str, required: str) -> None:
+    stack = replace(make_stack(), requirements={"torch": required})
+    stack.check(make_node(facts=facts_with_torch(installed)))
+
+
+@pytest.mark.parametrize(
+    ("installed", "required", "same"),
+    [
+        ("2.13.0+cpu", "2.13.0+cpu", True),
+        ("2.13.0+cu130", "2.13.0+cpu", False),
+        ("2.13", "2.13.0", True),
+        ("2.14.1+dfsg-1", "2.14.1+dfsg.1", True),
+        ("no version", "2.13.0", False),
+        (None, "2.13.0", False),
+    ],
+    ids=["same build", "another build", "short", "spelling", "no version", "not installed"],
+)
+def test_a_required_build_must_be_installed(installed: str | None, required: str, same: bool) -> None:
+    assert same_version(installed, required) is same
+
+
+@pytest.mark.parametrize(
+    ("text", "build"),
+    [
+        ("from typing import Optional\n__all__ = []\n__version__ = '2.13.0+cu130'\n", "+cu130"),
+        ('__version__: str = "2.13.0+cpu"\ndebug = False\n', "+cpu"),
+        ("debug = False\n", ""),
+    ],
+    ids=["assignment", "annotation", "no version"],
+)
+def test_the_probe_reads_the_build_without_an_import(tmp_path: Path, text: str, build: str) -> None:
+    """Read torch.__version__, which has the build that the metadata of PyPI's wheel lacks (2.13.0+cu130)."""
+    prefix = tmp_path / "a [b] c"
+    packages = prefix / "lib" / "python3.11" / "site-packages"
+    (packages / "torch-2.13.0.dist-info").mkdir(parents=True)
+    (packages / "torch").mkdir()
+    (packages / "torch" / "version.py").write_text(text)
+    assert node_facts.packages(prefix)["torch"] == f"2.13.0{build}"
+
+
+def test_different_builds_of_the_nodes_are_reported() -> None:
+    versions = ("2.13.0+cpu", "2.13.0+cpu", "2.13.0+cu130")
+    nodes = tuple(make_node(f"node{index}", facts_with_torch(version)) for index, version in enumerate(versions))
+    (decision,) = hosts.explain_torch(nodes)
+    assert decision.value == "2.13.0+cpu on node0, node1; 2.13.0+cu130 on node2"
+    assert hosts.explain_torch(nodes[:2]) == ()
+
+
+def test_error_names_the_command_that_repairs_the_stack() -> None:
+    for command in ("`orch setup`", "`orch provision`", "`orch provision` with --stack intel-2.8"):
+        with pytest.raises(RankError, match=f"To repair it: {command}"):
+            check_torch(make_entry("2.13.0", repair=command), "2.12.0", None)
+    with pytest.raises(RankError, match=r"image team/torch:3 .* `orch image build`"):
+        check_torch(make_entry("2.13.0"), "2.12.0", SPEC)
+
+
+def test_error_names_the_command_that_records_a_node_again() -> None:
+    for node, message in ((make_node(), "start it again"), (make_node(via=("ssh", "node0")), "Run `orch provision`")):
+        with pytest.raises(RankError, match=message):
+            check_node(node_entry(node, None))

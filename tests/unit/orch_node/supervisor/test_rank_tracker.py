@@ -1,0 +1,130 @@
+"""What the supervisor concludes from the events of ranks."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from orch_node.protocol.events import Event, Exited, Heartbeat, Joined, Raised, ScriptEnded, parse
+from orch_node.supervisor.rank_tracker import RankTracker
+from orch_node.supervisor.uneven_end import UnevenEnd
+
+from tests.support.hostile import LINES
+from tests.support.layouts import make_layout
+
+
+def make_tracker(*nodes: str, events: list[Event] | None = None) -> RankTracker:
+    """Return a tracker that has received events at second 2, of ranks on these nodes."""
+    tracker = RankTracker(make_layout(*nodes), 0.0)
+    add_events(tracker, *(events or []))
+    return tracker
+
+
+def add_events(tracker: RankTracker, *events: Event) -> None:
+    for event in events:
+        tracker.add_event(event, 2.0)
+
+
+def test_ranks_that_have_not_joined_are_named_by_node() -> None:
+    nodes = ("node0", "node0", "node1", "node1", "node2")
+    tracker = make_tracker(*nodes, events=[Joined(rank=0), Joined(rank=1)])
+    assert tracker.describe_missing_ranks() == "2 of 5 ranks joined; missing: node1 ranks 2-3, node2 rank 4"
+
+
+def test_ranks_that_are_behind_are_named_with_their_collective() -> None:
+    tracker = make_tracker("node0", "node0", "node1")
+    for rank, count in enumerate((17, 17, 12)):
+        add_events(tracker, Joined(rank=rank), Heartbeat(rank=rank, collectives=count))
+    assert tracker.describe_missing_ranks() == ("2 of 3 ranks wait in collective 17; behind: node1 rank 2 (at 12)")
+    assert tracker.seconds_since_progress(10.0) == 8.0
+
+
+def test_ranks_that_never_reached_a_collective_are_named() -> None:
+    events = [Joined(rank=0), Joined(rank=1), Heartbeat(rank=0, collectives=1)]
+    tracker = make_tracker("node0", "node1", events=events)
+    assert tracker.behind() == [1]
+    assert tracker.describe_missing_ranks().endswith("; node1 rank 1 never reached the first collective")
+
+
+def test_ranks_that_have_ended_are_not_behind() -> None:
+    tracker = make_tracker("node0", "node1", events=[Joined(rank=0), Joined(rank=1), Exited(rank=0)])
+    assert tracker.describe_missing_ranks() == "1 of 2 ranks have ended; no progress of node1 rank 1"
+
+
+def test_a_log_that_grows_by_stack_traces_is_no_progress() -> None:
+    tracker = make_tracker("node0", events=[Heartbeat(rank=0, collectives=3, steps=1, log=10)])
+    tracker.traces_requested = 60.0
+    tracker.add_event(Heartbeat(rank=0, collectives=3, steps=1, log=900), 62.0)
+    assert tracker.seconds_since_progress(62.0) == 60.0
+    tracker.add_event(Heartbeat(rank=0, collectives=4, steps=1, log=900), 63.0)
+    assert tracker.seconds_since_progress(63.0) == 0.0
+
+
+def test_idle_ranks_make_no_progress() -> None:
+    tracker = make_tracker("node0", "node0")
+    for rank in (0, 1):
+        add_events(tracker, Joined(rank=rank), Heartbeat(rank=rank, collectives=3))
+    tracker.add_event(Heartbeat(rank=0, collectives=3, idle=True), 30.0)
+    assert not tracker.all_idle()
+    tracker.add_event(Heartbeat(rank=1, collectives=3, idle=True), 31.0)
+    assert tracker.all_idle()
+    assert tracker.seconds_since_progress(32.0) == 30.0
+    tracker.add_event(Heartbeat(rank=1, collectives=4), 33.0)
+    assert not tracker.all_idle()
+
+
+def test_rank_that_all_ranks_name_in_their_errors_has_failed() -> None:
+    text = "error: rank 0 on node0: cannot write checkpoint-4: No space left on device."
+    tracker = make_tracker("node0", "node1", events=[Raised(rank=rank, text=text, time=1.0) for rank in (1, 0)])
+    assert tracker.first_failure().rank == 0
+    assert tracker.undecided(), "its exit code is not known yet"
+
+
+def test_rank_that_was_stopped_has_not_failed() -> None:
+    tracker = make_tracker("node0", events=[Exited(rank=0, signal="SIGTERM", stopped=True)])
+    assert tracker.first_failure() is None
+
+
+def test_ranks_that_wait_for_an_ended_script_are_named_with_it() -> None:
+    events = [
+        *(Joined(rank=rank) for rank in range(3)),
+        Heartbeat(rank=0, collectives=5, world_collectives=5),
+        Heartbeat(rank=1, collectives=9, world_collectives=4),
+        ScriptEnded(rank=2, world_collectives=4),
+    ]
+    tracker = make_tracker("node0", "node0", "node1", events=events)
+    assert tracker.waiting_in_vain() == {0: 5}
+    assert tracker.describe_uneven_end({0: 5}) == (
+        "node1 rank 2 ended the script after 4 collectives, but node0 rank 0 waits in collective "
+        "5, which needs all ranks"
+    )
+
+
+def test_rank_in_a_collective_of_a_subgroup_does_not_wait_for_an_ended_script() -> None:
+    events = [Heartbeat(rank=0, collectives=7, world_collectives=4), ScriptEnded(rank=1, world_collectives=4)]
+    assert make_tracker("node0", "node1", events=events).waiting_in_vain() == {}
+
+
+def test_uneven_end_ends_only_a_run_without_progress() -> None:
+    """Let the root of a broadcast continue without the rank that receives."""
+    tracker, end = make_tracker("node0", "node1", events=[ScriptEnded(rank=1, world_collectives=4)]), UnevenEnd()
+    assert end.news(tracker, 0.0) == ""
+    for second in range(5, 65):
+        add_events(tracker, Heartbeat(rank=0, world_collectives=second))
+        assert bool(end.news(tracker, float(second))) == (second == 5)
+        assert end.problem(float(second)) == ""
+    assert end.news(tracker, 75.0) == ""
+    assert end.problem(75.0).startswith("node1 rank 1 ended the script after 4 collectives")
+    add_events(tracker, ScriptEnded(rank=0, world_collectives=64))
+    assert (end.news(tracker, 76.0), end.problem(99.0)) == ("", "")
+
+
+@settings(max_examples=200, deadline=None)
+@given(lines=st.lists(LINES, max_size=8))
+def test_any_events_can_be_tracked(lines: list[str]) -> None:
+    tracker = make_tracker("node0", "node1")
+    for event in map(parse, lines):
+        if event is not None and tracker.knows(event.rank):
+            tracker.add_event(event, 1.0)
+    assert isinstance(tracker.describe_missing_ranks(), str)
+    assert tracker.first_failure() is None or tracker.failed
+    assert tracker.undecided() in (True, False)

@@ -1,0 +1,64 @@
+"""Report a start without progress, and give it up when no rank can start any more."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from orch_node.protocol.events import Started
+from orch_node.supervisor.rank_tracker import RankTracker
+from orch_node.supervisor.startup_monitor import NO_CHILDREN_SECONDS, REPORT_SECONDS, StartupMonitor
+
+from tests.support.layouts import make_layout
+
+SRUN_ERROR = "srun: error: n2: task 1: Exited with exit code 1\n"
+WAIT = "import sys; print(flush=True); sys.stdin.read()"
+PARENT = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {WAIT!r}])"
+
+
+@pytest.fixture
+def tracker() -> RankTracker:
+    return RankTracker(make_layout("node0", "node1"), 0.0)
+
+
+@pytest.fixture(params=[WAIT, PARENT], ids=["childless", "parent"])
+def launcher(request: pytest.FixtureRequest) -> Iterator[tuple[int, bool]]:
+    """Yield the id of a waiting process, and whether it has a child."""
+    command = [sys.executable, "-c", request.param]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    process.stdout.readline()  # The innermost process runs.
+    yield process.pid, request.param == PARENT
+    process.communicate()
+
+
+def test_startup_fails_when_the_launcher_has_no_process(
+    launcher: tuple[int, bool], tracker: RankTracker, tmp_path: Path
+) -> None:
+    pid, has_child = launcher
+    log = tmp_path / "launcher.log"
+    log.write_text(SRUN_ERROR)
+    monitor = StartupMonitor(pid, "/venv/bin/mpiexec.hydra", log)
+    assert monitor.problem(tracker, NO_CHILDREN_SECONDS - 1) == "", "it may be about to start one"
+    problem = monitor.problem(tracker, 1 + NO_CHILDREN_SECONDS)
+    assert bool(problem) is not has_child
+    assert has_child or problem.endswith(f"the launcher's last line: {SRUN_ERROR.strip()}")
+    monitor.checked_at = -9.0
+    tracker.add_event(Started(rank=0, node="node0", pid=1, wrapper=1, host="node0"), 0.0)
+    assert monitor.problem(tracker, 1 + NO_CHILDREN_SECONDS) == "", "its proxies may have ended"
+
+
+def test_torchrun_needs_no_process_to_start_ranks(tracker: RankTracker, tmp_path: Path) -> None:
+    monitor = StartupMonitor(0, "/venv/bin/python", tmp_path / "launcher.log")
+    assert monitor.problem(tracker, 1000.0) == ""
+
+
+def test_missing_progress_is_reported_once(tracker: RankTracker, tmp_path: Path) -> None:
+    monitor = StartupMonitor(0, "mpiexec", tmp_path / "launcher.log")
+    assert monitor.news(tracker, REPORT_SECONDS - 1) == ""
+    text = monitor.news(tracker, REPORT_SECONDS)
+    assert text.startswith("no progress for 20 s: 0 of 2 ranks have started, 0 of 2 ranks joined")
+    assert "missing: node0 rank" in text
+    assert monitor.news(tracker, REPORT_SECONDS + 60) == ""

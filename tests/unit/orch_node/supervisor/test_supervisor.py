@@ -1,0 +1,222 @@
+"""Supervise a run whose launcher is a script; tests/local and tests/cluster use the real launchers."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.support.supervised_runs import NODE_PROGRAM, SLEEP, Runs
+from tests.support.waiting import wait_until
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Runs:
+    return Runs(base=tmp_path)
+
+
+@pytest.mark.parametrize("body", ["exit(rank)", 'send("exit", rank)'], ids=["exit code", "no exit code"])
+def test_run_is_done_when_all_ranks_have_finished(runs: Runs, body: str) -> None:
+    outcome = runs.run(body)
+    assert (outcome["state"], outcome["problem"]) == ("done", None)
+    assert runs.processes() == []
+
+
+def test_first_failure_is_named_and_no_process_remains(runs: Runs) -> None:
+    began = time.monotonic()
+    outcome = runs.run(
+        'send("joined", rank)\n'
+        'if rank == 1: send("exception", 1, text="boom"); exit(1, 7)\n'
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "time.sleep(60)"
+    )
+    assert outcome["state"] == "failed"
+    failure = outcome["first_failure"]
+    assert (failure["rank"], failure["node"], failure["code"], failure["text"]) == (1, "node0", 7, "boom")
+    assert time.monotonic() - began < 40, "a rank that ignores SIGTERM gets SIGKILL"
+    assert outcome["nodes"]["node0"]["left"] == []
+    assert runs.processes() == []
+
+
+def test_rank_that_only_lost_its_peer_is_not_the_first_failure(runs: Runs) -> None:
+    outcome = runs.run(
+        'if rank == 0: send("exception", 0, text="Connection closed by peer [1]"); exit(0, 1)\n'
+        "time.sleep(0.1)\n"
+        'if rank == 1: exit(1, 0, "SIGKILL")\n'
+        "time.sleep(60)"
+    )
+    failure = outcome["first_failure"]
+    assert (failure["rank"], failure["signal"]) == (1, "SIGKILL")
+
+
+def test_stalled_run_is_ended_and_the_missing_ranks_are_named(runs: Runs) -> None:
+    outcome = runs.run(f'if rank == 0: send("joined", 0)\n{SLEEP}', "--stall-timeout", "1")
+    assert outcome["state"] == "failed"
+    assert outcome["problem"] == "no progress for 1 s: 1 of 2 ranks joined; missing: node0 rank 1"
+    assert runs.processes() == []
+
+
+def test_long_step_that_reports_progress_is_no_stall(runs: Runs) -> None:
+    body = 'for step in range(8): send("progress", rank, step=step); time.sleep(0.3)\nexit(rank)'
+    assert runs.run(body, "--stall-timeout", "1.5")["state"] == "done"
+
+
+def test_launcher_that_ends_without_a_rank_is_a_failure(runs: Runs) -> None:
+    outcome = runs.run("exit(rank) if rank else os._exit(5)")
+    assert outcome["state"] == "failed"
+    assert "exit code 5" in outcome["problem"]
+    assert "never reported an end: 0" in outcome["problem"]
+
+
+def test_problem_has_the_last_line_of_a_launcher_that_starts_no_rank(runs: Runs) -> None:
+    program = "import sys; sys.exit('srun: error: Invalid MPI type')"
+    runs.supervise("run", sys.executable, "-c", program).wait(30)
+    assert runs.outcome()["problem"].endswith("the launcher's last line: srun: error: Invalid MPI type")
+
+
+def test_missing_launcher_is_a_failure(runs: Runs) -> None:
+    assert runs.supervise("run", "/no/such/mpiexec").wait(20) == 1
+    assert "could not be started" in runs.outcome()["problem"]
+
+
+def test_sigint_stops_the_run(runs: Runs) -> None:
+    process = runs.start_ranks()
+    process.send_signal(signal.SIGINT)
+    assert process.wait(10) == 130
+    assert runs.outcome()["state"] == "stopped"
+    assert runs.processes() == []
+
+
+def test_sigterm_preempts_a_script_without_support_at_once(runs: Runs) -> None:
+    process = runs.start_ranks()
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(10) == 75
+    assert runs.outcome()["state"] == "preempted"
+    assert runs.outcome()["problem"].startswith("without a checkpoint: the script does not support")
+    assert runs.processes() == []
+
+
+def test_preempted_ranks_have_not_failed(runs: Runs) -> None:
+    outcome = runs.run("send('preempted', rank, step=7); exit(rank, 75)", "--max-restarts=1")
+    assert (outcome["state"], outcome["problem"]) == ("preempted", "checkpoint at step 7")
+    assert (outcome["first_failure"], outcome["attempts"]) == (None, 1)
+
+
+def test_rank_that_fails_during_a_preemption_is_a_failure(runs: Runs) -> None:
+    outcome = runs.run("exit(rank, 75) if rank else (send('exception', 0, text='error: full'), exit(0, 1))")
+    assert outcome["state"] == "failed"
+    assert outcome["first_failure"]["text"] == "error: full"
+
+
+@pytest.mark.parametrize("has_folder", [True, False], ids=["run folder", "no run folder"])
+def test_run_that_was_stopped_before_it_began_does_not_start(runs: Runs, has_folder: bool) -> None:
+    run = runs.base / "run"
+    if has_folder:
+        run.mkdir()
+    options = [] if has_folder else ["--node0", "--planned"]
+    command = [*NODE_PROGRAM, "cleanup", "end", str(run), "--patience", "0", *options]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=20)
+    assert runs.supervise("run", "/no/such/mpiexec").wait(20) == 130
+    assert runs.outcome()["state"] == "stopped"
+    assert runs.events("waiting") == runs.events("launched") == []
+
+
+def test_stop_waits_for_a_supervisor_that_is_about_to_start(runs: Runs) -> None:
+    run = runs.base / "run"
+    run.mkdir()
+    command = [*NODE_PROGRAM, "cleanup", "end", str(run), "--node0", "--patience", "60"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as stop:
+        wait_until((run / "stop").exists, "the run is asked to stop")
+        assert runs.supervise("run", "/no/such/mpiexec").wait(60) == 130
+        output, _ = stop.communicate(timeout=60)
+    assert stop.returncode == 0
+    assert json.loads(output)["left"] == []
+    assert runs.processes() == []
+    assert runs.outcome()["state"] == "stopped"
+
+
+def test_no_process_survives_its_supervisor(runs: Runs) -> None:
+    process = runs.start_ranks()
+    process.kill()
+    process.wait()
+    wait_until(lambda: not runs.processes(), "all processes of the run have ended", 10)
+
+
+def test_failed_attempts_are_restarted_up_to_the_limit(runs: Runs) -> None:
+    outcome = runs.run("exit(rank, 1); os._exit(1)", "--max-restarts", "2")
+    assert (outcome["state"], outcome["attempts"]) == ("failed", 3)
+    assert [event["attempt"] for event in runs.events("restarting")] == [2, 3]
+    succeeds_at_second_attempt = 'exit(rank, int(int(os.environ["ORCH_ATTEMPT"]) < 2))'
+    assert runs.run(succeeds_at_second_attempt, "--max-restarts", "2", name="two")["state"] == "done"
+
+
+def test_run_on_reserved_cores_is_refused_or_waits(runs: Runs) -> None:
+    first = runs.start_ranks(name="first")
+    outcome = runs.run("exit(rank)", name="second")
+    assert (outcome["state"], outcome["problem"]) == ("refused", "node0 is taken: run first has cores 0-1")
+    assert runs.events("launched", name="second") == []
+    waiting_run = runs.start("exit(rank)", "--queue", name="third")
+    wait_until(lambda: runs.events("waiting", "third"), "the third run waits", 20)
+    first.send_signal(signal.SIGTERM)
+    assert waiting_run.wait(20) == 0
+    first.wait()
+
+
+def test_only_one_of_two_simultaneous_runs_reserves_the_cores(runs: Runs) -> None:
+    processes = [runs.start("time.sleep(1); exit(rank)", name=name) for name in ("a", "b")]
+    for process in processes:
+        process.wait(20)
+    assert sorted(runs.outcome(name)["state"] for name in ("a", "b")) == ["done", "refused"]
+
+
+def test_killed_run_reserves_no_cores(runs: Runs) -> None:
+    first = runs.start_ranks(name="first")
+    first.kill()
+    first.wait()
+    assert runs.run("exit(rank)", "--queue", name="second")["state"] == "done"
+
+
+def test_damaged_and_forged_events_are_counted_and_change_no_outcome(runs: Runs) -> None:
+    """Ignore events that a script or a torn pipe has damaged, and those that only the supervisor may record."""
+    outcome = runs.run(
+        'send("joined", rank)\n'
+        'send("progress", rank, step="three")\n'
+        'send("progress", rank, step=float("nan"))\n'
+        'send("exit", 99, code=1)\n'
+        'os.write(1, b\'{"event": "exit", "rank": \' + b"[" * 3_000 + b"\\n")\n'
+        'os.write(1, b\'{"event": "exit", "rank"\\n\')\n'
+        'send("left_out", rank, count=1, text="of a script")\n'
+        'send("launched", -1, attempt=7, ranks=1, nodes=[])\n'
+        'send("finished", rank, state="failed")\n'
+        'send("outcome", -1, outcome={"state": "failed"})\n'
+        "exit(rank)"
+    )
+    assert (outcome["state"], outcome["first_failure"]) == ("done", None)
+    unreadable = {event["rank"]: event for event in runs.events("left_out")}
+    assert {rank: event["count"] for rank, event in unreadable.items()} == {-1: 10, 0: 4, 1: 4}
+    assert "progress: step is 'three', not a number" in unreadable[1]["text"]
+    assert "of a script" in unreadable[1]["text"]
+    assert "rank 99 does not belong to this run" in unreadable[-1]["text"]
+    assert runs.events("progress") == runs.events("outcome") == []
+    assert [event["attempt"] for event in runs.events("launched")] == [1]
+    assert [event["state"] for event in runs.events("finished")] == ["done"]
+    log = (runs.base / "run" / "launcher.log").read_text().splitlines()
+    assert len([line for line in log if line.startswith("orch: not read: ")]) == 18
+    assert not [line for line in log if line.startswith("{")]
+
+
+def test_endless_line_of_a_launcher_fills_no_memory(runs: Runs) -> None:
+    outcome = runs.run('[os.write(1, b"x" * 60_000) for _ in range(80)]\nexit(rank)')
+    assert outcome["state"] == "failed", "the end of rank 0 or 1 is in the middle of a line"
+    assert (runs.base / "run" / "launcher.log").stat().st_size > 9_000_000
+
+
+def test_rank_outside_the_layout_may_explain_its_failure(runs: Runs) -> None:
+    """Accept its exception: torchrun may have started more ranks than planned."""
+    outcome = runs.run('send("exception", 7, text="error: 8 ranks"); sys.exit(1)')
+    assert outcome["first_failure"]["text"] == "error: 8 ranks"

@@ -1,0 +1,27 @@
+"""The live view of a run."""
+
+from __future__ import annotations
+
+import pytest
+from orch_node.protocol.events import Progress
+
+from orchestrator.report import live
+
+
+@pytest.mark.parametrize(
+    ("steps", "expected"),
+    [
+        pytest.param(
+            [(0, 0), (20, 10), (90, 40)], ["train: 0/40", "train: 10/40 01:00 left", "train: 40/40"], id="run"
+        ),
+        # A restarted run repeats the steps since its checkpoint.
+        pytest.param([(0, 0), (20, 10), (100, 5), (102, 15), (104, 25)], ["train: 25/40 00:03 left"], id="restart"),
+    ],
+)
+def test_progress_shows_the_remaining_time(
+    capsys: pytest.CaptureFixture[str], steps: list[tuple[int, int]], expected: list[str]
+) -> None:
+    screen = live.Screen()
+    for seconds, step in steps:
+        screen.show(Progress(rank=0, time=1e9 + seconds, phase="train", step=step, steps=40))
+    assert capsys.readouterr().err.splitlines()[-len(expected) :] == expected
