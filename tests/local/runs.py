@@ -71,15 +71,15 @@ def read_outcome(run: Path) -> dict[str, Any]:
     return dict(json.loads((run / "outcome.json").read_text()))
 
 
-def leftover_processes(run: Path) -> list[str]:
-    """Return the ids of processes that mention the run, found through /proc and not through records of orch."""
+def run_processes(run: Path, program: str = "") -> list[int]:
+    """Return the processes of a program that mention the run, found through /proc and not through records of orch."""
     pids = []
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit() and int(folder.name) != os.getpid():
             try:
-                text = (folder / "cmdline").read_bytes() + (folder / "environ").read_bytes()
+                command, environment = (folder / "cmdline").read_bytes(), (folder / "environ").read_bytes()
             except OSError:
-                continue
-            if os.fsencode(run.name) in text:
-                pids.append(folder.name)
+                continue  # it has ended meanwhile
+            if os.fsencode(run.name) in command + environment and program.encode() in command:
+                pids.append(int(folder.name))
     return pids

@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import HOSTILE_TEXTS, require_mpi
-from tests.local.runs import SCRIPTS, expect_exit, last_run, settings_options
+from tests.local.runs import SCRIPTS, expect_exit, last_run, run_processes, settings_options
 from tests.local.workspaces import Workspace
 from tests.support import images, matrix
+from tests.support.jobs import read_metrics
 from tests.support.waiting import wait_until
 
 # The engine may not be allowed to raise limits; another test checks that this is attempted.
@@ -108,8 +109,7 @@ def test_each_launcher_starts_the_same_ranks_and_names_a_failure(
 def test_recipe_trains_with_the_packages_of_the_image(workspace: Workspace, backend: str) -> None:
     cell = workspace.train("bert-qa", "--backend", backend, *settings_options(**SMALL_TRAINING))
     output = workspace.folder / "runs" / cell.report["run_id"] / "output"
-    steps = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
-    assert [step["step"] for step in steps if "loss" in step] == [1, 2, 3]
+    assert [line["step"] for line in read_metrics(output) if "loss" in line] == [1, 2, 3]
 
 
 def test_arguments_and_exit_codes_pass_through_the_container_unchanged(image: str, tmp_path: Path) -> None:
@@ -173,21 +173,6 @@ def start_waiting_run(workspace: Workspace, text: str = WAIT, options: tuple[str
     wait_until(lambda: all(log.exists() and "waiting" in log.read_text() for log in logs), "ranks that wait")
     assert len(images.list_containers()) == 1
     return run
-
-
-def run_processes(run: Path, program: str = "") -> list[int]:
-    """Return the processes of a program that mention the run, in the container or outside."""
-    pids = []
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdigit():
-            try:
-                command = (folder / "cmdline").read_bytes()
-                environment = (folder / "environ").read_bytes()
-            except OSError:
-                continue  # it has ended meanwhile
-            if os.fsencode(run.name) in command + environment and program.encode() in command:
-                pids.append(int(folder.name))
-    return pids
 
 
 def test_stop_ends_ranks_and_container(workspace: Workspace) -> None:

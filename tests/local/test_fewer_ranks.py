@@ -95,7 +95,7 @@ def schedule(output_dir: Path) -> list[tuple[int, float, float]]:
     return [(line["step"], line["epoch"], line["learning_rate"]) for line in read_metrics(output_dir)]
 
 
-def test_recipe_that_loses_ranks_learns_as_without_the_losses(
+def test_recipe_that_loses_ranks_learns_the_same(
     recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     undisturbed, resumed = tmp_path / "undisturbed", tmp_path / "resumed"
@@ -135,7 +135,7 @@ def test_recipe_that_loses_a_rank_before_its_first_checkpoint_learns_the_same(
     assert read_losses(restarted) == pytest.approx(read_losses(undisturbed), rel=1e-4)
 
 
-def test_order_of_data_that_depends_on_the_ranks_is_refused(
+def test_order_that_depends_on_ranks_is_refused(
     qa_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ORCH_PLANNED_WORLD_SIZE", "2")
@@ -171,7 +171,7 @@ def start_training(workspace: Workspace, model: Path, *options: str) -> subproce
     return start_orch(workspace.folder, *arguments, *options)
 
 
-def test_run_that_loses_a_node_learns_as_without_the_loss(workspace: Workspace, qa_model: Path) -> None:
+def test_run_that_loses_a_node_learns_the_same(workspace: Workspace, qa_model: Path) -> None:
     process = start_training(workspace, qa_model)
     out, err = process.communicate(timeout=600)
     assert process.returncode == 0, out + err

@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
-
+from tests.conftest import require_program
 from tests.local.runs import expect_exit
 from tests.local.workspaces import Workspace
 from tests.roles.modules import PLAYBOOKS
@@ -87,10 +85,7 @@ def listen(host: Host) -> subprocess.Popen[bytes]:
 
 
 def test_only_nodes_reach_the_ports_of_runs(two_hosts: Workspace, tmp_path: Path) -> None:
-    if not shutil.which("nft", path="/usr/sbin:/usr/bin"):
-        if "CI" in os.environ:
-            pytest.fail("no nft: apt-get install nftables")
-        pytest.skip("no nft on this machine: apt-get install nftables")
+    require_program("nft")
     first, second = two_hosts.lab.hosts
     with listen(second):
         assert can_connect([], second.ssh_address), "the port is open before"

@@ -144,9 +144,7 @@ def test_ranks_that_only_send_and_receive_may_train(one_host: Workspace, collect
 
 
 @pytest.mark.parametrize("backend", ["ccl", "gloo"])
-def test_process_groups_of_the_script_have_its_timeout_and_the_backend_of_the_run(
-    one_host: Workspace, backend: str
-) -> None:
+def test_new_process_groups_have_their_timeout_and_the_backend_of_the_run(one_host: Workspace, backend: str) -> None:
     cell = one_host.train_text(NEW_GROUPS, "--backend", backend)
 
     def expected(seconds: str) -> str:
@@ -158,7 +156,7 @@ def test_process_groups_of_the_script_have_its_timeout_and_the_backend_of_the_ru
         assert f"rank={1 - rank} on rank {rank}" in cell.printed("WRONG-RANK", rank)
         assert cell.printed("KEYWORD", rank) == expected("60")
         assert cell.printed("POSITION", rank) == expected("1800")
-        assert f"process group (gloo); it gets a new one_host on {backend}" in cell.logs[rank]
+        assert f"process group (gloo); it gets a new one on {backend}" in cell.logs[rank]
     assert re.search(r"2000 ?ms", cell.printed("TIMED-OUT", 0))
 
 

@@ -14,7 +14,7 @@ import pytest
 from orchestrator.errors import ExecuteError
 from orchestrator.runs import follow
 from orchestrator.runs.follow import LocalRun
-from tests.local.runs import Orch, expect_exit, last_run, leftover_processes, read_events, read_outcome, write_script
+from tests.local.runs import Orch, expect_exit, last_run, read_events, read_outcome, run_processes, write_script
 from tests.local.ssh_node import INVENTORY, TWO_RANKS, SshNode
 from tests.local.workspaces import Workspace
 
@@ -86,13 +86,13 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_disk_that_a_script_fills_is_the_reason_of_the_failure(orch: Orch, small_disk: Path, name: str) -> None:
+def test_disk_that_a_script_fills_is_reported(orch: Orch, small_disk: Path, name: str) -> None:
     process = expect_exit(orch("train", write_script(small_disk, FILL + SCRIPTS[name]), *ONE_RANK), 1)
     run = last_run(small_disk)
     outcome = read_outcome(run)
     assert outcome["state"] == "failed"
     assert NO_SPACE in process.stdout
-    assert leftover_processes(run) == []
+    assert run_processes(run) == []
     assert read_events(run), "all lines are complete"
     if name in ("raises", "prints"):
         assert "OSError: [Errno 28]" in outcome["first_failure"]["text"]
@@ -101,17 +101,13 @@ def test_disk_that_a_script_fills_is_the_reason_of_the_failure(orch: Orch, small
 
 
 @pytest.mark.parametrize("free_bytes", [0, 48 << 10], ids=["no-space-for-the-plan", "no-space-for-the-supervisor"])
-def test_disk_that_is_full_before_the_run_is_the_reason_of_the_failure(
-    orch: Orch, small_disk: Path, free_bytes: int
-) -> None:
+def test_disk_that_is_full_before_the_run_is_reported(orch: Orch, small_disk: Path, free_bytes: int) -> None:
     fill(small_disk / "runs", free_bytes)
     process = expect_exit(orch("train", write_script(small_disk, ""), *ONE_RANK), 1)
     assert f"is full ({NO_SPACE})" in process.stderr
 
 
-def test_full_disk_is_reported_for_a_supervisor_that_cannot_write(
-    small_disk: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_full_disk_of_a_silent_supervisor_is_reported(small_disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(follow, "START_SECONDS", 0.1)
     run = small_disk / "runs" / "run"
     run.mkdir()
@@ -122,9 +118,7 @@ def test_full_disk_is_reported_for_a_supervisor_that_cannot_write(
 
 
 @pytest.mark.parametrize("free_bytes", [0, 4 << 10, 48 << 10], ids=["nothing", "a-file", "the-plan"])
-def test_full_disk_of_a_node_behind_ssh_is_the_reason_of_the_failure(
-    orch: Orch, ssh_node: SshNode, free_bytes: int
-) -> None:
+def test_full_disk_of_a_node_behind_ssh_is_reported(orch: Orch, ssh_node: SshNode, free_bytes: int) -> None:
     runs = ssh_node.root / "runs"
     with small_file_system(runs, "256k"):
         fill(runs, free_bytes)

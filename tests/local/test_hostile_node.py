@@ -16,7 +16,7 @@ import pytest
 
 from tests.local.runs import Orch, expect_exit
 from tests.local.ssh_node import INVENTORY, TWO_RANKS, SshNode
-from tests.support.recorded import make_outcome, make_placement
+from tests.support.recorded import make_outcome, make_placement, make_plan
 
 GOOD, BAD = "20260101-120000-good-0000", "20270101-120000-evil-0000"
 FAR: dict[str, Any] = {"node": "far", "via": []}
@@ -32,26 +32,11 @@ COMMANDS = (
 
 
 def make_record(node: SshNode, run: str, **changes: Any) -> dict[str, Any]:
-    return {
-        "schema": 1,
-        "run_id": run,
-        "key": "k",
-        "created": 1.0 + (run == BAD),
-        "recipe": "qa",
-        "node0": FAR,
-        "nodes": [FAR],
-        "train": str(node.root / "train"),
-        "python": sys.executable,
-        "started_by": "me@here",
-        "run_dir": str(node.root / "runs" / run),
-        "resumes": True,
-        "output_dir": None,
-        "backend": "gloo",
-        "precision": "fp32",
-        "decisions": [],
-        "layout": [{**make_placement(0, 1), "node": "far"}],
-        **changes,
-    }
+    """Return the record of a run of one rank on the node."""
+    plan = make_plan(node.root / "runs" / run, [{**make_placement(0, 1), "node": "far"}])
+    programs = {"train": str(node.root / "train"), "python": sys.executable}
+    nodes = {"node0": FAR, "nodes": [FAR]}
+    return {**plan, **programs, **nodes, "created": 1.0 + (run == BAD), "output_dir": None, **changes}
 
 
 def make_finished_run(node: SshNode, run: str, **changes: Any) -> Path:

@@ -94,12 +94,14 @@ def test_run_trains_and_is_recorded(api: Api, orch: Orch, tmp_path: Path, launch
     assert list((tmp_path / "runs" / local_run["id"]).glob("ranks/rank-*.metrics.jsonl"))
 
 
-def test_refused_request_is_reported_and_leaves_nothing(api: Api, orch: Orch, tmp_path: Path) -> None:
-    api.state.denied.add(("patch", "pytorchjobs"))
-    process = expect_exit(orch("train", write_script(tmp_path), *PYTORCHJOB), 1)
-    assert 'User "me" cannot patch resource "pytorchjobs"' in process.stderr
+@pytest.mark.parametrize("launcher", ["pytorchjob", "job"])
+def test_refused_request_is_reported_and_leaves_nothing(api: Api, orch: Orch, tmp_path: Path, launcher: str) -> None:
+    api.state.denied.add(("patch", f"{launcher}s"))
+    options = (*TWO_PODS, "--launcher", launcher, "--backend", "gloo")
+    process = expect_exit(orch("train", write_script(tmp_path), *options), 1)
+    assert f'User "me" cannot patch resource "{launcher}s"' in process.stderr
     assert "orch k8s check" in process.stderr
-    assert api.names("configmaps") == []
+    assert api.names("services") == api.names("configmaps") == []
     assert not list((tmp_path / "runs").glob("*"))
 
 
@@ -116,9 +118,7 @@ def test_missing_operator_is_reported_and_leaves_nothing(api: Api, orch: Orch, t
     [(True, "its CRD is missing"), (False, "Not allowed: trainingruntimes")],
     ids=["missing-crd", "missing-rights"],
 )
-def test_job_that_could_not_be_created_leaves_nothing(
-    api: Api, orch: Orch, tmp_path: Path, has_rights: bool, message: str
-) -> None:
+def test_failed_creation_leaves_nothing(api: Api, orch: Orch, tmp_path: Path, has_rights: bool, message: str) -> None:
     del api.state.groups["trainer.kubeflow.org"]
     for verb in () if has_rights else ("patch", "get", "list"):
         api.state.denied |= {(verb, "trainjobs"), (verb, "trainingruntimes")}
@@ -192,7 +192,7 @@ def test_reasons_of_waiting_pods_are_shown(run: KubernetesRun) -> None:
     ],
     ids=["of-the-job", "of-its-child", "some-pods"],
 )
-def test_reason_why_pods_are_not_admitted_is_shown(
+def test_refusal_of_pods_is_shown(
     api: Api, run: KubernetesRun, reason: str, suffix: str, pods: int, message: str
 ) -> None:
     for index in range(pods):
@@ -307,7 +307,7 @@ def test_first_failing_rank_is_named_although_streams_break(api: Api, run: Kuber
         ),
     ],
 )
-def test_reason_why_the_cluster_ended_a_pod_is_shown(
+def test_reason_for_the_end_of_a_pod_is_shown(
     api: Api, run: KubernetesRun, status: dict[str, Any], message: str
 ) -> None:
     api.say(run.set_pod(0, RUNNING), rank_started(), end=True)
@@ -368,9 +368,7 @@ def test_run_survives_a_busy_api_and_forgotten_watches(api: Api, orch: Orch, tmp
     expect_exit(wait())
 
 
-def test_expired_token_is_reported_and_the_run_continues(
-    api: Api, run: KubernetesRun, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_expired_token_does_not_end_the_run(api: Api, run: KubernetesRun, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retry, "REFUSED_SECONDS", 1.0)
     watch = KubeWatch(store.load(run.folder).record, run.folder, print, client_of(api.url))
     api.fail("GET", "pytorchjobs", 401, 9999)
@@ -450,9 +448,7 @@ def test_logs_fail_when_the_ranks_of_a_failed_run_have_printed_nothing(orch: Orc
 @pytest.mark.parametrize(
     ("status", "reason"), [(503, "fails"), (403, "The cluster refuses it")], ids=["unavailable", "forbidden"]
 )
-def test_log_that_cannot_be_read_is_reported_as_incomplete(
-    api: Api, orch: Orch, run: KubernetesRun, status: int, reason: str
-) -> None:
+def test_unreadable_log_is_reported(api: Api, orch: Orch, run: KubernetesRun, status: int, reason: str) -> None:
     name = run.set_pod(0, RUNNING)
     api.say(name, "[0] hello")
     assert orch("logs", run.id).stdout == "[0 worker-0] hello\n"
@@ -530,9 +526,7 @@ def test_stop_deletes_the_objects_of_the_run_and_keeps_its_log(api: Api, orch: O
     assert orch("runs", "show", run.id).stdout.count("state: ") == 1
 
 
-def test_run_that_is_stopped_while_it_is_watched_is_reported_as_stopped(
-    api: Api, orch: Orch, run: KubernetesRun
-) -> None:
+def test_run_that_is_stopped_while_it_is_watched_was_stopped(api: Api, orch: Orch, run: KubernetesRun) -> None:
     wait = run.attach()
     api.say(run.set_pod(0, RUNNING), "[0] last words")
     api.await_(run.log().exists)
@@ -600,7 +594,7 @@ def test_config_map_created_by_kubectl_becomes_owned_by_the_job(api: Api, orch: 
     assert result["data"] == data
 
 
-def test_another_controller_records_the_times_of_the_cluster(
+def test_another_controller_records_the_clusters_times(
     api: Api, orch: Orch, tmp_path: Path, run: KubernetesRun
 ) -> None:
     metadata = get_object(api, "pytorchjobs", run.job)["metadata"]
@@ -637,9 +631,7 @@ def test_output_is_fetched_through_a_pod_that_is_deleted_afterwards(api: Api, or
     assert api.names("pods") == []
 
 
-def test_fetch_waits_until_an_earlier_reader_pod_is_gone(
-    api: Api, orch: Orch, tmp_path: Path, run: KubernetesRun
-) -> None:
+def test_fetch_waits_until_an_earlier_reader_is_gone(api: Api, orch: Orch, tmp_path: Path, run: KubernetesRun) -> None:
     folder = tmp_path / "volume" / "runs" / run.id
     folder.mkdir(parents=True)
     (folder / "model").write_text("weights")

@@ -64,7 +64,7 @@ def with_condition(job: dict[str, Any], kind: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("launcher", ["trainjob", "mpijob"])
 @pytest.mark.parametrize("command", ["clean", "train"])
-def test_job_is_deleted_when_its_time_to_live_is_over(
+def test_job_is_deleted_after_its_time_to_live(
     api: Api, orch: Orch, tmp_path: Path, launcher: str, command: str
 ) -> None:
     """Use kinds whose operators keep an ended job, keep what they made for it, or start it again."""

@@ -208,9 +208,7 @@ def test_shared_runtime_conforms_to_its_crd(api: Api, orch: Orch) -> None:
 
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="no kubectl")
 @pytest.mark.parametrize(("launcher", "objects"), [("pytorchjob", 2), ("mpijob", 2), ("trainjob", 3)])
-def test_kubectl_accepts_the_printed_manifests(
-    api: Api, orch: Orch, tmp_path: Path, launcher: str, objects: int
-) -> None:
+def test_kubectl_accepts_printed_manifests(api: Api, orch: Orch, tmp_path: Path, launcher: str, objects: int) -> None:
     printed = orch("train", "bert-qa", *TWO_PODS, "--launcher", launcher, "--dry-run", "-o", "yaml")
     api.state.anonymous = True
     command = ["kubectl", "create", "--dry-run=client", "--validate=false", "-f", "-"]

@@ -114,13 +114,6 @@ def test_stop_deletes_the_service_of_the_job(api: Api, orch: Orch, tmp_path: Pat
     assert api.names("jobs") == api.names("services") == api.names("configmaps") == []
 
 
-def test_failed_start_of_a_job_leaves_nothing(api: Api, orch: Orch, tmp_path: Path) -> None:
-    api.state.denied.add(("patch", "jobs"))
-    process = expect_exit(orch("train", write_script(tmp_path), *JOB), 1)
-    assert 'cannot patch resource "jobs"' in process.stderr
-    assert api.names("services") == api.names("configmaps") == []
-
-
 def test_check_reports_the_rights_of_a_job_only_if_it_is_used(api: Api, orch: Orch) -> None:
     check = ("k8s", "check", "--no-pull")
     api.state.denied |= {("create", "services"), ("create", "jobs")}

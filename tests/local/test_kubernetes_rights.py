@@ -86,9 +86,7 @@ def add_quota(api: Api, spec: dict[str, Any], status: dict[str, Any]) -> None:
         pytest.param({"services": "0"}, {}, "ok", id="unrelated"),
     ],
 )
-def test_resource_quota_is_checked(
-    api: Api, orch: Orch, hard: dict[str, str], used: dict[str, str], state: str
-) -> None:
+def test_quota_is_checked(api: Api, orch: Orch, hard: dict[str, str], used: dict[str, str], state: str) -> None:
     add_quota(api, {"hard": hard}, {"hard": hard, "used": used})
     finding = check_findings(orch(*CHECK, "--k8s", "cpu=2", "--k8s", "memory=8Gi"))["quota"]
     assert finding["state"] == state, finding
@@ -153,7 +151,7 @@ def test_job_without_a_workload_is_reported_unless_it_is_suspended(
     monkeypatch.setattr(watch, "UNSEEN_SECONDS", -1.0)
     kube_watch = KubeWatch(store.load(run.folder).record, run.folder, print, client_of(api.url))
     assert kube_watch.poll_job() is None
-    texts = [item.text for item in kube_watch.follower.items.queue]  # type: ignore[union-attr]
+    texts = [item.text for item in kube_watch.follower.items.queue]
     message = "queue team-a has no effect: Kueue has made no Workload"
     assert any(message in text for text in texts) is reported
 

@@ -46,9 +46,7 @@ def test_logs_warn_of_missing_lines_when_the_node_is_unreachable(orch: Orch, tmp
 
 
 @pytest.mark.parametrize("options", [(), ("--follow",)], ids=["once", "follow"])
-def test_logs_fail_when_the_run_is_gone_from_its_node(
-    orch: Orch, sshd: str, tmp_path: Path, options: tuple[str, ...]
-) -> None:
+def test_logs_fail_when_the_node_has_no_run(orch: Orch, sshd: str, tmp_path: Path, options: tuple[str, ...]) -> None:
     remote = make_two_records(tmp_path, sshd)
     remote.rename(tmp_path / "elsewhere")
     assert str(remote) in expect_exit(orch("logs", RUN, *options), 1).stderr

@@ -34,7 +34,7 @@ for step in range(1, 4):
     ],
     ids=["no-arguments", "only-options", "script-option", "typo", "ppn-0", "tab"],
 )
-def test_mistake_has_a_message_and_a_hint(
+def test_mistake_has_message_and_hint(
     orch: Orch, tmp_path: Path, arguments: tuple[str, ...], message: str, hint: str
 ) -> None:
     write_script(tmp_path, "")

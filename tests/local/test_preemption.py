@@ -26,7 +26,7 @@ from tests.local.runs import (
     start_orch,
     write_script,
 )
-from tests.support.jobs import start_ranks, wait_for_ranks
+from tests.support.jobs import read_metrics, start_ranks, wait_for_ranks
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.xdist_group("recipes")
@@ -99,8 +99,7 @@ def test_preempted_recipe_writes_a_checkpoint_and_resumes_from_it(tmp_path: Path
 
     resumed = expect_exit(orch("train", *command, "--ppn", "2", timeout=300))
     assert f"resume: carries on {run.folder.name}" in resumed.stderr
-    lines = (run.folder / "output" / "metrics.jsonl").read_text().splitlines()
-    assert [json.loads(line)["step"] for line in lines] == list(range(1, 61))
+    assert [line["step"] for line in read_metrics(run.folder / "output")] == list(range(1, 61))
 
 
 @pytest.mark.parametrize("backend", ["gloo", "ccl"])

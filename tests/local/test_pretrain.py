@@ -50,9 +50,7 @@ def test_resumed_training_ends_with_the_same_weights(pretraining_data: Path, tmp
         assert read_results(tmp_path)["after"] == expected_results["after"]
 
 
-def test_preemption_of_one_rank_checkpoints_all_ranks(
-    pretraining_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_preempting_one_rank_stops_all(pretraining_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Compare the losses with those of a run that was not preempted."""
     undisturbed, preempted = tmp_path / "undisturbed", tmp_path / "preempted"
     changes = {"train_batch_size": 4, "per_device_train_batch_size": 2, "save_steps": 0, "max_steps": 60}

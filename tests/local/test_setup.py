@@ -48,9 +48,7 @@ def index(tmp_path: Path) -> Iterator[Index]:
     server.server_close()
 
 
-def test_unsuitable_python_is_refused_before_anything_is_downloaded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unsuitable_python_is_refused_before_any_download(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(setup, "pip", lambda *arguments: pytest.fail(f"pip {arguments}"))
     stack = replace(load.stack("current"), python=">=3.99")
     with pytest.raises(PlanError, match=r"needs Python >=3.99, but \S+ has 3\.") as exc_info:
@@ -94,9 +92,7 @@ def test_installed_build_of_torch_is_described_with_its_size() -> None:
     assert float(description.partition(" uses ")[2].split()[0]) > 0.3, "torch has hundreds of MB"
 
 
-def test_building_the_bindings_does_not_change_the_digest_of_their_sources(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_build_does_not_change_the_digest_of_the_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = tmp_path / "bindings" / "package"
     source.mkdir(parents=True)
     (source / "module.py").write_text("")

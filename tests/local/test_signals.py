@@ -102,9 +102,7 @@ def test_handle_signals_only_its_own_process(
     assert not ProcessHandle(sleeper.pid).send(0), "there is no such process"
 
 
-def test_ctrl_c_ends_only_the_supervisor_on_a_remote_node(
-    sshd: str, tmp_path: Path, sleeper: subprocess.Popen[bytes]
-) -> None:
+def test_ctrl_c_ends_only_a_remote_supervisor(sshd: str, tmp_path: Path, sleeper: subprocess.Popen[bytes]) -> None:
     """Use numbers of other processes, because the recorded number of a supervisor may be outdated."""
     run = tmp_path / "runs" / "a run"
     mirror = Mirror(Ssh("far", sshd), str(run), tmp_path / "copy", ranks=1)
@@ -120,7 +118,7 @@ def test_ctrl_c_ends_only_the_supervisor_on_a_remote_node(
     mirror.remote.reset()
 
 
-def test_ctrl_c_ends_only_the_supervisor_on_this_machine(tmp_path: Path, sleeper: subprocess.Popen[bytes]) -> None:
+def test_ctrl_c_ends_only_a_local_supervisor(tmp_path: Path, sleeper: subprocess.Popen[bytes]) -> None:
     run = tmp_path / "runs" / "a run"
     local_run = LocalRun(run)
     local_run.terminate(sleeper.pid)

@@ -153,9 +153,7 @@ def mirror(tmp_path: Path) -> Path:
     return tmp_path / "mirror"
 
 
-def test_fetch_fills_a_wheelhouse_with_hashes(
-    orch: Orch, mirror: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fetch_fills_a_wheelhouse(orch: Orch, mirror: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     expect_exit(orch("stacks", "fetch", "intel-2.8", "--to", "house", "--find-links", str(mirror), warm=False))
     house = tmp_path / "house"
@@ -166,7 +164,7 @@ def test_fetch_fills_a_wheelhouse_with_hashes(
         assert hashlib.sha256((house / name).read_bytes()).hexdigest() == digest
 
 
-def test_fetch_uses_the_configuration_of_pip(
+def test_fetch_uses_pips_configuration(
     orch: Orch, mirror: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PIP_NO_INDEX", "1")

@@ -15,10 +15,10 @@ from tests.local.runs import (
     Orch,
     expect_exit,
     last_run,
-    leftover_processes,
     rank_log,
     read_events,
     read_outcome,
+    run_processes,
     write_script,
 )
 from tests.local.workspaces import Workspace
@@ -75,7 +75,7 @@ def test_failure_after_the_last_restart_is_reported(orch: Orch, tmp_path: Path) 
     assert "ValueError: boom" in process.stdout
     run = last_run(tmp_path)
     assert (run / "attempts").read_text() == "xx", "orch and torchrun do not both restart"
-    assert leftover_processes(run) == []
+    assert run_processes(run) == []
 
 
 def test_torchrun_restarts_the_ranks_of_all_nodes(two_hosts: Workspace) -> None:

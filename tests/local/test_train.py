@@ -17,11 +17,11 @@ from tests.local.runs import (
     Orch,
     expect_exit,
     last_run,
-    leftover_processes,
     paste_into_shell,
     rank_log,
     read_events,
     read_outcome,
+    run_processes,
     start_orch,
     write_script,
 )
@@ -140,7 +140,7 @@ FAULTS_WITH_BACKENDS = [(fault, "gloo") for fault in FAULTS] + [
 
 
 @pytest.mark.parametrize(("fault", "backend"), FAULTS_WITH_BACKENDS)
-def test_first_failing_rank_is_named_and_the_others_are_stopped(
+def test_first_failing_rank_is_named_and_others_are_stopped(
     orch: Orch, tmp_path: Path, fault: str, backend: str
 ) -> None:
     code, end, output = FAULTS[fault]
@@ -154,7 +154,7 @@ def test_first_failing_rank_is_named_and_the_others_are_stopped(
     run = last_run(tmp_path)
     assert process.stdout.endswith(f"details: orch logs {run.name}\n")
     assert "time.sleep" in rank_log(run, 0) or f'{script}", line' in rank_log(run, 0), "its log has a stack trace"
-    assert leftover_processes(run) == []
+    assert run_processes(run) == []
 
 
 def test_rank_that_fails_before_it_joins_is_reported(orch: Orch, tmp_path: Path) -> None:
@@ -215,7 +215,7 @@ def test_interrupt_stops_all_ranks(tmp_path: Path, number: signal.Signals, times
     process.communicate(timeout=30)
     assert process.returncode == 130
     run = last_run(tmp_path)
-    assert leftover_processes(run) == []
+    assert run_processes(run) == []
     assert times > 1 or read_outcome(run)["state"] == "stopped"
 
 

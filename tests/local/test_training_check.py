@@ -150,9 +150,7 @@ def test_optimizer_without_effect_is_warned_of(check: Any, capsys: pytest.Captur
     assert "the weights have not changed after 2 optimizer steps" in capsys.readouterr().err
 
 
-def test_layer_replaced_after_the_optimizer_was_made_is_warned_of(
-    check: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_layer_replaced_after_making_the_optimizer_is_warned_of(check: Any, capsys: pytest.CaptureFixture[str]) -> None:
     model = make_model()
     optimizer = adam(model)
     model[0] = nn.Linear(6, 16)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.local.runs import Orch, expect_exit, last_run, leftover_processes, write_script
+from tests.local.runs import Orch, expect_exit, last_run, run_processes, write_script
 
 # Rank 0 has one batch more than rank 1.
 SCRIPT = """
@@ -32,7 +32,7 @@ def test_script_that_ends_early_on_one_rank_is_the_reason_for_the_failure(
     process = expect_exit(orch("train", write_script(tmp_path, SCRIPT), *options), 1)
     assert REASON in process.stdout
     assert "cure: Give every rank the same number of batches" in process.stdout
-    assert leftover_processes(last_run(tmp_path)) == []
+    assert run_processes(last_run(tmp_path)) == []
 
 
 MORE_SENDS = """

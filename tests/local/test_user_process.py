@@ -122,9 +122,7 @@ time.sleep(100)
 
 
 @pytest.mark.parametrize("name", ["SIGUSR1", "SIGUSR2"])
-def test_signal_handler_of_the_script_is_called_and_stack_traces_are_taken(
-    orch: Orch, tmp_path: Path, name: str
-) -> None:
+def test_signal_handler_of_a_script_is_called_and_stacks_are_traced(orch: Orch, tmp_path: Path, name: str) -> None:
     script = write_script(tmp_path, HANDLE_SIGNAL.replace("signal.SIGNAL", f"signal.{name}"), "handles.py")
     process = expect_exit(orch("train", script, *GLOO), 1)
     assert "rank 1 on node0 exited with code 3" in process.stdout

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
-
-from tests.conftest import orch_environment, run_orch_in
+from tests.conftest import orch_environment, report_missing, run_orch_in
 from tests.local.runs import write_script
 from tests.support import hosts, matrix
 
@@ -52,9 +49,7 @@ class Workspace:
 def make_two_hosts(folder: Path, *options: str) -> Iterator[Workspace]:
     """Start two hosts on this machine, and end them afterwards."""
     if reason := hosts.missing_requirements():
-        if "CI" in os.environ:
-            pytest.fail(reason)
-        pytest.skip(reason)
+        report_missing(reason)
     lab = hosts.Hosts(folder / "hosts")
     try:
         inventory = lab.write_inventory(orch_environment(folder))
