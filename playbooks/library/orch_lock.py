@@ -6,6 +6,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import pwd
 import socket
 import tempfile
 import time
@@ -22,6 +23,7 @@ description:
   - The lock of another controller fails the task, unless it was not renewed for some time. The time is measured by
     the kernel's clock since boot, which cannot be set. For a lock that another machine wrote to a shared folder, it
     is measured by the clock of the file system.
+  - The task fails if another user than the present one and root owns the folder, or if all users can write it.
   - The task never reports a change.
 options:
   root: {description: Folder of orch on the node., type: path, required: true}
@@ -57,6 +59,10 @@ class HeldError(Exception):
     """The lock belongs to another controller."""
 
 
+class UntrustedError(Exception):
+    """Another user could have written programs into the folder."""
+
+
 def main() -> None:
     module = AnsibleModule(
         argument_spec={
@@ -78,7 +84,7 @@ def main() -> None:
             renew(path, params["owner"])
         else:
             release(path, params["owner"])
-    except HeldError as error:
+    except (HeldError, UntrustedError) as error:
         module.fail_json(msg=str(error))
     except OSError as error:
         module.fail_json(msg=f"{path}: {error.strerror}")
@@ -90,8 +96,10 @@ def acquire(path: str, owner: dict[str, Any], seconds: int) -> str:
 
     Raises:
         HeldError: if another controller holds the lock.
+        UntrustedError: if the folder was there, and another user could have written it.
     """
     os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
+    check_folder(os.path.dirname(path))
     with locked_file(path, os.O_RDWR | os.O_CREAT) as file:
         holder = read_holder(file)
         if holder is None or holder["token"] == owner["token"]:
@@ -102,6 +110,26 @@ def acquire(path: str, owner: dict[str, Any], seconds: int) -> str:
             raise HeldError(f"{describe(holder)}; if it has ended, remove {path}")
         write_holder(file, owner)
     return f"took over a lock that was renewed {age / 60:.0f} minutes ago: {describe(holder)}"
+
+
+def check_folder(root: str) -> None:
+    """Raise UntrustedError if another user than this one and root owns the folder, or everybody can write it.
+
+    The controller runs programs from it. In /scratch, another user may have created a folder with its name.
+    """
+    status = os.stat(root)
+    if status.st_uid not in (os.geteuid(), 0):
+        raise UntrustedError(f"{root} is not trusted: it belongs to the user {user_name(status.st_uid)}")
+    if status.st_mode & 0o002:
+        raise UntrustedError(f"{root} is not trusted: all users can write it (`chmod o-w` prevents that)")
+
+
+def user_name(uid: int) -> str:
+    """Return the name of a user, or the number of one without a name."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
 
 
 def renew(path: str, owner: dict[str, Any]) -> None:

@@ -122,6 +122,27 @@ def test_lock_is_not_followed_through_a_link(path: str) -> None:
         lock.acquire(path, THIS_CONTROLLER, HOUR)
 
 
+STRANGER = 65534
+
+
+@pytest.mark.parametrize(
+    ("owner", "mode"),
+    [pytest.param(STRANGER, 0o755, id="of another user"), pytest.param(None, 0o777, id="writable by everybody")],
+)
+def test_folder_that_another_user_could_have_filled_is_refused(path: str, owner: int | None, mode: int) -> None:
+    """In /scratch, another user may have created a folder with the name before."""
+    root = Path(path).parent
+    root.mkdir()
+    if owner is not None:
+        if os.geteuid() != 0:
+            pytest.skip("only root can give a folder away")
+        os.chown(root, owner, owner)
+    root.chmod(mode)
+    with pytest.raises(lock.UntrustedError, match="is not trusted"):
+        lock.acquire(path, THIS_CONTROLLER, HOUR)
+    assert not os.path.exists(path)
+
+
 def test_released_lock_is_not_renewed(path: str) -> None:
     lock.acquire(path, THIS_CONTROLLER, HOUR)
     lock.release(path, THIS_CONTROLLER)
