@@ -165,12 +165,15 @@ def seconds_since_renewal(holder: dict[str, Any], path: str) -> float:
 
 
 def this_machine() -> list[str]:
-    """Return the host name and the id of the installation, which survive a reboot."""
+    """Return the host name, the id of the installation and the process namespace, which survive a reboot.
+
+    Containers of one image differ by the namespace, also on several hosts.
+    """
     try:
         with open("/etc/machine-id") as file:
-            return [socket.gethostname(), file.read().strip()]
+            return [socket.gethostname(), file.read().strip(), os.readlink("/proc/self/ns/pid")]
     except OSError:
-        return [socket.gethostname(), ""]
+        return [socket.gethostname(), "", ""]
 
 
 def since_boot() -> tuple[str, float]:

@@ -90,6 +90,7 @@ def test_zombie_is_dead() -> None:
         pytest.param(replace(REBOOTED, boot="after"), True, id="rebooted"),
         pytest.param(replace(REBOOTED, boot="after", host="hostb"), False, id="cloned disk"),
         pytest.param(replace(REBOOTED, boot="after", machine_id="b"), False, id="same name"),
+        pytest.param(replace(REBOOTED, boot="after", pid_namespace="pid:[2]"), False, id="container of one image"),
         pytest.param(REBOOTED, False, id="same boot"),
     ],
 )

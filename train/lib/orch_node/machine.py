@@ -94,6 +94,11 @@ def is_visible(machine: Machine, current: Machine) -> bool:
 
 
 def was_rebooted(machine: Machine, current: Machine) -> bool:
-    """Return whether this is the same machine after a reboot, so that its processes are gone."""
-    names = (machine.host, machine.machine_id)
-    return all(names) and names == (current.host, current.machine_id) and machine.boot != current.boot
+    """Return whether this is the same machine after a reboot, so that its processes are gone.
+
+    Containers of one image may have the same names on several hosts. The number of their process
+    namespace differs, whereas that of a host is the same after each boot.
+    """
+    names = (machine.host, machine.machine_id, machine.pid_namespace)
+    current_names = (current.host, current.machine_id, current.pid_namespace)
+    return all(names) and names == current_names and machine.boot != current.boot
