@@ -59,13 +59,13 @@ def fetch(reader: str, path: str) -> None:
         "from tests.support.kube_api import Api\n"
         "with Api() as api: print(api.url, flush=True); sys.stdin.read()"
     )
-    from tests.support.kube_api import client_of
+    from tests.support.kube_api import make_client
 
     with subprocess.Popen(
         [sys.executable, "-c", serve, *sys.path[:2]], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as server:
         assert server.stdout is not None
-        cluster = client_of(server.stdout.readline().strip())
+        cluster = make_client(server.stdout.readline().strip())
         read = by_orch if reader == "orch" else by_client
         read(cluster, __file__)  # import everything first
         began = time.perf_counter()

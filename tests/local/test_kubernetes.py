@@ -38,8 +38,8 @@ from tests.local.kubernetes_runs import (
     unscheduled,
 )
 from tests.local.runs import Orch, Process, expect_exit, read_events, read_outcome, start_orch, write_script
-from tests.support.kube_api import Api, client_of
-from tests.support.kube_operator import Operator, clean_failed, conditions, owner
+from tests.support.kube_api import Api, make_client
+from tests.support.kube_operator import Operator, clean_up_failed_job, make_conditions, owner_reference
 from tests.support.ports import free_port
 
 PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
@@ -96,7 +96,7 @@ def test_run_trains_and_is_recorded(api: Api, orch: Orch, tmp_path: Path, launch
 
 @pytest.mark.parametrize("launcher", ["pytorchjob", "job"])
 def test_refused_request_is_reported_and_leaves_nothing(api: Api, orch: Orch, tmp_path: Path, launcher: str) -> None:
-    api.state.denied.add(("patch", f"{launcher}s"))
+    api.state.denied_permissions.add(("patch", f"{launcher}s"))
     options = (*TWO_PODS, "--launcher", launcher, "--backend", "gloo")
     process = expect_exit(orch("train", write_script(tmp_path), *options), 1)
     assert f'User "me" cannot patch resource "{launcher}s"' in process.stderr
@@ -121,7 +121,7 @@ def test_missing_operator_is_reported_and_leaves_nothing(api: Api, orch: Orch, t
 def test_failed_creation_leaves_nothing(api: Api, orch: Orch, tmp_path: Path, has_rights: bool, message: str) -> None:
     del api.state.groups["trainer.kubeflow.org"]
     for verb in () if has_rights else ("patch", "get", "list"):
-        api.state.denied |= {(verb, "trainjobs"), (verb, "trainingruntimes")}
+        api.state.denied_permissions |= {(verb, "trainjobs"), (verb, "trainingruntimes")}
     options = (*TWO_PODS, "--launcher", "trainjob", "--detach", "--backend", "gloo")
     assert message in expect_exit(orch("train", write_script(tmp_path), *options), 1).stderr
     assert api.names("configmaps") == []
@@ -208,7 +208,7 @@ def test_refusal_of_pods_is_shown(
 
 
 def test_refusal_is_reported_once_for_all_random_names_of_pods(api: Api, run: KubernetesRun) -> None:
-    watch = KubeWatch(store.load(run.folder).record, run.folder, print, client_of(api.url))
+    watch = KubeWatch(store.load(run.folder).record, run.folder, print, make_client(api.url))
     for number, request in enumerate(("cpu=2", "cpu=2", "cpu=4")):
         message = f'pods "{run.job}-x{number}" is forbidden: exceeded quota: small, requested: {request}'
         add_event(api, run.job, "FailedCreate", message, lastTimestamp=f"2026-01-01T00:00:0{number}Z")
@@ -237,7 +237,7 @@ def test_run_that_waits_longer_than_its_limit_is_ended(
 ) -> None:
     options = ("--backend", "gloo", "--wait-limit", "5")
     wait = in_background(orch, "train", write_script(tmp_path), *PYTORCHJOB, *options)
-    (job,) = api.await_(lambda: api.names("pytorchjobs"), 60.0)
+    (job,) = api.wait_for(lambda: api.names("pytorchjobs"), 60.0)
     run = KubernetesRun(api, orch, tmp_path, job)
     if status is None:
         run.finish("Suspended")
@@ -246,7 +246,7 @@ def test_run_that_waits_longer_than_its_limit_is_ended(
     process = expect_exit(wait(), 1)
     assert f"have not started within 5 s (--wait-limit): {reason}" in process.stdout
     assert api.names("pytorchjobs") == api.names("configmaps") == []
-    api.await_(lambda: not api.names("pods"))
+    api.wait_for(lambda: not api.names("pods"))
 
 
 def test_wait_limit_does_not_apply_once_ranks_have_started(api: Api, orch: Orch, tmp_path: Path) -> None:
@@ -255,8 +255,8 @@ def test_wait_limit_does_not_apply_once_ranks_have_started(api: Api, orch: Orch,
     run.update_job(metadata={**metadata, "creationTimestamp": "2026-01-01T00:00:00Z"})
     (run.folder / "events.jsonl").write_text(rank_event("started", 0, node="worker-0", pid=1) + "\n")
     wait = run.attach()
-    api.say(run.set_pod(0, RUNNING), "[0] hello", end=True)
-    api.await_(lambda: sum(path.endswith(f"/pytorchjobs/{run.job}") for _, path in api.state.requests) > 3)
+    api.add_log_lines(run.set_pod(0, RUNNING), "[0] hello", end=True)
+    api.wait_for(lambda: sum(path.endswith(f"/pytorchjobs/{run.job}") for _, path in api.state.requests) > 3)
     run.finish("Succeeded")
     expect_exit(wait())
 
@@ -269,10 +269,10 @@ def test_first_failing_rank_is_named_although_streams_break(api: Api, run: Kuber
     names = [run.set_pod(index, RUNNING) for index in (0, 1)]
     api.state.drop_streams = 4
     for rank, name in enumerate(names):
-        api.say(name, rank_started(rank), *(f"[{rank}] line {number}" for number in range(50)))
+        api.add_log_lines(name, rank_started(rank), *(f"[{rank}] line {number}" for number in range(50)))
     run.await_event("started")
     for rank, text in enumerate(("Connection closed by peer", "ValueError: enough")):
-        api.say(names[rank], rank_event("exception", rank, text=text), rank_exited(rank), end=True)
+        api.add_log_lines(names[rank], rank_event("exception", rank, text=text), rank_exited(rank), end=True)
     for index in (0, 1):
         run.set_pod(index, FAILED)
     run.finish("Failed")
@@ -310,7 +310,7 @@ def test_first_failing_rank_is_named_although_streams_break(api: Api, run: Kuber
 def test_reason_for_the_end_of_a_pod_is_shown(
     api: Api, run: KubernetesRun, status: dict[str, Any], message: str
 ) -> None:
-    api.say(run.set_pod(0, RUNNING), rank_started(), end=True)
+    api.add_log_lines(run.set_pod(0, RUNNING), rank_started(), end=True)
     run.set_pod(0, status)
     run.finish("Failed")
     assert message in expect_exit(run.attach()(), 1).stdout
@@ -324,13 +324,13 @@ def test_deleted_job_is_reported(api: Api, orch: Orch, run: KubernetesRun) -> No
 def test_deletion_of_the_job_is_the_reason_and_not_that_of_its_pods(api: Api, run: KubernetesRun) -> None:
     wait = run.attach()
     name = run.set_pod(0, RUNNING)
-    api.say(name, rank_started())
+    api.add_log_lines(name, rank_started())
     run.await_event("started")
     deleted = get_object(api, "pods", name)
     deleted["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     api.put("pods", deleted)
     run.await_event("is being deleted")
-    api.say(name, end=True)
+    api.add_log_lines(name, end=True)
     api.put("pods", {**deleted, "status": FAILED})
     api.remove("pytorchjobs", run.job)
     process = expect_exit(wait(), 1)
@@ -354,24 +354,24 @@ def test_lost_node_is_reported_while_its_pod_is_still_running(run: KubernetesRun
 
 
 def test_run_survives_a_busy_api_and_forgotten_watches(api: Api, orch: Orch, tmp_path: Path) -> None:
-    api.fail("PATCH", "pytorchjobs", 429, 1, Retry_After="0")
-    api.fail("PATCH", "configmaps", 503, 2)
+    api.fail_requests("PATCH", "pytorchjobs", 429, 1, Retry_After="0")
+    api.fail_requests("PATCH", "configmaps", 503, 2)
     run = start_run(api, orch, tmp_path)
-    api.state.forgotten = 10**9
+    api.state.oldest_version = 10**9
     wait = run.attach()
     run.await_request("watch=true", 2)
-    api.state.forgotten = 0
-    api.fail("GET", "pytorchjobs", 500, 3)
-    api.say(run.set_pod(0, RUNNING), "[0] hello", end=True)
-    api.await_(run.log().exists)
+    api.state.oldest_version = 0
+    api.fail_requests("GET", "pytorchjobs", 500, 3)
+    api.add_log_lines(run.set_pod(0, RUNNING), "[0] hello", end=True)
+    api.wait_for(run.log().exists)
     run.succeed()
     expect_exit(wait())
 
 
 def test_expired_token_does_not_end_the_run(api: Api, run: KubernetesRun, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retry, "REFUSED_SECONDS", 1.0)
-    watch = KubeWatch(store.load(run.folder).record, run.folder, print, client_of(api.url))
-    api.fail("GET", "pytorchjobs", 401, 9999)
+    watch = KubeWatch(store.load(run.folder).record, run.folder, print, make_client(api.url))
+    api.fail_requests("GET", "pytorchjobs", 401, 9999)
     with pytest.raises(ExecuteError, match="Authentication with the API") as exc_info:
         list(watch.events())
     assert "The run continues" in exc_info.value.message
@@ -387,12 +387,12 @@ def test_run_survives_a_restart_of_the_api_server(api: Api, run: KubernetesRun) 
     name = run.set_pod(0, RUNNING)
     run.await_request("/log")
     for pattern in ("/pods\\?", "/log", "pytorchjobs"):
-        api.fail("GET", pattern, 403, 3)
+        api.fail_requests("GET", pattern, 403, 3)
     api.state.drop_streams = 2
-    api.say(name, "[0] hello")
+    api.add_log_lines(name, "[0] hello")
     run.set_pod(0, {**RUNNING, "qosClass": "Guaranteed"})
-    api.await_(lambda: not any(failure.times for failure in api.state.failures), 60.0)
-    api.say(name, "[0] goodbye", end=True)
+    api.wait_for(lambda: not any(failure.times for failure in api.state.failures), 60.0)
+    api.add_log_lines(name, "[0] goodbye", end=True)
     run.succeed()
     expect_exit(wait())
     assert run.log().read_text() == "hello\ngoodbye\n"
@@ -414,9 +414,9 @@ def logs_with_volume(run: KubernetesRun, folder: Path, *logs: str) -> Process:
 
 def test_logs_have_the_traceback_of_a_run_that_nobody_watched(api: Api, run: KubernetesRun, tmp_path: Path) -> None:
     names = [run.set_pod(index, RUNNING) for index in (0, 1)]
-    api.say(names[0], "[0] ValueError: enough", rank_exited(), end=True)
+    api.add_log_lines(names[0], "[0] ValueError: enough", rank_exited(), end=True)
     run.set_pod(0, FAILED)
-    clean_failed(api, get_object(api, "pytorchjobs", run.job))
+    clean_up_failed_job(api, get_object(api, "pytorchjobs", run.job))
     run.finish("Failed")
     assert api.names("pods") == names[:1], "the operator deletes the pod that still runs"
     process = expect_exit(logs_with_volume(run, tmp_path, "ValueError: enough\n", "Connection closed\n"))
@@ -427,7 +427,9 @@ def test_logs_of_deleted_pods_come_from_the_volume(api: Api, orch: Orch, tmp_pat
     run = start_run(api, orch, tmp_path, "--max-restarts", "1")
     names = [run.set_pod(index, RUNNING) for index in (0, 1)]
     run.set_pod(0, FAILED)
-    clean_failed(api, get_object(api, "pytorchjobs", run.job))  # deletes all pods: the limit of restarts is reached
+    clean_up_failed_job(
+        api, get_object(api, "pytorchjobs", run.job)
+    )  # deletes all pods: the limit of restarts is reached
     run.finish("Failed")
     assert set(names).isdisjoint(api.names("pods"))
     process = expect_exit(logs_with_volume(run, tmp_path, "ValueError: enough\n"))
@@ -450,9 +452,9 @@ def test_logs_fail_when_the_ranks_of_a_failed_run_have_printed_nothing(orch: Orc
 )
 def test_unreadable_log_is_reported(api: Api, orch: Orch, run: KubernetesRun, status: int, reason: str) -> None:
     name = run.set_pod(0, RUNNING)
-    api.say(name, "[0] hello")
+    api.add_log_lines(name, "[0] hello")
     assert orch("logs", run.id).stdout == "[0 worker-0] hello\n"
-    api.fail("GET", f"{name}/log", status, 99)
+    api.fail_requests("GET", f"{name}/log", status, 99)
     process = expect_exit(orch("logs", run.id), 1)
     assert process.stdout == "[0 worker-0] hello\n"
     assert "Lines may be missing: worker-0: " in process.stderr
@@ -466,9 +468,9 @@ def test_each_line_is_recorded_once_when_several_commands_watch_a_run(api: Api, 
     name = run.set_pod(0, RUNNING)
     lines = [f"line {number}" for number in range(4)]
     for line in lines:
-        api.say(name, f"[0] {line}")
+        api.add_log_lines(name, f"[0] {line}")
         expect_exit(orch("logs", run.id))
-    api.say(name, rank_event("joined", 0, node="worker-0", backend="gloo"), end=True)
+    api.add_log_lines(name, rank_event("joined", 0, node="worker-0", backend="gloo"), end=True)
     run.succeed()
     for wait in waits:
         expect_exit(wait())
@@ -479,17 +481,17 @@ def test_each_line_is_recorded_once_when_several_commands_watch_a_run(api: Api, 
 def test_new_pod_with_the_name_of_a_deleted_one_is_read_once(api: Api, run: KubernetesRun) -> None:
     wait = run.attach()
     name = run.set_pod(0, RUNNING)
-    api.say(name, "[0] before", end=True)
-    api.await_(run.log().exists)
+    api.add_log_lines(name, "[0] before", end=True)
+    api.wait_for(run.log().exists)
     api.remove("pods", name)
     del api.state.logs[name]
     earlier_requests = len(api.state.requests)
-    api.say(name, "[0] after")
+    api.add_log_lines(name, "[0] after")
     run.set_pod(0, RUNNING)
-    api.await_(lambda: "after" in run.log().read_text())
+    api.wait_for(lambda: "after" in run.log().read_text())
     with pytest.raises(AssertionError, match="waited in vain"):  # no second request for its log
-        api.await_(lambda: sum("/log" in path for _, path in api.state.requests[earlier_requests:]) > 1, 3.0)
-    api.say(name, end=True)
+        api.wait_for(lambda: sum("/log" in path for _, path in api.state.requests[earlier_requests:]) > 1, 3.0)
+    api.add_log_lines(name, end=True)
     run.succeed()
     expect_exit(wait())
     assert run.log().read_text() == "before\nafter\n"
@@ -503,7 +505,7 @@ def test_logs_follow_lines_while_another_command_watches_the_run(api: Api, run: 
         assert process.stdout is not None
         threading.Timer(60, process.kill).start()
         for number in range(3):  # without events in between
-            api.say(name, f"[0] line {number}", end=number == 2)
+            api.add_log_lines(name, f"[0] line {number}", end=number == 2)
             assert process.stdout.readline() == f"[0 worker-0] line {number}\n"
         run.succeed()
         expect_exit(wait())
@@ -516,7 +518,7 @@ def test_logs_follow_lines_while_another_command_watches_the_run(api: Api, run: 
 
 def test_stop_deletes_the_objects_of_the_run_and_keeps_its_log(api: Api, orch: Orch, run: KubernetesRun) -> None:
     unrelated = api.put("configmaps", {"metadata": {"name": "other", "labels": {"orch/run": run.id}}})
-    api.say(run.set_pod(0, RUNNING), "[0] last words")
+    api.add_log_lines(run.set_pod(0, RUNNING), "[0] last words")
     process = expect_exit(orch("stop", run.id, warm=False))
     assert "worker-0" in process.stdout
     assert api.names("pytorchjobs") == api.names("pods") == []
@@ -528,8 +530,8 @@ def test_stop_deletes_the_objects_of_the_run_and_keeps_its_log(api: Api, orch: O
 
 def test_run_that_is_stopped_while_it_is_watched_was_stopped(api: Api, orch: Orch, run: KubernetesRun) -> None:
     wait = run.attach()
-    api.say(run.set_pod(0, RUNNING), "[0] last words")
-    api.await_(run.log().exists)
+    api.add_log_lines(run.set_pod(0, RUNNING), "[0] last words")
+    api.wait_for(run.log().exists)
     expect_exit(orch("stop", run.id))
     expect_exit(wait(), 130)
     assert run.state() == "stopped"
@@ -547,7 +549,7 @@ def test_stop_keeps_a_job_with_the_labels_of_another_run(api: Api, orch: Orch, r
 
 def test_ctrl_c_stops_the_run(api: Api, tmp_path: Path) -> None:
     with start_orch(tmp_path, "train", write_script(tmp_path), *PYTORCHJOB) as process:
-        api.await_(lambda: any("watch=true" in path for _, path in api.state.requests))
+        api.wait_for(lambda: any("watch=true" in path for _, path in api.state.requests))
         process.send_signal(signal.SIGINT)
         try:
             out, err = process.communicate(timeout=60)
@@ -563,7 +565,7 @@ def test_stop_of_a_watched_run_reports_no_lost_nodes(api: Api, orch: Orch, run: 
     outcome = {"state": "failed", "problem": "worker-0 was lost", "nodes": {"worker-0": {"lost": "x"}}}
     (run.folder / "stop").touch()  # as `orch stop` does before it deletes objects
     lost = rank_event("lost", -1, text="worker-0 was lost: no answer", nodes=["worker-0"])
-    api.say(run.set_pod(0, RUNNING), lost, rank_event("outcome", -1, outcome=outcome), end=True)
+    api.add_log_lines(run.set_pod(0, RUNNING), lost, rank_event("outcome", -1, outcome=outcome), end=True)
     run.finish("Failed")
     process = expect_exit(wait(), 130)
     assert "lost" not in process.stdout + process.stderr
@@ -574,7 +576,7 @@ def test_stop_of_a_watched_run_reports_no_lost_nodes(api: Api, orch: Orch, run: 
 
 
 def test_another_controller_finds_the_run(api: Api, orch: Orch, run: KubernetesRun) -> None:
-    api.say(run.set_pod(0, RUNNING), "[0] hello")
+    api.add_log_lines(run.set_pod(0, RUNNING), "[0] hello")
     process = orch("logs", run.id, *OTHER_CONTROLLER)
     assert process.stdout == "[0 worker-0] hello\n", process.stderr
     expect_exit(orch("logs", "nope", "--inventory", "k8s"), 2)
@@ -588,7 +590,7 @@ def test_config_map_created_by_kubectl_becomes_owned_by_the_job(api: Api, orch: 
     api.put("configmaps", config_map)
     expect_exit(orch("logs", run.id, *OTHER_CONTROLLER))
     result = get_object(api, "configmaps", name)
-    reference = owner(get_object(api, "pytorchjobs", run.job))
+    reference = owner_reference(get_object(api, "pytorchjobs", run.job))
     del reference["controller"]
     assert result["metadata"]["ownerReferences"] == [reference]
     assert result["data"] == data
@@ -598,8 +600,8 @@ def test_another_controller_records_the_clusters_times(
     api: Api, orch: Orch, tmp_path: Path, run: KubernetesRun
 ) -> None:
     metadata = get_object(api, "pytorchjobs", run.job)["metadata"]
-    (succeeded,) = conditions("Succeeded")["conditions"]
-    api.say(run.set_pod(0, RUNNING), rank_event("started", 1, node="worker-0"), end=True)
+    (succeeded,) = make_conditions("Succeeded")["conditions"]
+    api.add_log_lines(run.set_pod(0, RUNNING), rank_event("started", 1, node="worker-0"), end=True)
     run.update_job(
         metadata={**metadata, "creationTimestamp": "1970-01-01T00:00:01Z"},
         status={"conditions": [{**succeeded, "lastTransitionTime": "1970-01-01T00:01:00Z"}]},
@@ -635,7 +637,7 @@ def test_fetch_waits_until_an_earlier_reader_is_gone(api: Api, orch: Orch, tmp_p
     folder = tmp_path / "volume" / "runs" / run.id
     folder.mkdir(parents=True)
     (folder / "model").write_text("weights")
-    api.state.grace = 15.0
+    api.state.grace_seconds = 15.0
     known_uids: list[str] = []
     for _ in range(2):
         wait = in_background(orch, "fetch", run.id, "--from", str(folder))
@@ -645,7 +647,7 @@ def test_fetch_waits_until_an_earlier_reader_is_gone(api: Api, orch: Orch, tmp_p
 
 def test_terminated_fetch_deletes_its_reader_pod(api: Api, tmp_path: Path, run: KubernetesRun) -> None:
     with start_orch(tmp_path, "fetch", run.id, "--from", str(tmp_path)) as process:
-        api.await_(lambda: api.names("pods"), 60.0)
+        api.wait_for(lambda: api.names("pods"), 60.0)
         process.send_signal(signal.SIGTERM)
         try:
             _, err = process.communicate(timeout=60)

@@ -95,4 +95,4 @@ def test_job_is_deleted_after_its_time_to_live(
         assert set(retained) < set(api.names(plural))
         assert expired not in api.names(plural)
     children = ("configmaps", "trainingruntimes")
-    api.await_(lambda: not any(name.startswith(expired) for kind in children for name in api.names(kind)))
+    api.wait_for(lambda: not any(name.startswith(expired) for kind in children for name in api.names(kind)))

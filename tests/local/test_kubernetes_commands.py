@@ -28,8 +28,8 @@ from tests.local.runs import Orch, expect_exit, write_script
 from tests.support import kube_http
 from tests.support.kube_api import Api
 from tests.support.kube_http import TOKEN
-from tests.support.kube_operator import owner
-from tests.support.kube_schema import check, needs_crds
+from tests.support.kube_operator import owner_reference
+from tests.support.kube_schema import check_manifest, needs_crds
 
 NODE = {
     "metadata": {"name": "n", "labels": {"feature.node.kubernetes.io/cpu-cpuid.AVX512BF16": "true"}},
@@ -57,7 +57,7 @@ def test_check_finds_nothing_missing_in_a_ready_cluster(api: Api, orch: Orch) ->
 
 def test_check_reports_a_cure_for_each_miss(api: Api, orch: Orch) -> None:
     del api.state.groups["trainer.kubeflow.org"]
-    api.state.denied |= {("create", "pods/exec"), ("patch", "pytorchjobs")}
+    api.state.denied_permissions |= {("create", "pods/exec"), ("patch", "pytorchjobs")}
     api.put("nodes", {**NODE, "status": {"allocatable": {"cpu": "1", "memory": "2Gi"}}})
     process = expect_exit(orch(*CHECK, "--no-pull", "--launcher", "pytorchjob", warm=False), 1)
     findings = check_findings(process)
@@ -80,7 +80,7 @@ def test_check_reports_an_image_that_cannot_be_pulled(api: Api, orch: Orch) -> N
 
 def test_check_waits_until_an_earlier_probe_is_gone(api: Api, orch: Orch) -> None:
     """Check that the probe uses the nodes and the account of the run's pods, too."""
-    api.state.grace = 12.0
+    api.state.grace_seconds = 12.0
     settings = (
         "tolerations=dedicated=training:NoSchedule",
         "node_affinity=disk",
@@ -124,7 +124,7 @@ def test_check_reports_a_missing_namespace(orch: Orch) -> None:
 
 
 def test_check_continues_when_it_may_not_read_the_claim(api: Api, orch: Orch) -> None:
-    api.state.denied.add(("get", "persistentvolumeclaims"))
+    api.state.denied_permissions.add(("get", "persistentvolumeclaims"))
     findings = check_findings(orch(*CHECK, "--no-pull"))
     assert findings["volume"]["state"] == "unknown"
     assert "nodes" in findings
@@ -149,13 +149,13 @@ def test_described_role_has_exactly_the_rights_that_are_used(
     process = expect_exit(orch("train", write_script(tmp_path), *options))
     run = json.loads(process.stdout)["run_id"]
     wait = in_background(orch, "attach", run)
-    api.await_(lambda: any("watch=true" in path for _, path in api.state.requests))
+    api.wait_for(lambda: any("watch=true" in path for _, path in api.state.requests))
     job = get_object(api, "trainjobs")
     name = f"{job['metadata']['name']}-node-0-0-abcde"
-    metadata = {"name": name, "labels": job["metadata"]["labels"], "ownerReferences": [owner(job)]}
+    metadata = {"name": name, "labels": job["metadata"]["labels"], "ownerReferences": [owner_reference(job)]}
     api.put("pods", {"metadata": metadata, "spec": {}, "status": RUNNING})
-    api.say(name, "[0] hello", end=True)
-    api.await_((tmp_path / "runs" / run / "ranks" / "rank-0.log").exists)
+    api.add_log_lines(name, "[0] hello", end=True)
+    api.wait_for((tmp_path / "runs" / run / "ranks" / "rank-0.log").exists)
     volume = tmp_path / "volume" / "runs" / run
     (volume / "out").mkdir(parents=True)
     wait_for_fetch = in_background(orch, "fetch", run, "--from", str(volume))
@@ -169,7 +169,7 @@ def test_described_role_has_exactly_the_rights_that_are_used(
     other_kinds = {("list", kind.group, kind.plural) for name, kind in KINDS.items() if name != "trainjob"}
     optional = {right[:3] for right in rights.OPTIONAL_RIGHTS}
     optional |= {("list", "", "nodes"), ("list", "", "services"), *other_kinds}
-    assert api.state.used - optional == api.state.role
+    assert api.state.used_permissions - optional == api.state.role
 
 
 # Init.
@@ -203,14 +203,14 @@ def test_init_does_not_take_over_fields_of_another_manager(api: Api, orch: Orch)
 @needs_crds
 def test_shared_runtime_conforms_to_its_crd(api: Api, orch: Orch) -> None:
     expect_exit(orch("k8s", "init", "--apply", "--runtime"))
-    check(get_object(api, "trainingruntimes", "orch-torch"))
+    check_manifest(get_object(api, "trainingruntimes", "orch-torch"))
 
 
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="no kubectl")
 @pytest.mark.parametrize(("launcher", "objects"), [("pytorchjob", 2), ("mpijob", 2), ("trainjob", 3)])
 def test_kubectl_accepts_printed_manifests(api: Api, orch: Orch, tmp_path: Path, launcher: str, objects: int) -> None:
     printed = orch("train", "bert-qa", *TWO_PODS, "--launcher", launcher, "--dry-run", "-o", "yaml")
-    api.state.anonymous = True
+    api.state.allow_anonymous = True
     command = ["kubectl", "create", "--dry-run=client", "--validate=false", "-f", "-"]
     environment = os.environ | {"HOME": str(tmp_path)}
     created = subprocess.run(command, input=printed.stdout, capture_output=True, text=True, timeout=60, env=environment)

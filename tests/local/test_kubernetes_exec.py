@@ -11,14 +11,14 @@ import pytest
 from orchestrator.errors import ConnectionLost, ExecuteError
 from orchestrator.targets.kubernetes.api.client import Kube
 from orchestrator.targets.kubernetes.api.exec import PodExec
-from tests.support.kube_api import Api, client_of
+from tests.support.kube_api import Api, make_client
 
 MIB = 1 << 20
 
 
 @pytest.fixture
 def cluster(api: Api) -> Kube:
-    return client_of(api.url)
+    return make_client(api.url)
 
 
 def test_large_file_is_read_in_small_chunks(cluster: Kube, tmp_path: Path) -> None:

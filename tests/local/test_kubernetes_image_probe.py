@@ -15,7 +15,7 @@ from orchestrator.targets.kubernetes.findings import Finding
 from orchestrator.targets.kubernetes.settings import KubeSettings
 from orchestrator.targets.kubernetes.status import PodState
 from tests.local.kubernetes_runs import add_event, pod_status, set_pod_status, unscheduled
-from tests.support.kube_api import Api, client_of
+from tests.support.kube_api import Api, make_client
 
 SETTINGS = KubeSettings(image="registry.example/orch:current")
 NO_SANDBOX = (
@@ -29,7 +29,7 @@ def probe(api: Api, status: dict[str, Any]) -> tuple[Finding, list[str]]:
     lines: list[str] = []
     kubelet = threading.Thread(target=set_pod_status, args=(api, status))
     kubelet.start()
-    finding = image_probe.check_image(client_of(api.url), SETTINGS, lines.append, pull=True)
+    finding = image_probe.check_image(make_client(api.url), SETTINGS, lines.append, pull=True)
     kubelet.join()
     return finding, lines
 

@@ -11,7 +11,7 @@ from tests.local.kubernetes_runs import TWO_PODS, add_queue, get_object, in_back
 from tests.local.pods import FAIL_ON_RANK_1, await_in_logs, pod_command, write_pod_config
 from tests.local.runs import Orch, expect_exit, last_run, read_events, read_outcome, write_script
 from tests.support.kube_api import Api
-from tests.support.kube_operator import Operator, conditions
+from tests.support.kube_operator import Operator, make_conditions
 from tests.support.ports import free_port
 from tests.unit.targets.kubernetes.test_plan_kube import REQUEST, containers, decide, objects
 
@@ -116,7 +116,7 @@ def test_stop_deletes_the_service_of_the_job(api: Api, orch: Orch, tmp_path: Pat
 
 def test_check_reports_the_rights_of_a_job_only_if_it_is_used(api: Api, orch: Orch) -> None:
     check = ("k8s", "check", "--no-pull")
-    api.state.denied |= {("create", "services"), ("create", "jobs")}
+    api.state.denied_permissions |= {("create", "services"), ("create", "jobs")}
     assert "create services (names of its pods)" in orch(*check, "--launcher", "job").stdout
     assert "create services" not in orch(*check).stdout
     api.state.groups = {"batch": api.state.groups["batch"]}
@@ -133,9 +133,9 @@ def test_job_that_waits_for_quota_is_reported(api: Api, orch: Orch, tmp_path: Pa
     condition = {"type": "QuotaReserved", "status": "False", "message": "1 more cpu is needed"}
     workload = {"metadata": {"name": "job-x", "labels": labels}, "status": {"conditions": [condition]}}
     api.put("workloads", workload)
-    api.put("jobs", {**job, "status": conditions("Suspended")})
+    api.put("jobs", {**job, "status": make_conditions("Suspended")})
     wait = in_background(orch, "attach", "last")
     message = "waits for quota in ClusterQueue cpu: 1 more cpu is needed"
-    api.await_(lambda: any(message in str(event) for event in read_events(last_run(tmp_path))), 60.0)
-    api.put("jobs", {**job, "status": conditions("Complete")})
+    api.wait_for(lambda: any(message in str(event) for event in read_events(last_run(tmp_path))), 60.0)
+    api.put("jobs", {**job, "status": make_conditions("Complete")})
     assert message in expect_exit(wait()).stderr

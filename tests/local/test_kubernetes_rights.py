@@ -19,7 +19,7 @@ from orchestrator.targets.kubernetes.watch import KubeWatch
 from tests.local.kubernetes_runs import TWO_PODS, add_queue, check_findings, get_object, start_run
 from tests.local.runs import Orch, expect_exit, write_script
 from tests.local.test_kubernetes_commands import CLAIM
-from tests.support.kube_api import Api, client_of
+from tests.support.kube_api import Api, make_client
 
 CHECK = ("k8s", "check", "--json", "--no-pull", "--nodes", "2")
 QUEUE = ("--k8s", "queue=team-a")
@@ -51,7 +51,7 @@ def test_printed_role_is_sufficient_for_all_commands(api: Api, orch: Orch, tmp_p
         options = ("--launcher", launcher, "--detach", "--backend", backend, *QUEUE)
         expect_exit(orch("train", write_script(tmp_path), *TWO_PODS, *options))
         expect_exit(orch("stop", "last"))
-    assert api.state.used - api.state.role <= {("list", "", "nodes")}, "the Role has all other rights"
+    assert api.state.used_permissions - api.state.role <= {("list", "", "nodes")}, "the Role has all other rights"
 
 
 @pytest.mark.usefixtures("api")
@@ -62,7 +62,7 @@ def test_role_for_one_kind_has_no_rights_to_others(orch: Orch) -> None:
 
 
 def test_init_without_rights_refers_to_a_check_that_names_them(api: Api, orch: Orch) -> None:
-    api.state.denied.add(("create", "persistentvolumeclaims"))
+    api.state.denied_permissions.add(("create", "persistentvolumeclaims"))
     assert "orch k8s check" in expect_exit(orch("k8s", "init", "--apply"), 1).stderr
     finding = check_findings(orch(*CHECK))["init"]
     assert finding["state"] == "miss"
@@ -129,9 +129,9 @@ def test_kind_that_kueue_does_not_manage_is_a_miss(api: Api, orch: Orch) -> None
 @pytest.mark.parametrize("launcher", ["pytorchjob", "mpijob", "job"])
 def test_kueue_management_is_detected_for_each_kind(api: Api, launcher: str) -> None:
     settings = KubeSettings(image="x", queue="team-a")
-    assert kueue.is_managed(client_of(api.url), settings, launcher) is False
+    assert kueue.is_managed(make_client(api.url), settings, launcher) is False
     api.state.queued_kinds = {KINDS[launcher].kind}
-    assert kueue.is_managed(client_of(api.url), settings, launcher) is True
+    assert kueue.is_managed(make_client(api.url), settings, launcher) is True
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_job_without_a_workload_is_reported_unless_it_is_suspended(
     if suspended:
         run.update_job(spec={**get_object(api, "pytorchjobs")["spec"], "runPolicy": {"suspend": True}})
     monkeypatch.setattr(watch, "UNSEEN_SECONDS", -1.0)
-    kube_watch = KubeWatch(store.load(run.folder).record, run.folder, print, client_of(api.url))
+    kube_watch = KubeWatch(store.load(run.folder).record, run.folder, print, make_client(api.url))
     assert kube_watch.poll_job() is None
     texts = [item.text for item in kube_watch.follower.items.queue]
     message = "queue team-a has no effect: Kueue has made no Workload"

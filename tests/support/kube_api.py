@@ -61,18 +61,18 @@ class State:
     failures: list[Failure] = field(default_factory=list)
     requests: list[tuple[str, str]] = field(default_factory=list)
     bodies: list[bytes] = field(default_factory=list)
-    anonymous: bool = False  # whoever asks may: kubectl sends no token without TLS
+    allow_anonymous: bool = False  # whoever asks may: kubectl sends no token without TLS
     version: int = 100
-    forgotten: int = 0  # resource versions below are 410
+    oldest_version: int = 0  # resource versions below are 410
     drop_streams: int = 0  # so many watches and logs end in the middle
-    grace: float = 0.0  # seconds that a pod is Terminating before it is gone
+    grace_seconds: float = 0.0  # seconds that a pod is Terminating before it is gone
     break_execs: int = 0  # so many programs' output ends without saying how they ended
     restricted: bool = False  # the namespace enforces Pod Security's profile of that name
     namespaces: set[str] = field(default_factory=lambda: {"team"})
     # (verb, group, resource) of the Role of who asks; None: all is allowed
     role: set[tuple[str, str, str]] | None = None
-    used: set[tuple[str, str, str]] = field(default_factory=set)
-    denied: set[tuple[str, str]] = field(default_factory=set)  # (verb, resource)
+    used_permissions: set[tuple[str, str, str]] = field(default_factory=set)
+    denied_permissions: set[tuple[str, str]] = field(default_factory=set)  # (verb, resource)
     queued_kinds: set[str] = field(default_factory=set)  # that Kueue manages
     groups: dict[str, dict[str, list[str]]] = field(default_factory=lambda: copy.deepcopy(GROUPS))
 
@@ -99,7 +99,7 @@ class Api:
         self.server.shutdown()
         self.server.server_close()
 
-    def kubeconfig(self, path: Path, token: str = TOKEN) -> Path:
+    def write_kubeconfig(self, path: Path, token: str = TOKEN) -> Path:
         config = {
             "apiVersion": "v1",
             "kind": "Config",
@@ -148,9 +148,9 @@ class Api:
         with self.changed:
             pod = self.state.objects["pods", name]
             if "deletionTimestamp" not in pod["metadata"]:
-                metadata = {**pod["metadata"], "deletionTimestamp": stamp()[:19] + "Z"}
+                metadata = {**pod["metadata"], "deletionTimestamp": timestamp()[:19] + "Z"}
                 self.put("pods", {**pod, "metadata": metadata})
-                threading.Timer(self.state.grace, self.remove, ["pods", name]).start()
+                threading.Timer(self.state.grace_seconds, self.remove, ["pods", name]).start()
 
     def collect(self, uid: str) -> None:
         """What an object that is gone has owned goes, too."""
@@ -171,21 +171,21 @@ class Api:
         with self.changed:
             return sorted(name for kind, name in self.state.objects if kind == plural)
 
-    def say(self, pod: str, *lines: str, end: bool = False) -> None:
+    def add_log_lines(self, pod: str, *lines: str, end: bool = False) -> None:
         """Lines of a container, each with its own time."""
         with self.changed:
             log = self.state.logs.setdefault(pod, Log())
             for line in lines:
-                log.lines.append((stamp(), line))
+                log.lines.append((timestamp(), line))
             log.ended = log.ended or end
             self.changed.notify_all()
 
-    def fail(self, method: str, pattern: str, status: int, times: int = 1, **headers: str) -> None:
+    def fail_requests(self, method: str, pattern: str, status: int, times: int = 1, **headers: str) -> None:
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         with self.changed:
             self.state.failures.append(Failure(method, pattern, status, times, named))
 
-    def await_(self, found: Callable[[], Any], seconds: float = 20.0) -> Any:
+    def wait_for(self, found: Callable[[], Any], seconds: float = 20.0) -> Any:
         """Wait until something is true of the objects."""
         deadline = time.monotonic() + seconds
         with self.changed:
@@ -196,13 +196,13 @@ class Api:
             return value
 
 
-def stamp() -> str:
+def timestamp() -> str:
     now = time.time_ns()
     seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now // 10**9))
     return f"{seconds}.{now % 10**9:09d}Z"
 
 
-def client_of(url: str) -> Kube:
+def make_client(url: str) -> Kube:
     """As `connect` makes one of a kubeconfig."""
     configuration = kubernetes.client.Configuration(host=url)
     configuration.api_key = {"authorization": f"Bearer {TOKEN}"}

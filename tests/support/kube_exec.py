@@ -14,10 +14,10 @@ from typing import Any
 MAGIC = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 STDOUT, STDERR, ERROR = 1, 2, 3
 PROTOCOL = "v4.channel.k8s.io"
-FRAME = 32 * 1024  # of the real server: what one read of the program's output gives
+MAX_DATA = 32 * 1024  # of the real server: what one read of the program's output gives
 
 
-def serve(request: Any, query: dict[str, list[str]]) -> None:
+def serve_exec(request: Any, query: dict[str, list[str]]) -> None:
     """Run the command here, as if this machine were the pod."""
     key = request.headers["Sec-WebSocket-Key"]
     accept = base64.b64encode(hashlib.sha1(f"{key}{MAGIC}".encode()).digest()).decode()
@@ -32,25 +32,25 @@ def serve(request: Any, query: dict[str, list[str]]) -> None:
         request.send_header(name, value)
     request.end_headers()
     try:
-        code = run(request, query["command"])
-        if broken(request):
+        code = run_command(request, query["command"])
+        if is_broken(request):
             return
-        send(request, 2, bytes([ERROR]) + json.dumps(ending(code)).encode())
-        send(request, 8, struct.pack(">H", 1000))
+        send_frame(request, 2, bytes([ERROR]) + json.dumps(exit_status(code)).encode())
+        send_frame(request, 8, struct.pack(">H", 1000))
     except OSError:  # whoever listened has gone
         pass
     finally:
         request.close_connection = True
 
 
-def broken(request: Any) -> bool:
+def is_broken(request: Any) -> bool:
     with request.api.changed:
         left = request.api.state.break_execs
         request.api.state.break_execs = max(0, left - 1)
     return bool(left)
 
 
-def run(request: Any, command: list[str]) -> int:
+def run_command(request: Any, command: list[str]) -> int:
     """Each piece of its output is sent as it is read, as by the API server."""
     options = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen(command, **options) as process:
@@ -60,9 +60,9 @@ def run(request: Any, command: list[str]) -> int:
         try:
             while channels:
                 for file in select.select(list(channels), [], [])[0]:
-                    data = os.read(file, FRAME)
+                    data = os.read(file, MAX_DATA)
                     if data:
-                        send(request, 2, bytes([channels[file]]) + data)
+                        send_frame(request, 2, bytes([channels[file]]) + data)
                     else:
                         del channels[file]
         finally:
@@ -70,7 +70,7 @@ def run(request: Any, command: list[str]) -> int:
     return process.returncode
 
 
-def ending(code: int) -> dict[str, Any]:
+def exit_status(code: int) -> dict[str, Any]:
     if code == 0:
         return {"metadata": {}, "status": "Success"}
     causes = [{"reason": "ExitCode", "message": str(code)}]
@@ -83,7 +83,7 @@ def ending(code: int) -> dict[str, Any]:
     }
 
 
-def send(request: Any, opcode: int, data: bytes) -> None:
+def send_frame(request: Any, opcode: int, data: bytes) -> None:
     head = bytes([0x80 | opcode])
     if len(data) < 126:
         head += bytes([len(data)])

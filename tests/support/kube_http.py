@@ -39,7 +39,7 @@ PATH = re.compile(
 )
 
 
-def status(code: int, message: str) -> Json:
+def error_status(code: int, message: str) -> Json:
     reasons = {401: "Unauthorized", 403: "Forbidden", 404: "NotFound", 409: "Conflict", 410: "Expired"}
     return {
         "kind": "Status",
@@ -51,7 +51,7 @@ def status(code: int, message: str) -> Json:
     }
 
 
-def selected(value: Json, selector: str) -> bool:
+def matches_labels(value: Json, selector: str) -> bool:
     labels = value["metadata"].get("labels", {})
     for part in filter(None, selector.split(",")):
         key, equals, wanted = part.partition("=")
@@ -60,20 +60,20 @@ def selected(value: Json, selector: str) -> bool:
     return True
 
 
-def leaves(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
+def field_values(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
     """(path, value) of every field; a list is one."""
     if isinstance(value, dict):
         for key, one in value.items():
-            yield from leaves(one, f"{path}.{key}")
+            yield from field_values(one, f"{path}.{key}")
     else:
         yield path, json.dumps(value, sort_keys=True)
 
 
-def merged(base: Json, patch: Json) -> Json:
+def merge(base: Json, patch: Json) -> Json:
     found = dict(base)
     for key, value in patch.items():
         both = isinstance(value, dict) and isinstance(found.get(key), dict)
-        found[key] = merged(found[key], value) if both else value
+        found[key] = merge(found[key], value) if both else value
     return found
 
 
@@ -84,7 +84,7 @@ def suspend(job: Json) -> None:
         spec.get("runPolicy", spec)["suspend"] = True
 
 
-def forbidden(match: re.Match[str], verb: str, resource: str) -> str:
+def forbidden_message(match: re.Match[str], verb: str, resource: str) -> str:
     """As RBAC says it."""
     group, what = match["group"] or "", f' "{match["name"]}"' if match["name"] else ""
     kind = f"{match['plural']}.{group}" if group else match["plural"]
@@ -110,10 +110,10 @@ class Handler(BaseHTTPRequestHandler):
             self.api.state.bodies.append(body)
             planned = self.planned(url.path)
         if planned:
-            return self.answer(planned.status, status(planned.status, "as the test wants"), planned.headers)
+            return self.answer(planned.status, error_status(planned.status, "as the test wants"), planned.headers)
         known = self.headers.get("Authorization") == f"Bearer {TOKEN}"
-        if not known and not self.api.state.anonymous:
-            return self.answer(401, status(401, "Unauthorized"))
+        if not known and not self.api.state.allow_anonymous:
+            return self.answer(401, error_status(401, "Unauthorized"))
         self.route(url.path, json.loads(body) if body else {})
 
     do_GET = do_POST = do_PATCH = do_DELETE = serve
@@ -144,7 +144,7 @@ class Handler(BaseHTTPRequestHandler):
             return self.discover(*found.groups())
         match = PATH.fullmatch(path)
         if match is None or match["plural"] not in KINDS:
-            return self.answer(404, status(404, "the server could not find the resource"))
+            return self.answer(404, error_status(404, "the server could not find the resource"))
         plural, name = match["plural"], match["name"]
         known = self.api.state.groups.get(match["group"] or "", {}).get(match["version"] or "", [])
         if refusal := self.refusal(match):  # rights come before what there is
@@ -154,7 +154,7 @@ class Handler(BaseHTTPRequestHandler):
         if match["sub"] == "log":
             return self.log(name)
         if match["sub"] == "exec":
-            return kube_exec.serve(self, parse_qs(urlsplit(self.path).query))
+            return kube_exec.serve_exec(self, parse_qs(urlsplit(self.path).query))
         if self.command == "GET" and not name:
             return self.watch(plural) if self.query.get("watch") == "true" else self.list(plural)
         self.one(plural, name, body)
@@ -165,9 +165,9 @@ class Handler(BaseHTTPRequestHandler):
         resource = "/".join(filter(None, [plural, match["sub"]]))
         for verb in self.verbs(plural, match["name"]):
             if not self.allowed(verb, match["group"] or "", resource):
-                return 403, status(403, forbidden(match, verb, resource))
+                return 403, error_status(403, forbidden_message(match, verb, resource))
         if self.command == "PATCH" and gone not in self.api.state.namespaces:
-            return 404, status(404, f'namespaces "{gone}" not found')
+            return 404, error_status(404, f'namespaces "{gone}" not found')
         return None
 
     def no_such_path(self) -> None:
@@ -196,9 +196,9 @@ class Handler(BaseHTTPRequestHandler):
         """`asked`: it is only a question."""
         state = self.api.state
         if not asked:
-            state.used.add((verb, group, resource))
+            state.used_permissions.add((verb, group, resource))
         in_role = state.role is None or (verb, group, resource) in state.role
-        return in_role and (verb, resource) not in state.denied
+        return in_role and (verb, resource) not in state.denied_permissions
 
     def discover(self, group: str, version: str | None) -> None:
         known = self.api.state.groups.get(group)
@@ -259,7 +259,7 @@ class Handler(BaseHTTPRequestHandler):
                 value
                 for (kind, _), value in sorted(self.api.state.objects.items())
                 if kind == plural
-                and selected(value, self.query.get("labelSelector", ""))
+                and matches_labels(value, self.query.get("labelSelector", ""))
                 and self.field_selected(value)
             ]
             version = self.api.state.version
@@ -278,8 +278,8 @@ class Handler(BaseHTTPRequestHandler):
     def watch(self, plural: str) -> None:
         since = int(self.query["resourceVersion"])
         self.begin_stream()
-        if since < self.api.state.forgotten:
-            return self.send_lines([json.dumps({"type": "ERROR", "object": status(410, "too old")})])
+        if since < self.api.state.oldest_version:
+            return self.send_lines([json.dumps({"type": "ERROR", "object": error_status(410, "too old")})])
         deadline = time.monotonic() + float(self.query.get("timeoutSeconds", "60"))
         while time.monotonic() < deadline:
             with self.api.changed:
@@ -288,7 +288,7 @@ class Handler(BaseHTTPRequestHandler):
                     self.api.changed.wait(0.2)
             for version, change, kind, value in new:
                 since = version
-                fits = kind == plural and selected(value, self.query.get("labelSelector", ""))
+                fits = kind == plural and matches_labels(value, self.query.get("labelSelector", ""))
                 if fits and not self.send_lines([json.dumps({"type": change, "object": value})]):
                     return
             if new and self.drop():
@@ -300,7 +300,7 @@ class Handler(BaseHTTPRequestHandler):
             log = self.api.state.logs.get(pod)
         if log is None:
             message = f'container "x" in pod "{pod}" is waiting to start: ContainerCreating'
-            return self.answer(400, status(400, message))
+            return self.answer(400, error_status(400, message))
         self.begin_stream()
         at, since = 0, self.query.get("sinceTime", "")
         while True:
@@ -354,13 +354,13 @@ class Handler(BaseHTTPRequestHandler):
             if self.command == "PATCH":
                 return self.patch(plural, name, body)
             if known is None:
-                return self.answer(404, status(404, f'{plural} "{name}" not found'))
+                return self.answer(404, error_status(404, f'{plural} "{name}" not found'))
             if self.command == "GET":
                 return self.answer(200, known)
             wanted = (body.get("preconditions") or {}).get("uid")
             if wanted not in (None, known["metadata"]["uid"]):
-                return self.answer(409, status(409, "the UID in the precondition differs"))
-            if plural == "pods" and self.api.state.grace:
+                return self.answer(409, error_status(409, "the UID in the precondition differs"))
+            if plural == "pods" and self.api.state.grace_seconds:
                 self.api.terminate(name)
             else:
                 self.api.remove(plural, name)
@@ -371,19 +371,19 @@ class Handler(BaseHTTPRequestHandler):
     def patch(self, plural: str, name: str, body: Json) -> None:
         manager = self.query.get("fieldManager")
         if self.headers["Content-Type"] != "application/apply-patch+yaml" or not manager:
-            return self.answer(415, status(415, "only server-side apply is spoken here"))
+            return self.answer(415, error_status(415, "only server-side apply is spoken here"))
         owners = dict(self.api.state.owners.get((plural, name), {}))
-        mine = {path: text for path, text in leaves(body) if path.count(".") > 1}
+        mine = {path: text for path, text in field_values(body) if path.count(".") > 1}
         known = self.api.state.objects.get((plural, name), {})
-        have = dict(leaves(known))
+        have = dict(field_values(known))
         taken = [path for path, text in mine.items() if owners.get(path, manager) != manager and have.get(path) != text]
         if taken and self.query.get("force") != "true":
             message = f'Apply failed with 1 conflict: conflict with "{owners[taken[0]]}": {taken[0]}'
-            return self.answer(409, status(409, message))
+            return self.answer(409, error_status(409, message))
         judged = plural == "pods" and not known and self.api.state.restricted
-        if judged and (message := kube_pod_security.violation(name, body["spec"])):
-            return self.answer(403, status(403, message))
-        made = merged(known, body)
+        if judged and (message := kube_pod_security.refusal_message(name, body["spec"])):
+            return self.answer(403, error_status(403, message))
+        made = merge(known, body)
         if not known and body["kind"] in self.api.state.queued_kinds:
             suspend(made)
         if self.query.get("dryRun"):

@@ -26,10 +26,10 @@ class Operator:
 
     def run(self, plural: str, port: int) -> str:
         """Take up the next job of a kind; -> its name."""
-        (name,) = self.api.await_(lambda: self.api.names(plural), 60.0)
+        (name,) = self.api.wait_for(lambda: self.api.names(plural), 60.0)
         job = self.api.get(plural, name)
         assert job is not None
-        self.api.put(plural, {**job, "status": conditions("Created")})
+        self.api.put(plural, {**job, "status": make_conditions("Created")})
         self.start_pods(plural, job, port)
         return name
 
@@ -37,7 +37,7 @@ class Operator:
         name = job["metadata"]["name"]
         self.starts += 1
         self.processes, self.threads = {}, []
-        template, count, per_pod = pods_of(self.api, job)
+        template, count, per_pod = pod_template(self.api, job)
         self.lay_files(template)
         pet = {
             "PET_NNODES": f"{count}:{count}",
@@ -62,7 +62,7 @@ class Operator:
                 self.start(job, template, f"{name}-node-0-{index}-abcde", own)
             else:
                 self.start(job, template, f"{name}-worker-{index}", pet)
-        self.api.put(plural, {**job, "status": conditions("Created", "Running")})
+        self.api.put(plural, {**job, "status": make_conditions("Created", "Running")})
         threading.Thread(target=self.end, args=(plural, name, port), daemon=True).start()
 
     def lay_files(self, template: Json) -> None:
@@ -80,7 +80,7 @@ class Operator:
 
     def start(self, job: Json, template: Json, name: str, pet: dict[str, str]) -> None:
         container = template["spec"]["containers"][0]
-        metadata = {**template["metadata"], "name": name, "ownerReferences": [owner(job)]}
+        metadata = {**template["metadata"], "name": name, "ownerReferences": [owner_reference(job)]}
         pod = {"metadata": metadata, "spec": template["spec"]}
         self.api.put("pods", {**pod, "status": {"phase": "Pending"}})
         own = {one["name"]: expand(one["value"]) for one in container["env"]}
@@ -95,7 +95,7 @@ class Operator:
         )
         self.processes[name] = process
         running = {"phase": "Running", "containerStatuses": [{"state": {"running": {}}}]}
-        self.api.say(name)
+        self.api.add_log_lines(name)
         self.api.put("pods", {**pod, "status": running})
         last_failure = job["kind"] == "Job" and not job["spec"]["backoffLimit"]
         thread = threading.Thread(target=self.read, args=(pod, process, last_failure), daemon=True)
@@ -108,9 +108,9 @@ class Operator:
         assert process.stdout is not None
         with process.stdout:
             for line in process.stdout:
-                self.api.say(name, line.rstrip("\n"))
+                self.api.add_log_lines(name, line.rstrip("\n"))
         code = process.wait()
-        self.api.say(name, end=True)
+        self.api.add_log_lines(name, end=True)
         for other in self.processes.values() if code and last_failure else ():
             other.terminate()
         ended = {"exitCode": code, "reason": "Error" if code else "Completed"}
@@ -125,12 +125,12 @@ class Operator:
         job = self.api.get(plural, name)
         if job and plural == "jobs":  # which has no condition while it runs
             last = "Failed" if any(codes) else "Complete"
-            self.api.put(plural, {**job, "status": conditions(last)})
+            self.api.put(plural, {**job, "status": make_conditions(last)})
         elif job:
             last = "Failed" if any(codes) else "Succeeded"
             if last == "Failed" and plural == "pytorchjobs":
-                clean_failed(self.api, job)
-            self.api.put(plural, {**job, "status": conditions("Created", "Running", last)})
+                clean_up_failed_job(self.api, job)
+            self.api.put(plural, {**job, "status": make_conditions("Created", "Running", last)})
             self.live_on(plural, job, port)
 
     def live_on(self, plural: str, job: Json, port: int) -> None:
@@ -154,7 +154,7 @@ class Operator:
                 process.terminate()
 
 
-def clean_failed(api: Api, job: Json) -> None:
+def clean_up_failed_job(api: Api, job: Json) -> None:
     """What the training operator (1.9.3) does to the pods of a PyTorchJob that fails: with a
     backoffLimit that is used up all go at once, else those that its cleanPodPolicy says."""
     policy = job["spec"]["runPolicy"]
@@ -169,12 +169,12 @@ def clean_failed(api: Api, job: Json) -> None:
             api.remove("pods", name)
 
 
-def conditions(*kinds: str) -> Json:
+def make_conditions(*kinds: str) -> Json:
     """All but a last Running stay true, as Kubeflow has them."""
     return {"conditions": [{"type": kind, "status": "True", "message": f"job {kind}"} for kind in kinds]}
 
 
-def owner(job: Json) -> Json:
+def owner_reference(job: Json) -> Json:
     return {
         "apiVersion": job["apiVersion"],
         "kind": job["kind"],
@@ -184,7 +184,7 @@ def owner(job: Json) -> Json:
     }
 
 
-def pods_of(api: Api, job: Json) -> tuple[Json, int, int]:
+def pod_template(api: Api, job: Json) -> tuple[Json, int, int]:
     """(template, pods, ranks in each)."""
     if job["kind"] == "Job":
         spec = job["spec"]

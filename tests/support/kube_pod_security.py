@@ -6,10 +6,19 @@ from collections.abc import Iterator
 from typing import Any
 
 Json = dict[str, Any]
-VOLUMES = {"configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "persistentVolumeClaim", "projected", "secret"}
+ALLOWED_VOLUMES = {
+    "configMap",
+    "csi",
+    "downwardAPI",
+    "emptyDir",
+    "ephemeral",
+    "persistentVolumeClaim",
+    "projected",
+    "secret",
+}
 
 
-def violation(name: str, spec: Json) -> str:
+def refusal_message(name: str, spec: Json) -> str:
     """The message of the refusal; empty for a pod that is admitted."""
     found = "), ".join(violations(spec))
     if not found:
@@ -37,5 +46,5 @@ def violations(spec: Json) -> Iterator[str]:
             field = 'securityContext.seccompProfile.type to "RuntimeDefault" or "Localhost"'
             yield f"seccompProfile (pod or {name} must set {field}"
     for volume in spec.get("volumes", ()):
-        if not VOLUMES & volume.keys():
+        if not ALLOWED_VOLUMES & volume.keys():
             yield f'restricted volume types (volume "{volume["name"]}" uses restricted volume type'

@@ -15,7 +15,7 @@ from orchestrator.state import cache_home
 
 # Kubeflow's CRDs are not part of this repository. CI, too, uses those in the cache.
 CRDS = Path(os.environ.get("ORCH_CRDS") or cache_home() / "crds").absolute()
-FILES = {
+CRD_FILES = {
     "PyTorchJob": "kubeflow.org_pytorchjobs.yaml",
     "MPIJob": "kubeflow.org_mpijobs.yaml",
     "TrainJob": "trainer.kubeflow.org_trainjobs.yaml",
@@ -25,7 +25,7 @@ FILES = {
 
 def has_crds() -> bool:
     """Return whether the folder has all CRDs."""
-    return all((CRDS / name).is_file() for name in FILES.values())
+    return all((CRDS / name).is_file() for name in CRD_FILES.values())
 
 
 needs_crds = pytest.mark.skipif(
@@ -34,30 +34,30 @@ needs_crds = pytest.mark.skipif(
 
 
 @cache
-def validator(kind: str) -> jsonschema.Draft202012Validator:
-    return jsonschema.Draft202012Validator(strict(schema_of(kind)))
+def make_validator(kind: str) -> jsonschema.Draft202012Validator:
+    return jsonschema.Draft202012Validator(make_strict(read_schema(kind)))
 
 
-def schema_of(kind: str) -> Any:
+def read_schema(kind: str) -> Any:
     """A plain Job has no CRD; a TrainingRuntime's spells its spec out."""
     if kind == "Job":
-        replicated = schema_of("TrainingRuntime")["properties"]["spec"]["properties"]["template"]
+        replicated = read_schema("TrainingRuntime")["properties"]["spec"]["properties"]["template"]
         jobs = replicated["properties"]["spec"]["properties"]["replicatedJobs"]
         spec = jobs["items"]["properties"]["template"]["properties"]["spec"]
         own = {"apiVersion": {"const": "batch/v1"}, "kind": {"type": "string"}, "spec": spec}
         return {"type": "object", "properties": own | {"metadata": {"type": "object"}}}
-    crd = yaml.load((CRDS / FILES[kind]).read_text(), yaml.CSafeLoader)
+    crd = yaml.load((CRDS / CRD_FILES[kind]).read_text(), yaml.CSafeLoader)
     return crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
 
 
-def strict(schema: Any) -> Any:
+def make_strict(schema: Any) -> Any:
     """Unknown fields are errors; the extensions of OpenAPI become JSON schema."""
     if isinstance(schema, list):
-        return [strict(one) for one in schema]
+        return [make_strict(one) for one in schema]
     if not isinstance(schema, dict):
         return schema
     found = {
-        key: {name: strict(one) for name, one in value.items()} if key == "properties" else strict(value)
+        key: {name: make_strict(one) for name, one in value.items()} if key == "properties" else make_strict(value)
         for key, value in schema.items()
         if not key.startswith("x-kubernetes") and key not in ("description", "format", "default")
     }
@@ -69,8 +69,8 @@ def strict(schema: Any) -> Any:
     return found
 
 
-def check(made: dict[str, Any]) -> None:
+def check_manifest(made: dict[str, Any]) -> None:
     """Raises AssertionError that lists every place where the object is not as its CRD says."""
     body = {key: value for key, value in made.items() if key != "metadata"}
-    errors = [f"{error.json_path}: {error.message}" for error in validator(made["kind"]).iter_errors(body)]
+    errors = [f"{error.json_path}: {error.message}" for error in make_validator(made["kind"]).iter_errors(body)]
     assert not errors, "\n".join(errors)

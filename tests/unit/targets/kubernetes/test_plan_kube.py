@@ -33,8 +33,8 @@ from orchestrator.targets.kubernetes.plan import KubeSite, location, plan_kube
 from orchestrator.targets.kubernetes.run_record import with_lists, without_lists
 from orchestrator.targets.kubernetes.settings import KubeSettings
 from tests.conftest import make_stack
-from tests.support.kube_pod_security import violation
-from tests.support.kube_schema import FILES, check, has_crds, needs_crds
+from tests.support.kube_pod_security import refusal_message
+from tests.support.kube_schema import CRD_FILES, check_manifest, has_crds, needs_crds
 from tests.support.pages import blocks
 
 GOLDEN = Path(__file__).parents[3] / "golden" / "k8s"
@@ -125,14 +125,14 @@ def test_manifests_match_the_crds(case: str) -> None:
     assert kinds[0] == "ConfigMap"
     for manifest in manifests[1:]:
         if manifest["kind"] != "Service":
-            check(manifest)
+            check_manifest(manifest)
 
 
 @needs_crds
 def test_the_check_itself_refuses_unknown_fields() -> None:
-    for kind in FILES:
+    for kind in CRD_FILES:
         with pytest.raises(AssertionError, match="'misspelt' was unexpected"):
-            check({"apiVersion": "x", "kind": kind, "metadata": {}, "spec": {"misspelt": 1}})
+            check_manifest({"apiVersion": "x", "kind": kind, "metadata": {}, "spec": {"misspelt": 1}})
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -169,7 +169,7 @@ def test_every_pod_is_admitted_in_a_restricted_namespace(case: str) -> None:
     helper_pods = (reader_pod(location("r", launcher, full), "r"), probe_pod(full), shared_runtime(full))
     specs = [*pod_specs([*manifests, *helper_pods])]
     assert len(specs) >= 4
-    assert [violation("x", spec) for spec in specs] == [""] * len(specs)
+    assert [refusal_message("x", spec) for spec in specs] == [""] * len(specs)
 
 
 def test_the_reader_pod_can_run_where_the_pods_of_the_run_can() -> None:
@@ -427,7 +427,7 @@ def test_objects_of_any_request_match_the_crds(
     if has_crds():
         for manifest in manifests[1:]:
             if manifest["kind"] != "Service":
-                check(manifest)
+                check_manifest(manifest)
 
 
 def test_the_network_policy_of_the_docs_is_about_the_pods_of_runs() -> None:

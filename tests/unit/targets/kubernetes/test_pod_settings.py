@@ -13,7 +13,7 @@ from orchestrator.errors import PlanError, RequestError
 from orchestrator.targets.kubernetes import kueue
 from orchestrator.targets.kubernetes.load import kube_settings
 from orchestrator.targets.kubernetes.manifests import names, pod_settings
-from tests.support.kube_schema import check, needs_crds
+from tests.support.kube_schema import check_manifest, needs_crds
 from tests.unit.targets.kubernetes.test_plan_kube import CASES, SETTINGS, SITE, containers, decide, objects
 
 PAIRS = (
@@ -79,7 +79,7 @@ def test_manifests_with_all_settings_match_the_crds(case: str) -> None:
     packed = replace(asked(*PAIRS[2:], "pack=topology.kubernetes.io/rack"), **changes)
     for manifest in objects(decide(launcher, kube=packed))[1:]:
         if manifest["kind"] != "Service":
-            check(manifest)
+            check_manifest(manifest)
 
 
 @pytest.mark.parametrize(
