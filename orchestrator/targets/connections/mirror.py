@@ -150,7 +150,8 @@ class Mirror:
         paths = ("/proc/sys/kernel/hostname", "/etc/machine-id", "/proc/sys/kernel/random/boot_id")
         texts = (self.remote.read(path, 0, MAX_HOST_NAME_BYTES) or b"" for path in paths)
         host, machine_id, boot = (text.decode(errors="replace").strip() for text in texts)
-        connected, recorded = Machine(host, machine_id, boot), supervisor.identity.machine
+        recorded = supervisor.identity.machine
+        connected = Machine(host, machine_id, boot, recorded.pid_namespace)  # ssh leads to hosts, not to containers
         return bool(boot) and boot != recorded.boot and not was_rebooted(recorded, connected)
 
     def terminate(self, pid: int) -> None:

@@ -89,6 +89,7 @@ def test_one_missed_response_does_not_count_as_lost(tmp_path: Path) -> None:
     ("host", "lost"),
     [
         pytest.param(machine.this_machine(), True, id="same-host"),
+        pytest.param(replace(machine.this_machine(), boot="before"), True, id="rebooted"),
         pytest.param(replace(machine.this_machine(), boot="b", host="login2"), False, id="another"),
         pytest.param(Machine(), False, id="unrecorded"),
     ],
