@@ -11,6 +11,8 @@ from orch_node.protocol.outcome import SupervisorProcess, render_supervisor
 from orchestrator.targets.connections import mirror
 from orchestrator.targets.connections.mirror import MISSED_PROBES, Mirror
 
+INSTALLATION = "installation"
+
 
 class Folder:
     """A remote run folder on this machine whose `alive` returns the given answers."""
@@ -20,6 +22,8 @@ class Folder:
         self.answers = answers
 
     def read(self, path: str, offset: int = 0, most: int | None = None) -> bytes | None:
+        if path == "/etc/machine-id":  # containers have none
+            return INSTALLATION.encode()
         file = Path(path)
         return file.read_bytes()[offset:][:most] if file.exists() else None
 
@@ -89,7 +93,7 @@ def test_one_missed_response_does_not_count_as_lost(tmp_path: Path) -> None:
     ("host", "lost"),
     [
         pytest.param(machine.this_machine(), True, id="same-host"),
-        pytest.param(replace(machine.this_machine(), boot="before"), True, id="rebooted"),
+        pytest.param(replace(machine.this_machine(), boot="before", machine_id=INSTALLATION), True, id="rebooted"),
         pytest.param(replace(machine.this_machine(), boot="b", host="login2"), False, id="another"),
         pytest.param(Machine(), False, id="unrecorded"),
     ],
