@@ -84,6 +84,25 @@ def test_claim_is_not_written_through_a_link(tmp_path: Path) -> None:
         claims.take(make_claim("run", 0))
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="creates files of another user")
+@pytest.mark.parametrize("planted", ["parent", "folder", "link"])
+def test_folder_of_claims_that_another_user_has_created_is_not_used(tmp_path: Path, planted: str) -> None:
+    """In a folder like /tmp, where a pod has its claims, that user could let orch delete files elsewhere."""
+    claims = Claims(tmp_path / "orch-claims")
+    victim = tmp_path / "victim"
+    victim.mkdir()
+    (victim / "notes.json").write_text("{}")
+    claims.folder.mkdir(parents=True)
+    if planted == "link":
+        claims.folder.rmdir()
+        claims.folder.symlink_to(victim)
+    else:
+        os.chown(claims.folder.parent if planted == "parent" else claims.folder, STRANGER, STRANGER)
+    with pytest.raises(UntrustedError):
+        claims.take(make_claim("run", 0))
+    assert (victim / "notes.json").exists()
+
+
 WORKER = """
 import sys
 from pathlib import Path

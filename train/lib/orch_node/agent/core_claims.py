@@ -40,8 +40,15 @@ class Claims:
         """Claim these cores unless a living run has one of them; return the claims in the way.
 
         Atomic among runs of this user. Other claims of the same run do not conflict.
+
+        Raises:
+            UntrustedError: if another user could have written the folder.
+            OSError: if it cannot be written.
         """
-        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.folder.parent.parent.mkdir(parents=True, exist_ok=True)
+        for folder in (self.folder.parent, self.folder):
+            folder.mkdir(mode=0o700, exist_ok=True)
+            trust.check_entry(folder)
         with trust.open_private(self.folder / "lock") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             requested = set(claim.cpus)
