@@ -97,7 +97,7 @@ def test_folder_of_claims_that_another_user_has_created_is_not_used(tmp_path: Pa
         claims.folder.rmdir()
         claims.folder.symlink_to(victim)
     else:
-        os.chown(claims.folder.parent if planted == "parent" else claims.folder, STRANGER, STRANGER)
+        os.chown(claims.folder.parent if planted == "parent" else claims.folder, OTHER_USER, OTHER_USER)
     with pytest.raises(UntrustedError):
         claims.take(make_claim("run", 0))
     assert (victim / "notes.json").exists()
