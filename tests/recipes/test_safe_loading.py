@@ -1,4 +1,4 @@
-"""A checkpoint is numbers; whatever else a file holds is not run."""
+"""Load only numbers from checkpoints, and run no code that a file contains."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from orch_training.errors import RecipeError  # noqa: E402
 
 
 class Payload:
-    """What runs a program when it is unpickled."""
+    """An object that runs a program when it is unpickled."""
 
     def __reduce__(self) -> Any:
         return os.system, (f"touch {os.environ['PAYLOAD_MARK']}",)
 
 
-def states() -> dict[str, Any]:
+def make_states() -> dict[str, Any]:
     model = torch.nn.Linear(3, 2)
     optimizer = torch.optim.AdamW(model.parameters())
     model(torch.ones(1, 3)).sum().backward()
@@ -39,16 +39,16 @@ def states() -> dict[str, Any]:
 
 
 @pytest.fixture(params=["new torch", "old torch"])
-def torches(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With weights_only, and as before PyTorch 1.13."""
+def each_torch(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read with weights_only, and as PyTorch 1.12 does, which lacks it."""
     if request.param == "old torch":
         old = {"pickle_module": safe_loading.numbers_only(), "weights_only": False}
         monkeypatch.setattr(safe_loading, "options", lambda: old)
 
 
-@pytest.mark.usefixtures("torches")
-def test_numbers_are_read_as_they_were_written(tmp_path: Path) -> None:
-    written, file = states(), tmp_path / "state.pt"
+@pytest.mark.usefixtures("each_torch")
+def test_numbers_are_read_as_written(tmp_path: Path) -> None:
+    written, file = make_states(), tmp_path / "state.pt"
     torch.save(written, file)
     read = safe_loading.read(file)
     assert torch.equal(read["model"]["weight"], written["model"]["weight"])
@@ -57,8 +57,8 @@ def test_numbers_are_read_as_they_were_written(tmp_path: Path) -> None:
     assert (read["name"], read["step"]) == ("x", 3)
 
 
-@pytest.mark.usefixtures("torches")
-def test_code_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("each_torch")
+def test_code_in_a_file_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mark, file = tmp_path / "ran", tmp_path / "rng_state.pth"
     monkeypatch.setenv("PAYLOAD_MARK", str(mark))
     torch.save({"cpu": torch.ones(1), "python": Payload()}, file)
@@ -67,8 +67,8 @@ def test_code_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert not mark.exists()
 
 
-@pytest.mark.usefixtures("torches")
-def test_what_trainer_writes_of_its_own_is_refused_in_words(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("each_torch")
+def test_random_states_of_the_trainer_are_refused_with_a_hint(tmp_path: Path) -> None:
     file = tmp_path / "rng_state.pth"
     torch.save({"numpy": numpy.random.get_state()}, file)
     with pytest.raises(RecipeError, match="--resume_from_checkpoint none"):
@@ -82,8 +82,8 @@ def test_random_states_of_bert_qa_are_numbers(tmp_path: Path, monkeypatch: pytes
     import qa_trainer
 
     file = tmp_path / "rng_state.pth"
-    numpy.random.standard_normal()  # leaves a second one for the next time
+    numpy.random.standard_normal()  # computes two numbers and keeps the second
     torch.save(qa_trainer.random_states(), file)
-    drawn = [random.random(), numpy.random.standard_normal(), numpy.random.rand(), torch.rand(1)]
+    expected = [random.random(), numpy.random.standard_normal(), numpy.random.rand(), torch.rand(1)]
     qa_trainer.set_random_states(safe_loading.read(file))
-    assert drawn == [random.random(), numpy.random.standard_normal(), numpy.random.rand(), torch.rand(1)]
+    assert expected == [random.random(), numpy.random.standard_normal(), numpy.random.rand(), torch.rand(1)]

@@ -1,4 +1,4 @@
-"""What recipe.toml says of the types of its settings is what the script's own parser takes."""
+"""Check that the types of settings in recipe.toml are those that the script's parser accepts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from orchestrator.model.recipe import Recipe
 from orchestrator.paths import TRAIN
 from tests.support.jobs import SCRIPTS
 
-# Recipe -> its modules with the dataclasses of its command line.
+# The modules of each recipe that have the dataclasses of its command line.
 MODULES = {
     "bert-data": ("data_config",),
     "bert-pretrain": ("pretrain_config",),
@@ -27,22 +27,23 @@ RECIPES = [recipe_from(name, folder) for name, folder in recipe_folders().items(
 
 
 @pytest.fixture(scope="module")
-def real() -> dict[str, dict[str, str]]:
+def script_types() -> dict[str, dict[str, str]]:
+    """Return the types of the arguments of each recipe's script."""
     command = [sys.executable, str(SCRIPTS / "setting_types.py"), str(TRAIN), json.dumps(MODULES)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return dict(json.loads(done.stdout))
+    process = subprocess.run(command, capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr
+    return dict(json.loads(process.stdout))
 
 
-@pytest.mark.parametrize("recipe", RECIPES, ids=lambda one: one.name)
-def test_types_are_those_of_the_script(recipe: Recipe, real: dict[str, dict[str, str]]) -> None:
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.name)
+def test_types_are_those_of_the_script(recipe: Recipe, script_types: dict[str, dict[str, str]]) -> None:
     names = [*recipe.arguments, *recipe.accepts]
-    told = {name: recipe.type_of(name) for name in names}
-    assert told == {name: real[recipe.name][name] for name in names}
+    types = {name: recipe.type_of(name) for name in names}
+    assert types == {name: script_types[recipe.name][name] for name in names}
 
 
-@pytest.mark.parametrize("recipe", RECIPES, ids=lambda one: one.name)
-def test_defaults_and_presets_fit(recipe: Recipe) -> None:
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.name)
+def test_defaults_and_presets_have_valid_types(recipe: Recipe) -> None:
     for values in (recipe.arguments, *recipe.presets.values()):
         recipe.check_names(values)
         recipe.check_types(values)
