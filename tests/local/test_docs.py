@@ -16,7 +16,7 @@ COMMANDS = [
 
 
 @pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
-def test_a_command_can_be_planned(arguments: list[str], tmp_path: Path) -> None:
+def test_command_of_a_page_can_be_planned(arguments: list[str], tmp_path: Path) -> None:
     command = [*arguments, "--dry-run"]
     result = expect_exit(subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120))
     assert "run_" in result.stdout, "the script starts the recipe"
