@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import copy
+import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +66,20 @@ def make_node_record(index: int, flags: tuple[str, ...] = ("avx512f", "avx512_bf
         "fabrics": {"psm3": ""},
         "connection": connection,
     }
+
+
+def make_inventory(path: Path, records: Mapping[str, Mapping[str, Any]]) -> None:
+    """Create an inventory whose hosts have these records."""
+    path.write_text("all:\n  hosts:\n" + "".join(f"    {name}:\n" for name in records))
+    write_records(path, records)
+
+
+def write_records(inventory: Path, records: Mapping[str, Mapping[str, Any]]) -> None:
+    """Write the records of hosts of an inventory."""
+    for name, record in records.items():
+        path = State.of(inventory).record(name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(record))
 
 
 def make_probe_result(**changes: Any) -> dict[str, Any]:

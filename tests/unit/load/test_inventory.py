@@ -1,4 +1,4 @@
-"""Inventories: how they are found, the names they may contain, and the configuration around them."""
+"""Inventories: how they are found and read, and the names and configuration that they may contain."""
 
 from __future__ import annotations
 
@@ -13,37 +13,96 @@ from hypothesis import strategies as st
 
 from orchestrator.errors import RequestError
 from orchestrator.load.clusters import find_inventory
-from orchestrator.load.inventory import parse_listing, read_inventory
+from orchestrator.load.inventory import HAS_PASSWORD, parse_listing, read_inventory
 from orchestrator.model.host_names import is_host
 
-MARK = "#!/bin/sh\ntouch {mark}\necho '{{}}'\n"
+OTHER_USER = 65534
+INVENTORY = """
+all:
+  children:
+    fast:
+      hosts:
+        node10: {ansible_host: 10.0.0.10, api_token: secret-word}
+        node2: {orch_python: /x/python}
+    slow:
+      hosts:
+        a: {ansible_become_password: open-sesame}
+"""
 
 
-def program(path: Path, mark: Path) -> None:
+@pytest.fixture(autouse=True)
+def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def inventory(tmp_path: Path) -> Path:
+    path = tmp_path / "hosts.yml"
+    path.write_text(INVENTORY)
+    return path
+
+
+def make_program(path: Path, text: str) -> Path:
+    """Create an inventory that is a program."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(MARK.format(mark=mark))
+    path.write_text(f"#!/bin/sh\n{text}\n")
     path.chmod(0o755)
+    return path
 
 
-@pytest.mark.parametrize("place", ["local", "inventory/local", "inventory/lab", "lab"])
-def test_a_bare_name_is_never_a_program_of_the_current_folder(
-    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_hosts_are_read_in_the_order_of_the_inventory(inventory: Path) -> None:
+    hosts = read_inventory(inventory)
+    assert list(hosts) == ["node10", "node2", "a"]
+    assert hosts["node10"]["ansible_host"] == "10.0.0.10"
+    assert hosts["node2"]["orch_python"] == "/x/python"
+    assert [name for name, variables in hosts.items() if HAS_PASSWORD in variables] == ["a"]
+
+
+def test_cache_contains_no_secrets(inventory: Path, empty_cache: Path) -> None:
+    read_inventory(inventory)
+    (path,) = (path for path in empty_cache.rglob("*") if path.is_file())
+    assert "secret-word" not in path.read_text()
+    assert "open-sesame" not in path.read_text()
+
+
+def test_changed_inventory_is_read_again(inventory: Path) -> None:
+    read_inventory(inventory)
+    inventory.write_text(INVENTORY.replace("node10", "node11"))
+    assert next(iter(read_inventory(inventory))) == "node11"
+    (inventory.parent / "group_vars").mkdir()
+    for port in (2222, 2223):
+        (inventory.parent / "group_vars" / "all.yml").write_text(f"ansible_port: {port}\n")
+        assert read_inventory(inventory)["a"]["ansible_port"] == port
+
+
+def test_inventory_that_is_a_program_is_run_every_time(tmp_path: Path) -> None:
+    path = make_program(tmp_path / "dynamic", 'echo \'{"all": {"hosts": ["\'$(date +%N)\'"]}}\'')
+    assert read_inventory(path) != read_inventory(path)
+
+
+def test_unreadable_inventory_is_reported_with_ansibles_message(inventory: Path) -> None:
+    inventory.write_text("all: [\n")
+    with pytest.raises(RequestError, match=r"Ansible cannot read inventory .*: line 2: YAML"):
+        read_inventory(inventory)
+
+
+@pytest.mark.parametrize("path", ["local", "inventory/local", "inventory/lab", "lab"])
+def test_bare_name_never_runs_a_program_of_the_current_folder(
+    path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    program(tmp_path / place, tmp_path / "ran")
+    make_program(tmp_path / path, f"touch {tmp_path / 'ran'}\necho '{{}}'")
     monkeypatch.chdir(tmp_path)
-    name = Path(place).name
+    name = Path(path).name
     if name == "local":
         assert list(read_inventory(find_inventory(name))) == ["node0"]
     else:
-        with pytest.raises(RequestError) as refused:
+        with pytest.raises(RequestError) as exc_info:
             find_inventory(name)
-        assert refused.value.hint.startswith("As a path: ")
-        path = refused.value.hint.removeprefix("As a path: ").removesuffix(".")
-        assert find_inventory(path).resolve() == tmp_path / place
+        assert exc_info.value.hint.startswith("As a path: ")
+        suggested_path = exc_info.value.hint.removeprefix("As a path: ").removesuffix(".")
+        assert find_inventory(suggested_path).resolve() == tmp_path / path
     assert not (tmp_path / "ran").exists()
-
-
-STRANGER = 65534
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="creates files of another user")
@@ -61,23 +120,23 @@ def test_bare_name_is_no_inventory_that_another_user_could_have_written(
     assert find_inventory("lab") == Path("inventory/lab")
     path = tmp_path / untrusted
     if change == "owner":
-        os.chown(path, STRANGER, STRANGER)
+        os.chown(path, OTHER_USER, OTHER_USER)
     elif change == "mode":
         path.chmod(path.stat().st_mode | 0o002)
     else:
         path.rename(tmp_path / "target")
         path.symlink_to(tmp_path / "target")
-    with pytest.raises(RequestError) as refused:
+    with pytest.raises(RequestError) as exc_info:
         find_inventory("lab")
-    assert "is not trusted" in refused.value.message
+    assert "is not trusted" in exc_info.value.message
     assert find_inventory("inventory/lab") == Path("inventory/lab"), "the user has named its path"
 
 
-def test_a_pattern_is_matched_without_the_current_folders_configuration(tmp_path: Path) -> None:
+def test_pattern_is_matched_without_the_configuration_in_the_current_folder(tmp_path: Path) -> None:
     """Isolate Ansible, which reads its configuration also as a library of this process."""
     (tmp_path / "ansible.cfg").write_text("[defaults]\nforks = 77\n")
     (tmp_path / "hosts.yml").write_text("all:\n  hosts:\n    node[0:9]:\n")
-    text = (
+    program = (
         "from pathlib import Path\n"
         "from orchestrator.load.inventory import read_listing\n"
         "from orchestrator.load.selection import select\n"
@@ -86,86 +145,87 @@ def test_a_pattern_is_matched_without_the_current_folders_configuration(tmp_path
         "from ansible import constants\n"
         "print(constants.DEFAULT_FORKS)"
     )
-    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, cwd=tmp_path)
-    assert done.stdout == "16\n", done.stderr
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path)
+    assert result.stdout == "16\n", result.stderr
 
 
-def test_ansible_reads_no_configuration_of_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ansible_reads_no_configuration_in_the_current_folder(
+    tmp_path: Path, inventory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Ignore such a file, because it names plug-ins, which Ansible imports as Python code."""
     (tmp_path / "ansible.cfg").write_text("[defaults]\nvars_plugins = ./own\n")
     (tmp_path / "own").mkdir()
-    mark = tmp_path / "ran"
-    (tmp_path / "own/evil.py").write_text(f"open({str(mark)!r}, 'w').close()\n")
-    (tmp_path / "hosts.yml").write_text("all: {hosts: {node0: {}}}")
+    marker = tmp_path / "ran"
+    (tmp_path / "own/evil.py").write_text(f"open({str(marker)!r}, 'w').close()\n")
     monkeypatch.chdir(tmp_path)
-    assert list(read_inventory(tmp_path / "hosts.yml")) == ["node0"]
-    assert not mark.exists()
+    assert len(read_inventory(inventory)) == 3
+    assert not marker.exists()
 
 
-def test_another_configuration_of_ansibles_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "hosts.yml"
-    path.write_text("all: {hosts: {node0: {}}}")
-    monkeypatch.setenv("ANSIBLE_CONFIG", str(tmp_path / "ansible.cfg"))
+def test_another_configuration_of_ansible_is_refused(inventory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANSIBLE_CONFIG", str(inventory.parent / "ansible.cfg"))
     with pytest.raises(RequestError, match="its own configuration"):
-        read_inventory(path)
+        read_inventory(inventory)
 
 
-@pytest.mark.parametrize("name", ["-oProxyCommand=id", "a b", "a\nb", "a;b", "$(id)", "{{ 1 }}", "a" * 64, "", "é"])
-def test_a_host_that_could_be_read_as_something_else_is_refused(name: str, tmp_path: Path) -> None:
-    listing = {"_meta": {"hostvars": {}}, "all": {"hosts": [name]}}
+def make_listing(host: str, **variables: object) -> dict[str, object]:
+    """Return the output of `ansible-inventory --list` for one host."""
+    return {"_meta": {"hostvars": {host: variables}}, "all": {"hosts": [host]}}
+
+
+@pytest.mark.parametrize(
+    "name", ["-oProxyCommand=id", "a b", "a\nb", "a;b", "$(id)", "{{ 1 }}", "a" * 64, "", "é"], ids=repr
+)
+def test_invalid_host_name_is_rejected(name: str) -> None:
     with pytest.raises(RequestError, match="is not a host name"):
-        parse_listing(listing)
+        parse_listing(make_listing(name))
 
 
 @pytest.mark.parametrize(
     ("variable", "value"),
     [
-        ("ansible_host", "10.0.0.1\nORCH_END_OF_FILE\nid"),
-        ("ansible_host", "-oProxyCommand=id"),
-        ("orch_address", "10.0.0.1\nORCH_END_OF_FILE\nid"),
-        ("orch_address", ["10.0.0.1"]),
-        ("ansible_port", "22 -o ProxyCommand=id"),
-        ("orch_port", 0),
-        ("ansible_port", 70000),
+        pytest.param("ansible_host", "10.0.0.1\nORCH_END_OF_FILE\nid", id="host with more lines"),
+        pytest.param("ansible_host", "-oProxyCommand=id", id="host like an option"),
+        pytest.param("orch_address", "10.0.0.1\nORCH_END_OF_FILE\nid", id="address with more lines"),
+        pytest.param("orch_address", ["10.0.0.1"], id="address as list"),
+        pytest.param("ansible_port", "22 -o ProxyCommand=id", id="port with an option"),
+        pytest.param("orch_port", 0, id="port 0"),
+        pytest.param("ansible_port", 70000, id="large port"),
     ],
 )
-def test_so_is_an_address_or_a_port(variable: str, value: object) -> None:
-    listing = {"_meta": {"hostvars": {"node0": {variable: value}}}, "all": {"hosts": ["node0"]}}
+def test_invalid_address_or_port_is_rejected(variable: str, value: object) -> None:
     with pytest.raises(RequestError, match=f"{variable} of node0: "):
-        parse_listing(listing)
+        parse_listing(make_listing("node0", **{variable: value}))
 
 
-def test_a_misspelled_variable_is_an_error_that_names_the_right_one() -> None:
-    variables = {"orch_root": "/data", "orch_evn": {"A": "1"}}
-    listing = {"_meta": {"hostvars": {"node0": variables}}, "all": {"hosts": ["node0"]}}
+def test_misspelled_variable_names_the_nearest() -> None:
     with pytest.raises(RequestError, match="'orch_evn' of node0") as exc_info:
-        parse_listing(listing)
+        parse_listing(make_listing("node0", orch_root="/data", orch_evn={"A": "1"}))
     assert exc_info.value.hint == "Did you mean 'orch_env'?"
 
 
 @pytest.mark.parametrize("name", ["node0", "node_0", "10.0.0.1", "fe80::1", "a.b.example.com"])
-def test_usual_names_and_addresses_are_taken(name: str) -> None:
+def test_valid_names_and_addresses_are_accepted(name: str) -> None:
     variables = {"ansible_host": name, "orch_address": "{{ ansible_host }}", "ansible_port": "22"}
-    listing = {"_meta": {"hostvars": {name: variables}}, "all": {"hosts": [name]}}
-    assert list(parse_listing(listing).hosts) == [name]
+    assert list(parse_listing(make_listing(name, **variables)).hosts) == [name]
 
 
-NAMES = st.sampled_from(
+KEYS = st.sampled_from(
     ["_meta", "hostvars", "all", "lab", "hosts", "children", "vars", "node0", "ansible_host", "orch_x"]
 )
-ANY = st.recursive(
+VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=3),
     max_leaves=12,
 )
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
-@given(answer=st.dictionaries(NAMES, ANY, max_size=4) | ANY)
-def test_any_answer_of_a_program_is_a_listing_or_refused(answer: object) -> None:
-    """Accept or reject any output of a dynamic inventory, such as cyclic groups and wrong types."""
+@given(output=st.dictionaries(KEYS, VALUES, max_size=4) | VALUES)
+def test_any_output_of_a_dynamic_inventory_is_parsed_or_rejected(output: object) -> None:
+    """Accept or reject any output, such as cyclic groups and wrong types."""
     try:
-        listing = parse_listing(answer)
+        listing = parse_listing(output)
     except RequestError:
         return
     assert all(is_host(name) for name in listing.hosts)

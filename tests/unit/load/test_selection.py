@@ -1,4 +1,4 @@
-"""The patterns of --nodes and --exclude, matched by the real Ansible."""
+"""The nodes that --nodes and --exclude select; Ansible matches the patterns."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ all:
     slow:
       hosts: {node10: {}, node11: {}, node12: {}}
 """
-ALL = ("node1", "node2", "node3", "node4", "fat1", "node10", "node11", "node12")
+HOSTS = ("node1", "node2", "node3", "node4", "fat1", "node10", "node11", "node12")
+SLOW = HOSTS[5:]
 
 
 @pytest.fixture(scope="module")
@@ -40,69 +41,64 @@ def inventory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield path
 
 
-def choose(inventory: Path, nodes: str | None, exclude: str | None = None) -> Selection:
-    return select(inventory, read_listing(inventory), nodes=nodes, exclude=exclude)
+def choose(inventory: Path, nodes: str | None, exclude: str | None = None, spares: int = 0) -> Selection:
+    return select(inventory, read_listing(inventory), nodes=nodes, exclude=exclude, spares=spares)
 
 
 @pytest.mark.parametrize(
     ("nodes", "hosts", "spares"),
-    [("2", ALL[:2], ALL[2:4]), ("slow", ("node10",), ("node11", "node12")), (None, ALL[:-2], ALL[-2:])],
+    [("2", HOSTS[:2], HOSTS[2:4]), ("slow", SLOW[:1], SLOW[1:]), (None, HOSTS[:-2], HOSTS[-2:])],
+    ids=["number", "pattern", "all"],
 )
-def test_spares_follow_a_number_or_are_the_last_of_what_was_named(
+def test_spare_nodes_follow_a_number_of_nodes_or_are_the_last_selected_ones(
     inventory: Path, nodes: str | None, hosts: tuple[str, ...], spares: tuple[str, ...]
 ) -> None:
-    selection = select(inventory, read_listing(inventory), nodes=nodes, exclude=None, spares=2)
+    selection = choose(inventory, nodes, spares=2)
     assert (selection.hosts, selection.spares) == (hosts, spares)
 
 
-def test_more_spares_than_nodes_are_refused(inventory: Path) -> None:
-    listing = read_listing(inventory)
+def test_too_many_spare_nodes_are_rejected(inventory: Path) -> None:
     with pytest.raises(PlanError, match="--nodes 10"):
-        select(inventory, listing, nodes="7", exclude=None, spares=3)
+        choose(inventory, "7", spares=3)
     with pytest.raises(RequestError, match="leaves none of 3 nodes"):
-        select(inventory, listing, nodes="slow", exclude=None, spares=3)
+        choose(inventory, "slow", spares=3)
 
 
 @pytest.mark.parametrize(
     ("nodes", "exclude", "hosts"),
     [
-        (None, None, ALL),
-        ("4", None, ALL[:4]),
+        (None, None, HOSTS),
+        ("4", None, HOSTS[:4]),
         ("4", "node2", ("node1", "node3", "node4", "fat1")),
         (None, "slow,node[1-2]", ("node3", "node4", "fat1")),
         ("node3", None, ("node3",)),
         ("node3,node1", None, ("node3", "node1")),
         ("node[1-3],node12", None, ("node1", "node2", "node3", "node12")),
-        ("node[4-10]", None, None),
-        ("node[10-12]", None, ("node10", "node11", "node12")),
-        ("slow", None, ("node10", "node11", "node12")),
+        ("node[10-12]", None, SLOW),
+        ("slow", None, SLOW),
         ("slow[0]", None, ("node10",)),
         ("slow[1:2]", None, ("node11", "node12")),
         ("slow[0-1]", None, ("node10", "node11")),
-        ("fast:!big", None, ("node1", "node2", "node3", "node4")),
+        ("fast:!big", None, HOSTS[:4]),
         ("fast:&big", None, ("fat1",)),
         ("~node1[01]", None, ("node10", "node11")),
-        ("node?", None, ("node1", "node2", "node3", "node4")),
-        ("all", "fast", ("node10", "node11", "node12")),
-        ("localhost", None, None),
+        ("node?", None, HOSTS[:4]),
+        ("all", "fast", SLOW),
     ],
+    ids=lambda value: str(value) if isinstance(value, str) else "",
 )
-def test_what_is_chosen(inventory: Path, nodes: str | None, exclude: str | None, hosts: tuple[str, ...] | None) -> None:
-    if hosts is None:
-        with pytest.raises(RequestError, match="matches no host"):
-            choose(inventory, nodes, exclude)
-        return
+def test_pattern_selects_hosts(inventory: Path, nodes: str | None, exclude: str | None, hosts: tuple[str, ...]) -> None:
     assert choose(inventory, nodes, exclude).hosts == hosts
-    assert choose(inventory, nodes, exclude).hosts == hosts, "the remembered answer is the same"
+    assert choose(inventory, nodes, exclude).hosts == hosts, "the cached result is the same"
 
 
-def test_the_reason_says_how(inventory: Path) -> None:
+def test_reason_explains_the_selection(inventory: Path) -> None:
     assert choose(inventory, None).reason == "all of cluster 'lab'"
     assert choose(inventory, "2").reason == "the first of 8 in cluster 'lab'"
     assert choose(inventory, "fast", "fat1").reason == "'fast' of cluster 'lab' without fat1"
 
 
-def test_an_answer_is_forgotten_when_the_inventory_changes(tmp_path: Path) -> None:
+def test_changed_inventory_is_matched_again(tmp_path: Path) -> None:
     inventory = tmp_path / "lab.yml"
     inventory.write_text(INVENTORY)
     assert len(choose(inventory, "slow").hosts) == 3
@@ -110,7 +106,7 @@ def test_an_answer_is_forgotten_when_the_inventory_changes(tmp_path: Path) -> No
     assert len(choose(inventory, "slow").hosts) == 4
 
 
-def test_more_nodes_than_there_are(inventory: Path) -> None:
+def test_impossible_number_of_nodes_is_rejected(inventory: Path) -> None:
     with pytest.raises(PlanError, match="--nodes 9, but cluster 'lab' has 8 nodes"):
         choose(inventory, "9")
     with pytest.raises(PlanError, match="--nodes 0"):
@@ -119,20 +115,20 @@ def test_more_nodes_than_there_are(inventory: Path) -> None:
         choose(inventory, "4", "fast")
 
 
-def test_a_part_that_matches_nothing_is_named(inventory: Path) -> None:
-    with pytest.raises(RequestError, match="--nodes node1,nodd2: nodd2 matches no host") as caught:
+def test_part_of_a_pattern_that_matches_no_host_is_named(inventory: Path) -> None:
+    with pytest.raises(RequestError, match="--nodes node1,nodd2: nodd2 matches no host") as exc_info:
         choose(inventory, "node1,nodd2")
-    assert caught.value.hint == "Did you mean 'node2'?"
+    assert exc_info.value.hint == "Did you mean 'node2'?"
+    for nodes in ("node[4-10]", "localhost"):
+        with pytest.raises(RequestError, match="matches no host"):
+            choose(inventory, nodes)
     with pytest.raises(RequestError, match="--exclude node99: node99 matches no host"):
         choose(inventory, "2", "node99")
-
-
-def test_nothing_left(inventory: Path) -> None:
     with pytest.raises(RequestError, match="--nodes slow --exclude all selects none of the 8 hosts"):
         choose(inventory, "slow", "all")
 
 
-def test_a_pattern_is_matched_without_a_home(inventory: Path, tmp_path: Path) -> None:
+def test_pattern_is_matched_without_a_home_directory(inventory: Path, tmp_path: Path) -> None:
     program = (
         "import sys; from pathlib import Path;"
         "from orchestrator.load.inventory import read_listing;"
@@ -140,10 +136,7 @@ def test_a_pattern_is_matched_without_a_home(inventory: Path, tmp_path: Path) ->
         "print(select(source, read_listing(source), nodes='node[3-4]', exclude=None).hosts)"
     )
     environment = {name: value for name, value in os.environ.items() if name != "ANSIBLE_HOME"}
-    done = subprocess.run(
-        [sys.executable, "-c", program, str(inventory)],
-        env=environment | {"HOME": "/proc/none", "TMPDIR": str(tmp_path)},
-        capture_output=True,
-        text=True,
-    )
-    assert done.stdout == "('node3', 'node4')\n", done.stderr
+    environment |= {"HOME": "/proc/none", "TMPDIR": str(tmp_path)}
+    command = [sys.executable, "-c", program, str(inventory)]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert result.stdout == "('node3', 'node4')\n", result.stderr

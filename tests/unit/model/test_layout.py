@@ -1,3 +1,5 @@
+"""Place ranks on the cores of nodes."""
+
 from __future__ import annotations
 
 import pytest
@@ -10,61 +12,50 @@ from orchestrator.model.layout import lay_out, unused_cores
 from tests.conftest import make_facts, make_node
 
 
-def places(numa: int, cores: int, ppn: int | None) -> list[tuple[tuple[int, ...], int]]:
+@pytest.mark.parametrize(
+    ("numa", "cores", "ppn", "cpus"),
+    [
+        pytest.param(2, 3, None, [(0, 1, 2), (3, 4, 5)], id="one rank per NUMA node by default"),
+        pytest.param(2, 4, 4, [(0, 1), (2, 3), (4, 5), (6, 7)], id="ranks share a NUMA node evenly"),
+        pytest.param(1, 7, 3, [(0, 1), (2, 3), (4, 5)], id="a core stays idle"),
+        pytest.param(2, 2, 1, [(0, 1, 2, 3)], id="a rank spans NUMA nodes"),
+    ],
+)
+def test_ranks_get_cores_and_threads(numa: int, cores: int, ppn: int | None, cpus: list[tuple[int, ...]]) -> None:
     node = make_node(facts=make_facts(numa=numa, cores=cores, threads=2))
-    return [(placement.cpus, placement.threads) for placement in lay_out((node,), ppn).rank_places]
+    layout = lay_out((node,), ppn)
+    assert [placement.cpus for placement in layout.rank_places] == cpus
+    assert [placement.threads for placement in layout.rank_places] == [len(cpus[0])] * len(cpus)
+    assert unused_cores(node, layout.by_node()[node.name]) == numa * cores - sum(map(len, cpus))
 
 
-def test_default_is_one_rank_for_each_numa_node() -> None:
-    assert places(2, 3, None) == [((0, 1, 2), 3), ((3, 4, 5), 3)]
-
-
-def test_ranks_share_a_numa_node_evenly() -> None:
-    assert places(2, 4, 4) == [((0, 1), 2), ((2, 3), 2), ((4, 5), 2), ((6, 7), 2)]
-
-
-def test_ranks_that_do_not_divide_leave_cores_idle() -> None:
-    node = make_node(facts=make_facts(cores=7))
-    layout = lay_out((node,), 3)
-    assert [placement.cpus for placement in layout.rank_places] == [(0, 1), (2, 3), (4, 5)]
-    assert unused_cores(node, layout.by_node()[node.name]) == 1
-
-
-def test_fewer_ranks_than_numa_nodes_span_them() -> None:
-    assert places(2, 2, 1) == [((0, 1, 2, 3), 4)]
-
-
-def test_ranks_count_on_over_the_nodes() -> None:
+def test_ranks_are_numbered_across_nodes() -> None:
     layout = lay_out((make_node("a"), make_node("b")), 2)
-    assert [(p.rank, p.node, p.local_rank) for p in layout.rank_places] == [
-        (0, "a", 0),
-        (1, "a", 1),
-        (2, "b", 0),
-        (3, "b", 1),
-    ]
+    places = [(placement.rank, placement.node, placement.local_rank) for placement in layout.rank_places]
+    assert places == [(0, "a", 0), (1, "a", 1), (2, "b", 0), (3, "b", 1)]
     assert layout.nodes == ("a", "b")
 
 
 @pytest.mark.parametrize("ppn", [0, -1, 9])
-def test_too_many_or_too_few_ranks_are_refused(ppn: int) -> None:
-    with pytest.raises(PlanError, match="8 physical cores") as caught:
+def test_impossible_number_of_ranks_is_rejected(ppn: int) -> None:
+    with pytest.raises(PlanError, match="8 physical cores") as exc_info:
         lay_out((make_node(facts=make_facts(numa=2, cores=4)),), ppn)
-    assert "1 to 8" in caught.value.hint
+    assert "1 to 8" in exc_info.value.hint
 
 
 @given(numa=st.integers(1, 4), cores=st.integers(1, 12), data=st.data())
-def test_no_core_is_given_twice_and_every_rank_has_the_same_number(numa: int, cores: int, data: st.DataObject) -> None:
+def test_each_core_has_one_rank_and_each_rank_as_many_cores(numa: int, cores: int, data: st.DataObject) -> None:
     node = make_node(facts=make_facts(numa=numa, cores=cores, threads=2))
     ppn = data.draw(st.integers(1, numa * cores))
     layout = lay_out((node,), ppn)
-    used = [cpu for placement in layout.rank_places for cpu in placement.cpus]
-    assert len(used) == len(set(used))
-    assert set(used) <= set(range(numa * cores)), "only the first thread of each core"
+    cpus = [cpu for placement in layout.rank_places for cpu in placement.cpus]
+    assert len(cpus) == len(set(cpus))
+    assert set(cpus) <= set(range(numa * cores)), "only the first thread of each core"
     assert {placement.threads for placement in layout.rank_places} == {len(layout.rank_places[0].cpus)}
     assert layout.world_size == ppn
 
 
-def test_workers_have_cores_of_their_own() -> None:
+def test_workers_have_separate_cores() -> None:
     layout = lay_out((make_node(facts=make_facts(cores=8)),), 2, workers=1)
     assert [placement.cpus for placement in layout.rank_places] == [(0, 1, 2), (4, 5, 6)]
     assert [placement.worker_cpus for placement in layout.rank_places] == [(3,), (7,)]
@@ -72,11 +63,11 @@ def test_workers_have_cores_of_their_own() -> None:
 
 
 @pytest.mark.parametrize("workers", [-1, 2, 3])
-def test_a_rank_keeps_a_core_to_compute_on(workers: int) -> None:
+def test_workers_must_leave_a_core_to_their_rank(workers: int) -> None:
     with pytest.raises(PlanError, match=f"--ccl-workers {workers}, but a rank on node0 has only 2"):
         lay_out((make_node(facts=make_facts(cores=4)),), 2, workers)
 
 
-def test_cpu_list_is_the_kernels() -> None:
+def test_cpu_lists_are_written_as_by_the_kernel() -> None:
     assert number_ranges((0, 1, 2, 8, 10, 11)) == "0-2,8,10-11"
     assert number_ranges(()) == ""

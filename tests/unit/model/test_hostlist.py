@@ -1,3 +1,5 @@
+"""Ranges of host names."""
+
 from __future__ import annotations
 
 import pytest
@@ -21,18 +23,18 @@ from orchestrator.model.hostlist import expand, fold, ranges
         ("web[0-1]", ["web[0-1]"]),
         ("node[abc]", ["node[abc]"]),
     ],
+    ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_ranges_are_names_unless_ansible_means_something_by_them(pattern: str, names: list[str]) -> None:
+def test_range_is_expanded_unless_it_is_a_pattern_of_ansible(pattern: str, names: list[str]) -> None:
     assert expand(pattern, lambda name: name == "web") == names
 
 
-def test_few_names_are_listed_and_many_are_folded() -> None:
+def test_many_names_are_folded_and_few_are_listed() -> None:
     assert fold(["node0", "node1"]) == "node0, node1"
-    many = [*(f"node{number}" for number in range(9)), "gpu", "node11"]
-    assert fold(many) == "node[0-8],gpu,node11"
+    names = [*(f"node{number}" for number in range(9)), "gpu", "node11"]
+    assert fold(names) == "node[0-8],gpu,node11"
 
 
 @given(st.lists(st.from_regex(r"[a-z]{1,3}[0-9]{1,3}(\.lab)?", fullmatch=True), unique=True))
-def test_folded_names_unfold_to_the_same(names: list[str]) -> None:
-    unfolded = [name for word in ranges(tuple(names)) for name in expand(word, lambda _: False)]
-    assert unfolded == names
+def test_folded_names_expand_to_the_same_names(names: list[str]) -> None:
+    assert [name for text in ranges(tuple(names)) for name in expand(text, lambda _: False)] == names

@@ -1,0 +1,163 @@
+"""Recipes: found by name, path or entry point, and checked against their schema."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from orchestrator import load
+from orchestrator.errors import RequestError
+from orchestrator.load.files import read_toml, tomllib
+from orchestrator.load.recipe_file import schema, schema_text
+from orchestrator.load.recipes import RecipeFile, recipe_from
+from orchestrator.operations import recipes
+from orchestrator.paths import RECIPES
+
+SCHEMA_FILE = Path(load.__file__).parents[1] / "schemas" / "recipe.schema.json"
+RECIPE_FILE = """summary = "s"
+script = "x.py"
+paths = ["train_file"]
+
+[arguments]
+train_file = "data/a.json"
+
+[precisions]
+fp32 = []
+"""
+
+
+@pytest.fixture
+def recipe_folder(tmp_path: Path) -> Path:
+    """Return the folder of a recipe."""
+    (tmp_path / "recipe.toml").write_text(RECIPE_FILE)
+    return tmp_path
+
+
+def test_recipes_and_stacks_of_orch_can_be_loaded() -> None:
+    assert [load.recipe(name).name for name in load.recipe_folders()]
+    assert "current" in load.stack_names()
+    for name in load.stack_names():
+        assert load.stack(name).name == name
+
+
+def test_paths_of_a_recipe_are_relative_to_its_folder(recipe_folder: Path) -> None:
+    recipe = recipe_from("mine", recipe_folder)
+    assert recipe.arguments["train_file"] == str(recipe_folder / "data/a.json")
+    assert recipe.script == str(recipe_folder / "x.py")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        pytest.param("paths", "path", r"recipe.toml, line 3: path: unknown key", id="unknown key"),
+        pytest.param('summary = "s"\n', "", "summary: is missing", id="missing key"),
+        pytest.param('"s"', "3", "line 1: summary: has the wrong type", id="wrong type"),
+        pytest.param("fp32 = []", "fp32 = 1", "line 9: precisions.fp32: has the wrong type", id="wrong item"),
+        pytest.param("fp32 = []", "fp32 = []\n[[[", r"at line 10", id="no TOML"),
+    ],
+)
+def test_error_names_file_line_and_key(recipe_folder: Path, old: str, new: str, message: str) -> None:
+    path = recipe_folder / "recipe.toml"
+    path.write_text(RECIPE_FILE.replace(old, new))
+    with pytest.raises(RequestError, match=message):
+        read_toml(path, RecipeFile)
+
+
+def test_unknown_key_names_the_nearest(recipe_folder: Path) -> None:
+    path = recipe_folder / "recipe.toml"
+    path.write_text(RECIPE_FILE.replace("script =", "skript ="))
+    with pytest.raises(RequestError) as exc_info:
+        read_toml(path, RecipeFile)
+    assert exc_info.value.hint == "Did you mean 'script'?"
+
+
+def test_script_with_a_hostile_name_is_loaded(tmp_path: Path, hostile: str) -> None:
+    script = tmp_path / (hostile.replace("/", "") or "empty") / "a b$(c).py"
+    script.parent.mkdir()
+    script.touch()
+    assert load.recipe(str(script)).script == str(script)
+
+
+def test_missing_script_is_not_mistaken_for_a_recipe() -> None:
+    with pytest.raises(RequestError, match=r"There is no script 'nowhere/x.py'"):
+        load.recipe("nowhere/x.py")
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("epochs", "expected KEY=VALUE"),
+        ("=3", "expected KEY=VALUE"),
+        ("", "expected KEY=VALUE"),
+        ("train_file=nowhere.json", "file not found"),
+    ],
+    ids=["no value", "no name", "empty", "missing file"],
+)
+def test_invalid_setting_is_rejected(recipe_folder: Path, setting: str, message: str) -> None:
+    with pytest.raises(RequestError, match=message):
+        load.settings([setting], recipe_from("mine", recipe_folder))
+
+
+# The schema, and recipes of third parties.
+
+
+def test_schema_file_is_current() -> None:
+    assert SCHEMA_FILE.read_text() == schema_text(), f"orch recipes schema > {SCHEMA_FILE}"
+
+
+@pytest.mark.parametrize("path", sorted(RECIPES.glob("*/recipe.toml")), ids=lambda path: path.parent.name)
+def test_recipe_of_orch_conforms_to_the_schema(path: Path) -> None:
+    jsonschema.Draft202012Validator(schema()).validate(tomllib.loads(path.read_text()))
+    first_line = path.read_text().splitlines()[0]
+    assert (path.parent / first_line.removeprefix("#:schema ")).resolve() == SCHEMA_FILE.resolve()
+
+
+def test_schema_rejects_unknown_keys() -> None:
+    recipe = {"summary": "s", "script": "x", "precisions": {}, "arguments": {}, "path": []}
+    with pytest.raises(jsonschema.ValidationError, match="'path' was unexpected"):
+        jsonschema.validate(recipe, schema())
+
+
+def test_new_recipe_is_found_by_its_path(tmp_path: Path) -> None:
+    folder = recipes.new("my-own", tmp_path)
+    for path in (tmp_path, folder):
+        assert load.recipe_folders((path,))["my-own"] == folder
+        recipe = load.recipe("my-own", (path,))
+        assert recipe.script == str(folder / "train.py")
+        assert str(folder / "recipe.toml") in recipe.files
+    assert load.recipe(str(folder)).name == "my-own"
+    assert json.loads((folder / "recipe.schema.json").read_text()) == schema()
+
+
+@pytest.mark.parametrize("name", ["My", "a_b", "../x", "", "a b", "-x"])
+def test_invalid_recipe_name_is_rejected(tmp_path: Path, name: str) -> None:
+    with pytest.raises(RequestError, match="Invalid recipe name"):
+        recipes.new(name, tmp_path)
+
+
+def test_conflicting_or_missing_recipe_folders_are_rejected(tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match=r"no recipe\.toml"):
+        load.recipe_folders((tmp_path,))
+    folder = recipes.new("mine", tmp_path)
+    with pytest.raises(RequestError, match="already exists"):
+        recipes.new("mine", tmp_path)
+    folder.rename(tmp_path / "bert_qa")
+    with pytest.raises(RequestError, match="Two recipes are named 'bert-qa'"):
+        load.recipe_folders((tmp_path,))
+
+
+def test_recipe_of_an_installed_package_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = recipes.new("theirs", tmp_path / "their_package")
+    (tmp_path / "their_package" / "__init__.py").touch()
+    metadata = tmp_path / "their_package-1.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: their-package\nVersion: 1\n")
+    (metadata / "entry_points.txt").write_text("[orch.recipes]\ntheirs = their_package.theirs\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert load.recipe_folders()["theirs"] == folder
+    (metadata / "entry_points.txt").write_text("[orch.recipes]\ntheirs = json.decoder\n")
+    with pytest.raises(RequestError, match=r"theirs does not name a package: json\.decoder"):
+        load.recipe_folders()

@@ -1,0 +1,178 @@
+"""Settings that disable the verification of host keys are detected."""
+
+from __future__ import annotations
+
+import configparser
+import json
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from orchestrator.errors import RequestError
+from orchestrator.load.ansible import CONFIG
+from orchestrator.load.inventory import read_inventory
+from orchestrator.model.host_key_checks import find_unsafe_argument, find_unsafe_setting
+from orchestrator.provisioning.playbook import Playbook
+from orchestrator.provisioning.playbook import settings as settings_of
+from tests.conftest import require_program
+
+UNSAFE_ARGUMENTS = [
+    "-o StrictHostKeyChecking=no",
+    "-oStrictHostKeyChecking=no",
+    "-o stricthostkeychecking=off",
+    "-o 'StrictHostKeyChecking no'",
+    "-o StrictHostKeyChecking=false",
+    "-o StrictHostKeyChecking=accept-new",
+    "-o 'Strict''HostKeyChecking'=no",
+    "-o StrictHostKeyChecking=yes -o StrictHostKeyChecking=no",
+    "-o UserKnownHostsFile=/dev/null",
+    "-o UserKnownHostsFile=none",
+    "-o KnownHostsCommand=/bin/echo",
+    "-o NoHostAuthenticationForLocalhost=yes",
+    "-o ProxyCommand='ssh -o StrictHostKeyChecking=no -W %h:%p jump'",
+    "-o ProxyCommand=\"ssh -o 'StrictHostKeyChecking no' -W %h:%p jump\"",
+    "-F /home/me/other",
+    "-C -F/home/me/other",
+    # Other users may have opened these shared connections, to any host.
+    "-o ControlPath=/tmp/%r",
+    "-oControlPath=~/cp",
+    "-S /tmp/socket",
+    "-CS/tmp/socket",
+]
+SAFE_ARGUMENTS = [
+    "",
+    "-J jump",
+    "-o UserKnownHostsFile=/home/me/known_hosts -o StrictHostKeyChecking=yes",
+    "-o 'UserKnownHostsFile=\"/home/me/known hosts\"' -o IdentitiesOnly=yes",
+    "-o StrictHostKeyChecking=ask",
+    "-o ProxyCommand='ssh -W %h:%p jump'",
+    "-o ProxyCommand='ssh -F /home/me/other -W %h:%p jump'",
+    "-i -F -C",
+    "-o ControlPath=none -S none -C",
+]
+
+
+@pytest.mark.parametrize("arguments", UNSAFE_ARGUMENTS, ids=str)
+def test_unsafe_arguments_are_detected(arguments: str) -> None:
+    assert find_unsafe_argument(arguments)
+    for name in ("ansible_ssh_common_args", "ansible_ssh_extra_args"):
+        assert find_unsafe_setting({name: arguments})
+
+
+@pytest.mark.parametrize("arguments", SAFE_ARGUMENTS, ids=str)
+def test_safe_arguments_are_accepted(arguments: str) -> None:
+    assert find_unsafe_setting({"ansible_ssh_common_args": arguments}) == ""
+
+
+@pytest.mark.parametrize("name", ["ansible_host_key_checking", "ansible_ssh_host_key_checking"])
+def test_disabled_host_key_checking_is_detected(name: str) -> None:
+    for value in (False, "false", "no", 0, "0", "off", "{{ off }}", None):
+        assert name in find_unsafe_setting({name: value}), value
+    assert find_unsafe_setting({name: True}) == find_unsafe_setting({name: "yes"}) == ""
+
+
+def test_unsafe_paths_are_detected() -> None:
+    assert find_unsafe_setting({"ansible_control_path": "/tmp/%%r"})
+    assert find_unsafe_setting({"ansible_control_path_dir": "/tmp"})
+    assert find_unsafe_setting({"ansible_ssh_executable": "/home/me/bin/ssh"}), "it may ignore options"
+    assert find_unsafe_setting({"ansible_ssh_executable": "/usr/bin/ssh"}) == ""
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    st.dictionaries(
+        st.sampled_from(["ansible_ssh_args", "ansible_host_key_checking"]),
+        st.text() | st.integers() | st.none() | st.booleans(),
+    )
+)
+def test_any_value_of_a_setting_can_be_checked(variables: dict[str, object]) -> None:
+    assert isinstance(find_unsafe_setting(variables), str)
+
+
+@pytest.mark.parametrize(
+    ("variables", "message", "hint"),
+    [
+        pytest.param({"ansible_host_key_checking": False}, "would not be verified", "ssh-keyscan", id="setting"),
+        pytest.param(
+            {"ansible_ssh_common_args": "-o StrictHostKeyChecking=no"},
+            "would not be verified",
+            "ssh-keyscan",
+            id="arguments",
+        ),
+        pytest.param(
+            {"ansible_ssh_args": "-o UserKnownHostsFile=/dev/null"},
+            "would not be verified",
+            "ssh-keyscan",
+            id="replaced arguments",
+        ),
+        pytest.param(
+            {"ansible_ssh_args": "-C"}, "ansible_ssh_args would replace", "ansible_ssh_common_args", id="replacement"
+        ),
+    ],
+)
+def test_unsafe_inventory_is_refused(variables: dict[str, object], message: str, hint: str, tmp_path: Path) -> None:
+    path = tmp_path / "hosts.yml"
+    path.write_text(json.dumps({"all": {"hosts": {"node0": variables}}}))
+    for _ in range(2):  # A refused inventory is not cached as safe.
+        with pytest.raises(RequestError, match=f"node0: .*{message}") as exc_info:
+            read_inventory(path)
+        assert hint in exc_info.value.hint
+
+
+UNSAFE_ENVIRONMENT = {
+    "ANSIBLE_HOST_KEY_CHECKING": "False",
+    "ANSIBLE_SSH_HOST_KEY_CHECKING": "no",
+    "ANSIBLE_SSH_ARGS": "-o StrictHostKeyChecking=no",
+    "ANSIBLE_SSH_COMMON_ARGS": "-o StrictHostKeyChecking=accept-new",
+    "ANSIBLE_SSH_EXECUTABLE": "/tmp/ssh",
+    "ANSIBLE_SSH_CONTROL_PATH": "/tmp/%%r",
+    "ANSIBLE_SSH_CONTROL_PATH_DIR": "/tmp",
+}
+
+
+@pytest.fixture(scope="module")
+def cached_inventory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return an inventory that Ansible has already read."""
+    path = tmp_path_factory.mktemp("cached") / "hosts.yml"
+    path.write_text("all: {hosts: {node0: {ansible_host: 192.0.2.1}}}")
+    read_inventory(path)
+    return path
+
+
+@pytest.mark.parametrize("name", UNSAFE_ENVIRONMENT, ids=str)
+def test_unsafe_environment_is_refused_even_if_the_inventory_is_cached(
+    name: str, cached_inventory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert read_inventory(cached_inventory)
+    monkeypatch.setenv(name, UNSAFE_ENVIRONMENT[name])
+    with pytest.raises(RequestError, match=name) as exc_info:
+        read_inventory(cached_inventory)
+    assert "ssh-keyscan" in exc_info.value.hint
+
+
+def test_nothing_is_provisioned_in_an_unsafe_environment(cached_inventory: Path, tmp_path: Path) -> None:
+    argv = [sys.executable, "-m", "orchestrator.cli.main", "provision", str(cached_inventory)]
+    name, value = next(iter(UNSAFE_ENVIRONMENT.items()))
+    result = subprocess.run(argv, env=os.environ | {name: value}, capture_output=True, text=True, cwd=tmp_path)
+    assert result.returncode == 2, result.stderr
+    assert name in result.stderr
+
+
+def test_ssh_configuration_of_the_user_cannot_disable_checks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Verify host keys even if ~/.ssh/config disables it: options on the command line win."""
+    require_program("ssh")
+    (tmp_path / "config").write_text("Host *\n    StrictHostKeyChecking no\n")
+    config = configparser.ConfigParser(interpolation=None)
+    config.read(CONFIG)
+    monkeypatch.setenv("ANSIBLE_SSH_ARGS", "-C")
+    playbook = Playbook(name="x", inventory=tmp_path, variables={}, state=tmp_path, log=tmp_path)
+    for text in (config["ssh_connection"]["ssh_args"], settings_of(playbook)["ANSIBLE_SSH_ARGS"]):
+        argv = ["ssh", "-F", str(tmp_path / "config"), *shlex.split(text), "-G", "host"]
+        result = subprocess.run(argv, capture_output=True, text=True, check=True)
+        assert "stricthostkeychecking true" in result.stdout

@@ -1,0 +1,93 @@
+"""Choose the network interface by which each node reaches the others."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from orchestrator.errors import PlanError
+from orchestrator.launchers import LAUNCHERS
+from orchestrator.model.cluster import Node
+from orchestrator.model.links import links
+from orchestrator.planning.hosts import explain_network
+from tests.conftest import make_facts, make_job, make_node
+from tests.support.plans import make_remote_node
+
+
+def make_linked_node(index: int, *, route: str = "eth1", address: str = "", **detours: str) -> Node:
+    """Return a node with one interface that is equal on all nodes and two with different addresses."""
+    interfaces = {
+        "lo": ("127.0.0.1",),
+        "docker0": ("172.17.0.1",),
+        "eth0": (f"192.0.2.{index}",),
+        "eth1": (f"10.0.0.{index}",),
+    }
+    facts = replace(make_facts(), interfaces=interfaces, route=route, detours=detours)
+    return make_node(f"node{index}", facts, address=address or f"10.0.0.{index}")
+
+
+NODE1, NODE2 = make_linked_node(1), make_linked_node(2)
+
+
+def link_addresses(*nodes: Node) -> list[tuple[str, str]]:
+    return [(link.interface, link.address) for link in links(nodes)]
+
+
+def test_one_node_needs_no_link() -> None:
+    assert links((NODE1,)) == ()
+
+
+@pytest.mark.parametrize(
+    ("nodes", "reason"),
+    [
+        pytest.param((NODE1, NODE2), "route to the other nodes", id="route"),
+        pytest.param(
+            (make_linked_node(1, route=""), make_linked_node(2, route="")), "has the node's address", id="older record"
+        ),
+        pytest.param((make_linked_node(1, address="203.0.113.1"), NODE2), "which use another address", id="NAT"),
+        pytest.param((make_linked_node(1, node9="eth0"), NODE2), "route to the other nodes", id="irrelevant detour"),
+        pytest.param(
+            (make_linked_node(1, node2="eth0"), NODE2), "packets to some nodes leave through eth0", id="detour"
+        ),
+    ],
+)
+def test_interface_of_the_route_or_the_address_is_chosen(nodes: tuple[Node, Node], reason: str) -> None:
+    assert link_addresses(*nodes) == [("eth1", "10.0.0.1"), ("eth1", "10.0.0.2")]
+    assert reason in links(nodes)[0].reason
+
+
+def test_network_is_explained_once_for_all_nodes() -> None:
+    (decision,) = explain_network(links((NODE1, NODE2)))
+    assert decision.describe() == "network: eth1 on node1, node2 (route to the other nodes)"
+
+
+def test_two_routes_without_an_address_are_rejected() -> None:
+    nodes = (make_linked_node(1, address="203.0.113.1", node2="eth0"), NODE2, make_linked_node(3))
+    with pytest.raises(PlanError, match="reaches the other nodes through eth0 and eth1") as exc_info:
+        links(nodes)
+    assert "orch_address" in exc_info.value.hint
+
+
+@pytest.mark.parametrize(
+    ("addresses", "message"),
+    [
+        pytest.param(("172.17.0.1", "172.17.0.1"), "have the same address, 172.17.0.1", id="same"),
+        pytest.param(("127.0.0.1", "127.0.0.1"), "same address", id="same loopback"),
+        pytest.param(("127.0.0.1", ""), "loopback address", id="loopback"),
+    ],
+)
+def test_address_that_other_nodes_cannot_reach_is_rejected(addresses: tuple[str, str], message: str) -> None:
+    nodes = tuple(
+        make_linked_node(index, address=address, route="eth1" if not address else "")
+        for index, address in enumerate(addresses, 1)
+    )
+    with pytest.raises(PlanError, match=message):
+        links(nodes)
+
+
+def test_hydra_starts_all_proxies_from_node0_if_interface_names_differ() -> None:
+    for interface, expected in (("eth1", None), ("ens5", "20")):
+        nodes = (*(make_remote_node(index) for index in range(1, 20)), make_remote_node(20, interface=interface))
+        launch = LAUNCHERS["mpirun"](make_job(nodes, ppn=1))
+        assert dict(launch.command.env).get("I_MPI_HYDRA_BRANCH_COUNT") == expected

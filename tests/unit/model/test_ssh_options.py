@@ -1,0 +1,69 @@
+"""The ssh configuration of orch, as OpenSSH and paramiko read it."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import paramiko
+import pytest
+
+from orchestrator.errors import RequestError
+from orchestrator.model.ssh_options import SshOptions, render
+from tests.conftest import require_program
+
+ARGUMENTS = "-o 'UserKnownHostsFile=\"/known hosts\"' -oIdentitiesOnly=yes -J jump -o StrictHostKeyChecking=ask"
+OPTIONS = SshOptions(node="node1", host="10.0.0.7", port="2222", user="me", key="/keys/the key", arguments=ARGUMENTS)
+
+
+def test_openssh_and_paramiko_read_the_same_options(tmp_path: Path) -> None:
+    require_program("ssh")
+    text = render([OPTIONS, SshOptions(node="other", host="10.0.0.8")])
+    (tmp_path / "config").write_text(text)
+    command = ["ssh", "-G", "-F", str(tmp_path / "config"), "node1"]
+    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    openssh_options = dict(line.split(" ", 1) for line in output.splitlines() if " " in line)
+    expected = {
+        "hostname": "10.0.0.7",
+        "port": "2222",
+        "user": "me",
+        "identityfile": "/keys/the key",
+        "proxyjump": "jump",
+        "identitiesonly": "yes",
+    }
+    assert {name: openssh_options[name] for name in expected} == expected
+    assert openssh_options["stricthostkeychecking"] in ("true", "yes")
+    paramiko_options = paramiko.SSHConfig.from_text(text).lookup("node1")
+    assert paramiko_options["hostname"] == "10.0.0.7"
+    assert paramiko_options["identityfile"] == ["/keys/the key"]
+    assert paramiko_options["userknownhostsfile"].strip('"') == "/known hosts"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        pytest.param("-L8080:x:80", "ssh argument -L8080:x:80", id="no option"),
+        pytest.param("-o StrictHostKeyChecking=no", "would not be verified", id="no checking"),
+        pytest.param("-o UserKnownHostsFile=/dev/null", "would not be verified", id="no known hosts"),
+        pytest.param("-o 'StrictHostKeyChecking off'", "would not be verified", id="quoted"),
+    ],
+)
+def test_argument_that_cannot_or_must_not_be_rendered_is_rejected(arguments: str, message: str) -> None:
+    with pytest.raises(RequestError, match=message):
+        render([SshOptions(node="node1", host="h", arguments=arguments)])
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        pytest.param("host", "h\n    ProxyCommand id", id="host"),
+        pytest.param("host", "-oProxyCommand=id", id="host like an option"),
+        pytest.param("node", "*", id="node"),
+        pytest.param("user", "me\n    ProxyCommand id", id="user"),
+        pytest.param("key", "/k\n    ProxyCommand id", id="key"),
+        pytest.param("arguments", "-o 'IdentitiesOnly=yes\n    ProxyCommand id'", id="arguments"),
+    ],
+)
+def test_value_cannot_add_a_line(field: str, value: str) -> None:
+    with pytest.raises(RequestError):
+        render([SshOptions(**{"node": "node1", "host": "h", field: value})])

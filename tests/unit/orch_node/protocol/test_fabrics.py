@@ -1,0 +1,169 @@
+"""The RDMA devices of a node, the fabrics that it can use, and the share of each rank."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from orch_node.protocol import fabrics as protocol
+from orch_node.protocol.fabrics import RDMA, Device
+from orch_node.standalone import facts as node_facts
+
+from orchestrator.load.facts import NodeRecord, read_record, record_json, validate
+from orchestrator.model.process_group import TRANSPORTS
+from orchestrator.operations import nodes
+from tests.conftest import make_facts
+from tests.support.node_responses import make_reported_facts
+from tests.support.nodes_with_fabrics import fi_info_output, make_facts_with_fabric, write_sysfs
+
+NO_EFA = {"efa": "no RDMA device of the driver efa"}
+NO_MLX = {"mlx": "no RDMA device of the driver mlx5_core"}
+
+
+def make_device(name: str, numa: int | None = None) -> Device:
+    return Device(name=name, driver="", link="Ethernet", interface="", speed=100_000, numa=numa, active=True)
+
+
+def test_devices_are_read_from_sysfs(tmp_path: Path) -> None:
+    devices = node_facts.rdma_devices(write_sysfs("e810", tmp_path))
+    assert [tuple(device.values()) for device in devices] == [
+        ("irdma-cvl01tf2", "ice", "Ethernet", "ens801f0", 100_000, 0, True),
+        ("irdma-cvl02tf2", "ice", "Ethernet", "ens801f1", 100_000, 0, False),
+        ("irdma-cvl11tf2", "ice", "Ethernet", "ens802f0", 100_000, 1, True),
+    ]
+    assert node_facts.nics(tmp_path) == {
+        "ens801f0": {"speed": 100_000, "numa": 0},
+        "ens801f1": {"speed": 0, "numa": 0},
+        "ens802f0": {"speed": 100_000, "numa": 1},
+    }
+    (rxe,) = node_facts.rdma_devices(write_sysfs("rxe", tmp_path / "rxe"))
+    assert (rxe["driver"], rxe["numa"], rxe["interface"], rxe["speed"]) == ("", None, "eth0", 2500)
+
+
+@pytest.mark.parametrize(
+    ("tree", "fi_info", "missing"),
+    [
+        pytest.param("e810", "rdma-core", {"psm3": "", "verbs": "", **NO_EFA, **NO_MLX}, id="E810"),
+        pytest.param(
+            "e810",
+            "bare",
+            {
+                "psm3": "no libibverbs.so.1",
+                "verbs": "no librdmacm.so.1",
+                "efa": "no libefa.so.1",
+                "mlx": "no libucp.so.0",
+            },
+            id="E810 without libraries",
+        ),
+        pytest.param("connectx", "rdma-core", {"psm3": "", "verbs": "", **NO_EFA, "mlx": ""}, id="ConnectX"),
+        pytest.param("efa", "efa", {"psm3": "", "verbs": "no RDMA device", "efa": "", **NO_MLX}, id="EFA"),
+        pytest.param("rxe", "rdma-core", {"psm3": "", "verbs": "", **NO_EFA, **NO_MLX}, id="soft RoCE"),
+    ],
+)
+def test_fabric_is_available_or_names_what_is_missing(
+    tree: str, fi_info: str, missing: Mapping[str, str], tmp_path: Path
+) -> None:
+    fabrics = make_facts_with_fabric(tree, fi_info, tmp_path, make_facts()).fabrics
+    assert fabrics == {"tcp": "", "shm": "", **missing}
+
+
+def test_fabric_needs_an_active_port_that_may_be_opened(tmp_path: Path) -> None:
+    root = write_sysfs("e810", tmp_path)
+    devices = node_facts.rdma_devices(root)
+    inactive = [device for device in devices if not device["active"]]
+    fabrics = node_facts.fabrics(fi_info_output("rdma-core"), inactive, root)
+    assert fabrics["verbs"] == "no active port (irdma-cvl02tf2)"
+    for path in (root / "dev/infiniband").iterdir():
+        path.unlink()
+    assert "uverbs" in node_facts.fabrics(fi_info_output("rdma-core"), devices, root)["psm3"]
+
+
+def test_there_is_no_fabric_without_libfabric(tmp_path: Path) -> None:
+    assert node_facts.fi_info(tmp_path) == ""
+    fabrics = node_facts.fabrics("", [])
+    assert set(fabrics) == set(protocol.FABRICS)
+    assert set(fabrics.values()) == {"no libfabric in the stack (fi_info)"}
+
+
+def test_damaged_fi_info_program_is_ignored(tmp_path: Path) -> None:
+    program = tmp_path / "bin" / "libfabric" / "fi_info"
+    program.parent.mkdir(parents=True)
+    program.write_bytes(b"\x7fELF and no more")
+    os.chmod(program, 0o755)
+    assert node_facts.fi_info(tmp_path) == ""
+
+
+def test_record_without_fabrics_is_read() -> None:
+    record = validate(NodeRecord, make_reported_facts(), "")
+    assert (record.devices, record.fabrics, record.proved) == ([], {}, {})
+    assert nodes.row("node0", record)["fabrics"] == "-"
+
+
+def test_device_without_a_numa_node_is_read_as_it_was_written(tmp_path: Path) -> None:
+    devices = node_facts.rdma_devices(write_sysfs("rxe", tmp_path))
+    facts = make_reported_facts(devices=devices, nics={"eth0": {"speed": 25_000, "numa": None}})
+    (tmp_path / "record.json").write_text(record_json(facts, "node0"))
+    assert read_record(tmp_path / "record.json") == validate(NodeRecord, facts, "")
+
+
+def test_nodes_are_listed_with_their_fabrics_and_the_measured_bandwidth() -> None:
+    proof = {"together": "ab" * 32, "rails": 2, "gbit": 92.34, "microseconds": 3.2, "failed": ""}
+    facts = make_reported_facts(
+        fabrics={"tcp": "", "psm3": "", "verbs": "no librdmacm.so.1"},
+        proved={"psm3": proof},
+        nics={"eth0": {"speed": 25_000, "numa": None}},
+    )
+    row = nodes.row("node0", validate(NodeRecord, facts, ""))
+    assert row["fabrics"] == "tcp, psm3 (92.3 Gbit/s)"
+    assert row["missing"] == {"verbs": "no librdmacm.so.1"}
+    assert row["nics"] == facts["nics"]
+
+
+# The devices of ranks.
+
+
+def test_slower_device_is_no_second_rail(tmp_path: Path) -> None:
+    devices = make_facts_with_fabric("connectx", "rdma-core", tmp_path, make_facts()).devices
+    assert [rail.name for rail in protocol.rails("psm3", devices)] == ["mlx5_0", "mlx5_6"]
+    assert protocol.rails("efa", devices) == ()
+
+
+@pytest.mark.parametrize(
+    ("device_nodes", "rank_nodes", "shares"),
+    [
+        pytest.param((0, 1), (0, 1), ("a", "b"), id="a rank each"),
+        pytest.param((0, 1), (0, 0, 1, 1), ("a", "a", "b", "b"), id="two ranks each"),
+        pytest.param((0, 1), (0,), ("a",), id="one rank on one NUMA node"),
+        pytest.param((0, 1), (None,), ("ab",), id="one rank"),
+        pytest.param((0, 1), (None, None), ("a", "b"), id="ranks across NUMA nodes"),
+        pytest.param((0, 1), (None, None, None), ("a", "b", "a"), id="more ranks than devices"),
+        pytest.param((0, 0), (0,), ("ab",), id="one rank with two devices"),
+        pytest.param((0, 0), (0, 0, 1), ("a", "b", "a"), id="a rank without a device nearby"),
+    ],
+)
+def test_each_rank_gets_the_devices_near_its_cores(
+    device_nodes: tuple[int, int], rank_nodes: tuple[int | None, ...], shares: tuple[str, ...]
+) -> None:
+    devices = (make_device("a", device_nodes[0]), make_device("b", device_nodes[1]))
+    assert protocol.share_devices(devices, rank_nodes) == tuple(tuple(share) for share in shares)
+
+
+@pytest.mark.parametrize("fabric", RDMA, ids=str)
+@pytest.mark.parametrize("transport", TRANSPORTS, ids=str)
+def test_variables_of_a_rank_name_its_devices(fabric: str, transport: str) -> None:
+    (value,) = protocol.rank_variables(fabric, ("a",), transport).values()
+    assert "a" in value
+    variables = protocol.rank_variables(fabric, ("a", "b"), transport)
+    assert "b" in " ".join(variables.values()) or variables == {"I_MPI_MULTIRAIL": "1"}
+
+
+def test_psm3_without_devices_uses_sockets() -> None:
+    assert protocol.node_variables("psm3", "eth1", ()) == {
+        "FI_PROVIDER": "psm3",
+        "PSM3_HAL": "sockets",
+        "PSM3_NIC": "eth1",
+    }
+    variables = protocol.node_variables("psm3", "eth1", (make_device("a"),))
+    assert variables == {"FI_PROVIDER": "psm3", "RDMAV_FORK_SAFE": "1"}
