@@ -267,6 +267,24 @@ def test_clean_cancels_a_job_unless_it_waits_to_resume(
     assert [node.node for node in report.nodes] == ["job 12"] * cancelled
 
 
+# The states of squeue(1) in which a job holds no nodes, because it waits or has ended.
+HOLDS_NO_NODES = {
+    *("PENDING", "CONFIGURING", "POWER_UP_NODE", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD"),
+    *("SPECIAL_EXIT", "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "LAUNCH_FAILED", "NODE_FAIL"),
+    *("OUT_OF_MEMORY", "PREEMPTED", "RECONFIG_FAIL", "REVOKED", "TIMEOUT", "STEP_ENDED"),
+}
+
+
+@pytest.mark.parametrize("state", sorted(states.ALL_STATES))
+def test_clean_cancels_only_jobs_that_hold_nodes_in_every_state_of_the_queue(
+    folder: Path, programs: Path, state: str
+) -> None:
+    write_job_outcome(folder, state="preempted", problem="checkpoint", ended=time.time() - 3600)
+    (programs / "jobs").write_text(f"12|orch-x|{state}|N/A|n1|None\n")
+    find.clean("slurm", folder.parent, dry_run=False)
+    assert (programs / "cancelled").exists() is (state not in HOLDS_NO_NODES)
+
+
 def test_a_run_that_is_done_does_not_wait_although_slurm_has_requeued_its_job(folder: Path) -> None:
     pending = JobState(job="12", state="PENDING")
     write_job_outcome(folder, state="preempted", problem="checkpoint at step 3")
