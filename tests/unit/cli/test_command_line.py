@@ -1,4 +1,4 @@
-"""Errors of the command line and the text of its help."""
+"""Errors of the command line name the option and what to do; help shows the options of a target."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ K8S = ("train", "bert-qa", "--on", "k8s", "--nodes", "2", "--k8s", "image=x", "-
 
 
 @pytest.fixture(autouse=True)
-def ground(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run in a folder with one script, without settings of the user."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / ".state"))
     for name in ("ORCH_K8S_FILE", "ORCH_RUNS_DIR", "ORCH_RECIPE_PATH"):
@@ -28,20 +29,15 @@ def orch(*arguments: str) -> Result:
     return CliRunner().invoke(app, arguments)
 
 
-def refusal(*arguments: str) -> OrchError:
+def error_of(*arguments: str) -> OrchError:
+    """Return the error with which orch refuses a command line."""
     result = orch(*arguments)
     assert isinstance(result.exception, OrchError), result.output
     return result.exception
 
 
-def refused(*arguments: str) -> str:
-    error = refusal(*arguments)
-    assert error.exit_code == 2
-    return error.message
-
-
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("arguments", "message"),
     [
         (
             (*K8S, "--inventory", "nosuch", "--accelerate-config", "/nonexistent"),
@@ -67,12 +63,14 @@ def refused(*arguments: str) -> str:
     ],
     ids=lambda value: " ".join(value[:4]) if isinstance(value, tuple) else "",
 )
-def test_no_flag_is_dropped_in_silence(words: tuple[str, ...], said: str) -> None:
-    assert said in refused(*words)
+def test_option_without_an_effect_is_refused(arguments: tuple[str, ...], message: str) -> None:
+    error = error_of(*arguments)
+    assert error.exit_code == 2
+    assert message in error.message
 
 
 @pytest.mark.parametrize(
-    ("words", "hint"),
+    ("arguments", "hint"),
     [
         (("provision", "inventory/prod"), "`orch init prod HOST...` creates inventory/prod."),
         (("provision", "./inventory/prod/"), "`orch init prod HOST...` creates inventory/prod."),
@@ -95,40 +93,40 @@ def test_no_flag_is_dropped_in_silence(words: tuple[str, ...], said: str) -> Non
     ],
     ids=lambda value: " ".join(value[:4]) if isinstance(value, tuple) else "",
 )
-def test_a_first_mistake_is_answered_by_what_to_do(words: tuple[str, ...], hint: str, tmp_path: Path) -> None:
+def test_hint_of_an_error_says_what_to_do(arguments: tuple[str, ...], hint: str, tmp_path: Path) -> None:
     (tmp_path / "lab.yml").write_text("all: {hosts: {n1: {ansible_host: 192.0.2.1}}}\n")
     (tmp_path / "broken.yml").write_text("all:\n  hosts: [\n")
-    with_path = tuple(f"./{word}" if word.endswith(".yml") else word for word in words)
-    assert hint in refusal(*with_path).hint
+    paths = tuple(f"./{argument}" if argument.endswith(".yml") else argument for argument in arguments)
+    assert hint in error_of(*paths).hint
 
 
-def test_nodes_that_are_not_known_are_told_with_what_makes_them_known(tmp_path: Path) -> None:
+def test_unknown_nodes_are_listed_with_the_command_that_provisions_them(tmp_path: Path) -> None:
     (tmp_path / "lab.yml").write_text("all: {hosts: {n1: {ansible_host: 192.0.2.1}}}\n")
-    done = orch("nodes", "./lab.yml")
-    assert "unknown" in done.stdout
-    assert "run: orch provision ./lab.yml" in done.stderr
+    result = orch("nodes", "./lab.yml")
+    assert "unknown" in result.stdout
+    assert "run: orch provision ./lab.yml" in result.stderr
 
 
-@pytest.mark.parametrize("where", [(), ("--on", "k8s", "--nodes", "2", "--k8s", "image=x")])
-def test_a_setting_of_a_wrong_type_is_refused_before_anything_starts(where: tuple[str, ...]) -> None:
-    arguments = ("train", "bert-qa", *where, "--set")
-    error = refusal(*arguments, "num_train_epochs=abc")
+@pytest.mark.parametrize("target", [(), ("--on", "k8s", "--nodes", "2", "--k8s", "image=x")], ids=["ssh", "k8s"])
+def test_setting_of_a_wrong_type_is_refused_before_anything_starts(target: tuple[str, ...]) -> None:
+    arguments = ("train", "bert-qa", *target, "--set")
+    error = error_of(*arguments, "num_train_epochs=abc")
     assert error.message == "--set num_train_epochs=abc: not a number."
     assert "Its default is 6." in error.hint
-    assert "Did you mean 'num_train_epochs'?" in refusal(*arguments, "num_train_epoch=3").hint
+    assert "Did you mean 'num_train_epochs'?" in error_of(*arguments, "num_train_epoch=3").hint
 
 
-def test_an_option_of_a_script_is_told_where_it_belongs() -> None:
-    error = refusal("train", "own.py", "--epochs", "3")
+def test_unknown_option_may_belong_to_the_script() -> None:
+    error = error_of("train", "own.py", "--epochs", "3")
     assert error.message == "No such option: --epochs."
     assert "go after --: orch train script.py -- --epochs 3." in error.hint
-    assert "Did you mean --nodes?" in refusal("train", "own.py", "--node", "3").hint
+    assert "Did you mean --nodes?" in error_of("train", "own.py", "--node", "3").hint
     assert "after --" not in orch("runs", "--epochs", "3").stderr
 
 
-def test_words_behind_a_recipe_are_not_lost_on_its_script() -> None:
+def test_arguments_after_a_recipe_name_are_refused() -> None:
     """Reject them at once; the ranks would refuse them only after 15 seconds."""
-    error = refusal("train", "bert-qa", "learning_rate=1e-4")
+    error = error_of("train", "bert-qa", "learning_rate=1e-4")
     assert "Unexpected argument 'learning_rate=1e-4'" in error.message
     assert "--set learning_rate=1e-4" in error.hint
     script_arguments = ("train", "own.py", "--backend", "gloo", "--dry-run")
@@ -136,20 +134,20 @@ def test_words_behind_a_recipe_are_not_lost_on_its_script() -> None:
     assert orch(*K8S, "--", "--seed", "3").exit_code == 0
 
 
-def test_a_manifest_is_for_pods_and_a_script_for_nodes() -> None:
+def test_plan_is_a_manifest_for_pods_and_a_script_for_nodes() -> None:
     script_arguments = ("train", "own.py", "--backend", "gloo", "--dry-run")
-    assert "-o yaml requires --on k8s: this plan is a shell script" in refused(*script_arguments, "-o", "yaml")
-    for more in (("--json",), ("-o", "json")):
-        assert json.loads(orch(*script_arguments, *more).stdout)["kind"] == "plan"
+    error = error_of(*script_arguments, "-o", "yaml")
+    assert "-o yaml requires --on k8s: this plan is a shell script" in error.message
+    for options in (("--json",), ("-o", "json")):
+        assert json.loads(orch(*script_arguments, *options).stdout)["kind"] == "plan"
     assert "kind: TrainJob" in orch(*K8S, "-o", "yaml").stdout
 
 
-def test_the_environment_names_a_file_for_pods_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ignore the variable for runs on nodes."""
+def test_settings_file_of_kubernetes_is_ignored_for_runs_on_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ORCH_K8S_FILE", "/nonexistent")
-    done = orch("train", "own.py", "--backend", "gloo", "--dry-run")
-    assert done.exit_code == 0, done.exception
-    assert "/nonexistent" in refused(*K8S)
+    result = orch("train", "own.py", "--backend", "gloo", "--dry-run")
+    assert result.exit_code == 0, result.exception
+    assert "/nonexistent" in error_of(*K8S).message
 
 
 @pytest.mark.parametrize(
