@@ -75,13 +75,13 @@ def write_state(state: dict[str, bytes], folder: Path) -> str:
 
 
 def test_files_are_synced_before_they_are_renamed(recorded: list[Operation]) -> None:
-    names = {Path(operation.to).name for operation in recorded if operation.kind == "rename"}
+    names = {Path(operation.target).name for operation in recorded if operation.kind == "rename"}
     assert names >= {"plan.json", "run.json", "layout.json", "supervisor.json", "outcome.json"}
     for index, operation in enumerate(recorded):
         if operation.kind == "rename":
             assert Operation("sync", operation.path) in recorded[:index], operation.path
-            folder = operation.to.rpartition("/")[0]
-            assert Operation("sync", folder) in recorded[index:], operation.to
+            folder = operation.target.rpartition("/")[0]
+            assert Operation("sync", folder) in recorded[index:], operation.target
 
 
 def test_commands_report_all_runs_after_any_power_cut(

@@ -1,8 +1,8 @@
-"""A small API server of Kubernetes for tests: the real wire format over real HTTP, in this process.
+"""Run a small API server of Kubernetes in this process, with the wire format of Kubernetes over HTTP.
 
-It stores objects, applies patches server-side (with field managers and conflicts), lists, watches
-(with resource versions, bookmarks and 410), serves pods' logs, runs `exec` over a websocket, and
-fails when it is told to.
+The server stores objects, applies patches (with field managers and conflicts), lists and watches objects (with
+resource versions, bookmarks and status 410), sends logs of pods, runs `exec` over a websocket, and fails requests on
+demand.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ GROUPS = {
 
 @dataclass
 class Log:
-    """A container's log; `end` closes it."""
+    """The log of a container."""
 
-    lines: list[tuple[str, str]] = field(default_factory=list)
+    lines: list[tuple[str, str]] = field(default_factory=list)  # (time, text)
     ended: bool = False
 
 
 @dataclass
 class Failure:
-    """The next `times` requests that match are answered with `status`."""
+    """A status that the server returns for the next `times` requests that match the method and the pattern."""
 
     method: str
     pattern: str
@@ -52,7 +52,7 @@ class Failure:
 
 @dataclass
 class State:
-    """What the server knows. Everything is touched under `changed`."""
+    """The objects and settings of the server. Access is protected by Api.changed."""
 
     objects: dict[tuple[str, str], Json] = field(default_factory=dict)  # (plural, name)
     owners: dict[tuple[str, str], dict[str, str]] = field(default_factory=dict)
@@ -61,24 +61,23 @@ class State:
     failures: list[Failure] = field(default_factory=list)
     requests: list[tuple[str, str]] = field(default_factory=list)
     bodies: list[bytes] = field(default_factory=list)
-    allow_anonymous: bool = False  # whoever asks may: kubectl sends no token without TLS
+    allow_anonymous: bool = False  # accept requests without a token: kubectl sends none without TLS
     version: int = 100
-    oldest_version: int = 0  # resource versions below are 410
-    drop_streams: int = 0  # so many watches and logs end in the middle
-    grace_seconds: float = 0.0  # seconds that a pod is Terminating before it is gone
-    break_execs: int = 0  # so many programs' output ends without saying how they ended
-    restricted: bool = False  # the namespace enforces Pod Security's profile of that name
+    oldest_version: int = 0  # watches from older resource versions get status 410
+    drop_streams: int = 0  # number of watches and logs that the server ends in the middle of a chunk
+    grace_seconds: float = 0.0  # for which a pod is Terminating
+    break_execs: int = 0  # number of `exec`s whose connection ends without the exit code
+    restricted: bool = False  # whether the namespace enforces the Pod Security profile `restricted`
     namespaces: set[str] = field(default_factory=lambda: {"team"})
-    # (verb, group, resource) of the Role of who asks; None: all is allowed
-    role: set[tuple[str, str, str]] | None = None
+    role: set[tuple[str, str, str]] | None = None  # (verb, group, resource) that the user's Role allows; None: all
     used_permissions: set[tuple[str, str, str]] = field(default_factory=set)
     denied_permissions: set[tuple[str, str]] = field(default_factory=set)  # (verb, resource)
-    queued_kinds: set[str] = field(default_factory=set)  # that Kueue manages
+    queued_kinds: set[str] = field(default_factory=set)  # kinds of jobs that Kueue suspends
     groups: dict[str, dict[str, list[str]]] = field(default_factory=lambda: copy.deepcopy(GROUPS))
 
 
 class Api:
-    """The server; `with Api() as api`. Tests change its objects with put, say and fail."""
+    """The API server, which runs inside of `with Api() as api`."""
 
     def __init__(self) -> None:
         self.state = State()
@@ -112,10 +111,10 @@ class Api:
         return path
 
     def put(self, plural: str, value: Json) -> Json:
-        """Make or change an object, as a controller would."""
+        """Create or replace an object, as a controller does, and return it."""
         with self.changed:
             key = (plural, value["metadata"]["name"])
-            known = key in self.state.objects
+            exists = key in self.state.objects
             self.state.version += 1
             metadata = {
                 "uid": str(uuid.uuid4()),
@@ -125,26 +124,27 @@ class Api:
                 **value["metadata"],
                 "resourceVersion": str(self.state.version),
             }
-            made = {**value, "kind": KINDS[plural], "metadata": metadata}
-            self.state.objects[key] = made
-            self.record("MODIFIED" if known else "ADDED", plural, made)
-            return made
+            stored = {**value, "kind": KINDS[plural], "metadata": metadata}
+            self.state.objects[key] = stored
+            self.record("MODIFIED" if exists else "ADDED", plural, stored)
+            return stored
 
     def record(self, change: str, plural: str, value: Json) -> None:
+        """Record a change for watches."""
         self.state.history.append((self.state.version, change, plural, copy.deepcopy(value)))
         self.changed.notify_all()
 
     def remove(self, plural: str, name: str) -> Json | None:
         with self.changed:
-            gone = self.state.objects.pop((plural, name), None)
-            if gone is not None:
+            removed = self.state.objects.pop((plural, name), None)
+            if removed is not None:
                 self.state.version += 1
-                gone["metadata"]["resourceVersion"] = str(self.state.version)
-                self.record("DELETED", plural, gone)
-            return gone
+                removed["metadata"]["resourceVersion"] = str(self.state.version)
+                self.record("DELETED", plural, removed)
+            return removed
 
     def terminate(self, name: str) -> None:
-        """What the kubelet does to a pod that is being deleted."""
+        """Delete a pod as the kubelet does, after it was Terminating for the grace time."""
         with self.changed:
             pod = self.state.objects["pods", name]
             if "deletionTimestamp" not in pod["metadata"]:
@@ -153,14 +153,14 @@ class Api:
                 threading.Timer(self.state.grace_seconds, self.remove, ["pods", name]).start()
 
     def collect(self, uid: str) -> None:
-        """What an object that is gone has owned goes, too."""
+        """Delete all objects that a deleted object owns, like Kubernetes' garbage collector."""
         with self.changed:
-            owned = [
+            dependents = [
                 key
                 for key, value in self.state.objects.items()
-                if any(one["uid"] == uid for one in value["metadata"].get("ownerReferences", ()))
+                if any(owner["uid"] == uid for owner in value["metadata"].get("ownerReferences", ()))
             ]
-            for plural, name in owned:
+            for plural, name in dependents:
                 self.remove(plural, name)
 
     def get(self, plural: str, name: str) -> Json | None:
@@ -172,7 +172,7 @@ class Api:
             return sorted(name for kind, name in self.state.objects if kind == plural)
 
     def add_log_lines(self, pod: str, *lines: str, end: bool = False) -> None:
-        """Lines of a container, each with its own time."""
+        """Add lines to the log of a pod, each with its own time, and end the log if `end` is set."""
         with self.changed:
             log = self.state.logs.setdefault(pod, Log())
             for line in lines:
@@ -181,29 +181,31 @@ class Api:
             self.changed.notify_all()
 
     def fail_requests(self, method: str, pattern: str, status: int, times: int = 1, **headers: str) -> None:
-        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        """Return a status, with these headers, for the next `times` requests whose path matches the pattern."""
+        http_headers = {name.replace("_", "-"): value for name, value in headers.items()}
         with self.changed:
-            self.state.failures.append(Failure(method, pattern, status, times, named))
+            self.state.failures.append(Failure(method, pattern, status, times, http_headers))
 
-    def wait_for(self, found: Callable[[], Any], seconds: float = 20.0) -> Any:
-        """Wait until something is true of the objects."""
+    def wait_for(self, find: Callable[[], Any], seconds: float = 20.0) -> Any:
+        """Wait until a function of the objects returns a true value, and return the value."""
         deadline = time.monotonic() + seconds
         with self.changed:
-            while not (value := found()):
-                left = deadline - time.monotonic()
-                assert left > 0, "waited in vain"
-                self.changed.wait(min(left, 0.2))
+            while not (value := find()):
+                remaining_seconds = deadline - time.monotonic()
+                assert remaining_seconds > 0, f"not within {seconds:.0f} s"
+                self.changed.wait(min(remaining_seconds, 0.2))
             return value
 
 
 def timestamp() -> str:
+    """Return the current time as in the logs of Kubernetes, in nanoseconds."""
     now = time.time_ns()
     seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now // 10**9))
     return f"{seconds}.{now % 10**9:09d}Z"
 
 
 def make_client(url: str) -> Kube:
-    """As `connect` makes one of a kubeconfig."""
+    """Return a client as `connect` makes it from a kubeconfig."""
     configuration = kubernetes.client.Configuration(host=url)
     configuration.api_key = {"authorization": f"Bearer {TOKEN}"}
     configuration.retries = False

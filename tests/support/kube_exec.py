@@ -1,4 +1,4 @@
-"""`exec` of the test API server: a websocket (RFC 6455) with Kubernetes' channels."""
+"""Serve `exec` of the test API server over a websocket (RFC 6455) with Kubernetes' channels."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from typing import Any
 MAGIC = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 STDOUT, STDERR, ERROR = 1, 2, 3
 PROTOCOL = "v4.channel.k8s.io"
-MAX_DATA = 32 * 1024  # of the real server: what one read of the program's output gives
+MAX_DATA = 32 * 1024  # bytes that Kubernetes reads of a program's output at once
 
 
 def serve_exec(request: Any, query: dict[str, list[str]]) -> None:
-    """Run the command here, as if this machine were the pod."""
+    """Run a command on this machine, as if it were the pod."""
     key = request.headers["Sec-WebSocket-Key"]
     accept = base64.b64encode(hashlib.sha1(f"{key}{MAGIC}".encode()).digest()).decode()
     request.send_response(101)
@@ -37,21 +37,22 @@ def serve_exec(request: Any, query: dict[str, list[str]]) -> None:
             return
         send_frame(request, 2, bytes([ERROR]) + json.dumps(exit_status(code)).encode())
         send_frame(request, 8, struct.pack(">H", 1000))
-    except OSError:  # whoever listened has gone
+    except OSError:  # the client has disconnected
         pass
     finally:
         request.close_connection = True
 
 
 def is_broken(request: Any) -> bool:
+    """Return whether the connection ends without the exit code, and count this `exec`."""
     with request.api.changed:
-        left = request.api.state.break_execs
-        request.api.state.break_execs = max(0, left - 1)
-    return bool(left)
+        remaining = request.api.state.break_execs
+        request.api.state.break_execs = max(0, remaining - 1)
+    return bool(remaining)
 
 
 def run_command(request: Any, command: list[str]) -> int:
-    """Each piece of its output is sent as it is read, as by the API server."""
+    """Run a command, send its output in the same pieces as Kubernetes, and return its exit code."""
     options = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen(command, **options) as process:
         assert process.stdout is not None
@@ -71,6 +72,7 @@ def run_command(request: Any, command: list[str]) -> int:
 
 
 def exit_status(code: int) -> dict[str, Any]:
+    """Return the Status with which Kubernetes reports an exit code."""
     if code == 0:
         return {"metadata": {}, "status": "Success"}
     causes = [{"reason": "ExitCode", "message": str(code)}]
@@ -84,6 +86,7 @@ def exit_status(code: int) -> dict[str, Any]:
 
 
 def send_frame(request: Any, opcode: int, data: bytes) -> None:
+    """Send a frame of a websocket."""
     head = bytes([0x80 | opcode])
     if len(data) < 126:
         head += bytes([len(data)])

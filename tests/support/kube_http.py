@@ -1,4 +1,4 @@
-"""The HTTP of the test API server: requests, answers, streams."""
+"""Handle the HTTP requests of the test API server."""
 
 from __future__ import annotations
 
@@ -40,6 +40,7 @@ PATH = re.compile(
 
 
 def error_status(code: int, message: str) -> Json:
+    """Return the Status with which Kubernetes reports an error."""
     reasons = {401: "Unauthorized", 403: "Forbidden", 404: "NotFound", 409: "Conflict", 410: "Expired"}
     return {
         "kind": "Status",
@@ -52,29 +53,31 @@ def error_status(code: int, message: str) -> Json:
 
 
 def matches_labels(value: Json, selector: str) -> bool:
+    """Return whether an object has the labels of a selector: `key=value` or `key`, separated by commas."""
     labels = value["metadata"].get("labels", {})
-    for part in filter(None, selector.split(",")):
-        key, equals, wanted = part.partition("=")
-        if (labels.get(key) != wanted) if equals else (key not in labels):
+    for requirement in filter(None, selector.split(",")):
+        key, has_value, expected = requirement.partition("=")
+        if key not in labels or (has_value and labels[key] != expected):
             return False
     return True
 
 
 def field_values(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
-    """(path, value) of every field; a list is one."""
+    """Yield the path and the value of every field as JSON; a list is one field."""
     if isinstance(value, dict):
-        for key, one in value.items():
-            yield from field_values(one, f"{path}.{key}")
+        for key, child in value.items():
+            yield from field_values(child, f"{path}.{key}")
     else:
         yield path, json.dumps(value, sort_keys=True)
 
 
 def merge(base: Json, patch: Json) -> Json:
-    found = dict(base)
+    """Return an object with the fields of a patch."""
+    result = dict(base)
     for key, value in patch.items():
-        both = isinstance(value, dict) and isinstance(found.get(key), dict)
-        found[key] = merge(found[key], value) if both else value
-    return found
+        are_objects = isinstance(value, dict) and isinstance(result.get(key), dict)
+        result[key] = merge(result[key], value) if are_objects else value
+    return result
 
 
 def suspend(job: Json) -> None:
@@ -85,48 +88,51 @@ def suspend(job: Json) -> None:
 
 
 def forbidden_message(match: re.Match[str], verb: str, resource: str) -> str:
-    """As RBAC says it."""
-    group, what = match["group"] or "", f' "{match["name"]}"' if match["name"] else ""
+    """Return the message with which RBAC refuses a request."""
+    group, name = match["group"] or "", f' "{match["name"]}"' if match["name"] else ""
     kind = f"{match['plural']}.{group}" if group else match["plural"]
-    asked = f'cannot {verb} resource "{resource}" in API group "{group}"'
-    return f'{kind}{what} is forbidden: User "me" {asked} in the namespace "{match["namespace"]}"'
+    reason = f'cannot {verb} resource "{resource}" in API group "{group}"'
+    return f'{kind}{name} is forbidden: User "me" {reason} in the namespace "{match["namespace"]}"'
 
 
 class Handler(BaseHTTPRequestHandler):
-    """One request; `api` is the server that it is made to."""
+    """A connection to the server."""
 
-    api: Any
+    api: Any  # the server, an Api
     protocol_version = "HTTP/1.1"
 
     def log_message(self, *_: Any) -> None:
         pass
 
     def serve(self) -> None:
+        """Handle a request with any method."""
         url = urlsplit(self.path)
         self.query = {key: values[-1] for key, values in parse_qs(url.query).items()}
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         with self.api.changed:
             self.api.state.requests.append((self.command, self.path))
             self.api.state.bodies.append(body)
-            planned = self.planned(url.path)
-        if planned:
-            return self.answer(planned.status, error_status(planned.status, "as the test wants"), planned.headers)
-        known = self.headers.get("Authorization") == f"Bearer {TOKEN}"
-        if not known and not self.api.state.allow_anonymous:
-            return self.answer(401, error_status(401, "Unauthorized"))
+            failure = self.take_failure()
+        if failure:
+            message = "the test requests this failure"
+            return self.respond(failure.status, error_status(failure.status, message), failure.headers)
+        has_token = self.headers.get("Authorization") == f"Bearer {TOKEN}"
+        if not has_token and not self.api.state.allow_anonymous:
+            return self.respond(401, error_status(401, "Unauthorized"))
         self.route(url.path, json.loads(body) if body else {})
 
     do_GET = do_POST = do_PATCH = do_DELETE = serve
 
-    def planned(self, path: str) -> Any:
+    def take_failure(self) -> Any:
+        """Return the first failure that matches the request, and count it, or return None."""
         for failure in self.api.state.failures:
-            fits = failure.method == self.command and re.search(failure.pattern, self.path)
-            if fits and failure.times:
+            matches = failure.method == self.command and re.search(failure.pattern, self.path)
+            if matches and failure.times:
                 failure.times -= 1
                 return failure
         return None
 
-    def answer(self, code: int, value: Json, headers: dict[str, str] | None = None) -> None:
+    def respond(self, code: int, value: Json, headers: dict[str, str] | None = None) -> None:
         data = json.dumps(value).encode()
         self.send_response(code)
         for name, text in {"Content-Type": "application/json", **(headers or {})}.items():
@@ -136,45 +142,47 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
     def route(self, path: str, body: Json) -> None:
+        """Call the method that handles a path."""
         if path.endswith("/selfsubjectaccessreviews"):
-            return self.review(body)
+            return self.review_access(body)
         if path in ("/version", "/api", "/apis", "/api/v1"):
-            return self.answer(200, self.roots(path))
-        if found := re.fullmatch(r"/apis/([^/]+)(?:/([^/]+))?", path):
-            return self.discover(*found.groups())
+            return self.respond(200, self.describe_server(path))
+        if group_match := re.fullmatch(r"/apis/([^/]+)(?:/([^/]+))?", path):
+            return self.describe_group(*group_match.groups())
         match = PATH.fullmatch(path)
         if match is None or match["plural"] not in KINDS:
-            return self.answer(404, error_status(404, "the server could not find the resource"))
+            return self.respond(404, error_status(404, "the server could not find the resource"))
         plural, name = match["plural"], match["name"]
-        known = self.api.state.groups.get(match["group"] or "", {}).get(match["version"] or "", [])
-        if refusal := self.refusal(match):  # rights come before what there is
-            return self.answer(*refusal)
-        if match["group"] and plural not in known:
-            return self.no_such_path()
+        served = self.api.state.groups.get(match["group"] or "", {}).get(match["version"] or "", [])
+        if refusal := self.refusal(match):  # Kubernetes checks permissions before it looks for the resource
+            return self.respond(*refusal)
+        if match["group"] and plural not in served:
+            return self.respond_no_such_path()
         if match["sub"] == "log":
-            return self.log(name)
+            return self.stream_log(name)
         if match["sub"] == "exec":
             return kube_exec.serve_exec(self, parse_qs(urlsplit(self.path).query))
         if self.command == "GET" and not name:
             return self.watch(plural) if self.query.get("watch") == "true" else self.list(plural)
-        self.one(plural, name, body)
+        self.handle_object(plural, name, body)
 
     def refusal(self, match: re.Match[str]) -> tuple[int, Json] | None:
-        """Of what the caller may not do, or of a namespace that is not there."""
-        plural, gone = match["plural"], match["namespace"]
+        """Return the status for a request that the user may not make, or whose namespace does not exist."""
+        plural, namespace = match["plural"], match["namespace"]
         resource = "/".join(filter(None, [plural, match["sub"]]))
         for verb in self.verbs(plural, match["name"]):
-            if not self.allowed(verb, match["group"] or "", resource):
+            self.api.state.used_permissions.add((verb, match["group"] or "", resource))
+            if not self.is_allowed(verb, match["group"] or "", resource):
                 return 403, error_status(403, forbidden_message(match, verb, resource))
-        if self.command == "PATCH" and gone not in self.api.state.namespaces:
-            return 404, error_status(404, f'namespaces "{gone}" not found')
+        if self.command == "PATCH" and namespace not in self.api.state.namespaces:
+            return 404, error_status(404, f'namespaces "{namespace}" not found')
         return None
 
-    def no_such_path(self) -> None:
-        """Where no CRD is: no Status, but the plain words of Go's HTTP server."""
-        self.answer_plain(404, b"404 page not found\n")
+    def respond_no_such_path(self) -> None:
+        """Respond as without a CRD: Go's HTTP server sends plain text, not a Status."""
+        self.respond_text(404, b"404 page not found\n")
 
-    def answer_plain(self, code: int, data: bytes) -> None:
+    def respond_text(self, code: int, data: bytes) -> None:
         self.send_response(code)
         self.send_header("Content-Type", "text/plain; charset=utf-8")
         self.send_header("Content-Length", str(len(data)))
@@ -182,31 +190,29 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
     def verbs(self, plural: str, name: str | None) -> list[str]:
-        """What the caller needs; an apply that makes its object needs `create`, too."""
+        """Return the verbs that the user must be allowed; an apply that creates its object also needs `create`."""
         if self.command == "PATCH":
-            known = (plural, name) in self.api.state.objects
-            return ["patch"] if known else ["patch", "create"]
+            exists = (plural, name) in self.api.state.objects
+            return ["patch"] if exists else ["patch", "create"]
         if self.command == "GET" and not name:
             return ["watch" if self.query.get("watch") == "true" else "list"]
         if self.path.partition("?")[0].endswith("/exec"):
-            return ["get", "create"]  # a websocket is a GET; since 1.35 it must be allowed to create
+            return ["get", "create"]  # a websocket is a GET; since 1.35 it needs `create` as well
         return [{"GET": "get", "POST": "create", "DELETE": "delete"}[self.command]]
 
-    def allowed(self, verb: str, group: str, resource: str, *, asked: bool = False) -> bool:
-        """`asked`: it is only a question."""
+    def is_allowed(self, verb: str, group: str, resource: str) -> bool:
         state = self.api.state
-        if not asked:
-            state.used_permissions.add((verb, group, resource))
         in_role = state.role is None or (verb, group, resource) in state.role
         return in_role and (verb, resource) not in state.denied_permissions
 
-    def discover(self, group: str, version: str | None) -> None:
-        known = self.api.state.groups.get(group)
-        if known is None or (version and version not in known):
-            return self.no_such_path()
+    def describe_group(self, group: str, version: str | None) -> None:
+        """Respond with the versions of a group, or with the resources of a version."""
+        resources_by_version = self.api.state.groups.get(group)
+        if resources_by_version is None or (version and version not in resources_by_version):
+            return self.respond_no_such_path()
         if version is None:
-            versions = [{"groupVersion": f"{group}/{one}", "version": one} for one in known]
-            return self.answer(
+            versions = [{"groupVersion": f"{group}/{name}", "version": name} for name in resources_by_version]
+            return self.respond(
                 200, {"kind": "APIGroup", "name": group, "versions": versions, "preferredVersion": versions[0]}
             )
         resources = [
@@ -217,13 +223,13 @@ class Handler(BaseHTTPRequestHandler):
                 "singularName": "",
                 "verbs": ["create", "get", "list", "watch", "patch", "delete"],
             }
-            for name in known[version]
+            for name in resources_by_version[version]
         ]
         head = {"kind": "APIResourceList", "apiVersion": "v1"}
-        self.answer(200, {**head, "groupVersion": f"{group}/{version}", "resources": resources})
+        self.respond(200, {**head, "groupVersion": f"{group}/{version}", "resources": resources})
 
-    def roots(self, path: str) -> Json:
-        """What kubectl asks first."""
+    def describe_server(self, path: str) -> Json:
+        """Return what kubectl requests first: the version, the groups and the resources of the core group."""
         if path == "/version":
             return {"gitVersion": "v1.36.1", "major": "1", "minor": "36"}
         if path == "/api":
@@ -242,40 +248,43 @@ class Handler(BaseHTTPRequestHandler):
             head = {"kind": "APIResourceList", "apiVersion": "v1"}
             return {**head, "groupVersion": "v1", "resources": resources}
         groups = []
-        for group, served in self.api.state.groups.items():
-            versions = [{"groupVersion": f"{group}/{one}", "version": one} for one in served]
+        for group, resources_by_version in self.api.state.groups.items():
+            versions = [{"groupVersion": f"{group}/{name}", "version": name} for name in resources_by_version]
             groups.append({"name": group, "versions": versions, "preferredVersion": versions[0]})
         return {"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}
 
-    def review(self, body: Json) -> None:
-        asked = body["spec"]["resourceAttributes"]
-        resource = "/".join(filter(None, [asked["resource"], asked.get("subresource")]))
-        allowed = self.allowed(asked["verb"], asked["group"], resource, asked=True)
-        self.answer(201, {**body, "status": {"allowed": allowed}})
+    def review_access(self, body: Json) -> None:
+        """Respond whether the user has a permission."""
+        attributes = body["spec"]["resourceAttributes"]
+        resource = "/".join(filter(None, [attributes["resource"], attributes.get("subresource")]))
+        allowed = self.is_allowed(attributes["verb"], attributes["group"], resource)
+        self.respond(201, {**body, "status": {"allowed": allowed}})
 
     def list(self, plural: str) -> None:
         with self.api.changed:
-            found = [
+            items = [
                 value
                 for (kind, _), value in sorted(self.api.state.objects.items())
                 if kind == plural
                 and matches_labels(value, self.query.get("labelSelector", ""))
-                and self.field_selected(value)
+                and self.matches_fields(value)
             ]
             version = self.api.state.version
         head = {"kind": f"{KINDS[plural]}List", "apiVersion": "v1"}
-        self.answer(200, {**head, "metadata": {"resourceVersion": str(version)}, "items": found})
+        self.respond(200, {**head, "metadata": {"resourceVersion": str(version)}, "items": items})
 
-    def field_selected(self, value: Json) -> bool:
-        key, _, wanted = self.query.get("fieldSelector", "").partition("=")
-        have = {
+    def matches_fields(self, value: Json) -> bool:
+        """Return whether an object has the field of the request's field selector."""
+        key, _, expected = self.query.get("fieldSelector", "").partition("=")
+        fields = {
             "": "",
             "reason": value.get("reason"),
             "involvedObject.name": value.get("involvedObject", {}).get("name"),
         }
-        return have[key] == wanted
+        return bool(fields[key] == expected)
 
     def watch(self, plural: str) -> None:
+        """Stream the changes of objects until the request's timeout."""
         since = int(self.query["resourceVersion"])
         self.begin_stream()
         if since < self.api.state.oldest_version:
@@ -283,38 +292,39 @@ class Handler(BaseHTTPRequestHandler):
         deadline = time.monotonic() + float(self.query.get("timeoutSeconds", "60"))
         while time.monotonic() < deadline:
             with self.api.changed:
-                new = [one for one in self.api.state.history if one[0] > since]
-                if not new:
+                changes = [change for change in self.api.state.history if change[0] > since]
+                if not changes:
                     self.api.changed.wait(0.2)
-            for version, change, kind, value in new:
+            for version, change_type, kind, value in changes:
                 since = version
-                fits = kind == plural and matches_labels(value, self.query.get("labelSelector", ""))
-                if fits and not self.send_lines([json.dumps({"type": change, "object": value})]):
+                matches = kind == plural and matches_labels(value, self.query.get("labelSelector", ""))
+                if matches and not self.send_lines([json.dumps({"type": change_type, "object": value})]):
                     return
-            if new and self.drop():
+            if changes and self.drop_stream():
                 return
         self.end_stream()
 
-    def log(self, pod: str) -> None:
+    def stream_log(self, pod: str) -> None:
+        """Stream the log of a pod, until it ends if the request follows it."""
         with self.api.changed:
             log = self.api.state.logs.get(pod)
         if log is None:
             message = f'container "x" in pod "{pod}" is waiting to start: ContainerCreating'
-            return self.answer(400, error_status(400, message))
+            return self.respond(400, error_status(400, message))
         self.begin_stream()
-        at, since = 0, self.query.get("sinceTime", "")
+        position, since = 0, self.query.get("sinceTime", "")
         while True:
             with self.api.changed:
-                new, ended = log.lines[at:], log.ended
-                if not new and not ended and self.query.get("follow") == "true":
+                new_lines, ended = log.lines[position:], log.ended
+                if not new_lines and not ended and self.query.get("follow") == "true":
                     self.api.changed.wait(0.2)
                     continue
-            at += len(new)
-            # The API's own comparison is by whole seconds.
-            lines = [f"{when} {text}" for when, text in new if when[:19] >= since[:19]]
-            if not self.send_lines(lines) or (lines and self.drop()):
+            position += len(new_lines)
+            # Kubernetes compares whole seconds.
+            lines = [f"{line_time} {text}" for line_time, text in new_lines if line_time[:19] >= since[:19]]
+            if not self.send_lines(lines) or (lines and self.drop_stream()):
                 return
-            if not new:
+            if not new_lines:
                 return self.end_stream()
 
     def begin_stream(self) -> None:
@@ -324,7 +334,7 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
 
     def send_lines(self, lines: list[str]) -> bool:
-        """False if nobody listens any more."""
+        """Send lines as a chunk, and return whether the client is still connected."""
         data = "".join(f"{line}\n" for line in lines).encode()
         try:
             if data:
@@ -335,8 +345,8 @@ class Handler(BaseHTTPRequestHandler):
             return False
         return True
 
-    def drop(self) -> bool:
-        """End a stream in the middle of a chunk, if the test wants it."""
+    def drop_stream(self) -> bool:
+        """End the stream in the middle of a chunk if State.drop_streams is not 0, and return whether it has ended."""
         with self.api.changed:
             if not self.api.state.drop_streams:
                 return False
@@ -348,45 +358,51 @@ class Handler(BaseHTTPRequestHandler):
     def end_stream(self) -> None:
         self.wfile.write(b"0\r\n\r\n")
 
-    def one(self, plural: str, name: str, body: Json) -> None:
+    def handle_object(self, plural: str, name: str, body: Json) -> None:
+        """Patch, return or delete an object."""
         with self.api.changed:
-            known = self.api.state.objects.get((plural, name))
+            value = self.api.state.objects.get((plural, name))
             if self.command == "PATCH":
                 return self.patch(plural, name, body)
-            if known is None:
-                return self.answer(404, error_status(404, f'{plural} "{name}" not found'))
+            if value is None:
+                return self.respond(404, error_status(404, f'{plural} "{name}" not found'))
             if self.command == "GET":
-                return self.answer(200, known)
-            wanted = (body.get("preconditions") or {}).get("uid")
-            if wanted not in (None, known["metadata"]["uid"]):
-                return self.answer(409, error_status(409, "the UID in the precondition differs"))
+                return self.respond(200, value)
+            uid = (body.get("preconditions") or {}).get("uid")
+            if uid not in (None, value["metadata"]["uid"]):
+                return self.respond(409, error_status(409, "the UID in the precondition differs"))
             if plural == "pods" and self.api.state.grace_seconds:
                 self.api.terminate(name)
             else:
                 self.api.remove(plural, name)
-            # The garbage collector comes later.
-            threading.Timer(GARBAGE_SECONDS, self.api.collect, [known["metadata"]["uid"]]).start()
-        self.answer(200, {"kind": "Status", "status": "Success"})
+            # Kubernetes collects garbage with a delay.
+            threading.Timer(GARBAGE_SECONDS, self.api.collect, [value["metadata"]["uid"]]).start()
+        self.respond(200, {"kind": "Status", "status": "Success"})
 
     def patch(self, plural: str, name: str, body: Json) -> None:
+        """Apply an object server-side."""
         manager = self.query.get("fieldManager")
         if self.headers["Content-Type"] != "application/apply-patch+yaml" or not manager:
-            return self.answer(415, error_status(415, "only server-side apply is spoken here"))
+            return self.respond(415, error_status(415, "this server supports only server-side apply"))
         owners = dict(self.api.state.owners.get((plural, name), {}))
-        mine = {path: text for path, text in field_values(body) if path.count(".") > 1}
-        known = self.api.state.objects.get((plural, name), {})
-        have = dict(field_values(known))
-        taken = [path for path, text in mine.items() if owners.get(path, manager) != manager and have.get(path) != text]
-        if taken and self.query.get("force") != "true":
-            message = f'Apply failed with 1 conflict: conflict with "{owners[taken[0]]}": {taken[0]}'
-            return self.answer(409, error_status(409, message))
-        judged = plural == "pods" and not known and self.api.state.restricted
-        if judged and (message := kube_pod_security.refusal_message(name, body["spec"])):
-            return self.answer(403, error_status(403, message))
-        made = merge(known, body)
-        if not known and body["kind"] in self.api.state.queued_kinds:
-            suspend(made)
+        applied_fields = {path: text for path, text in field_values(body) if path.count(".") > 1}
+        stored = self.api.state.objects.get((plural, name), {})
+        stored_fields = dict(field_values(stored))
+        conflicts = [
+            path
+            for path, text in applied_fields.items()
+            if owners.get(path, manager) != manager and stored_fields.get(path) != text
+        ]
+        if conflicts and self.query.get("force") != "true":
+            message = f'Apply failed with 1 conflict: conflict with "{owners[conflicts[0]]}": {conflicts[0]}'
+            return self.respond(409, error_status(409, message))
+        is_restricted_pod = plural == "pods" and not stored and self.api.state.restricted
+        if is_restricted_pod and (message := kube_pod_security.refusal_message(name, body["spec"])):
+            return self.respond(403, error_status(403, message))
+        result = merge(stored, body)
+        if not stored and body["kind"] in self.api.state.queued_kinds:
+            suspend(result)
         if self.query.get("dryRun"):
-            return self.answer(200, made)
-        self.api.state.owners[plural, name] = owners | dict.fromkeys(mine, manager)
-        self.answer(200 if known else 201, self.api.put(plural, made))
+            return self.respond(200, result)
+        self.api.state.owners[plural, name] = owners | dict.fromkeys(applied_fields, manager)
+        self.respond(200 if stored else 201, self.api.put(plural, result))

@@ -1,4 +1,4 @@
-"""What operator and kubelet do, for tests: jobs of the test API server become processes here."""
+"""Play Kubernetes' operators and kubelet: run jobs of the test API server as processes of this machine."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ Json = dict[str, Any]
 
 
 class Operator:
-    """Runs the pods of a PyTorchJob, a TrainJob (torch) or a Job as processes of this machine."""
+    """An operator that runs the pods of a PyTorchJob, a TrainJob (torch) or a Job."""
 
     def __init__(self, api: Api) -> None:
         self.api = api
         self.processes: dict[str, subprocess.Popen[str]] = {}
         self.threads: list[threading.Thread] = []
-        self.starts = 0  # how often a job's pods were made
+        self.starts = 0  # number of times that the pods of a job were started
 
     def run(self, plural: str, port: int) -> str:
-        """Take up the next job of a kind; -> its name."""
+        """Wait for a job of a kind, start its pods, and return its name."""
         (name,) = self.api.wait_for(lambda: self.api.names(plural), 60.0)
         job = self.api.get(plural, name)
         assert job is not None
@@ -38,8 +38,8 @@ class Operator:
         self.starts += 1
         self.processes, self.threads = {}, []
         template, count, per_pod = pod_template(self.api, job)
-        self.lay_files(template)
-        pet = {
+        self.write_config_map(template)
+        elastic_variables = {
             "PET_NNODES": f"{count}:{count}",
             "PET_NPROC_PER_NODE": str(per_pod),
             "PET_RDZV_BACKEND": "c10d",
@@ -47,47 +47,48 @@ class Operator:
             "PET_RDZV_ID": name,
             "PET_MAX_RESTARTS": "0",
         }
-        static = {
+        static_variables = {
             "PET_NNODES": str(count),
             "PET_NPROC_PER_NODE": str(per_pod),
             "PET_MASTER_ADDR": "127.0.0.1",
             "PET_MASTER_PORT": str(port),
         }
         for index in range(count):
-            if plural == "jobs":  # Kubernetes numbers the pods, and a service names them
-                meet = {"PET_RDZV_ENDPOINT": f"127.0.0.1:{port}", "JOB_COMPLETION_INDEX": str(index)}
-                self.start(job, template, f"{name}-{index}-abcde", meet)
+            if plural == "jobs":  # Kubernetes numbers the pods, and a service gives them names
+                variables = {"PET_RDZV_ENDPOINT": f"127.0.0.1:{port}", "JOB_COMPLETION_INDEX": str(index)}
+                self.start(job, template, f"{name}-{index}-abcde", variables)
             elif plural == "trainjobs":  # the trainer numbers its pods
-                own = {**static, "PET_NODE_RANK": str(index)}
-                self.start(job, template, f"{name}-node-0-{index}-abcde", own)
+                variables = {**static_variables, "PET_NODE_RANK": str(index)}
+                self.start(job, template, f"{name}-node-0-{index}-abcde", variables)
             else:
-                self.start(job, template, f"{name}-worker-{index}", pet)
+                self.start(job, template, f"{name}-worker-{index}", elastic_variables)
         self.api.put(plural, {**job, "status": make_conditions("Created", "Running")})
-        threading.Thread(target=self.end, args=(plural, name, port), daemon=True).start()
+        threading.Thread(target=self.complete, args=(plural, name, port), daemon=True).start()
 
-    def lay_files(self, template: Json) -> None:
-        """The ConfigMap's items, where it is mounted."""
+    def write_config_map(self, template: Json) -> None:
+        """Write the items of the pods' ConfigMap to the folder where it is mounted."""
         spec = template["spec"]
-        volume = next(one for one in spec["volumes"] if "configMap" in one)
+        volume = next(volume for volume in spec["volumes"] if "configMap" in volume)
         mounts = spec["containers"][0]["volumeMounts"]
-        folder = Path(next(one["mountPath"] for one in mounts if one["name"] == volume["name"]))
-        made = self.api.get("configmaps", volume["configMap"]["name"])
-        assert made is not None
+        folder = Path(next(mount["mountPath"] for mount in mounts if mount["name"] == volume["name"]))
+        config_map = self.api.get("configmaps", volume["configMap"]["name"])
+        assert config_map is not None
         for item in volume["configMap"]["items"]:
             path = folder / item["path"]
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(made["data"][item["key"]])
+            path.write_text(config_map["data"][item["key"]])
 
-    def start(self, job: Json, template: Json, name: str, pet: dict[str, str]) -> None:
+    def start(self, job: Json, template: Json, name: str, variables: dict[str, str]) -> None:
+        """Start the process of a pod with these variables of the operator."""
         container = template["spec"]["containers"][0]
         metadata = {**template["metadata"], "name": name, "ownerReferences": [owner_reference(job)]}
         pod = {"metadata": metadata, "spec": template["spec"]}
         self.api.put("pods", {**pod, "status": {"phase": "Pending"}})
-        own = {one["name"]: expand(one["value"]) for one in container["env"]}
-        kept = {key: os.environ[key] for key in ("PATH", "HOME") if key in os.environ}
+        pod_variables = {variable["name"]: expand(variable["value"]) for variable in container["env"]}
+        image_variables = {key: os.environ[key] for key in ("PATH", "HOME") if key in os.environ}
         process = subprocess.Popen(
-            [expand(word) for word in [*container["command"], *container.get("args", [])]],
-            env={**kept, **own, **pet},
+            [expand(argument) for argument in [*container["command"], *container.get("args", [])]],
+            env={**image_variables, **pod_variables, **variables},
             text=True,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -97,13 +98,19 @@ class Operator:
         running = {"phase": "Running", "containerStatuses": [{"state": {"running": {}}}]}
         self.api.add_log_lines(name)
         self.api.put("pods", {**pod, "status": running})
-        last_failure = job["kind"] == "Job" and not job["spec"]["backoffLimit"]
-        thread = threading.Thread(target=self.read, args=(pod, process, last_failure), daemon=True)
+        fails_with_pod = job["kind"] == "Job" and not job["spec"]["backoffLimit"]
+        thread = threading.Thread(target=self.follow, args=(pod, process, fails_with_pod), daemon=True)
         thread.start()
         self.threads.append(thread)
 
-    def read(self, pod: Json, process: subprocess.Popen[str], last_failure: bool) -> None:
-        """`last_failure`: the Job ends with the first pod that fails, and its pods with it."""
+    def follow(self, pod: Json, process: subprocess.Popen[str], fails_with_pod: bool) -> None:
+        """Copy the output of a pod to its log, and set the pod's status when the process ends.
+
+        Args:
+            pod: the pod.
+            process: its process.
+            fails_with_pod: whether the job fails with its first pod, which ends all its pods.
+        """
         name = pod["metadata"]["name"]
         assert process.stdout is not None
         with process.stdout:
@@ -111,31 +118,35 @@ class Operator:
                 self.api.add_log_lines(name, line.rstrip("\n"))
         code = process.wait()
         self.api.add_log_lines(name, end=True)
-        for other in self.processes.values() if code and last_failure else ():
-            other.terminate()
-        ended = {"exitCode": code, "reason": "Error" if code else "Completed"}
-        status = {"phase": "Failed" if code else "Succeeded", "containerStatuses": [{"state": {"terminated": ended}}]}
+        if code and fails_with_pod:
+            for pod_process in self.processes.values():
+                pod_process.terminate()
+        state = {"terminated": {"exitCode": code, "reason": "Error" if code else "Completed"}}
+        status = {"phase": "Failed" if code else "Succeeded", "containerStatuses": [{"state": state}]}
         if self.api.get("pods", name):
             self.api.put("pods", {**pod, "status": status})
 
-    def end(self, plural: str, name: str, port: int) -> None:
+    def complete(self, plural: str, name: str, port: int) -> None:
+        """Wait until all pods have ended, and set the status of the job."""
         for thread in self.threads:
             thread.join()
         codes = [process.returncode for process in self.processes.values()]
         job = self.api.get(plural, name)
-        if job and plural == "jobs":  # which has no condition while it runs
-            last = "Failed" if any(codes) else "Complete"
-            self.api.put(plural, {**job, "status": make_conditions(last)})
+        if job and plural == "jobs":  # a Job has no condition while it runs
+            condition = "Failed" if any(codes) else "Complete"
+            self.api.put(plural, {**job, "status": make_conditions(condition)})
         elif job:
-            last = "Failed" if any(codes) else "Succeeded"
-            if last == "Failed" and plural == "pytorchjobs":
+            condition = "Failed" if any(codes) else "Succeeded"
+            if condition == "Failed" and plural == "pytorchjobs":
                 clean_up_failed_job(self.api, job)
-            self.api.put(plural, {**job, "status": make_conditions("Created", "Running", last)})
-            self.live_on(plural, job, port)
+            self.api.put(plural, {**job, "status": make_conditions("Created", "Running", condition)})
+            self.restart_after_time_to_live(plural, job, port)
 
-    def live_on(self, plural: str, job: Json, port: int) -> None:
-        """The time to live of a TrainJob's JobSet: Kubernetes deletes it, with its pods, and the
-        trainer (2.1.0) makes another for the job that is still there."""
+    def restart_after_time_to_live(self, plural: str, job: Json, port: int) -> None:
+        """Replace the JobSet of a TrainJob whose time to live is over.
+
+        Kubernetes deletes the JobSet with its pods, and the trainer (2.1.0) creates a new one for the same TrainJob.
+        """
         if plural != "trainjobs":
             return
         runtime = self.api.get("trainingruntimes", job["spec"]["runtimeRef"]["name"])
@@ -148,29 +159,31 @@ class Operator:
         self.start_pods(plural, job, port)
 
     def kill_deleted(self) -> None:
-        """End the processes of pods that were deleted, as a kubelet does."""
+        """End the processes of deleted pods, as the kubelet does."""
         for name, process in self.processes.items():
             if self.api.get("pods", name) is None and process.poll() is None:
                 process.terminate()
 
 
 def clean_up_failed_job(api: Api, job: Json) -> None:
-    """What the training operator (1.9.3) does to the pods of a PyTorchJob that fails: with a
-    backoffLimit that is used up all go at once, else those that its cleanPodPolicy says."""
+    """Delete the pods of a failed PyTorchJob as the training operator (1.9.3) does.
+
+    It deletes all pods if the job has a backoffLimit, which is used up, otherwise those that cleanPodPolicy selects.
+    """
     policy = job["spec"]["runPolicy"]
     for name in api.names("pods"):
         pod = api.get("pods", name)
         owners = (pod or {})["metadata"].get("ownerReferences", ())
-        if pod is None or job["metadata"]["uid"] not in [one["uid"] for one in owners]:
+        if pod is None or job["metadata"]["uid"] not in [owner["uid"] for owner in owners]:
             continue
-        runs = pod["status"]["phase"] in ("Running", "Pending")
-        kept = {"None": True, "Running": not runs, "All": False}[policy["cleanPodPolicy"]]
-        if policy.get("backoffLimit") is not None or not kept:
+        is_running = pod["status"]["phase"] in ("Running", "Pending")
+        is_selected = {"None": False, "Running": is_running, "All": True}[policy["cleanPodPolicy"]]
+        if policy.get("backoffLimit") is not None or is_selected:
             api.remove("pods", name)
 
 
 def make_conditions(*kinds: str) -> Json:
-    """All but a last Running stay true, as Kubeflow has them."""
+    """Return the status of a job with these conditions, all of which are true."""
     return {"conditions": [{"type": kind, "status": "True", "message": f"job {kind}"} for kind in kinds]}
 
 
@@ -185,7 +198,7 @@ def owner_reference(job: Json) -> Json:
 
 
 def pod_template(api: Api, job: Json) -> tuple[Json, int, int]:
-    """(template, pods, ranks in each)."""
+    """Return the pod template of a job, its number of pods, and the ranks per pod."""
     if job["kind"] == "Job":
         spec = job["spec"]
         assert (spec["completionMode"], spec["completions"]) == ("Indexed", spec["parallelism"])
@@ -204,5 +217,5 @@ def pod_template(api: Api, job: Json) -> tuple[Json, int, int]:
 
 
 def expand(text: str) -> str:
-    """Of the kubelet's expansion, what our own escaping needs: $$ is $."""
+    """Expand `$$` to `$` as the kubelet does; orch escapes all dollar signs like this."""
     return re.sub(r"\$\$", "$", text)

@@ -1,4 +1,4 @@
-"""CRDs as JSON schemas that know no field they do not name, as the API server's strict mode."""
+"""Check manifests against CRDs, and refuse unknown fields as the strict mode of Kubernetes does."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import yaml
 
 from orchestrator.state import cache_home
 
-# Kubeflow's CRDs are not part of this repository. CI, too, uses those in the cache.
+# Kubeflow's CRDs are not part of this repository; CI also reads them from the cache.
 CRDS = Path(os.environ.get("ORCH_CRDS") or cache_home() / "crds").absolute()
 CRD_FILES = {
     "PyTorchJob": "kubeflow.org_pytorchjobs.yaml",
@@ -39,38 +39,42 @@ def make_validator(kind: str) -> jsonschema.Draft202012Validator:
 
 
 def read_schema(kind: str) -> Any:
-    """A plain Job has no CRD; a TrainingRuntime's spells its spec out."""
+    """Return the schema of a kind from its CRD; that of a Job, which has none, is part of TrainingRuntime's."""
     if kind == "Job":
-        replicated = read_schema("TrainingRuntime")["properties"]["spec"]["properties"]["template"]
-        jobs = replicated["properties"]["spec"]["properties"]["replicatedJobs"]
+        job_set = read_schema("TrainingRuntime")["properties"]["spec"]["properties"]["template"]
+        jobs = job_set["properties"]["spec"]["properties"]["replicatedJobs"]
         spec = jobs["items"]["properties"]["template"]["properties"]["spec"]
-        own = {"apiVersion": {"const": "batch/v1"}, "kind": {"type": "string"}, "spec": spec}
-        return {"type": "object", "properties": own | {"metadata": {"type": "object"}}}
+        properties = {"apiVersion": {"const": "batch/v1"}, "kind": {"type": "string"}, "spec": spec}
+        return {"type": "object", "properties": properties | {"metadata": {"type": "object"}}}
     crd = yaml.load((CRDS / CRD_FILES[kind]).read_text(), yaml.CSafeLoader)
     return crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
 
 
 def make_strict(schema: Any) -> Any:
-    """Unknown fields are errors; the extensions of OpenAPI become JSON schema."""
+    """Return an OpenAPI schema as a JSON schema that allows no unknown fields."""
     if isinstance(schema, list):
-        return [make_strict(one) for one in schema]
+        return [make_strict(item) for item in schema]
     if not isinstance(schema, dict):
         return schema
-    found = {
-        key: {name: make_strict(one) for name, one in value.items()} if key == "properties" else make_strict(value)
+    result = {
+        key: {name: make_strict(child) for name, child in value.items()} if key == "properties" else make_strict(value)
         for key, value in schema.items()
         if not key.startswith("x-kubernetes") and key not in ("description", "format", "default")
     }
-    if "properties" in found and "additionalProperties" not in found:
-        found["additionalProperties"] = bool(schema.get("x-kubernetes-preserve-unknown-fields"))
+    if "properties" in result and "additionalProperties" not in result:
+        result["additionalProperties"] = bool(schema.get("x-kubernetes-preserve-unknown-fields"))
     if schema.get("x-kubernetes-int-or-string"):
-        found.pop("anyOf", None)
-        found["type"] = ["integer", "string"]
-    return found
+        result.pop("anyOf", None)
+        result["type"] = ["integer", "string"]
+    return result
 
 
-def check_manifest(made: dict[str, Any]) -> None:
-    """Raises AssertionError that lists every place where the object is not as its CRD says."""
-    body = {key: value for key, value in made.items() if key != "metadata"}
-    errors = [f"{error.json_path}: {error.message}" for error in make_validator(made["kind"]).iter_errors(body)]
+def check_manifest(manifest: dict[str, Any]) -> None:
+    """Check a manifest against its CRD.
+
+    Raises:
+        AssertionError: lists all violations.
+    """
+    body = {key: value for key, value in manifest.items() if key != "metadata"}
+    errors = [f"{error.json_path}: {error.message}" for error in make_validator(manifest["kind"]).iter_errors(body)]
     assert not errors, "\n".join(errors)

@@ -87,6 +87,7 @@ class Cell:
 
     @classmethod
     def of(cls, code: int, report: dict[str, Any]) -> Cell:
+        """Return the cell of a run with this exit code and this report of `orch train`."""
         logs = Path(report["folder"], "ranks").glob("rank-*.log")
         texts = {int(path.stem[5:]): path.read_text(errors="replace") for path in logs}
         return cls(code=code, report=report, logs=texts)
@@ -170,7 +171,7 @@ def check_environment(environment: dict[str, str], backend: str, rank: int, node
 
 def check_listeners(cell: Cell, starter: str, planned: set[str]) -> None:
     """Check that all programs but the daemons of MPI listen only at the planned addresses."""
-    listeners = [tuple(pair) for rank in (0, 1) for pair in json.loads(cell.printed("LISTENERS", rank))]
+    listeners = [tuple(listener) for rank in (0, 1) for listener in json.loads(cell.printed("LISTENERS", rank))]
     free = () if starter == "torchrun" else DAEMONS
     bound = {address for program, address in listeners if not program.startswith(free)}
     assert bound, "the ranks have met somewhere"

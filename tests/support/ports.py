@@ -12,7 +12,7 @@ RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 def free_port(count: int = 1) -> int:
     """Return the first of `count` consecutive free ports, outside of the range from which the kernel assigns ports.
 
-    So no other program gets one of them by chance before the server binds it.
+    Other programs cannot get such a port by chance before the server binds it.
 
     Raises:
         RuntimeError: if there are none.

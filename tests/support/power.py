@@ -52,7 +52,7 @@ class Operation:
 
     kind: str  # open, make (create or empty), write, rename, remove or sync
     path: str
-    to: str = ""  # new path of a rename
+    target: str = ""  # new path of a rename
     data: bytes = b""  # of a write
 
 
@@ -81,7 +81,7 @@ class Disk:
             case "write" if path in self.visible:
                 self.visible[path].data += operation.data
             case "rename" if path in self.visible:
-                self.visible[operation.to] = self.visible.pop(path)
+                self.visible[operation.target] = self.visible.pop(path)
             case "remove":
                 self.visible.pop(path, None)
             case "sync" if path in self.visible:
@@ -162,7 +162,7 @@ def parse_line(line: str, folder: Path) -> Iterator[Operation]:
     else:
         paths = [absolute(string, descriptor_path, folder) for string in strings]
         if call.startswith("rename"):
-            yield Operation("rename", paths[0], to=paths[1])
+            yield Operation("rename", paths[0], target=paths[1])
         else:
             yield Operation("remove", paths[0])
 

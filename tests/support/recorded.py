@@ -1,9 +1,10 @@
-"""Run folders as orch leaves them behind, made of formulas: for what reads runs."""
+"""Make run folders as orch records them, with metrics computed by formulas."""
 
 from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from orch_node.protocol.record import Decision, Place, RunNode, RunRecord
 NODE0: dict[str, Any] = {"node": "node0", "via": []}
 STARTED = 1_767_268_800.0  # 2026-01-01 12:00 UTC
 
-# The event of ranks that have chosen their precision, as those of a batch job do.
+# The event with which the ranks of a batch job record their precision.
 PRECISION_EVENT = {
     "event": "decision",
     "rank": 0,
@@ -52,19 +53,29 @@ def make_run(
     seconds: int = 120,
     **changes: Any,
 ) -> Path:
-    """A run of `seconds`; `changes` go into plan.json. The straggler's own work takes twice as
-    long."""
+    """Write the folder of a run, and return its path.
+
+    Args:
+        base: folder for runs.
+        run_id: name of the run.
+        ranks: number of ranks.
+        nodes: number of nodes.
+        straggler: rank that computes twice as long as the others.
+        fails: rank that fails at the end.
+        seconds: duration of the run.
+        changes: keys of plan.json.
+    """
     folder = base / run_id
     (folder / "ranks").mkdir(parents=True)
     layout = [make_placement(rank, ranks // nodes) for rank in range(ranks)]
-    made = make_plan(folder, layout) | changes
-    write_json(folder / "plan.json", made | {"nodes": [made["node0"]]})
+    plan = make_plan(folder, layout) | changes
+    write_json(folder / "plan.json", plan | {"nodes": [plan["node0"]]})
     for rank in range(ranks):
         lines = [make_sample(rank, second, slow=rank == straggler) for second in range(1, seconds + 1)]
         text = "".join(json.dumps(line) + "\n" for line in lines)
         (folder / f"ranks/rank-{rank}.metrics.jsonl").write_text(text + '{"torn')
-    told = list(make_events(layout, seconds, fails))
-    (folder / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in told))
+    events = make_events(layout, seconds, fails)
+    (folder / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
     failure = fails is not None and {
         "rank": fails,
         "node": layout[fails]["node"],
@@ -88,7 +99,7 @@ def make_run(
 
 
 def make_outcome(state: str = "done") -> dict[str, Any]:
-    """outcome.json of a run that no rank has failed in."""
+    """Return the outcome.json of a run in which no rank has failed."""
     return {
         "schema": 1,
         "state": state,
@@ -152,7 +163,7 @@ def make_plan(folder: Path, layout: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def make_sample(rank: int, second: int, *, slow: bool) -> dict[str, Any]:
-    """A line of rank_metrics.py: 10 steps a second; saving makes every 40th second a slow one."""
+    """Return the metrics of a rank for a second with 10 steps; fewer while it saves, every 40 seconds."""
     noise = math.sin(second * (rank + 3)) * math.cos(second * 1.7 + rank)
     saving = second % 40 == 0
     training = second > 8
@@ -172,10 +183,11 @@ def make_sample(rank: int, second: int, *, slow: bool) -> dict[str, Any]:
     }
 
 
-def make_events(layout: list[dict[str, Any]], seconds: int, fails: int | None) -> Any:
-    for place in layout:
-        rank = place["rank"]
-        head = {"rank": rank, "node": place["node"]}
+def make_events(layout: list[dict[str, Any]], seconds: int, fails: int | None) -> Iterator[dict[str, Any]]:
+    """Yield the events of a run, in the order in which they are recorded."""
+    for placement in layout:
+        rank = placement["rank"]
+        head = {"rank": rank, "node": placement["node"]}
         yield {"event": "started", "time": STARTED + 0.4 + rank * 0.02, **head}
         yield {"event": "joined", "time": STARTED + 3.5 + rank * 0.05, "backend": "ccl", **head}
         yield {"event": "first_step", "time": STARTED + 8.0 + rank * 0.01, "torch_seed": 0, **head}
@@ -194,9 +206,9 @@ def make_events(layout: list[dict[str, Any]], seconds: int, fails: int | None) -
     if fails is not None:
         failure = {"rank": fails, "node": layout[fails]["node"], "code": 1, "signal": None}
         yield {"event": "failed", "time": STARTED + seconds + 2, "rank": -1, "failure": failure}
-    for place in layout:
-        rank = place["rank"]
-        end = {"rank": rank, "node": place["node"], "time": STARTED + seconds + 2}
+    for placement in layout:
+        rank = placement["rank"]
+        end = {"rank": rank, "node": placement["node"], "time": STARTED + seconds + 2}
         if fails == rank:
             yield {"event": "exception", "text": "Traceback\nValueError: <b>boom</b>", **end}
         yield {

@@ -2,7 +2,7 @@
 
 The list has errors and their hints, decisions, warnings and help texts, with {} for values. A text is found in the
 source by the function that it is an argument of. `python -m tests.support.words --unhelpful` lists the errors that do
-not say what to do.
+not explain what to do.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ PRINTING_FUNCTIONS = {
     "Mismatch",
 }
 PRINTED_CLASSES = ("Error", "Refusal", "Record", "Exit")
-# Messages that match say what to write, so they need no hint.
+# A message that matches explains what to write, so it needs no hint.
 EXPLAINS_FIX = re.compile(r"\bexpected |\b(is|are) ([01] or more|one of |the number of |an absolute path|a number, )")
 
 
@@ -76,8 +76,8 @@ def text_of(node: ast.expr) -> str:
     if isinstance(node, ast.JoinedStr):
         return "".join(text_of(part) or "{}" for part in node.values)
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
-        left, right = text_of(node.left), text_of(node.right)
-        return f"{left or '{}'}{right or '{}'}" if left or right else ""
+        parts = [text_of(node.left), text_of(node.right)]
+        return "".join(part or "{}" for part in parts) if any(parts) else ""
     if isinstance(node, ast.IfExp):
         return " / ".join(filter(None, (text_of(node.body), text_of(node.orelse))))
     return ""
@@ -117,7 +117,7 @@ def all_messages() -> list[Message]:
 
 
 def errors_without_hint() -> list[Message]:
-    """Return the errors for users of which neither text nor hint nor class says what to do."""
+    """Return the errors for users of which neither text nor hint nor class explains what to do."""
     trees = {path: ast.parse(path.read_text()) for path in source_files()}
     names = classes_without_hint(trees.values())
     return sorted(
