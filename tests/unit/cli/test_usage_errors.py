@@ -34,9 +34,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def error_of(*arguments: str) -> OrchError:
-    done = CliRunner().invoke(app, arguments)
-    assert isinstance(done.exception, OrchError), done.output
-    return done.exception
+    result = CliRunner().invoke(app, arguments)
+    assert isinstance(result.exception, OrchError), result.output
+    return result.exception
 
 
 @pytest.mark.parametrize(
@@ -72,19 +72,19 @@ def error_of(*arguments: str) -> OrchError:
         pytest.param(("logs", "xyz"), "no run 'xyz'", "`orch runs` lists", id="run"),
     ],
 )
-def test_a_mistake_has_one_form_and_a_short_hint(
+def test_usage_error_has_exit_code_2_and_a_short_hint(
     folder: Path, arguments: tuple[str, ...], message: str, hint: str
 ) -> None:
-    before = sorted((folder / "runs").iterdir())
+    runs = sorted((folder / "runs").iterdir())
     error = error_of(*arguments)
     assert error.exit_code == 2
     assert message in error.message
     assert hint in error.hint
     assert len(error.hint) < 200
-    assert sorted((folder / "runs").iterdir()) == before
+    assert sorted((folder / "runs").iterdir()) == runs
 
 
-def test_the_name_of_orch_init_is_an_inventory(folder: Path) -> None:
+def test_orch_init_creates_an_inventory_that_is_found_by_its_name(folder: Path) -> None:
     assert CliRunner().invoke(app, ["init", "lab", "h1"]).exit_code == 0
     assert find_inventory("lab") == Path("inventory/lab")
     (folder / "inventory/lab/program").write_text("#!/bin/sh\n")
@@ -101,11 +101,12 @@ def test_the_name_of_orch_init_is_an_inventory(folder: Path) -> None:
         ("bert-pretrain", "--output_dir=x --learning_rate 1e-4"),
         ("bert-data", "--kind text --input_files a b"),
     ],
+    ids=["bert-qa", "bert-qa-quant", "bert-pretrain", "bert-data"],
 )
-def test_arguments_of_a_recipe_in_all_spellings_pass(recipe: str, arguments: str) -> None:
+def test_arguments_of_a_recipe_are_accepted_in_all_spellings(recipe: str, arguments: str) -> None:
     check_script_arguments(load.recipe(recipe), tuple(arguments.split()))
 
 
-def test_the_known_training_arguments_are_those_of_transformers() -> None:
+def test_known_training_arguments_are_those_of_transformers() -> None:
     training_arguments = pytest.importorskip("transformers").TrainingArguments
     assert {field.name for field in fields(training_arguments) if field.init} <= {*TRAINING_ARGUMENTS.split()}
