@@ -73,7 +73,7 @@ def failure_lines(outcome: Outcome, shown: str) -> list[str]:
         last = outcome.failure.text.splitlines()[-1 if is_shown else -TEXT_LINES :]
         reasons += [f"failed: {outcome.failure.describe()}", *(f"  {line}" for line in last)]
     if reasons:
-        return [*reasons, *explanation_lines(outcome), *left_lines(outcome)]
+        return [*reasons, *explanation_lines(outcome, printed="\n".join(reasons)), *left_lines(outcome)]
     return [] if outcome.state == "done" else [f"state: {outcome.state}", *left_lines(outcome)]
 
 
@@ -99,6 +99,6 @@ def memory_lines(outcome: Outcome) -> list[str]:
     ]
 
 
-def explanation_lines(outcome: Outcome) -> list[str]:
-    """Return the lines of all explanations."""
-    return [line for explanation in outcome.explanations for line in explanation.describe().splitlines()]
+def explanation_lines(outcome: Outcome, *, printed: str) -> list[str]:
+    """Return the lines of all explanations, without lines of the log that are printed already."""
+    return [line for explanation in outcome.explanations for line in explanation.lines(printed)]

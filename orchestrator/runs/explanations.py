@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from orchestrator.runs.known_errors import KNOWN_SIGNATURES, Signature
 
 LONGEST_LINE = 2000  # characters; the time of patterns with .* grows with the square of this length
+CONTEXT = "During handling of the above exception, another exception occurred:"
 FRAME = re.compile(r'File "([^"]*)", line \d+')
 
 
@@ -28,19 +29,28 @@ class Explanation:
     cause: str
     cure: str
 
-    def describe(self) -> str:
-        """Return the cause, the line and the cure, each on its line."""
-        return f"{self.cause}\n  {self.line}\n  cure: {self.cure}"
+    def lines(self, printed: str = "") -> list[str]:
+        """Return the cause, the line of the log unless it is part of the printed text, and the cure."""
+        line = [] if self.line in printed else [f"  {self.line}"]
+        return [self.cause, *line, f"  cure: {self.cure}"]
 
 
-def explain(log_text: str) -> tuple[Explanation, ...]:
+def explain(log_text: str, *, exception: str = "") -> tuple[Explanation, ...]:
     """Return an explanation for each signature that matches a line, in the order of the signatures.
 
     Only the first signature that matches a line explains it, and each signature explains one line.
+
+    Args:
+        log_text: the logs and messages of a failed run.
+        exception: the traceback that ended the rank, if it is known. Other lines are then not searched
+            for errors that scripts often handle.
     """
     explanations: dict[str, Explanation] = {}
+    reasons = {line for line, _ in lines_with_frames(exception.rpartition(CONTEXT)[2])}
     for line, frame in dict.fromkeys(lines_with_frames(log_text)):
         for signature in KNOWN_SIGNATURES:
+            if signature.may_be_harmless and exception and line not in reasons:
+                continue
             match = re.search(signature.pattern, line)
             if match and (re.search(signature.frame, line) or re.search(signature.frame, frame)):
                 explanations.setdefault(signature.name, explanation(signature, line, match))

@@ -16,6 +16,8 @@ class Signature:
         cure: What the user can do about it, with the same replacements.
         frame: A regular expression that the line or the file of the innermost frame of its traceback
             must match, so that an error of the script itself gets no explanation.
+        may_be_harmless: Whether scripts often continue after this error. If the exception that ended the
+            rank is known, only that exception is explained by this signature.
     """
 
     name: str
@@ -23,6 +25,7 @@ class Signature:
     cause: str
     cure: str
     frame: str = ""
+    may_be_harmless: bool = False
 
 
 ONE_STACK = (
@@ -30,10 +33,11 @@ ONE_STACK = (
     "`orch image build` in images for containers and pods."
 )
 
-# Names of the software that connects ranks: torch.distributed's store, gloo, MPI's hydra, oneCCL, ssh.
+# Software that connects ranks, in a line of its log or in the path of a frame: torch.distributed's store, gloo, MPI's
+# hydra, oneCCL, ssh. Neither a script in a folder `hydra` nor the package of that name is meant.
 RENDEZVOUS = (
-    r"torch[/.]distributed|DistNetworkError|c10d|socket has failed|gloo|oneccl_bindings|CCL_"
-    r"|hydra|HYD|hydt|mpiexec|mpirun|PMI|^ssh: "
+    r"\btorch\.distributed\.|-packages/torch/distributed/|\bc10d\b|socket has failed|\bGloo\b|/gloo/transport/"
+    r"|-packages/oneccl_bindings_for_pytorch/|CCL_ERROR|\bHYD[A-Z]*_|\bhydra_|\bhydt_|\bmpiexec\b|\bmpirun\b|^ssh: "
 )
 
 # Explanations are shown in this order: errors that cause other errors come first.
@@ -122,6 +126,7 @@ KNOWN_SIGNATURES = (
     Signature(
         name="module of the bindings",
         pattern=r"No module named '(oneccl_bindings_for_pytorch|torch_ccl)'",
+        may_be_harmless=True,
         cause="The ccl bindings are not installed as module {1}.",
         cure="Install oneccl_bind_pt of the stack; its module is torch_ccl up to 1.11 and "
         "oneccl_bindings_for_pytorch from 1.12.",
@@ -219,6 +224,7 @@ KNOWN_SIGNATURES = (
     Signature(
         name="name of the client",
         pattern=r"hostname of the client socket cannot be retrieved",
+        may_be_harmless=True,
         cause="A node cannot look up the name that belongs to another node's address, so the start takes 12 s or more.",
         cure="Add the names of all nodes to /etc/hosts on each node.",
     ),
@@ -302,6 +308,7 @@ KNOWN_SIGNATURES = (
         pattern=r"Torch not compiled with CUDA enabled|Found no NVIDIA driver on your system"
         r"|No CUDA GPUs are available"
         r"|deserialize object on a CUDA device but torch\.cuda\.is_available\(\) is False",
+        may_be_harmless=True,
         cause="The script requires a GPU, but the ranks train on CPUs.",
         cure='Use device="cpu" instead of .cuda() and "cuda", and torch.load(..., map_location="cpu").',
     ),
@@ -314,6 +321,7 @@ KNOWN_SIGNATURES = (
     Signature(
         name="module not found",
         pattern=r"ModuleNotFoundError: No module named '([^']+)'",
+        may_be_harmless=True,
         cause="The ranks do not find the module {1}.",
         cure="Install it where the ranks run: in orch's environment on this machine, in the stack's environment on "
         "every node, or in the image. `orch sync INVENTORY --data FOLDER` copies your own files.",
@@ -321,6 +329,7 @@ KNOWN_SIGNATURES = (
     Signature(
         name="file not found",
         pattern=r"FileNotFoundError: \[Errno 2\] No such file or directory: '([^']*[/.][^']*)'",
+        may_be_harmless=True,
         cause="The file {1} does not exist where the rank runs. Relative paths start in the folder where you called "
         "orch on this machine, in the SSH user's home folder on nodes, in the run's folder on Slurm, and in the "
         "image's working directory in pods.",

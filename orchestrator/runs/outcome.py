@@ -23,6 +23,7 @@ from orchestrator.runs.volumes import advise_on_volume
 
 LOG_CHARACTERS = 200_000
 EXIT_CODES = {outcomes.DONE: 0, outcomes.STOPPED: 130, outcomes.PREEMPTED: outcomes.EX_TEMPFAIL}
+TRACEBACK = "Traceback (most recent call last):"
 WELL = (outcomes.DONE, outcomes.PREEMPTED, "running", "unknown")  # states without an error to explain
 
 
@@ -138,7 +139,9 @@ def outcome_of(run: Run) -> Outcome:
 
 def explanations_of(run: Run, failure: Failure | None) -> tuple[Explanation, ...]:
     """Return the known errors in the logs of a failed run and in the reason of its end."""
-    record, errors = run.record, explain(run_output(run, failure))
+    record = run.record
+    exception = failure.text if failure and TRACEBACK in failure.text else ""
+    errors = explain(run_output(run, failure), exception=exception)
     return tuple(advise_on_volume(error, record.location, record.run_dir) for error in errors)
 
 

@@ -57,6 +57,7 @@ def test_refused_run_leaves_no_files_and_names_the_option_to_wait(orch: Orch, tm
         refused = expect_exit(orch(*train), 1)
         assert "refused: node0 is taken" in refused.stdout
         assert "--queue waits" in refused.stdout
+        assert (refused.stdout + refused.stderr).count("is taken") == 1
         assert "files:" not in refused.stdout
         assert list((tmp_path / "runs").iterdir()) == [folder]
         assert [run["id"] for run in json.loads(orch("runs", "--json").stdout)["runs"]] == [folder.name]
@@ -77,6 +78,14 @@ def test_traceback_and_folder_of_a_run_are_printed_once(orch: Orch, tmp_path: Pa
     assert "ValueError: a reason" in process.stdout
     assert {line for line in output.splitlines() if line.startswith("files")} == {f"files: {last_run(tmp_path)}"}
     assert "Traceback (most recent call last)" in orch(*train, "--show", "none").stdout
+
+
+def test_line_with_an_explanation_is_printed_once_after_the_output(orch: Orch, tmp_path: Path) -> None:
+    script = "try:\n    import apex\nexcept ImportError as error:\n    print(repr(error))\nopen('data/x.csv')\n"
+    process = expect_exit(orch("train", write_script(tmp_path, script), "--ppn", "1"), 1)
+    assert process.stdout.count("No such file or directory: 'data/x.csv'") == 1
+    assert "data/x.csv does not exist where the rank runs" in process.stdout
+    assert "apex" not in process.stdout, "the script has handled that error"
 
 
 def test_progress_that_rank_0_prints_is_not_repeated(orch: Orch, tmp_path: Path) -> None:

@@ -44,6 +44,9 @@ RECORD = "/venv/lib/python3.11/site-packages/torch/distributed/elastic/multiproc
 SCRIPT_ERRORS = [
     make_traceback("OSError: [Errno 98] Address already in use", "/home/me/train.py"),
     make_traceback("OSError: [Errno 98] Address already in use", RECORD, "/home/me/train.py"),
+    make_traceback("OSError: [Errno 98] Address already in use", "/home/me/hydra/train.py"),
+    make_traceback("OSError: [Errno 98] Address already in use", "/venv/lib/site-packages/hydra/main.py"),
+    make_traceback("OSError: [Errno 98] Address already in use", "/home/igloo/torch/distributed/train.py"),
     make_traceback("OSError: [Errno 113] No route to host", TORCH, "/home/me/api.py"),
     make_traceback("OSError: [Errno 101] Network is unreachable", "/usr/lib/python3/socket.py"),
     make_traceback("AttributeError: module 'os' has no attribute 'exit'", "/home/me/train.py"),
@@ -69,6 +72,26 @@ def test_error_of_the_script_itself_is_not_explained(log: str) -> None:
 def test_error_in_torch_distributed_is_explained_by_its_traceback() -> None:
     log = make_traceback("OSError: [Errno 98] Address already in use", "/home/me/t.py", TORCH)
     assert [explanation.name for explanation in explain(log)] == ["port taken"]
+
+
+HANDLED = (
+    "ModuleNotFoundError: No module named 'apex'",
+    "ModuleNotFoundError: No module named 'torch_ccl'",
+    "FileNotFoundError: [Errno 2] No such file or directory: 'cache/data.bin'",
+    "AssertionError: Torch not compiled with CUDA enabled",
+    "[W socket.cpp:464] hostname of the client socket cannot be retrieved. err=-3",
+)
+
+
+@pytest.mark.parametrize("line", HANDLED, ids=["module", "bindings", "file", "gpu", "name"])
+def test_error_that_the_script_has_handled_is_not_explained(line: str) -> None:
+    context = "\n\nDuring handling of the above exception, another exception occurred:\n\n"
+    last = make_traceback("ValueError: the reason", "/home/me/train.py")
+    assert explain(f"warning: {line}\n{last}", exception=last) == ()
+    assert explain(line) != ()
+    handled = make_traceback(line, "/home/me/train.py")
+    assert explain(handled + context + last, exception=handled + context + last) == ()
+    assert explain(last + context + handled, exception=last + context + handled) != ()
 
 
 def test_patterns_match_one_line_and_are_fast() -> None:
