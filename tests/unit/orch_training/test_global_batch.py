@@ -1,4 +1,4 @@
-"""The share arithmetic: every step's examples, dealt out to any number of ranks."""
+"""The examples of every step are dealt out to any number of ranks."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_the_parts_of_a_step_are_the_step(planned: int, ranks: int, micro: int, 
 def test_the_weighted_mean_is_exact(
     planned: int, ranks: int, micro: int, accumulation: int, extra: int, seed: int
 ) -> None:
-    """What DDP makes of it: the mean over ranks of the sums over micro batches."""
+    """Compute the loss as DDP does: the mean over ranks of the sums over micro batches."""
     batch = GlobalBatch(micro * planned, accumulation)
     dealing, examples = Dealing(batch, ranks, micro), batch.at_once + extra
     draw = random.Random(seed)
@@ -73,7 +73,7 @@ def mean(positions: range, losses: list[int]) -> Fraction:
 
 @given(planned=few, ranks=few, micro=few, accumulation=st.integers(1, 4), extra=st.integers(0, 60))
 def test_no_rank_waits_for_another(planned: int, ranks: int, micro: int, accumulation: int, extra: int) -> None:
-    """All have as many micro batches, none of them empty, and their sizes differ by one."""
+    """Give all ranks as many micro batches; none is empty, and their sizes differ by at most one."""
     batch = GlobalBatch(micro * planned, accumulation)
     dealing = Dealing(batch, ranks, micro)
     for step in range(batch.steps(batch.at_once + extra)):
@@ -87,7 +87,7 @@ def test_no_rank_waits_for_another(planned: int, ranks: int, micro: int, accumul
 
 @given(planned=few, micro=few, accumulation=st.integers(1, 4))
 def test_as_planned_nothing_changes(planned: int, micro: int, accumulation: int) -> None:
-    """The ranks take micro batches in turn, as accelerate deals them out, all equally heavy."""
+    """Deal out micro batches of equal weight in turn, as accelerate does."""
     batch = GlobalBatch(micro * planned, accumulation)
     dealing = Dealing(batch, planned, micro)
     assert dealing.micro_batches == accumulation

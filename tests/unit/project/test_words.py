@@ -1,4 +1,4 @@
-"""The texts for users have the field's words, and say what to do."""
+"""Texts for users use the words of the field and say what to do."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def test_help_is_a_sentence_or_two() -> None:
 
 
 def test_help_has_no_brackets_that_rich_takes_for_markup() -> None:
-    """`[user@]` would not be printed."""
-    told = [word for word in ALL if word.path.startswith("orchestrator/cli") and "help" in word.kind]
-    assert [word for word in told if re.search(r"\[[a-z#/@][^\[]*?\]", word.text)] == []
+    """Avoid texts such as `[user@]`, which rich would not print."""
+    help_texts = [word for word in ALL if word.path.startswith("orchestrator/cli") and "help" in word.kind]
+    assert [word for word in help_texts if re.search(r"\[[a-z#/@][^\[]*?\]", word.text)] == []
 
 
 def test_errors_end_in_a_point_and_hints_too() -> None:
-    """So that they can stand beside each other."""
+    """Allow an error and a hint to be printed one after the other."""
     errors = [word for word in ALL if word.kind in ("RequestError", "PlanError", "ExecuteError")]
     open_ended = [word for word in errors if not word.text.endswith((".", "}", "?", ")"))]
     assert open_ended == []
@@ -47,7 +47,7 @@ INTERNAL_ERRORS = ("Expired",)  # caught by the watch that raises them, so that 
 
 
 def test_errors_say_what_to_do() -> None:
-    """Each has a hint, the advice of its kind, or says what was expected."""
+    """Require a hint, advice of the error's class, or the expected value in the message."""
     assert [error for error in errors_without_hint() if error.kind not in INTERNAL_ERRORS] == []
 
 

@@ -95,7 +95,7 @@ def test_the_longest_step_is_on_the_chart(tmp_path: Path) -> None:
     chart = spread.spread_chart(measured(tmp_path, ranks=2, nodes=1))
     assert chart
     longest = chart.data[-1]
-    assert longest["yaxis"] == "y2", "a scale of its own"
+    assert longest["yaxis"] == "y2", "a separate scale"
     assert longest["y"] == pytest.approx([550.0, 550.0])
 
 
@@ -255,7 +255,7 @@ def test_several_runs_are_one_page(tmp_path: Path) -> None:
     assert "2 runs compared" in text
     assert "Settings that differ" in text
     assert "% of the ideal" in text
-    assert [run.id for run in runs.recorded(tmp_path).runs] == names, "the page is no damaged run"
+    assert [run.id for run in runs.recorded(tmp_path).runs] == names, "the page is not listed as a damaged run"
 
 
 def with_launches(folder: Path, *sizes: int) -> Path:
