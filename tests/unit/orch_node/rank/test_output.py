@@ -25,6 +25,10 @@ def test_log_tail_is_the_end_of_the_log(tmp_path: Path) -> None:
     assert len(log_tail(make_log(tmp_path, text))) < TAIL_BYTES
 
 
+def test_log_tail_omits_what_orch_itself_printed(tmp_path: Path) -> None:
+    assert log_tail(make_log(tmp_path, "one\norch: the script requests a process group\n")) == "one"
+
+
 def test_log_tail_prefers_the_cause_to_stack_traces(tmp_path: Path) -> None:
     start = "early\n" * 1000 + "free(): invalid pointer\n"
     text = start + "Fatal Python error: Aborted\n\n" + "Thread 1:\n" + FRAME * 400

@@ -13,6 +13,7 @@ FATAL = b"Fatal Python error: "  # what faulthandler writes before its stack tra
 SEARCHED_BYTES = 1 << 16  # of the log's end; enough for the stack traces of many threads
 MAX_WRITES = 400  # the newest writes to sys.stderr; a line may take several
 TRACEBACK = "Traceback (most recent call last):"
+OWN_PREFIX = "orch: "
 # Source lines below a warning, progress bars, warnings and what orch itself prints.
 NO_REASON = re.compile(r"\s|.*\r|orch: |.*\d: \w*Warning: |.*\b(DEBUG|INFO|WARNING)\b")
 
@@ -26,7 +27,8 @@ def open_log(path: Path) -> int:
 def log_tail(log: Path) -> str:
     """Return the end of a rank's log, as the reason for a signal that ended the rank.
 
-    What precedes the stack traces of faulthandler matters more than the traces.
+    What precedes the stack traces of faulthandler matters more than the traces, and lines of orch
+    itself are no reason.
     """
     with log.open("rb") as file:
         file.seek(max(0, log.stat().st_size - SEARCHED_BYTES))
@@ -34,7 +36,8 @@ def log_tail(log: Path) -> str:
     begin = max(0, len(content) - TAIL_BYTES)
     if (fatal := content.rfind(FATAL)) >= 0:
         begin = min(begin, max(0, fatal - TAIL_BYTES // 2))
-    return content[begin : begin + TAIL_BYTES].decode(errors="replace").strip()
+    tail = content[begin : begin + TAIL_BYTES].decode(errors="replace")
+    return "\n".join(line for line in tail.split("\n") if not line.startswith(OWN_PREFIX)).strip()
 
 
 class StderrRecorder:
