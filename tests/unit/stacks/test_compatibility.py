@@ -42,114 +42,38 @@ def test_bindings_built_by_orch_are_no_mismatch() -> None:
     )
 
 
+# What is installed, the problem, its reason and the remedy, each separated by " | ".
+MISMATCHES = """
+torch 2.13.0+cpu, ipex 2.8.0 | IPEX 2.8.0 with torch 2.13.0+cpu | PyTorch 2.13.0+cpu is found | pip uninstall intel-
+torch 2.6.0+cpu, ipex 2.7.0+cpu | IPEX 2.7.0+cpu with torch 2.6.0+cpu | exit 127 | pytorch==2.6.0, as in 'intel-2.6'
+torch 2.16.0+cpu, bindings 2.13.0+orch.1 | oneccl_bind_pt 2.13.0+orch.1 with | raises ImportError | is 'torch-2.15'
+torch 1.12.1+cpu, bindings 1.12.0+cpu | oneccl_bind_pt 1.12.0+cpu with torch 1.12.1 | undefined symbol | pt==1.12.100+cpu
+torch 2.0.1+cpu, bindings 2.0.100 | oneccl_bind_pt 2.0.100 is the wheel for Intel GPUs | same name | pt==2.0.0+cpu
+torch 2.7.0+cpu, bindings 2.7.0+xpu | oneccl_bind_pt 2.7.0+xpu is the wheel for Intel GPUs | SYCL | pt==2.7.0+cpu
+torch 2.8.0+cu128 | torch 2.8.0+cu128 is a GPU build | several GB | torch==2.8.0+cpu --index-url https://download.pytorch
+torch 2.8.0, nvidia-cudnn-cu12 9.1, nvidia-nccl-cu12 2.2 | torch 2.8.0 is a GPU build, with 2 | works on CPU | 2.8.0+cpu
+torch 2.8.0+cpu, ipex 2.8.0, transformers 4.57.0 | transformers 4.57.0 does not use IPEX | TypeError | ==4.52.4
+torch 2.8.0+cpu, ipex 2.8.0, transformers 4.55.4 | transformers 4.55.4 does not use IPEX | since 4.53 | omit --use_ipex
+torch 2.7.0+cpu, bindings 2.7.0+cpu, transformers 5.1.0 | transformers 5.1.0 does not accept --ddp | exit 2 | ==4.52.4
+torch 2.7.0+cpu, bindings 2.7.0+cpu, accelerate 1.13.0 | accelerate 1.13.0 does not know ccl | gloo | accelerate==1.7.0
+torch 2.8.0+cpu, ipex 2.8.0, accelerate 1.8.0 | accelerate 1.8.0 does not call ipex | does nothing | accelerate==1.7.0
+torch 1.11.0+cpu, bindings 1.11.0+cpu, accelerate 1.8.0 | accelerate 1.8.0 does not import torch_ccl | 1.7 | ==0.34.2
+torch 2.13.0+cpu, transformers 5.23.0, accelerate 1.0.1 | accelerate 1.0.1 is too old for | 1.1.0 or newer | ==1.15.0
+torch 1.10.0+cpu, transformers 4.36.2, accelerate 1.0.1 | accelerate 1.0.1 is too new for | dispatch_batches | ==0.34.2
+numpy 2.0 | torch is not installed | training | orch stacks requirements current
+"""
+
+
 @pytest.mark.parametrize(
-    ("packages", "what", "why", "cure"),
-    [
-        (
-            {"torch": "2.13.0+cpu", "ipex": "2.8.0"},
-            "IPEX 2.8.0 with torch 2.13.0+cpu",
-            "'needs to work with PyTorch 2.8.*, but PyTorch 2.13.0+cpu is found'",
-            "pip uninstall intel-extension-for-pytorch",
-        ),
-        (
-            {"torch": "2.6.0+cpu", "ipex": "2.7.0+cpu"},
-            "IPEX 2.7.0+cpu with torch 2.6.0+cpu",
-            "exit 127",
-            "pip install intel-extension-for-pytorch==2.6.0, as in 'intel-2.6'",
-        ),
-        (
-            {"torch": "2.16.0+cpu", "bindings": "2.13.0+orch.1"},
-            "oneccl_bind_pt 2.13.0+orch.1 with torch 2.16.0+cpu",
-            "raises ImportError",
-            "no stack has torch 2.16.0+cpu; the nearest is 'torch-2.15'",
-        ),
-        (
-            {"torch": "1.12.1+cpu", "bindings": "1.12.0+cpu"},
-            "oneccl_bind_pt 1.12.0+cpu with torch 1.12.1+cpu",
-            "undefined symbol",
-            "pip install oneccl-bind-pt==1.12.100+cpu, as in 'intel-1.12.1'",
-        ),
-        (
-            {"torch": "2.0.1+cpu", "bindings": "2.0.100"},
-            "oneccl_bind_pt 2.0.100 is the wheel for Intel GPUs",
-            "same name as the CPU wheel",
-            "oneccl_bind_pt==2.0.0+cpu",
-        ),
-        (
-            {"torch": "2.7.0+cpu", "bindings": "2.7.0+xpu"},
-            "oneccl_bind_pt 2.7.0+xpu is the wheel for Intel GPUs",
-            "SYCL",
-            "oneccl_bind_pt==2.7.0+cpu",
-        ),
-        (
-            {"torch": "2.8.0+cu128"},
-            "torch 2.8.0+cu128 is a GPU build",
-            "several GB",
-            "pip install torch==2.8.0+cpu --index-url https://download.pytorch.org/whl/cpu",
-        ),
-        (
-            {"torch": "2.8.0", "nvidia_cudnn_cu12": "9.1", "nvidia_nccl_cu12": "2.2"},
-            "torch 2.8.0 is a GPU build, with 2 CUDA packages",
-            "works on CPU nodes",
-            "torch==2.8.0+cpu",
-        ),
-        (
-            {"torch": "2.8.0+cpu", "ipex": "2.8.0", "transformers": "4.57.0"},
-            "transformers 4.57.0 does not use IPEX",
-            "TypeError",
-            "transformers==4.52.4",
-        ),
-        (
-            {"torch": "2.8.0+cpu", "ipex": "2.8.0", "transformers": "4.55.4"},
-            "transformers 4.55.4 does not use IPEX",
-            "no effect since 4.53",
-            "omit --use_ipex",
-        ),
-        (
-            {"torch": "2.7.0+cpu", "bindings": "2.7.0+cpu", "transformers": "5.1.0"},
-            "transformers 5.1.0 does not accept --ddp_backend ccl",
-            "exit 2",
-            "transformers==4.52.4",
-        ),
-        (
-            {"torch": "2.7.0+cpu", "bindings": "2.7.0+cpu", "accelerate": "1.13.0"},
-            "accelerate 1.13.0 does not know ccl",
-            "gloo",
-            "accelerate==1.7.0",
-        ),
-        (
-            {"torch": "2.8.0+cpu", "ipex": "2.8.0", "accelerate": "1.8.0"},
-            "accelerate 1.8.0 does not call ipex.optimize",
-            "does nothing",
-            "accelerate==1.7.0",
-        ),
-        (
-            {"torch": "1.11.0+cpu", "bindings": "1.11.0+cpu", "accelerate": "1.8.0"},
-            "accelerate 1.8.0 does not import torch_ccl",
-            "1.7 was the last",
-            "accelerate==0.34.2",
-        ),
-        (
-            {"torch": "2.13.0+cpu", "transformers": "5.23.0", "accelerate": "1.0.1"},
-            "accelerate 1.0.1 is too old for transformers 5.23.0",
-            "1.1.0 or newer",
-            "accelerate==1.15.0",
-        ),
-        (
-            {"torch": "1.10.0+cpu", "transformers": "4.36.2", "accelerate": "1.0.1"},
-            "accelerate 1.0.1 is too new for transformers 4.36.2",
-            "dispatch_batches",
-            "accelerate==0.34.2",
-        ),
-        ({"numpy": "2.0"}, "torch is not installed", "training", "orch stacks requirements current"),
-    ],
-    ids=lambda value: " ".join(map("-".join, value.items())) if isinstance(value, dict) else "",
+    ("packages", "problem", "reason", "remedy"),
+    [line.split(" | ") for line in MISMATCHES.strip().splitlines()],
+    ids=[line.partition(" | ")[0] for line in MISMATCHES.strip().splitlines()],
 )
-def test_mismatch_states_what_why_and_cure(packages: dict[str, str], what: str, why: str, cure: str) -> None:
-    (mismatch,) = find_mismatches(**packages)
-    assert mismatch.what.startswith(what)
-    assert why in mismatch.why
-    assert cure in mismatch.cure
+def test_mismatch_has_a_reason_and_a_remedy(packages: str, problem: str, reason: str, remedy: str) -> None:
+    (mismatch,) = find_mismatches(**dict(package.split() for package in packages.split(", ")))
+    assert mismatch.what.startswith(problem)
+    assert reason in mismatch.why
+    assert remedy in mismatch.cure
 
 
 @pytest.mark.parametrize(
