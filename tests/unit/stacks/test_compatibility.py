@@ -47,7 +47,7 @@ MISMATCHES = """
 torch 2.13.0+cpu, ipex 2.8.0 | IPEX 2.8.0 with torch 2.13.0+cpu | PyTorch 2.13.0+cpu is found | pip uninstall intel-
 torch 2.6.0+cpu, ipex 2.7.0+cpu | IPEX 2.7.0+cpu with torch 2.6.0+cpu | exit 127 | pytorch==2.6.0, as in 'intel-2.6'
 torch 2.16.0+cpu, bindings 2.13.0+orch.1 | oneccl_bind_pt 2.13.0+orch.1 with | raises ImportError | is 'torch-2.15'
-torch 1.12.1+cpu, bindings 1.12.0+cpu | oneccl_bind_pt 1.12.0+cpu with torch 1.12.1 | undefined symbol | pt==1.12.100+cpu
+torch 1.12.1+cpu, bindings 1.12.0+cpu | oneccl_bind_pt 1.12.0+cpu with torch 1.12.1 | undefined symbol | ==1.12.100+cpu
 torch 2.0.1+cpu, bindings 2.0.100 | oneccl_bind_pt 2.0.100 is the wheel for Intel GPUs | same name | pt==2.0.0+cpu
 torch 2.7.0+cpu, bindings 2.7.0+xpu | oneccl_bind_pt 2.7.0+xpu is the wheel for Intel GPUs | SYCL | pt==2.7.0+cpu
 torch 2.8.0+cu128 | torch 2.8.0+cu128 is a GPU build | several GB | torch==2.8.0+cpu --index-url https://download.pytorch
