@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from orch_node.protocol.outcome import DONE, PREEMPTED
+from orch_node.protocol.outcome import DONE, PREEMPTED, REFUSED
 from orch_node.protocol.record import RunRecord
 
 from orchestrator.errors import ExecuteError, RequestError
@@ -34,7 +34,7 @@ def find_run(base: Path, name: str, inventory: str, notify: Notify) -> tuple[Run
 
     Args:
         base: the folder of all runs on this machine.
-        name: a run id, or `last` for the newest run.
+        name: a run id, or `last` for the newest run that was not refused.
         inventory: not used; the record of a run names its host.
         notify: not used.
 
@@ -42,7 +42,8 @@ def find_run(base: Path, name: str, inventory: str, notify: Notify) -> tuple[Run
         RequestError: if there is no such run.
     """
     runs = {run.id: run for run in recorded_runs(base)}
-    run_id = list(runs)[-1] if name == "last" and runs else name
+    accepted = [run.id for run in runs.values() if run.state != REFUSED] or list(runs)
+    run_id = accepted[-1] if name == "last" and runs else name
     if run_id not in runs:
         raise RequestError(
             f"There is no run '{name}' on Slurm in {base}.",

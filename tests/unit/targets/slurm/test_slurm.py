@@ -38,7 +38,8 @@ from orchestrator.planning.request import TrainRequest
 from orchestrator.report import plans
 from orchestrator.runs import store
 from orchestrator.targets.connections.local import Local
-from orchestrator.targets.slurm import array, states
+from orchestrator.targets.interface import ignore
+from orchestrator.targets.slurm import array, find, states
 from orchestrator.targets.slurm.decisions import Inputs, with_size
 from orchestrator.targets.slurm.image import Image
 from orchestrator.targets.slurm.inputs import check_image_exists
@@ -54,7 +55,7 @@ from orchestrator.targets.slurm.settings import RESERVED_OPTIONS, SlurmSettings
 from orchestrator.targets.slurm.states import JobState
 from orchestrator.targets.slurm.watch import JobWatch
 from tests.conftest import make_facts
-from tests.support.recorded import make_run
+from tests.support.recorded import make_outcome, make_run
 
 GOLDEN = Path(__file__).parents[3] / "golden" / "slurm"
 SITE = SlurmSite(
@@ -937,3 +938,13 @@ def test_the_hint_for_a_missing_mpi_names_the_shared_folder_and_no_inventory() -
         plan_slurm(request, bare, SITE)
     assert "pip install --prefix /shared/orch/stacks/current/mpi/mpich mpich" in caught.value.hint
     assert "inventory" not in caught.value.hint
+
+
+def test_last_is_not_a_refused_run(tmp_path: Path) -> None:
+    for number, state in enumerate(("done", "refused")):
+        run_id = f"2026010{number + 1}-120000-qa-0000"
+        folder = make_run(
+            tmp_path, run_id, created=float(number), target="slurm", location={"name": f"orch-{number}", "job": "12"}
+        )
+        (folder / "outcome.json").write_text(json.dumps(make_outcome(state)))
+    assert find.find_run(tmp_path, "last", "slurm", ignore)[0].run_id == "20260101-120000-qa-0000"
