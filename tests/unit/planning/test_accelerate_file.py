@@ -8,10 +8,12 @@ import pytest
 from orchestrator.errors import PlanError
 from orchestrator.launchers import accelerate_config
 from orchestrator.planning import accelerate_options as accelerate_file
+from orchestrator.stacks.stack import Stack
 from orchestrator.targets.ssh.decisions import Inputs
+from orchestrator.targets.ssh.plan import plan_train
 from tests.conftest import make_cluster, make_job, make_node
-from tests.unit.planning.test_launchers import OWN, REMOTE, REQUEST, TWO, plan_train
-from tests.unit.planning.test_plan_train import Stack
+from tests.support.plans import QA_REQUEST, REMOTE_SITE, USER_SCRIPT
+from tests.unit.planning.test_launchers import TWO
 
 FILE: dict[str, Any] = {
     "compute_environment": "LOCAL_MACHINE",
@@ -47,12 +49,12 @@ def test_a_file_for_gpus_is_refused(change: dict[str, Any]) -> None:
 
 def with_file(stack: Stack) -> Inputs:
     options = accelerate_file.parse_options(FILE, "f.yaml")
-    return Inputs(cluster=make_cluster(*TWO), recipe=OWN, stack=stack, accelerate=options)
+    return Inputs(cluster=make_cluster(*TWO), recipe=USER_SCRIPT, stack=stack, accelerate=options)
 
 
 def test_what_is_honoured_and_what_is_contradicted_is_told(test_stack: Stack) -> None:
-    request = replace(REQUEST, launcher="accelerate", nodes="2", ppn=1, precision="bf16")
-    plan = plan_train(request, with_file(test_stack), REMOTE)
+    request = replace(QA_REQUEST, launcher="accelerate", nodes="2", ppn=1, precision="bf16")
+    plan = plan_train(request, with_file(test_stack), REMOTE_SITE)
     decisions = [decision for decision in plan.decisions if decision.topic == "accelerate config"]
     values = [decision.value.removeprefix("CONTRADICTED: ").split()[0] for decision in decisions[1:]]
     assert values == ["machine_rank", "main_process_ip", "mpirun_config", "num_processes"]
@@ -67,7 +69,7 @@ def test_what_is_honoured_and_what_is_contradicted_is_told(test_stack: Stack) ->
 
 def test_the_file_is_for_launchers_that_start_accelerate(test_stack: Stack) -> None:
     with pytest.raises(PlanError, match="--launcher mpirun does not start accelerate"):
-        plan_train(REQUEST, with_file(test_stack), REMOTE)
+        plan_train(QA_REQUEST, with_file(test_stack), REMOTE_SITE)
 
 
 def test_old_versions_get_the_keys_that_they_read() -> None:

@@ -22,18 +22,18 @@ from orchestrator.stacks.stack import Stack
 from orchestrator.targets.ssh.decisions import Inputs
 from orchestrator.targets.ssh.plan import plan_train
 from tests.conftest import HOSTILE_TEXTS, make_cluster
+from tests.support.plans import LOCAL_SITE, QA_RECIPE, QA_REQUEST, REMOTE_SITE, USER_SCRIPT
 from tests.unit.planning.test_launchers import ONE, TWO
-from tests.unit.planning.test_plan_train import OWN, QA, REMOTE, REQUEST, SITE
 from tests.unit.provisioning.test_provision import STACK, make_probe
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 DOCKER = Docker(image="orch:current")
-SITE_OF_TWO = replace(REMOTE, root="/opt/orch")
+SITE_OF_TWO = replace(REMOTE_SITE, root="/opt/orch")
 
 
 def plan(stack: Stack, docker: Docker = DOCKER, **fields: object) -> Plan:
-    request = replace(REQUEST, ppn=2, **fields)
-    inputs = Inputs(cluster=make_cluster(*TWO), recipe=QA, stack=stack, docker=docker)
+    request = replace(QA_REQUEST, ppn=2, **fields)
+    inputs = Inputs(cluster=make_cluster(*TWO), recipe=QA_RECIPE, stack=stack, docker=docker)
     return plan_train(request, inputs, SITE_OF_TWO)
 
 
@@ -68,16 +68,16 @@ def test_golden_plan_of_an_image_that_starts_its_ranks(test_stack: Stack) -> Non
 
 
 def test_without_an_image_nothing_is_different(test_stack: Stack) -> None:
-    request = replace(REQUEST, ppn=2)
-    result = plan_train(request, Inputs(cluster=make_cluster(*TWO), recipe=QA, stack=test_stack), SITE_OF_TWO)
+    request = replace(QA_REQUEST, ppn=2)
+    result = plan_train(request, Inputs(cluster=make_cluster(*TWO), recipe=QA_RECIPE, stack=test_stack), SITE_OF_TWO)
     assert "container" not in result.describe()
     assert result.run.key != plan(test_stack).run.key, "another image is another training"
 
 
 def test_on_this_machine_the_folders_of_script_runs_and_programs_are_there(test_stack: Stack) -> None:
     cluster = make_cluster(*ONE)
-    inputs = Inputs(cluster=cluster, recipe=OWN, stack=test_stack, docker=DOCKER)
-    result = plan_train(REQUEST, inputs, SITE)
+    inputs = Inputs(cluster=cluster, recipe=USER_SCRIPT, stack=test_stack, docker=DOCKER)
+    result = plan_train(QA_REQUEST, inputs, LOCAL_SITE)
     mounted = [word for word in options(result) if word.startswith("type=bind")]
     assert mounted == [bind(folder) for folder in ("/home/me", "/orch/train", "/runs")]
 
@@ -86,8 +86,8 @@ def test_ccl_takes_no_socket_of_the_launcher_into_the_container(test_stack: Stac
     ccl = load.stack("current")
     nodes = tuple(replace(node, facts=replace(node.facts, packages=dict(ccl.requirements))) for node in TWO)
     for docker, transport in ((None, "over MPI"), (DOCKER, "over libfabric")):
-        request = replace(REQUEST, ppn=2, backend="ccl")
-        inputs = Inputs(cluster=make_cluster(*nodes), recipe=QA, stack=ccl, docker=docker)
+        request = replace(QA_REQUEST, ppn=2, backend="ccl")
+        inputs = Inputs(cluster=make_cluster(*nodes), recipe=QA_RECIPE, stack=ccl, docker=docker)
         result = plan_train(request, inputs, SITE_OF_TWO)
         assert transport in result.describe()
 

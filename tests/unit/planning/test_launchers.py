@@ -16,7 +16,7 @@ from orchestrator.stacks.stack import Stack
 from orchestrator.targets.ssh.decisions import Inputs
 from orchestrator.targets.ssh.plan import plan_train
 from tests.conftest import HOSTILE_TEXTS, make_cluster, make_facts, make_job, make_node
-from tests.unit.planning.test_plan_train import OWN, REMOTE, REQUEST
+from tests.support.plans import QA_REQUEST, REMOTE_SITE, USER_SCRIPT
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "launch"
 RANKS = ("/venv/bin/python", "/opt/orch/train/node.py", "rank", "--run", "/opt/orch/runs/r", "--", *HOSTILE_TEXTS)
@@ -93,8 +93,8 @@ def test_open_mpi_starts_no_tree_from_64_nodes() -> None:
 
 
 def plan(stack: Stack, cluster: Cluster, **fields: object) -> str:
-    request = replace(REQUEST, **fields)
-    return plan_train(request, Inputs(cluster=cluster, recipe=OWN, stack=stack), REMOTE).describe()
+    request = replace(QA_REQUEST, **fields)
+    return plan_train(request, Inputs(cluster=cluster, recipe=USER_SCRIPT, stack=stack), REMOTE_SITE).describe()
 
 
 def test_the_flag_wins_over_the_inventory_and_that_over_the_stack(test_stack: Stack) -> None:
