@@ -14,7 +14,7 @@ pytestmark = pytest.mark.xdist_group("recipes")  # they share a server of warm p
 
 def check_gradients_are_views(script: Path, arguments: list[str]) -> None:
     """Train on two ranks whose DDP reports whether gradients are views of its buckets."""
-    results = run_ranks(SCRIPTS / "telling_ddp.py", script, *arguments, ranks=2)
+    results = run_ranks(SCRIPTS / "reporting_ddp.py", script, *arguments, ranks=2)
     lines = "".join(err for _, _, err in results).splitlines()
     assert [line for line in lines if line.startswith("views of buckets: ")] == ["views of buckets: True"] * 2
 

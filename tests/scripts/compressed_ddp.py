@@ -1,6 +1,8 @@
-"""Fits a linear map on the ranks it is started on, with the compression argv[1] (or `local`: local
-SGD, each rank a node of its own) and argv[2] layers, each a bucket of its own; rank 0 prints JSON:
-the losses, whether all ranks hold the same weights, and what was sent to other ranks."""
+"""Fit a linear map on several ranks with compressed gradients: compressed_ddp.py KIND LAYERS.
+
+KIND is a kind of compression, or `local` for local SGD with one rank per node. DDP puts each layer into its own
+bucket. Rank 0 prints the losses, whether all ranks have the same weights, and what was sent to other ranks, as JSON.
+"""
 
 from __future__ import annotations
 
@@ -18,16 +20,16 @@ from orch_training.local_sgd import LocalSteps
 from torch.nn.parallel import DistributedDataParallel
 
 STEPS = 40
-SENT: list[tuple[str, int]] = []  # dtype and bytes of each all-reduce that a hook began
+SENT: list[tuple[str, int]] = []  # dtype and bytes of each all-reduce by a hook
 
 
-def counted_all_reduce(tensor, *args, **kwargs):
+def recorded_all_reduce(tensor, *args, **kwargs):
     if dist.get_world_size(kwargs.get("group")) > 1:
         SENT.append((str(tensor.dtype), tensor.numel() * tensor.element_size()))
     return ALL_REDUCE(tensor, *args, **kwargs)
 
 
-ALL_REDUCE, dist.all_reduce = dist.all_reduce, counted_all_reduce
+ALL_REDUCE, dist.all_reduce = dist.all_reduce, recorded_all_reduce
 
 
 def main() -> None:
@@ -49,13 +51,13 @@ def main() -> None:
         optimizer.step()
         optimizer.zero_grad()
         losses.append(loss.item())
-    before = torch.stack([p.detach().clone() for p in model.parameters()])
+    old_weights = torch.stack([p.detach().clone() for p in model.parameters()])
     local.average_weights()
-    changed = not torch.equal(before, torch.stack(list(model.parameters())))
+    changed = not torch.equal(old_weights, torch.stack(list(model.parameters())))
     weights = [torch.empty(64, 64) for _ in range(dist.get_world_size())]
     dist.all_gather(weights, model.module[0].weight.detach())
     if dist.get_rank() == 0:
-        same = all(torch.equal(weights[0], other) for other in weights)
+        same = all(torch.equal(weights[0], rank_weights) for rank_weights in weights)
         print(json.dumps({"losses": losses, "same": same, "sent": SENT, "changed": changed}))
     del model
     dist.destroy_process_group()

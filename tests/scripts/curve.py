@@ -1,6 +1,8 @@
-"""Plain DDP that knows nothing of orch: a loss curve, the environment it found, who listens where
-meanwhile, and if asked to (`--fail R`) an exception on rank R at the end. `--by-hand`: the same
-without DDP and torch's optimizers, which import torch's compiler, half of all that a rank takes."""
+"""Train with DDP, without anything of orch, and print the loss curve, the environment and the listening sockets.
+
+`--fail R` raises an exception on rank R at the end. `--by-hand` trains without DDP and torch's optimizers, which import
+torch's compiler; the import takes half of the time of a rank.
+"""
 
 import argparse
 import ipaddress
@@ -20,15 +22,15 @@ PROC = Path("/proc")
 
 
 def data(rank: int, ranks: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """This rank's share of one data set."""
-    made = torch.Generator().manual_seed(7)
-    inputs = torch.randn(SAMPLES, 6, generator=made)
-    targets = inputs.sum(dim=1, keepdim=True) + torch.randn(SAMPLES, 1, generator=made)
+    """Return this rank's share of the data."""
+    generator = torch.Generator().manual_seed(7)
+    inputs = torch.randn(SAMPLES, 6, generator=generator)
+    targets = inputs.sum(dim=1, keepdim=True) + torch.randn(SAMPLES, 1, generator=generator)
     return inputs[rank::ranks], targets[rank::ranks]
 
 
-class ByHand:
-    """What DDP and SGD do: the mean of all ranks' gradients, taken off the weights."""
+class AveragingSGD:
+    """SGD with gradients averaged over all ranks, which replaces DDP and torch's SGD."""
 
     def __init__(self, weights: list[torch.Tensor], ranks: int) -> None:
         self.weights, self.ranks = weights, ranks
@@ -45,12 +47,12 @@ class ByHand:
 
 
 def curve(rank: int, ranks: int, by_hand: bool = False) -> list[float]:
-    """The mean loss over all ranks, step by step."""
+    """Train, and return the mean loss over all ranks for each step."""
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(6, 5), torch.nn.Tanh(), torch.nn.Linear(5, 1))
     wrapped = DistributedDataParallel(model) if ranks > 1 and not by_hand else model
     weights = list(wrapped.parameters())
-    optimizer = ByHand(weights, ranks) if by_hand else torch.optim.SGD(weights, lr=0.1)
+    optimizer = AveragingSGD(weights, ranks) if by_hand else torch.optim.SGD(weights, lr=0.1)
     inputs, targets = data(rank, ranks)
     losses = []
     for _ in range(STEPS):
@@ -73,72 +75,76 @@ def name(pid: int) -> str:
     return (PROC / str(pid) / "comm").read_text().strip()
 
 
-def of_run(pid: int, run: str) -> bool:
+def belongs_to_run(pid: int, run_dir: str) -> bool:
     try:
-        return f"ORCH_RUN_DIR={run}".encode() in (PROC / str(pid) / "environ").read_bytes()
+        return f"ORCH_RUN_DIR={run_dir}".encode() in (PROC / str(pid) / "environ").read_bytes()
     except OSError:
         return False
 
 
-def processes(run: str) -> set[int]:
-    """Those that name the run, and the daemons above them, up to what serves the connection."""
-    numbers = [int(one.name) for one in PROC.iterdir() if one.name.isdigit()]
-    found = {pid for pid in numbers if of_run(pid, run)}
-    for pid in list(found):
+def run_processes(run_dir: str) -> set[int]:
+    """Return the processes with the run in their environment, and the daemons of MPI that started them."""
+    all_pids = [int(folder.name) for folder in PROC.iterdir() if folder.name.isdigit()]
+    pids = {pid for pid in all_pids if belongs_to_run(pid, run_dir)}
+    for pid in list(pids):
         while (pid := parent(pid)) > 1 and (name(pid).startswith(("hydra", "mpiexec", "prte"))):
-            found.add(pid)
-    return found
+            pids.add(pid)
+    return pids
 
 
-def sockets(pid: int) -> set[str]:
-    found = set()
+def open_sockets(pid: int) -> set[str]:
+    """Return the inodes of a process's sockets."""
+    inodes = set()
     try:
-        for one in (PROC / str(pid) / "fd").iterdir():
-            link = os.readlink(one)
+        for file in (PROC / str(pid) / "fd").iterdir():
+            link = os.readlink(file)
             if link.startswith("socket:["):
-                found.add(link[8:-1])
+                inodes.add(link[8:-1])
     except OSError:
         pass
-    return found
+    return inodes
 
 
-def address(hexadecimal: str) -> str:
-    words = [int(hexadecimal[at : at + 8], 16) for at in range(0, len(hexadecimal), 8)]
-    return str(ipaddress.ip_address(b"".join(struct.pack("=I", word) for word in words)))
+def parse_address(hexadecimal: str) -> str:
+    """Return an IP address from the notation of /proc/net/tcp."""
+    numbers = [int(hexadecimal[start : start + 8], 16) for start in range(0, len(hexadecimal), 8)]
+    return str(ipaddress.ip_address(b"".join(struct.pack("=I", number) for number in numbers)))
 
 
-def listening() -> dict[str, str]:
-    """Inode of a socket -> where it listens."""
-    found = {}
+def listening_sockets() -> dict[str, str]:
+    """Return the addresses of all listening sockets by the sockets' inodes."""
+    addresses = {}
     for table in ("tcp", "tcp6"):
         for line in (PROC / "self/net" / table).read_text().splitlines()[1:]:
             fields = line.split()
             if fields[3] == LISTEN:
-                found[fields[9]] = address(fields[1].partition(":")[0])
-    return found
+                addresses[fields[9]] = parse_address(fields[1].partition(":")[0])
+    return addresses
 
 
-def listeners(run: str) -> list[tuple[str, str]]:
-    """(program, address) of each socket that a process of the run listens with."""
-    known = listening()
-    return [(name(pid), known[inode]) for pid in processes(run) for inode in sockets(pid) & set(known)]
+def listeners(run_dir: str) -> list[tuple[str, str]]:
+    """Return the program and the address of each listening socket of the run."""
+    addresses = listening_sockets()
+    return [
+        (name(pid), addresses[inode]) for pid in run_processes(run_dir) for inode in open_sockets(pid) & set(addresses)
+    ]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--fail", type=int, metavar="R")
     parser.add_argument("--by-hand", action="store_true")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     dist.init_process_group()
     rank = dist.get_rank()
-    print("LOSSES", json.dumps(curve(rank, dist.get_world_size(), asked.by_hand)))
+    print("LOSSES", json.dumps(curve(rank, dist.get_world_size(), options.by_hand)))
     print("BACKEND", dist.get_backend())
     print("ENVIRONMENT", json.dumps(dict(os.environ)))
-    dist.all_reduce(torch.ones(1 << 20))  # too large for a greeting
+    dist.all_reduce(torch.ones(1 << 20))  # large enough that ranks open connections for data
     print("LISTENERS", json.dumps(listeners(os.environ["ORCH_RUN_DIR"])))
     sys.stdout.flush()
-    dist.barrier()  # nobody has left before all have looked
-    if asked.fail == rank:
+    dist.barrier()  # no rank ends before all have listed the sockets
+    if options.fail == rank:
         raise ValueError("boom of this script")
     dist.barrier()
 

@@ -1,5 +1,7 @@
-"""A random BERT, 32 wide, with MiniLM's tokenizer: FOLDER HEAD LAYERS, the head's class in
-transformers. Apart from the tests: what transformers imports warns, and a warning fails a test."""
+"""Save a random BERT of width 32 with MiniLM's tokenizer: tiny_bert.py FOLDER HEAD LAYERS.
+
+HEAD is a class of transformers. This is a script because importing transformers prints warnings, which fail tests.
+"""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A script with accelerate's Accelerator, as its documentation has it. It knows nothing of orch."""
+"""Train with accelerate's Accelerator as its documentation shows, without anything of orch."""
 
 import torch
 import torch.distributed as dist

@@ -1,5 +1,7 @@
-"""ipex.optimize in BF16, watched as a rank is: `with_ipex.py OPTIMIZER DEVICE` moves the model to
-DEVICE after it. Runs in the environment of a stack with IPEX."""
+"""Train in BF16 with ipex.optimize and orch's training check: with_ipex.py OPTIMIZER DEVICE.
+
+The model is moved to DEVICE after ipex.optimize. The script needs the environment of a stack with IPEX.
+"""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""A script with transformers' Trainer, as its documentation has it. It knows nothing of orch."""
+"""Train with transformers' Trainer as its documentation shows, without anything of orch."""
 
 import sys
 

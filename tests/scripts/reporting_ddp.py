@@ -1,5 +1,4 @@
-"""Runs the script argv[1] with the rest as its arguments; each DistributedDataParallel that it
-makes tells on stderr whether its gradients are where they travel from."""
+"""Run a script whose DDP prints to stderr whether gradients are views of its buckets: reporting_ddp.py SCRIPT ARGS."""
 
 from __future__ import annotations
 
@@ -9,15 +8,15 @@ from pathlib import Path
 
 from torch.nn.parallel import DistributedDataParallel
 
-initialise = DistributedDataParallel.__init__
+original_init = DistributedDataParallel.__init__
 
 
-def telling(self, *args, **kwargs) -> None:
-    initialise(self, *args, **kwargs)
+def reporting_init(self, *args, **kwargs) -> None:
+    original_init(self, *args, **kwargs)
     print(f"views of buckets: {self.gradient_as_bucket_view}", file=sys.stderr, flush=True)
 
 
-DistributedDataParallel.__init__ = telling
+DistributedDataParallel.__init__ = reporting_init
 sys.argv = sys.argv[1:]
 sys.path.insert(0, str(Path(sys.argv[0]).parent))
 runpy.run_path(sys.argv[0], run_name="__main__")
