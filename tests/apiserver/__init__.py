@@ -1,1 +1,1 @@
-"""A real kube-apiserver on a real etcd, built from Debian's sources: `make test-k8s`."""
+"""Test orch against kube-apiserver and etcd, which `make test-k8s` builds from Debian's sources."""

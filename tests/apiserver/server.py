@@ -1,4 +1,4 @@
-"""The server of a test: etcd and kube-apiserver on ports of this machine, an admin, and a user."""
+"""Run etcd and kube-apiserver on ports of this machine, with an administrator and a user."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ USER = "user"
 
 
 class Server:
-    """`folder`: its data. What the tests do themselves they do as admin."""
+    """An API server whose data is in a folder. Its methods make requests as the administrator."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -34,30 +34,34 @@ class Server:
         self.url = f"https://127.0.0.1:{free_port()}"
 
     def request(self, method: str, path: str, body: Any = None, kind: str = "json") -> Any:
-        """Raises HTTPError."""
+        """Make a request, and return the parsed JSON or the text of the response.
+
+        Raises:
+            HTTPError: if the server responds with an error.
+        """
         request = urllib.request.Request(
             self.url + path,
             method=method,
             data=json.dumps(body).encode() if body else None,
             headers={"Authorization": f"Bearer {self.tokens['admin']}", "Content-Type": f"application/{kind}"},
         )
-        trusted = ssl.create_default_context(cafile=self.certificates / "apiserver.crt")
-        with urllib.request.urlopen(request, context=trusted, timeout=20) as answer:
-            text = answer.read()
+        tls = ssl.create_default_context(cafile=self.certificates / "apiserver.crt")
+        with urllib.request.urlopen(request, context=tls, timeout=20) as response:
+            text = response.read()
         return json.loads(text) if text.startswith(b"{") else text.decode()
 
-    def ready(self) -> bool:
+    def is_ready(self) -> bool:
         with suppress(OSError):  # also HTTPError
             return bool(self.request("GET", "/readyz") == "ok")
         return False
 
-    def status(self, path: str, value: Any) -> Any:
-        """Say how an object is, as its controller would."""
+    def set_status(self, path: str, value: Any) -> Any:
+        """Set the status of an object, as its controller does."""
         patch = {"status": value}
         return self.request("PATCH", f"{path}/status", patch, "merge-patch+json")
 
     def write_kubeconfig(self, path: Path) -> Path:
-        """Of the user."""
+        """Write the kubeconfig of the user, and return its path."""
         config = {
             "apiVersion": "v1",
             "kind": "Config",
@@ -77,10 +81,14 @@ class Server:
 
 @contextmanager
 def run_server(folder: Path) -> Iterator[Server]:
-    """Raises AssertionError with its last words if it does not start."""
-    found = built_programs()
-    assert found is not None
-    apiserver, etcd = found
+    """Start a server, yield it when it is ready, and stop it.
+
+    Raises:
+        AssertionError: if the server does not start; it has the end of its log.
+    """
+    programs = built_programs()
+    assert programs is not None
+    apiserver, etcd = programs
     server = Server(folder)
     server.certificates.mkdir()
     tokens = folder / "tokens.csv"
@@ -89,22 +97,22 @@ def run_server(folder: Path) -> Iterator[Server]:
     tokens.write_text("".join(f'{token},{name},{name},"{groups[name]}"\n' for name, token in server.tokens.items()))
     key = folder / "accounts.key"
     subprocess.run(["openssl", "genrsa", "-out", key, "2048"], check=True, capture_output=True)
-    at = f"http://127.0.0.1:{free_port()}"
-    store = [
+    etcd_url = f"http://127.0.0.1:{free_port()}"
+    etcd_command = [
         etcd,
         "--data-dir",
         folder / "etcd",
         "--unsafe-no-fsync",
         "--listen-client-urls",
-        at,
+        etcd_url,
         "--advertise-client-urls",
-        at,
+        etcd_url,
         "--listen-peer-urls",
         f"http://127.0.0.1:{free_port()}",
     ]
-    api = [
+    apiserver_command = [
         apiserver,
-        f"--etcd-servers={at}",
+        f"--etcd-servers={etcd_url}",
         "--bind-address=127.0.0.1",
         f"--secure-port={server.url.rpartition(':')[2]}",
         f"--cert-dir={server.certificates}",
@@ -117,11 +125,13 @@ def run_server(folder: Path) -> Iterator[Server]:
         "--disable-admission-plugins=ServiceAccount",
     ]
     log = folder / "server.log"
-    with log.open("wb") as words:
-        processes = [subprocess.Popen(one, stdout=words, stderr=words) for one in (store, api)]
+    with log.open("wb") as output:
+        processes = [
+            subprocess.Popen(command, stdout=output, stderr=output) for command in (etcd_command, apiserver_command)
+        ]
     try:
         deadline = time.monotonic() + START_SECONDS
-        while not server.ready():
+        while not server.is_ready():
             assert time.monotonic() < deadline, log.read_text()[-2000:]
             time.sleep(0.2)
         yield server

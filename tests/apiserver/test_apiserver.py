@@ -1,6 +1,7 @@
-"""The commands against a real API server: RBAC with exactly the Role that is told, server-side
-apply, watches, owners, and what it says of what is not there. No kubelet and no operator are here:
-the tests play them."""
+"""Run commands of orch against kube-apiserver, with RBAC, server-side apply, watches, owners and missing objects.
+
+There is no kubelet and no operator; the tests set the status of objects themselves.
+"""
 
 from __future__ import annotations
 
@@ -37,36 +38,34 @@ TRAIN = ("--on", "k8s", "--nodes", "2", "--ppn", "1", "--backend", "gloo")
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with run_server(tmp_path_factory.mktemp("server")) as found:
-        found.request("POST", "/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
+    with run_server(tmp_path_factory.mktemp("server")) as server:
+        server.request("POST", "/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
         for kind in ("PyTorchJob", "MPIJob"):
             crd = yaml.load((CRDS / CRD_FILES[kind]).read_text(), yaml.CSafeLoader)
-            found.request("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", crd)
-        wait_until(lambda: exists(found, JOBS), "PyTorchJobs that are served", seconds=30)
-        give_role(found)
-        yield found
+            server.request("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", crd)
+        wait_until(lambda: exists(server, JOBS), "the API serves PyTorchJobs", seconds=30)
+        # Exactly the permissions that `orch k8s check` lists for PyTorchJobs.
+        grant_rights(server, "orch", (*rights.RIGHTS, *rights.rights_for(KINDS["pytorchjob"])))
+        yield server
 
 
-def give_role(server: Server) -> None:
-    """Exactly what `orch k8s check` says is needed for PyTorchJobs."""
-    give(server, "orch", (*rights.RIGHTS, *rights.rights_for(KINDS["pytorchjob"])))
-
-
-def give(server: Server, name: str, granted: Iterable[tuple[str, str, str, str]]) -> None:
-    bind(
+def grant_rights(server: Server, name: str, granted: Iterable[tuple[str, str, str, str]]) -> None:
+    """Grant the user permissions as orch lists them."""
+    create_role(
         server,
         name,
         [{"verbs": [verb], "apiGroups": [group], "resources": [resource]} for verb, group, resource, _ in granted],
     )
 
 
-def allow(server: Server, name: str, group: str, *resources: str) -> None:
+def grant_resources(server: Server, name: str, group: str, *resources: str) -> None:
+    """Grant the user everything that orch does with these resources."""
     verbs = ["create", "patch", "get", "list", "delete"]
-    bind(server, name, [{"verbs": verbs, "apiGroups": [group], "resources": list(resources)}])
+    create_role(server, name, [{"verbs": verbs, "apiGroups": [group], "resources": list(resources)}])
 
 
-def bind(server: Server, name: str, rules: list[Any]) -> None:
-    """A Role for the user."""
+def create_role(server: Server, name: str, rules: list[Any]) -> None:
+    """Create a Role with these rules, and bind it to the user."""
     metadata, group = {"name": name}, "rbac.authorization.k8s.io"
     server.request("POST", f"{ROLES}/roles", {"metadata": metadata, "rules": rules})
     server.request(
@@ -82,6 +81,7 @@ def bind(server: Server, name: str, rules: list[Any]) -> None:
 
 @pytest.fixture
 def orch(server: Server, tmp_path: Path) -> Orch:
+    """Return a function that runs orch as the user."""
     (tmp_path / "orch-k8s.toml").write_text('image = "registry.example/orch:current"\ncpu = "2"\n')
     environment = orch_environment(tmp_path) | {"KUBECONFIG": str(server.write_kubeconfig(tmp_path / "kubeconfig"))}
 
@@ -98,41 +98,42 @@ def orch(server: Server, tmp_path: Path) -> Orch:
     return run
 
 
-def started(orch: Orch, tmp_path: Path, launcher: str = "pytorchjob") -> tuple[str, str]:
-    """(run id, job) of a run that is left running."""
-    words = ("--launcher", launcher, "--detach", "--json")
-    done = orch("train", write_script(tmp_path), *TRAIN, *words)
+def start_detached(orch: Orch, tmp_path: Path, launcher: str = "pytorchjob") -> tuple[str, str]:
+    """Start a detached run, and return its id and the name of its job."""
+    options = ("--launcher", launcher, "--detach", "--json")
+    done = orch("train", write_script(tmp_path), *TRAIN, *options)
     assert done.returncode == 0, done.stderr
     run = json.loads(done.stdout)["run_id"]
     return run, f"orch-{run}"
 
 
-def files_of_runs(server: Server) -> set[str]:
-    return {one["metadata"]["name"] for one in server.request("GET", f"{CORE}/configmaps")["items"]}
+def config_map_names(server: Server) -> set[str]:
+    """Return the names of all ConfigMaps, in which orch stores the files of runs."""
+    return {item["metadata"]["name"] for item in server.request("GET", f"{CORE}/configmaps")["items"]}
 
 
-def findings(done: subprocess.CompletedProcess[str]) -> dict[str, dict[str, Any]]:
-    return {one["topic"]: one for one in json.loads(done.stdout)["findings"]}
+def findings_by_topic(done: subprocess.CompletedProcess[str]) -> dict[str, dict[str, Any]]:
+    return {finding["topic"]: finding for finding in json.loads(done.stdout)["findings"]}
 
 
-def test_the_role_that_is_told_is_enough(orch: Orch) -> None:
-    found = findings(orch("k8s", "check", "--json", "--no-pull", "--launcher", "pytorchjob"))
-    assert found["rights"]["state"] == "ok", found["rights"]
-    assert found["PyTorchJob"]["state"] == "ok"
-    assert found["TrainJob"]["state"] == "absent"
-    assert found["volume"]["words"] == "no claim orch"
-    assert found["nodes"]["state"] == "unknown", "nodes are the cluster's, and in no Role"
+def test_rights_listed_by_check_are_sufficient(orch: Orch) -> None:
+    findings = findings_by_topic(orch("k8s", "check", "--json", "--no-pull", "--launcher", "pytorchjob"))
+    assert findings["rights"]["state"] == "ok", findings["rights"]
+    assert findings["PyTorchJob"]["state"] == "ok"
+    assert findings["TrainJob"]["state"] == "absent"
+    assert findings["volume"]["words"] == "no claim orch"
+    assert findings["nodes"]["state"] == "unknown", "no Role in a namespace can allow nodes"
 
 
-def test_a_job_is_watched_to_its_end(orch: Orch, server: Server, tmp_path: Path) -> None:
-    run, job = started(orch, tmp_path)
+def test_attach_follows_a_job_until_it_fails(orch: Orch, server: Server, tmp_path: Path) -> None:
+    run, job = start_detached(orch, tmp_path)
     labels = server.request("GET", f"{JOBS}/{job}")["metadata"]["labels"]
     pod = {
         "metadata": {"name": f"{job}-worker-0", "labels": labels},
         "spec": {"containers": [{"name": "pytorch", "image": "example/x"}]},
     }
     server.request("POST", f"{CORE}/pods", pod)
-    server.status(
+    server.set_status(
         f"{CORE}/pods/{job}-worker-0",
         {
             "phase": "Pending",
@@ -147,31 +148,32 @@ def test_a_job_is_watched_to_its_end(orch: Orch, server: Server, tmp_path: Path)
         "lastTransitionTime": "2026-01-02T03:04:05Z",
         "lastUpdateTime": "2026-01-02T03:04:05Z",
     }
-    server.status(f"{JOBS}/{job}", {"conditions": [condition], "replicaStatuses": {}})
+    server.set_status(f"{JOBS}/{job}", {"conditions": [condition], "replicaStatuses": {}})
     done = orch("attach", run)
     assert done.returncode == 1, done.stderr
     assert "worker-0: waits for a node: 0/3 nodes are available" in done.stdout + done.stderr
     assert "it has failed" in done.stdout
 
 
-def test_what_one_may_not_do_and_what_is_not_there(orch: Orch, server: Server, tmp_path: Path) -> None:
-    script, before = write_script(tmp_path), files_of_runs(server)
-    mpi = orch("train", script, *TRAIN, "--launcher", "mpijob", "--detach")
-    assert mpi.returncode == 1
-    assert "mpijobs" in mpi.stderr
-    assert "k8s check" in mpi.stderr
-    words = ("train", script, *TRAIN, "--launcher", "trainjob", "--detach")
-    unknown = orch(*words)
-    assert "Not allowed: trainingruntimes" in unknown.stderr, "rights come before what there is"
-    allow(server, "trainer", "trainer.kubeflow.org", "trainjobs", "trainingruntimes")
-    trainer = orch(*words)
-    assert trainer.returncode == 1
-    assert "The cluster has no TrainingRuntime trainer.kubeflow.org/v1alpha1" in trainer.stderr
-    assert "Traceback" not in mpi.stderr + unknown.stderr + trainer.stderr
-    assert files_of_runs(server) == before
+def test_refused_and_missing_kinds_are_named_and_leave_no_files(orch: Orch, server: Server, tmp_path: Path) -> None:
+    script, old_config_maps = write_script(tmp_path), config_map_names(server)
+    mpijob = orch("train", script, *TRAIN, "--launcher", "mpijob", "--detach")
+    assert mpijob.returncode == 1
+    assert "mpijobs" in mpijob.stderr
+    assert "k8s check" in mpijob.stderr
+    command = ("train", script, *TRAIN, "--launcher", "trainjob", "--detach")
+    forbidden_trainjob = orch(*command)
+    message = "Kubernetes checks permissions before it looks for the resource"
+    assert "Not allowed: trainingruntimes" in forbidden_trainjob.stderr, message
+    grant_resources(server, "trainer", "trainer.kubeflow.org", "trainjobs", "trainingruntimes")
+    missing_trainjob = orch(*command)
+    assert missing_trainjob.returncode == 1
+    assert "The cluster has no TrainingRuntime trainer.kubeflow.org/v1alpha1" in missing_trainjob.stderr
+    assert "Traceback" not in mpijob.stderr + forbidden_trainjob.stderr + missing_trainjob.stderr
+    assert config_map_names(server) == old_config_maps
 
 
-def test_a_field_of_somebody_elses_is_not_taken_over(orch: Orch, server: Server) -> None:
+def test_init_does_not_take_over_fields_of_another_manager(orch: Orch, server: Server) -> None:
     denied = orch("k8s", "init", "--apply")
     assert denied.returncode == 1
     assert "persistentvolumeclaims" in denied.stderr
@@ -183,16 +185,16 @@ def test_a_field_of_somebody_elses_is_not_taken_over(orch: Orch, server: Server)
     }
     path = f"{CORE}/persistentvolumeclaims"
     server.request("PATCH", f"{path}/orch?fieldManager=helm", claim, "apply-patch+yaml")
-    allow(server, "claims", "", "persistentvolumeclaims")
+    grant_resources(server, "claims", "", "persistentvolumeclaims")
     done = orch("k8s", "init", "--apply")
     assert done.returncode == 1
     assert "helm" in done.stderr, done.stderr
-    volume = findings(orch("k8s", "check", "--json", "--no-pull"))["volume"]
+    volume = findings_by_topic(orch("k8s", "check", "--json", "--no-pull"))["volume"]
     assert volume["words"] == "claim orch is Pending"
     server.request("DELETE", f"{path}/orch")
 
 
-def test_a_namespace_that_is_not_there(orch: Orch, server: Server) -> None:
+def test_init_creates_no_namespace(orch: Orch, server: Server) -> None:
     done = orch("k8s", "init", "--apply", "--k8s", "namespace=nowhere")
     assert done.returncode == 1
     with pytest.raises(HTTPError):
@@ -200,22 +202,22 @@ def test_a_namespace_that_is_not_there(orch: Orch, server: Server) -> None:
 
 
 @pytest.mark.parametrize("launcher", ["pytorchjob", "mpijob"])
-def test_what_a_run_is_made_of_belongs_to_its_job(orch: Orch, server: Server, tmp_path: Path, launcher: str) -> None:
-    """Last in this file: it gives the user more rights."""
+def test_job_owns_the_files_of_its_run_until_stop(orch: Orch, server: Server, tmp_path: Path, launcher: str) -> None:
+    """Must be the last test of this file, because it grants the user more permissions."""
     kind = KINDS[launcher]
-    if launcher != "pytorchjob":  # whose Role the user has
-        give(server, launcher, rights.rights_for(kind))
+    if launcher != "pytorchjob":  # the user already has the permissions for PyTorchJobs
+        grant_rights(server, launcher, rights.rights_for(kind))
     jobs = f"/apis/{kind.group}/{kind.version}/namespaces/{NAMESPACE}/{kind.plural}"
-    run, job = started(orch, tmp_path, launcher)
-    made = server.request("GET", f"{jobs}/{job}")
-    found = server.request("GET", f"{CORE}/configmaps/{job}-files")
-    (owner,) = found["metadata"]["ownerReferences"]
-    assert (owner["kind"], owner["uid"]) == (kind.kind, made["metadata"]["uid"])
-    assert {"pod.json", "run.json"} <= found["data"].keys(), "an owner takes nothing away"
-    managers = {one["manager"] for one in found["metadata"]["managedFields"]}
+    run, job_name = start_detached(orch, tmp_path, launcher)
+    job = server.request("GET", f"{jobs}/{job_name}")
+    config_map = server.request("GET", f"{CORE}/configmaps/{job_name}-files")
+    (owner,) = config_map["metadata"]["ownerReferences"]
+    assert (owner["kind"], owner["uid"]) == (kind.kind, job["metadata"]["uid"])
+    assert {"pod.json", "run.json"} <= config_map["data"].keys(), "setting the owner keeps the files"
+    managers = {entry["manager"] for entry in config_map["metadata"]["managedFields"]}
     assert managers == {"orch", "orch-owner"}
-    listed = json.loads(orch("runs", "--inventory", "k8s", "--json").stdout)["runs"]
-    assert run in {one["id"] for one in listed}
+    rows = json.loads(orch("runs", "--inventory", "k8s", "--json").stdout)["runs"]
+    assert run in {row["id"] for row in rows}
     assert orch("stop", run).returncode == 0
-    assert not exists(server, f"{jobs}/{job}")
-    assert f"{job}-files" not in files_of_runs(server)
+    assert not exists(server, f"{jobs}/{job_name}")
+    assert f"{job_name}-files" not in config_map_names(server)
