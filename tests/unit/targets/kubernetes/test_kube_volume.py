@@ -78,7 +78,7 @@ def test_a_key_that_could_not_be_written_is_created_by_the_next_pod(tmp_path: Pa
 def test_a_full_volume_names_the_claim_and_the_folder(line: str, expected: list[str]) -> None:
     (explanation,) = explain(line)
     volume_location = {"claim": "shared", "mount": "/orch"}
-    result = advise_on_volume(explanation, volume_location, RUN_DIR).describe()
+    result = "\n".join(advise_on_volume(explanation, volume_location, RUN_DIR).lines())
     for text in expected:
         assert text in result
     assert "df -h" not in result
