@@ -26,6 +26,7 @@ STRICT = {
     "proctrack/linuxproc": "proctrack/cgroup",
     "task/none": "task/cgroup",
     "SelectTypeParameters=CR_Core": "SelectTypeParameters=CR_Core_Memory",
+    "jobacct_gather/none": "jobacct_gather/cgroup\nJobAcctGatherFrequency=task=1",
     "accounting_storage/none": "accounting_storage/slurmdbd\nAccountingStorageEnforce=associations,limits",
 }
 STRICT_CGROUP = "CgroupPlugin=cgroup/v1\nConstrainRAMSpace=yes\nConstrainCores=yes\n"
@@ -124,7 +125,8 @@ class Site:
             # Apptainer makes a namespace of its user, and mounts images by FUSE.
             *(("--security-opt", "seccomp=unconfined", "--device", "/dev/fuse") * self.newer),
             *(("--cap-add", "SYS_ADMIN", "--env", "STRICT=yes") * self.strict),
-            *(("--cap-add", "SYS_PTRACE") * self.unusual),  # to measure the memory of the user's processes
+            # To measure the memory of the user's processes.
+            *(("--cap-add", "SYS_PTRACE") * (self.strict or self.unusual)),
             "--volume",
             f"{self.small}:/small",
             "--env",

@@ -119,6 +119,7 @@ def test_a_run_on_a_named_cluster_asks_that_cluster_and_has_its_accounting(stric
     assert shown["accounting"]["source"] == "sacct"
     assert shown["accounting"]["job"] == location["job"]
     assert shown["accounting"]["elapsed_seconds"] > 0
+    assert shown["accounting"]["max_rss_bytes"] > 50 << 20
 
 
 def test_a_run_in_an_allocation_has_its_accounting(strict: Site) -> None:
@@ -127,6 +128,7 @@ def test_a_run_in_an_allocation_has_its_accounting(strict: Site) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     recorded = json.loads(done.stdout)["accounting"]
     assert (recorded["source"], recorded["state"]) == ("sacct", "COMPLETED")
+    assert recorded["max_rss_bytes"] > 50 << 20, "a rank that has imported torch"
 
 
 def test_a_cancelled_job_that_slurm_has_forgotten_is_looked_up_in_accounting(strict: Site) -> None:

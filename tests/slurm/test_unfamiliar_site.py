@@ -96,6 +96,25 @@ def test_a_wrapper_around_sbatch_and_variables_of_an_interactive_job(ready: Site
     assert code == 0, output
 
 
+GREETS = """
+import os
+import torch.distributed as dist
+dist.init_process_group()
+print("greeting:", os.environ["GREETING"])
+"""
+
+
+@pytest.mark.parametrize("launcher", ["srun", "mpirun", "torchrun"])
+def test_the_environment_of_setup_commands_reaches_all_ranks(ready: Site, launcher: str) -> None:
+    (ready.home / "greets.py").write_text(GREETS)
+    setup = ("--slurm", "setup=export GREETING='a b'", "--slurm", "setup=GREETING+=' c'")
+    run = Started(ready, *TWO, *setup, "--launcher", launcher, script="greets.py")
+    code, output = run.end()
+    assert code == 0, output
+    logs = [(run.folder / "ranks" / f"rank-{rank}.log").read_text() for rank in range(2)]
+    assert all("greeting: a b c" in log for log in logs), logs
+
+
 def test_a_job_in_a_partition_that_was_closed_to_its_user_waits(ready: Site) -> None:
     result = train(ready, *TWO, "--slurm", "partition=grace", "--slurm", "hold", "--detach", "--json")
     ready.said("scontrol", "update", "partitionname=grace", "allowgroups=root", user="root")
