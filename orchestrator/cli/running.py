@@ -6,10 +6,10 @@ import shlex
 import signal
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import typer
-from orch_node.protocol.outcome import DONE, REFUSED
+from orch_node.protocol.outcome import DONE, FAILED, REFUSED
 
 from orchestrator.cli import arrays
 from orchestrator.cli.options import RUNS_DIR
@@ -44,6 +44,7 @@ def show_or_run(plan: Plan, output: Output, begin: Callable[[Plan, Path], RunHan
         print_text(plans.as_json(plan) if output.json else plan.describe(), nl=output.json, program=True)
         return
     from orchestrator.report import decided, live
+    from orchestrator.runs import store
 
     screen = live.Screen(of_ranks=output.show)
     if output.wait:  # CI systems and systemd end a command with SIGTERM; handle it like Ctrl-C.
@@ -55,6 +56,8 @@ def show_or_run(plan: Plan, output: Output, begin: Callable[[Plan, Path], RunHan
     handle.notify = screen.note
     if not output.wait:
         handle.started()
+        if store.load(handle.folder).state in (REFUSED, FAILED):
+            end_command(handle, print_outcome(handle, handle.finish(), shown="none", as_json=output.json))
         print_text(plans.started_as_json(plan) if output.json else plans.started(plan))
         return
     screen.begin([*decided.lines(plan, verbose=output.verbose), *file_lines(handle)])
@@ -67,7 +70,11 @@ def show_or_run(plan: Plan, output: Output, begin: Callable[[Plan, Path], RunHan
             screen.note("interrupted again: ending all processes of the run now")
             handle.stop()
 
-    outcome = watch(handle, screen, as_json=output.json, interrupted=interrupted)
+    end_command(handle, watch(handle, screen, as_json=output.json, interrupted=interrupted))
+
+
+def end_command(handle: RunHandle, outcome: Outcome) -> NoReturn:
+    """End the program with the exit code of a run that has ended; a refused run leaves no files."""
     if outcome.state == REFUSED:
         handle.discard()
     raise typer.Exit(outcome.exit_code)
@@ -76,7 +83,6 @@ def show_or_run(plan: Plan, output: Output, begin: Callable[[Plan, Path], RunHan
 def watch(handle: RunHandle, screen: Screen, *, as_json: bool, interrupted: Callable[[], None]) -> Outcome:
     """Show a run until it ends or Ctrl-C is pressed; print and return its outcome."""
     from orchestrator.operations.output import RanksOutput
-    from orchestrator.report import training
 
     lines = RanksOutput(handle, screen.of_ranks, screen.lines, screen.note)
     run = handle.record.run_id
@@ -94,7 +100,13 @@ def watch(handle: RunHandle, screen: Screen, *, as_json: bool, interrupted: Call
     if not is_complete:
         screen.note(f"the output shown here is incomplete; all of it: orch logs {handle.record.run_id}")
     screen.end()
-    shown = screen.of_ranks if is_complete else "none"
+    return print_outcome(handle, outcome, shown=screen.of_ranks if is_complete else "none", as_json=as_json)
+
+
+def print_outcome(handle: RunHandle, outcome: Outcome, *, shown: str, as_json: bool) -> Outcome:
+    """Print and return the outcome of a run; `shown` is the rank whose output is on the screen already."""
+    from orchestrator.report import training
+
     with_files = outcome.state != DONE  # the first lines have named them
     print_text(training.as_json(outcome) if as_json else training.text(outcome, shown=shown, with_files=with_files))
     if not as_json:

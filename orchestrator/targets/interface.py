@@ -88,7 +88,7 @@ class RunHandle(Protocol):
     notify: Notify
 
     def started(self) -> None:
-        """Wait until the supervisor has taken over the run; raise ExecuteError if it does not start."""
+        """Wait until the run has started, waits in a queue or has ended; raise ExecuteError if it does not start."""
 
     def events(self) -> Iterator[Event]:
         """Yield the events of the run, from its beginning until it has ended."""

@@ -12,6 +12,7 @@ import pytest
 
 from tests.local.runs import Orch, expect_exit, last_run, start_orch, write_script
 from tests.local.workspaces import Workspace
+from tests.support.recorded import make_outcome, make_run, write_json
 from tests.support.waiting import wait_until
 
 PRINT_PROGRESS = """
@@ -61,13 +62,20 @@ def test_refused_run_leaves_no_files_and_names_the_option_to_wait(orch: Orch, tm
         assert "files:" not in refused.stdout
         assert list((tmp_path / "runs").iterdir()) == [folder]
         assert [run["id"] for run in json.loads(orch("runs", "--json").stdout)["runs"]] == [folder.name]
-        expect_exit(orch(*train, "--detach"))
-        (detached,) = {*(tmp_path / "runs").iterdir()} - {folder}
-        expect_exit(orch("attach", detached.name), 1)
-        assert detached.exists(), "attach changes nothing"
+        detached = expect_exit(orch(*train, "--detach"), 1)
+        assert "refused: node0 is taken" in detached.stdout
+        assert " runs; orch attach" not in detached.stdout
+        assert list((tmp_path / "runs").iterdir()) == [folder]
     finally:
         first.send_signal(signal.SIGINT)
         first.communicate(timeout=60)
+
+
+def test_attach_to_a_refused_run_keeps_its_files(orch: Orch, tmp_path: Path) -> None:
+    refused = make_run(tmp_path / "runs")
+    write_json(refused / "outcome.json", make_outcome("refused"))
+    expect_exit(orch("attach", refused.name), 1)
+    assert refused.exists()
 
 
 def test_traceback_and_folder_of_a_run_are_printed_once(orch: Orch, tmp_path: Path) -> None:

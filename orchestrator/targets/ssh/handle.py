@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
-from orch_node.protocol.events import Event
+from orch_node.protocol.events import Event, Launched, Waiting
 from orch_node.protocol.files import is_run_id
 from orch_node.protocol.record import RunRecord
 
@@ -45,7 +45,10 @@ class SshHandle:
         self.rank_nodes = logs.RankNodes()
 
     def started(self) -> None:
-        follow.await_start(self.folder, self.source)
+        """Wait until the ranks have been launched, the run waits for cores, or it has ended."""
+        for event in self.events():
+            if isinstance(event, (Launched, Waiting)):
+                return
 
     def events(self) -> Iterator[Event]:
         events = follow.follow(self.folder, self.source, ranks=len(self.record.layout))
