@@ -12,7 +12,7 @@ import typer
 from orch_node.protocol.outcome import DONE, FAILED, REFUSED
 
 from orchestrator.cli import arrays
-from orchestrator.cli.options import RUNS_DIR
+from orchestrator.cli.options import RUNS_DIR, print_error
 from orchestrator.cli.output import Output
 from orchestrator.planning.plan import Plan
 from orchestrator.screen import closed_output, print_text
@@ -49,7 +49,11 @@ def show_or_run(plan: Plan, output: Output, begin: Callable[[Plan, Path], RunHan
     screen = live.Screen(of_ranks=output.show)
     if output.wait:  # CI systems and systemd end a command with SIGTERM; handle it like Ctrl-C.
         signal.signal(signal.SIGTERM, signal.default_int_handler)
-    handle = begin(plan, output.runs_dir.absolute() / plan.run.run_id)
+    try:
+        handle = begin(plan, output.runs_dir.absolute() / plan.run.run_id)
+    except KeyboardInterrupt:
+        stop_started(plan, output.runs_dir.absolute())
+        raise
     if plan.array:
         arrays.follow(plan, output.runs_dir.absolute(), as_json=output.json, wait=output.wait)
         return
@@ -78,6 +82,18 @@ def end_command(handle: RunHandle, outcome: Outcome) -> NoReturn:
     if outcome.state == REFUSED:
         handle.discard()
     raise typer.Exit(outcome.exit_code)
+
+
+def stop_started(plan: Plan, base: Path) -> None:
+    """Stop what an interrupted start of a plan has recorded in the folder `base` of all runs."""
+    from orchestrator.operations.runs import recorded_handles
+    from orchestrator.report import cleanup
+    from orchestrator.runs import store
+
+    for handle in recorded_handles(plan, base, print_error):
+        before = store.load(handle.folder).state
+        report = handle.stop()
+        print_error(cleanup.describe_stop(report, before=before, after=store.load(handle.folder).state))
 
 
 def watch(handle: RunHandle, screen: Screen, *, as_json: bool, interrupted: Callable[[], None]) -> Outcome:

@@ -6,6 +6,7 @@ import json
 import re
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -217,6 +218,36 @@ def test_interrupt_stops_all_ranks(tmp_path: Path, number: signal.Signals, times
     run = last_run(tmp_path)
     assert run_processes(run) == []
     assert times > 1 or read_outcome(run)["state"] == "stopped"
+
+
+# Ends itself by SIGTERM as soon as the run has been started, before the command knows that.
+INTERRUPTED_START = """
+import signal
+from orchestrator.cli.main import main
+from orchestrator.operations import train
+
+start = train.start
+
+def start_and_interrupt(plan, folder):
+    handle = start(plan, folder)
+    signal.raise_signal(signal.SIGTERM)
+    return handle
+
+train.start = start_and_interrupt
+main()
+"""
+
+
+def test_interrupted_start_leaves_no_run(tmp_path: Path) -> None:
+    script = write_script(tmp_path, f"{JOIN}time.sleep(100)\n")
+    command = [sys.executable, "-c", INTERRUPTED_START, "train", script, *TWO_RANKS]
+    process = subprocess.run(
+        command, cwd=tmp_path, env=orch_environment(tmp_path), capture_output=True, text=True, timeout=60
+    )
+    run = last_run(tmp_path)
+    assert f"Stopped run {run.name}." in expect_exit(process, 130).stderr
+    assert run_processes(run) == []
+    assert read_outcome(run)["state"] == "stopped"
 
 
 @pytest.mark.parametrize(

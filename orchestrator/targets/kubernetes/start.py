@@ -26,7 +26,8 @@ def start(plan: Plan, folder: Path) -> RunRecord:
     """Create the objects of a run, which does not need this process any longer; return its record.
 
     Raises:
-        OrchError: if an object cannot be created; those that were created are deleted.
+        OrchError: if an object cannot be created. Those that were created are deleted then, and also
+            if the start is interrupted.
     """
     (step,) = (step for step in plan.steps if isinstance(step, ApplyObjects))
     *other_objects, job = step.objects
@@ -39,7 +40,7 @@ def start(plan: Plan, folder: Path) -> RunRecord:
     remove_expired(cluster)
     try:
         execute(plan, {}, cluster)
-    except OrchError:
+    except (OrchError, KeyboardInterrupt):
         (folder / PLAN).unlink()  # nothing was started
         folder.rmdir()
         delete_created(cluster, record)

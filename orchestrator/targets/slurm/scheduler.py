@@ -99,6 +99,11 @@ class Scheduler:
             raise ExecuteError(f"Slurm rejects the job: {message_of(result)}", hint=hint_for(result))
         self.submitted = job
 
+    def has_accepted(self, name: str) -> bool:
+        """Return whether Slurm has accepted the job of an interrupted submission; its id is then known."""
+        self.submitted = self.submitted or self.find_active_job(name)
+        return bool(self.submitted)
+
     def find_active_job(self, name: str) -> str:
         """Return the id of this user's job with a name that has not ended, or ''."""
         try:

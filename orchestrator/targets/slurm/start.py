@@ -16,6 +16,7 @@ from orchestrator.targets.execute import execute
 from orchestrator.targets.slurm.location import location_of, with_job
 from orchestrator.targets.slurm.login import host_at, scheduler_at
 from orchestrator.targets.slurm.run_folder import delete_remote_files, write_remote_record
+from orchestrator.targets.slurm.scheduler import Scheduler, option_of
 from orchestrator.targets.slurm.step import StepStarter
 from orchestrator.targets.slurm.watch import update_record
 
@@ -23,7 +24,8 @@ from orchestrator.targets.slurm.watch import update_record
 def start(plan: Plan, folder: Path) -> RunRecord:
     """Record the plan, submit its script, and return the record of the run.
 
-    The run continues when this program ends.
+    The run continues when this program ends. After an interrupted start only a run that Slurm has
+    accepted is recorded.
 
     Raises:
         OrchError: if the run cannot be started.
@@ -41,20 +43,37 @@ def start(plan: Plan, folder: Path) -> RunRecord:
             {node.node: host for step in plan.steps for node in step.nodes},
             submitter=StepStarter(scheduler) if held else scheduler,
         )
-        job, cluster = scheduler.submitted, scheduler.cluster
-        jobs = [f"{job}_{number}" for number in range(len(plans))] if plan.array else [job]
-        records = [with_job(member.run, job, cluster) for member, job in zip(plans, jobs, strict=True)]
-        for record, run_folder in zip(records, folders, strict=True):
-            update_record(record, run_folder)
-            if isinstance(host, Ssh):
-                write_remote_record(record, host)
+        return record_jobs(plan, folders, scheduler)
+    except KeyboardInterrupt:
+        if scheduler.has_accepted(job_name(plan)):
+            record_jobs(plan, folders, scheduler)  # so that the job can be stopped
+        elif not scheduler.uncertain:
+            delete_folders(plan, folders, host)
+        raise
     except OrchError:
         if not scheduler.submitted and not scheduler.uncertain:
             delete_folders(plan, folders, host)
         raise
     finally:
         host.close()
+
+
+def record_jobs(plan: Plan, folders: list[Path], scheduler: Scheduler) -> RunRecord:
+    """Write the job of each run of the plan into its record, and return the first record."""
+    plans = plan.array or (plan,)
+    job, cluster = scheduler.submitted, scheduler.cluster
+    jobs = [f"{job}_{number}" for number in range(len(plans))] if plan.array else [job]
+    records = [with_job(member.run, job, cluster) for member, job in zip(plans, jobs, strict=True)]
+    for record, run_folder in zip(records, folders, strict=True):
+        update_record(record, run_folder)
+        if isinstance(scheduler.host, Ssh):
+            write_remote_record(record, scheduler.host)
     return records[0]
+
+
+def job_name(plan: Plan) -> str:
+    """Return the name of the job that the plan submits."""
+    return next(option_of(step, "job-name") for step in plan.steps if isinstance(step, SubmitScript))
 
 
 def delete_folders(plan: Plan, folders: list[Path], host: Local | Ssh) -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from orch_node.protocol import files, outcome
-from orch_node.protocol.outcome import FAILED, Outcome
+from orch_node.protocol.outcome import FAILED, STOPPED, Outcome
 
 from orchestrator.errors import ConnectionLost, ExecuteError
 from orchestrator.planning.plan import Plan, StartRun
@@ -27,7 +27,8 @@ def start(plan: Plan, folder: Path) -> None:
     """Record the plan and do its steps; the run continues without this program.
 
     Raises:
-        ExecuteError: If a step fails. If the run has not begun by then, it is recorded as failed.
+        ExecuteError: If a step fails. If the run has not begun by then, it is recorded as failed,
+            and as stopped if the start is interrupted.
     """
     store.create(plan, folder)
     hosts = {host.node: host for step in plan.steps for host in step.nodes}
@@ -38,20 +39,23 @@ def start(plan: Plan, folder: Path) -> None:
         try:
             execute(replace(plan, steps=preparation), connections)
         except ExecuteError as error:
-            record_failure(folder, error.message)
+            record_end(folder, FAILED, error.message)
             raise not_started(error) from None
+        except KeyboardInterrupt:
+            record_end(folder, STOPPED)
+            raise
         execute(replace(plan, steps=supervisor_start), connections)
     finally:
         for connection in connections.values():
             connection.close()
 
 
-def record_failure(folder: Path, problem: str) -> None:
-    """Record a run that has not begun as failed, if that can still be written."""
+def record_end(folder: Path, state: str, problem: str | None = None) -> None:
+    """Record the state of a run that has not begun, if that can still be written."""
     now = time.time()
-    failed = Outcome(state=FAILED, problem=problem, started=now, ended=now)
+    end = Outcome(state=state, problem=problem, started=now, ended=now)
     with contextlib.suppress(OSError):
-        write_json(folder / files.OUTCOME, outcome.record(failed))
+        write_json(folder / files.OUTCOME, outcome.record(end))
 
 
 def not_started(error: ExecuteError) -> ExecuteError:
