@@ -55,7 +55,7 @@ def mean_step(step: Callable[[], None], steps: int, agreement: Agreement | None)
     began = time.process_time()
     for _ in range(steps):
         step()
-        if agreement is not None and agreement.ask():
+        if agreement is not None and agreement.is_preempted():
             raise SystemExit("a preemption was requested")
     return (time.process_time() - began) / steps
 
@@ -67,7 +67,7 @@ def query(*, exchanged: bool) -> float:
     dist.barrier()
     began = time.perf_counter()
     for _ in range(QUERIES):
-        agreement.of_all(0.0, 0.0) if exchanged else agreement.ask()
+        agreement.of_all(0.0, 0.0) if exchanged else agreement.is_preempted()
     return (time.perf_counter() - began) / QUERIES * 1e6
 
 
