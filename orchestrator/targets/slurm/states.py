@@ -82,6 +82,9 @@ PERMANENT_REASONS = {
     "DependencyNeverSatisfied": ("the job that it waits for has failed", "no --slurm dependency"),
     "ReservationDeleted": ("its reservation was deleted", "no --slurm reservation"),
 }
+# Newer versions of Slurm give a sentence as the reason that a partition is closed to a group, an account or a QOS.
+CLOSED_PARTITION = "permitted to use this partition"
+CLOSED_PARTITION_PROBLEM = ("its partition is not open to you", "another --slurm partition=, account= or qos=")
 STEP_ENDED = "STEP_ENDED"  # The state of a run in an allocation whose step squeue does not list.
 ENDINGS = {
     "CANCELLED": "the job was cancelled (scancel)",
@@ -197,9 +200,11 @@ def describe_start(job: JobState) -> str:
 
 def permanent_problem(job: JobState) -> str:
     """Return why a pending job can never start, and what to request in its place; '' if it can start."""
-    if not job.pending or reason_code(job) not in PERMANENT_REASONS:
+    is_closed = CLOSED_PARTITION in job.reason
+    reason = CLOSED_PARTITION_PROBLEM if is_closed else PERMANENT_REASONS.get(reason_code(job))
+    if not job.pending or reason is None:
         return ""
-    problem, alternative = PERMANENT_REASONS[reason_code(job)]
+    problem, alternative = reason
     return f"{problem}; use {alternative}"
 
 

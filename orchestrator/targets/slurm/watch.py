@@ -30,6 +30,7 @@ POLL_SECONDS = 1.0
 TICK_SECONDS = 0.2
 QUERY_SECONDS = 5.0  # The interval between queries; many users share the controller.
 FIRST_QUERY_SECONDS = 1.0  # The interval between the first few queries.
+NEW_START_SECONDS = 600.0  # The interval between messages that differ only in the expected start.
 READY_SECONDS = 3.0  # A message explains a running job without a supervisor after this time.
 END_SECONDS = 40.0  # A job ends within this time: Slurm waits 30 s between SIGTERM and SIGKILL.
 ENDED_BY = ("SIGTERM", "SIGKILL")  # The signals with which Slurm ends a job's processes.
@@ -199,7 +200,8 @@ class JobWatch:
         Raises:
             ExecuteError: if the job can never start; it is cancelled.
         """
-        last_message, last_pending = "", time.monotonic()
+        last_message, last_reason, reported = "", "", 0.0
+        last_pending = time.monotonic()
         while True:
             job = self.state()
             # A requeued job keeps its previous files until it starts again.
@@ -217,9 +219,12 @@ class JobWatch:
                 ended = Outcome(state=FAILED, problem=problem, started=now, ended=now)
                 self.run_folder.write(files.OUTCOME, outcome.render(ended))
                 raise ExecuteError(problem, hint="Change that, and start the run again.")
-            message = describe_delay(job, pending, time.monotonic() - last_pending)
-            if message and message != last_message:
-                last_message = message
+            now = time.monotonic()
+            message = describe_delay(job, pending, now - last_pending)
+            reason = message.replace(job.start, "") if job.start else message
+            is_new = reason != last_reason or now - reported > NEW_START_SECONDS
+            if message and message != last_message and is_new:
+                last_message, last_reason, reported = message, reason, now
                 yield Waiting(time=time.time(), text=message)
             time.sleep(TICK_SECONDS)
 

@@ -330,6 +330,19 @@ def test_a_job_that_can_never_start_is_known() -> None:
 
 
 @pytest.mark.parametrize(
+    "reason",
+    [
+        "uid 1500 not in group permitted to use this partition (grace). groups allowed: root",
+        "Job's account not permitted to use this partition (grace allows physics not chemistry)",
+    ],
+    ids=["group", "account"],
+)
+def test_a_job_in_a_closed_partition_never_starts_in_the_words_of_a_newer_slurm(reason: str) -> None:
+    assert "is not open to you; use another --slurm partition=" in states.permanent_problem(job("PENDING", reason))
+    assert not states.permanent_problem(job("RUNNING", reason))
+
+
+@pytest.mark.parametrize(
     ("state", "words"),
     [
         ("CANCELLED", "the job was cancelled"),
@@ -584,6 +597,22 @@ def test_a_requeued_job_waits_although_it_has_had_a_supervisor(tmp_path: Path) -
         states.describe_waiting(job("PENDING", "BeginTime"))
     ]
     assert not host.answers
+
+
+def test_an_expected_start_that_changes_at_each_query_is_reported_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orchestrator.targets.slurm.watch.FIRST_QUERY_SECONDS", 0.0)
+    folder = make_run(tmp_path, target="slurm", location={"name": "orch-x", "job": "12"})
+    (folder / "outcome.json").unlink(missing_ok=True)
+    (folder / "supervisor.json").write_text('{"pid": 7, "started": 1.0}')
+    starts = ("N/A", "2026-01-02T03:04:05", "2026-01-02T03:04:10", "2026-01-02T03:04:15")
+    lines = (*(f"PENDING|{start}||Priority" for start in starts), "RUNNING|N/A|n1|None")
+    host = Host(*(CommandResult(code=0, out=f"{line}\n", err="") for line in lines))
+    record = store.load(folder).record
+    watch = JobWatch(record, folder, Scheduler(host), LocalFolder(folder), lambda line: None)
+    messages = [event.text for event in watch.queue_events() if isinstance(event, Waiting)]
+    assert messages == [states.describe_waiting(job("PENDING", "Priority", start)) for start in starts[:2]]
 
 
 class SlowFolder(LocalFolder):
