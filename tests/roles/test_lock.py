@@ -130,7 +130,7 @@ STRANGER = 65534
     [pytest.param(STRANGER, 0o755, id="of another user"), pytest.param(None, 0o777, id="writable by everybody")],
 )
 def test_folder_that_another_user_could_have_filled_is_refused(path: str, owner: int | None, mode: int) -> None:
-    """In /scratch, another user may have created a folder with the name before."""
+    """Refuse a folder that another user may have created, for example in /scratch."""
     root = Path(path).parent
     root.mkdir()
     if owner is not None:

@@ -41,8 +41,8 @@ def listens(run: Started, times: int) -> bool:
 def test_a_real_time_limit_is_a_checkpoint_and_another_turn(ready: Site) -> None:
     """Slurm sends the signal 50 to 80 s before the end: the ranks of a busy machine have joined by then."""
     (ready.home / "room.py").write_text(PREEMPTED)
-    asked = ("--slurm", "time=2", "--slurm", "signal=B:TERM@50")
-    run = Started(ready, *TWO, *asked, script="room.py")
+    time_limit = ("--slurm", "time=2", "--slurm", "signal=B:TERM@50")
+    run = Started(ready, *TWO, *time_limit, script="room.py")
     run.await_event("joined", 2)
     comes_again(ready, run)
     told = json.loads((run.folder / "outcome-0.json").read_text())

@@ -200,7 +200,7 @@ def test_a_job_that_makes_room_goes_on_by_itself(ready: Site) -> None:
     run = Started(ready, *TWO, script="room.py", before=path)
     run.await_event("joined", 2)
     logs = [run.folder / "ranks" / f"rank-{rank}.log" for rank in range(2)]
-    wait_until(lambda: all(one.exists() and "listening" in one.read_text() for one in logs), "a step")
+    wait_until(lambda: all(log.exists() and "listening" in log.read_text() for log in logs), "a step")
     ready.said("scancel", "--batch", "--signal=TERM", run.job())
     comes_again(ready, run)
     code, words = run.end()

@@ -31,8 +31,8 @@ def test_ranks_get_cores_and_threads(numa: int, cores: int, ppn: int | None, cpu
 
 def test_ranks_are_numbered_across_nodes() -> None:
     layout = lay_out((make_node("a"), make_node("b")), 2)
-    places = [(placement.rank, placement.node, placement.local_rank) for placement in layout.rank_places]
-    assert places == [(0, "a", 0), (1, "a", 1), (2, "b", 0), (3, "b", 1)]
+    node_ranks = [(placement.rank, placement.node, placement.local_rank) for placement in layout.rank_places]
+    assert node_ranks == [(0, "a", 0), (1, "a", 1), (2, "b", 0), (3, "b", 1)]
     assert layout.nodes == ("a", "b")
 
 

@@ -1,4 +1,4 @@
-"""Texts for users use the words of the field and say what to do."""
+"""Check that messages for users have a hint and use standard terms."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ def test_claim_is_not_written_through_a_link(tmp_path: Path) -> None:
 @pytest.mark.skipif(os.geteuid() != 0, reason="creates files of another user")
 @pytest.mark.parametrize("planted", ["parent", "folder", "link"])
 def test_folder_of_claims_that_another_user_has_created_is_not_used(tmp_path: Path, planted: str) -> None:
-    """In a folder like /tmp, where a pod has its claims, that user could let orch delete files elsewhere."""
+    """Refuse the folder: its owner could make orch delete files elsewhere. Pods have their claims in /tmp."""
     claims = Claims(tmp_path / "orch-claims")
     victim = tmp_path / "victim"
     victim.mkdir()

@@ -21,10 +21,10 @@ for fd in map(int, sys.argv[1:]):
 
 def test_rank_closes_inherited_listening_sockets() -> None:
     """Pass the sockets open and without a name, as hydra does."""
-    left, right = socket.socketpair()
+    first, second = socket.socketpair()
     reader, writer = os.pipe()
-    with socket.create_server(("127.0.0.1", 0)) as server, left, right:
-        fds = (server.fileno(), left.fileno(), writer)
+    with socket.create_server(("127.0.0.1", 0)) as server, first, second:
+        fds = (server.fileno(), first.fileno(), writer)
         command = [sys.executable, "-c", CLOSE_LISTENING, *map(str, fds)]
         environment = os.environ | {"PYTHONPATH": str(LIB)}
         result = subprocess.run(command, env=environment, pass_fds=fds, capture_output=True, text=True, check=True)

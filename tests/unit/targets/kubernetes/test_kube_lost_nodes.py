@@ -127,7 +127,7 @@ class _ReadAlready:
 
 LOST = PodState(pod="p", node="worker-1", state="waiting", reason=NO_ANSWER, lost=True)
 DELETED = PodState(pod="q", node="worker-0", state="failed", reason="its pod was deleted")
-GONE = JobState(state="failed", reason="the job is gone", missing=True)
+MISSING_JOB = JobState(state="failed", reason="the job is gone", missing=True)
 FAILED_JOB = JobState(state="failed", reason="backoff limit")
 
 
@@ -144,22 +144,22 @@ def test_a_deleted_pod_of_an_existing_job_is_the_reason() -> None:
 
 
 def test_a_deleted_job_is_the_reason_and_not_its_pods() -> None:
-    assert end_of(DELETED, job=GONE).problem == "the job is gone"
+    assert end_of(DELETED, job=MISSING_JOB).problem == "the job is gone"
 
 
 @pytest.mark.parametrize("code", [{"signal": "SIGTERM"}, {"code": 143}])
 def test_ranks_that_ended_with_a_deleted_job_have_not_failed(code: dict[str, Any]) -> None:
-    result = end_of(DELETED, job=GONE, events=(Exited(rank=0, time=1.0, **code),))
+    result = end_of(DELETED, job=MISSING_JOB, events=(Exited(rank=0, time=1.0, **code),))
     assert (result.problem, result.first_failure) == ("the job is gone", None)
 
 
 def test_a_rank_that_failed_before_its_job_was_deleted_is_named() -> None:
-    result = end_of(DELETED, job=GONE, events=(Exited(rank=0, time=1.0, code=3),))
+    result = end_of(DELETED, job=MISSING_JOB, events=(Exited(rank=0, time=1.0, code=3),))
     assert result.first_failure.code == 3
 
 
 def test_the_checkpoint_of_a_deleted_job_is_named_but_the_run_does_not_resume() -> None:
     events = (Preempted(rank=0, time=1.0, step=7), Exited(rank=0, time=2.0, code=75))
-    result = end_of(DELETED, job=GONE, events=events)
+    result = end_of(DELETED, job=MISSING_JOB, events=events)
     assert result.state == FAILED
     assert result.problem == "the job is gone; checkpoint at step 7"

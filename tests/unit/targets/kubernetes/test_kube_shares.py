@@ -23,7 +23,7 @@ def test_ranks_may_share_cores_if_asked_for(cpu: str, ppn: int) -> None:
         decide(request=request, kube=replace(SETTINGS, cpu=cpu))
     assert "share_cores=true" in refused.value.hint
     plan = decide(request=request, kube=replace(SETTINGS, cpu=cpu, share_cores=True))
-    assert {place.threads for place in plan.layout.rank_places} == {1}
+    assert {placement.threads for placement in plan.layout.rank_places} == {1}
     assert any("ranks share cores" in decision.reason for decision in plan.run.decisions)
     worker = objects(plan)[1]["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]
     assert worker["containers"][0]["resources"]["requests"]["cpu"] == cpu

@@ -449,7 +449,7 @@ def test_a_memory_failure_is_explained_by_slurms_message(run_dir: Path, monkeypa
 def test_a_rank_that_lost_its_peer_is_not_blamed_if_memory_ran_out(
     run_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With torchrun, Slurm kills a node with its wrapper, and only the other node's rank reports its end."""
+    """Run torchrun: Slurm kills all processes of a node, so only the rank of the other node reports its end."""
     monkeypatch.setenv("SLURM_JOB_ID", "12")
     line = "slurmstepd-n2: error: StepId=12.1 exceeded memory limit (700 > 500), being killed"
     (run_dir / files.LAUNCHER_LOG).write_text(f"{line}\n")

@@ -139,7 +139,7 @@ def test_the_interpreter_of_another_stack_is_trusted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "sender", "words"),
+    ("changes", "sender", "message"),
     [
         ({"node0": RunNode(node="ghost"), "nodes": (RunNode(node="ghost"),)}, "ghost", "ghost"),
         ({"nodes": (RunNode(node="node0"), RunNode(node="ghost"))}, "node0", "ghost"),
@@ -150,8 +150,8 @@ def test_the_interpreter_of_another_stack_is_trusted() -> None:
         ({"output_dir": "/opt/orch/runs/x/../../../root/output"}, "node0", "output"),
     ],
 )
-def test_untrusted_records_are_refused(changes: dict[str, Any], sender: str, words: str) -> None:
-    with pytest.raises(UntrustedRecordError, match=words):
+def test_untrusted_records_are_refused(changes: dict[str, Any], sender: str, message: str) -> None:
+    with pytest.raises(UntrustedRecordError, match=message):
         trusted_record(foreign(**changes), LAB, sender=sender)
 
 
