@@ -170,7 +170,7 @@ def recorded(base: Path) -> Recorded:
 
 NO_FOLDER = (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.EROFS)  # wrong --runs-dir, not a full disk
 LISTING = "`orch runs` lists the runs."
-Notify = Callable[[str], None]
+Notify = Callable[[str], None]  # called with each line for the user
 
 
 def find(base: Path, name: str, notify: Notify = lambda line: None) -> Run:

@@ -18,8 +18,7 @@ from orchestrator.runs.fetch import Collected, FetchListener
 from orchestrator.runs.logs import LogLine
 from orchestrator.runs.outcome import Outcome
 from orchestrator.runs.rows import RunRow
-
-Notify = Callable[[str], None]  # called with each line about the connection to the hosts
+from orchestrator.runs.store import Notify as Notify
 
 
 def ignore(line: str) -> None:

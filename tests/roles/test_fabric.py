@@ -14,8 +14,7 @@ from orchestrator.paths import TRAIN
 from orchestrator.provisioning import fabric_checks
 from orchestrator.provisioning.session import INVALID_RESULT_HINT, Session
 from tests.roles.modules import run_play
-from tests.unit.provisioning.test_node_answers import make_facts
-from tests.unit.provisioning.test_session import add_result, session
+from tests.support.node_responses import add_result, make_reported_facts, session
 
 __all__ = ["session"]
 CARD = {
@@ -78,7 +77,7 @@ def make_output(**nodes: Any) -> dict[str, Any]:
 
 
 def record_facts(session: Session) -> None:
-    facts = make_facts() | {"root": "/opt/orch"}
+    facts = make_reported_facts() | {"root": "/opt/orch"}
     add_result(session, "Record the facts", "record", {"ansible_facts": {"orch_facts": facts}}, "set_fact")
 
 

@@ -52,8 +52,8 @@ CONNECTION_ERRORS = (
         "not found in known_hosts",
         "its host key is not known here",
         "Record it once: ssh-keyscan HOST >> ~/.ssh/known_hosts, and compare its fingerprint with the one on the host "
-        "(ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub). For the nodes of an inventory, `orch provision` does the "
-        "rest. If the host was installed anew, find out why its key differs.",
+        "(ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub). For the nodes of an inventory, run "
+        "`orch provision` afterwards. If the key has changed, find out why before you record it.",
     ),
     (
         "uthentication",

@@ -6,7 +6,6 @@ Invalid ones are rejected, and none becomes a template, another line of a file, 
 from __future__ import annotations
 
 import base64
-import copy
 import json
 import subprocess
 import sys
@@ -29,65 +28,14 @@ from orchestrator.provisioning.playbook import UNSAFE, Playbook, handle_event, r
 from orchestrator.provisioning.report import changes_of, explain, message_of
 from orchestrator.provisioning.task_result import RESULTS, TaskResult, task_result
 from tests.roles.modules import load_module
+from tests.support.node_responses import make_host_key, make_probe_result, make_reported_facts
 
 LIMITED = settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
 ESCAPE = "\x1b]0;owned\x07"
 
 
-def make_host_key(kind: str = "ssh-ed25519") -> str:
-    name = kind.encode()
-    blob = len(name).to_bytes(4, "big") + name + b"\0\0\0\x20" + bytes(32)
-    return f"{kind} {base64.b64encode(blob).decode()}"
-
-
-def make_facts(**changes: Any) -> dict[str, Any]:
-    good = {
-        "schema": 1,
-        "hostname": "node0",
-        "python": "3.11.2",
-        "cpu_model": "a model (R) @ 2 GHz",
-        "flags": ["avx2"],
-        "cpus": [{"cpu": 0, "core": 0, "socket": 0, "numa": 0}],
-        "memory_bytes": 8 << 30,
-        "shm_bytes": 1 << 30,
-        "libraries": {"libtcmalloc_minimal.so.4": "/usr/lib/libtcmalloc_minimal.so.4"},
-        "interfaces": {"lo": ["127.0.0.1", "::1"], "eth0": ["10.0.0.1"]},
-        "packages": {"torch": "2.13.0+cpu", "~ip": "1.0"},
-        "fingerprint": "ab" * 32,
-        "mpi": {"intel": "/opt/orch/bin/mpiexec.hydra"},
-        "gpus": 0,
-    }
-    return good | changes
-
-
-def make_result(**changes: Any) -> dict[str, Any]:
-    good = {
-        "user": "trainer",
-        "uid": 1000,
-        "home": "/home/trainer",
-        "root": "/home/trainer/orch",
-        "machine": "x86_64",
-        "python": [3, 11, 2],
-        "python_path": "/usr/bin/python3",
-        "libc": "2.36",
-        "os": {"id": "debian", "like": ""},
-        "sudo": True,
-        "disk_free": 1 << 40,
-        "writable": True,
-        "missing": ["ssh"],
-        "docker": False,
-        "systemd": True,
-        "host_keys": [make_host_key()],
-        "hosts_file": "127.0.0.1 localhost\n",
-        "facts": make_facts(),
-        "peers": {"node1": {"address": "10.0.0.2", "source": "10.0.0.1", "resolves": ["10.0.0.2"], "error": ""}},
-        "time": 1.0e9,
-    }
-    return copy.deepcopy(good | changes)
-
-
 def test_valid_result_becomes_a_probe() -> None:
-    result = probe.make_probe("node0", probe.parse_result("node0", make_result()), 0.0)
+    result = probe.make_probe("node0", probe.parse_result("node0", make_probe_result()), 0.0)
     assert (result.family, result.python, result.facts["hostname"]) == ("debian", (3, 11, 2), "node0")
 
 
@@ -106,7 +54,7 @@ def test_invalid_text_in_a_result_is_rejected(name: str, text: object) -> None:
         return  # musl
     value = [text] if name in ("host_keys", "missing") else text
     with pytest.raises(InvalidResponse, match=f"node0 returned an invalid probe: {name}"):
-        probe.parse_result("node0", make_result(**{name: value}))
+        probe.parse_result("node0", make_probe_result(**{name: value}))
 
 
 @pytest.mark.parametrize("text", HOSTILE, ids=repr)
@@ -129,33 +77,33 @@ def test_invalid_text_in_the_facts_is_rejected(name: str, text: Any) -> None:
         "package": {"packages": {str(text): "1"}},
     }.get(name, {name: text})
     with pytest.raises(InvalidResponse):
-        probe.parse_result("node0", make_result(facts=make_facts(**changes)))
+        probe.parse_result("node0", make_probe_result(facts=make_reported_facts(**changes)))
 
 
 @pytest.mark.parametrize("name", ["cpus", "memory_bytes", "shm_bytes", "gpus"])
 @pytest.mark.parametrize("value", [-1, 1 << 70, 1.5, "1", True, [{"cpu": -1}], []], ids=repr)
 def test_invalid_numbers_in_the_facts_are_rejected(name: str, value: object) -> None:
     with pytest.raises(InvalidResponse):
-        probe.parse_result("node0", make_result(facts=make_facts(**{name: value})))
+        probe.parse_result("node0", make_probe_result(facts=make_reported_facts(**{name: value})))
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_invalid_time_is_rejected(value: float) -> None:
     with pytest.raises(InvalidResponse):
-        probe.parse_result("node0", make_result(time=value))
+        probe.parse_result("node0", make_probe_result(time=value))
 
 
 def test_ansibles_markers_are_rejected_as_names() -> None:
     for changes in ({"packages": {UNSAFE: "x"}}, {"interfaces": {"__ansible_type": []}}):
         with pytest.raises(InvalidResponse):
-            probe.parse_result("node0", make_result(facts=make_facts(**changes)))
+            probe.parse_result("node0", make_probe_result(facts=make_reported_facts(**changes)))
     with pytest.raises(ValueError, match="not a valid name of a variable"):
         render_variables({"facts": {UNSAFE: "{{ 1 }}"}})
 
 
 def test_message_about_an_invalid_result_is_printable() -> None:
     with pytest.raises(InvalidResponse) as error:
-        probe.parse_result("node0", make_result(user=ESCAPE + "\n"))
+        probe.parse_result("node0", make_probe_result(user=ESCAPE + "\n"))
     assert error.value.message.isprintable()
 
 
@@ -204,7 +152,9 @@ HOSTNAMES = ["localhost", "localhost.localdomain", "node1", "NODE1", "10.0.0.9",
 @pytest.mark.parametrize("reported", HOSTNAMES)
 def test_hostname_that_a_node_reports_is_written_on_no_node(reported: str) -> None:
     probes = tuple(
-        probe.make_probe(name, probe.parse_result(name, make_result(facts=make_facts(hostname=hostname))), 0.0)
+        probe.make_probe(
+            name, probe.parse_result(name, make_probe_result(facts=make_reported_facts(hostname=hostname))), 0.0
+        )
         for name, hostname in (("node0", reported), ("node1", "machine1"))
     )
     addresses = {"node0": "10.0.0.1", "node1": "10.0.0.2"}
@@ -223,14 +173,14 @@ def test_hostname_that_a_node_reports_is_written_on_no_node(reported: str) -> No
 
 @pytest.mark.parametrize("name", ["localhost", "LOCALHOST.lab", "10.0.0.1", "fe80::1"])
 def test_localhost_and_addresses_of_an_inventory_are_not_written_as_names(name: str) -> None:
-    node = probe.make_probe(name, probe.parse_result(name, make_result()), 0.0)
+    node = probe.make_probe(name, probe.parse_result(name, make_probe_result()), 0.0)
     assert host_entries((node,), {name: "10.0.0.1"}) == []
 
 
 def test_address_of_a_node_is_not_taken_from_other_nodes() -> None:
-    lies = make_result(peers={"node1": {"address": "10.6.6.6", "source": "", "resolves": [], "error": ""}})
-    truth = make_result(
-        facts=make_facts(interfaces={"eth0": ["10.0.0.2"]}),
+    lies = make_probe_result(peers={"node1": {"address": "10.6.6.6", "source": "", "resolves": [], "error": ""}})
+    truth = make_probe_result(
+        facts=make_reported_facts(interfaces={"eth0": ["10.0.0.2"]}),
         peers={"node1": {"address": "10.0.0.2", "source": "", "resolves": [], "error": ""}},
     )
     probes = tuple(
@@ -262,7 +212,7 @@ def test_module_rejects_entries_that_would_be_other_lines(node: dict[str, Any]) 
 
 
 def test_record_is_read_as_it_was_written(tmp_path: Path) -> None:
-    record_values = make_facts() | {
+    record_values = make_reported_facts() | {
         "root": "/opt/orch",
         "stack": "current",
         "address": "10.0.0.1",
@@ -287,7 +237,7 @@ def test_record_is_read_as_it_was_written(tmp_path: Path) -> None:
     ],
 )
 def test_altered_record_is_rejected(changes: dict[str, Any], tmp_path: Path) -> None:
-    (tmp_path / "node0.json").write_text(json.dumps(make_facts() | changes))
+    (tmp_path / "node0.json").write_text(json.dumps(make_reported_facts() | changes))
     with pytest.raises(DamagedRecord, match="cannot be read"):
         read_record(tmp_path / "node0.json")
 
@@ -303,7 +253,7 @@ JSON = st.recursive(
 @given(st.data())
 def test_any_change_of_a_result_is_accepted_or_rejected(data: st.DataObject) -> None:
     """Replace one value of a valid result by any other value."""
-    result = make_result()
+    result = make_probe_result()
     container: Any = result
     while True:
         keys = sorted(container) if isinstance(container, dict) else list(range(len(container)))

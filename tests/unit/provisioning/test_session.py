@@ -1,48 +1,17 @@
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from orchestrator.load.facts import read_record
-from orchestrator.provisioning.plan import ProvisionRequest
-from orchestrator.provisioning.report import NodeReport
-from orchestrator.provisioning.session import INVALID_RESULT_HINT, Listener, Session
-from orchestrator.provisioning.task_result import task_result
-from orchestrator.state import State
-from tests.unit.provisioning.test_node_answers import ESCAPE, make_facts, make_result
+from orchestrator.provisioning.session import INVALID_RESULT_HINT, Session
+from tests.support.node_responses import add_result, make_probe_result, make_reported_facts, session
+from tests.unit.provisioning.test_node_answers import ESCAPE
 
-RECORD = make_facts() | {"root": "/opt/orch", "connection": {"host": "10.0.0.1"}}
+__all__ = ["session"]  # a fixture
+RECORD = make_reported_facts() | {"root": "/opt/orch", "connection": {"host": "10.0.0.1"}}
 EVIL = RECORD | {"connection": {"host": "h", "arguments": "-o ProxyCommand=id"}}
-
-
-@pytest.fixture
-def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Session:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    return Session(
-        request=ProvisionRequest(inventory="lab"),
-        source=tmp_path / "lab",
-        state=State.of(tmp_path / "lab"),
-        log=tmp_path / "log",
-        listener=Listener(),
-        environment={},
-        nodes={"node0": NodeReport(node="node0")},
-        hosts={"node0": {}},
-    )
-
-
-def add_result(session: Session, task: str, role: str, res: object, action: str = "orch_probe") -> None:
-    data = {
-        "host": "node0",
-        "task": task,
-        "role": role,
-        "res": res,
-        "resolved_action": action,
-        "start": "2026-01-01T12:00:00",
-        "end": "2026-01-01T12:00:01",
-    }
-    session.add_result(task_result("ok", data))
 
 
 def recorded(session: Session) -> Any:
@@ -73,12 +42,12 @@ def test_record_comes_from_the_recording_role(session: Session) -> None:
 )
 def test_results_of_modules_are_not_recorded(session: Session, task: str, role: str, action: str) -> None:
     # A node could otherwise name a program of the controller by which it is reached.
-    res = {"probe": make_result(), "ansible_facts": {"orch_facts": EVIL}}
+    res = {"probe": make_probe_result(), "ansible_facts": {"orch_facts": EVIL}}
     add_result(session, task, role, res, action)
     assert recorded(session) is None
 
 
-@pytest.mark.parametrize("result", [None, [], {}, "x", {"probe": 7}, {"probe": make_result(user=ESCAPE)}])
+@pytest.mark.parametrize("result", [None, [], {}, "x", {"probe": 7}, {"probe": make_probe_result(user=ESCAPE)}])
 def test_invalid_probe_fails_its_node_with_a_printable_message(session: Session, result: Any) -> None:
     add_result(session, "Probe the node", "preflight", result)
     node = session.nodes["node0"]
