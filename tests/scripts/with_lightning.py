@@ -46,4 +46,5 @@ trainer.fit(model, DataLoader(data, batch_size=4))
 total = sum(float(p.detach().sum()) for p in model.parameters())
 numbers = f"rank {trainer.global_rank} of {trainer.world_size}"
 result = f"{numbers}, inputs {model.first_inputs}, sum {total:.6f}"
-print(f"RANK{os.environ['RANK']} {result}", flush=True)
+# One write, so that the lines of two ranks do not mix.
+print(f"RANK{os.environ['RANK']} {result}\n", end="", flush=True)
