@@ -55,7 +55,7 @@ def test_leftover_lock_is_taken_over_after_an_hour(site: Site) -> None:
 def test_full_disk_is_explained_and_provision_succeeds_on_a_larger_disk(site: Site) -> None:
     """Provision as root, whose folder is /opt/orch; here it is on a file system that grows during the test."""
     root = "/opt/orch"
-    mount = f"mkdir -p {root} && mount -t tmpfs -o size=100m none {root}"
+    mount = f"mkdir -p {root} && mount -t tmpfs -o size=100m,mode=755 none {root}"
     site.cluster.exec("node2", ("sh", "-c", mount))
     site.write_inventory("node2", ansible_user="root")
     report_of_check = nodes_by_name(site.orch(code=1))["node2"]

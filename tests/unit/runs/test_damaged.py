@@ -103,14 +103,15 @@ def test_damaged_run_is_set_aside_with_all_files(base: Path) -> None:
 
 
 def test_damaged_run_that_is_active_is_not_set_aside(base: Path) -> None:
-    """Find its supervisor by the folder's name among the arguments of its process."""
-    (base / BAD / "plan.json").write_text("")
+    """Find its supervisor by the folder's name, which no other test has, among the arguments of its process."""
+    folder = (base / BAD).rename(base / "20260102-120000-qa-0002")
+    (folder / "plan.json").write_text("")
     (damaged_run,) = store.recorded(base).damaged
-    program = ("-c", "import time; time.sleep(60)", "supervise", str(base / BAD))
+    program = ("-c", "import time; time.sleep(60)", "supervise", str(folder))
     with subprocess.Popen([sys.executable, *program]) as process:
         text = json.dumps({"pid": process.pid, "started": 1.0})
-        (base / BAD / "supervisor.json").write_text(text)
-        wait_until(lambda: supervises(process.pid, base / BAD), "the process has its arguments")
+        (folder / "supervisor.json").write_text(text)
+        wait_until(lambda: supervises(process.pid, folder), "the process has its arguments")
         moved = damaged.set_aside(damaged_run)
         process.kill()
     assert moved is None
