@@ -8,10 +8,10 @@ from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
-from orch_node.protocol import files, outcome, slurm
+from orch_node.protocol import failures, files, outcome, slurm
 from orch_node.protocol import layout as layouts
 from orch_node.protocol.events import Event, NodeNews, Waiting
-from orch_node.protocol.outcome import DONE, FAILED, PREEMPTED, REFUSED, STOPPED, Outcome
+from orch_node.protocol.outcome import DONE, FAILED, PREEMPTED, REFUSED, STOPPED, Failure, Outcome
 from orch_node.protocol.record import Place, RunNode, RunRecord, render
 from orch_node.protocol.values import ProtocolError
 from orch_node.tail import last_text
@@ -358,10 +358,18 @@ def update_record(record: RunRecord, folder: Path) -> None:
 
 
 def explains_end(run_outcome: Outcome | None) -> bool:
-    """Return whether the supervisor's outcome holds, whatever Slurm has done to the job later."""
+    """Return whether the supervisor's outcome holds, whatever Slurm has done to the job later.
+
+    When Slurm ends a job, one rank may lose its peer before it receives a signal itself.
+    """
     if run_outcome is None or run_outcome.state in (STOPPED, REFUSED):
         return run_outcome is not None
     if run_outcome.state == PREEMPTED:
         return (run_outcome.problem or "").startswith("checkpoint")
     failure = run_outcome.first_failure
-    return run_outcome.state == DONE or (failure is not None and failure.signal not in ENDED_BY)
+    return run_outcome.state == DONE or (failure is not None and not may_be_consequence(failure))
+
+
+def may_be_consequence(failure: Failure) -> bool:
+    """Return whether the failure may be a result of Slurm ending the job."""
+    return failure.signal in ENDED_BY or failures.blames_another(failure.rank, failure.text)

@@ -133,6 +133,22 @@ def test_a_cancelled_job_counts_as_cancelled_although_it_wrote_a_checkpoint(
     assert "checkpoint at step 3" in (result.problem or "")
 
 
+def test_a_job_is_back_in_the_queue_although_a_rank_lost_its_peer_first(folder: Path) -> None:
+    """When Slurm preempts a job, it does not end the ranks of all nodes at the same moment."""
+    failure = Failure(
+        rank=0, node="n1", code=1, text="RuntimeError: [pair.cc:553] Connection closed by peer [10.0.0.2]"
+    )
+    write_job_outcome(folder, first_failure=failure)
+    watch = watch_of(folder, Host(squeue=[squeue("COMPLETING"), squeue("PENDING", "BeginTime")]))
+    watch.ensure_outcome()
+    assert watch.is_requeued()
+
+
+def test_a_failure_that_no_other_rank_caused_ends_the_run_at_once(folder: Path) -> None:
+    write_job_outcome(folder, first_failure=Failure(rank=0, node="n1", code=1, text="ValueError: boom"))
+    assert not watch_of(folder, Host(squeue=squeue("COMPLETING"))).is_requeued()
+
+
 def test_without_accounting_the_cause_is_reported_as_unknown(folder: Path) -> None:
     write_job_outcome(folder, problem="n2 was lost: the connection to its agent ended")
     watch = watch_of(folder, Host(squeue=FORGOTTEN, sacct=NO_ACCOUNTING))
