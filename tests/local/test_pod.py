@@ -188,7 +188,7 @@ def test_pod_whose_volume_cannot_be_written_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def worker(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[subprocess.Popen[str]]:
     """Start a worker pod's sshd on a port of this machine, with the key pair of the job."""
     if not os.access("/usr/sbin/sshd", os.X_OK) or os.getuid() != 0:
         pytest.skip("needs sshd, and root for /run/sshd")
@@ -197,6 +197,7 @@ def worker(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     subprocess.run(["ssh-keygen", "-q", "-t", "ecdsa", "-N", "", "-f", keys / "id_rsa"], check=True)
     (keys / "id_rsa").chmod(0o644)  # as the operator mounts it
     (keys / "authorized_keys").write_bytes((keys / "id_rsa.pub").read_bytes())
+    monkeypatch.setenv("MASTER_PORT", str(free_port()))
     config = write_pod_config(tmp_path, mpi="Intel", ssh={"folder": str(keys), "port": free_port()})
     Path("/run/sshd").mkdir(exist_ok=True)
     with subprocess.Popen(pod_command("sshd", config)[:-1], text=True) as process:

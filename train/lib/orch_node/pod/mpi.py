@@ -37,7 +37,7 @@ SSHD = "/usr/sbin/sshd"
 WAIT_SECONDS = 1800.0
 TELL_SECONDS = 30.0
 IMAGE = "`orch image build`"  # repairs a pod
-PORT = 29500  # every pod has all ports to itself
+PORT = "29500"  # of the rendezvous, unless the pod sets MASTER_PORT
 # Open MPI exports only variables that its options name; hydra exports all.
 PASSED = (
     "PATH",
@@ -215,7 +215,7 @@ def accepts_connections(host: str, port: int) -> bool:
 
 def run_files(config: PodConfig, hosts: list[str]) -> dict[str, str]:
     """Return the contents of layout.json, env.json and hostfile, as orch writes them on SSH nodes."""
-    rendezvous = {"MASTER_ADDR": hosts[0], "MASTER_PORT": str(PORT)}
+    rendezvous = {"MASTER_ADDR": hosts[0], "MASTER_PORT": os.environ.get("MASTER_PORT", PORT)}
     variables = rank_variables(config.env, config.preload, facts.libraries(Path(sys.prefix)))
     slots = ((host, config.ppn) for host in hosts)
     return {
