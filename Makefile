@@ -28,8 +28,11 @@ demo: .venv/.stack    ## train bert-qa on this machine with 2 ranks, or with 1 o
 		--set per_device_train_batch_size=$$((8 / ranks)) --set num_train_epochs=$$((3 + ranks))
 
 test: .venv/.dev machine wheels    ## run all tests
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pytest -n $(LANES) --dist loadgroup --no-loadscope-reorder \
-		--durations $(SLOWEST)
+	@# RERUN=1, as CI has it: if a few tests fail, they run once more, alone, and are named.
+	export PATH="$(CURDIR)/$(BIN):$$PATH"; code=0; \
+	pytest -n $(LANES) --dist loadgroup --no-loadscope-reorder --durations $(SLOWEST) \
+		$(if $(RERUN),--cache-clear) || code=$$?; \
+	if [ "$$code" = 1 ] && [ -n "$(RERUN)" ]; then python -m tests.failed; else exit "$$code"; fi
 
 # What CI leaves out because it takes hours or much memory; CONTRIBUTING says what else the tests need.
 test-all: export ORCH_KINDS_ALL = 1
