@@ -14,7 +14,7 @@ from orchestrator.cli.groups import Group
 from orchestrator.cli.options import AsJson
 from orchestrator.cli.train import TargetCommandLine
 from orchestrator.screen import print_text
-from orchestrator.targets.kubernetes.options import KubeOptions
+from orchestrator.targets.kubernetes.options import KubernetesOptions
 
 if TYPE_CHECKING:
     from orchestrator.targets.kubernetes.findings import Finding
@@ -36,12 +36,12 @@ SettingsFile = Annotated[
 
 TOKEN_FILE_HINT = "--token-file needs a file that contains only the token, or - for standard input."
 TRAIN = TargetCommandLine(
-    name=KubeOptions.on,
+    name=KubernetesOptions.on,
     summary="k8s: pods of a Kubernetes cluster.",
     launchers=("trainjob", "pytorchjob", "mpijob", "job"),  # copied: importing KINDS is slow
     has_manifest=True,
     options=Group(
-        kind=KubeOptions,
+        kind=KubernetesOptions,
         panels={
             "Kubernetes": {
                 "k8s": typer.Option(
@@ -83,12 +83,12 @@ def check(
     from orchestrator.errors import RequestError, did_you_mean
     from orchestrator.targets.kubernetes import check as cluster_check
     from orchestrator.targets.kubernetes.api.connect import connect
-    from orchestrator.targets.kubernetes.load import kube_settings
+    from orchestrator.targets.kubernetes.load import kubernetes_settings
     from orchestrator.targets.kubernetes.manifests.kinds import KINDS
 
     if launcher is not None and launcher not in KINDS:
         raise RequestError(f"Unknown launcher '{launcher}'.", hint=did_you_mean(launcher, KINDS))
-    settings = kube_settings(k8s_file, list(k8s or ()))
+    settings = kubernetes_settings(k8s_file, list(k8s or ()))
     request = cluster_check.CheckRequest(launcher=launcher, pods=nodes, pull=pull)
     findings = []
     for finding in cluster_check.check(
@@ -123,13 +123,13 @@ def init(
     from orchestrator.report.listing import SCHEMA
     from orchestrator.targets.kubernetes import init as namespace_objects
     from orchestrator.targets.kubernetes.api.connect import connect
-    from orchestrator.targets.kubernetes.load import kube_settings
+    from orchestrator.targets.kubernetes.load import kubernetes_settings
 
     if as_json and not apply:
         raise RequestError(
             "--json requires --apply: without it, the objects are printed as YAML.", hint="Omit --json, or add --apply."
         )
-    settings = kube_settings(k8s_file, list(k8s or ()))
+    settings = kubernetes_settings(k8s_file, list(k8s or ()))
     if runtime:
         settings.check()
     settings.check_names()
@@ -154,12 +154,12 @@ def role(
     from orchestrator.errors import RequestError, did_you_mean
     from orchestrator.planning.manifest import as_yaml
     from orchestrator.targets.kubernetes import rights
-    from orchestrator.targets.kubernetes.load import kube_settings
+    from orchestrator.targets.kubernetes.load import kubernetes_settings
     from orchestrator.targets.kubernetes.manifests.kinds import KINDS
 
     if launcher is not None and launcher not in KINDS:
         raise RequestError(f"Unknown launcher '{launcher}'.", hint=did_you_mean(launcher, KINDS))
-    settings = kube_settings(k8s_file, list(k8s or ()))
+    settings = kubernetes_settings(k8s_file, list(k8s or ()))
     settings.check_names()
     role = rights.role(settings, [launcher] if launcher else KINDS)
     print_text(as_yaml((role,)), nl=False, program=True)

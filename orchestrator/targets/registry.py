@@ -17,9 +17,9 @@ def ssh() -> Target:
 
 
 def kubernetes() -> Target:
-    from orchestrator.targets.kubernetes.target import KubeTarget
+    from orchestrator.targets.kubernetes.target import KubernetesTarget
 
-    return KubeTarget()
+    return KubernetesTarget()
 
 
 def slurm() -> Target:

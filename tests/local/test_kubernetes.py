@@ -17,7 +17,7 @@ import tomllib
 from orchestrator.errors import ExecuteError
 from orchestrator.runs import store
 from orchestrator.targets.kubernetes.api import retry
-from orchestrator.targets.kubernetes.watch import KubeWatch
+from orchestrator.targets.kubernetes.watch import JobWatch
 from tests.conftest import orch_environment
 from tests.local.kubernetes_runs import (
     FAILED,
@@ -208,7 +208,7 @@ def test_refusal_of_pods_is_shown(
 
 
 def test_refusal_is_reported_once_for_all_random_names_of_pods(api: Api, run: KubernetesRun) -> None:
-    watch = KubeWatch(store.load(run.folder).record, run.folder, print, make_client(api.url))
+    watch = JobWatch(store.load(run.folder).record, run.folder, print, make_client(api.url))
     for number, request in enumerate(("cpu=2", "cpu=2", "cpu=4")):
         message = f'pods "{run.job}-x{number}" is forbidden: exceeded quota: small, requested: {request}'
         add_event(api, run.job, "FailedCreate", message, lastTimestamp=f"2026-01-01T00:00:0{number}Z")
@@ -370,7 +370,7 @@ def test_run_survives_a_busy_api_and_forgotten_watches(api: Api, orch: Orch, tmp
 
 def test_expired_token_does_not_end_the_run(api: Api, run: KubernetesRun, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retry, "REFUSED_SECONDS", 1.0)
-    watch = KubeWatch(store.load(run.folder).record, run.folder, print, make_client(api.url))
+    watch = JobWatch(store.load(run.folder).record, run.folder, print, make_client(api.url))
     api.fail_requests("GET", "pytorchjobs", 401, 9999)
     with pytest.raises(ExecuteError, match="Authentication with the API") as exc_info:
         list(watch.events())

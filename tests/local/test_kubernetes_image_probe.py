@@ -12,12 +12,12 @@ import pytest
 
 from orchestrator.targets.kubernetes import image_probe
 from orchestrator.targets.kubernetes.findings import Finding
-from orchestrator.targets.kubernetes.settings import KubeSettings
+from orchestrator.targets.kubernetes.settings import KubernetesSettings
 from orchestrator.targets.kubernetes.status import PodState
 from tests.local.kubernetes_runs import add_event, pod_status, set_pod_status, unscheduled
 from tests.support.kube_api import Api, make_client
 
-SETTINGS = KubeSettings(image="registry.example/orch:current")
+SETTINGS = KubernetesSettings(image="registry.example/orch:current")
 NO_SANDBOX = (
     "Failed to create pod sandbox: rpc error: code = Unknown desc = failed to set up sandbox "
     'container network: plugin type="flannel" failed'

@@ -14,8 +14,8 @@ from orchestrator.runs import store
 from orchestrator.targets.kubernetes import kueue, watch
 from orchestrator.targets.kubernetes.api import errors
 from orchestrator.targets.kubernetes.manifests.kinds import KINDS
-from orchestrator.targets.kubernetes.settings import KubeSettings
-from orchestrator.targets.kubernetes.watch import KubeWatch
+from orchestrator.targets.kubernetes.settings import KubernetesSettings
+from orchestrator.targets.kubernetes.watch import JobWatch
 from tests.local.kubernetes_runs import TWO_PODS, add_queue, check_findings, get_object, start_run
 from tests.local.runs import Orch, expect_exit, write_script
 from tests.local.test_kubernetes_commands import CLAIM
@@ -128,7 +128,7 @@ def test_kind_that_kueue_does_not_manage_is_a_miss(api: Api, orch: Orch) -> None
 
 @pytest.mark.parametrize("launcher", ["pytorchjob", "mpijob", "job"])
 def test_kueue_management_is_detected_for_each_kind(api: Api, launcher: str) -> None:
-    settings = KubeSettings(image="x", queue="team-a")
+    settings = KubernetesSettings(image="x", queue="team-a")
     assert kueue.is_managed(make_client(api.url), settings, launcher) is False
     api.state.queued_kinds = {KINDS[launcher].kind}
     assert kueue.is_managed(make_client(api.url), settings, launcher) is True
@@ -149,9 +149,9 @@ def test_job_without_a_workload_is_reported_unless_it_is_suspended(
     if suspended:
         run.update_job(spec={**get_object(api, "pytorchjobs")["spec"], "runPolicy": {"suspend": True}})
     monkeypatch.setattr(watch, "UNSEEN_SECONDS", -1.0)
-    kube_watch = KubeWatch(store.load(run.folder).record, run.folder, print, make_client(api.url))
-    assert kube_watch.poll_job() is None
-    texts = [item.text for item in kube_watch.follower.items.queue]
+    job_watch = JobWatch(store.load(run.folder).record, run.folder, print, make_client(api.url))
+    assert job_watch.poll_job() is None
+    texts = [item.text for item in job_watch.follower.items.queue]
     message = "queue team-a has no effect: Kueue has made no Workload"
     assert any(message in text for text in texts) is reported
 

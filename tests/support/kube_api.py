@@ -20,7 +20,7 @@ from typing import Any
 import kubernetes.client
 import yaml
 
-from orchestrator.targets.kubernetes.api.client import Kube
+from orchestrator.targets.kubernetes.api.client import KubernetesClient
 from tests.support.kube_http import KINDS, TOKEN, Handler, Json
 
 GROUPS = {
@@ -204,9 +204,9 @@ def timestamp() -> str:
     return f"{seconds}.{now % 10**9:09d}Z"
 
 
-def make_client(url: str) -> Kube:
+def make_client(url: str) -> KubernetesClient:
     """Return a client as `connect` makes it from a kubeconfig."""
     configuration = kubernetes.client.Configuration(host=url)
     configuration.api_key = {"authorization": f"Bearer {TOKEN}"}
     configuration.retries = False
-    return Kube(kubernetes.client.ApiClient(configuration), "team", "lab")
+    return KubernetesClient(kubernetes.client.ApiClient(configuration), "team", "lab")

@@ -8,10 +8,10 @@ from fractions import Fraction
 from typing import Any
 
 from orchestrator.errors import OrchError
-from orchestrator.targets.kubernetes.api.client import Kube
+from orchestrator.targets.kubernetes.api.client import KubernetesClient
 from orchestrator.targets.kubernetes.findings import Finding
 from orchestrator.targets.kubernetes.manifests.quantity import amount, plain, value_of
-from orchestrator.targets.kubernetes.settings import KubeSettings
+from orchestrator.targets.kubernetes.settings import KubernetesSettings
 
 Json = Mapping[str, Any]
 # The names of resources in a ResourceQuota. orch's requests equal its limits.
@@ -20,7 +20,7 @@ MEMORY = ("memory", "requests.memory", "limits.memory")
 PODS = ("pods", "count/pods")
 
 
-def quota_finding(quotas: Iterable[Json] | None, settings: KubeSettings, pods: int) -> Finding:
+def quota_finding(quotas: Iterable[Json] | None, settings: KubernetesSettings, pods: int) -> Finding:
     """Return whether so many pods fit; `quotas` is None if they may not be listed."""
     if quotas is None:
         return Finding(topic="quota", state="unknown", message="ResourceQuotas may not be listed")
@@ -46,7 +46,7 @@ def is_scoped(quota: Json) -> bool:
     return bool(spec.get("scopes") or spec.get("scopeSelector"))
 
 
-def needs_of(settings: KubeSettings, pods: int) -> dict[str, Fraction]:
+def needs_of(settings: KubernetesSettings, pods: int) -> dict[str, Fraction]:
     cpu, memory = settings.cpus * pods, amount(settings.memory, "memory") * pods
     return {**dict.fromkeys(CPU, cpu), **dict.fromkeys(MEMORY, memory), **dict.fromkeys(PODS, Fraction(pods))}
 
@@ -76,7 +76,7 @@ REASONS = ("FailedCreatePod", "FailedCreate")  # of events
 POD_NAME = re.compile(r'pods? "[^"]*"')  # random, and another one at each attempt
 
 
-def refusal_of(cluster: Kube, job: str) -> str:
+def refusal_of(cluster: KubernetesClient, job: str) -> str:
     """Return the newest message about pods of a job that could not be created, or ""."""
     try:
         events = [event for reason in REASONS for event in cluster.events(f"reason={reason}")]

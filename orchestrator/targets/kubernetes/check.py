@@ -9,13 +9,13 @@ from typing import Any
 from orchestrator.errors import OrchError
 from orchestrator.targets.interface import Notify, ignore
 from orchestrator.targets.kubernetes import admission, findings, image_probe, kueue, rights
-from orchestrator.targets.kubernetes.api.client import Kube
+from orchestrator.targets.kubernetes.api.client import KubernetesClient
 from orchestrator.targets.kubernetes.api.errors import NotThere, Refused
 from orchestrator.targets.kubernetes.findings import Finding
 from orchestrator.targets.kubernetes.installed_kinds import versions
 from orchestrator.targets.kubernetes.manifests.kinds import KINDS
 from orchestrator.targets.kubernetes.rights import Right
-from orchestrator.targets.kubernetes.settings import KubeSettings
+from orchestrator.targets.kubernetes.settings import KubernetesSettings
 
 TRIAL_NAME = "orch-check"  # never created: a dry run
 
@@ -30,7 +30,10 @@ class CheckRequest:
 
 
 def check(
-    connect: Callable[[], Kube], settings: KubeSettings, request: CheckRequest, notify: Notify = ignore
+    connect: Callable[[], KubernetesClient],
+    settings: KubernetesSettings,
+    request: CheckRequest,
+    notify: Notify = ignore,
 ) -> Iterator[Finding]:
     """Yield each finding as soon as it is known; only one if the API does not respond.
 
@@ -75,12 +78,12 @@ def check(
     yield image_probe.check_image(cluster, settings, notify, pull=request.pull)
 
 
-def missing_rights(cluster: Kube, needed: Iterable[Right]) -> list[Right]:
+def missing_rights(cluster: KubernetesClient, needed: Iterable[Right]) -> list[Right]:
     """Return the rights that the user does not have."""
     return [right for right in needed if not is_allowed(cluster, *right[:3])]
 
 
-def is_allowed(cluster: Kube, verb: str, group: str, resource: str) -> bool:
+def is_allowed(cluster: KubernetesClient, verb: str, group: str, resource: str) -> bool:
     plural, _, sub = resource.partition("/")
     attributes = {"namespace": cluster.namespace, "verb": verb, "group": group, "resource": plural}
     review = {
@@ -92,7 +95,7 @@ def is_allowed(cluster: Kube, verb: str, group: str, resource: str) -> bool:
     return bool(response.get("status", {}).get("allowed"))
 
 
-def missing_namespace(cluster: Kube) -> OrchError | None:
+def missing_namespace(cluster: KubernetesClient) -> OrchError | None:
     """Return the error of a missing namespace, found by a dry run; rights do not depend on it."""
     trial = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": TRIAL_NAME}}
     try:
@@ -104,7 +107,7 @@ def missing_namespace(cluster: Kube) -> OrchError | None:
     return None
 
 
-def check_claim(cluster: Kube, settings: KubeSettings, pods: int) -> Finding:
+def check_claim(cluster: KubernetesClient, settings: KubernetesSettings, pods: int) -> Finding:
     path = f"{cluster.core_path('PersistentVolumeClaim')}/{settings.claim}"
     try:
         return findings.claim_finding(cluster.get(path), settings, pods)
@@ -114,7 +117,7 @@ def check_claim(cluster: Kube, settings: KubeSettings, pods: int) -> Finding:
         return Finding(topic="volume", state="unknown", message=error.message, cure=error.hint)
 
 
-def readable_quotas(cluster: Kube) -> list[Any] | None:
+def readable_quotas(cluster: KubernetesClient) -> list[Any] | None:
     """Return the ResourceQuotas of the namespace, or None if they may not be listed."""
     path = f"/api/v1/namespaces/{cluster.namespace}/resourcequotas"
     try:
@@ -123,7 +126,7 @@ def readable_quotas(cluster: Kube) -> list[Any] | None:
         return None
 
 
-def readable_nodes(cluster: Kube) -> list[Any] | None:
+def readable_nodes(cluster: KubernetesClient) -> list[Any] | None:
     try:
         return list(cluster.get("/api/v1/nodes").get("items") or [])
     except Refused:

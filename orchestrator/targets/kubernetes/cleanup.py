@@ -13,7 +13,7 @@ from orch_node.protocol import files
 from orchestrator.errors import ExecuteError, OrchError
 from orchestrator.planning.manifest import Object
 from orchestrator.runs.cleanup import CleanupReport, NodeCleanup
-from orchestrator.targets.kubernetes.api.client import Kube
+from orchestrator.targets.kubernetes.api.client import KubernetesClient
 from orchestrator.targets.kubernetes.api.errors import NotThere, Refused
 from orchestrator.targets.kubernetes.api.exec import PodExec
 from orchestrator.targets.kubernetes.installed_kinds import serves
@@ -21,12 +21,12 @@ from orchestrator.targets.kubernetes.manifests import names
 from orchestrator.targets.kubernetes.manifests.kinds import KINDS, Kind
 from orchestrator.targets.kubernetes.objects import STOPPED, await_pods_gone, delete_objects, pods_of
 from orchestrator.targets.kubernetes.status import JobState, created_at, ended_at, node_of, pod_state
-from orchestrator.targets.kubernetes.watch import KubeWatch
+from orchestrator.targets.kubernetes.watch import JobWatch
 
 MARK_SECONDS = 5.0
 
 
-def stop(watch: KubeWatch) -> CleanupReport:
+def stop(watch: JobWatch) -> CleanupReport:
     """Copy the logs of a run's pods, then delete its job and its other objects.
 
     Raises:
@@ -59,7 +59,7 @@ def marked(mark: Path) -> Iterator[None]:
         raise
 
 
-def mark_volume(watch: KubeWatch, running: list[str]) -> None:
+def mark_volume(watch: JobWatch, running: list[str]) -> None:
     """Mark the run as stopped on its volume, as far as that is possible.
 
     A pod would treat the kubelet's SIGTERM as a preemption and write a checkpoint, which takes time.
@@ -71,7 +71,7 @@ def mark_volume(watch: KubeWatch, running: list[str]) -> None:
             remote.capture(("touch", "--", mark), seconds=MARK_SECONDS)
 
 
-def copy_logs(watch: KubeWatch) -> dict[str, ExecuteError]:
+def copy_logs(watch: JobWatch) -> dict[str, ExecuteError]:
     """Copy the logs, and the outcome if the run is done; return the errors by node."""
     if (watch.folder / files.OUTCOME).exists():
         return {}
@@ -97,7 +97,7 @@ def node_cleanup(pod: str, remaining: list[str], error: ExecuteError | None) -> 
 NEW_SECONDS = 600.0  # younger objects may belong to a run that is being started
 
 
-def clean(cluster: Kube, *, dry_run: bool) -> CleanupReport:
+def clean(cluster: KubernetesClient, *, dry_run: bool) -> CleanupReport:
     """Delete leftovers, or only list them; keep everything of a run that has its job.
 
     Leftovers are objects of runs whose job is gone, pods that read volumes, and expired jobs.
@@ -121,12 +121,12 @@ def clean(cluster: Kube, *, dry_run: bool) -> CleanupReport:
     return CleanupReport(run_id="", seconds=round(time.monotonic() - began, 2), nodes=(node,))
 
 
-def remove(cluster: Kube, leftover: Object) -> None:
+def remove(cluster: KubernetesClient, leftover: Object) -> None:
     metadata = leftover["metadata"]
     cluster.delete(f"{cluster.path_of(leftover)}/{metadata['name']}", metadata["uid"])
 
 
-def remove_expired(cluster: Kube) -> None:
+def remove_expired(cluster: KubernetesClient) -> None:
     """Delete jobs whose time to live has passed, as far as the user may."""
     for kind in KINDS.values():
         with contextlib.suppress(OrchError):
@@ -134,7 +134,7 @@ def remove_expired(cluster: Kube) -> None:
                 remove(cluster, job)
 
 
-def leftovers(cluster: Kube) -> Iterator[Object]:
+def leftovers(cluster: KubernetesClient) -> Iterator[Object]:
     """Yield all leftovers; Kubernetes itself deletes what a deleted job owns."""
     jobs = [job for kind in KINDS.values() for job in jobs_of(cluster, kind)]
     yield from filter(is_expired, jobs)
@@ -147,7 +147,7 @@ def leftovers(cluster: Kube) -> Iterator[Object]:
                 yield {**item, "kind": kind}
 
 
-def labelled(cluster: Kube, kind: str) -> list[Object]:
+def labelled(cluster: KubernetesClient, kind: str) -> list[Object]:
     try:
         return cluster.objects(kind, names.selector())
     except Refused:
@@ -156,7 +156,7 @@ def labelled(cluster: Kube, kind: str) -> list[Object]:
         raise
 
 
-def jobs_of(cluster: Kube, kind: Kind) -> list[Object]:
+def jobs_of(cluster: KubernetesClient, kind: Kind) -> list[Object]:
     """Return the jobs of a kind that orch has created in the namespace."""
     try:
         return cluster.list_custom(kind.group, kind.version, kind.plural, names.selector())

@@ -17,9 +17,9 @@ from orchestrator.planning.training import Training, resolve_training
 from orchestrator.stacks.stack import Stack
 from orchestrator.targets.kubernetes.manifests.kinds import KINDS, Installed, default_kind
 from orchestrator.targets.kubernetes.manifests.quantity import plain
-from orchestrator.targets.kubernetes.options import KubeOptions
+from orchestrator.targets.kubernetes.options import KubernetesOptions
 from orchestrator.targets.kubernetes.patch import Operation
-from orchestrator.targets.kubernetes.settings import KubeSettings
+from orchestrator.targets.kubernetes.settings import KubernetesSettings
 
 TORCHRUN_ONLY = ("pytorchjob", "job")
 ELASTIC = "pytorchjob"
@@ -33,7 +33,7 @@ class Inputs:
 
     recipe: Recipe
     stack: Stack
-    kube: KubeSettings
+    kubernetes: KubernetesSettings
     settings: Mapping[str, Value] = field(default_factory=dict)  # of --set
     installed: Installed = field(default_factory=Installed)  # queried unless the request has a launcher
     patch: tuple[Operation, ...] = ()  # of --k8s-patch
@@ -43,7 +43,7 @@ class Inputs:
 class Resolved:
     """A request with all decisions made."""
 
-    kube: KubeSettings
+    kubernetes: KubernetesSettings
     launcher: Choice[str]
     mpi: str | None  # the operators' value, or None for torchrun
     layout: Choice[Layout]
@@ -63,19 +63,19 @@ def resolve(request: TrainRequest, inputs: Inputs, resume: Resume | None = None)
         RequestError: if it is malformed.
     """
     check_numbers(request)
-    kube = with_flags(request, inputs.kube)
-    kube.check()
-    launcher, mpi = choose_launcher(request.launcher, kube, inputs.installed)
+    kubernetes = with_flags(request, inputs.kubernetes)
+    kubernetes.check()
+    launcher, mpi = choose_launcher(request.launcher, kubernetes, inputs.installed)
     name = launcher.value
     stack, backend = choose_stack(request, inputs, hydra=mpi == MPI["intel"])
     precision = pods_precision(inputs.recipe, request, resume)
-    layout = choose_layout(request, name, kube)
+    layout = choose_layout(request, name, kubernetes)
     return Resolved(
-        kube=kube,
+        kubernetes=kubernetes,
         launcher=launcher,
         mpi=mpi,
         layout=layout,
-        min_nodes=choose_min_nodes(inputs.recipe, request, kube, len(layout.value.nodes), name),
+        min_nodes=choose_min_nodes(inputs.recipe, request, kubernetes, len(layout.value.nodes), name),
         stack=stack,
         backend=backend,
         precision=precision,
@@ -106,7 +106,7 @@ def check_numbers(request: TrainRequest) -> None:
         )
 
 
-def with_flags(request: TrainRequest, kube: KubeSettings) -> KubeSettings:
+def with_flags(request: TrainRequest, kubernetes: KubernetesSettings) -> KubernetesSettings:
     """Return the settings with the options of all targets, which override the file.
 
     Raises:
@@ -119,19 +119,21 @@ def with_flags(request: TrainRequest, kube: KubeSettings) -> KubeSettings:
                 hint=f"Use {' or '.join(MPI)}; images of `orch image build` have one of them.",
             )
         check_once(request, "--mpi", "mpi")
-        kube = replace(kube, mpi=MPI[request.mpi])
+        kubernetes = replace(kubernetes, mpi=MPI[request.mpi])
     if request.min_nodes:
         check_once(request, "--min-nodes", "min_nodes")
-        kube = replace(kube, min_nodes=request.min_nodes)
-    return kube
+        kubernetes = replace(kubernetes, min_nodes=request.min_nodes)
+    return kubernetes
 
 
 def check_once(request: TrainRequest, flag: str, name: str) -> None:
-    if any(assignment.startswith(f"{name}=") for assignment in request.options_of(KubeOptions).k8s):
+    if any(assignment.startswith(f"{name}=") for assignment in request.options_of(KubernetesOptions).k8s):
         raise PlanError(f"{flag} and --k8s {name} set the same value.", hint="Use only one of them.")
 
 
-def choose_launcher(requested: str | None, kube: KubeSettings, installed: Installed) -> tuple[Choice[str], str | None]:
+def choose_launcher(
+    requested: str | None, kubernetes: KubernetesSettings, installed: Installed
+) -> tuple[Choice[str], str | None]:
     """Return the kind of the job, and the MPI that starts its ranks, or None for torchrun.
 
     Raises:
@@ -139,15 +141,15 @@ def choose_launcher(requested: str | None, kube: KubeSettings, installed: Instal
     """
     if requested is not None and requested not in KINDS:
         raise PlanError(f"--launcher {requested} does not run on Kubernetes.", hint=did_you_mean(requested, KINDS))
-    if kube.mpi and (requested is None or requested in TORCHRUN_ONLY):
+    if kubernetes.mpi and (requested is None or requested in TORCHRUN_ONLY):
         condition = f"of a {KINDS[requested].kind}" if requested else "unless --launcher is given"
         raise PlanError(
-            f"mpi {kube.mpi} has no effect: torchrun starts the ranks {condition}.",
+            f"mpi {kubernetes.mpi} has no effect: torchrun starts the ranks {condition}.",
             hint="Use --launcher mpijob, or remove --mpi (and mpi in orch-k8s.toml).",
         )
-    choice = Choice(requested) if requested else default_kind(installed, elastic=kube.min_nodes is not None)
+    choice = Choice(requested) if requested else default_kind(installed, elastic=kubernetes.min_nodes is not None)
     kind = KINDS[choice.value]
-    mpi = kube.mpi or (MPI["intel"] if choice.value == "mpijob" else None)
+    mpi = kubernetes.mpi or (MPI["intel"] if choice.value == "mpijob" else None)
     decision = Decision(
         topic="launcher",
         value=f"{kind.kind} {kind.group}/{kind.version}",
@@ -191,28 +193,30 @@ def pods_precision(recipe: Recipe, request: TrainRequest, resume: Resume | None)
     return Choice(precision.value, (replace(decision, reason=reason),))
 
 
-def choose_layout(request: TrainRequest, launcher: str, kube: KubeSettings) -> Choice[Layout]:
+def choose_layout(request: TrainRequest, launcher: str, kubernetes: KubernetesSettings) -> Choice[Layout]:
     """Return the layout, with an equal share of its pod's CPUs for each rank."""
     nodes, ppn = int(request.nodes or 1), 1 if request.ppn is None else request.ppn
-    if ppn < 1 or (ppn > kube.cpus and not kube.share_cores):
+    if ppn < 1 or (ppn > kubernetes.cpus and not kubernetes.share_cores):
         raise PlanError(
-            f"--ppn {ppn}, but a pod has {plain(kube.cpus)} CPUs.",
+            f"--ppn {ppn}, but a pod has {plain(kubernetes.cpus)} CPUs.",
             hint=f"Use --k8s cpu={max(ppn, 1)} or more, or a smaller --ppn. On a small test "
             "cluster, --k8s share_cores=true lets ranks share cores.",
         )
     prefix = "node" if launcher == "trainjob" else "worker"
-    threads = max(1, int(kube.cpus // ppn))
+    threads = max(1, int(kubernetes.cpus // ppn))
     layout = uniform_layout(prefix=prefix, nodes=nodes, ppn=ppn, threads=threads)
-    return Choice(layout, describe_pods(layout, kube))
+    return Choice(layout, describe_pods(layout, kubernetes))
 
 
-def choose_min_nodes(recipe: Recipe, request: TrainRequest, kube: KubeSettings, nodes: int, name: str) -> int:
+def choose_min_nodes(
+    recipe: Recipe, request: TrainRequest, kubernetes: KubernetesSettings, nodes: int, name: str
+) -> int:
     """Return the number of pods with which an elastic run may continue.
 
     Raises:
         PlanError: if the run cannot continue with fewer pods.
     """
-    least = kube.min_nodes
+    least = kubernetes.min_nodes
     if least is None:
         return nodes
     if name != ELASTIC:
@@ -236,32 +240,34 @@ def choose_min_nodes(recipe: Recipe, request: TrainRequest, kube: KubeSettings, 
     return least
 
 
-def describe_cores(kube: KubeSettings, *, ppn: int) -> str:
+def describe_cores(kubernetes: KubernetesSettings, *, ppn: int) -> str:
     """Return whether the ranks of a pod have cores for themselves."""
-    if ppn > kube.cpus:
+    if ppn > kubernetes.cpus:
         return "ranks share cores, which is slow"
-    if kube.cpus.denominator == 1:
+    if kubernetes.cpus.denominator == 1:
         return "guaranteed"
     return "guaranteed, but not whole cores, which are never exclusive"
 
 
-def describe_pods(layout: Layout, kube: KubeSettings) -> tuple[Decision, ...]:
+def describe_pods(layout: Layout, kubernetes: KubernetesSettings) -> tuple[Decision, ...]:
     """Return the decisions about the pods, their image, volume and ranks."""
-    size = f"{kube.cpu} CPUs, {kube.memory}"
+    size = f"{kubernetes.cpu} CPUs, {kubernetes.memory}"
     first_rank = layout.rank_places[0]
-    cores = describe_cores(kube, ppn=first_rank.local_world_size)
-    labels = ", ".join([*(f"{key}={value}" for key, value in kube.node_selector.items()), *kube.node_affinity])
+    cores = describe_cores(kubernetes, ppn=first_rank.local_world_size)
+    labels = ", ".join(
+        [*(f"{key}={value}" for key, value in kubernetes.node_selector.items()), *kubernetes.node_affinity]
+    )
     return (
         Decision(
             topic="pods",
             value=f"{len(layout.nodes)}, each with {size}",
             reason=f"{cores}; on nodes with {labels}" if labels else cores,
         ),
-        Decision(topic="image", value=kube.image),
+        Decision(topic="image", value=kubernetes.image),
         Decision(
             topic="volume",
-            value=f"{kube.claim} at {kube.mount}",
-            reason=f"data, checkpoints and outputs; /dev/shm has {kube.shm}",
+            value=f"{kubernetes.claim} at {kubernetes.mount}",
+            reason=f"data, checkpoints and outputs; /dev/shm has {kubernetes.shm}",
         ),
         Decision(
             topic="ranks",

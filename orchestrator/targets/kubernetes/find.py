@@ -16,10 +16,10 @@ from orchestrator.runs import store
 from orchestrator.runs.rows import row_of
 from orchestrator.runs.state_files import PLAN
 from orchestrator.targets.interface import RunList
-from orchestrator.targets.kubernetes.api.client import Kube
+from orchestrator.targets.kubernetes.api.client import KubernetesClient
 from orchestrator.targets.kubernetes.api.connect import connect
 from orchestrator.targets.kubernetes.api.errors import NotThere
-from orchestrator.targets.kubernetes.load import kube_settings
+from orchestrator.targets.kubernetes.load import kubernetes_settings
 from orchestrator.targets.kubernetes.manifests import names
 from orchestrator.targets.kubernetes.objects import adopt
 from orchestrator.targets.kubernetes.run_record import location_of, with_lists
@@ -31,22 +31,22 @@ from orchestrator.targets.kubernetes.trusted_record import trusted_record
 class NamespaceRuns:
     """The runs that a namespace has recorded."""
 
-    cluster: Kube
+    cluster: KubernetesClient
     records: tuple[RunRecord, ...]  # oldest first
     distrusted: Mapping[str, OrchError]  # by run id: why a run is listed but cannot be used
     damaged: tuple[str, ...]  # problems of records that cannot be read
 
 
-def cluster_of(inventory: str) -> Kube:
+def cluster_of(inventory: str) -> KubernetesClient:
     """Connect to the cluster of `k8s` or `k8s:NAMESPACE`, as orch-k8s.toml configures it."""
-    settings = kube_settings(None, [])
+    settings = kubernetes_settings(None, [])
     namespace = inventory.partition(":")[2] or settings.namespace
     return connect(settings.context, namespace)
 
 
-def query_runs(cluster: Kube) -> NamespaceRuns:
+def query_runs(cluster: KubernetesClient) -> NamespaceRuns:
     """Read the records of a namespace, and check whether they can be trusted."""
-    settings = replace(kube_settings(None, []), context=cluster.context, namespace=cluster.namespace)
+    settings = replace(kubernetes_settings(None, []), context=cluster.context, namespace=cluster.namespace)
     records: list[RunRecord] = []
     distrusted: dict[str, OrchError] = {}
     damaged: list[str] = []
@@ -111,7 +111,7 @@ def list_runs(inventory: str) -> RunList:
     return RunList(rows=tuple(rows), warnings=(*damaged, *(error.message for error in recorded.distrusted.values())))
 
 
-def state_in(cluster: Kube, record: RunRecord) -> str:
+def state_in(cluster: KubernetesClient, record: RunRecord) -> str:
     location = location_of(record)
     try:
         return job_state(cluster.job(location.group, location.version, location.plural, location.job)).state

@@ -12,7 +12,7 @@ from orchestrator.targets.kubernetes.manifests import pod_settings
 from orchestrator.targets.kubernetes.manifests.kinds import KINDS, PREFERRED, Installed, default_kind
 from orchestrator.targets.kubernetes.manifests.quantity import amount, plain
 from orchestrator.targets.kubernetes.rights import Right, describe_rules
-from orchestrator.targets.kubernetes.settings import KubeSettings
+from orchestrator.targets.kubernetes.settings import KubernetesSettings
 
 Json = Mapping[str, Any]
 # Labels that Node Feature Discovery puts on nodes.
@@ -110,7 +110,7 @@ def describe_rights(rights: Iterable[Right]) -> str:
     return ", ".join(f"{verb} {resource} ({purpose})" for verb, _, resource, purpose in rights)
 
 
-def claim_finding(claim: Json | None, settings: KubeSettings, pods: int) -> Finding:
+def claim_finding(claim: Json | None, settings: KubernetesSettings, pods: int) -> Finding:
     """Return whether the claim can be used by so many pods; None means that it does not exist."""
     init = "`orch k8s init --apply` creates one; storage_class names a class with ReadWriteMany."
     if claim is None:
@@ -130,7 +130,7 @@ def claim_finding(claim: Json | None, settings: KubeSettings, pods: int) -> Find
     return Finding(topic="volume", state="ok", message=f"claim {settings.claim} is bound")
 
 
-def nodes_finding(nodes: list[Json] | None, settings: KubeSettings, pods: int) -> Finding:
+def nodes_finding(nodes: list[Json] | None, settings: KubernetesSettings, pods: int) -> Finding:
     """Return whether so many pods fit; `nodes` is None if they may not be listed."""
     if nodes is None:
         return Finding(topic="nodes", state="unknown", message="they may not be listed")
@@ -150,7 +150,7 @@ def nodes_finding(nodes: list[Json] | None, settings: KubeSettings, pods: int) -
     )
 
 
-def flags_finding(nodes: list[Json] | None, settings: KubeSettings) -> Finding:
+def flags_finding(nodes: list[Json] | None, settings: KubernetesSettings) -> Finding:
     """Return which of the fitting nodes have BF16 instructions, by their labels."""
     fitting = [node for node in nodes or () if fits(node, settings)]
     able = [node for node in fitting if any(label in labels(node) for label in BF16_LABELS)]
@@ -175,7 +175,7 @@ def labels(node: Json) -> Mapping[str, str]:
     return dict(node["metadata"].get("labels") or {})
 
 
-def fits(node: Json, settings: KubeSettings) -> bool:
+def fits(node: Json, settings: KubernetesSettings) -> bool:
     """Return whether a pod may run on a node, and is small enough for it."""
     if node.get("spec", {}).get("unschedulable"):
         return False
@@ -190,7 +190,7 @@ def fits(node: Json, settings: KubeSettings) -> bool:
     return is_selected and is_allowed and room_on(node, settings) > 0
 
 
-def room_on(node: Json, settings: KubeSettings) -> int:
+def room_on(node: Json, settings: KubernetesSettings) -> int:
     memory = allocatable(node, "memory") // amount(settings.memory, "memory")
     return int(min(cpus_of(node) // settings.cpus, memory))
 

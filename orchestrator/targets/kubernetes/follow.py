@@ -11,7 +11,7 @@ from typing import Any
 from orch_node.protocol.events import Event, NodeNews
 
 from orchestrator.errors import ConnectionLost, ExecuteError, OrchError
-from orchestrator.targets.kubernetes.api.client import Kube
+from orchestrator.targets.kubernetes.api.client import KubernetesClient
 from orchestrator.targets.kubernetes.api.errors import Expired, NotThere, Refused
 from orchestrator.targets.kubernetes.api.retry import RefusalTimer
 from orchestrator.targets.kubernetes.log_lines import Position, Reader
@@ -33,7 +33,7 @@ class ReadLine:
 class Follower:
     """The threads that follow a run's pods: one for their changes, and one for each log."""
 
-    def __init__(self, cluster: Kube, selector: str) -> None:
+    def __init__(self, cluster: KubernetesClient, selector: str) -> None:
         self.cluster = cluster
         self.selector = selector
         self.read_positions: dict[str, Position] = {}  # by uid

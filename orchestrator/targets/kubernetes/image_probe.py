@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from orchestrator.errors import OrchError
 from orchestrator.planning.manifest import Object
 from orchestrator.targets.interface import Notify
-from orchestrator.targets.kubernetes.api.client import Kube
+from orchestrator.targets.kubernetes.api.client import KubernetesClient
 from orchestrator.targets.kubernetes.findings import Finding
 from orchestrator.targets.kubernetes.manifests import names
 from orchestrator.targets.kubernetes.manifests.pods import (
@@ -19,7 +19,7 @@ from orchestrator.targets.kubernetes.manifests.pods import (
     optional,
     pod_security,
 )
-from orchestrator.targets.kubernetes.settings import KubeSettings
+from orchestrator.targets.kubernetes.settings import KubernetesSettings
 from orchestrator.targets.kubernetes.status import pod_state
 from orchestrator.targets.kubernetes.volume import END_SECONDS, ending_at_sigterm
 
@@ -70,7 +70,7 @@ NOT_STARTED = StartProblem(
 )
 
 
-def check_image(cluster: Kube, settings: KubeSettings, notify: Notify, *, pull: bool) -> Finding:
+def check_image(cluster: KubernetesClient, settings: KubernetesSettings, notify: Notify, *, pull: bool) -> Finding:
     """Check that nodes can pull the image, with a pod that does nothing."""
     if not settings.image:
         cure = "Build one with `orch image build`, and set image in orch-k8s.toml."
@@ -82,7 +82,7 @@ def check_image(cluster: Kube, settings: KubeSettings, notify: Notify, *, pull: 
         return try_pull(cluster, settings, notify)
 
 
-def try_pull(cluster: Kube, settings: KubeSettings, notify: Notify) -> Finding:
+def try_pull(cluster: KubernetesClient, settings: KubernetesSettings, notify: Notify) -> Finding:
     path = f"{cluster.core_path('Pod')}/{PROBE}"
     pod: Object | None = None
     try:
@@ -97,7 +97,7 @@ def try_pull(cluster: Kube, settings: KubeSettings, notify: Notify) -> Finding:
                 cluster.delete(path, pod["metadata"]["uid"])
 
 
-def probe_pod(settings: KubeSettings) -> Object:
+def probe_pod(settings: KubernetesSettings) -> Object:
     small = {"cpu": "100m", "memory": "64Mi"}
     pull = [{"name": name} for name in settings.pull_secrets]
     return {
@@ -125,7 +125,7 @@ def probe_pod(settings: KubeSettings) -> Object:
     }
 
 
-def await_pull(cluster: Kube, path: str, settings: KubeSettings, notify: Notify) -> Finding:
+def await_pull(cluster: KubernetesClient, path: str, settings: KubernetesSettings, notify: Notify) -> Finding:
     """Wait until the pod has ended, or does not start for too long.
 
     node.py prints its usage and exits with code 2 when it has no arguments, which proves that the
@@ -162,7 +162,7 @@ def start_problem(message: str) -> StartProblem:
     return next((problem for problem in START_PROBLEMS if problem.message_part in message), NOT_STARTED)
 
 
-def remove(cluster: Kube, path: str) -> None:
+def remove(cluster: KubernetesClient, path: str) -> None:
     """Delete our leftover probe pod and wait for its end: a terminating pod cannot be updated."""
     deadline = time.monotonic() + END_SECONDS
     try:

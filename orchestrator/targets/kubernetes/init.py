@@ -5,13 +5,13 @@ from __future__ import annotations
 import base64
 
 from orchestrator.planning.manifest import Object, as_yaml
-from orchestrator.targets.kubernetes.api.client import Kube
+from orchestrator.targets.kubernetes.api.client import KubernetesClient
 from orchestrator.targets.kubernetes.manifests import names
 from orchestrator.targets.kubernetes.manifests.trainjob import shared_runtime
-from orchestrator.targets.kubernetes.settings import TOKEN, KubeSettings
+from orchestrator.targets.kubernetes.settings import TOKEN, KubernetesSettings
 
 
-def volume(settings: KubeSettings) -> Object:
+def volume(settings: KubernetesSettings) -> Object:
     """Return the claim of a volume that pods on all nodes can write to."""
     return {
         "apiVersion": "v1",
@@ -25,7 +25,7 @@ def volume(settings: KubeSettings) -> Object:
     }
 
 
-def token_secret(settings: KubeSettings, value: str) -> Object:
+def token_secret(settings: KubernetesSettings, value: str) -> Object:
     """Return the Secret with the token, which pods mount; manifests of runs do not contain it."""
     return {
         "apiVersion": "v1",
@@ -43,7 +43,7 @@ def without_secrets(item: Object) -> Object:
     return {**item, "data": dict.fromkeys(item["data"], "<not shown>")}
 
 
-def init_objects(settings: KubeSettings, token: str | None, *, runtime: bool) -> tuple[Object, ...]:
+def init_objects(settings: KubernetesSettings, token: str | None, *, runtime: bool) -> tuple[Object, ...]:
     """Return the objects that a namespace needs once."""
     return (
         volume(settings),
@@ -57,7 +57,7 @@ def as_printable_yaml(objects: tuple[Object, ...]) -> str:
     return as_yaml(tuple(map(without_secrets, objects)))
 
 
-def apply(cluster: Kube, objects: tuple[Object, ...]) -> list[str]:
+def apply(cluster: KubernetesClient, objects: tuple[Object, ...]) -> list[str]:
     """Create or update objects, and return their kinds and names."""
     for item in objects:
         cluster.apply(item)

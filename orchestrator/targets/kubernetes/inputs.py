@@ -16,39 +16,39 @@ from orchestrator.stacks.image import python_for
 from orchestrator.targets.identity import new_identity
 from orchestrator.targets.kubernetes import installed_kinds
 from orchestrator.targets.kubernetes.decisions import Inputs
-from orchestrator.targets.kubernetes.load import kube_patch, kube_settings
+from orchestrator.targets.kubernetes.load import kubernetes_settings, read_patch
 from orchestrator.targets.kubernetes.manifests import names
 from orchestrator.targets.kubernetes.manifests.kinds import Installed
-from orchestrator.targets.kubernetes.options import KubeOptions
-from orchestrator.targets.kubernetes.plan import KubeSite, plan_kube
-from orchestrator.targets.kubernetes.settings import KubeSettings
+from orchestrator.targets.kubernetes.options import KubernetesOptions
+from orchestrator.targets.kubernetes.plan import KubernetesSite, plan_kubernetes
+from orchestrator.targets.kubernetes.settings import KubernetesSettings
 
 
 def plan(request: TrainRequest) -> Plan:
     """Return the plan of a request; the cluster is only queried for its kinds of jobs."""
     inputs = read(request)
     values = inputs.recipe.settings(request.preset, inputs.settings)
-    site = new_site(inputs.recipe, values, inputs.kube)
-    return plan_or_resume(request, lambda resume: plan_kube(request, inputs, site, resume))
+    site = new_site(inputs.recipe, values, inputs.kubernetes)
+    return plan_or_resume(request, lambda resume: plan_kubernetes(request, inputs, site, resume))
 
 
 def read(request: TrainRequest) -> Inputs:
-    options = request.options_of(KubeOptions)
-    kube = kube_settings(options.k8s_file, list(options.k8s))
+    options = request.options_of(KubernetesOptions)
+    kubernetes = kubernetes_settings(options.k8s_file, list(options.k8s))
     recipe = load.recipe(request.recipe, tuple(map(Path, request.recipe_path)), module=request.module)
     stack = load.stack(request.stack)
     load.check_script(recipe, request.script_args, load.RanksPython(version=python_for(stack), image=True))
     return Inputs(
         recipe=recipe,
         stack=stack,
-        kube=kube,
-        settings=recipe_settings(request.settings, recipe, kube),
-        patch=kube_patch(options.k8s_patch),
-        installed=installed_kinds.query_installed(kube) if request.launcher is None else Installed(),
+        kubernetes=kubernetes,
+        settings=recipe_settings(request.settings, recipe, kubernetes),
+        patch=read_patch(options.k8s_patch),
+        installed=installed_kinds.query_installed(kubernetes) if request.launcher is None else Installed(),
     )
 
 
-def recipe_settings(assignments: tuple[str, ...], recipe: Recipe, settings: KubeSettings) -> dict[str, Value]:
+def recipe_settings(assignments: tuple[str, ...], recipe: Recipe, settings: KubernetesSettings) -> dict[str, Value]:
     """Return the settings of --set, in which a path may also be one on the volume."""
     on_volume = {
         name: text
@@ -59,9 +59,9 @@ def recipe_settings(assignments: tuple[str, ...], recipe: Recipe, settings: Kube
     return {**load.settings(local, recipe), **on_volume}
 
 
-def new_site(recipe: Recipe, values: dict[str, Value], settings: KubeSettings) -> KubeSite:
+def new_site(recipe: Recipe, values: dict[str, Value], settings: KubernetesSettings) -> KubernetesSite:
     new = new_identity()
-    return KubeSite(
+    return KubernetesSite(
         run_id=names.run_id(new.stamp, recipe.name, new.suffix),
         train_here=str(TRAIN),
         started_by=new.started_by,
@@ -70,7 +70,7 @@ def new_site(recipe: Recipe, values: dict[str, Value], settings: KubeSettings) -
     )
 
 
-def is_sent(path: str, settings: KubeSettings) -> bool:
+def is_sent(path: str, settings: KubernetesSettings) -> bool:
     """Return whether a path is a file of this machine that the image does not have."""
     return not Path(path).is_relative_to(TRAIN) and not path.startswith(f"{settings.mount}/")
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from orchestrator.errors import OrchError
-from orchestrator.targets.kubernetes.api.client import Kube
+from orchestrator.targets.kubernetes.api.client import KubernetesClient
 from orchestrator.targets.kubernetes.api.connect import connect
 from orchestrator.targets.kubernetes.api.errors import NotThere
 from orchestrator.targets.kubernetes.manifests.kinds import KINDS, PREFERRED, Installed
-from orchestrator.targets.kubernetes.settings import KubeSettings
+from orchestrator.targets.kubernetes.settings import KubernetesSettings
 
 
-def query_installed(settings: KubeSettings) -> Installed:
+def query_installed(settings: KubernetesSettings) -> Installed:
     """Return the kinds that the cluster has.
 
     The API is queried without repetitions, because a plan can be made without a cluster.
@@ -23,7 +23,7 @@ def query_installed(settings: KubeSettings) -> Installed:
         return Installed(query_problem=f"no cluster could be queried ({error.message.rstrip('.')})")
 
 
-def serves(cluster: Kube, launcher: str) -> bool:
+def serves(cluster: KubernetesClient, launcher: str) -> bool:
     kind = KINDS[launcher]
     try:
         return has_resource(cluster, f"{kind.group}/{kind.version}", kind.plural)
@@ -31,7 +31,7 @@ def serves(cluster: Kube, launcher: str) -> bool:
         return False
 
 
-def versions(cluster: Kube, launcher: str) -> tuple[str, ...]:
+def versions(cluster: KubernetesClient, launcher: str) -> tuple[str, ...]:
     """Return the API versions that serve the kind of a launcher."""
     kind = KINDS[launcher]
     try:
@@ -42,6 +42,6 @@ def versions(cluster: Kube, launcher: str) -> tuple[str, ...]:
         return ()
 
 
-def has_resource(cluster: Kube, group_version: str, plural: str) -> bool:
+def has_resource(cluster: KubernetesClient, group_version: str, plural: str) -> bool:
     resources = cluster.get(f"/apis/{group_version}").get("resources") or ()
     return any(resource["name"] == plural for resource in resources)

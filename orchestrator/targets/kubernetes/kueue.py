@@ -8,13 +8,13 @@ from typing import Any
 
 from orchestrator.errors import OrchError, RequestError, did_you_mean
 from orchestrator.planning.manifest import Object
-from orchestrator.targets.kubernetes.api.client import Kube
+from orchestrator.targets.kubernetes.api.client import KubernetesClient
 from orchestrator.targets.kubernetes.api.errors import NotThere
 from orchestrator.targets.kubernetes.findings import Finding
 from orchestrator.targets.kubernetes.manifests.job import trial_job
 from orchestrator.targets.kubernetes.manifests.kinds import KINDS
 from orchestrator.targets.kubernetes.manifests.names import QUEUE
-from orchestrator.targets.kubernetes.settings import KubeSettings
+from orchestrator.targets.kubernetes.settings import KubernetesSettings
 from orchestrator.targets.kubernetes.status import condition
 
 GROUP = "kueue.x-k8s.io"
@@ -26,7 +26,7 @@ NO_QUEUES = "`kubectl get localqueues` lists the queues of a namespace. Its admi
 RESUMES = "it resumes from its newest checkpoint when there is quota again"
 
 
-def why_suspended(cluster: Kube, job: Object) -> str:
+def why_suspended(cluster: KubernetesClient, job: Object) -> str:
     """Return why Kueue suspends a job, or "" if it does not or the user may not read that."""
     queue = (job["metadata"].get("labels") or {}).get(QUEUE)
     if queue is None:
@@ -38,7 +38,7 @@ def why_suspended(cluster: Kube, job: Object) -> str:
     return describe_workload(workloads[-1], cluster_queue(cluster, queue)) if workloads else ""
 
 
-def workloads_of(cluster: Kube, job: Object) -> list[Object]:
+def workloads_of(cluster: KubernetesClient, job: Object) -> list[Object]:
     """Return the Workloads that Kueue has created for a job.
 
     Raises:
@@ -48,7 +48,7 @@ def workloads_of(cluster: Kube, job: Object) -> list[Object]:
     return cluster.list_custom(GROUP, version(cluster), "workloads", selector)
 
 
-def version(cluster: Kube) -> str:
+def version(cluster: KubernetesClient) -> str:
     """Return the version of Kueue's API that the cluster prefers.
 
     Raises:
@@ -57,7 +57,7 @@ def version(cluster: Kube) -> str:
     return str(cluster.get(f"/apis/{GROUP}")["preferredVersion"]["version"])
 
 
-def describe_unmanaged(cluster: Kube, job: Object) -> str:
+def describe_unmanaged(cluster: KubernetesClient, job: Object) -> str:
     """Return a warning if a job has a queue and Kueue does not manage it, else "".
 
     Kueue's webhook suspends each job that it manages when the job is created; the Workload may come
@@ -76,7 +76,7 @@ def describe_unmanaged(cluster: Kube, job: Object) -> str:
     return f"queue {queue} has no effect: Kueue has made no Workload for this {job['kind']}. {ENABLE}"
 
 
-def check_queue(cluster: Kube, queue: str) -> None:
+def check_queue(cluster: KubernetesClient, queue: str) -> None:
     """Raise RequestError if the namespace has no such LocalQueue, or the cluster no Kueue."""
     try:
         kueue_version = version(cluster)
@@ -99,7 +99,7 @@ def check_queue(cluster: Kube, queue: str) -> None:
         pass
 
 
-def existing_queues(cluster: Kube) -> list[str]:
+def existing_queues(cluster: KubernetesClient) -> list[str]:
     try:
         queues = cluster.list_custom(GROUP, version(cluster), "localqueues", "")
     except OrchError:
@@ -107,7 +107,7 @@ def existing_queues(cluster: Kube) -> list[str]:
     return [str(queue["metadata"]["name"]) for queue in queues]
 
 
-def queue_finding(cluster: Kube, settings: KubeSettings, launchers: Iterable[str]) -> Finding:
+def queue_finding(cluster: KubernetesClient, settings: KubernetesSettings, launchers: Iterable[str]) -> Finding:
     """Return whether jobs of these launchers would wait in the queue of the settings."""
     queue = str(settings.queue)
     try:
@@ -133,7 +133,7 @@ def queue_finding(cluster: Kube, settings: KubeSettings, launchers: Iterable[str
     return Finding(topic="queue", state="ok", message=f"LocalQueue {queue} exists, and Kueue manages {kinds}")
 
 
-def is_managed(cluster: Kube, settings: KubeSettings, launcher: str) -> bool | None:
+def is_managed(cluster: KubernetesClient, settings: KubernetesSettings, launcher: str) -> bool | None:
     """Return whether Kueue suspends new jobs of a launcher, or None if that cannot be tried.
 
     Kueue's webhook suspends a job of a kind that it manages when the job is created, which a dry
@@ -154,7 +154,7 @@ def is_suspended(job: Object) -> bool:
     return bool(spec.get("suspend") or (spec.get("runPolicy") or {}).get("suspend"))
 
 
-def cluster_queue(cluster: Kube, queue: str) -> str:
+def cluster_queue(cluster: KubernetesClient, queue: str) -> str:
     """Return the ClusterQueue of a LocalQueue, or the LocalQueue if it cannot be read."""
     try:
         local = cluster.job(GROUP, version(cluster), "localqueues", queue)

@@ -12,10 +12,10 @@ from pydantic import Field
 from orchestrator.errors import RequestError, did_you_mean
 from orchestrator.load.files import StrictModel, read_current_folder_toml, read_toml
 from orchestrator.model.printable import one_line
-from orchestrator.targets.kubernetes.settings import KubeSettings
+from orchestrator.targets.kubernetes.settings import KubernetesSettings
 
 FILE = Path("orch-k8s.toml")
-NAMES = tuple(field.name for field in fields(KubeSettings))
+NAMES = tuple(field.name for field in fields(KubernetesSettings))
 NUMBERS = ("uid", "ssh_port", "min_nodes", "ttl")
 SWITCHES = {"true": True, "false": False}  # values of switches
 SWITCHED = ("share_cores",)
@@ -24,8 +24,8 @@ LISTS = ("pull_secrets", "tolerations", "volumes")  # separated by commas
 APPENDED = ("node_affinity",)  # entries contain commas: each --k8s appends one
 
 
-class KubeFile(StrictModel):
-    """The content of orch-k8s.toml, with the fields of KubeSettings."""
+class KubernetesFile(StrictModel):
+    """The content of orch-k8s.toml, with the fields of KubernetesSettings."""
 
     image: str | None = None
     context: str | None = None
@@ -65,7 +65,7 @@ class KubeFile(StrictModel):
     share_cores: bool | None = None
 
 
-def kube_settings(path: Path | None, assignments: list[str]) -> KubeSettings:
+def kubernetes_settings(path: Path | None, assignments: list[str]) -> KubernetesSettings:
     """Return the settings of a file, overridden by assignments.
 
     Args:
@@ -75,8 +75,8 @@ def kube_settings(path: Path | None, assignments: list[str]) -> KubeSettings:
     Raises:
         RequestError: if the file or an assignment is invalid.
     """
-    settings = KubeSettings()
-    values = read_toml(path, KubeFile) if path else read_current_folder_toml(FILE, KubeFile, "--k8s-file")
+    settings = KubernetesSettings()
+    values = read_toml(path, KubernetesFile) if path else read_current_folder_toml(FILE, KubernetesFile, "--k8s-file")
     if values is not None:
         changed: dict[str, Any] = values.model_dump(exclude_none=True)
         changed |= {name: tuple(value) for name, value in changed.items() if isinstance(value, list)}
@@ -86,7 +86,7 @@ def kube_settings(path: Path | None, assignments: list[str]) -> KubeSettings:
     return settings
 
 
-def kube_patch(path: Path | None) -> tuple[dict[str, Any], ...]:
+def read_patch(path: Path | None) -> tuple[dict[str, Any], ...]:
     """Return the operations of a patch file in YAML or JSON.
 
     Raises:
@@ -108,7 +108,7 @@ def kube_patch(path: Path | None) -> tuple[dict[str, Any], ...]:
     return tuple(operations)
 
 
-def with_assignment(settings: KubeSettings, assignment: str) -> KubeSettings:
+def with_assignment(settings: KubernetesSettings, assignment: str) -> KubernetesSettings:
     """Return the settings with one value replaced, or one list entry added."""
     name, equals, text = assignment.partition("=")
     if not equals:

@@ -15,10 +15,10 @@ from orchestrator.runs.fetch import FetchListener, collect
 from orchestrator.runs.logs import LogLine, requested_ranks
 from orchestrator.targets.kubernetes.outcome import nodes_of
 from orchestrator.targets.kubernetes.volume import reader
-from orchestrator.targets.kubernetes.watch import FOLLOW_SECONDS, KubeWatch
+from orchestrator.targets.kubernetes.watch import FOLLOW_SECONDS, JobWatch
 
 
-def log_lines(watch: KubeWatch, *, rank: int | None, follow: bool) -> Iterator[LogLine]:
+def log_lines(watch: JobWatch, *, rank: int | None, follow: bool) -> Iterator[LogLine]:
     """Yield the lines of a run rank by rank, and copy them into its local folder.
 
     Args:
@@ -50,7 +50,7 @@ def log_lines(watch: KubeWatch, *, rank: int | None, follow: bool) -> Iterator[L
         check_has_lines(store.load(folder))
 
 
-def wait_for_lines(watch: KubeWatch) -> Iterator[object]:
+def wait_for_lines(watch: JobWatch) -> Iterator[object]:
     """Yield whenever there may be new lines, until the run has ended.
 
     If another thread of this process watches the run, that thread copies the lines.
@@ -62,7 +62,7 @@ def wait_for_lines(watch: KubeWatch) -> Iterator[object]:
         time.sleep(FOLLOW_SECONDS)
 
 
-def copy_from_volume(watch: KubeWatch) -> dict[str, OrchError]:
+def copy_from_volume(watch: JobWatch) -> dict[str, OrchError]:
     """Copy logs from the volume if the run has ended and some of its pods are gone.
 
     Returns:

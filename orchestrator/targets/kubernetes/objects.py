@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from orchestrator.errors import ExecuteError
 from orchestrator.planning.manifest import Object
-from orchestrator.targets.kubernetes.api.client import Kube
+from orchestrator.targets.kubernetes.api.client import KubernetesClient
 from orchestrator.targets.kubernetes.api.errors import NotThere
 from orchestrator.targets.kubernetes.manifests import names
 from orchestrator.targets.kubernetes.manifests.kinds import KINDS
@@ -21,11 +21,11 @@ OWNER_MANAGER = f"{names.MANAGER}-owner"
 STOPPED = "stop"  # a file of the run's local folder, which `orch stop` creates
 
 
-def pods_of(cluster: Kube, run_id: str) -> list[Object]:
+def pods_of(cluster: KubernetesClient, run_id: str) -> list[Object]:
     return cluster.objects("Pod", names.selector(run_id))
 
 
-def delete_objects(cluster: Kube, location: JobLocation, run_id: str) -> None:
+def delete_objects(cluster: KubernetesClient, location: JobLocation, run_id: str) -> None:
     """Delete the job of a run, then its other objects.
 
     Raises:
@@ -35,7 +35,7 @@ def delete_objects(cluster: Kube, location: JobLocation, run_id: str) -> None:
     delete_other_objects(cluster, location, run_id)
 
 
-def delete_job(cluster: Kube, location: JobLocation, run_id: str) -> None:
+def delete_job(cluster: KubernetesClient, location: JobLocation, run_id: str) -> None:
     path = f"/apis/{location.group}/{location.version}/namespaces/{cluster.namespace}/{location.plural}"
     try:
         job = cluster.job(location.group, location.version, location.plural, location.job)
@@ -45,7 +45,7 @@ def delete_job(cluster: Kube, location: JobLocation, run_id: str) -> None:
         pass
 
 
-def delete_other_objects(cluster: Kube, location: JobLocation, run_id: str) -> None:
+def delete_other_objects(cluster: KubernetesClient, location: JobLocation, run_id: str) -> None:
     """Delete what is labelled with a run id: reader pods, the ConfigMap, the service, the runtime.
 
     The runtime is the last: a user without rights to runtimes cannot have created one, but may have
@@ -63,7 +63,7 @@ def delete_other_objects(cluster: Kube, location: JobLocation, run_id: str) -> N
             delete_checked(cluster, base, runtime, run_id)
 
 
-def give_owner(cluster: Kube, location: JobLocation, objects: Iterable[Object]) -> None:
+def give_owner(cluster: KubernetesClient, location: JobLocation, objects: Iterable[Object]) -> None:
     """Make the job the owner of other objects, so that Kubernetes deletes them with it."""
     job = cluster.job(location.group, location.version, location.plural, location.job)
     owner = {
@@ -78,7 +78,7 @@ def give_owner(cluster: Kube, location: JobLocation, objects: Iterable[Object]) 
         cluster.apply_object(owned, manager=OWNER_MANAGER)
 
 
-def adopt(cluster: Kube, location: JobLocation, run_id: str) -> None:
+def adopt(cluster: KubernetesClient, location: JobLocation, run_id: str) -> None:
     """Let the job own objects that were created with kubectl, which would outlive it."""
     selector = names.selector(run_id)
     objects = [{**item, "apiVersion": "v1", "kind": "ConfigMap"} for item in cluster.objects("ConfigMap", selector)]
@@ -94,7 +94,7 @@ def adopt(cluster: Kube, location: JobLocation, run_id: str) -> None:
         give_owner(cluster, location, unowned)
 
 
-def delete_checked(cluster: Kube, base: str, item: Object, run_id: str) -> None:
+def delete_checked(cluster: KubernetesClient, base: str, item: Object, run_id: str) -> None:
     check_labels(item, run_id)
     cluster.delete(f"{base}/{item['metadata']['name']}", item["metadata"]["uid"])
 
@@ -109,7 +109,7 @@ def check_labels(item: Object, run_id: str) -> None:
         )
 
 
-def await_pods_gone(cluster: Kube, run_id: str) -> list[str]:
+def await_pods_gone(cluster: KubernetesClient, run_id: str) -> list[str]:
     """Return the pods of a run that still exist after the time in which pods must end."""
     deadline = time.monotonic() + GONE_SECONDS
     while True:

@@ -11,7 +11,7 @@ from orchestrator.planning.refusal import Refusal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KubeOptions:
+class KubernetesOptions:
     """The options of `orch train` that only --on k8s has."""
 
     on: ClassVar[str] = "k8s"

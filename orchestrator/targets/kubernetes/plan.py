@@ -28,18 +28,18 @@ from orchestrator.planning.training import (
 from orchestrator.targets.kubernetes import run_record as run_records
 from orchestrator.targets.kubernetes.decisions import Inputs, Resolved, resolve
 from orchestrator.targets.kubernetes.manifests import names
-from orchestrator.targets.kubernetes.manifests.job import Files, KubeJob, config_map
+from orchestrator.targets.kubernetes.manifests.job import Files, KubernetesJob, config_map
 from orchestrator.targets.kubernetes.manifests.kinds import KINDS
-from orchestrator.targets.kubernetes.options import KubeOptions
+from orchestrator.targets.kubernetes.options import KubernetesOptions
 from orchestrator.targets.kubernetes.patch import describe_patch, patched
 from orchestrator.targets.kubernetes.run_record import JobLocation
-from orchestrator.targets.kubernetes.settings import KubeSettings
+from orchestrator.targets.kubernetes.settings import KubernetesSettings
 
 CONFIG_SCHEMA = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KubeSite:
+class KubernetesSite:
     """A new run on this machine."""
 
     run_id: str
@@ -49,7 +49,7 @@ class KubeSite:
     contents: Mapping[str, bytes]  # by path: the files that the image does not have
 
 
-def plan_kube(request: TrainRequest, inputs: Inputs, site: KubeSite, resume: Resume | None = None) -> Plan:
+def plan_kubernetes(request: TrainRequest, inputs: Inputs, site: KubernetesSite, resume: Resume | None = None) -> Plan:
     """Return the plan of a request.
 
     Raises:
@@ -59,7 +59,7 @@ def plan_kube(request: TrainRequest, inputs: Inputs, site: KubeSite, resume: Res
     resolved = resolve(request, inputs, resume)
     training, home = resolved.training, home_of(site.run_id, resolved, request)
     output = choose_output(training.recipe, home.run_dir, resume)
-    files = Files.from_contents(site.contents, training.recipe, site.train_here, resolved.kube)
+    files = Files.from_contents(site.contents, training.recipe, site.train_here, resolved.kubernetes)
     script = script_command(request, training, files.paths_of(training.recipe, training.settings), output.value)
     key = key_of(request, resolved)
     decisions = (
@@ -77,7 +77,7 @@ def plan_kube(request: TrainRequest, inputs: Inputs, site: KubeSite, resume: Res
     )
     job = job_of(request, plan, resolved, script=script, files=files)
     *objects, job_object = (config_map(job), *KINDS[resolved.launcher.value].launch(job))
-    patched_objects = patched((*objects, in_queue(job_object, resolved.kube.queue)), inputs.patch)
+    patched_objects = patched((*objects, in_queue(job_object, resolved.kubernetes.queue)), inputs.patch)
     return replace(plan, steps=(ApplyObjects(objects=patched_objects),))
 
 
@@ -89,11 +89,13 @@ def in_queue(job: Object, queue: str | None) -> Object:
     return {**job, "metadata": {**job["metadata"], "labels": labels}}
 
 
-def job_of(request: TrainRequest, plan: Plan, resolved: Resolved, *, script: tuple[str, ...], files: Files) -> KubeJob:
+def job_of(
+    request: TrainRequest, plan: Plan, resolved: Resolved, *, script: tuple[str, ...], files: Files
+) -> KubernetesJob:
     layout = plan.layout
-    return KubeJob(
+    return KubernetesJob(
         run_id=plan.run.run_id,
-        settings=resolved.kube,
+        settings=resolved.kubernetes,
         nodes=len(layout.nodes),
         ppn=layout.rank_places[0].local_world_size,
         min_nodes=resolved.min_nodes,
@@ -102,7 +104,7 @@ def job_of(request: TrainRequest, plan: Plan, resolved: Resolved, *, script: tup
         script=script,
         config=pod_config(request, plan, resolved),
         record=run_records.without_lists(plan.run),
-        files=files.sent_contents(resolved.kube),
+        files=files.sent_contents(resolved.kubernetes),
     )
 
 
@@ -113,30 +115,30 @@ def describe_elastic(request: TrainRequest, resolved: Resolved) -> tuple[Decisio
 
 
 def key_of(request: TrainRequest, resolved: Resolved) -> str:
-    kube = resolved.kube
+    kubernetes = resolved.kubernetes
     return request_key(
         request,
         resolved.training,
-        hosts=("k8s", kube.context or "", kube.namespace or "", kube.claim),
+        hosts=("k8s", kubernetes.context or "", kubernetes.namespace or "", kubernetes.claim),
         names=(resolved.launcher.value, request.nodes or ""),
     )
 
 
 def home_of(run_id: str, resolved: Resolved, request: TrainRequest) -> Home:
-    kube = resolved.kube
-    job_location = location(run_id, resolved.launcher.value, kube)
-    wait_limit = request.options_of(KubeOptions).wait_limit
+    kubernetes = resolved.kubernetes
+    job_location = location(run_id, resolved.launcher.value, kubernetes)
+    wait_limit = request.options_of(KubernetesOptions).wait_limit
     return Home(
         nodes=tuple(RunNode(node=node) for node in resolved.layout.value.nodes),
-        run_dir=f"{kube.mount}/runs/{run_id}",
-        train=f"{kube.root}/train",
-        python=kube.python,
+        run_dir=f"{kubernetes.mount}/runs/{run_id}",
+        train=f"{kubernetes.root}/train",
+        python=kubernetes.python,
         target="kubernetes",
         location=values.record(replace(job_location, wait_limit=wait_limit)),
     )
 
 
-def location(run_id: str, launcher: str, settings: KubeSettings) -> JobLocation:
+def location(run_id: str, launcher: str, settings: KubernetesSettings) -> JobLocation:
     """Return the location of a new run in the cluster of the settings."""
     kind = KINDS[launcher]
     return JobLocation(
@@ -160,7 +162,7 @@ def location(run_id: str, launcher: str, settings: KubeSettings) -> JobLocation:
 
 def pod_config(request: TrainRequest, plan: Plan, resolved: Resolved) -> dict[str, Any]:
     """Return the content of pod.json, which all pods of the run read."""
-    kube, backend, first = resolved.kube, resolved.backend.value, plan.layout.rank_places[0]
+    kubernetes, backend, first = resolved.kubernetes, resolved.backend.value, plan.layout.rank_places[0]
     precision = run_precision(resolved.training, plan.run.output_dir)
     return {
         "schema": CONFIG_SCHEMA,
@@ -170,7 +172,7 @@ def pod_config(request: TrainRequest, plan: Plan, resolved: Resolved) -> dict[st
         "pods": len(plan.layout.nodes),
         "word": first.node.rpartition("-")[0],
         "ppn": first.local_world_size,
-        "cpus": float(kube.cpus),
+        "cpus": float(kubernetes.cpus),
         "threads": first.threads,
         "backend": backend.name,
         "backend_module": backend.module,
@@ -182,5 +184,5 @@ def pod_config(request: TrainRequest, plan: Plan, resolved: Resolved) -> dict[st
         "stall_timeout": request.stall_timeout,
         "max_restarts": request.max_restarts,
         **({"precision": values.record(precision)} if precision else {}),
-        "ssh": {"folder": kube.ssh_folder, "port": kube.ssh_port},
+        "ssh": {"folder": kubernetes.ssh_folder, "port": kubernetes.ssh_port},
     }

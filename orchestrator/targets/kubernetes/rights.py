@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from orchestrator.planning.manifest import Object
 from orchestrator.targets.kubernetes.manifests import names
 from orchestrator.targets.kubernetes.manifests.kinds import KINDS, Kind
-from orchestrator.targets.kubernetes.settings import KubeSettings
+from orchestrator.targets.kubernetes.settings import KubernetesSettings
 
 Right = tuple[str, str, str, str]  # verb, API group, resource, what for
 # For every run. Server-side apply creates objects with `patch`.
@@ -61,7 +61,7 @@ def rights_for(kind: Kind) -> tuple[Right, ...]:
     return (*job_rights, *((verb, kind.group, "trainingruntimes", "its runtime") for verb in verbs))
 
 
-def role(settings: KubeSettings, launchers: Iterable[str] = KINDS) -> Object:
+def role(settings: KubernetesSettings, launchers: Iterable[str] = KINDS) -> Object:
     """Return the Role with all rights for these launchers, `orch k8s init` and Kueue."""
     kind_rights = [right for launcher in launchers for right in rights_for(KINDS[launcher])]
     rights = [*RIGHTS, *kind_rights, *INIT_RIGHTS, *KUEUE_RIGHTS, *OPTIONAL_RIGHTS]

@@ -17,7 +17,7 @@ LABELS = "`kubectl get nodes --show-labels` lists the labels of your nodes."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KubeSettings:
+class KubernetesSettings:
     """The settings of orch-k8s.toml and of --k8s KEY=VALUE."""
 
     image: str = ""

@@ -13,7 +13,7 @@ from orchestrator.planning.plan import ApplyObjects, Plan
 from orchestrator.runs import store
 from orchestrator.runs.state_files import PLAN
 from orchestrator.targets.execute import execute
-from orchestrator.targets.kubernetes.api.client import Kube
+from orchestrator.targets.kubernetes.api.client import KubernetesClient
 from orchestrator.targets.kubernetes.api.connect import connect
 from orchestrator.targets.kubernetes.cleanup import remove_expired
 from orchestrator.targets.kubernetes.kueue import check_queue
@@ -49,7 +49,7 @@ def start(plan: Plan, folder: Path) -> RunRecord:
     return record
 
 
-def with_cluster(plan: Plan, cluster: Kube) -> Plan:
+def with_cluster(plan: Plan, cluster: KubernetesClient) -> Plan:
     """Return the plan with the actual context and namespace.
 
     The current context of the kubeconfig may be another one when the next command runs.
@@ -59,7 +59,7 @@ def with_cluster(plan: Plan, cluster: Kube) -> Plan:
     return replace(plan, run=run)
 
 
-def delete_created(cluster: Kube, record: RunRecord) -> None:
+def delete_created(cluster: KubernetesClient, record: RunRecord) -> None:
     """Delete what was created before a failure, the other objects also if the job cannot be deleted."""
     for delete in (delete_job, delete_other_objects):
         with suppress(OrchError):  # start() raises the first error

@@ -18,14 +18,14 @@ from orchestrator.runs.logs import LogLine
 from orchestrator.runs.outcome import Outcome
 from orchestrator.targets.interface import FetchRequest, Notify, RunHandle, RunList, SharedFolder, ignore
 from orchestrator.targets.kubernetes import cleanup, find, inputs, logs, start, volume
-from orchestrator.targets.kubernetes.api.client import Kube
+from orchestrator.targets.kubernetes.api.client import KubernetesClient
 from orchestrator.targets.kubernetes.api.connect import connect
 from orchestrator.targets.kubernetes.options import REFUSES
 from orchestrator.targets.kubernetes.run_record import location_of
-from orchestrator.targets.kubernetes.watch import KubeWatch
+from orchestrator.targets.kubernetes.watch import JobWatch
 
 
-class KubeHandle:
+class KubernetesHandle:
     """A run on Kubernetes, which connects to the cluster only when it needs to."""
 
     def __init__(self, record: RunRecord, folder: Path, notify: Notify = ignore) -> None:
@@ -34,13 +34,13 @@ class KubeHandle:
         self.notify = notify
 
     @cached_property
-    def cluster(self) -> Kube:
+    def cluster(self) -> KubernetesClient:
         location = location_of(self.record)
         return connect(location.context, location.namespace)
 
     @cached_property
-    def watch(self) -> KubeWatch:
-        return KubeWatch(self.record, self.folder, lambda line: self.notify(line), self.cluster)
+    def watch(self) -> JobWatch:
+        return JobWatch(self.record, self.folder, lambda line: self.notify(line), self.cluster)
 
     def started(self) -> None:
         self.watch.started()
@@ -51,7 +51,7 @@ class KubeHandle:
     def interrupt(self) -> None:
         """Delete the job with its pods, because there is no supervisor to stop it."""
         self.watch.leave()
-        cleanup.stop(KubeWatch(self.record, self.folder, ignore, self.cluster))
+        cleanup.stop(JobWatch(self.record, self.folder, ignore, self.cluster))
 
     def finish(self) -> Outcome:
         return self.watch.finish()
@@ -69,7 +69,7 @@ class KubeHandle:
         return volume.fetch(self.cluster, self.record, self.folder, request, listener)
 
 
-class KubeTarget:
+class KubernetesTarget:
     """The target of --on k8s."""
 
     name = "kubernetes"
@@ -79,13 +79,13 @@ class KubeTarget:
         return inputs.plan(request)
 
     def start(self, plan: Plan, folder: Path) -> RunHandle:
-        return KubeHandle(start.start(plan, folder), folder)
+        return KubernetesHandle(start.start(plan, folder), folder)
 
     def handle(self, record: RunRecord, folder: Path) -> RunHandle:
-        return KubeHandle(record, folder)
+        return KubernetesHandle(record, folder)
 
     def find(self, base: Path, name: str, inventory: str, notify: Notify) -> RunHandle:
-        return KubeHandle(*find.find_run(base, name, inventory))
+        return KubernetesHandle(*find.find_run(base, name, inventory))
 
     def shared_folder(self, options: tuple[TargetOptions, ...]) -> SharedFolder:
         raise RequestError(

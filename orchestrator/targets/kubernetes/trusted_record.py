@@ -14,14 +14,14 @@ from orch_node.protocol.record import RunRecord
 from orchestrator.targets.kubernetes.manifests import names
 from orchestrator.targets.kubernetes.manifests.kinds import KINDS
 from orchestrator.targets.kubernetes.run_record import JobLocation, location_of
-from orchestrator.targets.kubernetes.settings import KubeSettings
+from orchestrator.targets.kubernetes.settings import KubernetesSettings
 from orchestrator.targets.trusted_record import UntrustedRecordError, check_output_dir
 
 MAX_UID = 2**31
 HINT = "Nothing was changed. Check who can change ConfigMaps in that namespace."
 
 
-def trusted_record(record: RunRecord, settings: KubeSettings, *, label: str) -> RunRecord:
+def trusted_record(record: RunRecord, settings: KubernetesSettings, *, label: str) -> RunRecord:
     """Return the record with the image and the interpreter of this controller.
 
     Args:

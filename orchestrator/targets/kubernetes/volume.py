@@ -16,7 +16,7 @@ from orchestrator.errors import ExecuteError, RequestError
 from orchestrator.planning.manifest import Object
 from orchestrator.runs.fetch import Collected, FetchListener, collect
 from orchestrator.targets.interface import FetchRequest
-from orchestrator.targets.kubernetes.api.client import Kube
+from orchestrator.targets.kubernetes.api.client import KubernetesClient
 from orchestrator.targets.kubernetes.api.errors import NotThere
 from orchestrator.targets.kubernetes.api.exec import PodExec
 from orchestrator.targets.kubernetes.manifests.helper_pods import reader_pod
@@ -30,7 +30,7 @@ POLL_SECONDS = 0.5
 
 
 @contextmanager
-def reader(cluster: Kube, record: RunRecord) -> Iterator[PodExec]:
+def reader(cluster: KubernetesClient, record: RunRecord) -> Iterator[PodExec]:
     """Create a pod that mounts the volume of a run, and delete it afterwards.
 
     Raises:
@@ -68,7 +68,7 @@ def ending_at_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def delete_ended(cluster: Kube, path: str, run_id: str) -> None:
+def delete_ended(cluster: KubernetesClient, path: str, run_id: str) -> None:
     """Delete a leftover reader pod that has ended or is terminating, and wait until it is gone."""
     deadline = time.monotonic() + END_SECONDS
     try:
@@ -90,7 +90,7 @@ def is_ending(pod: Object) -> bool:
     return ended or bool(pod["metadata"].get("deletionTimestamp"))
 
 
-def await_running(cluster: Kube, path: str) -> None:
+def await_running(cluster: KubernetesClient, path: str) -> None:
     deadline = time.monotonic() + START_SECONDS
     while True:
         pod = cluster.get(path)
@@ -106,7 +106,7 @@ def await_running(cluster: Kube, path: str) -> None:
         time.sleep(POLL_SECONDS)
 
 
-def delete(cluster: Kube, path: str, run_id: str) -> None:
+def delete(cluster: KubernetesClient, path: str, run_id: str) -> None:
     try:
         pod = cluster.get(path)
         check_labels(pod, run_id)
@@ -115,7 +115,9 @@ def delete(cluster: Kube, path: str, run_id: str) -> None:
         pass
 
 
-def fetch(cluster: Kube, record: RunRecord, folder: Path, request: FetchRequest, listener: FetchListener) -> Collected:
+def fetch(
+    cluster: KubernetesClient, record: RunRecord, folder: Path, request: FetchRequest, listener: FetchListener
+) -> Collected:
     """Copy files of a run from its volume to this machine.
 
     Raises:

@@ -19,7 +19,7 @@ from orchestrator.runs.outcome import Outcome, outcome_of
 from orchestrator.targets.interface import Notify
 from orchestrator.targets.kubernetes import admission
 from orchestrator.targets.kubernetes.api import retry
-from orchestrator.targets.kubernetes.api.client import Kube
+from orchestrator.targets.kubernetes.api.client import KubernetesClient
 from orchestrator.targets.kubernetes.api.errors import NotThere, Refused
 from orchestrator.targets.kubernetes.follow import Follower, with_current_time
 from orchestrator.targets.kubernetes.kueue import describe_unmanaged, why_suspended
@@ -45,13 +45,13 @@ UNSEEN_SECONDS = 20.0  # until an operator has normally accepted a job
 FOLLOW_SECONDS = 0.5
 
 
-class KubeWatch:
+class JobWatch:
     """A run that this process watches: it copies the logs of its pods into a local folder.
 
     `notify` is called with messages about the cluster.
     """
 
-    def __init__(self, record: RunRecord, folder: Path, notify: Notify, cluster: Kube) -> None:
+    def __init__(self, record: RunRecord, folder: Path, notify: Notify, cluster: KubernetesClient) -> None:
         self.record = record
         self.location = location_of(record)
         self.folder = folder

@@ -21,13 +21,13 @@ from orchestrator.planning.request import TrainRequest
 from orchestrator.planning.run_files import master_port
 from orchestrator.runs import store
 from orchestrator.targets import registry
-from orchestrator.targets.kubernetes.options import KubeOptions
+from orchestrator.targets.kubernetes.options import KubernetesOptions
 from orchestrator.targets.slurm.options import SlurmOptions
 from tests.support.node_responses import make_inventory, make_node_record
 from tests.support.recorded import make_outcome, write_json
 
 FIELDS = tuple(field.name for field in fields(TrainRequest))
-IMAGE = KubeOptions(k8s=("image=registry.example/orch",))
+IMAGE = KubernetesOptions(k8s=("image=registry.example/orch",))
 BASE = {
     "ssh": TrainRequest(recipe="bert-qa", inventory="./lab.yml", nodes="2"),
     "kubernetes": TrainRequest(recipe="bert-qa", on="k8s", nodes="2", options=(IMAGE,)),
@@ -161,7 +161,7 @@ def test_all_refused_fields_are_reported_at_once() -> None:
 def test_options_of_another_target_are_refused() -> None:
     with pytest.raises(PlanError, match=r"--k8s is for --on k8s\. --k8s-file is for --on k8s"):
         train.plan(replace(BASE["ssh"], options=(replace(IMAGE, k8s_file=Path("x.toml")),)))
-    train.plan(replace(BASE["ssh"], options=(KubeOptions(),)))
+    train.plan(replace(BASE["ssh"], options=(KubernetesOptions(),)))
 
 
 def test_fields_with_their_default_are_not_refused() -> None:
@@ -208,7 +208,7 @@ def test_files_of_a_user_recipe_are_sent_to_pods() -> None:
         pytest.param("kubernetes", {"ppn": 0}, "--ppn 0", id="no ranks"),
         pytest.param(
             "kubernetes",
-            {"options": (KubeOptions(k8s=("image=x", "mpi=Intel")),), "mpi": "intel", "launcher": "mpijob"},
+            {"options": (KubernetesOptions(k8s=("image=x", "mpi=Intel")),), "mpi": "intel", "launcher": "mpijob"},
             "--mpi and --k8s mpi set the same value",
             id="mpi twice",
         ),

@@ -20,7 +20,7 @@ from orchestrator.files import pack_folder
 from orchestrator.paths import TRAIN
 from orchestrator.planning.plan import SendFolder
 from orchestrator.targets.connections.local import Local
-from orchestrator.targets.kubernetes.load import kube_settings
+from orchestrator.targets.kubernetes.load import kubernetes_settings
 from orchestrator.targets.slurm.load import slurm_settings
 
 OTHER_USER = 65534
@@ -245,7 +245,7 @@ def test_login_node_uses_no_programs_of_another_user(tmp_path: Path) -> None:
 
 READERS = {
     "orch-slurm.toml": lambda path: slurm_settings(path, (), {}),
-    "orch-k8s.toml": lambda path: kube_settings(path, []),
+    "orch-k8s.toml": lambda path: kubernetes_settings(path, []),
 }
 
 

@@ -23,7 +23,7 @@ from orchestrator.load.files import read_toml, tomllib
 from orchestrator.load.inventory import run_ansible_inventory
 from orchestrator.load.limits import limits
 from orchestrator.load.recipe_file import RecipeFile
-from orchestrator.targets.kubernetes.load import kube_patch, kube_settings
+from orchestrator.targets.kubernetes.load import kubernetes_settings, read_patch
 from orchestrator.targets.kubernetes.manifests import names
 from orchestrator.targets.slurm.load import slurm_settings
 from tests.support.pages import PAGES, Block, block_id, blocks
@@ -54,9 +54,9 @@ def check_slurm_settings(path: Path) -> None:
 
 
 def check_kubernetes_settings(path: Path) -> None:
-    settings = kube_settings(path, [])
+    settings = kubernetes_settings(path, [])
     settings.check()
-    assert objects(decide("job", kube=replace(settings, context=None)))
+    assert objects(decide("job", kubernetes=replace(settings, context=None)))
 
 
 def check_entry_points(path: Path) -> None:
@@ -87,7 +87,7 @@ READERS: dict[str, Callable[[Path], object]] = {
     "entry points": check_entry_points,
     "a backend": check_backend,
     "plug-ins of a stack": check_plugins,
-    "a patch": kube_patch,
+    "a patch": read_patch,
     "labels": check_labels,
 }
 

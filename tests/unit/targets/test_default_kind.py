@@ -11,7 +11,7 @@ from orchestrator.planning.plan import Plan
 from orchestrator.targets.kubernetes import findings
 from orchestrator.targets.kubernetes.decisions import Inputs
 from orchestrator.targets.kubernetes.manifests.kinds import Installed, default_kind
-from orchestrator.targets.kubernetes.plan import plan_kube
+from orchestrator.targets.kubernetes.plan import plan_kubernetes
 from tests.conftest import make_stack
 from tests.unit.targets.kubernetes.test_plan_kube import QA, REQUEST, SETTINGS, SITE
 
@@ -19,9 +19,9 @@ BOTH = Installed(launchers=("trainjob", "pytorchjob"))
 
 
 def decide(installed: Installed, launcher: str | None = None, min_nodes: int | None = None) -> Plan:
-    kube = replace(SETTINGS, min_nodes=min_nodes)
-    inputs = Inputs(recipe=QA, stack=make_stack(), kube=kube, installed=installed)
-    return plan_kube(replace(REQUEST, launcher=launcher, max_restarts=1), inputs, SITE)
+    kubernetes = replace(SETTINGS, min_nodes=min_nodes)
+    inputs = Inputs(recipe=QA, stack=make_stack(), kubernetes=kubernetes, installed=installed)
+    return plan_kubernetes(replace(REQUEST, launcher=launcher, max_restarts=1), inputs, SITE)
 
 
 def launcher_of(plan: Plan) -> tuple[str, str]:

@@ -38,7 +38,7 @@ CUSTOM = {
 }
 
 
-class Kube:
+class KubernetesClient:
     """A namespace of a cluster."""
 
     def __init__(self, client: Any, namespace: str, context: str | None) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from orchestrator.errors import RequestError
-from orchestrator.targets.kubernetes.api.client import Kube
+from orchestrator.targets.kubernetes.api.client import KubernetesClient
 
 
-def connect(context: str | None = None, namespace: str | None = None) -> Kube:
+def connect(context: str | None = None, namespace: str | None = None) -> KubernetesClient:
     """Return a connection to a namespace.
 
     Args:
@@ -38,7 +38,7 @@ def connect(context: str | None = None, namespace: str | None = None) -> Kube:
                 hint="Configure one in ~/.kube/config or KUBECONFIG. --k8s context=NAME selects a context.",
             ) from None
         selected, default_namespace = None, pod_namespace()
-    return Kube(kubernetes.client.ApiClient(configuration), namespace or default_namespace, selected)
+    return KubernetesClient(kubernetes.client.ApiClient(configuration), namespace or default_namespace, selected)
 
 
 def select_context(config: Any, context: str | None) -> tuple[str, str]:

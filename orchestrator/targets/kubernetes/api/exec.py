@@ -10,7 +10,7 @@ from typing import Any
 from orchestrator.errors import ConnectionLost, ExecuteError
 from orchestrator.model.command import CommandResult, program_name
 from orchestrator.model.printable import one_line
-from orchestrator.targets.kubernetes.api.client import Kube
+from orchestrator.targets.kubernetes.api.client import KubernetesClient
 
 STDOUT, STDERR, STATUS = 1, 2, 3
 NO_CHANNEL = -1  # stands for a second without output
@@ -96,7 +96,7 @@ COPY = (
 class PodExec:
     """A pod in which programs can be run."""
 
-    def __init__(self, cluster: Kube, pod: str) -> None:
+    def __init__(self, cluster: KubernetesClient, pod: str) -> None:
         self.cluster = cluster
         self.pod = pod
 

@@ -7,7 +7,7 @@ its rendezvous in the first pod (orch_node.pod.indexed). podFailurePolicy needs 
 from __future__ import annotations
 
 from orchestrator.planning.manifest import Object
-from orchestrator.targets.kubernetes.manifests.job import KubeJob
+from orchestrator.targets.kubernetes.manifests.job import KubernetesJob
 from orchestrator.targets.kubernetes.manifests.pods import container, pod_template
 
 NAME = "torchrun"
@@ -16,11 +16,11 @@ REFUSED = 78  # sysexits(3) EX_CONFIG: the pod cannot run this run
 PREEMPTED = 75  # EX_TEMPFAIL: the ranks have written a checkpoint because another pod is preempted
 
 
-def launch(job: KubeJob) -> tuple[Object, ...]:
+def launch(job: KubernetesJob) -> tuple[Object, ...]:
     return service(job), indexed_job(job)
 
 
-def service(job: KubeJob) -> Object:
+def service(job: KubernetesJob) -> Object:
     """Return the service that gives each pod a name as soon as it has an address."""
     return {
         "apiVersion": "v1",
@@ -35,7 +35,7 @@ def service(job: KubeJob) -> Object:
     }
 
 
-def indexed_job(job: KubeJob) -> Object:
+def indexed_job(job: KubernetesJob) -> Object:
     worker = container(job, name=NAME, mode="torchrun")
     worker["env"] = [*worker["env"], *rendezvous(job)]
     worker["ports"] = [{"name": "rendezvous", "containerPort": PORT, "protocol": "TCP"}]
@@ -58,7 +58,7 @@ def indexed_job(job: KubeJob) -> Object:
     }
 
 
-def rendezvous(job: KubeJob) -> list[Object]:
+def rendezvous(job: KubernetesJob) -> list[Object]:
     """Return the variables that an operator would set for torchrun."""
     variables = {
         "PET_NNODES": f"{job.nodes}:{job.nodes}",

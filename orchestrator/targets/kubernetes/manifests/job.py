@@ -13,7 +13,7 @@ from orchestrator.errors import PlanError
 from orchestrator.model.recipe import Recipe, Value
 from orchestrator.planning.manifest import Object
 from orchestrator.targets.kubernetes.manifests import names
-from orchestrator.targets.kubernetes.settings import KubeSettings
+from orchestrator.targets.kubernetes.settings import KubernetesSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +26,9 @@ class Files:
     train: str
 
     @staticmethod
-    def from_contents(contents: Mapping[str, bytes], recipe: Recipe, train_here: str, settings: KubeSettings) -> Files:
+    def from_contents(
+        contents: Mapping[str, bytes], recipe: Recipe, train_here: str, settings: KubernetesSettings
+    ) -> Files:
         paths = {path: f"{settings.files}/files/{recipe.sent_path(path, index)}" for index, path in enumerate(contents)}
         return Files(paths=paths, contents=contents, train_here=train_here, train=f"{settings.root}/train")
 
@@ -43,7 +45,7 @@ class Files:
         data_files = [str(settings[name]) for name in recipe.paths if name in settings]
         return {path: self.pod_path(path) for path in (recipe.script, *data_files)}
 
-    def sent_contents(self, settings: KubeSettings) -> dict[str, bytes]:
+    def sent_contents(self, settings: KubernetesSettings) -> dict[str, bytes]:
         """Return the contents of the sent files by their paths below the mounted ConfigMap."""
         return {
             str(PurePosixPath(self.paths[path]).relative_to(settings.files)): content
@@ -57,11 +59,11 @@ MAX_BYTES = 700_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KubeJob:
+class KubernetesJob:
     """A run, as the launchers of Kubernetes need it."""
 
     run_id: str
-    settings: KubeSettings
+    settings: KubernetesSettings
     nodes: int
     ppn: int
     min_nodes: int
@@ -101,9 +103,9 @@ class KubeJob:
         return ["--", *map(literal, self.script)]
 
 
-def trial_job(settings: KubeSettings, name: str = "orch-check") -> KubeJob:
+def trial_job(settings: KubernetesSettings, name: str = "orch-check") -> KubernetesJob:
     """Return a run of one pod without files, for objects that belong to no run."""
-    return KubeJob(
+    return KubernetesJob(
         run_id=name,
         settings=settings,
         nodes=1,
@@ -123,7 +125,7 @@ def literal(text: str) -> str:
     return text.replace("$", "$$")
 
 
-def config_map(job: KubeJob) -> Object:
+def config_map(job: KubernetesJob) -> Object:
     """Return the ConfigMap with pod.json, the run's record, and the user's files.
 
     Keys are numbered, because paths may contain characters that keys must not.
@@ -153,7 +155,7 @@ def config_map(job: KubeJob) -> Object:
     }
 
 
-def items(job: KubeJob) -> list[Object]:
+def items(job: KubernetesJob) -> list[Object]:
     """Return the file of each key of the ConfigMap."""
     user_files = {f"file-{index}": path for index, path in enumerate(job.files)}
     paths = {CONFIG: CONFIG, "run.json": "run.json"} | user_files

@@ -9,7 +9,7 @@ from orchestrator.errors import PlanError
 from orchestrator.model.decision import Choice, Decision
 from orchestrator.planning.manifest import Object
 from orchestrator.targets.kubernetes.manifests import indexedjob, mpijob, pytorchjob, trainjob
-from orchestrator.targets.kubernetes.manifests.job import KubeJob
+from orchestrator.targets.kubernetes.manifests.job import KubernetesJob
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +21,7 @@ class Kind:
     group: str
     version: str
     plural: str
-    launch: Callable[[KubeJob], tuple[Object, ...]]
+    launch: Callable[[KubernetesJob], tuple[Object, ...]]
     comes_with: str  # what installs it
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from orchestrator.planning.manifest import Object
-from orchestrator.targets.kubernetes.manifests.job import KubeJob
+from orchestrator.targets.kubernetes.manifests.job import KubernetesJob
 from orchestrator.targets.kubernetes.manifests.pods import container, pod_template, resources
 from orchestrator.targets.kubernetes.manifests.pytorchjob import run_policy
 
 
-def launch(job: KubeJob) -> tuple[Object, ...]:
+def launch(job: KubernetesJob) -> tuple[Object, ...]:
     return (
         {
             "apiVersion": "kubeflow.org/v2beta1",
@@ -34,14 +34,14 @@ def replica(count: int, template: Object) -> Object:
     return {"replicas": count, "restartPolicy": "Never", "template": template}
 
 
-def launcher(job: KubeJob, name: str) -> Object:
+def launcher(job: KubernetesJob, name: str) -> Object:
     """Return the container of mpirun, which needs one core because it runs no rank."""
     settings = job.settings
     small = resources(settings.launcher_cpu, settings.launcher_memory)
     return container(job, name=name, mode="mpirun") | {"resources": small}
 
 
-def worker(job: KubeJob, name: str) -> Object:
+def worker(job: KubernetesJob, name: str) -> Object:
     port = job.settings.ssh_port
     return container(job, name=name, mode="sshd") | {
         "ports": [{"name": "ssh", "containerPort": port, "protocol": "TCP"}],

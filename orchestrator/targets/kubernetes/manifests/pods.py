@@ -5,8 +5,8 @@ from __future__ import annotations
 from orchestrator.errors import PlanError
 from orchestrator.planning.manifest import Object
 from orchestrator.targets.kubernetes.manifests import names, pod_settings
-from orchestrator.targets.kubernetes.manifests.job import KubeJob, items, literal
-from orchestrator.targets.kubernetes.settings import SECRETS, TOKEN, KubeSettings
+from orchestrator.targets.kubernetes.manifests.job import KubernetesJob, items, literal
+from orchestrator.targets.kubernetes.settings import SECRETS, TOKEN, KubernetesSettings
 
 
 def pod_security(uid: int) -> Object:
@@ -31,7 +31,7 @@ def container_security() -> Object:
 GRACE_SECONDS = 120  # for the checkpoint of a preempted run
 
 
-def pod_template(job: KubeJob, container: Object) -> Object:
+def pod_template(job: KubernetesJob, container: Object) -> Object:
     """Return the template of a pod with one container."""
     settings = job.settings
     return {
@@ -55,7 +55,7 @@ def pod_template(job: KubeJob, container: Object) -> Object:
     }
 
 
-def node_fields(settings: KubeSettings, labels: dict[str, str]) -> Object:
+def node_fields(settings: KubernetesSettings, labels: dict[str, str]) -> Object:
     """Return the fields that select nodes.
 
     Args:
@@ -77,7 +77,7 @@ def optional(key: str, value: str | None) -> Object:
     return {key: value} if value else {}
 
 
-def container(job: KubeJob, *, name: str, mode: str) -> Object:
+def container(job: KubernetesJob, *, name: str, mode: str) -> Object:
     """Return a container that runs ranks."""
     settings = job.settings
     script = {} if mode == "sshd" else {"args": job.script_args()}
@@ -93,7 +93,7 @@ def container(job: KubeJob, *, name: str, mode: str) -> Object:
     }
 
 
-def variables(job: KubeJob) -> list[Object]:
+def variables(job: KubernetesJob) -> list[Object]:
     """Return the environment variables of a container.
 
     Raises:
@@ -113,7 +113,7 @@ def variables(job: KubeJob) -> list[Object]:
     ]
 
 
-def environment(job: KubeJob) -> dict[str, str]:
+def environment(job: KubernetesJob) -> dict[str, str]:
     """Return the environment of all processes of a pod; orch_node.pod adds LD_PRELOAD."""
     mount = job.settings.mount
     return {
@@ -137,7 +137,7 @@ def resources(cpu: str, memory: str) -> Object:
     return {"requests": dict(same), "limits": same}
 
 
-def volumes(job: KubeJob) -> list[Object]:
+def volumes(job: KubernetesJob) -> list[Object]:
     settings = job.settings
     token = {"key": TOKEN, "path": TOKEN}
     return [
@@ -153,7 +153,7 @@ def volumes(job: KubeJob) -> list[Object]:
     ]
 
 
-def mounts(job: KubeJob) -> list[Object]:
+def mounts(job: KubernetesJob) -> list[Object]:
     settings = job.settings
     return [
         {"name": "orch-data", "mountPath": settings.mount},

@@ -7,14 +7,14 @@ orch_node.pod.torchrun_rank takes them from it.
 from __future__ import annotations
 
 from orchestrator.planning.manifest import Object
-from orchestrator.targets.kubernetes.manifests.job import KubeJob
+from orchestrator.targets.kubernetes.manifests.job import KubernetesJob
 from orchestrator.targets.kubernetes.manifests.pods import container, pod_template
 
 JOIN_SECONDS = 3600
 PORT = 23456  # of the operator, which sets it as torchrun's rendezvous endpoint
 
 
-def launch(job: KubeJob) -> tuple[Object, ...]:
+def launch(job: KubernetesJob) -> tuple[Object, ...]:
     worker = container(job, name="pytorch", mode="torchrun")
     worker["ports"] = [{"name": "pytorchjob-port", "containerPort": PORT, "protocol": "TCP"}]
     return (
@@ -46,12 +46,12 @@ def launch(job: KubeJob) -> tuple[Object, ...]:
     )
 
 
-def run_policy(job: KubeJob) -> Object:
+def run_policy(job: KubernetesJob) -> Object:
     """Return a policy that keeps ended pods, and their logs, until the job's time to live has passed."""
     return {"cleanPodPolicy": "Running", "ttlSecondsAfterFinished": job.settings.ttl}
 
 
-def limit(job: KubeJob) -> Object:
+def limit(job: KubernetesJob) -> Object:
     """Return the operator's limit of restarts, if there are restarts.
 
     At the limit the operator deletes all pods with their logs. Without restarts, a failed pod fails

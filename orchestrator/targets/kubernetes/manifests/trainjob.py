@@ -11,16 +11,16 @@ from dataclasses import replace
 from orchestrator.errors import PlanError
 from orchestrator.planning.manifest import Object
 from orchestrator.targets.kubernetes.manifests import names
-from orchestrator.targets.kubernetes.manifests.job import KubeJob, trial_job
+from orchestrator.targets.kubernetes.manifests.job import KubernetesJob, trial_job
 from orchestrator.targets.kubernetes.manifests.mpijob import launcher, worker
 from orchestrator.targets.kubernetes.manifests.pods import container, pod_template, resources
-from orchestrator.targets.kubernetes.settings import KubeSettings
+from orchestrator.targets.kubernetes.settings import KubernetesSettings
 
 API = "trainer.kubeflow.org/v1alpha1"
 STEP = {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}
 
 
-def launch(job: KubeJob) -> tuple[Object, ...]:
+def launch(job: KubernetesJob) -> tuple[Object, ...]:
     """Return the runtime, then the job that refers to it.
 
     Raises:
@@ -34,7 +34,7 @@ def launch(job: KubeJob) -> tuple[Object, ...]:
     return training_runtime(job), train_job(job)
 
 
-def train_job(job: KubeJob) -> Object:
+def train_job(job: KubernetesJob) -> Object:
     trainer: Object = {"image": job.settings.image, "numNodes": job.nodes, "numProcPerNode": job.ppn}
     if job.settings.mpi is None:
         trainer["resourcesPerNode"] = resources(job.settings.cpu, job.settings.memory)
@@ -49,7 +49,7 @@ def train_job(job: KubeJob) -> Object:
     }
 
 
-def training_runtime(job: KubeJob) -> Object:
+def training_runtime(job: KubernetesJob) -> Object:
     parts = mpi_parts(job) if job.settings.mpi else torch_parts(job)
     policy, jobs, success = parts
     return {
@@ -72,7 +72,7 @@ def training_runtime(job: KubeJob) -> Object:
     }
 
 
-def shared_runtime(settings: KubeSettings, name: str = "orch-torch") -> Object:
+def shared_runtime(settings: KubernetesSettings, name: str = "orch-torch") -> Object:
     """Return a runtime for the user's own TrainJobs: the image, the volume and the size of a pod.
 
     Each run of orch has a separate runtime, with its files.
@@ -89,12 +89,12 @@ def shared_runtime(settings: KubeSettings, name: str = "orch-torch") -> Object:
     return runtime
 
 
-def torch_parts(job: KubeJob) -> tuple[Object, list[Object], Object]:
+def torch_parts(job: KubernetesJob) -> tuple[Object, list[Object], Object]:
     node = container(job, name="node", mode="torchrun")
     return {"torch": {}}, [replicated("node", job, node, labels=STEP)], {}
 
 
-def mpi_parts(job: KubeJob) -> tuple[Object, list[Object], Object]:
+def mpi_parts(job: KubernetesJob) -> tuple[Object, list[Object], Object]:
     policy = {
         "mpi": {
             "mpiImplementation": "OpenMPI",
@@ -109,7 +109,7 @@ def mpi_parts(job: KubeJob) -> tuple[Object, list[Object], Object]:
     return (policy, jobs, {"successPolicy": {"operator": "All", "targetReplicatedJobs": ["launcher"]}})
 
 
-def replicated(name: str, job: KubeJob, node: Object, labels: dict[str, str] | None = None) -> Object:
+def replicated(name: str, job: KubernetesJob, node: Object, labels: dict[str, str] | None = None) -> Object:
     template = pod_template(job, node)
     template["spec"]["restartPolicy"] = "Never"
     return {

@@ -21,12 +21,12 @@ from orchestrator.targets.kubernetes.log_lines import Position
 from orchestrator.targets.kubernetes.manifests import names
 from orchestrator.targets.kubernetes.plan import location
 from orchestrator.targets.kubernetes.run_record import location_of, with_lists, without_lists
-from orchestrator.targets.kubernetes.settings import KubeSettings
+from orchestrator.targets.kubernetes.settings import KubernetesSettings
 from orchestrator.targets.kubernetes.trusted_record import trusted_record
 from tests.support.recorded import RUN_RECORD as RECORD
 from tests.unit.targets.ssh.test_hostile_runs import ESCAPES, JSON
 
-OWN = KubeSettings(image="registry.example/orch:own", context="lab", namespace="team")
+OWN = KubernetesSettings(image="registry.example/orch:own", context="lab", namespace="team")
 PLACES = uniform_layout(prefix="worker", nodes=2, ppn=1, threads=2)
 NODES = tuple(RunNode(node=node) for node in PLACES.nodes)
 MADE = replace(

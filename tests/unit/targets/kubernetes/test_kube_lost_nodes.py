@@ -13,7 +13,7 @@ import pytest
 from orch_node.protocol.events import Exited, NodeNews, Preempted
 from orch_node.protocol.outcome import FAILED
 
-from orchestrator.targets.kubernetes.api.client import Kube
+from orchestrator.targets.kubernetes.api.client import KubernetesClient
 from orchestrator.targets.kubernetes.follow import Follower
 from orchestrator.targets.kubernetes.outcome import outcome
 from orchestrator.targets.kubernetes.status import JobState, PodState, pod_state
@@ -108,7 +108,7 @@ def test_the_log_of_a_pod_that_is_being_deleted_is_still_read() -> None:
 
 
 def test_the_deletion_of_a_lost_pod_is_reported_once() -> None:
-    follower = Follower(cast(Kube, None), "")
+    follower = Follower(cast(KubernetesClient, None), "")
     follower.readers["1"] = cast(Any, _ReadAlready())
     pod = make_pod(CONTAINERS_READY, NOT_READY)
     for change in ("ADDED", "MODIFIED", "DELETED"):

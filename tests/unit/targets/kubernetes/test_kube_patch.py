@@ -10,9 +10,9 @@ import pytest
 
 from orchestrator.errors import PlanError, RequestError
 from orchestrator.targets.kubernetes.decisions import Inputs
-from orchestrator.targets.kubernetes.load import kube_patch
+from orchestrator.targets.kubernetes.load import read_patch
 from orchestrator.targets.kubernetes.patch import patched
-from orchestrator.targets.kubernetes.plan import plan_kube
+from orchestrator.targets.kubernetes.plan import plan_kubernetes
 from tests.conftest import make_stack
 from tests.unit.targets.kubernetes.test_plan_kube import CASES, QA, REQUEST, SETTINGS, SITE, decide, objects
 
@@ -32,9 +32,9 @@ def test_patches_are_applied_and_reported() -> None:
         operation("replace", "/spec/backoffLimit", 7),
         operation("add", "/metadata/labels/team", "a"),
     )
-    inputs = Inputs(recipe=QA, stack=make_stack(), kube=SETTINGS, patch=operations)
+    inputs = Inputs(recipe=QA, stack=make_stack(), kubernetes=SETTINGS, patch=operations)
     request = REQUEST.__class__(recipe="qa", nodes="2", ppn=2, launcher="job")
-    plan = plan_kube(request, inputs, SITE)
+    plan = plan_kubernetes(request, inputs, SITE)
     job = objects(plan)[-1]
     assert job["spec"]["template"]["spec"]["hostNetwork"] is True
     assert job["spec"]["backoffLimit"] == 7
@@ -84,11 +84,11 @@ def test_labels_cannot_be_removed_from_any_kind(case: str) -> None:
 def test_the_file_is_a_list(tmp_path: Path) -> None:
     path = tmp_path / "patch.yaml"
     path.write_text("- {kind: Job, op: add, path: /spec/x, value: 1}\n")
-    assert kube_patch(path) == (operation("add", "/spec/x", 1),)
+    assert read_patch(path) == (operation("add", "/spec/x", 1),)
     for text in ("kind: Job", "- 3", "[", "{"):
         path.write_text(text)
         with pytest.raises(RequestError, match="--k8s-patch"):
-            kube_patch(path)
+            read_patch(path)
     with pytest.raises(RequestError, match="No such file"):
-        kube_patch(tmp_path / "none")
-    assert kube_patch(None) == ()
+        read_patch(tmp_path / "none")
+    assert read_patch(None) == ()

@@ -16,15 +16,15 @@ from orch_node.protocol.outcome import record as outcome_record
 
 from orchestrator.targets.kubernetes import findings
 from orchestrator.targets.kubernetes.api import errors
-from orchestrator.targets.kubernetes.api.client import Kube
+from orchestrator.targets.kubernetes.api.client import KubernetesClient
 from orchestrator.targets.kubernetes.follow import Follower
 from orchestrator.targets.kubernetes.init import token_secret, without_secrets
 from orchestrator.targets.kubernetes.log_lines import Position, Reader, parse
 from orchestrator.targets.kubernetes.outcome import outcome
-from orchestrator.targets.kubernetes.settings import KubeSettings
+from orchestrator.targets.kubernetes.settings import KubernetesSettings
 from orchestrator.targets.kubernetes.status import JobState, PodState, job_state, node_of, pod_state
 
-SETTINGS = KubeSettings(image="registry.example/orch:current", cpu="8", memory="16Gi")
+SETTINGS = KubernetesSettings(image="registry.example/orch:current", cpu="8", memory="16Gi")
 
 
 def pod(**status: Any) -> dict[str, Any]:
@@ -132,7 +132,7 @@ def test_a_deleted_pod_is_reported_as_deleted() -> None:
 
 
 def test_an_image_that_cannot_be_pulled_is_reported_once() -> None:
-    follower = Follower(cast(Kube, None), "")
+    follower = Follower(cast(KubernetesClient, None), "")
     for reason, message in 3 * [("ErrImagePull", "denied"), ("ImagePullBackOff", "Back-off")]:
         waiting = container(waiting={"reason": reason, "message": message})
         # The phase is Running because the follower queries the events of pending pods only.
@@ -398,8 +398,8 @@ def test_tolerations_and_affinity_select_nodes(
 ) -> None:
     taint = {"key": "dedicated", "value": "training", "effect": "NoSchedule"}
     tainted_node = node(taints=[taint], labels={"zone": "a", "disk": "nvme"})
-    kube = replace(SETTINGS, tolerations=tolerations, node_affinity=affinity)
-    description = findings.nodes_finding([tainted_node], kube, 1).message
+    kubernetes = replace(SETTINGS, tolerations=tolerations, node_affinity=affinity)
+    description = findings.nodes_finding([tainted_node], kubernetes, 1).message
     assert f"{fitting} of 1 nodes can take pods" in description
 
 

@@ -25,11 +25,11 @@ from orchestrator.targets.kubernetes.manifests.helper_pods import reader_pod
 from orchestrator.targets.kubernetes.manifests.kinds import KINDS
 from orchestrator.targets.kubernetes.manifests.trainjob import shared_runtime
 from orchestrator.targets.kubernetes.plan import location
-from orchestrator.targets.kubernetes.settings import KubeSettings
+from orchestrator.targets.kubernetes.settings import KubernetesSettings
 from tests.support.recorded import make_run
 
 LIB = Path(rendezvous.__file__).parents[2]
-SETTINGS = KubeSettings(image="registry.example/orch", claim="shared", mount="/orch")
+SETTINGS = KubernetesSettings(image="registry.example/orch", claim="shared", mount="/orch")
 RUN = "20260101-120000-own-1a2b"
 RUN_DIR = f"/orch/runs/{RUN}"
 WRITE_NOTHING = """

@@ -29,9 +29,9 @@ from orchestrator.targets.kubernetes.manifests.job import literal
 from orchestrator.targets.kubernetes.manifests.kinds import KINDS
 from orchestrator.targets.kubernetes.manifests.quantity import amount
 from orchestrator.targets.kubernetes.manifests.trainjob import shared_runtime
-from orchestrator.targets.kubernetes.plan import KubeSite, location, plan_kube
+from orchestrator.targets.kubernetes.plan import KubernetesSite, location, plan_kubernetes
 from orchestrator.targets.kubernetes.run_record import with_lists, without_lists
-from orchestrator.targets.kubernetes.settings import KubeSettings
+from orchestrator.targets.kubernetes.settings import KubernetesSettings
 from tests.conftest import make_stack
 from tests.support.kube_pod_security import refusal_message
 from tests.support.kube_schema import CRD_FILES, check_manifest, has_crds, needs_crds
@@ -49,8 +49,8 @@ QA = Recipe(
     precisions={"bf16": ("--bf16",), "fp32": ()},
 )
 OWN = Recipe(name="own", script="/home/me/own script.py", own_script=True)
-SETTINGS = KubeSettings(image="registry.example/orch:current", namespace="team", cpu="8")
-SITE = KubeSite(
+SETTINGS = KubernetesSettings(image="registry.example/orch:current", namespace="team", cpu="8")
+SITE = KubernetesSite(
     run_id="20260101-120000-qa-0000", train_here="/here/train", started_by="me@here", created=1.0, contents={}
 )
 OWN_SITE = replace(SITE, contents={OWN.script: b"print('hello')\n"})
@@ -71,13 +71,13 @@ def decide(
     *,
     request: TrainRequest = REQUEST,
     recipe: Recipe = QA,
-    kube: KubeSettings = SETTINGS,
-    site: KubeSite = SITE,
+    kubernetes: KubernetesSettings = SETTINGS,
+    site: KubernetesSite = SITE,
     stack: Stack | None = None,
     resume: Resume | None = None,
 ) -> Plan:
-    inputs = Inputs(recipe=recipe, stack=stack or make_stack(), kube=kube)
-    return plan_kube(replace(request, launcher=launcher), inputs, site, resume)
+    inputs = Inputs(recipe=recipe, stack=stack or make_stack(), kubernetes=kubernetes)
+    return plan_kubernetes(replace(request, launcher=launcher), inputs, site, resume)
 
 
 def objects(plan: Plan) -> tuple[dict[str, Any], ...]:
@@ -101,7 +101,7 @@ def containers(made: Any) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("case", CASES)
 def test_golden_manifests(case: str) -> None:
     launcher, changes = CASES[case]
-    text = decide(launcher, kube=replace(SETTINGS, **changes)).describe()
+    text = decide(launcher, kubernetes=replace(SETTINGS, **changes)).describe()
     path = GOLDEN / f"{case}.yaml"
     if os.environ.get("ORCH_WRITE_GOLDEN"):
         path.write_text(text)
@@ -120,7 +120,7 @@ def test_manifests_match_the_crds(case: str) -> None:
         node_selector={"feature.node.kubernetes.io/cpu-cpuid.AVX512BF16": "true"},
         **changes,
     )
-    manifests = objects(decide(launcher, kube=full, recipe=OWN, site=OWN_SITE))
+    manifests = objects(decide(launcher, kubernetes=full, recipe=OWN, site=OWN_SITE))
     kinds = [manifest["kind"] for manifest in manifests]
     assert kinds[0] == "ConfigMap"
     for manifest in manifests[1:]:
@@ -138,7 +138,7 @@ def test_the_check_itself_refuses_unknown_fields() -> None:
 @pytest.mark.parametrize("case", CASES)
 def test_a_manifest_is_yaml_of_the_same_objects(case: str) -> None:
     launcher, changes = CASES[case]
-    plan = decide(launcher, kube=replace(SETTINGS, **changes))
+    plan = decide(launcher, kubernetes=replace(SETTINGS, **changes))
     restored = tuple(manifest for manifest in yaml.safe_load_all(plan.describe()) if manifest)
     assert restored == objects(plan)
 
@@ -146,7 +146,7 @@ def test_a_manifest_is_yaml_of_the_same_objects(case: str) -> None:
 @pytest.mark.parametrize("case", CASES)
 def test_every_pod_is_guaranteed_labelled_and_not_root(case: str) -> None:
     launcher, changes = CASES[case]
-    manifests = objects(decide(launcher, kube=replace(SETTINGS, **changes)))
+    manifests = objects(decide(launcher, kubernetes=replace(SETTINGS, **changes)))
     all_containers = containers(list(manifests))
     assert all_containers
     for container in all_containers:
@@ -165,7 +165,7 @@ def test_every_pod_is_guaranteed_labelled_and_not_root(case: str) -> None:
 def test_every_pod_is_admitted_in_a_restricted_namespace(case: str) -> None:
     launcher, changes = CASES[case]
     full = replace(SETTINGS, **changes)
-    manifests = objects(decide(launcher, kube=full))
+    manifests = objects(decide(launcher, kubernetes=full))
     helper_pods = (reader_pod(location("r", launcher, full), "r"), probe_pod(full), shared_runtime(full))
     specs = [*pod_specs([*manifests, *helper_pods])]
     assert len(specs) >= 4
@@ -175,7 +175,7 @@ def test_every_pod_is_admitted_in_a_restricted_namespace(case: str) -> None:
 def test_the_reader_pod_can_run_where_the_pods_of_the_run_can() -> None:
     """Give the reader pod the run's service account, tolerations and node affinity."""
     full = replace(SETTINGS, service_account="puller", tolerations=("spot:NoExecute",), node_affinity=("spot",))
-    plain, configured = (reader_pod(location("r", "job", kube), "r")["spec"] for kube in (SETTINGS, full))
+    plain, configured = (reader_pod(location("r", "job", kubernetes), "r")["spec"] for kubernetes in (SETTINGS, full))
     toleration = {"key": "spot", "operator": "Exists", "effect": "NoExecute"}
     expected_fields = {"serviceAccountName": "puller", "tolerations": [toleration]}
     assert configured == plain | expected_fields
@@ -202,25 +202,25 @@ def test_torchrun_starts_several_ranks_in_a_pod() -> None:
 
 def test_a_train_job_always_sets_the_number_of_ranks_per_pod() -> None:
     for mpi in (None, "OpenMPI"):
-        _, runtime, job = objects(decide("trainjob", kube=replace(SETTINGS, mpi=mpi)))
+        _, runtime, job = objects(decide("trainjob", kubernetes=replace(SETTINGS, mpi=mpi)))
         assert job["spec"]["trainer"]["numProcPerNode"] == 2
         assert job["spec"]["runtimeRef"]["kind"] == "TrainingRuntime"
         assert runtime["metadata"]["name"] == job["spec"]["runtimeRef"]["name"]
     with pytest.raises(PlanError, match="no Intel MPI"):
-        decide("trainjob", kube=replace(SETTINGS, mpi="Intel"))
+        decide("trainjob", kubernetes=replace(SETTINGS, mpi="Intel"))
 
 
 def test_restarts_are_elastic_and_bounded() -> None:
     request = replace(REQUEST, nodes="4", max_restarts=3)
-    (_, job) = objects(decide(request=request, kube=replace(SETTINGS, min_nodes=2)))
+    (_, job) = objects(decide(request=request, kubernetes=replace(SETTINGS, min_nodes=2)))
     policy = job["spec"]["elasticPolicy"]
     assert (policy["minReplicas"], policy["maxReplicas"], policy["maxRestarts"]) == (2, 4, 3)
     assert job["spec"]["pytorchReplicaSpecs"]["Worker"]["restartPolicy"] == "OnFailure"
     assert job["spec"]["runPolicy"]["backoffLimit"] == 3
     with pytest.raises(PlanError, match="min_nodes = 5"):
-        decide(request=request, kube=replace(SETTINGS, min_nodes=5))
+        decide(request=request, kubernetes=replace(SETTINGS, min_nodes=5))
     with pytest.raises(PlanError, match="needs --max-restarts"):
-        decide(kube=replace(SETTINGS, min_nodes=1))
+        decide(kubernetes=replace(SETTINGS, min_nodes=1))
 
 
 def test_a_users_script_is_sent_and_a_recipe_is_not() -> None:
@@ -277,7 +277,7 @@ def test_a_resumed_run_keeps_its_output() -> None:
     plan = decide(resume=resume)
     assert "--output_dir=/orch/runs/old/output" in containers(objects(plan)[1])[0]["args"]
     assert plan.run.key == decide().run.key
-    assert plan.run.key != decide(kube=replace(SETTINGS, claim="other")).run.key
+    assert plan.run.key != decide(kubernetes=replace(SETTINGS, claim="other")).run.key
 
 
 @pytest.mark.parametrize(
@@ -312,7 +312,7 @@ def test_impossible_requests_are_refused(change: dict[str, Any], words: str) -> 
 )
 def test_invalid_settings_are_refused(change: dict[str, Any], words: str) -> None:
     with pytest.raises(PlanError, match=re.escape(words)):
-        decide(kube=replace(SETTINGS, **change))
+        decide(kubernetes=replace(SETTINGS, **change))
 
 
 def test_an_unknown_launcher_names_the_nearest() -> None:
@@ -364,7 +364,7 @@ def test_quantities_are_exact() -> None:
 @given(st.integers(1, 50), st.integers(1, 4), st.integers(1, 8))
 def test_stored_record_is_restored_without_loss(pods: int, ppn: int, size: int) -> None:
     request = replace(REQUEST, nodes=str(pods), ppn=ppn)
-    record = decide(request=request, kube=replace(SETTINGS, cpu=str(ppn * size))).run
+    record = decide(request=request, kubernetes=replace(SETTINGS, cpu=str(ppn * size))).run
     stored = json.loads(json.dumps(without_lists(record)))
     assert with_lists(stored) == record
 
@@ -417,8 +417,8 @@ def test_objects_of_any_request_match_the_crds(
 ) -> None:
     run = names.run_id("20260101-120000", recipe, "ffff")
     request = replace(REQUEST, nodes=str(nodes), ppn=ppn, script_args=tuple(arguments))
-    kube = replace(SETTINGS, cpu=cpu, memory=memory)
-    plan = decide(launcher, request=request, kube=kube, site=replace(SITE, run_id=run))
+    kubernetes = replace(SETTINGS, cpu=cpu, memory=memory)
+    plan = decide(launcher, request=request, kubernetes=kubernetes, site=replace(SITE, run_id=run))
     manifests = objects(plan)
     assert tuple(manifest for manifest in yaml.safe_load_all(plan.describe()) if manifest) == manifests
     args = next(container["args"] for container in containers(list(manifests)) if "args" in container)

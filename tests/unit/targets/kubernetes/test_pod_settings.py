@@ -11,7 +11,7 @@ import pytest
 
 from orchestrator.errors import PlanError, RequestError
 from orchestrator.targets.kubernetes import kueue
-from orchestrator.targets.kubernetes.load import kube_settings
+from orchestrator.targets.kubernetes.load import kubernetes_settings
 from orchestrator.targets.kubernetes.manifests import names, pod_settings
 from tests.support.kube_schema import check_manifest, needs_crds
 from tests.unit.targets.kubernetes.test_plan_kube import CASES, SETTINGS, SITE, containers, decide, objects
@@ -30,7 +30,7 @@ PAIRS = (
 
 
 def asked(*pairs: str) -> Any:
-    loaded = kube_settings(None, ["image=registry.example/orch:current", "cpu=8", *pairs])
+    loaded = kubernetes_settings(None, ["image=registry.example/orch:current", "cpu=8", *pairs])
     return replace(loaded, namespace="team")
 
 
@@ -46,7 +46,7 @@ def pods(made: Any) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("case", CASES)
 def test_every_kind_of_job_has_the_requested_settings(case: str) -> None:
     launcher, changes = CASES[case]
-    manifests = objects(decide(launcher, kube=replace(asked(*PAIRS), **changes)))
+    manifests = objects(decide(launcher, kubernetes=replace(asked(*PAIRS), **changes)))
     assert manifests[-1]["metadata"]["labels"][names.QUEUE] == "team-a"
     specs = pods(list(manifests))
     assert specs
@@ -77,7 +77,7 @@ def test_every_kind_of_job_has_the_requested_settings(case: str) -> None:
 def test_manifests_with_all_settings_match_the_crds(case: str) -> None:
     launcher, changes = CASES[case]
     packed = replace(asked(*PAIRS[2:], "pack=topology.kubernetes.io/rack"), **changes)
-    for manifest in objects(decide(launcher, kube=packed))[1:]:
+    for manifest in objects(decide(launcher, kubernetes=packed))[1:]:
         if manifest["kind"] != "Service":
             check_manifest(manifest)
 
@@ -102,12 +102,12 @@ def test_manifests_with_all_settings_match_the_crds(case: str) -> None:
 )
 def test_invalid_values_are_refused(pairs: tuple[str, ...], words: str) -> None:
     with pytest.raises(PlanError, match=re.escape(words)):
-        decide("job", kube=asked(*pairs))
+        decide("job", kubernetes=asked(*pairs))
 
 
 def test_a_table_is_set_by_its_keys() -> None:
     with pytest.raises(RequestError, match="unknown key") as caught:
-        kube_settings(None, ["env=A"])
+        kubernetes_settings(None, ["env=A"])
     assert "env.NAME=VALUE" in caught.value.hint
 
 
@@ -117,7 +117,7 @@ def test_a_settings_file_has_the_same_keys(tmp_path: Path) -> None:
         'queue = "team-a"\ntolerations = ["spot:NoExecute"]\nnode_affinity = ["!spot"]\n'
         '[env]\nA = "b"\n[secret_env]\nC = "d/e"\n'
     )
-    loaded = kube_settings(path, ["env.B=c"])
+    loaded = kubernetes_settings(path, ["env.B=c"])
     assert (loaded.queue, loaded.tolerations, loaded.node_affinity) == ("team-a", ("spot:NoExecute",), ("!spot",))
     assert (loaded.env, loaded.secret_env) == ({"A": "b", "B": "c"}, {"C": "d/e"})
 
@@ -139,6 +139,8 @@ def test_the_state_of_a_kueue_workload_is_described() -> None:
 
 
 def test_missing_settings_change_nothing() -> None:
-    manifests = [manifest for manifest in objects(decide("job", kube=SETTINGS)) if manifest["kind"] != "ConfigMap"]
+    manifests = [
+        manifest for manifest in objects(decide("job", kubernetes=SETTINGS)) if manifest["kind"] != "ConfigMap"
+    ]
     text = str(manifests)  # The run record is left out, because it names all settings.
     assert not re.search("affinity|toleration|topologySpread|runtimeClass|kueue", text)
