@@ -56,10 +56,10 @@ def fetch(reader: str, path: str) -> None:
     """Print the seconds and the peak memory in MiB."""
     serve = (
         "import sys; sys.path[:0] = sys.argv[1:]\n"
-        "from tests.support.kube_api import Api\n"
+        "from tests.support.kubernetes_api import Api\n"
         "with Api() as api: print(api.url, flush=True); sys.stdin.read()"
     )
-    from tests.support.kube_api import make_client
+    from tests.support.kubernetes_api import make_client
 
     with subprocess.Popen(
         [sys.executable, "-c", serve, *sys.path[:2]], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

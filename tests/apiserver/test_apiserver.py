@@ -22,7 +22,7 @@ from tests.apiserver.build import built_programs
 from tests.apiserver.server import NAMESPACE, USER, Server, exists, run_server
 from tests.conftest import orch_environment
 from tests.local.runs import write_script
-from tests.support.kube_schema import CRD_FILES, CRDS, needs_crds
+from tests.support.kubernetes_schema import CRD_FILES, CRDS, needs_crds
 from tests.support.waiting import wait_until
 
 pytestmark = [

@@ -20,7 +20,7 @@ from tests.local.runs import Orch
 from tests.local.ssh_node import SshNode, make_ssh_node
 from tests.local.workspaces import Workspace, make_two_hosts
 from tests.support.jobs import make_tiny_bert
-from tests.support.kube_api import Api
+from tests.support.kubernetes_api import Api
 from tests.support.ports import free_port
 from tests.support.waiting import wait_until
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.local.runs import Orch, Process, expect_exit, read_events, write_script
-from tests.support.kube_api import Api
-from tests.support.kube_operator import make_conditions, owner_reference
+from tests.support.kubernetes_api import Api
+from tests.support.kubernetes_operator import make_conditions, owner_reference
 
 TWO_PODS = ("--on", "k8s", "--nodes", "2", "--ppn", "1")
 PYTORCHJOB = (*TWO_PODS, "--launcher", "pytorchjob")

@@ -38,8 +38,8 @@ from tests.local.kubernetes_runs import (
     unscheduled,
 )
 from tests.local.runs import Orch, Process, expect_exit, read_events, read_outcome, start_orch, write_script
-from tests.support.kube_api import Api, make_client
-from tests.support.kube_operator import Operator, clean_up_failed_job, make_conditions, owner_reference
+from tests.support.kubernetes_api import Api, make_client
+from tests.support.kubernetes_operator import Operator, clean_up_failed_job, make_conditions, owner_reference
 from tests.support.ports import free_port
 
 PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"

@@ -10,7 +10,7 @@ import pytest
 
 from tests.local.kubernetes_runs import OLD_TIMESTAMP, TWO_PODS, KubernetesRun, get_object
 from tests.local.runs import Orch, expect_exit, write_script
-from tests.support.kube_api import Api
+from tests.support.kubernetes_api import Api
 
 MANAGED = {"app.kubernetes.io/managed-by": "orch"}
 DELETED_RUN = "20260102-030405-own-ab12"

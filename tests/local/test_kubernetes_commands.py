@@ -25,11 +25,11 @@ from tests.local.kubernetes_runs import (
     set_pod_status,
 )
 from tests.local.runs import Orch, expect_exit, write_script
-from tests.support import kube_http
-from tests.support.kube_api import Api
-from tests.support.kube_http import TOKEN
-from tests.support.kube_operator import owner_reference
-from tests.support.kube_schema import check_manifest, needs_crds
+from tests.support import kubernetes_http
+from tests.support.kubernetes_api import Api
+from tests.support.kubernetes_http import TOKEN
+from tests.support.kubernetes_operator import owner_reference
+from tests.support.kubernetes_schema import check_manifest, needs_crds
 
 NODE = {
     "metadata": {"name": "n", "labels": {"feature.node.kubernetes.io/cpu-cpuid.AVX512BF16": "true"}},
@@ -135,7 +135,7 @@ def test_described_role_has_exactly_the_rights_that_are_used(
     api: Api, orch: Orch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Use all commands; objects of a deleted job exist for a while, as on a real cluster."""
-    monkeypatch.setattr(kube_http, "GARBAGE_SECONDS", 10.0)
+    monkeypatch.setattr(kubernetes_http, "GARBAGE_SECONDS", 10.0)
     api.put("persistentvolumeclaims", CLAIM)
     kind = KINDS["trainjob"]
     del api.state.groups["kubeflow.org"]

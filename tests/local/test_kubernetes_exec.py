@@ -11,7 +11,7 @@ import pytest
 from orchestrator.errors import ConnectionLost, ExecuteError
 from orchestrator.targets.kubernetes.api.client import KubernetesClient
 from orchestrator.targets.kubernetes.api.exec import PodExec
-from tests.support.kube_api import Api, make_client
+from tests.support.kubernetes_api import Api, make_client
 
 MIB = 1 << 20
 

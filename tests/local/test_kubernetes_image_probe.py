@@ -15,7 +15,7 @@ from orchestrator.targets.kubernetes.findings import Finding
 from orchestrator.targets.kubernetes.settings import KubernetesSettings
 from orchestrator.targets.kubernetes.status import PodState
 from tests.local.kubernetes_runs import add_event, pod_status, set_pod_status, unscheduled
-from tests.support.kube_api import Api, make_client
+from tests.support.kubernetes_api import Api, make_client
 
 SETTINGS = KubernetesSettings(image="registry.example/orch:current")
 NO_SANDBOX = (

@@ -10,8 +10,8 @@ from pathlib import Path
 from tests.local.kubernetes_runs import TWO_PODS, add_queue, get_object, in_background
 from tests.local.pods import FAIL_ON_RANK_1, await_in_logs, pod_command, write_pod_config
 from tests.local.runs import Orch, expect_exit, last_run, read_events, read_outcome, write_script
-from tests.support.kube_api import Api
-from tests.support.kube_operator import Operator, make_conditions
+from tests.support.kubernetes_api import Api
+from tests.support.kubernetes_operator import Operator, make_conditions
 from tests.support.ports import free_port
 from tests.unit.targets.kubernetes.test_plan_kube import REQUEST, containers, decide, objects
 

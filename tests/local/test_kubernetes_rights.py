@@ -19,7 +19,7 @@ from orchestrator.targets.kubernetes.watch import JobWatch
 from tests.local.kubernetes_runs import TWO_PODS, add_queue, check_findings, get_object, start_run
 from tests.local.runs import Orch, expect_exit, write_script
 from tests.local.test_kubernetes_commands import CLAIM
-from tests.support.kube_api import Api, make_client
+from tests.support.kubernetes_api import Api, make_client
 
 CHECK = ("k8s", "check", "--json", "--no-pull", "--nodes", "2")
 QUEUE = ("--k8s", "queue=team-a")

@@ -33,9 +33,9 @@ from orchestrator.targets.kubernetes.plan import KubernetesSite, location, plan_
 from orchestrator.targets.kubernetes.run_record import with_lists, without_lists
 from orchestrator.targets.kubernetes.settings import KubernetesSettings
 from tests.conftest import make_stack
-from tests.support.kube_pod_security import refusal_message
-from tests.support.kube_schema import CRD_FILES, check_manifest, has_crds, needs_crds
+from tests.support.kubernetes_schema import CRD_FILES, check_manifest, has_crds, needs_crds
 from tests.support.pages import blocks
+from tests.support.pod_security import refusal_message
 
 GOLDEN = Path(__file__).parents[3] / "golden" / "k8s"
 DOCS = Path(__file__).parents[4] / "docs"

@@ -13,7 +13,7 @@ from orchestrator.errors import PlanError, RequestError
 from orchestrator.targets.kubernetes import kueue
 from orchestrator.targets.kubernetes.load import kubernetes_settings
 from orchestrator.targets.kubernetes.manifests import names, pod_settings
-from tests.support.kube_schema import check_manifest, needs_crds
+from tests.support.kubernetes_schema import check_manifest, needs_crds
 from tests.unit.targets.kubernetes.test_plan_kube import CASES, SETTINGS, SITE, containers, decide, objects
 
 PAIRS = (

@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from tests.support import kube_exec, kube_pod_security
+from tests.support import kubernetes_exec, pod_security
 
 TOKEN = "good-token"
 GARBAGE_SECONDS = 0.3
@@ -161,7 +161,7 @@ class Handler(BaseHTTPRequestHandler):
         if match["sub"] == "log":
             return self.stream_log(name)
         if match["sub"] == "exec":
-            return kube_exec.serve_exec(self, parse_qs(urlsplit(self.path).query))
+            return kubernetes_exec.serve_exec(self, parse_qs(urlsplit(self.path).query))
         if self.command == "GET" and not name:
             return self.watch(plural) if self.query.get("watch") == "true" else self.list(plural)
         self.handle_object(plural, name, body)
@@ -397,7 +397,7 @@ class Handler(BaseHTTPRequestHandler):
             message = f'Apply failed with 1 conflict: conflict with "{owners[conflicts[0]]}": {conflicts[0]}'
             return self.respond(409, error_status(409, message))
         is_restricted_pod = plural == "pods" and not stored and self.api.state.restricted
-        if is_restricted_pod and (message := kube_pod_security.refusal_message(name, body["spec"])):
+        if is_restricted_pod and (message := pod_security.refusal_message(name, body["spec"])):
             return self.respond(403, error_status(403, message))
         result = merge(stored, body)
         if not stored and body["kind"] in self.api.state.queued_kinds:

@@ -21,7 +21,7 @@ import kubernetes.client
 import yaml
 
 from orchestrator.targets.kubernetes.api.client import KubernetesClient
-from tests.support.kube_http import KINDS, TOKEN, Handler, Json
+from tests.support.kubernetes_http import KINDS, TOKEN, Handler, Json
 
 GROUPS = {
     "kubeflow.org": {"v1": ["pytorchjobs"], "v2beta1": ["mpijobs"]},

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.support.kube_api import Api
+from tests.support.kubernetes_api import Api
 
 Json = dict[str, Any]
 
