@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import typer
 from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 
-from orchestrator.errors import RequestError
+from orchestrator.errors import RequestError, describe_invalid
 
 SCRIPT_ARGUMENTS = "script_args"  # parameter of commands that pass arguments on to a script
 RECIPE = "recipe"
@@ -18,7 +19,11 @@ HAS_DOUBLE_DASH = "orch.has_double_dash"  # key in context.meta: whether the arg
 SELECTED_TARGET = "orch.selected_target"  # key in context.meta: the value of --on
 # Panels of options that only one target has. The help shows them if --on selects the target.
 TARGET_PANELS = {"Kubernetes": "k8s", "Slurm": "slurm"}
-MIN_SIMILARITY = 0.8  # of an unknown option to one that is suggested, from 0 to 1
+MIN_SIMILARITY = 0.8  # of an unknown option that may be the script's to one that is suggested, from 0 to 1
+# Messages of typer and click.
+UNEXPECTED_ARGUMENTS = re.compile(r"Got unexpected extra arguments?(?:\(s\))? \((.*)\)\.?")
+MISSING_ARGUMENT = re.compile(r"Missing argument '([^']+)'")
+INVALID_VALUE = re.compile(r"Invalid value for '?([^']+?)'?: (.*)")
 TRAIN_EXAMPLES = (
     "Examples: orch train bert-qa, or orch train script.py -- --epochs 3. `orch recipes` lists the "
     "recipes, `orch train --help` the options."
@@ -115,12 +120,8 @@ class Command(TyperCommand):
                 raise RequestError("Name a recipe or a script to train.", hint=TRAIN_EXAMPLES) from None
             if not hasattr(error, "possibilities"):
                 raise_usage_error(ctx, error)
-            option = getattr(error, "option_name", "")
-            similar = difflib.get_close_matches(option, error.possibilities or (), 1, MIN_SIMILARITY)
-            raise RequestError(
-                f"No such option: {option}.",
-                hint=" ".join([DOUBLE_DASH_HINT, *(f"Did you mean {name}?" for name in similar)]),
-            ) from None
+            hint = " ".join([DOUBLE_DASH_HINT, *suggest_options(error, MIN_SIMILARITY)])
+            raise RequestError(describe_usage_error(error), hint=hint) from None
 
 
 def raise_usage_error(ctx: Any, error: Exception) -> NoReturn:
@@ -132,9 +133,30 @@ def raise_usage_error(ctx: Any, error: Exception) -> NoReturn:
     is_help = type(error).__name__ == "NoArgsIsHelpError"
     if is_help or not hasattr(error, "format_message"):
         raise error
-    raise RequestError(
-        f"{error.format_message().rstrip('.')}.", hint=f"`{ctx.command_path} --help` lists the options."
-    ) from None
+    help_hint = f"`{ctx.command_path} --help` lists the options."
+    raise RequestError(describe_usage_error(error), hint=next(iter(suggest_options(error)), help_hint)) from None
+
+
+def suggest_options(error: Any, min_similarity: float = 0.6) -> list[str]:
+    """Return a question about the option that is most similar to an unknown one, if there is any."""
+    possibilities = getattr(error, "possibilities", None) or ()
+    similar = difflib.get_close_matches(getattr(error, "option_name", ""), possibilities, 1, min_similarity)
+    return [f"Did you mean {name}?" for name in similar]
+
+
+def describe_usage_error(error: Any) -> str:
+    """Return a usage error of typer as a sentence like those of other errors."""
+    if hasattr(error, "possibilities"):
+        return f"No such option: {error.option_name}."
+    message = " ".join(error.format_message().split())
+    if values := UNEXPECTED_ARGUMENTS.fullmatch(message):
+        names = values[1].split()
+        return f"Unexpected argument{'s' * (len(names) > 1)} {', '.join(map(repr, names))}."
+    if missing := MISSING_ARGUMENT.match(message):
+        return f"Missing argument {missing[1]}."
+    if invalid := INVALID_VALUE.fullmatch(message):
+        message = f"{invalid[1]}: {describe_invalid(invalid[2])}"
+    return f"{message.rstrip('.')}."
 
 
 class CommandGroup(TyperGroup):
@@ -150,27 +172,35 @@ class CommandGroup(TyperGroup):
         except Exception as error:  # its class is typer's or click's, by their version
             raise_usage_error(ctx, error)
 
-    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[Any, Any, list[str]]:
-        """Raise RequestError for a command that the group does not know."""
-        try:
-            return super().resolve_command(ctx, args)
-        except RequestError:
-            raise
-        except Exception as error:  # its class is typer's or click's, by their version
-            raise_usage_error(ctx, error)
-
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return a command, or raise RequestError if an object's name stands in its place."""
+        """Return a command.
+
+        Raises:
+            RequestError: If there is no such command.
+        """
         command = super().get_command(ctx, cmd_name)
-        if command is None and SHOW in self.commands and not ctx.resilient_parsing:
+        if command is None and not ctx.resilient_parsing:
             similar = difflib.get_close_matches(cmd_name, self.commands, n=1)
-            raise RequestError(
-                f"No such command: {ctx.command_path} {cmd_name}.",
-                hint=f"Did you mean '{similar[0]}'?"
-                if similar
-                else f"To show one: {ctx.command_path} {SHOW} {cmd_name}",
-            )
+            if similar:
+                hint = f"Did you mean '{similar[0]}'?"
+            elif SHOW in self.commands:  # the name of an object may stand in place of the command
+                hint = f"To show one: {ctx.command_path} {SHOW} {cmd_name}"
+            else:
+                hint = f"`{ctx.command_path} --help` lists the commands."
+            raise RequestError(f"No such command: {ctx.command_path} {cmd_name}.", hint=hint)
         return command
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command that the arguments name.
+
+        Raises:
+            RequestError: If they name none.
+        """
+        if not (ctx._protected_args or ctx.args or self.invoke_without_command):
+            raise RequestError(
+                f"Missing command after {ctx.command_path}.", hint=f"`{ctx.command_path} --help` lists the commands."
+            )
+        return super().invoke(ctx)
 
 
 class App(typer.Typer):

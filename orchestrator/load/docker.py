@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from orchestrator.errors import RequestError, did_you_mean
+from orchestrator.errors import RequestError, describe_invalid, did_you_mean
 from orchestrator.load.clusters import find_inventory
 from orchestrator.load.inventory import read_inventory
 from orchestrator.planning.containers import Docker
@@ -52,7 +52,8 @@ def docker_variable(host: str, variables: Mapping[str, Any]) -> DockerVariable |
         first = error.errors()[0]
         key = ".".join([VARIABLE, *map(str, first["loc"])])
         raise RequestError(
-            f"{key} of {host}: {first['msg']}", hint=f"Keys of {VARIABLE}: {', '.join(DockerVariable.model_fields)}."
+            f"{key} of {host}: {describe_invalid(first['msg'])}.",
+            hint=f"Keys of {VARIABLE}: {', '.join(DockerVariable.model_fields)}.",
         ) from None
 
 

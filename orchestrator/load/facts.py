@@ -10,7 +10,7 @@ from typing import Literal, TypeVar
 from orch_node.protocol import precision
 from pydantic import ConfigDict, Field, ValidationError, field_validator
 
-from orchestrator.errors import OrchError, RequestError
+from orchestrator.errors import OrchError, RequestError, describe_invalid
 from orchestrator.load.node_values import (
     Address,
     Count,
@@ -176,7 +176,8 @@ def describe_problem(error: ValidationError) -> str:
     """Return the first problem and the key that has it."""
     first = error.errors(include_url=False)[0]
     key = ".".join(map(str, first["loc"]))
-    return f"{key} = {first['input']!r:.80}: {first['msg']}" if key else first["msg"]
+    message = describe_invalid(first["msg"])
+    return f"{key} = {first['input']!r:.80}: {message}" if key else message
 
 
 def recorded_facts(inventory: Path, host: str, warn: Callable[[str], None]) -> NodeRecord | None:

@@ -15,7 +15,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from orchestrator.errors import RequestError, did_you_mean
+from orchestrator.errors import RequestError, describe_invalid, did_you_mean
 from orchestrator.files import write_whole
 from orchestrator.load.ansible import ansible_environment, check_environment
 from orchestrator.model.host_key_checks import HINT, find_unsafe_setting
@@ -215,7 +215,7 @@ def parse_listing(output: object) -> Listing:
         first = error.errors(include_url=False)[0]
         key = ".".join(map(str, first["loc"]))
         raise RequestError(
-            one_line(f"Invalid {key} in the inventory: {first['msg']}."),
+            one_line(f"Invalid {key} in the inventory: {describe_invalid(first['msg'])}."),
             hint="`ansible-inventory -i INVENTORY --list` prints its content.",
         ) from None
     hosts = {host: variables.get(host, {}) for host in ordered_hosts(groups)}

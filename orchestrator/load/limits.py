@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, NonNegativeFloat, ValidationError
 
-from orchestrator.errors import RequestError
+from orchestrator.errors import RequestError, describe_invalid
 from orchestrator.model.limits import GIB, Limits
 
 VARIABLE = "orch_limits"
@@ -37,7 +37,8 @@ def limits(host: str, variables: Mapping[str, Any]) -> Limits:
         first = error.errors()[0]
         key = ".".join([VARIABLE, *map(str, first["loc"])])
         raise RequestError(
-            f"{key} of {host}: {first['msg']}", hint=f"Keys of {VARIABLE}: {', '.join(LimitsVariable.model_fields)}."
+            f"{key} of {host}: {describe_invalid(first['msg'])}.",
+            hint=f"Keys of {VARIABLE}: {', '.join(LimitsVariable.model_fields)}.",
         ) from None
     return Limits(
         disk=int(values.disk_gb * GIB),

@@ -20,8 +20,8 @@ def test_limits_of_the_inventory_replace_the_defaults() -> None:
 @pytest.mark.parametrize(
     ("limits", "message"),
     [
-        ({"disc_gb": 1}, "orch_limits.disc_gb of a: Extra inputs are not permitted"),
-        ({"disk_gb": "much"}, "orch_limits.disk_gb of a: Input should be a valid number"),
+        ({"disc_gb": 1}, "orch_limits.disc_gb of a: unknown key."),
+        ({"disk_gb": "much"}, "orch_limits.disk_gb of a: expected a valid number"),
         ([1], "orch_limits of a: "),
     ],
     ids=["unknown", "text", "list"],
