@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 # A group that is created without init_process_group() does not choose an interface.
@@ -40,3 +42,9 @@ def test_a_forged_memory_file_is_rejected_and_the_ranks_use_oneccl(run_ranks, ca
 @pytest.mark.parametrize("offset", OFFSETS)
 def test_an_offset_outside_the_heap_fails_on_the_rank_that_reads_it(run_ranks, offset):
     run_ranks("hostile.py", f"offset-{offset}", launcher="bare", env=SHARED)
+
+
+def test_a_value_damaged_at_random_crashes_and_stops_no_rank(run_ranks):
+    seed = str(random.randrange(10**6))
+    outcome = run_ranks("hostile.py", "random", launcher="bare", timeout=120, env=SHARED | {"FIRST_SEED": seed})
+    assert "forged" in outcome.text

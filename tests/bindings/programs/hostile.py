@@ -2,7 +2,7 @@
 
 Rank 0 is the attacker, rank 1 the victim. The cases of FILES replace the id of rank 0's file that
 the victim reads; the cases of FORGED_OFFSETS replace the offset of rank 0's tensor after rank 0 has
-announced it.
+announced it; the case of RANDOM changes values at random.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import fcntl
 import os
+import random
 import subprocess
 import sys
 import tempfile
@@ -96,7 +97,9 @@ FORGED_OFFSETS: dict[str, int] = {
     "offset-far-beyond": 2**62,
     "offset-wraps": 2**64 - 2,
 }
-
+RANDOM = "random"
+ROUNDS = 15
+OWN_KEYS = ("hello/", "shared/", "kept/")  # The others are those of oneCCL.
 
 RELATIVE_TO_END = ("offset-at-the-end", "offset-beyond")
 
@@ -201,6 +204,61 @@ def replace_offset() -> None:
     os._exit(0)
 
 
+class Damaging(Rewriting):
+    """A store that damages one of the values that a rank reads from the others, the `turn`-th."""
+
+    def __init__(self, store: dist.Store, seed: int) -> None:
+        super().__init__(store, "", "")
+        self.random = random.Random(seed)
+        self.turn = self.random.randrange(6)
+
+    def get(self, key: str) -> bytes:
+        value = self.store.get(key)
+        if not any(name in key for name in OWN_KEYS) or key.endswith(f"/{RANK}"):
+            return value
+        self.turn -= 1
+        if self.turn != -1:
+            return value
+        forged = damaged(value, self.random)
+        print_line("forged", key, value, forged[:200])
+        return forged
+
+
+def damaged(value: bytes, chance: random.Random) -> bytes:
+    """Return the value with a change of a random kind."""
+    at = chance.randrange(len(value) + 1)
+    noise = chance.randbytes(chance.choice((1, 1, 1, 20, 5000)))
+    digits = str(chance.choice((-1, 0, 2**31, 2**63, 2**64 - 1, 10**40))).encode()
+    words = value.split(b" ")
+    words[chance.randrange(len(words))] = digits
+    return chance.choice((value[:at] + noise + value[at + 1 :], value[:at], value + noise, noise, b" ".join(words)))
+
+
+def damage_values(store: dist.Store) -> None:
+    """Set up groups with a damaged value each: both ranks go on or raise an error, and none crashes or hangs."""
+    errors = 0
+    for seed in range(int(os.environ["FIRST_SEED"]), int(os.environ["FIRST_SEED"]) + ROUNDS):
+        print_line("seed", seed)
+        prefixed = dist.PrefixStore(f"round {seed}", store)
+        visible_store = prefixed if RANK == 0 else Damaging(prefixed, seed)
+        tensor = torch.ones(LENGTH)
+
+        def use(visible_store: dist.Store = visible_store, tensor: torch.Tensor = tensor) -> None:
+            dist.ProcessGroupCCL(visible_store, RANK, SIZE, timedelta(seconds=2)).allreduce([tensor]).wait()
+
+        error = error_of(use)
+        errors += error != "no error"
+        assert error != "no error" or (tensor == SIZE).all()
+        prefixed.set(f"ended/{RANK}", "")
+        prefixed.wait(["ended/0", "ended/1"], timedelta(seconds=20))
+    print_line("fine, errors:", errors)
+    if RANK == 0:
+        store.wait(["victim/ended"], timedelta(seconds=20))  # Rank 0 holds the store.
+    else:
+        store.set("victim/ended", "")
+    os._exit(0)
+
+
 def main() -> None:
     if CASE in FORGED_OFFSETS:
         init(30)
@@ -208,7 +266,8 @@ def main() -> None:
     if CASE == "another-user" and os.geteuid() != 0:
         return print_line("fine; this cannot be tried without root")
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    replace_file(dist.TCPStore(address, port, SIZE, is_master=RANK == 0))
+    store = dist.TCPStore(address, port, SIZE, is_master=RANK == 0)
+    damage_values(store) if CASE == RANDOM else replace_file(store)
 
 
 main()
