@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orchestrator.cli.options import RUNS_DIR, AsJson, OfInventory, RunName, RunsDir, print_error
+from orchestrator.model.printable import counted
 from orchestrator.screen import console, harmless, print_text
 
 if TYPE_CHECKING:
@@ -65,7 +66,8 @@ def fetch(
         print_text(json.dumps(value, indent=1))
     else:
         print_text(
-            f"{len(fetched.files)} files ({size / 2**20:.1f} MiB, {len(fetched.brought)} new) in {fetched.folder}"
+            f"{counted(len(fetched.files), 'file')} ({size / 2**20:.1f} MiB, {len(fetched.brought)} new) "
+            f"in {fetched.folder}"
         )
     for entry in fetched.left_out:
         print_error(f"skipped: {harmless(entry.path)}: {entry.problem}")
@@ -100,7 +102,7 @@ class Bar:
         from orchestrator.runs.fetch import FetchListener
 
         return FetchListener(
-            total=lambda files, size: self.progress.update(self.task, total=size, description=f"{files} files"),
+            total=lambda files, size: self.progress.update(self.task, total=size, description=counted(files, "file")),
             file=self.begin,
             advance=lambda size: self.progress.advance(self.task, size),
         )

@@ -15,6 +15,7 @@ from orchestrator.load.ansible import ansible_environment
 from orchestrator.load.inventory import Listing, cache_path, write_cache
 from orchestrator.model.cluster import Selection, first_hosts
 from orchestrator.model.hostlist import expand, fold
+from orchestrator.model.printable import counted
 
 MAX_COMPARED = 500  # hosts that a misspelled name is compared with
 
@@ -33,23 +34,24 @@ def select(source: Path, listing: Listing, *, nodes: str | None, exclude: str | 
         RequestError: if nothing matches, or no host remains.
         PlanError: if there are fewer hosts than requested.
     """
-    counted = nodes is None or nodes.isdecimal()
-    matches = tuple(listing.hosts) if counted else match(source, listing, "--nodes", str(nodes))
+    is_number = nodes is None or nodes.isdecimal()
+    matches = tuple(listing.hosts) if is_number else match(source, listing, "--nodes", str(nodes))
     excluded = match(source, listing, "--exclude", exclude) if exclude else ()
     hosts = tuple(name for name in matches if name not in set(excluded))
     if not hosts:
         raise RequestError(
-            f"--nodes {nodes or 'all'} --exclude {exclude} selects none of the {len(listing.hosts)} hosts in {source}.",
+            f"--nodes {nodes or 'all'} --exclude {exclude} selects none of {counted(len(listing.hosts), 'host')} "
+            f"in {source}.",
             hint="Exclude fewer hosts.",
         )
     name = f"cluster '{title(source)}'"
     reason = f"all of {name}" if nodes is None else f"'{nodes}' of {name}"
-    if nodes is not None and counted:
+    if nodes is not None and is_number:
         reason = f"the first of {len(hosts)} in {name}"
         hosts = first_hosts(hosts, int(nodes) + spares, cluster=title(source), source=str(source))
     if spares >= len(hosts):
         raise RequestError(
-            f"--spare-nodes {spares} leaves none of {len(hosts)} nodes to run on.",
+            f"--spare-nodes {spares} leaves none of {counted(len(hosts), 'node')} to run on.",
             hint=f"Use --spare-nodes {len(hosts) - 1} or less, or add nodes.",
         )
     return Selection(

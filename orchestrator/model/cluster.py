@@ -12,6 +12,7 @@ from orch_node.protocol.precision import bf16_flag
 
 from orchestrator.errors import PlanError
 from orchestrator.model.hostlist import fold
+from orchestrator.model.printable import counted
 
 LOCAL = "local"  # orch's built-in inventory of this machine
 
@@ -176,7 +177,7 @@ def first_hosts(hosts: tuple[str, ...], count: int, *, cluster: str, source: str
         PlanError: if there are fewer, or count is 0.
     """
     if not 1 <= count <= len(hosts):
-        available = f"{len(hosts)} node{'s' * (len(hosts) != 1)} to choose from"
+        available = f"{counted(len(hosts), 'node')} to choose from"
         more = "select another inventory with --inventory" if cluster == LOCAL else f"add hosts to {source}"
         raise PlanError(
             f"--nodes {count}, but cluster '{cluster}' has {available}.", hint=f"Use --nodes {len(hosts)}, or {more}."

@@ -9,6 +9,7 @@ from orch_node.protocol.record import Place as Place
 
 from orchestrator.errors import PlanError
 from orchestrator.model.cluster import Node
+from orchestrator.model.printable import counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +104,7 @@ def shares_of(node: Node, ppn: int | None, workers: int) -> tuple[Share, ...]:
 def check_workers(node: Node, cores: int, workers: int) -> None:
     if not 0 <= workers < cores:
         raise PlanError(
-            f"--ccl-workers {workers}, but a rank on {node.name} has only {cores} core{'s' * (cores != 1)}.",
+            f"--ccl-workers {workers}, but a rank on {node.name} has only {counted(cores, 'core')}.",
             hint=f"Use 0 to {cores - 1}, or fewer ranks with --ppn.",
         )
 
@@ -114,7 +115,7 @@ def check_ranks(node: Node, ppn: int | None) -> None:
     if ppn is None or 1 <= ppn <= cores:
         return
     raise PlanError(
-        f"--ppn {ppn}, but {node.name} has {cores} physical core{'s' * (cores != 1)} that orch may use.",
+        f"--ppn {ppn}, but {node.name} has {counted(cores, 'physical core')} that orch may use.",
         hint=f"Use --ppn 1 to {cores}; --ppn auto means {len(node.facts.numa_nodes)} on this node, "
         "one rank per NUMA node. --exclude excludes a node.",
     )

@@ -1,4 +1,4 @@
-"""External text as one printable line; for several lines see screen.harmless."""
+"""Text for a single line: external text, and numbers with their nouns."""
 
 from __future__ import annotations
 
@@ -10,3 +10,9 @@ def one_line(text: str) -> str:
     return "".join(
         letter if letter.isprintable() else letter.encode("unicode_escape", "surrogatepass").decode() for letter in text
     )
+
+
+def counted(number: int | str, noun: str) -> str:
+    """Return a number with its noun in the singular or the plural: `1 rank`, `2 processes`."""
+    plural = f"{noun}{'es' if noun.endswith('s') else 's'}"
+    return f"{number} {noun if str(number) == '1' else plural}"

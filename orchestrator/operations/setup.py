@@ -23,6 +23,7 @@ from packaging.utils import canonicalize_name
 from orchestrator import screen
 from orchestrator.errors import ExecuteError, PlanError
 from orchestrator.load.clusters import local_facts
+from orchestrator.model.printable import counted
 from orchestrator.operations import stacks
 from orchestrator.operations.stacks import DISTRIBUTION
 from orchestrator.paths import SHARE
@@ -85,7 +86,7 @@ def install_locked(stack: Stack) -> bool:
     needed_by_orch = required_packages(DISTRIBUTION)
     missing = tuple(package for package in packages if package.name not in needed_by_orch)
     if missing:
-        print_text(f"installing {len(missing)} packages of the stack, verified by hash")
+        print_text(f"installing {counted(len(missing), 'package')} of the stack, verified by hash")
         with pip_options(missing) as (options, _):
             pip("install", *options)
     return bool(packages)

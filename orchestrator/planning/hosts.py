@@ -10,6 +10,7 @@ from orchestrator.model.decision import Choice, Decision
 from orchestrator.model.hostlist import fold
 from orchestrator.model.layout import Layout, lay_out, unused_cores
 from orchestrator.model.links import Link, links
+from orchestrator.model.printable import counted
 from orchestrator.stacks.stack import TORCH
 
 V = TypeVar("V", int, str)
@@ -97,9 +98,7 @@ def explain_idle_cores(nodes: tuple[Node, ...], layout: Layout) -> tuple[Decisio
     rank_places = layout.by_node()
     idle = {node.name: unused_cores(node, rank_places[node.name]) for node in nodes}
     return tuple(
-        Decision(
-            topic="idle", value=f"{count} core{'s' * (count != 1)} of {fold(names)}", reason="they do not divide evenly"
-        )
+        Decision(topic="idle", value=f"{counted(count, 'core')} of {fold(names)}", reason="they do not divide evenly")
         for count, names in by_value(idle).items()
         if count
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from orchestrator.model.hostlist import fold
+from orchestrator.model.printable import counted
 from orchestrator.planning.plan import Plan
 from orchestrator.planning.precision import OF_SCRIPT
 
@@ -63,8 +64,3 @@ def spread(numbers: set[int]) -> str:
     """Return the smallest and the largest number as a range, or the number that all share."""
     least, most = min(numbers), max(numbers)
     return str(least) if least == most else f"{least}-{most}"
-
-
-def counted(number: str, noun: str) -> str:
-    """Return the number with its noun in the singular or the plural."""
-    return f"{number} {noun}{'s' * (number != '1')}"

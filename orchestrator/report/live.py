@@ -29,6 +29,7 @@ from rich.console import RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 from rich.text import Text
 
+from orchestrator.model.printable import counted
 from orchestrator.report.rank_lines import STATE_SECONDS, RankLines
 from orchestrator.runs import timeline
 from orchestrator.runs.logs import LogLine
@@ -250,7 +251,7 @@ def describe_steps(event: Told) -> str:
     if event.step is None or not rate or rate < 0:
         return ""
     speed = f"{rate:.1f}/s" if rate >= 1 else f"{1 / rate:.1f} s each"
-    return f"{event.step:.0f} steps, {speed}"
+    return f"{counted(f'{event.step:.0f}', 'step')}, {speed}"
 
 
 def in_a_line(text: str) -> str:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from orchestrator.model.printable import counted
 from orchestrator.report import charts, html, spread, timeline
 from orchestrator.report.figures import of_planned
 from orchestrator.report.html import Row, Table
@@ -47,8 +48,8 @@ def render(run: Run, outcome: Outcome, measured: Measures) -> str:
 def subtitle(run: Run, outcome: Outcome) -> str:
     """Return the line below the title: start time, ranks, nodes, backend and precision."""
     began = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(run.record.created))
-    ranks = f"{outcome.ranks} rank{'s' * (outcome.ranks != 1)}"
-    nodes = f"{outcome.ran_on} node{'s' * (outcome.ran_on != 1)}"
+    ranks = counted(outcome.ranks, "rank")
+    nodes = counted(outcome.ran_on, "node")
     fewer = f" of {len(run.nodes)}" if outcome.ran_on < len(run.nodes) else ""
     parts = (
         f"started {began}",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from orchestrator.model.printable import counted
 from orchestrator.report import html
 from orchestrator.report.charts import LOSS, rate
 from orchestrator.report.comparison import ABSENT, Side, common_step, figures, settings, shown
@@ -94,7 +95,10 @@ def scaling_chart(sides: Sequence[Side]) -> Chart | None:
         "x": [ranks for ranks, _, _ in points],
         "y": [speed for _, speed, _ in points],
         "hovertext": [
-            hover(f"{run}: {ranks} ranks, {speed:.4g} {unit}, {speed * least / (base * ranks):.0%} of the ideal")
+            hover(
+                f"{run}: {counted(ranks, 'rank')}, {speed:.4g} {unit}, "
+                f"{speed * least / (base * ranks):.0%} of the ideal"
+            )
             for ranks, speed, run in points
         ],
         "hoverinfo": "text",
@@ -103,7 +107,7 @@ def scaling_chart(sides: Sequence[Side]) -> Chart | None:
     }
     return Chart(
         title=f"Scaling: {unit} by the number of ranks",
-        note=f"Ideal: {least} rank{'s' * (least > 1)} of {points[0][2]}, times the number.",
+        note=f"Ideal: {counted(least, 'rank')} of {points[0][2]}, times the number.",
         data=(line("ideal", ideal, "--other", dash="dash"), measured),
         layout={"xaxis": axis("ranks", rangemode="tozero"), "yaxis": axis(rangemode="tozero")},
     )

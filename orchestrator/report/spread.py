@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from statistics import median_low
 
+from orchestrator.model.printable import counted
 from orchestrator.report.charts import SLOW, rank_label, slow_ranks
 from orchestrator.report.smooth import time_unit
 from orchestrator.report.traces import Chart, Trace, axis, label, line, plain
@@ -125,4 +126,4 @@ def spread_note(measured: Measures, slow: dict[int, float], *, hidden: int) -> s
     stragglers = [f"{rank_label(by_rank[rank])} needs {times:.1f} times the median" for rank, times in worst]
     more = f", and {len(slow) - len(worst)} more" if len(slow) > len(worst) else ""
     note = f"Stragglers: {'; '.join(stragglers)}{more}." if slow else "No rank holds the others up."
-    return f"{note} {hidden} ranks have no room here." if hidden else note
+    return f"{note} No room here for {counted(hidden, 'more rank')}." if hidden else note

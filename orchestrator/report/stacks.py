@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from orchestrator.model.printable import counted
 from orchestrator.report.listing import SCHEMA, table
 from orchestrator.stacks.compatibility import Mismatch
 from orchestrator.stacks.installed import Environment
@@ -100,7 +101,7 @@ def indexes(stack: Stack) -> Iterator[Fact]:
 def parity(stack: Stack) -> Iterator[Fact]:
     """Yield the measured differences between bf16 with and without IPEX."""
     for measurement in stack.parity:
-        conditions = f"{measurement.way}, {measurement.ranks} rank{'s' * (measurement.ranks > 1)}"
+        conditions = f"{measurement.way}, {counted(measurement.ranks, 'rank')}"
         yield (
             "bf16 with IPEX",
             f"at most {measurement.worst_percent} % off bf16 in 30 steps ({conditions}, {measurement.date})",

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from orch_node.protocol.events import Event, Exited, FirstStep, Joined, Progress, Raised, Started
 
+from orchestrator.model.printable import counted
 from orchestrator.report.smooth import time_unit
 from orchestrator.report.traces import Chart, Trace, axis, hover, plain
 from orchestrator.runs.measures import Measures
@@ -44,7 +45,7 @@ def timeline(measured: Measures) -> Chart | None:
     events = timeline_of(measured.events)
     return Chart(
         title="Timeline",
-        note=f"{len(measured.ranks) - RANKS} more ranks are not drawn." if len(measured.ranks) > RANKS else "",
+        note=f"Not drawn: {counted(len(measured.ranks) - RANKS, 'more rank')}." if len(measured.ranks) > RANKS else "",
         data=(
             *([happened(events, measured.began, unit)] if events else ()),
             {

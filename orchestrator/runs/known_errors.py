@@ -299,7 +299,7 @@ KNOWN_SIGNATURES = (
         name="lightning devices",
         pattern=r"You set `devices=\S+` and `num_nodes=\S+` in Lightning, but the product"
         r".*does not match the world size \((\d+)\)",
-        cause="The layout of Lightning's Trainer differs from that of this run, which has {1} ranks.",
+        cause="The layout of Lightning's Trainer differs from that of this run, which has a world size of {1}.",
         cure='Use Trainer(accelerator="cpu", devices=PPN, num_nodes=NODES, strategy="ddp") with the values of --ppn '
         "and --nodes.",
     ),

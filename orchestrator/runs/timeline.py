@@ -27,6 +27,8 @@ from orch_node.protocol.events import (
 )
 from orch_node.protocol.record import number_ranges
 
+from orchestrator.model.printable import counted
+
 RANK = re.compile(r"[0-9]{1,9}")
 Announcement = Decided | NodeNews | NodesLost | Refused | Stopping | Waiting
 
@@ -105,7 +107,7 @@ def told_by_rank(event: Warned) -> Iterator[str]:
 
 def launched(event: Launched) -> Iterator[str]:
     suffix = f" (attempt {event.attempt})" if event.attempt > 1 else ""
-    yield f"started {event.ranks} ranks on {', '.join(event.nodes)}{suffix}"
+    yield f"started {counted(event.ranks, 'rank')} on {', '.join(event.nodes)}{suffix}"
 
 
 def announcement(event: Announcement) -> Iterator[str]:
@@ -146,9 +148,9 @@ def ended(event: Ended) -> Iterator[str]:
             yield f"{node}: {node_end.lost}"
         elif node_end.left:
             pids = ", ".join(str(process.pid) for process in node_end.left)
-            yield f"{node}: {len(node_end.left)} processes did not end: {pids}"
+            yield f"{node}: {counted(len(node_end.left), 'process')} did not end: {pids}"
         else:
-            yield f"{node}: ended {node_end.ended} processes in {node_end.seconds:.1f} s, none left"
+            yield f"{node}: ended {counted(node_end.ended, 'process')} in {node_end.seconds:.1f} s, none left"
 
 
 def restarting(event: Restarting) -> Iterator[str]:

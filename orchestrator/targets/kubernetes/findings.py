@@ -8,6 +8,7 @@ from fractions import Fraction
 from typing import Any
 
 from orchestrator.errors import PlanError
+from orchestrator.model.printable import counted
 from orchestrator.targets.kubernetes.manifests import pod_settings
 from orchestrator.targets.kubernetes.manifests.kinds import KINDS, PREFERRED, Installed, default_kind
 from orchestrator.targets.kubernetes.manifests.quantity import amount, plain
@@ -137,7 +138,9 @@ def nodes_finding(nodes: list[Json] | None, settings: KubernetesSettings, pods: 
     fitting = [node for node in nodes if fits(node, settings)]
     room = sum(room_on(node, settings) for node in fitting)
     size = f"{settings.cpu} CPUs and {settings.memory}"
-    capacity = f"{len(fitting)} of {len(nodes)} nodes can take pods of {size}, {room} such pods in all"
+    capacity = (
+        f"{len(fitting)} of {counted(len(nodes), 'node')} can take pods of {size}, {counted(room, 'such pod')} in all"
+    )
     if room >= pods:
         return Finding(topic="nodes", state="ok", message=f"{capacity}, if nothing else runs there")
     largest = max((cpus_of(node) for node in nodes), default=Fraction(0))
@@ -162,11 +165,12 @@ def flags_finding(nodes: list[Json] | None, settings: KubernetesSettings) -> Fin
             cure="Node Feature Discovery labels nodes; each pod checks for itself in any case.",
         )
     if len(able) == len(fitting):
-        return Finding(topic="BF16", state="ok", message=f"on all {len(able)} nodes that fit")
+        return Finding(topic="BF16", state="ok", message=f"on all nodes that fit ({len(able)})")
     return Finding(
         topic="BF16",
         state="absent",
-        message=f"on {len(able)} of {len(fitting)} nodes that fit; a run with a pod on another node trains in fp32",
+        message=f"on {len(able)} of {counted(len(fitting), 'node')} that fit; a run with a pod on another node trains "
+        "in fp32",
         cure=f"--k8s node_selector.{BF16_LABELS[0]}=true selects nodes with these instructions.",
     )
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from orch_node.protocol.slurm import cpu_counts
 
 from orchestrator.errors import PlanError
+from orchestrator.model.printable import counted
 
 HELD, NEW = "held", "new"  # The values of `--slurm allocation=`.
 NEW_JOB_HINT = f"`--slurm allocation={NEW}` submits a new job."
@@ -30,7 +31,7 @@ class Allocation:
         size = len(self.node_cpus)
         if nodes > size:
             raise PlanError(
-                f"Allocation {self.job} has {size} node{'s' * (size > 1)}, but the run needs "
+                f"Allocation {self.job} has {counted(size, 'node')}, but the run needs "
                 f"{nodes}, including its spare nodes.",
                 hint=f"Use fewer --nodes, or a larger `salloc --nodes={nodes}`. {NEW_JOB_HINT}",
             )

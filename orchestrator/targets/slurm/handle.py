@@ -11,6 +11,7 @@ from orch_node.protocol.events import Event
 from orch_node.protocol.record import RunRecord
 
 from orchestrator.errors import ConnectionLost, ExecuteError
+from orchestrator.model.printable import counted
 from orchestrator.runs import store
 from orchestrator.runs.accounting import write as write_accounting
 from orchestrator.runs.cleanup import CleanupReport, NodeCleanup
@@ -148,7 +149,7 @@ class SlurmHandle:
             NodeCleanup(
                 node=name,
                 state="unreachable" if problem else "left" if end.left else "clean",
-                ended=(f"{end.ended} processes",) if end.ended else (),
+                ended=(counted(end.ended, "process"),) if end.ended else (),
                 left=tuple(f"{process.name} ({process.pid})" for process in end.left),
                 segments=end.segments,
                 segments_left=end.segments_left,

@@ -73,8 +73,8 @@ def report(path: Path | None) -> None:
     ranks.note(f"training resumes from {path.name}.")
     if written_by != ranks.world_size():
         ranks.note(
-            f"{path.name} was written by {written_by} ranks, this run has {ranks.world_size()}: "
-            "dropout differs from now on, but the order of the data does not."
+            f"{path.name} was written by {written_by} rank{'s' * (written_by != 1)}, "
+            f"this run has {ranks.world_size()}: dropout differs from now on, but the order of the data does not."
         )
 
 

@@ -710,7 +710,7 @@ def test_the_launcher_command_has_the_address_of_node0(tmp_path: Path) -> None:
 
 def test_too_few_cores_and_missing_bf16_are_reported(tmp_path: Path) -> None:
     config = config_of(tmp_path, CONFIG_OF)
-    with pytest.raises(job_layout.LayoutError, match="n1 gives this job 1 cores, but --ppn is 2"):
+    with pytest.raises(job_layout.LayoutError, match="n1 gives this job 1 core, but --ppn is 2"):
         job_layout.check_nodes(config, [hello(1, cores=1)])
     config = config_of(tmp_path, {**CONFIG_OF, "precision": "bf16"})
     with pytest.raises(job_layout.LayoutError, match="n2 has no BF16 instructions"):

@@ -199,7 +199,7 @@ def await_workers(hosts: list[str], port: int) -> None:
         if now - start > WAIT_SECONDS:
             raise MpiError(f"no answer for {WAIT_SECONDS:.0f} s from {names}.")
         if now - last_report > TELL_SECONDS:
-            emit_event(Waiting(text=f"waiting for {len(missing)} pods: {names}"))
+            emit_event(Waiting(text=f"waiting for {len(missing)} pod{'s' * (len(missing) != 1)}: {names}"))
             last_report = now
         time.sleep(0.5)
 

@@ -29,7 +29,8 @@ def check_nodes(config: JobConfig, hellos: Sequence[Hello]) -> None:
     for hello in hellos:
         if len(hello.cores) < config.ppn:
             raise LayoutError(
-                f"{hello.node} gives this job {len(hello.cores)} cores, but --ppn is {config.ppn}. "
+                f"{hello.node} gives this job {len(hello.cores)} core{'s' * (len(hello.cores) != 1)}, "
+                f"but --ppn is {config.ppn}. "
                 "Request more cores: --slurm cpus-per-task=N or --slurm exclusive, or start fewer ranks."
             )
         try:
