@@ -12,8 +12,8 @@ from tests.local.pods import FAIL_ON_RANK_1, await_in_logs, pod_command, write_p
 from tests.local.runs import Orch, expect_exit, last_run, read_events, read_outcome, write_script
 from tests.support.kubernetes_api import Api
 from tests.support.kubernetes_operator import Operator, make_conditions
+from tests.support.kubernetes_plans import REQUEST, containers, make_plan, objects
 from tests.support.ports import free_port
-from tests.unit.targets.kubernetes.test_plan_kube import REQUEST, containers, decide, objects
 
 JOB = (*TWO_PODS, "--launcher", "job", "--backend", "gloo")
 FAIL_ONCE = """
@@ -61,7 +61,7 @@ class Pods:
         self.config = write_pod_config(folder, pods=2, ppn=1, max_restarts=1)
         self.script = folder / write_script(folder, script)
         request = replace(REQUEST, ppn=1, max_restarts=1)
-        (container,) = containers(list(objects(decide("job", request=request))))
+        (container,) = containers(list(objects(make_plan("job", request=request))))
         variables = {variable["name"]: variable["value"] for variable in container["env"]}
         self.variables = {name: value for name, value in variables.items() if name.startswith(("PET_", "TORCH_"))}
         self.variables["PET_RDZV_ENDPOINT"] = f"127.0.0.1:{free_port()}"

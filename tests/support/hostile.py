@@ -8,6 +8,25 @@ from typing import Any
 from hypothesis import strategies as st
 from orch_node.protocol.events import KINDS
 
+# Names of files that leave their folder, or that other programs misread.
+UNSAFE_NAMES = (
+    "../../authorized_keys",
+    "../plan.json",
+    "/etc/passwd",
+    "..",
+    ".",
+    "",
+    "a/../../b",
+    "-rf",
+    "rank-0.log/../../../x",
+    "a b",
+    "new\nline",
+    "nul\0",
+    ".hidden",
+    "x" * 200,
+    "ü",
+    "a/b",
+)
 SPECIAL_NUMBERS = [10**30, -(10**400), 2**63, 1e308, float("nan"), float("inf"), -1, True]
 NUMBERS = st.integers() | st.floats() | st.sampled_from(SPECIAL_NUMBERS)
 TERMINAL_TEXTS = ["\x1b[2J\x1b]0;title\x07", "[/red]", "[bold]x", "\r\n\t", ":warning:", "\u202e", "\x00"]

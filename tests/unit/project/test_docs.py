@@ -126,7 +126,7 @@ def nav_entries(items: list[dict[str, Any]]) -> Iterator[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("page", "block"), ALL, ids=block_id)
-def test_a_block_has_a_mark_of_its_language(page: Path, block: Block) -> None:
+def test_block_has_a_mark_of_its_language(page: Path, block: Block) -> None:
     location = f"{page.name}:{block.line}"
     assert block.language in MARKS, f"{location}: unknown language: {block.language!r}"
     mark = MARKS[block.language].fullmatch(block.mark)
@@ -151,7 +151,7 @@ def test_navigation_titles_equal_page_titles() -> None:
 
 
 @pytest.mark.parametrize("page", [*PAGES[1:], *GENERATED], ids=block_id)
-def test_a_page_begins_with_two_sentences(page: Path | str) -> None:
+def test_page_begins_with_two_sentences(page: Path | str) -> None:
     text = page.read_text() if isinstance(page, Path) else GENERATED[page]
     paragraph = text.split("\n\n")[1]
     assert len(re.findall(r"[.:](?:\s|$)", paragraph)) >= 2, "begin with the purpose of the page and its occasion"
@@ -217,7 +217,7 @@ def test_files_page_lists_every_file_of_a_run() -> None:
     assert {name for name in names if isinstance(name, str) and f"`{name}" not in text} == set()
 
 
-def test_the_site_builds_without_broken_links(tmp_path: Path) -> None:
+def test_site_builds_without_broken_links(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr

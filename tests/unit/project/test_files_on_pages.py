@@ -26,8 +26,8 @@ from orchestrator.load.recipe_file import RecipeFile
 from orchestrator.targets.kubernetes.load import kubernetes_settings, read_patch
 from orchestrator.targets.kubernetes.manifests import names
 from orchestrator.targets.slurm.load import slurm_settings
+from tests.support.kubernetes_plans import SITE, make_plan, objects
 from tests.support.pages import PAGES, Block, block_id, blocks
-from tests.unit.targets.kubernetes.test_plan_kube import SITE, decide, objects
 
 CHECKED = "checked as: "
 ALL = [(page, block) for page in PAGES for block in blocks(page)]
@@ -56,7 +56,7 @@ def check_slurm_settings(path: Path) -> None:
 def check_kubernetes_settings(path: Path) -> None:
     settings = kubernetes_settings(path, [])
     settings.check()
-    assert objects(decide("job", kubernetes=replace(settings, context=None)))
+    assert objects(make_plan("job", kubernetes=replace(settings, context=None)))
 
 
 def check_entry_points(path: Path) -> None:
@@ -93,7 +93,7 @@ READERS: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize(("page", "block"), CHECKED_BLOCKS, ids=block_id)
-def test_a_file_is_valid(page: Path, block: Block, tmp_path: Path) -> None:
+def test_file_is_valid(page: Path, block: Block, tmp_path: Path) -> None:
     path = tmp_path / f"shown.{block.language.replace('yaml', 'yml')}"
     path.write_text(block.text + "\n")
     READERS[block.mark.removeprefix(CHECKED)](path)
@@ -113,7 +113,7 @@ def attributes_used(tree: ast.Module, name: str) -> set[str]:
 
 
 @pytest.mark.parametrize(("page", "block"), PROGRAMS, ids=block_id)
-def test_a_program_parses_and_its_imports_from_orch_exist(page: Path, block: Block) -> None:
+def test_program_parses_and_its_imports_from_orch_exist(page: Path, block: Block) -> None:
     tree = ast.parse(block.text)
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and ORCH_MODULE.match(node.module or ""):
@@ -124,6 +124,6 @@ def test_a_program_parses_and_its_imports_from_orch_exist(page: Path, block: Blo
                 assert callable(getattr(importlib.import_module(str(node.module)), name))
 
 
-def test_the_example_on_the_events_page_is_valid() -> None:
+def test_example_on_the_events_page_is_valid() -> None:
     (example,) = re.findall(r"```json\n(.*?)```", events.HEAD, re.DOTALL)
     assert lines.parse_line(example).rank == json.loads(example)["rank"]

@@ -49,14 +49,14 @@ def test_ci_passes_its_setting_for_bytecode() -> None:
     assert "PIP_COMPILE=0" in index.arguments(CASES[CHEAPEST])
 
 
-def test_the_default_build_gets_no_wheels_and_does_not_reach_pytorchs_index() -> None:
+def test_default_build_gets_no_wheels_and_does_not_reach_pytorchs_index() -> None:
     arguments = container("trixie-user-default", "image", INDEX, STEPS)
     assert "download.pytorch.org:127.0.0.1" in arguments
     assert not any("wheels" in argument for argument in arguments)
     assert arguments[-6:] == ["/begin", "my orch", "022", "default", "demo", "test-unit"]
 
 
-def test_the_cpu_build_can_use_wheels_of_this_machine() -> None:
+def test_cpu_build_can_use_wheels_of_this_machine() -> None:
     arguments = container("bookworm-user", "image", INDEX, STEPS)
     assert {"/wheels-here:/wheels/0:ro", "PIP_FIND_LINKS=/wheels/0"} <= set(arguments)
     assert "PIP_CERT=/etc/ssl/certs/ca-certificates.crt" in arguments
@@ -72,13 +72,13 @@ fresh: torch 2.13.0+cpu
 """
 
 
-def test_a_passed_case_is_a_row_of_the_table() -> None:
+def test_passed_case_is_a_row_of_the_table() -> None:
     row = result_of(0, DONE).row("bookworm-user")
     assert row == ("bookworm-user", "passed", "2.13.0+cpu", "5.0 min", "1.0 min", "50 s", "19.7", "84.1", "88.7")
     assert table({"bookworm-user": result_of(0, DONE)}).splitlines()[2] == f"| {' | '.join(row)} |"
 
 
-def test_a_case_can_run_only_the_demo() -> None:
+def test_case_can_run_only_the_demo() -> None:
     text = DONE.replace("fresh: step test-unit 0 60\n", "")
     assert result_of(0, text, ("demo",)).verdict(CASES["bookworm-user"]) == "passed"
     assert result_of(0, text).verdict(CASES["bookworm-user"]) == "FAILED: ended with 0"
@@ -95,5 +95,5 @@ def test_a_case_can_run_only_the_demo() -> None:
     ],
     ids=["a step fails", "docker fails", "no output", "wrong build", "no package index"],
 )
-def test_a_failed_case_has_a_reason(name: str, code: int, text: str, verdict: str) -> None:
+def test_failed_case_has_a_reason(name: str, code: int, text: str, verdict: str) -> None:
     assert result_of(code, text).verdict(CASES[name]) == verdict

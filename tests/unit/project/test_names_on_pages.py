@@ -61,10 +61,10 @@ def test_pages_install_only_known_packages() -> None:
     assert {page: names for page, names in unknown_packages.items() if names} == {}
 
 
-def test_an_unknown_package_is_found() -> None:
+def test_unknown_package_is_found() -> None:
     text = "    pip install -U 'orch[k8s]' ./bindings\n`uv tool install --python 3.12 orch-train`\n"
     assert set(installed_packages(text)) - known_packages() == {"orch"}
 
 
-def test_the_installed_distribution_has_the_documented_name() -> None:
+def test_installed_distribution_has_the_documented_name() -> None:
     assert version(DISTRIBUTION)

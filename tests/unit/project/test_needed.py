@@ -26,7 +26,7 @@ def test_nothing_is_missing_on_this_machine() -> None:
     assert run_needed("print(needed.missing_build_tools())").stdout == "{}\n"
 
 
-def test_a_missing_compiler_is_reported_with_its_packages() -> None:
+def test_missing_compiler_is_reported_with_its_packages() -> None:
     result = run_needed(CXX="no-such-compiler -O3")
     assert result.returncode == 1
     assert "This machine lacks a C++ compiler ('no-such-compiler')" in result.stderr

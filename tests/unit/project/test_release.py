@@ -49,24 +49,24 @@ def verify(folder: Path, signers: Path) -> int:
     return subprocess.run(["bash", "-ec", commands], cwd=folder, capture_output=True).returncode
 
 
-def test_the_commands_of_the_page_accept_a_signed_release(release: Path, signers: Path) -> None:
+def test_commands_of_the_page_accept_a_signed_release(release: Path, signers: Path) -> None:
     assert verify(release, signers) == 0
 
 
 @pytest.mark.parametrize("name", ["orch.whl", SUMS, f"{SUMS}.sig"])
-def test_the_commands_of_the_page_refuse_a_changed_file(release: Path, signers: Path, name: str) -> None:
+def test_commands_of_the_page_refuse_a_changed_file(release: Path, signers: Path, name: str) -> None:
     data = (release / name).read_bytes()
     (release / name).write_bytes(bytes([data[0] ^ 1]) + data[1:])
     assert verify(release, signers) != 0
 
 
-def test_the_commands_of_the_page_refuse_a_key_that_is_not_listed(release: Path, tmp_path: Path) -> None:
+def test_commands_of_the_page_refuse_a_key_that_is_not_listed(release: Path, tmp_path: Path) -> None:
     nobody = tmp_path / "nobody"
     nobody.write_text("")
     assert verify(release, nobody) != 0
 
 
-def test_a_key_that_is_not_listed_signs_no_release(release: Path, key: Path, tmp_path: Path) -> None:
+def test_key_that_is_not_listed_signs_no_release(release: Path, key: Path, tmp_path: Path) -> None:
     nobody = tmp_path / "nobody"
     nobody.write_text("")
     with pytest.raises(subprocess.CalledProcessError):

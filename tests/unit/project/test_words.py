@@ -16,7 +16,7 @@ QUOTED = re.compile(r"'[^']*'")  # words of other programs
 HELP = [word for word in ALL if word.kind in ("Option.help", "Argument.help", "Typer.help")]
 
 
-def test_the_list_is_whole() -> None:
+def test_list_is_whole() -> None:
     assert len(ALL) > 600
     assert {"RequestError", "PlanError.hint", "Option.help", "Decision.reason"} <= {word.kind for word in ALL}
 
@@ -51,7 +51,7 @@ def test_errors_say_what_to_do() -> None:
     assert [error for error in errors_without_hint() if error.kind not in INTERNAL_ERRORS] == []
 
 
-def test_an_error_without_a_hint_has_that_of_its_kind() -> None:
+def test_error_without_a_hint_has_that_of_its_kind() -> None:
     assert ConnectionLost("node1: no answer.").hint == ConnectionLost.advice
     assert ConnectionLost("node1: no answer.", hint="Wait.").hint == "Wait."
     assert ExecuteError("it failed").hint == ""

@@ -30,7 +30,7 @@ def test_every_stack_has_a_dockerfile(name: str) -> None:
     assert "latest" not in text
 
 
-def test_a_base_may_be_pinned_by_digest() -> None:
+def test_base_may_be_pinned_by_digest() -> None:
     pinned = f"registry.example/python:3.12-slim@sha256:{'0' * 64}"
     image = make_image(make_stack(), tag="registry.example/orch:x", base=pinned, engine="podman")
     assert f"ARG BASE={pinned}\n" in image.dockerfile()

@@ -11,7 +11,7 @@ from orchestrator.stacks.downloads import Download
 
 
 @pytest.mark.parametrize("caller", ["wheelhouse", "setup", "fetch"])
-def test_a_pip_in_the_current_folder_is_not_run(caller: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pip_in_the_current_folder_is_not_run(caller: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     marker = tmp_path / "ran"
     for name in ("pip.py", "runpy.py", "pip/__init__.py", "pip/__main__.py"):
         (tmp_path / name).parent.mkdir(exist_ok=True)

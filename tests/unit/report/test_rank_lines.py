@@ -60,7 +60,7 @@ def test_rank_lines_keep_states_for_a_terminal_until_the_line_ends() -> None:
     assert (printed, lines.states) == (["20%"], {})
 
 
-def test_a_pod_prints_the_state_of_a_progress_bar_after_the_interval(
+def test_pod_prints_the_state_of_a_progress_bar_after_the_interval(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     pod = relay.Relay(tmp_path, ranks=[0])

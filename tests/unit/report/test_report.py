@@ -36,7 +36,7 @@ def measured(tmp_path: Path, **options: Any) -> Measures:
         st.tuples(st.floats(0, 1e5), st.floats(-1e6, 1e6)), min_size=1, max_size=60, unique_by=lambda point: point[0]
     )
 )
-def test_a_smooth_line_stays_within_its_samples(points: list[tuple[float, float]]) -> None:
+def test_smooth_line_stays_within_its_samples(points: list[tuple[float, float]]) -> None:
     points.sort()
     result = smooth(points, grid([x for x, _ in points]))
     assert result, "there is a window wherever there are samples"
@@ -61,7 +61,7 @@ def test_long_lines_are_thinned_to_means() -> None:
     assert all(math.isclose(y, 2 * x) for x, y in points)
 
 
-def test_a_rank_sums_up_its_samples() -> None:
+def test_rank_sums_up_its_samples() -> None:
     first = Sample(
         time=1, seconds=1, step=10, steps=10, step_seconds=0.1, samples_per_second=40, cpu_seconds=3, rss_bytes=5
     )
@@ -91,7 +91,7 @@ def test_ranks_do_not_cover_each_other(tmp_path: Path, ranks: int, rows: set[str
     assert all(f"yaxis{row[1:]}" in chart.layout for row in rows)
 
 
-def test_the_longest_step_is_on_the_chart(tmp_path: Path) -> None:
+def test_longest_step_is_on_the_chart(tmp_path: Path) -> None:
     chart = spread.spread_chart(measured(tmp_path, ranks=2, nodes=1))
     assert chart
     longest = chart.data[-1]
@@ -104,7 +104,7 @@ def test_what_is_no_number_is_a_gap_and_no_text_ends_the_data() -> None:
     assert result == '[null,{"a":null},0.3333333,"\\u003c/script\\u003e\\u0026"]'
 
 
-def test_the_plotting_library_is_the_published_one() -> None:
+def test_plotting_library_is_the_published_one() -> None:
     """Compare the file with plotly.js-basic-dist-min of npm; CONTRIBUTING.md describes the update."""
     data = PLOTLY.read_bytes()
     assert b"plotly.js (basic - minified) v4.1.1" in data[:80]
@@ -135,7 +135,7 @@ def test_steps_longer_than_a_sample_have_their_own_rate() -> None:
 
 
 @pytest.mark.parametrize("straggler", [None, 0, 5])
-def test_the_straggler_stands_out(tmp_path: Path, straggler: int | None) -> None:
+def test_straggler_stands_out(tmp_path: Path, straggler: int | None) -> None:
     run_measures = measured(tmp_path, straggler=straggler)
     chart = spread.spread_chart(run_measures)
     assert chart
@@ -169,14 +169,14 @@ def test_without_samples_or_loss_there_are_steps_and_no_loss(tmp_path: Path) -> 
     assert "these are optimizer steps" in chart.note
 
 
-def test_the_story_names_the_failed_rank_and_not_those_that_were_stopped(tmp_path: Path) -> None:
+def test_story_names_the_failed_rank_and_not_those_that_were_stopped(tmp_path: Path) -> None:
     descriptions = [description for _, description in timeline.moments(measured(tmp_path, fails=3))]
     assert descriptions[-1] == "rank 3 on node0 exited with code 1"
     assert sum("exited with" in line for line in descriptions) == 1
     assert "rank 0: save" in descriptions
 
 
-def test_a_warning_of_several_ranks_is_told_once(tmp_path: Path) -> None:
+def test_warning_of_several_ranks_is_told_once(tmp_path: Path) -> None:
     run_measures = measured(tmp_path, ranks=2, nodes=1)
     warnings = tuple(Warned(rank=rank, time=run_measures.began + 9.0, text="warning: odd") for rank in (1, 0))
     descriptions = [
@@ -186,14 +186,14 @@ def test_a_warning_of_several_ranks_is_told_once(tmp_path: Path) -> None:
     assert [line for line in descriptions if "odd" in line] == ["rank 1: warning: odd"]
 
 
-def test_a_rank_that_was_restarted_has_two_lives(tmp_path: Path) -> None:
+def test_rank_that_was_restarted_has_two_lives(tmp_path: Path) -> None:
     run_measures = measured(tmp_path, ranks=1, nodes=1, seconds=20)
     restarted = tuple(replace(event, time=event.time + 60) for event in run_measures.events)
     lives = list(timeline.lives(replace(run_measures, events=(*run_measures.events, *restarted)), 0, 100.0))
     assert [part for _, _, part in lives] == ["starting", "preparing", "training"] * 2
 
 
-def test_the_page_escapes_what_it_shows(tmp_path: Path) -> None:
+def test_page_escapes_what_it_shows(tmp_path: Path) -> None:
     make_run(tmp_path, fails=1, recipe="<i>qa</i>")
     page = report(tmp_path, ["last"], inventory=None, output=None, notify=print)
     assert page == tmp_path / "20260101-120000-qa-0000" / "report.html"
@@ -202,7 +202,7 @@ def test_the_page_escapes_what_it_shows(tmp_path: Path) -> None:
     assert "<i>qa" not in page.read_text()
 
 
-def test_a_run_of_an_older_orch_has_a_page_too(tmp_path: Path) -> None:
+def test_run_of_an_older_orch_has_a_page_too(tmp_path: Path) -> None:
     folder = make_run(tmp_path, ranks=2, nodes=1)
     plan = json.loads((folder / "plan.json").read_text())
     for name in ("stack", "fingerprints", "settings", "script_args", "seeds", "scripts", "command"):
@@ -236,7 +236,7 @@ def test_runs_are_compared(tmp_path: Path) -> None:
     assert "set learning_rate" in text(result)
 
 
-def test_a_precision_that_ranks_chose_is_compared(tmp_path: Path) -> None:
+def test_precision_that_ranks_chose_is_compared(tmp_path: Path) -> None:
     make_run(tmp_path, "a", precision="auto")
     make_run(tmp_path, "b", precision="fp32")
     with (tmp_path / "a" / "events.jsonl").open("a") as events:
@@ -279,7 +279,7 @@ def with_launches(folder: Path, *sizes: int) -> Path:
 @pytest.mark.parametrize(
     ("sizes", "told"), [((2, 1), "1 of 2 planned"), ((2, 2), "2"), ((), "2"), ((2, 0), "2"), ((9,), "2")]
 )
-def test_the_table_says_how_many_ranks_really_ran(tmp_path: Path, sizes: tuple[int, ...], told: str) -> None:
+def test_table_says_how_many_ranks_really_ran(tmp_path: Path, sizes: tuple[int, ...], told: str) -> None:
     with_launches(make_run(tmp_path, "run", ranks=2, seconds=20), *sizes)
     outcome = outcome_of(runs.find(tmp_path, "run"))
     (row,) = [line for line in training.text(outcome).splitlines() if "Ranks" in line]
@@ -288,7 +288,7 @@ def test_the_table_says_how_many_ranks_really_ran(tmp_path: Path, sizes: tuple[i
     assert (result["ranks"], result["planned_ranks"]) == (int(told[0]), 2)
 
 
-def test_the_table_has_words_and_units(tmp_path: Path) -> None:
+def test_table_has_words_and_units(tmp_path: Path) -> None:
     folder = make_run(tmp_path, "run", ranks=2, seconds=20)
     event = {
         "event": "result",
@@ -308,7 +308,7 @@ def test_the_table_has_words_and_units(tmp_path: Path) -> None:
     assert ["Whole run", "32.0", "s"] in cells
 
 
-def test_the_name_of_a_run_is_one_line_however_narrow_its_table(tmp_path: Path) -> None:
+def test_name_of_a_run_is_one_line_however_narrow_its_table(tmp_path: Path) -> None:
     name = "20260101-120000-a-script-with-a-long-name-0000"
     make_run(tmp_path, name, ranks=1, nodes=1, seconds=3)
     outcome = outcome_of(runs.find(tmp_path, name))
@@ -326,7 +326,7 @@ def test_ranks_that_torchrun_has_started_again_are_counted(tmp_path: Path) -> No
     assert (outcome.ranks, outcome.ran_on, outcome.planned_ranks) == (1, 1, 2)
 
 
-def test_the_page_says_so_too(tmp_path: Path) -> None:
+def test_page_says_so_too(tmp_path: Path) -> None:
     with_launches(make_run(tmp_path, "run", ranks=2, seconds=20), 2, 1)
     page = report(tmp_path, ["run"], inventory=None, output=None, notify=print).read_text()
     assert "1 rank of 2 planned on 1 node of 2" in page

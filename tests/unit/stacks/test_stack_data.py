@@ -163,7 +163,7 @@ def test_for_backend_keeps_the_bindings_for_ccl_only() -> None:
     ],
     ids=["unknown key", "value that is not allowed", "wrong type"],
 )
-def test_an_invalid_stack_file_is_rejected_with_its_key(tmp_path: Path, old: str, new: str, message: str) -> None:
+def test_invalid_stack_file_is_rejected_with_its_key(tmp_path: Path, old: str, new: str, message: str) -> None:
     path = tmp_path / "intel-2.7.toml"
     path.write_text((STACKS / path.name).read_text().replace(old, new, 1))
     with pytest.raises(RequestError, match=message):

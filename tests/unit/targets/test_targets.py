@@ -37,7 +37,7 @@ def parameters(act: Callable[..., object]) -> list[tuple[str, object, str]]:
 
 
 @pytest.mark.parametrize("name", registry.TARGETS)
-def test_a_target_implements_the_interface(name: str) -> None:
+def test_target_implements_the_interface(name: str) -> None:
     target = registry.TARGETS[name]()
     assert target.name == name
     assert isinstance(target.refuses, dict)
@@ -46,7 +46,7 @@ def test_a_target_implements_the_interface(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", registry.TARGETS)
-def test_a_handle_implements_the_interface(name: str, tmp_path: Path) -> None:
+def test_handle_implements_the_interface(name: str, tmp_path: Path) -> None:
     run = store.load(make_run(tmp_path, **RECORDED[name]))
     handle = registry.target_of(run.record).handle(run.record, run.folder)
     assert (handle.record, handle.folder) == (run.record, run.folder)
@@ -55,7 +55,7 @@ def test_a_handle_implements_the_interface(name: str, tmp_path: Path) -> None:
         assert parameters(getattr(type(handle), method)) == parameters(expected), method
 
 
-def test_a_target_is_found_by_a_flag_a_record_and_an_inventory(tmp_path: Path) -> None:
+def test_target_is_found_by_a_flag_a_record_and_an_inventory(tmp_path: Path) -> None:
     assert registry.find_target(None).name == "ssh"
     assert registry.find_target("k8s").name == "kubernetes"
     for inventory, name in (
@@ -77,7 +77,7 @@ def test_a_target_is_found_by_a_flag_a_record_and_an_inventory(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("name", registry.TARGETS)
-def test_a_target_is_not_imported_before_it_is_needed(name: str) -> None:
+def test_target_is_not_imported_before_it_is_needed(name: str) -> None:
     """Import only the requested target: `orch --help` must be fast, and clients are large."""
     text = (
         "import sys\nfrom orchestrator.cli import main\nfrom orchestrator.targets import registry\n"

@@ -29,7 +29,7 @@ def runs(tmp_path: Path) -> Path:
     return tmp_path / "runs"
 
 
-def test_the_folder_of_the_run_is_deleted(runs: Path) -> None:
+def test_folder_of_the_run_is_deleted(runs: Path) -> None:
     assert discard(runs, str(runs / ID)) == []
     assert list(runs.iterdir()) == []
 
@@ -44,6 +44,6 @@ def test_another_folder_is_not_deleted(runs: Path, run_dir: str) -> None:
     assert (runs / "other" / ID).is_dir()
 
 
-def test_a_run_without_a_proper_id_is_not_deleted(runs: Path) -> None:
+def test_run_without_a_proper_id_is_not_deleted(runs: Path) -> None:
     assert "was not deleted" in discard(runs, str(runs), run_id="runs")[0]
     assert runs.is_dir()

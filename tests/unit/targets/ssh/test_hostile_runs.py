@@ -28,31 +28,13 @@ from orchestrator.targets.ssh.nodes import NodeResponse
 from orchestrator.targets.ssh.trusted_record import trusted_record
 from orchestrator.targets.trusted_record import UntrustedRecordError
 from tests.conftest import HOSTILE_TEXTS, make_cluster, make_node
+from tests.support.hostile import JSON, UNSAFE_NAMES
 from tests.support.recorded import RUN_RECORD as RECORD
 from tests.unit.targets.ssh.test_mirror import Folder
 
-ESCAPES = (
-    "../../authorized_keys",
-    "../plan.json",
-    "/etc/passwd",
-    "..",
-    ".",
-    "",
-    "a/../../b",
-    "-rf",
-    "rank-0.log/../../../x",
-    "a b",
-    "new\nline",
-    "nul\0",
-    ".hidden",
-    "x" * 200,
-    "ü",
-    "a/b",
-)
 
-
-@pytest.mark.parametrize("name", ESCAPES)
-def test_a_run_id_is_a_name_and_no_path(name: str) -> None:
+@pytest.mark.parametrize("name", UNSAFE_NAMES)
+def test_run_id_is_a_name_and_no_path(name: str) -> None:
     assert not files.is_run_id(name)
     with pytest.raises(ProtocolError, match="run_id"):
         parse({**render(RECORD), "run_id": name})
@@ -64,7 +46,7 @@ def test_generated_run_ids_are_valid(name: str) -> None:
 
 
 @pytest.mark.parametrize("recipe", [*HOSTILE_TEXTS, "../..", "x" * 300])
-def test_a_run_id_is_valid_for_any_recipe_name(recipe: str) -> None:
+def test_run_id_is_valid_for_any_recipe_name(recipe: str) -> None:
     assert files.is_run_id(new_site(recipe, Path("/runs"), make_cluster()).run_id)
 
 
@@ -83,7 +65,7 @@ def test_a_run_id_is_valid_for_any_recipe_name(recipe: str) -> None:
         ("authorized_keys", None),
     ],
 )
-def test_the_rank_that_a_file_is_of(name: str, rank: int | None) -> None:
+def test_rank_that_a_file_is_of(name: str, rank: int | None) -> None:
     assert files.rank_of(name) == rank
 
 
@@ -98,7 +80,7 @@ def test_the_rank_that_a_file_is_of(name: str, rank: int | None) -> None:
         {"nodes": [{"node": "node0"}] * 2},
     ],
 )
-def test_a_record_that_no_run_can_have_is_refused(changes: dict[str, Any]) -> None:
+def test_record_that_no_run_can_have_is_refused(changes: dict[str, Any]) -> None:
     with pytest.raises(ProtocolError):
         parse({**render(RECORD), **changes})
 
@@ -131,7 +113,7 @@ def test_ssh_commands_programs_and_folders_come_from_this_controller() -> None:
     assert record.python == LAB.nodes[0].python
 
 
-def test_the_interpreter_of_another_stack_is_trusted() -> None:
+def test_interpreter_of_another_stack_is_trusted() -> None:
     python = "/opt/orch/stacks/intel-2.8/bin/python"
     assert trusted_record(foreign(python=python), LAB, sender="node0").python == python
     up = "/opt/orch/stacks/../../../tmp/bin/python"
@@ -155,7 +137,7 @@ def test_untrusted_records_are_refused(changes: dict[str, Any], sender: str, mes
         trusted_record(foreign(**changes), LAB, sender=sender)
 
 
-def test_the_output_of_an_earlier_run_is_trusted() -> None:
+def test_output_of_an_earlier_run_is_trusted() -> None:
     earlier = "/opt/orch/runs/20250101-120000-qa-ffff/output"
     assert trusted_record(foreign(output_dir=earlier), LAB, sender="node1").output_dir == earlier
 
@@ -172,14 +154,14 @@ def merge_responses(**responses: dict[str, Any]) -> InventoryRuns:
     return merged
 
 
-def test_a_run_that_two_nodes_report_alike_is_trusted() -> None:
+def test_run_that_two_nodes_report_alike_is_trusted() -> None:
     record = render(foreign())
     merged = merge_responses(node1=listed({"record": record, "state": "failed"}), node0=listed({"record": record}))
     (run,) = merged.runs.values()
     assert (run.distrust, run.state) == (None, "done")  # Only node0 knows the state.
 
 
-def test_a_run_is_not_trusted_if_its_records_name_different_nodes() -> None:
+def test_run_is_not_trusted_if_its_records_name_different_nodes() -> None:
     single_node_record = render(foreign(nodes=(RunNode(node="node1"),), node0=RunNode(node="node1")))
     for responses in (
         {"node0": listed({"record": render(foreign())}), "node1": listed({"record": single_node_record})},
@@ -190,7 +172,7 @@ def test_a_run_is_not_trusted_if_its_records_name_different_nodes() -> None:
         assert "different nodes" in run.distrust.message
 
 
-def test_an_untrusted_record_does_not_hide_a_trusted_one() -> None:
+def test_untrusted_record_does_not_hide_a_trusted_one() -> None:
     ghost = (RunNode(node="node1"), RunNode(node="ghost"))
     bad = listed({"record": render(foreign(nodes=ghost, node0=ghost[0]))})
     good = listed({"record": render(foreign())})
@@ -217,7 +199,7 @@ def test_damaged_entries_are_reported_and_hide_no_others() -> None:
     assert all(line.isprintable() for line in merged.warnings)
 
 
-def test_the_record_on_this_controller_wins() -> None:
+def test_record_on_this_controller_wins() -> None:
     with pytest.raises(UntrustedRecordError, match="according to this machine"):
         check_same_nodes(foreign(nodes=(RunNode(node="node0"),)), foreign())
     check_same_nodes(foreign(), foreign())
@@ -248,8 +230,8 @@ class Liar(Folder):
         return self.names
 
 
-@pytest.mark.parametrize("name", [*ESCAPES, "rank-99.log", "rank-0.sh", "plan.json"])
-def test_a_listing_names_no_other_file(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize("name", [*UNSAFE_NAMES, "rank-99.log", "rank-0.sh", "plan.json"])
+def test_listing_names_no_other_file(tmp_path: Path, name: str) -> None:
     home, folder = tmp_path / "home", tmp_path / "home/runs/r"
     folder.mkdir(parents=True)
     (home / "authorized_keys").write_text("mine\n")
@@ -271,7 +253,7 @@ def test_a_listing_names_no_other_file(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("where", ["ranks", "ranks/rank-0.log"])
-def test_a_link_in_the_copy_is_not_followed(tmp_path: Path, where: str) -> None:
+def test_link_in_the_copy_is_not_followed(tmp_path: Path, where: str) -> None:
     folder, link_target = tmp_path / "r", tmp_path / "other"
     (folder / where).parent.mkdir(parents=True)
     if where == "ranks":
@@ -350,7 +332,7 @@ def fetched(node: Node, target: Path) -> Collected:
     ],
     ids=lambda line: line[:30],
 )
-def test_an_impossible_listing_is_refused(tmp_path: Path, line: str) -> None:
+def test_impossible_listing_is_refused(tmp_path: Path, line: str) -> None:
     target = tmp_path / "home" / "here"
     with pytest.raises(ExecuteError, match="/out"):
         fetched(Node(entry("good") + "\n" + line + "\n" + entry("b") + "\n"), target)
@@ -358,7 +340,7 @@ def test_an_impossible_listing_is_refused(tmp_path: Path, line: str) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 5, 100_000])
-def test_a_file_larger_than_announced_is_cut_off(tmp_path: Path, size: int) -> None:
+def test_file_larger_than_announced_is_cut_off(tmp_path: Path, size: int) -> None:
     node = Node(entry("a", size, "ab" * 32), content=b"", endless=True)
     with pytest.raises(ExecuteError, match="announced"):
         fetched(node, tmp_path / "here")
@@ -366,7 +348,7 @@ def test_a_file_larger_than_announced_is_cut_off(tmp_path: Path, size: int) -> N
     assert not (tmp_path / "here/a").exists()
 
 
-def test_a_partial_file_that_is_too_long_is_discarded(tmp_path: Path) -> None:
+def test_partial_file_that_is_too_long_is_discarded(tmp_path: Path) -> None:
     local_folder = tmp_path / "here"
     local_folder.mkdir()
     (local_folder / ".a.part").write_bytes(b"much too long")
@@ -375,7 +357,7 @@ def test_a_partial_file_that_is_too_long_is_discarded(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("link", ["a", "a/b"])
-def test_a_link_in_the_target_is_not_followed(tmp_path: Path, link: str) -> None:
+def test_link_in_the_target_is_not_followed(tmp_path: Path, link: str) -> None:
     local_folder, user_folder = tmp_path / "here", tmp_path / "mine"
     (local_folder / link).parent.mkdir(parents=True)
     user_folder.mkdir()
@@ -438,10 +420,6 @@ def test_file_that_the_node_cannot_read_is_left_out(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["good"]
 
 
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
-)
 PATHS = st.lists(st.sampled_from(["..", ".", "a", "b", "", "/", "\0", ".x", "ü", "~"]), max_size=4)
 
 

@@ -1,16 +1,19 @@
-"""A command that follows a run is killed, and the next one continues where it was."""
+"""Check that the copy of a run's logs has each line once, and only files of the run."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from orchestrator.errors import ExecuteError
 from orchestrator.targets.kubernetes.follow import ReadLine
 from orchestrator.targets.kubernetes.local_copy import RunCopy
 from orchestrator.targets.kubernetes.log_lines import Position
+from tests.support.hostile import UNSAFE_NAMES
 
 JOINED = json.dumps({"event": "joined", "rank": 0, "time": 1.0, "node": "worker-0"})
 
@@ -64,7 +67,7 @@ def test_each_line_is_written_once_however_often_a_command_is_killed(
         assert (folder / file).read_text().splitlines() == lines
 
 
-def test_a_line_that_was_not_written_whole_is_written_again(tmp_path: Path) -> None:
+def test_line_that_was_not_written_whole_is_written_again(tmp_path: Path) -> None:
     copy = open_copy(tmp_path)
     follow(copy, ["[0] one", "[0] two"], 2)
     kill(copy)
@@ -76,7 +79,7 @@ def test_a_line_that_was_not_written_whole_is_written_again(tmp_path: Path) -> N
     assert log.read_text() == "one\ntwo\n"
 
 
-def test_an_event_that_is_sent_again_is_not_reported_again(tmp_path: Path) -> None:
+def test_event_that_is_sent_again_is_not_reported_again(tmp_path: Path) -> None:
     copy = open_copy(tmp_path)
     line = ReadLine(pod="uid-0", position=Position(time="1"), text=JOINED)
     assert copy.write(line) is not None
@@ -86,7 +89,7 @@ def test_an_event_that_is_sent_again_is_not_reported_again(tmp_path: Path) -> No
     kill(copy)
 
 
-def test_a_new_line_like_one_of_a_pod_that_is_gone_is_written(tmp_path: Path) -> None:
+def test_new_line_like_one_of_a_pod_that_is_gone_is_written(tmp_path: Path) -> None:
     copy = open_copy(tmp_path)
     follow(copy, ["[0] epoch 1", "[0] epoch 2"], 2)
     kill(copy)
@@ -95,3 +98,42 @@ def test_a_new_line_like_one_of_a_pod_that_is_gone_is_written(tmp_path: Path) ->
     kill(copy)
     text = (tmp_path / "ranks" / "rank-0.log").read_text()
     assert text == "epoch 1\nepoch 2\nstart\nepoch 1\n"
+
+
+LINES = (
+    "[99999999] evil",
+    "[2] evil",
+    "[-1] evil",
+    "[٣] evil",
+    '{"metrics": 2, "line": "evil"}',
+    '{"metrics": -1, "line": "evil"}',
+    '{"metrics": true, "line": "evil"}',
+    "{" * 99_999,
+    *(f'{{"metrics": "{name}", "line": "evil"}}' for name in UNSAFE_NAMES),
+)
+
+
+def test_log_lines_create_only_files_of_the_run(tmp_path: Path) -> None:
+    copy = RunCopy(tmp_path, ranks=2)
+    for line in (*LINES, "[1] mine", '{"metrics": 0, "line": "mine"}'):
+        copy.write(ReadLine(pod="uid", position=Position(), text=line))
+    written_files = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
+    assert written_files == {"launcher.log", "ranks/rank-1.log", "ranks/rank-0.metrics.jsonl"}
+
+
+def test_link_in_the_copy_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("mine")
+    (tmp_path / "r/ranks").mkdir(parents=True)
+    (tmp_path / "r/ranks/rank-0.log").symlink_to(tmp_path / "mine")
+    with pytest.raises(ExecuteError, match=r"rank-0\.log"):
+        RunCopy(tmp_path / "r", ranks=1).write(ReadLine(pod="uid", position=Position(), text="[0] evil"))
+    assert (tmp_path / "mine").read_text() == "mine"
+
+
+def test_damaged_positions_are_ignored(tmp_path: Path) -> None:
+    for text in ("", "[]", '{"a": 1}', '{"a": {"time": 1, "same": "x"}}', "[" * 99_999):
+        (tmp_path / "kube.json").write_text(text)
+        copy = RunCopy(tmp_path, ranks=1)
+        assert copy.acquire()
+        assert copy.positions == {}
+        copy.release()

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from orchestrator.errors import PlanError, RequestError
-from orchestrator.targets.kubernetes import kueue
+from orchestrator.errors import PlanError
 from orchestrator.targets.kubernetes.load import kubernetes_settings
 from orchestrator.targets.kubernetes.manifests import names, pod_settings
+from tests.support.kubernetes_plans import CASES, SETTINGS, SITE, containers, make_plan, objects, pod_specs
 from tests.support.kubernetes_schema import check_manifest, needs_crds
-from tests.unit.targets.kubernetes.test_plan_kube import CASES, SETTINGS, SITE, containers, decide, objects
 
-PAIRS = (
+ASSIGNMENTS = (
     "queue=team-a",
     "spread=kubernetes.io/hostname",
     "runtime_class=kata",
@@ -29,26 +27,17 @@ PAIRS = (
 )
 
 
-def asked(*pairs: str) -> Any:
-    loaded = kubernetes_settings(None, ["image=registry.example/orch:current", "cpu=8", *pairs])
+def make_settings(*assignments: str) -> Any:
+    loaded = kubernetes_settings(None, ["image=registry.example/orch:current", "cpu=8", *assignments])
     return replace(loaded, namespace="team")
-
-
-def pods(made: Any) -> list[dict[str, Any]]:
-    """Return all pod specs in these objects."""
-    if isinstance(made, list):
-        return [spec for value in made for spec in pods(value)]
-    if not isinstance(made, dict):
-        return []
-    return [*([made] if "containers" in made else []), *pods(list(made.values()))]
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_every_kind_of_job_has_the_requested_settings(case: str) -> None:
     launcher, changes = CASES[case]
-    manifests = objects(decide(launcher, kubernetes=replace(asked(*PAIRS), **changes)))
+    manifests = objects(make_plan(launcher, kubernetes=replace(make_settings(*ASSIGNMENTS), **changes)))
     assert manifests[-1]["metadata"]["labels"][names.QUEUE] == "team-a"
-    specs = pods(list(manifests))
+    specs = list(pod_specs(list(manifests)))
     assert specs
     for pod in specs:
         assert pod["runtimeClassName"] == "kata"
@@ -76,14 +65,14 @@ def test_every_kind_of_job_has_the_requested_settings(case: str) -> None:
 @pytest.mark.parametrize("case", CASES)
 def test_manifests_with_all_settings_match_the_crds(case: str) -> None:
     launcher, changes = CASES[case]
-    packed = replace(asked(*PAIRS[2:], "pack=topology.kubernetes.io/rack"), **changes)
-    for manifest in objects(decide(launcher, kubernetes=packed))[1:]:
+    packed = replace(make_settings(*ASSIGNMENTS[2:], "pack=topology.kubernetes.io/rack"), **changes)
+    for manifest in objects(make_plan(launcher, kubernetes=packed))[1:]:
         if manifest["kind"] != "Service":
             check_manifest(manifest)
 
 
 @pytest.mark.parametrize(
-    ("pairs", "words"),
+    ("assignments", "problem"),
     [
         (("env.HF_TOKEN=hf_x",), "env: HF_TOKEN would show a secret"),
         (("env.WANDB_API_KEY=x",), "would show a secret"),
@@ -100,26 +89,9 @@ def test_manifests_with_all_settings_match_the_crds(case: str) -> None:
         (("queue=A B",), "queue = 'A B'"),
     ],
 )
-def test_invalid_values_are_refused(pairs: tuple[str, ...], words: str) -> None:
-    with pytest.raises(PlanError, match=re.escape(words)):
-        decide("job", kubernetes=asked(*pairs))
-
-
-def test_a_table_is_set_by_its_keys() -> None:
-    with pytest.raises(RequestError, match="unknown key") as caught:
-        kubernetes_settings(None, ["env=A"])
-    assert "env.NAME=VALUE" in caught.value.hint
-
-
-def test_a_settings_file_has_the_same_keys(tmp_path: Path) -> None:
-    path = tmp_path / "k8s.toml"
-    path.write_text(
-        'queue = "team-a"\ntolerations = ["spot:NoExecute"]\nnode_affinity = ["!spot"]\n'
-        '[env]\nA = "b"\n[secret_env]\nC = "d/e"\n'
-    )
-    loaded = kubernetes_settings(path, ["env.B=c"])
-    assert (loaded.queue, loaded.tolerations, loaded.node_affinity) == ("team-a", ("spot:NoExecute",), ("!spot",))
-    assert (loaded.env, loaded.secret_env) == ({"A": "b", "B": "c"}, {"C": "d/e"})
+def test_invalid_settings_of_pods_are_refused(assignments: tuple[str, ...], problem: str) -> None:
+    with pytest.raises(PlanError, match=re.escape(problem)):
+        make_plan("job", kubernetes=make_settings(*assignments))
 
 
 def test_packed_pods_have_an_affinity_to_each_other() -> None:
@@ -128,19 +100,9 @@ def test_packed_pods_have_an_affinity_to_each_other() -> None:
     assert term["topologyKey"] == "topology.kubernetes.io/rack"
 
 
-def test_the_state_of_a_kueue_workload_is_described() -> None:
-    waits = {"type": "QuotaReserved", "status": "False", "message": "insufficient unused quota"}
-    assert kueue.describe_workload({"status": {"conditions": [waits]}}, "ClusterQueue cpu") == (
-        "waits for quota in ClusterQueue cpu: insufficient unused quota"
-    )
-    evicted = {"type": "Evicted", "status": "True", "reason": "Preempted", "message": "for x"}
-    message = kueue.describe_workload({"status": {"conditions": [waits, evicted]}}, "ClusterQueue cpu")
-    assert message.startswith("suspended by Kueue (Preempted): for x; it resumes from its newest")
-
-
 def test_missing_settings_change_nothing() -> None:
     manifests = [
-        manifest for manifest in objects(decide("job", kubernetes=SETTINGS)) if manifest["kind"] != "ConfigMap"
+        manifest for manifest in objects(make_plan("job", kubernetes=SETTINGS)) if manifest["kind"] != "ConfigMap"
     ]
     text = str(manifests)  # The run record is left out, because it names all settings.
     assert not re.search("affinity|toleration|topologySpread|runtimeClass|kueue", text)

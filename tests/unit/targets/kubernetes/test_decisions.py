@@ -1,0 +1,141 @@
+"""Check the kind of job, the cores of ranks, and requests that are refused."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from orch_node.pod.torchrun_rank import placement_of
+from orch_node.protocol import pod
+
+from orchestrator.errors import PlanError
+from orchestrator.planning.plan import Plan
+from orchestrator.targets.kubernetes import findings
+from orchestrator.targets.kubernetes.decisions import Inputs
+from orchestrator.targets.kubernetes.manifests.kinds import Installed, default_kind
+from orchestrator.targets.kubernetes.plan import plan_kubernetes
+from tests.conftest import make_stack
+from tests.support.kubernetes_plans import QA, REQUEST, SETTINGS, SITE, config, make_plan, objects
+
+BOTH_KINDS = Installed(launchers=("trainjob", "pytorchjob"))
+
+
+def plan_for(installed: Installed, launcher: str | None = None, min_nodes: int | None = None) -> Plan:
+    kubernetes = replace(SETTINGS, min_nodes=min_nodes)
+    inputs = Inputs(recipe=QA, stack=make_stack(), kubernetes=kubernetes, installed=installed)
+    return plan_kubernetes(replace(REQUEST, launcher=launcher, max_restarts=1), inputs, SITE)
+
+
+def launcher_of(plan: Plan) -> tuple[str, str]:
+    (decision,) = [decision for decision in plan.run.decisions if decision.topic == "launcher"]
+    return decision.value, decision.reason
+
+
+@pytest.mark.parametrize(
+    ("installed", "kind", "expected_reason"),
+    [
+        (BOTH_KINDS, "TrainJob", "torchrun; the cluster has it, and Kubeflow discontinues PyTorchJob"),
+        (Installed(launchers=("trainjob",)), "TrainJob", "torchrun; the cluster has it"),
+        (Installed(launchers=("pytorchjob",)), "PyTorchJob", "torchrun; the cluster has no TrainJob"),
+        (Installed(launchers=("job",)), "Job", "torchrun; the cluster has no TrainJob and no PyTorchJob"),
+        (
+            Installed(query_problem="no cluster could be asked (x)"),
+            "TrainJob",
+            "torchrun; assumed: no cluster could be asked (x)",
+        ),
+    ],
+)
+def test_default_is_what_the_cluster_has(installed: Installed, kind: str, expected_reason: str) -> None:
+    launcher, reason = launcher_of(plan_for(installed))
+    assert (launcher.partition(" ")[0], reason) == (kind, expected_reason)
+
+
+def test_requested_launcher_wins() -> None:
+    assert launcher_of(plan_for(Installed(), "pytorchjob")) == ("PyTorchJob kubeflow.org/v1", "torchrun")
+
+
+def test_run_that_may_shrink_is_a_pytorchjob() -> None:
+    launcher, reason = launcher_of(plan_for(BOTH_KINDS, min_nodes=1))
+    assert launcher.startswith("PyTorchJob")
+    assert reason.endswith("the only kind that continues with fewer pods")
+    with pytest.raises(PlanError, match=r"has no PyTorchJob\."):
+        default_kind(Installed(launchers=("trainjob",)), elastic=True)
+
+
+def test_check_reports_the_default_and_its_reason() -> None:
+    versions = {"trainjob": ("v1alpha1",), "pytorchjob": ("v1",)}
+    assert findings.default_finding(versions).message == (
+        "--launcher trainjob: the cluster has it, and Kubeflow discontinues PyTorchJob"
+    )
+    old = findings.default_finding({"trainjob": ("v0",), "pytorchjob": ("v1",)})
+    assert old.message == "--launcher pytorchjob: the cluster has no TrainJob"
+
+
+@pytest.mark.parametrize(
+    ("cpu", "ppn"), [pytest.param("500m", 1, id="half-a-core"), pytest.param("1", 2, id="two-ranks-on-a-core")]
+)
+def test_ranks_may_share_cores_if_asked_for(cpu: str, ppn: int) -> None:
+    request = replace(REQUEST, ppn=ppn)
+    with pytest.raises(PlanError, match=f"--ppn {ppn}") as refused:
+        make_plan(request=request, kubernetes=replace(SETTINGS, cpu=cpu))
+    assert "share_cores=true" in refused.value.hint
+    plan = make_plan(request=request, kubernetes=replace(SETTINGS, cpu=cpu, share_cores=True))
+    assert {placement.threads for placement in plan.layout.rank_places} == {1}
+    assert any("ranks share cores" in decision.reason for decision in plan.run.decisions)
+    worker = objects(plan)[1]["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]
+    assert worker["containers"][0]["resources"]["requests"]["cpu"] == cpu
+
+
+@pytest.mark.parametrize("local", [0, 1])
+def test_ranks_that_share_a_core_are_not_pinned(local: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pin no rank, because a pinned rank would keep the core from the others."""
+    request = replace(REQUEST, ppn=2)
+    plan = make_plan(request=request, kubernetes=replace(SETTINGS, cpu="1", share_cores=True))
+    monkeypatch.setenv("LOCAL_RANK", str(local))
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    placement = placement_of(pod.parse(json.dumps(config(plan))), "orch-x-worker-0", local, [7])
+    assert placement.cpus == ()
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"nodes": None}, "needs the number of pods"),
+        ({"nodes": "node[1-3]"}, "needs the number of pods"),
+        ({"nodes": "0"}, "needs the number of pods"),
+        ({"ppn": 9}, "--ppn 9, but a pod has 8 CPUs"),
+        ({"stall_timeout": -1.0}, "must be 0 or more"),
+    ],
+)
+def test_impossible_requests_are_refused(change: dict[str, Any], problem: str) -> None:
+    with pytest.raises(PlanError, match=re.escape(problem)):
+        make_plan(request=replace(REQUEST, **change))
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"image": ""}, "No image"),
+        ({"image": "two words"}, "not a valid image name"),
+        ({"namespace": "Team A"}, "namespace = 'Team A'"),
+        ({"claim": "a_b"}, "claim"),
+        ({"memory": "64 GB"}, "memory = '64 GB'"),
+        ({"cpu": "-1"}, "cpu = '-1'"),
+        ({"mount": "data"}, "not an absolute path"),
+        ({"node_selector": {"a b": "c"}}, "is not a valid label"),
+        ({"mpi": "MPICH"}, "mpi = 'MPICH'"),
+        ({"uid": 0}, "not root's"),
+    ],
+)
+def test_invalid_settings_are_refused(change: dict[str, Any], problem: str) -> None:
+    with pytest.raises(PlanError, match=re.escape(problem)):
+        make_plan(kubernetes=replace(SETTINGS, **change))
+
+
+def test_unknown_launcher_names_the_nearest() -> None:
+    with pytest.raises(PlanError, match="does not run on Kubernetes") as caught:
+        make_plan("pytorch-job")
+    assert caught.value.hint == "Did you mean 'pytorchjob'?"

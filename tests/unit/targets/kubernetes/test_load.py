@@ -1,0 +1,47 @@
+"""Check how settings and patches are read from files and options."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from orchestrator.errors import RequestError
+from orchestrator.targets.kubernetes.load import kubernetes_settings, read_patch
+
+
+def test_switch_is_true_or_false() -> None:
+    assert kubernetes_settings(None, ["share_cores=true"]).share_cores is True
+    assert kubernetes_settings(None, ["share_cores=false"]).share_cores is False
+    with pytest.raises(RequestError, match="expected true or false"):
+        kubernetes_settings(None, ["share_cores=yes"])
+
+
+def test_table_is_set_by_its_keys() -> None:
+    with pytest.raises(RequestError, match="unknown key") as caught:
+        kubernetes_settings(None, ["env=A"])
+    assert "env.NAME=VALUE" in caught.value.hint
+
+
+def test_settings_file_has_the_same_keys(tmp_path: Path) -> None:
+    path = tmp_path / "k8s.toml"
+    path.write_text(
+        'queue = "team-a"\ntolerations = ["spot:NoExecute"]\nnode_affinity = ["!spot"]\n'
+        '[env]\nA = "b"\n[secret_env]\nC = "d/e"\n'
+    )
+    loaded = kubernetes_settings(path, ["env.B=c"])
+    assert (loaded.queue, loaded.tolerations, loaded.node_affinity) == ("team-a", ("spot:NoExecute",), ("!spot",))
+    assert (loaded.env, loaded.secret_env) == ({"A": "b", "B": "c"}, {"C": "d/e"})
+
+
+def test_file_is_a_list(tmp_path: Path) -> None:
+    path = tmp_path / "patch.yaml"
+    path.write_text("- {kind: Job, op: add, path: /spec/x, value: 1}\n")
+    assert read_patch(path) == ({"kind": "Job", "op": "add", "path": "/spec/x", "value": 1},)
+    for text in ("kind: Job", "- 3", "[", "{"):
+        path.write_text(text)
+        with pytest.raises(RequestError, match="--k8s-patch"):
+            read_patch(path)
+    with pytest.raises(RequestError, match="No such file"):
+        read_patch(tmp_path / "none")
+    assert read_patch(None) == ()

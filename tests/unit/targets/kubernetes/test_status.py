@@ -1,0 +1,313 @@
+"""Check how the states of pods and jobs are described, also of pods that are about to be lost."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+from orch_node.protocol.events import NodeNews
+
+from orchestrator.targets.kubernetes.api.client import KubernetesClient
+from orchestrator.targets.kubernetes.follow import Follower
+from orchestrator.targets.kubernetes.status import job_state, node_of, pod_state
+
+
+def make_pod(**status: Any) -> dict[str, Any]:
+    """Return a pod as the Kubernetes API describes it, with this status."""
+    container = {"image": "registry.example/x", "resources": {"limits": {"memory": "8Gi"}}}
+    return {"metadata": {"name": "orch-x-worker-3"}, "spec": {"containers": [container]}, "status": status}
+
+
+def container_state(**state: Any) -> list[dict[str, Any]]:
+    """Return the `containerStatuses` of a pod whose only container is in this state."""
+    return [{"state": state}]
+
+
+def waiting_for(reason: str, message: str) -> list[dict[str, Any]]:
+    """Return the `containerStatuses` of a pod whose container cannot start for this reason."""
+    return container_state(waiting={"reason": reason, "message": message})
+
+
+@pytest.mark.parametrize(
+    ("pod_name", "node"),
+    [
+        ("orch-2026-qa-ab12-worker-3", "worker-3"),
+        ("orch-2026-qa-ab12-launcher-x7k2p", "launcher"),
+        ("orch-2026-qa-ab12-node-0-11-x7k2p", "node-11"),
+        ("orch-2026-qa-ab12-launcher-0-0-x7k2p", "launcher"),
+        ("something", "something"),
+    ],
+)
+def test_node_name_is_derived_from_pod_name(pod_name: str, node: str) -> None:
+    assert node_of(pod_name) == node
+
+
+NO_NODE = "pod has unbound immediate PersistentVolumeClaims"
+CREATING = container_state(waiting={"reason": "ContainerCreating"})
+OOM_KILLED = container_state(terminated={"exitCode": 137, "reason": "OOMKilled"})
+
+
+@pytest.mark.parametrize(
+    ("status", "state", "reason"),
+    [
+        pytest.param({}, "waiting", "", id="no-status-yet"),
+        pytest.param(
+            {"phase": "Running", "containerStatuses": container_state(running={})}, "running", "", id="running"
+        ),
+        pytest.param({"phase": "Succeeded"}, "done", "", id="succeeded"),
+        pytest.param(
+            {"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "False", "message": NO_NODE}]},
+            "waiting",
+            f"waits for a node: {NO_NODE}",
+            id="not-scheduled",
+        ),
+        pytest.param(
+            {"phase": "Pending", "containerStatuses": waiting_for("ErrImagePull", "not found")},
+            "waiting",
+            "its image registry.example/x cannot be pulled: not found",
+            id="image-not-found",
+        ),
+        pytest.param(
+            {"phase": "Pending", "containerStatuses": waiting_for("CreateContainerConfigError", "no configmap")},
+            "waiting",
+            "its container cannot be created: no configmap",
+            id="invalid-container-configuration",
+        ),
+        pytest.param(
+            {"phase": "Running", "containerStatuses": waiting_for("CrashLoopBackOff", "back-off")},
+            "waiting",
+            "restarts repeatedly: back-off",
+            id="crash-loop",
+        ),
+        pytest.param(
+            {"phase": "Failed", "reason": "Evicted", "message": "disk pressure"},
+            "failed",
+            "evicted: disk pressure",
+            id="evicted",
+        ),
+        pytest.param({"phase": "Failed", "reason": "DeadlineExceeded"}, "failed", "DeadlineExceeded", id="deadline"),
+        pytest.param(
+            {"phase": "Failed", "containerStatuses": OOM_KILLED},
+            "failed",
+            "killed because of its memory use (OOMKilled): the pod's limit is 8Gi",
+            id="out-of-memory",
+        ),
+        pytest.param(
+            {"phase": "Failed", "containerStatuses": container_state(terminated={"exitCode": 3})},
+            "failed",
+            "exited with code 3",
+            id="exit-code",
+        ),
+        pytest.param({"phase": "Failed"}, "failed", "failed without a reason", id="no-reason-given"),
+        pytest.param({"phase": "Unknown"}, "waiting", "its node does not respond", id="node-lost"),
+    ],
+)
+def test_pod_state_explains_why_a_pod_does_not_run(status: dict[str, Any], state: str, reason: str) -> None:
+    result = pod_state(make_pod(**status))
+    assert (result.state, result.reason) == (state, reason)
+
+
+def test_command_that_is_missing_is_named() -> None:
+    message = 'exec: "python4": executable file not found in $PATH'
+    terminated = {"exitCode": 128, "reason": "StartError", "message": f"{message}\n"}
+    result = pod_state(make_pod(phase="Failed", containerStatuses=container_state(terminated=terminated)))
+    assert result.reason == f"exited with code 128 (StartError): {message}"
+
+
+def test_deleted_pod_is_reported_as_deleted() -> None:
+    """Report a deletion although the kubelet still reports the container's exit code."""
+    deleted_pod = make_pod(phase="Failed", containerStatuses=container_state(terminated={"exitCode": 1}))
+    deleted_pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    assert pod_state(deleted_pod).reason == "its pod was deleted"
+
+
+def test_image_that_cannot_be_pulled_is_reported_once() -> None:
+    follower = Follower(cast(KubernetesClient, None), "")
+    for reason, message in 3 * [("ErrImagePull", "denied"), ("ImagePullBackOff", "Back-off")]:
+        # The phase is Running because the follower queries the events of pending pods only.
+        changed_pod = make_pod(phase="Running", containerStatuses=waiting_for(reason, message))
+        changed_pod["metadata"]["uid"] = "1"
+        follower.handle_change("MODIFIED", changed_pod)
+    event = follower.items.get()
+    assert isinstance(event, NodeNews)
+    assert event.text == "worker-3: its image registry.example/x cannot be pulled: denied"
+    assert follower.items.empty()
+
+
+def test_volume_that_is_not_mounted_is_in_the_events() -> None:
+    events = [{"reason": "Scheduled"}, {"reason": "FailedMount", "message": "no such share"}]
+    result = pod_state(make_pod(phase="Pending", containerStatuses=CREATING), events)
+    assert result.reason == "FailedMount: no such share"
+
+
+@pytest.mark.parametrize(
+    ("node", "reason"),
+    [
+        pytest.param(None, "FailedScheduling: 0/3 nodes are available", id="no-node-yet"),
+        pytest.param("node-a", "", id="has-a-node"),
+    ],
+)
+def test_event_about_scheduling_is_outdated_once_the_pod_has_a_node(node: str | None, reason: str) -> None:
+    events = [{"reason": "FailedScheduling", "message": "0/3 nodes are available"}]
+    pending_pod = make_pod(phase="Pending", containerStatuses=CREATING)
+    pending_pod["spec"] |= {"nodeName": node} if node else {}
+    assert pod_state(pending_pod, events).reason == reason
+
+
+NO_SHARE = {"reason": "FailedMount", "message": "no such share"}
+NO_NETWORK = {"reason": "FailedCreatePodSandBox", "message": "no network"}
+NOT_ATTACHED = {"reason": "FailedAttachVolume", "message": "disk is busy"}
+SANDBOX_READY = [{"type": "PodReadyToStartContainers", "status": "True"}]
+
+
+@pytest.mark.parametrize(
+    ("events", "conditions", "reason"),
+    [
+        pytest.param([NO_SHARE, {"reason": "Pulling"}], [], "", id="mount-then-pulling"),
+        pytest.param([NO_NETWORK, {"reason": "Pulled"}], [], "", id="sandbox-then-pulled"),
+        pytest.param([NO_SHARE], SANDBOX_READY, "", id="mount-then-ready-condition"),
+        pytest.param([NO_NETWORK], SANDBOX_READY, "", id="sandbox-then-ready-condition"),
+        pytest.param([NOT_ATTACHED, {"reason": "SuccessfulAttachVolume"}], [], "", id="attached"),
+        pytest.param(
+            [NOT_ATTACHED, NO_NETWORK], [], "FailedCreatePodSandBox: no network", id="attached-then-no-network"
+        ),
+        pytest.param([NO_SHARE, {"reason": "SuccessfulAttachVolume"}], [], "FailedMount: no such share", id="mount"),
+        pytest.param([{"reason": "Pulled"}, NO_NETWORK], [], "FailedCreatePodSandBox: no network", id="after-reboot"),
+    ],
+)
+def test_event_about_starting_is_outdated_once_the_pod_is_past_it(
+    events: list[dict[str, Any]], conditions: list[dict[str, Any]], reason: str
+) -> None:
+    pending_pod = make_pod(phase="Pending", containerStatuses=CREATING, conditions=conditions)
+    assert pod_state(pending_pod, events).reason == reason
+
+
+@pytest.mark.parametrize(
+    ("kinds", "state"),
+    [
+        ((), "running"),
+        (("Created", "Running"), "running"),
+        (("Running", "Succeeded"), "done"),
+        (("Complete",), "done"),
+        (("Running", "Failed"), "failed"),
+        (("Suspended",), "suspended"),
+    ],
+)
+def test_job_by_its_conditions(kinds: tuple[str, ...], state: str) -> None:
+    conditions = [{"type": kind, "status": "True", "reason": "x"} for kind in kinds]
+    conditions.append({"type": "Restarting", "status": "False"})
+    assert job_state({"status": {"conditions": conditions}}).state == state
+
+
+def node(cpu: str = "16", memory: str = "64Gi", **more: Any) -> dict[str, Any]:
+    labels = more.pop("labels", {})
+    return {
+        "metadata": {"name": "n", "labels": labels},
+        "spec": more,
+        "status": {"allocatable": {"cpu": cpu, "memory": memory}},
+    }
+
+
+STAMP = "2026-01-01T00:00:00Z"
+
+
+def make_condition(kind: str, status: str, **more: str) -> dict[str, Any]:
+    return {"type": kind, "status": status, "lastProbeTime": None, "lastTransitionTime": STAMP} | more
+
+
+def make_running_pod(*conditions: dict[str, Any], deleted: bool = False, **status: Any) -> dict[str, Any]:
+    """Return a pod whose container runs, according to the API."""
+    metadata = {"name": "orch-x-worker-1", "uid": "1"}
+    if deleted:
+        metadata |= {"deletionTimestamp": STAMP}
+    running = [{"name": "pytorch", "ready": True, "state": {"running": {"startedAt": STAMP}}}]
+    return {
+        "metadata": metadata,
+        "spec": {"nodeName": "node-b", "containers": [{"name": "pytorch"}]},
+        "status": {"phase": "Running", "conditions": list(conditions), "containerStatuses": running} | status,
+    }
+
+
+SCHEDULED = make_condition("PodScheduled", "True")
+CONTAINERS_READY = make_condition("ContainersReady", "True")
+NOT_READY = make_condition("Ready", "False")
+BY_TAINT = make_condition(
+    "DisruptionTarget",
+    "True",
+    reason="DeletionByTaintManager",
+    message="Taint manager: deleting due to NoExecute taint",
+)
+BY_EVICTION = make_condition(
+    "DisruptionTarget", "True", reason="EvictionByEvictionAPI", message="Eviction API: evicting"
+)
+NO_RESPONSE = "its node node-b does not respond"
+
+
+@pytest.mark.parametrize(
+    ("pod", "reason"),
+    [
+        pytest.param(make_running_pod(SCHEDULED, CONTAINERS_READY, NOT_READY), NO_RESPONSE, id="node-not-ready"),
+        pytest.param(
+            make_running_pod(NOT_READY, CONTAINERS_READY, BY_TAINT, deleted=True),
+            f"{NO_RESPONSE}; the cluster deletes the pod: {BY_TAINT['message']}",
+            id="deleted-from-a-lost-node",
+        ),
+        pytest.param(
+            make_running_pod(make_condition("Ready", "True"), CONTAINERS_READY, BY_EVICTION, deleted=True),
+            "the cluster deletes the pod: Eviction API: evicting",
+            id="evicted",
+        ),
+        pytest.param(
+            make_running_pod(make_condition("Ready", "True"), CONTAINERS_READY, deleted=True),
+            "its pod is being deleted",
+            id="deleted-by-somebody",
+        ),
+        pytest.param(
+            make_running_pod(NOT_READY, reason="NodeLost", message="Node node-b is unresponsive"),
+            NO_RESPONSE,
+            id="node-lost-of-older-kubernetes",
+        ),
+        pytest.param(make_running_pod(phase="Unknown"), NO_RESPONSE, id="phase-unknown"),
+    ],
+)
+def test_running_pod_that_is_about_to_be_lost_is_reported(pod: dict[str, Any], reason: str) -> None:
+    result = pod_state(pod)
+    assert (result.reason, result.lost) == (reason, True)
+
+
+@pytest.mark.parametrize(
+    "conditions",
+    [
+        pytest.param([make_condition("Ready", "True"), CONTAINERS_READY], id="ready"),
+        pytest.param(
+            [
+                make_condition("Ready", "False", reason="ContainersNotReady"),
+                make_condition("ContainersReady", "False", reason="ContainersNotReady"),
+            ],
+            id="readiness-probe-not-answered-yet",
+        ),
+    ],
+)
+def test_pod_that_runs_is_not_lost(conditions: list[dict[str, Any]]) -> None:
+    result = pod_state(make_running_pod(*conditions))
+    assert (result.state, result.reason, result.lost) == ("running", "", False)
+
+
+def test_log_of_a_pod_that_is_being_deleted_is_still_read() -> None:
+    assert pod_state(make_running_pod(BY_EVICTION, deleted=True)).state == "running"
+
+
+def test_deletion_of_a_lost_pod_is_reported_once() -> None:
+    follower = Follower(cast(KubernetesClient, None), "")
+    follower.readers["1"] = cast(Any, _ReadAlready())
+    pod = make_running_pod(CONTAINERS_READY, NOT_READY)
+    for change in ("ADDED", "MODIFIED", "DELETED"):
+        follower.handle_change(change, pod)
+    (event,) = list(follower.items.queue)
+    assert isinstance(event, NodeNews)
+    assert event.text == f"worker-1: {NO_RESPONSE}"
+
+
+class _ReadAlready:
+    def is_alive(self) -> bool:
+        return True
