@@ -12,7 +12,7 @@ from orchestrator.runs import store
 from orchestrator.targets.slurm.location import location_of
 from orchestrator.targets.slurm.plan import plan_slurm
 from orchestrator.targets.slurm.start import start
-from tests.unit.targets.slurm.test_slurm import SITE, inputs_of, request_of
+from tests.support.slurm_plans import SITE, make_inputs, make_request
 
 INTERRUPT = "#!/bin/sh\nkill -INT $PPID\nsleep 10\n"
 
@@ -26,14 +26,14 @@ def write_program(folder: Path, name: str, text: str) -> None:
 # subprocess.run() does not wait for a program that it kills because of Ctrl-C.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("accepted", [True, False])
-def test_an_interrupted_submission_is_recorded_only_if_slurm_has_accepted_it(
+def test_interrupted_submission_is_recorded_only_if_slurm_has_accepted_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, accepted: bool
 ) -> None:
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     write_program(tmp_path, "sbatch", INTERRUPT)
     write_program(tmp_path, "squeue", f"#!/bin/sh\necho '{'12|PENDING' if accepted else ''}'\n")
     folder = tmp_path / "runs" / SITE.run_id
-    plan = plan_slurm(request_of(), inputs_of(), replace(SITE, run_dir=str(folder)))
+    plan = plan_slurm(make_request(), make_inputs(), replace(SITE, run_dir=str(folder)))
     with pytest.raises(KeyboardInterrupt):
         start(plan, folder)
     assert folder.exists() == accepted

@@ -1,0 +1,73 @@
+"""Jobs of Slurm whose programs return recorded output."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from orch_node.protocol import outcome as outcomes
+from orch_node.protocol.outcome import Outcome
+
+from orchestrator.model.command import CommandResult
+from orchestrator.runs import store
+from orchestrator.targets.interface import ignore
+from orchestrator.targets.slurm.run_folder import LocalFolder
+from orchestrator.targets.slurm.scheduler import Scheduler
+from orchestrator.targets.slurm.states import JobState
+from orchestrator.targets.slurm.watch import JobWatch
+
+FORGOTTEN = CommandResult(code=1, out="", err="slurm_load_jobs error: Invalid job id specified")
+NO_ACCOUNTING = CommandResult(code=1, out="", err="Slurm accounting storage is disabled")
+
+
+class RecordedHost:
+    """A host that returns recorded results of Slurm's programs.
+
+    Attributes:
+        results: the results of all commands, in order.
+        program_results: the results by program, if there are none in order. The last one is repeated.
+        commands: the commands so far.
+    """
+
+    def __init__(self, *results: CommandResult, **program_results: CommandResult | list[CommandResult]) -> None:
+        self.results = list(results)
+        self.program_results = program_results
+        self.commands: list[tuple[str, ...]] = []
+
+    def put(self, path: str, content: str) -> None:
+        self.commands.append(("put", path))
+
+    def capture(self, argv: tuple[str, ...], *, seconds: float) -> CommandResult:
+        self.commands.append(argv)
+        if not self.program_results:
+            return self.results.pop(0)
+        result = self.program_results.get(argv[0], CommandResult(code=0, out="", err=""))
+        if isinstance(result, list):
+            result = result.pop(0) if len(result) > 1 else result[0]
+        return result
+
+
+def make_result(out: str) -> CommandResult:
+    """Return the result of a program that has printed this and succeeded."""
+    return CommandResult(code=0, out=out, err="")
+
+
+def squeue(state: str, reason: str = "None", start: str = "N/A", nodes: str = "n1") -> CommandResult:
+    """Return the result of squeue for a job in this state."""
+    return make_result(f"{state}|{start}|{nodes}|{reason}\n")
+
+
+def make_job(state: str, reason: str = "None", start: str = "N/A") -> JobState:
+    """Return job 12 of two nodes in this state."""
+    return JobState(job="12", state=state, start=start, nodes="n[1-2]", reason=reason)
+
+
+def make_watch(folder: Path, host: RecordedHost, notify: Callable[[str], None] = ignore) -> JobWatch:
+    """Return the watch of a run's job, whose files are on this machine."""
+    return JobWatch(store.load(folder).record, folder, Scheduler(host), LocalFolder(folder), notify)
+
+
+def write_job_outcome(folder: Path, **fields: object) -> None:
+    """Write the outcome that a job has recorded, by default of a failed one."""
+    recorded = Outcome(**{"state": "failed", "started": 1.0, "ended": 2.0, **fields})  # type: ignore[arg-type]
+    (folder / "outcome.json").write_text(outcomes.render(recorded))

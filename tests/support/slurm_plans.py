@@ -1,0 +1,89 @@
+"""Plans of runs on Slurm, and their scripts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from orchestrator import load
+from orchestrator.planning.plan import Plan, SubmitScript
+from orchestrator.planning.request import TrainRequest
+from orchestrator.targets.slurm import array
+from orchestrator.targets.slurm.decisions import Inputs
+from orchestrator.targets.slurm.load import slurm_settings
+from orchestrator.targets.slurm.plan import SlurmSite, plan_run, plan_slurm
+from orchestrator.targets.slurm.settings import SlurmSettings
+from tests.conftest import make_facts
+
+SITE = SlurmSite(
+    run_id="20260102-030405-bert-qa-abcd",
+    run_dir="/shared/alice/runs/20260102-030405-bert-qa-abcd",
+    train="/shared/orch/train",
+    train_here=str(load.recipe("bert-qa").script).partition("/recipes/")[0],
+    started_by="alice@login1",
+    created=1_767_323_045.0,
+)
+IMAGES = {"container": "/shared/torch.sif", "pyxis": "/shared/torch.sqsh"}
+CASES = {
+    "srun": ({"nodes": "4", "ppn": 4}, ("partition=cpu", "account=physics", "time=2:00:00")),
+    "mpirun": ({"nodes": "2", "ppn": 2, "launcher": "mpirun"}, ("cpus-per-task=8", "mem=32G")),
+    "torchrun": (
+        {"nodes": "2", "launcher": "torchrun", "max_restarts": 1, "spare_nodes": 1},
+        ("constraint=avx512&ib", "comment=two words; it's $(touch PWNED)"),
+    ),
+    "accelerate": ({"nodes": "2", "launcher": "accelerate"}, ("exclusive", "requeue")),
+    "array": ({}, ("learning_rate=1e-5,3e-5",)),
+    "login": ({"nodes": "2"}, ("login=alice@login1.site", "time=30")),
+    "container": (
+        {"nodes": "2", "launcher": "mpirun"},
+        ("login=login1", "container-mounts=/data:/data:ro", "container-arguments=--nv"),
+    ),
+    "pyxis": ({"nodes": "2"}, ("login=login1", "container-python=/opt/bin/python")),
+}
+
+
+def make_inputs(settings: SlurmSettings | None = None) -> Inputs:
+    """Return the inputs of a plan of the recipe bert-qa, on nodes that have its stack."""
+    recipe, stack = load.recipe("bert-qa"), load.stack("current")
+    facts = replace(make_facts(), packages={**stack.requirements, "torch": "2.13.0+cpu"})
+    return Inputs(
+        recipe=recipe,
+        stack=stack,
+        slurm=settings or SlurmSettings(),
+        facts=facts,
+        python="/shared/orch/stacks/current/bin/python",
+    )
+
+
+def make_request(fields: dict[str, object] | None = None) -> TrainRequest:
+    """Return a request to train bert-qa on gloo."""
+    return TrainRequest(recipe="bert-qa", on="slurm", backend="gloo", **(fields or {}))  # type: ignore[arg-type]
+
+
+def make_plan(fields: dict[str, object] | None = None, settings: SlurmSettings | None = None) -> Plan:
+    """Return the plan of a request with these fields."""
+    return plan_slurm(make_request(fields), make_inputs(settings), SITE)
+
+
+def submit_step(plan: Plan) -> SubmitScript:
+    """Return the only step of a plan, which submits its script."""
+    (step,) = plan.steps
+    assert isinstance(step, SubmitScript)
+    return step
+
+
+def make_array(*axes: str) -> Plan:
+    """Return the plan of an array of runs on two nodes."""
+    request, inputs, runs = make_request({"nodes": "2"}), make_inputs(), []
+    for number, combination in enumerate(array.combinations(axes)):
+        settings = load.settings([f"{name}={value}" for name, value in combination], inputs.recipe)
+        planned = plan_run(request, replace(inputs, settings=settings), array.site_of(SITE, number))
+        runs.append((combination, planned))
+    return array.plan_array(SITE, runs, array.max_active_runs(axes))
+
+
+def script_of(case: str) -> str:
+    """Return the script of one of CASES."""
+    fields, options = CASES[case]
+    settings = slurm_settings(None, options, {}, image=IMAGES.get(case)) if case != "array" else None
+    plan = make_plan(fields, settings) if settings else make_array(*options)
+    return plan.describe().replace(SITE.train_here, "/here/train")
