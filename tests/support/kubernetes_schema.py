@@ -13,14 +13,26 @@ import yaml
 
 from orchestrator.state import cache_home
 
-# Kubeflow's CRDs are not part of this repository; CI also reads them from the cache.
-CRDS = Path(os.environ.get("ORCH_CRDS") or cache_home() / "crds").absolute()
 CRD_FILES = {
     "PyTorchJob": "kubeflow.org_pytorchjobs.yaml",
     "MPIJob": "kubeflow.org_mpijobs.yaml",
     "TrainJob": "trainer.kubeflow.org_trainjobs.yaml",
     "TrainingRuntime": "trainer.kubeflow.org_trainingruntimes.yaml",
 }
+
+
+def find_crds() -> Path:
+    """Return the folder of Kubeflow's CRDs, which are not part of this repository.
+
+    The folder is ORCH_CRDS, or `shared/data/crds` beside the repository if that exists, or `crds` in the cache.
+    """
+    if folder := os.environ.get("ORCH_CRDS"):
+        return Path(folder).absolute()
+    sibling = Path(__file__).parents[3] / "shared" / "data" / "crds"
+    return sibling if sibling.is_dir() else (cache_home() / "crds").absolute()
+
+
+CRDS = find_crds()
 
 
 def has_crds() -> bool:
