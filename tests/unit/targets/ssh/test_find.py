@@ -1,16 +1,22 @@
-"""Choose a run among those that the nodes of an inventory have reported."""
+"""Check which runs the nodes of an inventory report, and which of them orch trusts."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import pytest
 from orch_node.protocol.outcome import DONE, REFUSED
+from orch_node.protocol.record import RunNode, render
 
 from orchestrator.targets.interface import ignore
-from orchestrator.targets.ssh.find import InventoryRuns, NodeRun, find_run
+from orchestrator.targets.ssh.find import InventoryRuns, NodeRun, check_same_nodes, find_run, merge_response
+from orchestrator.targets.ssh.nodes import NodeResponse
+from orchestrator.targets.trusted_record import UntrustedRecordError
 from tests.conftest import make_cluster
 from tests.support.recorded import RUN_RECORD
+from tests.support.sent_records import CLUSTER, make_sent_record
 
 FIRST, SECOND = "20260101-120000-qa-0000", "20260102-120000-qa-0000"
 
@@ -32,3 +38,74 @@ def test_last_is_a_refused_run_only_if_there_is_no_other(tmp_path: Path) -> None
     assert find_run(tmp_path, "last", "lab", ignore, recorded=mixed)[0].run_id == FIRST
     assert find_run(tmp_path, SECOND, "lab", ignore, recorded=mixed)[0].run_id == SECOND
     assert find_run(tmp_path, "last", "lab", ignore, recorded=refused)[0].run_id == SECOND
+
+
+def make_response(*runs: dict[str, Any], **fields: Any) -> dict[str, Any]:
+    return {"schema": 1, "runs": [{"state": "done", "progress": None, **run} for run in runs], **fields}
+
+
+def merge_responses(**responses: dict[str, Any]) -> InventoryRuns:
+    """Return the result of merging the responses of the nodes, in this order."""
+    merged = InventoryRuns(cluster=CLUSTER)
+    for node, value in responses.items():
+        merge_response(merged, NodeResponse(node=node, value=value))
+    return merged
+
+
+def test_run_that_two_nodes_report_alike_is_trusted() -> None:
+    record = render(make_sent_record())
+    merged = merge_responses(
+        node1=make_response({"record": record, "state": "failed"}), node0=make_response({"record": record})
+    )
+    (run,) = merged.runs.values()
+    assert (run.distrust, run.state) == (None, "done")  # Only node0 knows the state.
+
+
+def test_run_is_not_trusted_if_its_records_name_different_nodes() -> None:
+    single_node_record = render(make_sent_record(nodes=(RunNode(node="node1"),), node0=RunNode(node="node1")))
+    for responses in (
+        {
+            "node0": make_response({"record": render(make_sent_record())}),
+            "node1": make_response({"record": single_node_record}),
+        },
+        {
+            "node1": make_response({"record": single_node_record}),
+            "node0": make_response({"record": render(make_sent_record())}),
+        },
+    ):
+        (run,) = merge_responses(**responses).runs.values()
+        assert run.distrust
+        assert "different nodes" in run.distrust.message
+
+
+def test_untrusted_record_does_not_hide_a_trusted_one() -> None:
+    ghost = (RunNode(node="node1"), RunNode(node="ghost"))
+    bad = make_response({"record": render(make_sent_record(nodes=ghost, node0=ghost[0]))})
+    good = make_response({"record": render(make_sent_record())})
+    for responses in ({"node0": good, "node1": bad}, {"node1": bad, "node0": good}):
+        (run,) = merge_responses(**responses).runs.values()
+        assert run.distrust is None
+        assert run.record.nodes[1].node == "node1"
+
+
+def test_damaged_entries_are_reported_and_hide_no_others() -> None:
+    merged = merge_responses(
+        node0=make_response(
+            {"record": render(make_sent_record())},
+            {"record": {}},
+            {"record": "\x1b[2J"},
+            {"record": render(make_sent_record()) | {"recipe": "\ud800"}},
+            damaged=[{"folder": "../x", "problem": "\x1b[2J"}],
+        ),
+        node1={"runs": 7},
+    )
+    assert len(merged.runs) == 1
+    assert len(merged.warnings) == 4
+    assert [response.node for response in merged.failed_responses] == ["node1"]
+    assert all(line.isprintable() for line in merged.warnings)
+
+
+def test_record_on_this_controller_wins() -> None:
+    with pytest.raises(UntrustedRecordError, match="according to this machine"):
+        check_same_nodes(make_sent_record(nodes=(RunNode(node="node0"),)), make_sent_record())
+    check_same_nodes(make_sent_record(), make_sent_record())

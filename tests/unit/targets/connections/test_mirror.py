@@ -1,3 +1,5 @@
+"""Check that the copy of a remote run folder is complete, and that no node can misuse it."""
+
 from __future__ import annotations
 
 from dataclasses import replace
@@ -8,18 +10,20 @@ from orch_node import machine
 from orch_node.machine import Machine, ProcessIdentity
 from orch_node.protocol.outcome import SupervisorProcess, render_supervisor
 
+from orchestrator.errors import ExecuteError
 from orchestrator.targets.connections import mirror
 from orchestrator.targets.connections.mirror import MISSED_PROBES, Mirror
+from tests.support.hostile import UNSAFE_NAMES
 
 INSTALLATION = "installation"
 
 
 class Folder:
-    """A remote run folder on this machine whose `alive` returns the given answers."""
+    """A remote run folder on this machine whose `alive` returns these responses."""
 
-    def __init__(self, base: Path, answers: list[bool]) -> None:
+    def __init__(self, base: Path, responses: list[bool]) -> None:
         self.base = base
-        self.answers = answers
+        self.responses = responses
 
     def read(self, path: str, offset: int = 0, most: int | None = None) -> bytes | None:
         if path == "/etc/machine-id":  # containers have none
@@ -34,14 +38,14 @@ class Folder:
         return sorted(path.name for path in Path(folder).glob("*"))
 
     def alive(self, pid: int, marker: str) -> bool:
-        return self.answers.pop(0)
+        return self.responses.pop(0)
 
     def terminate(self, pid: int) -> None:
-        raise AssertionError("nobody asked for this")
+        raise AssertionError("no test stops the supervisor")
 
 
 @pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_pause_between_probes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mirror, "PROBE_SECONDS", 0.0)
 
 
@@ -107,3 +111,63 @@ def test_supervisor_is_lost_only_if_the_connection_leads_to_its_host(tmp_path: P
     copy = Mirror(Folder(tmp_path, [False]), str(tmp_path), tmp_path, ranks=1)
     copy.record_supervisor_end()
     assert (tmp_path / "gone").exists() is lost
+
+
+CONTENT = b"ssh-ed25519 AAAA evil\n"
+
+
+class HostileFolder(Folder):
+    """A folder whose listings contain arbitrary names."""
+
+    def __init__(self, base: Path, names: list[str]) -> None:
+        super().__init__(base, [])
+        self.names = names
+
+    def read(self, path: str, offset: int = 0, most: int | None = None) -> bytes | None:
+        if path.endswith((".json", "events.jsonl")):
+            return None
+        return CONTENT[offset:][:most]
+
+    def size(self, path: str) -> int:
+        return len(CONTENT)
+
+    def list(self, folder: str) -> list[str]:
+        return self.names
+
+
+@pytest.mark.parametrize("name", [*UNSAFE_NAMES, "rank-99.log", "rank-0.sh", "plan.json"])
+def test_listing_names_no_other_file(tmp_path: Path, name: str) -> None:
+    home, folder = tmp_path / "home", tmp_path / "home/runs/r"
+    folder.mkdir(parents=True)
+    (home / "authorized_keys").write_text("mine\n")
+    (folder / "plan.json").write_text("{}")
+    copy = Mirror(HostileFolder(tmp_path, [name, "rank-0.log"]), "/opt/orch/runs/r", folder, ranks=2)
+    copy.copy_logs()
+    copy.finish("/opt/orch/runs/r/output")
+    written_files = {str(path.relative_to(home)) for path in home.rglob("*") if path.is_file()}
+    assert written_files == {
+        "authorized_keys",
+        "runs/r/plan.json",
+        "runs/r/ranks/rank-0.log",
+        "runs/r/output/metrics.jsonl",
+        "runs/r/launcher.log",
+        "runs/r/supervisor.log",
+    }
+    assert (home / "authorized_keys").read_text() == "mine\n"
+    assert (folder / "plan.json").read_text() == "{}"
+
+
+@pytest.mark.parametrize("link", ["ranks", "ranks/rank-0.log"])
+def test_link_in_the_copy_is_not_followed(tmp_path: Path, link: str) -> None:
+    folder, link_target = tmp_path / "r", tmp_path / "other"
+    (folder / link).parent.mkdir(parents=True)
+    if link == "ranks":
+        link_target.mkdir()
+    else:
+        link_target.write_text("mine\n")
+    (folder / link).symlink_to(link_target)
+    copy = Mirror(HostileFolder(tmp_path, ["rank-0.log"]), "/opt/orch/runs/r", folder, ranks=1)
+    with pytest.raises(ExecuteError, match=link):
+        copy.copy_logs()
+    assert not (link_target.is_dir() and list(link_target.iterdir()))
+    assert link_target.is_dir() or link_target.read_text() == "mine\n"

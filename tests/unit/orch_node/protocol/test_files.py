@@ -1,0 +1,51 @@
+"""Check the names of runs and of the files of ranks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from orch_node.protocol import files
+from orch_node.protocol.record import parse, render
+from orch_node.protocol.values import ProtocolError
+
+from orchestrator.targets.ssh.inputs import new_site
+from tests.conftest import HOSTILE_TEXTS, make_cluster
+from tests.support.hostile import UNSAFE_NAMES
+from tests.support.recorded import RUN_RECORD as RECORD
+
+
+@pytest.mark.parametrize("name", UNSAFE_NAMES)
+def test_run_id_is_a_name_and_no_path(name: str) -> None:
+    assert not files.is_run_id(name)
+    with pytest.raises(ProtocolError, match="run_id"):
+        parse({**render(RECORD), "run_id": name})
+
+
+@pytest.mark.parametrize("name", ["20260101-120000-bert-qa-0f3c", "20260101-120000-my_qa.v2-0f3c", "x"])
+def test_generated_run_ids_are_valid(name: str) -> None:
+    assert files.is_run_id(name)
+
+
+@pytest.mark.parametrize("recipe", [*HOSTILE_TEXTS, "../..", "x" * 300])
+def test_run_id_is_valid_for_any_recipe_name(recipe: str) -> None:
+    assert files.is_run_id(new_site(recipe, Path("/runs"), make_cluster()).run_id)
+
+
+@pytest.mark.parametrize(
+    ("name", "rank"),
+    [
+        ("rank-0.log", 0),
+        ("rank-12.metrics.jsonl", 12),
+        ("rank-0.txt", None),
+        ("rank-x.log", None),
+        ("rank--1.log", None),
+        ("rank-01.log", None),
+        ("rank-٣.log", None),
+        ("../rank-0.log", None),
+        ("rank-0.log\n", None),
+        ("authorized_keys", None),
+    ],
+)
+def test_rank_that_a_file_is_of(name: str, rank: int | None) -> None:
+    assert files.rank_of(name) == rank
