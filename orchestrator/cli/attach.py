@@ -25,7 +25,7 @@ def attach(
     as_json: AsJson = False,
 ) -> None:
     """Show the progress of a run until it ends. Ctrl-C detaches and does not stop the run."""
-    from orchestrator.cli.running import file_lines, watch
+    from orchestrator.cli.running import run_line, watch
     from orchestrator.operations.output import check_shown
     from orchestrator.operations.runs import find
     from orchestrator.report import live
@@ -34,7 +34,7 @@ def attach(
     handle = find(runs_dir, run, inventory, screen.note)
     record = handle.record
     check_shown(show, len(record.layout))
-    screen.begin([f"run: {record.run_id}", *file_lines(handle)])
+    screen.begin([run_line(handle)], catch_up=True)
 
     def interrupted() -> None:
         screen.end()

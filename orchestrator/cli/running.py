@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import signal
 from collections.abc import Callable
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, NoReturn
 
 import typer
@@ -61,10 +61,12 @@ def show_or_run(plan: Plan, output: Output, begin: Callable[[Plan, Path], RunHan
     if not output.wait:
         handle.started()
         if store.load(handle.folder).state in (REFUSED, FAILED):
-            end_command(handle, print_outcome(handle, handle.finish(), shown="none", as_json=output.json))
+            end_command(
+                handle, print_outcome(handle, handle.finish(), shown="none", as_json=output.json, with_files=True)
+            )
         print_text(plans.started_as_json(plan) if output.json else plans.started(plan))
         return
-    screen.begin([*decided.lines(plan, verbose=output.verbose), *file_lines(handle)])
+    screen.begin([run_line(handle), *decided.lines(plan, verbose=output.verbose)])
 
     def interrupted() -> None:
         try:
@@ -116,45 +118,69 @@ def watch(handle: RunHandle, screen: Screen, *, as_json: bool, interrupted: Call
     if not is_complete:
         screen.note(f"the output shown here is incomplete; all of it: orch logs {handle.record.run_id}")
     screen.end()
-    return print_outcome(handle, outcome, shown=screen.of_ranks if is_complete else "none", as_json=as_json)
+    shown = screen.of_ranks if is_complete else "none"
+    return print_outcome(handle, outcome, shown=shown, as_json=as_json, with_files=False)
 
 
-def print_outcome(handle: RunHandle, outcome: Outcome, *, shown: str, as_json: bool) -> Outcome:
-    """Print and return the outcome of a run; `shown` is the rank whose output is on the screen already."""
+def print_outcome(handle: RunHandle, outcome: Outcome, *, shown: str, as_json: bool, with_files: bool) -> Outcome:
+    """Print and return the outcome of a run.
+
+    Args:
+        handle: The run.
+        outcome: Its outcome.
+        shown: The rank whose output is on the screen already, `all` or `none`.
+        as_json: Whether to print JSON.
+        with_files: Whether to name the run's folder, because no line before has named it.
+    """
     from orchestrator.report import training
 
-    with_files = outcome.state != DONE  # the first lines have named them
     print_text(training.as_json(outcome) if as_json else training.text(outcome, shown=shown, with_files=with_files))
     if not as_json:
-        for line in (output_line(handle, outcome), next_command(outcome)):
-            if line:
-                print_text(line)
+        for line in end_lines(handle, outcome):
+            print_text(line)
     return outcome
 
 
-def file_lines(handle: RunHandle) -> list[str]:
-    """Return where the files of the run are on this machine and on the nodes."""
-    folder, run_dir = str(handle.folder), handle.record.run_dir
-    line = f"files: {folder}"
-    return [line] if folder == run_dir else [f"files on the nodes: {run_dir}", line]
+def run_line(handle: RunHandle) -> str:
+    """Return the id of a run, and the folders of its files on this machine and on the nodes."""
+    run, folder = handle.record.run_id, PurePosixPath(handle.record.run_dir)
+    line = f"run: {run} in {handle.folder.parent}"
+    if str(handle.folder) == str(folder):
+        return line
+    return f"{line}, on the nodes in {folder.parent if folder.name == run else folder}"
 
 
-def output_line(handle: RunHandle, outcome: Outcome) -> str:
-    """Return where a run has written its model and how to fetch it, or '' if that is unknown."""
+def end_lines(handle: RunHandle, outcome: Outcome) -> list[str]:
+    """Return where an ended run has written its model, and the commands that fetch it and show details.
+
+    Only the first path or command has the run's id; the commands after it name the last run.
+    """
+    output, option = output_folder(handle, outcome), runs_dir_option(outcome)
+    name = "last" if outcome.run_id in output else outcome.run_id
+    lines = []
+    if output and is_on_this_machine(handle):
+        lines.append(f"output: {output}")
+    elif output:
+        lines.append(f"output on the nodes: {output}; to copy it here: orch fetch {name}{option}")
+        name = "last"
+    if command := {"done": "report", "failed": "logs"}.get(outcome.state):
+        lines.append(f"details: orch {command} {name}{option}")
+    return lines
+
+
+def output_folder(handle: RunHandle, outcome: Outcome) -> str:
+    """Return the folder of a run's model, or '' if it is unknown or the script has not written it."""
     from orchestrator.operations.fetch import find_output
 
-    output, node = find_output(handle), handle.record.nodes[0]
+    output = find_output(handle)
     if outcome.state != DONE or not output:
         return ""
-    if not node.via and not handle.record.location:
-        return f"output: {output}" if Path(output).is_dir() else ""  # the script may write elsewhere
-    return f"output on the nodes: {output}; to copy it here: orch fetch {outcome.run_id}{runs_dir_option(outcome)}"
+    return "" if is_on_this_machine(handle) and not Path(output).is_dir() else output
 
 
-def next_command(outcome: Outcome) -> str:
-    """Return the command that shows details about an ended run, or ''."""
-    command = {"done": "report", "failed": "logs"}.get(outcome.state)
-    return f"details: orch {command} {outcome.run_id}{runs_dir_option(outcome)}" if command else ""
+def is_on_this_machine(handle: RunHandle) -> bool:
+    """Return whether the nodes of a run write its output to this machine."""
+    return not handle.record.node0.via and not handle.record.location
 
 
 def runs_dir_option(outcome: Outcome) -> str:

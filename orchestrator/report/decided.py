@@ -40,7 +40,7 @@ def lines(plan: Plan, *, verbose: bool) -> list[str]:
         for decision in plan.decisions
         if decision.topic not in FOLDED and decision.value != OF_SCRIPT
     ]
-    return [f"run: {plan.run.run_id}", f"{sentence(plan)} (-v: why)", *unusual]
+    return [f"{sentence(plan)} (-v: why)", *unusual]
 
 
 def sentence(plan: Plan) -> str:

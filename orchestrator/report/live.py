@@ -38,6 +38,9 @@ from orchestrator.screen import console, harmless
 
 STARTING = "starting the ranks: they import torch and join the process group"
 START_SECONDS = 3.0  # delay of the STARTING line in a pipe
+# In a pipe, progress waits until the older output of ranks has been printed: until no line has arrived for this time,
+QUIET_SECONDS = 0.5
+CATCH_UP_SECONDS = 5.0  # or at most for this time
 LONGEST_PHASE = 80
 MOST_STEPS = 1e15
 # Events that show that the ranks have started, or that they are not starting at the moment.
@@ -146,36 +149,53 @@ class Screen:
         self.joined: set[int] = set()
         self.warned: set[str] = set()
         self.shown: dict[str, float] = {}
-        self.last: dict[str, Figures] = {}  # by phase
+        self.last: dict[str, Figures] = {}  # by phase, the newest one last
         self.printed: set[str] = set()  # the phases whose loss and speed rank 0 prints on this screen
         self.start_timer: threading.Timer | None = None
+        self.catching_up_until = 0.0  # monotonic time
+        self.lines_arrived_at: float | None = None  # monotonic time
 
-    def begin(self, lines: Iterable[str]) -> None:
-        """Print the given lines and start the display."""
+    def begin(self, lines: Iterable[str], *, catch_up: bool = False) -> None:
+        """Print the given lines and start the display.
+
+        Args:
+            lines: The lines.
+            catch_up: Whether the run has begun earlier, so that its past output and progress arrive first.
+        """
         for line in lines:
             self.note(line)
         self.progress.start()
         self.begin_start()
+        if catch_up and self.of_ranks != "none":
+            self.catching_up_until = time.monotonic() + CATCH_UP_SECONDS
 
     def end(self) -> None:
-        """Stop the display."""
+        """Stop the display; in a pipe print the newest progress if its phase has not had a line yet."""
         self.end_start()
         self.progress.stop()
+        if self.progress.disable and self.last and (phase := [*self.last][-1]) not in self.shown:
+            self.note(self.progress_line(phase))
 
     def begin_start(self) -> None:
         """Show that the ranks are starting: in place, or in a pipe with one line after START_SECONDS."""
-        self.end_start()
-        self.progress.starting_since = time.monotonic()
-        if self.progress.disable:
-            self.start_timer = threading.Timer(START_SECONDS, self.note, (STARTING,))
-            self.start_timer.daemon = True
-            self.start_timer.start()
+        if self.progress.starting_since is None:
+            self.progress.starting_since = time.monotonic()
+            if self.progress.disable:
+                self.start_timer = threading.Timer(START_SECONDS, self.note, (STARTING,))
+                self.start_timer.daemon = True
+                self.start_timer.start()
 
     def end_start(self) -> None:
         """Stop showing that the ranks are starting."""
         self.progress.starting_since = None
         if self.start_timer is not None:
             self.start_timer.cancel()
+
+    def is_catching_up(self) -> bool:
+        """Return whether older output of ranks may still arrive."""
+        now = time.monotonic()
+        is_quiet = self.lines_arrived_at is not None and now - self.lines_arrived_at >= QUIET_SECONDS
+        return now < self.catching_up_until and not is_quiet
 
     def note(self, line: str) -> None:
         """Print a line above the bar."""
@@ -184,6 +204,7 @@ class Screen:
     def lines(self, lines: Sequence[LogLine]) -> None:
         """Show lines that ranks have printed, above the bar."""
         self.end_start()
+        self.lines_arrived_at = time.monotonic()
         self.rank_lines.add(lines)
 
     def show(self, event: Event) -> None:
@@ -222,21 +243,29 @@ class Screen:
     def step(self, event: Told) -> None:
         """Show the progress of a phase, as a bar or as a line."""
         phase, step, steps = (in_a_line(event.phase or "") or "progress", event.step or 0, event.steps)
-        self.last[phase] = self.last.get(phase, Figures()).renewed(event)
+        self.last[phase] = self.last.pop(phase, Figures()).renewed(event)
         if event.figures.get("printed") and self.of_ranks in ("0", "all"):
             self.printed.add(phase)
-        detail = self.last[phase].describe(remaining_only=phase in self.printed)
         if not self.progress.disable:
             done, total = drawn(step), None if steps is None else drawn(steps)
             if phase not in self.tasks:
                 self.remove_bars()
                 self.tasks[phase] = self.progress.add_task(phase, total=total, detail="")
-            self.progress.update(self.tasks[phase], completed=done, total=total, detail=detail)
+            self.progress.update(self.tasks[phase], completed=done, total=total, detail=self.detail(phase))
         elif event.figures.get("printed") and phase in self.printed:
             self.shown[phase] = step  # rank 0 has printed the same line
-        elif worth_a_line(self.shown.get(phase), step, steps):
+        elif worth_a_line(self.shown.get(phase), step, steps) and not self.is_catching_up():
             self.shown[phase] = step
-            self.note(f"{phase}: {step}/{steps or '?'} {detail}".rstrip())
+            self.note(self.progress_line(phase))
+
+    def detail(self, phase: str) -> str:
+        """Return the newest figures of a phase that rank 0 does not print on this screen."""
+        return self.last[phase].describe(remaining_only=phase in self.printed)
+
+    def progress_line(self, phase: str) -> str:
+        """Return the newest progress of a phase as a line."""
+        newest = self.last[phase].newest
+        return f"{phase}: {newest.step or 0}/{newest.steps or '?'} {self.detail(phase)}".rstrip()
 
     def remove_bars(self) -> None:
         """Remove the bars of earlier phases."""

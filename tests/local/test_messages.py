@@ -78,13 +78,15 @@ def test_attach_to_a_refused_run_keeps_its_files(orch: Orch, tmp_path: Path) -> 
     assert refused.exists()
 
 
-def test_traceback_and_folder_of_a_run_are_printed_once(orch: Orch, tmp_path: Path) -> None:
+def test_traceback_is_printed_once_and_the_id_of_a_run_twice(orch: Orch, tmp_path: Path) -> None:
     train = ("train", write_script(tmp_path, "def act():\n    raise ValueError('a reason')\nact()\n"), "--ppn", "1")
     process = expect_exit(orch(*train), 1)
     output = process.stdout + process.stderr
     assert output.count("Traceback (most recent call last)") == 1
     assert "ValueError: a reason" in process.stdout
-    assert {line for line in output.splitlines() if line.startswith("files")} == {f"files: {last_run(tmp_path)}"}
+    run = last_run(tmp_path)
+    assert f"run: {run.name} in {run.parent}\n" in process.stderr
+    assert output.count(run.name) == 2
     assert "Traceback (most recent call last)" in orch(*train, "--show", "none").stdout
 
 
@@ -100,7 +102,7 @@ def test_progress_that_rank_0_prints_is_not_repeated(orch: Orch, tmp_path: Path)
     train = ("train", write_script(tmp_path, PRINT_PROGRESS), "--ppn", "1")
     process = expect_exit(orch(*train))
     assert "step 3/3" in process.stderr
-    assert (process.stdout + process.stderr).count("files: ") == 1
+    assert (process.stdout + process.stderr).count(last_run(tmp_path).name) == 2
     assert "train: " not in process.stderr
     assert "train: 3/3" in orch(*train, "--show", "none").stderr
 

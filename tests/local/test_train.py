@@ -73,7 +73,7 @@ def test_unmodified_ddp_script_trains_on_two_ranks(orch: Orch, tmp_path: Path, b
     assert f"mpirun, {backend}, stack current" in process.stderr
     assert f"weights {first.group(1)}" in process.stderr, "the output of rank 0 is shown"
     assert rank_log(run, 1).endswith(f"{backend}\n")
-    assert f"files: {run}\n" in process.stderr
+    assert f"run: {run.name} in {run.parent}\n" in process.stderr
     assert process.stdout.endswith(f"details: orch report {run.name}\n")
 
 

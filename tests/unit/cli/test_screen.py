@@ -83,19 +83,56 @@ STARTS = "starting the ranks"
         pytest.param([Launched(ranks=1), Joined(rank=0)], 0, id="joined"),
         pytest.param([Waiting(text="the job waits")], 0, id="waiting"),
         pytest.param([Launched(ranks=1), Joined(rank=0), Launched(ranks=1)], 1, id="again"),
+        pytest.param([None, Launched(ranks=2), None], 1, id="launched after the line"),
+        pytest.param([None, Launched(ranks=1), Joined(rank=0), Launched(ranks=1), None], 2, id="again after the line"),
     ],
 )
 def test_one_line_shows_that_ranks_start(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, events: list[Event], lines: int
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, events: list[Event | None], lines: int
 ) -> None:
     monkeypatch.setattr(live, "START_SECONDS", 0.2)
     shown = live.Screen()
     shown.begin([])
-    for event in events:
-        shown.show(event)
-    time.sleep(0.4)
+    for event in (*events, None):
+        if event is None:
+            time.sleep(0.4)
+        else:
+            shown.show(event)
     shown.end()
     assert capsys.readouterr().err.count(STARTS) == lines
+
+
+def show_past_run(shown: live.Screen) -> None:
+    """Show what `orch attach` receives of a run that has trained 6 of 8 steps: events, then the ranks' output."""
+    shown.begin([], catch_up=True)
+    shown.show(Progress(time=0.0, rank=0, phase="tokenize", step=4, steps=4))
+    for step in range(7):
+        shown.show(Progress(time=float(step), rank=0, phase="train", step=step, steps=8))
+    for text in ("loading data", "epoch 1"):
+        shown.lines([LogLine(rank=0, node="node0", text=text)])
+
+
+def test_attach_shows_the_newest_progress_after_older_output(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live, "QUIET_SECONDS", 0.0)
+    shown = live.Screen(of_ranks="0")
+    show_past_run(shown)
+    for step in (7, 8):
+        shown.show(Progress(time=float(step), rank=0, phase="train", step=step, steps=8))
+    shown.end()
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.partition(" 00:")[0] for line in lines] == ["loading data", "epoch 1", "train: 7/8", "train: 8/8"]
+
+
+def test_attach_shows_the_newest_progress_of_a_run_that_reports_nothing_more(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    shown = live.Screen(of_ranks="0")
+    show_past_run(shown)
+    shown.end()
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.partition(" 00:")[0] for line in lines] == ["loading data", "epoch 1", "train: 6/8"]
 
 
 @pytest.mark.parametrize(("of_ranks", "times"), [("0", 0), ("all", 0), ("none", 3), ("1", 3)])

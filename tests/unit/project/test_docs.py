@@ -78,7 +78,7 @@ QUOTED_OUTPUT = (
     "Install the stack",
     "Probe the node",
     "Push missing wheels",
-    "files on the nodes",
+    "on the nodes in",
     "has no BF16 instructions",
     "joined on",
     "details: orch",
