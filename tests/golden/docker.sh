@@ -12,11 +12,11 @@
 # rank 1: node0, cores 2-3, 2 threads
 # rank 2: node1, cores 0-1, 2 threads
 # rank 3: node1, cores 2-3, 2 threads
-ssh node0 'umask 077 && mkdir -p /opt/orch/runs/r && cat > /opt/orch/runs/r/hostfile' <<'ORCH_END_OF_FILE'
+ssh -F '/state/ssh config' -- node0 'umask 077 && mkdir -p /opt/orch/runs/r && cat > /opt/orch/runs/r/hostfile' <<'ORCH_END_OF_FILE'
 10.0.0.0:2
 10.0.0.1:2
 ORCH_END_OF_FILE
-for node in node0 node1; do ssh "$node" 'umask 077 && mkdir -p /opt/orch/runs/r && cat > /opt/orch/runs/r/env.json' <<'ORCH_END_OF_FILE'
+for node in node0 node1; do ssh -F '/state/ssh config' -- "$node" 'umask 077 && mkdir -p /opt/orch/runs/r && cat > /opt/orch/runs/r/env.json' <<'ORCH_END_OF_FILE'
 {
  "MASTER_ADDR": "10.0.0.0",
  "MASTER_PORT": "24609",
@@ -25,7 +25,7 @@ for node in node0 node1; do ssh "$node" 'umask 077 && mkdir -p /opt/orch/runs/r 
 }
 ORCH_END_OF_FILE
 done
-for node in node0 node1; do ssh "$node" 'umask 077 && mkdir -p /opt/orch/runs/r && cat > /opt/orch/runs/r/layout.json' <<'ORCH_END_OF_FILE'
+for node in node0 node1; do ssh -F '/state/ssh config' -- "$node" 'umask 077 && mkdir -p /opt/orch/runs/r && cat > /opt/orch/runs/r/layout.json' <<'ORCH_END_OF_FILE'
 {
  "schema": 1,
  "world_size": 4,
@@ -33,8 +33,8 @@ for node in node0 node1; do ssh "$node" 'umask 077 && mkdir -p /opt/orch/runs/r 
  "backend_module": "",
  "timeout_seconds": 1800.0,
  "nodes": [
-  {"name": "node0", "host": "host", "torch": "2.13.0+cpu", "address": "10.0.0.0", "interface": "eth1", "env": {"GLOO_SOCKET_IFNAME": "eth1", "TP_SOCKET_IFNAME": "eth1", "CCL_KVS_IFACE": "eth1", "FI_TCP_IFACE": "eth1", "FI_PROVIDER": "tcp"}, "repair": "`orch provision`", "recorded": true},
-  {"name": "node1", "host": "host", "torch": "2.13.0+cpu", "address": "10.0.0.1", "interface": "eth1", "env": {"GLOO_SOCKET_IFNAME": "eth1", "TP_SOCKET_IFNAME": "eth1", "CCL_KVS_IFACE": "eth1", "FI_TCP_IFACE": "eth1", "FI_PROVIDER": "tcp"}, "repair": "`orch provision`", "recorded": true}
+  {"name": "node0", "host": "host0", "torch": "2.13.0+cpu", "address": "10.0.0.0", "interface": "eth1", "env": {"GLOO_SOCKET_IFNAME": "eth1", "TP_SOCKET_IFNAME": "eth1", "CCL_KVS_IFACE": "eth1", "FI_TCP_IFACE": "eth1", "FI_PROVIDER": "tcp"}, "repair": "`orch provision`", "recorded": true},
+  {"name": "node1", "host": "host1", "torch": "2.13.0+cpu", "address": "10.0.0.1", "interface": "eth1", "env": {"GLOO_SOCKET_IFNAME": "eth1", "TP_SOCKET_IFNAME": "eth1", "CCL_KVS_IFACE": "eth1", "FI_TCP_IFACE": "eth1", "FI_PROVIDER": "tcp"}, "repair": "`orch provision`", "recorded": true}
  ],
  "ranks": [
   {"rank": 0, "node": "node0", "local_rank": 0, "local_world_size": 2, "cpus": [0, 1], "worker_cpus": [], "threads": 2, "env": {}},
@@ -45,7 +45,7 @@ for node in node0 node1; do ssh "$node" 'umask 077 && mkdir -p /opt/orch/runs/r 
 }
 ORCH_END_OF_FILE
 done
-for node in node0 node1; do ssh "$node" 'umask 077 && mkdir -p /opt/orch/runs/r && cat > /opt/orch/runs/r/container.json' <<'ORCH_END_OF_FILE'
+for node in node0 node1; do ssh -F '/state/ssh config' -- "$node" 'umask 077 && mkdir -p /opt/orch/runs/r && cat > /opt/orch/runs/r/container.json' <<'ORCH_END_OF_FILE'
 {
  "schema": 1,
  "image": "orch:current",
@@ -88,8 +88,8 @@ for node in node0 node1; do ssh "$node" 'umask 077 && mkdir -p /opt/orch/runs/r 
 }
 ORCH_END_OF_FILE
 done
-for node in node0 node1; do ssh "$node" 'umask 077 && mkdir -p /opt/orch/runs/r && cat > /opt/orch/runs/r/run.json' <<'ORCH_END_OF_FILE'
-{"schema": 1, "run_id": "r", "key": "dcd8073dd31a", "node0": {"node": "node0", "via": ["ssh", "node0"]}, "nodes": [{"node": "node0", "via": ["ssh", "node0"]}, {"node": "node1", "via": ["ssh", "node1"]}], "run_dir": "/opt/orch/runs/r", "train": "/opt/orch/train", "python": "/venv/bin/python", "recipe": "qa", "resumes": true, "output_dir": "/opt/orch/runs/r/output", "backend": "gloo", "precision": "bf16", "started_by": "me@here", "created": 1.0, "decisions": [{"topic": "run", "value": "r", "reason": ""}, {"topic": "stack", "value": "current", "reason": "a test's"}, {"topic": "nodes", "value": "node0, node1", "reason": "all of cluster 'lab'"}, {"topic": "ranks", "value": "4", "reason": "2 on each node, as requested"}, {"topic": "launcher", "value": "mpirun", "reason": "mpiexec.hydra of Intel MPI; stack 'current'"}, {"topic": "docker", "value": "orch:current", "reason": "one container on each node, as the node's user; ranks on its python3"}, {"topic": "backend", "value": "gloo", "reason": "part of PyTorch, over TCP"}, {"topic": "precision", "value": "bf16", "reason": "avx512_bf16 on all 2 nodes"}, {"topic": "preload", "value": "libiomp5.so, libtcmalloc_minimal.so.4", "reason": "if the image has them"}, {"topic": "network", "value": "eth1 on node0, node1", "reason": "route to the other nodes"}], "layout": [{"rank": 0, "node": "node0", "local_rank": 0, "local_world_size": 2, "cpus": [0, 1], "threads": 2, "worker_cpus": []}, {"rank": 1, "node": "node0", "local_rank": 1, "local_world_size": 2, "cpus": [2, 3], "threads": 2, "worker_cpus": []}, {"rank": 2, "node": "node1", "local_rank": 0, "local_world_size": 2, "cpus": [0, 1], "threads": 2, "worker_cpus": []}, {"rank": 3, "node": "node1", "local_rank": 1, "local_world_size": 2, "cpus": [2, 3], "threads": 2, "worker_cpus": []}]}
+for node in node0 node1; do ssh -F '/state/ssh config' -- "$node" 'umask 077 && mkdir -p /opt/orch/runs/r && cat > /opt/orch/runs/r/run.json' <<'ORCH_END_OF_FILE'
+{"schema": 1, "run_id": "r", "key": "dcd8073dd31a", "node0": {"node": "node0", "via": ["ssh", "-F", "/state/ssh config", "--", "node0"]}, "nodes": [{"node": "node0", "via": ["ssh", "-F", "/state/ssh config", "--", "node0"]}, {"node": "node1", "via": ["ssh", "-F", "/state/ssh config", "--", "node1"]}], "run_dir": "/opt/orch/runs/r", "train": "/opt/orch/train", "python": "/venv/bin/python", "recipe": "qa", "resumes": true, "output_dir": "/opt/orch/runs/r/output", "backend": "gloo", "precision": "bf16", "started_by": "me@here", "created": 1.0, "decisions": [{"topic": "run", "value": "r", "reason": ""}, {"topic": "stack", "value": "current", "reason": "a test's"}, {"topic": "nodes", "value": "node0, node1", "reason": "all of cluster 'lab'"}, {"topic": "ranks", "value": "4", "reason": "2 on each node, as requested"}, {"topic": "launcher", "value": "mpirun", "reason": "mpiexec.hydra of Intel MPI; stack 'current'"}, {"topic": "docker", "value": "orch:current", "reason": "one container on each node, as the node's user; ranks on its python3"}, {"topic": "backend", "value": "gloo", "reason": "part of PyTorch, over TCP"}, {"topic": "precision", "value": "bf16", "reason": "avx512_bf16 on all 2 nodes"}, {"topic": "preload", "value": "libiomp5.so, libtcmalloc_minimal.so.4", "reason": "if the image has them"}, {"topic": "network", "value": "eth1 on node0, node1", "reason": "route to the other nodes"}], "layout": [{"rank": 0, "node": "node0", "local_rank": 0, "local_world_size": 2, "cpus": [0, 1], "threads": 2, "worker_cpus": []}, {"rank": 1, "node": "node0", "local_rank": 1, "local_world_size": 2, "cpus": [2, 3], "threads": 2, "worker_cpus": []}, {"rank": 2, "node": "node1", "local_rank": 0, "local_world_size": 2, "cpus": [0, 1], "threads": 2, "worker_cpus": []}, {"rank": 3, "node": "node1", "local_rank": 1, "local_world_size": 2, "cpus": [2, 3], "threads": 2, "worker_cpus": []}]}
 ORCH_END_OF_FILE
 done
-ssh node0 'env I_MPI_PIN=0 I_MPI_HYDRA_BOOTSTRAP=ssh '"'"'I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS=-F /opt/orch/ssh/config'"'"' I_MPI_HYDRA_IFACE=eth1 /venv/bin/python /opt/orch/train/node.py supervise /opt/orch/runs/r --claims=/opt/orch/claims --stall-timeout=900 -- /venv/bin/mpiexec.hydra -machinefile /opt/orch/runs/r/hostfile -n 4 /venv/bin/python /opt/orch/train/node.py rank --run /opt/orch/runs/r -- /opt/orch/train/qa/qa.py --epochs=2 --bf16 --output_dir=/opt/orch/runs/r/output'
+ssh -F '/state/ssh config' -- node0 'env I_MPI_PIN=0 I_MPI_HYDRA_BOOTSTRAP=ssh '"'"'I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS=-F /opt/orch/ssh/config'"'"' I_MPI_HYDRA_IFACE=eth1 /venv/bin/python /opt/orch/train/node.py supervise /opt/orch/runs/r --claims=/opt/orch/claims --stall-timeout=900 -- /venv/bin/mpiexec.hydra -machinefile /opt/orch/runs/r/hostfile -n 4 /venv/bin/python /opt/orch/train/node.py rank --run /opt/orch/runs/r -- /opt/orch/train/qa/qa.py --epochs=2 --bf16 --output_dir=/opt/orch/runs/r/output'

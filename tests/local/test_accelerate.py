@@ -16,8 +16,8 @@ from orchestrator.launchers import accelerate_config
 from tests.conftest import make_job
 from tests.local.conftest import download_wheels
 from tests.local.runs import Orch, expect_exit, last_run, rank_log, write_script
+from tests.support.plans import ONE_NODE, TWO_NODES
 from tests.unit.planning.test_accelerate_file import FILE
-from tests.unit.planning.test_launchers import ONE, TWO
 
 VERSIONS = sorted({stack.requirements["accelerate"] for stack in load.all_stacks()})
 # Loads each file and runs all of `accelerate launch` up to its command.
@@ -48,7 +48,7 @@ def accelerate(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
 
 def test_config_file_is_read_by_the_accelerate_of_each_stack(accelerate: str, tmp_path: Path) -> None:
     version = accelerate_config.Version(next(Path(accelerate).glob("*.whl")).name.split("-")[1])
-    cases = [(nodes, user_config) for nodes in (ONE, TWO) for user_config in ({}, FILE)]
+    cases = [(nodes, user_config) for nodes in (ONE_NODE, TWO_NODES) for user_config in ({}, FILE)]
     paths = []
     for index, (nodes, user_config) in enumerate(cases):
         job = make_job(nodes, ppn=2, precision="bf16", accelerate=user_config)

@@ -19,7 +19,7 @@ TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=2
 @settings(max_examples=40, deadline=None)
 @example(arguments=list(HOSTILE_TEXTS), value=HOSTILE_TEXTS[0])
 @given(arguments=st.lists(TEXT, max_size=4), value=TEXT)
-def test_a_shell_runs_exactly_this_command(arguments: list[str], value: str) -> None:
+def test_shell_runs_exactly_this_command(arguments: list[str], value: str) -> None:
     command = Command(argv=(sys.executable, "-c", PRINT_ARGUMENTS, *arguments), env=(("VALUE", value),))
     result = subprocess.run(["sh", "-c", command.shell()], capture_output=True, check=True)
     assert json.loads(result.stdout) == [arguments, value]

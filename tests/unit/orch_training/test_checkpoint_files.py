@@ -1,4 +1,4 @@
-"""What a checkpoint says of itself: damage of any kind is a reason not to use it."""
+"""Check that damage of any kind to a checkpoint is found."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ DAMAGE = ("", "{", "[]", "7", "{}", '{"schema": 1, "files": 7}', "[" * 100_000, 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    made = tmp_path / "checkpoint-10"
-    made.mkdir()
-    (made / "weights").write_bytes(b"weights")
-    checkpoint.seal(made, step=10)
-    return made
+    checkpoint_folder = tmp_path / "checkpoint-10"
+    checkpoint_folder.mkdir()
+    (checkpoint_folder / "weights").write_bytes(b"weights")
+    checkpoint.seal(checkpoint_folder, step=10)
+    return checkpoint_folder
 
 
-def test_a_sealed_checkpoint_is_whole(folder: Path) -> None:
+def test_sealed_checkpoint_is_whole(folder: Path) -> None:
     assert checkpoint.find_problem(folder) is None
 
 
 @pytest.mark.parametrize("text", DAMAGE)
-def test_a_damaged_manifest_is_a_reason(folder: Path, text: str) -> None:
+def test_damaged_manifest_is_a_reason(folder: Path, text: str) -> None:
     (folder / "manifest.json").write_text(text)
     assert "damaged" in (checkpoint.find_problem(folder) or "")
 
 
 @pytest.mark.parametrize("name", ["../weights", "/etc/passwd", "a/../../x", "", "."])
-def test_a_manifest_names_files_of_its_own_alone(folder: Path, name: str) -> None:
+def test_manifest_names_only_files_of_its_checkpoint(folder: Path, name: str) -> None:
     manifest = json.loads((folder / "manifest.json").read_text())
     manifest["files"][name] = manifest["files"]["weights"]
     (folder / "manifest.json").write_text(json.dumps(manifest))
@@ -40,13 +40,13 @@ def test_a_manifest_names_files_of_its_own_alone(folder: Path, name: str) -> Non
 
 
 @pytest.mark.parametrize("content", [b"", b"weight", b"Weights", b"weights."])
-def test_a_file_that_is_another_is_a_reason(folder: Path, content: bytes) -> None:
+def test_file_that_is_another_is_a_reason(folder: Path, content: bytes) -> None:
     (folder / "weights").write_bytes(content)
     assert "weights" in (checkpoint.find_problem(folder) or "")
 
 
 @pytest.mark.parametrize("text", ["", "{", "7", "[]", "[" * 100_000])
-def test_a_damaged_file_beside_the_checkpoints_is_named(tmp_path: Path, text: str) -> None:
+def test_damaged_file_beside_the_checkpoints_is_named(tmp_path: Path, text: str) -> None:
     path = tmp_path / "before.json"
     assert checkpoint.read_json(path) is None
     path.write_text(text)

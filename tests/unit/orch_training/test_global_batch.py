@@ -1,4 +1,4 @@
-"""The examples of every step are dealt out to any number of ranks."""
+"""Check that the examples of every step are distributed to any number of ranks."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from orch_training.global_batch import Dealing, GlobalBatch, describe_dealing, g
 few = st.integers(1, 9)
 
 
-def dealt(batch: GlobalBatch, dealing: Dealing, examples: int) -> list[list[list[range]]]:
-    """[step][rank][micro batch], without those that only wait for the others."""
+def distribute(batch: GlobalBatch, dealing: Dealing, examples: int) -> list[list[list[range]]]:
+    """Return the positions by step, rank and micro batch, without the parts of weight 0."""
     spans = [batch.span(step, examples) for step in range(batch.steps(examples))]
     return [
         [[part.positions for part in dealing.parts(span, rank) if part.weight] for rank in range(dealing.ranks)]
@@ -28,18 +28,18 @@ def dealt(batch: GlobalBatch, dealing: Dealing, examples: int) -> list[list[list
 
 
 @given(planned=few, ranks=few, micro=few, accumulation=st.integers(1, 4), extra=st.integers(0, 200))
-def test_the_parts_of_a_step_are_the_step(planned: int, ranks: int, micro: int, accumulation: int, extra: int) -> None:
+def test_parts_of_a_step_are_the_step(planned: int, ranks: int, micro: int, accumulation: int, extra: int) -> None:
     batch = global_batch(micro=micro, accumulation=accumulation, planned=planned, facts=None)
     examples = batch.at_once + extra
-    own = dealt(batch, Dealing(batch, ranks, micro), examples)
-    as_planned = dealt(batch, Dealing(batch, planned, micro), examples)
-    for step, (found, expected) in enumerate(zip(own, as_planned, strict=True)):
-        positions = [at for rank in found for part in rank for at in part]
+    parts = distribute(batch, Dealing(batch, ranks, micro), examples)
+    planned_parts = distribute(batch, Dealing(batch, planned, micro), examples)
+    for step, (step_parts, expected) in enumerate(zip(parts, planned_parts, strict=True)):
+        positions = [position for rank in step_parts for part in rank for position in part]
         assert sorted(positions) == list(batch.span(step, examples)), "each example once"
-        assert sorted(positions) == sorted(at for rank in expected for part in rank for at in part)
-        assert all(len(part) <= micro for rank in found for part in rank)
-    seen = [at for step in own for rank in step for part in rank for at in part]
-    assert len(seen) == len(set(seen)) == examples // batch.at_once * batch.at_once
+        assert sorted(positions) == sorted(position for rank in expected for part in rank for position in part)
+        assert all(len(part) <= micro for rank in step_parts for part in rank)
+    positions = [position for step in parts for rank in step for part in rank for position in part]
+    assert len(positions) == len(set(positions)) == examples // batch.at_once * batch.at_once
 
 
 @given(
@@ -50,9 +50,7 @@ def test_the_parts_of_a_step_are_the_step(planned: int, ranks: int, micro: int, 
     extra=st.integers(0, 60),
     seed=st.integers(0, 2**32),
 )
-def test_the_weighted_mean_is_exact(
-    planned: int, ranks: int, micro: int, accumulation: int, extra: int, seed: int
-) -> None:
+def test_weighted_mean_is_exact(planned: int, ranks: int, micro: int, accumulation: int, extra: int, seed: int) -> None:
     """Compute the loss as DDP does: the mean over ranks of the sums over micro batches."""
     batch = GlobalBatch(micro * planned, accumulation)
     dealing, examples = Dealing(batch, ranks, micro), batch.at_once + extra
@@ -68,7 +66,7 @@ def test_the_weighted_mean_is_exact(
 
 
 def mean(positions: range, losses: list[int]) -> Fraction:
-    return Fraction(sum(losses[at] for at in positions), len(positions))
+    return Fraction(sum(losses[position] for position in positions), len(positions))
 
 
 @given(planned=few, ranks=few, micro=few, accumulation=st.integers(1, 4), extra=st.integers(0, 60))
@@ -79,9 +77,9 @@ def test_no_rank_waits_for_another(planned: int, ranks: int, micro: int, accumul
     for step in range(batch.steps(batch.at_once + extra)):
         span = batch.span(step, batch.at_once + extra)
         parts = [dealing.parts(span, rank) for rank in range(ranks)]
-        assert {len(own) for own in parts} == {dealing.micro_batches}
-        assert all(part.positions for own in parts for part in own)
-        sizes = {len(part.positions) if part.weight else 0 for own in parts for part in own}
+        assert {len(rank_parts) for rank_parts in parts} == {dealing.micro_batches}
+        assert all(part.positions for rank_parts in parts for part in rank_parts)
+        sizes = {len(part.positions) if part.weight else 0 for rank_parts in parts for part in rank_parts}
         assert max(sizes) - min(sizes) <= 1
 
 
@@ -98,27 +96,27 @@ def test_as_planned_nothing_changes(planned: int, micro: int, accumulation: int)
             assert part.weight == Fraction(1, accumulation)
 
 
-def test_the_last_step_of_an_epoch_may_be_shorter() -> None:
+def test_last_step_of_an_epoch_may_be_shorter() -> None:
     batch = GlobalBatch(at_once=4, rounds=3)
     spans = [batch.span(step, 23) for step in range(batch.steps(23))]
     assert spans == [range(0, 12), range(12, 20)], "3 examples fill no round"
-    (one, two), (three, four) = (Dealing(batch, 2, 6).parts(span, 1) * 2 for span in spans)
-    assert one.weight == two.weight == three.weight == four.weight == 1
+    weights = [part.weight for span in spans for part in Dealing(batch, 2, 6).parts(span, 1) * 2]
+    assert weights == [1, 1, 1, 1]
 
 
-def test_a_checkpoint_decides_on_the_global_batch() -> None:
+def test_checkpoint_decides_on_the_global_batch() -> None:
     arguments = {"micro": 4, "accumulation": 1, "planned": 1}
     assert global_batch(**arguments, facts=None) == GlobalBatch(4, 1)
     batch = GlobalBatch(6, 2)
     assert global_batch(**arguments, facts={"world_size": 3, **batch.facts}) == batch
 
 
-def test_the_decision_in_words() -> None:
-    def words(size: int, ranks: int) -> str:
+def test_decision_names_the_micro_batches_of_each_rank() -> None:
+    def description(size: int, ranks: int) -> str:
         return describe_dealing(Dealing(GlobalBatch(size, 1), ranks, 4), "as planned for 3 ranks")
 
-    assert words(12, 1) == (
+    assert description(12, 1) == (
         "the global batch stays 12 examples, as planned for 3 ranks: 1 rank computes 3 micro batches of 4"
     )
-    assert words(12, 2).endswith("each of 2 ranks computes 2 micro batches of 3")
-    assert words(7, 2).endswith("each of 2 ranks computes 1 micro batch of 3 to 4, weighted")
+    assert description(12, 2).endswith("each of 2 ranks computes 2 micro batches of 3")
+    assert description(7, 2).endswith("each of 2 ranks computes 1 micro batch of 3 to 4, weighted")

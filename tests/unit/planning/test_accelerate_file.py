@@ -12,8 +12,7 @@ from orchestrator.stacks.stack import Stack
 from orchestrator.targets.ssh.decisions import Inputs
 from orchestrator.targets.ssh.plan import plan_train
 from tests.conftest import make_cluster, make_job, make_node
-from tests.support.plans import QA_REQUEST, REMOTE_SITE, USER_SCRIPT
-from tests.unit.planning.test_launchers import TWO
+from tests.support.plans import QA_REQUEST, REMOTE_SITE, TWO_NODES, USER_SCRIPT
 
 FILE: dict[str, Any] = {
     "compute_environment": "LOCAL_MACHINE",
@@ -42,14 +41,14 @@ def test_what_a_file_asks_for() -> None:
     "change",
     [{"distributed_type": "MULTI_GPU"}, {"use_cpu": False}, {"fsdp_config": {"x": 1}}, {"mixed_precision": "fp16"}],
 )
-def test_a_file_for_gpus_is_refused(change: dict[str, Any]) -> None:
+def test_file_for_gpus_is_refused(change: dict[str, Any]) -> None:
     with pytest.raises(PlanError, match=r"f\.yaml"):
         accelerate_file.parse_options({**FILE, **change}, "f.yaml")
 
 
 def with_file(stack: Stack) -> Inputs:
     options = accelerate_file.parse_options(FILE, "f.yaml")
-    return Inputs(cluster=make_cluster(*TWO), recipe=USER_SCRIPT, stack=stack, accelerate=options)
+    return Inputs(cluster=make_cluster(*TWO_NODES), recipe=USER_SCRIPT, stack=stack, accelerate=options)
 
 
 def test_what_is_honoured_and_what_is_contradicted_is_told(test_stack: Stack) -> None:
@@ -67,13 +66,13 @@ def test_what_is_honoured_and_what_is_contradicted_is_told(test_stack: Stack) ->
     assert 'mixed_precision: "bf16"' in config.content
 
 
-def test_the_file_is_for_launchers_that_start_accelerate(test_stack: Stack) -> None:
+def test_file_is_for_launchers_that_start_accelerate(test_stack: Stack) -> None:
     with pytest.raises(PlanError, match="--launcher mpirun does not start accelerate"):
         plan_train(QA_REQUEST, with_file(test_stack), REMOTE_SITE)
 
 
 def test_old_versions_get_the_keys_that_they_read() -> None:
-    job = make_job(TWO, ppn=2)
+    job = make_job(TWO_NODES, ppn=2)
     for text, expected in (("0.34.2", True), ("1.7.0", True), ("1.15.0", False)):
         version = accelerate_config.Version(text)
         config = accelerate_config.config(job, version, starts_mpirun=True)

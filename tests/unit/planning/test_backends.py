@@ -43,7 +43,7 @@ def test_gpus_and_a_torch_of_ones_own_are_taken(test_stack: Stack) -> None:
         assert choose_backend(test_stack, nodes, name, {}) == BACKENDS[name]
 
 
-def test_a_plugin_of_an_entry_point_or_of_the_stack(test_stack: Stack) -> None:
+def test_plugin_of_an_entry_point_or_of_the_stack(test_stack: Stack) -> None:
     entry = EntryPoint("toy", "tests.unit.planning.test_backends:PLUGIN", "orch.backends")
     toy = load_entry_point(entry)
     assert (toy.module, toy.env) == ("toy_backend", (("TOY_MODE", "1"),))
@@ -58,7 +58,7 @@ def test_a_plugin_of_an_entry_point_or_of_the_stack(test_stack: Stack) -> None:
 
 
 @pytest.mark.parametrize("value", ["tests.nothing:PLUGIN", "tests.unit.planning.test_backends:NODES"])
-def test_a_broken_plugin_is_named(value: str) -> None:
+def test_broken_plugin_is_named(value: str) -> None:
     with pytest.raises(RequestError, match=r"plug-in toy \(tests"):
         load_entry_point(EntryPoint("toy", value, "orch.backends"))
 
@@ -67,9 +67,13 @@ def test_oneccl_talks_over_mpi_only_below_hydra(test_stack: Stack) -> None:
     stack = replace(test_stack, backends=("ccl", "gloo"), bindings=CCL)
     ccl = choose_backend(stack, NODES, None, {})
 
-    def how(launcher: str, mpi: str) -> str:
+    def transport(launcher: str, mpi: str) -> str:
         return dict(adapt_backend(ccl, launcher, mpi).env)["CCL_ATL_TRANSPORT"]
 
-    assert [how("mpirun", mpi) for mpi in ("intel", "mpich", "openmpi")] == ["mpi", "mpi", "ofi"]
-    assert [how(name, "intel") for name in ("torchrun", "accelerate", "mpirun-accelerate")] == ["ofi", "mpi", "ofi"]
+    assert [transport("mpirun", mpi) for mpi in ("intel", "mpich", "openmpi")] == ["mpi", "mpi", "ofi"]
+    assert [transport(name, "intel") for name in ("torchrun", "accelerate", "mpirun-accelerate")] == [
+        "ofi",
+        "mpi",
+        "ofi",
+    ]
     assert adapt_backend(BACKENDS["gloo"], "torchrun", "intel") == BACKENDS["gloo"]

@@ -22,8 +22,7 @@ from orchestrator.stacks.stack import Stack
 from orchestrator.targets.ssh.decisions import Inputs
 from orchestrator.targets.ssh.plan import plan_train
 from tests.conftest import HOSTILE_TEXTS, make_cluster
-from tests.support.plans import LOCAL_SITE, QA_RECIPE, QA_REQUEST, REMOTE_SITE, USER_SCRIPT
-from tests.unit.planning.test_launchers import ONE, TWO
+from tests.support.plans import LOCAL_SITE, ONE_NODE, QA_RECIPE, QA_REQUEST, REMOTE_SITE, TWO_NODES, USER_SCRIPT
 from tests.unit.provisioning.test_provision import STACK, make_probe
 
 GOLDEN = Path(__file__).parents[2] / "golden"
@@ -33,7 +32,7 @@ SITE_OF_TWO = replace(REMOTE_SITE, root="/opt/orch")
 
 def plan(stack: Stack, docker: Docker = DOCKER, **fields: object) -> Plan:
     request = replace(QA_REQUEST, ppn=2, **fields)
-    inputs = Inputs(cluster=make_cluster(*TWO), recipe=QA_RECIPE, stack=stack, docker=docker)
+    inputs = Inputs(cluster=make_cluster(*TWO_NODES), recipe=QA_RECIPE, stack=stack, docker=docker)
     return plan_train(request, inputs, SITE_OF_TWO)
 
 
@@ -54,7 +53,7 @@ def test_golden_plan_with_containers(test_stack: Stack) -> None:
     assert plan(test_stack, docker).describe() == (GOLDEN / "docker.sh").read_text()
 
 
-def test_the_engine_is_not_told_of_a_file_of_variables(test_stack: Stack) -> None:
+def test_engine_is_not_told_of_a_file_of_variables(test_stack: Stack) -> None:
     """Pass the variables through a pipe, because the engine would show their values to all its users."""
     for start in ("rank", "node"):
         result = plan(test_stack, replace(DOCKER, start=start, env_file="/etc/own env"))
@@ -69,13 +68,15 @@ def test_golden_plan_of_an_image_that_starts_its_ranks(test_stack: Stack) -> Non
 
 def test_without_an_image_nothing_is_different(test_stack: Stack) -> None:
     request = replace(QA_REQUEST, ppn=2)
-    result = plan_train(request, Inputs(cluster=make_cluster(*TWO), recipe=QA_RECIPE, stack=test_stack), SITE_OF_TWO)
+    result = plan_train(
+        request, Inputs(cluster=make_cluster(*TWO_NODES), recipe=QA_RECIPE, stack=test_stack), SITE_OF_TWO
+    )
     assert "container" not in result.describe()
     assert result.run.key != plan(test_stack).run.key, "another image is another training"
 
 
 def test_on_this_machine_the_folders_of_script_runs_and_programs_are_there(test_stack: Stack) -> None:
-    cluster = make_cluster(*ONE)
+    cluster = make_cluster(*ONE_NODE)
     inputs = Inputs(cluster=cluster, recipe=USER_SCRIPT, stack=test_stack, docker=DOCKER)
     result = plan_train(QA_REQUEST, inputs, LOCAL_SITE)
     mounted = [word for word in options(result) if word.startswith("type=bind")]
@@ -84,7 +85,7 @@ def test_on_this_machine_the_folders_of_script_runs_and_programs_are_there(test_
 
 def test_ccl_takes_no_socket_of_the_launcher_into_the_container(test_stack: Stack) -> None:
     ccl = load.stack("current")
-    nodes = tuple(replace(node, facts=replace(node.facts, packages=dict(ccl.requirements))) for node in TWO)
+    nodes = tuple(replace(node, facts=replace(node.facts, packages=dict(ccl.requirements))) for node in TWO_NODES)
     for docker, transport in ((None, "over MPI"), (DOCKER, "over libfabric")):
         request = replace(QA_REQUEST, ppn=2, backend="ccl")
         inputs = Inputs(cluster=make_cluster(*nodes), recipe=QA_RECIPE, stack=ccl, docker=docker)
@@ -93,7 +94,7 @@ def test_ccl_takes_no_socket_of_the_launcher_into_the_container(test_stack: Stac
 
 
 @pytest.mark.parametrize("folder", [f"/x/{word}" for word in HOSTILE_TEXTS if word], ids=repr)
-def test_a_mount_survives_any_path(folder: str) -> None:
+def test_mount_survives_any_path(folder: str) -> None:
     (fields,) = (
         csv.reader([bind(folder)], strict=True)
         if "\n" not in folder
@@ -107,7 +108,7 @@ def test_folders_inside_others_are_not_mounted_twice() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changed", "words"),
+    ("changes", "problem"),
     [
         ({"image": "Two Words"}, "not the name of an image"),
         ({"image": "-v"}, "not the name of an image"),
@@ -120,9 +121,9 @@ def test_folders_inside_others_are_not_mounted_twice() -> None:
         ({"arguments": ("--network=none",)}, "orch sets --network itself"),
     ],
 )
-def test_settings_that_the_engine_would_misread(test_stack: Stack, changed: dict[str, object], words: str) -> None:
-    with pytest.raises(PlanError, match=re.escape(words)):
-        plan(test_stack, replace(DOCKER, **changed))
+def test_settings_that_the_engine_would_misread(test_stack: Stack, changes: dict[str, object], problem: str) -> None:
+    with pytest.raises(PlanError, match=re.escape(problem)):
+        plan(test_stack, replace(DOCKER, **changes))
 
 
 @pytest.mark.parametrize("word", [word for word in HOSTILE_TEXTS if word != "-n"], ids=repr)
@@ -184,7 +185,7 @@ def archive(folder: Path, manifest: object, name: str = "image file.tar") -> str
     return str(folder / name)
 
 
-def test_the_file_of_an_image_tells_its_name_and_id(tmp_path: Path) -> None:
+def test_file_of_an_image_tells_its_name_and_id(tmp_path: Path) -> None:
     old = [{"Config": "0123.json", "RepoTags": ["orch:current", "orch:latest"]}]
     new = [{"Config": "blobs/sha256/4567", "RepoTags": ["orch:current"]}]
     for manifest, image in ((old, "0123"), (new, "4567")):

@@ -13,7 +13,7 @@ from orch_node.protocol.record import Decision, RunNode
 from orchestrator.planning.plan import HEREDOC_DELIMITER, PutFile, PutLocalFile
 from orchestrator.planning.plan import Plan as AnyPlan
 
-HERE = (RunNode(node="node0"),)
+NODES = (RunNode(node="node0"),)
 MARK = "touch ran-this"
 
 
@@ -33,10 +33,10 @@ def shell(script: str, folder: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("kind", ["here", "node"])
-def test_a_file_is_written_as_it_is(content: str, kind: str, tmp_path: Path) -> None:
+def test_file_is_written_as_it_is(content: str, kind: str, tmp_path: Path) -> None:
     path = tmp_path / "a folder" / "file"
     local_step = PutLocalFile(path=str(path), content=content)
-    step = local_step if kind == "here" else PutFile(nodes=HERE, path=str(path), content=content)
+    step = local_step if kind == "here" else PutFile(nodes=NODES, path=str(path), content=content)
     shell("umask 022\n" + step.describe(), tmp_path)
     assert path.read_text() == content
     assert path.stat().st_mode & 0o777 == 0o600
@@ -45,15 +45,15 @@ def test_a_file_is_written_as_it_is(content: str, kind: str, tmp_path: Path) -> 
 
 @settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 @given(reason=st.text(alphabet=st.sampled_from("\n\r\x0b\x1b\x85\u2028 a;$")))
-def test_a_reason_is_a_comment_whatever_is_in_it(reason: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_reason_is_a_comment_whatever_is_in_it(reason: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     """Quote any reason, because nodes report parts of it, such as package versions."""
     folder = tmp_path_factory.mktemp("dry")
     decision = Decision(topic="torch", value="2.13", reason=f"{reason}\n{MARK}\n")
 
-    class Told(AnyPlan):
+    class DescribedPlan(AnyPlan):
         def summary(self) -> list[str]:
             return [decision.describe()]
 
-    plan = object.__new__(Told)
+    plan = object.__new__(DescribedPlan)
     object.__setattr__(plan, "steps", ())
     shell(plan.describe(), folder)

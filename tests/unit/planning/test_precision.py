@@ -75,7 +75,7 @@ def test_auto_is_left_to_the_ranks_if_no_node_is_known() -> None:
     assert "otherwise fp32" in result.decisions[0].reason
 
 
-def test_a_recipe_with_one_precision_requires_it() -> None:
+def test_recipe_with_one_precision_requires_it() -> None:
     recipe = replace(RECIPE, precisions={"bf16": ()})
     assert choose("avx512_bf16", recipe=recipe).value == "bf16"
     with pytest.raises(PlanError, match=r"the only one of recipe 'qa'.*n0 has no BF16"):
@@ -98,7 +98,7 @@ def test_permission_to_emulate_without_bf16_is_refused() -> None:
         choose("", allow_slow_bf16=True)
 
 
-def test_a_resumed_run_keeps_the_precision_of_its_checkpoint() -> None:
+def test_resumed_run_keeps_the_precision_of_its_checkpoint() -> None:
     result = choose("amx_bf16", resume=replace(RESUME, precision="fp32"))
     assert (result.value, result.decisions[0].reason) == ("fp32", "as in the checkpoint of old")
     with pytest.raises(PlanError, match=r"as in the checkpoint of old.*n0 has no BF16"):
@@ -107,7 +107,7 @@ def test_a_resumed_run_keeps_the_precision_of_its_checkpoint() -> None:
     assert choose(resume=replace(RESUME, precision=AUTO)).value == AUTO
 
 
-def test_an_unknown_precision_names_the_nearest() -> None:
+def test_unknown_precision_names_the_nearest() -> None:
     with pytest.raises(PlanError, match="no precision 'bf61'") as exc_info:
         choose("amx_bf16", precision="bf61")
     assert "'bf16'" in exc_info.value.hint
@@ -154,9 +154,7 @@ def test_flags_of_arm_are_read(cpuinfo: Callable[[str, str], None]) -> None:
     assert facts.cpu_flags() == ["bf16"]
 
 
-def test_an_isa_override_hides_instructions(
-    monkeypatch: pytest.MonkeyPatch, cpuinfo: Callable[[str, str], None]
-) -> None:
+def test_isa_override_hides_instructions(monkeypatch: pytest.MonkeyPatch, cpuinfo: Callable[[str, str], None]) -> None:
     cpuinfo("flags", "sse avx2 avx512f avx512_vnni avx512_bf16 amx_tile amx_bf16")
     monkeypatch.setenv(facts.CPU_ISA, "avx2")
     assert facts.cpu_flags() == ["avx2"]
@@ -172,7 +170,7 @@ def test_an_isa_override_hides_instructions(
         pytest.param("avx512", "ORCH_CPU_ISA=avx512: this CPU has no avx512f", id="not there"),
     ],
 )
-def test_an_impossible_isa_override_is_refused(
+def test_impossible_isa_override_is_refused(
     value: str, message: str, monkeypatch: pytest.MonkeyPatch, cpuinfo: Callable[[str, str], None]
 ) -> None:
     cpuinfo("flags", "sse avx2")
@@ -276,7 +274,7 @@ def test_all_ranks_choose_the_same_precision_and_record_it(
 
 
 @pytest.mark.parametrize("of_ranks", ["none", "0", "all"])
-def test_the_choice_of_the_ranks_is_printed_once(of_ranks: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_choice_of_the_ranks_is_printed_once(of_ranks: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Print the choice of orch once, although the ranks print the decisions of a recipe themselves."""
     screen = Screen(of_ranks=of_ranks)
     screen.show(Decided(rank=0, text="precision: fp32 (n1 has no BF16 instructions)", topic="precision", value="fp32"))
@@ -286,7 +284,7 @@ def test_the_choice_of_the_ranks_is_printed_once(of_ranks: str, capsys: pytest.C
     assert printed.count("with AVX2 kernels") == (of_ranks == "none")
 
 
-def test_a_spare_node_without_bf16_decides_a_new_run_only() -> None:
+def test_spare_node_without_bf16_decides_a_new_run_only() -> None:
     precision = RunPrecision(arguments={})
     assert rank_precision.decide(precision, [], ("n9",)) == ("fp32", "n9 has no BF16 instructions")
 

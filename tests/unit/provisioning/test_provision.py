@@ -73,7 +73,7 @@ def make_probe(name: str = "node0", **changes: Any) -> Probe:
     return replace(probe, **changes)
 
 
-PAIR = (make_probe("node0"), make_probe("node1"))
+TWO_PROBES = (make_probe("node0"), make_probe("node1"))
 
 
 def problem_texts(*probes: Probe, may_become: bool = False) -> list[str]:
@@ -82,7 +82,7 @@ def problem_texts(*probes: Probe, may_become: bool = False) -> list[str]:
 
 
 def test_nodes_without_problems() -> None:
-    assert problem_texts(*PAIR) == []
+    assert problem_texts(*TWO_PROBES) == []
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_hint_names_the_packages_of_the_distribution() -> None:
 
 def test_problem_names_both_nodes_of_a_failed_connection() -> None:
     peers = {"node0": make_peer("node0"), "node1": make_peer("node1", error="Connection refused")}
-    (text,) = problem_texts(make_probe("node0", peers=peers), PAIR[1])
+    (text,) = problem_texts(make_probe("node0", peers=peers), TWO_PROBES[1])
     assert text == "node0: node0 cannot reach node1 (10.0.0.2): Connection refused"
 
 
@@ -133,13 +133,13 @@ def test_connections_to_unreachable_nodes_are_ignored() -> None:
 @pytest.mark.parametrize("resolves", [(), ("127.0.1.1",), ("10.0.0.2", "127.0.1.1")], ids=str)
 def test_wrong_names_are_a_problem_only_without_root_rights(resolves: tuple[str, ...]) -> None:
     peers = {"node0": make_peer("node0"), "node1": make_peer("node1", resolves=resolves)}
-    assert problem_texts(make_probe(peers=peers), PAIR[1]) == []
-    (text,) = problem_texts(make_probe(peers=peers, sudo=False), PAIR[1])
+    assert problem_texts(make_probe(peers=peers), TWO_PROBES[1]) == []
+    (text,) = problem_texts(make_probe(peers=peers, sudo=False), TWO_PROBES[1])
     assert "the name node1 resolves to" in text
 
 
 def test_all_nodes_need_the_same_root() -> None:
-    texts = problem_texts(PAIR[0], make_probe("node1", root="/home/other/orch"))
+    texts = problem_texts(TWO_PROBES[0], make_probe("node1", root="/home/other/orch"))
     assert [line.partition(":")[0] for line in texts] == ["node0", "node1"]
 
 
@@ -150,14 +150,14 @@ def make_plan(*probes: Probe, port: int = 22) -> Any:
 
 
 def test_known_hosts_contains_the_port() -> None:
-    lines = make_plan(*PAIR).trust["known_hosts"].splitlines()
+    lines = make_plan(*TWO_PROBES).trust["known_hosts"].splitlines()
     assert lines[0] == "node0,10.0.0.1 ssh-ed25519 AAAAnode0"
-    ported = make_plan(*PAIR, port=2222).trust["known_hosts"].splitlines()
+    ported = make_plan(*TWO_PROBES, port=2222).trust["known_hosts"].splitlines()
     assert ported[1] == "[node1]:2222,[10.0.0.2]:2222 ssh-ed25519 AAAAnode1"
 
 
 def test_record_contains_the_interface_of_the_address() -> None:
-    record = make_plan(*PAIR).variables["orch_nodes"]["node1"]["record"]
+    record = make_plan(*TWO_PROBES).variables["orch_nodes"]["node1"]["record"]
     assert (record["address"], record["interface"]) == ("10.0.0.2", "eth1")
     assert record["venv"] == "/home/trainer/orch/stacks/current"
 
@@ -177,12 +177,12 @@ def test_record_contains_the_routes_to_the_other_nodes() -> None:
 
 
 def test_plan_omits_unreachable_nodes() -> None:
-    plan = make_plan(PAIR[0])
+    plan = make_plan(TWO_PROBES[0])
     assert list(plan.variables["orch_nodes"]) == ["node0"]
 
 
 def test_entries_of_etc_hosts_are_complete_without_loopback_addresses() -> None:
-    entries = host_entries(PAIR, ADDRESSES)
+    entries = host_entries(TWO_PROBES, ADDRESSES)
     block = "10.0.0.1 node0\n10.0.0.2 node1\n"
     assert not has_entries(make_probe(), entries)
     assert has_entries(make_probe(hosts_file=block), entries)
@@ -223,7 +223,7 @@ def test_change_without_details_names_the_task() -> None:
 
 
 def test_report_merges_equal_changes_of_all_nodes() -> None:
-    common, single = (Change(what=what, is_="missing", should="present") for what in ("rank.py", "x"))
+    common, single = (Change(what=object_name, is_="missing", should="present") for object_name in ("rank.py", "x"))
     nodes = (NodeReport(node="a", changes=[common, single, common]), NodeReport(node="b", changes=[common]))
     report = Report(cluster="lab", check=True, state="drift", seconds=1.0, log="log", nodes=nodes)
     rows = [line.split() for line in text(report).splitlines() if "missing" in line]

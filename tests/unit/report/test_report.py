@@ -277,15 +277,15 @@ def with_launches(folder: Path, *sizes: int) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("sizes", "told"), [((2, 1), "1 of 2 planned"), ((2, 2), "2"), ((), "2"), ((2, 0), "2"), ((9,), "2")]
+    ("sizes", "ranks"), [((2, 1), "1 of 2 planned"), ((2, 2), "2"), ((), "2"), ((2, 0), "2"), ((9,), "2")]
 )
-def test_table_says_how_many_ranks_really_ran(tmp_path: Path, sizes: tuple[int, ...], told: str) -> None:
+def test_table_says_how_many_ranks_really_ran(tmp_path: Path, sizes: tuple[int, ...], ranks: str) -> None:
     with_launches(make_run(tmp_path, "run", ranks=2, seconds=20), *sizes)
     outcome = outcome_of(runs.find(tmp_path, "run"))
     (row,) = [line for line in training.text(outcome).splitlines() if "Ranks" in line]
-    assert row.split(None, 1)[1].strip() == told
+    assert row.split(None, 1)[1].strip() == ranks
     result = json.loads(training.as_json(outcome))
-    assert (result["ranks"], result["planned_ranks"]) == (int(told[0]), 2)
+    assert (result["ranks"], result["planned_ranks"]) == (int(ranks[0]), 2)
 
 
 def test_table_has_words_and_units(tmp_path: Path) -> None:

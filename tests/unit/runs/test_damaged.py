@@ -103,7 +103,7 @@ def test_damaged_run_is_set_aside_with_all_files(base: Path) -> None:
 
 
 def test_damaged_run_that_is_active_is_not_set_aside(base: Path) -> None:
-    """Find its supervisor by the folder's name, which no other test has, among the arguments of its process."""
+    """Use a folder name of this test only, because a supervisor is found by it among all processes."""
     folder = (base / BAD).rename(base / "20260102-120000-qa-0002")
     (folder / "plan.json").write_text("")
     (damaged_run,) = store.recorded(base).damaged

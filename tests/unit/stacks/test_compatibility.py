@@ -77,7 +77,7 @@ def test_mismatch_has_a_reason_and_a_remedy(packages: str, problem: str, reason:
 
 
 @pytest.mark.parametrize(
-    ("shell", "what", "cure"),
+    ("shell", "problem", "cure"),
     [
         ({"MASTER_ADDR": ""}, "MASTER_ADDR is not set", "export MASTER_ADDR="),
         ({"CCL_WORKER_COUNT": "0"}, "CCL_WORKER_COUNT", "export CCL_WORKER_COUNT=1"),
@@ -86,7 +86,7 @@ def test_mismatch_has_a_reason_and_a_remedy(packages: str, problem: str, reason:
     ],
     ids=["no address", "no workers", "no mpirun", "no libmpi"],
 )
-def test_shell_lacks_a_variable_or_program(shell: dict[str, str | None], what: str, cure: str) -> None:
+def test_shell_lacks_a_variable_or_program(shell: dict[str, str | None], problem: str, cure: str) -> None:
     variables = {name: value or "" for name, value in shell.items() if name.isupper()}
     bad_shell = Shell(
         variables={**GOOD_SHELL.variables, **variables},
@@ -94,7 +94,7 @@ def test_shell_lacks_a_variable_or_program(shell: dict[str, str | None], what: s
         libmpi=shell.get("libmpi", GOOD_SHELL.libmpi),
     )
     (mismatch,) = find_mismatches(shell=bad_shell, torch="2.7.0+cpu", bindings="2.7.0+cpu")
-    assert mismatch.what.startswith(what)
+    assert mismatch.what.startswith(problem)
     assert cure in mismatch.cure
 
 

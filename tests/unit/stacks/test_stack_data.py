@@ -177,11 +177,11 @@ def test_check_ipex_rejects_bf16_without_measured_parity(ranks: int) -> None:
     assert "--stack intel-2.8" in error.value.hint
 
 
-@pytest.mark.parametrize("way", ["Trainer", "Accelerator"])
-def test_check_ipex_rejects_a_measured_loss_that_differs_too_much(way: str) -> None:
+@pytest.mark.parametrize("wrapper", ["Trainer", "Accelerator"])
+def test_check_ipex_rejects_a_measured_loss_that_differs_too_much(wrapper: str) -> None:
     stack = load.stack("intel-2.8")
     stack.check_ipex(precision="bf16", world_size=8)
-    parity = tuple(replace(p, worst_percent=2.1) if p.way == way else p for p in stack.parity)
+    parity = tuple(replace(p, worst_percent=2.1) if p.way == wrapper else p for p in stack.parity)
     with pytest.raises(PlanError, match="not known to train correctly"):
         replace(stack, parity=parity).check_ipex(precision="bf16", world_size=8)
 

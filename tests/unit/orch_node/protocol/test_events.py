@@ -37,7 +37,7 @@ def test_event_is_read_as_it_was_written(event: dict[str, Any]) -> None:
     assert json.loads(render(result)) == event
 
 
-def test_a_line_of_each_kind_is_recorded() -> None:
+def test_line_of_each_kind_is_recorded() -> None:
     assert {*KINDS} == {event["event"] for event in RECORDED_EVENTS} - {"of-the-script"}
 
 

@@ -66,7 +66,7 @@ VALID: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("name", VALID, ids=str)
 @settings(max_examples=100, deadline=None)
 @given(data=st.data(), value=JSON)
-def test_a_changed_value_is_parsed_or_rejected(name: str, data: Any, value: Any) -> None:
+def test_changed_value_is_parsed_or_rejected(name: str, data: Any, value: Any) -> None:
     PARSERS[name](json.dumps(VALID[name]).encode())
     key = data.draw(st.sampled_from(sorted(VALID[name])))
     with contextlib.suppress(ProtocolError):

@@ -59,7 +59,7 @@ def test_another_version_is_not_the_planned_torch(installed: str, planned: str) 
 
 
 @pytest.mark.parametrize(("installed", "required"), [*SAME_VERSIONS[:3], SAME_VERSIONS[4]], ids=str)
-def test_a_node_has_its_stack_with_any_build(installed: str, required: str) -> None:
+def test_node_has_its_stack_with_any_build(installed: str, required: str) -> None:
     stack = replace(make_stack(), requirements={"torch": required})
     stack.check(make_node(facts=facts_with_torch(installed)))
 
@@ -76,7 +76,7 @@ def test_a_node_has_its_stack_with_any_build(installed: str, required: str) -> N
     ],
     ids=["same build", "another build", "short", "spelling", "no version", "not installed"],
 )
-def test_a_required_build_must_be_installed(installed: str | None, required: str, same: bool) -> None:
+def test_required_build_must_be_installed(installed: str | None, required: str, same: bool) -> None:
     assert same_version(installed, required) is same
 
 
@@ -89,7 +89,7 @@ def test_a_required_build_must_be_installed(installed: str | None, required: str
     ],
     ids=["assignment", "annotation", "no version"],
 )
-def test_the_probe_reads_the_build_without_an_import(tmp_path: Path, text: str, build: str) -> None:
+def test_probe_reads_the_build_without_an_import(tmp_path: Path, text: str, build: str) -> None:
     """Read torch.__version__, which has the build that the metadata of PyPI's wheel lacks (2.13.0+cu130)."""
     prefix = tmp_path / "a [b] c"
     packages = prefix / "lib" / "python3.11" / "site-packages"
