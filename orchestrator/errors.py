@@ -47,9 +47,9 @@ def did_you_mean(name: str, valid_names: Iterable[str], *, listing: str = "") ->
     """Return a hint with the valid name that is most similar, or else with all of them.
 
     Args:
-        name: The unknown name.
-        valid_names: The names to choose from.
-        listing: The hint if no name is similar and the names are too many to list.
+        name: the unknown name.
+        valid_names: the names to choose from.
+        listing: the hint if no name is similar and the names are too many to list.
     """
     names = sorted(valid_names)
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)

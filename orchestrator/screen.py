@@ -38,10 +38,10 @@ def print_text(text: object, *, err: bool = False, nl: bool = True, program: boo
     """Print text with control characters escaped.
 
     Args:
-        text: The text.
-        err: Print on standard error instead of standard output.
-        nl: Append a newline.
-        program: The text is a script or manifest, which is unchanged in a file or a pipe.
+        text: the text.
+        err: print on standard error instead of standard output.
+        nl: append a newline.
+        program: the text is a script or manifest, which is unchanged in a file or a pipe.
     """
     stream = sys.stderr if err else sys.stdout
     shown = str(text) if program and not stream.isatty() else harmless(str(text))
@@ -56,8 +56,8 @@ class ClosedOutput:
     """The reaction to output that nobody reads any more, as in `orch train ... | head`.
 
     Attributes:
-        message: What is printed where it can still be read.
-        is_ignored: Whether the program continues.
+        message: what is printed where it can still be read.
+        is_ignored: whether the program continues.
     """
 
     message: str = ""

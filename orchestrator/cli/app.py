@@ -106,7 +106,7 @@ class Command(TyperCommand):
         """Parse the arguments.
 
         Raises:
-            RequestError: For a usage error; for an unknown option that may belong to the script, it
+            RequestError: for a usage error; for an unknown option that may belong to the script, it
                 explains `--`.
         """
         ctx.meta[HAS_DOUBLE_DASH] = "--" in args
@@ -128,7 +128,7 @@ def raise_usage_error(ctx: Any, error: Exception) -> NoReturn:
     """Raise a usage error in the form of all other errors.
 
     Raises:
-        RequestError: If typer would print the error in a box.
+        RequestError: if typer would print the error in a box.
     """
     is_help = type(error).__name__ == "NoArgsIsHelpError"
     if is_help or not hasattr(error, "format_message"):
@@ -176,7 +176,7 @@ class CommandGroup(TyperGroup):
         """Return a command.
 
         Raises:
-            RequestError: If there is no such command.
+            RequestError: if there is no such command.
         """
         command = super().get_command(ctx, cmd_name)
         if command is None and not ctx.resilient_parsing:
@@ -194,7 +194,7 @@ class CommandGroup(TyperGroup):
         """Run the command that the arguments name.
 
         Raises:
-            RequestError: If they name none.
+            RequestError: if they name none.
         """
         if not (ctx._protected_args or ctx.args or self.invoke_without_command):
             raise RequestError(

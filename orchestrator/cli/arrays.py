@@ -15,10 +15,10 @@ def follow(plan: Plan, base: Path, *, as_json: bool, wait: bool) -> None:
     """Watch the started runs of an array, print their outcomes and exit.
 
     Args:
-        plan: The plan that has started the runs.
-        base: The folder of all run folders.
-        as_json: Whether to print JSON.
-        wait: Whether to watch the runs until they end.
+        plan: the plan that has started the runs.
+        base: the folder of all run folders.
+        as_json: whether to print JSON.
+        wait: whether to watch the runs until they end.
 
     Raises:
         typer.Exit: With exit code 1 if a run failed.

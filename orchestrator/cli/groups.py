@@ -83,8 +83,8 @@ def command(function: Callable[..., None], **groups: Group) -> Callable[..., Non
     """Return a function as a command.
 
     Args:
-        function: The function. Its other parameters stay as they are.
-        groups: Parameters of the function that are replaced by the options of a group.
+        function: the function. Its other parameters stay as they are.
+        groups: parameters of the function that are replaced by the options of a group.
     """
 
     def run(**values: Any) -> None:

@@ -180,7 +180,7 @@ def read_token(path: Path | None) -> str | None:
     The token is not a command-line argument because all users of a machine can read those.
 
     Raises:
-        RequestError: If the file cannot be read or does not contain exactly one token.
+        RequestError: if the file cannot be read or does not contain exactly one token.
     """
     import sys
 

@@ -44,11 +44,11 @@ def check_subcommand(context: typer.Context, *read: str) -> None:
     """Check that no option before a subcommand would be ignored.
 
     Args:
-        context: Context of the command group.
-        read: Parameters of the group that its subcommands read.
+        context: context of the command group.
+        read: parameters of the group that its subcommands read.
 
     Raises:
-        RequestError: If there is such an option.
+        RequestError: if there is such an option.
     """
     from orchestrator.errors import RequestError
 

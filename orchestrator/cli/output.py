@@ -60,9 +60,9 @@ def check_manifest(output: Output, plan: Plan, targets: str) -> None:
     """Raise RequestError if YAML is requested of a plan that is a script.
 
     Args:
-        output: The output options.
-        plan: The plan.
-        targets: The options that select a target whose plans are manifests, for the message.
+        output: the output options.
+        plan: the plan.
+        targets: the options that select a target whose plans are manifests, for the message.
     """
     from orchestrator.errors import RequestError
 

@@ -110,11 +110,11 @@ def provisioned(
     """Set up the nodes of the request's inventory, or the shared folder of a target.
 
     Args:
-        request: What to install.
-        target: Name of the target with the shared folder, or None for an inventory.
-        options: Options of the target.
-        listener: Receives the progress.
-        environment: Variables for Ansible.
+        request: what to install.
+        target: name of the target with the shared folder, or None for an inventory.
+        options: options of the target.
+        listener: receives the progress.
+        environment: variables for Ansible.
     """
     from orchestrator.operations import provision as operation
     from orchestrator.operations import provision_shared as shared

@@ -17,7 +17,7 @@ def parse_ppn(ppn: str) -> int | None:
     """Return the ranks per node, or None for auto.
 
     Raises:
-        RequestError: If it is neither a positive number nor auto.
+        RequestError: if it is neither a positive number nor auto.
     """
     from orchestrator.errors import RequestError
 

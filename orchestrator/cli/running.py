@@ -29,9 +29,9 @@ def show_or_run(plan: Plan, output: Output, begin: Callable[[Plan, Path], RunHan
     """Print a plan, or start it and watch the run.
 
     Args:
-        plan: The plan.
-        output: Output options.
-        begin: Starts the plan and records it in a folder.
+        plan: the plan.
+        output: output options.
+        begin: starts the plan and records it in a folder.
 
     Raises:
         typer.Exit: With the run's exit code, when the run has ended.
@@ -126,11 +126,11 @@ def print_outcome(handle: RunHandle, outcome: Outcome, *, shown: str, as_json: b
     """Print and return the outcome of a run.
 
     Args:
-        handle: The run.
-        outcome: Its outcome.
-        shown: The rank whose output is on the screen already, `all` or `none`.
-        as_json: Whether to print JSON.
-        with_files: Whether to name the run's folder, because no line before has named it.
+        handle: the run.
+        outcome: its outcome.
+        shown: the rank whose output is on the screen already, `all` or `none`.
+        as_json: whether to print JSON.
+        with_files: whether to name the run's folder, because no line before has named it.
     """
     from orchestrator.report import training
 

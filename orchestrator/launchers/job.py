@@ -24,16 +24,16 @@ class Job:
     """The ranks to start.
 
     Attributes:
-        ranks: The command of a rank; it is started once for each place of the layout.
-        run_dir: The run's folder on the nodes.
-        train: The folder of train/ on the nodes.
-        address: The address of rank 0's rendezvous.
-        port: Its port.
-        mpi: The flavour of MPI.
+        ranks: the command of a rank; it is started once for each place of the layout.
+        run_dir: the run's folder on the nodes.
+        train: the folder of train/ on the nodes.
+        address: the address of rank 0's rendezvous.
+        port: its port.
+        mpi: the flavour of MPI.
         precision: bf16, fp32, or another text if the script decides.
-        accelerate: The user's configuration of accelerate.
-        restarts: How often the launcher may restart the ranks itself.
-        min_nodes: The number of nodes that suffice to continue; 0 means all.
+        accelerate: the user's configuration of accelerate.
+        restarts: how often the launcher may restart the ranks itself.
+        min_nodes: the number of nodes that suffice to continue; 0 means all.
     """
 
     nodes: tuple[Node, ...]
@@ -87,13 +87,13 @@ class Launch:
     """The launcher's command and its files.
 
     Attributes:
-        summary: What starts the ranks.
-        files: The content of files in the run's folder on node0.
-        shared: The content of files in the run's folder on all nodes.
-        environment: Variables of all ranks.
-        size_at: The index in argv of the number of ranks, which a restart with fewer nodes changes.
-        nodes_at: The index in argv of the number of nodes, if it is there.
-        path: A folder of programs that the launcher must find before others of the same name.
+        summary: what starts the ranks.
+        files: the content of files in the run's folder on node0.
+        shared: the content of files in the run's folder on all nodes.
+        environment: variables of all ranks.
+        size_at: the index in argv of the number of ranks, which a restart with fewer nodes changes.
+        nodes_at: the index in argv of the number of nodes, if it is there.
+        path: a folder of programs that the launcher must find before others of the same name.
     """
 
     command: Command

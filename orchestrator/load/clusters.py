@@ -34,11 +34,11 @@ def cluster(
     """Load the selected hosts of an inventory and their recorded facts.
 
     Args:
-        name: The path or the name of the inventory.
-        stack: The stack whose Python runs the ranks.
-        nodes: The --nodes option.
-        exclude: The --exclude option.
-        spares: The number of spare nodes.
+        name: the path or the name of the inventory.
+        stack: the stack whose Python runs the ranks.
+        nodes: the --nodes option.
+        exclude: the --exclude option.
+        spares: the number of spare nodes.
 
     Raises:
         RequestError: if the inventory or the selection is wrong.

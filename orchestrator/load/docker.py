@@ -22,7 +22,7 @@ class DockerVariable(BaseModel):
     """The value of orch_docker: the fields of orchestrator.planning.containers.Docker.
 
     Attributes:
-        load: An image file on this machine that `orch provision` loads.
+        load: an image file on this machine that `orch provision` loads.
     """
 
     model_config = ConfigDict(extra="forbid", coerce_numbers_to_str=True)

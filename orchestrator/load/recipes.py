@@ -22,7 +22,7 @@ def recipe_folders(plugins: Sequence[Path] = ()) -> dict[str, Path]:
     """Return the folder of each recipe; a recipe is named after its folder, with dashes.
 
     Args:
-        plugins: Folders of a recipe or of several, from --recipe-path.
+        plugins: folders of a recipe or of several, from --recipe-path.
 
     Raises:
         RequestError: if two recipes have the same name.

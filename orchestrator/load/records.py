@@ -26,9 +26,9 @@ class Records:
     """The records of the hosts of an inventory.
 
     Attributes:
-        nodes: The provisioned nodes.
-        ssh_blocks: Their blocks of the ssh configuration, if it must be rewritten.
-        damaged: Why each damaged record cannot be read, and what to do.
+        nodes: the provisioned nodes.
+        ssh_blocks: their blocks of the ssh configuration, if it must be rewritten.
+        damaged: why each damaged record cannot be read, and what to do.
     """
 
     nodes: dict[str, Node] = field(default_factory=dict)
@@ -42,10 +42,10 @@ def load_records(
     """Load the records of the selected hosts, and of all hosts if the ssh configuration must be rewritten.
 
     Args:
-        state: The state of the inventory.
-        selected: The variables of each selected host that is not this machine.
-        all_hosts: All hosts of the inventory.
-        stack: The stack whose Python runs the ranks.
+        state: the state of the inventory.
+        selected: the variables of each selected host that is not this machine.
+        all_hosts: all hosts of the inventory.
+        stack: the stack whose Python runs the ranks.
     """
     rewrite = bool(selected) and not state.ssh_config_is_current()
     paths = {path.stem: path for path in state.records()} if rewrite else {}

@@ -21,9 +21,9 @@ class RanksPython:
     """The Python of the ranks.
 
     Attributes:
-        version: Its version, or the usual one of an image.
-        local_path: Its path, if it runs on this machine and finds the modules that the ranks find; or ''.
-        image: Whether it is that of an image, whose version may differ.
+        version: its version, or the usual one of an image.
+        local_path: its path, if it runs on this machine and finds the modules that the ranks find; or ''.
+        image: whether it is that of an image, whose version may differ.
     """
 
     version: str
@@ -50,8 +50,8 @@ def check_syntax(script: str, python: RanksPython) -> None:
     """Check that Python can compile a script, unless its ranks have a newer Python than this one.
 
     Args:
-        script: The path of the script.
-        python: The ranks' Python.
+        script: the path of the script.
+        python: the ranks' Python.
 
     Raises:
         RequestError: with the line of a syntax error.

@@ -24,11 +24,11 @@ def select(source: Path, listing: Listing, *, nodes: str | None, exclude: str | 
     """Return the hosts of a run.
 
     Args:
-        source: The path of the inventory.
-        listing: Its hosts and groups.
-        nodes: A number of hosts, names, ranges, groups or patterns; None means all hosts.
-        exclude: Names, ranges, groups or patterns.
-        spares: How many spare hosts to take: those after a number of hosts, else the last ones.
+        source: the path of the inventory.
+        listing: its hosts and groups.
+        nodes: a number of hosts, names, ranges, groups or patterns; None means all hosts.
+        exclude: names, ranges, groups or patterns.
+        spares: how many spare hosts to take: those after a number of hosts, else the last ones.
 
     Raises:
         RequestError: if nothing matches, or no host remains.

@@ -22,18 +22,18 @@ class Facts:
     """The hardware, packages and network of a node.
 
     Attributes:
-        memory_bytes: Main memory.
-        shm_bytes: Size of /dev/shm.
-        libraries: The path of each library.
-        packages: The version of each Python package.
-        interfaces: The addresses of each network interface.
-        mpi: The launcher of each flavour of MPI.
-        fingerprint: A hash of the installed packages.
-        route: The interface of packets to the other nodes, as recorded by `orch provision`.
-        detours: The interfaces of peers that are reached by another one.
-        devices: The RDMA devices.
-        fabrics: What each fabric lacks on this node; empty if it lacks nothing.
-        proved: The ping-pong result of each fabric when the node was provisioned.
+        memory_bytes: main memory.
+        shm_bytes: size of /dev/shm.
+        libraries: the path of each library.
+        packages: the version of each Python package.
+        interfaces: the addresses of each network interface.
+        mpi: the launcher of each flavour of MPI.
+        fingerprint: a hash of the installed packages.
+        route: the interface of packets to the other nodes, as recorded by `orch provision`.
+        detours: the interfaces of peers that are reached by another one.
+        devices: the RDMA devices.
+        fabrics: what each fabric lacks on this node; empty if it lacks nothing.
+        proved: the ping-pong result of each fabric when the node was provisioned.
     """
 
     hostname: str
@@ -71,10 +71,10 @@ class Node:
     """A host of the inventory.
 
     Attributes:
-        python: The interpreter of its ranks.
-        via: The OpenSSH command that reaches it; empty for this machine.
-        root: The folder that `orch provision` fills on it.
-        repair: The command that installs the stack completely.
+        python: the interpreter of its ranks.
+        via: the OpenSSH command that reaches it; empty for this machine.
+        root: the folder that `orch provision` fills on it.
+        repair: the command that installs the stack completely.
     """
 
     name: str
@@ -95,7 +95,7 @@ class Selection:
     """The hosts selected for a run, in the order of its ranks, and how they were selected.
 
     Attributes:
-        spares: Hosts without ranks that replace lost nodes.
+        spares: hosts without ranks that replace lost nodes.
     """
 
     hosts: tuple[str, ...]
@@ -108,13 +108,13 @@ class Cluster:
     """The selected hosts of an inventory, and the provisioned nodes among them.
 
     Attributes:
-        source: The inventory as the user can name it again.
-        nodes: The nodes whose facts are known.
-        mpi: The flavour of MPI that the inventory requests.
-        damaged: Why each unreadable record cannot be read, with the remedy; also of hosts that were not selected, if
+        source: the inventory as the user can name it again.
+        nodes: the nodes whose facts are known.
+        mpi: the flavour of MPI that the inventory requests.
+        damaged: why each unreadable record cannot be read, with the remedy; also of hosts that were not selected, if
             their records were read.
-        ssh_config: The ssh configuration of all nodes; None if it need not be written.
-        fabric: The fabric that the inventory requests.
+        ssh_config: the ssh configuration of all nodes; None if it need not be written.
+        fabric: the fabric that the inventory requests.
     """
 
     name: str

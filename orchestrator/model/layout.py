@@ -41,9 +41,9 @@ def lay_out(nodes: tuple[Node, ...], ppn: int | None, workers: int = 0) -> Layou
     """Distribute ranks over the nodes.
 
     Args:
-        nodes: The nodes, in rank order.
-        ppn: Ranks per node; None means one per NUMA node.
-        workers: How many of each rank's last cores are reserved for oneCCL.
+        nodes: the nodes, in rank order.
+        ppn: ranks per node; None means one per NUMA node.
+        workers: how many of each rank's last cores are reserved for oneCCL.
 
     Raises:
         PlanError: if a node has fewer physical cores than ranks, or a rank has no core left to compute on.

@@ -21,10 +21,10 @@ class Link:
     """The connection of a node to its peers.
 
     Attributes:
-        address: The node's address on the interface.
-        reason: Why this interface was chosen.
-        fabric: The fabric that MPI and oneCCL use.
-        devices: The devices of the fabric; none for TCP.
+        address: the node's address on the interface.
+        reason: why this interface was chosen.
+        fabric: the fabric that MPI and oneCCL use.
+        devices: the devices of the fabric; none for TCP.
     """
 
     node: str

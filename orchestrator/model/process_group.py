@@ -14,13 +14,13 @@ class Backend:
     """A torch.distributed backend.
 
     Attributes:
-        module: Imported by each rank before the process group is created.
-        requirements: The exact version of each required distribution; empty means any version.
-        built_into_torch: It exists only in a torch that was built with it.
-        advice: What to do if a requirement is missing.
-        workers: It can reserve cores for communication.
-        source: Where a plug-in was registered.
-        setvars: A script below site-packages that its libraries need to be sourced, if any.
+        module: imported by each rank before the process group is created.
+        requirements: the exact version of each required distribution; empty means any version.
+        built_into_torch: it exists only in a torch that was built with it.
+        advice: what to do if a requirement is missing.
+        workers: it can reserve cores for communication.
+        source: where a plug-in was registered.
+        setvars: a script below site-packages that its libraries need to be sourced, if any.
     """
 
     name: str

@@ -17,17 +17,17 @@ class Recipe:
     """A training script with its default arguments; the user's own script has defaults for all other fields.
 
     Attributes:
-        arguments: The default settings.
-        accepts: Further names that --set accepts.
-        types: The types of settings whose default does not reveal them.
-        paths: Settings whose values are files of the controller if they exist there.
-        excludes: For a setting, the names whose defaults it removes.
-        resumes: The script continues from its newest checkpoint in --output_dir.
-        elastic: The script keeps its global batch with fewer ranks.
-        ipex: The script accepts --use_ipex.
-        environment: Variables of its ranks unless they are set elsewhere.
-        folder: The folder of a plug-in recipe.
-        files: The files in that folder, which are sent with the script.
+        arguments: the default settings.
+        accepts: further names that --set accepts.
+        types: the types of settings whose default does not reveal them.
+        paths: settings whose values are files of the controller if they exist there.
+        excludes: for a setting, the names whose defaults it removes.
+        resumes: the script continues from its newest checkpoint in --output_dir.
+        elastic: the script keeps its global batch with fewer ranks.
+        ipex: the script accepts --use_ipex.
+        environment: variables of its ranks unless they are set elsewhere.
+        folder: the folder of a plug-in recipe.
+        files: the files in that folder, which are sent with the script.
     """
 
     name: str
@@ -59,7 +59,7 @@ class Recipe:
         """Return what Python runs.
 
         Args:
-            paths: Where the ranks find each local file.
+            paths: where the ranks find each local file.
         """
         return ("-m", self.script) if self.module else (paths[self.script],)
 

@@ -19,13 +19,13 @@ def fetch(handle: RunHandle, request: FetchRequest, listener: FetchListener) -> 
     """Copy files of a run to this machine and record them in fetched.json.
 
     Args:
-        handle: The run.
-        request: The files. Without a `source`, the run's output folder.
-        listener: Receives the progress.
+        handle: the run.
+        request: the files. Without a `source`, the run's output folder.
+        listener: receives the progress.
 
     Raises:
-        RequestError: If the output folder is unknown, or no file matches.
-        ExecuteError: If the copy fails.
+        RequestError: if the output folder is unknown, or no file matches.
+        ExecuteError: if the copy fails.
     """
     request = replace(request, source=request.source or output_of(handle))
     collected = handle.fetch(request, listener)
@@ -44,7 +44,7 @@ def output_of(handle: RunHandle) -> str:
     """Return the folder that the script writes to.
 
     Raises:
-        RequestError: If it is unknown.
+        RequestError: if it is unknown.
     """
     folder = find_output(handle)
     if folder is None:

@@ -31,11 +31,11 @@ def lay_out(
     """Create the build context: the Dockerfile, the stack's wheels and orch's programs.
 
     Args:
-        image: The image.
-        context: The folder of the build context.
-        find_links: Folders of wheels that no index has.
+        image: the image.
+        context: the folder of the build context.
+        find_links: folders of wheels that no index has.
         python: Python version of the base image, or None to derive it from the name.
-        notify: Receives the progress of slow steps.
+        notify: receives the progress of slow steps.
     """
     stack = image.stack.for_backend(image.stack.backends[0])
     target = Platform(python=python or python_of(image.base, stack), machine=platform.machine(), libc=GLIBC)
@@ -72,7 +72,7 @@ def build(image: Image, context: Path) -> str:
     """Build the image and return its digest, or its ID if it is in no registry yet.
 
     Raises:
-        ExecuteError: If the engine fails.
+        ExecuteError: if the engine fails.
     """
     run(
         image.build(str(context)),
@@ -85,7 +85,7 @@ def save(image: Image, path: Path) -> str:
     """Save the image to a file and return the SHA-256 of the file.
 
     Raises:
-        ExecuteError: If the engine fails.
+        ExecuteError: if the engine fails.
     """
     run(image.save(str(path)))
     return sha256(path)
@@ -95,7 +95,7 @@ def push(image: Image) -> str:
     """Push the image and return its name with the digest in the registry.
 
     Raises:
-        ExecuteError: If the engine fails.
+        ExecuteError: if the engine fails.
     """
     run(
         image.push(),
@@ -109,7 +109,7 @@ def run(command: Command, *, capture: bool = False, hint: str = "") -> str:
     """Run the engine with its output on standard error, or return the output if it is captured.
 
     Raises:
-        ExecuteError: If the engine does not start or fails.
+        ExecuteError: if the engine does not start or fails.
     """
     output = subprocess.PIPE if capture else sys.stderr
     try:

@@ -46,13 +46,13 @@ def init(name: str, host_patterns: Sequence[str], ssh_config: Path | None) -> Pa
     """Write inventory/NAME/hosts.yml and return its folder.
 
     Args:
-        name: Name of the cluster.
-        host_patterns: Hosts or ranges; with an SSH configuration, patterns that select its hosts.
-        ssh_config: Read the hosts from this file.
+        name: name of the cluster.
+        host_patterns: hosts or ranges; with an SSH configuration, patterns that select its hosts.
+        ssh_config: read the hosts from this file.
 
     Raises:
-        RequestError: If the name or a host is invalid.
-        ExecuteError: If the file cannot be written.
+        RequestError: if the name or a host is invalid.
+        ExecuteError: if the file cannot be written.
     """
     if not NAME.fullmatch(name):
         raise RequestError(
@@ -130,7 +130,7 @@ def expand_range(word: str) -> list[str]:
     """Return the hosts of a range: node[1-3] is node1, node2, node3.
 
     Raises:
-        RequestError: If the range is descending or has more than MAX_HOSTS hosts.
+        RequestError: if the range is descending or has more than MAX_HOSTS hosts.
     """
     match = re.search(r"\[(\d{1,9})[-:](\d{1,9})\]", word)
     if match and not 0 <= int(match[2]) - int(match[1]) < MAX_HOSTS:
@@ -163,8 +163,8 @@ def configured(host_patterns: Sequence[str], path: Path) -> Iterator[Host]:
     ssh itself resolves the settings of each host, including Match, Include and patterns.
 
     Raises:
-        RequestError: If a pattern matches no host.
-        ExecuteError: If ssh fails.
+        RequestError: if a pattern matches no host.
+        ExecuteError: if ssh fails.
     """
     names = list(host_names(path))
     patterns = [pattern for word in host_patterns for pattern in expand_range(word)]
@@ -197,8 +197,8 @@ def query_ssh(name: str, path: Path) -> dict[str, str]:
     """Return the Ansible variables of a host, from the output of `ssh -G`.
 
     Raises:
-        RequestError: If the name is invalid.
-        ExecuteError: If ssh fails.
+        RequestError: if the name is invalid.
+        ExecuteError: if ssh fails.
     """
     if not is_host(name):  # no text of the file may become an option of ssh
         raise RequestError(

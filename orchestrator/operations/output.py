@@ -25,7 +25,7 @@ def compile_pattern(pattern: str | None) -> re.Pattern[str]:
     """Return the regular expression of --grep.
 
     Raises:
-        RequestError: If it is invalid.
+        RequestError: if it is invalid.
     """
     try:
         return re.compile(pattern or "")
@@ -58,10 +58,10 @@ class RanksOutput:
         """Create the reader.
 
         Args:
-            handle: The run.
-            shown: The value of --show.
-            show: Receives the lines in batches.
-            notify: Receives one warning if lines may be late or missing.
+            handle: the run.
+            shown: the value of --show.
+            show: receives the lines in batches.
+            notify: receives one warning if lines may be late or missing.
         """
         self.handle = handle
         self.shown = shown

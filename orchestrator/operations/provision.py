@@ -23,12 +23,12 @@ def provision(request: ProvisionRequest, listener: Listener, environment: Mappin
     """Install a stack on all nodes of an inventory and verify it.
 
     Args:
-        request: What to install.
-        listener: Receives the progress.
-        environment: Variables for Ansible, such as the file with the sudo password.
+        request: what to install.
+        listener: receives the progress.
+        environment: variables for Ansible, such as the file with the sudo password.
 
     Raises:
-        OrchError: If the request is invalid or Ansible does not start.
+        OrchError: if the request is invalid or Ansible does not start.
     """
     data_trees(request.data)  # report missing data sets before connecting to nodes
     session = open_session(request, listener, environment, "provision")
@@ -55,7 +55,7 @@ def image_of(session: Session) -> dict[str, Any]:
     """Return the variables of the docker role for the image of the runs.
 
     Raises:
-        RequestError: If the image file is invalid.
+        RequestError: if the image file is invalid.
     """
     settings = load.common_docker_variable({name: session.hosts[name] for name in session.nodes})
     name = settings.image if settings else ""
@@ -205,7 +205,7 @@ def sync(request: ProvisionRequest, listener: Listener, environment: Mapping[str
     """Update scripts, environment, secrets and data sets on provisioned nodes.
 
     Raises:
-        OrchError: If the nodes have not been provisioned, or Ansible does not start.
+        OrchError: if the nodes have not been provisioned, or Ansible does not start.
     """
     session = open_session(request, listener, environment, "sync")
     variables = {"orch_root": recorded_root(session), "orch_train": str(TRAIN), "orch_data": data_trees(request.data)}

@@ -28,7 +28,7 @@ def provision_shared(
     """Install the stack and train/ in the shared folder, with the roles that install them on a node.
 
     Raises:
-        OrchError: If the request is invalid or Ansible does not start.
+        OrchError: if the request is invalid or Ansible does not start.
     """
     request = replace(request, inventory=str(write_inventory(shared)))
     stack = load.stack(request.stack)

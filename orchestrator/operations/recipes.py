@@ -17,7 +17,7 @@ def new(name: str, into: Path) -> Path:
     """Create the folder of a recipe from the templates and return it.
 
     Raises:
-        RequestError: If the name is invalid or already in use.
+        RequestError: if the name is invalid or already in use.
     """
     if not NAME.fullmatch(name):
         raise RequestError(

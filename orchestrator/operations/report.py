@@ -19,14 +19,14 @@ def report(base: Path, names: Sequence[str], *, inventory: str | None, output: P
     """Write the HTML page of one or more runs and return its path.
 
     Args:
-        base: The folder of all run folders; the default folder for a page about several runs.
-        names: The IDs of the runs.
-        inventory: Query the hosts of this inventory.
-        output: The file to write. Default: in the run's folder, or in `base` for several runs.
-        notify: Receives warnings.
+        base: the folder of all run folders; the default folder for a page about several runs.
+        names: the IDs of the runs.
+        inventory: query the hosts of this inventory.
+        output: the file to write. Default: in the run's folder, or in `base` for several runs.
+        notify: receives warnings.
 
     Raises:
-        OrchError: If a run cannot be found or the page cannot be written.
+        OrchError: if a run cannot be found or the page cannot be written.
     """
     sides = [side_of(find_refreshed(base, name, inventory, notify)) for name in names]
     if len(sides) == 1:
@@ -49,7 +49,7 @@ def comparison(base: Path, a: str, b: str, notify: Notify = ignore) -> Compariso
     """Compare two recorded runs.
 
     Raises:
-        RequestError: If a run does not exist.
+        RequestError: if a run does not exist.
     """
     return compare(side_of(store.find(base, a, notify)), side_of(store.find(base, b, ignore)))
 

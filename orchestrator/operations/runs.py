@@ -31,13 +31,13 @@ def find(runs_dir: Path, name: str, inventory: str | None, notify: Notify = igno
     """Return a run by its ID, or the newest one for `last`.
 
     Args:
-        runs_dir: The folder of all run folders.
-        name: The ID, or `last`.
-        inventory: Query the hosts of this inventory, which finds runs started on any machine.
-        notify: Receives warnings.
+        runs_dir: the folder of all run folders.
+        name: the ID, or `last`.
+        inventory: query the hosts of this inventory, which finds runs started on any machine.
+        notify: receives warnings.
 
     Raises:
-        RequestError: If there is no such run.
+        RequestError: if there is no such run.
     """
     base = runs_dir.absolute()
     if inventory is None:
@@ -52,7 +52,7 @@ def handle_of(run: Run) -> RunHandle:
     """Return the handle of a recorded run.
 
     Raises:
-        RequestError: If the record belongs to another user. It names programs and connections,
+        RequestError: if the record belongs to another user. It names programs and connections,
             which must not be used on behalf of somebody else.
     """
     if user := other_owner(run.folder) or other_owner(run.folder / PLAN):
@@ -67,13 +67,13 @@ def find_refreshed(base: Path, name: str, inventory: str | None, notify: Notify)
     """Return a run with the latest state that its nodes report.
 
     Args:
-        base: The folder of all run folders.
-        name: The ID, or `last`.
-        inventory: Query the hosts of this inventory.
-        notify: Receives the names of nodes that did not respond.
+        base: the folder of all run folders.
+        name: the ID, or `last`.
+        inventory: query the hosts of this inventory.
+        notify: receives the names of nodes that did not respond.
 
     Raises:
-        RequestError: If there is no such run.
+        RequestError: if there is no such run.
     """
     handle = find(base, name, inventory, notify)
     if store.load(handle.folder).outcome is None:
@@ -111,7 +111,7 @@ def find_live(base: Path, name: str, inventory: str | None, notify: Notify) -> t
     For `last`, the run is the newest one that has not ended. For an ID, the second value is empty.
 
     Raises:
-        RequestError: If there is no such run.
+        RequestError: if there is no such run.
     """
     if name != "last":
         return find(base, name, inventory, notify), ()

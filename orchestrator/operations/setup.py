@@ -48,13 +48,13 @@ def set_up(stack: Stack, prefix: Path, wheels: Path | None = None) -> None:
     """Install a stack and check that it can be loaded.
 
     Args:
-        stack: The stack.
-        prefix: The prefix of the environment.
-        wheels: A folder with a wheel of the bindings. Default: build it.
+        stack: the stack.
+        prefix: the prefix of the environment.
+        wheels: a folder with a wheel of the bindings. Default: build it.
 
     Raises:
-        PlanError: If the stack cannot be installed on this machine.
-        ExecuteError: If the installation fails.
+        PlanError: if the stack cannot be installed on this machine.
+        ExecuteError: if the installation fails.
     """
     check_stack(stack)
     check_python(stack)
@@ -143,7 +143,7 @@ def find_bindings(stack: Stack, wheels: Path) -> Path:
     """Return the wheel of the stack's bindings for this Python in a folder.
 
     Raises:
-        PlanError: If there is none.
+        PlanError: if there is none.
     """
     version = stack.requirements[BINDINGS]
     python = "cp{}{}".format(*sys.version_info)
@@ -277,7 +277,7 @@ def pip(*arguments: str) -> None:
     Its temporary files go below the prefix, because /tmp may be small and in memory.
 
     Raises:
-        ExecuteError: If pip fails.
+        ExecuteError: if pip fails.
     """
     pip_command = command(arguments[0], "--quiet", *arguments[1:])
     with tempfile.TemporaryDirectory(prefix="pip-", dir=sys.prefix) as folder:

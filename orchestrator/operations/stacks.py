@@ -84,11 +84,11 @@ def environment_of(python: str, *, shell: bool) -> Environment:
     """Return the environment of an interpreter on this machine.
 
     Args:
-        python: The interpreter, a path or a name on PATH.
-        shell: Whether to include the variables of the current shell.
+        python: the interpreter, a path or a name on PATH.
+        shell: whether to include the variables of the current shell.
 
     Raises:
-        RequestError: If the interpreter does not exist or does not start.
+        RequestError: if the interpreter does not exist or does not start.
     """
     program = shutil.which(python)
     if program is None:
@@ -152,19 +152,19 @@ def fetch(
     """Download the wheels of a stack with pip's configuration, and record their hashes in hashes.json.
 
     Args:
-        stack: The stack.
-        folder: The folder for the wheels; created if missing.
-        stacks: All stacks, to suggest an alternative for a missing wheel.
-        sources: Indexes and folders of wheels.
+        stack: the stack.
+        folder: the folder for the wheels; created if missing.
+        stacks: all stacks, to suggest an alternative for a missing wheel.
+        sources: indexes and folders of wheels.
         python: Python version of the nodes. Default: the one that runs orch.
-        any_torch: Whether the CUDA build of torch is accepted.
-        notify: Receives the progress.
+        any_torch: whether the CUDA build of torch is accepted.
+        notify: receives the progress.
 
     Returns:
         SHA-256 by file name.
 
     Raises:
-        ExecuteError: If a wheel is missing, or has another content than the one in the lock.
+        ExecuteError: if a wheel is missing, or has another content than the one in the lock.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)

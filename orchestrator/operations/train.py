@@ -24,8 +24,8 @@ def plan(request: TrainRequest) -> Plan:
     """Plan a run from local files, without connecting to any host.
 
     Raises:
-        PlanError: If the run is impossible, or the target does not support an option.
-        RequestError: If ORCH_CPU_ISA is unknown.
+        PlanError: if the run is impossible, or the target does not support an option.
+        RequestError: if ORCH_CPU_ISA is unknown.
     """
     check_cpu_isa()
     target = registry.find_target(request.on)
@@ -63,13 +63,13 @@ def plan_data(request: TrainRequest, *, kind: str, inputs: Sequence[Path], out: 
     Paths on this machine are made absolute; paths on other nodes stay as they are.
 
     Args:
-        request: A request for the recipe.
-        kind: The kind of the input: text or wikipedia.
-        inputs: One file of this machine, or paths on the nodes.
-        out: The output folder.
+        request: a request for the recipe.
+        kind: the kind of the input: text or wikipedia.
+        inputs: one file of this machine, or paths on the nodes.
+        out: the output folder.
 
     Raises:
-        RequestError: If a setting contradicts the arguments.
+        RequestError: if a setting contradicts the arguments.
     """
     for setting in request.settings:
         if setting.partition("=")[0] in DATA_SETTINGS:

@@ -52,13 +52,13 @@ class Docker:
 
     Attributes:
         start: `rank` starts each rank in the container, `node` the image's own entrypoint once per node.
-        python: The image's interpreter, by path or name.
-        shm: The size of /dev/shm.
-        memlock: The limit of locked memory: unlimited, inherit (the engine's own limit) or bytes.
+        python: the image's interpreter, by path or name.
+        shm: the size of /dev/shm.
+        memlock: the limit of locked memory: unlimited, inherit (the engine's own limit) or bytes.
         mounts: SOURCE:TARGET[:ro] as in `docker run --volume`.
-        env_file: A file on the nodes, of mode 0600 if it contains secrets. Its values are passed through a pipe, so
+        env_file: a file on the nodes, of mode 0600 if it contains secrets. Its values are passed through a pipe, so
             `docker inspect` does not show them.
-        arguments: More options of `docker run`, each in one word.
+        arguments: more options of `docker run`, each in one word.
     """
 
     image: str = ""
@@ -132,10 +132,10 @@ class Docker:
         """Return the content of container.json.
 
         Args:
-            folders: The folders that the container shares with its node.
-            run_dir: The run's folder.
-            preload: The names of libraries to preload from the image.
-            processes: How many ranks the image itself starts on each node.
+            folders: the folders that the container shares with its node.
+            run_dir: the run's folder.
+            preload: the names of libraries to preload from the image.
+            processes: how many ranks the image itself starts on each node.
         """
         value = {
             "schema": 1,

@@ -29,9 +29,9 @@ class FabricUse:
     """The traffic of a run that a fabric would carry.
 
     Attributes:
-        nodes: The nodes, including the spares, which are last.
-        contained: The ranks run in containers.
-        spares: The number of spares.
+        nodes: the nodes, including the spares, which are last.
+        contained: the ranks run in containers.
+        spares: the number of spares.
     """
 
     nodes: tuple[Node, ...]

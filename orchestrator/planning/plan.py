@@ -190,10 +190,10 @@ class Origin:
     """The inputs that a run is made from.
 
     Attributes:
-        script: The path on this machine; empty for a module.
-        settings: The settings of a recipe.
-        script_args: The arguments of a script or module.
-        fingerprints: The nodes by the fingerprint of their packages.
+        script: the path on this machine; empty for a module.
+        settings: the settings of a recipe.
+        script_args: the arguments of a script or module.
+        fingerprints: the nodes by the fingerprint of their packages.
     """
 
     script: str
@@ -208,8 +208,8 @@ class Plan:
     """The steps of one run, and the reasons of its decisions.
 
     Attributes:
-        run: The record of the run.
-        array: All runs of a plan that starts several, including this one; they share its steps.
+        run: the record of the run.
+        array: all runs of a plan that starts several, including this one; they share its steps.
     """
 
     run: RunRecord

@@ -17,8 +17,8 @@ class Refusal:
     """A target's refusal of an option.
 
     Attributes:
-        reason: The rest of a sentence that begins with the option.
-        hint: What the user can do.
+        reason: the rest of a sentence that begins with the option.
+        hint: what the user can do.
     """
 
     reason: str
@@ -40,8 +40,8 @@ def check_refused(request: TrainRequest, refuses: Mapping[str, Refusal]) -> None
     """Check that the target can use all options of the request.
 
     Args:
-        request: The request.
-        refuses: The reason for each field that the target refuses.
+        request: the request.
+        refuses: the reason for each field that the target refuses.
 
     Raises:
         PlanError: naming all options that it refuses.

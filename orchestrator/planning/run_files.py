@@ -101,11 +101,11 @@ def env_json(address: str, port: int, backend: Backend, preload: tuple[str, ...]
     """Return the content of env.json: the variables that are the same for every rank.
 
     Args:
-        address: The address of rank 0's rendezvous.
-        port: Its port.
-        backend: The backend of the process group.
-        preload: The libraries for LD_PRELOAD.
-        launcher: The variables that the launcher requires.
+        address: the address of rank 0's rendezvous.
+        port: its port.
+        backend: the backend of the process group.
+        preload: the libraries for LD_PRELOAD.
+        launcher: the variables that the launcher requires.
     """
     environment = {
         "MASTER_ADDR": address,

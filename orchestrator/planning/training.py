@@ -51,13 +51,13 @@ class Home:
     """The location of a run.
 
     Attributes:
-        nodes: Its nodes, node0 first.
-        run_dir: Its folder on the nodes, an absolute path.
-        train: The folder of train/ on the nodes, an absolute path.
-        python: The interpreter of its ranks.
-        output_dir: The script's output folder.
-        target: The name of the target.
-        location: What the target needs to find the run.
+        nodes: its nodes, node0 first.
+        run_dir: its folder on the nodes, an absolute path.
+        train: the folder of train/ on the nodes, an absolute path.
+        python: the interpreter of its ranks.
+        output_dir: the script's output folder.
+        target: the name of the target.
+        location: what the target needs to find the run.
     """
 
     nodes: tuple[RunNode, ...]
@@ -82,17 +82,17 @@ def resolve_training(
     """Return the training with all settings of its recipe.
 
     Args:
-        request: The request.
-        recipe: The recipe.
-        settings: The settings that the user has set.
-        stack: The stack, as the backend needs it.
-        backend: The backend.
-        precision: The precision, or `auto` if the ranks choose it.
-        layout: The ranks.
+        request: the request.
+        recipe: the recipe.
+        settings: the settings that the user has set.
+        stack: the stack, as the backend needs it.
+        backend: the backend.
+        precision: the precision, or `auto` if the ranks choose it.
+        layout: the ranks.
 
     Raises:
-        PlanError: If --ipex is requested but cannot be used.
-        RequestError: If a setting is unknown or has an invalid value.
+        PlanError: if --ipex is requested but cannot be used.
+        RequestError: if a setting is unknown or has an invalid value.
     """
     if request.ipex:
         check_ipex(recipe, stack, precision=precision, ranks=layout.world_size)
@@ -137,10 +137,10 @@ def script_command(
     """Return the training script and its arguments, as the ranks run them.
 
     Args:
-        request: The request.
-        training: The decisions.
-        paths: Where the ranks find each local file.
-        output_dir: The script's output folder.
+        request: the request.
+        training: the decisions.
+        paths: where the ranks find each local file.
+        output_dir: the script's output folder.
     """
     recipe = training.recipe
     mapped = {name: paths[str(value)] if name in recipe.paths else value for name, value in training.settings.items()}

@@ -42,10 +42,10 @@ class Figure:
     """A measured figure of both runs.
 
     Attributes:
-        name: The name of the figure.
-        unit: Its unit, or "".
-        a: The value of the first run, or None if it is missing.
-        b: The value of the second run, or None if it is missing.
+        name: the name of the figure.
+        unit: its unit, or "".
+        a: the value of the first run, or None if it is missing.
+        b: the value of the second run, or None if it is missing.
         ratio: b/a, or None if a value is missing or a is 0.
     """
 

@@ -24,10 +24,10 @@ class Row:
     """A row of the table.
 
     Attributes:
-        name: The label of the figure.
-        before: The score before the training, or None for a figure of the run itself.
-        after: The score after the training, or the figure of the run.
-        unit: The unit, or "".
+        name: the label of the figure.
+        before: the score before the training, or None for a figure of the run itself.
+        after: the score after the training, or the figure of the run.
+        unit: the unit, or "".
     """
 
     name: str

@@ -48,8 +48,8 @@ class Script:
     """A script that the page runs.
 
     Attributes:
-        text: The source code.
-        source: The hash by which the content security policy allows it.
+        text: the source code.
+        source: the hash by which the content security policy allows it.
     """
 
     text: Markup

@@ -54,10 +54,10 @@ class Figures:
     """The newest figures of a phase, as far as they have been reported.
 
     Attributes:
-        loss: The loss.
-        samples_per_second: The speed.
-        first: The event that began the phase in the current attempt.
-        newest: The last event.
+        loss: the loss.
+        samples_per_second: the speed.
+        first: the event that began the phase in the current attempt.
+        newest: the last event.
     """
 
     loss: float | None = None
@@ -101,9 +101,9 @@ class LiveView(Progress):
     """Progress bars with the unfinished lines of ranks above them.
 
     Attributes:
-        rank_lines: The lines of ranks.
-        steps: The steps counted by orch, for a script that reports no progress.
-        starting_since: When the ranks began to start, or None if they are not starting.
+        rank_lines: the lines of ranks.
+        steps: the steps counted by orch, for a script that reports no progress.
+        starting_since: when the ranks began to start, or None if they are not starting.
     """
 
     rank_lines: RankLines | None = None
@@ -159,8 +159,8 @@ class Screen:
         """Print the given lines and start the display.
 
         Args:
-            lines: The lines.
-            catch_up: Whether the run has begun earlier, so that its past output and progress arrive first.
+            lines: the lines.
+            catch_up: whether the run has begun earlier, so that its past output and progress arrive first.
         """
         for line in lines:
             self.note(line)

@@ -23,8 +23,8 @@ class RankLines:
     a progress bar is printed every 30 seconds.
 
     Attributes:
-        states: The last state of each rank's unfinished line, by rank.
-        printed_at: The monotonic time of each rank's last printed line, by rank.
+        states: the last state of each rank's unfinished line, by rank.
+        printed_at: the monotonic time of each rank's last printed line, by rank.
     """
 
     def __init__(self, print_text: Callable[[str], None], label: Callable[[LogLine], str], *, is_live: bool) -> None:

@@ -26,9 +26,9 @@ class Row:
     """A row of the chart.
 
     Attributes:
-        name: The label above the row.
-        data: The lines and areas of the row.
-        scale_row: The number of the row whose scale this row shares, or 0 if it has its own scale.
+        name: the label above the row.
+        data: the lines and areas of the row.
+        scale_row: the number of the row whose scale this row shares, or 0 if it has its own scale.
     """
 
     name: str

@@ -20,10 +20,10 @@ class Window:
     """The mean and the spread of the samples around a position.
 
     Attributes:
-        at: The position on the x axis.
-        mean: The mean of the samples.
-        low: The 10th percentile.
-        high: The 90th percentile.
+        at: the position on the x axis.
+        mean: the mean of the samples.
+        low: the 10th percentile.
+        high: the 90th percentile.
     """
 
     time: float

@@ -22,11 +22,11 @@ class Chart:
     """A chart of a page.
 
     Attributes:
-        title: The title above the chart.
-        data: The traces in plotly's format.
-        layout: The layout in plotly's format.
-        note: A sentence below the title, or "".
-        height: The height in pixels.
+        title: the title above the chart.
+        data: the traces in plotly's format.
+        layout: the layout in plotly's format.
+        note: a sentence below the title, or "".
+        height: the height in pixels.
     """
 
     title: str

@@ -10,14 +10,14 @@ class NodeCleanup:
     """The result of a cleanup on one node.
 
     Attributes:
-        node: The name of the node.
+        node: the name of the node.
         state: `clean`, `left` if processes of the run remain, or `unreachable`.
-        ended: The ended processes.
-        left: The remaining processes.
-        segments: The removed segments of /dev/shm.
-        problem: The reason why the cleanup is incomplete, or "".
-        segments_left: The segments that are not known to belong to a library and were not removed.
-        moved: A description of each damaged run that was moved away.
+        ended: the ended processes.
+        left: the remaining processes.
+        segments: the removed segments of /dev/shm.
+        problem: the reason why the cleanup is incomplete, or "".
+        segments_left: the segments that are not known to belong to a library and were not removed.
+        moved: a description of each damaged run that was moved away.
     """
 
     node: str
@@ -35,9 +35,9 @@ class CleanupReport:
     """The results of a cleanup on all nodes.
 
     Attributes:
-        run_id: The run that was cleaned up, or "" for all runs.
-        seconds: The duration of the cleanup.
-        nodes: The result of each node.
+        run_id: the run that was cleaned up, or "" for all runs.
+        seconds: the duration of the cleanup.
+        nodes: the result of each node.
     """
 
     run_id: str

@@ -18,10 +18,10 @@ class Explanation:
     """A line of a log with the cause of its error and a cure.
 
     Attributes:
-        name: The name of the signature.
-        line: The line of the log.
-        cause: The cause of the error.
-        cure: What the user can do about it.
+        name: the name of the signature.
+        line: the line of the log.
+        cause: the cause of the error.
+        cure: what the user can do about it.
     """
 
     name: str

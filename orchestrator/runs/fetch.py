@@ -54,10 +54,10 @@ class Entry:
     """A file below the folder.
 
     Attributes:
-        path: The path relative to the folder.
-        size: The size in bytes.
-        sha256: The hash in hexadecimal digits.
-        problem: The reason why it cannot be fetched, or "".
+        path: the path relative to the folder.
+        size: the size in bytes.
+        sha256: the hash in hexadecimal digits.
+        problem: the reason why it cannot be fetched, or "".
     """
 
     path: str
@@ -71,9 +71,9 @@ class FetchListener:
     """Callbacks for the progress of a fetch.
 
     Attributes:
-        total: Called with the number of missing files and their size in bytes.
-        file: Called with the path of each file before it is fetched.
-        advance: Called with the number of bytes of each chunk.
+        total: called with the number of missing files and their size in bytes.
+        file: called with the path of each file before it is fetched.
+        advance: called with the number of bytes of each chunk.
     """
 
     total: Callable[[int, int], None] = lambda files, size: None
@@ -86,10 +86,10 @@ class Collected:
     """The fetched files of a folder.
 
     Attributes:
-        folder: The local folder.
-        files: The files that are complete in it.
-        brought: The paths of the files that had to be copied.
-        left_out: The files that cannot be fetched, each with its problem.
+        folder: the local folder.
+        files: the files that are complete in it.
+        brought: the paths of the files that had to be copied.
+        left_out: the files that cannot be fetched, each with its problem.
     """
 
     folder: Path

@@ -37,10 +37,10 @@ class Stretch:
     """A period of one or more whole steps.
 
     Attributes:
-        time: The end of the period.
-        seconds: Its duration.
-        steps_per_second: The mean rate of steps.
-        samples_per_second: The mean rate of samples, or None if it is not reported.
+        time: the end of the period.
+        seconds: its duration.
+        steps_per_second: the mean rate of steps.
+        samples_per_second: the mean rate of samples, or None if it is not reported.
     """
 
     time: float
@@ -114,10 +114,10 @@ class Measures:
     """The measurements of a run.
 
     Attributes:
-        began: The time of the first event, or of the creation of the run if there are no events.
-        ranks: The measurements of each rank.
-        loss: The loss as the script reported it, as (step, mean over the ranks).
-        events: The readable events.
+        began: the time of the first event, or of the creation of the run if there are no events.
+        ranks: the measurements of each rank.
+        loss: the loss as the script reported it, as (step, mean over the ranks).
+        events: the readable events.
     """
 
     began: float

@@ -32,12 +32,12 @@ class Failure:
     """The first rank that failed.
 
     Attributes:
-        rank: The number of the rank.
-        node: The node that it ran on.
-        code: Its exit code, or None.
-        signal: The signal that ended it, or None.
-        text: The end of its log, with the traceback or the last output.
-        oom: The evidence that memory ran out, or None.
+        rank: the number of the rank.
+        node: the node that it ran on.
+        code: its exit code, or None.
+        signal: the signal that ended it, or None.
+        text: the end of its log, with the traceback or the last output.
+        oom: the evidence that memory ran out, or None.
     """
 
     rank: int
@@ -57,26 +57,26 @@ class Outcome:
     """The outcome of a run.
 
     Attributes:
-        run_id: The id of the run.
-        folder: The local folder of the run.
-        state: The state of the run.
-        recipe: The recipe or script.
-        ranks: The number of ranks of the last attempt, which may be lower than planned.
-        planned_ranks: The number of planned ranks.
-        ran_on: The number of nodes of the last attempt.
-        backend: The backend of torch.distributed.
-        precision: The precision that was used.
-        seconds: The duration of the run, or None if it has not ended.
-        failure: The first rank that failed, or None.
-        problem: The reason why the run ended early, or None.
-        explanations: The known errors in the logs of a failed run.
-        result: The figures that the script reported, or None.
-        accounting: The batch system's record of the job, or None if there is none.
-        decisions: The decisions of the plan.
-        nodes: The result of ending the run's processes, by node.
-        attempts: The number of attempts.
-        timeline: The events of the run as text.
-        notes: Messages about data that could not be read.
+        run_id: the id of the run.
+        folder: the local folder of the run.
+        state: the state of the run.
+        recipe: the recipe or script.
+        ranks: the number of ranks of the last attempt, which may be lower than planned.
+        planned_ranks: the number of planned ranks.
+        ran_on: the number of nodes of the last attempt.
+        backend: the backend of torch.distributed.
+        precision: the precision that was used.
+        seconds: the duration of the run, or None if it has not ended.
+        failure: the first rank that failed, or None.
+        problem: the reason why the run ended early, or None.
+        explanations: the known errors in the logs of a failed run.
+        result: the figures that the script reported, or None.
+        accounting: the batch system's record of the job, or None if there is none.
+        decisions: the decisions of the plan.
+        nodes: the result of ending the run's processes, by node.
+        attempts: the number of attempts.
+        timeline: the events of the run as text.
+        notes: messages about data that could not be read.
     """
 
     run_id: str

@@ -23,9 +23,9 @@ class Git:
     """The state of the git checkout that contains a script.
 
     Attributes:
-        commit: The hash of the current commit.
-        dirty: Whether files in the script's folder have changed since the commit.
-        changed: The changed files, at most LISTED of them.
+        commit: the hash of the current commit.
+        dirty: whether files in the script's folder have changed since the commit.
+        changed: the changed files, at most LISTED of them.
     """
 
     commit: str
@@ -49,14 +49,14 @@ class Provenance:
     All fields are empty if another controller has started the run.
 
     Attributes:
-        script: The plan as a shell script.
-        stack: The name of the stack.
-        fingerprints: The nodes with each set of packages, by its fingerprint.
-        settings: The settings of the recipe.
-        script_args: The arguments of the script.
-        seeds: The settings and arguments that are seeds.
-        scripts: The training script.
-        command: The command that was started, or None if it is unknown.
+        script: the plan as a shell script.
+        stack: the name of the stack.
+        fingerprints: the nodes with each set of packages, by its fingerprint.
+        settings: the settings of the recipe.
+        script_args: the arguments of the script.
+        seeds: the settings and arguments that are seeds.
+        scripts: the training script.
+        command: the command that was started, or None if it is unknown.
     """
 
     script: str = ""

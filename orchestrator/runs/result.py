@@ -16,11 +16,11 @@ class Scores:
     """The scores and the speed that a script has reported.
 
     Attributes:
-        before: The scores before the training, by the name of the metric.
-        after: The scores after the training, by the name of the metric.
-        train_samples_per_second: The speed of the training, or None.
-        train_seconds: The duration of the training, or None.
-        units: The units of the scores, by the name of the metric, if the script has reported them.
+        before: the scores before the training, by the name of the metric.
+        after: the scores after the training, by the name of the metric.
+        train_samples_per_second: the speed of the training, or None.
+        train_seconds: the duration of the training, or None.
+        units: the units of the scores, by the name of the metric, if the script has reported them.
     """
 
     before: Mapping[str, float]

@@ -15,8 +15,8 @@ class RunRow:
     """A run in a list.
 
     Attributes:
-        folder: The folder of its files, on this machine or on its nodes.
-        local: Whether it runs on this machine alone.
+        folder: the folder of its files, on this machine or on its nodes.
+        local: whether it runs on this machine alone.
     """
 
     id: str

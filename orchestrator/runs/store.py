@@ -34,14 +34,14 @@ class Run:
     """A recorded run.
 
     Attributes:
-        id: The id of the run.
-        folder: The local folder of the run.
-        record: The record of the run.
-        origin: The provenance of the run.
-        outcome: The recorded outcome, or None.
+        id: the id of the run.
+        folder: the local folder of the run.
+        record: the record of the run.
+        origin: the provenance of the run.
+        outcome: the recorded outcome, or None.
         state: planned, running, done, failed, refused, preempted, stopped, killed, or unknown if its
             supervisor is on a host that cannot be checked from this machine.
-        problems: Messages about files that cannot be read and are treated as missing.
+        problems: messages about files that cannot be read and are treated as missing.
     """
 
     id: str

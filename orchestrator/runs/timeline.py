@@ -38,8 +38,8 @@ class Moment:
     """A line of the timeline.
 
     Attributes:
-        time: The time in seconds since the epoch.
-        text: The description of the event.
+        time: the time in seconds since the epoch.
+        text: the description of the event.
     """
 
     time: float

@@ -70,13 +70,13 @@ def execute(
     """Do the steps of a plan in order, up to the first that fails.
 
     Args:
-        plan: The plan.
-        connections: A connection to each node of the plan, by the name of the node.
-        applier: The engine for plans that create objects.
-        submitter: The engine for plans that submit scripts.
+        plan: the plan.
+        connections: a connection to each node of the plan, by the name of the node.
+        applier: the engine for plans that create objects.
+        submitter: the engine for plans that submit scripts.
 
     Raises:
-        ExecuteError: If a step fails.
+        ExecuteError: if a step fails.
     """
     for step in plan.steps:
         if isinstance(step, SubmitScript):
@@ -109,7 +109,7 @@ def on_all(nodes: tuple[RunNode, ...], action: Callable[[str], None]) -> None:
     """Call an action for all nodes in parallel.
 
     Raises:
-        ExecuteError: If it fails for any node; the message groups the nodes by their reason.
+        ExecuteError: if it fails for any node; the message groups the nodes by their reason.
     """
     failed_nodes: dict[tuple[str, str], list[str]] = {}
     with ThreadPoolExecutor(max_workers=min(MAX_PARALLEL_NODES, len(nodes))) as pool:

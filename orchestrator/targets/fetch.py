@@ -27,13 +27,13 @@ def fetch_files(host: Local | Ssh, folder: Path, request: FetchRequest, listener
     """Copy the requested files of a host to this machine.
 
     Args:
-        host: The host that has the files.
-        folder: The run's folder on this machine.
-        request: The files. The default destination of local files is the folder that they are in.
-        listener: Receives the progress.
+        host: the host that has the files.
+        folder: the run's folder on this machine.
+        request: the files. The default destination of local files is the folder that they are in.
+        listener: receives the progress.
 
     Raises:
-        ExecuteError: If the files cannot be read or written.
+        ExecuteError: if the files cannot be read or written.
     """
     default = Path(request.source) if isinstance(host, Local) else default_target(folder, request.node)
     return collect(host, request.source, request.destination or default, patterns=request.patterns, listener=listener)

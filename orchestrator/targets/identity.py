@@ -16,10 +16,10 @@ class Identity:
     """The unique parts of a new run's name, and who created it.
 
     Attributes:
-        stamp: The local time, in a form that sorts by time.
-        suffix: Random digits that distinguish runs of the same second.
-        started_by: The user and the host, as `user@host`.
-        created: The time in seconds since the epoch.
+        stamp: the local time, in a form that sorts by time.
+        suffix: random digits that distinguish runs of the same second.
+        started_by: the user and the host, as `user@host`.
+        created: the time in seconds since the epoch.
     """
 
     stamp: str

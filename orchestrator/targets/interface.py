@@ -30,10 +30,10 @@ class FetchRequest:
     """The files that `orch fetch` copies.
 
     Attributes:
-        source: The folder on the node.
-        node: The name of the node, or None for node0.
-        destination: The folder on this machine, or None for the default.
-        patterns: Patterns of the paths in `source` to copy; all paths if empty.
+        source: the folder on the node.
+        node: the name of the node, or None for node0.
+        destination: the folder on this machine, or None for the default.
+        patterns: patterns of the paths in `source` to copy; all paths if empty.
     """
 
     source: str
@@ -47,10 +47,10 @@ class RunList:
     """The runs that the hosts of a target have reported.
 
     Attributes:
-        rows: The runs, oldest first.
-        unreachable: The hosts that did not respond, with the reason.
-        warnings: Runs that cannot be read or followed, with the reason.
-        open: Opens a run like `Target.find`, without another query of the hosts.
+        rows: the runs, oldest first.
+        unreachable: the hosts that did not respond, with the reason.
+        warnings: runs that cannot be read or followed, with the reason.
+        open: opens a run like `Target.find`, without another query of the hosts.
     """
 
     rows: tuple[RunRow, ...]
@@ -64,9 +64,9 @@ class SharedFolder:
     """A folder that all nodes share.
 
     Attributes:
-        host: The host on which the folder is filled, as an argument of `ssh`; empty for this machine.
-        root: The path of the folder.
-        archive: Whether the stack is also packed, so that nodes can unpack it on their local disks.
+        host: the host on which the folder is filled, as an argument of `ssh`; empty for this machine.
+        root: the path of the folder.
+        archive: whether the stack is also packed, so that nodes can unpack it on their local disks.
     """
 
     host: str
@@ -78,8 +78,8 @@ class RunHandle(Protocol):
     """A run on any target.
 
     Attributes:
-        folder: The run's folder on this machine.
-        notify: Called with each line about the connection to the hosts.
+        folder: the run's folder on this machine.
+        notify: called with each line about the connection to the hosts.
     """
 
     record: RunRecord
@@ -105,8 +105,8 @@ class RunHandle(Protocol):
         the events do.
 
         Raises:
-            RequestError: If the run does not have the requested rank.
-            ExecuteError: At the end, if lines may be missing.
+            RequestError: if the run does not have the requested rank.
+            ExecuteError: at the end, if lines may be missing.
         """
 
     def stop(self) -> CleanupReport:
@@ -119,8 +119,8 @@ class RunHandle(Protocol):
         """Copy files that the run has written to this machine.
 
         Raises:
-            RequestError: If the request names a node or files that the run does not have.
-            ExecuteError: If the files cannot be read or written.
+            RequestError: if the request names a node or files that the run does not have.
+            ExecuteError: if the files cannot be read or written.
         """
 
 
@@ -130,8 +130,8 @@ class Target(Protocol):
     A new target is a folder of this package and an entry in registry.py.
 
     Attributes:
-        name: The name of the target in run records.
-        refuses: Why the target refuses a field of TrainRequest, by the name of the field. It uses
+        name: the name of the target in run records.
+        refuses: why the target refuses a field of TrainRequest, by the name of the field. It uses
             every other field.
     """
 
@@ -154,13 +154,13 @@ class Target(Protocol):
         """Return a handle of a run that the hosts of an inventory or a cluster have recorded.
 
         Args:
-            base: The folder of all runs on this machine.
-            name: A run id, or `last` for the newest run.
-            inventory: The inventory or the cluster, as a value of `--inventory`.
-            notify: Called with a warning for each host that cannot be queried.
+            base: the folder of all runs on this machine.
+            name: a run id, or `last` for the newest run.
+            inventory: the inventory or the cluster, as a value of `--inventory`.
+            notify: called with a warning for each host that cannot be queried.
 
         Raises:
-            RequestError: If the hosts have not recorded such a run.
+            RequestError: if the hosts have not recorded such a run.
         """
 
     def shared_folder(self, options: tuple[TargetOptions, ...]) -> SharedFolder:

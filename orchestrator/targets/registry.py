@@ -38,7 +38,7 @@ def find_target(value: str | None) -> Target:
     """Return the target that `--on` names, or the default target.
 
     Raises:
-        RequestError: If there is no target of this name.
+        RequestError: if there is no target of this name.
     """
     name = NODES if value is None else ON_VALUES.get(value, value)
     if name not in TARGETS:
@@ -53,7 +53,7 @@ def target_of(record: RunRecord) -> Target:
     """Return the target of a recorded run.
 
     Raises:
-        ExecuteError: If this version of orch does not have that target.
+        ExecuteError: if this version of orch does not have that target.
     """
     if record.target not in TARGETS:
         raise ExecuteError(

@@ -33,10 +33,10 @@ class Site:
     """A controller and its inventory of some nodes of a test cluster.
 
     Attributes:
-        folder: The controller's working folder, with its state.
-        name: The file name of the inventory.
-        program: The command that starts `orch`.
-        variables: Additional environment variables.
+        folder: the controller's working folder, with its state.
+        name: the file name of the inventory.
+        program: the command that starts `orch`.
+        variables: additional environment variables.
     """
 
     cluster: TestCluster

@@ -117,12 +117,12 @@ class Ssh:
         """Return the result of an action on the node, and translate its errors.
 
         Args:
-            action: Called without arguments; may raise OSError and the errors of paramiko.
-            description: What the action does, as the end of "could not ...".
+            action: called without arguments; may raise OSError and the errors of paramiko.
+            description: what the action does, as the end of "could not ...".
 
         Raises:
-            ConnectionLost: If the node cannot be reached.
-            ExecuteError: If the action fails although the node can be reached.
+            ConnectionLost: if the node cannot be reached.
+            ExecuteError: if the action fails although the node can be reached.
         """
         import paramiko
 
@@ -189,7 +189,7 @@ class Ssh:
         """Return why a folder cannot be written to, or '' if it can.
 
         Raises:
-            TimeoutError: If the node does not respond.
+            TimeoutError: if the node does not respond.
         """
         try:
             self.run(("env", "LC_ALL=C", "sh", "-c", TEST_WRITE, "sh", f"{folder}/.room"))
@@ -292,8 +292,8 @@ class Ssh:
         """Run a program on the node and return its exit code and output.
 
         Raises:
-            ConnectionLost: If the connection is lost or the program does not respond.
-            ExecuteError: If the program cannot be started or prints without end.
+            ConnectionLost: if the connection is lost or the program does not respond.
+            ExecuteError: if the program cannot be started or prints without end.
         """
 
         def act() -> CommandResult:
@@ -325,8 +325,8 @@ class Ssh:
         """Yield the lines of a program on the node as they are printed.
 
         Raises:
-            ConnectionLost: If the connection is lost before the program ends.
-            ExecuteError: If the program fails or prints a line without end.
+            ConnectionLost: if the connection is lost before the program ends.
+            ExecuteError: if the program fails or prints a line without end.
         """
 
         def start() -> paramiko.Channel:
@@ -354,8 +354,8 @@ class Ssh:
         """Run a short program on the node.
 
         Raises:
-            TimeoutError: If it runs for longer than RUN_SECONDS.
-            OSError: If it fails and `check` is true.
+            TimeoutError: if it runs for longer than RUN_SECONDS.
+            OSError: if it fails and `check` is true.
         """
         from invoke.exceptions import CommandTimedOut
 

@@ -71,7 +71,7 @@ class Local:
         """Run a program and return its exit code and output.
 
         Raises:
-            ExecuteError: If it cannot be started or runs for longer than `seconds`.
+            ExecuteError: if it cannot be started or runs for longer than `seconds`.
         """
         try:
             process = subprocess.run(argv, capture_output=True, stdin=subprocess.DEVNULL, timeout=seconds)

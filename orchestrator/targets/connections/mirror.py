@@ -84,7 +84,7 @@ class Mirror:
         offsets.
 
         Raises:
-            ExecuteError: If the file cannot be read from the node or written here.
+            ExecuteError: if the file cannot be read from the node or written here.
         """
         try:
             offset, path = self.local_files.size(name), f"{self.run_dir}/{name}"
@@ -184,9 +184,9 @@ class ReconnectingMirror:
     """A mirror that reconnects to its node after the connection is lost.
 
     Attributes:
-        notify: Called with one line when the connection is lost, and when it is restored.
-        lost_since: When the connection was lost, or None while it is open.
-        next_attempt: When to connect again.
+        notify: called with one line when the connection is lost, and when it is restored.
+        lost_since: when the connection was lost, or None while it is open.
+        next_attempt: when to connect again.
     """
 
     def __init__(self, mirror: Mirror, node: str, notify: Callable[[str], None]) -> None:
@@ -217,7 +217,7 @@ class ReconnectingMirror:
         """Return the result of an action, or `fallback` while the node is unreachable.
 
         Raises:
-            ExecuteError: If the node has been unreachable for GIVE_UP_SECONDS.
+            ExecuteError: if the node has been unreachable for GIVE_UP_SECONDS.
         """
         if time.monotonic() < self.next_attempt:
             return fallback

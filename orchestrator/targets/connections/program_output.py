@@ -22,8 +22,8 @@ def read_output(channel: paramiko.Channel, node: str, seconds: float) -> Command
     """Return everything that a program prints until it ends.
 
     Raises:
-        ConnectionLost: If the connection is lost, or the program neither prints nor ends within `seconds`.
-        ExecuteError: If the program prints too much or is still printing after `seconds`.
+        ConnectionLost: if the connection is lost, or the program neither prints nor ends within `seconds`.
+        ExecuteError: if the program prints too much or is still printing after `seconds`.
     """
     out, err = bytearray(), bytearray()
     start_time = last_output = time.monotonic()

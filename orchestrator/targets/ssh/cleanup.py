@@ -34,8 +34,8 @@ def stop(record: RunRecord, *, planned: bool) -> CleanupReport:
     """End all processes of a run on its nodes, and check that nothing is left.
 
     Args:
-        record: The run's record.
-        planned: Whether the run has not reported a supervisor, which may still be starting on node0.
+        record: the run's record.
+        planned: whether the run has not reported a supervisor, which may still be starting on node0.
     """
     start_time = time.monotonic()
     node0_options = ["--node0", *(["--planned"] if planned else [])]
@@ -103,9 +103,9 @@ def clean(inventory: str | None, base: Path, *, dry_run: bool) -> CleanupReport:
     Runs whose supervisor is alive are never touched.
 
     Args:
-        inventory: The inventory of the nodes, or None for this machine.
-        base: The folder of all runs on this machine.
-        dry_run: Only report the leftovers and damaged runs, and change nothing.
+        inventory: the inventory of the nodes, or None for this machine.
+        base: the folder of all runs on this machine.
+        dry_run: only report the leftovers and damaged runs, and change nothing.
     """
     start_time = time.monotonic()
     paths, live_runs, unreadable_nodes = cleanup_paths(base, inventory)

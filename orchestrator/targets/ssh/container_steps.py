@@ -22,7 +22,7 @@ def choose_docker(request: TrainRequest, launcher: str, docker: Docker | None) -
     """Return the container settings with the decision that explains them.
 
     Raises:
-        PlanError: If the settings are invalid, or conflict with an image that starts its ranks.
+        PlanError: if the settings are invalid, or conflict with an image that starts its ranks.
     """
     if docker is None:
         return Choice(None)

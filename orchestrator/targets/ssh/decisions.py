@@ -27,9 +27,9 @@ class Inputs:
     """The files and folders that a request names, loaded.
 
     Attributes:
-        settings: The values of `--set`.
-        plugins: The backends of third-party packages, by name.
-        accelerate: The user's configuration of accelerate.
+        settings: the values of `--set`.
+        plugins: the backends of third-party packages, by name.
+        accelerate: the user's configuration of accelerate.
     """
 
     cluster: Cluster
@@ -46,7 +46,7 @@ class Software:
     """The software that the nodes run.
 
     Attributes:
-        mpi: The MPI implementation; the launcher's decisions explain it.
+        mpi: the MPI implementation; the launcher's decisions explain it.
     """
 
     launcher: str
@@ -84,8 +84,8 @@ def resolve(request: TrainRequest, inputs: Inputs, resume: Resume | None = None)
     """Decide everything that a request leaves open.
 
     Raises:
-        PlanError: If the nodes or the stack cannot do what is requested.
-        RequestError: If the request contradicts itself or names something unknown.
+        PlanError: if the nodes or the stack cannot do what is requested.
+        RequestError: if the request contradicts itself or names something unknown.
     """
     nodes, spares = hosts.choose_nodes(inputs.cluster), hosts.choose_spares(inputs.cluster)
     all_nodes = (*nodes.value, *spares.value)
@@ -156,7 +156,7 @@ def choose_stack(
     """Return the stack and the backend, adapted to each other and to the launcher.
 
     Raises:
-        PlanError: If the nodes do not have the stack or cannot use the backend.
+        PlanError: if the nodes do not have the stack or cannot use the backend.
     """
     image_starts_ranks = container_steps.starts_ranks(start.docker)
     requested_backend = container_steps.NO_BACKEND if image_starts_ranks else request.backend
@@ -178,7 +178,7 @@ def choose_layout(request: TrainRequest, nodes: tuple[Node, ...], software: Soft
     """Place the ranks on the nodes' cores.
 
     Raises:
-        PlanError: If there are more ranks than cores, or the backend has no workers.
+        PlanError: if there are more ranks than cores, or the backend has no workers.
     """
     workers = checks.check_workers(software.backend.value, request.ccl_workers)
     if software.image_starts_ranks:

@@ -31,10 +31,10 @@ class SshHandle:
     """A run whose supervisor writes the run's files on node0.
 
     Attributes:
-        folder: The run's folder on this machine: a copy of node0's, or node0's own.
-        notify: Called with each line about the connection to the nodes.
-        source: The events of the run, as they arrive in `folder`.
-        rank_nodes: The nodes on which the ranks have started.
+        folder: the run's folder on this machine: a copy of node0's, or node0's own.
+        notify: called with each line about the connection to the nodes.
+        source: the events of the run, as they arrive in `folder`.
+        rank_nodes: the nodes on which the ranks have started.
     """
 
     def __init__(self, record: RunRecord, folder: Path, notify: Notify = ignore) -> None:

@@ -30,8 +30,8 @@ class Stream:
     """The logs of one node.
 
     Attributes:
-        options: The options of the node's program that select the lines.
-        offsets: How many bytes of each rank's log have been read.
+        options: the options of the node's program that select the lines.
+        offsets: how many bytes of each rank's log have been read.
     """
 
     record: RunRecord
@@ -43,8 +43,8 @@ class Stream:
         """Yield the lines that have not been read yet, until the node has no more.
 
         Raises:
-            ConnectionLost: If the connection is lost; the next call resumes after the last chunk read.
-            ExecuteError: If the node's program fails or prints something else.
+            ConnectionLost: if the connection is lost; the next call resumes after the last chunk read.
+            ExecuteError: if the node's program fails or prints something else.
         """
         starts = [f"{rank}:{offset}" for rank, offset in self.offsets.items()]
         command = node_program(self.record, "logs", self.record.run_dir, *self.options)
@@ -79,7 +79,7 @@ class Stream:
         """Yield the lines, and reconnect whenever the connection is lost.
 
         Raises:
-            ConnectionLost: If the node cannot be reached for GIVE_UP_SECONDS.
+            ConnectionLost: if the node cannot be reached for GIVE_UP_SECONDS.
         """
         lost_at: float | None = None
         while True:
@@ -103,8 +103,8 @@ class RankNodes:
     """The nodes of a run's ranks, learned from its events while they are being watched.
 
     Attributes:
-        nodes: The node of each rank that has started.
-        watched: Whether the events are being read now.
+        nodes: the node of each rank that has started.
+        watched: whether the events are being read now.
     """
 
     def __init__(self) -> None:
@@ -128,9 +128,9 @@ class LogSelection:
     """The log lines that were requested.
 
     Attributes:
-        rank: The rank to read, or None for all ranks.
-        follow: Whether to wait for new lines until the run ends.
-        rank_nodes: The nodes of the ranks, as far as they are known.
+        rank: the rank to read, or None for all ranks.
+        follow: whether to wait for new lines until the run ends.
+        rank_nodes: the nodes of the ranks, as far as they are known.
     """
 
     rank: int | None
@@ -153,8 +153,8 @@ def log_lines(record: RunRecord, run: Run, selection: LogSelection, *, notify: N
     copy in the run's folder.
 
     Raises:
-        RequestError: If the run does not have the requested rank.
-        ExecuteError: At the end, if a node has not responded.
+        RequestError: if the run does not have the requested rank.
+        ExecuteError: at the end, if a node has not responded.
     """
     nodes = requested_ranks(run, selection.rank)
     if not (selection.follow or record.node0.via):  # the run's own files are in this folder

@@ -58,8 +58,8 @@ class NodeResponse:
     """The response of a node's program.
 
     Attributes:
-        value: The JSON object that the program printed, or None if it failed.
-        problem: Why it failed.
+        value: the JSON object that the program printed, or None if it failed.
+        problem: why it failed.
     """
 
     node: str
@@ -77,10 +77,10 @@ def query_all(
     """Run a program that prints one JSON object on all nodes in parallel.
 
     Args:
-        hosts: The nodes to query.
-        command: Called with each node; returns the command to run there.
-        seconds: The time limit of the program on each node.
-        connect_seconds: The time limit of each connection attempt.
+        hosts: the nodes to query.
+        command: called with each node; returns the command to run there.
+        seconds: the time limit of the program on each node.
+        connect_seconds: the time limit of each connection attempt.
 
     Returns:
         One response for each node, in the order of `hosts`.

@@ -34,8 +34,8 @@ def plan_train(request: TrainRequest, inputs: Inputs, site: Site, resume: Resume
     """Decide how to run a request.
 
     Raises:
-        PlanError: If the nodes or the stack cannot do what is requested.
-        RequestError: If the request contradicts itself or names something unknown.
+        PlanError: if the nodes or the stack cannot do what is requested.
+        RequestError: if the request contradicts itself or names something unknown.
     """
     check_restarts(request)
     resolved = resolve(request, inputs, resume)

@@ -27,7 +27,7 @@ def start(plan: Plan, folder: Path) -> None:
     """Record the plan and do its steps; the run continues without this program.
 
     Raises:
-        ExecuteError: If a step fails. If the run has not begun by then, it is recorded as failed,
+        ExecuteError: if a step fails. If the run has not begun by then, it is recorded as failed,
             and as stopped if the start is interrupted.
     """
     store.create(plan, folder)

@@ -24,12 +24,12 @@ class Site:
     """The folders and the identity of a run. All folders are absolute.
 
     Attributes:
-        run_dir: The run's folder on its nodes.
-        train: The `train` folder on its nodes.
-        train_here: The `train` folder on this machine.
-        claims: The folder in which the runs of a node reserve its cores.
-        started_by: The user and host that planned the run, as `user@host`.
-        created: When the run was planned, in seconds since the epoch.
+        run_dir: the run's folder on its nodes.
+        train: the `train` folder on its nodes.
+        train_here: the `train` folder on this machine.
+        claims: the folder in which the runs of a node reserve its cores.
+        started_by: the user and host that planned the run, as `user@host`.
+        created: when the run was planned, in seconds since the epoch.
         root: orch's folder on the nodes; empty if the only node is this machine.
     """
 
@@ -63,9 +63,9 @@ class Extras:
     """The parts of a run's files and command that do not depend on the launcher.
 
     Attributes:
-        environment: The environment variables of the recipe.
-        container: The content of container.json, or None if the ranks run without containers.
-        options: The options of the supervisor.
+        environment: the environment variables of the recipe.
+        container: the content of container.json, or None if the ranks run without containers.
+        options: the options of the supervisor.
     """
 
     spares: tuple[Node, ...]

@@ -24,12 +24,12 @@ def trusted_record(record: RunRecord, cluster: Cluster, *, sender: str) -> RunRe
     """Return a record whose ssh commands, folders and Python are those that this machine trusts.
 
     Args:
-        record: The record that a node has sent.
-        cluster: The nodes of the inventory, as `orch provision` has recorded them.
-        sender: The name of the node that has sent the record.
+        record: the record that a node has sent.
+        cluster: the nodes of the inventory, as `orch provision` has recorded them.
+        sender: the name of the node that has sent the record.
 
     Raises:
-        UntrustedRecordError: If the record contradicts the inventory.
+        UntrustedRecordError: if the record contradicts the inventory.
     """
     provisioned = {node.name: node for node in cluster.nodes if not node.local}
     node_names = [host.node for host in record.nodes]

@@ -26,7 +26,7 @@ def copy_files(record: RunRecord, folder: Path, host: RunNode) -> None:
     """Copy a node's files of the run: the logs of its ranks, and from node0 also the results.
 
     Raises:
-        ExecuteError: If the files cannot be read from the node or written to the folder.
+        ExecuteError: if the files cannot be read from the node or written to the folder.
     """
     connection = connection_to(host)
     if not isinstance(connection, Ssh):

@@ -14,8 +14,8 @@ class Tail:
     """A reader of one file.
 
     Attributes:
-        at: The byte up to which the file has been read.
-        state: What a terminal shows of the unfinished line that follows, such as a progress bar.
+        at: the byte up to which the file has been read.
+        state: what a terminal shows of the unfinished line that follows, such as a progress bar.
     """
 
     def __init__(self, path: Path, at: int = 0) -> None:

@@ -106,10 +106,10 @@ class Measurement:
     """The speed of dropout on one rank.
 
     Attributes:
-        host: The rank's host name.
-        problem: Why the kernel cannot be used there, or None.
-        torch_seconds: The time of torch's dropout of one tensor.
-        kernel_seconds: The time of the kernel for the same tensor.
+        host: the rank's host name.
+        problem: why the kernel cannot be used there, or None.
+        torch_seconds: the time of torch's dropout of one tensor.
+        kernel_seconds: the time of the kernel for the same tensor.
     """
 
     host: str

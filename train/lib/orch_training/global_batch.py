@@ -17,8 +17,8 @@ class GlobalBatch:
     """The examples of one optimizer step.
 
     Attributes:
-        at_once: How many examples all planned ranks compute at once.
-        rounds: How often they do so per step.
+        at_once: how many examples all planned ranks compute at once.
+        rounds: how often they do so per step.
     """
 
     at_once: int
@@ -51,8 +51,8 @@ class Part:
     """A micro batch of one rank.
 
     Attributes:
-        positions: The positions of its examples.
-        weight: The weight of its mean loss. The gradients of a rank's micro batches are summed, those of the ranks
+        positions: the positions of its examples.
+        weight: the weight of its mean loss. The gradients of a rank's micro batches are summed, those of the ranks
             averaged.
     """
 

@@ -15,7 +15,7 @@ def choose(requested: str | None, output_dir: Path) -> Path | None:
 
     Args:
         requested: "auto" (or None), "none", a checkpoint, or a folder of checkpoints.
-        output_dir: The folder that "auto" searches.
+        output_dir: the folder that "auto" searches.
     """
     if requested == "none":
         return None
@@ -82,9 +82,9 @@ def divide_batch(start: Path | None, *, micro: int, accumulation: int) -> Dealin
     """Return the global batch of a step and its division among the ranks; report it if it differs from the arguments.
 
     Args:
-        start: The checkpoint that the run resumes from.
-        micro: Examples per micro batch of a rank.
-        accumulation: Micro batches of a rank per step, as planned.
+        start: the checkpoint that the run resumes from.
+        micro: examples per micro batch of a rank.
+        accumulation: micro batches of a rank per step, as planned.
     """
     planned, world_size = ranks.planned_world_size(), ranks.world_size()
     facts = checkpoint.facts_of(start) if start else None

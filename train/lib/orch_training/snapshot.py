@@ -23,10 +23,10 @@ class Snapshots:
     """Writes and reads checkpoints.
 
     Attributes:
-        parts: Objects with state_dict() and load_state_dict(), by name.
-        limit: How many checkpoints are kept.
-        owner: Whether this rank writes the shared files on its file system.
-        facts: Further keys of the manifest.
+        parts: objects with state_dict() and load_state_dict(), by name.
+        limit: how many checkpoints are kept.
+        owner: whether this rank writes the shared files on its file system.
+        facts: further keys of the manifest.
     """
 
     output_dir: Path

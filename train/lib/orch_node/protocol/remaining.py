@@ -11,10 +11,10 @@ def remaining_seconds(seconds: float, *, first: float, step: float, steps: float
     Return None before the first step, after the last one and for impossible values.
 
     Args:
-        seconds: The time since step `first`.
-        first: The step that this process began with.
-        step: The newest finished step.
-        steps: The last step.
+        seconds: the time since step `first`.
+        first: the step that this process began with.
+        step: the newest finished step.
+        steps: the last step.
     """
     if not first < step < steps or seconds <= 0:
         return None
