@@ -44,37 +44,14 @@ WITH_DDP = (
 )  # the most frequent starters; the script averages gradients itself with others
 DAEMONS = ("mpiexec", "mpirun", "hydra", "prte")
 # Variables that are equal with all launchers, and those that depend on the transport of oneCCL.
-SHARED = (
-    "RANK",
-    "WORLD_SIZE",
-    "LOCAL_RANK",
-    "LOCAL_WORLD_SIZE",
-    "MASTER_ADDR",
-    "OMP_NUM_THREADS",
-    "PYTHONUNBUFFERED",
-    "TOKENIZERS_PARALLELISM",
-    "LD_PRELOAD",
-    "KMP_",
-    "CCL_",
-    "GLOO_",
-    "TP_",
-    "FI_TCP",
-    "GROUP_",
-    "NODE_RANK",
-    "ROLE_",
-    "TORCHELASTIC_RESTART_COUNT",
-    "TORCH_NCCL_",
-)
-TRANSPORT = (
-    "CCL_ATL_TRANSPORT",
-    "CCL_PROCESS_LAUNCHER",
-    "CCL_LOCAL_RANK",
-    "CCL_LOCAL_SIZE",
-    "CCL_ALLREDUCE",
-    "CCL_ALLTOALLV",
-    "CCL_RS_CHUNK_COUNT",
-    "CCL_ATL_MPI_BF16",
-)
+SHARED = """
+    RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR OMP_NUM_THREADS PYTHONUNBUFFERED TOKENIZERS_PARALLELISM
+    LD_PRELOAD KMP_ CCL_ GLOO_ TP_ FI_TCP GROUP_ NODE_RANK ROLE_ TORCHELASTIC_RESTART_COUNT TORCH_NCCL_
+"""
+TRANSPORT = """
+    CCL_ATL_TRANSPORT CCL_PROCESS_LAUNCHER CCL_LOCAL_RANK CCL_LOCAL_SIZE CCL_ALLREDUCE CCL_ALLTOALLV
+    CCL_RS_CHUNK_COUNT CCL_ATL_MPI_BF16
+"""
 
 
 @dataclass
@@ -164,7 +141,11 @@ def check(start: Start, starter: str, backend: str, *, planned: tuple[str, ...])
 
 def check_environment(environment: dict[str, str], backend: str, rank: int, nodes: int) -> None:
     """Compare with the first cell with this backend and number of nodes."""
-    shared = {name: value for name, value in environment.items() if name.startswith(SHARED) and name not in TRANSPORT}
+    shared = {
+        name: value
+        for name, value in environment.items()
+        if name.startswith(tuple(SHARED.split())) and name not in TRANSPORT.split()
+    }
     assert shared["RANK"] == str(rank)
     assert shared == FIRST_ENVIRONMENTS.setdefault((backend, nodes, rank), shared)
 

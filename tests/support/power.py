@@ -11,33 +11,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-CALLS = (
-    "openat",
-    "creat",
-    "write",
-    "pwrite64",
-    "ftruncate",
-    "rename",
-    "renameat",
-    "renameat2",
-    "unlink",
-    "unlinkat",
-    "fsync",
-    "fdatasync",
-)
+CALLS = """
+    openat creat write pwrite64 ftruncate rename renameat renameat2 unlink unlinkat fsync fdatasync
+"""
 STRACE = (
-    "strace",
-    "-f",
-    "-y",
-    "-x",
-    "-s",
-    "4194304",
-    "--seccomp-bpf",
-    "-qq",
-    "-e",
-    "signal=none",
-    "-e",
-    f"trace={','.join(CALLS)}",
+    *("strace", "-f", "-y", "-x", "-s", "4194304", "--seccomp-bpf", "-qq"),
+    *("-e", "signal=none", "-e", f"trace={','.join(CALLS.split())}"),
 )
 LINE = re.compile(r"(\d+) +(\w+)\((.*)\) += (\S+)", re.DOTALL)
 TEXT = re.compile(r'"((?:[^"\\]|\\.)*)"')

@@ -36,20 +36,10 @@ CLIENT = Path(__file__).with_name("warm_client.py")
 # Libraries read these variables when they are loaded, so all programs of a server must have the same values.
 COMMON_VARIABLES = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
 # Python and typer read these variables when they start.
-VARIABLES_READ_AT_START = (
-    "LANG",
-    "LC_ALL",
-    "PYTHONPATH",
-    "PYTHONWARNINGS",
-    "PYTHONUTF8",
-    "PYTHONIOENCODING",
-    "TZ",
-    "FORCE_COLOR",
-    "PY_COLORS",
-    "GITHUB_ACTIONS",
-    "TERMINAL_WIDTH",
-    "TYPER_USE_RICH",
-)
+VARIABLES_READ_AT_START = """
+    LANG LC_ALL PYTHONPATH PYTHONWARNINGS PYTHONUTF8 PYTHONIOENCODING TZ FORCE_COLOR PY_COLORS GITHUB_ACTIONS
+    TERMINAL_WIDTH TYPER_USE_RICH
+"""
 
 
 class WarmServer:
@@ -97,7 +87,9 @@ class WarmServer:
         self.folder = tempfile.TemporaryDirectory(prefix="warm-")
         command = [sys.executable, *self.options, str(SERVER), self.kind, f"{self.folder.name}/socket"]
         environment = {**os.environ, **self.common}
-        self.start_variables = {name: environment.get(name) for name in (*self.common, *VARIABLES_READ_AT_START)}
+        self.start_variables = {
+            name: environment.get(name) for name in (*self.common, *VARIABLES_READ_AT_START.split())
+        }
         with open(f"{self.folder.name}/log", "wb") as log:
             self.process = subprocess.Popen(command, env=environment, stderr=log)
         atexit.register(self.end)

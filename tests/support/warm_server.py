@@ -30,27 +30,15 @@ from typing import Any
 # Modules that programs import, also those that transformers and orch import when they are first used. One program of
 # the bindings and Ansible import more.
 MODULES = {
-    "recipes": (
-        "torch",
-        "torch.distributed",
-        "torch.nn.parallel",
-        "torch.utils.tensorboard",
-        "transformers",
-        "transformers.models.bert.modeling_bert",
-        "transformers.trainer",
-        "accelerate",
-        "pyarrow.parquet",
-    ),
-    "bindings": (
-        "torch",
-        "torch.distributed",
-        "torch.nn.parallel",
-        "torch._dynamo",
-        "torch.distributed.checkpoint",
-        "torch.distributed.fsdp",
-        "oneccl_bindings_for_pytorch",
-    ),
-    "orch": ("kubernetes", "fabric", "paramiko", "orchestrator"),
+    "recipes": """
+        torch torch.distributed torch.nn.parallel torch.utils.tensorboard transformers
+        transformers.models.bert.modeling_bert transformers.trainer accelerate pyarrow.parquet
+""",
+    "bindings": """
+        torch torch.distributed torch.nn.parallel torch._dynamo torch.distributed.checkpoint torch.distributed.fsdp
+        oneccl_bindings_for_pytorch
+""",
+    "orch": "kubernetes fabric paramiko orchestrator",
 }
 # Modules that each orch imports itself: the program, and those that read the environment when they are imported.
 PROGRAM, IMPORTED_AFTER_FORK = "orchestrator.cli.main", ("kubernetes.config",)
@@ -88,7 +76,7 @@ def serve(kind: str, path: str) -> None:
 
 
 def import_all(kind: str) -> None:
-    for name in MODULES[kind]:
+    for name in MODULES[kind].split():
         module = importlib.import_module(name)
         if name == "orchestrator":
             for inner in pkgutil.walk_packages(module.__path__, "orchestrator."):

@@ -16,36 +16,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 SOURCES = ("orchestrator", "train/lib", "train/node.py", "playbooks")
-PRINTING_FUNCTIONS = {
-    "Decision",
-    "Option",
-    "Argument",
-    "Typer",
-    "tell",
-    "say",
-    "print_text",
-    "print_error",
-    "notify",
-    "warn_once",
-    "note",
-    "warn",
-    "warned",
-    "Warned",
-    "Waiting",
-    "Stalled",
-    "Stopping",
-    "NodeNews",
-    "NodesLost",
-    "Refused",
-    "KnownError",
-    "Fault",
-    "Problem",
-    "Limit",
-    "refuse",
-    "fail",
-    "Finding",
-    "Mismatch",
-}
+PRINTING_FUNCTIONS = """
+    Decision Option Argument Typer tell say print_text print_error notify warn_once note warn warned Warned Waiting
+    Stalled Stopping NodeNews NodesLost Refused KnownError Fault Problem Limit refuse fail Finding Mismatch
+"""
 PRINTED_CLASSES = ("Error", "Refusal", "Record", "Exit")
 # A message that matches explains what to write, so it needs no hint.
 EXPLAINS_FIX = re.compile(r"\bexpected |\b(is|are) ([01] or more|one of |the number of |an absolute path|a number, )")
@@ -66,7 +40,7 @@ def name_of(call: ast.Call) -> str:
 
 
 def is_shown(name: str) -> bool:
-    return name in PRINTING_FUNCTIONS or name.endswith(PRINTED_CLASSES)
+    return name in PRINTING_FUNCTIONS.split() or name.endswith(PRINTED_CLASSES)
 
 
 def text_of(node: ast.expr) -> str:
