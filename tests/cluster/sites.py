@@ -55,7 +55,7 @@ class Site:
         return self.folder / "lab" / self.name
 
     def inventory_content(self, *nodes: str, **variables: Any) -> dict[str, Any]:
-        """Return the hosts and variables of an inventory, except variables that are None."""
+        """Return the hosts and variables of an inventory. A variable of None is omitted."""
         options = f"-o UserKnownHostsFile={self.cluster.state}/known_hosts -o IdentitiesOnly=yes"
         common = {
             "ansible_user": "vagrant",

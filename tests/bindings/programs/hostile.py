@@ -226,16 +226,18 @@ class Damaging(Rewriting):
 
 def damaged(value: bytes, chance: random.Random) -> bytes:
     """Return the value with a change of a random kind."""
-    at = chance.randrange(len(value) + 1)
+    offset = chance.randrange(len(value) + 1)
     noise = chance.randbytes(chance.choice((1, 1, 1, 20, 5000)))
     digits = str(chance.choice((-1, 0, 2**31, 2**63, 2**64 - 1, 10**40))).encode()
-    words = value.split(b" ")
-    words[chance.randrange(len(words))] = digits
-    return chance.choice((value[:at] + noise + value[at + 1 :], value[:at], value + noise, noise, b" ".join(words)))
+    fields = value.split(b" ")
+    fields[chance.randrange(len(fields))] = digits
+    return chance.choice(
+        (value[:offset] + noise + value[offset + 1 :], value[:offset], value + noise, noise, b" ".join(fields))
+    )
 
 
 def damage_values(store: dist.Store) -> None:
-    """Set up groups with a damaged value each: both ranks go on or raise an error, and none crashes or hangs."""
+    """Set up groups with a damaged value each: both ranks continue or raise an error, and none crashes or hangs."""
     errors = 0
     for seed in range(int(os.environ["FIRST_SEED"]), int(os.environ["FIRST_SEED"]) + ROUNDS):
         print_line("seed", seed)
