@@ -1,4 +1,4 @@
-"""Checks of host names, addresses and keys before they are written into files and commands."""
+"""Checks of host names, addresses and keys before they are written into files and commands; names in known_hosts."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import base64
 import binascii
 import ipaddress
 import re
+import shlex
 from functools import lru_cache
 
 # RFC 1123 2.1, and the underscore, which inventories use and which is special in no file or command.
 LABEL = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9])?")
 NAME_LENGTH = 253
+SSH_PORT = 22
 # Linux allows nearly any 15 bytes (dev_valid_name); these have no special meaning in a shell.
 INTERFACE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:@+=~-]{0,14}")
 KEY_TYPE = re.compile(r"[a-z0-9][a-z0-9-]*(?:@[a-z0-9.-]+)?")
@@ -51,3 +53,13 @@ def is_host_key(text: str) -> bool:
         return False
     name = kind.encode()
     return blob.startswith(len(name).to_bytes(4, "big") + name) and len(blob) > len(name) + 4
+
+
+def known_host_name(name: str, port: int) -> str:
+    """Return a host as known_hosts names it (sshd(8))."""
+    return name if port == SSH_PORT else f"[{name}]:{port}"
+
+
+def keyscan_command(name: str, port: int) -> str:
+    """Return the command that prints the keys of a host for known_hosts."""
+    return shlex.join(["ssh-keyscan", *([] if port == SSH_PORT else ["-p", str(port)]), name])

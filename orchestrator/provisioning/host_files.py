@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from orchestrator.model.host_names import is_address
+from orchestrator.model.host_names import is_address, known_host_name
 from orchestrator.provisioning.preflight import is_loopback
 from orchestrator.provisioning.probe import Probe
 
@@ -42,11 +42,6 @@ def known_hosts(probes: tuple[Probe, ...], addresses: Mapping[str, str], ports: 
         for port in [ports[probe.name]]
         for key in probe.host_keys
     )
-
-
-def known_host_name(name: str, port: int) -> str:
-    """Return a host as known_hosts names it (sshd(8))."""
-    return name if port == 22 else f"[{name}]:{port}"
 
 
 def ssh_config(probes: tuple[Probe, ...], addresses: Mapping[str, str], ports: Mapping[str, int], root: str) -> str:

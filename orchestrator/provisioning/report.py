@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import shlex
+import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from orchestrator.model.host_names import SSH_PORT, keyscan_command, known_host_name
 from orchestrator.model.printable import one_line
 
-SSH_PORT = "22"
+SSH_SECONDS = 10.0  # time limit for `ssh -G`, whose configuration may run programs
 KEY_FILE = "ansible_ssh_private_key_file"
 PERMISSION_DENIED = "Permission denied ("  # printed by OpenSSH if the host does not accept the key
 NO_RESPONSE = "Check that it is running and reachable: `ssh HOST`; ansible_host sets its address."
@@ -19,12 +21,12 @@ KNOWN_MESSAGES = (
         "REMOTE HOST IDENTIFICATION HAS CHANGED",
         "its host key has changed",
         "The node was reinstalled, or another machine responds at its address. Find out which, and "
-        "only then remove the old key (ssh-keygen -R HOST) and record the new one.",
+        "only then remove the old key (ssh-keygen -f KNOWN_HOSTS -R HOST) and record the new one.",
     ),
     (
         "Host key verification failed",
         "its host key is unknown on this machine",
-        "Record it once: ssh-keyscan HOST >> ~/.ssh/known_hosts, and compare its fingerprint with "
+        "Record it once: ssh-keyscan HOST >> KNOWN_HOSTS, and compare its fingerprint with "
         "the one on the node (ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub).",
     ),
     (
@@ -97,18 +99,46 @@ def explain(message: str) -> tuple[str, str]:
     return one_line(" ".join(lines)[-500:]), ""
 
 
-def fill_in_host(hint: str, name: str, variables: Mapping[str, Any]) -> str:
-    """Return a hint whose commands name a host's address, port, user and key in place of HOST."""
+def ssh_settings(name: str, variables: Mapping[str, Any]) -> Mapping[str, str]:
+    """Return the settings of a host in the user's ssh configuration and in the inventory, as `ssh -G` prints them.
+
+    The result is empty if ssh does not accept them.
+    """
+    port = variables.get("ansible_port")
+    names = ("ansible_ssh_common_args", "ansible_ssh_extra_args")
+    try:
+        arguments = [word for key in names for word in shlex.split(str(variables.get(key) or ""))]
+        command = ["ssh", "-G", *arguments, *(["-p", str(port)] if port else [])]
+        command += ["--", str(variables.get("ansible_host", name))]
+        result = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=SSH_SECONDS)
+    except (OSError, ValueError, subprocess.TimeoutExpired):
+        return {}
+    lines = result.stdout.splitlines() if result.returncode == 0 else ()
+    return {key: value for key, _, value in (line.partition(" ") for line in lines)}
+
+
+def fill_in_host(hint: str, name: str, variables: Mapping[str, Any], settings: Mapping[str, str] | None = None) -> str:
+    """Return a hint whose commands name a host's address, port, user, key and known_hosts file.
+
+    Args:
+        hint: The hint, with HOST and KNOWN_HOSTS in place of them.
+        name: The name of the host in the inventory.
+        variables: Its variables.
+        settings: Its settings of ssh, which ssh-keyscan and ssh-keygen do not read by themselves.
+    """
+    settings = settings or {}
     address = str(variables.get("ansible_host", name))
     port = str(variables.get("ansible_port", SSH_PORT))
     user, key = variables.get("ansible_user"), variables.get(KEY_FILE)
-    at_port = ["-p", port] if port != SSH_PORT else []
+    at_port = ["-p", port] if port != str(SSH_PORT) else []
     ssh = [*(["-i", str(key)] if key else []), *at_port, f"{user}@{address}" if user else address]
-    host_key_name = address if port == SSH_PORT else f"[{address}]:{port}"
+    key_host, key_port = settings.get("hostname", address), int(settings.get("port", port))
+    known_hosts = settings.get("userknownhostsfile", "~/.ssh/known_hosts").split()[0]
     return (
         hint.replace("ssh HOST", shlex.join(["ssh", *ssh]))
-        .replace("ssh-keyscan HOST", shlex.join(["ssh-keyscan", *at_port, address]))
-        .replace("-R HOST", shlex.join(["-R", host_key_name]))
+        .replace("ssh-keyscan HOST", keyscan_command(key_host, key_port))
+        .replace("-R HOST", shlex.join(["-R", known_host_name(key_host, key_port)]))
+        .replace("KNOWN_HOSTS", known_hosts)
     )
 
 

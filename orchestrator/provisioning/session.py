@@ -27,6 +27,7 @@ from orchestrator.provisioning.report import (
     explain,
     fill_in_host,
     message_of,
+    ssh_settings,
 )
 from orchestrator.provisioning.task_result import TaskResult
 from orchestrator.state import State, write_private
@@ -207,7 +208,8 @@ class Session:
             problem = f"its key file {key} does not exist on this machine"
             hint = f"Correct {KEY_FILE} in the inventory."
         node.problem = f"{task}: {problem}" if task and problem else problem or task
-        node.hint = fill_in_host(hint, name, variables)
+        settings = ssh_settings(name, variables) if "KNOWN_HOSTS" in hint else None
+        node.hint = fill_in_host(hint, name, variables, settings)
 
     def report(self, cluster: str) -> Report:
         """Return the report of all nodes."""

@@ -111,14 +111,16 @@ def on_all(nodes: tuple[RunNode, ...], action: Callable[[str], None]) -> None:
     Raises:
         ExecuteError: if it fails for any node; the message groups the nodes by their reason.
     """
-    failed_nodes: dict[tuple[str, str], list[str]] = {}
+    failed_nodes: dict[str, list[str]] = {}
+    hints: list[str] = []
     with ThreadPoolExecutor(max_workers=min(MAX_PARALLEL_NODES, len(nodes))) as pool:
         for node, future in [(node, pool.submit(action, node.node)) for node in nodes]:
             try:
                 future.result()
             except ExecuteError as error:
-                failure = error.message.replace(node.node, "NODE"), error.hint
-                failed_nodes.setdefault(failure, []).append(node.node)
+                reason = error.message.removesuffix(".").replace(node.node, "NODE")
+                failed_nodes.setdefault(reason, []).append(node.node)
+                hints.append(error.hint)
     if failed_nodes:
-        messages = [message.replace("NODE", fold(nodes)) for (message, _), nodes in failed_nodes.items()]
-        raise ExecuteError(" ".join(messages), hint=next(hint for _, hint in failed_nodes))
+        messages = [reason.replace("NODE", fold(nodes)) for reason, nodes in failed_nodes.items()]
+        raise ExecuteError(f"{'; '.join(messages)}.", hint=hints[0])

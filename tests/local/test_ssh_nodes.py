@@ -74,8 +74,21 @@ def test_unreachable_node_fails_the_run_before_it_begins(orch: Orch, ssh_node: S
 
 
 def test_unknown_host_key_is_reported_and_nothing_is_started(orch: Orch, ssh_node: SshNode, tmp_path: Path) -> None:
-    (tmp_path / "ssh/known_hosts").write_text("")
+    known_hosts = tmp_path / "ssh/known_hosts"
+    known_hosts.write_text("")
     process = expect_exit(orch(*TRAIN), 1)
     assert "error: far: its host key is not known here; nothing was started." in process.stderr
-    assert "ssh-keyscan HOST >> ~/.ssh/known_hosts" in process.stderr
+    port = json.loads((ssh_node.state / "nodes/far.json").read_text())["connection"]["port"]
+    assert f"ssh-keyscan -p {port} 127.0.0.1 >> {known_hosts}, and compare" in process.stderr
     assert "keep running" not in process.stderr
+
+
+def test_changed_host_key_is_reported_with_the_command_that_removes_it(
+    orch: Orch, ssh_node: SshNode, tmp_path: Path
+) -> None:
+    known_hosts = tmp_path / "ssh/known_hosts"
+    name = known_hosts.read_text().split()[0]
+    known_hosts.write_text(f"{name} {(tmp_path / 'ssh/user.pub').read_text()}")
+    process = expect_exit(orch(*TRAIN), 1)
+    assert "error: far: its host key is not the recorded one (ssh-ed25519); nothing was started." in process.stderr
+    assert f"ssh-keygen -f {known_hosts} -R '{name}'" in process.stderr

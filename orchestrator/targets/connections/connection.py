@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
 import shlex
 import socket
 import stat
@@ -21,6 +22,7 @@ from orch_node import disk
 
 from orchestrator.errors import ConnectionLost, ExecuteError
 from orchestrator.model.command import LOGIN_SCRIPT_HINT, Command, CommandResult, program_name
+from orchestrator.model.host_names import keyscan_command, known_host_name
 from orchestrator.targets.connections.program_output import NO_STATUS, read_output
 
 if TYPE_CHECKING:
@@ -40,21 +42,22 @@ TERMINATE = r"""arguments=$(tr '\0' '\n' < "/proc/$1/cmdline"; echo .)
 case $arguments in *"$2"*) kill -INT "$1";; esac"""
 TEST_WRITE = f"""umask 077; head -c {disk.TEST_BYTES} /dev/zero > "$1"; code=$?
 rm -f -- "$1"; exit $code"""
+KNOWN_HOSTS = "~/.ssh/known_hosts"
 MAX_NAMES = 1_000_000  # in a folder
 UNKNOWN_NAME_HINT = (
     "Set ansible_host in the inventory to its address and run `orch provision`. For a host outside of an inventory, "
     "set HostName in ~/.ssh/config."
 )
 FETCH_HINT = "`orch fetch` copies the files of a run, including its logs, to this machine."
+# For a host whose key is not recorded, where paramiko's message has its name as known_hosts files write it.
+UNKNOWN_KEY = re.compile(r"Server '(.+)' not found in known_hosts")
+UNKNOWN_KEY_HINT = (
+    "Record it once: {command} >> {known_hosts}, and compare its fingerprint with the one on the host "
+    "(ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub). For the nodes of an inventory, run "
+    "`orch provision` afterwards. If the key has changed, find out why before you record it."
+)
 # For connections that cannot be opened: a part of paramiko's message, its meaning, and a hint.
 CONNECTION_ERRORS = (
-    (
-        "not found in known_hosts",
-        "its host key is not known here",
-        "Record it once: ssh-keyscan HOST >> ~/.ssh/known_hosts, and compare its fingerprint with the one on the host "
-        "(ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub). For the nodes of an inventory, run "
-        "`orch provision` afterwards. If the key has changed, find out why before you record it.",
-    ),
     (
         "uthentication",
         "it rejects this key or user",
@@ -84,17 +87,21 @@ class Ssh:
 
         Keepalives detect a dead node within seconds; TCP alone needs 15 minutes.
         """
-        from fabric import Config, Connection
-
-        connection = Connection(
-            self.node, config=Config(runtime_ssh_path=self.ssh_config), connect_timeout=self.connect_seconds
-        )
+        connection = self.new_connection()
         trust_known_hosts_only(connection)
         # paramiko's threads would print stack traces when a node is lost, which orch reports itself.
         logging.getLogger("paramiko").addHandler(logging.NullHandler())
         connection.open()
         detect_silence(connection.transport)
         return connection
+
+    def new_connection(self) -> Any:
+        """Return a connection that is not open yet."""
+        from fabric import Config, Connection
+
+        return Connection(
+            self.node, config=Config(runtime_ssh_path=self.ssh_config), connect_timeout=self.connect_seconds
+        )
 
     @cached_property
     def sftp(self) -> paramiko.SFTPClient:
@@ -129,16 +136,19 @@ class Ssh:
         try:
             return action()
         except paramiko.BadHostKeyException as error:
+            hop = self.find_hop(error.hostname)
+            name = shlex.quote(known_host_name(hop.host, hop.port))
             raise ExecuteError(
                 f"{self.node}: its host key is not the recorded one ({error.key.get_name()}).",
                 hint="Either somebody intercepts the connection, or the host was reinstalled. In the second case, "
-                "remove its old key and run `orch provision`.",
+                f"remove its old key (ssh-keygen -f {known_hosts_file(hop)} -R {name}), record the new one "
+                "and run `orch provision`.",
             ) from None
         except (OSError, EOFError, paramiko.SSHException) as error:
             kind = ExecuteError if self.connected(error) else ConnectionLost
             reason = str(error) or type(error).__name__
             if "connection" not in self.__dict__:
-                raise connection_error(self.node, reason) from None
+                raise self.connection_error(reason) from None
             hint = "" if kind is ConnectionLost else self.node_hint
             raise kind(f"{self.node}: could not {description}: {reason}", hint=hint) from None
         except UnicodeError:
@@ -148,6 +158,24 @@ class Ssh:
             ) from None
         except (paramiko.SFTPError, struct.error, OverflowError) as error:
             raise ExecuteError(f"{self.node}: could not {description}: {error}", hint=self.node_hint) from None
+
+    def connection_error(self, reason: str) -> ConnectionLost:
+        """Return the error for a connection that cannot be opened, from the message of paramiko."""
+        if unknown := UNKNOWN_KEY.search(reason):
+            hop = self.find_hop(unknown[1])
+            command = keyscan_command(hop.host, hop.port)
+            hint = UNKNOWN_KEY_HINT.format(command=command, known_hosts=known_hosts_file(hop))
+            return ConnectionLost(f"{self.node}: its host key is not known here", hint=hint)
+        for signature, description, hint in CONNECTION_ERRORS:
+            if signature in reason:
+                return ConnectionLost(f"{self.node}: {description}", hint=hint)
+        return ConnectionLost(f"{self.node} does not answer ({reason})")
+
+    def find_hop(self, host_key_name: str) -> Any:
+        """Return the connection to the node or to one of its jump hosts, by the host's name in known_hosts."""
+        hops = list(connection_chain(self.new_connection()))
+        names = ((hop.host, known_host_name(hop.host, hop.port)) for hop in hops)
+        return next((hop for hop, hop_names in zip(hops, names, strict=True) if host_key_name in hop_names), hops[0])
 
     @property
     def node_hint(self) -> str:
@@ -380,26 +408,36 @@ def detect_silence(transport: paramiko.Transport) -> None:
         transport.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
 
 
-def connection_error(node: str, reason: str) -> ConnectionLost:
-    """Return the error for a connection that cannot be opened, from the message of paramiko."""
-    for signature, description, hint in CONNECTION_ERRORS:
-        if signature in reason:
-            return ConnectionLost(f"{node}: {description}", hint=hint)
-    return ConnectionLost(f"{node} does not answer ({reason})")
-
-
 def trust_known_hosts_only(connection: Any) -> None:
     """Reject nodes and jump hosts whose keys are not in the known_hosts file.
 
     fabric would accept unknown host keys.
     """
     import paramiko
+
+    for hop in connection_chain(connection):
+        for path in map(Path, known_hosts_files(hop)):
+            if path.expanduser().exists():
+                hop.client.load_host_keys(str(path.expanduser()))
+        hop.client.set_missing_host_key_policy(paramiko.RejectPolicy())
+
+
+def connection_chain(connection: Any) -> Iterator[Any]:
+    """Yield a connection, and those to its jump hosts."""
     from fabric import Connection
 
     while isinstance(connection, Connection):
-        lookup = connection.config.base_ssh_config.lookup(connection.original_host)
-        for path in shlex.split(lookup.get("userknownhostsfile", "~/.ssh/known_hosts")):
-            if Path(path).expanduser().exists():
-                connection.client.load_host_keys(str(Path(path).expanduser()))
-        connection.client.set_missing_host_key_policy(paramiko.RejectPolicy())
+        yield connection
         connection = connection.gateway
+
+
+def known_hosts_files(connection: Any) -> list[str]:
+    """Return the known_hosts files that the ssh configuration sets for a host."""
+    lookup = connection.config.base_ssh_config.lookup(connection.original_host)
+    return shlex.split(lookup.get("userknownhostsfile", KNOWN_HOSTS)) or [KNOWN_HOSTS]
+
+
+def known_hosts_file(connection: Any) -> str:
+    """Return the known_hosts file in which the key of a host is recorded, as a word of a command."""
+    path = known_hosts_files(connection)[0]
+    return path if path.startswith("~/") else shlex.quote(path)

@@ -23,6 +23,7 @@ from orchestrator.provisioning.report import (
     changes_of,
     explain,
     fill_in_host,
+    ssh_settings,
 )
 from orchestrator.provisioning.wheelhouse import exclusive
 from orchestrator.report.provision import text
@@ -199,7 +200,7 @@ def test_platform_tags_include_older_versions_of_glibc() -> None:
 def test_messages_of_ssh_are_explained() -> None:
     problem, hint = explain("... WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! ... failed.")
     assert problem == "its host key has changed"
-    assert "ssh-keygen -R" in hint
+    assert "ssh-keygen -f KNOWN_HOSTS -R HOST" in hint
 
 
 def test_hints_contain_address_port_user_and_key_of_the_host() -> None:
@@ -211,10 +212,22 @@ def test_hints_contain_address_port_user_and_key_of_the_host() -> None:
     }
     hints = {text: fill_in_host(hint, "node1", variables) for text, _, hint in KNOWN_MESSAGES}
     assert "`ssh -i '~/my key' -p 2222 train@10.0.0.7`" in hints["timed out"]
-    assert "ssh-keygen -R '[10.0.0.7]:2222'" in hints["REMOTE HOST IDENTIFICATION HAS CHANGED"]
-    assert "ssh-keyscan -p 2222 10.0.0.7 >>" in hints["Host key verification failed"]
+    assert "ssh-keygen -f ~/.ssh/known_hosts -R '[10.0.0.7]:2222'" in hints["REMOTE HOST IDENTIFICATION HAS CHANGED"]
+    assert "ssh-keyscan -p 2222 10.0.0.7 >> ~/.ssh/known_hosts," in hints["Host key verification failed"]
     assert not any("HOST" in hint for hint in hints.values())
     assert "`ssh node1`" in fill_in_host(NO_RESPONSE, "node1", {})
+
+
+def test_hints_about_host_keys_contain_what_the_ssh_configuration_sets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = f"-o HostName=10.0.0.8 -o Port=2223 -o UserKnownHostsFile={tmp_path}/keys"
+    variables = {"ansible_ssh_common_args": arguments}
+    hints = {text: fill_in_host(hint, "a", variables, ssh_settings("a", variables)) for text, _, hint in KNOWN_MESSAGES}
+    unknown, changed = hints["Host key verification failed"], hints["REMOTE HOST IDENTIFICATION HAS CHANGED"]
+    assert f"ssh-keyscan -p 2223 10.0.0.8 >> {tmp_path}/keys, and" in unknown
+    assert f"ssh-keygen -f {tmp_path}/keys -R '[10.0.0.8]:2223')" in changed
+    assert ssh_settings("a", {"ansible_ssh_common_args": "-o NoSuchOption=1"}) == {}
 
 
 def test_change_without_details_names_the_task() -> None:
