@@ -44,7 +44,7 @@ def task_result(state: str, data: Mapping[str, Any]) -> TaskResult:
         task=one_line(str(data.get("task") or "")),
         state="ok" if ignored else state,
         changed=isinstance(result, dict) and result.get("changed") is True,
-        seconds=float(duration) if isinstance(duration, (int, float)) and math.isfinite(duration) else 0.0,
+        seconds=duration if isinstance(duration, float) and math.isfinite(duration) else 0.0,
         start=str(data.get("start") or ""),
         end=str(data.get("end") or ""),
         result=result if isinstance(result, dict) else {},

@@ -8,6 +8,7 @@ from typing import Any
 from hypothesis import strategies as st
 from orch_node.protocol.events import KINDS
 
+ESCAPE_SEQUENCE = "\x1b]0;title\x07"
 # Names of files that leave their folder, or that other programs misread.
 UNSAFE_NAMES = (
     "../../authorized_keys",
@@ -29,7 +30,7 @@ UNSAFE_NAMES = (
 )
 SPECIAL_NUMBERS = [10**30, -(10**400), 2**63, 1e308, float("nan"), float("inf"), -1, True]
 NUMBERS = st.integers() | st.floats() | st.sampled_from(SPECIAL_NUMBERS)
-TERMINAL_TEXTS = ["\x1b[2J\x1b]0;title\x07", "[/red]", "[bold]x", "\r\n\t", ":warning:", "\u202e", "\x00"]
+TERMINAL_TEXTS = [f"\x1b[2J{ESCAPE_SEQUENCE}", "[/red]", "[bold]x", "\r\n\t", ":warning:", "\u202e", "\x00"]
 ERROR_TEXTS = ["error: rank 999999999999 on x", "Connection closed by peer"]
 TEXTS = st.text() | st.sampled_from([*TERMINAL_TEXTS, *ERROR_TEXTS, "\ud800", "x" * 5000])
 JSON: st.SearchStrategy[Any] = st.recursive(

@@ -6,8 +6,8 @@ import pytest
 
 from orchestrator.load.facts import read_record
 from orchestrator.provisioning.session import INVALID_RESULT_HINT, Session
+from tests.support.hostile import ESCAPE_SEQUENCE
 from tests.support.node_responses import add_result, make_probe_result, make_reported_facts, session
-from tests.unit.provisioning.test_node_answers import ESCAPE
 
 __all__ = ["session"]  # a fixture
 RECORD = make_reported_facts() | {"root": "/opt/orch", "connection": {"host": "10.0.0.1"}}
@@ -47,7 +47,9 @@ def test_results_of_modules_are_not_recorded(session: Session, task: str, role: 
     assert recorded(session) is None
 
 
-@pytest.mark.parametrize("result", [None, [], {}, "x", {"probe": 7}, {"probe": make_probe_result(user=ESCAPE)}])
+@pytest.mark.parametrize(
+    "result", [None, [], {}, "x", {"probe": 7}, {"probe": make_probe_result(user=ESCAPE_SEQUENCE)}]
+)
 def test_invalid_probe_fails_its_node_with_a_printable_message(session: Session, result: Any) -> None:
     add_result(session, "Probe the node", "preflight", result)
     node = session.nodes["node0"]

@@ -1,0 +1,74 @@
+"""Check that no node can change what /etc/hosts, known_hosts and ssh_config say about others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from orchestrator.provisioning import probe
+from orchestrator.provisioning.host_files import host_entries, known_hosts, ssh_config
+from orchestrator.provisioning.plan import find_address
+from tests.roles.modules import load_module
+from tests.support.node_responses import make_probe_result, make_reported_facts
+
+HOSTNAMES = ["localhost", "localhost.localdomain", "node1", "NODE1", "10.0.0.9", "pypi.org", "proxy", "own"]
+
+
+@pytest.mark.parametrize("reported", HOSTNAMES)
+def test_hostname_that_a_node_reports_is_written_on_no_node(reported: str) -> None:
+    probes = tuple(
+        probe.make_probe(
+            name, probe.parse_result(name, make_probe_result(facts=make_reported_facts(hostname=hostname))), 0.0
+        )
+        for name, hostname in (("node0", reported), ("node1", "machine1"))
+    )
+    addresses = {"node0": "10.0.0.1", "node1": "10.0.0.2"}
+    assert host_entries(probes, addresses) == [
+        {"address": "10.0.0.1", "names": ["node0"]},
+        {"address": "10.0.0.2", "names": ["node1"]},
+    ]
+    hosts = [
+        line
+        for line in ssh_config(probes, addresses, dict.fromkeys(addresses, 22), "/r").splitlines()
+        if line.startswith("Host ")
+    ]
+    assert hosts == ["Host node0 10.0.0.1", "Host node1 10.0.0.2", "Host *"]
+    assert len(known_hosts(probes, addresses, dict.fromkeys(addresses, 22)).splitlines()) == 2
+
+
+@pytest.mark.parametrize("name", ["localhost", "LOCALHOST.lab", "10.0.0.1", "fe80::1"])
+def test_localhost_and_addresses_of_an_inventory_are_not_written_as_names(name: str) -> None:
+    node = probe.make_probe(name, probe.parse_result(name, make_probe_result()), 0.0)
+    assert host_entries((node,), {name: "10.0.0.1"}) == []
+
+
+def test_address_of_a_node_is_not_taken_from_other_nodes() -> None:
+    lies = make_probe_result(peers={"node1": {"address": "10.6.6.6", "source": "", "resolves": [], "error": ""}})
+    truth = make_probe_result(
+        facts=make_reported_facts(interfaces={"eth0": ["10.0.0.2"]}),
+        peers={"node1": {"address": "10.0.0.2", "source": "", "resolves": [], "error": ""}},
+    )
+    probes = tuple(
+        probe.make_probe(name, probe.parse_result(name, result), 0.0)
+        for name, result in (("node0", lies), ("node1", truth))
+    )
+    assert find_address("node1", probes) == "10.0.0.2"
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        {"address": "10.0.0.1", "names": ["node0", "a\n1.2.3.4 pypi.org"]},
+        {"address": "10.0.0.1\n1.2.3.4", "names": ["node0"]},
+        {"address": "10.0.0.1", "names": ["node0 pypi.org"]},
+        {"address": "node0", "names": ["node0"]},
+    ],
+)
+def test_module_rejects_entries_that_would_be_other_lines(node: dict[str, Any]) -> None:
+    hosts = load_module("orch_hosts")
+    with pytest.raises(ValueError, match=r".+"):
+        hosts.check("lab", [node])
+    hosts.check("lab", [{"address": "fe80::1%eth0", "names": ["node0", "n.example.com"]}])
+    with pytest.raises(ValueError, match="not a valid cluster name"):
+        hosts.check("lab\n1.2.3.4 pypi.org", [])

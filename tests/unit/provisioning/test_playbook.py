@@ -1,0 +1,38 @@
+"""Run Ansible on this machine with texts that it must not evaluate or print as they are."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from orchestrator.provisioning.playbook import Playbook, handle_event, run
+from orchestrator.provisioning.task_result import TaskResult
+from tests.support.hostile import ESCAPE_SEQUENCE
+
+
+def test_ansible_does_not_evaluate_texts_as_templates(tmp_path: Path) -> None:
+    marker = tmp_path / "ran"
+    (tmp_path / "hosts.yml").write_text(
+        f"all: {{hosts: {{node0: {{ansible_connection: local, ansible_python_interpreter: {sys.executable}}}}}}}"
+    )
+    template = "{{ lookup('pipe', 'touch " + str(marker) + "') }}"
+    root = tmp_path / template
+    results: list[TaskResult] = []
+    playbook = Playbook(
+        name="unlock",
+        inventory=tmp_path / "hosts.yml",
+        variables={"orch_root": str(root), "orch_owner": {"token": template}},
+        state=tmp_path / "state",
+        log=tmp_path / "log",
+    )
+    assert run(playbook, results.append, lambda line: None) == "successful"
+    assert [result.node for result in results if result.state == "ok"]
+    assert not marker.exists()
+
+
+def test_events_are_logged_without_escape_sequences(tmp_path: Path) -> None:
+    lines: list[str] = []
+    with (tmp_path / "log").open("w") as log:
+        handle_event({"stdout": f"ok: [node0] => {ESCAPE_SEQUENCE}", "event_data": {}}, log, print, lines.append)
+    assert ESCAPE_SEQUENCE not in lines[0]
+    assert "\x1b" not in (tmp_path / "log").read_text()

@@ -1,0 +1,120 @@
+"""Check that results of the probe are untrusted input: invalid ones are rejected."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from orchestrator.load.facts import InvalidResponse, NodeFacts, validate
+from orchestrator.paths import STANDALONE
+from orchestrator.provisioning import probe
+from orchestrator.provisioning.host_files import known_hosts, ssh_config
+from orchestrator.provisioning.playbook import UNSAFE, render_variables
+from tests.support.hostile import ESCAPE_SEQUENCE, JSON
+from tests.support.node_responses import make_probe_result, make_reported_facts
+
+
+def test_valid_result_becomes_a_probe() -> None:
+    result = probe.make_probe("node0", probe.parse_result("node0", make_probe_result()), 0.0)
+    assert (result.family, result.python, result.facts["hostname"]) == ("debian", (3, 11, 2), "node0")
+
+
+def test_facts_of_this_machine_are_valid() -> None:
+    done = subprocess.run([sys.executable, str(STANDALONE / "facts.py")], capture_output=True)
+    validate(NodeFacts, json.loads(done.stdout), "this machine")
+
+
+HOSTILE = ["a\nb", "-oProxyCommand=id", ESCAPE_SEQUENCE, "{{ 1 }}", "$(id)", "a b", "", 7, None, ["x"]]
+
+
+@pytest.mark.parametrize("text", HOSTILE, ids=repr)
+@pytest.mark.parametrize("name", ["user", "home", "root", "machine", "python_path", "libc", "host_keys", "missing"])
+def test_invalid_text_in_a_result_is_rejected(name: str, text: object) -> None:
+    if (name, text) == ("libc", ""):
+        return  # musl
+    value = [text] if name in ("host_keys", "missing") else text
+    with pytest.raises(InvalidResponse, match=f"node0 returned an invalid probe: {name}"):
+        probe.parse_result("node0", make_probe_result(**{name: value}))
+
+
+@pytest.mark.parametrize("text", HOSTILE, ids=repr)
+@pytest.mark.parametrize(
+    "name",
+    ["hostname", "python", "flags", "address", "interface", "mpi", "package", "version", "library", "fingerprint"],
+)
+def test_invalid_text_in_the_facts_is_rejected(name: str, text: Any) -> None:
+    if (text == "" and name == "fingerprint") or (name in ("interface", "package") and not isinstance(text, str)):
+        return  # valid, and impossible in JSON
+    if name in ("version", "package") and text in ("-oProxyCommand=id", "$(id)"):
+        return  # valid: it is only compared and printed
+    changes: dict[str, Any] = {
+        "flags": {"flags": [text]},
+        "address": {"interfaces": {"eth0": [text]}},
+        "mpi": {"mpi": {"intel": text}},
+        "version": {"packages": {"torch": text}},
+        "library": {"libraries": {"a.so": text}},
+        "interface": {"interfaces": {str(text): []}},
+        "package": {"packages": {str(text): "1"}},
+    }.get(name, {name: text})
+    with pytest.raises(InvalidResponse):
+        probe.parse_result("node0", make_probe_result(facts=make_reported_facts(**changes)))
+
+
+@pytest.mark.parametrize("name", ["cpus", "memory_bytes", "shm_bytes", "gpus"])
+@pytest.mark.parametrize("value", [-1, 1 << 70, 1.5, "1", True, [{"cpu": -1}], []], ids=repr)
+def test_invalid_numbers_in_the_facts_are_rejected(name: str, value: object) -> None:
+    with pytest.raises(InvalidResponse):
+        probe.parse_result("node0", make_probe_result(facts=make_reported_facts(**{name: value})))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_invalid_time_is_rejected(value: float) -> None:
+    with pytest.raises(InvalidResponse):
+        probe.parse_result("node0", make_probe_result(time=value))
+
+
+def test_ansibles_markers_are_rejected_as_names() -> None:
+    for changes in ({"packages": {UNSAFE: "x"}}, {"interfaces": {"__ansible_type": []}}):
+        with pytest.raises(InvalidResponse):
+            probe.parse_result("node0", make_probe_result(facts=make_reported_facts(**changes)))
+    with pytest.raises(ValueError, match="not a valid name of a variable"):
+        render_variables({"facts": {UNSAFE: "{{ 1 }}"}})
+
+
+def test_message_about_an_invalid_result_is_printable() -> None:
+    with pytest.raises(InvalidResponse) as error:
+        probe.parse_result("node0", make_probe_result(user=ESCAPE_SEQUENCE + "\n"))
+    assert error.value.message.isprintable()
+
+
+LIMITED = settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+@LIMITED
+@given(st.data())
+def test_any_change_of_a_result_is_accepted_or_rejected(data: st.DataObject) -> None:
+    """Replace one value of a valid result by any other value."""
+    result = make_probe_result()
+    container: Any = result
+    while True:
+        keys = sorted(container) if isinstance(container, dict) else list(range(len(container)))
+        key = data.draw(st.sampled_from(keys))
+        inner = container[key]
+        if not (isinstance(inner, (dict, list)) and inner) or data.draw(st.booleans()):
+            container[key] = data.draw(JSON)
+            break
+        container = inner
+    try:
+        node = probe.make_probe("node0", probe.parse_result("node0", result), 0.0)
+    except InvalidResponse:
+        return
+    addresses = {"node0": "10.0.0.1"}
+    assert len(known_hosts((node,), addresses, {"node0": 22}).splitlines()) == len(node.host_keys)
+    assert len(ssh_config((node,), addresses, {"node0": 22}, "/r").splitlines()) == 17
+    json.loads(render_variables({"nodes": {"node0": node.facts}}))
