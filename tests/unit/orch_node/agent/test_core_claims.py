@@ -60,6 +60,7 @@ def test_two_nodes_of_one_run_can_both_claim_cores_of_one_machine(tmp_path: Path
     thread.start()
     thread.join(20)
     assert results == [()], "it waits for the other agent"
+    assert Claims(tmp_path).take(make_claim("b", 0, 1, 2)) == (make_claim("run", 0, 1),), "they are one conflict"
     first.release("run")
     assert [claim.cpus for claim in Claims(tmp_path).take(make_claim("b", 0, 1))] == [(1,)]
 

@@ -37,7 +37,7 @@ class Claims:
         self.announced: tuple[int, ...] = ()
 
     def take(self, claim: Claim) -> tuple[Claim, ...]:
-        """Claim these cores unless a living run has one of them; return the claims in the way.
+        """Claim these cores unless a living run has one of them; return one claim for each run in the way.
 
         Atomic among runs of this user. Other claims of the same run do not conflict.
 
@@ -52,14 +52,15 @@ class Claims:
         with trust.open_private(self.folder / "lock") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             requested = set(claim.cpus)
-            conflicts = tuple(
-                replace(held, cpus=tuple(sorted(requested & set(held.cpus))))
-                for held in (*self.living(), *claims_of_other_users())
-                if held.run != claim.run and requested & set(held.cpus)
-            )
+            conflicts: dict[str, Claim] = {}
+            for held in (*self.living(), *claims_of_other_users()):
+                if held.run != claim.run and requested & set(held.cpus):
+                    # Several nodes of a run may be one machine: each of them has a claim.
+                    cpus = requested & {*conflicts.get(held.run, held).cpus, *held.cpus}
+                    conflicts[held.run] = replace(held, cpus=tuple(sorted(cpus)))
             if not conflicts and self.held is None:
                 self.hold(claim)
-            return conflicts
+            return tuple(conflicts.values())
 
     def hold(self, claim: Claim) -> None:
         """Write and lock the file of this agent's claim, and announce it to other users."""
