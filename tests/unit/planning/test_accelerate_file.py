@@ -80,14 +80,6 @@ def test_old_versions_get_the_keys_that_they_read() -> None:
         assert ("mpirun_ccl" in dict(config["mpirun_config"])) == expected  # type: ignore[call-overload]
 
 
-def test_one_process_is_no_distribution() -> None:
-    job = make_job((make_node(),), ppn=1)
-    version = accelerate_config.version_of(job)
-    config = accelerate_config.config(job, version, starts_mpirun=True)
-    assert config["distributed_type"] == "NO"
-    assert "mpirun_config" not in config
-
-
 def test_accelerate_must_be_there_and_new_enough() -> None:
     for packages, message in (({}, "node0 has no accelerate"), ({"accelerate": "0.27.2"}, "0.28")):
         facts = replace(make_node().facts, packages=packages)

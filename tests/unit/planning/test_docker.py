@@ -23,7 +23,7 @@ from orchestrator.targets.ssh.decisions import Inputs
 from orchestrator.targets.ssh.plan import plan_train
 from tests.conftest import HOSTILE_TEXTS, make_cluster
 from tests.support.plans import LOCAL_SITE, ONE_NODE, QA_RECIPE, QA_REQUEST, REMOTE_SITE, TWO_NODES, USER_SCRIPT
-from tests.unit.provisioning.test_provision import STACK, make_probe
+from tests.support.probes import make_probe
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 DOCKER = Docker(image="orch:current")
@@ -95,11 +95,7 @@ def test_ccl_takes_no_socket_of_the_launcher_into_the_container(test_stack: Stac
 
 @pytest.mark.parametrize("folder", [f"/x/{word}" for word in HOSTILE_TEXTS if word], ids=repr)
 def test_mount_survives_any_path(folder: str) -> None:
-    (fields,) = (
-        csv.reader([bind(folder)], strict=True)
-        if "\n" not in folder
-        else (next(csv.reader(iter(bind(folder).splitlines(keepends=True)), strict=True)),)
-    )
+    (fields,) = csv.reader(io.StringIO(bind(folder), newline=""), strict=True)
     assert fields == ["type=bind", f"source={folder}", f"target={folder}"]
 
 
@@ -203,6 +199,6 @@ def test_file_of_an_image_tells_its_name_and_id(tmp_path: Path) -> None:
 
 def test_without_root_an_administrator_is_asked_for_the_engine() -> None:
     probe = make_probe(docker=True, missing=("dockerd",), sudo=False)
-    (problem,) = find_problems((probe,), STACK, limits={"node0": Limits()}, sudo_nodes=())
+    (problem,) = find_problems((probe,), load.stack("current"), limits={"node0": Limits()}, sudo_nodes=())
     assert "dockerd missing" in problem.text
     assert "apt-get install docker.io" in problem.hint

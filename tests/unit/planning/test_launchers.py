@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from orchestrator.errors import PlanError
-from orchestrator.launchers import DIALECTS, LAUNCHERS, Job, Launch
+from orchestrator.launchers import DIALECTS, LAUNCHERS, Launch
 from orchestrator.model.cluster import Cluster, Node
 from orchestrator.stacks.stack import Stack
 from orchestrator.targets.ssh.decisions import Inputs
@@ -58,25 +56,6 @@ def test_golden_launch(name: str) -> None:
     assert rendered(case(*CASES[name])) == (GOLDEN / f"{name}.txt").read_text()
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_command_survives_a_shell_with_hostile_arguments(name: str) -> None:
-    argv = case(*CASES[name]).command.argv
-    shown = shlex.join(["printf", "%s\\0", *argv])
-    done = subprocess.run(["sh", "-c", shown], capture_output=True, check=True)
-    assert done.stdout.decode().split("\0")[:-1] == list(argv)
-    assert argv[-len(RANKS) + 1 :] == RANKS[1:], "accelerate starts a Python by itself"
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_places_of_numbers_are_right(name: str) -> None:
-    launch = case(*CASES[name])
-    nodes = CASES[name][2]
-    for index, number in ((launch.size_at, None), (launch.nodes_at, len(nodes))):
-        if index is not None:
-            assert launch.command.argv[index].isdigit()
-            assert number is None or launch.command.argv[index] == str(number)
-
-
 def test_open_mpi_starts_no_tree_from_64_nodes() -> None:
     def no_tree(nodes: tuple[Node, ...]) -> bool:
         return "plm_ssh_no_tree_spawn" in case("mpirun", "openmpi", nodes).command.argv
@@ -112,9 +91,3 @@ def test_missing_programs_are_named_with_a_remedy(test_stack: Stack) -> None:
         with pytest.raises(PlanError, match=message) as caught:
             plan(test_stack, cluster, **fields)
         assert hint in caught.value.hint
-
-
-def test_job_tells_what_launchers_need() -> None:
-    job: Job = make_job(UNEVEN_NODES)
-    assert job.interfaces == ("eth1", "ens5")
-    assert job.hosts() == "10.0.0.0:2\n10.0.0.1:1\n10.0.0.2:1\n"

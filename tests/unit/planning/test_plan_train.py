@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -9,8 +10,7 @@ from orchestrator.errors import PlanError
 from orchestrator.model.cluster import Cluster, Node
 from orchestrator.model.recipe import Recipe
 from orchestrator.planning.plan import Plan, PutFile, SendFile, StartRun
-from orchestrator.planning.request import Resume, TrainRequest
-from orchestrator.planning.run_files import master_port
+from orchestrator.planning.request import Resume
 from orchestrator.stacks.stack import Stack
 from orchestrator.targets.ssh.decisions import Inputs
 from orchestrator.targets.ssh.plan import plan_train
@@ -22,6 +22,7 @@ from tests.support.plans import (
     QA_RECIPE,
     QA_REQUEST,
     REMOTE_SITE,
+    TWO_NODES,
     USER_SCRIPT,
     make_remote_node,
 )
@@ -32,16 +33,27 @@ def stack(test_stack: Stack) -> Stack:
     return test_stack
 
 
+TWO = make_cluster(*TWO_NODES)
+# Nodes with two NUMA nodes, with one, and with one, fewer cores and another interface name.
+UNEVEN = make_cluster(
+    make_remote_node(0, make_facts(numa=2, cores=4)),
+    make_remote_node(1, make_facts(numa=1, cores=4)),
+    make_remote_node(2, make_facts(numa=1, cores=3), interface="ens5"),
+)
+
+
 def decide(
     stack: Stack,
     *,
-    request: TrainRequest = QA_REQUEST,
-    recipe: Recipe = QA_RECIPE,
+    cluster: Cluster | None = None,
     node: Node | None = None,
+    recipe: Recipe = QA_RECIPE,
     resume: Resume | None = None,
+    **fields: Any,
 ) -> Plan:
-    cluster = make_cluster(node or make_node())
-    return plan_train(request, Inputs(cluster=cluster, recipe=recipe, stack=stack), LOCAL_SITE, resume)
+    """Return the plan of a request with these fields, on a cluster or on one node of this machine."""
+    inputs = Inputs(cluster=cluster or make_cluster(node or make_node()), recipe=recipe, stack=stack)
+    return plan_train(replace(QA_REQUEST, **fields), inputs, REMOTE_SITE if cluster else LOCAL_SITE, resume)
 
 
 def argv(plan: Plan) -> tuple[str, ...]:
@@ -55,18 +67,12 @@ def test_planning_does_the_same_twice(stack: Stack) -> None:
 
 @pytest.mark.parametrize("arguments", [("--ddp_backend", "ccl"), ("--x", "--ddp_backend=ccl")])
 def test_ddp_backend_that_transformers_no_longer_takes_is_refused(stack: Stack, arguments: tuple[str, ...]) -> None:
-    request = replace(QA_REQUEST, script_args=arguments)
     new = replace(stack, requirements={**stack.requirements, "transformers": "5.23.0"})
     with pytest.raises(PlanError, match="--ddp_backend ccl") as exc_info:
-        decide(new, request=request, recipe=USER_SCRIPT)
+        decide(new, script_args=arguments, recipe=USER_SCRIPT)
     assert "Omit it" in str(exc_info.value.hint)
     assert "transformers" not in stack.requirements
-    assert argv(decide(stack, request=request, recipe=USER_SCRIPT))[-1].endswith("ccl")
-
-
-def test_golden_plan(stack: Stack) -> None:
-    expected = (GOLDEN / "local.sh").read_text()
-    assert decide(stack, request=replace(QA_REQUEST, ppn=2)).describe() == expected
+    assert argv(decide(stack, script_args=arguments, recipe=USER_SCRIPT))[-1].endswith("ccl")
 
 
 def test_precision_follows_the_hardware(stack: Stack) -> None:
@@ -80,14 +86,14 @@ def test_precision_follows_the_hardware(stack: Stack) -> None:
 
 def test_unknown_precision_names_the_nearest(stack: Stack) -> None:
     with pytest.raises(PlanError, match="no precision 'bf-16'") as exc_info:
-        decide(stack, request=replace(QA_REQUEST, precision="bf-16"))
+        decide(stack, precision="bf-16")
     assert exc_info.value.hint == "Did you mean 'bf16'?"
 
 
 def test_own_script_decides_its_precision(stack: Stack) -> None:
     with pytest.raises(PlanError, match="applies to recipes only"):
-        decide(stack, recipe=USER_SCRIPT, request=replace(QA_REQUEST, precision="bf16"))
-    plan = decide(stack, recipe=USER_SCRIPT, request=replace(QA_REQUEST, script_args=("--x", "$(y)")))
+        decide(stack, recipe=USER_SCRIPT, precision="bf16")
+    plan = decide(stack, recipe=USER_SCRIPT, script_args=("--x", "$(y)"))
     assert argv(plan)[-3:] == ("/home/me/own script.py", "--x", "$(y)")
 
 
@@ -101,60 +107,27 @@ def test_resume_keeps_the_output_of_the_unfinished_run(stack: Stack) -> None:
 
 def test_key_depends_on_what_is_trained(stack: Stack) -> None:
     key = decide(stack).run.key
-    assert decide(stack, request=replace(QA_REQUEST, ppn=2)).run.key != key
-    assert decide(stack, request=replace(QA_REQUEST, precision="fp32")).run.key == key
+    assert decide(stack, ppn=2).run.key != key
+    assert decide(stack, precision="fp32").run.key == key
+    assert decide(stack, script_args=("--learning_rate=1",)).run.key != key
 
 
-def test_script_arguments_after_the_dashes_are_part_of_the_key(stack: Stack) -> None:
-    with_arguments = replace(QA_REQUEST, script_args=("--learning_rate=1",))
-    assert decide(stack, request=with_arguments).run.key != decide(stack).run.key
-
-
-def test_every_file_of_the_ranks_is_json(stack: Stack) -> None:
-    files = {s.path: s.content for s in decide(stack).steps if isinstance(s, PutFile)}
-    layout = json.loads(files["/runs/qa-0000/layout.json"])
-    assert layout["world_size"] == len(layout["ranks"]) == 1
-    environment = json.loads(files["/runs/qa-0000/env.json"])
-    assert environment["LD_PRELOAD"] == "/venv/lib/libiomp5.so"
-    assert environment["MASTER_PORT"] == str(master_port(LOCAL_SITE.run_id))
-
-
-def two_nodes() -> Cluster:
-    return make_cluster(make_remote_node(0), make_remote_node(1))
-
-
-def uneven_nodes() -> Cluster:
-    """Return nodes with two NUMA nodes, with one, and with one, fewer cores and another interface name."""
-    return make_cluster(
-        make_remote_node(0, make_facts(numa=2, cores=4)),
-        make_remote_node(1, make_facts(numa=1, cores=4)),
-        make_remote_node(2, make_facts(numa=1, cores=3), interface="ens5"),
-    )
-
-
-def test_golden_plan_of_two_nodes(stack: Stack) -> None:
-    plan = plan_train(
-        replace(QA_REQUEST, ppn=2), Inputs(cluster=two_nodes(), recipe=QA_RECIPE, stack=stack), REMOTE_SITE
-    )
-    assert plan.describe() == (GOLDEN / "two-nodes.sh").read_text()
-
-
-def test_golden_plan_of_uneven_nodes(stack: Stack) -> None:
-    plan = plan_train(QA_REQUEST, Inputs(cluster=uneven_nodes(), recipe=QA_RECIPE, stack=stack), REMOTE_SITE)
-    assert plan.describe() == (GOLDEN / "uneven-nodes.sh").read_text()
+@pytest.mark.parametrize(
+    ("name", "cluster", "fields"),
+    [("local", None, {"ppn": 2}), ("two-nodes", TWO, {"ppn": 2}), ("uneven-nodes", UNEVEN, {})],
+    ids=["local", "two-nodes", "uneven-nodes"],
+)
+def test_golden_plan(stack: Stack, name: str, cluster: Cluster | None, fields: dict[str, Any]) -> None:
+    assert decide(stack, cluster=cluster, **fields).describe() == (GOLDEN / f"{name}.sh").read_text()
 
 
 def with_spare(spare: Node) -> Cluster:
-    cluster = two_nodes()
-    selection = replace(cluster.selection, spares=(spare.name,))
-    return replace(cluster, nodes=(*cluster.nodes, spare), selection=selection)
+    selection = replace(TWO.selection, spares=(spare.name,))
+    return replace(TWO, nodes=(*TWO.nodes, spare), selection=selection)
 
 
 def test_spare_node_has_the_files_and_no_rank(stack: Stack) -> None:
-    request = replace(QA_REQUEST, ppn=1, max_restarts=1, spare_nodes=1)
-    plan = plan_train(
-        request, Inputs(cluster=with_spare(make_remote_node(2)), recipe=QA_RECIPE, stack=stack), REMOTE_SITE
-    )
+    plan = decide(stack, cluster=with_spare(make_remote_node(2)), ppn=1, max_restarts=1, spare_nodes=1)
     assert "spare nodes: node2 (to replace lost nodes)" in plan.summary()
     (layout,) = (step for step in plan.steps if isinstance(step, PutFile) and "layout" in step.path)
     assert [host_layout.node for host_layout in layout.nodes] == ["node0", "node1", "node2"]
@@ -170,27 +143,23 @@ def test_spare_node_must_be_like_the_others_and_needs_restarts(stack: Stack) -> 
         (make_remote_node(2), 0, "--spare-nodes without --max-restarts"),
     )
     for spare, restarts, message in cases:
-        request = replace(QA_REQUEST, spare_nodes=1, max_restarts=restarts)
         with pytest.raises(PlanError, match=message):
-            plan_train(request, Inputs(cluster=with_spare(spare), recipe=QA_RECIPE, stack=stack), REMOTE_SITE)
+            decide(stack, cluster=with_spare(spare), spare_nodes=1, max_restarts=restarts)
 
 
 def test_node_with_too_few_cores_is_refused_with_the_ways_out(stack: Stack) -> None:
     with pytest.raises(PlanError, match="--ppn 4, but node2 has 3 physical cores") as exc_info:
-        plan_train(
-            replace(QA_REQUEST, ppn=4), Inputs(cluster=uneven_nodes(), recipe=QA_RECIPE, stack=stack), REMOTE_SITE
-        )
+        decide(stack, cluster=UNEVEN, ppn=4)
     assert "--ppn auto" in exc_info.value.hint
     assert "--exclude" in exc_info.value.hint
 
 
 def test_same_hosts_are_the_same_training_however_they_were_named(stack: Stack) -> None:
-    requests = [replace(QA_REQUEST, nodes="1"), replace(QA_REQUEST, nodes="node0"), QA_REQUEST]
-    assert len({decide(stack, request=request).run.key for request in requests}) == 1
+    assert len({decide(stack, nodes=nodes).run.key for nodes in ("1", "node0", None)}) == 1
 
 
 def test_files_of_this_machine_travel_to_every_node(stack: Stack) -> None:
-    plan = plan_train(QA_REQUEST, Inputs(cluster=two_nodes(), recipe=USER_SCRIPT, stack=stack), REMOTE_SITE)
+    plan = decide(stack, cluster=TWO, recipe=USER_SCRIPT)
     sent = [step for step in plan.steps if isinstance(step, SendFile)]
     assert [node.node for step in sent for node in step.nodes] == ["node0", "node1"]
     assert {step.source for step in sent} == {USER_SCRIPT.script}
@@ -198,9 +167,9 @@ def test_files_of_this_machine_travel_to_every_node(stack: Stack) -> None:
 
 
 def test_address_on_no_interface_is_refused(stack: Stack) -> None:
-    nodes = tuple(replace(node, address="192.0.2.1", facts=replace(node.facts, route="")) for node in two_nodes().nodes)
+    nodes = tuple(replace(node, address="192.0.2.1", facts=replace(node.facts, route="")) for node in TWO_NODES)
     with pytest.raises(PlanError, match=r"no interface has the address 192\.0\.2\.1"):
-        plan_train(QA_REQUEST, Inputs(cluster=make_cluster(*nodes), recipe=QA_RECIPE, stack=stack), REMOTE_SITE)
+        decide(stack, cluster=make_cluster(*nodes))
 
 
 def test_stack_that_is_not_installed_is_named(stack: Stack) -> None:
@@ -211,23 +180,12 @@ def test_stack_that_is_not_installed_is_named(stack: Stack) -> None:
 
 def test_backend_the_stack_lacks(stack: Stack) -> None:
     with pytest.raises(PlanError, match="--backend nccl"):
-        decide(stack, request=replace(QA_REQUEST, backend="nccl"))
-
-
-def test_ccl_comes_with_its_module_and_without_a_spinning_worker(stack: Stack) -> None:
-    two_backends = replace(stack, backends=("ccl", "gloo"), bindings=BINDINGS)
-    files = {s.path: s.content for s in decide(two_backends).steps if isinstance(s, PutFile)}
-    layout = json.loads(files["/runs/qa-0000/layout.json"])
-    assert (layout["backend"], layout["backend_module"]) == ("ccl", "bindings_module")
-    environment = json.loads(files["/runs/qa-0000/env.json"])
-    assert environment["CCL_WORKER_OFFLOAD"] == "0"
-    on_gloo = decide(two_backends, request=replace(QA_REQUEST, backend="gloo"))
-    assert on_gloo.run.backend == "gloo"
+        decide(stack, backend="nccl")
 
 
 def test_cores_set_apart_reach_oneccl(stack: Stack) -> None:
     two_backends = replace(stack, backends=("ccl", "gloo"), bindings=BINDINGS)
-    plan = decide(two_backends, request=replace(QA_REQUEST, ppn=2, ccl_workers=1))
+    plan = decide(two_backends, ppn=2, ccl_workers=1)
     files = {s.path: s.content for s in plan.steps if isinstance(s, PutFile)}
     ranks = json.loads(files["/runs/qa-0000/layout.json"])["ranks"]
     assert [rank["cpus"] for rank in ranks] == [[0], [2]]
@@ -241,17 +199,15 @@ def test_ipex_is_refused_where_it_is_not_known_to_train(stack: Stack) -> None:
     facts = replace(make_facts(), packages={"torch": "2.13.0", **ipex})
     node = make_node(facts=facts)
     with_ipex = replace(stack, requirements=ipex)
-    request = replace(QA_REQUEST, ipex=True, ppn=2)
     with pytest.raises(PlanError, match="not known to train correctly"):
-        decide(with_ipex, node=node, request=request)
-    fp32 = decide(with_ipex, node=node, request=replace(request, precision="fp32"))
-    assert "--use_ipex" in argv(fp32)
+        decide(with_ipex, node=node, ipex=True, ppn=2)
+    assert "--use_ipex" in argv(decide(with_ipex, node=node, ipex=True, ppn=2, precision="fp32"))
     with pytest.raises(PlanError, match="recipe 'qa' does not accept --use_ipex"):
-        decide(with_ipex, node=node, recipe=replace(QA_RECIPE, ipex=False), request=request)
+        decide(with_ipex, node=node, recipe=replace(QA_RECIPE, ipex=False), ipex=True)
     with pytest.raises(PlanError, match="--ipex applies to recipes only"):
-        decide(with_ipex, node=node, recipe=USER_SCRIPT, request=request)
+        decide(with_ipex, node=node, recipe=USER_SCRIPT, ipex=True)
     with pytest.raises(PlanError, match="has no IPEX"):
-        decide(stack, request=request)
+        decide(stack, ipex=True)
 
 
 def test_without_mpiexec_there_is_a_hint(stack: Stack) -> None:

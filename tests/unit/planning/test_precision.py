@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +13,7 @@ from typing import Any
 
 import pytest
 from orch_node.protocol.events import Decided
-from orch_node.protocol.layout import NodeEntry, Placement, RunLayout, RunPrecision
+from orch_node.protocol.layout import RunPrecision
 from orch_node.protocol.precision import AUTO, PLACEHOLDER, describe_lack, insert_arguments
 from orch_node.rank import precision as rank_precision
 from orch_node.rank.checks import RankError
@@ -27,6 +28,8 @@ from orchestrator.planning.precision import choose_precision
 from orchestrator.planning.request import Resume, TrainRequest
 from orchestrator.report.live import Screen
 from tests.conftest import make_facts, make_node
+from tests.support.layouts import make_layout
+from tests.support.node_responses import make_reported_facts
 
 RECIPE = Recipe(name="qa", script="qa.py", precisions={"bf16": ("--bf16",), "fp32": ("--no-bf16",)})
 REQUEST = TrainRequest(recipe="qa")
@@ -107,28 +110,10 @@ def test_resumed_run_keeps_the_precision_of_its_checkpoint() -> None:
     assert choose(resume=replace(RESUME, precision=AUTO)).value == AUTO
 
 
-def test_unknown_precision_names_the_nearest() -> None:
-    with pytest.raises(PlanError, match="no precision 'bf61'") as exc_info:
-        choose("amx_bf16", precision="bf61")
-    assert "'bf16'" in exc_info.value.hint
-
-
 def test_facts_that_contradict_each_other_are_refused() -> None:
-    (cpu,) = [{"cpu": 0, "core": 0, "socket": 0, "numa": 0}]
-    record = {
-        "hostname": "h",
-        "python": "3.11.2",
-        "cpu_model": "m",
-        "cpus": [cpu],
-        "memory_bytes": 1,
-        "shm_bytes": 1,
-        "libraries": {},
-        "interfaces": {},
-        "packages": {},
-    }
-    validate(NodeFacts, {**record, "flags": ["avx2", "avx512f", "avx512_bf16"]}, "facts")
+    validate(NodeFacts, make_reported_facts(flags=["avx2", "avx512f", "avx512_bf16"]), "facts")
     with pytest.raises(InvalidResponse, match="avx512_bf16 without avx512f"):
-        validate(NodeFacts, {**record, "flags": ["avx2", "avx512_bf16"]}, "facts")
+        validate(NodeFacts, make_reported_facts(flags=["avx2", "avx512_bf16"]), "facts")
 
 
 def test_facts_of_this_machine_that_contradict_each_other_are_a_wrong_request(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,26 +194,6 @@ class Store:
             return self.values[key]
 
 
-def make_layout(precision: RunPrecision, ranks: int) -> RunLayout:
-    return RunLayout(
-        world_size=ranks,
-        backend="gloo",
-        backend_module="",
-        timeout_seconds=1.0,
-        nodes=tuple(
-            NodeEntry(name=f"n{rank}", host="", torch=None, address=None, interface=None, env={})
-            for rank in range(ranks)
-        ),
-        ranks=tuple(
-            Placement(
-                rank=rank, node=f"n{rank}", local_rank=0, local_world_size=1, cpus=(), worker_cpus=(), threads=1, env={}
-            )
-            for rank in range(ranks)
-        ),
-        precision=precision,
-    )
-
-
 def choose_together(monkeypatch: pytest.MonkeyPatch, flags: tuple[str, ...], file: Path) -> list[list[str] | str]:
     """Return the command line, or the error, of each rank; rank N's CPU has the Nth flag."""
     rank_local = threading.local()
@@ -237,22 +202,18 @@ def choose_together(monkeypatch: pytest.MonkeyPatch, flags: tuple[str, ...], fil
     c10d = SimpleNamespace(_get_default_store=lambda: store)
     torch: Any = SimpleNamespace(distributed=SimpleNamespace(distributed_c10d=c10d))
     arguments = {"bf16": ("--bf16",), "fp32": ("--fp32",)}
-    layout = make_layout(RunPrecision(arguments=arguments, file=str(file)), len(flags))
-    results: dict[int, list[str] | str] = {}
+    nodes = [f"n{rank}" for rank in range(len(flags))]
+    layout = make_layout(*nodes, pinned=False, precision=RunPrecision(arguments=arguments, file=str(file)))
 
-    def run(rank: int) -> None:
+    def run(rank: int) -> list[str] | str:
         rank_local.flag = flags[rank]
         try:
-            results[rank] = rank_precision.choose(torch, layout, rank, ["s.py", PLACEHOLDER])
+            return rank_precision.choose(torch, layout, rank, ["s.py", PLACEHOLDER])
         except RankError as error:
-            results[rank] = str(error)
+            return str(error)
 
-    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(len(flags))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(timeout=20)
-    return [results[rank] for rank in range(len(flags))]
+    with ThreadPoolExecutor(len(flags)) as pool:
+        return list(pool.map(run, range(len(flags))))
 
 
 @pytest.mark.parametrize(
