@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from orchestrator.provisioning import probe
-from orchestrator.provisioning.host_files import host_entries, known_hosts, ssh_config
+from orchestrator.provisioning.host_files import has_entries, host_entries, known_hosts, ssh_config
 from orchestrator.provisioning.plan import find_address
 from tests.roles.modules import load_module
 from tests.support.node_responses import make_probe_result, make_reported_facts
+from tests.support.probes import ADDRESSES, TWO_PROBES, make_probe
 
 HOSTNAMES = ["localhost", "localhost.localdomain", "node1", "NODE1", "10.0.0.9", "pypi.org", "proxy", "own"]
 
@@ -72,3 +73,11 @@ def test_module_rejects_entries_that_would_be_other_lines(node: dict[str, Any]) 
     hosts.check("lab", [{"address": "fe80::1%eth0", "names": ["node0", "n.example.com"]}])
     with pytest.raises(ValueError, match="not a valid cluster name"):
         hosts.check("lab\n1.2.3.4 pypi.org", [])
+
+
+def test_entries_of_etc_hosts_are_complete_without_loopback_addresses() -> None:
+    entries = host_entries(TWO_PROBES, ADDRESSES)
+    block = "10.0.0.1 node0\n10.0.0.2 node1\n"
+    assert not has_entries(make_probe(), entries)
+    assert has_entries(make_probe(hosts_file=block), entries)
+    assert not has_entries(make_probe(hosts_file="127.0.1.1 node0\n" + block), entries)

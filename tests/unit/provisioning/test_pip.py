@@ -7,6 +7,8 @@ import pytest
 from orchestrator import load
 from orchestrator.operations import setup, stacks
 from orchestrator.provisioning import pip
+from orchestrator.provisioning.pip import platform_tags
+from orchestrator.provisioning.plan import Platform
 from orchestrator.stacks.downloads import Download
 
 
@@ -35,3 +37,10 @@ def test_passwords_are_passed_as_variables(monkeypatch: pytest.MonkeyPatch) -> N
     )
     assert arguments == ["download", plain, "torch"]
     assert variables == {"PIP_EXTRA_INDEX_URL": secret, "PIP_FIND_LINKS": f"/mine {secret}"}
+
+
+def test_platform_tags_include_older_versions_of_glibc() -> None:
+    tags = list(platform_tags(Platform(python="3.11", machine="x86_64", libc="2.17")))
+    assert tags[0] == "manylinux_2_17_x86_64"
+    assert {"manylinux2014_x86_64", "manylinux1_x86_64", "linux_x86_64"} <= set(tags)
+    assert "manylinux_2_28_x86_64" not in tags

@@ -1,0 +1,51 @@
+"""Check what is planned for the nodes of a cluster."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from orchestrator import load
+from orchestrator.provisioning.plan import Host, ProvisionRequest, find_routes, plan_provision
+from orchestrator.provisioning.probe import Probe
+from tests.support.probes import ADDRESSES, TWO_PROBES, make_peer, make_probe
+
+STACK = load.stack("current")
+
+
+def make_plan(*probes: Probe, port: int = 22) -> Any:
+    hosts = tuple(Host(name=name, port=port, verified={}) for name in ADDRESSES)
+    request = ProvisionRequest(inventory="lab")
+    return plan_provision(request, cluster="lab", stack=STACK, hosts=hosts, probes=probes)
+
+
+def test_known_hosts_contains_the_port() -> None:
+    lines = make_plan(*TWO_PROBES).trust["known_hosts"].splitlines()
+    assert lines[0] == "node0,10.0.0.1 ssh-ed25519 AAAAnode0"
+    ported = make_plan(*TWO_PROBES, port=2222).trust["known_hosts"].splitlines()
+    assert ported[1] == "[node1]:2222,[10.0.0.2]:2222 ssh-ed25519 AAAAnode1"
+
+
+def test_record_contains_the_interface_of_the_address() -> None:
+    record = make_plan(*TWO_PROBES).variables["orch_nodes"]["node1"]["record"]
+    assert (record["address"], record["interface"]) == ("10.0.0.2", "eth1")
+    assert record["venv"] == "/home/trainer/orch/stacks/current"
+
+
+def test_record_contains_the_routes_to_the_other_nodes() -> None:
+    interfaces = {"eth0": ["192.0.2.1"], "eth1": ["10.0.0.1"]}
+    peers = {
+        "node0": make_peer("node0"),
+        "node1": replace(make_peer("node1"), source="192.0.2.1"),
+        "node2": replace(make_peer("node1"), source="10.0.0.1"),
+        "node3": replace(make_peer("node1"), source="10.0.0.1"),
+    }
+    probe = make_probe(peers=peers)
+    probe = replace(probe, facts={**probe.facts, "interfaces": interfaces})
+    assert find_routes(probe) == ("eth1", {"node1": "eth0"})
+    assert find_routes(replace(probe, peers={})) == ("", {})
+
+
+def test_plan_omits_unreachable_nodes() -> None:
+    plan = make_plan(TWO_PROBES[0])
+    assert list(plan.variables["orch_nodes"]) == ["node0"]

@@ -1,0 +1,90 @@
+"""Check which problems of nodes are found before anything is installed."""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+import pytest
+
+from orchestrator import load
+from orchestrator.model.limits import GIB, Limits
+from orchestrator.provisioning.preflight import PACKAGES, find_problems
+from orchestrator.provisioning.probe import Missable, Probe
+from tests.roles.modules import load_module
+from tests.support.probes import ADDRESSES, TWO_PROBES, make_peer, make_probe
+
+STACK = load.stack("current")
+LIMITS = {name: Limits() for name in ("node0", "node1")}
+
+
+def problem_texts(*probes: Probe, may_become: bool = False) -> list[str]:
+    problems = find_problems(probes, STACK, limits=LIMITS, sudo_nodes=ADDRESSES if may_become else ())
+    return [f"{problem.node}: {problem.text}" for problem in problems]
+
+
+def test_nodes_without_problems() -> None:
+    assert problem_texts(*TWO_PROBES) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"disk_free": GIB}, "1.0 GiB free"),
+        ({"skew": -90.0}, "-90 s off"),
+        ({"python": (3, 8, 1)}, "Python 3.8.1"),
+        ({"writable": False}, "cannot write"),
+        ({"root": "/home/two words/orch"}, "/home/two words/orch has ' ' in its name"),
+        ({"root": "/opt/$a:b"}, "/opt/$a:b has '$' ':' in its name"),
+        ({"facts": {**make_probe().facts, "shm_bytes": 64 << 20}}, "64 MiB free in /dev/shm"),
+        ({"facts": {**make_probe().facts, "memory_bytes": GIB}}, "1.0 GiB of memory"),
+        ({"facts": {**make_probe().facts, "flags": []}}, "no AVX2"),
+        ({"missing": ("ssh",), "sudo": False}, "may not install"),
+    ],
+    ids=["disk", "clock", "Python", "rights", "space in path", "shell characters", "shm", "memory", "CPU", "packages"],
+)
+def test_problem_of_a_node(change: dict[str, Any], problem: str) -> None:
+    (text,) = problem_texts(make_probe(**change))
+    assert problem in text
+
+
+def test_limits_of_the_inventory_replace_the_defaults() -> None:
+    probe = make_probe(disk_free=GIB)
+    limits = {"node0": Limits(disk=GIB // 2)}
+    assert find_problems((probe,), STACK, limits=limits, sudo_nodes=()) == ()
+
+
+def test_hint_names_the_packages_of_the_distribution() -> None:
+    probe = make_probe(missing=("ssh", "libhwloc.so.15"), sudo=False, family="rhel")
+    (problem,) = find_problems((probe,), STACK, limits=LIMITS, sudo_nodes=())
+    assert "dnf install openssh-clients hwloc-libs" in problem.hint
+    assert problem_texts(probe, may_become=True) == []
+
+
+def test_problem_names_both_nodes_of_a_failed_connection() -> None:
+    peers = {"node0": make_peer("node0"), "node1": make_peer("node1", error="Connection refused")}
+    (text,) = problem_texts(make_probe("node0", peers=peers), TWO_PROBES[1])
+    assert text == "node0: node0 cannot reach node1 (10.0.0.2): Connection refused"
+
+
+def test_connections_to_unreachable_nodes_are_ignored() -> None:
+    peers = {"node0": make_peer("node0"), "node1": make_peer("node1", error="timed out")}
+    assert problem_texts(make_probe("node0", peers=peers)) == []
+
+
+@pytest.mark.parametrize("resolves", [(), ("127.0.1.1",), ("10.0.0.2", "127.0.1.1")], ids=str)
+def test_wrong_names_are_a_problem_only_without_root_rights(resolves: tuple[str, ...]) -> None:
+    peers = {"node0": make_peer("node0"), "node1": make_peer("node1", resolves=resolves)}
+    assert problem_texts(make_probe(peers=peers), TWO_PROBES[1]) == []
+    (text,) = problem_texts(make_probe(peers=peers, sudo=False), TWO_PROBES[1])
+    assert "the name node1 resolves to" in text
+
+
+def test_all_nodes_need_the_same_root() -> None:
+    texts = problem_texts(TWO_PROBES[0], make_probe("node1", root="/home/other/orch"))
+    assert [line.partition(":")[0] for line in texts] == ["node0", "node1"]
+
+
+def test_everything_that_a_probe_can_miss_has_a_package() -> None:
+    module = load_module("orch_probe")
+    searched = {"ssh", *module.LIBRARIES, *module.RDMA_LIBRARIES, "dockerd"}
+    assert searched == set(get_args(Missable)) == set(PACKAGES)

@@ -1,0 +1,79 @@
+"""Check how changes and failures of nodes are reported, and explained with a hint."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from orchestrator.provisioning.report import (
+    KNOWN_MESSAGES,
+    NO_RESPONSE,
+    Change,
+    NodeReport,
+    Report,
+    changes_of,
+    explain,
+    fill_in_host,
+    ssh_settings,
+)
+from orchestrator.report.provision import text
+
+
+def test_messages_of_ssh_are_explained() -> None:
+    problem, hint = explain("... WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! ... failed.")
+    assert problem == "its host key has changed"
+    assert "ssh-keygen -f KNOWN_HOSTS -R HOST" in hint
+
+
+def test_hints_contain_address_port_user_and_key_of_the_host() -> None:
+    variables = {
+        "ansible_host": "10.0.0.7",
+        "ansible_port": 2222,
+        "ansible_user": "train",
+        "ansible_ssh_private_key_file": "~/my key",
+    }
+    hints = {text: fill_in_host(hint, "node1", variables) for text, _, hint in KNOWN_MESSAGES}
+    assert "`ssh -i '~/my key' -p 2222 train@10.0.0.7`" in hints["timed out"]
+    assert "ssh-keygen -f ~/.ssh/known_hosts -R '[10.0.0.7]:2222'" in hints["REMOTE HOST IDENTIFICATION HAS CHANGED"]
+    assert "ssh-keyscan -p 2222 10.0.0.7 >> ~/.ssh/known_hosts," in hints["Host key verification failed"]
+    assert not any("HOST" in hint for hint in hints.values())
+    assert "`ssh node1`" in fill_in_host(NO_RESPONSE, "node1", {})
+
+
+def test_hints_about_host_keys_contain_what_the_ssh_configuration_sets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = f"-o HostName=10.0.0.8 -o Port=2223 -o UserKnownHostsFile={tmp_path}/keys"
+    variables = {"ansible_ssh_common_args": arguments}
+    hints = {text: fill_in_host(hint, "a", variables, ssh_settings("a", variables)) for text, _, hint in KNOWN_MESSAGES}
+    unknown_key, changed_key = hints["Host key verification failed"], hints["REMOTE HOST IDENTIFICATION HAS CHANGED"]
+    assert f"ssh-keyscan -p 2223 10.0.0.8 >> {tmp_path}/keys, and" in unknown_key
+    assert f"ssh-keygen -f {tmp_path}/keys -R '[10.0.0.8]:2223')" in changed_key
+    assert ssh_settings("a", {"ansible_ssh_common_args": "-o NoSuchOption=1"}) == {}
+
+
+def test_change_without_details_names_the_task() -> None:
+    (change,) = changes_of({}, "Install system packages")
+    assert change.what == "install system packages"
+
+
+def test_report_merges_equal_changes_of_all_nodes() -> None:
+    common, single = (Change(what=object_name, is_="missing", should="present") for object_name in ("rank.py", "x"))
+    nodes = (NodeReport(node="a", changes=[common, single, common]), NodeReport(node="b", changes=[common]))
+    report = Report(cluster="lab", check=True, state="drift", seconds=1.0, log="log", nodes=nodes)
+    rows = [line.split() for line in text(report).splitlines() if "missing" in line]
+    assert rows == [["all", "rank.py", "missing", "present"], ["a", "x", "missing", "present"]]
+
+
+def test_report_of_an_unreachable_node_shows_no_changes() -> None:
+    nodes = (NodeReport(node="a", failed=1, problem="it does not respond"),)
+    report = Report(cluster="lab", check=True, state="failed", seconds=1.0, log="log", nodes=nodes)
+    assert "drift" not in text(report)
+
+
+@pytest.mark.parametrize(("state", "code"), [("done", 0), ("drift", 1), ("failed", 1), ("stopped", 130)])
+def test_exit_codes(state: str, code: int) -> None:
+    report = Report(cluster="lab", check=False, state=state, seconds=1.0, log="log", nodes=())
+    assert report.exit_code == code
+    assert "log" in text(report)
