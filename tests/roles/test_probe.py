@@ -12,15 +12,9 @@ from tests.roles.modules import PLAYBOOKS, load_module
 
 @pytest.mark.parametrize("path", ["orch", "a/b", ".", "", "/", "//", "/no/such/folder"])
 def test_every_path_has_an_existing_parent(path: str) -> None:
-    program = (
-        "import importlib.util, sys\n"
-        f"spec = importlib.util.spec_from_file_location('probe', {str(PLAYBOOKS)!r}\n"
-        "    + '/library/orch_probe.py')\n"
-        "probe = importlib.util.module_from_spec(spec)\n"
-        "spec.loader.exec_module(probe)\n"
-        "print(probe.existing_parent(sys.argv[1]))"
-    )
-    done = subprocess.run([sys.executable, "-c", program, path], capture_output=True, text=True, timeout=20)
+    program = "import orch_probe, sys; print(orch_probe.existing_parent(sys.argv[1]))"
+    command = [sys.executable, "-B", "-c", program, path]  # a process, because a wrong loop would not end
+    done = subprocess.run(command, capture_output=True, text=True, timeout=20, cwd=PLAYBOOKS / "library")
     assert os.path.isdir(done.stdout.strip()), done.stderr
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import hashlib
 import http.server
 import os
 import shutil
@@ -17,8 +16,10 @@ from typing import Any
 
 import pytest
 
+from orchestrator.files import sha256
 from orchestrator.state import cache_home
 from tests.roles.modules import load_module
+from tests.support.wheels import make_wheel
 
 stack = load_module("orch_stack")
 PASSWORD = "not-for-others"
@@ -28,31 +29,15 @@ PAGE = f'<a href="/{WHEEL}">{WHEEL}</a>'
 RECORDER = "#!/bin/sh\nprintf '%s\\n' \"$*\" >> '{log}'\nexec '{uv}' \"$@\"\n"
 
 
-def make_wheel(folder: Path, text: str) -> str:
-    """Write a wheel and return its SHA-256."""
-    folder.mkdir()
-    info = "tiny-1.0.dist-info"
-    files = {
-        "tiny.py": text,
-        f"{info}/METADATA": "Metadata-Version: 2.1\nName: tiny\nVersion: 1.0\n",
-        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-    }
-    rows = "".join(f"{name},{row(content)}\n" for name, content in files.items())
-    with zipfile.ZipFile(folder / WHEEL, "w") as wheel:
-        for name, content in {**files, f"{info}/RECORD": f"{rows}{info}/RECORD,,\n"}.items():
-            wheel.writestr(name, content)
-    return hashlib.sha256((folder / WHEEL).read_bytes()).hexdigest()
-
-
-def row(content: str) -> str:
-    digest = base64.urlsafe_b64encode(hashlib.sha256(content.encode()).digest()).rstrip(b"=")
-    return f"sha256={digest.decode()},{len(content)}"
+def make_tiny(folder: Path, text: str) -> str:
+    """Write a wheel of a module with this text, and return its SHA-256."""
+    return sha256(make_wheel(folder, "tiny", "1.0", module=text))
 
 
 @pytest.fixture
 def index(tmp_path: Path) -> Iterator[str]:
     """Yield the URL of an index whose wheel has another content than the locked one."""
-    make_wheel(tmp_path / "served", "ORIGIN = 'an index'\n")
+    make_tiny(tmp_path / "served", "ORIGIN = 'an index'\n")
     authorization = "Basic " + base64.b64encode(f"me:{PASSWORD}".encode()).decode()
 
     class Handler(http.server.BaseHTTPRequestHandler):
@@ -97,8 +82,8 @@ def uv(tmp_path: Path) -> Path:
     return root
 
 
-def make_environment(root: Path, sha256: str, **changes: Any) -> Any:
-    package = {"name": "tiny", "version": "1.0", "file": WHEEL, "sha256": sha256}
+def make_environment(root: Path, digest: str, **changes: Any) -> Any:
+    package = {"name": "tiny", "version": "1.0", "file": WHEEL, "sha256": digest}
     params = {
         "root": str(root),
         "stack": "test",
@@ -114,8 +99,8 @@ def make_environment(root: Path, sha256: str, **changes: Any) -> Any:
 
 
 def test_packages_come_from_an_index_without_its_password_in_arguments(uv: Path, index: str, tmp_path: Path) -> None:
-    sha256 = hashlib.sha256((tmp_path / "served" / WHEEL).read_bytes()).hexdigest()
-    env = make_environment(uv, sha256, index_url=index)
+    digest = sha256(tmp_path / "served" / WHEEL)
+    env = make_environment(uv, digest, index_url=index)
     env.repair(env.compare())
     assert env.compare() == []
     arguments = (tmp_path / "argv").read_text()
@@ -129,8 +114,8 @@ def test_packages_come_from_an_index_without_its_password_in_arguments(uv: Path,
 
 
 def test_file_with_another_hash_is_rejected(uv: Path, index: str, tmp_path: Path) -> None:
-    sha256 = make_wheel(tmp_path / "locked", "ORIGIN = 'the lock'\n")
-    env = make_environment(uv, sha256, index_url=index)
+    digest = make_tiny(tmp_path / "locked", "ORIGIN = 'the lock'\n")
+    env = make_environment(uv, digest, index_url=index)
     with pytest.raises(stack.InstallError, match="the index has another file than the lock") as error:
         env.repair(env.compare())
     assert PASSWORD not in str(error.value)
@@ -139,8 +124,8 @@ def test_file_with_another_hash_is_rejected(uv: Path, index: str, tmp_path: Path
 
 def test_incomplete_environment_is_replaced(uv: Path, index: str, tmp_path: Path) -> None:
     # Without pyvenv.cfg, as after an interrupted removal. The link to another disk is kept.
-    sha256 = hashlib.sha256((tmp_path / "served" / WHEEL).read_bytes()).hexdigest()
-    env = make_environment(uv, sha256, index_url=index)
+    digest = sha256(tmp_path / "served" / WHEEL)
+    env = make_environment(uv, digest, index_url=index)
     (tmp_path / "disk/lib").mkdir(parents=True)
     (tmp_path / "disk/lib/left").touch()
     Path(env.prefix).parent.mkdir()
@@ -152,8 +137,8 @@ def test_incomplete_environment_is_replaced(uv: Path, index: str, tmp_path: Path
 
 
 def test_sources_are_compiled_and_an_edited_one_is_repaired_with_its_bytecode(uv: Path, tmp_path: Path) -> None:
-    sha256 = make_wheel(uv / "wheels", "ORIGIN = 'the lock'\n")
-    env = make_environment(uv, sha256, index=False)
+    digest = make_tiny(uv / "wheels", "ORIGIN = 'the lock'\n")
+    env = make_environment(uv, digest, index=False)
     shutil.copytree(uv / "wheels", tmp_path / "again")
     env.repair(env.compare())
     assert env.compare() == []
@@ -179,7 +164,7 @@ def bare(tmp_path: Path) -> Path:
     """Return the site-packages of an environment with one installed package."""
     site = tmp_path / "orch/stacks/test/lib/python3.11/site-packages"
     site.mkdir(parents=True)
-    make_wheel(tmp_path / "wheel", "")
+    make_tiny(tmp_path / "wheel", "\n")
     with zipfile.ZipFile(tmp_path / "wheel" / WHEEL) as wheel:
         wheel.extractall(site)
     python = tmp_path / "orch/stacks/test/bin/python"

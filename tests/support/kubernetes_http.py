@@ -6,7 +6,7 @@ import json
 import re
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from http.server import BaseHTTPRequestHandler
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -87,6 +87,20 @@ def suspend(job: Json) -> None:
         spec.get("runPolicy", spec)["suspend"] = True
 
 
+def group_versions(group: str, names: Iterable[str]) -> Json:
+    """Return the description of a group of resources with these versions, the preferred one first."""
+    versions = [{"groupVersion": f"{group}/{name}", "version": name} for name in names]
+    return {"name": group, "versions": versions, "preferredVersion": versions[0]}
+
+
+def resource_list(version: str, plurals: Iterable[str]) -> Json:
+    """Return the description of the resources of a group's version."""
+    verbs = ["create", "get", "list", "watch", "patch", "delete"]
+    common = {"namespaced": True, "singularName": "", "verbs": verbs}
+    resources = [{"name": plural, "kind": KINDS[plural], **common} for plural in plurals]
+    return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": version, "resources": resources}
+
+
 def forbidden_message(match: re.Match[str], verb: str, resource: str) -> str:
     """Return the message with which RBAC refuses a request."""
     group, name = match["group"] or "", f' "{match["name"]}"' if match["name"] else ""
@@ -133,9 +147,11 @@ class Handler(BaseHTTPRequestHandler):
         return None
 
     def respond(self, code: int, value: Json, headers: dict[str, str] | None = None) -> None:
-        data = json.dumps(value).encode()
+        self.respond_data(code, json.dumps(value).encode(), {"Content-Type": "application/json", **(headers or {})})
+
+    def respond_data(self, code: int, data: bytes, headers: dict[str, str]) -> None:
         self.send_response(code)
-        for name, text in {"Content-Type": "application/json", **(headers or {})}.items():
+        for name, text in headers.items():
             self.send_header(name, text)
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
@@ -180,14 +196,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def respond_no_such_path(self) -> None:
         """Respond as without a CRD: Go's HTTP server sends plain text, not a Status."""
-        self.respond_text(404, b"404 page not found\n")
-
-    def respond_text(self, code: int, data: bytes) -> None:
-        self.send_response(code)
-        self.send_header("Content-Type", "text/plain; charset=utf-8")
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
+        self.respond_data(404, b"404 page not found\n", {"Content-Type": "text/plain; charset=utf-8"})
 
     def verbs(self, plural: str, name: str | None) -> list[str]:
         """Return the verbs that the user must be allowed; an apply that creates its object also needs `create`."""
@@ -211,22 +220,8 @@ class Handler(BaseHTTPRequestHandler):
         if resources_by_version is None or (version and version not in resources_by_version):
             return self.respond_no_such_path()
         if version is None:
-            versions = [{"groupVersion": f"{group}/{name}", "version": name} for name in resources_by_version]
-            return self.respond(
-                200, {"kind": "APIGroup", "name": group, "versions": versions, "preferredVersion": versions[0]}
-            )
-        resources = [
-            {
-                "name": name,
-                "namespaced": True,
-                "kind": KINDS[name],
-                "singularName": "",
-                "verbs": ["create", "get", "list", "watch", "patch", "delete"],
-            }
-            for name in resources_by_version[version]
-        ]
-        head = {"kind": "APIResourceList", "apiVersion": "v1"}
-        self.respond(200, {**head, "groupVersion": f"{group}/{version}", "resources": resources})
+            return self.respond(200, {"kind": "APIGroup", **group_versions(group, resources_by_version)})
+        self.respond(200, resource_list(f"{group}/{version}", resources_by_version[version]))
 
     def describe_server(self, path: str) -> Json:
         """Return what kubectl requests first: the version, the groups and the resources of the core group."""
@@ -235,22 +230,8 @@ class Handler(BaseHTTPRequestHandler):
         if path == "/api":
             return {"kind": "APIVersions", "versions": ["v1"]}
         if path == "/api/v1":
-            resources = [
-                {
-                    "name": name,
-                    "namespaced": name != "nodes",
-                    "kind": KINDS[name],
-                    "singularName": "",
-                    "verbs": ["create", "get", "list"],
-                }
-                for name in ("configmaps", "secrets", "pods", "persistentvolumeclaims")
-            ]
-            head = {"kind": "APIResourceList", "apiVersion": "v1"}
-            return {**head, "groupVersion": "v1", "resources": resources}
-        groups = []
-        for group, resources_by_version in self.api.state.groups.items():
-            versions = [{"groupVersion": f"{group}/{name}", "version": name} for name in resources_by_version]
-            groups.append({"name": group, "versions": versions, "preferredVersion": versions[0]})
+            return resource_list("v1", ("configmaps", "secrets", "pods", "persistentvolumeclaims"))
+        groups = [group_versions(group, versions) for group, versions in self.api.state.groups.items()]
         return {"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}
 
     def review_access(self, body: Json) -> None:

@@ -83,18 +83,8 @@ def make_run(
         "signal": None,
         "text": "Traceback (most recent call last):\nValueError: <b>boom</b> & more",
     }
-    write_json(
-        folder / "outcome.json",
-        {
-            "schema": 1,
-            "state": "failed" if failure else "done",
-            "first_failure": failure or None,
-            "problem": None,
-            "launcher_code": 0,
-            "started": STARTED,
-            "ended": STARTED + seconds + 12,
-        },
-    )
+    outcome = make_outcome("failed" if failure else "done")
+    write_json(folder / "outcome.json", outcome | {"first_failure": failure or None, "ended": STARTED + seconds + 12})
     return folder
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import zipfile
 from pathlib import Path
 
@@ -21,11 +23,21 @@ def make_wheel(folder: Path, name: str, version: str, *, requires: str = "", mod
     folder.mkdir(exist_ok=True)
     base = f"{name.replace('-', '_')}-{version}"
     path = folder / f"{base}-py3-none-any.whl"
+    metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+    files = {
+        f"{base}.dist-info/METADATA": metadata + (f"Requires-Dist: {requires}\n" if requires else ""),
+        f"{base}.dist-info/WHEEL": TAGS,
+    }
+    files |= {f"{name}.py": module} if module else {}
+    record = f"{base}.dist-info/RECORD"
+    rows = "".join(f"{file},{record_digest(content.encode())},{len(content)}\n" for file, content in files.items())
     with zipfile.ZipFile(path, "w") as wheel:
-        metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
-        wheel.writestr(f"{base}.dist-info/METADATA", metadata + (f"Requires-Dist: {requires}\n" if requires else ""))
-        wheel.writestr(f"{base}.dist-info/WHEEL", TAGS)
-        wheel.writestr(f"{base}.dist-info/RECORD", "")
-        if module:
-            wheel.writestr(f"{name}.py", module)
+        for file, content in {**files, record: f"{rows}{record},,\n"}.items():
+            wheel.writestr(file, content)
     return path
+
+
+def record_digest(content: bytes) -> str:
+    """Return the digest of a file as in the RECORD of a wheel."""
+    digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=")
+    return f"sha256={digest.decode()}"
