@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import subprocess
 import sys
@@ -17,6 +16,7 @@ from orchestrator.runs.follow import LocalRun
 from tests.local.runs import Orch, expect_exit, last_run, read_events, read_outcome, run_processes, write_script
 from tests.local.ssh_node import INVENTORY, TWO_RANKS, SshNode
 from tests.local.workspaces import Workspace
+from tests.support.disks import fill, small_file_system
 
 FILL = """
 import os, sys, time
@@ -54,28 +54,6 @@ dist.barrier()
 """
 ONE_RANK = ("--ppn", "1", "--backend", "gloo")
 NO_SPACE = "No space left on device"
-
-
-@contextlib.contextmanager
-def small_file_system(folder: Path, size: str) -> Iterator[None]:
-    """Mount a file system of this size."""
-    if os.getuid() != 0:
-        pytest.skip("needs root to mount a file system")
-    folder.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)], check=True)
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", "--lazy", str(folder)], check=True)
-
-
-def fill(folder: Path, free_bytes: int = 0) -> None:
-    """Fill a file system except for its last bytes."""
-    with (folder / "data").open("wb", buffering=0) as file:
-        with contextlib.suppress(OSError):
-            while True:
-                file.write(bytes(4096))
-        file.truncate(max(0, file.tell() - free_bytes))
 
 
 @pytest.fixture

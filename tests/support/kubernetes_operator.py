@@ -158,12 +158,6 @@ class Operator:
             self.api.remove("pods", pod)
         self.start_pods(plural, job, port)
 
-    def kill_deleted(self) -> None:
-        """End the processes of deleted pods, as the kubelet does."""
-        for name, process in self.processes.items():
-            if self.api.get("pods", name) is None and process.poll() is None:
-                process.terminate()
-
 
 def clean_up_failed_job(api: Api, job: Json) -> None:
     """Delete the pods of a failed PyTorchJob as the training operator (1.9.3) does.

@@ -1,38 +1,23 @@
-"""Files on a full disk."""
+"""Write files on a full disk."""
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from orch_node.disk import Appender, Reserve, describe_on_node, describe_output
 
+from tests.support.disks import fill, small_file_system
+
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """Yield the folder of a file system of 64 KB."""
-    if os.getuid() != 0:
-        pytest.skip("needs root to mount a file system")
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)]
-    done = subprocess.run(mount, capture_output=True, text=True)
-    if done.returncode and "CI" not in os.environ:
-        pytest.skip(f"no file system can be mounted here: {done.stderr.strip()}")
-    assert done.returncode == 0, done.stderr
-    yield folder
-    subprocess.run(["umount", "--lazy", str(folder)], check=True)
-
-
-def fill(folder: Path) -> None:
-    with (folder / "data").open("wb", 0) as file, contextlib.suppress(OSError):
-        while True:
-            file.write(bytes(4096))
+    with small_file_system(tmp_path / "disk", "64k"):
+        yield tmp_path / "disk"
 
 
 def test_reserved_space_is_used_on_a_full_disk(small_disk: Path) -> None:

@@ -199,15 +199,6 @@ def test_job_by_its_conditions(kinds: tuple[str, ...], state: str) -> None:
     assert job_state({"status": {"conditions": conditions}}).state == state
 
 
-def node(cpu: str = "16", memory: str = "64Gi", **more: Any) -> dict[str, Any]:
-    labels = more.pop("labels", {})
-    return {
-        "metadata": {"name": "n", "labels": labels},
-        "spec": more,
-        "status": {"allocatable": {"cpu": cpu, "memory": memory}},
-    }
-
-
 STAMP = "2026-01-01T00:00:00Z"
 
 
@@ -299,7 +290,7 @@ def test_log_of_a_pod_that_is_being_deleted_is_still_read() -> None:
 
 def test_deletion_of_a_lost_pod_is_reported_once() -> None:
     follower = Follower(cast(KubernetesClient, None), "")
-    follower.readers["1"] = cast(Any, _ReadAlready())
+    follower.readers["1"] = cast(Any, ActiveReader())
     pod = make_running_pod(CONTAINERS_READY, NOT_READY)
     for change in ("ADDED", "MODIFIED", "DELETED"):
         follower.handle_change(change, pod)
@@ -308,6 +299,6 @@ def test_deletion_of_a_lost_pod_is_reported_once() -> None:
     assert event.text == f"worker-1: {NO_RESPONSE}"
 
 
-class _ReadAlready:
+class ActiveReader:
     def is_alive(self) -> bool:
         return True
