@@ -28,7 +28,8 @@ def runs(
 ) -> None:
     """List the runs recorded on this machine or on the nodes of an inventory, oldest first.
 
-    The exit code is 1 if a node did not respond.
+    With --inventory the exit code is 1 if a node did not respond. Without it, the nodes of recorded runs that have
+    not ended are queried for a few seconds; if they do not respond, the state is unknown.
     """
     from orchestrator.operations import runs as operation
     from orchestrator.report import listing

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import queue
+import threading
+import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from orch_node import supervisor_state
@@ -25,6 +28,7 @@ from orchestrator.targets.interface import Notify, RunHandle, RunList, ignore
 
 ENDED = (DONE, FAILED, REFUSED, STOPPED, PREEMPTED, supervisor_state.KILLED)
 REFRESH_WORKERS = 8
+QUERY_SECONDS = 5.0  # time limit for the hosts of recorded runs that may have ended
 
 
 def find(runs_dir: Path, name: str, inventory: str | None, notify: Notify = ignore) -> RunHandle:
@@ -86,14 +90,19 @@ def outcome(base: Path, name: str, inventory: str | None, notify: Notify) -> Out
 
 
 def list_recorded_runs(base: Path, inventory: str | None) -> RunList:
-    """Return the runs recorded on this machine or on the hosts of an inventory."""
+    """Return the runs recorded on this machine or on the hosts of an inventory.
+
+    The hosts of recorded runs that are not known to have ended are queried. The state of a run is `unknown` if they
+    do not respond within QUERY_SECONDS.
+    """
     if inventory is not None:
         return registry.target_at(inventory).list_runs(inventory)
+    problems = refresh_live(base)
     recorded = store.recorded(base)
     rows = (
         row_of(
             run.record,
-            state=run.state,
+            state="unknown" if run.id in problems else run.state,
             nodes=run.nodes,
             progress=progress_words(run.progress()),
             folder=str(run.folder),
@@ -102,7 +111,8 @@ def list_recorded_runs(base: Path, inventory: str | None) -> RunList:
         )
         for run in recorded.runs
     )
-    return RunList(rows=tuple(rows), warnings=tuple(recorded.warnings()))
+    warnings = (f"{run.id}: {problems[run.id]}; last seen {run.state}" for run in recorded.runs if run.id in problems)
+    return RunList(rows=tuple(rows), warnings=(*recorded.warnings(), *warnings))
 
 
 def find_live(base: Path, name: str, inventory: str | None, notify: Notify) -> tuple[RunHandle, tuple[str, ...]]:
@@ -116,7 +126,10 @@ def find_live(base: Path, name: str, inventory: str | None, notify: Notify) -> t
     if name != "last":
         return find(base, name, inventory, notify), ()
     if inventory is None:
-        refresh_live(base, notify)
+        for run_id, problem in refresh_live(base).items():
+            notify(f"{run_id}: {problem}")
+        live = [run.id for run in store.recorded(base).runs if run.state not in ENDED]
+        return find(base, live[-1] if live else name, None, notify), tuple(live[:-1])
     listing = list_recorded_runs(base, inventory)
     live = [row.id for row in listing.rows if row.state not in ENDED]
     newest = live[-1] if live else name
@@ -127,20 +140,35 @@ def find_live(base: Path, name: str, inventory: str | None, notify: Notify) -> t
     return handle, tuple(live[:-1])
 
 
-def refresh_live(base: Path, notify: Notify) -> None:
-    """Update the records of runs on other machines that are not known to have ended."""
+def refresh_live(base: Path) -> dict[str, str]:
+    """Update the records of runs on other machines that are not known to have ended.
+
+    Returns:
+        Why the state of a run could not be updated, by the run's id.
+    """
     runs = [run for run in store.recorded(base).runs if run.state not in ENDED and not is_local(run.record)]
+    waiting = queue.SimpleQueue[Run]()
+    for run in runs:
+        waiting.put(run)
+    problems = {run.id: f"no response within {QUERY_SECONDS:.0f} s" for run in runs}
 
-    def refresh(run: Run) -> None:
-        try:
-            handle = handle_of(run)
-            handle.notify = notify
-            handle.finish()
-        except OrchError as error:
-            notify(f"{run.id}: {error.message}")
+    def refresh_waiting() -> None:
+        with contextlib.suppress(queue.Empty):
+            while run := waiting.get_nowait():
+                try:
+                    handle_of(run).refresh()
+                    del problems[run.id]
+                except OrchError as error:
+                    problems[run.id] = error.message.removesuffix(".")
 
-    with ThreadPoolExecutor(max_workers=REFRESH_WORKERS) as pool:
-        list(pool.map(refresh, runs))
+    # A host that does not respond must not delay the end of this program, so these are no threads of a pool.
+    workers = [threading.Thread(target=refresh_waiting, daemon=True) for _ in runs[:REFRESH_WORKERS]]
+    for worker in workers:
+        worker.start()
+    deadline = time.monotonic() + QUERY_SECONDS
+    for worker in workers:
+        worker.join(max(0.0, deadline - time.monotonic()))
+    return dict(problems)
 
 
 def is_local(record: RunRecord) -> bool:

@@ -95,6 +95,13 @@ class RunHandle(Protocol):
     def interrupt(self) -> None:
         """Ask the run's supervisor to stop all ranks, and wait until it has done so."""
 
+    def refresh(self) -> None:
+        """Update the progress and the state of the run on this machine.
+
+        Raises:
+            OrchError: If the hosts do not respond, or the run cannot be used.
+        """
+
     def finish(self) -> Outcome:
         """Copy the logs and results to this machine, report missing ones, and return the run's outcome."""
 

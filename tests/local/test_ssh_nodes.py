@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from pathlib import Path
 
 from tests.local.runs import Orch, expect_exit, start_orch
 from tests.local.ssh_node import INVENTORY, TWO_RANKS, SshNode
+from tests.support.waiting import wait_until
 
 TRAIN = ("train", "own.py", *INVENTORY, *TWO_RANKS)
 
@@ -59,6 +61,22 @@ def test_commands_work_from_this_and_from_another_controller(orch: Orch, ssh_nod
     assert json.loads(fetched.stdout)["files"] >= 2, fetched.stderr
     expect_exit(orch("report", run, *other_controller))
     assert accessible_to_others(ssh_node.root / "runs") == accessible_to_others(tmp_path / "runs") == []
+
+
+def test_list_of_runs_has_the_state_that_the_node_reports(orch: Orch, ssh_node: SshNode) -> None:
+    expect_exit(orch(*TRAIN, "--detach"))
+    wait_until(lambda: any(ssh_node.root.glob("runs/*/outcome.json")), "the end of the run", seconds=60)
+    config = ssh_node.state / "ssh_config"
+    text = config.read_text()
+    config.write_text(re.sub(r"Port \d+", "Port 9", text))
+    process = expect_exit(orch("runs"))
+    assert " unknown " in process.stdout
+    assert "far does not answer" in process.stderr
+    assert "; last seen running\n" in process.stderr
+    config.write_text(text)
+    process = expect_exit(orch("runs"))
+    assert " done " in process.stdout
+    assert process.stderr == ""
 
 
 def test_unreachable_node_fails_the_run_before_it_begins(orch: Orch, ssh_node: SshNode) -> None:

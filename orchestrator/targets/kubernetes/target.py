@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from orchestrator.targets.interface import FetchRequest, Notify, RunHandle, RunL
 from orchestrator.targets.kubernetes import cleanup, find, inputs, logs, start, volume
 from orchestrator.targets.kubernetes.api.client import KubernetesClient
 from orchestrator.targets.kubernetes.api.connect import connect
+from orchestrator.targets.kubernetes.api.errors import NotThere
 from orchestrator.targets.kubernetes.options import REFUSES
 from orchestrator.targets.kubernetes.run_record import location_of
 from orchestrator.targets.kubernetes.watch import JobWatch
@@ -52,6 +54,11 @@ class KubernetesHandle:
         """Delete the job with its pods, because there is no supervisor to stop it."""
         self.watch.leave()
         cleanup.stop(JobWatch(self.record, self.folder, ignore, self.cluster))
+
+    def refresh(self) -> None:
+        with suppress(NotThere):  # the watch reports a job that was deleted as failed
+            self.watch.job()
+        self.watch.finish()
 
     def finish(self) -> Outcome:
         return self.watch.finish()

@@ -26,7 +26,7 @@ from orchestrator.targets.interface import FetchRequest, Notify, ignore
 from orchestrator.targets.slurm import accounting, logs
 from orchestrator.targets.slurm.location import location_of
 from orchestrator.targets.slurm.login import host_at, scheduler_at
-from orchestrator.targets.slurm.run_folder import run_folder_of
+from orchestrator.targets.slurm.run_folder import RemoteFolder, run_folder_of
 from orchestrator.targets.slurm.scheduler import NO_RESPONSE
 from orchestrator.targets.slurm.watch import JobWatch
 
@@ -98,6 +98,16 @@ class SlurmHandle:
     def interrupt(self) -> None:
         """End the run and its job."""
         self.end()
+
+    def refresh(self) -> None:
+        """Update the events of the run, and write its outcome if its job has ended."""
+        run_folder = self.watch.run_folder
+        if isinstance(run_folder, RemoteFolder):
+            run_folder.mirror.refresh()
+        if self.watch.state(now=True).ended:
+            self.watch.ensure_outcome()
+        if self.watch.unreachable:
+            raise ExecuteError(f"{NO_RESPONSE}.", hint="Run the same command again.")
 
     def finish(self) -> Outcome:
         """Copy the results of the run if the connection allows it, and return the outcome."""

@@ -22,7 +22,7 @@ from orchestrator.targets.fetch import fetch_files, requested_node
 from orchestrator.targets.interface import FetchRequest, Notify, ignore
 from orchestrator.targets.ssh import cleanup, logs
 from orchestrator.targets.ssh.nodes import connection_to
-from orchestrator.targets.ssh.watch import copy_files, event_source
+from orchestrator.targets.ssh.watch import copy_files, copy_state, event_source
 
 END_SECONDS = 10.0  # time limit for a supervisor to end after it has written its outcome
 
@@ -56,6 +56,9 @@ class SshHandle:
 
     def interrupt(self) -> None:
         follow.interrupt(self.folder, self.source)
+
+    def refresh(self) -> None:
+        copy_state(self.record, self.folder)
 
     def finish(self) -> Outcome:
         for host in self.record.nodes:

@@ -22,6 +22,23 @@ def event_source(record: RunRecord, folder: Path, notify: Notify) -> Source:
     return ReconnectingMirror(mirror, record.node0.node, notify)
 
 
+def copy_state(record: RunRecord, folder: Path) -> None:
+    """Copy the events and the state of the run from node0.
+
+    Raises:
+        ExecuteError: If the files cannot be read from the node or written to the folder.
+    """
+    connection = connection_to(record.node0)
+    if not isinstance(connection, Ssh):
+        return
+    mirror = Mirror(connection, record.run_dir, folder, ranks=len(record.layout))
+    try:
+        mirror.refresh()
+        mirror.record_supervisor_end()
+    finally:
+        connection.close()
+
+
 def copy_files(record: RunRecord, folder: Path, host: RunNode) -> None:
     """Copy a node's files of the run: the logs of its ranks, and from node0 also the results.
 

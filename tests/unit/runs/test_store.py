@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from orch_node.protocol.events import Event, Launched, Progress, ScriptEnded
 from orch_node.protocol.record import RunRecord
 
 from orchestrator.errors import ExecuteError, RequestError
+from orchestrator.operations import runs
 from orchestrator.operations.runs import find_live, list_recorded_runs
 from orchestrator.planning.request import TrainRequest
 from orchestrator.runs import resume, store
@@ -30,7 +32,8 @@ from tests.support.recorded import (
     write_json,
 )
 
-OLDEST, FIRST, SECOND, THIRD = (f"2026010{day}-120000-qa-0000" for day in (1, 2, 3, 4))
+OLDEST, FIRST, SECOND, THIRD, FOURTH = (f"2026010{day}-120000-qa-0000" for day in (1, 2, 3, 4, 5))
+REMOTE_NODE = {"node": "far", "via": ["ssh", "far"]}
 
 
 def test_incomplete_last_line_is_not_an_event_yet(tmp_path: Path) -> None:
@@ -149,14 +152,17 @@ def test_only_the_newest_unfinished_run_resumes(tmp_path: Path, states: list[str
 
 
 class Handle:
-    """A remote run that has ended, as its node reports when it is queried."""
+    """A remote run that has ended; the node of the third reports an error, that of the fourth does not respond."""
 
     def __init__(self, record: RunRecord, folder: Path) -> None:
         self.record, self.folder, self.notify = record, folder, ignore
 
-    def finish(self) -> None:
-        if self.record.run_id == SECOND:
-            write_json(self.folder / "outcome.json", make_outcome())
+    def refresh(self) -> None:
+        if self.record.run_id == FOURTH:
+            threading.Event().wait()
+        if self.record.run_id == THIRD:
+            raise ExecuteError("far: Permission denied.")
+        write_json(self.folder / "outcome.json", make_outcome())
 
 
 class Target:
@@ -176,16 +182,32 @@ class Target:
 def test_newest_live_run_is_found_after_remote_runs_were_refreshed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    remote_node = {"node": "far", "via": ["ssh", "far"]}
     for second, run in enumerate((OLDEST, FIRST, SECOND, THIRD)):
-        changes = {"node0": remote_node} if run in (SECOND, THIRD) else {}
-        folder = make_run(tmp_path, run, created=float(second), **changes)
+        folder = make_run(tmp_path, run, created=float(second), **({"node0": REMOTE_NODE} if run == SECOND else {}))
         if run != THIRD:
             (folder / "outcome.json").unlink()
     monkeypatch.setattr(registry, "target_of", lambda record: Target())
     handle, other_runs = find_live(tmp_path, "last", None, ignore)
     assert (handle.record.run_id, other_runs) == (FIRST, (OLDEST,))
     assert store.load(tmp_path / SECOND).state == "done"
+
+
+def test_list_of_runs_has_the_state_that_nodes_report_within_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for second, run in enumerate((FIRST, SECOND, THIRD, FOURTH)):
+        folder = make_run(tmp_path, run, created=float(second), node0=REMOTE_NODE)
+        if run != FIRST:
+            (folder / "outcome.json").unlink()
+    monkeypatch.setattr(registry, "target_of", lambda record: Target())
+    monkeypatch.setattr(runs, "QUERY_SECONDS", 1.0)
+    result = list_recorded_runs(tmp_path, None)
+    assert [row.state for row in result.rows] == ["done", "done", "unknown", "unknown"]
+    assert result.warnings == (
+        f"{THIRD}: far: Permission denied; last seen planned",
+        f"{FOURTH}: no response within 1 s; last seen planned",
+    )
+    assert result.unreachable == ()
 
 
 def test_nodes_of_an_inventory_are_queried_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
