@@ -290,10 +290,18 @@ KNOWN_SIGNATURES = (
     # The script.
     Signature(
         name="uneven batches",
-        pattern=r"ended the script after \d+ collectives, but .* in collective \d+",
+        pattern=r"ended the script after \d+ collectives(?: of the group of ranks \S+)?, but .* in collective \d+",
         cause="The script does not do the same number of steps on every rank.",
         cure="Give every rank the same number of batches (DistributedSampler, drop_last=True), or use join() of "
         "DistributedDataParallel.",
+    ),
+    Signature(
+        name="exit in the script",
+        pattern=r"ended without finishing the script \(exit code 0\)",
+        cause="The script or a library ended the process of that rank, such as by os._exit(0), while other ranks "
+        "needed it.",
+        cure="End the script on every rank at the same place, and by sys.exit() with a code other than 0 after an "
+        "error.",
     ),
     Signature(
         name="lightning devices",

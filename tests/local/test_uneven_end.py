@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.local.runs import Orch, expect_exit, last_run, run_processes, write_script
+from tests.local.runs import Orch, expect_exit, last_run, rank_log, run_processes, write_script
 
 # Rank 0 has one batch more than rank 1.
 SCRIPT = """
@@ -32,6 +32,86 @@ def test_script_that_ends_early_on_one_rank_is_the_reason_for_the_failure(
     process = expect_exit(orch("train", write_script(tmp_path, SCRIPT), *options), 1)
     assert REASON in process.stdout
     assert "cure: Give every rank the same number of batches" in process.stdout
+    assert run_processes(last_run(tmp_path)) == []
+
+
+SUBGROUP_SCRIPT = """
+import torch
+import torch.distributed as dist
+group = dist.new_group([0, 1])
+for batch in range(4 - dist.get_rank()):
+    dist.all_reduce(torch.ones(1), group=group)
+print("TRAINED")
+"""
+SUBGROUP_REASON = (
+    "rank 1 ended the script after 3 collectives of the group of ranks 0-1, but node0 rank 0 waits in "
+    "collective 4, which needs all ranks of the group"
+)
+
+
+@pytest.mark.parametrize(
+    ("launcher", "backend"),
+    [("mpirun", "ccl"), ("torchrun", "ccl"), ("mpirun", "gloo")],
+    ids=["mpirun-ccl", "torchrun-ccl", "mpirun-gloo"],
+)
+def test_script_that_ends_early_on_one_rank_of_a_subgroup_is_the_reason_for_the_failure(
+    orch: Orch, tmp_path: Path, launcher: str, backend: str
+) -> None:
+    options = ("--ppn", "2", "--launcher", launcher, "--backend", backend, "--stall-timeout", "150")
+    process = expect_exit(orch("train", write_script(tmp_path, SUBGROUP_SCRIPT), *options), 1)
+    assert SUBGROUP_REASON in process.stdout
+    assert "cure: Give every rank the same number of batches" in process.stdout
+
+
+LAUNCHERS = ("mpirun", "torchrun", "accelerate", "mpirun-accelerate")
+EXIT = """
+import ctypes, os, time
+import torch
+import torch.distributed as dist
+pid = torch.tensor([os.getpid()])
+dist.broadcast(pid, src=1)
+for batch in range(3):
+    dist.all_reduce(torch.ones(1))
+"""
+EXIT_EARLY = f"{EXIT}\nif dist.get_rank() == 1:\n    END\ndist.all_reduce(torch.ones(1))\n"
+# Rank 0 ends after the process of rank 1.
+EXIT_AT_END = f"""{EXIT}
+if dist.get_rank() == 1:
+    os._exit(0)
+while os.path.exists(f"/proc/{{pid.item()}}") and open(f"/proc/{{pid.item()}}/stat").read().split()[2] != "Z":
+    time.sleep(0.1)
+time.sleep(1)
+print("SAVED", flush=True)
+END
+"""
+
+
+@pytest.mark.parametrize(
+    ("launcher", "end", "reason"),
+    [
+        *((launcher, "os._exit(0)", "(exit code 0) after 4 collectives") for launcher in LAUNCHERS),
+        ("mpirun", "ctypes.CDLL(None)._exit(0)", "(exit code 0)"),
+        ("torchrun", "ctypes.CDLL(None)._exit(0)", "(exit code 0)"),
+    ],
+    ids=[*LAUNCHERS, "mpirun-libc", "torchrun-libc"],
+)
+def test_rank_that_exits_in_the_middle_of_its_script_is_the_reason_for_the_failure(
+    orch: Orch, tmp_path: Path, launcher: str, end: str, reason: str
+) -> None:
+    script = write_script(tmp_path, EXIT_EARLY.replace("END", end))
+    process = expect_exit(orch("train", script, "--ppn", "2", "--launcher", launcher, "--stall-timeout", "150"), 1)
+    assert f"failed: node0 rank 1 ended without finishing the script {reason}" in process.stdout
+    assert "cure: End the script on every rank at the same place" in process.stdout
+    assert run_processes(last_run(tmp_path)) == []
+
+
+@pytest.mark.parametrize("end", ["os._exit(0)", "pass"], ids=["all-exit", "one-exits"])
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_ranks_may_exit_at_the_end_of_their_script(orch: Orch, tmp_path: Path, launcher: str, end: str) -> None:
+    script = write_script(tmp_path, EXIT_AT_END.replace("END", end))
+    process = expect_exit(orch("train", script, "--ppn", "2", "--launcher", launcher, "--stall-timeout", "100"))
+    assert "done in" in process.stdout
+    assert "SAVED" in rank_log(last_run(tmp_path), 0)
     assert run_processes(last_run(tmp_path)) == []
 
 

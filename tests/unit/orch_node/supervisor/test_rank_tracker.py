@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from orch_node.protocol.events import Event, Exited, Heartbeat, Joined, Raised, ScriptEnded, parse
-from orch_node.supervisor.rank_tracker import RankTracker
+from orch_node.supervisor.rank_tracker import WORLD, Position, RankTracker
 from orch_node.supervisor.uneven_end import UnevenEnd
 
 from tests.support.hostile import LINES
@@ -50,7 +50,7 @@ def test_ranks_that_have_ended_are_not_behind() -> None:
     assert tracker.describe_missing_ranks() == "1 of 2 ranks have ended; no progress of node1 rank 1"
 
 
-def test_a_log_that_grows_by_stack_traces_is_no_progress() -> None:
+def test_log_that_grows_by_stack_traces_is_no_progress() -> None:
     tracker = make_tracker("node0", events=[Heartbeat(rank=0, collectives=3, steps=1, log=10)])
     tracker.traces_requested = 60.0
     tracker.add_event(Heartbeat(rank=0, collectives=3, steps=1, log=900), 62.0)
@@ -92,16 +92,56 @@ def test_ranks_that_wait_for_an_ended_script_are_named_with_it() -> None:
         ScriptEnded(rank=2, world_collectives=4),
     ]
     tracker = make_tracker("node0", "node0", "node1", events=events)
-    assert tracker.waiting_in_vain() == {0: 5}
-    assert tracker.describe_uneven_end({0: 5}) == (
+    waiting = tracker.waiting_in_vain()
+    assert waiting == {0: Position(WORLD, 5, 5)}
+    assert tracker.describe_uneven_end(waiting) == (
         "node1 rank 2 ended the script after 4 collectives, but node0 rank 0 waits in collective "
         "5, which needs all ranks"
     )
 
 
-def test_rank_in_a_collective_of_a_subgroup_does_not_wait_for_an_ended_script() -> None:
-    events = [Heartbeat(rank=0, collectives=7, world_collectives=4), ScriptEnded(rank=1, world_collectives=4)]
+def test_rank_in_a_collective_of_a_subgroup_does_not_wait_for_an_ended_script_outside_it() -> None:
+    beat = Heartbeat(rank=0, collectives=7, world_collectives=4, groups={"a": 3})
+    events = [beat, ScriptEnded(rank=1, world_collectives=4, groups={"b": 1})]
     assert make_tracker("node0", "node1", events=events).waiting_in_vain() == {}
+
+
+def test_rank_in_a_collective_of_a_subgroup_waits_for_an_ended_script_of_it() -> None:
+    events = [
+        Heartbeat(rank=0, collectives=7, world_collectives=4, groups={"a": 3}),
+        Heartbeat(rank=1, collectives=8, world_collectives=4, groups={"b": 4}),
+        ScriptEnded(rank=2, world_collectives=4, groups={"a": 2}),
+    ]
+    tracker = make_tracker("node0", "node0", "node1", events=events)
+    waiting = tracker.waiting_in_vain()
+    assert waiting == {0: Position("a", 3, 7)}
+    assert tracker.describe_uneven_end(waiting) == (
+        "node1 rank 2 ended the script after 2 collectives of the group of ranks 0,2, but node0 rank 0 waits in "
+        "collective 3, which needs all ranks of the group"
+    )
+
+
+def test_rank_that_makes_progress_in_another_group_does_not_wait() -> None:
+    tracker, end = make_tracker("node0", "node1", events=[ScriptEnded(rank=1, groups={"a": 1})]), UnevenEnd()
+    for second in range(5, 65):
+        add_events(tracker, Heartbeat(rank=0, collectives=second, groups={"a": 2, "b": second - 2}))
+        end.news(tracker, float(second))
+        assert end.problem(float(second)) == ""
+
+
+def test_run_ends_when_wrappers_wait_and_the_other_ranks_are_in_their_exit_handlers() -> None:
+    tracker = make_tracker("node0", "node0", events=[Exited(rank=1, finished=False, waits=True)])
+    assert not tracker.all_left(99.0)
+    add_events(tracker, Heartbeat(rank=0, leaving=True))
+    assert not tracker.all_left(3.0)
+    assert tracker.all_left(99.0)
+    add_events(tracker, Exited(rank=0))
+    assert tracker.all_left(3.0)
+
+
+def test_launcher_ends_by_itself_unless_a_wrapper_waits() -> None:
+    events = [Exited(rank=0, finished=False), Exited(rank=1)]
+    assert not make_tracker("node0", "node0", events=events).all_left(99.0)
 
 
 def test_uneven_end_ends_only_a_run_without_progress() -> None:

@@ -50,6 +50,11 @@ def preempted_mark(rank: int) -> str:
     return f"{RANKS}/.made-room-{rank}"
 
 
+def finished_mark(rank: int) -> str:
+    """Return the name of the file that exists while a rank that has finished its script leaves the group."""
+    return f"{RANKS}/.finished-{rank}"
+
+
 def rank_log(rank: int) -> str:
     """Return the name of a rank's log."""
     return f"{RANKS}/rank-{rank}.log"

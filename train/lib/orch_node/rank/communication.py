@@ -1,4 +1,4 @@
-"""Count how much a rank has communicated: its collectives, and its sends and receives."""
+"""Count how much a rank has communicated: its collectives, sends and receives, and remote procedure calls."""
 
 from __future__ import annotations
 
@@ -6,11 +6,15 @@ import functools
 import os
 import threading
 import weakref
+import zlib
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
 LOCK = threading.Lock()  # held while groups are inspected and while they are destroyed
+MAX_GROUPS = 100  # the newest groups of a rank; the counts of more do not fit into an event
 
 
 def replace_lock() -> None:
@@ -28,23 +32,27 @@ class Counts:
 
     Attributes:
         point_to_point: sends and receives of all groups.
+        remote_calls: calls of torch.distributed.rpc, made and executed.
         point_to_point_in_sequence: by group, the sends and receives that its backends number like
             collectives, as gloo does. Ranks may begin different numbers of them.
         destroyed: collectives of groups that were destroyed.
         destroyed_world: collectives of destroyed default groups, in which every rank took part.
+        destroyed_groups: collectives of other destroyed groups, by the key of the group.
     """
 
     point_to_point: int = 0
+    remote_calls: int = 0
     point_to_point_in_sequence: weakref.WeakKeyDictionary[Any, int] = field(default_factory=weakref.WeakKeyDictionary)
     destroyed: int = 0
     destroyed_world: int = 0
+    destroyed_groups: Counter[str] = field(default_factory=Counter)
 
 
 COUNTS = Counts()
 
 
 def begin(torch: ModuleType) -> None:
-    """Count sends and receives from now on, and keep the counts of groups that are destroyed.
+    """Count sends, receives and remote calls from now on, and keep the counts of destroyed groups.
 
     torch's functions for point-to-point operations, batched ones too, call these methods.
     """
@@ -52,6 +60,7 @@ def begin(torch: ModuleType) -> None:
         return
     for name in ("send", "recv", "recv_anysource"):
         count_calls(torch, name)
+    count_remote_calls(torch)
     keep_counts(torch)
 
 
@@ -72,6 +81,25 @@ def count_calls(torch: ModuleType, name: str) -> None:
     setattr(group_type, name, counted)
 
 
+def count_remote_calls(torch: ModuleType) -> None:
+    """Count the calls that this rank makes, and the Python functions that it executes for others."""
+    rpc = torch.distributed.rpc
+    if not rpc.is_available():
+        return
+    functions = [(rpc.api, name) for name in vars(rpc.api) if name.startswith(("_invoke_rpc_", "_invoke_remote_"))]
+    for module, name in (*functions, (rpc.internal, "_run_function")):
+        vars(module)[name] = counted_remote_call(vars(module)[name])
+
+
+def counted_remote_call(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        COUNTS.remote_calls += 1
+        return original(*args, **kwargs)
+
+    return counted
+
+
 def keep_counts(torch: ModuleType) -> None:
     """Add a group's collectives to the counts when it is destroyed.
 
@@ -84,17 +112,20 @@ def keep_counts(torch: ModuleType) -> None:
     def destroy_process_group(*args: Any, **kwargs: Any) -> None:
         with LOCK:
             before, world_before = live_collectives(torch), live_world_collectives(torch)
+            groups_before = live_group_collectives(torch)
             original(*args, **kwargs)
             COUNTS.destroyed += before - live_collectives(torch)
             COUNTS.destroyed_world += world_before - live_world_collectives(torch)
+            groups_before.subtract(live_group_collectives(torch))
+            COUNTS.destroyed_groups.update(groups_before)
 
     torch.distributed.destroy_process_group = destroy_process_group
     torch.distributed.distributed_c10d.destroy_process_group = destroy_process_group
 
 
 def operations(torch: ModuleType) -> int:
-    """Return how many collectives, sends and receives this rank has begun."""
-    return collectives(torch) + COUNTS.point_to_point
+    """Return how many collectives, sends, receives and remote calls this rank has begun."""
+    return collectives(torch) + COUNTS.point_to_point + COUNTS.remote_calls
 
 
 def collectives(torch: ModuleType) -> int:
@@ -107,6 +138,30 @@ def world_collectives(torch: ModuleType) -> int:
     """Return how many collectives this rank has begun in the default group, which has all ranks."""
     with LOCK:
         return COUNTS.destroyed_world + live_world_collectives(torch)
+
+
+def group_collectives(torch: ModuleType) -> dict[str, int]:
+    """Return how many collectives this rank has begun in each group that the script has created."""
+    with LOCK:
+        counts = Counter(COUNTS.destroyed_groups)
+        counts.update(live_group_collectives(torch))
+    return dict(list(counts.items())[-MAX_GROUPS:])
+
+
+def live_group_collectives(torch: ModuleType) -> Counter[str]:
+    counts: Counter[str] = Counter()
+    if has_joined(torch):
+        world = distributed_world(torch)
+        for group in list(world.pg_map):
+            if group is not world.default_pg:
+                counts[group_key(world, group)] += collectives_of(torch, group)
+    return counts
+
+
+def group_key(world: Any, group: Any) -> str:
+    """Return a short key of a group, from its name and ranks, which all its members know."""
+    identity = f"{world.pg_names.get(group)}: {sorted(world.pg_group_ranks.get(group, ()))}"
+    return f"{zlib.crc32(identity.encode()):08x}"
 
 
 def live_collectives(torch: ModuleType) -> int:

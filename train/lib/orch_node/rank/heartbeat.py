@@ -1,7 +1,7 @@
 """Reports of a rank's progress to the supervisor, even if its script reports nothing.
 
-Progress is measured in collective operations, sends and receives, optimizer steps and bytes of the
-rank's log. Unchanged numbers are not sent again, so a rank that hangs sends nothing, and its last
+Progress is measured in collective operations, sends and receives, remote calls, optimizer steps and
+bytes of the rank's log. Unchanged numbers are not sent again, so a rank that hangs sends nothing, and its last
 numbers show where it is.
 """
 
@@ -41,7 +41,8 @@ def current(torch: ModuleType, steps: int) -> Heartbeat:
     return Heartbeat(
         collectives=communication.collectives(torch),
         world_collectives=communication.world_collectives(torch),
-        point_to_point=communication.COUNTS.point_to_point,
+        groups=communication.group_collectives(torch),
+        point_to_point=communication.COUNTS.point_to_point + communication.COUNTS.remote_calls,
         steps=steps,
         log=log_size(),
     )

@@ -16,7 +16,8 @@ import runpy
 import sys
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import NoReturn
@@ -46,6 +47,7 @@ from orch_node.rank.script import check_program, run_program
 from orch_node.rank.stack_traces import StackTraces
 
 HIDDEN_FRAMES = (str(PROGRAM), str(Path(__file__).resolve().parent), runpy.__file__, "<frozen ")
+LOCK_SECONDS = 1.0
 BACKENDS_THAT_EXIT = ("ccl", "mpi")  # their C++ exit handlers finalize MPI and end the process
 
 
@@ -91,10 +93,45 @@ def main(argv: list[str]) -> None:
     agreement = preemption.AGREEMENT  # its collectives are not part of the training
     training_check.begin(torch, lambda: communication.operations(torch) - agreement.collectives)
     frameworks.record_losses()
-    if run_script(argv, lambda: heartbeat.current(torch, metrics.steps)):
-        count = communication.world_collectives(torch)
-        send(ScriptEnded(world_collectives=count, trained=metrics.trained))
-    leave(torch, layout.backend)
+
+    def report_end() -> None:
+        send(
+            ScriptEnded(
+                world_collectives=communication.world_collectives(torch),
+                groups=communication.group_collectives(torch),
+                trained=metrics.trained,
+            )
+        )
+
+    with reported_exits(report_end):
+        finished = run_script(argv, lambda: heartbeat.current(torch, metrics.steps))
+    if finished:
+        report_end()
+        with contextlib.suppress(OSError):  # a full disk
+            (run_dir / files.finished_mark(placement.rank)).touch(0o600)
+    leave(torch, layout.backend, lambda: heartbeat.current(torch, metrics.steps))
+
+
+@contextlib.contextmanager
+def reported_exits(report_end: Callable[[], None]) -> Iterator[None]:
+    """Call `report_end` before os._exit(0) of the script in this process.
+
+    Other ranks may wait for this one in a collective, and only this process knows its last one.
+    """
+    original, process = os._exit, os.getpid()
+
+    def exit_with_report(status: int) -> NoReturn:
+        # A signal handler may interrupt a thread that holds the lock; then the process ends unreported.
+        if status == 0 and os.getpid() == process and communication.LOCK.acquire(timeout=LOCK_SECONDS):
+            communication.LOCK.release()
+            report_end()
+        original(status)
+
+    vars(os)["_exit"] = exit_with_report
+    try:
+        yield
+    finally:
+        vars(os)["_exit"] = original
 
 
 def import_torch() -> ModuleType:
@@ -141,7 +178,7 @@ def record_preemption() -> None:
     Path(os.environ["ORCH_RUN_DIR"], preempted_mark).touch(0o600)
 
 
-def leave(torch: ModuleType, backend: str) -> NoReturn:
+def leave(torch: ModuleType, backend: str, counts: Callable[[], Heartbeat]) -> NoReturn:
     """End successfully: destroy the group, then do what an interpreter does at exit.
 
     The C++ exit handlers are skipped, also for plug-in backends, which may use gloo: gloo of torch
@@ -150,6 +187,11 @@ def leave(torch: ModuleType, backend: str) -> NoReturn:
     process there when they finalize MPI. The interpreter is not finalized: a thread of torch that
     still releases a Python object would abort the process. PyDLL holds the interpreter's lock, so
     no Python thread runs during the exit handlers.
+
+    Args:
+        torch: the torch module.
+        backend: of the run.
+        counts: returns how far the rank is.
     """
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
@@ -158,6 +200,7 @@ def leave(torch: ModuleType, backend: str) -> NoReturn:
     flush()
     flush_files()
     if backend in BACKENDS_THAT_EXIT:
+        send(replace(counts(), leaving=True))
         ctypes.PyDLL(None).exit(0)
     os._exit(0)
 

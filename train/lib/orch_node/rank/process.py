@@ -118,3 +118,11 @@ class SignalForwarder:
         deadline = time.monotonic() + (LINGER_BEFORE_RESTART_SECONDS if restarts > 0 else LINGER_SECONDS)
         while not self.stop_requested and time.monotonic() < deadline:
             time.sleep(0.05)
+
+    def await_stop(self) -> None:
+        """Wait until the supervisor ends the run, after a rank that has not left its process group.
+
+        Launchers of MPI take the end of such a rank for a failure, and kill the others.
+        """
+        while not self.stop_requested:
+            time.sleep(0.05)

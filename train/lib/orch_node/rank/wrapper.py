@@ -14,6 +14,7 @@ import os
 import signal
 import socket
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from orch_node.agent.containers import read_spec
@@ -55,8 +56,8 @@ def main(argv: list[str]) -> int:
     os.environ["RANK"] = str(placement.rank)
     environment = training_environment(run_dir, layout, placement, spec)
     log_path = run_dir / files.rank_log(placement.rank)
-    preempted_mark = run_dir / files.preempted_mark(placement.rank)
-    preempted_mark.unlink(missing_ok=True)
+    marks = Marks(run_dir / files.preempted_mark(placement.rank), run_dir / files.finished_mark(placement.rank))
+    marks.delete()
     try:
         log = open_log(log_path)
     except OSError as error:
@@ -75,7 +76,7 @@ def main(argv: list[str]) -> int:
         child = Child(start(placement, environment, log, command))
     host = socket.gethostname()
     send(Started(node=placement.node, pid=child.pid, wrapper=os.getpid(), host=host))
-    return wait(child, placement, oom, log_path, preempted_mark)
+    return wait(child, placement, oom, log_path, marks)
 
 
 def parse_arguments(argv: list[str]) -> tuple[Path, list[str]]:
@@ -102,6 +103,11 @@ def launcher_numbers(environ: Mapping[str, str]) -> tuple[int, int]:
     )
 
 
+def started_by_torchrun() -> bool:
+    """Return whether torchrun has started this process; it continues when one of its ranks ends."""
+    return "TORCHELASTIC_RUN_ID" in os.environ
+
+
 def find_placement(layout: RunLayout, environ: Mapping[str, str]) -> Placement:
     """Return this rank's placement.
 
@@ -120,7 +126,20 @@ def find_placement(layout: RunLayout, environ: Mapping[str, str]) -> Placement:
     return placement
 
 
-def wait(child: Process, placement: Placement, oom: OomDetector, log: Path, preempted_mark: Path) -> int:
+@dataclass(frozen=True)
+class Marks:
+    """Files with which the training process shows why it ends with exit code 0."""
+
+    preempted: Path
+    finished: Path
+
+    def delete(self) -> None:
+        """Delete the files that exist."""
+        self.preempted.unlink(missing_ok=True)
+        self.finished.unlink(missing_ok=True)
+
+
+def wait(child: Process, placement: Placement, oom: OomDetector, log: Path, marks: Marks) -> int:
     """Wait for the training process while forwarding signals, and report how it ended.
 
     Args:
@@ -128,14 +147,17 @@ def wait(child: Process, placement: Placement, oom: OomDetector, log: Path, pree
         placement: of its rank.
         oom: made before the training process began.
         log: of the rank.
-        preempted_mark: a file that a preempted rank creates.
+        marks: of the rank.
 
     Returns:
         The exit code of this process.
     """
     signals = SignalForwarder(child.pid)
     code, max_rss_bytes, cpu_seconds = child.wait()
-    code = EX_TEMPFAIL if code == 0 and preempted_mark.exists() else code
+    code = EX_TEMPFAIL if code == 0 and marks.preempted.exists() else code
+    finished = code != 0 or marks.finished.exists()
+    waits = not (finished or started_by_torchrun())
+    marks.finished.unlink(missing_ok=True)
     stopped = signals.stop_requested
     name = signal.Signals(-code).name if code < 0 else None
     exited = Exited(
@@ -145,6 +167,8 @@ def wait(child: Process, placement: Placement, oom: OomDetector, log: Path, pree
         stopped=stopped,
         text=log_tail(log) if code and not stopped else "",
         oom=oom.find_evidence(child.pid) if name == "SIGKILL" and not stopped else None,
+        finished=finished,
+        waits=waits,
         max_rss_bytes=max_rss_bytes,
         cpu_seconds=cpu_seconds,
     )
@@ -153,4 +177,6 @@ def wait(child: Process, placement: Placement, oom: OomDetector, log: Path, pree
         return 0
     if code != 0:
         signals.linger()
+    elif waits:
+        signals.await_stop()
     return code if code >= 0 else 128 - code

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from orch_node.protocol import failures
 from orch_node.protocol.events import (
@@ -25,6 +26,23 @@ from orch_node.protocol.record import number_ranges
 
 TRACE_LOG_SECONDS = 5.0  # in which the log of a rank grows by requested stack traces
 MAX_POSITIONS = 3  # ranks whose position is reported
+EXIT_SECONDS = 10.0  # for exit handlers that do not wait for other ranks
+WORLD = ""  # the key of the default group
+
+
+@dataclass(frozen=True)
+class Position:
+    """The position of a rank that waits.
+
+    Attributes:
+        group: the key of the group, WORLD for the default group.
+        collective: the number of the last collective that the rank has begun in the group.
+        total: how many collectives it has begun in all groups.
+    """
+
+    group: str
+    collective: int
+    total: int
 
 
 class RankTracker:
@@ -41,6 +59,7 @@ class RankTracker:
         self.heartbeats: dict[int, Heartbeat] = {}
         self.progress: dict[int, Progress] = {}
         self.script_ends: dict[int, ScriptEnded] = {}
+        self.leaving: set[int] = set()  # ranks in their exit handlers
         self.checkpoints: dict[int, int] = {}  # steps of preempted ranks
         self.unanswered: set[int] = set()  # ranks that cannot write stack traces
 
@@ -59,7 +78,7 @@ class RankTracker:
         elif isinstance(event, Joined):
             self.joined.add(event.rank)
         elif isinstance(event, Heartbeat):
-            self.heartbeats[event.rank] = event
+            self.add_heartbeat(event)
         elif isinstance(event, Progress):
             self.progress[event.rank] = event
         elif isinstance(event, ScriptEnded):
@@ -70,6 +89,12 @@ class RankTracker:
             self.unanswered.add(event.rank)
         elif isinstance(event, Exited):
             self.exits[event.rank] = event
+
+    def add_heartbeat(self, event: Heartbeat) -> None:
+        """Update a rank with its counts."""
+        self.heartbeats[event.rank] = event
+        if event.leaving:
+            self.leaving.add(event.rank)
 
     def is_log_of_traces(self, event: Event, now: float) -> bool:
         """Return whether only the log has grown, by stack traces that were just requested."""
@@ -104,36 +129,72 @@ class RankTracker:
         """Return whether a rank has not joined the process group."""
         return len(self.joined) < len(self.nodes)
 
-    def waiting_in_vain(self) -> dict[int, int]:
-        """Return the ranks in a collective that cannot complete, with its number.
+    def waiting_in_vain(self) -> dict[int, Position]:
+        """Return the ranks in a collective that cannot complete.
 
-        Another rank never takes part in it, because its script has ended.
+        Another rank of the group never takes part in it, because its script has ended.
         """
-        return self.counts_beyond_ended_scripts(set(self.unfinished()) - set(self.script_ends))
+        return self.positions_beyond_ended_scripts(set(self.unfinished()) - set(self.script_ends))
 
-    def counts_beyond_ended_scripts(self, ranks: Iterable[int]) -> dict[int, int]:
-        """Return the ranks that began more collectives than one whose script has ended.
+    def positions_beyond_ended_scripts(self, ranks: Iterable[int]) -> dict[int, Position]:
+        """Return the ranks that began more collectives of a group than a rank whose script has ended."""
+        last: dict[str, int] = {}
+        for end in self.script_ends.values():
+            for group, count in counts_by_group(end).items():
+                last[group] = min(count, last.get(group, count))
+        positions: dict[int, Position] = {}
+        for rank in sorted(ranks):
+            beat = self.heartbeats.get(rank, Heartbeat())
+            for group, count in counts_by_group(beat).items():
+                if count > last.get(group, count) and rank not in positions:
+                    positions[rank] = Position(group, count, beat.collectives)
+        return positions
 
-        The value is the number of the last collective.
-        """
-        last = min((end.world_collectives for end in self.script_ends.values()), default=None)
-        if last is None:
-            return {}
-        beats = {rank: self.heartbeats.get(rank, Heartbeat()) for rank in sorted(ranks)}
-        counts = {rank: beat.world_collectives for rank, beat in beats.items()}
-        return {rank: count for rank, count in counts.items() if count > last}
-
-    def describe_uneven_end(self, waiting: Mapping[int, int]) -> str:
+    def describe_uneven_end(self, waiting: Mapping[int, Position]) -> str:
         """Return in one line which ranks' scripts have ended while these ones wait for them."""
-        furthest = max(waiting.values())
-        ends = {rank: end.world_collectives for rank, end in self.script_ends.items()}
+        group = next(iter(waiting.values())).group
+        counts = {rank: position.collective for rank, position in waiting.items() if position.group == group}
+        furthest = max(counts.values())
+        ends = {rank: counts_by_group(end).get(group, furthest) for rank, end in self.script_ends.items()}
         early = sorted(rank for rank, count in ends.items() if count < furthest)
         last = min(ends[rank] for rank in early)
-        return (
-            f"{self.format_ranks(early)} ended the script after {last} collectives, but "
-            f"{self.format_ranks(waiting)} {'wait' if len(waiting) > 1 else 'waits'} in collective "
-            f"{furthest}, which needs all ranks"
+        end = (
+            "ended without finishing the script (exit code 0)"
+            if self.unannounced_ends.issuperset(early)
+            else "ended the script"
         )
+        members = "" if group == WORLD else f" of the group of ranks {number_ranges(self.members(group))}"
+        return (
+            f"{self.format_ranks(early)} {end} after {last} collectives{members}, but "
+            f"{self.format_ranks(counts)} {'wait' if len(counts) > 1 else 'waits'} in collective "
+            f"{furthest}, which needs all ranks{members and ' of the group'}"
+        )
+
+    def members(self, group: str) -> set[int]:
+        """Return the ranks that have reported collectives of a group."""
+        heartbeats = {rank for rank, beat in self.heartbeats.items() if group in beat.groups}
+        return heartbeats | {rank for rank, end in self.script_ends.items() if group in end.groups}
+
+    @property
+    def unannounced_ends(self) -> set[int]:
+        """Ranks that ended with exit code 0 without leaving their process group."""
+        return {rank for rank, end in self.exits.items() if not end.finished}
+
+    def all_left(self, now: float) -> bool:
+        """Return whether all ranks have ended, but their wrappers and so the launcher have not.
+
+        Wrappers wait after a rank that has not left its process group. The exit handlers of other
+        ranks then wait in MPI_Finalize.
+        """
+        any_waits = any(end.waits for end in self.exits.values())
+        if not any_waits or not self.leaving.issuperset(self.unfinished()):
+            return False
+        return not self.unfinished() or self.seconds_since_progress(now) > EXIT_SECONDS
+
+    def describe_unannounced_ends(self) -> str:
+        """Return in one line which ranks ended without finishing their script, or ''."""
+        ranks = self.format_ranks(sorted(self.unannounced_ends))
+        return f"{ranks} ended without finishing the script (exit code 0)" if ranks else ""
 
     def seconds_since_progress(self, now: float) -> float:
         """Return the seconds since the last progress of any rank."""
@@ -169,6 +230,8 @@ class RankTracker:
         behind = self.behind()
         ended = len(self.nodes) - len(waiting)
         parts = [f"{ended} of {len(self.nodes)} ranks have ended"] if ended else []
+        if early_ends := self.describe_unannounced_ends():
+            parts.append(early_ends)
         if behind:
             ahead = len(waiting) - len(behind)
             parts.append(f"{ahead} of {len(self.nodes)} ranks wait in collective {furthest}")
@@ -194,6 +257,11 @@ class RankTracker:
             counts_text = f" (at {', '.join(str(counts[rank]) for rank in local)})" if counts else ""
             parts.append(f"{node} rank{'s' * (len(local) > 1)} {number_ranges(local)}{counts_text}")
         return ", ".join(parts)
+
+
+def counts_by_group(report: Heartbeat | ScriptEnded) -> dict[str, int]:
+    """Return the numbers of collectives in a report, by the key of their group."""
+    return {WORLD: report.world_collectives, **report.groups}
 
 
 def describe_positions(positions: Mapping[str, str], ranks: Sequence[int]) -> str:

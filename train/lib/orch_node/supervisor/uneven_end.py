@@ -6,7 +6,7 @@ ended waits in MPI_Finalize for the others, and nothing would happen until the s
 
 from __future__ import annotations
 
-from orch_node.supervisor.rank_tracker import RankTracker
+from orch_node.supervisor.rank_tracker import Position, RankTracker
 
 # Time for a backend that reports the lost peer itself, or a script that does not need the result.
 GRACE_SECONDS = 10.0
@@ -16,7 +16,7 @@ class UnevenEnd:
     """The ranks of an attempt that wait in vain, and since when."""
 
     def __init__(self) -> None:
-        self.waiting: dict[int, int] = {}
+        self.waiting: dict[int, Position] = {}
         self.since = 0.0
         self.description = ""
         self.reported = False

@@ -71,17 +71,22 @@ class Heartbeat(Event):
     Attributes:
         collectives: collectives of all groups.
         world_collectives: collectives of the default group, in which every rank takes part.
-        point_to_point: sends and receives.
+        groups: collectives of each group that the script has created, by a key that is the same on
+            all ranks of the group.
+        point_to_point: sends, receives and remote procedure calls.
         idle: whether the rank has used almost no CPU time since a count grew.
+        leaving: whether only the exit handlers of C++ libraries remain, which may finalize MPI.
     """
 
     kind = "pulse"
     collectives: int = 0
     world_collectives: int = 0
+    groups: dict[str, int] = field(default_factory=dict)
     point_to_point: int = 0
     steps: int = 0
     log: int = 0
     idle: bool = False
+    leaving: bool = False
 
 
 STEPS_PER_SECOND = "steps_per_second"  # a figure of progress events that orch adds
@@ -91,13 +96,17 @@ STEPS_PER_SECOND = "steps_per_second"  # a figure of progress events that orch a
 class ScriptEnded(Event):
     """The rank's script has ended without an error, but its process has not left the group yet.
 
+    The script may also be about to end its process by os._exit(0).
+
     Attributes:
         world_collectives: collectives of the default group, including the last one.
+        groups: as in Heartbeat.
         trained: whether there was a backward pass or an optimizer step.
     """
 
     kind = "script_ended"
     world_collectives: int = 0
+    groups: dict[str, int] = field(default_factory=dict)
     trained: bool = True
 
 
@@ -154,6 +163,9 @@ class Exited(Event):
         stopped: whether orch ended it.
         text: the last lines of its log.
         oom: what shows that memory ran out, or None.
+        finished: False after an exit code 0 that the script itself caused, such as by os._exit(0):
+            the process has not left its process group.
+        waits: whether the rank's wrapper waits until orch ends the run.
     """
 
     kind = "exit"
@@ -163,6 +175,8 @@ class Exited(Event):
     stopped: bool = False
     text: str = ""
     oom: str | None = None
+    finished: bool = True
+    waits: bool = False
     max_rss_bytes: int = 0
     cpu_seconds: float = 0.0
 
