@@ -40,6 +40,34 @@ for step in range(5):
 print("TRAINED", step + 1)
 """
 
+# A layer on each rank: rank 0 sends its output to rank 1, which returns the gradient.
+REMOTE_CALLS = """
+import os
+import torch
+import torch.distributed.rpc as rpc
+rank = int(os.environ["RANK"])
+layer = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+
+def train_last_layer(inputs):
+    inputs.requires_grad_()
+    layer(inputs).pow(2).mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    return inputs.grad
+
+rpc.init_rpc(f"rank{rank}", rank=rank, world_size=2)
+if rank == 0:
+    for step in range(5):
+        out = layer(torch.ones(2, 4))
+        out.backward(rpc.rpc_sync("rank1", train_last_layer, (out.detach(),)))
+        optimizer.step()
+        optimizer.zero_grad()
+    print("TRAINED", step + 1)
+rpc.shutdown()
+print("ENDED", rank)
+"""
+
 NEW_GROUPS = """
 import datetime, os, time
 import torch
@@ -144,6 +172,14 @@ def test_ranks_that_only_send_and_receive_may_train(one_host: Workspace, collect
 
 
 @pytest.mark.parametrize("backend", ["ccl", "gloo"])
+def test_ranks_that_only_make_remote_calls_may_train(one_host: Workspace, backend: str) -> None:
+    cell = one_host.train_text(REMOTE_CALLS, "--backend", backend)
+    assert cell.printed("TRAINED", 0) == "5"
+    assert cell.printed("ENDED", 1) == "1"
+    assert all("trains alone" not in cell.logs[rank] for rank in (0, 1))
+
+
+@pytest.mark.parametrize("backend", ["ccl", "gloo"])
 def test_new_process_groups_have_their_timeout_and_the_backend_of_the_run(one_host: Workspace, backend: str) -> None:
     cell = one_host.train_text(NEW_GROUPS, "--backend", backend)
 
@@ -183,6 +219,16 @@ def test_accelerator_with_a_wrong_world_size_ends_before_its_first_step(one_host
     text = cell.report["failure"]["text"]
     assert "Accelerate trains as rank 0 of 1" in text
     assert "Pass cpu=True to Accelerator()" in text
+
+
+def test_trainer_with_a_wrong_world_size_ends_before_its_first_step(one_host: Workspace) -> None:
+    text = (SCRIPTS / "with_trainer.py").read_text().replace("use_cpu=True", "use_cpu=False")
+    text = f'import os\n\nos.environ["ACCELERATE_USE_CPU"] = "false"\n{text}'
+    cell = one_host.train_text(text, "--", "out", code=1)
+    failure = cell.report["failure"]["text"]
+    assert "Accelerate trains as rank 0 of 1" in failure
+    assert "use_cpu=True to TrainingArguments()" in failure
+    assert all("DONE" not in cell.logs[rank] for rank in (0, 1))
 
 
 def test_lightning_fabric_with_a_wrong_rank_ends_before_its_first_step(two_hosts: Workspace, lightning: str) -> None:

@@ -157,7 +157,8 @@ def forbid_training_alone(torch: ModuleType, layout: RunLayout, placement: Place
         steps.append(None)
         frameworks.check_numbers(layout, placement)
         has_communicated = communication.operations(torch) != initial_operations
-        if not has_communicated and torch.distributed.is_initialized() and not has_script_groups(torch):
+        is_counted = torch.distributed.is_initialized() and not has_script_groups(torch) and not uses_rpc(torch)
+        if is_counted and not has_communicated:
             raise RankError(
                 "the script trains alone on every rank: it made an optimizer step before the ranks "
                 f"had communicated. {frameworks.advice(layout, placement)}; or run it with "
@@ -166,6 +167,12 @@ def forbid_training_alone(torch: ModuleType, layout: RunLayout, placement: Place
 
     optimizer = importlib.import_module("torch.optim.optimizer")
     optimizer.register_optimizer_step_pre_hook(check)
+
+
+def uses_rpc(torch: ModuleType) -> bool:
+    """Return whether the script has started torch.distributed.rpc, of which not all calls are counted."""
+    rpc = torch.distributed.rpc
+    return bool(rpc.is_available() and rpc.api._is_current_rpc_agent_set())
 
 
 def has_script_groups(torch: ModuleType) -> bool:
