@@ -18,6 +18,7 @@ from orchestrator.files import PUBLIC, sha256, short_digest, write_whole
 from orchestrator.paths import SHARE
 from orchestrator.provisioning.lock import check_hashes, locked_packages, pip_options, platform_for
 from orchestrator.provisioning.pip import index_options, run_pip
+from orchestrator.provisioning.plan import Platform
 from orchestrator.stacks.matrix import builds_bindings
 from orchestrator.stacks.stack import BINDINGS, TORCH, Stack, same_version
 
@@ -62,6 +63,22 @@ def needs_build(stack: Stack, find_links: tuple[str, ...]) -> bool:
     """Return whether orch has to build the stack's bindings, because no --find-links folder has them."""
     provided = any(path for folder in find_links for path in Path(folder).glob(WHEELS))
     return builds_bindings(stack) and BINDINGS in stack.requirements and not provided
+
+
+def check_platform(platform: Platform) -> None:
+    """Check that the bindings that this machine builds work on a platform.
+
+    Raises:
+        RequestError: if the platform has another Python or another processor architecture.
+    """
+    local = platform_for()
+    if (platform.python, platform.machine) != (local.python, local.machine):
+        raise RequestError(
+            f"The stack needs the bindings {BINDINGS}, which this machine builds for Python {local.python} on "
+            f"{local.machine}, but wheels for Python {platform.python} on {platform.machine} are needed.",
+            hint=f"Build them on such a host in a checkout (`python{platform.python} -m pip wheel --no-deps ./bindings`), and "
+            "name the folder of the wheel: --find-links.",
+        )
 
 
 def build_wheel(stack: Stack, cache: Path) -> Path:

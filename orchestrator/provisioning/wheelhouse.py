@@ -13,7 +13,7 @@ from pathlib import Path
 from packaging.utils import canonicalize_name
 
 from orchestrator.files import sha256, write_whole
-from orchestrator.provisioning.bindings_wheel import build_wheel, needs_build, sources_digest
+from orchestrator.provisioning.bindings_wheel import build_wheel, check_platform, needs_build, sources_digest
 from orchestrator.provisioning.lock import check_hashes, locked_packages, pip_options
 from orchestrator.provisioning.pip import index_options, platform_options, run_pip
 from orchestrator.provisioning.plan import Platform
@@ -85,6 +85,8 @@ def exclusive(name: str) -> Iterator[None]:
 
 def download(folder: Path, stack: Stack, platform: Platform, find_links: tuple[str, ...]) -> Wheelhouse:
     """Download all wheels of a stack and write their lock."""
+    if needs_build(stack, find_links):
+        check_platform(platform)
     # A retry uses the same folder: pip does not download again what an interrupted attempt has completed.
     folder.mkdir(exist_ok=True, mode=0o700)
     for wheel in folder.glob("*.new"):

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator import load
-from orchestrator.errors import ExecuteError
-from orchestrator.provisioning import bindings_wheel, lock
+from orchestrator.errors import ExecuteError, RequestError
+from orchestrator.provisioning import bindings_wheel, lock, wheelhouse
 from tests.support.wheels import make_wheel
 
 TORCH = "2.13.0+cpu"
@@ -67,3 +67,15 @@ def test_bindings_are_not_built_with_tools_of_another_hash(tmp_path: Path, monke
     monkeypatch.setattr("sys.prefix", str(tmp_path))
     with pytest.raises(ExecuteError, match=r"setuptools-80.0.* does not have the content that the lock"):
         bindings_wheel.build_wheel(stack, tmp_path)
+
+
+@pytest.mark.parametrize("field", ["python", "machine"])
+def test_bindings_for_another_python_or_machine_are_refused(
+    field: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without this check, pip only reports that no index has the bindings."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    platform = replace(lock.platform_for(), **{field: "3.99" if field == "python" else "riscv64"})
+    with pytest.raises(RequestError, match="but wheels for Python .* are needed") as exc_info:
+        wheelhouse.prepare_wheelhouse(load.stack("current"), platform, ())
+    assert "--find-links" in exc_info.value.hint
