@@ -76,8 +76,8 @@ def check_platform(platform: Platform) -> None:
         raise RequestError(
             f"The stack needs the bindings {BINDINGS}, which this machine builds for Python {local.python} on "
             f"{local.machine}, but wheels for Python {platform.python} on {platform.machine} are needed.",
-            hint=f"Build them on such a host in a checkout (`python{platform.python} -m pip wheel --no-deps ./bindings`), and "
-            "name the folder of the wheel: --find-links.",
+            hint="Build them on such a host in a checkout, and name the folder of the wheel with --find-links: "
+            f"python{platform.python} -m pip wheel --no-deps ./bindings",
         )
 
 

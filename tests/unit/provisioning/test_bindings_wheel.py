@@ -76,6 +76,6 @@ def test_bindings_for_another_python_or_machine_are_refused(
     """Without this check, pip only reports that no index has the bindings."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     platform = replace(lock.platform_for(), **{field: "3.99" if field == "python" else "riscv64"})
-    with pytest.raises(RequestError, match="but wheels for Python .* are needed") as exc_info:
+    with pytest.raises(RequestError, match=r"but wheels for Python .* are needed") as exc_info:
         wheelhouse.prepare_wheelhouse(load.stack("current"), platform, ())
     assert "--find-links" in exc_info.value.hint
