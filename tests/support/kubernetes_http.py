@@ -16,23 +16,11 @@ from tests.support import kubernetes_exec, pod_security
 TOKEN = "good-token"
 GARBAGE_SECONDS = 0.3
 Json = dict[str, Any]
-KINDS = {
-    "configmaps": "ConfigMap",
-    "secrets": "Secret",
-    "pods": "Pod",
-    "events": "Event",
-    "persistentvolumeclaims": "PersistentVolumeClaim",
-    "nodes": "Node",
-    "pytorchjobs": "PyTorchJob",
-    "mpijobs": "MPIJob",
-    "trainjobs": "TrainJob",
-    "trainingruntimes": "TrainingRuntime",
-    "jobs": "Job",
-    "services": "Service",
-    "workloads": "Workload",
-    "localqueues": "LocalQueue",
-    "resourcequotas": "ResourceQuota",
-}
+KIND_NAMES = """
+    ConfigMap Secret Pod Event PersistentVolumeClaim Node PyTorchJob MPIJob TrainJob TrainingRuntime Job Service
+    Workload LocalQueue ResourceQuota
+"""
+KINDS = {f"{kind.lower()}s": kind for kind in KIND_NAMES.split()}
 PATH = re.compile(
     r"/(?:api/(?P<core>v1)|apis/(?P<group>[^/]+)/(?P<version>[^/]+))"
     r"(?:/namespaces/(?P<namespace>[^/]+))?/(?P<plural>[a-z]+)(?:/(?P<name>[^/]+)(?:/(?P<sub>\w+))?)?"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from orch_node.standalone import facts as node_facts
@@ -9,6 +10,7 @@ from orch_node.standalone import facts as node_facts
 from orchestrator.load.facts import NodeFacts, validate
 from orchestrator.load.records import parse_facts
 from orchestrator.model.cluster import Facts
+from tests.support.node_responses import make_reported_facts
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "fabrics"
 
@@ -43,28 +45,7 @@ def make_facts_with_fabric(tree: str, fi_info: str, root: Path, base: Facts) -> 
     """
     write_sysfs(tree, root)
     devices = node_facts.rdma_devices(root)
-    sent_facts = validate(
-        NodeFacts,
-        {
-            "hostname": "host",
-            "python": base.python,
-            "cpu_model": base.cpu_model,
-            "flags": sorted(base.flags),
-            "memory_bytes": base.memory_bytes,
-            "shm_bytes": base.shm_bytes,
-            "libraries": dict(base.libraries),
-            "packages": dict(base.packages),
-            "mpi": dict(base.mpi),
-            "interfaces": {name: list(addresses) for name, addresses in base.interfaces.items()},
-            "cpus": [
-                {"cpu": cpu, "core": core.core, "socket": core.socket, "numa": core.numa}
-                for core in base.cores
-                for cpu in core.cpus
-            ],
-            "nics": node_facts.nics(root),
-            "devices": devices,
-            "fabrics": node_facts.fabrics(fi_info_output(fi_info), devices, root),
-        },
-        tree,
-    )
-    return parse_facts(sent_facts)
+    fabrics = node_facts.fabrics(fi_info_output(fi_info), devices, root)
+    reported = make_reported_facts(nics=node_facts.nics(root), devices=devices, fabrics=fabrics)
+    facts = parse_facts(validate(NodeFacts, reported, tree))
+    return replace(base, devices=facts.devices, fabrics=facts.fabrics)

@@ -95,26 +95,19 @@ def test_any_value_of_a_setting_can_be_checked(variables: dict[str, object]) -> 
     assert isinstance(find_unsafe_setting(variables), str)
 
 
+NOT_VERIFIED = ("would not be verified", "ssh-keyscan")
+REPLACED = ("ansible_ssh_args would replace", "ansible_ssh_common_args")
+
+
 @pytest.mark.parametrize(
     ("variables", "message", "hint"),
     [
-        pytest.param({"ansible_host_key_checking": False}, "would not be verified", "ssh-keyscan", id="setting"),
-        pytest.param(
-            {"ansible_ssh_common_args": "-o StrictHostKeyChecking=no"},
-            "would not be verified",
-            "ssh-keyscan",
-            id="arguments",
-        ),
-        pytest.param(
-            {"ansible_ssh_args": "-o UserKnownHostsFile=/dev/null"},
-            "would not be verified",
-            "ssh-keyscan",
-            id="replaced arguments",
-        ),
-        pytest.param(
-            {"ansible_ssh_args": "-C"}, "ansible_ssh_args would replace", "ansible_ssh_common_args", id="replacement"
-        ),
+        ({"ansible_host_key_checking": False}, *NOT_VERIFIED),
+        ({"ansible_ssh_common_args": "-o StrictHostKeyChecking=no"}, *NOT_VERIFIED),
+        ({"ansible_ssh_args": "-o UserKnownHostsFile=/dev/null"}, *NOT_VERIFIED),
+        ({"ansible_ssh_args": "-C"}, *REPLACED),
     ],
+    ids=["setting", "arguments", "replaced arguments", "replacement"],
 )
 def test_unsafe_inventory_is_refused(variables: dict[str, object], message: str, hint: str, tmp_path: Path) -> None:
     path = tmp_path / "hosts.yml"
