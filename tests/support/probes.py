@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from orchestrator.model.limits import GIB
+from orchestrator.provisioning import probe as probe_module
 from orchestrator.provisioning.probe import Peer, Probe
+from tests.support.node_responses import make_probe_result, make_reported_facts
 
 ADDRESSES = {"node0": "10.0.0.1", "node1": "10.0.0.2"}
 
@@ -20,37 +21,13 @@ def make_peer(name: str, **changes: Any) -> Peer:
 
 def make_probe(name: str = "node0", **changes: Any) -> Probe:
     """Return the probe of a node without problems."""
-    facts = {
-        "hostname": name,
-        "packages": {},
-        "memory_bytes": 8 * GIB,
-        "shm_bytes": GIB,
-        "flags": ["avx2", "avx512f", "avx512_bf16"],
-        "cpu_model": "a model",
-        "interfaces": {"lo": ["127.0.0.1"], "eth1": [ADDRESSES[name]]},
-    }
-    probe = Probe(
-        name=name,
-        user="trainer",
-        uid=1000,
-        home="/home/trainer",
-        root="/home/trainer/orch",
-        machine="x86_64",
-        python=(3, 11, 2),
-        python_path="/usr/bin/python3",
-        libc="2.36",
-        family="debian",
-        sudo=True,
-        writable=True,
-        disk_free=50 * GIB,
-        missing=(),
-        host_keys=("ssh-ed25519 AAAA" + name,),
-        hosts_file="127.0.0.1 localhost\n",
-        peers={peer: make_peer(peer) for peer in ADDRESSES},
-        skew=0.0,
-        facts=facts,
-    )
-    return replace(probe, **changes)
+    interfaces = {"lo": ["127.0.0.1"], "eth1": [ADDRESSES[name]]}
+    flags = ["avx2", "avx512f", "avx512_bf16"]
+    facts = make_reported_facts(hostname=name, packages={}, flags=flags, interfaces=interfaces)
+    result = make_probe_result(facts=facts, missing=[])
+    host_keys, peers = (f"ssh-ed25519 AAAA{name}",), {peer: make_peer(peer) for peer in ADDRESSES}
+    probe = probe_module.make_probe(name, probe_module.parse_result(name, result), 0.0)
+    return replace(probe, **{"host_keys": host_keys, "peers": peers, **changes})
 
 
 TWO_PROBES = (make_probe("node0"), make_probe("node1"))
