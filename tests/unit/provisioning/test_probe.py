@@ -89,7 +89,7 @@ def test_ansibles_markers_are_rejected_as_names() -> None:
 
 def test_message_about_an_invalid_result_is_printable() -> None:
     with pytest.raises(InvalidResponse) as error:
-        probe.parse_result("node0", make_probe_result(user=ESCAPE_SEQUENCE + "\n"))
+        probe.parse_result("node0", make_probe_result(facts=make_reported_facts(packages={ESCAPE_SEQUENCE: "1"})))
     assert error.value.message.isprintable()
 
 
