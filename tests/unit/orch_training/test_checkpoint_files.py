@@ -26,7 +26,7 @@ def test_sealed_checkpoint_is_whole(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("text", DAMAGE)
-def test_damaged_manifest_is_a_reason(folder: Path, text: str) -> None:
+def test_damaged_manifest_is_reported(folder: Path, text: str) -> None:
     (folder / "manifest.json").write_text(text)
     assert "damaged" in (checkpoint.find_problem(folder) or "")
 
@@ -40,13 +40,13 @@ def test_manifest_names_only_files_of_its_checkpoint(folder: Path, name: str) ->
 
 
 @pytest.mark.parametrize("content", [b"", b"weight", b"Weights", b"weights."])
-def test_file_that_is_another_is_a_reason(folder: Path, content: bytes) -> None:
+def test_changed_file_is_reported(folder: Path, content: bytes) -> None:
     (folder / "weights").write_bytes(content)
     assert "weights" in (checkpoint.find_problem(folder) or "")
 
 
 @pytest.mark.parametrize("text", ["", "{", "7", "[]", "[" * 100_000])
-def test_damaged_file_beside_the_checkpoints_is_named(tmp_path: Path, text: str) -> None:
+def test_damaged_json_file_is_named(tmp_path: Path, text: str) -> None:
     path = tmp_path / "before.json"
     assert checkpoint.read_json(path) is None
     path.write_text(text)

@@ -30,9 +30,9 @@ FILE: dict[str, Any] = {
 }
 
 
-def test_what_a_file_asks_for() -> None:
-    wishes = accelerate_file.parse_options(FILE, "f.yaml")
-    assert (wishes.nodes, wishes.ppn, wishes.precision, wishes.port) == ("2", 2, "bf16", 29500)
+def test_options_are_read_from_an_accelerate_file() -> None:
+    options = accelerate_file.parse_options(FILE, "f.yaml")
+    assert (options.nodes, options.ppn, options.precision, options.port) == ("2", 2, "bf16", 29500)
     assert accelerate_file.parse_options({**FILE, "num_processes": 3}, "f").ppn is None
     assert accelerate_file.parse_options({"use_cpu": True}, "f").precision == "fp32"
 
@@ -51,7 +51,7 @@ def with_file(stack: Stack) -> Inputs:
     return Inputs(cluster=make_cluster(*TWO_NODES), recipe=USER_SCRIPT, stack=stack, accelerate=options)
 
 
-def test_what_is_honoured_and_what_is_contradicted_is_told(test_stack: Stack) -> None:
+def test_used_and_contradicted_keys_are_reported(test_stack: Stack) -> None:
     request = replace(QA_REQUEST, launcher="accelerate", nodes="2", ppn=1, precision="bf16")
     plan = plan_train(request, with_file(test_stack), REMOTE_SITE)
     decisions = [decision for decision in plan.decisions if decision.topic == "accelerate config"]
@@ -80,7 +80,7 @@ def test_old_versions_get_the_keys_that_they_read() -> None:
         assert ("mpirun_ccl" in dict(config["mpirun_config"])) == expected  # type: ignore[call-overload]
 
 
-def test_accelerate_must_be_there_and_new_enough() -> None:
+def test_missing_or_old_accelerate_is_refused() -> None:
     for packages, message in (({}, "node0 has no accelerate"), ({"accelerate": "0.27.2"}, "0.28")):
         facts = replace(make_node().facts, packages=packages)
         with pytest.raises(PlanError, match=message):

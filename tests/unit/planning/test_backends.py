@@ -29,14 +29,14 @@ def refused(stack: Stack, name: str, **plugins: Backend) -> PlanError:
     return caught.value
 
 
-def test_what_is_missing_is_said_with_what_to_do(test_stack: Stack) -> None:
+def test_missing_requirement_of_a_backend_is_named(test_stack: Stack) -> None:
     assert "node0 has no GPU (/dev/nvidia0)" in refused(test_stack, "nccl").message
     assert "was built without mpi" in refused(test_stack, "mpi").message
     assert "'current' has gloo" in refused(test_stack, "ccl").message
     assert refused(test_stack, "glo").hint == "Did you mean 'gloo'? To add a backend, see docs/how-to/backends.md."
 
 
-def test_gpus_and_a_torch_of_ones_own_are_taken(test_stack: Stack) -> None:
+def test_backends_for_gpus_are_accepted_with_gpus_and_another_torch(test_stack: Stack) -> None:
     packages = {**make_facts().packages, "torch": "2.13.0"}
     nodes = (make_node(facts=replace(make_facts(), gpus=1, packages=packages)),)
     for name in ("nccl", "mpi"):

@@ -53,7 +53,7 @@ def test_golden_plan_with_containers(test_stack: Stack) -> None:
     assert plan(test_stack, docker).describe() == (GOLDEN / "docker.sh").read_text()
 
 
-def test_engine_is_not_told_of_a_file_of_variables(test_stack: Stack) -> None:
+def test_engine_does_not_get_the_file_of_variables(test_stack: Stack) -> None:
     """Pass the variables through a pipe, because the engine would show their values to all its users."""
     for start in ("rank", "node"):
         result = plan(test_stack, replace(DOCKER, start=start, env_file="/etc/own env"))
@@ -75,7 +75,7 @@ def test_without_an_image_nothing_is_different(test_stack: Stack) -> None:
     assert result.run.key != plan(test_stack).run.key, "another image is another training"
 
 
-def test_on_this_machine_the_folders_of_script_runs_and_programs_are_there(test_stack: Stack) -> None:
+def test_folders_of_script_runs_and_programs_exist_on_this_machine(test_stack: Stack) -> None:
     cluster = make_cluster(*ONE_NODE)
     inputs = Inputs(cluster=cluster, recipe=USER_SCRIPT, stack=test_stack, docker=DOCKER)
     result = plan_train(QA_REQUEST, inputs, LOCAL_SITE)
@@ -94,7 +94,7 @@ def test_ccl_takes_no_socket_of_the_launcher_into_the_container(test_stack: Stac
 
 
 @pytest.mark.parametrize("folder", [f"/x/{word}" for word in HOSTILE_TEXTS if word], ids=repr)
-def test_mount_survives_any_path(folder: str) -> None:
+def test_any_path_can_be_mounted(folder: str) -> None:
     (fields,) = csv.reader(io.StringIO(bind(folder), newline=""), strict=True)
     assert fields == ["type=bind", f"source={folder}", f"target={folder}"]
 
@@ -117,20 +117,22 @@ def test_folders_inside_others_are_not_mounted_twice() -> None:
         ({"arguments": ("--network=none",)}, "orch sets --network itself"),
     ],
 )
-def test_settings_that_the_engine_would_misread(test_stack: Stack, changes: dict[str, object], problem: str) -> None:
+def test_settings_that_the_engine_would_misread_are_refused(
+    test_stack: Stack, changes: dict[str, object], problem: str
+) -> None:
     with pytest.raises(PlanError, match=re.escape(problem)):
         plan(test_stack, replace(DOCKER, **changes))
 
 
 @pytest.mark.parametrize("word", [word for word in HOSTILE_TEXTS if word != "-n"], ids=repr)
-def test_no_hostile_word_is_taken_for_an_option(test_stack: Stack, word: str) -> None:
+def test_hostile_text_is_not_taken_for_an_option(test_stack: Stack, word: str) -> None:
     with pytest.raises(PlanError):
         plan(test_stack, replace(DOCKER, arguments=(word,)))
     with pytest.raises(PlanError):
         plan(test_stack, replace(DOCKER, image=word))
 
 
-def test_what_an_image_that_starts_its_ranks_cannot_be_told(test_stack: Stack) -> None:
+def test_options_that_the_entrypoint_decides_are_refused(test_stack: Stack) -> None:
     docker = replace(DOCKER, start="node")
     for fields in ({"launcher": "torchrun"}, {"backend": "gloo"}, {"ccl_workers": 1}):
         with pytest.raises(PlanError, match="the entrypoint of orch:current starts the ranks"):
@@ -143,7 +145,7 @@ def inventory(folder: Path, text: str) -> str:
     return str(path)
 
 
-def test_pairs_win_over_the_inventory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_docker_options_win_over_the_inventory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     lab = inventory(tmp_path, "{shm: 2g, mounts: ['/a:/a'], load: image.tar}")
     assert load.docker("x", (), lab) == Docker(image="x", shm="2g", mounts=("/a:/a",))
@@ -161,7 +163,7 @@ def test_pairs_win_over_the_inventory(tmp_path: Path, monkeypatch: pytest.Monkey
         load.docker("x", (), inventory(tmp_path, "{smh: 2g}"))
 
 
-def test_hosts_that_say_something_say_the_same() -> None:
+def test_variables_of_docker_must_not_differ_between_hosts() -> None:
     same = {"orch_docker": {"image": "team/torch:3", "load": "a.tar"}}
     result = load.common_docker_variable({"a": same, "b": {}, "c": same})
     assert result is not None
@@ -181,7 +183,7 @@ def archive(folder: Path, manifest: object, name: str = "image file.tar") -> str
     return str(folder / name)
 
 
-def test_file_of_an_image_tells_its_name_and_id(tmp_path: Path) -> None:
+def test_name_and_id_of_an_image_are_read_from_its_file(tmp_path: Path) -> None:
     old = [{"Config": "0123.json", "RepoTags": ["orch:current", "orch:latest"]}]
     new = [{"Config": "blobs/sha256/4567", "RepoTags": ["orch:current"]}]
     for manifest, image in ((old, "0123"), (new, "4567")):
@@ -197,7 +199,7 @@ def test_file_of_an_image_tells_its_name_and_id(tmp_path: Path) -> None:
             load.image_file(wrong)
 
 
-def test_without_root_an_administrator_is_asked_for_the_engine() -> None:
+def test_without_root_the_hint_names_the_package_of_the_engine() -> None:
     probe = make_probe(docker=True, missing=("dockerd",), sudo=False)
     (problem,) = find_problems((probe,), load.stack("current"), limits={"node0": Limits()}, sudo_nodes=())
     assert "dockerd missing" in problem.text

@@ -45,7 +45,7 @@ def test_file_is_written_as_it_is(content: str, kind: str, tmp_path: Path) -> No
 
 @settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 @given(reason=st.text(alphabet=st.sampled_from("\n\r\x0b\x1b\x85\u2028 a;$")))
-def test_reason_is_a_comment_whatever_is_in_it(reason: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_any_reason_is_printed_as_a_comment(reason: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     """Quote any reason, because nodes report parts of it, such as package versions."""
     folder = tmp_path_factory.mktemp("dry")
     decision = Decision(topic="torch", value="2.13", reason=f"{reason}\n{MARK}\n")

@@ -182,7 +182,7 @@ def test_fabric_is_refused_if_the_backend_or_container_cannot_use_it(e810: tuple
     assert choose(with_proofs(e810, psm3=PSM3), backend=GLOO) == choose_links(e810)
 
 
-def test_nodes_without_recorded_fabrics_are_to_be_provisioned_again() -> None:
+def test_nodes_without_recorded_fabrics_must_be_provisioned_again() -> None:
     facts = replace(make_facts(), interfaces={"eth1": ("10.0.0.1",)})
     with pytest.raises(PlanError, match="node0: not checked yet") as exc_info:
         choose((make_node("node0", facts, address="10.0.0.1"),), "psm3")

@@ -61,12 +61,12 @@ def argv(plan: Plan) -> tuple[str, ...]:
     return start.command.argv
 
 
-def test_planning_does_the_same_twice(stack: Stack) -> None:
+def test_equal_requests_have_equal_plans(stack: Stack) -> None:
     assert decide(stack) == decide(stack)
 
 
 @pytest.mark.parametrize("arguments", [("--ddp_backend", "ccl"), ("--x", "--ddp_backend=ccl")])
-def test_ddp_backend_that_transformers_no_longer_takes_is_refused(stack: Stack, arguments: tuple[str, ...]) -> None:
+def test_ddp_backend_that_transformers_no_longer_accepts_is_refused(stack: Stack, arguments: tuple[str, ...]) -> None:
     new = replace(stack, requirements={**stack.requirements, "transformers": "5.23.0"})
     with pytest.raises(PlanError, match="--ddp_backend ccl") as exc_info:
         decide(new, script_args=arguments, recipe=USER_SCRIPT)
@@ -137,7 +137,7 @@ def test_spare_node_has_the_files_and_no_rank(stack: Stack) -> None:
     assert [node["name"] for node in value["nodes"]] == ["node0", "node1", "node2"]
 
 
-def test_spare_node_must_be_like_the_others_and_needs_restarts(stack: Stack) -> None:
+def test_spare_node_must_match_the_others_and_needs_restarts(stack: Stack) -> None:
     cases = (
         (make_remote_node(2, make_facts(cores=3)), 1, "node2 cannot be a spare for node0, node1"),
         (make_remote_node(2), 0, "--spare-nodes without --max-restarts"),
@@ -147,7 +147,7 @@ def test_spare_node_must_be_like_the_others_and_needs_restarts(stack: Stack) -> 
             decide(stack, cluster=with_spare(spare), spare_nodes=1, max_restarts=restarts)
 
 
-def test_node_with_too_few_cores_is_refused_with_the_ways_out(stack: Stack) -> None:
+def test_node_with_too_few_cores_is_refused_with_remedies(stack: Stack) -> None:
     with pytest.raises(PlanError, match="--ppn 4, but node2 has 3 physical cores") as exc_info:
         decide(stack, cluster=UNEVEN, ppn=4)
     assert "--ppn auto" in exc_info.value.hint
@@ -158,7 +158,7 @@ def test_same_hosts_are_the_same_training_however_they_were_named(stack: Stack) 
     assert len({decide(stack, nodes=nodes).run.key for nodes in ("1", "node0", None)}) == 1
 
 
-def test_files_of_this_machine_travel_to_every_node(stack: Stack) -> None:
+def test_files_of_this_machine_are_sent_to_every_node(stack: Stack) -> None:
     plan = decide(stack, cluster=TWO, recipe=USER_SCRIPT)
     sent = [step for step in plan.steps if isinstance(step, SendFile)]
     assert [node.node for step in sent for node in step.nodes] == ["node0", "node1"]
@@ -178,12 +178,12 @@ def test_stack_that_is_not_installed_is_named(stack: Stack) -> None:
         decide(stack, node=make_node(facts=facts))
 
 
-def test_backend_the_stack_lacks(stack: Stack) -> None:
+def test_backend_that_the_stack_lacks_is_refused(stack: Stack) -> None:
     with pytest.raises(PlanError, match="--backend nccl"):
         decide(stack, backend="nccl")
 
 
-def test_cores_set_apart_reach_oneccl(stack: Stack) -> None:
+def test_reserved_cores_are_passed_to_oneccl(stack: Stack) -> None:
     two_backends = replace(stack, backends=("ccl", "gloo"), bindings=BINDINGS)
     plan = decide(two_backends, ppn=2, ccl_workers=1)
     files = {s.path: s.content for s in plan.steps if isinstance(s, PutFile)}
@@ -194,7 +194,7 @@ def test_cores_set_apart_reach_oneccl(stack: Stack) -> None:
     ] * 2
 
 
-def test_ipex_is_refused_where_it_is_not_known_to_train(stack: Stack) -> None:
+def test_ipex_is_refused_if_it_is_not_known_to_train(stack: Stack) -> None:
     ipex = {**stack.requirements, "intel-extension-for-pytorch": "2.13.0"}
     facts = replace(make_facts(), packages={"torch": "2.13.0", **ipex})
     node = make_node(facts=facts)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-import sys
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
@@ -13,12 +12,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from orchestrator import load
+from orchestrator.load.files import tomllib
 from orchestrator.operations.stacks import DISTRIBUTION
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 CHECKOUT = Path(__file__).parents[3]
 PAGES = sorted(

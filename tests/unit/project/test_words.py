@@ -16,7 +16,7 @@ QUOTED = re.compile(r"'[^']*'")  # words of other programs
 HELP = [word for word in ALL if word.kind in ("Option.help", "Argument.help", "Typer.help")]
 
 
-def test_list_is_whole() -> None:
+def test_list_of_texts_is_complete() -> None:
     assert len(ALL) > 600
     assert {"RequestError", "PlanError.hint", "Option.help", "Decision.reason"} <= {word.kind for word in ALL}
 
@@ -36,7 +36,7 @@ def test_help_has_no_brackets_that_rich_takes_for_markup() -> None:
     assert [word for word in help_texts if re.search(r"\[[a-z#/@][^\[]*?\]", word.text)] == []
 
 
-def test_errors_end_in_a_point_and_hints_too() -> None:
+def test_errors_and_hints_end_with_a_period() -> None:
     """Allow an error and a hint to be printed one after the other."""
     errors = [word for word in ALL if word.kind in ("RequestError", "PlanError", "ExecuteError")]
     open_ended = [word for word in errors if not word.text.endswith((".", "}", "?", ")"))]

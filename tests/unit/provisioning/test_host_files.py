@@ -45,14 +45,16 @@ def test_localhost_and_addresses_of_an_inventory_are_not_written_as_names(name: 
 
 
 def test_address_of_a_node_is_not_taken_from_other_nodes() -> None:
-    lies = make_probe_result(peers={"node1": {"address": "10.6.6.6", "source": "", "resolves": [], "error": ""}})
-    truth = make_probe_result(
+    forged_result = make_probe_result(
+        peers={"node1": {"address": "10.6.6.6", "source": "", "resolves": [], "error": ""}}
+    )
+    correct_result = make_probe_result(
         facts=make_reported_facts(interfaces={"eth0": ["10.0.0.2"]}),
         peers={"node1": {"address": "10.0.0.2", "source": "", "resolves": [], "error": ""}},
     )
     probes = tuple(
         probe.make_probe(name, probe.parse_result(name, result), 0.0)
-        for name, result in (("node0", lies), ("node1", truth))
+        for name, result in (("node0", forged_result), ("node1", correct_result))
     )
     assert find_address("node1", probes) == "10.0.0.2"
 

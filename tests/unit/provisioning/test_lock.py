@@ -124,7 +124,7 @@ def test_fetched_wheels_are_those_of_the_lock(tmp_path: Path, wheels: Path, monk
 
 
 class ChangingIndex(http.server.SimpleHTTPRequestHandler):
-    """A package index that offers another content of a wheel when it is asked again."""
+    """A package index that offers another content of a wheel at the second request."""
 
     folders: tuple[Path, Path]
     requests: list[str]
@@ -150,7 +150,7 @@ class ChangingIndex(http.server.SimpleHTTPRequestHandler):
 
 @pytest.fixture
 def index(wheels: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """Yield the names of the packages that pip has asked a changing index for."""
+    """Yield the names of the packages that pip has requested from a changing index."""
     changed = wheels.with_name("changed")
     make_wheel(changed, "alpha", "1.0", module="evil = True")
     monkeypatch.setattr(ChangingIndex, "folders", (wheels, changed), raising=False)

@@ -1,16 +1,11 @@
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
+from orchestrator.load.files import tomllib
 from orchestrator.provisioning.bindings_wheel import sources
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 CHECKOUT = Path(__file__).parents[3]
 

@@ -22,7 +22,7 @@ def problem_texts(*probes: Probe, may_become: bool = False) -> list[str]:
     return [f"{problem.node}: {problem.text}" for problem in problems]
 
 
-def test_nodes_without_problems() -> None:
+def test_nodes_without_problems_are_accepted() -> None:
     assert problem_texts(*TWO_PROBES) == []
 
 
@@ -42,7 +42,7 @@ def test_nodes_without_problems() -> None:
     ],
     ids=["disk", "clock", "Python", "rights", "space in path", "shell characters", "shm", "memory", "CPU", "packages"],
 )
-def test_problem_of_a_node(change: dict[str, Any], problem: str) -> None:
+def test_problem_of_a_node_is_reported(change: dict[str, Any], problem: str) -> None:
     (text,) = problem_texts(make_probe(**change))
     assert problem in text
 

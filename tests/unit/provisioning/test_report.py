@@ -73,7 +73,7 @@ def test_report_of_an_unreachable_node_shows_no_changes() -> None:
 
 
 @pytest.mark.parametrize(("state", "code"), [("done", 0), ("drift", 1), ("failed", 1), ("stopped", 130)])
-def test_exit_codes(state: str, code: int) -> None:
+def test_exit_code_follows_the_state(state: str, code: int) -> None:
     report = Report(cluster="lab", check=False, state=state, seconds=1.0, log="log", nodes=())
     assert report.exit_code == code
     assert "log" in text(report)

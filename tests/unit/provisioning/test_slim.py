@@ -1,8 +1,6 @@
 from __future__ import annotations
 
-import base64
 import csv
-import hashlib
 import io
 import os
 import zipfile
@@ -13,6 +11,7 @@ import pytest
 from orchestrator.errors import ExecuteError
 from orchestrator.provisioning.slim import is_unused, slim_wheelhouse
 from orchestrator.provisioning.wheelhouse import Wheel, Wheelhouse, describe_wheel
+from tests.support.wheels import record_digest
 
 CONTENTS = {
     "tiny/__init__.py": b"ANSWER = 42\n" * 100,
@@ -46,15 +45,10 @@ def write_wheel(path: Path, contents: dict[str, bytes], *, to_pipe: bool = False
             entry = zipfile.ZipInfo(name, (2020, 2, 2, 2, 2, 2))
             entry.external_attr = (0o755 if "scripts" in name else 0o644) << 16
             wheel.writestr(entry, content, zipfile.ZIP_DEFLATED)
-        rows = "".join(f"{name},{digest(content)},9\n" for name, content in contents.items())
+        rows = "".join(f"{name},{record_digest(content)},9\n" for name, content in contents.items())
         wheel.writestr(RECORD, f"{rows}{RECORD},,\n")
     if to_pipe:
         path.write_bytes(pipe.content)
-
-
-def digest(content: bytes) -> str:
-    value = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=")
-    return f"sha256={value.decode()}"
 
 
 def make_wheelhouse(folder: Path) -> Wheelhouse:
@@ -83,7 +77,7 @@ def test_slim_wheel_is_valid(folder: Path, to_pipe: bool) -> None:
         rows = list(csv.reader(wheel.read(RECORD).decode().splitlines()))
         module, script = (wheel.getinfo(name) for name in list(contents)[:2])
     assert contents == {name: text for name, text in CONTENTS.items() if name not in LEFT_OUT}
-    assert {row[0]: row[1] for row in rows} == {n: digest(c) for n, c in contents.items()} | {RECORD: ""}
+    assert {row[0]: row[1] for row in rows} == {n: record_digest(c) for n, c in contents.items()} | {RECORD: ""}
     assert (script.external_attr >> 16, module.external_attr >> 16) == (0o755, 0o644)
     assert module.compress_size < module.file_size  # copied as it was compressed
 

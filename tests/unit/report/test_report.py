@@ -48,7 +48,7 @@ def test_smooth_line_stays_within_its_samples(points: list[tuple[float, float]])
         assert min(values) - slack <= window.mean <= max(values) + slack
 
 
-def test_smoothing_takes_the_zigzag_away_and_keeps_the_spread() -> None:
+def test_smoothing_removes_the_zigzag_and_keeps_the_spread() -> None:
     result = smooth([(float(x), 40.0 + 10 * (-1) ** x) for x in range(2000)], grid([0.0, *range(2000)]))
     assert all(abs(window.mean - 40) < 1 for window in result[2:-2])
     assert all((window.low, window.high) == (30, 50) for window in result[2:-2])
@@ -99,7 +99,7 @@ def test_longest_step_is_on_the_chart(tmp_path: Path) -> None:
     assert longest["y"] == pytest.approx([550.0, 550.0])
 
 
-def test_what_is_no_number_is_a_gap_and_no_text_ends_the_data() -> None:
+def test_other_values_are_gaps_and_text_cannot_end_the_data() -> None:
     result = embedded([math.nan, {"a": math.inf}, 1 / 3, "</script>&"])
     assert result == '[null,{"a":null},0.3333333,"\\u003c/script\\u003e\\u0026"]'
 
@@ -146,7 +146,7 @@ def test_straggler_stands_out(tmp_path: Path, straggler: int | None) -> None:
     assert expected_note in chart.note
 
 
-def test_what_is_small_against_the_step_makes_no_straggler() -> None:
+def test_small_differences_make_no_straggler() -> None:
     def rank(number: int, work: float) -> RankMeasures:
         sample = Sample(time=1, seconds=1, step=1, steps=10, step_seconds=0.1, work_seconds=work)
         return RankMeasures(rank=number, node="n", threads=1, samples=(sample,))
@@ -169,14 +169,14 @@ def test_without_samples_or_loss_there_are_steps_and_no_loss(tmp_path: Path) -> 
     assert "these are optimizer steps" in chart.note
 
 
-def test_story_names_the_failed_rank_and_not_those_that_were_stopped(tmp_path: Path) -> None:
+def test_timeline_names_the_failed_rank_and_not_those_that_were_stopped(tmp_path: Path) -> None:
     descriptions = [description for _, description in timeline.moments(measured(tmp_path, fails=3))]
     assert descriptions[-1] == "rank 3 on node0 exited with code 1"
     assert sum("exited with" in line for line in descriptions) == 1
     assert "rank 0: save" in descriptions
 
 
-def test_warning_of_several_ranks_is_told_once(tmp_path: Path) -> None:
+def test_warning_of_several_ranks_is_shown_once(tmp_path: Path) -> None:
     run_measures = measured(tmp_path, ranks=2, nodes=1)
     warnings = tuple(Warned(rank=rank, time=run_measures.began + 9.0, text="warning: odd") for rank in (1, 0))
     descriptions = [
@@ -279,7 +279,7 @@ def with_launches(folder: Path, *sizes: int) -> Path:
 @pytest.mark.parametrize(
     ("sizes", "ranks"), [((2, 1), "1 of 2 planned"), ((2, 2), "2"), ((), "2"), ((2, 0), "2"), ((9,), "2")]
 )
-def test_table_says_how_many_ranks_really_ran(tmp_path: Path, sizes: tuple[int, ...], ranks: str) -> None:
+def test_table_has_the_number_of_ranks_that_ran(tmp_path: Path, sizes: tuple[int, ...], ranks: str) -> None:
     with_launches(make_run(tmp_path, "run", ranks=2, seconds=20), *sizes)
     outcome = outcome_of(runs.find(tmp_path, "run"))
     (row,) = [line for line in training.text(outcome).splitlines() if "Ranks" in line]
@@ -288,7 +288,7 @@ def test_table_says_how_many_ranks_really_ran(tmp_path: Path, sizes: tuple[int, 
     assert (result["ranks"], result["planned_ranks"]) == (int(ranks[0]), 2)
 
 
-def test_table_has_words_and_units(tmp_path: Path) -> None:
+def test_table_has_names_and_units(tmp_path: Path) -> None:
     folder = make_run(tmp_path, "run", ranks=2, seconds=20)
     event = {
         "event": "result",
@@ -326,7 +326,7 @@ def test_ranks_that_torchrun_has_started_again_are_counted(tmp_path: Path) -> No
     assert (outcome.ranks, outcome.ran_on, outcome.planned_ranks) == (1, 1, 2)
 
 
-def test_page_says_so_too(tmp_path: Path) -> None:
+def test_page_has_the_number_of_ranks_that_ran(tmp_path: Path) -> None:
     with_launches(make_run(tmp_path, "run", ranks=2, seconds=20), 2, 1)
     page = report(tmp_path, ["run"], inventory=None, output=None, notify=print).read_text()
     assert "1 rank of 2 planned on 1 node of 2" in page

@@ -57,7 +57,7 @@ def test_any_torch_allows_the_cuda_build() -> None:
     assert "torch==2.7.0" in dependencies.packages
 
 
-def test_wheels_for_another_python() -> None:
+def test_wheels_are_downloaded_for_the_python_of_the_nodes() -> None:
     downloads = plan_downloads(INTEL_STACK, "/wheels", sources=WheelSources(), python="3.10")
     assert all({"--python-version=3.10", "--only-binary=:all:"} <= set(d.arguments) for d in downloads)
 

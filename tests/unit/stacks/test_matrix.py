@@ -103,7 +103,7 @@ def test_bindings_fit_the_torch_of_their_stack(bindings: str, torch: str, fit: b
     ("torch", "name"),
     [(None, "current"), ("2.12.0+cpu", "torch-2.12"), ("2.8.1", "intel-2.8"), ("1.9", "torch-ccl-1.10")],
 )
-def test_nearest_to_torch(torch: str | None, name: str) -> None:
+def test_nearest_stack_to_a_torch_is_found(torch: str | None, name: str) -> None:
     assert nearest_to_torch(STACKS, torch).name == name
 
 
@@ -122,7 +122,7 @@ def test_status_names_what_the_machine_lacks(name: str, platform: Platform, resu
     assert status(load.stack(name), platform) == result
 
 
-def test_alternatives_to_a_package_that_cannot_be_downloaded() -> None:
+def test_alternatives_to_a_missing_package_are_named() -> None:
     result = alternatives(load.stack("intel-2.7"), BINDINGS, STACKS)
     assert "--backend gloo" in result[0]
     assert "intel-2.8" in result[1]

@@ -77,7 +77,7 @@ def test_check_reports_the_default_and_its_reason() -> None:
 @pytest.mark.parametrize(
     ("cpu", "ppn"), [pytest.param("500m", 1, id="half-a-core"), pytest.param("1", 2, id="two-ranks-on-a-core")]
 )
-def test_ranks_may_share_cores_if_asked_for(cpu: str, ppn: int) -> None:
+def test_ranks_may_share_cores_if_requested(cpu: str, ppn: int) -> None:
     request = replace(REQUEST, ppn=ppn)
     with pytest.raises(PlanError, match=f"--ppn {ppn}") as refused:
         make_plan(request=request, kubernetes=replace(SETTINGS, cpu=cpu))

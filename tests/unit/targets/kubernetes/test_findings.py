@@ -61,7 +61,7 @@ def test_tolerations_and_affinity_select_nodes(
     assert f"{fitting} of 1 node can take pods" in description
 
 
-def test_bf16_by_the_labels_of_the_nodes() -> None:
+def test_bf16_is_found_by_the_labels_of_nodes() -> None:
     able = make_node(labels={findings.BF16_LABELS[0]: "true"})
     assert findings.flags_finding([able], SETTINGS).state == "ok"
     mixed = findings.flags_finding([able, make_node()], SETTINGS)
@@ -72,7 +72,7 @@ def test_bf16_by_the_labels_of_the_nodes() -> None:
     assert findings.flags_finding([make_node()], SETTINGS).state == "unknown"
 
 
-def test_volumes() -> None:
+def test_claim_that_pods_cannot_use_is_found() -> None:
     bound = {"status": {"phase": "Bound"}, "spec": {"accessModes": ["ReadWriteMany"]}}
     single_writer = {**bound, "spec": {"accessModes": ["ReadWriteOnce"]}}
     assert findings.claim_finding(bound, SETTINGS, 2).state == "ok"
@@ -82,7 +82,7 @@ def test_volumes() -> None:
         assert (finding.state, expected in finding.message, bool(finding.cure)) == ("miss", True, True)
 
 
-def test_kinds_and_rights() -> None:
+def test_missing_kinds_and_rights_are_found() -> None:
     kinds = findings.kinds_findings({"pytorchjob": ("v1",)}, None)
     assert [finding.state for finding in kinds] == ["ok", "absent", "absent", "absent"]
     assert {finding.state for finding in findings.kinds_findings({}, None)} == {"miss"}
@@ -92,7 +92,7 @@ def test_kinds_and_rights() -> None:
     assert findings.rights_finding([], "team").state == "ok"
 
 
-def test_token_is_never_shown() -> None:
+def test_token_is_not_printed() -> None:
     secret = token_secret(SETTINGS, "hf_secret")
     assert "hf_secret" not in json.dumps(without_secrets(secret))
     assert secret["data"]["HF_TOKEN"] not in json.dumps(without_secrets(secret))

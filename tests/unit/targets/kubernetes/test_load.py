@@ -10,7 +10,7 @@ from orchestrator.errors import RequestError
 from orchestrator.targets.kubernetes.load import kubernetes_settings, read_patch
 
 
-def test_switch_is_true_or_false() -> None:
+def test_switch_must_be_true_or_false() -> None:
     assert kubernetes_settings(None, ["share_cores=true"]).share_cores is True
     assert kubernetes_settings(None, ["share_cores=false"]).share_cores is False
     with pytest.raises(RequestError, match="expected true or false"):
@@ -34,7 +34,7 @@ def test_settings_file_has_the_same_keys(tmp_path: Path) -> None:
     assert (loaded.env, loaded.secret_env) == ({"A": "b", "B": "c"}, {"C": "d/e"})
 
 
-def test_file_is_a_list(tmp_path: Path) -> None:
+def test_patch_file_must_be_a_list(tmp_path: Path) -> None:
     path = tmp_path / "patch.yaml"
     path.write_text("- {kind: Job, op: add, path: /spec/x, value: 1}\n")
     assert read_patch(path) == ({"kind": "Job", "op": "add", "path": "/spec/x", "value": 1},)

@@ -193,7 +193,7 @@ def test_event_about_starting_is_outdated_once_the_pod_is_past_it(
         (("Suspended",), "suspended"),
     ],
 )
-def test_job_by_its_conditions(kinds: tuple[str, ...], state: str) -> None:
+def test_state_of_a_job_follows_its_conditions(kinds: tuple[str, ...], state: str) -> None:
     conditions = [{"type": kind, "status": "True", "reason": "x"} for kind in kinds]
     conditions.append({"type": "Restarting", "status": "False"})
     assert job_state({"status": {"conditions": conditions}}).state == state

@@ -45,7 +45,7 @@ def test_impossible_requests_are_refused(fields: dict[str, object], settings: di
 
 
 @pytest.mark.parametrize("login", ["-oProxyCommand=x", "a b", "host;id", "u@-x", "h/x", "a@b@c"])
-def test_login_node_is_a_host_and_no_option_of_ssh(login: str) -> None:
+def test_login_node_must_be_a_host_name(login: str) -> None:
     with pytest.raises(PlanError, match="not a host name"):
         make_plan({}, SlurmSettings(login=login))
 

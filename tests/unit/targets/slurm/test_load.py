@@ -30,7 +30,7 @@ def test_setting_without_a_value_is_refused() -> None:
         slurm_settings(None, ("partition",), {})
 
 
-def test_setup_and_max_requeues_from_a_file_and_from_options(tmp_path: Path) -> None:
+def test_setup_and_max_requeues_are_read_from_files_and_options(tmp_path: Path) -> None:
     source = tmp_path / "orch-slurm.toml"
     source.write_text('setup = ["module load gcc"]\nmax-requeues = 3\n')
     result = slurm_settings(source, ("setup=module load mpi",), {})

@@ -57,7 +57,7 @@ def test_end_of_a_job_is_described(state: str, reason: str) -> None:
     assert reason in states.describe_end(result)
 
 
-def test_job_that_slurm_has_forgotten() -> None:
+def test_forgotten_job_has_ended() -> None:
     assert states.parse("12", "slurm_load_jobs error: Invalid job id specified\n") is None
     result = states.forgotten("12")
     assert result.ended

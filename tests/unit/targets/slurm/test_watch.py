@@ -176,7 +176,7 @@ def test_job_that_slurm_ended_for_its_memory_is_not_reported_as_cancelled(folder
     assert line in (result.problem or "")
 
 
-def test_script_that_prints_of_memory_is_not_slurm() -> None:
+def test_messages_of_a_script_about_memory_are_not_slurms() -> None:
     assert not memory_line("MemoryError: exceeded memory limit\ntorch: out of memory\n")
 
 

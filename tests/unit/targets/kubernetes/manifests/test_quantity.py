@@ -12,7 +12,7 @@ from orchestrator.targets.kubernetes.manifests.quantity import amount
 
 @settings(deadline=None)
 @given(st.integers(1, 10**6), st.sampled_from(["", "m", "k", "Ki", "Mi", "Gi", "M", "G", "Ti"]))
-def test_quantities(number: int, unit: str) -> None:
+def test_quantities_may_have_units(number: int, unit: str) -> None:
     assert amount(f"{number}{unit}", "x") > 0
 
 
