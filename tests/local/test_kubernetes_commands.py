@@ -17,11 +17,14 @@ from tests.local.kubernetes_runs import (
     PYTORCHJOB,
     RUNNING,
     TWO_PODS,
+    KubernetesRun,
     await_new_pod,
     check_findings,
     get_object,
     in_background,
     pod_status,
+    rank_event,
+    rank_started,
     set_pod_status,
 )
 from tests.local.runs import Orch, expect_exit, write_script
@@ -250,3 +253,13 @@ def test_dry_run_without_launcher_and_cluster_reports_its_assumption(api: Api, o
 def test_check_reports_the_default_launcher(orch: Orch) -> None:
     process = orch("k8s", "check", "--no-pull")
     assert "ok    default: --launcher trainjob: the cluster has it" in process.stdout
+
+
+def test_lists_of_runs_have_the_progress_in_the_logs_of_pods(api: Api, run: KubernetesRun) -> None:
+    pod = run.set_pod(0, RUNNING)
+    run.finish()
+    progress = [rank_event("progress", 0, phase="train", step=step, steps=8) for step in (1, 3)]
+    api.add_log_lines(pod, rank_started(), *progress)
+    for inventory in ((), ("--inventory", "k8s")):
+        (row,) = json.loads(expect_exit(run.orch("runs", *inventory, "--json")).stdout)["runs"]
+        assert (row["id"], row["state"], row["progress"]) == (run.id, "running", "train 3/8")

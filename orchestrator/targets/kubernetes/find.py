@@ -2,29 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from orch_node.protocol import values
+from orch_node.protocol.events import Progress
 from orch_node.protocol.record import RunRecord
 from orch_node.protocol.values import ProtocolError
 
 from orchestrator.errors import OrchError
 from orchestrator.runs import store
-from orchestrator.runs.rows import row_of
+from orchestrator.runs.rows import RunRow, progress_words, row_of
 from orchestrator.runs.state_files import PLAN
 from orchestrator.targets.interface import RunList
 from orchestrator.targets.kubernetes.api.client import KubernetesClient
 from orchestrator.targets.kubernetes.api.connect import connect
 from orchestrator.targets.kubernetes.api.errors import NotThere
 from orchestrator.targets.kubernetes.load import kubernetes_settings
+from orchestrator.targets.kubernetes.log_lines import parse, split_time
 from orchestrator.targets.kubernetes.manifests import names
+from orchestrator.targets.kubernetes.manifests.helper_pods import SUFFIX as READER_SUFFIX
 from orchestrator.targets.kubernetes.objects import adopt
 from orchestrator.targets.kubernetes.run_record import location_of, with_lists
-from orchestrator.targets.kubernetes.status import job_state
+from orchestrator.targets.kubernetes.status import job_state, pod_state
 from orchestrator.targets.kubernetes.trusted_record import trusted_record
+
+MAX_QUERIES = 8  # at the same time
+TAIL_LINES = 200  # at the end of a pod's log, to find the newest progress
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,18 +104,22 @@ def list_runs(inventory: str) -> RunList:
     """Return the runs that a namespace has recorded, oldest first."""
     cluster = cluster_of(inventory)
     recorded = query_runs(cluster)
-    rows = (
-        row_of(
+    pods = logged_pods(cluster)
+
+    def make_row(record: RunRecord) -> RunRow:
+        is_trusted = record.run_id not in recorded.distrusted
+        return row_of(
             record,
-            state="unknown" if record.run_id in recorded.distrusted else state_in(cluster, record),
+            state=state_in(cluster, record) if is_trusted else "unknown",
             nodes=(host.node for host in record.nodes),
-            progress="",
+            progress=progress_words(newest_progress(cluster, pods.get(record.run_id, ()), record)),
             folder=record.run_dir,
         )
-        for record in recorded.records
-    )
+
+    with ThreadPoolExecutor(max_workers=MAX_QUERIES) as pool:
+        rows = tuple(pool.map(make_row, recorded.records))
     damaged = (f"skipped a damaged run: {problem}" for problem in recorded.damaged)
-    return RunList(rows=tuple(rows), warnings=(*damaged, *(error.message for error in recorded.distrusted.values())))
+    return RunList(rows=rows, warnings=(*damaged, *(error.message for error in recorded.distrusted.values())))
 
 
 def state_in(cluster: KubernetesClient, record: RunRecord) -> str:
@@ -117,3 +128,25 @@ def state_in(cluster: KubernetesClient, record: RunRecord) -> str:
         return job_state(cluster.job(location.group, location.version, location.plural, location.job)).state
     except NotThere:
         return "unknown"
+
+
+def logged_pods(cluster: KubernetesClient) -> dict[str, list[str]]:
+    """Return the names of the pods that have a log, by the id of their run; empty if pods may not be listed."""
+    pods: dict[str, list[str]] = {}
+    with suppress(OrchError):
+        for pod in cluster.objects("Pod", names.selector()):
+            name = pod["metadata"]["name"]
+            if pod_state(pod).started and not name.endswith(READER_SUFFIX):
+                pods.setdefault(pod["metadata"]["labels"][names.RUN], []).append(name)
+    return pods
+
+
+def newest_progress(cluster: KubernetesClient, pods: Sequence[str], record: RunRecord) -> Progress | None:
+    """Return the newest progress in the log of the first of these pods, or None if it cannot be read."""
+    newest = None
+    with suppress(OrchError):
+        for pod in sorted(pods)[:1]:
+            for line in cluster.log(pod, follow=False, since=None, tail=TAIL_LINES):
+                event = parse(split_time(line)[1], ranks=len(record.layout)).event
+                newest = event if isinstance(event, Progress) else newest
+    return newest

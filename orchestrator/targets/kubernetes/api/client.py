@@ -159,11 +159,13 @@ class KubernetesClient:
             return Expired(f"The watch is too old: {status.get('message')}.")
         return ConnectionLost(f"The watch ended: {status.get('message')}.")
 
-    def log(self, pod: str, *, follow: bool, since: str | None) -> Iterator[str]:
-        """Yield the lines of a pod's log, each with its time."""
+    def log(self, pod: str, *, follow: bool, since: str | None, tail: int | None = None) -> Iterator[str]:
+        """Yield the lines of a pod's log, each with its time; with `tail` only so many at its end."""
         query = {"timestamps": "true", "follow": str(follow).lower()}
         if since:
             query["sinceTime"] = since
+        if tail is not None:
+            query["tailLines"] = str(tail)
         yield from self.lines(f"{self.core_path('Pod')}/{pod}/log", query)
 
     def lines(self, path: str, query: dict[str, str]) -> Iterator[str]:
