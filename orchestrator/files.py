@@ -63,10 +63,22 @@ def short_digest(paths: Iterable[Path], base: Path) -> str:
 
 def pack_folder(folder: Path) -> bytes:
     """Return a folder as a reproducible gzipped tar archive, without bytecode."""
+    return pack_files(folder, [str(path.relative_to(folder)) for path in source_files(folder)])
+
+
+def pack_files(folder: Path, names: Iterable[str]) -> bytes:
+    """Return files below a folder as a reproducible gzipped tar archive; links of any kind stay links.
+
+    Raises:
+        OSError: if a file cannot be read.
+    """
     buffer = io.BytesIO()
-    with gzip.GzipFile(fileobj=buffer, mode="wb", mtime=0) as zipped, tarfile.open(fileobj=zipped, mode="w") as archive:
-        for path in source_files(folder):
-            archive.add(path, str(path.relative_to(folder)), filter=anonymize)
+    with (
+        gzip.GzipFile(fileobj=buffer, mode="wb", mtime=0, compresslevel=1) as zipped,
+        tarfile.open(fileobj=zipped, mode="w") as archive,
+    ):
+        for name in names:
+            archive.add(folder / name, name, filter=anonymize)
     return buffer.getvalue()
 
 

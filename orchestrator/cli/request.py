@@ -70,6 +70,12 @@ TRAINING_OPTIONS: Mapping[str, ParameterInfo] = {
         metavar="FOLDER",
         help="Folder with a recipe.toml, or with several recipe folders; may be repeated.",
     ),
+    "project": typer.Option(
+        metavar="FOLDER|none",
+        help="Folder that goes to the nodes with your own script, and in a copy of which the ranks work. Default: the "
+        "script's git repository without ignored files, or its folder; none: only the script.",
+    ),
+    "project_limit": typer.Option(metavar="MB", help="Maximum size of the project."),
     "stack": typer.Option(
         metavar="NAME",
         help="Stack (set of versions) to use; `orch stacks` lists them.",

@@ -8,6 +8,7 @@ from orchestrator.load.clusters import cluster
 from orchestrator.load.docker import common_docker_variable, docker
 from orchestrator.load.image_file import image_file
 from orchestrator.load.limits import limits
+from orchestrator.load.projects import project_of
 from orchestrator.load.recipes import recipe, recipe_folders, settings
 from orchestrator.load.run_variables import mpi_flavours
 from orchestrator.load.scripts import RanksPython, check_script
@@ -25,6 +26,7 @@ __all__ = [
     "limits",
     "mpi_flavours",
     "plugins",
+    "project_of",
     "recipe",
     "recipe_folders",
     "settings",

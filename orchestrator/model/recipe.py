@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
 from orchestrator.errors import RequestError, did_you_mean
+from orchestrator.model.project import Project
 from orchestrator.model.setting_types import DESCRIPTIONS, TEXT, matches, type_of
 
 Value = str | int | float | bool
@@ -28,6 +29,7 @@ class Recipe:
         environment: variables of its ranks unless they are set elsewhere.
         folder: the folder of a plug-in recipe.
         files: the files in that folder, which are sent with the script.
+        project: the files that are sent with the user's own script, or None for the script alone.
     """
 
     name: str
@@ -49,6 +51,7 @@ class Recipe:
     environment: Mapping[str, str] = field(default_factory=dict)
     folder: str = ""
     files: tuple[str, ...] = ()
+    project: Project | None = None
 
     @property
     def script_file(self) -> str:

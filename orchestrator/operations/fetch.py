@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import zip_longest
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from orchestrator.errors import RequestError
+from orchestrator.planning.sent_files import project_copy
 from orchestrator.runs import store
 from orchestrator.runs.fetch import Collected, FetchListener
 from orchestrator.runs.state_files import write_json
@@ -20,14 +21,15 @@ def fetch(handle: RunHandle, request: FetchRequest, listener: FetchListener) -> 
 
     Args:
         handle: the run.
-        request: the files. Without a `source`, the run's output folder.
+        request: the files. Without a `source`, the run's output folder, or what it has written in its copy of the
+            project.
         listener: receives the progress.
 
     Raises:
         RequestError: if the output folder is unknown, or no file matches.
         ExecuteError: if the copy fails.
     """
-    request = replace(request, source=request.source or output_of(handle))
+    request = request if request.source else with_output(handle, request)
     collected = handle.fetch(request, listener)
     if request.patterns and not collected.files and not collected.left_out:
         raise RequestError(
@@ -40,28 +42,33 @@ def fetch(handle: RunHandle, request: FetchRequest, listener: FetchListener) -> 
     return collected
 
 
-def output_of(handle: RunHandle) -> str:
-    """Return the folder that the script writes to.
+def with_output(handle: RunHandle, request: FetchRequest) -> FetchRequest:
+    """Return the request for the folder that the script writes to.
 
     Raises:
         RequestError: if it is unknown.
     """
-    folder = find_output(handle)
+    folder, project = find_output(handle), store.load(handle.folder).origin.project
     if folder is None:
         raise RequestError(
             f"The output folder of {handle.record.recipe} is unknown, because it is your own script.",
             hint="Name the folder on the node: --from /path/to/output.",
         )
-    return folder
+    is_copy = folder == project_copy(handle.record.run_dir)
+    return replace(request, source=folder, unchanged=project.files if project and is_copy else None)
 
 
 def find_output(handle: RunHandle) -> str | None:
-    """Return the last --output_dir among the script's arguments, the recipe's folder, or None."""
+    """Return the last --output_dir among the script's arguments, the recipe's folder, or the copy of the project."""
     record, folder = handle.record, handle.record.output_dir
-    arguments = store.load(handle.folder).origin.script_args
+    origin = store.load(handle.folder).origin
+    arguments = origin.script_args
     for argument, following in zip_longest(arguments, arguments[1:], fillvalue=""):
         option, is_joined, value = argument.partition("=")
         if option in ("--output_dir", "--output-dir"):
             folder = value if is_joined else following
+    if origin.project:
+        copy = project_copy(record.run_dir)
+        return str(PurePosixPath(origin.project.working_directory(copy), folder)) if folder else copy
     is_local = not record.node0.via and not record.location
     return str(Path(folder).absolute()) if folder and is_local else folder

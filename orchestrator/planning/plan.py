@@ -15,6 +15,7 @@ from orchestrator.model.command import Command
 from orchestrator.model.decision import Decision
 from orchestrator.model.layout import Layout
 from orchestrator.model.printable import one_line
+from orchestrator.model.project import Project
 from orchestrator.model.recipe import Value
 from orchestrator.planning.manifest import as_yaml
 
@@ -123,6 +124,27 @@ class SendFolder:
         return f"{pack} | {shell_at(self.node, shlex.join(self.unpack()))}"
 
 
+UNPACK_PROJECT = 'umask 077; mkdir -p "$1" && tar -xzf - --no-same-permissions -C "$1"'
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendProject:
+    """A step that copies files below the folder `source` of this machine to the folder `path` on nodes."""
+
+    nodes: tuple[RunNode, ...]
+    source: str
+    files: tuple[str, ...]
+    path: str
+
+    def unpack(self) -> tuple[str, ...]:
+        """Return the command on a node that reads the gzipped tar archive."""
+        return ("sh", "-c", UNPACK_PROJECT, "sh", self.path)
+
+    def describe(self) -> str:
+        pack = shlex.join(("tar", "-C", self.source, "-cz", "--", *self.files))
+        return "\n".join(f"{pack} | {shell_at(node, shlex.join(self.unpack()))}" for node in self.nodes)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartRun:
     """A step that starts the supervisor, which starts the launcher and watches the ranks."""
@@ -182,7 +204,7 @@ class SubmitScript:
         return f"{transfer}\n{shell_at(self.node, f'cd {shlex.quote(self.run_dir)} && sbatch {path}')}"
 
 
-Step = PutLocalFile | PutFile | SendFile | SendFolder | StartRun | ApplyObjects | SubmitScript
+Step = PutLocalFile | PutFile | SendFile | SendFolder | SendProject | StartRun | ApplyObjects | SubmitScript
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,6 +215,7 @@ class Origin:
         script: the path on this machine; empty for a module.
         settings: the settings of a recipe.
         script_args: the arguments of a script or module.
+        project: the files that are sent with a script, or None.
         fingerprints: the nodes by the fingerprint of their packages.
     """
 
@@ -201,6 +224,7 @@ class Origin:
     fingerprints: Mapping[str, str]
     settings: Mapping[str, Value]
     script_args: tuple[str, ...]
+    project: Project | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

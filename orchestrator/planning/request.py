@@ -12,6 +12,7 @@ from orch_node.protocol.precision import AUTO
 # take without reporting.
 STALL_SECONDS = 900.0
 RUNS_DIR = PurePath("runs")
+PROJECT_MEGABYTES = 200
 
 
 class TargetOptions(Protocol):
@@ -38,6 +39,8 @@ class TrainRequest:
     preset: str | None = None
     settings: tuple[str, ...] = ()
     recipe_path: tuple[PurePath, ...] = ()
+    project: str | None = None
+    project_limit: int = PROJECT_MEGABYTES
     stack: str = "current"
     # Where
     on: str | None = None

@@ -19,9 +19,23 @@ TIMEOUT_SECONDS = 1800.0  # torch.distributed's own default for gloo
 
 
 def layout_json(
-    layout: Layout, backend: Backend, nodes: tuple[Node, ...], spares: tuple[Node, ...], links: tuple[Link, ...]
+    layout: Layout,
+    backend: Backend,
+    nodes: tuple[Node, ...],
+    spares: tuple[Node, ...],
+    links: tuple[Link, ...],
+    working_directory: str = "",
 ) -> str:
-    """Return the content of layout.json: every node with its variables, and every rank's placement."""
+    """Return the content of layout.json: every node with its variables, and every rank's placement.
+
+    Args:
+        layout: the ranks.
+        backend: the backend of the process group.
+        nodes: the nodes of the ranks.
+        spares: the spare nodes.
+        links: the networks between the nodes.
+        working_directory: the folder in which the script starts; empty for that of the launcher.
+    """
     linked = {link.node: link for link in links}
     by_name = {node.name: node for node in nodes}
     run_layout = RunLayout(
@@ -30,6 +44,7 @@ def layout_json(
         backend_module=backend.module,
         timeout_seconds=TIMEOUT_SECONDS,
         setvars=backend.setvars,
+        working_directory=working_directory,
         spares=tuple(Spare(node=node.name, host=node.address) for node in spares),
         nodes=tuple(node_entry(node, linked.get(node.name)) for node in (*nodes, *spares)),
         ranks=tuple(

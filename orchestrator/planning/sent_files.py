@@ -10,7 +10,9 @@ from typing import Protocol
 from orch_node.protocol.record import RunNode
 
 from orchestrator.model.recipe import Recipe, Value
-from orchestrator.planning.plan import SendFile
+from orchestrator.planning.plan import SendFile, SendProject
+
+PROJECT = "project"  # in the run's folder
 
 
 class Folders(Protocol):
@@ -29,7 +31,7 @@ class Files:
     """The path of each local file for the ranks, and the steps that copy them."""
 
     paths: Mapping[str, str]
-    sent: tuple[SendFile, ...]
+    sent: tuple[SendFile | SendProject, ...]
 
 
 def named_files(recipe: Recipe, settings: Mapping[str, Value]) -> list[str]:
@@ -46,14 +48,26 @@ def in_train(path: str, folders: Folders) -> str | None:
     return f"{folders.train}/{PurePosixPath(path).relative_to(folders.train_here)}"
 
 
+def project_copy(run_dir: str) -> str:
+    """Return the folder of a run's copy of the project, on every node."""
+    return f"{run_dir}/{PROJECT}"
+
+
 def sent_files(recipe: Recipe, settings: Mapping[str, Value], nodes: tuple[RunNode, ...], folders: Folders) -> Files:
     """Return the paths of local files on other machines; files of train/ are already there, others are sent.
 
-    The files of a plug-in recipe keep their relative paths.
+    The files of a plug-in recipe and of a project keep their relative paths.
     """
     paths: dict[str, str] = {}
-    sent: list[SendFile] = []
+    sent: list[SendFile | SendProject] = []
+    if recipe.project:
+        copy = project_copy(folders.run_dir)
+        files = tuple(recipe.project.files)
+        sent.append(SendProject(nodes=nodes, source=recipe.project.folder, files=files, path=copy))
+        paths = {script: recipe.project.path_in(copy, script) for script in [recipe.script_file] if script}
     for path in named_files(recipe, settings):
+        if path in paths:
+            continue
         destination = in_train(path, folders)
         if destination is None:
             destination = f"{folders.run_dir}/files/{recipe.sent_path(path, len(paths))}"

@@ -212,4 +212,5 @@ def origin_of(request: TrainRequest, training: Training, fingerprints: Mapping[s
         fingerprints=fingerprints,
         settings=training.settings,
         script_args=request.script_args,
+        project=training.recipe.project,
     )

@@ -7,7 +7,7 @@ import hashlib
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -104,7 +104,13 @@ def default_target(folder: Path, node: str | None) -> Path:
 
 
 def collect(
-    remote: Remote, folder: str, target: Path, *, patterns: tuple[str, ...], listener: FetchListener
+    remote: Remote,
+    folder: str,
+    target: Path,
+    *,
+    patterns: tuple[str, ...],
+    listener: FetchListener,
+    unchanged: Mapping[str, str] | None = None,
 ) -> Collected:
     """Fetch the files of a folder that match one of the patterns, or all files without patterns.
 
@@ -117,12 +123,17 @@ def collect(
         target: the local folder.
         patterns: shell patterns for the path of a file, or for the first folder in it.
         listener: the callbacks for the progress.
+        unchanged: the hashes by path of files that are left out as long as they have them, as is bytecode.
 
     Raises:
         ExecuteError: if a file cannot be listed, read or written, or there is not enough space.
     """
     target_folder = ConfinedFolder(target)
-    listed = [entry for entry in entries_of(remote, folder) if matches(entry.path, patterns)]
+    listed = [
+        entry
+        for entry in entries_of(remote, folder)
+        if matches(entry.path, patterns) and (unchanged is None or is_output(entry, unchanged))
+    ]
     entries = [entry for entry in listed if not entry.problem]
     with telling(target):
         missing = [entry for entry in entries if local_hash(target_folder, entry.path) != entry.sha256]
@@ -142,6 +153,11 @@ def collect(
         brought=tuple(entry.path for entry in missing if entry.path not in paths),
         left_out=tuple(left_out),
     )
+
+
+def is_output(entry: Entry, unchanged: Mapping[str, str]) -> bool:
+    """Return whether the run has written a file that is new or changed, and not bytecode."""
+    return unchanged.get(entry.path) != entry.sha256 and "__pycache__" not in PurePosixPath(entry.path).parts
 
 
 def bring_unless_impossible(

@@ -332,14 +332,15 @@ KNOWN_SIGNATURES = (
         may_be_harmless=True,
         cause="The ranks do not find the module {1}.",
         cure="Install it where the ranks run: in orch's environment on this machine, in the stack's environment on "
-        "every node, or in the image. `orch sync INVENTORY --data FOLDER` copies your own files.",
+        "every node, or in the image. Your own modules go to the nodes with the script if they are in its project "
+        "(--project FOLDER).",
     ),
     Signature(
         name="file not found",
         pattern=r"FileNotFoundError: \[Errno 2\] No such file or directory: '([^']*[/.][^']*)'",
         may_be_harmless=True,
         cause="The file {1} does not exist where the rank runs. Relative paths start in the folder where you called "
-        "orch on this machine, in the SSH user's home folder on nodes, in the run's folder on Slurm, and in the "
+        "orch on this machine, in the run's copy of the project on nodes, in the run's folder on Slurm, and in the "
         "image's working directory in pods.",
         cure="`orch sync INVENTORY --data FOLDER` copies files to all nodes. Give the script their absolute path "
         "there.",

@@ -11,6 +11,7 @@ from typing import Any
 from orch_node.protocol import values
 
 from orchestrator.model.command import Command
+from orchestrator.model.project import Project
 from orchestrator.planning.plan import Plan, StartRun
 
 GIT_SECONDS = 10
@@ -54,6 +55,7 @@ class Provenance:
         fingerprints: the nodes with each set of packages, by its fingerprint.
         settings: the settings of the recipe.
         script_args: the arguments of the script.
+        project: the files that were sent with the script, or None.
         seeds: the settings and arguments that are seeds.
         scripts: the training script.
         command: the command that was started, or None if it is unknown.
@@ -64,6 +66,7 @@ class Provenance:
     fingerprints: dict[str, str] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
     script_args: tuple[str, ...] = ()
+    project: Project | None = None
     seeds: dict[str, Any] = field(default_factory=dict)
     scripts: Script | None = None
     command: Command | None = None
@@ -86,6 +89,7 @@ def provenance(plan: Plan) -> Provenance:
         fingerprints=dict(plan.origin.fingerprints),
         settings=dict(plan.origin.settings),
         script_args=plan.origin.script_args,
+        project=plan.origin.project,
         seeds=seeds(plan),
         scripts=script_of(Path(plan.origin.script)) if plan.origin.script else None,
         command=start.command if start else Command(argv=()),  # otherwise the manifest contains it

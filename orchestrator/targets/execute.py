@@ -11,7 +11,7 @@ from orch_node.protocol import files
 from orch_node.protocol.record import RunNode
 
 from orchestrator.errors import ExecuteError
-from orchestrator.files import pack_folder
+from orchestrator.files import pack_files, pack_folder
 from orchestrator.model.command import Command
 from orchestrator.model.hostlist import fold
 from orchestrator.planning.manifest import Object
@@ -22,6 +22,7 @@ from orchestrator.planning.plan import (
     PutLocalFile,
     SendFile,
     SendFolder,
+    SendProject,
     StartRun,
     Step,
     SubmitScript,
@@ -97,12 +98,30 @@ def do(step: Step, connections: Mapping[str, Connection], applier: Applier | Non
             on_all(nodes, lambda node: connections[node].send(source, path))
         case SendFolder():
             connections[step.node.node].feed(step.unpack(), pack_folder(Path(step.source)))
+        case SendProject(nodes=nodes, source=source, files=names):
+            archive = packed(Path(source), names)
+            on_all(nodes, lambda node: connections[node].feed(step.unpack(), archive))
         case StartRun(command=command, run_dir=run_dir):
             connections[step.node.node].start(command, f"{run_dir}/{files.SUPERVISOR_LOG}")
         case ApplyObjects(objects=objects):
             assert applier is not None
             for manifest in objects:
                 applier.apply(manifest)
+
+
+def packed(folder: Path, names: tuple[str, ...]) -> bytes:
+    """Return a project as an archive.
+
+    Raises:
+        ExecuteError: if a file cannot be read.
+    """
+    try:
+        return pack_files(folder, names)
+    except OSError as error:
+        raise ExecuteError(
+            f"{error.filename or folder} cannot be read: {error.strerror}.",
+            hint="The project has changed; start again.",
+        ) from None
 
 
 def on_all(nodes: tuple[RunNode, ...], action: Callable[[str], None]) -> None:

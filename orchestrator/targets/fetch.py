@@ -36,4 +36,7 @@ def fetch_files(host: Local | Ssh, folder: Path, request: FetchRequest, listener
         ExecuteError: if the files cannot be read or written.
     """
     default = Path(request.source) if isinstance(host, Local) else default_target(folder, request.node)
-    return collect(host, request.source, request.destination or default, patterns=request.patterns, listener=listener)
+    target = request.destination or default
+    return collect(
+        host, request.source, target, patterns=request.patterns, listener=listener, unchanged=request.unchanged
+    )

@@ -34,12 +34,15 @@ class FetchRequest:
         node: the name of the node, or None for node0.
         destination: the folder on this machine, or None for the default.
         patterns: patterns of the paths in `source` to copy; all paths if empty.
+        unchanged: SHA-256 by path of files in `source` that are not copied as long as they have this content; None to
+            copy all files.
     """
 
     source: str
     node: str | None = None
     destination: Path | None = None
     patterns: tuple[str, ...] = ()
+    unchanged: Mapping[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

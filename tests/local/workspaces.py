@@ -50,7 +50,7 @@ def make_two_hosts(folder: Path, *options: str) -> Iterator[Workspace]:
     """Start two hosts on this machine, and end them afterwards."""
     if reason := hosts.missing_requirements():
         report_missing(reason)
-    lab = hosts.Hosts(folder / "hosts")
+    lab = hosts.Hosts(folder / ".hosts")
     try:
         inventory = lab.write_inventory(orch_environment(folder))
         yield Workspace(folder, *options, "--inventory", str(inventory), lab=lab)

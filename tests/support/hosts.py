@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import shutil
 import signal
 import socket
@@ -67,6 +68,12 @@ class Host:
     process: subprocess.Popen[bytes]
 
 
+def free_network() -> int:
+    """Return a number for NETWORK and WIRE_NETWORK that is free on this machine."""
+    addresses = subprocess.run(["ip", "-4", "-o", "address"], capture_output=True, text=True, check=True).stdout
+    return random.choice([index for index in range(20, 220) if f" {WIRE_NETWORK.format(index)}." not in addresses])
+
+
 class Hosts:
     """Two hosts, each on one CPU; on different CPUs if this process may use two."""
 
@@ -74,7 +81,7 @@ class Hosts:
         self.base = base
         number = next(LAB_NUMBERS)
         self.interface_prefix = f"o{os.getpid() % 10000}{number}"
-        index = (os.getpid() + 67 * number) % 200 + 20
+        index = free_network()
         self.network, self.wire_network = NETWORK.format(index), WIRE_NETWORK.format(index)
         self.root = base / "orch"
         self.root.mkdir(parents=True)

@@ -51,6 +51,11 @@ def read(request: TrainRequest) -> tuple[TrainRequest, Inputs]:
     cluster = load.cluster(
         request.inventory, request.stack, nodes=request.nodes, exclude=request.exclude, spares=request.spare_nodes
     )
+    if request.project is not None or not all(node.local for node in cluster.nodes):
+        project = load.project_of(
+            recipe, request.project, limit=request.project_limit, runs_dir=Path(request.runs_dir).absolute()
+        )
+        recipe = replace(recipe, project=project)
     if cluster.nodes:
         load.check_script(recipe, request.script_args, ranks_python(cluster.nodes[0], stack, docker))
     inputs = Inputs(

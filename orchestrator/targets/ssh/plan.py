@@ -13,7 +13,7 @@ from orchestrator.planning.launch import choose_launch
 from orchestrator.planning.plan import Plan, Step
 from orchestrator.planning.request import Resume, TrainRequest
 from orchestrator.planning.run_files import master_port
-from orchestrator.planning.sent_files import Files
+from orchestrator.planning.sent_files import Files, project_copy
 from orchestrator.planning.supervision import check_restarts, launcher_restarts, supervisor_options
 from orchestrator.planning.training import (
     Home,
@@ -52,6 +52,7 @@ def plan_train(request: TrainRequest, inputs: Inputs, site: Site, resume: Resume
         *decisions_of(inputs, resolved, job, launch),
         *explain_restarts(request.max_restarts, training.recipe, request.min_nodes),
         *output.decisions,
+        *([training.recipe.project.explain()] if training.recipe.project else []),
     )
     plan = Plan(
         run=run_record(training, site, home, key=key, decisions=decisions),
@@ -108,6 +109,7 @@ def steps_of(
         preload=software.preload.value,
         environment=recipe.environment,
         container=container_file(request, resolved, site, files),
+        working_directory=recipe.project.working_directory(project_copy(site.run_dir)) if recipe.project else "",
         options=(
             f"--claims={site.claims}",
             *supervisor_options(request, recipe, software.launcher, launch),

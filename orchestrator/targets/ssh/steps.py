@@ -53,7 +53,7 @@ def run_nodes(nodes: tuple[Node, ...]) -> tuple[RunNode, ...]:
 
 def reachable_files(recipe: Recipe, settings: Mapping[str, Value], nodes: tuple[Node, ...], site: Site) -> Files:
     """Return the paths of the script and the data files on the nodes, and the steps that send them."""
-    if nodes[0].local:
+    if nodes[0].local and recipe.project is None:
         return Files(paths={path: path for path in named_files(recipe, settings)}, sent=())
     return sent_files(recipe, settings, run_nodes(nodes), site)
 
@@ -65,6 +65,7 @@ class Extras:
     Attributes:
         environment: the environment variables of the recipe.
         container: the content of container.json, or None if the ranks run without containers.
+        working_directory: the folder in which the script starts; empty for that of the launcher.
         options: the options of the supervisor.
     """
 
@@ -73,6 +74,7 @@ class Extras:
     preload: tuple[str, ...]
     environment: Mapping[str, str]
     container: str | None
+    working_directory: str
     options: tuple[str, ...]
 
 
@@ -93,7 +95,9 @@ def shared_files(job: Job, launch: Launch, extras: Extras) -> dict[str, str]:
         "env.json": rank_files.env_json(
             job.address, job.port, backend, extras.preload, {**launch.environment, **defaults(extras.environment)}
         ),
-        "layout.json": rank_files.layout_json(job.layout, backend, job.nodes, extras.spares, links),
+        "layout.json": rank_files.layout_json(
+            job.layout, backend, job.nodes, extras.spares, links, extras.working_directory
+        ),
         **launch.shared,
         **({CONTAINER_FILE: extras.container} if extras.container else {}),
     }

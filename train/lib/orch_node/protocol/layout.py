@@ -70,6 +70,7 @@ class RunLayout:
     planned_world_size: int = 0  # before nodes were lost; 0 if none was lost
     precision: RunPrecision | None = None  # None if the plan has decided
     spares_without_bf16: tuple[str, ...] = ()  # spare nodes without BF16 instructions
+    working_directory: str = ""  # in which the script starts; empty for that of the launcher
     schema: int = SCHEMA
 
     @property
@@ -152,6 +153,7 @@ def render(layout: RunLayout) -> str:
         **({"setvars": layout.setvars} if layout.setvars else {}),
         **({"planned_world_size": layout.planned_world_size} if layout.planned_world_size else {}),
         **({"precision": values.record(layout.precision)} if layout.precision else {}),
+        **({"working_directory": layout.working_directory} if layout.working_directory else {}),
         **({"spares_without_bf16": layout.spares_without_bf16} if layout.spares_without_bf16 else {}),
     }
     parts = [f"{json.dumps(name)}: {json.dumps(value)}" for name, value in header.items()]

@@ -62,6 +62,7 @@ def main(argv: list[str]) -> None:
     environment = {**run_environment, **node.env, **placement.env}
     traces = StackTraces(placement.node)
     try:
+        enter(layout.working_directory)
         cpus = check_placement(placement)
         check_node(node)
         check_environment(environment)
@@ -132,6 +133,19 @@ def reported_exits(report_end: Callable[[], None]) -> Iterator[None]:
         yield
     finally:
         vars(os)["_exit"] = original
+
+
+def enter(folder: str) -> None:
+    """Change to the folder in which the script starts.
+
+    Raises:
+        RankError: if that is impossible.
+    """
+    try:
+        if folder:
+            os.chdir(folder)
+    except OSError as error:
+        raise RankError(f"the working directory {folder} cannot be used: {error.strerror}.") from None
 
 
 def import_torch() -> ModuleType:

@@ -1,0 +1,204 @@
+"""Find the project of a user's script, and read which of its files go to the nodes."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+import subprocess
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from orchestrator.errors import RequestError
+from orchestrator.files import sha256
+from orchestrator.model.project import Project
+from orchestrator.model.recipe import Recipe
+
+NONE = "none"  # the value of --project that sends the script alone
+MOST_FILES = 20_000
+LARGEST = 3  # files that the error about the limit names
+VIRTUAL_ENVIRONMENT = "pyvenv.cfg"
+
+
+def project_of(recipe: Recipe, option: str | None, *, limit: int, runs_dir: Path) -> Project | None:
+    """Return the project of the user's own script, or None if only the script itself is sent.
+
+    It is the git repository that contains the script, without the files that git ignores; outside of git, the
+    script's folder without hidden files, bytecode and virtual environments. For a module, the current folder counts
+    in place of the script's.
+
+    Args:
+        recipe: The script or module.
+        option: The value of --project: a folder, `none`, or None for the default.
+        limit: The maximum size in MB.
+        runs_dir: The folder of recorded runs, which is left out.
+
+    Raises:
+        RequestError: if the folder is unsuitable, too large, or contains what cannot be sent.
+    """
+    if not recipe.own_script:
+        if option is not None:
+            raise RequestError("--project is for your own scripts.", hint="The files of a recipe are always sent.")
+        return None
+    if option == NONE:
+        return None
+    start = Path(recipe.script_file).parent if recipe.script_file else Path.cwd()
+    folder = chosen_folder(option, recipe) if option else repository_of(start) or start
+    in_git = repository_of(folder) is not None
+    names = git_files(folder) if in_git else folder_files(folder)
+    listed = [name for name in names if not (folder / name).is_relative_to(runs_dir.resolve())]
+    size = check_files(folder, listed, limit)
+    caller = Path.cwd()
+    return Project(
+        folder=str(folder),
+        files={name: content_hash(folder / name) for name in listed},
+        size=size,
+        directory=str(caller.relative_to(folder)) if caller.is_relative_to(folder) else ".",
+        source="git" if in_git else "folder",
+    )
+
+
+def chosen_folder(option: str, recipe: Recipe) -> Path:
+    """Return the folder of --project.
+
+    Raises:
+        RequestError: if there is no such folder, or the script is not in it.
+    """
+    folder = Path(option).resolve()
+    if not folder.is_dir():
+        raise RequestError(
+            f"--project {option}: no such folder.", hint="--project none sends the script alone, without a project."
+        )
+    if recipe.script_file and not Path(recipe.script_file).is_relative_to(folder):
+        raise RequestError(f"--project {option}: {recipe.script_file} is not in it.", hint="Name a folder above it.")
+    return folder
+
+
+def repository_of(folder: Path) -> Path | None:
+    """Return the root of the git repository that contains a folder; None outside of git.
+
+    Raises:
+        RequestError: if there is a repository that git cannot use.
+    """
+    if not any((parent / ".git").exists() for parent in (folder, *folder.parents)):
+        return None
+    root = git(folder, "rev-parse", "--show-toplevel").rstrip("\n")
+    return Path(root).resolve()
+
+
+def git(folder: Path, *arguments: str) -> str:
+    """Return the output of a git command.
+
+    Raises:
+        RequestError: if git is missing or fails.
+    """
+    hint = "Repair the repository, or name the files with --project FOLDER or --project none."
+    try:
+        result = subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, check=False)
+    except OSError as error:
+        raise RequestError(f"git cannot be run for {folder}: {error.strerror}.", hint=hint) from None
+    if result.returncode:
+        lines = result.stderr.decode(errors="replace").strip().splitlines() or [f"exit code {result.returncode}"]
+        raise RequestError(f"git {arguments[0]} in {folder}: {lines[0]}.", hint=hint)
+    return os.fsdecode(result.stdout)
+
+
+def git_files(folder: Path) -> list[str]:
+    """Return the files below a folder that git tracks or does not ignore, those of submodules included."""
+    output = git(folder, "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--deduplicate")
+    names = []
+    for name in filter(None, output.split("\0")):
+        path = folder / name
+        if path.is_dir() and not path.is_symlink():  # a submodule, or a repository inside this one
+            names += [f"{name.rstrip('/')}/{inner}" for inner in git_files(path)]
+        elif path.is_symlink() or path.exists():  # a deleted file is tracked until the next commit
+            names.append(name)
+    return sorted(names)
+
+
+def folder_files(folder: Path) -> list[str]:
+    """Return the files below a folder except hidden ones, bytecode and virtual environments.
+
+    Raises:
+        RequestError: if there are too many.
+    """
+    names = []
+    for path in visible_files(folder):
+        names.append(str(path.relative_to(folder)))
+        if len(names) > MOST_FILES:
+            raise RequestError(
+                f"The project {folder} has more than {MOST_FILES} files.",
+                hint="Name a smaller folder with --project FOLDER, or send the script alone with --project none.",
+            )
+    return sorted(names)
+
+
+def visible_files(folder: Path) -> Iterator[Path]:
+    for parent, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if is_visible(Path(parent, name))]
+        links = [name for name in folders if Path(parent, name).is_symlink()]
+        yield from (Path(parent, name) for name in (*links, *names) if not name.startswith("."))
+
+
+def is_visible(folder: Path) -> bool:
+    """Return whether the files of a folder belong to the project."""
+    is_hidden = folder.name.startswith(".") or folder.name == "__pycache__"
+    return not is_hidden and not (folder / VIRTUAL_ENVIRONMENT).exists()
+
+
+def check_files(folder: Path, names: Iterable[str], limit: int) -> int:
+    """Return the size of the files in bytes.
+
+    Raises:
+        RequestError: if they are larger than `limit` MB, or if one cannot be sent.
+    """
+    sizes = {name: file_size(folder, name) for name in names}
+    total = sum(sizes.values())
+    if total > limit * 1e6:
+        largest = sorted(sizes, key=lambda name: sizes[name], reverse=True)[:LARGEST]
+        raise RequestError(
+            f"The project {folder} has {total / 1e6:.0f} MB, more than the limit of {limit} MB. Its largest files: "
+            f"{', '.join(f'{name} ({sizes[name] / 1e6:.1f} MB)' for name in largest)}.",
+            hint="Add what the run does not need to .gitignore, name a smaller folder with --project FOLDER, send the "
+            "script alone with --project none, or raise --project-limit.",
+        )
+    return total
+
+
+def file_size(folder: Path, name: str) -> int:
+    path = folder / name
+    if not name.isprintable():
+        raise RequestError(
+            f"{str(path)!r} has a name that cannot be printed.", hint="Rename the file, or add it to .gitignore."
+        )
+    status = path.lstat()
+    if stat.S_ISLNK(status.st_mode):
+        if not path.resolve().is_relative_to(folder):
+            raise RequestError(
+                f"{path} is a link out of the project, to {os.readlink(path)}.",
+                hint="Add it to .gitignore, replace it by a copy, or name a folder above both with --project.",
+            )
+        return 0
+    if not stat.S_ISREG(status.st_mode):
+        raise RequestError(
+            f"{path} is neither a file nor a link, so it cannot be sent.",
+            hint="Remove it, or name another folder with --project.",
+        )
+    return status.st_size
+
+
+def content_hash(path: Path) -> str:
+    """Return the SHA-256 of a file's content, or of the path that a link names.
+
+    Raises:
+        RequestError: if the file cannot be read.
+    """
+    if path.is_symlink():
+        return hashlib.sha256(os.fsencode(os.readlink(path))).hexdigest()
+    try:
+        return sha256(path)
+    except OSError as error:
+        raise RequestError(
+            f"{path} cannot be read: {error.strerror}.",
+            hint="It is part of the project. Add it to .gitignore, or make it readable.",
+        ) from None

@@ -1,0 +1,52 @@
+"""The project of a user's script: the files that go with it to other machines."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from orchestrator.model.decision import Decision
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Project:
+    """The files of a project as they were when the run was planned.
+
+    Attributes:
+        folder: the folder on this machine, an absolute path.
+        files: the SHA-256 of each file by its path below the folder; of a symbolic link, that of its target's path.
+        size: the size of all files in bytes.
+        directory: the caller's folder, relative to `folder`; `.` if the caller was elsewhere.
+        source: where the list of files comes from: `git` or `folder`.
+    """
+
+    folder: str
+    files: dict[str, str]
+    size: int
+    directory: str = "."
+    source: str = "folder"
+
+    @property
+    def digest(self) -> str:
+        """Return 12 hexadecimal digits of the SHA-256 of the files' names and contents."""
+        return hashlib.sha256(json.dumps(sorted(self.files.items())).encode()).hexdigest()[:12]
+
+    def path_in(self, copy: str, path: str) -> str:
+        """Return where a file of the project is in a copy of it."""
+        return f"{copy}/{PurePosixPath(path).relative_to(self.folder)}"
+
+    def working_directory(self, copy: str) -> str:
+        """Return where a script starts in a copy of the project: the place of the caller's folder."""
+        return copy if self.directory == "." else f"{copy}/{self.directory}"
+
+    def explain(self) -> Decision:
+        """Return the decision that names the folder and what is sent of it."""
+        count = f"{len(self.files)} files" if len(self.files) != 1 else "1 file"
+        selected = "what git tracks or does not ignore" if self.source == "git" else "the script's folder"
+        return Decision(
+            topic="project",
+            value=f"{self.folder}, {count}, {self.size / 1e6:.1f} MB, {self.digest}",
+            reason=f"{selected}; --project none sends the script alone",
+        )

@@ -1,0 +1,86 @@
+"""Run a user's project of several files on two hosts, and fetch what it has written."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.local.runs import expect_exit, paste_into_shell
+from tests.local.workspaces import Workspace
+
+FILES = {
+    "train.py": """
+import json, sys
+from pathlib import Path
+import torch, torch.distributed as dist
+from net import layers
+import helper
+value = torch.ones(1) * layers.WIDTH
+dist.all_reduce(value)
+steps = json.loads(Path("conf/small.json").read_text())["steps"]
+print("RESULT", value.item(), steps, helper.NAME, sys.argv[1:], flush=True)
+if dist.get_rank() == 0:
+    Path("out").mkdir()
+    Path("out/model.txt").write_text("trained")
+    Path("conf/small.json").write_text('{"steps": 4}')
+""",
+    "helper.py": "NAME = 'helper'\n",
+    "net/__init__.py": "",
+    "net/layers.py": "from .width import WIDTH\n",
+    "net/width.py": "WIDTH = 3\n",
+    "conf/small.json": '{"steps": 3}\n',
+    "data/huge.bin": "ignored",
+    ".gitignore": "data/\n",
+}
+GLOO = ("--backend", "gloo", "--launcher", "torchrun")
+RESULT = "6.0 3 helper ['--lr', '$(x)']"
+
+
+@pytest.fixture(scope="module")
+def script(two_hosts: Workspace) -> str:
+    """Return the path of a script in a git repository, relative to the workspace's folder."""
+    project = two_hosts.folder / "my project"
+    for name, text in FILES.items():
+        (project / name).parent.mkdir(parents=True, exist_ok=True)
+        (project / name).write_text(text)
+    subprocess.run(["git", "init", "--quiet", project], check=True)
+    return "my project/train.py"
+
+
+def test_modules_and_files_of_a_project_are_found_on_all_nodes(two_hosts: Workspace, script: str) -> None:
+    cell = two_hosts.train(script, *GLOO, "--", "--lr", "$(x)")
+    assert [cell.printed("RESULT", rank) for rank in (0, 1)] == [RESULT, RESULT]
+    copies = [Path(host.folder, "root/runs", cell.report["run_id"], "project") for host in two_hosts.lab.hosts]
+    assert [sorted(path.name for path in copy.iterdir()) for copy in copies] == [
+        [".gitignore", "__pycache__", "conf", "helper.py", "net", "out", "train.py"],
+        [".gitignore", "__pycache__", "conf", "helper.py", "net", "train.py"],
+    ]
+    assert json.loads((two_hosts.folder / "my project/conf/small.json").read_text()) == {"steps": 3}
+    shown = json.loads(two_hosts.orch("fetch", cell.report["run_id"], "--json").stdout)
+    assert sorted(shown["brought"]) == ["conf/small.json", "out/model.txt"]
+    assert Path(shown["folder"], "out/model.txt").read_text() == "trained"
+
+
+def test_dry_run_of_a_project_can_be_pasted(two_hosts: Workspace, script: str) -> None:
+    dry_run = expect_exit(two_hosts.orch("train", script, *two_hosts.options, *GLOO, "--dry-run", "--", "--lr", "$(x)"))
+    assert "# project: " in dry_run.stdout
+    expect_exit(paste_into_shell(dry_run.stdout, two_hosts.folder))
+    logs = two_hosts.orch("logs", *two_hosts.options[-2:])
+    assert logs.stdout.count(f"RESULT {RESULT}") == 2, logs.stderr
+
+
+def test_a_project_on_this_machine_is_copied_only_on_request(two_hosts: Workspace, script: str) -> None:
+    local = Workspace(two_hosts.folder, "--ppn", "1")
+    copied = local.train(script, *GLOO, "--project", "my project", "--", "--lr", "$(x)")
+    assert copied.printed("RESULT", 0) == RESULT.replace("6.0", "3.0")
+    assert not (two_hosts.folder / "my project/out").exists()
+    direct = local.train(script, *GLOO, code=1)  # conf/ is not in the current folder
+    assert "conf/small.json" in direct.logs[0]
+
+
+def test_the_script_alone_does_not_find_its_modules(two_hosts: Workspace, script: str) -> None:
+    cell = two_hosts.train(script, *GLOO, "--project", "none", code=1)
+    assert any("No module named 'net'" in text for text in cell.logs.values())

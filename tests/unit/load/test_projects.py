@@ -1,0 +1,154 @@
+"""Check which files of a user's project go to the nodes, and which projects are refused."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from orchestrator.errors import RequestError
+from orchestrator.load.projects import project_of
+from orchestrator.model.project import Project
+from orchestrator.model.recipe import Recipe
+
+
+def git(folder: Path, *arguments: str) -> None:
+    identity = ("-c", "user.name=a", "-c", "user.email=a@example.com", "-c", "protocol.file.allow=always")
+    subprocess.run(["git", "-C", folder, *identity, *arguments], check=True, capture_output=True)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the current folder, which holds a project without git."""
+    project = tmp_path / "work"
+    for name in ("train.py", "model.py", "conf/a.yaml", "runs/1/plan.json", "__pycache__/x.pyc", ".env", ".cache/y"):
+        (project / name).parent.mkdir(parents=True, exist_ok=True)
+        (project / name).write_text(name)
+    monkeypatch.chdir(project)
+    return project
+
+
+@pytest.fixture
+def repository(folder: Path) -> Path:
+    """Return the current folder as a git repository with a commit."""
+    (folder / ".gitignore").write_text("*.bin\nruns/\n.env\n__pycache__/\n.cache/\n")
+    (folder / "weights.bin").write_bytes(b"x")
+    git(folder, "init", "--quiet")
+    git(folder, "add", ".")
+    git(folder, "commit", "--quiet", "-m", "first")
+    return folder
+
+
+def project(folder: Path, option: str | None = None, *, script: str = "train.py", limit: int = 200) -> Project:
+    recipe = Recipe(name="train", script=str(folder / script), own_script=True)
+    sent = project_of(recipe, option, limit=limit, runs_dir=folder / "runs")
+    assert sent is not None
+    return sent
+
+
+def test_outside_of_git_it_is_the_scripts_folder_without_hidden_files_and_runs(folder: Path) -> None:
+    environment = folder / "env"
+    environment.mkdir()
+    (environment / "pyvenv.cfg").write_text("")
+    sent = project(folder)
+    assert list(sent.files) == ["conf/a.yaml", "model.py", "train.py"]
+    assert (sent.folder, sent.directory, sent.source, sent.size) == (str(folder), ".", "folder", 27)
+
+
+def test_in_git_it_is_the_repository_without_ignored_files(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (repository / "new.py").write_text("")
+    (repository / "model.py").unlink()
+    (repository / "sub").mkdir()
+    (repository / "sub" / "train.py").write_text("")
+    monkeypatch.chdir(repository / "conf")
+    sent = project(repository, script="sub/train.py")
+    assert list(sent.files) == [".gitignore", "conf/a.yaml", "new.py", "sub/train.py", "train.py"]
+    assert (sent.folder, sent.directory, sent.source) == (str(repository), "conf", "git")
+    assert sent.working_directory("/run/project") == "/run/project/conf"
+
+
+def test_files_of_a_submodule_belong_to_it(repository: Path, tmp_path: Path) -> None:
+    library = tmp_path / "library"
+    library.mkdir()
+    (library / "layers.py").write_text("")
+    git(library, "init", "--quiet")
+    git(library, "add", ".")
+    git(library, "commit", "--quiet", "-m", "first")
+    git(repository, "submodule", "--quiet", "add", str(library), "library")
+    assert "library/layers.py" in project(repository).files
+
+
+def test_digest_follows_names_and_contents(folder: Path) -> None:
+    before = project(folder).digest
+    assert project(folder).digest == before
+    (folder / "model.py").write_text("changed")
+    changed = project(folder).digest
+    (folder / "model.py").rename(folder / "other.py")
+    assert len({before, changed, project(folder).digest}) == 3
+
+
+def test_a_folder_can_be_named_and_switched_off(folder: Path) -> None:
+    assert list(project(folder, ".").files) == ["conf/a.yaml", "model.py", "train.py"]
+    assert "work/model.py" in project(folder, "..").files
+    recipe = Recipe(name="train", script=str(folder / "train.py"), own_script=True)
+    assert project_of(recipe, "none", limit=1, runs_dir=folder / "runs") is None
+    assert project_of(Recipe(name="bert-qa", script="x.py"), None, limit=1, runs_dir=folder / "runs") is None
+
+
+def test_a_module_belongs_to_the_current_folder(folder: Path) -> None:
+    module = Recipe(name="train", script="package.train", own_script=True, module=True)
+    sent = project_of(module, None, limit=200, runs_dir=folder / "runs")
+    assert sent is not None
+    assert (sent.folder, "model.py" in sent.files) == (str(folder), True)
+
+
+def test_a_link_inside_stays_and_a_link_outside_is_refused(folder: Path) -> None:
+    (folder / "alias.py").symlink_to("model.py")
+    assert "alias.py" in project(folder).files
+    (folder / "data").symlink_to("/usr/share")
+    with pytest.raises(RequestError, match=r"work/data is a link out of the project, to /usr/share"):
+        project(folder)
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [("nosuch", "--project nosuch: no such folder"), ("conf", r"--project conf: \S+train\.py is not in it")],
+)
+def test_an_unsuitable_folder_is_refused(folder: Path, option: str, message: str) -> None:
+    with pytest.raises(RequestError, match=message):
+        project(folder, option)
+
+
+def test_a_recipe_takes_no_project(folder: Path) -> None:
+    with pytest.raises(RequestError, match="--project is for your own scripts"):
+        project_of(Recipe(name="bert-qa", script="x.py"), ".", limit=1, runs_dir=folder / "runs")
+
+
+def test_a_project_above_the_limit_names_its_largest_files(folder: Path) -> None:
+    with (folder / "checkpoint.pt").open("wb") as file:
+        file.truncate(300_000_000)
+    with pytest.raises(
+        RequestError, match=r"has 300 MB, more than the limit of 200 MB.*: checkpoint\.pt \(300\.0 MB\)"
+    ):
+        project(folder)
+    assert "checkpoint.pt" in project(folder, limit=301).files
+
+
+def test_a_socket_and_an_unprintable_name_are_refused(folder: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind("s")
+        with pytest.raises(RequestError, match="work/s is neither a file nor a link"):
+            project(folder)
+    os.unlink("s")
+    (folder / "a\nb").write_text("")
+    with pytest.raises(RequestError, match="has a name that cannot be printed"):
+        project(folder)
+
+
+def test_a_repository_that_git_cannot_use_is_reported(folder: Path) -> None:
+    (folder / ".git").write_text("gitdir: /nonexistent\n")
+    with pytest.raises(RequestError, match=r"git rev-parse in .*not a git repository"):
+        project(folder)
