@@ -6,6 +6,7 @@ import json
 import os
 import tarfile
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -76,13 +77,8 @@ def test_previous_archive_is_retained_for_queued_jobs(root: Path, tmp_path: Path
 
 def test_concurrent_jobs_unpack_once(root: Path, tmp_path: Path) -> None:
     local = pack_stack(root, tmp_path / "scratch")
-    new: list[bool] = []
-    threads = [threading.Thread(target=lambda: new.append(fill(local))) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sorted(new) == [False] * 7 + [True]
+    with ThreadPoolExecutor(8) as pool:
+        assert sorted(pool.map(fill, [local] * 8)) == [False] * 7 + [True]
     remaining = {path.name for path in Path(local.folder).parent.iterdir()}
     assert remaining == {Path(local.folder).name, f".{Path(local.folder).name}.lock"}
 

@@ -1,8 +1,9 @@
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -161,16 +162,13 @@ def test_incomplete_lock_is_ignored(path: str, content: str) -> None:
 def test_one_of_many_concurrent_controllers_takes_the_lock(path: str) -> None:
     winners = []
 
-    def attempt(token: str) -> None:
-        try:
-            lock.acquire(path, {**THIS_CONTROLLER, "token": token}, HOUR)
-            winners.append(token)
-        except lock.HeldError:
-            pass
+    def attempt(number: int) -> None:
+        with contextlib.suppress(lock.HeldError):
+            lock.acquire(path, {**THIS_CONTROLLER, "token": str(number)}, HOUR)
+            winners.append(str(number))
 
-    threads = [threading.Thread(target=attempt, args=(str(number),)) for number in range(16)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert winners == [holder(path)]
+    with ThreadPoolExecutor(16) as pool:
+        for _ in range(200):  # without the lock of the file, a few rounds have several winners
+            list(pool.map(attempt, range(16)))
+            assert winners == [holder(path)]
+            lock.release(path, {"token": winners.pop()})
