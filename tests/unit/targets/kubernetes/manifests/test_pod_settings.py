@@ -11,7 +11,17 @@ import pytest
 from orchestrator.errors import PlanError
 from orchestrator.targets.kubernetes.load import kubernetes_settings
 from orchestrator.targets.kubernetes.manifests import names, pod_settings
-from tests.support.kubernetes_plans import CASES, SETTINGS, SITE, containers, make_plan, objects, pod_specs
+from tests.support.kubernetes_plans import (
+    CASES,
+    OWN_SCRIPT,
+    OWN_SITE,
+    SETTINGS,
+    SITE,
+    containers,
+    make_plan,
+    objects,
+    pod_specs,
+)
 from tests.support.kubernetes_schema import check_manifest, needs_crds
 
 ASSIGNMENTS = (
@@ -65,8 +75,18 @@ def test_every_kind_of_job_has_the_requested_settings(case: str) -> None:
 @pytest.mark.parametrize("case", CASES)
 def test_manifests_with_all_settings_match_the_crds(case: str) -> None:
     launcher, changes = CASES[case]
-    packed = replace(make_settings(*ASSIGNMENTS[2:], "pack=topology.kubernetes.io/rack"), **changes)
-    for manifest in objects(make_plan(launcher, kubernetes=packed))[1:]:
+    assignments = (
+        *ASSIGNMENTS[2:],
+        "pack=topology.kubernetes.io/rack",
+        "pull_secrets=registry",
+        "service_account=trainer",
+        "priority_class=low",
+        "node_selector.feature.node.kubernetes.io/cpu-cpuid.AVX512BF16=true",
+    )
+    packed = replace(make_settings(*assignments), **changes)
+    config_map, *manifests = objects(make_plan(launcher, kubernetes=packed, recipe=OWN_SCRIPT, site=OWN_SITE))
+    assert config_map["kind"] == "ConfigMap"
+    for manifest in manifests:
         if manifest["kind"] != "Service":
             check_manifest(manifest)
 
