@@ -51,7 +51,7 @@ def read(request: TrainRequest) -> tuple[TrainRequest, Inputs]:
     cluster = load.cluster(
         request.inventory, request.stack, nodes=request.nodes, exclude=request.exclude, spares=request.spare_nodes
     )
-    if request.project is not None or not all(node.local for node in cluster.nodes):
+    if request.project is not None or (is_remote(cluster) and not (recipe.module and docker)):
         project = load.project_of(
             recipe, request.project, limit=request.project_limit, runs_dir=Path(request.runs_dir).absolute()
         )
@@ -68,6 +68,11 @@ def read(request: TrainRequest) -> tuple[TrainRequest, Inputs]:
         docker=docker,
     )
     return request, inputs
+
+
+def is_remote(cluster: Cluster) -> bool:
+    """Return whether the nodes are other machines."""
+    return not all(node.local for node in cluster.nodes)
 
 
 def ranks_python(node0: Node, stack: Stack, docker: Docker | None) -> load.RanksPython:

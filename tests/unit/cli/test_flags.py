@@ -180,6 +180,22 @@ def test_every_field_is_an_option_of_the_command_line() -> None:
     assert app.registered_commands
 
 
+@pytest.mark.parametrize(
+    ("options", "is_sent"),
+    [
+        ({"recipe": "own.py"}, True),
+        ({"recipe": "own.py", "inventory": "local", "nodes": None}, False),
+        ({"recipe": "own", "module": True}, True),
+        ({"recipe": "own", "module": True, "docker_image": "orch:current"}, False),
+        ({"recipe": "own", "module": True, "docker_image": "orch:current", "project": "."}, True),
+        ({}, False),
+    ],
+    ids=["script", "this machine", "module", "module of an image", "named", "recipe"],
+)
+def test_a_project_is_sent_to_nodes_with_an_own_script(options: dict[str, Any], is_sent: bool) -> None:
+    assert ("# project: " in train.plan(replace(BASE["ssh"], **options)).describe()) is is_sent
+
+
 def test_files_of_a_user_recipe_are_sent_to_pods() -> None:
     request = replace(BASE["kubernetes"], recipe="my-own", recipe_path=(PurePath("recipes"),))
     (step,) = train.plan(request).steps
