@@ -1,4 +1,4 @@
-"""A signature of a release: who verifies it, and what breaks it."""
+"""Releases: the changelog, the contents of the wheel, and the signature, which the commands of a page verify."""
 
 from __future__ import annotations
 
@@ -8,9 +8,26 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.load.files import tomllib
+from orchestrator.provisioning.bindings_wheel import sources
 from release.__main__ import NAMESPACE, SUMS, sign
 
-PAGE = Path(__file__).parents[3] / "docs" / "explanation" / "security.md"
+CHECKOUT = Path(__file__).parents[3]
+PAGE = CHECKOUT / "docs" / "explanation" / "security.md"
+PROJECT = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())
+
+
+def test_changelog_begins_with_unreleased_changes_or_this_version() -> None:
+    sections = re.findall(r"^## (\S+)", (CHECKOUT / "CHANGELOG.md").read_text(), re.M)
+    assert sections[0] in ("Unreleased", PROJECT["project"]["version"])
+
+
+def test_wheel_contains_all_sources_of_the_bindings() -> None:
+    """orch from a wheel without them would build the bindings again, because their digest differs."""
+    included = {Path(name) for name in PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]}
+    paths = [path.relative_to(CHECKOUT) for path in sources(CHECKOUT / "bindings")]
+    assert len(paths) > 20
+    assert [path for path in paths if not included & {path, *path.parents}] == []
 
 
 @pytest.fixture

@@ -81,8 +81,3 @@ def test_agent_messages_are_read_as_they_were_written() -> None:
     for line in (b"Welcome!\n", b'{"answer": "weather"}', b"[]", b'{"answer": ["ping"]}'):
         with pytest.raises(ProtocolError):
             agent.parse_response(line)
-
-
-def test_container_is_read_as_it_was_written() -> None:
-    spec = container.ContainerSpec("image", "rank", "python", ("libx.so",), {"node0": 2}, ("-v",))
-    assert container.parse(container.render(spec)) == spec
