@@ -47,7 +47,7 @@ def main() -> None:
 def by_hand(site: Site) -> float:
     (site.home / "script.py").write_text(SCRIPT)
     (site.home / "by-hand.sh").write_text(BY_HAND)
-    site.said("sbatch", "--wait", "by-hand.sh")
+    site.stdout_of("sbatch", "--wait", "by-hand.sh")
     return marked(site) - (site.home / "began").stat().st_mtime
 
 

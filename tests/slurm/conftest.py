@@ -2,44 +2,52 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.slurm.site import LOGIN, NODES, USER, Site, slurm_site
+from tests.slurm.runs import CHECKPOINTING, CHECKPOINTING_SCRIPT, UNTIL_FINISH, UNTIL_FINISH_SCRIPT
+from tests.slurm.site import Site, slurm_site
 from tests.support.images import require_docker, run_program
 
 FAULTY = Path(__file__).parents[1] / "cluster" / "programs" / "faulty.py"
 
 
-def image_of() -> str:
+def build_image() -> str:
+    """Build the image of the hosts if it is missing, and return its name."""
     suite = os.environ.get("ORCH_SLURM_SUITE", "bookworm")  # Slurm 22.05; trixie has 24.11
     return run_program("tests/slurm/image", suite).strip().splitlines()[-1]
 
 
-def opened(folder: Path) -> Path:
-    """That other users may pass through."""
-    for one in (folder, *folder.parents[:2]):
-        one.chmod(one.stat().st_mode | 0o011)
+def open_to_others(folder: Path) -> Path:
+    """Let other users pass through a temporary folder, and return it."""
+    for path in (folder, *folder.parents[:2]):
+        path.chmod(path.stat().st_mode | 0o011)
     return folder
 
 
-@pytest.fixture(scope="session")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+def start_site(factory: pytest.TempPathFactory, name: str, **options: bool) -> Iterator[Site]:
     require_docker()
-    with slurm_site(opened(tmp_path_factory.mktemp("slurm")), image_of()) as found:
-        yield found
+    with slurm_site(open_to_others(factory.mktemp(name)), build_image(), **options) as site:
+        yield site
+
+
+def prepare(site: Site) -> Site:
+    """Remove what the previous test has left, and return the site."""
+    site.reset()
+    shutil.copy(FAULTY, site.home)
+    (site.home / UNTIL_FINISH).write_text(UNTIL_FINISH_SCRIPT)
+    (site.home / CHECKPOINTING).write_text(CHECKPOINTING_SCRIPT)
+    return site
+
+
+@pytest.fixture(scope="session")
+def session_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    yield from start_site(tmp_path_factory, "slurm")
 
 
 @pytest.fixture
-def ready(site: Site) -> Site:
-    """No job is left of the test before, and all nodes are there."""
-    shutil.copy(FAULTY, site.home)
-    for host in NODES:
-        subprocess.run(["docker", "start", site.container(host)], capture_output=True)
-    site.on(LOGIN, "scancel", "--user", USER)
-    site.on(LOGIN, "scontrol", "update", "nodename=n[1-3]", "state=resume", user="root")
-    site.await_idle()
-    return site
+def site(session_site: Site) -> Site:
+    """Return a Slurm without jobs, all of whose nodes are idle."""
+    return prepare(session_site)

@@ -1,4 +1,4 @@
-"""A machine outside of the cluster: it reaches the login node by SSH and sees no file of it."""
+"""A machine outside of the cluster that reaches the login node by SSH and shares no files with it."""
 
 from __future__ import annotations
 
@@ -7,14 +7,19 @@ import subprocess
 from pathlib import Path
 
 from orchestrator.state import cache_home
-from tests.slurm.site import LOGIN, USER, Site, orch_words
+from tests.slurm.site import LOGIN, USER, USER_ID, Site, orch_command
 from tests.support.images import run_program
 
-NAME = "cluster"  # as its ~/.ssh/config calls the login node
+NAME = "cluster"  # of the login node in its ~/.ssh/config
 
 
 class Laptop:
-    """`home`: of its user, where orch is started."""
+    """A machine on which orch is installed, and which is a process of the tests with another home.
+
+    Args:
+        site: the Slurm that it uses.
+        home: of its user, where orch starts.
+    """
 
     def __init__(self, site: Site, home: Path) -> None:
         self.site = site
@@ -22,9 +27,9 @@ class Laptop:
         ssh = home / ".ssh"
         ssh.mkdir(mode=0o700, parents=True)
         run_program("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(ssh / "id_ed25519"))
-        self.allow((ssh / "id_ed25519.pub").read_text())
+        self.authorize((ssh / "id_ed25519.pub").read_text())
         self.known_hosts = ssh / "known_hosts"
-        key = site.said("cat", "/etc/ssh/ssh_host_ed25519_key.pub").split()[:2]
+        key = site.stdout_of("cat", "/etc/ssh/ssh_host_ed25519_key.pub").split()[:2]
         self.known_hosts.write_text(f"{self.address} {' '.join(key)}\n")
         (ssh / "config").write_text(
             f"Host {NAME}\n HostName {self.address}\n User {USER}\n"
@@ -34,17 +39,17 @@ class Laptop:
 
     @property
     def address(self) -> str:
-        ask = "{{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}"
+        template = "{{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}"
         container = self.site.container(LOGIN)
-        return run_program("docker", "inspect", "--format", ask, container).strip()
+        return run_program("docker", "inspect", "--format", template, container).strip()
 
-    def allow(self, key: str) -> None:
+    def authorize(self, key: str) -> None:
         folder = self.site.home / ".ssh"
         folder.mkdir(mode=0o700, exist_ok=True)
         (folder / "authorized_keys").write_text(key)
         for path in (folder, folder / "authorized_keys"):
             path.chmod(0o700 if path.is_dir() else 0o600)
-            os.chown(path, 1500, 1500)
+            os.chown(path, USER_ID, USER_ID)
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         environment = {
@@ -53,13 +58,13 @@ class Laptop:
             "NO_COLOR": "1",
             "COLUMNS": "200",
             "XDG_CACHE_HOME": str(cache_home().parent),
-            # OpenSSH looks for the home of its user elsewhere.
+            # OpenSSH reads the home of its user from /etc/passwd.
             "ANSIBLE_SSH_COMMON_ARGS": f"-o UserKnownHostsFile={self.known_hosts} "
             f"-o IdentityFile={self.home}/.ssh/id_ed25519 -o HostName={self.address} "
             f"-o User={USER} -o IdentitiesOnly=yes",
         }
         return subprocess.Popen(
-            orch_words(*arguments),
+            orch_command(*arguments),
             cwd=self.home,
             env=environment,
             text=True,
@@ -68,8 +73,8 @@ class Laptop:
             stderr=subprocess.PIPE,
         )
 
-    def orch(self, *arguments: str, code: int = 0, seconds: float = 180) -> str:
-        """What it prints; its messages where it is to fail."""
+    def orch(self, *arguments: str, code: int = 0, seconds: float = 300) -> str:
+        """Run orch, check its exit code, and return its output, or its messages if it has to fail."""
         process = self.start(*arguments)
         out, err = process.communicate(timeout=seconds)
         assert process.returncode == code, f"{arguments}: {out}{err}"

@@ -13,15 +13,14 @@ from pathlib import Path
 from tests.support.images import run_program
 from tests.support.waiting import wait_until
 
-HERE = Path(__file__).parent
-CHECKOUT = HERE.parent.parent
+FOLDER = Path(__file__).parent
+CHECKOUT = FOLDER.parent.parent
 NODES = ("n1", "n2", "n3")
 LOGIN = "login"
 USER = "alice"
-
-
+USER_ID = 1500
 SLURM_UID = 64030  # of Debian's slurm
-# What large sites have: cgroups that hold jobs to their memory, and accounting with limits.
+# Replacements in slurm.conf as on large sites: cgroups that limit the memory of jobs, and accounting with limits.
 STRICT = {
     "proctrack/linuxproc": "proctrack/cgroup",
     "task/none": "task/cgroup",
@@ -30,8 +29,8 @@ STRICT = {
     "accounting_storage/none": "accounting_storage/slurmdbd\nAccountingStorageEnforce=associations,limits",
 }
 STRICT_CGROUP = "CgroupPlugin=cgroup/v1\nConstrainRAMSpace=yes\nConstrainCores=yes\n"
-# Settings of other sites: node names that differ from the host names, memory limits without cgroups, and jobs
-# that Slurm forgets soon after they end.
+# Replacements in slurm.conf as on unusual sites: node names that differ from the host names, memory limits without
+# cgroups, and jobs that Slurm forgets soon after they end.
 UNUSUAL = {
     "NodeName=n[1-3] ": "NodeName=beta[1-3] NodeHostname=n[1-3] NodeAddr=n[1-3] ",
     "Nodes=n[1-3]": "Nodes=beta[1-3]",
@@ -50,62 +49,68 @@ StorageUser=slurm
 
 
 class Site:
-    """`home`: of the user, on this machine and in all containers. `prefix` tells two apart.
-    `strict`: with cgroups and accounting. `unusual`: with the settings of UNUSUAL."""
+    """A Slurm whose hosts are containers.
+
+    Args:
+        folder: where its settings and the user's home are, which all containers share.
+        image: name of the image that tests/slurm/image has built.
+        strict: use cgroups and accounting, with the replacements STRICT.
+        unusual: use the replacements UNUSUAL.
+    """
 
     def __init__(self, folder: Path, image: str, *, strict: bool = False, unusual: bool = False) -> None:
         self.folder = folder
         self.image = image
         self.strict = strict
         self.unusual = unusual
-        self.prefix = f"orch-slurm-{os.getpid()}{'-strict' * strict}{'-unusual' * unusual}"
+        self.prefix = f"orch-slurm-{secrets.token_hex(4)}{'-strict' * strict}{'-unusual' * unusual}"
         self.network = self.prefix
-        self.small = f"{self.prefix}-small"  # a file system of 1 MB, which all hosts see
+        self.small_volume = f"{self.prefix}-small"  # a file system of 1 MB at /small, which all hosts share
         self.home = folder / "home"
         self.etc = folder / "etc"
 
     @property
-    def newer(self) -> bool:
-        """Whether it is 24.11 of trixie, with Apptainer, and not 22.05 of bookworm."""
+    def is_trixie(self) -> bool:
+        """Return whether this is Slurm 24.11 of trixie, with Apptainer, instead of 22.05 of bookworm."""
         return ":trixie" in self.image
 
     def container(self, host: str) -> str:
         return f"{self.prefix}-{host}"
 
-    def up(self) -> None:
+    def start(self) -> None:
         self.etc.mkdir()
         self.home.mkdir(mode=0o755)
-        os.chown(self.home, 1500, 1500)
+        os.chown(self.home, USER_ID, USER_ID)
         self.write_settings()
         (self.etc / "munge.key").write_bytes(secrets.token_bytes(128))
         run_program("docker", "network", "create", self.network)
-        small = ("type=tmpfs", "device=tmpfs", "o=size=1m,uid=1500")
-        words = (word for option in small for word in ("--opt", option))
-        run_program("docker", "volume", "create", "--driver", "local", *words, self.small)
+        volume = ("type=tmpfs", "device=tmpfs", f"o=size=1m,uid={USER_ID}")
+        options = (f"--opt={option}" for option in volume)
+        run_program("docker", "volume", "create", "--driver", "local", *options, self.small_volume)
         for host in (LOGIN, *NODES):
-            self.start(host)
-        self.await_idle()
+            self.start_host(host)
+        self.wait_for_idle_nodes()
 
     def write_settings(self) -> None:
-        text = (HERE / "slurm.conf").read_text()
-        # Before 23.11 there was no way to say that there are none, and no need.
-        cgroup = "CgroupPlugin=disabled\n" if self.newer else ""
+        text = (FOLDER / "slurm.conf").read_text()
+        # Slurm 22.05 needs no setting to run without cgroups, and does not know this one.
+        cgroup = "CgroupPlugin=disabled\n" if self.is_trixie else ""
         cgroup = STRICT_CGROUP if self.strict else cgroup
-        for usual, setting in {**(STRICT if self.strict else {}), **(UNUSUAL if self.unusual else {})}.items():
-            assert usual in text
-            text = text.replace(usual, setting)
+        for default, setting in {**(STRICT if self.strict else {}), **(UNUSUAL if self.unusual else {})}.items():
+            assert default in text
+            text = text.replace(default, setting)
         files = {"slurm.conf": text, "cgroup.conf": cgroup, "slurmdbd.conf": SLURMDBD}
         for name, content in files.items():
             (self.etc / name).write_text(content)
         (self.etc / "slurmdbd.conf").chmod(0o600)
         os.chown(self.etc / "slurmdbd.conf", SLURM_UID, SLURM_UID)
 
-    def start(self, host: str) -> None:
+    def start_host(self, host: str) -> None:
         python = Path(sys.base_prefix)
-        opened = [str(one) for one in (*python.parents, *CHECKOUT.parents) if len(one.parts) > 1]
+        parents = [str(path) for path in (*python.parents, *CHECKOUT.parents) if len(path.parts) > 1]
         shared = (f"{self.home}:/home/{USER}", f"{self.etc}:/etc/slurm:ro")
-        read = (f"{path}:{path}:ro" for path in (CHECKOUT, python))
-        mounts = (word for one in (*shared, *read) for word in ("--volume", one))
+        read_only = (f"{path}:{path}:ro" for path in (CHECKOUT, python))
+        volumes = (f"{self.small_volume}:/small", *shared, *read_only)
         role = "login" if host == LOGIN else "node"
         run_program(
             "docker",
@@ -122,61 +127,89 @@ class Site:
             host,
             "--shm-size",
             "256m",
-            # Apptainer makes a namespace of its user, and mounts images by FUSE.
-            *(("--security-opt", "seccomp=unconfined", "--device", "/dev/fuse") * self.newer),
+            # Apptainer creates a user namespace, and mounts images with FUSE.
+            *(("--security-opt", "seccomp=unconfined", "--device", "/dev/fuse") * self.is_trixie),
             *(("--cap-add", "SYS_ADMIN", "--env", "STRICT=yes") * self.strict),
-            # To measure the memory of the user's processes.
+            # Slurm measures the memory of the user's processes.
             *(("--cap-add", "SYS_PTRACE") * (self.strict or self.unusual)),
-            "--volume",
-            f"{self.small}:/small",
+            *(f"--volume={volume}" for volume in volumes),
             "--env",
-            f"OPEN_FOLDERS={' '.join(dict.fromkeys(opened))}",
-            *mounts,
+            f"OPEN_FOLDERS={' '.join(dict.fromkeys(parents))}",
             self.image,
-            str(HERE / "boot"),
+            str(FOLDER / "boot"),
             role,
         )
 
-    def down(self) -> None:
+    def stop(self) -> None:
         for host in (LOGIN, *NODES):
             subprocess.run(["docker", "rm", "--force", "--volumes", self.container(host)], capture_output=True)
-        for kind, name in (("network", self.network), ("volume", self.small)):
+        for kind, name in (("network", self.network), ("volume", self.small_volume)):
             subprocess.run(["docker", kind, "rm", name], capture_output=True)
 
-    def command(self, host: str, *argv: str, user: str = USER, cwd: str = "") -> tuple[str, ...]:
-        where = ("--workdir", cwd or f"/home/{USER}")
+    def exec_command(self, host: str, *argv: str, user: str = USER, cwd: str = "") -> tuple[str, ...]:
+        workdir = ("--workdir", cwd or f"/home/{USER}")
         variables = ("--env", f"HOME=/home/{USER}", "--env", "NO_COLOR=1", "--env", "COLUMNS=200")
-        return ("docker", "exec", "--user", user, *where, *variables, self.container(host), *argv)
+        return ("docker", "exec", "--user", user, *workdir, *variables, self.container(host), *argv)
 
-    def on(self, host: str, *argv: str, user: str = USER, seconds: float = 120) -> subprocess.CompletedProcess[str]:
+    def run_on(self, host: str, *argv: str, user: str = USER, seconds: float = 300) -> subprocess.CompletedProcess[str]:
+        """Run a program on a host, which may fail."""
         return subprocess.run(
-            self.command(host, *argv, user=user),
+            self.exec_command(host, *argv, user=user),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
             timeout=seconds,
         )
 
-    def said(self, *argv: str, user: str = USER) -> str:
-        """What a program on the login node prints; it must not fail."""
-        done = self.on(LOGIN, *argv, user=user)
+    def stdout_of(self, *argv: str, user: str = USER) -> str:
+        """Return what a program on the login node prints; it must not fail."""
+        done = self.run_on(LOGIN, *argv, user=user)
         assert done.returncode == 0, f"{argv}: {done.stdout}{done.stderr}"
         return done.stdout.strip()
 
-    def orch(self, *arguments: str, seconds: float = 120) -> subprocess.CompletedProcess[str]:
-        return self.on(LOGIN, *orch_words(*arguments), seconds=seconds)
+    def orch(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run orch on the login node, which may fail."""
+        return self.run_on(LOGIN, *orch_command(*arguments))
 
-    def await_idle(self) -> None:
-        """Until all nodes can take a job."""
+    def wait_for_idle_nodes(self) -> None:
+        """Wait until all nodes can take a job."""
 
-        def idle() -> bool:
-            words = self.on(LOGIN, "sinfo", "--noheader", "--Node", "--format=%N %T").stdout
-            return {line.split()[1] for line in words.splitlines() if line} == {"idle"}
+        def are_idle() -> bool:
+            output = self.run_on(LOGIN, "sinfo", "--noheader", "--Node", "--format=%N %T").stdout
+            return {line.split()[1] for line in output.splitlines() if line} == {"idle"}
 
-        wait_until(idle, "that all nodes are idle")
+        wait_until(are_idle, "that all nodes are idle", seconds=240)
+
+    def wait_for_no_jobs(self) -> None:
+        """Wait until no job is in the queue; a job that ends is there until its processes have ended."""
+
+        def has_no_jobs() -> bool:
+            done = self.run_on(LOGIN, "squeue", "--noheader", "--all")
+            return done.returncode == 0 and not done.stdout
+
+        wait_until(has_no_jobs, "that no job is in the queue")
+
+    def wait_until_ended(self, pattern: str, *hosts: str, user: str = USER) -> None:
+        """Wait until hosts have no process of the user whose command line matches the pattern."""
+        for host in hosts:
+            wait_until(
+                lambda host=host: self.run_on(host, "pgrep", "-f", pattern).stdout == "",  # type: ignore[misc]
+                f"that {pattern} has ended on {host}",
+            )
+
+    def reset(self) -> None:
+        """Remove what a test has left: jobs, orch processes, nodes that do not run, files in the small volume."""
+        for host in NODES:
+            subprocess.run(["docker", "start", self.container(host)], capture_output=True)
+        self.run_on(LOGIN, "pkill", "-KILL", "-f", f"^{' '.join(orch_command('train'))}")
+        self.run_on(LOGIN, "scancel", "--user", USER)
+        self.run_on(LOGIN, "find", "/small", "-mindepth", "1", "-delete")
+        names = self.stdout_of("sinfo", "--noheader", "--format=%N")
+        self.run_on(LOGIN, "scontrol", "update", f"nodename={names}", "state=resume", user="root")
+        self.wait_for_idle_nodes()
 
 
-def orch_words(*arguments: str) -> tuple[str, ...]:
+def orch_command(*arguments: str) -> tuple[str, ...]:
     return (sys.executable, "-m", "orchestrator.cli.main", *arguments)
 
 
@@ -184,7 +217,7 @@ def orch_words(*arguments: str) -> tuple[str, ...]:
 def slurm_site(folder: Path, image: str, *, strict: bool = False, unusual: bool = False) -> Iterator[Site]:
     site = Site(folder, image, strict=strict, unusual=unusual)
     try:
-        site.up()
+        site.start()
         yield site
     finally:
-        site.down()
+        site.stop()

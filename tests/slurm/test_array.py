@@ -1,18 +1,18 @@
-"""`--array`: several runs as one job array of a real Slurm."""
+"""Test `--array`: several runs as one job array of a real Slurm."""
 
 from __future__ import annotations
 
 import json
 
+from tests.slurm.runs import TWO_NODES, find_row
 from tests.slurm.site import Site
-from tests.slurm.test_run_slurm import TWO
 
 
-def test_an_array_with_one_run_that_fails(ready: Site) -> None:
-    done = ready.orch(
+def test_an_array_repeats_only_the_run_that_failed(site: Site) -> None:
+    done = site.orch(
         "train",
         "faulty.py",
-        *TWO,
+        *TWO_NODES,
         "--slurm",
         "cpus-per-task=1",
         "--array",
@@ -23,28 +23,33 @@ def test_an_array_with_one_run_that_fails(ready: Site) -> None:
         "8",
     )
     assert done.returncode == 1, done.stdout + done.stderr
-    told = json.loads(done.stdout)
-    assert [one["state"] for one in told["runs"]] == ["done", "failed"]
-    good, bad = (one["run_id"] for one in told["runs"])
+    runs = json.loads(done.stdout)["runs"]
+    assert [run["state"] for run in runs] == ["done", "failed"]
+    good, bad = (run["run_id"] for run in runs)
     assert good.removesuffix("-0") == bad.removesuffix("-1")
     assert f"{bad} fault=exception (2 of 2): failed: rank 1 on n2" in done.stderr
     jobs = [
-        json.loads((ready.home / "runs" / name / "plan.json").read_text())["location"]["job"] for name in (good, bad)
+        json.loads((site.home / "runs" / name / "plan.json").read_text())["location"]["job"] for name in (good, bad)
     ]
     assert [job.partition("_")[2] for job in jobs] == ["0", "1"]
-    ends = [json.loads((ready.home / "runs" / name / "outcome.json").read_text()) for name in (good, bad)]
-    assert ends[0]["ended"] <= ends[1]["started"], "one at once"
-    rows = json.loads(ready.orch("runs", "--inventory", "slurm", "--json").stdout)["runs"]
-    assert [(one["id"], one["state"]) for one in rows[-2:]] == [(good, "done"), (bad, "failed")]
-    # The second time only what has failed runs again.
-    command = ("train", "faulty.py", *(word for word in TWO if word != "--fresh"), "--slurm", "cpus-per-task=1")
+    outcomes = [json.loads((site.home / "runs" / name / "outcome.json").read_text()) for name in (good, bad)]
+    assert outcomes[0]["ended"] <= outcomes[1]["started"], "one run at a time"
+    assert [find_row(site, name)["state"] for name in (good, bad)] == ["done", "failed"]
+    # The second time only the failed run starts.
+    command = (
+        "train",
+        "faulty.py",
+        *(option for option in TWO_NODES if option != "--fresh"),
+        "--slurm",
+        "cpus-per-task=1",
+    )
     arguments = ("--array", "fault=none,exception", "--json", "--", "--steps", "8")
-    done = ready.orch(*command, *arguments)
+    done = site.orch(*command, *arguments)
     assert done.returncode == 1, done.stdout + done.stderr
     assert f"done already: {good} fault=none" in done.stderr
-    assert [one["state"] for one in json.loads(done.stdout)["runs"]] == ["failed"]
-    done = ready.orch(*command, "--array", "fault=none", "--", "--steps", "8")
+    assert [run["state"] for run in json.loads(done.stdout)["runs"]] == ["failed"]
+    done = site.orch(*command, "--array", "fault=none", "--", "--steps", "8")
     assert done.returncode == 2, done.stdout + done.stderr
     assert "All runs of this array are done already (1)" in done.stderr
-    made = ready.orch("report", good, bad)
-    assert made.returncode == 0, made.stdout + made.stderr
+    done = site.orch("report", good, bad)
+    assert done.returncode == 0, done.stdout + done.stderr

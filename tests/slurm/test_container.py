@@ -1,4 +1,4 @@
-"""`--container`: ranks in an image, by a real Apptainer on the nodes of a real Slurm."""
+"""Test `--container`: ranks in an image that a real Apptainer runs on the nodes of a real Slurm."""
 
 from __future__ import annotations
 
@@ -8,15 +8,14 @@ import sys
 
 import pytest
 
-from tests.slurm.site import CHECKOUT, Site
-from tests.slurm.test_run_slurm import SLOW, TWO, Started, train
+from tests.slurm.runs import LONG_RUN, TWO_NODES, BackgroundRun, train
+from tests.slurm.site import CHECKOUT, LOGIN, USER, Site, orch_command
 from tests.support import images
-from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.skipif(
     os.environ.get("ORCH_SLURM_SUITE") != "trixie", reason="needs ORCH_SLURM_SUITE=trixie (make test-all)"
 )
-INSIDE = """
+SYSTEM_SCRIPT = """
 import os, pathlib, socket
 import torch.distributed as dist
 dist.init_process_group()
@@ -28,70 +27,71 @@ dist.barrier()
 
 
 @pytest.fixture(scope="session")
-def folder(site: Site) -> str:
-    """An unpacked image: another Debian than that of the nodes. The ranks' Python is mounted."""
-    images.run_program("docker", "save", "--output", str(site.home / "image.tar"), images.build_bare_image())
-    (site.home / "image.tar").chmod(0o644)
-    return built(site, "image", "--sandbox")
+def folder(session_site: Site) -> str:
+    """Return the path of an unpacked image with another Debian than that of the nodes, and without Python."""
+    archive = session_site.home / "image.tar"
+    images.run_program("docker", "save", "--output", str(archive), images.build_bare_image())
+    archive.chmod(0o644)
+    return build(session_site, "image", "--sandbox")
 
 
 @pytest.fixture(scope="session")
-def sif(site: Site, folder: str) -> str:
-    return built(site, "image.sif")
+def sif(session_site: Site, folder: str) -> str:
+    return build(session_site, "image.sif")
 
 
-def built(site: Site, name: str, *words: str) -> str:
-    site.said("apptainer", "build", *words, name, "docker-archive:image.tar")
-    return f"/home/alice/{name}"
+def build(site: Site, name: str, *options: str) -> str:
+    site.stdout_of("apptainer", "build", *options, name, "docker-archive:image.tar")
+    return f"/home/{USER}/{name}"
 
 
-def inside(image: str) -> tuple[str, ...]:
-    python = f"container-python={sys.executable}"
-    mounts = [f"container-mounts={one}:{one}:ro" for one in (CHECKOUT, sys.base_prefix)]
-    return (*TWO, "--container", image, *(word for one in (python, *mounts) for word in ("--slurm", one)))
+def container_options(image: str) -> tuple[str, ...]:
+    """Return the options of `orch train` for ranks in an image, into which the Python of the tests is mounted."""
+    settings = (
+        f"container-python={sys.executable}",
+        *(f"container-mounts={path}:{path}:ro" for path in (CHECKOUT, sys.base_prefix)),
+    )
+    return (*TWO_NODES, "--container", image, *(f"--slurm={setting}" for setting in settings))
 
 
 @pytest.mark.parametrize("launcher", ["srun", "mpirun", "torchrun"])
-def test_ranks_run_in_the_image(ready: Site, sif: str, launcher: str) -> None:
-    (ready.home / "inside.py").write_text(INSIDE)
-    words = ("train", "inside.py", *inside(sif), "--launcher", launcher, "--json")
-    done = ready.orch(*words)
+def test_ranks_run_in_the_image_without_variables_of_the_user(site: Site, sif: str, launcher: str) -> None:
+    (site.home / "system.py").write_text(SYSTEM_SCRIPT)
+    command = orch_command("train", "system.py", *container_options(sif), "--launcher", launcher, "--json")
+    done = site.run_on(LOGIN, "env", "LEAK=yes", *command)
     assert done.returncode == 0, done.stdout + done.stderr
-    told = json.loads(done.stdout)
-    logs = ready.home / "runs" / told["run_id"] / "ranks"
-    said = [(logs / f"rank-{rank}.log").read_text() for rank in range(2)]
-    assert ["INSIDE True /tmp n1" in said[0], "INSIDE True /tmp n2" in said[1]] == [True, True], said
+    folder = site.home / "runs" / json.loads(done.stdout)["run_id"] / "ranks"
+    logs = [(folder / f"rank-{rank}.log").read_text() for rank in range(2)]
+    assert ["INSIDE True /tmp n1" in logs[0], "INSIDE True /tmp n2" in logs[1]] == [True, True], logs
 
 
-def test_a_rank_that_is_killed_in_its_image_is_named(ready: Site, folder: str) -> None:
-    told = train(ready, *inside(folder), "--json", "--", "--fault", "kill", code=1)
-    failure = told["failure"]
+def test_a_rank_that_is_killed_in_its_image_is_named(site: Site, folder: str) -> None:
+    failure = train(site, *container_options(folder), "--json", "--", "--fault", "kill", code=1)["failure"]
     assert (failure["rank"], failure["node"], failure["signal"]) == (1, "n2", "SIGKILL")
 
 
-def test_a_hang_in_an_image_is_told_with_its_stack_trace(ready: Site, folder: str) -> None:
-    words = (*inside(folder), "--stall-timeout", "20", "--json", "--", "--fault", "sleep")
-    told = train(ready, *words, code=1)
-    assert "no progress" in told["problem"], told
-    trace = ready.home / "runs" / told["run_id"] / "stacks" / "rank-1.txt"
+def test_a_hang_in_an_image_is_reported_with_its_stack_trace(site: Site, folder: str) -> None:
+    options = (*container_options(folder), "--stall-timeout", "20", "--json", "--", "--fault", "sleep")
+    result = train(site, *options, code=1)
+    assert "no progress" in result["problem"], result
+    trace = site.home / "runs" / result["run_id"] / "stacks" / "rank-1.txt"
     assert "faulty.py" in trace.read_text()
 
 
-def test_stop_leaves_nothing_of_an_image(ready: Site, sif: str) -> None:
-    run = Started(ready, *inside(sif), *SLOW)
-    run.await_event("joined", 2)
-    done = ready.orch("stop", run.folder.name)
+def test_stop_ends_all_processes_of_an_image(site: Site, sif: str) -> None:
+    run = BackgroundRun(site, *container_options(sif), *LONG_RUN)
+    run.wait_for_event("joined", 2)
+    done = site.orch("stop", run.folder.name)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert run.end()[0] == 130
-    wait_until(lambda: ready.said("squeue", "--noheader") == "", "that the job has ended")
-    for node in ("n1", "n2"):
-        assert ready.on(node, "pgrep", "-u", "alice").stdout == ""
+    assert run.wait()[0] == 130
+    site.wait_for_no_jobs()
+    site.wait_until_ended(".", "n1", "n2", user=USER)
 
 
-def test_an_image_without_that_python_is_told_by_each_node(ready: Site, folder: str) -> None:
-    words = (*TWO, "--container", folder, "--slurm", "container-python=nosuch")
-    done = ready.orch("train", "faulty.py", *words)
+def test_each_node_reports_an_image_without_the_requested_python(site: Site, folder: str) -> None:
+    options = (*TWO_NODES, "--container", folder, "--slurm", "container-python=nosuch")
+    done = site.orch("train", "faulty.py", *options)
     assert done.returncode == 1
-    words = done.stdout + done.stderr
-    assert "n1 started no container" in words, words
-    assert "Set the Python of the image with --slurm container-python=PATH" in words
+    output = done.stdout + done.stderr
+    assert "n1 started no container" in output, output
+    assert "Set the Python of the image with --slurm container-python=PATH" in output

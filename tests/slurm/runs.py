@@ -1,0 +1,174 @@
+"""Start runs on the Slurm of the tests, and follow them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from tests.slurm.site import LOGIN, Site, orch_command
+from tests.support.waiting import wait_until
+
+ONE_NODE = ("--on", "slurm", "--nodes", "1", "--ppn", "1", "--backend", "gloo", "--fresh")
+TWO_NODES = ("--on", "slurm", "--nodes", "2", "--ppn", "1", "--backend", "gloo", "--fresh")
+LONG_RUN = ("--", "--seconds", "0.2", "--steps", "1000")  # of faulty.py; a test always ends it earlier
+# Runs until the run folder has the file `finish`, so that a test decides what happens before the end of the run.
+UNTIL_FINISH = "until_finish.py"
+UNTIL_FINISH_SCRIPT = """
+import pathlib, time
+import torch, torch.distributed as dist
+dist.init_process_group()
+finish = torch.zeros(1)
+while not finish:
+    finish.fill_(pathlib.Path("finish").exists())
+    dist.all_reduce(finish, dist.ReduceOp.MAX)
+    time.sleep(0.1)
+"""
+# Writes a checkpoint when it is preempted, and ends soon after as many preemptions as its argument says.
+CHECKPOINTING = "checkpointing.py"
+CHECKPOINTING_SCRIPT = """
+import pathlib, sys, time
+import torch, torch.distributed as dist
+from orch_node import preemption
+dist.init_process_group()
+checkpoint = pathlib.Path("checkpoint")
+first, preemptions = map(int, checkpoint.read_text().split()) if checkpoint.exists() else (0, 0)
+for step in range(first, first + (8 if preemptions == int(sys.argv[1]) else 1000)):
+    dist.all_reduce(torch.ones(4))
+    time.sleep(0.1)
+    if preemption.requested():
+        checkpoint.write_text(f"{step} {preemptions + 1}")
+        preemption.end(step)
+    if step == first:
+        print("listening", flush=True)  # before the first query, a signal ends a rank at once
+"""
+
+
+class BackgroundRun:
+    """An `orch train` that runs while a test does something to its job.
+
+    Args:
+        site: where it runs; `orch` is started on the login node.
+        arguments: options of `orch train`, and after `--` those of the script.
+        script: in the user's home.
+        prefix: a command that starts orch, for example `env` or `salloc` with its options.
+    """
+
+    def __init__(self, site: Site, *arguments: str, script: str = "faulty.py", prefix: tuple[str, ...] = ()) -> None:
+        self.site = site
+        earlier_runs = set(self.find_runs())
+        self.process = subprocess.Popen(
+            site.exec_command(LOGIN, *prefix, *orch_command("train", script, *arguments)),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        wait_until(lambda: set(self.find_runs()) - earlier_runs or self.process.poll() is not None, "a run")
+        new_runs = set(self.find_runs()) - earlier_runs
+        assert new_runs, self.process.communicate()
+        self.folder = new_runs.pop()
+
+    def find_runs(self) -> list[Path]:
+        return [path.parent for path in (self.site.home / "runs").glob("*/plan.json")]
+
+    def job_id(self) -> str:
+        return read_job_id(self.folder)
+
+    def wait_for_event(self, kind: str, count: int = 1) -> None:
+        """Wait until the run has recorded so many events of a kind."""
+        wait_until(
+            lambda: count_events(self.folder, kind) >= count or self.process.poll() is not None,
+            f"{count} events {kind}",
+        )
+        assert count_events(self.folder, kind) >= count, self.process.communicate()
+
+    def finish(self) -> None:
+        """Let the script UNTIL_FINISH end."""
+        (self.folder / "finish").touch()
+
+    def wait(self) -> tuple[int, str]:
+        """Wait for the end of orch, and return its exit code and output."""
+        out, err = self.process.communicate(timeout=300)
+        return self.process.returncode, out + err
+
+    def read_outcome(self) -> dict[str, Any]:
+        outcome: dict[str, Any] = json.loads((self.folder / "outcome.json").read_text())
+        return outcome
+
+    def count_restarts(self) -> int:
+        """Return how often Slurm has started the job again, -1 before its first start."""
+        path = self.folder / "slurm-job.json"
+        return int(json.loads(path.read_text())["restarts"]) if path.exists() else -1
+
+
+def read_job_id(folder: Path) -> str:
+    return str(json.loads((folder / "plan.json").read_text())["location"]["job"])
+
+
+def count_events(folder: Path, kind: str) -> int:
+    events = folder / "events.jsonl"
+    return events.read_text().count(f'"event": "{kind}"') if events.exists() else 0
+
+
+def train(site: Site, *arguments: str, code: int = 0) -> dict[str, Any]:
+    """Run faulty.py, check the exit code of orch, and return what it printed with --json."""
+    done = site.orch("train", "faulty.py", *arguments)
+    assert done.returncode == code, done.stdout + done.stderr
+    options = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    result: dict[str, Any] = json.loads(done.stdout) if "--json" in options else {}
+    return result
+
+
+def start_checkpointing_run(site: Site, *arguments: str, preemptions: int = 1) -> BackgroundRun:
+    """Start a run that writes a checkpoint when it is preempted, and wait until its ranks can be preempted."""
+    run = BackgroundRun(site, *TWO_NODES, *arguments, "--", str(preemptions), script=CHECKPOINTING)
+    wait_until_listening(run)
+    return run
+
+
+def wait_until_listening(run: BackgroundRun, starts: int = 1) -> None:
+    """Wait until both ranks, started so many times, would write a checkpoint if they were preempted."""
+
+    def are_listening() -> bool:
+        logs = [run.folder / "ranks" / f"rank-{rank}.log" for rank in range(2)]
+        return all(log.exists() and log.read_text().count("listening") >= starts for log in logs)
+
+    wait_until(lambda: are_listening() or run.process.poll() is not None, "the first steps")
+    assert are_listening(), run.process.communicate()
+
+
+def find_row(site: Site, run_id: str) -> dict[str, Any]:
+    """Return the entry of a run in the output of `orch runs`."""
+    done = site.orch("runs", "--inventory", "slurm", "--json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    (row,) = [row for row in json.loads(done.stdout)["runs"] if row["id"] == run_id]
+    return dict(row)
+
+
+def wait_for_requeue(run: BackgroundRun, seconds: float = 120) -> None:
+    """Wait until the job is back in the queue, where Slurm holds it for two minutes."""
+    # Slurm does not answer all queries while a node does not respond.
+    query = ("squeue", "--noheader", "--format=%r", "--jobs", run.job_id())
+    wait_until(lambda: run.site.run_on(LOGIN, *query).stdout.strip() == "BeginTime", "a requeue", seconds)
+
+
+def release_requeued_job(run: BackgroundRun) -> None:
+    """Let a requeued job start after 3 seconds.
+
+    Nodes refuse a job in the same second in which they have ended its previous start ("Killing non-startable batch
+    job: Job credential revoked").
+    """
+    run.site.stdout_of("scontrol", "update", f"jobid={run.job_id()}", "starttime=now+3")
+
+
+def start_requeued_job(run: BackgroundRun, seconds: float = 120) -> None:
+    """Wait until the job is back in the queue, and let it start without Slurm's delay."""
+    wait_for_requeue(run, seconds)
+    release_requeued_job(run)
+
+
+def interrupt(site: Site) -> None:
+    """Send SIGINT to the `orch train` on the login node, but not to the programs that started it."""
+    site.stdout_of("pkill", "-INT", "-f", f"^{' '.join(orch_command('train'))}")
