@@ -13,18 +13,16 @@ from pathlib import Path
 from typing import Any
 
 from tests.cluster.sites import Site, describe_end
+from tests.local.recipes import QA_SETTINGS
 
 FAULTY = Path(__file__).with_name("programs") / "faulty.py"
 TWO_NODES = ("--nodes", "2", "--ppn", "1")
 # Settings of a bert-qa run that trains for seconds.
 SMALL_SETTINGS = {
+    **QA_SETTINGS,
     "max_steps": 6,
     "save_steps": 1,
-    "logging_steps": 1,
-    "max_train_samples": 40,
     "max_eval_samples": 8,
-    "evaluate_before_training": "false",
-    "do_eval": "false",
     "max_seq_length": 64,
     "doc_stride": 16,
     "per_device_train_batch_size": 2,

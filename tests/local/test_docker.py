@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import HOSTILE_TEXTS, require_mpi
+from tests.local.recipes import QA_SETTINGS
 from tests.local.runs import SCRIPTS, expect_exit, last_run, run_processes, settings_options
 from tests.local.workspaces import Workspace
 from tests.support import images, matrix
@@ -23,16 +24,6 @@ from tests.support.waiting import wait_until
 # The engine may not be allowed to raise limits; another test checks that this is attempted.
 MEMLOCK = ("--docker", "memlock=inherit")
 GLOO = ("--backend", "gloo")
-SMALL_TRAINING = {
-    "max_steps": 3,
-    "logging_steps": 1,
-    "max_train_samples": 40,
-    "max_eval_samples": 8,
-    "evaluate_before_training": "false",
-    "do_eval": "false",
-    "max_seq_length": 64,
-    "doc_stride": 16,
-}
 PRINT_ARGUMENTS = """
 import json, os, sys
 import torch.distributed as dist
@@ -107,7 +98,12 @@ def test_each_launcher_starts_the_same_ranks_and_names_a_failure(
 
 @pytest.mark.parametrize("backend", ["gloo", "ccl"])
 def test_recipe_trains_with_the_packages_of_the_image(workspace: Workspace, backend: str) -> None:
-    cell = workspace.train("bert-qa", "--backend", backend, *settings_options(**SMALL_TRAINING))
+    cell = workspace.train(
+        "bert-qa",
+        "--backend",
+        backend,
+        *settings_options(**QA_SETTINGS, max_steps=3, max_eval_samples=8, max_seq_length=64, doc_stride=16),
+    )
     output = workspace.folder / "runs" / cell.report["run_id"] / "output"
     assert [line["step"] for line in read_metrics(output) if "loss" in line] == [1, 2, 3]
 

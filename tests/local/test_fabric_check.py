@@ -12,17 +12,9 @@ from orch_node.protocol.fabrics import Proof
 
 from orchestrator.provisioning import fabric_checks
 from tests.local.workspaces import Workspace
+from tests.support.nodes_with_fabrics import INFINIBAND_CARD
 
 KEY = "ab" * 32
-CARD = {
-    "name": "mlx5_0",
-    "driver": "mlx5_core",
-    "link": "InfiniBand",
-    "interface": "ib0",
-    "speed": 100_000,
-    "numa": 0,
-    "active": True,
-}
 # The role `fabric` sets these variables.
 ENVIRONMENT = {
     "MASTER_PORT": "29541",
@@ -55,7 +47,7 @@ def run_on_node0(workspace: Workspace, *arguments: str) -> str:
         "names": list(lab.addresses),
         "addresses": list(lab.addresses.values()),
         "fabrics": [{"verbs": ""}] * 2,
-        "devices": [[CARD]] * 2,
+        "devices": [[INFINIBAND_CARD]] * 2,
     }
     variables = {
         **ENVIRONMENT,

@@ -15,17 +15,9 @@ from orchestrator.provisioning import fabric_checks
 from orchestrator.provisioning.session import INVALID_RESULT_HINT, Session
 from tests.roles.modules import run_play
 from tests.support.node_responses import add_result, make_reported_facts, session
+from tests.support.nodes_with_fabrics import INFINIBAND_CARD
 
 __all__ = ["session"]
-CARD = {
-    "name": "mlx5_0",
-    "driver": "mlx5_core",
-    "link": "InfiniBand",
-    "interface": "ib0",
-    "speed": 100_000,
-    "numa": 0,
-    "active": True,
-}
 KEY = "cd" * 32
 
 
@@ -60,12 +52,12 @@ def run_role(folder: Path, devices: list[dict[str, Any]], verified: str = "") ->
 
 def test_fabrics_are_checked_once_if_two_nodes_have_devices(tmp_path: Path) -> None:
     # The card does not exist, so MPI reports that it does not find it.
-    output = run_role(tmp_path, [CARD])
+    output = run_role(tmp_path, [INFINIBAND_CARD])
     (line,) = [line for line in output.splitlines() if "(stdout)" in line]
     result = fabric_checks.parse_results("node0", {"stdout": line.partition("(stdout) ")[2]})
     assert set(result.nodes) == {"node0", "node1"}
     assert "fi_getinfo() failed" in result.nodes["node1"]["verbs"].failed
-    assert "SKIPPED" in run_role(tmp_path, [CARD], verified=result.key)
+    assert "SKIPPED" in run_role(tmp_path, [INFINIBAND_CARD], verified=result.key)
 
 
 def test_fabrics_are_not_checked_without_devices(tmp_path: Path) -> None:

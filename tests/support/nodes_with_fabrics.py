@@ -12,6 +12,15 @@ from orchestrator.load.records import parse_facts
 from orchestrator.model.cluster import Facts
 from tests.support.node_responses import make_reported_facts
 
+INFINIBAND_CARD = {
+    "name": "mlx5_0",
+    "driver": "mlx5_core",
+    "link": "InfiniBand",
+    "interface": "ib0",
+    "speed": 100_000,
+    "numa": 0,
+    "active": True,
+}
 GOLDEN = Path(__file__).parents[1] / "golden" / "fabrics"
 
 
