@@ -28,6 +28,7 @@ def make_linked_node(index: int, *, route: str = "eth1", address: str = "", **de
 
 
 NODE1, NODE2 = make_linked_node(1), make_linked_node(2)
+NO_ROUTES = (make_linked_node(1, route=""), make_linked_node(2, route=""))
 
 
 def link_addresses(*nodes: Node) -> list[tuple[str, str]]:
@@ -42,14 +43,10 @@ def test_one_node_needs_no_link() -> None:
     ("nodes", "reason"),
     [
         pytest.param((NODE1, NODE2), "route to the other nodes", id="route"),
-        pytest.param(
-            (make_linked_node(1, route=""), make_linked_node(2, route="")), "has the node's address", id="older record"
-        ),
+        pytest.param(NO_ROUTES, "has the node's address", id="older record"),
         pytest.param((make_linked_node(1, address="203.0.113.1"), NODE2), "which use another address", id="NAT"),
         pytest.param((make_linked_node(1, node9="eth0"), NODE2), "route to the other nodes", id="irrelevant detour"),
-        pytest.param(
-            (make_linked_node(1, node2="eth0"), NODE2), "packets to some nodes leave through eth0", id="detour"
-        ),
+        pytest.param((make_linked_node(1, node2="eth0"), NODE2), "to some nodes leave through eth0", id="detour"),
     ],
 )
 def test_interface_of_the_route_or_the_address_is_chosen(nodes: tuple[Node, Node], reason: str) -> None:

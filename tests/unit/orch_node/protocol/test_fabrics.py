@@ -20,6 +20,8 @@ from tests.support.nodes_with_fabrics import fi_info_output, make_facts_with_fab
 
 NO_EFA = {"efa": "no RDMA device of the driver efa"}
 NO_MLX = {"mlx": "no RDMA device of the driver mlx5_core"}
+LIBRARIES = {"psm3": "libibverbs.so.1", "verbs": "librdmacm.so.1", "efa": "libefa.so.1", "mlx": "libucp.so.0"}
+NO_LIBRARIES = {fabric: f"no {library}" for fabric, library in LIBRARIES.items()}
 
 
 def make_device(name: str, numa: int | None = None) -> Device:
@@ -46,17 +48,7 @@ def test_devices_are_read_from_sysfs(tmp_path: Path) -> None:
     ("tree", "fi_info", "missing"),
     [
         pytest.param("e810", "rdma-core", {"psm3": "", "verbs": "", **NO_EFA, **NO_MLX}, id="E810"),
-        pytest.param(
-            "e810",
-            "bare",
-            {
-                "psm3": "no libibverbs.so.1",
-                "verbs": "no librdmacm.so.1",
-                "efa": "no libefa.so.1",
-                "mlx": "no libucp.so.0",
-            },
-            id="E810 without libraries",
-        ),
+        pytest.param("e810", "bare", NO_LIBRARIES, id="E810 without libraries"),
         pytest.param("connectx", "rdma-core", {"psm3": "", "verbs": "", **NO_EFA, "mlx": ""}, id="ConnectX"),
         pytest.param("efa", "efa", {"psm3": "", "verbs": "no RDMA device", "efa": "", **NO_MLX}, id="EFA"),
         pytest.param("rxe", "rdma-core", {"psm3": "", "verbs": "", **NO_EFA, **NO_MLX}, id="soft RoCE"),
