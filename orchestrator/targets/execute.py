@@ -47,6 +47,9 @@ class Connection(Protocol):
     def start(self, command: Command, log: str) -> None:
         """Start a program that continues after this one; raise ExecuteError if it cannot be started."""
 
+    def close(self) -> None:
+        """Close the connection, which ends what other threads do with it."""
+
 
 class Applier(Protocol):
     """An engine that holds objects, such as a Kubernetes cluster."""
@@ -93,14 +96,14 @@ def do(step: Step, connections: Mapping[str, Connection], applier: Applier | Non
         case PutLocalFile(path=path, content=content):
             write_private(Path(path), content)
         case PutFile(nodes=nodes, path=path, content=content):
-            on_all(nodes, lambda node: connections[node].put(path, content))
+            on_all(nodes, connections, lambda connection: connection.put(path, content))
         case SendFile(nodes=nodes, source=source, path=path):
-            on_all(nodes, lambda node: connections[node].send(source, path))
+            on_all(nodes, connections, lambda connection: connection.send(source, path))
         case SendFolder():
             connections[step.node.node].feed(step.unpack(), pack_folder(Path(step.source)))
         case SendProject(nodes=nodes, source=source, files=names):
             archive = packed(Path(source), names)
-            on_all(nodes, lambda node: connections[node].feed(step.unpack(), archive))
+            on_all(nodes, connections, lambda connection: connection.feed(step.unpack(), archive))
         case StartRun(command=command, run_dir=run_dir):
             connections[step.node.node].start(command, f"{run_dir}/{files.SUPERVISOR_LOG}")
         case ApplyObjects(objects=objects):
@@ -119,27 +122,35 @@ def packed(folder: Path, names: tuple[str, ...]) -> bytes:
         return pack_files(folder, names)
     except OSError as error:
         raise ExecuteError(
-            f"{error.filename or folder} cannot be read: {error.strerror}.",
-            hint="The project has changed; start again.",
+            f"{error.filename or folder} cannot be read: {error.strerror}.", hint="The project has changed; start again."
         ) from None
 
 
-def on_all(nodes: tuple[RunNode, ...], action: Callable[[str], None]) -> None:
+def on_all(
+    nodes: tuple[RunNode, ...], connections: Mapping[str, Connection], action: Callable[[Connection], None]
+) -> None:
     """Call an action for all nodes in parallel.
 
     Raises:
         ExecuteError: if it fails for any node; the message groups the nodes by their reason.
+        KeyboardInterrupt: if Ctrl-C is pressed; the connections are closed, so that no action continues.
     """
     failed_nodes: dict[str, list[str]] = {}
     hints: list[str] = []
     with ThreadPoolExecutor(max_workers=min(MAX_PARALLEL_NODES, len(nodes))) as pool:
-        for node, future in [(node, pool.submit(action, node.node)) for node in nodes]:
-            try:
-                future.result()
-            except ExecuteError as error:
-                reason = error.message.removesuffix(".").replace(node.node, "NODE")
-                failed_nodes.setdefault(reason, []).append(node.node)
-                hints.append(error.hint)
+        try:
+            for node, future in [(node, pool.submit(action, connections[node.node])) for node in nodes]:
+                try:
+                    future.result()
+                except ExecuteError as error:
+                    reason = error.message.removesuffix(".").replace(node.node, "NODE")
+                    failed_nodes.setdefault(reason, []).append(node.node)
+                    hints.append(error.hint)
+        except KeyboardInterrupt:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for node in nodes:
+                connections[node.node].close()
+            raise
     if failed_nodes:
         messages = [reason.replace("NODE", fold(nodes)) for reason, nodes in failed_nodes.items()]
         raise ExecuteError(f"{'; '.join(messages)}.", hint=hints[0])

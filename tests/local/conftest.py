@@ -41,7 +41,13 @@ def two_hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workspace]:
 
 
 @pytest.fixture
-def sshd(tmp_path: Path) -> Iterator[str]:
+def sftp_server() -> str:
+    """Return the program that serves files of the test sshd."""
+    return "internal-sftp"
+
+
+@pytest.fixture
+def sshd(tmp_path: Path, sftp_server: str) -> Iterator[str]:
     """Start an sshd with new keys and yield an ssh configuration with the hosts `far` and `node0`."""
     program = shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin")
     if program is None:
@@ -58,7 +64,7 @@ def sshd(tmp_path: Path) -> Iterator[str]:
     (folder / "sshd_config").write_text(
         f"Port {port}\nListenAddress 127.0.0.1\nHostKey {folder}/host\nUsePAM no\n"
         f"AuthorizedKeysFile {folder}/authorized\nStrictModes no\nPidFile none\n"
-        "PermitRootLogin prohibit-password\nSubsystem sftp internal-sftp\n"
+        f"PermitRootLogin prohibit-password\nSubsystem sftp {sftp_server}\n"
     )
     config = folder / "config"
     config.write_text(

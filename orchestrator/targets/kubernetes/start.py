@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from types import FrameType
 
 from orch_node.protocol.record import RunRecord
 
 from orchestrator.errors import OrchError
+from orchestrator.planning.manifest import Object
 from orchestrator.planning.plan import ApplyObjects, Plan
 from orchestrator.runs import store
 from orchestrator.runs.state_files import PLAN
@@ -39,7 +44,7 @@ def start(plan: Plan, folder: Path) -> RunRecord:
     store.create(plan, folder)
     remove_expired(cluster)
     try:
-        execute(plan, {}, cluster)
+        execute(plan, {}, UninterruptedApplier(cluster))
     except (OrchError, KeyboardInterrupt):
         (folder / PLAN).unlink()  # nothing was started
         folder.rmdir()
@@ -47,6 +52,50 @@ def start(plan: Plan, folder: Path) -> RunRecord:
         raise
     give_owner(cluster, location_of(record), other_objects)  # the job's time to live ends theirs
     return record
+
+
+class UninterruptedApplier:
+    """A cluster in which each object is created whole, although Ctrl-C is pressed.
+
+    The API may create an object after the response is not awaited any more, and its deletion would
+    come too early.
+    """
+
+    def __init__(self, cluster: KubernetesClient) -> None:
+        self.cluster = cluster
+
+    def apply(self, manifest: Object) -> None:
+        """Create or change an object.
+
+        Raises:
+            ExecuteError: if the API refuses it.
+            KeyboardInterrupt: after a signal, when the object has been created.
+        """
+        with deferred_interrupt():
+            self.cluster.apply(manifest)
+
+
+@contextmanager
+def deferred_interrupt() -> Iterator[None]:
+    """Let Ctrl-C, and SIGTERM if it acts like Ctrl-C, take effect only after this block; a second one at once."""
+    received: list[int] = []
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        if received:
+            raise KeyboardInterrupt
+        received.append(number)
+
+    is_main_thread = threading.current_thread() is threading.main_thread()
+    handled = [n for n in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(n) is signal.default_int_handler]
+    for number in handled if is_main_thread else ():
+        signal.signal(number, handle)
+    try:
+        yield
+    finally:
+        for number in handled if is_main_thread else ():
+            signal.signal(number, signal.default_int_handler)
+    if received:
+        raise KeyboardInterrupt
 
 
 def with_cluster(plan: Plan, cluster: KubernetesClient) -> Plan:

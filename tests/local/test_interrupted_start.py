@@ -1,0 +1,96 @@
+"""Interrupt `orch train` while it starts a run on nodes or on Kubernetes: nothing may be left running."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.local.kubernetes_runs import PYTORCHJOB
+from tests.local.runs import last_run, read_outcome, run_processes, start_orch, write_script
+from tests.local.ssh_node import INVENTORY, TWO_RANKS, SshNode
+from tests.support.kubernetes_api import Api
+from tests.support.waiting import wait_until
+
+SFTP_SERVER = Path("/usr/lib/openssh/sftp-server")
+SIGNALS = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "sigterm"])
+
+
+@pytest.fixture
+def sftp_server(tmp_path: Path) -> str:
+    """Return a program that serves files of the test sshd once the file `serve` exists."""
+    if not SFTP_SERVER.exists():
+        pytest.skip(f"no {SFTP_SERVER}: apt-get install openssh-sftp-server")
+    program = tmp_path / "sftp-server"
+    program.write_text(
+        f"#!/bin/sh\n: > {tmp_path}/copying\nuntil [ -e {tmp_path}/serve ]; do sleep 0.05; done\nexec {SFTP_SERVER}\n"
+    )
+    program.chmod(0o700)
+    return str(program)
+
+
+def interrupt(process: subprocess.Popen[str], number: signal.Signals, *, seconds: float) -> str:
+    """Send a signal to orch, and return what it has printed by its end."""
+    process.send_signal(number)
+    try:
+        out, err = process.communicate(timeout=seconds)
+    finally:
+        process.kill()
+    assert process.returncode == 130, out + err
+    return out + err
+
+
+@SIGNALS
+def test_start_that_is_interrupted_while_files_are_copied_leaves_nothing(
+    ssh_node: SshNode, tmp_path: Path, number: signal.Signals
+) -> None:
+    with start_orch(tmp_path, "train", "own.py", *INVENTORY, *TWO_RANKS) as process:
+        wait_until((tmp_path / "copying").exists, "a copy of files")
+        text = interrupt(process, number, seconds=60)
+    (tmp_path / "serve").touch()
+    run = last_run(tmp_path)
+    assert "Traceback" not in text
+    assert read_outcome(run)["state"] == "stopped"
+    assert not (ssh_node.root / "runs" / run.name / "supervisor.json").exists()
+    wait_until(lambda: run_processes(run) == [], "no process of the run")
+
+
+class HeldRequest:
+    """A request that the test API server handles only after release()."""
+
+    def __init__(self, api: Api, method: str, pattern: str) -> None:
+        self.received = threading.Event()
+        self.released = threading.Event()
+        handler: Any = api.server.RequestHandlerClass
+        route = handler.route
+
+        def hold(request: Any, path: str, body: Any) -> None:
+            if request.command == method and re.search(pattern, path):
+                self.received.set()
+                self.released.wait(60)
+            route(request, path, body)
+
+        handler.route = hold
+
+    def release(self) -> None:
+        self.released.set()
+
+
+@SIGNALS
+@pytest.mark.parametrize("plural", ["configmaps", "pytorchjobs"])
+def test_start_that_is_interrupted_while_objects_are_created_leaves_nothing(
+    api: Api, tmp_path: Path, plural: str, number: signal.Signals
+) -> None:
+    held = HeldRequest(api, "PATCH", f"/{plural}/")
+    with start_orch(tmp_path, "train", write_script(tmp_path), *PYTORCHJOB) as process:
+        assert held.received.wait(60)
+        threading.Timer(1.0, held.release).start()
+        text = interrupt(process, number, seconds=60)
+    assert "Traceback" not in text
+    assert api.names("pytorchjobs") == api.names("configmaps") == []
+    assert [*(tmp_path / "runs").glob("2*")] == []
