@@ -28,10 +28,10 @@ def project_of(recipe: Recipe, option: str | None, *, limit: int, runs_dir: Path
     in place of the script's.
 
     Args:
-        recipe: The script or module.
-        option: The value of --project: a folder, `none`, or None for the default.
-        limit: The maximum size in MB.
-        runs_dir: The folder of recorded runs, which is left out.
+        recipe: the script or module.
+        option: the value of --project: a folder, `none`, or None for the default.
+        limit: the maximum size in MB.
+        runs_dir: the folder of recorded runs, which is left out.
 
     Raises:
         RequestError: if the folder is unsuitable, too large, or contains what cannot be sent.

@@ -121,10 +121,10 @@ def fill_in_host(hint: str, name: str, variables: Mapping[str, Any], settings: M
     """Return a hint whose commands name a host's address, port, user, key and known_hosts file.
 
     Args:
-        hint: The hint, with HOST and KNOWN_HOSTS in place of them.
-        name: The name of the host in the inventory.
-        variables: Its variables.
-        settings: Its settings of ssh, which ssh-keyscan and ssh-keygen do not read by themselves.
+        hint: the hint, with HOST and KNOWN_HOSTS in place of them.
+        name: the name of the host in the inventory.
+        variables: its variables.
+        settings: its settings of ssh, which ssh-keyscan and ssh-keygen do not read by themselves.
     """
     settings = settings or {}
     address = str(variables.get("ansible_host", name))

@@ -10,13 +10,13 @@ class Signature:
     """A pattern that identifies an error, with its cause and a cure.
 
     Attributes:
-        name: The name of the error.
-        pattern: A regular expression that is searched in a single line.
-        cause: The cause of the error; `{1}` is replaced by the first group of the pattern.
-        cure: What the user can do about it, with the same replacements.
-        frame: A regular expression that the line or the file of the innermost frame of its traceback
+        name: the name of the error.
+        pattern: a regular expression that is searched in a single line.
+        cause: the cause of the error; `{1}` is replaced by the first group of the pattern.
+        cure: what the user can do about it, with the same replacements.
+        frame: a regular expression that the line or the file of the innermost frame of its traceback
             must match, so that an error of the script itself gets no explanation.
-        may_be_harmless: Whether scripts often continue after this error. If the exception that ended the
+        may_be_harmless: whether scripts often continue after this error. If the exception that ended the
             rank is known, only that exception is explained by this signature.
     """
 

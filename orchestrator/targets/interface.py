@@ -102,7 +102,7 @@ class RunHandle(Protocol):
         """Update the progress and the state of the run on this machine.
 
         Raises:
-            OrchError: If the hosts do not respond, or the run cannot be used.
+            OrchError: if the hosts do not respond, or the run cannot be used.
         """
 
     def finish(self) -> Outcome:

@@ -33,7 +33,7 @@ class Workspace:
         options = (*arguments[:split], *self.options, "--fresh", "--json")
         process = self.orch("train", script, *options, *arguments[split:])
         assert process.stdout.startswith("{"), process.stderr
-        cell = matrix.Cell.of(process.returncode, json.loads(process.stdout))
+        cell = matrix.Cell.from_report(process.returncode, json.loads(process.stdout))
         assert cell.code == code, (cell.report, cell.logs)
         return cell
 

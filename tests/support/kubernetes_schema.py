@@ -24,7 +24,7 @@ CRD_FILES = {
 def find_crds() -> Path:
     """Return the folder of Kubeflow's CRDs, which are not part of this repository.
 
-    The folder is ORCH_CRDS, or `shared/data/crds` beside the repository if that exists, or `crds` in the cache.
+    The folder is ORCH_CRDS, otherwise `../shared/data/crds` if that exists, otherwise `crds` in the cache.
     """
     if folder := os.environ.get("ORCH_CRDS"):
         return Path(folder).absolute()

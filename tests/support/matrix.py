@@ -63,7 +63,7 @@ class Cell:
     logs: dict[int, str]
 
     @classmethod
-    def of(cls, code: int, report: dict[str, Any]) -> Cell:
+    def from_report(cls, code: int, report: dict[str, Any]) -> Cell:
         """Return the cell of a run with this exit code and this report of `orch train`."""
         logs = Path(report["folder"], "ranks").glob("rank-*.log")
         texts = {int(path.stem[5:]): path.read_text(errors="replace") for path in logs}

@@ -26,7 +26,7 @@ def copy_state(record: RunRecord, folder: Path) -> None:
     """Copy the events and the state of the run from node0.
 
     Raises:
-        ExecuteError: If the files cannot be read from the node or written to the folder.
+        ExecuteError: if the files cannot be read from the node or written to the folder.
     """
     connection = connection_to(record.node0)
     if not isinstance(connection, Ssh):

@@ -73,7 +73,7 @@ def test_bindings_are_not_built_with_tools_of_another_hash(tmp_path: Path, monke
 def test_bindings_for_another_python_or_machine_are_refused(
     field: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without this check, pip only reports that no index has the bindings."""
+    """Refuse them before pip, which would only report that no index has the bindings."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     platform = replace(lock.platform_for(), **{field: "3.99" if field == "python" else "riscv64"})
     with pytest.raises(RequestError, match=r"but wheels for Python .* are needed") as exc_info:
