@@ -30,23 +30,8 @@ from tests.support.warm import ORCH_SERVER, run_orch
 
 # Arguments and names that break commands, scripts and files which are built from strings.
 HOSTILE_TEXTS = (
-    "two words",
-    "$(touch PWNED)",
-    "`touch PWNED`",
-    "it's",
-    'a "quote"',
-    "new\nline",
-    "*",
-    "-n",
-    "semi;colon",
-    "a&&b",
-    "#hash",
-    "tab\there",
-    "back\\slash",
-    "ünïcödé",
-    "%s",
-    "{x}",
-    "",
+    *("two words", "$(touch PWNED)", "`touch PWNED`", "it's", 'a "quote"', "new\nline", "*", "-n", "semi;colon"),
+    *("a&&b", "#hash", "tab\there", "back\\slash", "ünïcödé", "%s", "{x}", ""),
 )
 TESTS = Path(__file__).parent
 # xdist groups that take longest, and folders whose tests take no time.
