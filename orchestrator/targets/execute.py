@@ -122,7 +122,8 @@ def packed(folder: Path, names: tuple[str, ...]) -> bytes:
         return pack_files(folder, names)
     except OSError as error:
         raise ExecuteError(
-            f"{error.filename or folder} cannot be read: {error.strerror}.", hint="The project has changed; start again."
+            f"{error.filename or folder} cannot be read: {error.strerror}.",
+            hint="The project has changed; start again.",
         ) from None
 
 
