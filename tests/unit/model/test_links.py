@@ -10,7 +10,6 @@ from orchestrator.errors import PlanError
 from orchestrator.launchers import LAUNCHERS
 from orchestrator.model.cluster import Node
 from orchestrator.model.links import links
-from orchestrator.planning.hosts import explain_network
 from tests.conftest import make_facts, make_job, make_node
 from tests.support.plans import make_remote_node
 
@@ -52,11 +51,6 @@ def test_one_node_needs_no_link() -> None:
 def test_interface_of_the_route_or_the_address_is_chosen(nodes: tuple[Node, Node], reason: str) -> None:
     assert link_addresses(*nodes) == [("eth1", "10.0.0.1"), ("eth1", "10.0.0.2")]
     assert reason in links(nodes)[0].reason
-
-
-def test_network_is_explained_once_for_all_nodes() -> None:
-    (decision,) = explain_network(links((NODE1, NODE2)))
-    assert decision.describe() == "network: eth1 on node1, node2 (route to the other nodes)"
 
 
 def test_two_routes_without_an_address_are_rejected() -> None:
