@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
+from orchestrator.paths import TRAIN
 from tests.local.runs import Orch, expect_exit, last_run, write_script
 from tests.support.recorded import make_run
 
@@ -32,3 +34,13 @@ def test_stop_reports_that_a_run_had_already_ended(orch: Orch, tmp_path: Path) -
     run = start_long_run(orch, tmp_path)
     assert orch("stop").stdout.startswith(f"Stopped run {run}.\n")
     assert orch("stop").stdout.startswith(f"Run {run} had already ended (stopped); nothing of it was")
+
+
+def test_stopped_run_that_never_began_is_not_stopped_again(orch: Orch, tmp_path: Path) -> None:
+    name = "20250101-120000-qa-0000"
+    program = {"train": str(TRAIN), "python": sys.executable, "run_dir": str(tmp_path / "runs" / name)}
+    planned = make_run(tmp_path / "runs", name, **program)
+    (planned / "outcome.json").unlink()
+    (planned / "events.jsonl").unlink()
+    assert expect_exit(orch("stop")).stdout.startswith(f"Stopped run {name}.\n")
+    assert orch("stop").stdout.startswith(f"Run {name} had already ended (stopped)")

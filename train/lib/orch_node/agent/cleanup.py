@@ -67,8 +67,9 @@ def end(run_dir: str, patience: float, *, node0: bool, planned: bool = False) ->
     remaining = {process.key for process in result.remaining}
     elsewhere = wait_for_another_host(folder) if node0 and not supervisors else ()
     removed_containers, remaining_containers = containers.remove_all(folder)
-    if supervisors and not result.remaining:
-        record_stop(folder, supervisors[0].pid)
+    has_not_begun = node0 and planned and is_starting(folder) and not elsewhere
+    if (supervisors or has_not_begun) and not result.remaining:
+        record_stop(folder, supervisors[0].pid if supervisors else None)
     segments = remove_segments(folder)
     return RunEnded(
         ended=(*(to_record(process) for process in initial if process.key not in remaining), *removed_containers),
@@ -99,13 +100,13 @@ def wait_for_another_host(run_dir: Path) -> tuple[ProcessRecord, ...]:
     return (ProcessRecord(pid=supervisor.pid, role="supervisor", name=name, state="unknown"),)
 
 
-def record_stop(run_dir: Path, pid: int) -> None:
-    """Write the files of a supervisor that was ended before it could write them."""
+def record_stop(run_dir: Path, pid: int | None) -> None:
+    """Write the files of a supervisor that was ended before it could write them, or that has not begun."""
     now = time.time()
     stopped = outcome.Outcome(
         state=outcome.STOPPED, first_failure=None, problem=None, launcher_code=None, started=now, ended=now
     )
-    if not (run_dir / files.SUPERVISOR).exists():
+    if pid is not None and not (run_dir / files.SUPERVISOR).exists():
         text = outcome.render_supervisor(outcome.SupervisorProcess(pid=pid, started=now))
         whole_files.write(run_dir / files.SUPERVISOR, text)
     if not (run_dir / files.OUTCOME).exists():
