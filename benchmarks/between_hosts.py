@@ -25,10 +25,11 @@ from pathlib import Path
 
 import collectives
 import hosts
-from collectives import KB, MB
+import torch
+import torch.distributed as dist
+from collectives import MB, SIZES, size_text
 from measure import describe_machine
 
-SIZES = (8, KB, 64 * KB, MB, 4 * MB, 25 * MB, 100 * MB, 400 * MB, 1024 * MB)
 RATES = {"none": 0, "10gbit": 10_000, "1gbit": 1_000, "200mbit": 200}  # Mbit/s
 TOO_LONG = 10.0  # seconds of one operation
 LONG_ENOUGH = 0.01  # seconds of one sample
@@ -76,27 +77,9 @@ def mpiexec(network: hosts.Network, launch: Path) -> list[str]:
     hydra = str(Path(sys.executable).parent / "mpiexec.hydra")
     addresses = ",".join(host.address for host in network.hosts)
     return [
-        "setpriv",
-        "--pdeathsig",
-        "KILL",
-        "nsenter",
-        "--target",
-        str(network.switch.pid),
-        "--net",
-        "--uts",
-        hydra,
-        "-bootstrap",
-        "ssh",
-        "-bootstrap-exec",
-        str(launch),
-        "-iface",
-        "net0",
-        "-hosts",
-        addresses,
-        "-n",
-        str(len(network.hosts)),
-        "-ppn",
-        "1",
+        *("setpriv", "--pdeathsig", "KILL", "nsenter", "--target", str(network.switch.pid), "--net", "--uts", hydra),
+        *("-bootstrap", "ssh", "-bootstrap-exec", str(launch), "-iface", "net0", "-hosts", addresses),
+        *("-n", str(len(network.hosts)), "-ppn", "1"),
     ]
 
 
@@ -129,8 +112,6 @@ def samples(expected: float, options: argparse.Namespace) -> tuple[int, int]:
 
 
 def collective_rows(groups: dict, options: argparse.Namespace) -> list[dict]:
-    import torch
-    import torch.distributed as dist
 
     ranks, mpi = dist.get_world_size(), collectives.raw_mpi()
     works = {name: work for name, work in collectives.works().items() if options.only in ("", name)}
@@ -162,7 +143,6 @@ def collective_rows(groups: dict, options: argparse.Namespace) -> list[dict]:
 
 def step_rows(groups: dict, options: argparse.Namespace) -> list[dict]:
     """Measure steps of DistributedDataParallel as the benchmark of one host does."""
-    import torch.distributed as dist
 
     rows = []
     for model in collectives.MODELS:
@@ -175,7 +155,6 @@ def step_rows(groups: dict, options: argparse.Namespace) -> list[dict]:
 
 def sent_by(work) -> float:
     """Return the bytes that leave this host while all ranks do this work."""
-    import torch.distributed as dist
 
     dist.barrier()
     before = int(SENT.read_text())
@@ -185,14 +164,12 @@ def sent_by(work) -> float:
 
 
 def line(row: dict) -> str:
-    size = row["bytes"]
-    length = f"{size} B" if size < KB else f"{size // KB} KB" if size < MB else f"{size // MB} MB"
     ratio = row["ccl_s"] / row["gloo_s"]
     mpi_ratio = f"{row['ccl_s'] / row['mpi_s']:8.2f}" if "mpi_s" in row else " " * 8
     share = row["least_s"] / row["ccl_s"]
-    poor = ratio > SLOWER or (size >= 4 * MB and share < SHARE)
+    poor = ratio > SLOWER or (row["bytes"] >= 4 * MB and share < SHARE)
     return (
-        f"{row['name']:15}{row['dtype']:9}{length:>8}{row['ccl_s'] * 1e3:11.3f}{ratio:8.2f}{mpi_ratio}"
+        f"{row['name']:15}{row['dtype']:9}{size_text(row['bytes']):>8}{row['ccl_s'] * 1e3:11.3f}{ratio:8.2f}{mpi_ratio}"
         f"{share:8.2f}{row['sent']:8.2f}{'  missed' if poor else ''}"
     )
 
@@ -203,7 +180,6 @@ def main() -> int:
         return start_ranks(options)
     os.sched_setaffinity(0, {hosts.core_of(int(os.environ["PMI_RANK"]))})
     rank, size, groups = collectives.start_groups()
-    import torch.distributed as dist
 
     if rank == 0:
         print(f"On {describe_machine()}")

@@ -27,7 +27,6 @@ import importlib.util
 import itertools
 import json
 import os
-import socket
 import statistics
 import subprocess
 import sys
@@ -36,21 +35,13 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-from measure import describe_machine
+import torch
+import torch.distributed as dist
+from measure import describe_machine, free_port
 
 KB, MB = 1024, 1024 * 1024
 SIZES = (8, KB, 64 * KB, MB, 4 * MB, 25 * MB, 100 * MB, 400 * MB, 1024 * MB)
-TARGETS = {
-    8: 0.25,
-    KB: 0.25,
-    64 * KB: 0.25,
-    MB: 0.25,
-    4 * MB: 0.25,
-    25 * MB: 0.45,
-    100 * MB: 0.8,
-    400 * MB: 0.8,
-    1024 * MB: 0.8,
-}
+TARGETS = dict(zip(SIZES, [0.25] * 5 + [0.45] + [0.8] * 3, strict=True))  # ratio to gloo's time
 STEP_TARGET = 0.92
 BUSY_TARGET = 1.1  # ratio to gloo's time, with other work on every core
 LIMIT_TARGET = 1.6  # ratio to the limit for all_reduce from 1 MB on, on an idle machine
@@ -90,11 +81,8 @@ def busy_cores() -> Iterator[None]:
 
 def start_ranks(ranks: int) -> int:
     """Start this script again with the hydra of this environment."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port = sock.getsockname()[1]
     hydra = Path(sys.executable).parent / "mpiexec.hydra"
-    environment = os.environ | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    environment = os.environ | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     command = [hydra, "-n", str(ranks), sys.executable, *sys.argv, "--inside"]
     return subprocess.run(command, env=environment, check=False).returncode
 
@@ -109,7 +97,6 @@ def pin_to_one_core() -> None:
 
 def time_turns(cases: dict, repeat: int, inner: int) -> dict[str, list[float]]:
     """Return the seconds of each case, measured in turns so that a disturbance affects all of them."""
-    import torch.distributed as dist
 
     times: dict[str, list[float]] = {name: [] for name in cases}
     for turn in range(repeat + 2):
@@ -135,6 +122,10 @@ def row(title: str, times: dict[str, list[float]], target: float, limit: float =
     }
 
 
+def size_text(size: int) -> str:
+    return f"{size} B" if size < KB else f"{size // KB} KB" if size < MB else f"{size // MB} MB"
+
+
 def targets_of(name: str, size: int, busy: bool) -> tuple[float, float]:
     """Return the most that ccl/gloo and ccl/limit may be; 0 if there is no target."""
     if busy:
@@ -144,7 +135,6 @@ def targets_of(name: str, size: int, busy: bool) -> tuple[float, float]:
 
 def limit_of(name: str, tensor, part, ranks: int):
     """Return a function that reduces and copies as many bytes as the collective needs of a rank."""
-    import torch
 
     operand, parts = torch.zeros_like(part), tensor.chunk(ranks)
 
@@ -167,14 +157,12 @@ def limit_of(name: str, tensor, part, ranks: int):
 
 def own_part(tensor):
     """Return this rank's part of a tensor."""
-    import torch.distributed as dist
 
     return tensor.chunk(dist.get_world_size())[dist.get_rank()]
 
 
 def idle_group():
     """Return a group of torch's backend `fake`, which does nothing."""
-    import torch.distributed as dist
     from torch.testing._internal.distributed import fake_pg  # noqa: F401
 
     return dist.new_group(backend="fake")
@@ -194,7 +182,6 @@ def raw_mpi():
 
 def mpi_cases(comm, name: str, tensor, part) -> dict:
     """Return the same operation on MPI itself if it supports the type; all_gather treats data as bytes."""
-    import torch
 
     gathers = name.startswith("all_gather")
     if comm is None or (not gathers and tensor.dtype != torch.float32):
@@ -213,7 +200,6 @@ def mpi_cases(comm, name: str, tensor, part) -> dict:
 
 def placed_case(group, name: str, work, tensor, part) -> dict:
     """Return the same operation on tensors that the backend allocated in shared memory, like DDP's buckets."""
-    import torch
 
     backend = group._get_backend(torch.device("cpu"))
     if not backend.supports_tensor_alloc(torch.device("cpu")):
@@ -230,7 +216,6 @@ def placed_case(group, name: str, work, tensor, part) -> dict:
 
 def works() -> dict:
     """Return each collective as a function of a tensor, a rank's part of it, and a group."""
-    import torch.distributed as dist
 
     return {
         "all_reduce": lambda tensor, part, group: dist.all_reduce(tensor, group=group),
@@ -240,8 +225,6 @@ def works() -> dict:
 
 
 def collective_rows(groups: dict, options: argparse.Namespace) -> list[dict]:
-    import torch
-    import torch.distributed as dist
 
     rows = []
     ranks, mpi, idle = dist.get_world_size(), raw_mpi(), idle_group()
@@ -260,12 +243,10 @@ def collective_rows(groups: dict, options: argparse.Namespace) -> list[dict]:
         cases["limit"] = limit_of(name, tensor, part, ranks)
         if name == "all_reduce":  # other operations of the backend `fake` copy
             cases["torch"] = partial(work, tensor, part, idle)
-        length = f"{size} B" if size < KB else f"{size // KB} KB"
-        length = length if size < MB else f"{size // MB} MB"
         kind = str(dtype).removeprefix("torch.")
         times = time_turns(cases, options.repeat, inner)
         targets = targets_of(name, size, options.busy)
-        rows.append(row(f"{name} {kind} {length}", times, *targets))
+        rows.append(row(f"{name} {kind} {size_text(size)}", times, *targets))
     return rows
 
 
@@ -277,7 +258,6 @@ def encoder(width: int, layers: int, heads: int, vocabulary: int):
 
 
 def ddp_steps(groups: dict, repeat: int, model_name: str = "") -> list[dict]:
-    import torch
     from torch.nn.parallel import DistributedDataParallel
 
     rows = []
@@ -327,8 +307,6 @@ def print_table(rows: list[dict]) -> None:
 def start_groups() -> tuple[int, int, dict]:
     """Start the process groups; return this process's rank, the number of ranks, and the groups by backend."""
     import oneccl_bindings_for_pytorch  # noqa: F401
-    import torch
-    import torch.distributed as dist
 
     torch.set_num_threads(1)
     rank, size = int(os.environ["PMI_RANK"]), int(os.environ["PMI_SIZE"])
@@ -344,8 +322,6 @@ def main() -> int:
     machine = describe_machine()
     pin_to_one_core()
     rank, size, groups = start_groups()
-    import torch
-    import torch.distributed as dist
 
     rows = collective_rows(groups, options)
     if not (options.no_models or options.only):
@@ -355,13 +331,8 @@ def main() -> int:
         print(f"{machine}, {size} ranks{busy}; medians of {options.repeat}")
         print_table(rows)
         if options.json:
-            about = {
-                "machine": machine,
-                "ranks": size,
-                "torch": torch.__version__,
-                "repeat": options.repeat,
-                "busy": options.busy,
-            }
+            about = {"machine": machine, "ranks": size, "torch": torch.__version__}
+            about |= {"repeat": options.repeat, "busy": options.busy}
             options.json.write_text(json.dumps({"about": about, "rows": rows}, indent=2) + "\n")
     dist.destroy_process_group()
     return 0

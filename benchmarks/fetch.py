@@ -93,18 +93,9 @@ def by_client(cluster: Any, path: str) -> int:
     from kubernetes import client
     from kubernetes.stream import stream
 
-    connection = stream(
-        client.CoreV1Api(cluster.client).connect_get_namespaced_pod_exec,
-        "reader",
-        "team",
-        command=["cat", path],
-        stdin=False,
-        stdout=True,
-        stderr=True,
-        tty=False,
-        binary=True,
-        _preload_content=False,
-    )
+    call = client.CoreV1Api(cluster.client).connect_get_namespaced_pod_exec
+    streams = {"stdin": False, "stdout": True, "stderr": True, "tty": False, "binary": True, "_preload_content": False}
+    connection = stream(call, "reader", "team", command=["cat", path], **streams)
     size = 0
     while connection.is_open() or connection.peek_stdout():
         connection.update(timeout=1)

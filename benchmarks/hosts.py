@@ -103,31 +103,15 @@ def join(hosts: list[Host], switch: Host) -> None:
     """Connect the hosts by a bridge in the switch's namespace; container engines drop traffic of other bridges."""
     run("ip", "link", "add", "net0", "netns", str(switch.pid), "type", "bridge")
     for host in hosts:
-        run(
-            "ip",
-            "link",
-            "add",
-            "net0",
-            "netns",
-            str(host.pid),
-            "type",
-            "veth",
-            "peer",
-            "name",
-            host.name,
-            "netns",
-            str(switch.pid),
-        )
+        peer = ("peer", "name", host.name, "netns", str(switch.pid))
+        run("ip", "link", "add", "net0", "netns", str(host.pid), "type", "veth", *peer)
         run(*switch.command("ip", "link", "set", host.name, "master", "net0", "up"))
     for host in (*hosts, switch):
         run(*host.command("ip", "addr", "add", f"{host.address}/24", "dev", "net0"))
         run(*host.command("ip", "link", "set", "net0", "up"))
         # Use Linux's default, which this machine may have changed.
-        run(
-            *host.command(
-                "ip", "route", "replace", f"{NETWORK}.0/24", "dev", "net0", "src", host.address, "congctl", "cubic"
-            )
-        )
+        route = (f"{NETWORK}.0/24", "dev", "net0", "src", host.address, "congctl", "cubic")
+        run(*host.command("ip", "route", "replace", *route))
 
 
 def keep_order(host: Host, device: str, core: int) -> None:
@@ -139,23 +123,8 @@ def keep_order(host: Host, device: str, core: int) -> None:
 def shape(host: Host, device: str, mbit: int) -> None:
     """Limit the rate of a device, with bursts of a millisecond or of the longest segment."""
     burst = max(64_000, mbit * 125)
-    run(
-        *host.command(
-            "tc",
-            "qdisc",
-            "add",
-            "dev",
-            device,
-            "root",
-            "tbf",
-            "rate",
-            f"{mbit}mbit",
-            "burst",
-            str(burst),
-            "latency",
-            "50ms",
-        )
-    )
+    limits = ("rate", f"{mbit}mbit", "burst", str(burst), "latency", "50ms")
+    run(*host.command("tc", "qdisc", "add", "dev", device, "root", "tbf", *limits))
 
 
 def run(*arguments: str) -> None:

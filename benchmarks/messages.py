@@ -9,13 +9,14 @@ Medians of alternating turns in the same processes. A ratio below 1 means that c
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
 import sys
 from collections.abc import Callable
 from functools import partial
 
-from collectives import KB, MB, pin_to_one_core, start_ranks, time_turns
+import torch
+import torch.distributed as dist
+from collectives import KB, MB, pin_to_one_core, start_groups, start_ranks, time_turns
 from measure import describe_machine
 
 SIZES = (8, 64 * KB, MB)
@@ -30,8 +31,6 @@ def arguments() -> argparse.Namespace:
 
 def there_and_back(rank: int, size: int) -> tuple[Callable, Callable]:
     """Return a ping-pong with send and recv, and one with broadcasts, which are plain messages between two ranks."""
-    import torch
-    import torch.distributed as dist
 
     data = torch.zeros(size // 4)
 
@@ -50,8 +49,6 @@ def there_and_back(rank: int, size: int) -> tuple[Callable, Callable]:
 
 
 def all_to_all(size: int) -> Callable:
-    import torch
-    import torch.distributed as dist
 
     source, target = torch.zeros(size // 4), torch.zeros(size // 4)
     return lambda group: dist.all_to_all_single(target, source, group=group)
@@ -69,14 +66,8 @@ def main() -> int:
         return start_ranks(2)
     machine = describe_machine()
     pin_to_one_core()
-    import oneccl_bindings_for_pytorch  # noqa: F401
-    import torch
-    import torch.distributed as dist
+    rank, _, groups = start_groups()
 
-    torch.set_num_threads(1)
-    rank = int(os.environ["PMI_RANK"])
-    dist.init_process_group("ccl", rank=rank, world_size=2)
-    groups = {"ccl": dist.group.WORLD, "gloo": dist.new_group(backend="gloo")}
     if rank == 0:
         print(f"{machine}; medians of {options.repeat}")
         print(f"{'bytes':>9}{'ping-pong us':>13}   /gloo /broadcast all_to_all us   /gloo")

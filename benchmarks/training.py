@@ -126,32 +126,15 @@ def trainer(folder: Path, launcher: str, options: list[str]) -> float:
 def orch(folder: Path, options: list[str]) -> float:
     recipe_settings = settings(command_line().steps) | {"do_eval": "false", "evaluate_before_training": "false"}
     sets = [part for name, value in recipe_settings.items() for part in ("--set", f"{name}={value}")]
-    command = [
-        str(BIN / "orch"),
-        "train",
-        "bert-qa",
-        "--ppn",
-        "2",
-        "--json",
-        "--precision",
-        PRECISION,
-        "--fresh",
-        *options,
-        *sets,
-    ]
+    command = [str(BIN / "orch"), *("train", "bert-qa", "--ppn", "2", "--json", "--precision", PRECISION, "--fresh")]
+    command += [*options, *sets]
     return float(json.loads(run(folder, command, {}))["result"]["train_samples_per_second"])
 
 
 def f1(folder: Path) -> float:
     """Return the F1 of the trained model, from bert-qa's evaluation on one rank."""
-    argv = [
-        str(RECIPE / "run_qa.py"),
-        "--do_eval",
-        *SCRIPT_PRECISION,
-        f"--validation_file={EVALUATE}",
-        f"--model_name_or_path={folder / 'output' / 'model'}",
-        f"--output_dir={folder / 'scores'}",
-    ]
+    folders = [f"--model_name_or_path={folder / 'output' / 'model'}", f"--output_dir={folder / 'scores'}"]
+    argv = [str(RECIPE / "run_qa.py"), "--do_eval", *SCRIPT_PRECISION, f"--validation_file={EVALUATE}", *folders]
     run(folder, [sys.executable, *argv], BY_HAND, keep_output=True)
     return float(json.loads((folder / "scores" / "results.json").read_text())["after"]["f1"])
 
@@ -168,16 +151,8 @@ def run(folder: Path, command: list[str], environment: dict[str, str], *, keep_o
     if not keep_output:
         shutil.rmtree(folder / "output", ignore_errors=True)
     path = {"PATH": f"{BIN}:{os.environ['PATH']}"}
-    process = subprocess.run(
-        command,
-        cwd=folder,
-        env=os.environ | path | environment,
-        check=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
-    return process.stdout
+    silent = {"check": True, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
+    return str(subprocess.run(command, cwd=folder, env=os.environ | path | environment, **silent).stdout)
 
 
 def throughput(output: Path) -> float:

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import datetime as dt
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from packaging.version import Version
 
+from benchmarks import ipex
 from orchestrator import load
 from orchestrator.errors import PlanError, RequestError
 from orchestrator.load.stacks import stack_from
@@ -201,6 +203,14 @@ def test_parity_was_measured_for_each_wrapper_and_number_of_ranks(stack: Stack) 
     wrappers = ("Trainer", "Accelerator", "DistributedDataParallel")
     assert [(m.way, m.ranks) for m in stack.parity] == [(w, ranks) for w in wrappers for ranks in (1, 2)]
     assert all(m.worst_percent <= PARITY_PERCENT for m in stack.parity)
+
+
+def test_recorded_parity_replaces_the_previous_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = Path(shutil.copy(STACKS / "intel-2.8.toml", tmp_path))
+    assert path.read_text().count("[[parity]]") == 6
+    monkeypatch.setattr(ipex, "STACKS", tmp_path)
+    ipex.record("intel-2.8", ipex.table([{"way": "Trainer", "ranks": 1}]))
+    assert path.read_text().count("[[parity]]") == 1
 
 
 def test_stacks_with_ipex_set_accelerates_device() -> None:
