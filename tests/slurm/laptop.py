@@ -73,7 +73,7 @@ class Laptop:
             stderr=subprocess.PIPE,
         )
 
-    def orch(self, *arguments: str, code: int = 0, seconds: float = 300) -> str:
+    def orch(self, *arguments: str, code: int = 0, seconds: float = 600) -> str:
         """Run orch, check its exit code, and return its output, or its messages if it has to fail."""
         process = self.start(*arguments)
         out, err = process.communicate(timeout=seconds)

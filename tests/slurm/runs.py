@@ -12,7 +12,7 @@ from tests.support.waiting import wait_until
 
 ONE_NODE = ("--on", "slurm", "--nodes", "1", "--ppn", "1", "--backend", "gloo", "--fresh")
 TWO_NODES = ("--on", "slurm", "--nodes", "2", "--ppn", "1", "--backend", "gloo", "--fresh")
-LONG_RUN = ("--", "--seconds", "0.2", "--steps", "1000")  # of faulty.py; a test always ends it earlier
+LONG_RUN = ("--", "--seconds", "0.2", "--steps", "5000")  # of faulty.py; a test always ends it earlier
 # Runs until the run folder has the file `finish`, so that a test decides what happens before the end of the run.
 UNTIL_FINISH = "until_finish.py"
 UNTIL_FINISH_SCRIPT = """
@@ -34,7 +34,7 @@ from orch_node import preemption
 dist.init_process_group()
 checkpoint = pathlib.Path("checkpoint")
 first, preemptions = map(int, checkpoint.read_text().split()) if checkpoint.exists() else (0, 0)
-for step in range(first, first + (8 if preemptions == int(sys.argv[1]) else 1000)):
+for step in range(first, first + (8 if preemptions == int(sys.argv[1]) else 10_000)):
     dist.all_reduce(torch.ones(4))
     time.sleep(0.1)
     if preemption.requested():

@@ -151,7 +151,7 @@ class Site:
         variables = ("--env", f"HOME=/home/{USER}", "--env", "NO_COLOR=1", "--env", "COLUMNS=200")
         return ("docker", "exec", "--user", user, *workdir, *variables, self.container(host), *argv)
 
-    def run_on(self, host: str, *argv: str, user: str = USER, seconds: float = 300) -> subprocess.CompletedProcess[str]:
+    def run_on(self, host: str, *argv: str, user: str = USER, seconds: float = 600) -> subprocess.CompletedProcess[str]:
         """Run a program on a host, which may fail."""
         return subprocess.run(
             self.exec_command(host, *argv, user=user),
@@ -189,11 +189,11 @@ class Site:
 
         wait_until(has_no_jobs, "that no job is in the queue")
 
-    def wait_until_ended(self, pattern: str, *hosts: str, user: str = USER) -> None:
-        """Wait until hosts have no process of the user whose command line matches the pattern."""
+    def wait_until_ended(self, pattern: str, *hosts: str) -> None:
+        """Wait until the user has no process on the hosts whose command line matches the pattern."""
         for host in hosts:
             wait_until(
-                lambda host=host: self.run_on(host, "pgrep", "-f", pattern).stdout == "",  # type: ignore[misc]
+                lambda host=host: self.run_on(host, "pgrep", "-u", USER, "-f", pattern).stdout == "",  # type: ignore[misc]
                 f"that {pattern} has ended on {host}",
             )
 

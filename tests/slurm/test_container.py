@@ -71,7 +71,7 @@ def test_a_rank_that_is_killed_in_its_image_is_named(site: Site, folder: str) ->
 
 
 def test_a_hang_in_an_image_is_reported_with_its_stack_trace(site: Site, folder: str) -> None:
-    options = (*container_options(folder), "--stall-timeout", "20", "--json", "--", "--fault", "sleep")
+    options = (*container_options(folder), "--stall-timeout", "40", "--json", "--", "--fault", "sleep")
     result = train(site, *options, code=1)
     assert "no progress" in result["problem"], result
     trace = site.home / "runs" / result["run_id"] / "stacks" / "rank-1.txt"
@@ -85,7 +85,7 @@ def test_stop_ends_all_processes_of_an_image(site: Site, sif: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert run.wait()[0] == 130
     site.wait_for_no_jobs()
-    site.wait_until_ended(".", "n1", "n2", user=USER)
+    site.wait_until_ended(".", "n1", "n2")
 
 
 def test_each_node_reports_an_image_without_the_requested_python(site: Site, folder: str) -> None:

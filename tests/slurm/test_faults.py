@@ -24,7 +24,7 @@ pytestmark = pytest.mark.skipif("ORCH_SLURM_SUITE" not in os.environ, reason="ne
 
 
 def test_a_rank_that_hangs_is_reported_with_its_stack_trace(site: Site) -> None:
-    result = train(site, *TWO_NODES, "--stall-timeout", "20", "--json", "--", "--fault", "sleep", code=1)
+    result = train(site, *TWO_NODES, "--stall-timeout", "40", "--json", "--", "--fault", "sleep", code=1)
     assert "no progress" in result["problem"], result
     trace = site.home / "runs" / result["run_id"] / "stacks" / "rank-1.txt"
     assert "faulty.py" in trace.read_text()

@@ -223,9 +223,9 @@ def test_more_ranks_than_a_node_has_cores_are_refused_with_a_hint(site: Site) ->
 def cut_off(site: Site, node: str, method: str) -> Iterator[None]:
     """Freeze a node, or cut its network: then it still sees the folder of the run, and its ranks continue."""
     container = site.container(node)
-    if method == "frozen":
-        cut, restore = ("docker", "pause", container), ("docker", "unpause", container)
-    else:
+    cut: tuple[str, ...] = ("docker", "pause", container)
+    restore: tuple[str, ...] = ("docker", "unpause", container)
+    if method == "without-network":
         process = run_program("docker", "inspect", "--format={{.State.Pid}}", container).strip()
         link = ("nsenter", "--target", process, "--net", "ip", "link", "set", "eth0")
         cut, restore = (*link, "down"), (*link, "up")
