@@ -186,7 +186,8 @@ def entries_of(remote: Remote, folder: str) -> tuple[Entry, ...]:
     if result.code != 0:
         raise ExecuteError(
             f"{folder} could not be listed: {result.err.strip()}.",
-            hint="Check that it still exists and that you may read it. `orch runs` shows the state of the run.",
+            hint="If the script has written elsewhere: --from FOLDER. Otherwise check that you may read the folder; "
+            "`orch runs` shows the state of the run.",
         )
     try:
         entries = tuple(entry_of(line) for line in result.out.split("\n") if line)

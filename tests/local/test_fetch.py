@@ -165,8 +165,9 @@ def test_only_files_that_match_a_pattern_are_fetched(source: Path, target: Path)
 
 
 def test_missing_folder_is_an_error(remote: CountingConnection, tmp_path: Path, target: Path) -> None:
-    with pytest.raises(ExecuteError, match="there is no folder"):
+    with pytest.raises(ExecuteError, match="there is no folder") as exc_info:
         collect(remote, tmp_path / "nowhere", target)
+    assert "--from FOLDER" in exc_info.value.hint
 
 
 def make_remote_run(folder: Path, ssh_config: str, **changes: Any) -> Path:
