@@ -161,8 +161,8 @@ class Ssh:
 
     def connection_error(self, reason: str) -> ConnectionLost:
         """Return the error for a connection that cannot be opened, from the message of paramiko."""
-        if unknown := UNKNOWN_KEY.search(reason):
-            hop = self.find_hop(unknown[1])
+        if match := UNKNOWN_KEY.search(reason):
+            hop = self.find_hop(match[1])
             command = keyscan_command(hop.host, hop.port)
             hint = UNKNOWN_KEY_HINT.format(command=command, known_hosts=known_hosts_file(hop))
             return ConnectionLost(f"{self.node}: its host key is not known here", hint=hint)
@@ -438,6 +438,6 @@ def known_hosts_files(connection: Any) -> list[str]:
 
 
 def known_hosts_file(connection: Any) -> str:
-    """Return the known_hosts file in which the key of a host is recorded, as a word of a command."""
+    """Return the known_hosts file for the key of a host, quoted for a shell."""
     path = known_hosts_files(connection)[0]
     return path if path.startswith("~/") else shlex.quote(path)
