@@ -102,10 +102,10 @@ docs: .venv/.dev    ## the pages for users as a site, into build/site; broken li
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
 cluster-up:    ## start the test cluster: bare Debian nodes, docker
-	cluster/up
+	test-cluster/up
 
 cluster-down:    ## remove the test cluster
-	cluster/down
+	test-cluster/down
 
 bench: .venv/.dev    ## side-by-side measurements, printed as ratios
 	$(BIN)/python benchmarks/startup.py

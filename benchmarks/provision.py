@@ -7,10 +7,10 @@ For each number of nodes (--nodes 1 2 4), always from bare nodes:
   orch, second            the same again
   orch, from the index    the same roles, but every node downloads from an index: --wheels index
   ssh in a loop           the manual steps: one node after another, copy wheels with scp, install with pip
-The index is --index URL, or the wheelhouse itself, served on the bridge to the nodes (cluster/index). For each case it
-prints seconds, the ratio to `orch, first` with the same number of nodes, the ratio to one node, and the cost of each
-further node; then the same for the processor time of the controller and all nodes, which other work on the machine does
-not increase.
+The index is --index URL, or the wheelhouse itself, served on the bridge to the nodes (test-cluster/index). For each
+case it prints seconds, the ratio to `orch, first` with the same number of nodes, the ratio to one node, and the cost of
+each further node; then the same for the processor time of the controller and all nodes, which other work on the machine
+does not increase.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 CHECKOUT = Path(__file__).resolve().parents[1]
-STATE = CHECKOUT / "cluster/.state"
+STATE = CHECKOUT / "test-cluster/.state"
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "orch/wheelhouses"
 PACKAGES = "openssh-client libhwloc15 libtcmalloc-minimal4 python3-venv"
 PREPARE = (
@@ -106,7 +106,7 @@ def newest_wheelhouse() -> Path:
 @contextlib.contextmanager
 def served() -> Iterator[str]:
     start_bare_nodes(1)  # the bridge must exist
-    command = [sys.executable, str(CHECKOUT / "cluster/index"), str(newest_wheelhouse())]
+    command = [sys.executable, str(CHECKOUT / "test-cluster/index"), str(newest_wheelhouse())]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:
@@ -123,7 +123,7 @@ def start_bare_nodes(count: int) -> None:
         for node in nodes:
             keep_files(node)
         subprocess.run(["docker", "rm", "--force", *nodes], capture_output=True)
-    subprocess.run([CHECKOUT / "cluster/up"], env=environment, check=True, capture_output=True)
+    subprocess.run([CHECKOUT / "test-cluster/up"], env=environment, check=True, capture_output=True)
 
 
 def keep_files(node: str) -> None:

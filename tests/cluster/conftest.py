@@ -40,7 +40,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TestCluster:
-    """A cluster that cluster/up has started, accessed through docker and ssh."""
+    """A cluster that test-cluster/up has started, accessed through docker and ssh."""
 
     __test__ = False
 
@@ -54,7 +54,7 @@ class TestCluster:
 
     @property
     def state(self) -> Path:
-        return CHECKOUT / "cluster" / (".state" if self.number == 1 else f".state-{self.number}")
+        return CHECKOUT / "test-cluster" / (".state" if self.number == 1 else f".state-{self.number}")
 
     def container(self, node: str) -> str:
         return f"orch{'' if self.number == 1 else self.number}-{node}"
@@ -72,10 +72,10 @@ class TestCluster:
         self.run_script("down", "nodes", nodes=len(self.nodes))
 
     def run_script(self, script: str, *arguments: str, nodes: int) -> None:
-        """Run cluster/up or cluster/down; fail the test, never skip it, if that fails."""
+        """Run test-cluster/up or test-cluster/down; fail the test, never skip it, if that fails."""
         settings = {"NODES": str(nodes), "ORCH_CLUSTER": str(self.number)}
         done = subprocess.run(
-            [str(CHECKOUT / "cluster" / script), *arguments],
+            [str(CHECKOUT / "test-cluster" / script), *arguments],
             env={**os.environ, **settings, **SETTINGS},
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -84,7 +84,7 @@ class TestCluster:
             check=False,
         )
         if done.returncode != 0:
-            pytest.fail(f"cluster/{script} failed ({done.returncode}):\n{done.stdout}{done.stderr}")
+            pytest.fail(f"test-cluster/{script} failed ({done.returncode}):\n{done.stdout}{done.stderr}")
 
     def renew(self, *nodes: str) -> None:
         """Replace these nodes with bare ones that have new host keys."""

@@ -32,7 +32,7 @@ def index(site: Site, tmp_path: Path) -> Iterator[str]:
     for wheel in wheelhouse.glob("*.whl"):
         if not wheel.name.startswith(("oneccl_bind_pt-", "uv-")):
             (folder / wheel.name).symlink_to(wheel)
-    command = [sys.executable, str(CHECKOUT / "cluster/index"), str(folder)]
+    command = [sys.executable, str(CHECKOUT / "test-cluster/index"), str(folder)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:

@@ -20,7 +20,7 @@ from orchestrator.stacks.image import GLIBC, make_image
 from orchestrator.stacks.stack import Stack
 
 TESTS = Path(__file__).parents[1]
-CLUSTER = TESTS.parent / "cluster"
+CLUSTER = TESTS.parent / "test-cluster"
 PYTHON_IMAGE, STACK_IMAGE = "orch-test-python", "orch-test:current"
 BARE_IMAGE = "debian:bookworm-slim"
 # Packages of the stack that no test uses in a container; they take a quarter of the time to build the image.
@@ -54,7 +54,7 @@ def build_stack_image(folder: Path) -> str:
     build_bare_image()
     base = folder / "base"
     shutil.copytree(TESTS / "docker", base)
-    settings = run_program("bash", "-c", "cd cluster && . ./common && apt_settings")
+    settings = run_program("bash", "-c", "cd test-cluster && . ./common && apt_settings")
     (base / "apt-settings").write_text(settings)
     run_program("docker", "build", "--network", "host", "--tag", PYTHON_IMAGE, str(base))
     image = make_image(stack_of_nodes(), tag=STACK_IMAGE, base=PYTHON_IMAGE, engine="docker")
