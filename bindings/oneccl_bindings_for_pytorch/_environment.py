@@ -14,6 +14,10 @@ RING_CHUNKS = "4"
 # By default the ranks of an uneven all_to_all may choose different algorithms, because oneCCL decides by how
 # much a rank sends; they then wait forever. MPI's algorithm counts bytes in an int.
 ALLTOALLV = "scatter"
+# oneCCL tries a send to a rank that it is not connected to this often before it returns, by default 10,000 times.
+# If the process of that rank has ended, that took more than 45 s on a busy machine, in which this backend can neither
+# report the rank nor time out. A call of oneCCL that returns early is repeated.
+OFI_RETRIES = "100"
 UNDER_MPI = ("PMI_RANK", "PMI_FD", "PMI_PORT", "PMIX_RANK")
 
 
@@ -34,6 +38,7 @@ def defaults(env: Mapping[str, str]) -> dict[str, str]:
     if transport == "ofi":
         # libfabric would otherwise choose a provider by the hardware that it detects.
         values["FI_PROVIDER"] = "tcp"
+        values["CCL_ATL_OFI_MAX_RETRY_COUNT"] = OFI_RETRIES
         if interface := interface_to_ranks(env):
             values["FI_TCP_IFACE"] = interface
     if env.get("ORCH_CCL_SHARED_MEMORY") != "0":

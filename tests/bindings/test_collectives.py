@@ -28,7 +28,11 @@ FAILURES = [
     for launcher in ("mpi", "bare")
     if (kind, launcher) != ("peer-dead", "mpi")  # hydra ends all ranks: test_endings.py
     and (ALL or (mode == "async") == (launcher == "mpi") or kind == "peer-dead")
-] + [(kind, "async", "bare", "1") for kind in ("timeout", "peer-dead", "crosswise")]
+] + [
+    *((kind, "async", "bare", "1") for kind in ("timeout", "peer-dead", "peer-gone", "crosswise")),
+    ("peer-gone", "async", "bare", "0"),
+    ("peer-gone", "sync", "bare", "0"),
+]
 
 
 @pytest.mark.parametrize(
@@ -63,7 +67,7 @@ def test_messages_lists_and_callbacks(run_ranks, launcher, ranks):
 @pytest.mark.parametrize(("kind", "mode", "launcher", "shared"), FAILURES)
 def test_every_operation_with_one_kind_of_failure(run_ranks, kind, mode, launcher, shared):
     env = {"ORCH_CCL_SHARED_MEMORY": shared} | ({"ORCH_CCL_CHECK": "1"} if kind == "wrong-size" else {})
-    survivors = 1 if kind == "peer-dead" else 2
+    survivors = 1 if kind in ("peer-dead", "peer-gone") else 2
     run_ranks("kinds.py", kind, mode, launcher=launcher, timeout=120, env=env, count=survivors)
 
 

@@ -116,6 +116,7 @@ def test_defaults_under_hydra_and_under_torchrun():
         "CCL_ATL_TRANSPORT": "ofi",
         "CCL_WORKER_OFFLOAD": "0",
         "FI_PROVIDER": "tcp",
+        "CCL_ATL_OFI_MAX_RETRY_COUNT": "100",
         "CCL_PROCESS_LAUNCHER": "none",
         "CCL_LOCAL_RANK": "1",
         "CCL_LOCAL_SIZE": "2",
@@ -125,5 +126,6 @@ def test_defaults_under_hydra_and_under_torchrun():
 
 def test_variables_of_the_user_take_precedence():
     env = {"PMI_RANK": "0", "CCL_ATL_TRANSPORT": "ofi", "FI_PROVIDER": "verbs", "CCL_WORKER_AFFINITY": "7,15"}
+    env |= {"CCL_ATL_OFI_MAX_RETRY_COUNT": "7"}
     assert defaults(env | {"DDP_DISABLE_COMM_MEM": "1"}) == {"CCL_WORKER_OFFLOAD": "1"}
     assert "DDP_DISABLE_COMM_MEM" not in defaults(env | {"ORCH_CCL_SHARED_MEMORY": "0"})

@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -93,12 +94,13 @@ def raises(message: str, callback: Callable[[], object], within: float = 30) -> 
     assert time.monotonic() - start_time < within, f"only after {time.monotonic() - start_time:.1f} s"
 
 
-def run_without_peer(message: str, end: Callable[[], None]) -> None:
+def run_without_peer(message: str, end: Callable[[], None], before: Callable[[], None] = lambda: None) -> None:
     """Start all operations at once, each in a separate group, while the other rank takes part in none."""
     groups = {name: dist.new_group(timeout=LONG) for name in SELECTED or OPERATIONS}
     dist.barrier()
     if RANK == 1:
         return end()
+    before()
     for group in groups.values():
         seconds = SHORT if KIND == "timeout" else LONG
         group._get_backend(torch.device("cpu"))._set_default_timeout(seconds)
@@ -114,6 +116,22 @@ def timeout() -> None:
 
 def peer_dead() -> None:
     run_without_peer("rank 1 (", lambda: os._exit(0))
+
+
+def peer_gone() -> None:
+    """Start the operations after the process of the other rank has ended, to which no group is connected then."""
+    store = dist.distributed_c10d._get_default_store()
+    store.set(f"pid/{RANK}", str(os.getpid()))
+    peer = int(store.get(f"pid/{PEER}"))
+    run_without_peer("rank 1 (", lambda: os._exit(0), before=lambda: wait_for_end(peer))
+
+
+def wait_for_end(pid: int) -> None:
+    deadline = time.monotonic() + 30
+    status = Path(f"/proc/{pid}/status")
+    while status.exists() and "\nState:\tZ" not in status.read_text():
+        assert time.monotonic() < deadline, f"process {pid} has not ended"
+        time.sleep(0.05)
 
 
 def wrong_root(begin: Begin, name: str) -> None:
@@ -177,7 +195,7 @@ def callback(begin: Begin, name: str) -> None:
     assert then.wait() == 6
 
 
-CONCURRENT_TESTS = {"timeout": timeout, "peer-dead": peer_dead}
+CONCURRENT_TESTS = {"timeout": timeout, "peer-dead": peer_dead, "peer-gone": peer_gone}
 SEQUENTIAL_TESTS = {"wrong-root": wrong_root, "wrong-size": wrong_size, "crosswise": crosswise, "callback": callback}
 
 init(60)
@@ -187,7 +205,7 @@ else:
     for name in SELECTED or OPERATIONS:
         SEQUENTIAL_TESTS[KIND](OPERATIONS[name], name)
         print_line("right:", name)
-if KIND == "peer-dead":
+if KIND in ("peer-dead", "peer-gone"):
     print_line("fine")
     os._exit(0)
 dist.barrier()
