@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from orch_node.protocol.record import RunNode
 
 from orchestrator.errors import ConnectionLost, ExecuteError
+from orchestrator.targets.connections.connection import Ssh
 from orchestrator.targets.execute import on_all
 
 
 def test_failures_are_grouped_by_reason_with_the_hint_of_the_first_node() -> None:
-    def fail(node: str) -> None:
-        reason = "does not answer" if node == "c" else "is full."
-        raise ConnectionLost(f"{node} {reason}", hint=f"Look at {node}.")
+    connections = {name: Ssh(name, None) for name in ("a1", "a2", "c")}
+
+    def fail(connection: Any) -> None:
+        reason = "does not answer" if connection.node == "c" else "is full."
+        raise ConnectionLost(f"{connection.node} {reason}", hint=f"Look at {connection.node}.")
 
     with pytest.raises(ExecuteError) as exc_info:
-        on_all(tuple(RunNode(node=node) for node in ("a1", "a2", "c")), fail)
+        on_all(tuple(RunNode(node=name) for name in connections), connections, fail)
     assert exc_info.value.message == "a1, a2 is full; c does not answer."
     assert exc_info.value.hint == "Look at a1."
