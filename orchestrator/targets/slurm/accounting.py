@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from dataclasses import replace
 
 from orchestrator.errors import ExecuteError
@@ -11,6 +12,8 @@ from orchestrator.targets.slurm import states
 from orchestrator.targets.slurm.scheduler import Scheduler
 from orchestrator.targets.slurm.script import time_seconds
 
+END_SECONDS = 10.0  # Accounting learns of the end of a step within this time.
+POLL_SECONDS = 0.5
 FIELDS = ("JobID", "State", "Elapsed", "MaxRSS", "Start", "End")
 SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)([KMGT]?)", re.ASCII)
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
@@ -30,8 +33,22 @@ def query(scheduler: Scheduler, job: str, known_state: str = "") -> Accounting |
     record = parse(job, output(scheduler, "sacct", *options))
     if record is None and "." not in job:  # Only sacct shows a step that has ended.
         record = parse_scontrol(job, output(scheduler, "scontrol", "show", "job", "--oneliner", job))
-    if record is not None and record.state in states.ACTIVE and known_state in states.ENDINGS:
+    is_final = known_state in states.ENDINGS and known_state != states.STEP_ENDED
+    if record is not None and record.state in states.ACTIVE and is_final:
         record = replace(record, state=known_state)
+    return record
+
+
+def query_end(scheduler: Scheduler, job: str, known_state: str) -> Accounting | None:
+    """Return the record of a job that has ended, or None if Slurm has none or cannot be reached.
+
+    Only accounting knows how a step ended, and learns of it later than the controller, so wait for that.
+    """
+    deadline = time.monotonic() + END_SECONDS
+    while (record := query(scheduler, job, known_state)) is not None and record.state in states.ACTIVE:
+        if time.monotonic() > deadline:
+            return None
+        time.sleep(POLL_SECONDS)
     return record
 
 

@@ -128,7 +128,7 @@ class SlurmHandle:
             return
         watch.ensure_outcome()
         job, state = watch.job, watch.last_state.state
-        record = watch.run_folder.attempt(lambda: accounting.query(watch.scheduler, job, state), None)
+        record = watch.run_folder.attempt(lambda: accounting.query_end(watch.scheduler, job, state), None)
         if record is not None:
             write_accounting(self.folder, record)
 

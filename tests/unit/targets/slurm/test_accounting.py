@@ -8,7 +8,7 @@ from pathlib import Path
 from orchestrator.report import training
 from orchestrator.runs import outcome, store
 from orchestrator.runs.accounting import Accounting
-from orchestrator.targets.slurm import accounting
+from orchestrator.targets.slurm import accounting, states
 from orchestrator.targets.slurm.handle import SlurmHandle
 from orchestrator.targets.slurm.scheduler import Scheduler
 from tests.support.slurm_jobs import FORGOTTEN, NO_ACCOUNTING, RecordedHost, make_result, make_watch, write_job_outcome
@@ -53,6 +53,15 @@ def test_controllers_state_counts_until_accounting_has_it() -> None:
     record = accounting.query(Scheduler(host), "12", "TIMEOUT")
     assert record is not None
     assert record.state == "TIMEOUT"
+
+
+def test_end_of_a_step_is_reported_when_accounting_has_it() -> None:
+    """The controller only reports that the step is gone."""
+    running = SACCT_ALLOCATION.replace("12.2|COMPLETED", "12.2|RUNNING")
+    host = RecordedHost(sacct=[make_result(running), make_result(SACCT_ALLOCATION)])
+    record = accounting.query_end(Scheduler(host), "12.2", states.STEP_ENDED)
+    assert record is not None
+    assert record.state == "COMPLETED"
 
 
 def test_result_has_what_slurm_recorded_of_the_job(folder: Path) -> None:
