@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -39,10 +40,36 @@ def test_manifest_names_only_files_of_its_checkpoint(folder: Path, name: str) ->
     assert "outside of the checkpoint" in (checkpoint.find_problem(folder) or "")
 
 
-@pytest.mark.parametrize("content", [b"", b"weight", b"Weights", b"weights."])
-def test_changed_file_is_reported(folder: Path, content: bytes) -> None:
-    (folder / "weights").write_bytes(content)
-    assert "weights" in (checkpoint.find_problem(folder) or "")
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"Weights", "weights does not match its checksum"),
+        (b"weight", "weights has 6 bytes, not 7"),
+        (b"weights.", "weights has 8 bytes, not 7"),
+        (None, "weights: No such file or directory"),
+    ],
+    ids=["changed", "shorter", "longer", "missing"],
+)
+def test_changed_file_is_reported(folder: Path, content: bytes | None, problem: str) -> None:
+    (folder / "weights").unlink()
+    if content is not None:
+        (folder / "weights").write_bytes(content)
+    assert checkpoint.find_problem(folder) == problem
+
+
+def test_publish_replaces_a_damaged_checkpoint(tmp_path: Path, folder: Path) -> None:
+    staged = shutil.copytree(folder, tmp_path / ".checkpoint-staging")
+    (folder / "weights").unlink()
+    checkpoint.publish(staged, folder)
+    assert checkpoint.find_problem(folder) is None
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-10"]
+
+
+def test_rotate_keeps_the_newest_checkpoints(tmp_path: Path) -> None:
+    for step in (1, 10, 9):
+        (tmp_path / f"checkpoint-{step}").mkdir()
+    checkpoint.rotate(tmp_path, 2)
+    assert [path.name for path in checkpoint.list_checkpoints(tmp_path)] == ["checkpoint-10", "checkpoint-9"]
 
 
 @pytest.mark.parametrize("text", ["", "{", "7", "[]", "[" * 100_000])
