@@ -28,7 +28,8 @@ def sftp_server(tmp_path: Path) -> str:
         pytest.skip(f"no {SFTP_SERVER}: apt-get install openssh-sftp-server")
     program = tmp_path / "sftp-server"
     program.write_text(
-        f"#!/bin/sh\n: > {tmp_path}/copying\nfor i in $(seq 1200); do [ -e {tmp_path}/serve ] && break; sleep 0.1; done\nexec {SFTP_SERVER}\n"
+        f"#!/bin/sh\n: > {tmp_path}/copying\n"
+        f"for i in $(seq 1200); do [ -e {tmp_path}/serve ] && break; sleep 0.1; done\nexec {SFTP_SERVER}\n"
     )
     program.chmod(0o700)
     return str(program)
