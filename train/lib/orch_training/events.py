@@ -1,13 +1,18 @@
-"""Reports a rank's progress to the supervisor; does nothing outside orch."""
+"""Reports a rank's progress, and decisions that concern the whole run, to the supervisor and to the log."""
 
 from __future__ import annotations
 
 import os
+import re
 import time
 
-from orch_node.events import PIPE, note, report
+import torch
+from orch_node.events import PIPE, note, report, send
+from orch_node.protocol.events import Decided
 
-__all__ = ["Progress", "is_watched", "note", "report"]
+from orch_training import ranks
+
+__all__ = ["Progress", "is_watched", "note", "report", "report_computation", "report_decision"]
 
 EVERY_SECONDS = 1.0
 
@@ -29,3 +34,25 @@ class Progress:
         if now or time.monotonic() - self.last_report >= EVERY_SECONDS:
             report("progress", phase=self.phase, step=step, steps=self.steps, **fields)
             self.last_report = time.monotonic()
+
+
+def report_decision(text: str) -> None:
+    """Print and report a decision once, from rank 0."""
+    ranks.note(f"{text}.")
+    if ranks.is_main():
+        send(Decided(text=text))
+
+
+def report_computation(*, bf16: bool, attention: str, optimizer: str, dropout: str) -> None:
+    """Report the precision and the kernels that train the model, once for the run."""
+    capabilities = sorted(set(ranks.gather(cpu_capability())))
+    report_decision(
+        f"{'bf16' if bf16 else 'fp32'} with {' and '.join(capabilities)} kernels; "
+        f"attention: {attention}; optimizer: {optimizer}; dropout: {dropout}"
+    )
+
+
+def cpu_capability() -> str:
+    """Return the instruction set that torch's own kernels use, such as AVX2 or AVX512."""
+    match = re.search(r"CPU capability usage: (\S+)", torch.__config__.show())
+    return match[1] if match else "portable"

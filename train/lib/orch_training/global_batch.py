@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
+from orch_training.errors import RecipeError
+
 
 @dataclass(frozen=True)
 class GlobalBatch:
@@ -44,6 +46,15 @@ class GlobalBatch:
         """Return the positions of a step's examples in the order of its epoch, whose first step is 0."""
         end = examples // self.at_once * self.at_once
         return range(step * self.size, min((step + 1) * self.size, end))
+
+    def check_filled(self, examples: int, noun: str) -> None:
+        """Raise RecipeError if the data is less than all planned ranks compute at once."""
+        if examples < self.at_once:
+            raise RecipeError(
+                f"the training data has {examples} {noun}; one batch over all ranks needs "
+                f"{self.at_once}. Use a smaller --per_device_train_batch_size or fewer ranks.",
+                shared=True,
+            )
 
 
 @dataclass(frozen=True)

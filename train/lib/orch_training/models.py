@@ -10,7 +10,7 @@ from typing import Any
 
 from transformers import AutoConfig, AutoTokenizer, set_seed
 
-from orch_training import checkpoint, hub
+from orch_training import hub
 from orch_training.arguments import ModelArguments
 from orch_training.errors import RecipeError
 from orch_training.ranks import note
@@ -130,16 +130,3 @@ def load_error(kind: str, name: str, error: Exception) -> RecipeError:
     reason = " ".join(str(error).split())
     hint = f" {hub.OFFLINE_HINT}" if is_hub_name(name) else ""
     return RecipeError(f"cannot load the {kind} {name!r}: {reason}{hint}")
-
-
-def save_model(model: Any, tokenizer: Any, target: Path) -> None:
-    """Save the model and its tokenizer atomically, like a checkpoint."""
-    staged = target.with_name(f".{target.name}-staging")
-    try:
-        model.save_pretrained(staged)
-        tokenizer.save_pretrained(staged)
-        checkpoint.seal(staged)
-        checkpoint.publish(staged, target)
-    except Exception as error:  # OSError, RuntimeError and safetensors' own, for a full disk
-        reason = checkpoint.write_failure(error, target.parent)
-        raise RecipeError(f"cannot save the model in {target}: {reason}.") from error

@@ -59,17 +59,6 @@ def sum_over_ranks(value: float) -> float:
     return float(tensor)
 
 
-def broadcast_bytes(source: int, content: bytes) -> bytes:
-    """Return the bytes of rank `source`; the content of other ranks is ignored."""
-    if not has_group():
-        return content
-    sizes = gather(len(content))
-    local = torch.frombuffer(bytearray(content or b" "), dtype=torch.uint8)
-    tensor = local if rank() == source else torch.empty(max(1, sizes[source]), dtype=torch.uint8)
-    dist.broadcast(tensor, src=source)
-    return tensor.numpy().tobytes()[: sizes[source]]
-
-
 def gather(value: Any) -> list[Any]:
     """Return the value of every rank, on every rank."""
     if not has_group():

@@ -5,9 +5,27 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from orch_training import checkpoint, copies, decisions, ranks
+from orch_training import checkpoint, copies, ranks
 from orch_training.errors import RecipeError
+from orch_training.events import report_decision
 from orch_training.global_batch import Dealing, describe_dealing, global_batch
+
+
+def start_from(requested: str | None, output_dir: Path, *, owner: bool) -> Path | None:
+    """Return the checkpoint to resume from, the same on all ranks; report it and remove newer ones.
+
+    Newer checkpoints belong to an abandoned run; they must not be used later.
+    """
+    start = choose(requested, output_dir)
+    if start:
+        report(start)
+    step = checkpoint.step_of(start) if start else -1
+    for path in checkpoint.list_checkpoints(output_dir) if owner else ():
+        if checkpoint.step_of(path) > step and checkpoint.find_problem(path) is None:
+            ranks.note(f"{path.name} is removed because it is newer than the checkpoint that this run starts from.")
+            shutil.rmtree(path)
+    ranks.gather(None)
+    return start
 
 
 def choose(requested: str | None, output_dir: Path) -> Path | None:
@@ -65,10 +83,8 @@ def newest_valid(folder: Path) -> Path | None:
     return None
 
 
-def report(path: Path | None) -> None:
+def report(path: Path) -> None:
     """Report which checkpoint the run resumes from."""
-    if path is None:
-        return
     written_by = checkpoint.facts_of(path).get("world_size")
     ranks.note(f"training resumes from {path.name}.")
     if written_by != ranks.world_size():
@@ -93,18 +109,5 @@ def divide_batch(start: Path | None, *, micro: int, accumulation: int) -> Dealin
     if batch.size != micro * accumulation * world_size:
         as_planned = batch.size == micro * accumulation * planned
         reason = f"as planned for {planned} ranks" if as_planned else f"as in {start and start.name}"
-        report_dealing(dealing, reason)
+        report_decision(describe_dealing(dealing, reason))
     return dealing
-
-
-def report_dealing(dealing: Dealing, reason: str) -> None:
-    decisions.report_decision(describe_dealing(dealing, reason))
-
-
-def remove_newer(output_dir: Path, start: Path | None) -> None:
-    """Remove checkpoints of an abandoned run after the starting point, so that they are not used later."""
-    step = checkpoint.step_of(start) if start else -1
-    for path in checkpoint.list_checkpoints(output_dir):
-        if checkpoint.step_of(path) > step and checkpoint.find_problem(path) is None:
-            ranks.note(f"{path.name} is removed because it is newer than the checkpoint that this run starts from.")
-            shutil.rmtree(path)

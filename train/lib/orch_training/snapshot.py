@@ -6,14 +6,14 @@ The owner of each file system writes what all ranks share; every rank writes its
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from orch_training import checkpoint, copies, dropout, ranks, resume
+from orch_training import checkpoint, copies, dropout, ranks
 from orch_training.events import Progress
 from orch_training.safe_loading import read
 
@@ -27,60 +27,57 @@ class Snapshots:
         limit: how many checkpoints are kept.
         owner: whether this rank writes the shared files on its file system.
         facts: further keys of the manifest.
+        random_state: returns this rank's random state as numbers, which can be read safely.
     """
 
     output_dir: Path
     owner: bool
-    parts: Mapping[str, Any]
+    parts: Mapping[str, Any] = field(default_factory=dict)
     limit: int | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
+    random_state: Callable[[], Any] = torch.get_rng_state
 
     def load(self, folder: Path) -> None:
-        """Load the parts from a checkpoint whose checksums resume.choose() has verified."""
+        """Load the parts from a checkpoint whose checksums resume.start_from() has verified."""
         for name, part in self.parts.items():
             part.load_state_dict(read(folder / f"{name}.pt"))
         rng = folder / rng_file()
-        if rng.is_file():  # absent with another number of ranks, which resume.report() reports
+        if rng.is_file():  # absent with another number of ranks, which resume.start_from() reports
             torch.set_rng_state(read(rng))
 
-    def save(self, step: int, steps: int) -> None:
-        """Stage, seal and rename a checkpoint; a failure on one rank ends all ranks."""
+    def save(self, step: int, steps: int, stage: Callable[[Path], None] | None = None) -> None:
+        """Stage, seal and rename a checkpoint; a failure on one rank ends all ranks.
+
+        Args:
+            step: the last step of the checkpoint.
+            steps: the steps of the whole training.
+            stage: writes the shared files into a folder, on every rank; by default, the owner writes the parts.
+        """
         Progress("save", steps).report(step, now=True)
         name, staging = f"checkpoint-{step}", self.output_dir / checkpoint.STAGING
         reporting_errors = checkpoint.reporting_write_errors
         try:
             with ranks.raise_together(), reporting_errors(name, self.output_dir):
-                self.stage(staging / name)
+                (stage or self.stage)(staging / name)
             with ranks.raise_together(), reporting_errors(name, self.output_dir):
-                torch.save(torch.get_rng_state(), staging / name / rng_file())
+                torch.save(self.random_state(), staging / name / rng_file())
                 copies.random_states(staging / name, rng_file(), owner=self.owner)
             with ranks.raise_together(), reporting_errors(name, self.output_dir):
                 if self.owner:
-                    size = ranks.world_size()
                     facts = {**self.facts, dropout.FACT: dropout.selected()}
-                    checkpoint.seal(staging / name, step=step, world_size=size, **facts)
+                    checkpoint.seal(staging / name, step=step, world_size=ranks.world_size(), **facts)
                     checkpoint.publish(staging / name, self.output_dir / name)
                     checkpoint.rotate(self.output_dir, self.limit)
         finally:
             if self.owner:
                 shutil.rmtree(staging, ignore_errors=True)
-            ranks.gather(None)
+            ranks.gather(None)  # before any rank stages the next checkpoint
 
     def stage(self, folder: Path) -> None:
         if self.owner:
             folder.mkdir(parents=True)
             for name, part in self.parts.items():
                 torch.save(part.state_dict(), folder / f"{name}.pt")
-
-
-def start_from(requested: str | None, output_dir: Path, *, owner: bool) -> Path | None:
-    """Return the checkpoint to resume from, the same on all ranks, and remove newer ones."""
-    start = resume.choose(requested, output_dir)
-    resume.report(start)
-    if owner:
-        resume.remove_newer(output_dir, start)
-    ranks.gather(None)
-    return start
 
 
 def rng_file() -> str:

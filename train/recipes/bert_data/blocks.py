@@ -42,7 +42,8 @@ def text_documents(block: Block) -> Iterator[str]:
         RecipeError: if the file has Windows line endings.
     """
     with block.file.open("rb") as file:
-        refuse_windows_lines(block.file, file.read(PIECE))
+        if b"\r\n" in file.read(PIECE):
+            raise RecipeError(f"{block.file} has Windows' line ends; turn them into plain ones first.")
         begin = max(0, block.start - len(GAP))
         file.seek(begin)
         data = file.read(block.end - begin)
@@ -64,13 +65,3 @@ def after_gap(data: bytes, position: int) -> int:
     """Return the position of the next document, or -1 if there is none."""
     gap = data.find(GAP, position)
     return gap + len(GAP) if gap >= 0 else -1
-
-
-def refuse_windows_lines(file: Path, data: bytes) -> None:
-    """Check that the data has no Windows line endings.
-
-    Raises:
-        RecipeError: if it does.
-    """
-    if b"\r\n" in data:
-        raise RecipeError(f"{file} has Windows' line ends; turn them into plain ones first.")

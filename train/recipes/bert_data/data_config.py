@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -55,22 +54,12 @@ class DataOptions:
 
 
 def parse_options(argv: list[str]) -> DataOptions:
-    """Parse and check the options.
+    """Parse and check the options, and check that the input files exist.
 
     Raises:
-        ArgumentError: if an option is unknown or invalid.
+        ArgumentError: if an option is unknown or invalid, or a file is missing.
     """
     (options,) = parse(argv, (DataOptions,))
-    check(options)
-    return options
-
-
-def check(options: DataOptions) -> None:
-    """Check the options and that the input files exist.
-
-    Raises:
-        ArgumentError: if an option is invalid, or a file is missing.
-    """
     try:
         valid = all(length > 8 and 0 < count < length for length, count in options.targets)
     except ValueError:
@@ -89,8 +78,4 @@ def check(options: DataOptions) -> None:
     missing = [str(path) for path in options.inputs if not path.is_file()]
     if missing or not options.inputs:
         raise ArgumentError(f"there is no file {', '.join(missing) or 'to read'}.")
-
-
-def from_command_line() -> DataOptions:
-    """Parse the options of this process."""
-    return parse_options(sys.argv[1:])
+    return options

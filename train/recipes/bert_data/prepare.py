@@ -19,13 +19,14 @@ from typing import Any
 sys.path.append(str(Path(__file__).resolve().parents[2] / "lib"))  # for orch_training
 
 from blocks import Block, blocks_of, text_documents
-from data_config import DataOptions, from_command_line
+from data_config import DataOptions, parse_options
 from instances import Document, MaskingTokens, Recipe, instances
 from orch_training import checkpoint, ranks
 from orch_training.arguments import ModelArguments
 from orch_training.errors import RecipeError
-from orch_training.events import Progress, report
+from orch_training.events import Progress
 from orch_training.models import load_tokenizer
+from orch_training.results import write_results
 from orch_training.script import run_script
 from sentences import sentences
 from shards import row_count, write_part, write_shard
@@ -37,19 +38,17 @@ SETTINGS = "settings.json"
 
 def main() -> int:
     """Run the recipe and return its exit code."""
-    return run_script(lambda: prepare_and_report(from_command_line()))
+    return run_script(lambda: prepare_and_report(parse_options(sys.argv[1:])))
 
 
 def prepare_and_report(options: DataOptions) -> None:
     """Prepare the data and report its size."""
     ranks.join()
-    owner = ranks.owner_of(Path(options.output_dir)) == ranks.rank()
+    ranks.owner_of(Path(options.output_dir))  # makes the folder on every node
     manifest = prepare(options)
     figures = {f"rows_{name}": sum(data_set["rows"].values()) for name, data_set in manifest["sets"].items()}
     summary = {"data_dir": str(options.sink.resolve()), "world_size": ranks.world_size(), **figures}
-    if owner and ranks.is_main():
-        checkpoint.write_json(Path(options.output_dir) / "results.json", summary)
-        report("result", **summary)
+    write_results(Path(options.output_dir), summary)
     ranks.note(f"the data is in {summary['data_dir']}: {figures}")
 
 
@@ -81,19 +80,18 @@ def prepare(options: DataOptions) -> dict[str, Any]:
 
 def settings_of(options: DataOptions, tokenizer: Any) -> dict[str, Any]:
     """Return the settings that determine the data; the number of ranks is not among them."""
-    vocabulary = json.dumps(sorted(tokenizer.get_vocab().items())).encode()
+    names = ("lengths", "masked_lm_prob", "short_seq_prob", "dupe_factor", "shards", "block_mb", "seed")
     return {
         "kind": options.kind,
         "files": [[path.name, path.stat().st_size] for path in options.inputs],
-        "vocabulary": hashlib.sha256(vocabulary).hexdigest(),
-        "lengths": options.lengths,
-        "masked_lm_prob": options.masked_lm_prob,
-        "short_seq_prob": options.short_seq_prob,
-        "dupe_factor": options.dupe_factor,
-        "shards": options.shards,
-        "block_mb": options.block_mb,
-        "seed": options.seed,
+        "vocabulary": vocabulary_hash(tokenizer),
+        **{name: getattr(options, name) for name in names},
     }
+
+
+def vocabulary_hash(tokenizer: Any) -> str:
+    """Return the SHA-256 of a tokenizer's vocabulary."""
+    return hashlib.sha256(json.dumps(sorted(tokenizer.get_vocab().items())).encode()).hexdigest()
 
 
 def begin(sink: Path, settings: dict[str, Any], *, owner: bool) -> bool:
@@ -228,7 +226,7 @@ def spread(paths: Sequence[Path], *, owner: bool) -> None:
         holders = [rank for rank, files in enumerate(held) if files[index]]
         if len(holders) == len(held):
             continue
-        content = ranks.broadcast_bytes(holders[0], path.read_bytes() if path.is_file() else b"")
+        content = ranks.broadcast(holders[0], path.read_bytes() if path.is_file() else b"")
         if owner and not path.is_file():
             path.parent.mkdir(parents=True, exist_ok=True)
             staged = path.with_name(f".{path.name}.tmp")

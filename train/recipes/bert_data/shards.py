@@ -35,8 +35,8 @@ def write(path: Path, table: Any) -> None:
     staged.replace(path)
 
 
-def write_shard(path: Path, parts: Sequence[Path], number: int, shards: int, rng: random.Random) -> int:
-    """Write a shard with its share of every part and return its number of rows.
+def write_shard(path: Path, parts: Sequence[Path], number: int, shards: int, rng: random.Random) -> None:
+    """Write a shard with its share of every part.
 
     Shards differ by at most one row.
     """
@@ -51,7 +51,6 @@ def write_shard(path: Path, parts: Sequence[Path], number: int, shards: int, rng
     order = list(range(table.num_rows))
     rng.shuffle(order)
     write(path, table.take(order))
-    return int(table.num_rows)
 
 
 def share(before: int, count: int, shard: int, shards: int) -> int:

@@ -4,16 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from orch_training import ranks
-from orch_training.arguments import (
-    ATTENTION,
-    DROPOUT_KERNEL,
-    LoopArguments,
-    check_requirements,
-    option,
-    parse,
-    speed_requirements,
-)
+from orch_training import arguments, ranks
+from orch_training.arguments import LoopArguments, option
 from orch_training.errors import RecipeError
 from orch_training.global_batch import Dealing, GlobalBatch
 
@@ -27,8 +19,8 @@ class PretrainArguments(LoopArguments):
     cache_dir: str | None = option(None, "Where what comes from the hub is kept.")
     model_revision: str = option("main", "Branch, tag or commit on the hub.")
     dropout: float | None = option(None, "Set all dropout probabilities of the model.")
-    dropout_kernel: str = option("auto", DROPOUT_KERNEL)
-    attn_implementation: str = option("eager", ATTENTION)
+    dropout_kernel: str = option("auto", arguments.DROPOUT_KERNEL)
+    attn_implementation: str = option("eager", arguments.ATTENTION)
     data_dir: str | None = option(None, "What `orch data prepare` has made.")
     text_file: str | None = option(None, "Or a text, which is prepared first.")
     phase: str = option("both", "1, 2 or both.")
@@ -49,7 +41,7 @@ class PretrainArguments(LoopArguments):
     max_grad_norm: float = option(1.0, "Of all gradients together; longer ones are cut.")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Phase:
     """A training phase with its sequence length, batch size and learning rate.
 
@@ -95,13 +87,13 @@ def parse_arguments(argv: list[str]) -> PretrainArguments:
     Raises:
         ArgumentError: if an argument is unknown or invalid.
     """
-    (args,) = parse(argv, (PretrainArguments,))
+    (args,) = arguments.parse(argv, (PretrainArguments,))
     positive = [
         f"{name}{phase}"
         for name in ("train_batch_size", "per_device_train_batch_size", "max_steps")
         for phase in ("", "_phase2")
     ]
-    check_requirements(
+    arguments.check_requirements(
         [
             (args.phase not in ("1", "2", "both"), "--phase must be 1, 2 or both."),
             (bool(args.data_dir) == bool(args.text_file), "pass --data_dir or --text_file."),
@@ -111,7 +103,7 @@ def parse_arguments(argv: list[str]) -> PretrainArguments:
             ),
             *((getattr(args, name) < 1, f"--{name} must be at least 1.") for name in positive),
             *args.requirements(),
-            *speed_requirements(args.dropout_kernel, args.attn_implementation),
+            *arguments.speed_requirements(args.dropout_kernel, args.attn_implementation),
         ]
     )
     return args
@@ -123,27 +115,13 @@ def phases_of(args: PretrainArguments) -> list[Phase]:
     Raises:
         RecipeError: if a batch cannot be divided evenly among the ranks.
     """
-    first = Phase(
-        number=1,
-        length=args.max_seq_length,
-        batch=args.train_batch_size,
-        micro=args.per_device_train_batch_size,
-        learning_rate=args.learning_rate,
-        warmup=args.warmup_proportion,
-        before=0,
-        last=args.max_steps,
-    )
-    second = Phase(
-        number=2,
-        length=args.max_seq_length_phase2,
-        batch=args.train_batch_size_phase2,
-        micro=args.per_device_train_batch_size_phase2,
-        learning_rate=args.learning_rate_phase2,
-        warmup=args.warmup_proportion_phase2,
-        before=args.max_steps,
-        last=args.max_steps + args.max_steps_phase2,
-    )
-    selected_phases = {"1": [first], "2": [second], "both": [first, second]}[args.phase]
+    names = ("max_seq_length", "train_batch_size", "per_device_train_batch_size", "learning_rate", "warmup_proportion")
+    last, end = args.max_steps, args.max_steps + args.max_steps_phase2
+    phases = [
+        Phase(1, *(getattr(args, name) for name in names), before=0, last=last),
+        Phase(2, *(getattr(args, f"{name}_phase2") for name in names), before=last, last=end),
+    ]
+    selected_phases = {"1": phases[:1], "2": phases[1:], "both": phases}[args.phase]
     for phase in selected_phases:
         micro_sequences = phase.micro * ranks.planned_world_size()
         if phase.batch % micro_sequences:

@@ -23,17 +23,18 @@ import torch
 from batches import Sequences
 from lamb import Lamb, groups_of
 from orch_node import preemption
-from orch_training import checkpoint, decisions, dropout, ranks, resume
+from orch_training import checkpoint, dropout, ranks
 from orch_training.arguments import ModelArguments
-from orch_training.compression import compress
 from orch_training.errors import RecipeError
-from orch_training.events import report
-from orch_training.gradients import IN_BUCKETS
-from orch_training.local_sgd import LocalSteps
+from orch_training.events import report_computation, report_decision
+from orch_training.global_batch import describe_dealing
+from orch_training.gradients import IN_BUCKETS, LocalSteps, compress
 from orch_training.metrics import Course
-from orch_training.models import load_tokenizer, save_model
+from orch_training.models import load_tokenizer
+from orch_training.results import save_model, write_results
+from orch_training.resume import start_from
 from orch_training.script import run_script
-from orch_training.snapshot import Snapshots, prepare_output, start_from
+from orch_training.snapshot import Snapshots, prepare_output
 from pretrain_config import Phase, PretrainArguments, parse_arguments, phases_of
 from pretrain_model import Losses, fresh_model
 from text_data import check_vocabulary, prepared
@@ -71,15 +72,12 @@ def run(args: PretrainArguments) -> None:
     # loop
     if ranks.planned_world_size() != ranks.world_size():
         for phase in phases:
-            resume.report_dealing(phase.dealing, f"as asked for phase {phase.number}")
+            report_decision(describe_dealing(phase.dealing, f"as asked for phase {phase.number}"))
     summary = Pretraining(args, model, phases, data, owner=owner).run()
 
     # save
-    with ranks.raise_together():
-        if ranks.is_main():
-            save_model(model, tokenizer, output_dir / "model")
-            checkpoint.write_json(output_dir / "results.json", summary)
-            report("result", **summary)
+    save_model(model, tokenizer, output_dir / "model", writes=ranks.is_main())
+    write_results(output_dir, summary)
 
 
 class Pretraining:
@@ -143,7 +141,7 @@ class Pretraining:
                 "--init_checkpoint, or the same --output_dir.",
                 shared=True,
             )
-        decisions.report_computation(
+        report_computation(
             bf16=self.args.bf16,
             attention=self.args.attn_implementation,
             optimizer="lamb",
@@ -192,7 +190,10 @@ class Pretraining:
         next_weight = ranks.world_size() / phase.batch
         token_loss = next_loss = 0.0
         for index, (micro, count) in enumerate(zip(micros, counts, strict=True)):
-            with self.gathering(last=index == len(micros) - 1), self.precision():
+            with (
+                self.gathering(last=index == len(micros) - 1),
+                torch.autocast("cpu", torch.bfloat16, enabled=self.args.bf16),
+            ):
                 micro_token_loss, micro_next_loss = self.model(micro)
                 loss = micro_token_loss * token_weight + micro_next_loss * next_weight
                 (loss if count else loss * 0).backward()
@@ -212,10 +213,6 @@ class Pretraining:
         if last or not isinstance(self.model, DistributedDataParallel):
             return contextlib.nullcontext()
         return self.model.no_sync()
-
-    def precision(self) -> Any:
-        """Return a context with the precision of the forward pass."""
-        return torch.autocast("cpu", torch.bfloat16, enabled=self.args.bf16)
 
     def summary(self, course: Course, step: int) -> dict[str, Any]:
         """Return the result of the run.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +13,7 @@ from batches import Sequences
 from data_config import DataOptions
 from orch_training import ranks
 from orch_training.errors import RecipeError
-from prepare import prepare
+from prepare import prepare, vocabulary_hash
 from pretrain_config import PretrainArguments
 
 SHARDS_OF_A_TEXT = 8
@@ -52,6 +50,6 @@ def check_vocabulary(data: Sequence[Sequences], tokenizer: Any, data_dir: Path) 
     Raises:
         RecipeError: if it was prepared with another one.
     """
-    vocabulary = json.dumps(sorted(tokenizer.get_vocab().items())).encode()
-    if any(sequences.vocabulary != hashlib.sha256(vocabulary).hexdigest() for sequences in data):
+    vocabulary = vocabulary_hash(tokenizer)
+    if any(sequences.vocabulary != vocabulary for sequences in data):
         raise RecipeError(f"{data_dir} was prepared with another tokenizer.")

@@ -11,9 +11,8 @@ import os
 from dataclasses import dataclass, field, fields
 
 import torch.distributed as dist
-from orch_training import ipex
 from orch_training.errors import ArgumentError
-from orch_training.optimizers import FASTEST, optimizer_for
+from orch_training.optimizers import FASTEST, configure_ipex
 from orch_training.ranks import note
 from transformers import TrainingArguments
 
@@ -30,7 +29,7 @@ class TrainingOptions(TrainingArguments):
     answering uses all of its parameters.
     """
 
-    report_to: str = "none"  # metrics.py writes the TensorBoard files
+    report_to: str = "none"  # orch_training.metrics writes the TensorBoard files
     dataloader_drop_last: bool = True
     dataloader_pin_memory: bool = False
     remove_unused_columns: bool = False
@@ -42,9 +41,7 @@ class TrainingOptions(TrainingArguments):
     writes: bool = field(default=True, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        use_ipex = bool(getattr(self, "use_ipex", False))
-        ipex.configure(use_ipex)
-        self.optim = optimizer_for(self.optim, use_ipex)
+        self.optim = configure_ipex(bool(getattr(self, "use_ipex", False)), self.optim)
         setattr(self, "use_cpu" if "use_cpu" in CURRENT_ARGUMENTS else "no_cuda", True)
         if os.environ.get("WORLD_SIZE", "1") == "1" or dist.is_initialized():
             self.ddp_backend = None  # use the existing process group unchanged
@@ -148,8 +145,8 @@ def cpu_flags(args: Argv) -> None:
     Raises:
         ArgumentError: if a flag requests other devices.
     """
-    for name, invalid_value in (("no_cuda", False), ("use_cpu", False)):
-        if args.flag(name) is invalid_value:
+    for name in ("no_cuda", "use_cpu"):
+        if args.flag(name) is False:
             raise ArgumentError(f"--{name} false: this recipe trains on CPUs only.")
 
 

@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from answers import Search
 from compat import Extras, TrainingOptions, translate
-from orch_training.arguments import (
-    COMPRESSION,
-    GROUPING,
-    LOCAL_SGD,
-    ModelArguments,
-    check_requirements,
-    communication_requirements,
-    option,
-    parse,
-)
+from orch_training import arguments
+from orch_training.arguments import ModelArguments, option
 from orch_training.ranks import note
 
 
@@ -44,12 +35,7 @@ class DataArguments:
     @property
     def search(self) -> Search:
         """Return the settings of the search for answers."""
-        return Search(
-            n_best_size=self.n_best_size,
-            max_answer_length=self.max_answer_length,
-            version_2_with_negative=self.version_2_with_negative,
-            null_score_diff_threshold=self.null_score_diff_threshold,
-        )
+        return Search(**{setting.name: getattr(self, setting.name) for setting in fields(Search)})
 
 
 @dataclass
@@ -57,9 +43,9 @@ class RunArguments:
     """The arguments of this recipe that run_qa.py does not have."""
 
     evaluate_before_training: bool = option(False, "Score the model before it is trained, too.")
-    gradient_compression: str = option("none", COMPRESSION)
-    local_sgd: int = option(0, LOCAL_SGD)
-    length_grouping: bool = option(False, GROUPING)
+    gradient_compression: str = option("none", arguments.COMPRESSION)
+    local_sgd: int = option(0, arguments.LOCAL_SGD)
+    length_grouping: bool = option(False, arguments.GROUPING)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,43 +62,30 @@ class Config:
 def parse_arguments(argv: list[str]) -> Config:
     """Parse and check the arguments, as far as is possible without reading a file.
 
+    Arguments without an effect are accepted with a note.
+
     Raises:
         ArgumentError: if an argument is unknown or invalid.
     """
-    arguments, extras = translate(argv)
-    model, data, run, training = parse(arguments, (ModelArguments, DataArguments, RunArguments, TrainingOptions))
+    translated, extras = translate(argv)
+    model, data, run, training = arguments.parse(
+        translated, (ModelArguments, DataArguments, RunArguments, TrainingOptions)
+    )
     config = Config(model=model, data=data, run=run, training=training, extras=extras)
-    check(config)
-    return config
-
-
-def check(config: Config) -> None:
-    """Check the arguments, and print a note about those without an effect.
-
-    Raises:
-        ArgumentError: if an argument is invalid.
-    """
-    check_requirements(requirements(config))
-    if config.data.overwrite_cache or config.data.preprocessing_num_workers:
+    arguments.check_requirements(requirements(config))
+    if data.overwrite_cache or data.preprocessing_num_workers:
         note("--overwrite_cache and --preprocessing_num_workers have no effect here.")
+    return config
 
 
 def requirements(config: Config) -> list[tuple[bool, str]]:
     """Return each requirement as whether it is violated, and the message."""
     model, data, training = config.model, config.data, config.training
-    hub = data.dataset_name is not None
     return [
-        (not model.model_name_or_path, "--model_name_or_path is missing."),
-        (not (training.do_train or training.do_eval), "pass --do_train, --do_eval or both."),
+        *arguments.task_requirements(model, data, training),
         (training.do_predict, "--do_predict is not supported; evaluate with --do_eval."),
-        (hub and bool(data.train_file or data.validation_file), "pass --dataset_name or data files, not both."),
-        (training.do_train and not (hub or data.train_file), "--do_train needs --train_file or --dataset_name."),
         (
-            training.do_eval and not (hub or data.validation_file),
-            "--do_eval needs --validation_file or --dataset_name.",
-        ),
-        (
-            data.exclude_validation_ids and not (hub or data.validation_file),
+            data.exclude_validation_ids and data.dataset_name is None and not data.validation_file,
             "--exclude_validation_ids needs --validation_file or --dataset_name.",
         ),
         (config.run.evaluate_before_training and not training.do_eval, "--evaluate_before_training needs --do_eval."),
@@ -126,27 +99,15 @@ def requirements(config: Config) -> list[tuple[bool, str]]:
         ),
         (training.load_best_model_at_end, "--load_best_model_at_end is not supported: the last model is kept."),
         (training.push_to_hub, "--push_to_hub is not supported."),
-        *communication_requirements(config.run.gradient_compression, config.run.local_sgd),
-        *model.requirements(),
+        *arguments.communication_requirements(config.run.gradient_compression, config.run.local_sgd),
         *((value < 1, f"--{name} must be at least 1.") for name, value in counts(config)),
     ]
 
 
 def counts(config: Config) -> list[tuple[str, float]]:
     """Return the arguments that must be at least 1."""
-    data, training = config.data, config.training
-    values = {
-        "n_best_size": data.n_best_size,
-        "max_answer_length": data.max_answer_length,
-        "max_train_samples": data.max_train_samples,
-        "max_eval_samples": data.max_eval_samples,
-        "per_device_train_batch_size": training.per_device_train_batch_size,
-        "per_device_eval_batch_size": training.per_device_eval_batch_size,
-        "gradient_accumulation_steps": training.gradient_accumulation_steps,
-    }
-    return [(name, value) for name, value in values.items() if value is not None]
-
-
-def from_command_line() -> Config:
-    """Parse the arguments of this process."""
-    return parse_arguments(sys.argv[1:])
+    of_data = ("n_best_size", "max_answer_length", "max_train_samples", "max_eval_samples")
+    of_training = ("per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps")
+    values = [(name, getattr(config.data, name)) for name in of_data]
+    values += [(name, getattr(config.training, name)) for name in of_training]
+    return [(name, value) for name, value in values if value is not None]

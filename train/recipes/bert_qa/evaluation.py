@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-import torch
 from answers import Prediction, Scores, Search, predict
 from features import Collator, Window, make_windows
 from orch_training import ranks
-from orch_training.events import Progress
-from scoring import score
+from orch_training.results import score_in_batches
 from squad import Question
 
 
@@ -75,14 +73,20 @@ def evaluate(model: Any, evaluator: Evaluator, phase: str) -> Evaluation:
         windows = make_windows(
             local_questions, evaluator.tokenizer, max_length=evaluator.max_length, stride=evaluator.stride
         )
-    with evaluating(model, bf16=evaluator.bf16):
-        scored = score_windows(model, windows, evaluator, phase)
+    windows.sort(key=lambda window: len(window.input_ids))
+    score_windows = partial(score_batch, model, evaluator.collate)
+    size, bf16 = evaluator.batch_size, evaluator.bf16
+    by_question: dict[int, list[Scores]] = {}
+    for window_scores in score_in_batches(model, windows, score_windows, batch_size=size, bf16=bf16, phase=phase):
+        by_question.setdefault(window_scores.window.question, []).append(window_scores)
     predictions = [
-        predict(question, scored.get(index, []), evaluator.search) for index, question in enumerate(local_questions)
+        predict(question, by_question.get(index, []), evaluator.search)
+        for index, question in enumerate(local_questions)
     ]
     gathered = in_order(ranks.gather(predictions))
     seconds = time.perf_counter() - began
-    scores = ranks.from_main(main_scores(gathered, evaluator.questions))
+    texts = {prediction.id: prediction.text for prediction in gathered}
+    scores = ranks.from_main(score(texts, evaluator.questions) if ranks.is_main() else None)
     return Evaluation(
         **scores,
         questions_per_second=len(evaluator.questions) / seconds,
@@ -96,44 +100,26 @@ def in_order(parts: Sequence[Sequence[Prediction]]) -> list[Prediction]:
     return [parts[index % len(parts)][index // len(parts)] for index in range(total)]
 
 
-def main_scores(predictions: Sequence[Prediction], questions: Sequence[Question]) -> dict[str, float] | None:
-    """Return the scores on rank 0, and None on other ranks."""
-    if not ranks.is_main():
-        return None
-    return score({prediction.id: prediction.text for prediction in predictions}, questions)
-
-
-@contextlib.contextmanager
-def evaluating(model: Any, *, bf16: bool) -> Iterator[None]:
-    """Switch off dropout and gradients within the context, with the precision of training."""
-    was_training = model.training
-    model.eval()
-    with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16, enabled=bf16):
-        yield
-    model.train(was_training)
-
-
-def score_windows(model: Any, windows: Sequence[Window], evaluator: Evaluator, phase: str) -> dict[int, list[Scores]]:
-    """Return the scored windows of each question.
-
-    Windows of similar length share a batch, which reduces padding.
-    """
-    ordered = sorted(windows, key=lambda window: len(window.input_ids))
-    batches = range(0, len(ordered), evaluator.batch_size)
-    progress = Progress(phase, len(batches))
-    scored: dict[int, list[Scores]] = {}
-    for number, first in enumerate(batches, start=1):
-        batch = ordered[first : first + evaluator.batch_size]
-        for part in score_batch(model, batch, evaluator.collate):
-            scored.setdefault(part.window.question, []).append(part)
-        progress.report(number, now=number == len(batches))
-    return scored
-
-
-def score_batch(model: Any, batch: Sequence[Window], collate: Collator) -> list[Scores]:
+def score_batch(model: Any, collate: Collator, batch: Sequence[Window]) -> list[Scores]:
     """Return the scores of the tokens of each window in a batch."""
     inputs = collate(batch)
     del inputs["start_positions"], inputs["end_positions"]  # no loss is needed
     output = model(**inputs)
     starts, ends = output.start_logits.float().tolist(), output.end_logits.float().tolist()
     return [Scores(window=window, start=start, end=end) for window, start, end in zip(batch, starts, ends, strict=True)]
+
+
+def score(predictions: Mapping[str, str], questions: Sequence[Question]) -> dict[str, float]:
+    """Return exact match and F1 in percent as SQuAD defines them; each question needs a prediction."""
+    from torchmetrics.functional.text import squad  # slow to import, and only rank 0 needs it
+
+    predicted = [{"prediction_text": predictions[q.id], "id": q.id} for q in questions]
+    result = squad(predicted, [target(question) for question in questions])
+    return {"em": float(result["exact_match"]), "f1": float(result["f1"])}
+
+
+def target(question: Question) -> dict[str, object]:
+    """Return the expected answers; an unanswerable question expects the empty text."""
+    texts = [expected.text for expected in question.answers] or [""]
+    starts = [expected.start for expected in question.answers] or [0]
+    return {"answers": {"text": texts, "answer_start": starts}, "id": question.id}

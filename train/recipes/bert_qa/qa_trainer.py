@@ -4,26 +4,23 @@ from __future__ import annotations
 
 import math
 import random
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy
 import torch
+from callbacks import EpochFollower
 from evaluation import Evaluator, evaluate
-from orch_training import checkpoint, copies, dropout, ranks
-from orch_training.compression import compress
+from orch_training import ranks
 from orch_training.errors import RecipeError
-from orch_training.events import Progress, note
+from orch_training.events import note
 from orch_training.global_batch import Dealing
-from orch_training.gradients import IN_BUCKETS
-from orch_training.local_sgd import LocalSteps
+from orch_training.gradients import IN_BUCKETS, LocalSteps, compress
 from orch_training.safe_loading import read
 from orch_training.shuffling import WEIGHT, EpochSampler, Grouping, Micros, loader, weighted
-from orch_training.snapshot import rng_file
+from orch_training.snapshot import Snapshots, rng_file
 from safetensors.torch import save_model
-from shuffling import EpochFollower
 from torch.nn.functional import cross_entropy
 from torch.utils.data import RandomSampler, SequentialSampler
 from transformers import PrinterCallback, ProgressCallback, Trainer
@@ -185,28 +182,25 @@ class QaTrainer(Trainer):  # type: ignore[misc]
     def _save_checkpoint(self, model: Any, trial: Any, *args: Any, **kwargs: Any) -> None:
         """Let Trainer stage a checkpoint, then seal and rename it.
 
-        A failure on one rank ends all ranks.
+        Trainer's own file of random states is replaced: unpickling it may run code.
         """
-        step, output_dir = self.state.global_step, Path(self.args.output_dir)
         self.agree()
-        Progress("save", self.state.max_steps).report(step, now=True)
-        name, staging = f"checkpoint-{step}", output_dir / checkpoint.STAGING
-        try:
-            with ranks.raise_together(), checkpoint.reporting_write_errors(name, output_dir):
-                self._stage(staging, model, trial, *args, **kwargs)
-            with ranks.raise_together(), checkpoint.reporting_write_errors(name, output_dir):
-                # Trainer's own file cannot be read safely: unpickling it may run code.
-                torch.save(random_states(), staging / name / rng_file())
-                copies.random_states(staging / name, rng_file(), owner=self.args.writes)
-            with ranks.raise_together(), checkpoint.reporting_write_errors(name, output_dir):
-                if self.args.writes:
-                    size = ranks.world_size()
-                    facts = {**self.dealing.batch.facts, dropout.FACT: dropout.selected()}
-                    checkpoint.seal(staging / name, step=step, world_size=size, **facts)
-                    checkpoint.publish(staging / name, output_dir / name)
-                    checkpoint.rotate(output_dir, self.args.save_total_limit)
-        finally:
-            self._clear(staging)
+        snapshots = Snapshots(
+            output_dir=Path(self.args.output_dir),
+            owner=self.args.writes,
+            limit=self.args.save_total_limit,
+            facts=self.dealing.batch.facts,
+            random_state=random_states,
+        )
+
+        def stage(folder: Path) -> None:
+            self.staging = folder.parent
+            try:
+                super(QaTrainer, self)._save_checkpoint(model, trial, *args, **kwargs)
+            finally:
+                self.staging = None
+
+        snapshots.save(self.state.global_step, self.state.max_steps, stage)
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
         """Save the model on every file system; newer transformers save the weights on rank 0 only."""
@@ -216,20 +210,6 @@ class QaTrainer(Trainer):  # type: ignore[misc]
             model = self.accelerator.unwrap_model(self.model)
             save_model(model, str(folder / WEIGHTS[0]), metadata={"format": "pt"})
             model.config.save_pretrained(folder)
-
-    def _clear(self, staging: Path) -> None:
-        """Delete the staging folder; wait until it is deleted, before any rank stages the next one."""
-        if self.args.writes:
-            shutil.rmtree(staging, ignore_errors=True)
-        ranks.gather(None)
-
-    def _stage(self, staging: Path, *args: Any, **kwargs: Any) -> None:
-        """Let Trainer write its checkpoint below the staging folder."""
-        self.staging = staging
-        try:
-            super()._save_checkpoint(*args, **kwargs)
-        finally:
-            self.staging = None
 
     def _load_rng_state(self, path: str | None) -> None:
         """Restore the random states that _save_checkpoint has written.

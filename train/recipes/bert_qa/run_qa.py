@@ -19,19 +19,20 @@ from orch_training.imports import speed_up_imports
 
 speed_up_imports()
 
-from config import Config, from_command_line
+from callbacks import TrainingMetrics
+from config import Config, parse_arguments
 from evaluation import Evaluator, evaluate
 from features import Collator, Window, make_windows
-from metrics import TrainingMetrics
 from orch_node import preemption
-from orch_training import checkpoint, decisions, dropout, ranks, resume
-from orch_training.errors import RecipeError
-from orch_training.events import is_watched, report
-from orch_training.global_batch import Dealing, GlobalBatch
+from orch_training import checkpoint, dropout, ranks
+from orch_training.events import report_computation
+from orch_training.global_batch import Dealing
 from orch_training.metrics import Course
-from orch_training.models import load_model, load_tokenizer, save_model, sequence_length
+from orch_training.models import load_model, load_tokenizer, sequence_length
+from orch_training.results import save_model, scores_before, write_results
+from orch_training.resume import divide_batch, start_from
 from orch_training.script import run_script
-from orch_training.snapshot import prepare_output, start_from
+from orch_training.snapshot import prepare_output
 from qa_trainer import QaTrainer
 from questions import load_training, load_validation
 from squad import Question
@@ -43,7 +44,7 @@ LENGTH_MULTIPLE = 8
 
 def main() -> int:
     """Run the recipe and return its exit code."""
-    return run_script(lambda: run(from_command_line()))
+    return run_script(lambda: run(parse_arguments(sys.argv[1:])))
 
 
 def run(config: Config) -> None:
@@ -73,15 +74,24 @@ def run(config: Config) -> None:
     if config.training.do_train:
         start = starting_point(config, output_dir, len(windows))
         if config.run.evaluate_before_training:
-            summary["before"] = scores_before(model, evaluator, output_dir, start.checkpoint)
+            summary["before"] = scores_before(
+                output_dir,
+                start.checkpoint is not None,
+                lambda: evaluate(model, evaluator, "evaluate before").scores,
+                "EM {em:.2f}, F1 {f1:.2f}",
+            )
         summary |= train_model(config, model, windows, evaluator, start)
 
     # save
     if config.training.do_train:
-        summary["model_dir"] = save(model, tokenizer, output_dir / "model")
+        save_model(model, tokenizer, output_dir / "model", writes=ranks.is_main())
+        summary["model_dir"] = str(output_dir / "model")
     if config.training.do_eval:
         summary |= evaluate_after(model, evaluator, output_dir)
-    finish(output_dir, summary)
+    lines = [
+        "{}: EM {em:.2f}  F1 {f1:.2f}".format(when, **summary[when]) for when in ("before", "after") if when in summary
+    ]
+    write_results(output_dir, summary, lines, units={"em": "%", "f1": "%"})
 
 
 def make_evaluator(
@@ -98,20 +108,6 @@ def make_evaluator(
         batch_size=config.training.per_device_eval_batch_size,
         bf16=config.training.bf16,
     )
-
-
-def check_enough(windows: int, batch: GlobalBatch) -> None:
-    """Check that the data fills at least one batch over all ranks.
-
-    Raises:
-        RecipeError: if it does not.
-    """
-    if windows < batch.at_once:
-        raise RecipeError(
-            f"the training data has {windows} windows; one batch over all ranks needs "
-            f"{batch.at_once}. Use a smaller --per_device_train_batch_size or fewer ranks.",
-            shared=True,
-        )
 
 
 @dataclass(frozen=True)
@@ -132,25 +128,12 @@ def starting_point(config: Config, output_dir: Path, windows: int) -> Start:
     training = config.training
     requested = "none" if config.extras.overwrite_output_dir else training.resume_from_checkpoint
     start_checkpoint = start_from(requested, output_dir, owner=training.writes)
-    dealing = resume.divide_batch(
+    dealing = divide_batch(
         start_checkpoint, micro=training.per_device_train_batch_size, accumulation=training.gradient_accumulation_steps
     )
     if training.dataloader_drop_last:
-        check_enough(windows, dealing.batch)
+        dealing.batch.check_filled(windows, "windows")
     return Start(start_checkpoint, dealing)
-
-
-def scores_before(model: Any, evaluator: Evaluator, output_dir: Path, start: Path | None) -> dict[str, float]:
-    """Return EM and F1 of the untrained model; a resumed run reads them from its file."""
-    file = output_dir / "before.json"
-    recorded_scores = ranks.from_main(checkpoint.read_json(file) if start else None)
-    if recorded_scores is not None:
-        return dict(recorded_scores)
-    scores = evaluate(model, evaluator, "evaluate before").scores
-    ranks.note("before training: EM {em:.2f}, F1 {f1:.2f}".format(**scores))
-    if ranks.is_main():
-        checkpoint.write_json(file, scores)
-    return scores
 
 
 def train_model(
@@ -159,7 +142,7 @@ def train_model(
     """Train the model in place and return the speed, the steps and the last loss."""
     training = config.training
     training.gradient_accumulation_steps = start.dealing.micro_batches
-    decisions.report_computation(
+    report_computation(
         bf16=training.bf16,
         attention=config.model.attn_implementation,
         optimizer=str(training.optim.value),
@@ -193,14 +176,6 @@ def train_model(
     return course.summary(steps)
 
 
-def save(model: Any, tokenizer: Any, target: Path) -> str:
-    """Save the model and the tokenizer, and return their folder."""
-    with ranks.raise_together():
-        if ranks.is_main():
-            save_model(model, tokenizer, target)
-    return str(target)
-
-
 def evaluate_after(model: Any, evaluator: Evaluator, output_dir: Path) -> dict[str, Any]:
     """Evaluate the trained model, and write its predictions."""
     result = evaluate(model, evaluator, "evaluate after")
@@ -211,17 +186,6 @@ def evaluate_after(model: Any, evaluator: Evaluator, output_dir: Path) -> dict[s
         checkpoint.write_json(output_dir / "nbest_predictions.json", nbest)
     speed = round(result.questions_per_second, 3)
     return {"after": result.scores, "eval_samples_per_second": speed}
-
-
-def finish(output_dir: Path, summary: dict[str, Any]) -> None:
-    """Write the results, and print them unless another program shows them."""
-    if not ranks.is_main():
-        return
-    checkpoint.write_json(output_dir / "results.json", summary)
-    report("result", units={"em": "%", "f1": "%"}, **summary)
-    for when in ("before", "after"):
-        if when in summary and not is_watched():
-            print("{}: EM {em:.2f}  F1 {f1:.2f}".format(when, **summary[when]), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,16 +1,20 @@
 """Quantize a model to int8 with torchao's PT2E for x86 and compile it with AOTInductor.
 
 The result is a single file. Loading it needs neither a compiler nor torchao, so that only the rank
-that compiles it needs g++.
+that compiles it needs g++. `int8.py PACKAGE INPUTS OUTPUT` loads it in a fresh process.
 """
 
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "lib"))  # for orch_training, in a fresh process
 
 import torch
 from orch_training import ranks
@@ -61,16 +65,13 @@ def prepared(model: Any, names: Sequence[str], *, dynamic: bool, longest: int) -
     from torchao.quantization.pt2e.quantizer import x86_inductor_quantizer as x86
 
     quantizer = x86.X86InductorQuantizer()
+    # Without VNNI, 16-bit sums of 8-bit products overflow.
+    has_vnni = bool(torch.cpu._is_vnni_supported())
     quantizer.set_global(
-        x86.get_default_x86_inductor_quantization_config(is_dynamic=dynamic, reduce_range=not has_vnni())
+        x86.get_default_x86_inductor_quantization_config(is_dynamic=dynamic, reduce_range=not has_vnni)
     )
     graph = exported(Logits(model, names).eval(), names, longest).module()
     return prepare_pt2e(graph, quantizer)
-
-
-def has_vnni() -> bool:
-    """Return whether the CPU has VNNI; without it, 16-bit sums of 8-bit products overflow."""
-    return bool(torch.cpu._is_vnni_supported())
 
 
 def exported(module: Any, names: Sequence[str], longest: int) -> Any:
@@ -151,3 +152,34 @@ def check_alike() -> None:
             "Choose nodes that are alike (--nodes).",
             shared=True,
         )
+
+
+def largest_difference(package: Path, inputs: dict[str, Any]) -> float:
+    """Return the largest difference of a logit between this process and a fresh one.
+
+    Raises:
+        RecipeError: if the fresh process cannot load the model.
+    """
+    source, target = package.with_name(".inputs.pt"), package.with_name(".outputs.pt")
+    torch.save(inputs, source)
+    command = [sys.executable, __file__, str(package), str(source), str(target)]
+    process = subprocess.run(command, capture_output=True, text=True)
+    if process.returncode:
+        raise RecipeError(f"{package} cannot be loaded: {process.stderr.strip()[-500:]}")
+    fresh = torch.load(target, weights_only=True)
+    local = Quantized(package, list(inputs))(**inputs)
+    source.unlink()
+    target.unlink()
+    logits = ((local.start_logits, fresh["start"]), (local.end_logits, fresh["end"]))
+    return max(float((a - b).abs().max()) for a, b in logits)
+
+
+def main(package: Path, inputs_file: Path, output_file: Path) -> None:
+    """Load a model in this process, and write its logits of the inputs."""
+    inputs = torch.load(inputs_file, weights_only=True)
+    output = Quantized(package, list(inputs))(**inputs)
+    torch.save({"start": output.start_logits, "end": output.end_logits}, output_file)
+
+
+if __name__ == "__main__":
+    main(*map(Path, sys.argv[1:]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from compat import split_token
 from config import Config, parse_arguments
 from orch_training.arguments import Parser, check_requirements, option
 
@@ -25,7 +26,7 @@ def parse_quant_arguments(argv: list[str]) -> tuple[Config, QuantArguments]:
     Raises:
         ArgumentError: if an argument is unknown or invalid.
     """
-    arguments = [part for token in argv for part in split(token)]
+    arguments = [part for token in argv for part in split_token(token)]
     quant, qa_arguments = Parser(QuantArguments, allow_abbrev=False).parse_args_into_dataclasses(
         arguments, return_remaining_strings=True, look_for_args_file=False
     )
@@ -42,9 +43,3 @@ def parse_quant_arguments(argv: list[str]) -> tuple[Config, QuantArguments]:
         ]
     )
     return config, quant
-
-
-def split(token: str) -> list[str]:
-    """Split `--name=value` into two arguments, as the parser of bert-qa does."""
-    name, sign, value = token.partition("=")
-    return [name, value] if sign and token.startswith("--") else [token]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,22 +24,22 @@ import torch
 from config import Config
 from evaluation import Evaluator, evaluate
 from features import Collator, Window, make_windows
-from int8 import Quantized, check_alike, compiled, merge_observers, prepared
-from loading import verified
+from int8 import Quantized, check_alike, compiled, largest_difference, merge_observers, prepared
 from orch_training import checkpoint, ranks
-from orch_training.events import Progress, is_watched, report
-from orch_training.models import load_model, load_tokenizer, save_model, sequence_length
+from orch_training.errors import RecipeError
+from orch_training.events import Progress
+from orch_training.models import load_model, load_tokenizer, sequence_length
+from orch_training.results import save_model, write_results
 from orch_training.script import run_script
 from orch_training.snapshot import prepare_output
 from quant_config import QuantArguments, parse_quant_arguments
 from questions import load_training, load_validation
 from run_qa import LENGTH_MULTIPLE, make_evaluator, starting_point, train_model
-from speed import speeds
 from transformers import AutoModelForQuestionAnswering
 
 PACKAGE = "model.pt2"
 MB = 1e6
-MEASURED_BATCHES = 4
+MEASURED_BATCHES, ROUNDS = 4, 5
 
 
 def main() -> int:
@@ -75,60 +75,60 @@ def run(config: Config, quant: QuantArguments) -> None:
 
     # quantize
     names = [name for name in collate(windows[:1]) if not name.endswith("_positions")]
-    save(model, tokenizer, output_dir / "model")
+    # Each rank loads the model to make the int8 graph.
+    save_model(model, tokenizer, output_dir / "model", writes=config.training.writes)
     models, sizes = {"fp32": model, "bf16": model}, parameter_megabytes(model)
     if quant.apply_quantization:
-        package = with_report(quant, output_dir, evaluator, names, windows, summary)
+        samples = windows[: quant.num_calibration_samples]
+        package, summary["quantize_seconds"] = quantized(quant, output_dir, evaluator, names, samples)
+        if quant.verify_loading:
+            (batch,) = measured_batches(windows[:4], collate, names, 4)
+            summary["loading"] = verified(package, batch, quant.verify_tolerance)
         models["int8"], sizes["int8"] = Quantized(package, names), package.stat().st_size / MB
 
     # compare
     batches = measured_batches(windows, collate, names, evaluator.batch_size)
-    evaluates = config.training.do_eval
-    finish(output_dir, summary, compared(models, sizes, evaluator, batches) if evaluates else {})
+    results = compared(models, sizes, evaluator, batches) if config.training.do_eval else {}
+    summary["precisions"] = results
+    summary["after"] = {f"{score}, {name}": figures[score] for name, figures in results.items() for score in figures}
+    row = "{}: EM {em:.2f}  F1 {f1:.2f}  {windows_per_second:.1f} windows/s  {mb:.1f} MB"
+    lines = [row.format(name, **figures) for name, figures in results.items()]
+    write_results(output_dir, summary, lines, units={"em": "%", "f1": "%"})
 
 
 def compared(
     models: dict[str, Any], sizes: dict[str, float], evaluator: Evaluator, batches: Sequence[dict[str, Any]]
 ) -> dict[str, dict[str, float]]:
     """Return the scores, the speed and the size of each precision."""
-    scores = {name: scored(model, evaluator, name) for name, model in models.items()}
+    scores = {}
+    for name, model in models.items():  # the questions are divided among the ranks
+        settings = dataclasses.replace(evaluator, bf16=name == "bf16")
+        scores[name] = evaluate(model, settings, f"evaluate {name}").scores
     speed = speeds(models, batches)
     return {name: {**scores[name], "windows_per_second": speed[name], "mb": sizes[name]} for name in models}
 
 
-def with_report(
-    quant: QuantArguments,
-    output_dir: Path,
-    evaluator: Evaluator,
-    names: Sequence[str],
-    windows: Sequence[Window],
-    summary: dict[str, Any],
-) -> Path:
-    """Quantize the model, check that it loads if requested, and add both results to `summary`."""
-    samples = windows[: quant.num_calibration_samples]
-    package, summary["quantize_seconds"] = quantized(quant, output_dir, evaluator, names, samples)
-    if quant.verify_loading:
-        summary["loading"] = verified(package, windows[:4], evaluator.collate, names, quant)
-    return package
+def verified(package: Path, inputs: dict[str, Any], tolerance: float) -> dict[str, float | None]:
+    """Compare the logits of the saved int8 model in this process with those in a fresh process.
+
+    Raises:
+        RecipeError: if they differ by more than the tolerance, or the model cannot be loaded.
+    """
+    difference = None
+    with ranks.raise_together():
+        if ranks.is_main():
+            difference = largest_difference(package, inputs)
+            if not difference <= tolerance:
+                limit = f"--verify_tolerance {tolerance:g}"
+                raise RecipeError(f"{package}: loaded anew, logits are off by {difference:.2g}, over {limit}.")
+            ranks.note(f"loaded in a fresh process: logits differ by {difference:.2g} at most.")
+    return dict(ranks.from_main({"difference": difference, "tolerance": tolerance}))
 
 
 def parameter_megabytes(model: Any) -> dict[str, float]:
     """Return the size of the weights in MB for each precision."""
     count = sum(p.numel() for p in model.parameters())
     return {"fp32": count * 4 / MB, "bf16": count * 2 / MB}
-
-
-def save(model: Any, tokenizer: Any, target: Path) -> None:
-    """Save the model on every node, because each rank loads it to make the int8 graph."""
-    with ranks.raise_together():
-        if ranks.owner_of(target.parent) == ranks.rank():
-            save_model(model, tokenizer, target)
-
-
-def scored(model: Any, evaluator: Evaluator, precision: str) -> dict[str, float]:
-    """Return EM and F1 in percent; the questions are divided among the ranks."""
-    settings = dataclasses.replace(evaluator, bf16=precision == "bf16")
-    return evaluate(model, settings, f"evaluate {precision}").scores
 
 
 def measured_batches(
@@ -138,6 +138,35 @@ def measured_batches(
     starts = range(0, min(len(windows), MEASURED_BATCHES * size), size)
     batches = [collate(windows[start : start + size]) for start in starts]
     return [{name: batch[name] for name in names} for batch in batches]
+
+
+def speeds(models: Mapping[str, Any], batches: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Return the windows per second over all ranks: the best of several rounds after a warm-up.
+
+    The models are measured in turns, so that a busy machine slows all of them alike. The model with the name "bf16"
+    runs under autocast.
+    """
+    best = dict.fromkeys(models, float("inf"))
+    progress = Progress("measure speed", ROUNDS)
+    for number in range(ROUNDS + 1):
+        for name, model in models.items():
+            ranks.gather(None)  # barrier: all ranks begin at the same time
+            seconds = timed(model, batches, bf16=name == "bf16")
+            if number:
+                best[name] = min(best[name], seconds)
+        progress.report(number)
+    windows = sum(len(batch["input_ids"]) for batch in batches)
+    return {name: round(ranks.sum_over_ranks(windows / best[name]), 3) for name in models}
+
+
+def timed(model: Any, batches: Sequence[Mapping[str, Any]], *, bf16: bool) -> float:
+    """Return the seconds in which the model computes all batches."""
+    model.eval()
+    with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+        began = time.perf_counter()
+        for batch in batches:
+            model(**batch)
+        return time.perf_counter() - began
 
 
 def quantized(
@@ -159,7 +188,7 @@ def quantized(
         if ranks.is_main():
             compiled(graph, names, evaluator.max_length, folder / PACKAGE)
     Progress("compile int8", 1).report(1, now=True)
-    content = ranks.broadcast_bytes(0, (folder / PACKAGE).read_bytes() if ranks.is_main() else b"")
+    content = ranks.broadcast(0, (folder / PACKAGE).read_bytes() if ranks.is_main() else b"")
     with ranks.raise_together():
         if owner and not ranks.is_main():
             (folder / PACKAGE).write_bytes(content)
@@ -184,25 +213,6 @@ def calibrate(graph: Any, windows: Sequence[Window], evaluator: Evaluator, names
             batch = evaluator.collate([*samples[start : start + size], samples[start]])
             graph(*(batch[name] for name in names))
             progress.report(number, now=number == len(starts))
-
-
-def finish(output_dir: Path, summary: dict[str, Any], results: dict[str, dict[str, float]]) -> None:
-    """Write the results, and print them unless another program shows them."""
-    if not ranks.is_main():
-        return
-    summary |= {
-        "precisions": results,
-        "after": {f"{score}, {name}": figures[score] for name, figures in results.items() for score in figures},
-    }
-    checkpoint.write_json(output_dir / "results.json", summary)
-    report("result", units={"em": "%", "f1": "%"}, **summary)
-    if is_watched():
-        return
-    for name, figures in results.items():
-        print(
-            "{}: EM {em:.2f}  F1 {f1:.2f}  {windows_per_second:.1f} windows/s  {mb:.1f} MB".format(name, **figures),
-            flush=True,
-        )
 
 
 if __name__ == "__main__":

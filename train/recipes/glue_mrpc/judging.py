@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from orch_training import ranks
-from orch_training.events import Progress
+from orch_training.results import score_in_batches
 from pairs import Collator
 
 
@@ -32,29 +33,18 @@ class Judge:
     def scores(self, model: Any, phase: str) -> tuple[dict[str, float], float]:
         """Return the scores and the pairs per second; `model` must not be wrapped in DDP."""
         start = time.perf_counter()
-        local_rows = self.rows[ranks.rank() :: ranks.world_size()]
-        was_training = model.training
-        model.eval()
-        with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16, enabled=self.bf16):
-            judged = self.judge(model, local_rows, phase)
-        model.train(was_training)
+        rows = sorted(self.rows[ranks.rank() :: ranks.world_size()], key=lambda row: len(row["input_ids"]))
+        judge = partial(self.judge, model)
+        judged = score_in_batches(model, rows, judge, batch_size=self.batch_size, bf16=self.bf16, phase=phase)
         gathered = [labels for part in ranks.gather(judged) for labels in part]
         scores = ranks.from_main(score(gathered) if ranks.is_main() else None)
         return dict(scores), len(self.rows) / (time.perf_counter() - start)
 
-    def judge(self, model: Any, rows: Sequence[dict[str, Any]], phase: str) -> list[tuple[int, int]]:
-        """Return the predicted and the expected label of each row; rows in a batch have similar lengths."""
-        ordered = sorted(rows, key=lambda row: len(row["input_ids"]))
-        starts = range(0, len(ordered), self.batch_size)
-        progress = Progress(phase, len(starts))
-        judged: list[tuple[int, int]] = []
-        for number, start in enumerate(starts, start=1):
-            batch = self.collate(ordered[start : start + self.batch_size])
-            labels = batch.pop("labels").tolist()
-            predicted = model(**batch).logits.argmax(dim=-1).tolist()
-            judged += zip(predicted, labels, strict=True)
-            progress.report(number, now=number == len(starts))
-        return judged
+    def judge(self, model: Any, rows: Sequence[dict[str, Any]]) -> Iterator[tuple[int, int]]:
+        """Return the predicted and the expected label of each row."""
+        batch = self.collate(rows)
+        labels = batch.pop("labels").tolist()
+        return zip(model(**batch).logits.argmax(dim=-1).tolist(), labels, strict=True)
 
 
 def score(judged: Sequence[tuple[int, int]]) -> dict[str, float]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from orch_training.arguments import GROUPING, LoopArguments, ModelArguments, check_requirements, option, parse
+from orch_training import arguments
+from orch_training.arguments import LoopArguments, ModelArguments, option
 from orch_training.optimizers import FASTEST, PLAIN
 
 
@@ -38,7 +39,7 @@ class MrpcArguments(LoopArguments):
     max_steps: int | None = option(None, "End after so many steps instead.")
     optim: str = option(FASTEST, "adamw_torch, or adamw_torch_fused (torch 2.4 and newer).")
     max_grad_norm: float = option(0.0, "Clip gradients; 0: do not.")
-    length_grouping: bool = option(False, GROUPING)
+    length_grouping: bool = option(False, arguments.GROUPING)
     use_ipex: bool = option(False, "Use IPEX, as accelerate before 1.8 does.")
 
 
@@ -57,15 +58,15 @@ def parse_arguments(argv: list[str]) -> Config:
     Raises:
         ArgumentError: if an argument is unknown or invalid.
     """
-    model, data, loop = parse(argv, (ModelArguments, PairArguments, MrpcArguments))
+    model, data, loop = arguments.parse(argv, (ModelArguments, PairArguments, MrpcArguments))
     config = Config(model=model, data=data, loop=loop)
-    check_requirements(requirements(config))
+    arguments.check_requirements(requirements(config))
     return config
 
 
 def requirements(config: Config) -> list[tuple[bool, str]]:
     """Return each requirement as whether it is violated, and the message."""
-    data, loop, hub = config.data, config.loop, config.data.dataset_name is not None
+    loop = config.loop
     counts = (
         "per_device_train_batch_size",
         "per_device_eval_batch_size",
@@ -73,14 +74,9 @@ def requirements(config: Config) -> list[tuple[bool, str]]:
         "num_train_epochs",
     )
     return [
-        (not config.model.model_name_or_path, "--model_name_or_path is missing."),
-        (not (loop.do_train or loop.do_eval), "pass --do_train, --do_eval or both."),
-        (hub and bool(data.train_file or data.validation_file), "pass --dataset_name or data files, not both."),
-        (loop.do_train and not (hub or data.train_file), "--do_train needs --train_file or --dataset_name."),
-        (loop.do_eval and not (hub or data.validation_file), "--do_eval needs --validation_file or --dataset_name."),
+        *arguments.task_requirements(config.model, config.data, loop),
         *((getattr(loop, name) < 1, f"--{name} must be at least 1.") for name in counts),
         (loop.max_steps is not None and loop.max_steps < 1, "--max_steps must be at least 1."),
         (loop.optim not in (PLAIN, FASTEST), f"--optim must be {PLAIN} or {FASTEST}."),
         *loop.requirements(),
-        *config.model.requirements(),
     ]

@@ -22,21 +22,21 @@ from accelerate import Accelerator, DistributedDataParallelKwargs
 from judging import Judge
 from mrpc_config import Config, MrpcArguments, parse_arguments
 from orch_node import preemption
-from orch_training import checkpoint, decisions, dropout, ipex, ranks, resume
-from orch_training.compression import compress
-from orch_training.errors import RecipeError
-from orch_training.events import is_watched, report
-from orch_training.global_batch import GlobalBatch
-from orch_training.gradients import IN_BUCKETS
-from orch_training.local_sgd import LocalSteps
+from orch_training import checkpoint, dropout, ranks
+from orch_training.events import report_computation
+from orch_training.gradients import IN_BUCKETS, LocalSteps, compress
 from orch_training.metrics import Course
-from orch_training.models import load_model, load_tokenizer, save_model, sequence_length
-from orch_training.optimizers import adamw, optimizer_for
+from orch_training.models import load_model, load_tokenizer, sequence_length
+from orch_training.optimizers import adamw, check_ipex, configure_ipex
+from orch_training.results import save_model, scores_before, write_results
+from orch_training.resume import divide_batch, start_from
 from orch_training.script import run_script
 from orch_training.shuffling import WEIGHT, EpochSampler, Grouping, Micros, loader, weighted
-from orch_training.snapshot import Snapshots, prepare_output, start_from
+from orch_training.snapshot import Snapshots, prepare_output
 from pairs import Collator, load_pairs, tokenized
 from transformers import AutoModelForSequenceClassification, get_linear_schedule_with_warmup, set_seed
+
+SCORES_NOTE, SCORES = "accuracy {accuracy:.2f}, F1 {f1:.2f}", "accuracy {accuracy:.2f}  F1 {f1:.2f}"
 
 
 def main() -> int:
@@ -48,8 +48,7 @@ def run(config: Config) -> None:
     """Train and evaluate a model, then save it and the results."""
     # ranks: accelerate joins them here unless they have joined already
     loop, output_dir = config.loop, Path(config.loop.output_dir)
-    ipex.configure(loop.use_ipex)
-    loop.optim = optimizer_for(loop.optim, loop.use_ipex)
+    loop.optim = configure_ipex(loop.use_ipex, loop.optim)
     accelerator = Accelerator(
         cpu=True, mixed_precision=loop.mixed_precision, kwargs_handlers=[DistributedDataParallelKwargs(**IN_BUCKETS)]
     )
@@ -69,9 +68,12 @@ def run(config: Config) -> None:
     summary: dict[str, Any] = {"world_size": ranks.world_size(), "output_dir": str(output_dir)}
     if loop.do_train:
         if loop.evaluate_before_training and loop.do_eval:
-            summary["before"] = scores_before(model, judge, output_dir, loop.resume)
+            resumed = loop.resume != "none" and bool(checkpoint.list_checkpoints(output_dir))
+            summary["before"] = scores_before(
+                output_dir, resumed, lambda: judge.scores(model, "evaluate before")[0], SCORES_NOTE
+            )
         training = Training(loop, accelerator, model, train, collate, owner=owner)
-        decisions.report_computation(
+        report_computation(
             bf16=loop.bf16,
             attention=config.model.attn_implementation,
             optimizer=loop.optim,
@@ -81,14 +83,13 @@ def run(config: Config) -> None:
 
     # save
     if loop.do_train:
-        with ranks.raise_together():
-            if ranks.is_main():
-                save_model(model, tokenizer, output_dir / "model")
+        save_model(model, tokenizer, output_dir / "model", writes=ranks.is_main())
         summary["model_dir"] = str(output_dir / "model")
     if loop.do_eval:
         summary["after"], speed = judge.scores(model, "evaluate after")
         summary["eval_samples_per_second"] = round(speed, 3)
-    finish(output_dir, summary)
+    lines = [f"{when}: {SCORES.format(**summary[when])}" for when in ("before", "after") if when in summary]
+    write_results(output_dir, summary, lines, units={"accuracy": "%", "f1": "%"})
 
 
 def load_rows(config: Config, tokenizer: Any, length: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
@@ -99,20 +100,6 @@ def load_rows(config: Config, tokenizer: Any, length: int) -> tuple[list[dict[st
         tokenized(train[: config.data.max_train_samples], tokenizer, length) if train else [],
         tokenized(validation[: config.data.max_eval_samples], tokenizer, length) if validation else [],
     )
-
-
-def scores_before(model: Any, judge: Judge, output_dir: Path, resume: str | None) -> dict[str, float]:
-    """Return the scores of the untrained model; a resumed run reads them from its file."""
-    file = output_dir / "before.json"
-    resumed = resume != "none" and file.is_file() and bool(checkpoint.list_checkpoints(output_dir))
-    recorded_scores = ranks.from_main(checkpoint.read_json(file) if resumed else None)
-    if recorded_scores is not None:
-        return dict(recorded_scores)
-    scores, _ = judge.scores(model, "evaluate before")
-    ranks.note("before training: accuracy {accuracy:.2f}, F1 {f1:.2f}".format(**scores))
-    if ranks.is_main():
-        checkpoint.write_json(file, scores)
-    return scores
 
 
 class Training:
@@ -130,10 +117,10 @@ class Training:
     ) -> None:
         self.args, self.accelerator, output_dir = args, accelerator, Path(args.output_dir)
         self.start = start_from(args.resume, output_dir, owner=owner)
-        self.dealing = resume.divide_batch(
+        self.dealing = divide_batch(
             self.start, micro=args.per_device_train_batch_size, accumulation=args.gradient_accumulation_steps
         )
-        check_enough(len(rows), self.dealing.batch)
+        self.dealing.batch.check_filled(len(rows), "pairs")
         lengths = [len(row["input_ids"]) for row in rows]
         grouping = Grouping(lengths, self.dealing.batch.size) if args.length_grouping else None
         self.order = EpochSampler(len(rows), args.seed, grouping)
@@ -155,7 +142,7 @@ class Training:
         self.model, self.optimizer = accelerator.prepare(model, optimizer)
         compress(self.model, args.gradient_compression)
         self.local_steps = LocalSteps(self.model, optimizer, args.local_sgd)
-        ipex.check()
+        check_ipex()
 
     def run(self) -> dict[str, Any]:
         """Train the model in place and return the speed, the steps and the last loss."""
@@ -224,31 +211,6 @@ class Training:
         if preempted:
             preemption.end(step)
         return logs
-
-
-def check_enough(rows: int, batch: GlobalBatch) -> None:
-    """Check that the data fills at least one batch over all ranks.
-
-    Raises:
-        RecipeError: if it does not.
-    """
-    if rows < batch.at_once:
-        raise RecipeError(
-            f"the training data has {rows} pairs; one batch over all ranks needs "
-            f"{batch.at_once}. Use a smaller --per_device_train_batch_size or fewer ranks.",
-            shared=True,
-        )
-
-
-def finish(output_dir: Path, summary: dict[str, Any]) -> None:
-    """Write the results, and print them unless another program shows them."""
-    if not ranks.is_main():
-        return
-    checkpoint.write_json(output_dir / "results.json", summary)
-    report("result", units={"accuracy": "%", "f1": "%"}, **summary)
-    for when in ("before", "after"):
-        if when in summary and not is_watched():
-            print("{}: accuracy {accuracy:.2f}  F1 {f1:.2f}".format(when, **summary[when]))
 
 
 if __name__ == "__main__":

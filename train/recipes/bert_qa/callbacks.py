@@ -1,12 +1,13 @@
-"""Report the progress of Trainer."""
+"""Callbacks of Trainer: metrics, preemption and the epoch of the sampler."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from orch_node import preemption
-from orch_training import ipex
 from orch_training.metrics import Course
+from orch_training.optimizers import check_ipex
+from orch_training.shuffling import EpochSampler
 from transformers import TrainerCallback
 
 
@@ -17,7 +18,7 @@ class TrainingMetrics(TrainerCallback):  # type: ignore[misc]
         self.course = course
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        ipex.check()
+        check_ipex()
         self.course.begin(state.global_step, state.max_steps)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
@@ -40,3 +41,13 @@ class TrainingMetrics(TrainerCallback):  # type: ignore[misc]
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.course.close()
+
+
+class EpochFollower(TrainerCallback):  # type: ignore[misc]
+    """A callback that sets the epoch; how Trainer itself does so differs between versions."""
+
+    def __init__(self, sampler: EpochSampler) -> None:
+        self.sampler = sampler
+
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.sampler.epoch = int(state.epoch or 0)  # an integer even after the last step of an epoch
