@@ -123,7 +123,8 @@ def peer_gone() -> None:
     store = dist.distributed_c10d._get_default_store()
     store.set(f"pid/{RANK}", str(os.getpid()))
     peer = int(store.get(f"pid/{PEER}"))
-    run_without_peer("rank 1 (", lambda: os._exit(0), before=lambda: wait_for_end(peer))
+    # Rarely oneCCL itself reports the reset connection, without the rank, before this backend finds out that it is dead.
+    run_without_peer(" of group ", lambda: os._exit(0), before=lambda: wait_for_end(peer))
 
 
 def wait_for_end(pid: int) -> None:
