@@ -20,7 +20,7 @@ LARGEST = 3  # files that the error about the limit names
 VIRTUAL_ENVIRONMENT = "pyvenv.cfg"
 
 
-def project_of(recipe: Recipe, option: str | None, *, limit: int, runs_dir: Path) -> Project | None:
+def project_of(recipe: Recipe, option: str | None, *, limit: int, left_out: Iterable[Path]) -> Project | None:
     """Return the project of the user's own script, or None if only the script itself is sent.
 
     It is the git repository that contains the script, without the files that git ignores; outside of git, the
@@ -31,7 +31,7 @@ def project_of(recipe: Recipe, option: str | None, *, limit: int, runs_dir: Path
         recipe: the script or module.
         option: the value of --project: a folder, `none`, or None for the default.
         limit: the maximum size in MB.
-        runs_dir: the folder of recorded runs, which is left out.
+        left_out: files and folders that are not sent: recorded runs, and the inventory, which may hold secrets.
 
     Raises:
         RequestError: if the folder is unsuitable, too large, or contains what cannot be sent.
@@ -46,7 +46,8 @@ def project_of(recipe: Recipe, option: str | None, *, limit: int, runs_dir: Path
     folder = chosen_folder(option, recipe) if option else repository_of(start) or start
     in_git = repository_of(folder) is not None
     names = git_files(folder) if in_git else folder_files(folder)
-    listed = [name for name in names if not (folder / name).is_relative_to(runs_dir.resolve())]
+    excluded = {path.resolve() for path in left_out}
+    listed = [name for name in names if excluded.isdisjoint((folder / name, *(folder / name).parents))]
     size = check_files(folder, listed, limit)
     caller = Path.cwd()
     return Project(

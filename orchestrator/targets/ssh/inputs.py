@@ -8,6 +8,7 @@ from pathlib import Path
 from orch_node.protocol.precision import AUTO
 
 from orchestrator import load
+from orchestrator.load.inventory import inventory_files
 from orchestrator.model.cluster import Cluster, Node
 from orchestrator.paths import TRAIN
 from orchestrator.planning.accelerate_options import AccelerateOptions
@@ -53,7 +54,10 @@ def read(request: TrainRequest) -> tuple[TrainRequest, Inputs]:
     )
     if request.project is not None or (is_remote(cluster) and not (recipe.module and docker)):
         project = load.project_of(
-            recipe, request.project, limit=request.project_limit, runs_dir=Path(request.runs_dir).absolute()
+            recipe,
+            request.project,
+            limit=request.project_limit,
+            left_out=(Path(request.runs_dir), *inventory_files(Path(cluster.source))),
         )
         recipe = replace(recipe, project=project)
     if cluster.nodes:

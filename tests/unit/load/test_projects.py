@@ -44,7 +44,7 @@ def repository(folder: Path) -> Path:
 
 def project(folder: Path, option: str | None = None, *, script: str = "train.py", limit: int = 200) -> Project:
     recipe = Recipe(name="train", script=str(folder / script), own_script=True)
-    sent = project_of(recipe, option, limit=limit, runs_dir=folder / "runs")
+    sent = project_of(recipe, option, limit=limit, left_out=[folder / "runs"])
     assert sent is not None
     return sent
 
@@ -81,6 +81,13 @@ def test_files_of_a_submodule_belong_to_it(repository: Path, tmp_path: Path) -> 
     assert "library/layers.py" in project(repository).files
 
 
+def test_what_is_left_out_is_not_sent(folder: Path) -> None:
+    recipe = Recipe(name="train", script=str(folder / "train.py"), own_script=True)
+    sent = project_of(recipe, None, limit=200, left_out=[Path("conf"), Path("model.py"), Path("nosuch")])
+    assert sent is not None
+    assert list(sent.files) == ["runs/1/plan.json", "train.py"]
+
+
 def test_digest_follows_names_and_contents(folder: Path) -> None:
     before = project(folder).digest
     assert project(folder).digest == before
@@ -94,13 +101,13 @@ def test_a_folder_can_be_named_and_switched_off(folder: Path) -> None:
     assert list(project(folder, ".").files) == ["conf/a.yaml", "model.py", "train.py"]
     assert "work/model.py" in project(folder, "..").files
     recipe = Recipe(name="train", script=str(folder / "train.py"), own_script=True)
-    assert project_of(recipe, "none", limit=1, runs_dir=folder / "runs") is None
-    assert project_of(Recipe(name="bert-qa", script="x.py"), None, limit=1, runs_dir=folder / "runs") is None
+    assert project_of(recipe, "none", limit=1, left_out=[folder / "runs"]) is None
+    assert project_of(Recipe(name="bert-qa", script="x.py"), None, limit=1, left_out=[folder / "runs"]) is None
 
 
 def test_a_module_belongs_to_the_current_folder(folder: Path) -> None:
     module = Recipe(name="train", script="package.train", own_script=True, module=True)
-    sent = project_of(module, None, limit=200, runs_dir=folder / "runs")
+    sent = project_of(module, None, limit=200, left_out=[folder / "runs"])
     assert sent is not None
     assert (sent.folder, "model.py" in sent.files) == (str(folder), True)
 
@@ -124,7 +131,7 @@ def test_an_unsuitable_folder_is_refused(folder: Path, option: str, message: str
 
 def test_a_recipe_takes_no_project(folder: Path) -> None:
     with pytest.raises(RequestError, match="--project is for your own scripts"):
-        project_of(Recipe(name="bert-qa", script="x.py"), ".", limit=1, runs_dir=folder / "runs")
+        project_of(Recipe(name="bert-qa", script="x.py"), ".", limit=1, left_out=[folder / "runs"])
 
 
 def test_a_project_above_the_limit_names_its_largest_files(folder: Path) -> None:
