@@ -76,6 +76,12 @@ TRAINING_OPTIONS: Mapping[str, ParameterInfo] = {
         "script's git repository without ignored files, or its folder; none: only the script.",
     ),
     "project_limit": typer.Option(metavar="MB", help="Maximum size of the project."),
+    "env": typer.Option(
+        metavar="NAME|NAME=VALUE",
+        help="Environment variable of the ranks; without a value, that of this shell; may be repeated. For all "
+        "runs: orch_env in the inventory.",
+    ),
+    "env_file": typer.Option(metavar="FILE", help="File with such variables, one in each line."),
     "stack": typer.Option(
         metavar="NAME",
         help="Stack (set of versions) to use; `orch stacks` lists them.",

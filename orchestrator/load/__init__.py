@@ -6,6 +6,7 @@ from orchestrator.load.accelerate import accelerate_config
 from orchestrator.load.backends import plugins
 from orchestrator.load.clusters import cluster
 from orchestrator.load.docker import common_docker_variable, docker
+from orchestrator.load.environment import environment
 from orchestrator.load.image_file import image_file
 from orchestrator.load.limits import limits
 from orchestrator.load.projects import project_of
@@ -22,6 +23,7 @@ __all__ = [
     "cluster",
     "common_docker_variable",
     "docker",
+    "environment",
     "image_file",
     "limits",
     "mpi_flavours",

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from orch_node.standalone import facts
 
+from orchestrator import load
 from orchestrator.errors import RequestError
 from orchestrator.planning.plan import Plan
 from orchestrator.planning.refusal import check_refused
@@ -25,12 +27,23 @@ def plan(request: TrainRequest) -> Plan:
 
     Raises:
         PlanError: if the run is impossible, or the target does not support an option.
-        RequestError: if ORCH_CPU_ISA is unknown.
+        RequestError: if ORCH_CPU_ISA or a variable of --env is wrong.
     """
     check_cpu_isa()
     target = registry.find_target(request.on)
     check_refused(request, target.refuses)
-    return target.plan(request)
+    return target.plan(with_environment(request))
+
+
+def with_environment(request: TrainRequest) -> TrainRequest:
+    """Return the request with the values of all variables in `env`, and without a file.
+
+    Raises:
+        RequestError: if a variable is wrong.
+    """
+    file = Path(request.env_file) if request.env_file else None
+    variables = load.environment(request.env, file, os.environ)
+    return replace(request, env=tuple(f"{name}={value}" for name, value in variables.items()), env_file=None)
 
 
 def check_cpu_isa() -> None:

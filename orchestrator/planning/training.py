@@ -131,6 +131,18 @@ def explain_restarts(restarts: int, recipe: Recipe, min_nodes: int | None) -> tu
     return (Decision(topic="restarts", value=str(restarts), reason=reason),)
 
 
+def user_variables(request: TrainRequest) -> dict[str, str]:
+    """Return the environment variables that the user has set for all ranks."""
+    return dict((name, value) for name, _, value in (item.partition("=") for item in request.env))
+
+
+def explain_environment(request: TrainRequest) -> tuple[Decision, ...]:
+    """Return the variables of --env and --env-file."""
+    if not request.env:
+        return ()
+    return (Decision(topic="environment", value=", ".join(request.env), reason="--env"),)
+
+
 def script_command(
     request: TrainRequest, training: Training, paths: Mapping[str, str], output_dir: str | None
 ) -> tuple[str, ...]:
@@ -199,7 +211,7 @@ def request_key(request: TrainRequest, training: Training, *, hosts: tuple[str, 
     It is the first 12 digits of a SHA-256. The precision is not part of it: a run can be resumed
     in another one. `names` are whatever else distinguishes runs of a recipe on this target.
     """
-    requested = [request.inventory, hosts, request.ppn, request.ipex, request.script_args]
+    requested = [request.inventory, hosts, request.ppn, request.ipex, request.script_args, *request.env]
     decided = (training.stack.name, training.backend.name, *names)
     value = [training.recipe.script, sorted(training.settings.items()), requested, decided]
     return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:12]

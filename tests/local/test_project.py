@@ -84,3 +84,10 @@ def test_a_project_on_this_machine_is_copied_only_on_request(two_hosts: Workspac
 def test_the_script_alone_does_not_find_its_modules(two_hosts: Workspace, script: str) -> None:
     cell = two_hosts.train(script, *GLOO, "--project", "none", code=1)
     assert any("No module named 'net'" in text for text in cell.logs.values())
+
+
+def test_variables_of_the_command_line_reach_all_ranks(two_hosts: Workspace) -> None:
+    text = "import os, torch.distributed as dist\nprint('RESULT', os.environ['A'], os.environ['B'])\ndist.barrier()\n"
+    cell = two_hosts.train_text(text, *GLOO, "--env", "A=$(x) 1", "--env", "B=2", "--project", "none")
+    assert [cell.printed("RESULT", rank) for rank in (0, 1)] == ["$(x) 1 2"] * 2
+    assert {"topic": "environment", "value": "A=$(x) 1, B=2", "reason": "--env"} in cell.report["decisions"]

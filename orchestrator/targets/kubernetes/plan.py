@@ -18,12 +18,14 @@ from orchestrator.planning.run_files import TIMEOUT_SECONDS
 from orchestrator.planning.training import (
     Home,
     choose_output,
+    explain_environment,
     explain_restarts,
     origin_of,
     request_key,
     run_precision,
     run_record,
     script_command,
+    user_variables,
 )
 from orchestrator.targets.kubernetes import run_record as run_records
 from orchestrator.targets.kubernetes.decisions import Inputs, Resolved, resolve
@@ -68,6 +70,7 @@ def plan_kubernetes(request: TrainRequest, inputs: Inputs, site: KubernetesSite,
         *describe_elastic(request, resolved),
         *all_decisions(resolved.backend, resolved.precision, resolved.preload, output),
         *describe_patch(inputs.patch),
+        *explain_environment(request),
     )
     home = replace(home, output_dir=output.value)
     plan = Plan(
@@ -177,7 +180,12 @@ def pod_config(request: TrainRequest, plan: Plan, resolved: Resolved) -> dict[st
         "backend": backend.name,
         "backend_module": backend.module,
         "timeout_seconds": TIMEOUT_SECONDS,
-        "env": {**ALWAYS, **dict(backend.env), **defaults(resolved.training.recipe.environment)},
+        "env": {
+            **ALWAYS,
+            **dict(backend.env),
+            **defaults(resolved.training.recipe.environment),
+            **user_variables(request),
+        },
         "preload": list(resolved.stack.value.preload),
         "stack": plan.origin.stack,
         "needs_bf16": plan.run.precision == "bf16" and not request.allow_slow_bf16,

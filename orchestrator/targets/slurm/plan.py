@@ -24,12 +24,14 @@ from orchestrator.planning.supervision import launcher_restarts, supervisor_opti
 from orchestrator.planning.training import (
     Home,
     choose_output,
+    explain_environment,
     explain_restarts,
     origin_of,
     request_key,
     run_precision,
     run_record,
     script_command,
+    user_variables,
 )
 from orchestrator.targets.slurm import location as locations
 from orchestrator.targets.slurm.allocation import NEW_JOB_HINT
@@ -116,6 +118,7 @@ def plan_run(request: TrainRequest, inputs: Inputs, site: SlurmSite, resume: Res
         Decision(topic="launcher", value=resolved.launcher, reason=launch.summary),
         *all_decisions(resolved.image, resolved.backend, resolved.precision, resolved.preload, output),
         *explain_restarts(request.max_restarts, resolved.training.recipe, request.min_nodes),
+        *explain_environment(request),
     )
     plan = Plan(
         run=run_record(
@@ -296,7 +299,13 @@ def config_of(request: TrainRequest, resolved: Resolved, inputs: Inputs, site: S
         backend_module=backend.module,
         setvars=backend.setvars,
         timeout_seconds=TIMEOUT_SECONDS,
-        env={**ALWAYS, **dict(backend.env), **launch.environment, **defaults(resolved.training.recipe.environment)},
+        env={
+            **ALWAYS,
+            **dict(backend.env),
+            **launch.environment,
+            **defaults(resolved.training.recipe.environment),
+            **user_variables(request),
+        },
         preload=tuple(resolved.stack.value.preload),
         torch=inputs.facts.packages.get("torch"),
         needs_bf16=resolved.precision.value == "bf16" and not request.allow_slow_bf16,

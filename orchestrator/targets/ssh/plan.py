@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from orch_node.protocol.environment import defaults
+
 from orchestrator.launchers import Job, Launch
 from orchestrator.model.cluster import Node
 from orchestrator.model.decision import Choice, Decision, all_decisions
@@ -18,11 +20,13 @@ from orchestrator.planning.supervision import check_restarts, launcher_restarts,
 from orchestrator.planning.training import (
     Home,
     choose_output,
+    explain_environment,
     explain_restarts,
     origin_of,
     request_key,
     run_record,
     script_command,
+    user_variables,
 )
 from orchestrator.runs.record import with_record
 from orchestrator.targets.ssh import container_steps
@@ -52,6 +56,7 @@ def plan_train(request: TrainRequest, inputs: Inputs, site: Site, resume: Resume
         *decisions_of(inputs, resolved, job, launch),
         *explain_restarts(request.max_restarts, training.recipe, request.min_nodes),
         *output.decisions,
+        *explain_environment(request),
         *([training.recipe.project.explain()] if training.recipe.project else []),
     )
     plan = Plan(
@@ -107,7 +112,7 @@ def steps_of(
         spares=resolved.spares.value,
         backend=software.backend.value,
         preload=software.preload.value,
-        environment=recipe.environment,
+        environment={**defaults(recipe.environment), **user_variables(request)},
         container=container_file(request, resolved, site, files),
         working_directory=recipe.project.working_directory(project_copy(site.run_dir)) if recipe.project else "",
         options=(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from orch_node.protocol.environment import defaults
 from orch_node.protocol.record import RunNode
 
 from orchestrator.launchers import Job, Launch
@@ -63,7 +62,7 @@ class Extras:
     """The parts of a run's files and command that do not depend on the launcher.
 
     Attributes:
-        environment: the environment variables of the recipe.
+        environment: variables of the recipe and the user, for all ranks.
         container: the content of container.json, or None if the ranks run without containers.
         working_directory: the folder in which the script starts; empty for that of the launcher.
         options: the options of the supervisor.
@@ -93,7 +92,7 @@ def shared_files(job: Job, launch: Launch, extras: Extras) -> dict[str, str]:
     backend, links = extras.backend, job.links
     return {
         "env.json": rank_files.env_json(
-            job.address, job.port, backend, extras.preload, {**launch.environment, **defaults(extras.environment)}
+            job.address, job.port, backend, extras.preload, {**launch.environment, **extras.environment}
         ),
         "layout.json": rank_files.layout_json(
             job.layout, backend, job.nodes, extras.spares, links, extras.working_directory

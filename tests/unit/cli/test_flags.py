@@ -43,6 +43,8 @@ CASES: Mapping[str, Case] = {
     "settings": (("seed=7",), {}),
     "project": ("none", {"recipe": "own.py"}),
     "project_limit": (0, {"recipe": "own.py"}),
+    "env": (("A=1",), {}),
+    "env_file": (PurePath("variables.env"), {}),
     "recipe_path": ((PurePath("recipes"),), {"recipe": "my-own"}),
     "stack": ("intel-2.8", {}),
     "on": ("nosuch", {}),
@@ -99,6 +101,7 @@ def lab(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hosts = {f"host{index}": make_node_record(index) for index in range(3)}
     make_inventory(folder / "lab.yml", {**hosts, "slow": make_node_record(0, ("avx2",))})
     (folder / "accelerate.yaml").write_text("distributed_type: MULTI_CPU\nmixed_precision: 'no'\n")
+    (folder / "variables.env").write_text("A=1\n")
     (folder / "own.py").write_text("import torch\n")
     recipe_folder = folder / "recipes" / "my_own"
     recipe_folder.mkdir(parents=True)

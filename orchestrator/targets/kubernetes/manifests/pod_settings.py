@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Mapping
 
 from orchestrator.errors import PlanError
+from orchestrator.model.variables import SECRET
 from orchestrator.planning.manifest import Object
 from orchestrator.targets.kubernetes.manifests import names
 
@@ -18,7 +19,6 @@ MOUNTED = {"claim": "persistentVolumeClaim", "secret": "secret", "configmap": "c
 NAME_FIELDS = {"claim": "claimName", "secret": "secretName", "configmap": "name"}
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # Names of variables whose values must not be in a manifest or on a command line.
-SECRET = re.compile(r"TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|(API|ACCESS|PRIVATE)_?KEY", re.I)
 
 
 def toleration(text: str) -> Object:
