@@ -21,11 +21,11 @@ VIRTUAL_ENVIRONMENT = "pyvenv.cfg"
 
 
 def project_of(recipe: Recipe, option: str | None, *, limit: int, left_out: Iterable[Path]) -> Project | None:
-    """Return the project of the user's own script, or None if only the script itself is sent.
+    """Return the project of the user's own script, or None if there is nothing to send but the script.
 
     It is the git repository that contains the script, without the files that git ignores; outside of git, the
-    script's folder without hidden files, bytecode and virtual environments. For a module, the current folder counts
-    in place of the script's.
+    script's folder without hidden files, bytecode and virtual environments. The script always belongs to it. For a
+    module, the current folder counts in place of the script's.
 
     Args:
         recipe: the script or module.
@@ -48,6 +48,10 @@ def project_of(recipe: Recipe, option: str | None, *, limit: int, left_out: Iter
     names = git_files(folder) if in_git else folder_files(folder)
     excluded = {path.resolve() for path in left_out}
     listed = [name for name in names if excluded.isdisjoint((folder / name, *(folder / name).parents))]
+    if recipe.script_file:  # also if git ignores it
+        listed = sorted({*listed, str(Path(recipe.script_file).relative_to(folder))})
+    if not listed:
+        return None
     size = check_files(folder, listed, limit)
     caller = Path.cwd()
     return Project(
@@ -93,7 +97,7 @@ def git(folder: Path, *arguments: str) -> str:
     Raises:
         RequestError: if git is missing or fails.
     """
-    hint = "Repair the repository, or name the files with --project FOLDER or --project none."
+    hint = "Repair the repository, or send the script alone with --project none."
     try:
         result = subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, check=False)
     except OSError as error:
@@ -174,10 +178,12 @@ def file_size(folder: Path, name: str) -> int:
         )
     status = path.lstat()
     if stat.S_ISLNK(status.st_mode):
-        if not path.resolve().is_relative_to(folder):
+        target = os.readlink(path)
+        if os.path.isabs(target) or not path.resolve().is_relative_to(folder):
+            kind = "an absolute link" if path.resolve().is_relative_to(folder) else "a link out of the project"
             raise RequestError(
-                f"{path} is a link out of the project, to {os.readlink(path)}.",
-                hint="Add it to .gitignore, replace it by a copy, or name a folder above both with --project.",
+                f"{path} is {kind}, to {target}, which is not the same file on the nodes.",
+                hint="Add it to .gitignore, or replace it by a copy or by a relative link inside the project.",
             )
         return 0
     if not stat.S_ISREG(status.st_mode):

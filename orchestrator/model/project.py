@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from orchestrator.model.decision import Decision
+from orchestrator.model.printable import counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +44,7 @@ class Project:
 
     def explain(self) -> Decision:
         """Return the decision that names the folder and what is sent of it."""
-        count = f"{len(self.files)} files" if len(self.files) != 1 else "1 file"
+        count = counted(len(self.files), "file")
         selected = "what git tracks or does not ignore" if self.source == "git" else "the script's folder"
         return Decision(
             topic="project",

@@ -124,7 +124,11 @@ class SendFolder:
         return f"{pack} | {shell_at(self.node, shlex.join(self.unpack()))}"
 
 
-UNPACK_PROJECT = 'umask 077; mkdir -p "$1" && tar -xzf - --no-same-permissions -C "$1"'
+# Nodes may share the folder: the first complete copy takes the name, and the others are deleted.
+UNPACK_PROJECT = """umask 077
+mkdir -p "${1%/*}" && part=$(mktemp -d "$1.XXXXXX") && trap 'rm -rf "$part"' EXIT &&
+  tar -xzf - --no-same-permissions -C "$part" && { mv -T "$part" "$1" 2>/dev/null || [ -d "$1" ]; }
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -70,6 +70,18 @@ def test_in_git_it_is_the_repository_without_ignored_files(repository: Path, mon
     assert sent.working_directory("/run/project") == "/run/project/conf"
 
 
+def test_a_script_that_git_ignores_is_sent(repository: Path) -> None:
+    (repository / ".gitignore").write_text("train.py\n")
+    git(repository, "rm", "--quiet", "--cached", "train.py")
+    assert "train.py" in project(repository).files
+
+
+def test_a_module_in_an_empty_folder_has_no_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    module = Recipe(name="train", script="package.train", own_script=True, module=True)
+    assert project_of(module, None, limit=200, left_out=[]) is None
+
+
 def test_files_of_a_submodule_belong_to_it(repository: Path, tmp_path: Path) -> None:
     library = tmp_path / "library"
     library.mkdir()
@@ -115,6 +127,10 @@ def test_a_module_belongs_to_the_current_folder(folder: Path) -> None:
 def test_a_link_inside_stays_and_a_link_outside_is_refused(folder: Path) -> None:
     (folder / "alias.py").symlink_to("model.py")
     assert "alias.py" in project(folder).files
+    (folder / "copy.py").symlink_to(folder / "model.py")
+    with pytest.raises(RequestError, match=r"work/copy.py is an absolute link"):
+        project(folder)
+    (folder / "copy.py").unlink()
     (folder / "data").symlink_to("/usr/share")
     with pytest.raises(RequestError, match=r"work/data is a link out of the project, to /usr/share"):
         project(folder)
