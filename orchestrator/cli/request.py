@@ -72,8 +72,8 @@ TRAINING_OPTIONS: Mapping[str, ParameterInfo] = {
     ),
     "project": typer.Option(
         metavar="FOLDER|none",
-        help="Folder that goes to the nodes with your own script, and in a copy of which the ranks work. Default: the "
-        "script's git repository without ignored files, or its folder; none: only the script.",
+        help="Folder to send to the nodes with your own script; the ranks work in a copy of it. Default: the script's "
+        "git repository without ignored files, or its folder; none: only the script.",
     ),
     "project_limit": typer.Option(metavar="MB", help="Maximum size of the project."),
     "env": typer.Option(

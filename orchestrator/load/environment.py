@@ -59,5 +59,5 @@ def check_name(name: str) -> None:
         )
     if SET_BY_ORCH.fullmatch(name):
         raise RequestError(
-            f"{name}: orch sets this variable for each rank.", hint="Leave it out; --ppn and --nodes place the ranks."
+            f"{name}: orch sets this variable for each rank.", hint="Leave it out of --env and --env-file."
         )

@@ -161,7 +161,7 @@ def refresh_live(base: Path) -> dict[str, str]:
                 except OrchError as error:
                     problems[run.id] = error.message.removesuffix(".")
 
-    # A host that does not respond must not delay the end of this program, so these are no threads of a pool.
+    # A thread pool would wait for hosts that do not respond when this program ends.
     workers = [threading.Thread(target=refresh_waiting, daemon=True) for _ in runs[:REFRESH_WORKERS]]
     for worker in workers:
         worker.start()

@@ -85,14 +85,14 @@ def deferred_interrupt() -> Iterator[None]:
             raise KeyboardInterrupt
         received.append(number)
 
-    is_main_thread = threading.current_thread() is threading.main_thread()
-    handled = [n for n in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(n) is signal.default_int_handler]
-    for number in handled if is_main_thread else ():
+    numbers = (signal.SIGINT, signal.SIGTERM) if threading.current_thread() is threading.main_thread() else ()
+    handled = [number for number in numbers if signal.getsignal(number) is signal.default_int_handler]
+    for number in handled:
         signal.signal(number, handle)
     try:
         yield
     finally:
-        for number in handled if is_main_thread else ():
+        for number in handled:
             signal.signal(number, signal.default_int_handler)
     if received:
         raise KeyboardInterrupt

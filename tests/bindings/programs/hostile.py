@@ -269,7 +269,10 @@ def main() -> None:
         return print_line("fine; this cannot be tried without root")
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     store = dist.TCPStore(address, port, SIZE, is_master=RANK == 0)
-    damage_values(store) if CASE == RANDOM else replace_file(store)
+    if CASE == RANDOM:
+        damage_values(store)
+    else:
+        replace_file(store)
 
 
 main()

@@ -56,7 +56,7 @@ def test_controllers_state_counts_until_accounting_has_it() -> None:
 
 
 def test_end_of_a_step_is_reported_when_accounting_has_it() -> None:
-    """The controller only reports that the step is gone."""
+    """Check that accounting is asked again: the controller only reports that the step is gone."""
     running = SACCT_ALLOCATION.replace("12.2|COMPLETED", "12.2|RUNNING")
     host = RecordedHost(sacct=[make_result(running), make_result(SACCT_ALLOCATION)])
     record = accounting.query_end(Scheduler(host), "12.2", states.STEP_ENDED)
