@@ -16,7 +16,7 @@ from orch_node.protocol.record import RunRecord
 from orch_node.protocol.values import ProtocolError
 
 from orchestrator.errors import ExecuteError, RequestError, did_you_mean
-from orchestrator.files import make_user_folder, other_owner
+from orchestrator.files import make_user_folder, other_owner, write_whole
 from orchestrator.planning.plan import Plan
 from orchestrator.planning.request import Resume
 from orchestrator.runs import provenance as origins
@@ -26,6 +26,7 @@ from orchestrator.runs.events import stored
 from orchestrator.runs.provenance import Provenance, provenance
 from orchestrator.runs.state_files import PLAN, read_outcome, supervisor_of, write_json
 
+GIT_IGNORE = ".gitignore"  # keeps the folder of all runs out of the user's git repository
 SUPERVISOR_ENDED = "gone"  # file in the local folder of a remote run whose supervisor has ended
 
 
@@ -104,6 +105,8 @@ def write_record(record: RunRecord, folder: Path, origin: Provenance | None = No
     """
     value = records.render(record) | (origins.render(origin) if origin else {})
     try:
+        if not folder.parent.exists():
+            write_whole(make_user_folder(folder.parent) / GIT_IGNORE, "*\n")
         make_user_folder(folder)
         write_json(folder / PLAN, value)
     except OSError as error:

@@ -267,7 +267,7 @@ def lab(lab_session: Site) -> Iterator[Site]:
     """Yield the site for training; repair its nodes and kill leftovers after each test."""
     yield lab_session
     lab_session.cluster.repair()
-    for run in (lab_session.folder / "runs").glob("*"):
+    for run in (lab_session.folder / "runs").glob("*/"):
         for pid in run_processes(run.name):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

@@ -99,7 +99,7 @@ def test_run_id_that_is_a_path_creates_no_folder(orch: Orch, ssh_node: SshNode, 
     assert runs == {GOOD}
     assert BAD in warnings
     expect_exit(orch("attach", "last", *INVENTORY))
-    assert {path.name for path in (tmp_path / "runs").iterdir()} == {GOOD}
+    assert {path.name for path in (tmp_path / "runs").glob("*/")} == {GOOD}
     assert not (tmp_path.parent / "PWNED").exists()
 
 

@@ -102,7 +102,7 @@ def test_refused_request_is_reported_and_leaves_nothing(api: Api, orch: Orch, tm
     assert f'User "me" cannot patch resource "{launcher}s"' in process.stderr
     assert "orch k8s check" in process.stderr
     assert api.names("services") == api.names("configmaps") == []
-    assert not list((tmp_path / "runs").glob("*"))
+    assert not list((tmp_path / "runs").glob("*/"))
 
 
 def test_missing_operator_is_reported_and_leaves_nothing(api: Api, orch: Orch, tmp_path: Path) -> None:

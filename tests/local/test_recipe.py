@@ -25,10 +25,10 @@ def command(qa_model: Path) -> list[str]:
 
 def test_same_command_resumes_after_a_rank_was_killed(orch: Orch, tmp_path: Path, command: list[str]) -> None:
     expect_exit(orch(*command, "--runs-dir", "undisturbed", timeout=300))
-    (undisturbed,) = (tmp_path / "undisturbed").iterdir()
+    (undisturbed,) = (tmp_path / "undisturbed").glob("*/")
 
     kill_rank_after_first_checkpoint(tmp_path, command)
-    (killed,) = (tmp_path / "runs").iterdir()
+    (killed,) = (tmp_path / "runs").glob("*/")
     resumed = expect_exit(orch(*command, timeout=300))
     assert f"resume: carries on {killed.name}" in resumed.stderr
 

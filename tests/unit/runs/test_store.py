@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import threading
 import time
 from dataclasses import replace
@@ -34,6 +35,16 @@ from tests.support.recorded import (
 
 OLDEST, FIRST, SECOND, THIRD, FOURTH = (f"2026010{day}-120000-qa-0000" for day in (1, 2, 3, 4, 5))
 REMOTE_NODE = {"node": "far", "via": ["ssh", "far"]}
+
+
+def test_new_folder_of_runs_is_ignored_by_git(tmp_path: Path) -> None:
+    subprocess.run(["git", "init", "--quiet", tmp_path], check=True)
+    store.write_record(RUN_RECORD, tmp_path / "runs" / FIRST)
+    status = ["git", "-C", str(tmp_path), "status", "--porcelain"]
+    assert subprocess.run(status, capture_output=True, check=True).stdout == b""
+    (tmp_path / "runs/.gitignore").unlink()
+    store.write_record(RUN_RECORD, tmp_path / "runs" / SECOND)
+    assert not (tmp_path / "runs/.gitignore").exists(), "the folder belongs to the user"
 
 
 def test_incomplete_last_line_is_not_an_event_yet(tmp_path: Path) -> None:
