@@ -101,7 +101,7 @@ def console(*, stderr: bool = True) -> Console:
         def on_broken_pipe(self) -> None:
             closed_output.end(self.file.fileno())
 
-    return EndingConsole(stderr=stderr, markup=False, emoji=False, highlight=False, soft_wrap=True)
+    return EndingConsole(stderr=stderr, markup=False, emoji=False, highlight=False, soft_wrap=True, force_jupyter=False)
 
 
 def paper(width: int) -> Console:

@@ -106,9 +106,7 @@ def watch(handle: RunHandle, screen: Screen, *, as_json: bool, interrupted: Call
     run = handle.record.run_id
     closed_output.message = f"The output is closed. Run {run} continues: orch attach {run}"
     try:
-        for event in handle.events():
-            lines.begin()
-            screen.show(event)
+        lines.follow(screen.show)
     except KeyboardInterrupt:
         closed_output.is_ignored = True  # Ctrl-C also ends the `tee` behind this program
         interrupted()

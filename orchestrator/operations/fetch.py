@@ -9,9 +9,11 @@ from pathlib import Path, PurePosixPath
 from orchestrator.errors import RequestError
 from orchestrator.planning.sent_files import project_copy
 from orchestrator.runs import store
-from orchestrator.runs.fetch import Collected, FetchListener
+from orchestrator.runs.fetch import Collected as Collected
+from orchestrator.runs.fetch import FetchListener as FetchListener
 from orchestrator.runs.state_files import write_json
-from orchestrator.targets.interface import FetchRequest, RunHandle
+from orchestrator.targets.interface import FetchRequest as FetchRequest
+from orchestrator.targets.interface import RunHandle
 
 FETCHED = "fetched.json"
 

@@ -7,11 +7,18 @@ import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
+from typing import TYPE_CHECKING
+
+from orch_node.protocol.events import Event
 
 from orchestrator.errors import OrchError, RequestError
 from orchestrator.runs import stack_traces
-from orchestrator.runs.logs import LogLine
+from orchestrator.runs.logs import LogLine as LogLine
+from orchestrator.runs.outcome import Outcome
 from orchestrator.targets.interface import Notify, RunHandle
+
+if TYPE_CHECKING:
+    from orchestrator.report.live import Screen
 
 ALL, NONE = "all", "none"
 MAX_BATCH = 500  # lines that are shown together
@@ -51,6 +58,25 @@ def check_shown(shown: str, ranks: int) -> None:
         raise RequestError(f"--show {shown}: the run has ranks 0 to {ranks - 1}.", hint="To show all: --show all")
 
 
+def describe_end(outcome: Outcome) -> str:
+    """Return why a run ended without success."""
+    from orchestrator.report.training import failure_lines
+
+    reasons = failure_lines(outcome, "none")
+    return "\n".join(reasons) if reasons else outcome.state
+
+
+def new_screen(shown: str) -> Screen:
+    """Return a display of a run's progress.
+
+    Args:
+        shown: the rank whose output is shown as well, `all` or `none`.
+    """
+    from orchestrator.report.live import Screen
+
+    return Screen(of_ranks=shown)
+
+
 class RanksOutput:
     """A reader of the output of one rank or all ranks, which are read while the events of the run are followed."""
 
@@ -70,6 +96,12 @@ class RanksOutput:
         self.may_warn = threading.Lock()  # free until the warning was given
         self.arrived: queue.Queue[LogLine | None] = queue.Queue(maxsize=MAX_QUEUED)
         self.thread: threading.Thread | None = None
+
+    def follow(self, show_event: Callable[[Event], None]) -> None:
+        """Pass on the events of the run until it ends, and show the ranks' output from the first event on."""
+        for event in self.handle.events():
+            self.begin()
+            show_event(event)
 
     def begin(self) -> None:
         """Start reading at the first event of the run. Later calls do nothing."""

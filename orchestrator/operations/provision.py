@@ -13,9 +13,12 @@ from orchestrator.load.facts import recorded_facts
 from orchestrator.load.inventory import HAS_PASSWORD
 from orchestrator.paths import LIB, SHARE, STANDALONE, TRAIN
 from orchestrator.provisioning import fabric_checks, slim, wheelhouse
-from orchestrator.provisioning.plan import Host, Platform, ProvisionPlan, ProvisionRequest, plan_provision
-from orchestrator.provisioning.report import Change, Report
-from orchestrator.provisioning.session import Listener, Session, open_session
+from orchestrator.provisioning.plan import Host, Platform, ProvisionPlan, plan_provision
+from orchestrator.provisioning.plan import ProvisionRequest as ProvisionRequest
+from orchestrator.provisioning.report import Change
+from orchestrator.provisioning.report import Report as Report
+from orchestrator.provisioning.session import Listener as Listener
+from orchestrator.provisioning.session import Session, open_session
 from orchestrator.stacks.stack import Stack
 
 

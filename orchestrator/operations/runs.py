@@ -17,14 +17,17 @@ from orch_node.protocol.record import DEFAULT_TARGET, RunRecord
 from orchestrator.errors import OrchError, RequestError
 from orchestrator.files import other_owner
 from orchestrator.planning.plan import Plan
-from orchestrator.runs import store
-from orchestrator.runs.cleanup import CleanupReport
-from orchestrator.runs.outcome import Outcome, outcome_of, precision_of
+from orchestrator.runs import store as store
+from orchestrator.runs.cleanup import CleanupReport as CleanupReport
+from orchestrator.runs.outcome import Outcome as Outcome
+from orchestrator.runs.outcome import outcome_of, precision_of
+from orchestrator.runs.rows import RunRow as RunRow
 from orchestrator.runs.rows import progress_words, row_of
 from orchestrator.runs.state_files import PLAN
 from orchestrator.runs.store import Run
 from orchestrator.targets import registry
-from orchestrator.targets.interface import Notify, RunHandle, RunList, ignore
+from orchestrator.targets.interface import Notify, RunList, ignore
+from orchestrator.targets.interface import RunHandle as RunHandle
 
 ENDED = (DONE, FAILED, REFUSED, STOPPED, PREEMPTED, supervisor_state.KILLED)
 REFRESH_WORKERS = 8

@@ -20,7 +20,6 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from orchestrator import screen
 from orchestrator.errors import ExecuteError, PlanError
 from orchestrator.load.clusters import local_facts
 from orchestrator.model.printable import counted
@@ -293,4 +292,4 @@ def pip(*arguments: str) -> None:
 
 
 def print_text(text: str) -> None:
-    screen.print_text(f"[{time.monotonic() - BEGAN:6.1f}s] {text}", err=True)
+    print(f"[{time.monotonic() - BEGAN:6.1f}s] {text}", file=sys.stderr, flush=True)

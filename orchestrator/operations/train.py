@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import inspect
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from orch_node.standalone import facts
 
 from orchestrator import load
-from orchestrator.errors import RequestError
+from orchestrator.errors import RequestError, did_you_mean
 from orchestrator.planning.plan import Plan
 from orchestrator.planning.refusal import check_refused
-from orchestrator.planning.request import TrainRequest
+from orchestrator.planning.request import TargetOptions
+from orchestrator.planning.request import TrainRequest as TrainRequest
 from orchestrator.runs import store
 from orchestrator.targets import registry
 from orchestrator.targets.interface import RunHandle
@@ -33,6 +36,25 @@ def plan(request: TrainRequest) -> Plan:
     target = registry.find_target(request.on)
     check_refused(request, target.refuses)
     return target.plan(with_environment(request))
+
+
+def options_of_target(target_name: str | None, values: Mapping[str, Any]) -> tuple[TargetOptions, ...]:
+    """Return the options of the target that --on names, from their values by name.
+
+    Raises:
+        RequestError: if there is no such target, or it does not have an option.
+    """
+    if not values:
+        return ()
+    kind = registry.find_target(target_name).options
+    names = list(inspect.signature(kind).parameters) if kind else []
+    for name in values:
+        if name not in names:
+            raise RequestError(
+                f"target_options: {target_name or 'ssh'} has no option {name!r}.", hint=did_you_mean(name, names)
+            )
+    assert kind
+    return (kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}),)
 
 
 def with_environment(request: TrainRequest) -> TrainRequest:

@@ -143,10 +143,12 @@ class Target(Protocol):
         name: the name of the target in run records.
         refuses: why the target refuses a field of TrainRequest, by the name of the field. It uses
             every other field.
+        options: the class of the options that only this target has, or None.
     """
 
     name: str
     refuses: Mapping[str, Refusal]
+    options: type[TargetOptions] | None
 
     def plan(self, request: TrainRequest) -> Plan:
         """Read the files that a request names, and decide how to run it.

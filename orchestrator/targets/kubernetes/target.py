@@ -22,7 +22,7 @@ from orchestrator.targets.kubernetes import cleanup, find, inputs, logs, start, 
 from orchestrator.targets.kubernetes.api.client import KubernetesClient
 from orchestrator.targets.kubernetes.api.connect import connect
 from orchestrator.targets.kubernetes.api.errors import NotThere
-from orchestrator.targets.kubernetes.options import REFUSES
+from orchestrator.targets.kubernetes.options import REFUSES, KubernetesOptions
 from orchestrator.targets.kubernetes.run_record import location_of
 from orchestrator.targets.kubernetes.watch import JobWatch
 
@@ -81,6 +81,7 @@ class KubernetesTarget:
 
     name = "kubernetes"
     refuses = REFUSES
+    options: type[TargetOptions] | None = KubernetesOptions
 
     def plan(self, request: TrainRequest) -> Plan:
         return inputs.plan(request)

@@ -12,7 +12,7 @@ from orchestrator.runs.cleanup import CleanupReport
 from orchestrator.targets.interface import Notify, RunHandle, RunList, SharedFolder
 from orchestrator.targets.slurm import find, inputs, start
 from orchestrator.targets.slurm.handle import SlurmHandle
-from orchestrator.targets.slurm.options import REFUSES
+from orchestrator.targets.slurm.options import REFUSES, SlurmOptions
 
 
 class SlurmTarget:
@@ -21,10 +21,12 @@ class SlurmTarget:
     Attributes:
         name: the name of the target.
         refuses: the fields of a request that the target does not support.
+        options: the options that only this target has.
     """
 
     name = "slurm"
     refuses = REFUSES
+    options: type[TargetOptions] | None = SlurmOptions
 
     def plan(self, request: TrainRequest) -> Plan:
         """Return the plan of a job, or of an array of jobs."""

@@ -23,6 +23,7 @@ class SshTarget:
 
     name = "ssh"
     refuses: Mapping[str, Refusal] = {}
+    options: type[TargetOptions] | None = None
 
     def plan(self, request: TrainRequest) -> Plan:
         return inputs.plan(request)

@@ -22,7 +22,7 @@ TRAIN = ROOT.parent / "train"
 LIB = TRAIN / "lib"
 # From top to bottom: a package imports only packages below it.
 LAYER_NAMES = (
-    "cli operations report provisioning targets runs load planning "
+    "cli api operations report provisioning targets runs load planning "
     "launchers stacks model state files paths screen errors"
 )
 LAYERS = tuple(LAYER_NAMES.split())

@@ -13,6 +13,7 @@ from orch_node.protocol.events.lines import HEADER as HEADER
 from orch_node.protocol.events.lines import LAST_TIME as LAST_TIME
 from orch_node.protocol.events.lines import event_fields as event_fields
 from orch_node.protocol.events.lines import event_header as event_header
+from orch_node.protocol.events.lines import event_name as event_name
 from orch_node.protocol.events.lines import parse as parse
 from orch_node.protocol.events.lines import parse_from_rank as parse_from_rank
 from orch_node.protocol.events.lines import parse_line as parse_line

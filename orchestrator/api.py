@@ -1,0 +1,440 @@
+"""The Python interface, importable as `orch`. It calls the same operations as the command line.
+
+Modules are imported when a function needs them, so that `import orch` is fast.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypedDict
+
+from orchestrator.errors import ExecuteError, RequestError
+from orchestrator.errors import OrchError as OrchError
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+    from typing_extensions import Unpack
+
+    from orchestrator.operations.fetch import Collected
+    from orchestrator.operations.output import LogLine
+    from orchestrator.operations.provision import Report
+    from orchestrator.operations.runs import CleanupReport, Outcome, RunHandle, RunRow
+
+RUNS_DIR = "runs"
+
+
+class TrainOptions(TypedDict, total=False):
+    """Further options of `orch train`, named like those of the command line; `orch train --help` explains them."""
+
+    module: bool
+    preset: str
+    recipe_path: Sequence[Path]
+    project: str
+    project_limit: int
+    env_file: Path
+    stack: str
+    exclude: str
+    queue: bool
+    launcher: str
+    mpi: str
+    accelerate_config: str
+    backend: str
+    ccl_workers: int
+    fabric: str
+    precision: str
+    allow_slow_bf16: bool
+    ipex: bool
+    fresh: bool
+    stall_timeout: float
+    max_restarts: int
+    spare_nodes: int
+    min_nodes: int
+    docker_image: str
+    docker: Sequence[str]
+
+
+class RunError(OrchError):
+    """An error for a run that has ended without success.
+
+    Attributes:
+        outcome: the outcome of the run.
+    """
+
+    def __init__(self, outcome: Outcome) -> None:
+        from orchestrator.operations.output import describe_end
+
+        super().__init__(describe_end(outcome), hint="The method logs() of the run has the output of all ranks.")
+        self.outcome = outcome
+
+
+@dataclass(frozen=True)
+class Event:
+    """An event of a run, as in its events.jsonl.
+
+    Attributes:
+        name: what has happened, such as `joined`, `progress` or `result`.
+        rank: the rank that reports it; -1 for the supervisor.
+        time: seconds since the epoch.
+        fields: the other fields of the event.
+    """
+
+    name: str
+    rank: int
+    time: float
+    fields: Mapping[str, Any]
+
+
+class Run:
+    """A run on any target. It does not depend on this process."""
+
+    def __init__(self, handle: RunHandle) -> None:
+        self._handle = handle
+        self._finishing = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"<orch.Run {self.id}: {self.state}>"
+
+    @property
+    def id(self) -> str:
+        """Return the id of the run, which `orch attach` and `orch.run` take."""
+        return self._handle.record.run_id
+
+    @property
+    def folder(self) -> Path:
+        """Return the folder of the run on this machine."""
+        return self._handle.folder
+
+    @property
+    def state(self) -> str:
+        """Return the last known state, such as `running`, `done` or `failed`, without a query of the nodes."""
+        from orchestrator.operations.runs import store
+
+        return store.load(self.folder).state
+
+    def events(self) -> Iterator[Event]:
+        """Yield the events of the run, from its beginning until it has ended.
+
+        Raises:
+            OrchError: if the nodes cannot be reached.
+        """
+        from orch_node.protocol.events import event_fields, event_name
+
+        for event in self._handle.events():
+            yield Event(event_name(event), event.rank, event.time, event_fields(event))
+
+    def wait(self, show: str | None = None) -> Outcome:
+        """Wait until the run has ended and return its outcome, whether it succeeded or failed.
+
+        Args:
+            show: print the progress of the run, and the output of a rank such as `0`, of `all` or of `none`.
+
+        Raises:
+            OrchError: if the nodes cannot be reached.
+        """
+        if show is None:
+            for _ in self._handle.events():
+                pass
+            return self._finish()
+        from orchestrator.operations.output import RanksOutput, check_shown, new_screen
+
+        check_shown(show, len(self._handle.record.layout))
+        screen = new_screen(show)
+        self._handle.notify = screen.note
+        lines = RanksOutput(self._handle, show, screen.lines, screen.note)
+        screen.begin([])
+        try:
+            lines.follow(screen.show)
+            outcome = self._finish()
+            lines.end()
+        finally:
+            screen.end()
+        return outcome
+
+    def _finish(self) -> Outcome:
+        with self._finishing:
+            return self._handle.finish()
+
+    @property
+    def result(self) -> dict[str, Any]:
+        """Wait for the run and return the figures that its script reported; empty if it reported none.
+
+        Raises:
+            RunError: if the run did not succeed.
+        """
+        outcome = self.wait()
+        if outcome.state != "done":
+            raise RunError(outcome)
+        return dict(outcome.result.figures) if outcome.result else {}
+
+    def logs(self, rank: int | None = None, *, follow: bool = False) -> Iterator[LogLine]:
+        """Yield the lines that a rank or all ranks have printed.
+
+        Raises:
+            OrchError: if the run does not have the rank, or lines may be missing.
+        """
+        return self._handle.logs(rank=rank, follow=follow)
+
+    def fetch(
+        self,
+        destination: str | Path | None = None,
+        *,
+        patterns: Sequence[str] = (),
+        source: str = "",
+        node: str | None = None,
+    ) -> Collected:
+        """Copy files that the run has written to this machine, and verify their hashes.
+
+        Args:
+            destination: a folder; by default output/ in the run's folder.
+            patterns: patterns of the files to copy; all files if empty.
+            source: a folder on the node; by default the run's output folder.
+            node: the node to copy from; by default node0.
+
+        Raises:
+            OrchError: if no file matches, or files cannot be read or written.
+        """
+        from orchestrator.operations import fetch
+
+        request = fetch.FetchRequest(
+            source=source, node=node, destination=Path(destination) if destination else None, patterns=tuple(patterns)
+        )
+        return fetch.fetch(self._handle, request, fetch.FetchListener())
+
+    def stop(self) -> CleanupReport:
+        """End all processes of the run on all its nodes."""
+        return self._handle.stop()
+
+
+def train(
+    recipe: str | Path,
+    *,
+    args: Sequence[str] = (),
+    inventory: str | Path = "local",
+    nodes: int | str | None = None,
+    ppn: int | None = None,
+    settings: Mapping[str, object] | None = None,
+    env: Mapping[str, str] | None = None,
+    on: str | None = None,
+    target_options: Mapping[str, Any] | None = None,
+    runs_dir: str | Path = RUNS_DIR,
+    **options: Unpack[TrainOptions],
+) -> Run:
+    """Start a recipe or a script, and return the run as soon as it is started.
+
+    Args:
+        recipe: the name of a recipe, or the path of a script.
+        args: arguments of the script.
+        inventory: the inventory of the cluster; `local` is this machine.
+        nodes: the number of nodes, or a pattern of their names.
+        ppn: ranks per node; by default one per NUMA node.
+        settings: settings of the recipe.
+        env: environment variables of the ranks, no secrets.
+        on: a target without an inventory: `slurm` or `k8s`.
+        target_options: its options, such as `{"slurm": ["partition=cpu"]}`.
+        runs_dir: the folder of run records on this machine.
+        options: further options of `orch train`.
+
+    Raises:
+        OrchError: if the request is wrong, or the run cannot be started. Its `hint` advises.
+    """
+    from orchestrator.operations import train as operation
+
+    request = operation.TrainRequest(
+        recipe=str(recipe),
+        script_args=tuple(args),
+        inventory=str(inventory),
+        nodes=None if nodes is None else str(nodes),
+        ppn=ppn,
+        settings=tuple(f"{name}={setting_text(value)}" for name, value in (settings or {}).items()),
+        env=tuple(f"{name}={value}" for name, value in (env or {}).items()),
+        on=on,
+        options=operation.options_of_target(on, target_options or {}),
+        runs_dir=Path(runs_dir),
+        **{name: tuple(value) if isinstance(value, list) else value for name, value in options.items()},  # type: ignore[arg-type]
+    )
+    plan = operation.plan(request)
+    if plan.array:
+        raise RequestError("orch.train starts one run, not an array.", hint="Call it once for each setting.")
+    return Run(operation.start(plan, Path(runs_dir).absolute() / plan.run.run_id))
+
+
+def setting_text(value: object) -> str:
+    """Return the value of a setting as --set takes it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+class Job(Run):
+    """The run of a function.
+
+    Attributes:
+        futures: a future of each rank, with the function's result.
+    """
+
+    futures: tuple[Future[Any], ...]
+
+    def __init__(self, handle: RunHandle) -> None:
+        from concurrent.futures import Future
+
+        super().__init__(handle)
+        self.futures = tuple(Future() for _ in handle.record.layout)
+        threading.Thread(target=self._collect, daemon=True).start()
+
+    def results(self, timeout: float | None = None) -> list[Any]:
+        """Return the results of all ranks.
+
+        Args:
+            timeout: seconds to wait for each.
+
+        Raises:
+            RunError: if the run did not succeed.
+            TimeoutError: if it has not ended.
+        """
+        return [future.result(timeout) for future in self.futures]
+
+    def _collect(self) -> None:
+        from orchestrator.operations.runs import handle_of, store
+        from orchestrator.operations.submit import read_results
+
+        try:
+            handle = handle_of(store.load(self.folder))  # a connection is for one thread
+            for _ in handle.events():
+                pass
+            outcome = self._finish()
+            if outcome.state != "done":
+                raise RunError(outcome)
+            for future, result in zip(self.futures, read_results(handle), strict=True):
+                future.set_result(result)
+        except Exception as error:  # the caller of a future gets it
+            for future in self.futures:
+                future.set_exception(error)
+
+
+def submit(
+    function: Callable[..., object],
+    *args: Any,
+    kwargs: Mapping[str, Any] | None = None,
+    inventory: str | Path = "local",
+    nodes: int | str | None = None,
+    ppn: int | None = None,
+    env: Mapping[str, str] | None = None,
+    on: str | None = None,
+    target_options: Mapping[str, Any] | None = None,
+    runs_dir: str | Path = RUNS_DIR,
+    **options: Unpack[TrainOptions],
+) -> Job:
+    """Call a function on every rank, in a process group, and return a job with a future of each rank.
+
+    The function is sent as pickled by cloudpickle, together with what it uses from its own module. Its result must be
+    representable in JSON, because objects that nodes have pickled are not loaded here.
+
+    Args:
+        function: the function.
+        args: its arguments.
+        kwargs: its arguments by name.
+        inventory: see `train`, as for all further arguments.
+        nodes: the number of nodes, or a pattern of their names.
+        ppn: ranks per node.
+        env: environment variables of the ranks.
+        on: a target without an inventory.
+        target_options: its options.
+        runs_dir: the folder of run records on this machine.
+        options: further options of `orch train`.
+
+    Raises:
+        OrchError: if the function cannot be pickled, or the run cannot be started.
+    """
+    import tempfile
+
+    from orchestrator.operations.submit import write_call
+
+    with tempfile.TemporaryDirectory(prefix="orch-submit-") as folder:
+        script = write_call(Path(folder), function, args, kwargs or {})
+        options = {"fresh": True, **options, "project": folder}
+        run = train(
+            script,
+            inventory=inventory,
+            nodes=nodes,
+            ppn=ppn,
+            env=env,
+            on=on,
+            target_options=target_options,
+            runs_dir=runs_dir,
+            **options,
+        )
+    return Job(run._handle)
+
+
+def run(run_id: str = "last", *, inventory: str | None = None, runs_dir: str | Path = RUNS_DIR) -> Run:
+    """Return a recorded run.
+
+    Args:
+        run_id: its id; `last` is the newest run.
+        inventory: search on the nodes of this inventory, which finds runs started on any machine.
+        runs_dir: the folder of run records on this machine.
+
+    Raises:
+        OrchError: if there is no such run.
+    """
+    from orchestrator.operations.runs import find
+
+    return Run(find(Path(runs_dir), run_id, inventory))
+
+
+def runs(*, inventory: str | None = None, runs_dir: str | Path = RUNS_DIR) -> list[RunRow]:
+    """Return the runs recorded on this machine, or on the nodes of an inventory, oldest first.
+
+    Raises:
+        OrchError: if the inventory cannot be read, or a node of it does not respond.
+    """
+    from orchestrator.operations.runs import list_recorded_runs
+
+    listing = list_recorded_runs(Path(runs_dir), inventory)
+    if listing.unreachable:
+        raise ExecuteError(
+            f"No response from {', '.join(listing.unreachable)}.", hint="Try again, or list runs of this machine only."
+        )
+    return list(listing.rows)
+
+
+def nodes(inventory: str | Path) -> list[dict[str, Any]]:
+    """Return what `orch provision` has recorded about the nodes of an inventory: a dictionary for each.
+
+    Raises:
+        OrchError: if the inventory cannot be read.
+    """
+    from orchestrator.operations.nodes import rows
+
+    return rows(str(inventory)).rows
+
+
+def provision(
+    inventory: str | Path,
+    *,
+    stack: str = "current",
+    data: Sequence[str | Path] = (),
+    notify: Callable[[str], None] | None = None,
+) -> Report:
+    """Set up all nodes of an inventory and verify them.
+
+    Args:
+        inventory: the name or path of an Ansible inventory.
+        stack: the name of the stack.
+        data: data sets to copy to the nodes.
+        notify: receives the decisions as lines.
+
+    Raises:
+        OrchError: if the request is wrong, or a node fails.
+    """
+    from orchestrator.operations import provision as operation
+
+    request = operation.ProvisionRequest(inventory=str(inventory), stack=stack, data=tuple(map(str, data)))
+    listener = operation.Listener(note=notify) if notify else operation.Listener()
+    report = operation.provision(request, listener, {})
+    if report.exit_code:
+        problems = [f"{node.node}: {node.problem}" for node in report.nodes if node.failed]
+        raise ExecuteError(f"{'; '.join(problems) or 'Provisioning failed'}.", hint=f"Ansible's output: {report.log}")
+    return report

@@ -1,0 +1,91 @@
+"""Call a function on every rank of a run, and read its results."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import pickle  # nosec B403: its data comes from the user, and goes to nodes only
+import shutil
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import cloudpickle
+
+from orchestrator.errors import ExecuteError, RequestError
+from orchestrator.operations import fetch
+from orchestrator.targets.interface import RunHandle
+
+RESULTS = "results.json"  # written by function_call.py
+
+
+def write_call(folder: Path, function: Callable[..., object], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Path:
+    """Write a project that calls a function, and return its script.
+
+    Args:
+        folder: an empty folder.
+        function: the function. It is pickled by value unless it is from an installed package.
+        args: its arguments.
+        kwargs: its arguments by name.
+
+    Raises:
+        RequestError: if the function or an argument cannot be pickled.
+    """
+    try:
+        call = pickled((function, tuple(args), dict(kwargs)), inspect.getmodule(function))
+    except (pickle.PicklingError, TypeError, AttributeError) as error:
+        raise RequestError(
+            f"The function or one of its arguments cannot be pickled: {error}.",
+            hint="Create open files, locks and connections in the function.",
+        ) from None
+    script = folder / f"call_{getattr(function, '__name__', 'function').strip('<>')}.py"
+    shutil.copyfile(Path(__file__).with_name("function_call.py"), script)
+    (folder / "call.pickle").write_bytes(pickle.dumps((sys.version_info[:2], call)))
+    package = Path(cloudpickle.__file__).parent
+    shutil.copytree(package, folder / package.name, ignore=shutil.ignore_patterns("__pycache__"))
+    return script
+
+
+def pickled(value: object, module: ModuleType | None) -> bytes:
+    """Return a pickled value; what is defined in the module is pickled by value, unless it is installed."""
+    if module is None or module.__name__ == "__main__" or is_installed(module):
+        return bytes(cloudpickle.dumps(value))
+    cloudpickle.register_pickle_by_value(module)
+    try:
+        return bytes(cloudpickle.dumps(value))
+    finally:
+        cloudpickle.unregister_pickle_by_value(module)
+
+
+def is_installed(module: ModuleType) -> bool:
+    """Return whether a module belongs to Python or to an installed package."""
+    file = getattr(module, "__file__", None)
+    folders = {sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")}
+    return file is None or any(Path(file).is_relative_to(folder) for folder in folders)
+
+
+def read_results(handle: RunHandle) -> list[Any]:
+    """Return the results of all ranks of a run that has succeeded.
+
+    Raises:
+        ExecuteError: if they cannot be copied or are damaged.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        request = fetch.FetchRequest(source="", destination=Path(folder), patterns=(RESULTS,))
+        fetch.fetch(handle, request, fetch.FetchListener())
+        try:
+            texts = json.loads((Path(folder) / RESULTS).read_bytes())
+            results = [json.loads(text) for text in texts]
+        except (OSError, ValueError, TypeError) as error:
+            raise ExecuteError(
+                f"The results of {handle.record.run_id} cannot be read: {error}.", hint="Submit the function again."
+            ) from None
+    if len(results) < len(handle.record.layout):
+        raise ExecuteError(
+            f"{handle.record.run_id} has results of {len(results)} ranks only.", hint="Submit the function again."
+        )
+    return results

@@ -1,0 +1,137 @@
+"""Use orch from Python: scripts, functions on all ranks, errors, and a notebook."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+from tests.conftest import orch_environment
+from tests.local.runs import expect_exit
+from tests.local.workspaces import Workspace
+
+ROOT = Path(__file__).parents[2]
+CALLS = """
+import os, sys, orch
+import helper
+INVENTORY = sys.argv[1] if len(sys.argv) > 1 else "local"
+job = orch.submit(helper.add, 5, kwargs={"factor": 2}, inventory=INVENTORY, ppn=1 if INVENTORY != "local" else 2)
+print("RESULTS", job.results(timeout=120))
+print("STATE", job.wait(show="1").state, orch.run(job.id).state, orch.runs()[-1].id == job.id)
+print("EVENTS", sorted({event.name for event in job.events()} & {"joined", "finished"}))
+print("LINES", [line.text for line in job.logs(rank=1) if "hello" in line.text])
+"""
+HELPER = """
+import torch.distributed as dist
+SUMMAND = 1
+def add(offset, factor):
+    import torch
+    value = torch.ones(1) * (dist.get_rank() + offset) * factor
+    dist.all_reduce(value)
+    print("hello from", dist.get_rank())
+    return {"sum": value.item() + SUMMAND, "rank": dist.get_rank()}
+"""
+FAILURES = """
+import threading, orch
+def fails():
+    import torch.distributed as dist
+    if dist.get_rank() == 1:
+        raise ValueError("no such thing")
+    dist.barrier()
+def returns_object():
+    return object()
+for call in (
+    lambda: orch.submit(fails, ppn=2).results(),
+    lambda: orch.submit(returns_object, ppn=1).results(),
+    lambda: orch.submit(threading.Lock().acquire),
+    lambda: orch.train("missing.py"),
+    lambda: orch.train("bert-qa", on="slurm", target_options={"slrum": ["partition=cpu"]}),
+    lambda: orch.train("bert-qa", target_options={"slurm": ["partition=cpu"]}),
+    lambda: orch.train("bert-qa", on="nowhere"),
+):
+    try:
+        call()
+    except orch.OrchError as error:
+        print(type(error).__name__, str(error).splitlines()[0], "|", str(error).splitlines()[-1], "|", error.hint)
+"""
+EXPECTED_FAILURES = [
+    r"RunError failed: rank 1 on node0 .* ValueError: no such thing \| .*logs\(\)",
+    r"RunError failed: rank 0 on node0 .* rank 0 cannot be sent as JSON: .*",
+    r"RequestError The function .* cannot be pickled",
+    r"RequestError There is no script 'missing.py'",
+    r"RequestError target_options: slurm has no option 'slrum'.*Did you mean 'slurm'",
+    r"RequestError target_options: ssh has no option 'slurm'",
+    r"RequestError --on nowhere",
+]
+TYPED = """
+import orch
+run = orch.train("train.py", inventory="lab", nodes=4, args=["--epochs", "3"], max_restarts=2)
+state: str = run.wait().state
+first: float = next(run.events()).time
+orch.train("train.py", nonsense=3)
+"""
+
+
+def run_python(workspace: Workspace, text: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a program that uses orch in a workspace's folder."""
+    (workspace.folder / "program.py").write_text(text)
+    (workspace.folder / "helper.py").write_text(HELPER)
+    command = [sys.executable, "program.py", *arguments]
+    environment = orch_environment(workspace.folder)
+    return subprocess.run(
+        command, cwd=workspace.folder, env=environment, capture_output=True, text=True, timeout=300, check=False
+    )
+
+
+@pytest.mark.parametrize("fixture", ["one_host", "two_hosts"])
+def test_a_function_runs_on_all_ranks_and_returns_its_results(fixture: str, request: pytest.FixtureRequest) -> None:
+    workspace: Workspace = request.getfixturevalue(fixture)
+    inventory = workspace.options[-1:] if fixture == "two_hosts" else ()
+    done = expect_exit(run_python(workspace, CALLS, *inventory))
+    assert done.stdout.splitlines() == [
+        "RESULTS [{'sum': 23.0, 'rank': 0}, {'sum': 23.0, 'rank': 1}]",
+        "STATE done done True",
+        "EVENTS ['finished', 'joined']",
+        "LINES ['hello from 1']",
+    ]
+    assert "hello from 1" in done.stderr
+    assert "\x1b" not in done.stderr
+
+
+def test_errors_are_exceptions_with_a_hint(one_host: Workspace) -> None:
+    lines = expect_exit(run_python(one_host, FAILURES)).stdout.splitlines()
+    assert len(lines) == len(EXPECTED_FAILURES)
+    for line, pattern in zip(lines, EXPECTED_FAILURES, strict=True):
+        assert re.match(pattern, line), line
+
+
+def test_programs_that_use_orch_can_be_type_checked_strictly(tmp_path: Path) -> None:
+    (tmp_path / "typed.py").write_text(TYPED)
+    command = [sys.executable, "-m", "mypy", "--strict", "--config-file", "", "typed.py"]
+    environment = {"MYPYPATH": str(ROOT), "PATH": "/usr/bin:/bin"}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    errors = [line for line in done.stdout.splitlines() if line.startswith("typed.py")]
+    assert [line.partition(": ")[2] for line in errors if "error" in line] == [
+        'error: Unexpected keyword argument "nonsense" for "train"  [call-arg]'
+    ], done.stdout
+
+
+def test_the_notebook_of_the_documentation_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in orch_environment(tmp_path).items():
+        monkeypatch.setenv(name, value)
+    notebook = nbformat.read(ROOT / "docs/how-to/python.ipynb", as_version=4)
+    NotebookClient(notebook, timeout=300, kernel_name="python3", resources={"metadata": {"path": tmp_path}}).execute()
+    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    values = [output.data["text/plain"] for cell in cells for output in cell.outputs if "data" in output]
+    printed = "".join(output.text for cell in cells for output in cell.outputs if output.output_type == "stream")
+    assert values[0] == "[10.0]"
+    assert values[1].startswith("('done'")
+    assert values[2] == "(40, True, True)"
+    assert "train: 40/40 loss" in printed
+    assert "There is no script 'missing.py'." in printed
+    assert "\x1b" not in printed
