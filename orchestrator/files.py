@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import io
 import os
 import pwd
 import shutil
@@ -13,7 +12,7 @@ import tarfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO, BinaryIO
 
 from orch_node import whole_files
 from orch_node.whole_files import PRIVATE
@@ -61,25 +60,18 @@ def short_digest(paths: Iterable[Path], base: Path) -> str:
     return total.hexdigest()[:12]
 
 
-def pack_folder(folder: Path) -> bytes:
-    """Return a folder as a reproducible gzipped tar archive, without bytecode."""
-    return pack_files(folder, [str(path.relative_to(folder)) for path in source_files(folder)])
-
-
-def pack_files(folder: Path, names: Iterable[str]) -> bytes:
-    """Return files below a folder as a reproducible gzipped tar archive; links of any kind stay links.
+def pack_files(target: IO[bytes], folder: Path, paths: Iterable[Path]) -> None:
+    """Write files below a folder as a reproducible gzipped tar archive; links of any kind stay links.
 
     Raises:
         OSError: if a file cannot be read.
     """
-    buffer = io.BytesIO()
     with (
-        gzip.GzipFile(fileobj=buffer, mode="wb", mtime=0, compresslevel=1) as zipped,
+        gzip.GzipFile(fileobj=target, mode="wb", mtime=0, compresslevel=1) as zipped,
         tarfile.open(fileobj=zipped, mode="w") as archive,
     ):
-        for name in names:
-            archive.add(folder / name, name, filter=anonymize)
-    return buffer.getvalue()
+        for path in paths:
+            archive.add(path, path.relative_to(folder), filter=anonymize)
 
 
 def source_files(folder: Path) -> list[Path]:

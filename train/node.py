@@ -32,6 +32,7 @@ SUBCOMMANDS = {
     "pod": "orch_node.pod.main",
     "pod-rank": "orch_node.pod.torchrun_rank",
     "receive-folder": "orch_node.filled_folder",
+    "store": "orch_node.store",
     "slurm": "orch_node.slurm.job",
     "slurm-fill": "orch_node.slurm.local_stack",
     "slurm-agent": "orch_node.slurm.agent",

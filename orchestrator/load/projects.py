@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import stat
 import subprocess
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from orch_node import filled_folder
+from orch_node.protocol.folders import FileEntry
+
 from orchestrator.errors import RequestError
-from orchestrator.files import sha256
 from orchestrator.model.project import Project
 from orchestrator.model.recipe import Recipe
 
@@ -53,10 +54,12 @@ def project_of(recipe: Recipe, option: str | None, *, limit: int, left_out: Iter
     if not listed:
         return None
     size = check_files(folder, listed, limit)
+    entries = [describe_file(folder, name) for name in listed]
     caller = Path.cwd()
     return Project(
         folder=str(folder),
-        files={name: content_hash(folder / name) for name in listed},
+        files={entry.name: entry.sha256 for entry in entries},
+        kinds={entry.name: entry.kind for entry in entries if entry.kind},
         size=size,
         directory=str(caller.relative_to(folder)) if caller.is_relative_to(folder) else ".",
         source="git" if in_git else "folder",
@@ -194,18 +197,16 @@ def file_size(folder: Path, name: str) -> int:
     return status.st_size
 
 
-def content_hash(path: Path) -> str:
-    """Return the SHA-256 of a file's content, or of the path that a link names.
+def describe_file(folder: Path, name: str) -> FileEntry:
+    """Return the entry of a file below a folder.
 
     Raises:
         RequestError: if the file cannot be read.
     """
-    if path.is_symlink():
-        return hashlib.sha256(os.fsencode(os.readlink(path))).hexdigest()
     try:
-        return sha256(path)
+        return filled_folder.describe(folder, folder / name)
     except OSError as error:
         raise RequestError(
-            f"{path} cannot be read: {error.strerror}.",
+            f"{folder / name} cannot be read: {error.strerror}.",
             hint="It is part of the project. Add it to .gitignore, or make it readable.",
         ) from None

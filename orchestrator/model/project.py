@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import PurePosixPath
+
+from orch_node.protocol.folders import FileEntry, folder_hash
 
 from orchestrator.model.decision import Decision
 from orchestrator.model.printable import counted
@@ -18,6 +18,7 @@ class Project:
     Attributes:
         folder: the folder on this machine, an absolute path.
         files: the SHA-256 of each file by its path below the folder; of a symbolic link, that of its target's path.
+        kinds: the kinds of the files that are links or executable, as `folder_hash` names them.
         size: the size of all files in bytes.
         directory: the caller's folder, relative to `folder`; `.` if the caller was elsewhere.
         source: where the list of files comes from: `git` or `folder`.
@@ -28,11 +29,12 @@ class Project:
     size: int
     directory: str = "."
     source: str = "folder"
+    kinds: dict[str, str] = field(default_factory=dict)
 
     @property
     def digest(self) -> str:
-        """Return 12 hexadecimal digits of the SHA-256 of the files' names and contents."""
-        return hashlib.sha256(json.dumps(sorted(self.files.items())).encode()).hexdigest()[:12]
+        """Return the SHA-256 of the files' names, kinds and contents, in hexadecimal digits."""
+        return folder_hash(FileEntry(name, self.kinds.get(name, ""), content) for name, content in self.files.items())
 
     def path_in(self, copy: str, path: str) -> str:
         """Return where a file of the project is in a copy of it."""
@@ -48,6 +50,6 @@ class Project:
         selected = "what git tracks or does not ignore" if self.source == "git" else "the script's folder"
         return Decision(
             topic="project",
-            value=f"{self.folder}, {count}, {self.size / 1e6:.1f} MB, {self.digest}",
+            value=f"{self.folder}, {count}, {self.size / 1e6:.1f} MB, {self.digest[:12]}",
             reason=f"{selected}; --project none sends the script alone",
         )

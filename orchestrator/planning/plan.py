@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import count
 from pathlib import PurePosixPath
@@ -36,19 +36,30 @@ def shell_at(node: RunNode, text: str) -> str:
     return shlex.join([*node.via, text]) if node.via else text
 
 
-def write_command(nodes: tuple[RunNode, ...], path: str, source: str) -> str:
-    """Return shell text that writes the redirected `source` to a private file on each of the nodes.
+def at_each(nodes: tuple[RunNode, ...], command: Callable[[Callable[[str], str]], str]) -> str:
+    """Return shell text that runs a command for each of the nodes.
 
     The ssh commands of several nodes differ only in the node's name at the end.
+
+    Args:
+        nodes: the nodes.
+        command: returns the command; its argument turns shell text into a command that runs it on the node.
     """
-    folder = shlex.quote(str(PurePosixPath(path).parent))
-    text = f"umask 077 && mkdir -p {folder} && cat > {shlex.quote(path)}"
     if len(nodes) == 1:
-        # A subshell keeps the user's umask for the following steps.
-        return f"{shell_at(nodes[0], text) if nodes[0].via else f'({text})'} {source}"
+        return command(lambda text: shell_at(nodes[0], text))
     names = shlex.join(node.via[-1] for node in nodes)
     reach = shlex.join(nodes[0].via[:-1])
-    return f'for node in {names}; do {reach} "$node" {shlex.quote(text)} {source}\ndone'
+    body = command(lambda text: f'{reach} "$node" {shlex.quote(text)}')
+    return f"for node in {names}; do {body}\ndone"
+
+
+def write_command(nodes: tuple[RunNode, ...], path: str, source: str) -> str:
+    """Return shell text that writes the redirected `source` to a private file on each of the nodes."""
+    folder = shlex.quote(str(PurePosixPath(path).parent))
+    text = f"umask 077 && mkdir -p {folder} && cat > {shlex.quote(path)}"
+    if not nodes[0].via:  # a subshell keeps the user's umask for the following steps
+        return f"({text}) {source}"
+    return at_each(nodes, lambda remote: f"{remote(text)} {source}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,29 +135,43 @@ class SendFolder:
         return f"{pack} | {shell_at(self.node, shlex.join(self.unpack()))}"
 
 
-# Nodes may share the folder: the first complete copy takes the name, and the others are deleted.
-UNPACK_PROJECT = """umask 077
-mkdir -p "${1%/*}" && part=$(mktemp -d "$1.XXXXXX") && trap 'rm -rf "$part"' EXIT &&
-  tar -xzf - --no-same-permissions -C "$part" && { mv -T "$part" "$1" 2>/dev/null || [ -d "$1" ]; }
-"""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SendProject:
-    """A step that copies files below the folder `source` of this machine to the folder `path` on nodes."""
+class StoreFolder:
+    """A step that puts a folder of this machine into the store of nodes, unless they have it already.
+
+    Attributes:
+        source: the folder.
+        files: the files and links to send, below the folder; all of them if empty.
+        path: the folder's place in the store; its name is the hash of the content (`folder_hash`).
+        node_program: the interpreter on the nodes, and node.py there.
+        run_dir: the folder of the run that uses it.
+        copy: where the run gets a writable copy of it; empty for none.
+    """
 
     nodes: tuple[RunNode, ...]
     source: str
     files: tuple[str, ...]
     path: str
+    node_program: tuple[str, str]
+    run_dir: str
+    copy: str = ""
 
-    def unpack(self) -> tuple[str, ...]:
-        """Return the command on a node that reads the gzipped tar archive."""
-        return ("sh", "-c", UNPACK_PROJECT, "sh", self.path)
+    def command(self, name: str) -> tuple[str, ...]:
+        """Return the command `use` or `receive` on a node; the second reads the gzipped tar archive."""
+        return (*self.node_program, "store", name, self.path, self.run_dir, *([self.copy] if self.copy else []))
 
     def describe(self) -> str:
-        pack = shlex.join(("tar", "-C", self.source, "-cz", "--", *self.files))
-        return "\n".join(f"{pack} | {shell_at(node, shlex.join(self.unpack()))}" for node in self.nodes)
+        """Return a shell command that sends the archive to the nodes that do not have the folder."""
+        use, receive = (shlex.join(self.command(name)) for name in ("use", "receive"))
+        pack = shlex.join(("tar", "-C", self.source, "-cz"))
+        names = "".join(f"{name}\n" for name in self.files)
+        options, newline, lines = f"--verbatim-files-from --no-unquote -T - {heredoc(names)}".partition("\n")
+        if not self.files:
+            options, newline, lines = ".", "", ""
+        return at_each(
+            self.nodes,
+            lambda remote: f"{remote(use)} < /dev/null || {pack} {options} | {remote(receive)}{newline}{lines}",
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,7 +233,7 @@ class SubmitScript:
         return f"{transfer}\n{shell_at(self.node, f'cd {shlex.quote(self.run_dir)} && sbatch {path}')}"
 
 
-Step = PutLocalFile | PutFile | SendFile | SendFolder | SendProject | StartRun | ApplyObjects | SubmitScript
+Step = PutLocalFile | PutFile | SendFile | SendFolder | StoreFolder | StartRun | ApplyObjects | SubmitScript
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

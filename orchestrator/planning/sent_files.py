@@ -7,19 +7,20 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Protocol
 
+from orch_node.protocol import files
 from orch_node.protocol.record import RunNode
 
 from orchestrator.model.recipe import Recipe, Value
-from orchestrator.planning.plan import SendFile, SendProject
-
-PROJECT = "project"  # in the run's folder
+from orchestrator.planning.plan import SendFile, StoreFolder
 
 
 class Folders(Protocol):
-    """Absolute paths: of the run on its nodes, of train/ there, and of train/ on this machine."""
+    """Absolute paths: of the run on its nodes, of their store, of train/ there, and of train/ on this machine."""
 
     @property
     def run_dir(self) -> str: ...
+    @property
+    def store(self) -> str: ...
     @property
     def train(self) -> str: ...
     @property
@@ -31,7 +32,7 @@ class Files:
     """The path of each local file for the ranks, and the steps that copy them."""
 
     paths: Mapping[str, str]
-    sent: tuple[SendFile | SendProject, ...]
+    sent: tuple[SendFile | StoreFolder, ...]
 
 
 def named_files(recipe: Recipe, settings: Mapping[str, Value]) -> list[str]:
@@ -50,20 +51,30 @@ def in_train(path: str, folders: Folders) -> str | None:
 
 def project_copy(run_dir: str) -> str:
     """Return the folder of a run's copy of the project, on every node."""
-    return f"{run_dir}/{PROJECT}"
+    return f"{run_dir}/{files.PROJECT}"
 
 
-def sent_files(recipe: Recipe, settings: Mapping[str, Value], nodes: tuple[RunNode, ...], folders: Folders) -> Files:
+def sent_files(
+    recipe: Recipe, settings: Mapping[str, Value], nodes: tuple[RunNode, ...], folders: Folders, *, python: str
+) -> Files:
     """Return the paths of local files on other machines; files of train/ are already there, others are sent.
 
     The files of a plug-in recipe and of a project keep their relative paths.
     """
     paths: dict[str, str] = {}
-    sent: list[SendFile | SendProject] = []
+    sent: list[SendFile | StoreFolder] = []
     if recipe.project:
         copy = project_copy(folders.run_dir)
-        files = tuple(recipe.project.files)
-        sent.append(SendProject(nodes=nodes, source=recipe.project.folder, files=files, path=copy))
+        step = StoreFolder(
+            nodes=nodes,
+            source=recipe.project.folder,
+            files=tuple(recipe.project.files),
+            path=f"{folders.store}/{recipe.project.digest}",
+            node_program=(python, f"{folders.train}/node.py"),
+            run_dir=folders.run_dir,
+            copy=copy,
+        )
+        sent.append(step)
         paths = {script: recipe.project.path_in(copy, script) for script in [recipe.script_file] if script}
     for path in named_files(recipe, settings):
         if path in paths:

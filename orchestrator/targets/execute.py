@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
+from tempfile import NamedTemporaryFile
+from typing import Protocol, TypeVar
 
+from orch_node.filled_folder import all_files
 from orch_node.protocol import files
 from orch_node.protocol.record import RunNode
+from orch_node.store import ABSENT
 
 from orchestrator.errors import ExecuteError
-from orchestrator.files import pack_files, pack_folder
-from orchestrator.model.command import Command
+from orchestrator.files import pack_files, source_files
+from orchestrator.model.command import Command, CommandResult
 from orchestrator.model.hostlist import fold
 from orchestrator.planning.manifest import Object
 from orchestrator.planning.plan import (
@@ -22,18 +26,23 @@ from orchestrator.planning.plan import (
     PutLocalFile,
     SendFile,
     SendFolder,
-    SendProject,
     StartRun,
     Step,
+    StoreFolder,
     SubmitScript,
 )
 from orchestrator.state import write_private
 
 MAX_PARALLEL_NODES = 32
+STORE_SECONDS = 600.0  # time limit for a node to copy a stored folder, on a slow disk
+STORE_HINT = "`df` shows whether the disk of the node has space. After an update of orch, run `orch provision` again."
+Result = TypeVar("Result")
 
 
 class Connection(Protocol):
     """A host on which steps are done."""
+
+    node: str
 
     def put(self, path: str, content: str) -> None:
         """Write a file, whole or not at all; raise ExecuteError if that fails."""
@@ -41,8 +50,11 @@ class Connection(Protocol):
     def send(self, source: str, path: str) -> None:
         """Copy a file of this machine to the host; raise ExecuteError if that fails."""
 
-    def feed(self, argv: tuple[str, ...], content: bytes) -> None:
-        """Run a program on the host with this input; raise ExecuteError if it fails."""
+    def capture(self, argv: tuple[str, ...], *, seconds: float) -> CommandResult:
+        """Run a program on the host and return its exit code and output; raise ExecuteError if that fails."""
+
+    def feed(self, argv: tuple[str, ...], source: Path) -> None:
+        """Run a program on the host with a file of this machine as its input; raise ExecuteError if it fails."""
 
     def start(self, command: Command, log: str) -> None:
         """Start a program that continues after this one; raise ExecuteError if it cannot be started."""
@@ -100,10 +112,10 @@ def do(step: Step, connections: Mapping[str, Connection], applier: Applier | Non
         case SendFile(nodes=nodes, source=source, path=path):
             on_all(nodes, connections, lambda connection: connection.send(source, path))
         case SendFolder():
-            connections[step.node.node].feed(step.unpack(), pack_folder(Path(step.source)))
-        case SendProject(nodes=nodes, source=source, files=names):
-            archive = packed(Path(source), names)
-            on_all(nodes, connections, lambda connection: connection.feed(step.unpack(), archive))
+            with packed(Path(step.source), source_files(Path(step.source))) as archive:
+                connections[step.node.node].feed(step.unpack(), archive)
+        case StoreFolder():
+            store(step, connections)
         case StartRun(command=command, run_dir=run_dir):
             connections[step.node.node].start(command, f"{run_dir}/{files.SUPERVISOR_LOG}")
         case ApplyObjects(objects=objects):
@@ -112,37 +124,70 @@ def do(step: Step, connections: Mapping[str, Connection], applier: Applier | Non
                 applier.apply(manifest)
 
 
-def packed(folder: Path, names: tuple[str, ...]) -> bytes:
-    """Return a project as an archive.
+def store(step: StoreFolder, connections: Mapping[str, Connection]) -> None:
+    """Ask all nodes for a folder of the store, and send it to those that do not have it.
 
     Raises:
-        ExecuteError: if a file cannot be read.
+        ExecuteError: if a node cannot store or copy it, or a file cannot be read.
     """
-    try:
-        return pack_files(folder, names)
-    except OSError as error:
-        raise ExecuteError(
-            f"{error.filename or folder} cannot be read: {error.strerror}.",
-            hint="The project has changed; start again.",
-        ) from None
+    present = on_all(step.nodes, connections, lambda connection: has_folder(connection, step))
+    nodes = tuple(node for node, is_present in zip(step.nodes, present, strict=True) if not is_present)
+    if nodes:
+        source = Path(step.source)
+        paths = [source / name for name in step.files] or list(all_files(source))
+        with packed(source, paths) as archive:
+            on_all(nodes, connections, lambda connection: connection.feed(step.command("receive"), archive))
+
+
+def has_folder(connection: Connection, step: StoreFolder) -> bool:
+    """Return whether a node has a folder in its store; the node then copies it for the run.
+
+    Raises:
+        ExecuteError: if it cannot copy it.
+    """
+    result = connection.capture(step.command("use"), seconds=STORE_SECONDS)
+    if result.code not in (0, ABSENT):
+        reason = result.err.strip() or f"exit code {result.code}"
+        raise ExecuteError(f"{connection.node}: {reason}", hint=STORE_HINT)
+    return result.code == 0
+
+
+@contextmanager
+def packed(folder: Path, paths: Sequence[Path]) -> Iterator[Path]:
+    """Yield a temporary archive of files below a folder.
+
+    Raises:
+        ExecuteError: if a file cannot be read, or the archive cannot be written.
+    """
+    with NamedTemporaryFile(prefix="orch-", suffix=".tar.gz") as archive:
+        try:
+            pack_files(archive, folder, paths)
+            archive.flush()
+        except OSError as error:
+            raise ExecuteError(
+                f"{folder} cannot be packed: {error.filename or archive.name}: {error.strerror}.",
+                hint="The files may have changed; start again. If the disk is full, TMPDIR names another folder.",
+            ) from None
+        yield Path(archive.name)
 
 
 def on_all(
-    nodes: tuple[RunNode, ...], connections: Mapping[str, Connection], action: Callable[[Connection], None]
-) -> None:
-    """Call an action for all nodes in parallel.
+    nodes: tuple[RunNode, ...], connections: Mapping[str, Connection], action: Callable[[Connection], Result]
+) -> list[Result]:
+    """Call an action for all nodes in parallel, and return its results.
 
     Raises:
         ExecuteError: if it fails for any node; the message groups the nodes by their reason.
         KeyboardInterrupt: if Ctrl-C is pressed; the connections are closed, so that no action continues.
     """
+    results: list[Result] = []
     failed_nodes: dict[str, list[str]] = {}
     hints: list[str] = []
     with ThreadPoolExecutor(max_workers=min(MAX_PARALLEL_NODES, len(nodes))) as pool:
         try:
             for node, future in [(node, pool.submit(action, connections[node.node])) for node in nodes]:
                 try:
-                    future.result()
+                    results.append(future.result())
                 except ExecuteError as error:
                     reason = error.message.removesuffix(".").replace(node.node, "NODE")
                     failed_nodes.setdefault(reason, []).append(node.node)
@@ -155,3 +200,4 @@ def on_all(
     if failed_nodes:
         messages = [reason.replace("NODE", fold(nodes)) for reason, nodes in failed_nodes.items()]
         raise ExecuteError(f"{'; '.join(messages)}.", hint=hints[0])
+    return results

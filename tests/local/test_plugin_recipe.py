@@ -56,6 +56,7 @@ def test_all_files_of_a_recipe_are_sent_to_other_nodes(tmp_path: Path) -> None:
             train="/opt/orch/train",
             train_here="/here/train",
             claims="/opt/orch/claims",
+            store="/opt/orch/store",
             started_by="me@here",
             created=1.0,
         ),

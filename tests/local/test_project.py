@@ -58,6 +58,10 @@ def test_modules_and_files_of_a_project_are_found_on_all_nodes(two_hosts: Worksp
         [".gitignore", "__pycache__", "conf", "helper.py", "net", "out", "train.py"],
         [".gitignore", "__pycache__", "conf", "helper.py", "net", "train.py"],
     ]
+    for host in two_hosts.lab.hosts:
+        (stored,) = Path(host.folder, "root/store").glob("[0-9a-f]*")
+        assert json.loads((stored / "conf/small.json").read_text()) == {"steps": 3}
+        assert not (stored / "out").exists()
     assert json.loads((two_hosts.folder / "my project/conf/small.json").read_text()) == {"steps": 3}
     shown = json.loads(two_hosts.orch("fetch", cell.report["run_id"], "--json").stdout)
     assert sorted(shown["brought"]) == ["conf/small.json", "out/model.txt"]

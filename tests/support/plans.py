@@ -19,11 +19,17 @@ LOCAL_SITE = Site(
     train="/orch/train",
     train_here="/orch/train",
     claims="/state/claims",
+    store="/state/store",
     started_by="me@here",
     created=1.0,
 )
 REMOTE_SITE = replace(
-    LOCAL_SITE, run_id="r", run_dir="/opt/orch/runs/r", train="/opt/orch/train", claims="/opt/orch/claims"
+    LOCAL_SITE,
+    run_id="r",
+    run_dir="/opt/orch/runs/r",
+    train="/opt/orch/train",
+    claims="/opt/orch/claims",
+    store="/opt/orch/store",
 )
 QA_RECIPE = Recipe(
     name="qa",

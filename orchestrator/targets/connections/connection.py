@@ -332,15 +332,16 @@ class Ssh:
 
         return self.attempt(act, f"run {program_name(argv)}")
 
-    def feed(self, argv: tuple[str, ...], content: bytes) -> None:
-        """Run a program on the node with this input; raise ExecuteError if it fails."""
+    def feed(self, argv: tuple[str, ...], source: Path) -> None:
+        """Run a program on the node with a local file as its input; raise ExecuteError if it fails."""
 
         def act() -> CommandResult:
             channel = self.connection.transport.open_session()
-            with channel:
+            with channel, source.open("rb") as file:
                 channel.settimeout(TRANSFER_SECONDS)
                 channel.exec_command(shlex.join(argv))  # nosec
-                channel.sendall(content)
+                while block := file.read(CHUNK):
+                    channel.sendall(block)
                 channel.shutdown_write()
                 return read_output(channel, self.node, FEED_SECONDS)
 

@@ -28,6 +28,8 @@ def not_started(name: str, error: OSError) -> ExecuteError:
 class Local:
     """The machine that orch runs on, with the methods of a node that is reached through SSH."""
 
+    node = "this machine"
+
     def put(self, path: str, content: str) -> None:
         """Write a file, whole or not at all; raise ExecuteError if that fails."""
         target = Path(path)
@@ -88,10 +90,11 @@ class Local:
             err=process.stderr.decode(errors="replace"),
         )
 
-    def feed(self, argv: tuple[str, ...], content: bytes) -> None:
-        """Run a program with this input; raise ExecuteError if it fails."""
+    def feed(self, argv: tuple[str, ...], source: Path) -> None:
+        """Run a program with a file as its input; raise ExecuteError if it fails."""
         try:
-            process = subprocess.run(argv, input=content, capture_output=True)
+            with source.open("rb") as file:
+                process = subprocess.run(argv, stdin=file, capture_output=True)
         except OSError as error:
             raise not_started(argv[0], error) from None
         if process.returncode != 0:

@@ -43,6 +43,9 @@ from orchestrator.targets.slurm.settings import SlurmSettings
 LOGIN = RunNode(node="login")
 
 
+LOGIN_PYTHON = "python3"  # on the host with Slurm's programs, which may lack the stack
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlurmSite:
     """The identity and the folders of a new run.
@@ -62,6 +65,11 @@ class SlurmSite:
     train_here: str
     started_by: str
     created: float
+
+    @property
+    def store(self) -> str:
+        """Return the folder of what controllers have sent, by the hash of the content."""
+        return f"{PurePosixPath(self.run_dir).parent}/.orch/store"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,7 +179,7 @@ def files_of(resolved: Resolved, site: SlurmSite) -> Files:
     """
     recipe, settings = resolved.training.recipe, resolved.training.settings
     if resolved.slurm.login:
-        return sent_files(recipe, settings, (login_of(resolved.slurm),), site)
+        return sent_files(recipe, settings, (login_of(resolved.slurm),), site, python=LOGIN_PYTHON)
     names = named_files(recipe, settings)
     return Files(paths={path: in_train(path, site) or path for path in names}, sent=())
 

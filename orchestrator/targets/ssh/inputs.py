@@ -104,6 +104,7 @@ def new_site(recipe: str, base: Path, cluster: Cluster) -> Site:
     return Site(
         run_id=name,
         claims=f"{root}/claims" if root else str(state_home() / "claims"),
+        store=f"{root}/store" if root else str(state_home() / "store"),
         started_by=identity.started_by,
         created=identity.created,
         root=root or "",

@@ -27,6 +27,7 @@ class Site:
         train: the `train` folder on its nodes.
         train_here: the `train` folder on this machine.
         claims: the folder in which the runs of a node reserve its cores.
+        store: the folder of what controllers have sent to a node, by the hash of the content.
         started_by: the user and host that planned the run, as `user@host`.
         created: when the run was planned, in seconds since the epoch.
         root: orch's folder on the nodes; empty if the only node is this machine.
@@ -37,6 +38,7 @@ class Site:
     train: str
     train_here: str
     claims: str
+    store: str
     started_by: str
     created: float
     root: str = ""
@@ -54,7 +56,7 @@ def reachable_files(recipe: Recipe, settings: Mapping[str, Value], nodes: tuple[
     """Return the paths of the script and the data files on the nodes, and the steps that send them."""
     if nodes[0].local and recipe.project is None:
         return Files(paths={path: path for path in named_files(recipe, settings)}, sent=())
-    return sent_files(recipe, settings, run_nodes(nodes), site)
+    return sent_files(recipe, settings, run_nodes(nodes), site, python=nodes[0].python)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

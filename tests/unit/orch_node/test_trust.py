@@ -16,10 +16,11 @@ from orch_node.protocol.record import RunNode
 from orch_node.trust import UntrustedError
 
 from orchestrator.errors import RequestError
-from orchestrator.files import pack_folder
+from orchestrator.files import source_files
 from orchestrator.paths import TRAIN
 from orchestrator.planning.plan import SendFolder
 from orchestrator.targets.connections.local import Local
+from orchestrator.targets.execute import packed
 from orchestrator.targets.kubernetes.load import kubernetes_settings
 from orchestrator.targets.slurm.load import slurm_settings
 
@@ -236,8 +237,8 @@ def test_login_node_uses_no_programs_of_another_user(tmp_path: Path) -> None:
     folder = tmp_path / "runs" / ".orch" / "train-1"
     make_folder(folder, owner=OTHER_USER)
     step = SendFolder(node=RunNode(node="login"), source=str(TRAIN), path=str(folder))
-    with pytest.raises(Exception, match="belongs to the user nobody"):
-        Local().feed(step.unpack(), pack_folder(TRAIN))
+    with packed(TRAIN, source_files(TRAIN)) as archive, pytest.raises(Exception, match="belongs to the user nobody"):
+        Local().feed(step.unpack(), archive)
     assert not (folder / "node.py").exists()
 
 

@@ -5,20 +5,24 @@
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import glob
 import hashlib
 import os
 import shutil
+import stat
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
 from orch_node import trust, whole_files
+from orch_node.protocol.folders import EXECUTABLE, LINK, FileEntry, folder_hash
 from orch_node.trust import UntrustedError
 
+CHUNK = 1 << 20
 MARK = ".orch-content"  # holds the hash of the content; written after everything else
 
 
@@ -39,12 +43,34 @@ def copy(source: Path, part: Path) -> None:
 
 
 def hash_of(folder: Path) -> str:
-    """Return the SHA-256 of the names and contents of all files, in hexadecimal digits."""
+    """Return the SHA-256 of the names, kinds and contents of all files, in hexadecimal digits."""
+    return folder_hash(map(lambda path: describe(folder, path), all_files(folder)))
+
+
+def all_files(folder: Path) -> Iterator[Path]:
+    """Yield the files and links below a folder, except its mark."""
+    for parent, folders, names in os.walk(folder):
+        links = [name for name in folders if os.path.islink(os.path.join(parent, name))]
+        yield from (path for name in (*links, *names) if (path := Path(parent, name)) != folder / MARK)
+
+
+def describe(folder: Path, path: Path) -> FileEntry:
+    """Return the entry of a file below a folder."""
+    name = str(path.relative_to(folder))
+    if path.is_symlink():
+        return FileEntry(name, LINK, hashlib.sha256(os.fsencode(os.readlink(path))).hexdigest())
     digest = hashlib.sha256()
-    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-        content = path.read_bytes()
-        digest.update(f"{path.relative_to(folder)}\0{len(content)}\0".encode() + content)
-    return digest.hexdigest()
+    with path.open("rb") as file:
+        while block := file.read(CHUNK):
+            digest.update(block)
+    return FileEntry(name, EXECUTABLE if path.stat().st_mode & stat.S_IXUSR else "", digest.hexdigest())
+
+
+def remove(folder: Path) -> None:
+    """Delete a folder, also one that is read-only; do nothing if there is none."""
+    for parent, _, _ in os.walk(folder):
+        os.chmod(parent, 0o700)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def fill_once(folder: Path, content: str, fill: Callable[[Path], None]) -> bool:
@@ -70,20 +96,29 @@ def fill_once(folder: Path, content: str, fill: Callable[[Path], None]) -> bool:
             return False
         if locked:
             for leftover in folder.parent.glob(f"{glob.escape(parts)}*"):
-                shutil.rmtree(leftover)  # of a process that was killed
+                remove(leftover)  # of a process that was killed
         part = Path(tempfile.mkdtemp(prefix=parts, dir=folder.parent))
         try:
             fill(part)
             whole_files.write(part / MARK, content)
             return give_name(part, folder, content)
         finally:
-            shutil.rmtree(part, ignore_errors=True)
+            remove(part)
 
 
-def lock_if_possible(file: BinaryIO) -> bool:
+def sync(folder: Path) -> None:
+    """Write a folder's files to the disk, so that its name is right even after a power failure."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        ctypes.CDLL(None).syncfs(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def lock_if_possible(file: BinaryIO, kind: int = fcntl.LOCK_EX) -> bool:
     """Wait for the lock; return False on a file system without locks."""
     try:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        fcntl.flock(file, kind)
     except OSError:
         return False
     return True
@@ -91,8 +126,7 @@ def lock_if_possible(file: BinaryIO) -> bool:
 
 def give_name(part: Path, folder: Path, content: str) -> bool:
     """Move the filled folder to its place; return False if another process was faster."""
-    if folder.exists():
-        shutil.rmtree(folder)
+    remove(folder)
     try:
         part.rename(folder)
     except OSError:

@@ -12,10 +12,11 @@ import pytest
 from orch_node.protocol import slurm as protocol
 
 from orchestrator.errors import OrchError, RequestError
-from orchestrator.files import pack_folder
+from orchestrator.files import source_files
 from orchestrator.paths import TRAIN
 from orchestrator.planning.plan import SendFolder
 from orchestrator.targets.connections.local import Local
+from orchestrator.targets.execute import packed
 from orchestrator.targets.slurm.load import slurm_settings
 from orchestrator.targets.slurm.login import local_stack
 from orchestrator.targets.slurm.plan import LOGIN, plan_run
@@ -27,13 +28,15 @@ def test_sent_folder_is_complete_or_absent(tmp_path: Path) -> None:
     step = SendFolder(node=LOGIN, source=str(TRAIN), path=str(tmp_path / "a b" / "train"))
     for _ in range(2):
         subprocess.run(["bash", "-c", step.describe()], check=True)
-    Local().feed(step.unpack(), pack_folder(TRAIN))
+    with packed(TRAIN, source_files(TRAIN)) as archive:
+        Local().feed(step.unpack(), archive)
+        (tmp_path / "truncated").write_bytes(archive.read_bytes()[:5000])
     assert (tmp_path / "a b" / "train" / "node.py").read_bytes() == (TRAIN / "node.py").read_bytes()
     assert sorted(os.listdir(tmp_path / "a b")) == [".train.lock", "train"]
     truncated_step = replace(step, path=str(tmp_path / "other"))
     with pytest.raises(OrchError, match="tar"):
-        Local().feed(truncated_step.unpack(), pack_folder(TRAIN)[:5000])
-    assert os.listdir(tmp_path) == ["a b"]
+        Local().feed(truncated_step.unpack(), tmp_path / "truncated")
+    assert sorted(os.listdir(tmp_path)) == ["a b", "truncated"]
 
 
 def test_ranks_run_from_the_folder_of_their_node(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ OUTCOME = "outcome.json"
 PRECISION = "precision.txt"  # in the output folder: the precision that the ranks chose
 STOP = "stop"  # exists once the run is asked to stop
 LEASE = "lease.json"  # names the supervisor that writes here
+PROJECT = "project"  # a folder: the copy of the user's project
 PLAN = "plan.json"  # written by a controller that shares the folder
 RANKS = "ranks"
 STACK_TRACES = "stacks"

@@ -5,7 +5,6 @@ A step of the job does so before the agents start: `node.py slurm-fill RUN_DIR` 
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 import os
 import subprocess
@@ -14,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from orch_node import program, tail
-from orch_node.filled_folder import fill_once
+from orch_node.filled_folder import fill_once, sync
 from orch_node.protocol import slurm
 from orch_node.protocol.slurm import LocalStack
 from orch_node.slurm.step_options import STEP, one_task_each
@@ -88,15 +87,6 @@ def unpack(local: LocalStack, part: Path) -> None:
     if total.hexdigest() != local.sha256:
         raise FillError(f"{local.archive} does not have the planned content. Run `orch provision --on slurm` again")
     sync(part)
-
-
-def sync(folder: Path) -> None:
-    """Write a folder's files to the disk, so that its name is right even after a power failure."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        ctypes.CDLL(None).syncfs(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def fill_nodes(run_dir: Path, nodes: Sequence[str]) -> None:

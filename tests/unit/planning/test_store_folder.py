@@ -1,0 +1,125 @@
+"""Put a folder into the store of nodes, and copy it from there for a run."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from orch_node import filled_folder
+from orch_node.protocol.record import RunNode
+
+from orchestrator.errors import ExecuteError
+from orchestrator.paths import TRAIN
+from orchestrator.planning.plan import StoreFolder
+from orchestrator.targets.connections.local import Local
+from orchestrator.targets.execute import packed, store
+
+
+@pytest.fixture
+def step(tmp_path: Path) -> StoreFolder:
+    """Return the step for a folder with plain files, a program, a link and names that need care."""
+    source = tmp_path / "source"
+    names = [*(f"folder{index % 5}/file{index}" for index in range(50)), "-x", "a b\\t'$(x)", "run.sh"]
+    for name in names:
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        (source / name).write_text(name)
+    (source / "run.sh").chmod(0o755)
+    (source / "folder0" / "link").symlink_to("../run.sh")
+    return StoreFolder(
+        nodes=(RunNode(node="a"),),
+        source=str(source),
+        files=(*names, "folder0/link"),
+        path=str(tmp_path / "store" / filled_folder.hash_of(source)),
+        node_program=(sys.executable, str(TRAIN / "node.py")),
+        run_dir=str(tmp_path / "run"),
+        copy=str(tmp_path / "run" / "project"),
+    )
+
+
+class CountingLocal(Local):
+    """A connection that counts how often a folder is sent."""
+
+    sent = 0
+
+    def feed(self, argv: tuple[str, ...], source: Path) -> None:
+        self.sent += 1
+        super().feed(argv, source)
+
+
+def modes(folder: str) -> dict[str, int]:
+    paths = [path for path in Path(folder).rglob("*") if not path.is_symlink()]
+    return {str(path.relative_to(folder)): stat.S_IMODE(path.stat().st_mode) for path in paths}
+
+
+def test_a_folder_is_sent_once_and_each_run_gets_a_writable_copy(step: StoreFolder) -> None:
+    node = CountingLocal()
+    second = replace(step, run_dir=f"{step.run_dir}2", copy=f"{step.run_dir}2/project")
+    for run in (step, second):
+        store(run, {"a": node})
+        assert filled_folder.hash_of(Path(run.copy)) == Path(step.path).name
+        (Path(run.copy) / "run.sh").write_text("changed")
+    assert node.sent == 1
+    assert filled_folder.hash_of(Path(step.path)) == Path(step.path).name
+    assert set(modes(step.path).values()) == {0o400, 0o500}
+    assert set(modes(step.copy).values()) == {0o600, 0o700}
+    assert os.readlink(f"{step.copy}/folder0/link") == "../run.sh"
+
+
+def test_a_whole_folder_without_a_copy_stays_in_the_store(step: StoreFolder) -> None:
+    site_packages = replace(step, files=(), copy="")
+    store(site_packages, {"a": Local()})
+    assert filled_folder.hash_of(Path(step.path)) == Path(step.path).name
+    assert not Path(step.copy).exists()
+
+
+@pytest.mark.parametrize("files", [None, ()], ids=["named", "all"])
+def test_dry_run_of_it_can_be_pasted(step: StoreFolder, files: tuple[str, ...] | None) -> None:
+    step = step if files is None else replace(step, files=files)
+    for run_dir in (step.run_dir, f"{step.run_dir}2"):
+        run = replace(step, run_dir=run_dir, copy=f"{run_dir}/project")
+        subprocess.run(["sh"], input=f"{run.describe()}\necho end", text=True, check=True, capture_output=True)
+        assert filled_folder.hash_of(Path(run.copy)) == Path(step.path).name
+
+
+def test_nodes_that_share_a_store_receive_a_folder_at_the_same_time(step: StoreFolder, tmp_path: Path) -> None:
+    source = Path(step.source)
+    with packed(source, [source / name for name in step.files]) as archive, ThreadPoolExecutor(8) as pool:
+
+        def receive(_: int) -> tuple[int, bytes]:
+            with archive.open("rb") as file:
+                result = subprocess.run(step.command("receive"), stdin=file, capture_output=True)
+            return result.returncode, result.stderr
+
+        assert set(pool.map(receive, range(8))) == {(0, b"")}
+    digest = Path(step.path).name
+    assert sorted(path.name for path in (tmp_path / "store").iterdir()) == [f".{digest}.lock", digest]
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["project"]
+
+
+def test_other_content_does_not_get_the_name(step: StoreFolder, tmp_path: Path) -> None:
+    (Path(step.source) / "run.sh").chmod(0o644)
+    with pytest.raises(ExecuteError, match="its files have changed since the run was planned"):
+        store(step, {"a": Local()})
+    (tmp_path / "broken").write_text("no archive")
+    with pytest.raises(ExecuteError, match="not in gzip format"):
+        Local().feed(step.command("receive"), tmp_path / "broken")
+    assert [path.suffix for path in (tmp_path / "store").iterdir()] == [".lock"], "nothing incomplete is left"
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can change the owner of files")
+def test_a_store_that_another_user_can_write_is_refused(step: StoreFolder) -> None:
+    folder = Path(step.path)
+    folder.mkdir(parents=True)
+    (folder / filled_folder.MARK).write_text(folder.name)
+    os.chown(folder, 65534, 65534)
+    with pytest.raises(ExecuteError, match="belongs to the user nobody"):
+        store(step, {"a": Local()})
+    folder.parent.chmod(0o777)
+    with pytest.raises(ExecuteError, match="other users can write it"):
+        store(step, {"a": Local()})
