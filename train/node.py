@@ -16,6 +16,7 @@ SUBCOMMANDS = {
     "rank": "orch_node.rank.wrapper",
     "unlistening": "orch_node.rank.listening_sockets",
     "run-script": "orch_node.rank.main",
+    "exec": "orch_node.rank.command",
     "find-module": "orch_node.rank.script",
     "contained-rank": "orch_node.rank.container_entry",
     "supervise": "orch_node.supervisor.supervisor",

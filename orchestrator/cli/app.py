@@ -14,6 +14,7 @@ from orchestrator.errors import RequestError, describe_invalid
 
 SCRIPT_ARGUMENTS = "script_args"  # parameter of commands that pass arguments on to a script
 RECIPE = "recipe"
+COMMAND = "command"  # parameter of commands that run a program
 SHOW = "show"  # subcommand that shows one object of a group
 HAS_DOUBLE_DASH = "orch.has_double_dash"  # key in context.meta: whether the arguments contain `--`
 SELECTED_TARGET = "orch.selected_target"  # key in context.meta: the value of --on
@@ -134,6 +135,8 @@ def raise_usage_error(ctx: Any, error: Exception) -> NoReturn:
     if is_help or not hasattr(error, "format_message"):
         raise error
     help_hint = f"`{ctx.command_path} --help` lists the options."
+    if hasattr(error, "possibilities") and any(parameter.name == COMMAND for parameter in ctx.command.params):
+        help_hint = "The options of the command go after --: orch exec inventory/prod -- ls -l."
     raise RequestError(describe_usage_error(error), hint=next(iter(suggest_options(error)), help_hint)) from None
 
 

@@ -11,6 +11,7 @@ import typer
 
 from orchestrator.cli import (
     attach,
+    commands,
     compare,
     data,
     fetch,
@@ -88,6 +89,8 @@ app.command("report", rich_help_panel=RUNS)(report.report)
 app.command("fetch", rich_help_panel=RUNS)(fetch.fetch)
 app.command("stop", rich_help_panel=RUNS)(attach.stop)
 app.command("nodes", rich_help_panel=NODES)(nodes.nodes)
+app.command("exec", rich_help_panel=NODES)(commands.execute)
+app.command("shell", rich_help_panel=NODES)(commands.shell)
 app.command("sync", rich_help_panel=NODES)(sync.sync)
 app.command("clean", rich_help_panel=NODES)(attach.clean)
 app.add_typer(k8s.app, name="k8s", rich_help_panel=NODES)

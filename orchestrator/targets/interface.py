@@ -77,6 +77,47 @@ class SharedFolder:
     archive: bool = False
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandEnd:
+    """The end of a user's command on a node.
+
+    Attributes:
+        code: its exit code, or None if it could not be run.
+        problem: why it could not be run.
+        hint: what to do about that.
+    """
+
+    node: str
+    code: int | None
+    problem: str = ""
+    hint: str = ""
+
+
+class NodeCommands(Protocol):
+    """The nodes of a cluster or of a run, with the environment that its ranks have there."""
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """Return the names of the nodes."""
+
+    def run(self, command: tuple[str, ...], receive: Callable[[str, int, bytes], None]) -> tuple[CommandEnd, ...]:
+        """Run a command on all nodes in parallel, without input.
+
+        Args:
+            command: the program and its arguments.
+            receive: called by several threads with the node, the descriptor (1 or 2) and a part of the output.
+
+        Returns:
+            The ends in the order of the nodes.
+
+        Raises:
+            KeyboardInterrupt: if Ctrl-C is pressed, after the commands have been ended.
+        """
+
+    def shell(self) -> tuple[str, ...]:
+        """Return the program on this machine that opens a shell on the first node."""
+
+
 class RunHandle(Protocol):
     """A run on any target.
 
@@ -124,6 +165,13 @@ class RunHandle(Protocol):
 
     def discard(self) -> None:
         """Delete the files of a run that was refused before it started any process."""
+
+    def commands(self, nodes: str | None) -> NodeCommands:
+        """Return the nodes of the run on which a user's commands can run, or those that a pattern names.
+
+        Raises:
+            RequestError: if the pattern names no node, or another tool runs commands there.
+        """
 
     def fetch(self, request: FetchRequest, listener: FetchListener) -> Collected:
         """Copy files that the run has written to this machine.
@@ -177,6 +225,13 @@ class Target(Protocol):
 
     def shared_folder(self, options: tuple[TargetOptions, ...]) -> SharedFolder:
         """Return the folder that `orch provision --on` fills; raise RequestError if there is none."""
+
+    def commands(self, inventory: str, nodes: str | None, stack: str) -> NodeCommands:
+        """Return the nodes of an inventory on which a user's commands can run, or those that a pattern names.
+
+        Raises:
+            RequestError: if the pattern names no node, or another tool runs commands there.
+        """
 
     def list_runs(self, inventory: str) -> RunList:
         """Return the runs that the hosts of an inventory or a cluster have recorded."""

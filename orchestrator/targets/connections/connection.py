@@ -12,6 +12,7 @@ import shlex
 import socket
 import stat
 import struct
+import threading
 from collections.abc import Callable, Iterator
 from functools import cached_property
 from itertools import islice
@@ -23,7 +24,7 @@ from orch_node import disk
 from orchestrator.errors import ConnectionLost, ExecuteError
 from orchestrator.model.command import LOGIN_SCRIPT_HINT, Command, CommandResult, program_name
 from orchestrator.model.host_names import keyscan_command, known_host_name
-from orchestrator.targets.connections.program_output import NO_STATUS, read_output
+from orchestrator.targets.connections.program_output import exit_code, read_output, relay_output
 
 if TYPE_CHECKING:
     import paramiko
@@ -358,12 +359,7 @@ class Ssh:
             ExecuteError: if the program fails or prints a line without end.
         """
 
-        def start() -> paramiko.Channel:
-            channel: paramiko.Channel = self.connection.transport.open_session()
-            channel.exec_command(shlex.join(argv))  # nosec
-            return channel
-
-        channel = self.attempt(start, f"start {program_name(argv)}")
+        channel = self.start_program(argv)
         with channel, channel.makefile("rb") as lines:
             while line := self.attempt(lambda: lines.readline(MAX_LINE_BYTES), "read its logs"):
                 if len(line) == MAX_LINE_BYTES:
@@ -371,13 +367,30 @@ class Ssh:
                         f"{self.node}: {program_name(argv)} sends lines without an end.", hint=LOGIN_SCRIPT_HINT
                     )
                 yield bytes(line).decode(errors="replace")
-            code = channel.recv_exit_status()
-            if code == NO_STATUS:  # the connection ended before the program
-                raise ConnectionLost(f"{self.node}: the connection was lost.")
+            code = exit_code(channel, self.node)
             if code != 0:
                 stderr = channel.recv_stderr(CHUNK).decode(errors="replace").strip()
                 reason = stderr or f"{program_name(argv)}: exit code {code}"
                 raise ExecuteError(f"{self.node}: {reason}", hint=FETCH_HINT)
+
+    def relay(self, argv: tuple[str, ...], receive: Callable[[int, bytes], None], stop: threading.Event) -> int:
+        """Run a program on the node and pass on its output, as relay_output() does; return the exit code.
+
+        Raises:
+            ConnectionLost: if the node cannot be reached, or the connection is lost before the program ends.
+        """
+        with self.start_program(argv) as channel:
+            return self.attempt(lambda: relay_output(channel, self.node, receive, stop), f"run {program_name(argv)}")
+
+    def start_program(self, argv: tuple[str, ...]) -> paramiko.Channel:
+        """Return the channel of a program that has been started on the node."""
+
+        def start() -> paramiko.Channel:
+            channel: paramiko.Channel = self.connection.transport.open_session()
+            channel.exec_command(shlex.join(argv))  # nosec
+            return channel
+
+        return self.attempt(start, f"start {program_name(argv)}")
 
     def run(self, argv: tuple[str, ...], *, check: bool = True) -> None:
         """Run a short program on the node.

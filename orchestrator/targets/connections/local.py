@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import selectors
 import subprocess
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from orch_node import disk
@@ -12,6 +14,7 @@ from orch_node import disk
 from orchestrator.errors import ExecuteError
 from orchestrator.files import make_user_folder, write_whole
 from orchestrator.model.command import Command, CommandResult, program_name
+from orchestrator.targets.connections.program_output import STDERR, STDOUT, STOP_POLL_SECONDS
 
 CHUNK = 1 << 20
 WRITE_HINT = "Check whether you may write there, and whether the disk has free space: `df`."
@@ -114,6 +117,36 @@ class Local:
                     raise ExecuteError(f"{program_name(argv)}: exit code {process.returncode}.", hint=LOGS_HINT)
             finally:
                 process.terminate()
+
+    def relay(self, argv: tuple[str, ...], receive: Callable[[int, bytes], None], stop: threading.Event) -> int:
+        """Run a program and pass on its output, as relay_output() does; return the exit code.
+
+        Raises:
+            ExecuteError: if it cannot be started.
+        """
+        pipe = subprocess.PIPE
+        try:
+            program = subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True)
+        except OSError as error:
+            raise not_started(argv[0], error) from None
+        with program as process, selectors.DefaultSelector() as selector:
+            for stream, descriptor in ((process.stdout, STDOUT), (process.stderr, STDERR)):
+                assert stream is not None
+                selector.register(stream, selectors.EVENT_READ, descriptor)
+            while selector.get_map():
+                has_ended = process.poll() is not None
+                ready = selector.select(STOP_POLL_SECONDS)
+                for key, _ in ready:
+                    if part := os.read(key.fd, CHUNK):
+                        receive(key.data, part)
+                    else:
+                        selector.unregister(key.fileobj)
+                if has_ended and not ready:  # processes in the background hold the output open
+                    break
+                if stop.is_set() and process.stdin is not None:
+                    process.stdin.close()
+            code = process.wait()
+        return code if code >= 0 else 128 - code
 
     def close(self) -> None:
         """Do nothing; the method exists for the interface of a connection."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import selectors
+import threading
 import time
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from orchestrator.errors import ConnectionLost, ExecuteError
@@ -15,6 +18,8 @@ CHUNK = 1 << 20
 MAX_OUTPUT_BYTES = 1 << 28  # enough to list a million files
 LATE_SECONDS = 1.0  # silence after which the output of an ended program counts as complete
 POLL_SECONDS = 0.005
+STOP_POLL_SECONDS = 0.1
+STDOUT, STDERR = 1, 2
 NO_STATUS = -1  # paramiko's exit code of a channel that ended without one
 
 
@@ -25,29 +30,74 @@ def read_output(channel: paramiko.Channel, node: str, seconds: float) -> Command
         ConnectionLost: if the connection is lost, or the program neither prints nor ends within `seconds`.
         ExecuteError: if the program prints too much or is still printing after `seconds`.
     """
-    out, err = bytearray(), bytearray()
-    start_time = last_output = time.monotonic()
-    while True:
-        if channel.recv_ready():
-            out += channel.recv(CHUNK)
-        elif channel.recv_stderr_ready():
-            err += channel.recv_stderr(CHUNK)
-        elif has_ended(channel, time.monotonic() - last_output):
-            break
-        else:
-            time.sleep(POLL_SECONDS)
-            if time.monotonic() - start_time > seconds:
-                raise ConnectionLost(f"{node}: no answer for {seconds:.0f} s.")
-            continue
-        last_output = time.monotonic()
-        if len(out) + len(err) > MAX_OUTPUT_BYTES or last_output - start_time > seconds:
+    output = {STDOUT: bytearray(), STDERR: bytearray()}
+    start_time = time.monotonic()
+
+    def wait() -> None:
+        time.sleep(POLL_SECONDS)
+        if time.monotonic() - start_time > seconds:
+            raise ConnectionLost(f"{node}: no answer for {seconds:.0f} s.")
+
+    for descriptor, part in output_parts(channel, wait):
+        output[descriptor] += part
+        if sum(map(len, output.values())) > MAX_OUTPUT_BYTES or time.monotonic() - start_time > seconds:
             raise ExecuteError(
                 f"{node}: the output of the program has no end, and was cut off.", hint=LOGIN_SCRIPT_HINT
             )
+    code = exit_code(channel, node)
+    out, err = (text.decode(errors="replace") for text in output.values())
+    return CommandResult(code=code, out=out, err=err)
+
+
+def relay_output(
+    channel: paramiko.Channel, node: str, receive: Callable[[int, bytes], None], stop: threading.Event
+) -> int:
+    """Pass on the output of a program as it arrives, and return the exit code.
+
+    Args:
+        channel: the program.
+        node: the name of its node.
+        receive: called with STDOUT or STDERR, and a part of the output.
+        stop: ends the input of the program when it is set.
+
+    Raises:
+        ConnectionLost: if the connection ends before the program.
+    """
+    with selectors.DefaultSelector() as selector:
+        selector.register(channel, selectors.EVENT_READ)
+
+        def wait() -> None:
+            selector.select(STOP_POLL_SECONDS)
+            if stop.is_set():
+                channel.shutdown_write()
+
+        for descriptor, part in output_parts(channel, wait):
+            receive(descriptor, part)
+    return exit_code(channel, node)
+
+
+def output_parts(channel: paramiko.Channel, wait: Callable[[], None]) -> Iterator[tuple[int, bytes]]:
+    """Yield the output of a program until it ends, each part with its descriptor; call `wait` while there is none."""
+    last_output = time.monotonic()
+    while True:
+        if channel.recv_ready():
+            yield STDOUT, channel.recv(CHUNK)
+        elif channel.recv_stderr_ready():
+            yield STDERR, channel.recv_stderr(CHUNK)
+        elif has_ended(channel, time.monotonic() - last_output):
+            return
+        else:
+            wait()
+            continue
+        last_output = time.monotonic()
+
+
+def exit_code(channel: paramiko.Channel, node: str) -> int:
+    """Return the exit code of an ended program; raise ConnectionLost if the connection has ended before it."""
     code = channel.recv_exit_status()
-    if code == NO_STATUS:  # the connection ended before the program
+    if code == NO_STATUS:
         raise ConnectionLost(f"{node}: the connection was lost.")
-    return CommandResult(code=code, out=out.decode(errors="replace"), err=err.decode(errors="replace"))
+    return code
 
 
 def has_ended(channel: paramiko.Channel, quiet_seconds: float) -> bool:

@@ -17,11 +17,12 @@ from orchestrator.runs.cleanup import CleanupReport
 from orchestrator.runs.fetch import Collected, FetchListener
 from orchestrator.runs.logs import LogLine
 from orchestrator.runs.outcome import Outcome
-from orchestrator.targets.interface import FetchRequest, Notify, RunHandle, RunList, SharedFolder, ignore
+from orchestrator.targets.interface import FetchRequest, NodeCommands, Notify, RunHandle, RunList, SharedFolder, ignore
 from orchestrator.targets.kubernetes import cleanup, find, inputs, logs, start, volume
 from orchestrator.targets.kubernetes.api.client import KubernetesClient
 from orchestrator.targets.kubernetes.api.connect import connect
 from orchestrator.targets.kubernetes.api.errors import NotThere
+from orchestrator.targets.kubernetes.manifests import names
 from orchestrator.targets.kubernetes.options import REFUSES, KubernetesOptions
 from orchestrator.targets.kubernetes.run_record import location_of
 from orchestrator.targets.kubernetes.watch import JobWatch
@@ -72,6 +73,14 @@ class KubernetesHandle:
     def stop(self) -> CleanupReport:
         return cleanup.stop(self.watch)
 
+    def commands(self, nodes: str | None) -> NodeCommands:
+        location = location_of(self.record)
+        raise RequestError(
+            f"{self.record.run_id} runs in pods, which kubectl reaches.",
+            hint=f"While the pods run: kubectl --namespace {location.namespace} get pods --selector "
+            f"{names.selector(self.record.run_id)}, then kubectl --namespace {location.namespace} exec -it POD -- sh.",
+        )
+
     def fetch(self, request: FetchRequest, listener: FetchListener) -> Collected:
         return volume.fetch(self.cluster, self.record, self.folder, request, listener)
 
@@ -99,6 +108,11 @@ class KubernetesTarget:
         raise RequestError(
             "Pods have their stack in an image, not in a shared folder.",
             hint="Build the image with `orch image build`.",
+        )
+
+    def commands(self, inventory: str, nodes: str | None, stack: str) -> NodeCommands:
+        raise RequestError(
+            "orch does not run commands in pods.", hint="To get a shell in a pod: kubectl exec -it POD -- sh."
         )
 
     def list_runs(self, inventory: str) -> RunList:

@@ -10,7 +10,7 @@ from pathlib import Path
 from orch_node.protocol.events import Event
 from orch_node.protocol.record import RunRecord
 
-from orchestrator.errors import ConnectionLost, ExecuteError
+from orchestrator.errors import ConnectionLost, ExecuteError, RequestError
 from orchestrator.model.printable import counted
 from orchestrator.runs import store
 from orchestrator.runs.accounting import write as write_accounting
@@ -22,7 +22,7 @@ from orchestrator.runs.state_files import outcome_in
 from orchestrator.targets.connections.connection import Ssh
 from orchestrator.targets.connections.local import Local
 from orchestrator.targets.fetch import fetch_files, requested_node
-from orchestrator.targets.interface import FetchRequest, Notify, ignore
+from orchestrator.targets.interface import FetchRequest, NodeCommands, Notify, ignore
 from orchestrator.targets.slurm import accounting, logs
 from orchestrator.targets.slurm.location import location_of
 from orchestrator.targets.slurm.login import host_at, scheduler_at
@@ -204,6 +204,15 @@ class SlurmHandle:
         """Return whether the run has an outcome, after updating its local files."""
         self.watch.refresh()
         return outcome_in(self.folder) is not None
+
+    def commands(self, nodes: str | None) -> NodeCommands:
+        """Raise RequestError with the command of Slurm that reaches the nodes of the job."""
+        location = location_of(self.record)
+        host = f" on {location.login}" if location.login else ""
+        raise RequestError(
+            f"{self.record.run_id} is a job of Slurm, which itself runs commands on its nodes.",
+            hint=f"While the job runs{host}: srun --jobid={location.job} --overlap --pty bash.",
+        )
 
     def fetch(self, request: FetchRequest, listener: FetchListener) -> Collected:
         """Copy files of the run from the shared file system, which is the same on every node.

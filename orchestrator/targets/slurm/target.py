@@ -6,10 +6,11 @@ from pathlib import Path
 
 from orch_node.protocol.record import RunRecord
 
+from orchestrator.errors import RequestError
 from orchestrator.planning.plan import Plan
 from orchestrator.planning.request import TargetOptions, TrainRequest
 from orchestrator.runs.cleanup import CleanupReport
-from orchestrator.targets.interface import Notify, RunHandle, RunList, SharedFolder
+from orchestrator.targets.interface import NodeCommands, Notify, RunHandle, RunList, SharedFolder
 from orchestrator.targets.slurm import find, inputs, start
 from orchestrator.targets.slurm.handle import SlurmHandle
 from orchestrator.targets.slurm.options import REFUSES, SlurmOptions
@@ -47,6 +48,10 @@ class SlurmTarget:
     def shared_folder(self, options: tuple[TargetOptions, ...]) -> SharedFolder:
         """Return the folder that `orch provision` fills; raise RequestError if there is none."""
         return inputs.shared_folder(options)
+
+    def commands(self, inventory: str, nodes: str | None, stack: str) -> NodeCommands:
+        """Raise RequestError: Slurm gives nodes to jobs only."""
+        raise RequestError("Slurm gives its nodes to jobs only.", hint="To get a shell on a node: srun --pty bash.")
 
     def list_runs(self, inventory: str) -> RunList:
         """Return the runs recorded on this machine, with their current state in Slurm."""

@@ -19,8 +19,8 @@ from orchestrator.runs.logs import LogLine
 from orchestrator.runs.outcome import Outcome, outcome_of
 from orchestrator.runs.state_files import supervisor_of
 from orchestrator.targets.fetch import fetch_files, requested_node
-from orchestrator.targets.interface import FetchRequest, Notify, ignore
-from orchestrator.targets.ssh import cleanup, logs
+from orchestrator.targets.interface import FetchRequest, NodeCommands, Notify, ignore
+from orchestrator.targets.ssh import cleanup, commands, logs
 from orchestrator.targets.ssh.nodes import connection_to
 from orchestrator.targets.ssh.watch import copy_files, copy_state, event_source
 
@@ -101,6 +101,9 @@ class SshHandle:
             finally:
                 connection.close()
         shutil.rmtree(self.folder, ignore_errors=True)
+
+    def commands(self, nodes: str | None) -> NodeCommands:
+        return commands.on_run(self.record, nodes)
 
     def fetch(self, request: FetchRequest, listener: FetchListener) -> Collected:
         host = connection_to(requested_node(self.record, request.node))

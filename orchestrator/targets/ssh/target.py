@@ -13,8 +13,8 @@ from orchestrator.planning.plan import Plan
 from orchestrator.planning.refusal import Refusal
 from orchestrator.planning.request import TargetOptions, TrainRequest
 from orchestrator.runs.cleanup import CleanupReport
-from orchestrator.targets.interface import Notify, RunHandle, RunList, SharedFolder
-from orchestrator.targets.ssh import cleanup, find, inputs, start
+from orchestrator.targets.interface import NodeCommands, Notify, RunHandle, RunList, SharedFolder
+from orchestrator.targets.ssh import cleanup, commands, find, inputs, start
 from orchestrator.targets.ssh.handle import SshHandle
 
 
@@ -42,6 +42,9 @@ class SshTarget:
         raise RequestError(
             "Nodes behind SSH have no shared folder; each is set up by itself.", hint="Run `orch provision INVENTORY`."
         )
+
+    def commands(self, inventory: str, nodes: str | None, stack: str) -> NodeCommands:
+        return commands.on_cluster(inventory, nodes, stack)
 
     def list_runs(self, inventory: str) -> RunList:
         recorded = find.query_inventory(inventory)

@@ -27,7 +27,7 @@ def training_environment(
     if spec:
         inherited = rank_container.launcher_variables(os.environ)
     else:
-        inherited = {**os.environ, **setvars_variables(layout, placement)}
+        inherited = {**os.environ, **setvars_variables(layout, placement.node)}
     environment = {**inherited, **rank_environment(run_dir, layout, placement)}
     try:
         signals = {name: str(stack_signal.configured_signal(environment, name)) for name in stack_signal.DEFAULTS}
@@ -86,14 +86,14 @@ def torchrun_variables(
     }
 
 
-def setvars_variables(layout: RunLayout, placement: Placement) -> dict[str, str]:
+def setvars_variables(layout: RunLayout, node: str) -> dict[str, str]:
     """Return the variables of the setvars.sh of Intel's bindings; a plan's variables override them."""
     if not layout.setvars:
         return {}
     try:
         return sourced_variables(find_in_packages(layout.setvars), os.environ)
     except SetvarsError as error:
-        fail(f"{error}. To repair it: {repair_command(layout.entry(placement.node), None)}.")
+        fail(f"{error}. To repair it: {repair_command(layout.entry(node), None)}.")
 
 
 def master_port(planned: str) -> str:

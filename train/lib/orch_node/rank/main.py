@@ -43,7 +43,7 @@ from orch_node.rank.checks import (
 )
 from orch_node.rank.output import StderrRecorder
 from orch_node.rank.process_group import join
-from orch_node.rank.script import check_program, run_program
+from orch_node.rank.script import check_program, enter, run_program
 from orch_node.rank.stack_traces import StackTraces
 
 HIDDEN_FRAMES = (str(PROGRAM), str(Path(__file__).resolve().parent), runpy.__file__, "<frozen ")
@@ -133,19 +133,6 @@ def reported_exits(report_end: Callable[[], None]) -> Iterator[None]:
         yield
     finally:
         vars(os)["_exit"] = original
-
-
-def enter(folder: str) -> None:
-    """Change to the folder in which the script starts.
-
-    Raises:
-        RankError: if that is impossible.
-    """
-    try:
-        if folder:
-            os.chdir(folder)
-    except OSError as error:
-        raise RankError(f"the working directory {folder} cannot be used: {error.strerror}.") from None
 
 
 def import_torch() -> ModuleType:

@@ -24,6 +24,19 @@ def main(argv: list[str]) -> int:
     return 0
 
 
+def enter(folder: str) -> None:
+    """Change to the folder in which the script starts.
+
+    Raises:
+        RankError: if that is impossible.
+    """
+    try:
+        if folder:
+            os.chdir(folder)
+    except OSError as error:
+        raise RankError(f"the working directory {folder} cannot be used: {error.strerror}.") from None
+
+
 def check_program(argv: list[str]) -> str:
     """Return the file of the program, after a module has been found without importing its packages.
 

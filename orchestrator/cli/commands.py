@@ -1,0 +1,63 @@
+"""The commands `orch exec` and `orch shell`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from orchestrator.cli.options import RUNS_DIR, RunsDir, print_error
+
+Place = Annotated[
+    str,
+    typer.Argument(metavar="INVENTORY|ID|last", help="Inventory, or the run whose environment and folder are used."),
+]
+Stack = Annotated[str, typer.Option(metavar="NAME", help="Stack whose Python comes first in PATH, without a run.")]
+
+
+def execute(
+    place: Place,
+    command: Annotated[list[str], typer.Argument(metavar="COMMAND", help="Program and its arguments, after --.")],
+    nodes: Annotated[
+        str | None,
+        typer.Option(metavar="N|PATTERN", help="Number of nodes, or names, ranges and groups. Default: all."),
+    ] = None,
+    gather: Annotated[
+        bool, typer.Option("--gather", "-b", help="Print the output at the end, identical output of nodes once.")
+    ] = False,
+    stack: Stack = "current",
+    runs_dir: RunsDir = RUNS_DIR,
+) -> None:
+    """Run a command on all nodes, in the environment of ranks, and print each line with its node.
+
+    The exit code is 0 if the command succeeds on all nodes, and 1 otherwise.
+    """
+    from orchestrator.operations import commands as operation
+    from orchestrator.report.node_output import NodeOutput
+
+    commands = operation.find_commands(place, nodes, stack=stack, runs_dir=runs_dir, notify=print_error)
+    output = NodeOutput(commands.nodes, gather=gather)
+    try:
+        ends = commands.run(tuple(command), output.receive)
+    finally:
+        output.end()
+    operation.check_ends(ends)
+
+
+def shell(
+    place: Place,
+    node: Annotated[str | None, typer.Option(metavar="NAME", help="Node. Default: the first one.")] = None,
+    stack: Stack = "current",
+    runs_dir: RunsDir = RUNS_DIR,
+) -> None:
+    """Open a shell on a node, in the environment of ranks."""
+    from orchestrator.errors import RequestError
+    from orchestrator.operations import commands as operation
+
+    if not sys.stdin.isatty():
+        raise RequestError("orch shell needs a terminal.", hint=f"Without one: orch exec {place} -- COMMAND.")
+    commands = operation.find_commands(place, node, stack=stack, runs_dir=runs_dir, notify=print_error)
+    program, *arguments = commands.shell()
+    os.execvp(program, [program, *arguments])  # nosec

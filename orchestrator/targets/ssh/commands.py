@@ -1,0 +1,116 @@
+"""Run a user's commands on nodes in the environment of ranks, or open a shell there."""
+
+from __future__ import annotations
+
+import shlex
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from orch_node.protocol.record import RunNode, RunRecord
+
+from orchestrator import load
+from orchestrator.errors import ConnectionLost, ExecuteError, RequestError
+from orchestrator.model.cluster import Node
+from orchestrator.model.hostlist import expand
+from orchestrator.paths import TRAIN
+from orchestrator.planning.launch import choose_mpi
+from orchestrator.targets.interface import CommandEnd
+from orchestrator.targets.ssh.nodes import MAX_PARALLEL_QUERIES, connection_to, node_program, write_ssh_config
+from orchestrator.targets.ssh.steps import run_node
+
+UNREACHABLE_HINT = "Check that the node is on and reachable from this machine; --nodes selects others."
+
+
+@dataclass(frozen=True, slots=True)
+class SshCommands:
+    """The program on each node that runs a user's command in the environment of ranks."""
+
+    programs: Mapping[RunNode, tuple[str, ...]]
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        return tuple(host.node for host in self.programs)
+
+    def run(self, command: tuple[str, ...], receive: Callable[[str, int, bytes], None]) -> tuple[CommandEnd, ...]:
+        stop = threading.Event()
+        connections = {host: connection_to(host) for host in self.programs}
+
+        def run_on(host: RunNode) -> CommandEnd:
+            argv = (*self.programs[host], "--", *command)
+            try:
+                code = connections[host].relay(argv, lambda stream, part: receive(host.node, stream, part), stop)
+            except ExecuteError as error:
+                hint = UNREACHABLE_HINT if error.hint == ConnectionLost.advice else error.hint
+                return CommandEnd(node=host.node, code=None, problem=error.message, hint=hint)
+            finally:
+                connections[host].close()
+            return CommandEnd(node=host.node, code=code)
+
+        with ThreadPoolExecutor(max_workers=MAX_PARALLEL_QUERIES) as pool:
+            futures = [pool.submit(run_on, host) for host in self.programs]
+            try:
+                return tuple(future.result() for future in futures)
+            except KeyboardInterrupt:
+                stop.set()
+                pool.shutdown(cancel_futures=True)  # a second Ctrl-C closes the connections, which has the same effect
+                raise
+            finally:
+                for connection in connections.values():
+                    connection.close()
+
+    def shell(self) -> tuple[str, ...]:
+        host, program = next(iter(self.programs.items()))
+        if not host.via:
+            return program
+        ssh, *options = host.via
+        return (ssh, "-tt", *options, shlex.join(program))
+
+
+def on_cluster(inventory: str, nodes: str | None, stack_name: str) -> SshCommands:
+    """Return the commands on the selected nodes of an inventory.
+
+    Raises:
+        RequestError: if no node is selected, or one has not been provisioned.
+    """
+    cluster, stack = load.cluster(inventory, stack_name, nodes=nodes), load.stack(stack_name)
+    flavour = choose_mpi(cluster, stack, None).value
+    write_ssh_config(cluster)
+    return SshCommands({run_node(node): cluster_program(node, flavour) for node in cluster.selected_nodes()})
+
+
+def cluster_program(node: Node, flavour: str) -> tuple[str, ...]:
+    """Return the program that runs commands on a node, outside of any run."""
+    train = f"{node.root}/train" if node.root else str(TRAIN)
+    launcher, interface = node.facts.mpi.get(flavour), node.facts.route
+    return (
+        *(node.python, f"{train}/node.py", "exec"),
+        *([f"--path={PurePosixPath(launcher).parent}"] if launcher else []),
+        *([f"--interface={interface}"] if interface else []),
+    )
+
+
+def on_run(record: RunRecord, nodes: str | None) -> SshCommands:
+    """Return the commands on the nodes of a run, or on those that a pattern names.
+
+    Raises:
+        RequestError: if the pattern names no node of the run.
+    """
+    names = [host.node for host in record.nodes]
+    if nodes and nodes.isdecimal():
+        names = names[: int(nodes)]
+    elif nodes is not None:
+        selected = [name for part in nodes.split(",") for name in expand(part.strip(), lambda group: False)]
+        if unknown := [name for name in selected if name not in names]:
+            raise RequestError(
+                f"{record.run_id} has no node {unknown[0]!r:.80}.", hint=f"Its nodes: {', '.join(names)}."
+            )
+        names = selected
+    programs = {
+        host: node_program(record, "exec", f"--run={record.run_dir}", f"--node={host.node}")
+        for host in record.nodes
+        if host.node in names
+    }
+    return SshCommands(programs)

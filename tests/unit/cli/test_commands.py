@@ -1,0 +1,41 @@
+"""Find the nodes on which commands run, and report how the commands have ended."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from orchestrator.errors import ExecuteError, RequestError
+from orchestrator.operations.commands import check_ends, find_commands
+from orchestrator.targets.interface import CommandEnd, ignore
+from tests.support.recorded import make_run
+
+SLURM = {"target": "slurm", "location": {"name": "orch-x", "job": "12", "login": "head"}}
+
+
+def test_summary_groups_the_nodes_by_their_exit_codes() -> None:
+    check_ends([CommandEnd(node="node0", code=0)])
+    codes = {"node0": 0, "node1": 2, "node2": 2, "node3": 2, "node5": 2, "node6": 127}
+    unreachable = CommandEnd(node="far", code=None, problem="far does not answer (timed out)", hint="Turn it on.")
+    with pytest.raises(ExecuteError) as caught:
+        check_ends([*(CommandEnd(node=node, code=code) for node, code in codes.items()), unreachable])
+    message = "node[1-3],node5: exit code 2; node6: exit code 127; far: does not answer (timed out)."
+    assert (caught.value.message, caught.value.hint) == (message, "Turn it on.")
+
+
+@pytest.mark.parametrize(
+    ("name", "message", "hint"),
+    [
+        pytest.param("nowhere", "no inventory 'nowhere'", "orch init", id="unknown inventory"),
+        pytest.param("2099", "no run '2099'", "", id="unknown run"),
+        pytest.param("slurm", "to jobs", "srun --pty", id="Slurm"),
+        pytest.param("k8s:team", "in pods", "kubectl exec", id="Kubernetes"),
+        pytest.param("last", "a job of Slurm", "on head: srun --jobid=12 ", id="job"),
+    ],
+)
+def test_place_without_nodes_of_orch_is_refused(tmp_path: Path, name: str, message: str, hint: str) -> None:
+    make_run(tmp_path, **SLURM)
+    with pytest.raises(RequestError, match=message) as caught:
+        find_commands(name, None, stack="current", runs_dir=tmp_path, notify=ignore)
+    assert hint in caught.value.hint

@@ -1,0 +1,124 @@
+"""Run a user's command on a node in the environment of ranks: `node.py exec [OPTIONS] -- COMMAND...`.
+
+Without a command this is an interactive shell. The controller holds the standard input of this program open; when that
+ends, because of Ctrl-C or a lost connection, the command and all processes that it has started are ended.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+from orch_node.agent import processes
+from orch_node.agent.containers import read_spec
+from orch_node.agent.processes import Process
+from orch_node.protocol import files
+from orch_node.protocol import layout as layouts
+from orch_node.protocol.environment import ALWAYS, apply_defaults, interface_variables
+from orch_node.protocol.values import ProtocolError
+from orch_node.rank.checks import RankError, fail
+from orch_node.rank.environment import provisioned_environment, read_env_file, setvars_variables
+from orch_node.rank.libc_environment import with_kept_heap, with_loadable_preload
+from orch_node.rank.script import enter
+from orch_node.standalone import facts
+
+PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
+KILL_AFTER_SECONDS = 2.0
+END_SECONDS = 5.0
+# Without the user's files, which ranks do not read either: they often put another Python first in PATH.
+SHELL_OPTIONS = {"bash": ("--norc",), "zsh": ("--no-rcs",), "fish": ("--no-config",)}
+BASH_PROMPT = r"\u@\h:\w\$ "
+NOT_FOUND, NOT_EXECUTABLE = 127, 126  # exit codes of shells
+
+
+def main(argv: list[str]) -> int:
+    """Run the command, or a shell, and return its exit code."""
+    options = parse_arguments(argv)
+    try:
+        environment = command_environment(options)
+    except (OSError, ProtocolError, RankError, ValueError) as error:
+        fail(str(error))
+    if not options.command:
+        shell = environment.get("SHELL", "/bin/sh")
+        kind = os.path.basename(shell)
+        prompt = {"PS1": BASH_PROMPT} if kind == "bash" else {}
+        os.execve(shell, [shell, *SHELL_OPTIONS.get(kind, ())], {**prompt, **environment})
+    return run(options.command, environment)
+
+
+def parse_arguments(argv: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="node.py exec")
+    parser.add_argument("--run", type=Path, help="folder of the run whose environment and working directory are used")
+    parser.add_argument("--node", default="", help="name of this node in the run")
+    parser.add_argument("--interface", default="", help="network interface of ranks, without a run")
+    parser.add_argument("--path", default="", help="folder of MPI's programs, without a run")
+    parser.add_argument("command", nargs="*")
+    return parser.parse_args(argv)
+
+
+def command_environment(options: argparse.Namespace) -> dict[str, str]:
+    """Return the environment of ranks without what differs between ranks; enter the working directory of a run.
+
+    ORCH_RUN_DIR is left out, because the processes that have it are ended with the run.
+
+    Raises:
+        OSError: if a file of the run cannot be read.
+        ProtocolError: if a file of the run is damaged.
+        RankError: if the working directory cannot be used.
+        ValueError: if a variable of orch has an invalid value.
+    """
+    variables = {**facts.isa_variables(), **provisioned_environment()}
+    if options.run:
+        layout = layouts.parse((options.run / files.LAYOUT).read_text())
+        if read_spec(options.run):
+            fail("the ranks of this run are in containers. `docker exec` and `apptainer exec` run commands there.")
+        planned = read_env_file(options.run / files.ENVIRONMENT)
+        sourced = setvars_variables(layout, options.node)
+        variables = {**sourced, **variables, **planned, **layout.entry(options.node).env}
+        enter(layout.working_directory)
+    else:
+        variables = {**ALWAYS, **(interface_variables(options.interface) if options.interface else {}), **variables}
+    environment = {**os.environ, **variables}
+    folders = (os.path.dirname(sys.executable), options.path, environment.get("PATH", os.defpath))
+    environment["PATH"] = ":".join(dict.fromkeys(filter(None, folders)))
+    environment.pop("ORCH_RUN_DIR", None)
+    return with_kept_heap(with_loadable_preload(apply_defaults(environment)))
+
+
+def run(command: Sequence[str], environment: dict[str, str]) -> int:
+    """Run a command without input, and return its exit code as a shell does."""
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)  # so that all processes of the command remain below this one
+    try:
+        child = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, start_new_session=True)
+    except OSError as error:
+        print(f"{command[0]}: {error.strerror}", file=sys.stderr)
+        return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
+    input_ended = threading.Event()
+
+    def end_with_input() -> None:
+        os.read(0, 1)
+        input_ended.set()
+        processes.terminate(descendants, term_seconds=KILL_AFTER_SECONDS, seconds=END_SECONDS)
+
+    watcher = threading.Thread(target=end_with_input, daemon=True)
+    watcher.start()
+    code = child.wait()
+    if input_ended.is_set():
+        watcher.join()
+    return code if code >= 0 else 128 - code
+
+
+def descendants() -> list[Process]:
+    """Return the living processes that this one has started, directly or not."""
+    own_pid = os.getpid()
+    numbers = [int(folder.name) for folder in processes.PROC.iterdir() if folder.name.isdigit()]
+    living = [process for pid in numbers if (process := processes.read_process(pid, []))]
+    return [
+        process for process in living if process.state not in "ZX" and own_pid in processes.ancestors(process.parent)
+    ]
