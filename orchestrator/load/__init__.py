@@ -9,7 +9,7 @@ from orchestrator.load.docker import common_docker_variable, docker
 from orchestrator.load.environment import environment
 from orchestrator.load.image_file import image_file
 from orchestrator.load.limits import limits
-from orchestrator.load.projects import project_of
+from orchestrator.load.projects import is_local_module, largest_files, project_of
 from orchestrator.load.recipes import recipe, recipe_folders, settings
 from orchestrator.load.run_variables import mpi_flavours
 from orchestrator.load.scripts import RanksPython, check_script
@@ -25,6 +25,8 @@ __all__ = [
     "docker",
     "environment",
     "image_file",
+    "is_local_module",
+    "largest_files",
     "limits",
     "mpi_flavours",
     "plugins",

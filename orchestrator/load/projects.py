@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import subprocess
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from orch_node import filled_folder
@@ -64,6 +64,12 @@ def project_of(recipe: Recipe, option: str | None, *, limit: int, left_out: Iter
         directory=str(caller.relative_to(folder)) if caller.is_relative_to(folder) else ".",
         source="git" if in_git else "folder",
     )
+
+
+def is_local_module(name: str) -> bool:
+    """Return whether the current folder has a module or its package, which `python -m` finds first."""
+    package = Path(name.partition(".")[0])
+    return package.is_dir() or package.with_suffix(".py").is_file()
 
 
 def chosen_folder(option: str, recipe: Recipe) -> Path:
@@ -163,14 +169,19 @@ def check_files(folder: Path, names: Iterable[str], limit: int) -> int:
     sizes = {name: file_size(folder, name) for name in names}
     total = sum(sizes.values())
     if total > limit * 1e6:
-        largest = sorted(sizes, key=lambda name: sizes[name], reverse=True)[:LARGEST]
         raise RequestError(
             f"The project {folder} has {total / 1e6:.0f} MB, more than the limit of {limit} MB. Its largest files: "
-            f"{', '.join(f'{name} ({sizes[name] / 1e6:.1f} MB)' for name in largest)}.",
+            f"{largest_files(sizes)}.",
             hint="Add what the run does not need to .gitignore, name a smaller folder with --project FOLDER, send the "
             "script alone with --project none, or raise --project-limit.",
         )
     return total
+
+
+def largest_files(sizes: Mapping[str, int]) -> str:
+    """Return the names and sizes of the largest files, for an error about a limit."""
+    names = sorted(sizes, key=lambda name: sizes[name], reverse=True)[:LARGEST]
+    return ", ".join(f"{name} ({sizes[name] / 1e6:.1f} MB)" for name in names)
 
 
 def file_size(folder: Path, name: str) -> int:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
+import json
 import os
 import signal
 import socket
@@ -14,11 +17,13 @@ from pathlib import Path
 import pytest
 from orch_node.protocol.precision import PLACEHOLDER
 
+from orchestrator.files import pack_files
 from orchestrator.load.clusters import local_facts
 from tests.conftest import HOSTILE_TEXTS
 from tests.local.pods import FAIL_ON_RANK_1, parse_events, pod_command, rank_lines, run_pod, write_pod_config
 from tests.local.runs import expect_exit, write_script
 from tests.support.ports import free_port
+from tests.support.projects import ARGUMENTS, FILES, RESULT, write_project
 
 SUM_SCRIPT = """
 import sys, torch, torch.distributed as dist
@@ -184,6 +189,44 @@ def test_pod_whose_volume_cannot_be_written_is_refused(tmp_path: Path) -> None:
     assert "volume cannot be written" in parse_events(process.stdout)[0]["text"]
 
 
+# A project.
+
+
+def mount_project(folder: Path) -> dict[str, object]:
+    """Write the project as two mounted files, and return what pod.json says about it."""
+    source, buffer = folder / "project", io.BytesIO()
+    write_project(source)
+    pack_files(buffer, source, [source / name for name in FILES])
+    archive = buffer.getvalue()
+    for number, part in enumerate((archive[:100], archive[100:])):
+        (folder / f"part-{number}").write_bytes(part)
+    copy = str(folder / "data" / "runs" / "r" / "project")
+    return {
+        "parts": [str(folder / f"part-{number}") for number in range(2)],
+        "sha256": hashlib.sha256(archive).hexdigest(),
+        "copy": copy,
+        "working_directory": copy,
+    }
+
+
+def test_copy_of_a_project_is_made_once(tmp_path: Path) -> None:
+    project = mount_project(tmp_path)
+    script = f"{project['copy']}/train.py"
+    config = write_pod_config(tmp_path, project=project)
+    first = expect_exit(run_pod("torchrun", config, script, *ARGUMENTS))
+    assert [f"RESULT {RESULT}" in rank_lines(first.stdout, rank) for rank in (0, 1)] == [True, True]
+    second = expect_exit(run_pod("torchrun", config, script, *ARGUMENTS), 1)
+    assert "FileExistsError" in second.stdout, "the output of the first pod is still there"
+
+
+def test_damaged_project_is_refused(tmp_path: Path) -> None:
+    config = write_pod_config(tmp_path, project=mount_project(tmp_path))
+    (tmp_path / "part-1").write_bytes(b"")
+    process = expect_exit(run_pod("torchrun", config, "x.py"), 78)
+    assert "the project is not the one that was sent" in parse_events(process.stdout)[0]["text"]
+    assert [path.name for path in (tmp_path / "data/runs/r").iterdir()] == ["ranks"]
+
+
 # MPI over ssh: an sshd plays the worker, this process the launcher.
 
 
@@ -233,6 +276,17 @@ def test_all_ranks_write_a_checkpoint_when_a_worker_is_preempted(tmp_path: Path,
     assert event["outcome"]["state"] == "preempted"
     assert event["outcome"]["problem"].startswith("checkpoint at step ")
     assert worker.wait(20) in (0, 255, -signal.SIGTERM)
+
+
+@pytest.mark.usefixtures("worker")
+def test_mpirun_starts_its_ranks_in_the_project(tmp_path: Path) -> None:
+    project = mount_project(tmp_path)
+    config = json.loads((tmp_path / "pod.json").read_text())
+    config = write_pod_config(tmp_path, **config, project=project)
+    hostfile = write_hostfile(tmp_path, f"{socket.gethostname()}:2\n")
+    command = ("mpirun", config, f"{project['copy']}/train.py", *ARGUMENTS)
+    process = expect_exit(run_pod(*command, I_MPI_HYDRA_HOST_FILE=hostfile))
+    assert [f"RESULT {RESULT}" in rank_lines(process.stdout, rank) for rank in (0, 1)] == [True, True]
 
 
 @pytest.mark.usefixtures("worker")

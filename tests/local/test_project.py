@@ -3,50 +3,21 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests.local.runs import expect_exit, paste_into_shell
 from tests.local.workspaces import Workspace
+from tests.support.projects import RESULT, write_project
 
-FILES = {
-    "train.py": """
-import json, sys
-from pathlib import Path
-import torch, torch.distributed as dist
-from net import layers
-import helper
-value = torch.ones(1) * layers.WIDTH
-dist.all_reduce(value)
-steps = json.loads(Path("conf/small.json").read_text())["steps"]
-print("RESULT", value.item(), steps, helper.NAME, sys.argv[1:], flush=True)
-if dist.get_rank() == 0:
-    Path("out").mkdir()
-    Path("out/model.txt").write_text("trained")
-    Path("conf/small.json").write_text('{"steps": 4}')
-""",
-    "helper.py": "NAME = 'helper'\n",
-    "net/__init__.py": "",
-    "net/layers.py": "from .width import WIDTH\n",
-    "net/width.py": "WIDTH = 3\n",
-    "conf/small.json": '{"steps": 3}\n',
-    "data/huge.bin": "ignored",
-    ".gitignore": "data/\n",
-}
 GLOO = ("--backend", "gloo", "--launcher", "torchrun")
-RESULT = "6.0 3 helper ['--lr', '$(x)']"
 
 
 @pytest.fixture(scope="module")
 def script(two_hosts: Workspace) -> str:
     """Return the path of a script in a git repository, relative to the workspace's folder."""
-    project = two_hosts.folder / "my project"
-    for name, text in FILES.items():
-        (project / name).parent.mkdir(parents=True, exist_ok=True)
-        (project / name).write_text(text)
-    subprocess.run(["git", "init", "--quiet", project], check=True)
+    write_project(two_hosts.folder / "my project")
     return "my project/train.py"
 
 

@@ -41,11 +41,14 @@ def error_status(code: int, message: str) -> Json:
 
 
 def matches_labels(value: Json, selector: str) -> bool:
-    """Return whether an object has the labels of a selector: `key=value` or `key`, separated by commas."""
+    """Return whether an object has the labels of a selector: `key=value`, `key` or `!key`, separated by commas."""
     labels = value["metadata"].get("labels", {})
     for requirement in filter(None, selector.split(",")):
         key, has_value, expected = requirement.partition("=")
-        if key not in labels or (has_value and labels[key] != expected):
+        if key.startswith("!"):
+            if key[1:] in labels:
+                return False
+        elif key not in labels or (has_value and labels[key] != expected):
             return False
     return True
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import re
 import subprocess
@@ -66,17 +67,20 @@ class Operator:
         threading.Thread(target=self.complete, args=(plural, name, port), daemon=True).start()
 
     def write_config_map(self, template: Json) -> None:
-        """Write the items of the pods' ConfigMap to the folder where it is mounted."""
+        """Write the items of the pods' ConfigMaps to the folder where they are mounted."""
         spec = template["spec"]
-        volume = next(volume for volume in spec["volumes"] if "configMap" in volume)
+        volume = next(volume for volume in spec["volumes"] if volume["name"] == "orch-files")
         mounts = spec["containers"][0]["volumeMounts"]
         folder = Path(next(mount["mountPath"] for mount in mounts if mount["name"] == volume["name"]))
-        config_map = self.api.get("configmaps", volume["configMap"]["name"])
-        assert config_map is not None
-        for item in volume["configMap"]["items"]:
-            path = folder / item["path"]
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(config_map["data"][item["key"]])
+        for source in volume["projected"]["sources"] if "projected" in volume else [volume]:
+            config_map = self.api.get("configmaps", source["configMap"]["name"])
+            assert config_map is not None
+            contents = {key: text.encode() for key, text in config_map.get("data", {}).items()}
+            contents |= {key: base64.b64decode(text) for key, text in config_map.get("binaryData", {}).items()}
+            for item in source["configMap"]["items"]:
+                path = folder / item["path"]
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(contents[item["key"]])
 
     def start(self, job: Json, template: Json, name: str, variables: dict[str, str]) -> None:
         """Start the process of a pod with these variables of the operator."""

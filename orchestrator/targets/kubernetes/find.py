@@ -57,7 +57,7 @@ def query_runs(cluster: KubernetesClient) -> NamespaceRuns:
     records: list[RunRecord] = []
     distrusted: dict[str, OrchError] = {}
     damaged: list[str] = []
-    for config_map in cluster.objects("ConfigMap", names.selector()):
+    for config_map in cluster.objects("ConfigMap", names.records_selector()):
         text = (config_map.get("data") or {}).get("run.json")
         if text is None:
             continue

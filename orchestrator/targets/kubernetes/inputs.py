@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import io
+import os
+from dataclasses import replace
 from pathlib import Path
 
 from orchestrator import load
-from orchestrator.errors import RequestError
+from orchestrator.errors import PlanError, RequestError
+from orchestrator.files import pack_files
+from orchestrator.model.project import Project
 from orchestrator.model.recipe import Recipe, Value
 from orchestrator.paths import TRAIN
 from orchestrator.planning.plan import Plan
@@ -23,6 +28,9 @@ from orchestrator.targets.kubernetes.options import KubernetesOptions
 from orchestrator.targets.kubernetes.plan import KubernetesSite, plan_kubernetes
 from orchestrator.targets.kubernetes.settings import KubernetesSettings
 
+# Each run has its project in the cluster's etcd, which has some GB for everything.
+MAX_PROJECT_BYTES = 8_000_000
+
 
 def plan(request: TrainRequest) -> Plan:
     """Return the plan of a request; the cluster is only queried for its kinds of jobs."""
@@ -36,6 +44,7 @@ def read(request: TrainRequest) -> Inputs:
     options = request.options_of(KubernetesOptions)
     kubernetes = kubernetes_settings(options.k8s_file, list(options.k8s))
     recipe = load.recipe(request.recipe, tuple(map(Path, request.recipe_path)), module=request.module)
+    recipe = replace(recipe, project=project_of(request, recipe))
     stack = load.stack(request.stack)
     load.check_script(recipe, request.script_args, load.RanksPython(version=python_for(stack), image=True))
     return Inputs(
@@ -46,6 +55,42 @@ def read(request: TrainRequest) -> Inputs:
         patch=read_patch(options.k8s_patch),
         installed=installed_kinds.query_installed(kubernetes) if request.launcher is None else Installed(),
     )
+
+
+def project_of(request: TrainRequest, recipe: Recipe) -> Project | None:
+    """Return the project of the script, without recorded runs and the credentials of clusters.
+
+    A module that is not in the current folder is one of the image.
+    """
+    if request.project is None and recipe.module and not load.is_local_module(recipe.script):
+        return None
+    kubeconfigs = os.environ.get("KUBECONFIG") or str(Path.home() / ".kube")
+    left_out = (Path(request.runs_dir), *map(Path, kubeconfigs.split(os.pathsep)))
+    return load.project_of(recipe, request.project, limit=request.project_limit, left_out=left_out)
+
+
+def packed(project: Project) -> bytes:
+    """Return a project as an archive that fits into ConfigMaps.
+
+    Raises:
+        PlanError: if it is too large.
+        RequestError: if a file cannot be read.
+    """
+    folder, buffer = Path(project.folder), io.BytesIO()
+    try:
+        pack_files(buffer, folder, [folder / name for name in project.files])
+    except OSError as error:
+        raise unreadable(str(error.filename or folder), error) from None
+    archive = buffer.getvalue()
+    if len(archive) > MAX_PROJECT_BYTES:
+        sizes = {name: (folder / name).lstat().st_size for name in project.files}
+        raise PlanError(
+            f"The project {folder} has {len(archive) / 1e6:.0f} MB compressed; at most "
+            f"{MAX_PROJECT_BYTES / 1e6:.0f} MB can be sent to pods. Its largest files: {load.largest_files(sizes)}.",
+            hint="Add what the run does not need to .gitignore, name a smaller folder with --project FOLDER, put data "
+            "on the volume, or add the code to the image and send the script alone with --project none.",
+        )
+    return archive
 
 
 def recipe_settings(assignments: tuple[str, ...], recipe: Recipe, settings: KubernetesSettings) -> dict[str, Value]:
@@ -66,12 +111,15 @@ def new_site(recipe: Recipe, values: dict[str, Value], settings: KubernetesSetti
         train_here=str(TRAIN),
         started_by=new.started_by,
         created=new.created,
-        contents={path: content(path) for path in named_files(recipe, values) if is_sent(path, settings)},
+        contents={path: content(path) for path in named_files(recipe, values) if is_sent(path, recipe, settings)},
+        project=packed(recipe.project) if recipe.project else b"",
     )
 
 
-def is_sent(path: str, settings: KubernetesSettings) -> bool:
-    """Return whether a path is a file of this machine that the image does not have."""
+def is_sent(path: str, recipe: Recipe, settings: KubernetesSettings) -> bool:
+    """Return whether a path is a file of this machine that neither the image nor the project has."""
+    if recipe.project and path == recipe.script_file:
+        return False
     return not Path(path).is_relative_to(TRAIN) and not path.startswith(f"{settings.mount}/")
 
 
@@ -79,7 +127,11 @@ def content(path: str) -> bytes:
     try:
         return Path(path).read_bytes()
     except OSError as error:
-        raise RequestError(
-            f"{path} cannot be read: {error.strerror}.",
-            hint="orch sends this file to the pods. Name a file that you may read.",
-        ) from None
+        raise unreadable(path, error) from None
+
+
+def unreadable(path: str, error: OSError) -> RequestError:
+    return RequestError(
+        f"{path} cannot be read: {error.strerror}.",
+        hint="orch sends this file to the pods. Name a file that you may read.",
+    )

@@ -35,8 +35,6 @@ REFUSES: Mapping[str, Refusal] = {
     "accelerate_config": Refusal(
         "is for --launcher accelerate, which starts no pods", "Use the options --nodes, --ppn and --precision."
     ),
-    "project": Refusal(NODES, "Add the project to the image (`orch image build`)."),
-    "project_limit": Refusal(NODES, "Leave it out."),
     "docker_image": CONTAINERS,
     "docker": CONTAINERS,
 }

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from orch_node.protocol import values
 from orch_node.protocol.environment import ALWAYS, defaults
+from orch_node.protocol.pod import PodProject
 from orch_node.protocol.record import RunNode
 
 from orchestrator.model.decision import Decision, all_decisions
+from orchestrator.model.recipe import Recipe
 from orchestrator.planning.manifest import Object
 from orchestrator.planning.plan import ApplyObjects, Plan
 from orchestrator.planning.request import Resume, TrainRequest
 from orchestrator.planning.run_files import TIMEOUT_SECONDS
+from orchestrator.planning.sent_files import project_copy
 from orchestrator.planning.training import (
     Home,
     choose_output,
@@ -30,7 +34,14 @@ from orchestrator.planning.training import (
 from orchestrator.targets.kubernetes import run_record as run_records
 from orchestrator.targets.kubernetes.decisions import Inputs, Resolved, resolve
 from orchestrator.targets.kubernetes.manifests import names
-from orchestrator.targets.kubernetes.manifests.job import Files, KubernetesJob, config_map
+from orchestrator.targets.kubernetes.manifests.job import (
+    Files,
+    KubernetesJob,
+    config_map,
+    part_paths,
+    project_maps,
+    with_label,
+)
 from orchestrator.targets.kubernetes.manifests.kinds import KINDS
 from orchestrator.targets.kubernetes.options import KubernetesOptions
 from orchestrator.targets.kubernetes.patch import describe_patch, patched
@@ -49,6 +60,7 @@ class KubernetesSite:
     started_by: str
     created: float
     contents: Mapping[str, bytes]  # by path: the files that the image does not have
+    project: bytes = b""  # a gzipped tar archive of the recipe's project
 
 
 def plan_kubernetes(request: TrainRequest, inputs: Inputs, site: KubernetesSite, resume: Resume | None = None) -> Plan:
@@ -61,7 +73,7 @@ def plan_kubernetes(request: TrainRequest, inputs: Inputs, site: KubernetesSite,
     resolved = resolve(request, inputs, resume)
     training, home = resolved.training, home_of(site.run_id, resolved, request)
     output = choose_output(training.recipe, home.run_dir, resume)
-    files = Files.from_contents(site.contents, training.recipe, site.train_here, resolved.kubernetes)
+    files = files_of(site, training.recipe, home.run_dir, resolved.kubernetes)
     script = script_command(request, training, files.paths_of(training.recipe, training.settings), output.value)
     key = key_of(request, resolved)
     decisions = (
@@ -71,6 +83,7 @@ def plan_kubernetes(request: TrainRequest, inputs: Inputs, site: KubernetesSite,
         *all_decisions(resolved.backend, resolved.precision, resolved.preload, output),
         *describe_patch(inputs.patch),
         *explain_environment(request),
+        *([training.recipe.project.explain()] if training.recipe.project else []),
     )
     home = replace(home, output_dir=output.value)
     plan = Plan(
@@ -78,8 +91,8 @@ def plan_kubernetes(request: TrainRequest, inputs: Inputs, site: KubernetesSite,
         origin=origin_of(request, training, {}),
         steps=(),
     )
-    job = job_of(request, plan, resolved, script=script, files=files)
-    *objects, job_object = (config_map(job), *KINDS[resolved.launcher.value].launch(job))
+    job = job_of(request, plan, resolved, script=script, files=files, project=site.project)
+    *objects, job_object = (config_map(job), *project_maps(job), *KINDS[resolved.launcher.value].launch(job))
     patched_objects = patched((*objects, in_queue(job_object, resolved.kubernetes.queue)), inputs.patch)
     return replace(plan, steps=(ApplyObjects(objects=patched_objects),))
 
@@ -88,12 +101,20 @@ def in_queue(job: Object, queue: str | None) -> Object:
     """Return the job with the label of its queue, for which Kueue suspends it until there is quota."""
     if queue is None:
         return job
-    labels = {**job["metadata"]["labels"], names.QUEUE: queue}
-    return {**job, "metadata": {**job["metadata"], "labels": labels}}
+    return {**job, "metadata": with_label(job["metadata"], names.QUEUE, queue)}
+
+
+def files_of(site: KubernetesSite, recipe: Recipe, run_dir: str, settings: KubernetesSettings) -> Files:
+    """Return the paths in a pod of local files; the script of a project is in the run's copy of it."""
+    files = Files.from_contents(site.contents, recipe, site.train_here, settings)
+    if recipe.project is None or not recipe.script_file:
+        return files
+    script = recipe.project.path_in(project_copy(run_dir), recipe.script_file)
+    return replace(files, paths={**files.paths, recipe.script_file: script})
 
 
 def job_of(
-    request: TrainRequest, plan: Plan, resolved: Resolved, *, script: tuple[str, ...], files: Files
+    request: TrainRequest, plan: Plan, resolved: Resolved, *, script: tuple[str, ...], files: Files, project: bytes
 ) -> KubernetesJob:
     layout = plan.layout
     return KubernetesJob(
@@ -105,9 +126,10 @@ def job_of(
         threads=layout.rank_places[0].threads,
         max_restarts=request.max_restarts,
         script=script,
-        config=pod_config(request, plan, resolved),
+        config=pod_config(request, plan, resolved, project),
         record=run_records.without_lists(plan.run),
         files=files.sent_contents(resolved.kubernetes),
+        project=project,
     )
 
 
@@ -163,10 +185,24 @@ def location(run_id: str, launcher: str, settings: KubernetesSettings) -> JobLoc
     )
 
 
-def pod_config(request: TrainRequest, plan: Plan, resolved: Resolved) -> dict[str, Any]:
+def pod_project(plan: Plan, archive: bytes, settings: KubernetesSettings) -> PodProject | None:
+    """Return what the pods need to unpack the project."""
+    if plan.origin.project is None:
+        return None
+    copy = project_copy(plan.run.run_dir)
+    return PodProject(
+        parts=tuple(f"{settings.files}/{path}" for path in part_paths(archive)),
+        sha256=hashlib.sha256(archive).hexdigest(),
+        copy=copy,
+        working_directory=plan.origin.project.working_directory(copy),
+    )
+
+
+def pod_config(request: TrainRequest, plan: Plan, resolved: Resolved, archive: bytes) -> dict[str, Any]:
     """Return the content of pod.json, which all pods of the run read."""
     kubernetes, backend, first = resolved.kubernetes, resolved.backend.value, plan.layout.rank_places[0]
     precision = run_precision(resolved.training, plan.run.output_dir)
+    project = pod_project(plan, archive, kubernetes)
     return {
         "schema": CONFIG_SCHEMA,
         "run_id": plan.run.run_id,
@@ -192,5 +228,6 @@ def pod_config(request: TrainRequest, plan: Plan, resolved: Resolved) -> dict[st
         "stall_timeout": request.stall_timeout,
         "max_restarts": request.max_restarts,
         **({"precision": values.record(precision)} if precision else {}),
+        **({"project": values.record(project)} if project else {}),
         "ssh": {"folder": kubernetes.ssh_folder, "port": kubernetes.ssh_port},
     }

@@ -128,4 +128,6 @@ def fetch(
         raise RequestError("--node has no meaning on Kubernetes: all pods share one volume.", hint="Leave --node out.")
     target = request.destination or folder.absolute() / "output"
     with reader(cluster, record) as pod:
-        return collect(pod, request.source, target, patterns=request.patterns, listener=listener)
+        return collect(
+            pod, request.source, target, patterns=request.patterns, listener=listener, unchanged=request.unchanged
+        )

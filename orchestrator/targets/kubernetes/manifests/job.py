@@ -56,6 +56,9 @@ class Files:
 CONFIG = "pod.json"
 # etcd accepts 1.5 MiB, a ConfigMap 1 MiB in all; base64 turns 3 bytes into 4.
 MAX_BYTES = 700_000
+PROJECT = "project"  # folder with the parts of the project, below the mounted ConfigMaps
+PART = "part"
+PART_BYTES = 900_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +76,7 @@ class KubernetesJob:
     config: Mapping[str, Any]  # content of pod.json
     record: Mapping[str, Any]
     files: Mapping[str, bytes]  # by path below the mounted ConfigMap
+    project: bytes = b""  # a gzipped tar archive of the user's project, or nothing
 
     @property
     def name(self) -> str:
@@ -81,6 +85,10 @@ class KubernetesJob:
     @property
     def config_map(self) -> str:
         return f"{self.name}-files"
+
+    def project_map(self, index: int) -> str:
+        """Return the name of the ConfigMap with a part of the project."""
+        return f"{self.name}-{PROJECT}-{index}"
 
     def metadata(self, name: str | None = None) -> Object:
         return {
@@ -153,6 +161,45 @@ def config_map(job: KubernetesJob) -> Object:
         "data": texts,
         **({"binaryData": binary} if binary else {}),
     }
+
+
+def project_parts(archive: bytes) -> tuple[bytes, ...]:
+    """Return the parts of an archive, each of which fits into a ConfigMap."""
+    return tuple(archive[start : start + PART_BYTES] for start in range(0, len(archive), PART_BYTES))
+
+
+def part_paths(archive: bytes) -> tuple[str, ...]:
+    """Return the paths of the parts below the mounted ConfigMaps."""
+    return tuple(f"{PROJECT}/{index}" for index in range(len(project_parts(archive))))
+
+
+def project_maps(job: KubernetesJob) -> tuple[Object, ...]:
+    """Return the ConfigMaps with the parts of the user's project."""
+    return tuple(
+        {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": with_label(job.metadata(job.project_map(index)), names.PART, PROJECT),
+            "binaryData": {PART: base64.b64encode(part).decode()},
+        }
+        for index, part in enumerate(project_parts(job.project))
+    )
+
+
+def with_label(metadata: Object, key: str, value: str) -> Object:
+    return {**metadata, "labels": {**metadata["labels"], key: value}}
+
+
+def files_volume(job: KubernetesJob) -> Object:
+    """Return the source of the volume with the files of the ConfigMaps."""
+    files = {"name": job.config_map, "items": items(job)}
+    parts = [
+        {"name": job.project_map(index), "items": [{"key": PART, "path": path}]}
+        for index, path in enumerate(part_paths(job.project))
+    ]
+    if not parts:
+        return {"configMap": files}
+    return {"projected": {"sources": [{"configMap": source} for source in (files, *parts)]}}
 
 
 def items(job: KubernetesJob) -> list[Object]:

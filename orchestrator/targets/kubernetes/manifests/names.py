@@ -20,6 +20,7 @@ OWNER = "app.kubernetes.io/managed-by"
 MANAGER = "orch"
 RUN = "orch/run"
 QUEUE = "kueue.x-k8s.io/queue-name"  # Kueue's label on a job
+PART = "orch/part"  # label of a ConfigMap with a part of a run's project
 TTL = "orch/ttl"  # annotation of jobs that orch deletes: seconds that they are kept after their end
 
 
@@ -76,3 +77,8 @@ def selector(run: str | None = None) -> str:
     required = {OWNER: MANAGER} | ({RUN: run} if run else {})
     text = ",".join(f"{key}={value}" for key, value in required.items())
     return text if run else f"{text},{RUN}"
+
+
+def records_selector() -> str:
+    """Return a label selector for the ConfigMaps with the records of all runs."""
+    return f"{selector()},!{PART}"

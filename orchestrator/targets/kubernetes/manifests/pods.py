@@ -5,7 +5,7 @@ from __future__ import annotations
 from orchestrator.errors import PlanError
 from orchestrator.planning.manifest import Object
 from orchestrator.targets.kubernetes.manifests import names, pod_settings
-from orchestrator.targets.kubernetes.manifests.job import KubernetesJob, items, literal
+from orchestrator.targets.kubernetes.manifests.job import KubernetesJob, files_volume, literal
 from orchestrator.targets.kubernetes.settings import SECRETS, TOKEN, KubernetesSettings
 
 
@@ -142,7 +142,7 @@ def volumes(job: KubernetesJob) -> list[Object]:
     token = {"key": TOKEN, "path": TOKEN}
     return [
         {"name": "orch-data", "persistentVolumeClaim": {"claimName": settings.claim}},
-        {"name": "orch-files", "configMap": {"name": job.config_map, "items": items(job)}},
+        {"name": "orch-files", **files_volume(job)},
         {"name": "orch-shm", "emptyDir": {"medium": "Memory", "sizeLimit": settings.shm}},
         {
             "name": "orch-secrets",

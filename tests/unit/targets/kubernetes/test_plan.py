@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import os
 from collections.abc import Iterator
@@ -15,6 +17,7 @@ from hypothesis import strategies as st
 from orch_node.protocol.precision import PLACEHOLDER
 
 from orchestrator.errors import PlanError
+from orchestrator.model.project import Project
 from orchestrator.planning.request import Resume
 from orchestrator.targets.kubernetes.image_probe import probe_pod
 from orchestrator.targets.kubernetes.manifests import names
@@ -151,6 +154,34 @@ def test_binary_files_are_sent_and_large_files_are_refused() -> None:
     with pytest.raises(PlanError, match="700 kB can be sent") as caught:
         make_plan(recipe=OWN_SCRIPT, site=large)
     assert "/orch/data" in caught.value.hint
+
+
+def test_project_is_divided_into_config_maps_that_the_api_accepts() -> None:
+    archive = bytes(range(256)) * 8000
+    project = Project(folder="/home/me", files={"own script.py": "0" * 64}, size=1, directory="sub")
+    recipe, site = replace(OWN_SCRIPT, project=project), replace(SITE, project=archive)
+    plan = make_plan(recipe=recipe, site=site)
+    files, *parts, job = objects(plan)
+    assert "file-0" not in files["data"]
+    contents = [base64.b64decode(part["binaryData"]["part"]) for part in parts]
+    assert b"".join(contents) == archive
+    assert max(map(len, contents)) < 1 << 20
+    copy = "/orch/runs/20260101-120000-qa-0000/project"
+    assert config(plan)["project"] == {
+        "parts": ["/etc/orch/project/0", "/etc/orch/project/1", "/etc/orch/project/2"],
+        "sha256": hashlib.sha256(archive).hexdigest(),
+        "copy": copy,
+        "working_directory": f"{copy}/sub",
+    }
+    assert containers(job)[0]["args"] == ["--", f"{copy}/own script.py"]
+    ((volume,),) = ([v for v in spec["volumes"] if v["name"] == "orch-files"] for spec in pod_specs(job))
+    first, *project_sources = (source["configMap"] for source in volume["projected"]["sources"])
+    (volume_without_project,) = (
+        v for v in next(pod_specs(objects(make_plan())[1]))["volumes"] if v["name"] == "orch-files"
+    )
+    assert first == volume_without_project["configMap"]
+    assert [source["name"] for source in project_sources] == [part["metadata"]["name"] for part in parts]
+    assert plan.origin.project == project
 
 
 def test_ccl_without_hydra_talks_over_libfabric() -> None:

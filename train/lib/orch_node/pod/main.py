@@ -28,7 +28,7 @@ from orch_node.agent import preemption
 from orch_node.agent.processes import Process, read_process, run_processes
 from orch_node.agent.stack_traces import request_stack_traces
 from orch_node.line_pipes import MAX_LAUNCHER_LINE_BYTES
-from orch_node.pod import indexed, rendezvous
+from orch_node.pod import indexed, project, rendezvous
 from orch_node.pod import mpi as pod_mpi
 from orch_node.pod.relay import Relay, emit_event
 from orch_node.process_handle import ProcessHandle
@@ -67,6 +67,11 @@ def main(argv: list[str]) -> int:
     config = pod.parse(Path(argv[1]).read_text())
     if problem := why_not(config, ranks=argv[0] != "mpirun"):
         refuse(problem)
+    if config.project and argv[0] != "sshd":  # the pod of mpirun creates the copy before it starts ranks
+        try:
+            project.unpack(config.project)
+        except project.ProjectError as error:
+            refuse(str(error))
     return MODES[argv[0]](config, argv[1], argv[argv.index("--") + 1 :] if "--" in argv else [])
 
 

@@ -233,6 +233,7 @@ def layout_of(config: PodConfig, hosts: list[str]) -> RunLayout:
         backend_module=config.backend_module,
         timeout_seconds=config.timeout_seconds,
         precision=config.precision,
+        working_directory=config.project.working_directory if config.project else "",
         nodes=tuple(node_entry(host) for host in hosts),
         ranks=tuple(
             placement(config, host, rank=node * config.ppn + local, local=local)

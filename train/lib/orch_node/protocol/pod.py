@@ -19,6 +19,23 @@ class SshAccess:
 
 
 @dataclass(frozen=True)
+class PodProject:
+    """The user's project: a gzipped tar archive, and the run's copy on the volume.
+
+    Attributes:
+        parts: the files that the archive is divided into.
+        sha256: the hash of the archive.
+        copy: the folder to unpack it to.
+        working_directory: the folder in that copy in which the script starts.
+    """
+
+    parts: tuple[str, ...]
+    sha256: str
+    copy: str
+    working_directory: str
+
+
+@dataclass(frozen=True)
 class PodConfig:
     """The plan of a run, the same for all of its pods."""
 
@@ -41,6 +58,7 @@ class PodConfig:
     max_restarts: int
     ssh: SshAccess
     precision: RunPrecision | None = None  # None if the plan has decided
+    project: PodProject | None = None  # None if only the script is sent, or nothing
     schema: int = SCHEMA
 
     @property

@@ -1,0 +1,101 @@
+"""Run a user's project of several files in pods, and fetch what it has written."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import os
+import tarfile
+from functools import partial
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.conftest import run_orch_in
+from tests.local.kubernetes_runs import RUNNING, TWO_PODS, get_object, in_background, set_pod_status
+from tests.local.runs import Orch, expect_exit, last_run, write_script
+from tests.support.kubernetes_api import Api
+from tests.support.kubernetes_operator import Operator
+from tests.support.ports import free_port
+from tests.support.projects import ARGUMENTS, RESULT, write_project
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """Return the folder of a project that needs two ConfigMaps."""
+    folder = tmp_path / "my project"
+    write_project(folder)
+    with (folder / ".gitignore").open("a") as file:
+        file.write(".*/\n")  # the state of orch if it runs here
+    (folder / "large.bin").write_bytes(os.urandom(1_000_000))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("launcher", "program", "caller"),
+    [("pytorchjob", ("my project/train.py",), "."), ("job", ("-m", "train"), "my project")],
+    ids=["script", "module"],
+)
+def test_project_of_several_files_trains_in_pods(
+    api: Api, tmp_path: Path, project: Path, launcher: str, program: tuple[str, ...], caller: str
+) -> None:
+    operator, orch = Operator(api), partial(run_orch_in, tmp_path / caller)
+    settings = ("--k8s-file", str(tmp_path / "orch-k8s.toml"))
+    options = (*TWO_PODS, *settings, "--launcher", launcher, "--backend", "gloo", "--", *ARGUMENTS)
+    wait = in_background(orch, "train", *program, *options)
+    operator.run(f"{launcher}s", free_port())
+    process = expect_exit(wait())
+    assert f"RESULT {RESULT}" in process.stderr
+    run_id = last_run(tmp_path / caller).name
+    copy = tmp_path / "volume" / "runs" / run_id / "project"
+    assert json.loads((copy / "conf/small.json").read_text()) == {"steps": 4}
+    assert json.loads((project / "conf/small.json").read_text()) == {"steps": 3}
+    assert not list(copy.parent.glob("project.*")), "no incomplete copy remains"
+    assert len(api.names("configmaps")) == 3
+    owners = [get_object(api, "configmaps", name)["metadata"]["ownerReferences"] for name in api.names("configmaps")]
+    assert {owner["name"] for (owner,) in owners} == {operator_job(api, launcher)}
+    assert run_id in orch("runs", "--inventory", "k8s").stdout
+    wait = in_background(orch, "fetch", run_id, "--json")
+    set_pod_status(api, RUNNING, "-reader")
+    assert sorted(json.loads(expect_exit(wait()).stdout)["brought"]) == ["conf/small.json", "out/model.txt"]
+    expect_exit(orch("stop", run_id))
+    assert api.names("configmaps") == []
+
+
+def operator_job(api: Api, launcher: str) -> str:
+    (name,) = api.names(f"{launcher}s")
+    return name
+
+
+def test_project_too_large_for_the_cluster_is_refused_with_its_largest_files(
+    api: Api, orch: Orch, tmp_path: Path, project: Path
+) -> None:
+    (project / "weights.bin").write_bytes(os.urandom(8_000_000))
+    train = ("train", "my project/train.py", *TWO_PODS, "--launcher", "job", "--backend", "gloo")
+    process = expect_exit(orch(*train), 2)
+    assert "has 9 MB compressed" in process.stderr
+    assert "weights.bin (8.0 MB), large.bin (1.0 MB)" in process.stderr
+    assert not (tmp_path / "runs").exists()
+    assert "project" not in json.dumps(api.names("configmaps"))
+
+
+def test_script_alone_is_sent_on_request(api: Api, orch: Orch, project: Path) -> None:
+    del api, project
+    train = ("train", "my project/train.py", *TWO_PODS, "--launcher", "job", "--project", "none", "--dry-run")
+    config_map, *_ = yaml.safe_load_all(expect_exit(orch(*train, "-o", "yaml")).stdout)
+    assert "file-0" in config_map["data"]
+    assert "project" not in json.loads(config_map["data"]["pod.json"])
+
+
+def test_credentials_of_the_cluster_are_not_sent(api: Api, orch: Orch, tmp_path: Path) -> None:
+    del api
+    plan = expect_exit(orch("train", write_script(tmp_path), *TWO_PODS, "--launcher", "job", "--dry-run", "--json"))
+    objects = json.loads(plan.stdout)["objects"]
+    (part,) = (item["binaryData"]["part"] for item in objects if "binaryData" in item)
+    with tarfile.open(fileobj=io.BytesIO(base64.b64decode(part))) as archive:
+        names = archive.getnames()
+    assert {"own.py", "orch-k8s.toml"} <= set(names)
+    assert (tmp_path / "kubeconfig").exists()
+    assert "kubeconfig" not in names

@@ -1,0 +1,73 @@
+"""Unpack the user's project, which is mounted in a pod, into the run's copy on its volume."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import shutil
+import tarfile
+import tempfile
+from pathlib import Path
+
+from orch_node import disk
+from orch_node.protocol.pod import PodProject
+
+
+class ProjectError(Exception):
+    """An error whose message is the reason, in one sentence, why there is no copy of the project."""
+
+
+def unpack(project: PodProject) -> None:
+    """Create the run's copy of the project, unless another pod has created it.
+
+    A pod can be killed at any time, so the copy gets its name when it is complete.
+
+    Raises:
+        ProjectError: if the archive is damaged, or the copy cannot be written.
+    """
+    copy = Path(project.copy)
+    if copy.is_dir():
+        return
+    archive = read_archive(project)
+    try:
+        staging = Path(tempfile.mkdtemp(prefix=f"{copy.name}.", dir=copy.parent))
+        try:
+            extract(archive, staging)
+            (staging / Path(project.working_directory).relative_to(copy)).mkdir(parents=True, exist_ok=True)
+            move(staging, copy)
+        finally:
+            shutil.rmtree(staging, ignore_errors=True)
+    except OSError as error:
+        raise ProjectError(disk.describe_error(copy, error)) from None
+
+
+def read_archive(project: PodProject) -> bytes:
+    """Return the archive after its hash is checked.
+
+    Raises:
+        ProjectError: if it is damaged.
+    """
+    try:
+        archive = b"".join(Path(part).read_bytes() for part in project.parts)
+    except OSError as error:
+        raise ProjectError(f"the project cannot be read: {error}.") from None
+    if hashlib.sha256(archive).hexdigest() != project.sha256:
+        raise ProjectError("the project is not the one that was sent: somebody has changed its ConfigMaps.")
+    return archive
+
+
+def extract(archive: bytes, folder: Path) -> None:
+    """Extract a gzipped tar archive that orch has made."""
+    with tarfile.open(fileobj=io.BytesIO(archive), mode="r:gz") as members:
+        # Python 3.10 and 3.11 have no filters before 3.10.12 and 3.11.4.
+        members.extraction_filter = getattr(tarfile, "data_filter", lambda member, path: member)
+        members.extractall(folder)
+
+
+def move(staging: Path, copy: Path) -> None:
+    """Give the complete copy its name, unless another pod was faster."""
+    try:
+        staging.rename(copy)
+    except OSError:
+        if not copy.is_dir():
+            raise
