@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import count
 from pathlib import PurePosixPath
@@ -36,30 +36,19 @@ def shell_at(node: RunNode, text: str) -> str:
     return shlex.join([*node.via, text]) if node.via else text
 
 
-def at_each(nodes: tuple[RunNode, ...], command: Callable[[Callable[[str], str]], str]) -> str:
-    """Return shell text that runs a command for each of the nodes.
+def write_command(nodes: tuple[RunNode, ...], path: str, source: str) -> str:
+    """Return shell text that writes the redirected `source` to a private file on each of the nodes.
 
     The ssh commands of several nodes differ only in the node's name at the end.
-
-    Args:
-        nodes: the nodes.
-        command: returns the command; its argument turns shell text into a command that runs it on the node.
     """
-    if len(nodes) == 1:
-        return command(lambda text: shell_at(nodes[0], text))
-    names = shlex.join(node.via[-1] for node in nodes)
-    reach = shlex.join(nodes[0].via[:-1])
-    body = command(lambda text: f'{reach} "$node" {shlex.quote(text)}')
-    return f"for node in {names}; do {body}\ndone"
-
-
-def write_command(nodes: tuple[RunNode, ...], path: str, source: str) -> str:
-    """Return shell text that writes the redirected `source` to a private file on each of the nodes."""
     folder = shlex.quote(str(PurePosixPath(path).parent))
     text = f"umask 077 && mkdir -p {folder} && cat > {shlex.quote(path)}"
-    if not nodes[0].via:  # a subshell keeps the user's umask for the following steps
-        return f"({text}) {source}"
-    return at_each(nodes, lambda remote: f"{remote(text)} {source}")
+    if len(nodes) == 1:
+        # A subshell keeps the user's umask for the following steps.
+        return f"{shell_at(nodes[0], text) if nodes[0].via else f'({text})'} {source}"
+    names = shlex.join(node.via[-1] for node in nodes)
+    reach = shlex.join(nodes[0].via[:-1])
+    return f'for node in {names}; do {reach} "$node" {shlex.quote(text)} {source}\ndone'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,6 +128,8 @@ class SendFolder:
 class StoreFolder:
     """A step that puts a folder of this machine into the store of nodes, unless they have it already.
 
+    The first node asks the others over SSH, as it does to start their agents, and passes the folder on.
+
     Attributes:
         source: the folder.
         files: the files and links to send, below the folder; all of them if empty.
@@ -157,21 +148,20 @@ class StoreFolder:
     copy: str = ""
 
     def command(self, name: str) -> tuple[str, ...]:
-        """Return the command `use` or `receive` on a node; the second reads the gzipped tar archive."""
-        return (*self.node_program, "store", name, self.path, self.run_dir, *([self.copy] if self.copy else []))
+        """Return the command `use` or `receive` on the first node; the second reads the gzipped tar archive."""
+        copy = ["--copy", self.copy] if self.copy else []
+        to = ["--to", *(node.node for node in self.nodes[1:])] if self.nodes[1:] else []
+        return (*self.node_program, "store", name, self.path, self.run_dir, *copy, *to)
 
     def describe(self) -> str:
-        """Return a shell command that sends the archive to the nodes that do not have the folder."""
-        use, receive = (shlex.join(self.command(name)) for name in ("use", "receive"))
+        """Return a shell command that sends the archive if the first node does not have the folder."""
+        use, receive = (shell_at(self.nodes[0], shlex.join(self.command(name))) for name in ("use", "receive"))
         pack = shlex.join(("tar", "-C", self.source, "-cz"))
         names = "".join(f"{name}\n" for name in self.files)
         options, newline, lines = f"--verbatim-files-from --no-unquote -T - {heredoc(names)}".partition("\n")
         if not self.files:
             options, newline, lines = ".", "", ""
-        return at_each(
-            self.nodes,
-            lambda remote: f"{remote(use)} < /dev/null || {pack} {options} | {remote(receive)}{newline}{lines}",
-        )
+        return f"{use} < /dev/null || {pack} {options} | {receive}{newline}{lines}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

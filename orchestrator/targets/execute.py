@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 from orch_node.filled_folder import all_files
 from orch_node.protocol import files
@@ -35,14 +35,14 @@ from orchestrator.state import write_private
 
 MAX_PARALLEL_NODES = 32
 STORE_SECONDS = 600.0  # time limit for a node to copy a stored folder, on a slow disk
-STORE_HINT = "`df` shows whether the disk of the node has space. After an update of orch, run `orch provision` again."
-Result = TypeVar("Result")
+STORE_HINT = (
+    "Check whether node0 reaches the other nodes over SSH, and whether the disks have free space. After an update of "
+    "orch, run `orch provision` again."
+)
 
 
 class Connection(Protocol):
     """A host on which steps are done."""
-
-    node: str
 
     def put(self, path: str, content: str) -> None:
         """Write a file, whole or not at all; raise ExecuteError if that fails."""
@@ -115,7 +115,7 @@ def do(step: Step, connections: Mapping[str, Connection], applier: Applier | Non
             with packed(Path(step.source), source_files(Path(step.source))) as archive:
                 connections[step.node.node].feed(step.unpack(), archive)
         case StoreFolder():
-            store(step, connections)
+            store(step, connections[step.nodes[0].node])
         case StartRun(command=command, run_dir=run_dir):
             connections[step.node.node].start(command, f"{run_dir}/{files.SUPERVISOR_LOG}")
         case ApplyObjects(objects=objects):
@@ -124,32 +124,21 @@ def do(step: Step, connections: Mapping[str, Connection], applier: Applier | Non
                 applier.apply(manifest)
 
 
-def store(step: StoreFolder, connections: Mapping[str, Connection]) -> None:
-    """Ask all nodes for a folder of the store, and send it to those that do not have it.
+def store(step: StoreFolder, connection: Connection) -> None:
+    """Ask the first node for a folder of the store, and send it unless the node has it.
 
     Raises:
         ExecuteError: if a node cannot store or copy it, or a file cannot be read.
     """
-    present = on_all(step.nodes, connections, lambda connection: has_folder(connection, step))
-    nodes = tuple(node for node, is_present in zip(step.nodes, present, strict=True) if not is_present)
-    if nodes:
+    result = connection.capture(step.command("use"), seconds=STORE_SECONDS)
+    if result.code == ABSENT:
         source = Path(step.source)
         paths = [source / name for name in step.files] or list(all_files(source))
         with packed(source, paths) as archive:
-            on_all(nodes, connections, lambda connection: connection.feed(step.command("receive"), archive))
-
-
-def has_folder(connection: Connection, step: StoreFolder) -> bool:
-    """Return whether a node has a folder in its store; the node then copies it for the run.
-
-    Raises:
-        ExecuteError: if it cannot copy it.
-    """
-    result = connection.capture(step.command("use"), seconds=STORE_SECONDS)
-    if result.code not in (0, ABSENT):
+            connection.feed(step.command("receive"), archive)
+    elif result.code != 0:
         reason = result.err.strip() or f"exit code {result.code}"
-        raise ExecuteError(f"{connection.node}: {reason}", hint=STORE_HINT)
-    return result.code == 0
+        raise ExecuteError(f"{step.nodes[0].node}: {reason}", hint=STORE_HINT)
 
 
 @contextmanager
@@ -172,22 +161,21 @@ def packed(folder: Path, paths: Sequence[Path]) -> Iterator[Path]:
 
 
 def on_all(
-    nodes: tuple[RunNode, ...], connections: Mapping[str, Connection], action: Callable[[Connection], Result]
-) -> list[Result]:
-    """Call an action for all nodes in parallel, and return its results.
+    nodes: tuple[RunNode, ...], connections: Mapping[str, Connection], action: Callable[[Connection], None]
+) -> None:
+    """Call an action for all nodes in parallel.
 
     Raises:
         ExecuteError: if it fails for any node; the message groups the nodes by their reason.
         KeyboardInterrupt: if Ctrl-C is pressed; the connections are closed, so that no action continues.
     """
-    results: list[Result] = []
     failed_nodes: dict[str, list[str]] = {}
     hints: list[str] = []
     with ThreadPoolExecutor(max_workers=min(MAX_PARALLEL_NODES, len(nodes))) as pool:
         try:
             for node, future in [(node, pool.submit(action, connections[node.node])) for node in nodes]:
                 try:
-                    results.append(future.result())
+                    future.result()
                 except ExecuteError as error:
                     reason = error.message.removesuffix(".").replace(node.node, "NODE")
                     failed_nodes.setdefault(reason, []).append(node.node)
@@ -200,4 +188,3 @@ def on_all(
     if failed_nodes:
         messages = [reason.replace("NODE", fold(nodes)) for reason, nodes in failed_nodes.items()]
         raise ExecuteError(f"{'; '.join(messages)}.", hint=hints[0])
-    return results

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -29,8 +30,8 @@ def test_modules_and_files_of_a_project_are_found_on_all_nodes(two_hosts: Worksp
         [".gitignore", "__pycache__", "conf", "helper.py", "net", "out", "train.py"],
         [".gitignore", "__pycache__", "conf", "helper.py", "net", "train.py"],
     ]
-    for host in two_hosts.lab.hosts:
-        (stored,) = Path(host.folder, "root/store").glob("[0-9a-f]*")
+    for store in stores(two_hosts):
+        (stored,) = store.glob("[0-9a-f]*")
         assert json.loads((stored / "conf/small.json").read_text()) == {"steps": 3}
         assert not (stored / "out").exists()
     assert json.loads((two_hosts.folder / "my project/conf/small.json").read_text()) == {"steps": 3}
@@ -39,12 +40,35 @@ def test_modules_and_files_of_a_project_are_found_on_all_nodes(two_hosts: Worksp
     assert Path(shown["folder"], "out/model.txt").read_text() == "trained"
 
 
-def test_dry_run_of_a_project_can_be_pasted(two_hosts: Workspace, script: str) -> None:
+def stores(workspace: Workspace) -> list[Path]:
+    """Return the folder store/ of each host."""
+    return [Path(host.folder, "root/store") for host in workspace.lab.hosts]
+
+
+def test_a_node_without_a_store_is_named(two_hosts: Workspace, script: str) -> None:
+    _, store = stores(two_hosts)
+    shutil.rmtree(store, ignore_errors=True)
+    store.write_text("")
+    process = two_hosts.orch("train", script, *two_hosts.options, *GLOO, "--fresh")
+    store.unlink()
+    assert process.returncode == 1
+    assert "node1: " in process.stderr
+    assert "Not a directory" in process.stderr
+    assert "nothing was started" in process.stderr
+
+
+def test_dry_run_of_a_project_can_be_pasted_and_node1_gets_it_from_node0(two_hosts: Workspace, script: str) -> None:
     dry_run = expect_exit(two_hosts.orch("train", script, *two_hosts.options, *GLOO, "--dry-run", "--", "--lr", "$(x)"))
     assert "# project: " in dry_run.stdout
     expect_exit(paste_into_shell(dry_run.stdout, two_hosts.folder))
     logs = two_hosts.orch("logs", *two_hosts.options[-2:])
     assert logs.stdout.count(f"RESULT {RESULT}") == 2, logs.stderr
+    kept, lost = [next(store.glob("[0-9a-f]*")) for store in stores(two_hosts)]
+    inode = kept.stat().st_ino
+    shutil.rmtree(lost)
+    cell = two_hosts.train(script, *GLOO, "--", "--lr", "$(x)")
+    assert cell.printed("RESULT", 1) == RESULT
+    assert (kept.stat().st_ino, lost.is_dir()) == (inode, True)
 
 
 def test_a_project_on_this_machine_is_copied_only_on_request(two_hosts: Workspace, script: str) -> None:

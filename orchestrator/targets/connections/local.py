@@ -31,8 +31,6 @@ def not_started(name: str, error: OSError) -> ExecuteError:
 class Local:
     """The machine that orch runs on, with the methods of a node that is reached through SSH."""
 
-    node = "this machine"
-
     def put(self, path: str, content: str) -> None:
         """Write a file, whole or not at all; raise ExecuteError if that fails."""
         target = Path(path)

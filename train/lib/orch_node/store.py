@@ -1,14 +1,16 @@
 """Keep folders that a controller sends: read-only, complete, and named by the hash of their content.
 
-  node.py store use FOLDER RUN_DIR [COPY]      exit with ABSENT if the folder is not there
-  node.py store receive FOLDER RUN_DIR [COPY]  read the folder from stdin, as a gzipped tar archive
+  node.py store use FOLDER RUN_DIR ...      exit with ABSENT if the folder is not there
+  node.py store receive FOLDER RUN_DIR ...  read the folder from stdin, as a gzipped tar archive
 
-Both record that the run uses the folder, and copy it for the run if COPY is given. Nodes that share the store may
-do this at the same time.
+Both record that the run uses the folder, make a copy of it for the run (--copy COPY), and do the same on other nodes,
+to which they pass it on (--to NODE ...). Nodes that share the store may do this at the same time.
 """
 
 from __future__ import annotations
 
+import argparse
+import contextlib
 import fcntl
 import os
 import shutil
@@ -16,11 +18,10 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from orch_node import disk, filled_folder, trust, whole_files
+from orch_node import disk, filled_folder, program, reach, trust, whole_files
 from orch_node.filled_folder import MARK, has_content
 
 ABSENT = 3  # the exit code of `use`
@@ -34,18 +35,28 @@ class StoreError(Exception):
 
 def main(argv: list[str]) -> int:
     """Run the command of the arguments; return the exit code."""
+    parser = argparse.ArgumentParser(prog="node.py store")
+    parser.add_argument("command", choices=("use", "receive"))
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("run_dir")
+    parser.add_argument("--copy", type=Path)
+    parser.add_argument("--to", nargs="*", default=[])
+    options = parser.parse_args(argv)
     os.umask(0o077)
-    command, folder, run_dir, *copies = argv
-    copy = Path(copies[0]) if copies else None
     try:
-        if command == "receive":
-            receive(Path(folder))
-        if use(Path(folder), run_dir, copy):
-            return 0
-    except (StoreError, OSError) as error:
-        print(f"{folder}: {error}", file=sys.stderr)
+        if options.command == "receive":
+            receive(options.folder)
+        if not use(options.folder, options.run_dir, options.copy):
+            return ABSENT
+        copy = ["--copy", str(options.copy)] if options.copy else []
+        pass_on(options.folder, options.to, [str(options.folder), options.run_dir, *copy])
+    except OSError as error:
+        print(disk.describe_error(options.folder, error), file=sys.stderr)
         return 1
-    return ABSENT
+    except StoreError as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
 
 
 def use(folder: Path, run_dir: str, copy: Path | None) -> bool:
@@ -64,7 +75,7 @@ def use(folder: Path, run_dir: str, copy: Path | None) -> bool:
     return True
 
 
-@contextmanager
+@contextlib.contextmanager
 def locked(folder: Path, kind: int) -> Iterator[BinaryIO]:
     """Hold the lock of a folder of the store; yield its file, which lists the runs that have used the folder."""
     trust.check_folder(folder.parent, make=True)
@@ -87,7 +98,7 @@ def receive(folder: Path) -> None:
     try:
         run("tar", "-xzf", "-", "--no-same-owner", "--no-same-permissions", "-C", str(part), stdin=None)
         if filled_folder.hash_of(part) != folder.name:
-            raise StoreError(CHANGED)
+            raise StoreError(f"{folder}: {CHANGED}")
         whole_files.write(part / MARK, folder.name)
         make_read_only(part)
         filled_folder.sync(part)
@@ -124,6 +135,60 @@ def make_copy(folder: Path, copy: Path) -> None:
             raise
     finally:
         shutil.rmtree(part, ignore_errors=True)
+
+
+class RemoteCommand:
+    """A command of this program that runs on another node."""
+
+    def __init__(self, node: str, name: str, arguments: list[str], stdin: int) -> None:
+        self.node = node
+        self.errors = tempfile.TemporaryFile()  # noqa: SIM115
+        command = reach.remote_command(node, program.command("store", name, *arguments))
+        self.process = subprocess.Popen(command, stdin=stdin, stdout=subprocess.DEVNULL, stderr=self.errors)
+
+    def write(self, block: bytes) -> None:
+        """Write to its standard input unless it has ended."""
+        assert self.process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.write(block)
+
+    def end(self) -> int:
+        """Close its standard input, wait for its end, and return its exit code."""
+        self.process.communicate()
+        return self.process.returncode
+
+    def problem(self) -> str:
+        """Return what the command has printed about its failure, with the node's name."""
+        self.errors.seek(0)
+        lines = self.errors.read().decode(errors="replace").strip().splitlines()
+        return f"{self.node}: {lines[-1] if lines else f'exit code {self.process.returncode}'}"
+
+
+def pass_on(folder: Path, nodes: list[str], arguments: list[str]) -> None:
+    """Let other nodes use a folder, and send it at once to all that do not have it.
+
+    Args:
+        folder: the folder.
+        nodes: the other nodes.
+        arguments: those of the command on each of them.
+
+    Raises:
+        StoreError: if a node cannot be reached, or cannot store or copy the folder.
+    """
+    commands = [RemoteCommand(node, "use", arguments, subprocess.DEVNULL) for node in nodes]
+    failed = [command for command in commands if command.end() not in (0, ABSENT)]
+    absent = [command.node for command in commands if command.process.returncode == ABSENT]
+    receivers = [RemoteCommand(node, "receive", arguments, subprocess.PIPE) for node in absent if not failed]
+    if receivers:
+        pack = ("tar", "-cz", f"--exclude=./{MARK}", "-C", str(folder), ".")
+        with subprocess.Popen(pack, stdout=subprocess.PIPE) as tar:
+            assert tar.stdout is not None
+            while block := tar.stdout.read(filled_folder.CHUNK):
+                for receiver in receivers:
+                    receiver.write(block)
+    failed += [receiver for receiver in receivers if receiver.end() != 0]
+    if failed:
+        raise StoreError("; ".join(command.problem() for command in failed))
 
 
 def run(*command: str, stdin: int | None = subprocess.DEVNULL) -> None:
