@@ -1,4 +1,4 @@
-"""The commands of `orch k8s`, and the options of `orch train --on k8s`."""
+"""The commands of `orch k8s`."""
 
 from __future__ import annotations
 
@@ -10,11 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orchestrator.cli.app import App
-from orchestrator.cli.groups import Group
 from orchestrator.cli.options import AsJson
-from orchestrator.cli.train import TargetCommandLine
 from orchestrator.screen import print_text
-from orchestrator.targets.kubernetes.options import KubernetesOptions
 
 if TYPE_CHECKING:
     from orchestrator.targets.kubernetes.findings import Finding
@@ -35,34 +32,6 @@ SettingsFile = Annotated[
 ]
 
 TOKEN_FILE_HINT = "--token-file needs a file that contains only the token, or - for standard input."
-TRAIN = TargetCommandLine(
-    name=KubernetesOptions.on,
-    summary="k8s: pods of a Kubernetes cluster.",
-    launchers=("trainjob", "pytorchjob", "mpijob", "job"),  # copied: importing KINDS is slow
-    has_manifest=True,
-    options=Group(
-        kind=KubernetesOptions,
-        panels={
-            "Kubernetes": {
-                "k8s": typer.Option(
-                    metavar="KEY=VALUE", help="Setting of the pods, such as image, cpu or memory; may be repeated."
-                ),
-                "k8s_file": typer.Option(
-                    envvar="ORCH_K8S_FILE",
-                    metavar="FILE",
-                    help="TOML file with --k8s settings. Default: orch-k8s.toml here.",
-                ),
-                "k8s_patch": typer.Option(metavar="FILE", help="JSON Patch (RFC 6902) for the created objects."),
-                "wait_limit": typer.Option(
-                    metavar="SECONDS",
-                    min=1,
-                    help="Stop the run if its ranks have not started after this time, for example because of "
-                    "a missing image, volume claim, node or quota. Default: no limit.",
-                ),
-            }
-        },
-    ),
-)
 
 
 @app.command()

@@ -23,7 +23,6 @@ from orchestrator.cli import (
     report,
     runs,
     setup,
-    slurm,
     stacks,
     sync,
     train,
@@ -33,6 +32,7 @@ from orchestrator.cli.app import App
 from orchestrator.errors import OrchError
 from orchestrator.screen import prepare, print_text
 from orchestrator.state import fallback_home, uses_fallback_home
+from orchestrator.targets import registry
 
 # Panels of the help.
 START, RUNS, NODES, DEFINITIONS = "Getting started", "Runs", "Nodes and clusters", "Recipes, data and stacks"
@@ -48,6 +48,7 @@ EXAMPLES = (
     "orch train script.py --inventory inventory/lab --nodes 4 --ppn 4 -- --epochs 3",
 )
 
+TARGETS = tuple(registry.entries().values())
 app = App(
     no_args_is_help=True,
     epilog="\n\n".join(STEPS),
@@ -80,8 +81,8 @@ def print_version() -> None:
 
 app.command("setup", rich_help_panel=START)(setup.setup)
 app.command("init", rich_help_panel=START)(init.init)
-app.command("provision", rich_help_panel=START)(provision.command(slurm.SHARED))
-app.command("train", rich_help_panel=START, epilog="\n\n".join(EXAMPLES))(train.command(k8s.TRAIN, slurm.TRAIN))
+app.command("provision", rich_help_panel=START)(provision.command(*TARGETS))
+app.command("train", rich_help_panel=START, epilog="\n\n".join(EXAMPLES))(train.command(*TARGETS))
 app.add_typer(runs.app, name="runs", rich_help_panel=RUNS)
 app.command("attach", rich_help_panel=RUNS)(attach.attach)
 app.command("logs", rich_help_panel=RUNS)(attach.logs)

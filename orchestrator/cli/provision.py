@@ -9,8 +9,9 @@ import typer
 
 from orchestrator.cli import groups
 from orchestrator.cli.options import AsJson
-from orchestrator.cli.train import TargetCommandLine, effective_options
+from orchestrator.cli.train import effective_options, group_of
 from orchestrator.screen import print_text
+from orchestrator.targets.entry import TargetEntry
 
 if TYPE_CHECKING:
     from orchestrator.provisioning.plan import ProvisionRequest
@@ -55,14 +56,14 @@ DockerLoad = Annotated[
 ]
 
 
-def command(target: TargetCommandLine) -> Callable[..., None]:
-    """Return the command `orch provision` with the options of a target that has a shared folder."""
-    return groups.command(provision, options=target.options)
+def command(*targets: TargetEntry) -> Callable[..., None]:
+    """Return the command `orch provision` with the options of the targets that have a shared folder."""
+    shared = [target for target in targets if target.has_shared_folder]
+    return groups.command(provision, **{target.on: group_of(target, for_shared_folder=True) for target in shared})
 
 
 def provision(
     context: typer.Context,
-    options: Any,
     inventory: Inventories = None,
     target: TargetName = None,
     stack: StackName = "current",
@@ -75,6 +76,7 @@ def provision(
     ask_become_pass: AskBecomePass = False,
     verbose: Verbose = False,
     as_json: AsJson = False,
+    **target_options: Any,
 ) -> None:
     """Set up all nodes of an inventory and verify them."""
     from orchestrator.cli.progress import Progress, become_password
@@ -84,8 +86,8 @@ def provision(
 
     check_source(wheels)
     check_where(inventory, target, of_nodes=verify or data or docker_load or ask_become_pass)
-    options = effective_options(options, target, context)
-    check_foreign((options,), target)
+    options = tuple(effective_options(values, target, context) for values in target_options.values())
+    check_foreign(options, target)
     progress = Progress(verbose=verbose)
     with become_password(ask_become_pass) as environment:
         request = ProvisionRequest(
@@ -105,14 +107,18 @@ def provision(
 
 
 def provisioned(
-    request: ProvisionRequest, target: str | None, options: Any, listener: Listener, environment: Mapping[str, str]
+    request: ProvisionRequest,
+    target: str | None,
+    options: tuple[Any, ...],
+    listener: Listener,
+    environment: Mapping[str, str],
 ) -> Report:
     """Set up the nodes of the request's inventory, or the shared folder of a target.
 
     Args:
         request: what to install.
         target: name of the target with the shared folder, or None for an inventory.
-        options: options of the target.
+        options: options of all targets.
         listener: receives the progress.
         environment: variables for Ansible.
     """
@@ -122,7 +128,7 @@ def provisioned(
 
     if target is None:
         return operation.provision(request, listener, environment)
-    folder = registry.find_target(target).shared_folder((options,))
+    folder = registry.find_target(target).shared_folder(options)
     return shared.provision_shared(folder, request, listener, environment)
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from orchestrator.cli.stacks import complete_names
+from orchestrator.screen import print_text
 
 
 def setup(
@@ -33,4 +35,9 @@ def setup(
     from orchestrator import load
     from orchestrator.operations.setup import set_up
 
-    set_up(load.stack(stack), Path(sys.prefix), wheels)
+    began = time.monotonic()
+
+    def notify(line: str) -> None:
+        print_text(f"[{time.monotonic() - began:6.1f}s] {line}", err=True)
+
+    set_up(load.stack(stack), Path(sys.prefix), wheels, notify=notify)

@@ -31,25 +31,26 @@ from orchestrator.provisioning.lock import locked_packages, pip_options, platfor
 from orchestrator.provisioning.pip import command
 from orchestrator.stacks.matrix import builds_bindings, index_for
 from orchestrator.stacks.stack import BINDINGS, TORCH, Index, Stack, same_version
+from orchestrator.targets.interface import Notify
 
 TOOLS = ("setuptools>=77", "numpy", "ninja")  # needed to build against torch
 # pip gives up on an index that does not respond after 5 s. A name server that does not respond, or
 # a busy machine, takes longer; beyond this limit the CUDA build of several GB is installed.
 QUERY_SECONDS = 25
-BEGAN = time.monotonic()
 QUERY_ONCE = ("--timeout=5", "--retries=0")
 FETCH = ("--quiet", "--timeout=15", "--retries=2")
 # Prefixes of packages that only torch's CUDA build needs.
 CUDA_PREFIXES = ("nvidia-", "cuda-", "triton")
 
 
-def set_up(stack: Stack, prefix: Path, wheels: Path | None = None) -> None:
+def set_up(stack: Stack, prefix: Path, wheels: Path | None = None, *, notify: Notify) -> None:
     """Install a stack and check that it can be loaded.
 
     Args:
         stack: the stack.
         prefix: the prefix of the environment.
         wheels: a folder with a wheel of the bindings. Default: build it.
+        notify: receives what is done, as lines.
 
     Raises:
         PlanError: if the stack cannot be installed on this machine.
@@ -60,20 +61,20 @@ def set_up(stack: Stack, prefix: Path, wheels: Path | None = None) -> None:
     wheel = find_bindings(stack, wheels) if wheels else None
     if wheel is None:
         check_build_tools(stack)
-    print_text(f"installing stack {stack.name} ({stack.summary}) into {prefix}")
-    locked = install_locked(stack)
-    install_torch(stack)
-    print_text(describe_torch())
+    notify(f"installing stack {stack.name} ({stack.summary}) into {prefix}")
+    locked = install_locked(stack, notify)
+    install_torch(stack, notify)
+    notify(describe_torch())
     if wheel:
         pip("install", "--no-deps", str(wheel))
     else:
-        build_bindings(prefix)
+        build_bindings(prefix, notify)
     if not locked:
-        install_requirements(stack)
-    check(stack)
+        install_requirements(stack, notify)
+    check(stack, notify)
 
 
-def install_locked(stack: Stack) -> bool:
+def install_locked(stack: Stack, notify: Notify) -> bool:
     """Install the packages of the stack's lock, verified by their hashes.
 
     Packages that orch needs stay as they are, because this process has imported some of them.
@@ -85,7 +86,7 @@ def install_locked(stack: Stack) -> bool:
     needed_by_orch = required_packages(DISTRIBUTION)
     missing = tuple(package for package in packages if package.name not in needed_by_orch)
     if missing:
-        print_text(f"installing {counted(len(missing), 'package')} of the stack, verified by hash")
+        notify(f"installing {counted(len(missing), 'package')} of the stack, verified by hash")
         with pip_options(missing) as (options, _):
             pip("install", *options)
     return bool(packages)
@@ -106,9 +107,9 @@ def required_packages(name: str, visited: frozenset[str] = frozenset()) -> froze
     return visited
 
 
-def install_requirements(stack: Stack) -> None:
+def install_requirements(stack: Stack, notify: Notify) -> None:
     """Install the other packages of a stack without a lock."""
-    print_text("installing the other packages of the stack")
+    notify("installing the other packages of the stack")
     packages = {name: version for name, version in stack.requirements.items() if name != BINDINGS}
     without_dependencies = [f"{name}=={packages.pop(name)}" for name in stack.without_dependencies]
     pip("install", *(f"{name}=={version}" for name, version in packages.items()))
@@ -175,13 +176,13 @@ def check_build_tools(stack: Stack) -> None:
         )
 
 
-def check(stack: Stack) -> None:
+def check(stack: Stack, notify: Notify) -> None:
     """Raise ExecuteError unless the stack is installed and can be loaded."""
-    print_text("checking the stack")
+    notify("checking the stack")
     environment = stacks.environment_of(sys.executable, shell=False)  # nosec
     ((_, _, mismatches),) = stacks.check([environment], stack)
     for mismatch in mismatches:
-        print_text(f"{mismatch.what}: {mismatch.cure}")
+        notify(f"{mismatch.what}: {mismatch.cure}")
     if mismatches:
         raise ExecuteError(
             f"The installed packages differ from stack '{stack.name}'.", hint="See the mismatches above."
@@ -195,33 +196,33 @@ def check(stack: Stack) -> None:
             f"Cannot load torch and {module}: {reason}",
             hint="To find mismatches: `orch stacks check`. To install what is missing: `orch setup` again.",
         )
-    print_text(f"stack {stack.name} is ready: torch {done.stdout.strip()} with {module}")
+    notify(f"stack {stack.name} is ready: torch {done.stdout.strip()} with {module}")
 
 
-def install_torch(stack: Stack) -> None:
+def install_torch(stack: Stack, notify: Notify) -> None:
     """Install torch if it is missing: the CPU build if its index has it, otherwise pip's default."""
     index = index_for(stack, TORCH)
     if not same_version(packages().get(TORCH), stack.torch):
-        print_text("installing PyTorch")
-        if not (index and install_cpu_build(index, stack.torch)):
-            print_text("installing the default build of PyTorch")
+        notify("installing PyTorch")
+        if not (index and install_cpu_build(index, stack.torch, notify)):
+            notify("installing the default build of PyTorch")
     pip("install", f"{TORCH}=={stack.torch}", *TOOLS)
 
 
-def install_cpu_build(index: Index, version: str) -> bool:
+def install_cpu_build(index: Index, version: str, notify: Notify) -> bool:
     """Install the CPU build of torch without its dependencies and return whether that worked."""
     cpu_version = f"{version}+cpu"
-    if not has_torch(index, cpu_version):
+    if not has_torch(index, cpu_version, notify):
         return False
     try:
         pip("install", "--no-deps", f"--index-url={index.url}", *FETCH, f"{TORCH}=={cpu_version}")
     except ExecuteError as error:
-        print_text(f"{index.name} failed: {error.message}")
+        notify(f"{index.name} failed: {error.message}")
         return False
     return True
 
 
-def has_torch(index: Index, version: str) -> bool:
+def has_torch(index: Index, version: str, notify: Notify) -> bool:
     """Return whether an index has this version of torch, without waiting long for a response."""
     query = command("index", "versions", TORCH, f"--index-url={index.url}", *QUERY_ONCE)
     began = time.monotonic()
@@ -232,16 +233,16 @@ def has_torch(index: Index, version: str) -> bool:
         is_available = False
     if not is_available:
         seconds = time.monotonic() - began
-        print_text(f"{index.name} ({index.url}) did not offer {TORCH} {version} within {seconds:.0f} s")
+        notify(f"{index.name} ({index.url}) did not offer {TORCH} {version} within {seconds:.0f} s")
     return is_available
 
 
-def build_bindings(prefix: Path) -> None:
+def build_bindings(prefix: Path, notify: Notify) -> None:
     """Build and install the bindings, unless their sources and torch are unchanged."""
     folder, torch = prefix / "wheels", packages()[TORCH]
     if BINDINGS in packages() and bindings_wheel.find_wheel(folder, torch):
         return
-    print_text("building the ccl bindings (a few minutes)")
+    notify("building the ccl bindings (a few minutes)")
     for old in folder.glob(bindings_wheel.WHEELS):
         old.unlink()
     into = ("--no-build-isolation", "--wheel-dir", str(folder))
@@ -289,7 +290,3 @@ def pip(*arguments: str) -> None:
             hint="See pip's output above; `pip config list` shows the index that it uses. "
             "Run the same command again to continue.",
         )
-
-
-def print_text(text: str) -> None:
-    print(f"[{time.monotonic() - BEGAN:6.1f}s] {text}", file=sys.stderr, flush=True)

@@ -89,7 +89,7 @@ def unreadable_runs(request: TrainRequest) -> Iterator[str]:
 
 def start(plan: Plan, folder: Path) -> RunHandle:
     """Record the plan, start it, and return the run, which does not depend on this process."""
-    return registry.find_target(plan.run.target).start(plan, folder)
+    return registry.target_of(plan.run).start(plan, folder)
 
 
 def plan_data(request: TrainRequest, *, kind: str, inputs: Sequence[Path], out: Path) -> Plan:

@@ -2,36 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import importlib
+import importlib.metadata
+from collections.abc import Mapping
+from functools import cache
 
 from orch_node.protocol.record import RunRecord
 
 from orchestrator.errors import ExecuteError, RequestError, did_you_mean
+from orchestrator.targets.entry import TargetEntry
 from orchestrator.targets.interface import Target
 
-
-def ssh() -> Target:
-    from orchestrator.targets.ssh.target import SshTarget
-
-    return SshTarget()
-
-
-def kubernetes() -> Target:
-    from orchestrator.targets.kubernetes.target import KubernetesTarget
-
-    return KubernetesTarget()
+GROUP = "orch.targets"  # entry points of other packages, each the name of a TargetEntry
+SSH = "ssh"  # the default, which --on does not name
+SSH_TARGET = "orchestrator.targets.ssh.target:SshTarget"
+INCLUDED = {"k8s": "orchestrator.targets.kubernetes.options:ENTRY", "slurm": "orchestrator.targets.slurm.options:ENTRY"}
 
 
-def slurm() -> Target:
-    from orchestrator.targets.slurm.target import SlurmTarget
+@cache
+def loaded() -> tuple[Mapping[str, TargetEntry], Mapping[str, str]]:
+    """Return the targets by their value of --on, and why others cannot be used."""
+    points = [(name, value, "orch") for name, value in INCLUDED.items()]
+    for point in sorted(importlib.metadata.entry_points(group=GROUP)):
+        points.append((point.name, point.value, point.dist.name if point.dist else "?"))
+    entries: dict[str, TargetEntry] = {}
+    broken: dict[str, str] = {}
+    for name, value, package in points:
+        try:
+            entry = load_object(value)
+        except Exception as error:  # of another package, which may raise anything
+            broken[name] = f"the target of package {package} cannot be imported: {type(error).__name__}: {error}"
+            continue
+        if not isinstance(entry, TargetEntry) or entry.on != name:
+            broken[name] = f"{value} of package {package} is not a TargetEntry whose options have on = {name!r}"
+        elif name in entries or entry.name in (SSH, *(known.name for known in entries.values())):
+            broken[name] = f"package {package} has a target of the same name as another one"
+        else:
+            entries[name] = entry
+    return entries, broken
 
-    return SlurmTarget()
+
+def entries() -> Mapping[str, TargetEntry]:
+    """Return the targets that --on can name."""
+    return loaded()[0]
 
 
-NODES = "ssh"  # the default
-TARGETS: Mapping[str, Callable[[], Target]] = {NODES: ssh, "kubernetes": kubernetes, "slurm": slurm}
-# The targets without an inventory, by their names in `--on` and `--inventory` (`k8s`, `k8s:NAMESPACE`).
-ON_VALUES = {"k8s": "kubernetes", "slurm": "slurm"}
+def load_object(value: str) -> object:
+    """Return the object that `package.module:name` refers to."""
+    module, _, name = value.partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
+def create(value: str) -> Target:
+    """Return a target, given its class as `package.module:Class`."""
+    target: Target = load_object(value)()  # type: ignore[operator]
+    return target
 
 
 def find_target(value: str | None) -> Target:
@@ -40,30 +65,35 @@ def find_target(value: str | None) -> Target:
     Raises:
         RequestError: if there is no target of this name.
     """
-    name = NODES if value is None else ON_VALUES.get(value, value)
-    if name not in TARGETS:
+    if value is None:
+        return create(SSH_TARGET)
+    entries, broken = loaded()
+    if value in broken and value not in entries:
+        raise RequestError(f"--on {value}: {broken[value]}.", hint="Install another version of the package.")
+    if value not in entries:
         raise RequestError(
-            f"--on {value}: orch runs on {', '.join(ON_VALUES)}, or on the nodes of --inventory.",
-            hint=did_you_mean(str(value), ON_VALUES),
+            f"--on {value}: orch runs on {', '.join(entries)}, or on the nodes of --inventory.",
+            hint=did_you_mean(value, entries),
         )
-    return TARGETS[name]()
+    return create(entries[value].target)
 
 
 def target_of(record: RunRecord) -> Target:
     """Return the target of a recorded run.
 
     Raises:
-        ExecuteError: if this version of orch does not have that target.
+        ExecuteError: if this installation of orch does not have that target.
     """
-    if record.target not in TARGETS:
+    classes = {SSH: SSH_TARGET, **{entry.name: entry.target for entry in entries().values()}}
+    if record.target not in classes:
         raise ExecuteError(
-            f"{record.run_id} runs on {record.target}, which this version of orch does not know.",
-            hint="Use the version that has started it, or a newer one.",
+            f"{record.run_id} runs on {record.target}, which this installation of orch does not know.",
+            hint="Use the installation that has started it, with the same packages.",
         )
-    return TARGETS[record.target]()
+    return create(classes[record.target])
 
 
 def target_at(inventory: str | None) -> Target:
-    """Return the target that a value of `--inventory` refers to."""
-    prefix = (inventory or "").partition(":")[0]
-    return TARGETS[ON_VALUES.get(prefix, NODES)]()
+    """Return the target that a value of `--inventory` refers to, such as `slurm` or `k8s:NAMESPACE`."""
+    entry = entries().get((inventory or "").partition(":")[0])
+    return create(entry.target if entry else SSH_TARGET)

@@ -52,14 +52,14 @@ def test_unsuitable_python_is_refused_before_any_download(tmp_path: Path, monkey
     monkeypatch.setattr(setup, "pip", lambda *arguments: pytest.fail(f"pip {arguments}"))
     stack = replace(load.stack("current"), python=">=3.99")
     with pytest.raises(PlanError, match=r"needs Python >=3.99, but \S+ has 3\.") as exc_info:
-        setup.set_up(stack, tmp_path)
+        setup.set_up(stack, tmp_path, notify=print)
     assert "make setup PYTHON=" in exc_info.value.hint
 
 
 def test_folder_without_the_wheel_of_the_bindings_is_refused(tmp_path: Path) -> None:
     (tmp_path / "oneccl_bind_pt-0.0.1-cp311-cp311-linux_x86_64.whl").touch()
     with pytest.raises(PlanError, match=r"has no wheel of oneccl-bind-pt 2\.13\.0\+orch"):
-        setup.set_up(load.stack("current"), tmp_path, tmp_path)
+        setup.set_up(load.stack("current"), tmp_path, tmp_path, notify=print)
 
 
 def test_stack_with_other_bindings_is_refused() -> None:
@@ -68,21 +68,21 @@ def test_stack_with_other_bindings_is_refused() -> None:
 
 
 def test_only_the_cpu_build_of_an_index_counts(index: Index) -> None:
-    assert setup.has_torch(index, f"{VERSION}+cpu")
-    assert not setup.has_torch(index, VERSION), "another build is larger"
+    assert setup.has_torch(index, f"{VERSION}+cpu", print)
+    assert not setup.has_torch(index, VERSION, print), "another build is larger"
 
 
 def test_index_that_refuses_connections_is_reported_and_skipped(capsys: pytest.CaptureFixture[str]) -> None:
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
-        assert not setup.install_cpu_build(make_index(f"http://127.0.0.1:{closed.getsockname()[1]}"), VERSION)
-    assert "an index (http://127.0.0.1" in capsys.readouterr().err
+        assert not setup.install_cpu_build(make_index(f"http://127.0.0.1:{closed.getsockname()[1]}"), VERSION, print)
+    assert "an index (http://127.0.0.1" in capsys.readouterr().out
 
 
 def test_index_that_does_not_respond_is_skipped_after_seconds() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         start = time.monotonic()
-        assert not setup.has_torch(make_index(f"http://127.0.0.1:{silent.getsockname()[1]}"), VERSION)
+        assert not setup.has_torch(make_index(f"http://127.0.0.1:{silent.getsockname()[1]}"), VERSION, print)
         assert time.monotonic() - start < setup.QUERY_SECONDS + 2
 
 

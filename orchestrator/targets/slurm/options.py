@@ -8,28 +8,54 @@ from pathlib import Path
 from typing import ClassVar
 
 from orchestrator.planning.refusal import Refusal
+from orchestrator.targets.entry import TargetEntry, option
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlurmOptions:
-    """The options of a request that only Slurm has.
-
-    Attributes:
-        on: the target that has these options.
-        slurm: settings as KEY=VALUE.
-        slurm_file: a file with more settings; None for the default.
-        array: settings of the recipe as KEY=VALUE,VALUE, for a run with each of the values.
-        container: an image that holds the ranks; None if the option is not used.
-    """
+    """The options of a request that only Slurm has."""
 
     on: ClassVar[str] = "slurm"
 
-    slurm: tuple[str, ...] = ()
-    slurm_file: Path | None = None
-    array: tuple[str, ...] = ()
-    container: str | None = None
+    slurm: tuple[str, ...] = option(
+        (),
+        for_shared_folder=True,
+        metavar="KEY=VALUE",
+        help="Option of sbatch, such as partition, account, time, cpus-per-task, constraint or exclusive; or "
+        "login=HOST (a login node reached through SSH), root, local, python, runs, pmi, setup, max-requeues or "
+        "allocation. May be repeated.",
+    )
+    array: tuple[str, ...] = option(
+        (),
+        metavar="KEY=VALUE,VALUE",
+        help="Start one run per value of a setting, as one job array; repeat to run all combinations. Append %N to "
+        "run at most N at a time.",
+    )
+    container: str | None = option(
+        None,
+        metavar="IMAGE",
+        help="Run the ranks in this image on a shared file system: a .sif file or a folder with Apptainer or "
+        "Singularity, a .sqsh file with Pyxis. More settings: --slurm container-python, container-mounts, "
+        "container-env-file, container-arguments.",
+    )
+    slurm_file: Path | None = option(
+        None,
+        for_shared_folder=True,
+        envvar="ORCH_SLURM_FILE",
+        metavar="FILE",
+        help="TOML file with --slurm settings. Default: orch-slurm.toml in the current folder.",
+    )
 
 
+ENTRY = TargetEntry(
+    name="slurm",
+    title="Slurm",
+    summary="slurm: a Slurm job.",
+    options=SlurmOptions,
+    target="orchestrator.targets.slurm.target:SlurmTarget",
+    launchers=("srun",),
+    has_shared_folder=True,
+)
 NODES = "is for nodes behind SSH"
 CONTAINERS = Refusal(
     "is for containers of Docker, which users of Slurm may not start",

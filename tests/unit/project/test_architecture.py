@@ -42,7 +42,7 @@ EFFECTS = (
 ALLOWED_IMPORTERS = {
     "ssh": ("targets/registry.py",),
     "kubernetes": ("targets/registry.py", "cli/kubernetes.py", "cli/main.py"),
-    "slurm": ("targets/registry.py", "cli/slurm.py", "cli/main.py"),
+    "slurm": ("targets/registry.py",),
 }
 FILES = sorted(ROOT.rglob("*.py"))
 ON_NODES = sorted(LIB.rglob("*.py"))

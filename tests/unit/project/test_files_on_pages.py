@@ -23,6 +23,7 @@ from orchestrator.load.files import read_toml, tomllib
 from orchestrator.load.inventory import run_ansible_inventory
 from orchestrator.load.limits import limits
 from orchestrator.load.recipe_file import RecipeFile
+from orchestrator.targets import registry
 from orchestrator.targets.kubernetes.load import kubernetes_settings, read_patch
 from orchestrator.targets.kubernetes.manifests import names
 from orchestrator.targets.slurm.load import slurm_settings
@@ -60,8 +61,8 @@ def check_kubernetes_settings(path: Path) -> None:
 
 
 def check_entry_points(path: Path) -> None:
-    (groups,) = tomllib.loads(path.read_text())["project"].values()
-    assert groups.keys() <= {backends.GROUP, recipes.ENTRY_POINTS}
+    groups = tomllib.loads(path.read_text())["project"]["entry-points"]
+    assert groups.keys() <= {backends.GROUP, recipes.ENTRY_POINTS, registry.GROUP}
 
 
 def check_backend(path: Path) -> None:

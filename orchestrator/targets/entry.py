@@ -1,0 +1,53 @@
+"""How a target describes itself and its options to the command line, without being imported."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+from orchestrator.planning.request import TargetOptions
+
+OPTION = "option"  # in the metadata of a field
+FOR_SHARED_FOLDER = "for_shared_folder"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetEntry:
+    """A target that `orch train --on NAME` knows; packages provide it by an entry point of the group `orch.targets`.
+
+    Attributes:
+        name: the name of the target in run records.
+        title: the heading of its options in the help.
+        summary: the sentence about the target in the help of --on.
+        options: the dataclass of its options, made with `option`; its `on` is the value of --on.
+        target: the class that implements `Target`, as `package.module:Class`; imported when it is used.
+        launchers: launchers that only this target has, its default first.
+        has_manifest: whether `-o yaml` can print its plans.
+        has_shared_folder: whether `orch provision --on` can set it up.
+    """
+
+    name: str
+    title: str
+    summary: str
+    options: type[TargetOptions]
+    target: str
+    launchers: tuple[str, ...] = ()
+    has_manifest: bool = False
+    has_shared_folder: bool = False
+
+    @property
+    def on(self) -> str:
+        """Return the value of --on that selects the target."""
+        return self.options.on
+
+
+def option(default: Any, *, for_shared_folder: bool = False, **arguments: Any) -> Any:
+    """Return a field of a target's options.
+
+    Args:
+        default: the value without the option.
+        for_shared_folder: whether `orch provision --on` has the option, too.
+        arguments: what typer.Option takes, such as `help`, `metavar` and `envvar`.
+    """
+    return dataclasses.field(default=default, metadata={OPTION: arguments, FOR_SHARED_FOLDER: for_shared_folder})
