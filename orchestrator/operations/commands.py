@@ -27,7 +27,7 @@ def find_commands(name: str, nodes: str | None, *, stack: str, runs_dir: Path, n
         RequestError: if there is no such inventory, run or node, or another tool runs commands there.
     """
     target = registry.target_at(name)
-    if target.name != registry.NODES:
+    if target.name != registry.SSH:
         return target.commands(name, nodes, stack)
     if name != "last":
         try:
