@@ -7,6 +7,7 @@ import stat
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from orch_node import filled_folder
 from orch_node.protocol.folders import FileEntry
@@ -15,18 +16,22 @@ from orchestrator.errors import RequestError
 from orchestrator.model.project import Project
 from orchestrator.model.recipe import Recipe
 
+if TYPE_CHECKING:
+    from pathspec import GitIgnoreSpec
+
 NONE = "none"  # the value of --project that sends the script alone
 MOST_FILES = 20_000
 LARGEST = 3  # files that the error about the limit names
 VIRTUAL_ENVIRONMENT = "pyvenv.cfg"
+GIT_IGNORE, IGNORE = ".gitignore", ".orchignore"
 
 
 def project_of(recipe: Recipe, option: str | None, *, limit: int, left_out: Iterable[Path]) -> Project | None:
     """Return the project of the user's own script, or None if there is nothing to send but the script.
 
     It is the git repository that contains the script, without the files that git ignores; outside of git, the
-    script's folder without hidden files, bytecode and virtual environments. The script always belongs to it. For a
-    module, the current folder counts in place of the script's.
+    script's folder without hidden files, bytecode and virtual environments. `.orchignore` excludes further files. The
+    script always belongs to it. For a module, the current folder counts in place of the script's.
 
     Args:
         recipe: the script or module.
@@ -47,9 +52,14 @@ def project_of(recipe: Recipe, option: str | None, *, limit: int, left_out: Iter
     folder = chosen_folder(option, recipe) if option else repository_of(start) or start
     in_git = repository_of(folder) is not None
     names = git_files(folder) if in_git else folder_files(folder)
+    ignored = ignore_rules(folder, IGNORE)
     excluded = {path.resolve() for path in left_out}
-    listed = [name for name in names if excluded.isdisjoint((folder / name, *(folder / name).parents))]
-    if recipe.script_file:  # also if git ignores it
+    listed = [
+        name
+        for name in names
+        if not ignored.match_file(name) and excluded.isdisjoint((folder / name, *(folder / name).parents))
+    ]
+    if recipe.script_file:  # also if it is ignored
         listed = sorted({*listed, str(Path(recipe.script_file).relative_to(folder))})
     if not listed:
         return None
@@ -130,28 +140,53 @@ def git_files(folder: Path) -> list[str]:
     return sorted(names)
 
 
+def ignore_rules(folder: Path, *names: str) -> GitIgnoreSpec:
+    """Return the rules of those files in a folder that exist, which have the syntax of .gitignore.
+
+    Raises:
+        RequestError: if a file cannot be read or has an invalid rule.
+    """
+    from pathspec import GitIgnoreSpec  # here, so that other commands start faster
+
+    rules = GitIgnoreSpec([])
+    for path in (folder / name for name in names):
+        try:
+            rules += GitIgnoreSpec.from_lines(path.read_text().splitlines())
+        except FileNotFoundError:
+            pass
+        except (OSError, ValueError) as error:
+            raise RequestError(f"{path}: {error}.", hint="It needs the syntax of .gitignore.") from None
+    return rules
+
+
 def folder_files(folder: Path) -> list[str]:
-    """Return the files below a folder except hidden ones, bytecode and virtual environments.
+    """Return the files below a folder except hidden and ignored ones, bytecode and virtual environments.
 
     Raises:
         RequestError: if there are too many.
     """
     names = []
-    for path in visible_files(folder):
+    for path in visible_files(folder, ignore_rules(folder, GIT_IGNORE, IGNORE)):
         names.append(str(path.relative_to(folder)))
         if len(names) > MOST_FILES:
             raise RequestError(
                 f"The project {folder} has more than {MOST_FILES} files.",
-                hint="Name a smaller folder with --project FOLDER, or send the script alone with --project none.",
+                hint="Exclude files with .orchignore, name a smaller folder with --project FOLDER, or send the script "
+                "alone with --project none.",
             )
     return sorted(names)
 
 
-def visible_files(folder: Path) -> Iterator[Path]:
+def visible_files(folder: Path, ignored: GitIgnoreSpec) -> Iterator[Path]:
     for parent, folders, names in os.walk(folder):
-        folders[:] = [name for name in folders if is_visible(Path(parent, name))]
+        relative = Path(parent).relative_to(folder)
+        folders[:] = [
+            name for name in folders if is_visible(Path(parent, name)) and not ignored.match_file(f"{relative / name}/")
+        ]
         links = [name for name in folders if Path(parent, name).is_symlink()]
-        yield from (Path(parent, name) for name in (*links, *names) if not name.startswith("."))
+        for name in (*links, *names):
+            if not name.startswith(".") and not ignored.match_file(relative / name):
+                yield Path(parent, name)
 
 
 def is_visible(folder: Path) -> bool:
@@ -172,7 +207,7 @@ def check_files(folder: Path, names: Iterable[str], limit: int) -> int:
         raise RequestError(
             f"The project {folder} has {total / 1e6:.0f} MB, more than the limit of {limit} MB. Its largest files: "
             f"{largest_files(sizes)}.",
-            hint="Add what the run does not need to .gitignore, name a smaller folder with --project FOLDER, send the "
+            hint="Add what the run does not need to .orchignore, name a smaller folder with --project FOLDER, send the "
             "script alone with --project none, or raise --project-limit.",
         )
     return total
@@ -188,7 +223,7 @@ def file_size(folder: Path, name: str) -> int:
     path = folder / name
     if not name.isprintable():
         raise RequestError(
-            f"{str(path)!r} has a name that cannot be printed.", hint="Rename the file, or add it to .gitignore."
+            f"{str(path)!r} has a name that cannot be printed.", hint="Rename the file, or add it to .orchignore."
         )
     status = path.lstat()
     if stat.S_ISLNK(status.st_mode):
@@ -197,7 +232,7 @@ def file_size(folder: Path, name: str) -> int:
             kind = "an absolute link" if path.resolve().is_relative_to(folder) else "a link out of the project"
             raise RequestError(
                 f"{path} is {kind}, to {target}, which is not the same file on the nodes.",
-                hint="Add it to .gitignore, or replace it by a copy or by a relative link inside the project.",
+                hint="Add it to .orchignore, or replace it by a copy or by a relative link inside the project.",
             )
         return 0
     if not stat.S_ISREG(status.st_mode):
@@ -219,5 +254,5 @@ def describe_file(folder: Path, name: str) -> FileEntry:
     except OSError as error:
         raise RequestError(
             f"{folder / name} cannot be read: {error.strerror}.",
-            hint="It is part of the project. Add it to .gitignore, or make it readable.",
+            hint="It is part of the project. Add it to .orchignore, or make it readable.",
         ) from None

@@ -87,7 +87,7 @@ def packed(project: Project) -> bytes:
         raise PlanError(
             f"The project {folder} has {len(archive) / 1e6:.0f} MB compressed; at most "
             f"{MAX_PROJECT_BYTES / 1e6:.0f} MB can be sent to pods. Its largest files: {load.largest_files(sizes)}.",
-            hint="Add what the run does not need to .gitignore, name a smaller folder with --project FOLDER, put data "
+            hint="Add what the run does not need to .orchignore, name a smaller folder with --project FOLDER, put data "
             "on the volume, or add the code to the image and send the script alone with --project none.",
         )
     return archive

@@ -70,6 +70,30 @@ def test_in_git_it_is_the_repository_without_ignored_files(repository: Path, mon
     assert sent.working_directory("/run/project") == "/run/project/conf"
 
 
+def test_orchignore_excludes_further_files_but_not_the_script(repository: Path) -> None:
+    (repository / ".orchignore").write_text("conf/*\n!conf/b.yaml\ntrain.py\n.*ignore\n")
+    (repository / "conf" / "b.yaml").write_text("")
+    assert list(project(repository).files) == ["conf/b.yaml", "model.py", "train.py"]
+
+
+def test_outside_of_git_gitignore_counts_as_well(folder: Path) -> None:
+    (folder / ".gitignore").write_text("conf/\ndata/\nmodel.py\n")
+    (folder / ".orchignore").write_text("!model.py\n")
+    data = folder / "data"
+    data.mkdir()
+    for index in range(20_001):  # more than a project may have
+        os.mknod(data / str(index))
+    assert list(project(folder).files) == ["model.py", "train.py"]
+
+
+@pytest.mark.parametrize("content", [b"!", b"\xff"], ids=["rule", "encoding"])
+def test_an_invalid_orchignore_is_refused(folder: Path, content: bytes) -> None:
+    (folder / ".orchignore").write_bytes(content)
+    with pytest.raises(RequestError, match=r"\.orchignore: ") as error:
+        project(folder)
+    assert "syntax of .gitignore" in error.value.hint
+
+
 def test_a_script_that_git_ignores_is_sent(repository: Path) -> None:
     (repository / ".gitignore").write_text("train.py\n")
     git(repository, "rm", "--quiet", "--cached", "train.py")
