@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import subprocess
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,6 +24,11 @@ MOST_FILES = 20_000
 LARGEST = 3  # files that the error about the limit names
 VIRTUAL_ENVIRONMENT = "pyvenv.cfg"
 GIT_IGNORE, IGNORE = ".gitignore", ".orchignore"
+# Format 2 of git status: the kinds of its entries, with the number of fields before the name.
+STATUS = ("status", "--porcelain=v2", "--branch", "--no-renames", "--untracked-files=all", "-z", "--", ".")
+UNTRACKED = "?"
+STATUS_FIELDS = {"1": 7, "u": 9, UNTRACKED: 0}
+COMMIT, NO_COMMIT = "branch.oid ", "(initial)"
 
 
 def project_of(recipe: Recipe, option: str | None, *, limit: int, left_out: Iterable[Path]) -> Project | None:
@@ -65,6 +70,7 @@ def project_of(recipe: Recipe, option: str | None, *, limit: int, left_out: Iter
         return None
     size = check_files(folder, listed, limit)
     entries = [describe_file(folder, name) for name in listed]
+    commit, modified = commit_state(folder, {*listed}, ignored) if in_git else ("", False)
     caller = Path.cwd()
     return Project(
         folder=str(folder),
@@ -73,6 +79,8 @@ def project_of(recipe: Recipe, option: str | None, *, limit: int, left_out: Iter
         size=size,
         directory=str(caller.relative_to(folder)) if caller.is_relative_to(folder) else ".",
         source="git" if in_git else "folder",
+        commit=commit,
+        modified=modified,
     )
 
 
@@ -118,7 +126,9 @@ def git(folder: Path, *arguments: str) -> str:
     """
     hint = "Repair the repository, or send the script alone with --project none."
     try:
-        result = subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, check=False)
+        result = subprocess.run(
+            ["git", "--no-optional-locks", "-C", str(folder), *arguments], capture_output=True, check=False
+        )
     except OSError as error:
         raise RequestError(f"git cannot be run for {folder}: {error.strerror}.", hint=hint) from None
     if result.returncode:
@@ -138,6 +148,27 @@ def git_files(folder: Path) -> list[str]:
         elif path.is_symlink() or path.exists():  # a deleted file is tracked until the next commit
             names.append(name)
     return sorted(names)
+
+
+def commit_state(folder: Path, sent_names: Collection[str], ignored: GitIgnoreSpec) -> tuple[str, bool]:
+    """Return the commit of a repository, '' before the first, and whether the files that are sent differ from it.
+
+    Deleted files and changed submodules count as differences, ignored files do not.
+
+    Raises:
+        RequestError: if git fails.
+    """
+    output = git(folder, *STATUS)
+    prefix = git(folder, "rev-parse", "--show-prefix").rstrip("\n")  # names are below the root of the repository
+    commit, modified = "", False
+    for kind, _, fields in (entry.partition(" ") for entry in output.split("\0")):
+        if kind == "#" and fields.startswith(COMMIT):
+            commit = fields.removeprefix(COMMIT)
+        elif kind in STATUS_FIELDS:
+            name = fields.split(" ", STATUS_FIELDS[kind])[-1].removeprefix(prefix)
+            is_gone = kind != UNTRACKED and not (folder / name).is_file() and not ignored.match_file(name)
+            modified = modified or name in sent_names or is_gone
+    return "" if commit == NO_COMMIT else commit, modified
 
 
 def ignore_rules(folder: Path, *names: str) -> GitIgnoreSpec:

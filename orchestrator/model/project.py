@@ -22,6 +22,8 @@ class Project:
         size: the size of all files in bytes.
         directory: the caller's folder, relative to `folder`; `.` if the caller was elsewhere.
         source: where the list of files comes from: `git` or `folder`.
+        commit: the full hash of the git commit; empty outside of git or before the first commit.
+        modified: whether files differ from the commit, or are new.
     """
 
     folder: str
@@ -30,6 +32,8 @@ class Project:
     directory: str = "."
     source: str = "folder"
     kinds: dict[str, str] = field(default_factory=dict)
+    commit: str = ""
+    modified: bool = False
 
     @property
     def digest(self) -> str:
@@ -47,9 +51,10 @@ class Project:
     def explain(self) -> Decision:
         """Return the decision that names the folder and what is sent of it."""
         count = counted(len(self.files), "file")
+        commit = f"; commit {self.commit[:7]}{', modified' if self.modified else ''}" if self.commit else ""
         selected = "what git tracks or does not ignore" if self.source == "git" else "the script's folder"
         return Decision(
             topic="project",
-            value=f"{self.folder}, {count}, {self.size / 1e6:.1f} MB, {self.digest[:12]}",
+            value=f"{self.folder}, {count}, {self.size / 1e6:.1f} MB, {self.digest[:12]}{commit}",
             reason=f"{selected}; --project none sends the script alone",
         )

@@ -70,6 +70,55 @@ def test_in_git_it_is_the_repository_without_ignored_files(repository: Path, mon
     assert sent.working_directory("/run/project") == "/run/project/conf"
 
 
+def commit_of(repository: Path) -> str:
+    return subprocess.check_output(["git", "-C", repository, "rev-parse", "HEAD"], text=True).strip()
+
+
+def test_commit_is_recorded_with_whether_it_was_modified(repository: Path) -> None:
+    (repository / "runs" / "2").mkdir()
+    clean = project(repository)
+    assert (clean.commit, clean.modified) == (commit_of(repository), False)
+    assert clean.explain().value.endswith(f"; commit {clean.commit[:7]}")
+    (repository / "conf" / "a b.yaml").write_text("new")
+    changed = project(repository, "conf/..")
+    assert (changed.commit, changed.modified) == (clean.commit, True)
+    assert changed.explain().value.endswith(f"; commit {clean.commit[:7]}, modified")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "modified"),
+    [("train.py", "changed", True), ("model.py", None, True), ("conf/a.yaml", "changed", False)],
+    ids=["changed", "deleted", "ignored"],
+)
+def test_only_files_that_are_sent_count_as_modified(
+    repository: Path, name: str, content: str | None, modified: bool
+) -> None:
+    (repository / ".git" / "info" / "exclude").write_text(".orchignore\n")
+    (repository / ".orchignore").write_text("conf/\n")
+    path = repository / name
+    path.unlink() if content is None else path.write_text(content)
+    assert project(repository).modified == modified
+
+
+def test_state_of_a_folder_in_a_repository_is_that_of_its_own_files(repository: Path) -> None:
+    (repository / "sub").mkdir()
+    (repository / "sub" / "train.py").write_text("")
+    git(repository, "add", ".")
+    git(repository, "commit", "--quiet", "-m", "second")
+    (repository / "model.py").write_text("changed")
+    sent = project(repository, "sub", script="sub/train.py")
+    assert (sent.commit, sent.modified) == (commit_of(repository), False)
+    (repository / "sub" / "train.py").write_text("changed")
+    assert project(repository, "sub", script="sub/train.py").modified
+
+
+def test_a_repository_without_commits_has_none(folder: Path) -> None:
+    git(folder, "init", "--quiet")
+    sent = project(folder)
+    assert (sent.commit, sent.modified) == ("", True)
+    assert "commit" not in sent.explain().value
+
+
 def test_orchignore_excludes_further_files_but_not_the_script(repository: Path) -> None:
     (repository / ".orchignore").write_text("conf/*\n!conf/b.yaml\ntrain.py\n.*ignore\n")
     (repository / "conf" / "b.yaml").write_text("")
@@ -114,7 +163,11 @@ def test_files_of_a_submodule_belong_to_it(repository: Path, tmp_path: Path) -> 
     git(library, "add", ".")
     git(library, "commit", "--quiet", "-m", "first")
     git(repository, "submodule", "--quiet", "add", str(library), "library")
-    assert "library/layers.py" in project(repository).files
+    git(repository, "commit", "--quiet", "-m", "second")
+    sent = project(repository)
+    assert ("library/layers.py" in sent.files, sent.modified) == (True, False)
+    (repository / "library" / "layers.py").write_text("changed")
+    assert project(repository).modified
 
 
 def test_what_is_left_out_is_not_sent(folder: Path) -> None:
