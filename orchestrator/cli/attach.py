@@ -71,8 +71,8 @@ def stop(
 
 def clean(
     inventory: OfInventory = None,
-    check: Annotated[
-        bool, typer.Option("--check", help="Only report leftovers; exit code 1 if there are any.")
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only report leftovers; exit code 1 if there are any.")
     ] = False,
     runs_dir: RunsDir = RUNS_DIR,
     as_json: AsJson = False,
@@ -81,7 +81,7 @@ def clean(
     from orchestrator.operations import runs as operation
     from orchestrator.report import cleanup
 
-    done = operation.clean(runs_dir, inventory, dry_run=check)
+    done = operation.clean(runs_dir, inventory, dry_run=dry_run)
     print_text(cleanup.as_json("clean", done) if as_json else cleanup.text(done))
     raise typer.Exit(done.exit_code)
 

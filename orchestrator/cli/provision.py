@@ -36,7 +36,7 @@ TargetName = Annotated[
 StackName = Annotated[
     str, typer.Option(metavar="NAME", help="Stack (set of versions) to install; `orch stacks` lists them.")
 ]
-Check = Annotated[bool, typer.Option("--check", help="Only report drift; exit code 1 if there is any.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only report drift; exit code 1 if there is any.")]
 Verify = Annotated[bool, typer.Option("--verify", help="Repeat checks that have already passed.")]
 Wheels = Annotated[
     str,
@@ -67,7 +67,7 @@ def provision(
     inventory: Inventories = None,
     target: TargetName = None,
     stack: StackName = "current",
-    check: Check = False,
+    dry_run: DryRun = False,
     verify: Verify = False,
     wheels: Wheels = "wheelhouse",
     find_links: FindLinks = None,
@@ -93,7 +93,7 @@ def provision(
         request = ProvisionRequest(
             inventory=inventory or "",
             stack=stack,
-            check=check,
+            dry_run=dry_run,
             index=wheels == "index",
             verify=verify,
             data=tuple(data or ()),

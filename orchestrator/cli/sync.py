@@ -13,7 +13,7 @@ from orchestrator.screen import print_text
 
 def sync(
     inventory: Inventory,
-    check: Annotated[bool, typer.Option("--check", help="Only report drift; exit code 1 if there is any.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only report drift; exit code 1 if there is any.")] = False,
     data: Data = None,
     ask_become_pass: AskBecomePass = False,
     verbose: Verbose = False,
@@ -25,7 +25,7 @@ def sync(
     from orchestrator.provisioning.plan import ProvisionRequest
     from orchestrator.report import provision as report
 
-    request = ProvisionRequest(inventory=inventory, check=check, data=tuple(data or ()))
+    request = ProvisionRequest(inventory=inventory, dry_run=dry_run, data=tuple(data or ()))
     with become_password(ask_become_pass) as environment:
         done = operation.sync(request, Progress(verbose=verbose).listener(), environment)
     print_text(report.as_json(done) if as_json else report.text(done))

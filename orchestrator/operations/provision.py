@@ -177,7 +177,7 @@ def data_trees(paths: tuple[str, ...]) -> list[dict[str, str]]:
 
 def note_packages(session: Session, plan: ProvisionPlan) -> None:
     """Report missing system packages as drift, because the task that installs them has no check mode."""
-    if session.request.check:
+    if session.request.dry_run:
         for name, missing in plan.missing.items():
             session.nodes[name].changes += [
                 Change(what=f"package {package}", is_="missing", should="installed") for package in missing
@@ -186,7 +186,7 @@ def note_packages(session: Session, plan: ProvisionPlan) -> None:
 
 def compare_fingerprints(session: Session) -> None:
     """Fail nodes whose packages differ from those of the first node."""
-    if session.request.check or session.stopped:
+    if session.request.dry_run or session.stopped:
         return
     records = {name: recorded_facts(session.source, name, session.listener.note) for name in session.alive}
     if len({record and record.fingerprint for record in records.values()}) < 2:

@@ -21,7 +21,7 @@ class ProvisionRequest:
 
     inventory: str
     stack: str = "current"
-    check: bool = False  # report differences, change nothing
+    dry_run: bool = False  # report differences, change nothing
     index: bool = False  # nodes install from an index instead of pushed wheels
     verify: bool = False  # verify again what was verified before
     data: tuple[str, ...] = ()  # paths of data sets

@@ -86,7 +86,7 @@ class Report:
     @property
     def exit_code(self) -> int:
         """Return the exit code of the command."""
-        # With --check, differences are a failure, so that a script can wait until there are none.
+        # With --dry-run, differences are a failure, so that a script can wait until there are none.
         return {"done": 0, "drift": 1, "failed": 1, "stopped": 130}[self.state]
 
 

@@ -108,7 +108,7 @@ class Session:
             variables=variables,
             state=self.state.folder,
             log=self.log,
-            check=self.request.check,
+            check=self.request.dry_run,
             limit=limit,
             environment=self.environment,
         )
@@ -214,11 +214,11 @@ class Session:
     def report(self, cluster: str) -> Report:
         """Return the report of all nodes."""
         failed = any(node.failed for node in self.nodes.values())
-        drift = self.request.check and any(node.changes for node in self.nodes.values())
+        drift = self.request.dry_run and any(node.changes for node in self.nodes.values())
         state = "stopped" if self.stopped else "failed" if failed else "drift" if drift else "done"
         return Report(
             cluster=cluster,
-            check=self.request.check,
+            check=self.request.dry_run,
             state=state,
             seconds=round(time.monotonic() - self.began, 2),
             log=str(self.log),

@@ -135,7 +135,7 @@ def nodes_by_name(report: dict[str, Any]) -> dict[str, Any]:
 
 
 def drift(report: dict[str, Any]) -> dict[str, set[str]]:
-    """Return, for each node of a report, the names of what was changed or, with --check, would be changed."""
+    """Return, for each node of a report, the names of what was changed or, with --dry-run, would be changed."""
     return {name: {change["what"] for change in node["changes"]} for name, node in nodes_by_name(report).items()}
 
 

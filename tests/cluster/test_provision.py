@@ -145,8 +145,8 @@ def test_provision_reports_and_repairs_only_drift(site: Site) -> None:
     run_on(site, "node1", "sh", "-c", f"echo '{{}}' > {ROOT}/env.json")
     run_on(site, "node1", "rm", "-r", f"{SITE_PACKAGES}/accelerate", f"{STACK}/mpi/mpich")
     expected = {"transformers", "accelerate", "mpich"} | DRIFTED_FILES
-    assert drift(site.orch("--check", code=1)) == {"node0": set(), "node1": expected}
-    assert drift(site.orch()) == {"node0": set(), "node1": expected}, "--check repairs nothing"
+    assert drift(site.orch("--dry-run", code=1)) == {"node0": set(), "node1": expected}
+    assert drift(site.orch()) == {"node0": set(), "node1": expected}, "--dry-run repairs nothing"
     assert run_on(site, "node1", "ls", f"{ROOT}/{user_file}")
 
 
@@ -259,15 +259,15 @@ def test_provision_uses_user_port_and_jump_host_of_inventory(site: Site) -> None
     jump = f"ssh -F {site.cluster.ssh_config} -W %h:%p node0"
     arguments = f"{options} -o ProxyCommand='{jump}'"
     site.write_inventory("node1", ansible_port=2222, ansible_ssh_common_args=arguments)
-    assert site.orch("--check", code=1)["nodes"][0]["failed"] == 0
+    assert site.orch("--dry-run", code=1)["nodes"][0]["failed"] == 0
     site.write_inventory("node1", ansible_user="root")
-    assert "/opt/orch/" in drift(site.orch("--check", code=1))["node1"]
+    assert "/opt/orch/" in drift(site.orch("--dry-run", code=1))["node1"]
 
 
 def test_changed_host_key_is_explained(site: Site, tmp_path: Path) -> None:
     """Provision while another controller on this machine has an open connection to the same address."""
     site.write_inventory("node0", "node1")
-    assert nodes_by_name(site.orch("--check", code=1))["node0"]["failed"] == 0
+    assert nodes_by_name(site.orch("--dry-run", code=1))["node0"]["failed"] == 0
     known_hosts = site.folder / "wrong_known_hosts"
     node0, node1 = site.cluster.address("node0"), site.cluster.address("node1")
     lines = (site.cluster.state / "known_hosts").read_text().splitlines()

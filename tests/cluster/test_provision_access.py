@@ -81,21 +81,21 @@ def ada(site: Site, tmp_path: Path) -> Site:
 def test_provision_writes_names_of_nodes_only_with_sudo_password(
     ada: Site, site: Site, password_file: Path, tmp_path: Path
 ) -> None:
-    """Run `provision --check` without a password, with a wrong one, with an unreadable one and with the right one."""
-    report_without = nodes_by_name(ada.orch("--check", code=1))
+    """Run `provision --dry-run` without a password, with a wrong one, with an unreadable one and with the right one."""
+    report_without = nodes_by_name(ada.orch("--dry-run", code=1))
     assert "on node0 the name node1 resolves to 127.0.1.1" in report_without["node0"]["problem"]
     assert "not changed" in report_without["node1"]["problem"]
 
     (tmp_path / "wrong").write_text("close sesame\n")
     wrong_password = {"ANSIBLE_BECOME_PASSWORD_FILE": str(tmp_path / "wrong")}
-    report_with_wrong = nodes_by_name(replace(ada, variables=wrong_password).orch("--check", code=1))
+    report_with_wrong = nodes_by_name(replace(ada, variables=wrong_password).orch("--dry-run", code=1))
     assert "the sudo password is wrong" in report_with_wrong["node0"]["problem"]
 
     group_variables = ada.inventory.parent / "group_vars" / "all.yml"
     write_vault(group_variables, password_file, f"ansible_become_password: {PASSWORD}\n")
-    assert "ANSIBLE_VAULT_PASSWORD_FILE" in ada.orch("--check", code=2)["stderr"]
+    assert "ANSIBLE_VAULT_PASSWORD_FILE" in ada.orch("--dry-run", code=2)["stderr"]
     vault_password = {"ANSIBLE_VAULT_PASSWORD_FILE": str(password_file)}
-    report = replace(ada, variables=vault_password).orch("--check", code=1)
+    report = replace(ada, variables=vault_password).orch("--dry-run", code=1)
     assert [node["failed"] for node in report["nodes"]] == [0, 0]
     assert "/etc/hosts" in drift(report)["node0"]
     site.cluster.exec("node0", ("sed", "-i", "/^127.0.1.1 node1$/d", "/etc/hosts"))
@@ -110,6 +110,6 @@ def test_provision_reads_inventory_that_is_a_program(site: Site) -> None:
     }
     program_site.inventory.write_text(f"#!{sys.executable}\nprint({json.dumps(json.dumps(listing))})\n")
     program_site.inventory.chmod(0o755)
-    report = program_site.orch("--check", code=1)  # finds drift: each inventory has its own ssh key
+    report = program_site.orch("--dry-run", code=1)  # finds drift: each inventory has its own ssh key
     assert {name: node["failed"] for name, node in nodes_by_name(report).items()} == {"node0": 0, "node1": 0}
     assert "train/node.py" not in drift(report)["node0"]

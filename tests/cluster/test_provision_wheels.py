@@ -48,7 +48,7 @@ def test_nodes_install_wheels_from_index(site: Site, index: str) -> None:
     expected = {"accelerate", "oneccl-bind-pt"}
     assert drift(site.orch("--wheels", "index")) == {"node0": set(), "node1": expected}
     assert run_on(site, "node1", "ls", f"{SITE_PACKAGES}/accelerate/__init__.py")
-    assert site.orch("--check")["state"] == "done"
+    assert site.orch("--dry-run")["state"] == "done"
 
 
 @pytest.fixture

@@ -80,7 +80,7 @@ def test_provision_installs_docker_and_says_what_an_administrator_must_do(
     for node in NODES:
         assert "usermod --append --groups docker vagrant" in docker_reports["first"][node]
         assert "load the image" in docker_reports["second"][node]
-    third_report = lab_session.orch("--check")
+    third_report = lab_session.orch("--dry-run")
     assert not any(node["changes"] for node in third_report["nodes"])
 
 

@@ -169,7 +169,7 @@ def test_clean_finds_and_ends_leftover_process(lab: Site) -> None:
             assert time.monotonic() < deadline
             time.sleep(0.05)
         options = ("--inventory", str(lab.inventory))
-        report = run_orch_json(lab, "clean", "--check", *options, code=1)
+        report = run_orch_json(lab, "clean", "--dry-run", *options, code=1)
         assert {node["node"]: len(node["left"]) for node in report["nodes"]}["node1"] == 1
         assert run_processes(run.id)
         run_orch_json(lab, "clean", *options)

@@ -196,7 +196,7 @@ def test_clean_finds_a_container_without_supervisor_and_agent(workspace: Workspa
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     wait_until(lambda: not run_processes(run, "run-script"), "the end of scripts whose pipes are closed")
-    check = workspace.orch("clean", "--check")
+    check = workspace.orch("clean", "--dry-run")
     assert "container" in check.stdout
     assert run.name in check.stdout
     assert images.list_containers(), "a check changes nothing"

@@ -125,10 +125,10 @@ def test_damaged_run_record_hides_no_other_run_and_can_be_cleaned(orch: Orch, ss
     assert runs == {GOOD}
     assert BAD in warnings
     assert "orch clean" in warnings
-    assert BAD in expect_exit(orch("clean", "--check", *INVENTORY), 1).stdout
+    assert BAD in expect_exit(orch("clean", "--dry-run", *INVENTORY), 1).stdout
     expect_exit(orch("clean", *INVENTORY))
     assert (ssh_node.root / "runs/damaged" / BAD / "ranks/rank-0.log").exists()
-    expect_exit(orch("clean", "--check", *INVENTORY))
+    expect_exit(orch("clean", "--dry-run", *INVENTORY))
     assert "damaged" not in orch("runs", *INVENTORY).stderr
 
 

@@ -43,7 +43,7 @@ def test_clean_deletes_only_objects_that_no_job_needs(api: Api, orch: Orch, run:
     leftovers = [f"{DELETED_RUN}: ConfigMap leftover", f"{run.id}: Pod reader"]
     before = set(api.names("configmaps"))
 
-    (node,) = json.loads(expect_exit(orch(*CLEAN, "--check", "--json"), 1).stdout)["nodes"]
+    (node,) = json.loads(expect_exit(orch(*CLEAN, "--dry-run", "--json"), 1).stdout)["nodes"]
     assert (node["node"], node["state"]) == ("team", "left")
     assert sorted(node["left"]) == sorted(leftovers)
     assert set(api.names("configmaps")) == before
@@ -53,7 +53,7 @@ def test_clean_deletes_only_objects_that_no_job_needs(api: Api, orch: Orch, run:
     assert set(api.names("configmaps")) == objects_of_job | {value["metadata"]["name"] for value in retained}
     assert api.names("pods") == []
     assert api.names("pytorchjobs") == [run.job]
-    expect_exit(orch(*CLEAN, "--check"))
+    expect_exit(orch(*CLEAN, "--dry-run"))
 
 
 def with_condition(job: dict[str, Any], kind: str) -> dict[str, Any]:
@@ -85,7 +85,7 @@ def test_job_is_deleted_after_its_time_to_live(
         if ttl != "60":
             api.put(plural, with_condition(job, "Failed"))
     if command == "clean":
-        (node,) = json.loads(orch(*CLEAN, "--check", "--json").stdout)["nodes"]
+        (node,) = json.loads(orch(*CLEAN, "--dry-run", "--json").stdout)["nodes"]
         (leftover,) = node["left"]
         assert leftover.startswith(f"{runs[expired]}: ")
         expect_exit(orch(*CLEAN))

@@ -167,7 +167,7 @@ def test_described_role_has_exactly_the_rights_that_are_used(
     expect_exit(orch("runs", "--inventory", "k8s"))
     expect_exit(orch("stop", run))
     wait()
-    expect_exit(orch("clean", "--inventory", "k8s", "--check"))
+    expect_exit(orch("clean", "--inventory", "k8s", "--dry-run"))
     # These rights are used, but orch works without them.
     other_kinds = {("list", kind.group, kind.plural) for name, kind in KINDS.items() if name != "trainjob"}
     optional = {right[:3] for right in rights.OPTIONAL_RIGHTS}

@@ -51,7 +51,7 @@ def test_commands_work_from_this_and_from_another_controller(orch: Orch, ssh_nod
         assert lines == {f"[{rank} far] begun\n" for rank in (0, 1)}
         shown = orch("runs", "show", "last", *other_controller, "--json")
         assert json.loads(shown.stdout)["state"] == "running", shown.stderr
-        expect_exit(orch("clean", "--check", *INVENTORY))
+        expect_exit(orch("clean", "--dry-run", *INVENTORY))
         stopped = json.loads(orch("stop", run, *other_controller, "--json").stdout)
         assert [(node["node"], node["state"]) for node in stopped["nodes"]] == [("far", "clean")]
         assert follower.wait(timeout=60) == 0
