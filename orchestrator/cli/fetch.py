@@ -34,8 +34,12 @@ def fetch(
     ] = None,
     node: Annotated[str | None, typer.Option(metavar="NODE", help="Node to copy from. Default: node0.")] = None,
     destination: Annotated[
-        Path | None, typer.Option("--to", metavar="FOLDER", help="Destination. Default: output/ in the run's folder.")
+        Path | None,
+        typer.Option("--to", metavar="FOLDER", help="Destination. Default: output/ or code/ in the run's folder."),
     ] = None,
+    code: Annotated[
+        bool, typer.Option("--code", help="Copy the project of your own script as it was sent, not the output.")
+    ] = False,
     runs_dir: RunsDir = RUNS_DIR,
     as_json: AsJson = False,
 ) -> None:
@@ -51,7 +55,8 @@ def fetch(
     handle = find(runs_dir, run, inventory, print_error)
     request = FetchRequest(source=source or "", node=node, destination=destination, patterns=tuple(patterns or ()))
     with Bar() as bar:
-        fetched = operation.fetch(handle, request, bar.listener())
+        operate = operation.fetch_code if code else operation.fetch
+        fetched = operate(handle, request, bar.listener())
     size = sum(entry.size for entry in fetched.files)
     if as_json:
         value = {

@@ -44,6 +44,24 @@ def fetch(handle: RunHandle, request: FetchRequest, listener: FetchListener) -> 
     return collected
 
 
+def fetch_code(handle: RunHandle, request: FetchRequest, listener: FetchListener) -> Collected:
+    """Copy the project of a run to this machine as it was sent.
+
+    Raises:
+        RequestError: if no project was sent, or if only a part of it is requested.
+        ExecuteError: if the project is not there any more, or the copy fails.
+    """
+    if request.source or request.patterns:
+        raise RequestError("--code brings the whole project as it was sent.", hint="Leave --from and --only out.")
+    project = store.load(handle.folder).origin.project
+    if project is None:
+        raise RequestError(
+            f"Run {handle.record.run_id} has no project: the controller that started it knows what it has sent.",
+            hint="`orch runs show` shows what was decided.",
+        )
+    return handle.fetch(replace(request, project=project), listener)
+
+
 def with_output(handle: RunHandle, request: FetchRequest) -> FetchRequest:
     """Return the request for the folder that the script writes to.
 

@@ -10,6 +10,7 @@ from typing import Protocol
 from orch_node.protocol.events import Event
 from orch_node.protocol.record import RunRecord
 
+from orchestrator.model.project import Project
 from orchestrator.planning.plan import Plan
 from orchestrator.planning.refusal import Refusal
 from orchestrator.planning.request import TargetOptions, TrainRequest
@@ -36,6 +37,7 @@ class FetchRequest:
         patterns: patterns of the paths in `source` to copy; all paths if empty.
         unchanged: SHA-256 by path of files in `source` that are not copied as long as they have this content; None to
             copy all files.
+        project: the project that is copied as it was sent, in place of a `source`.
     """
 
     source: str
@@ -43,6 +45,7 @@ class FetchRequest:
     destination: Path | None = None
     patterns: tuple[str, ...] = ()
     unchanged: Mapping[str, str] | None = None
+    project: Project | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ import pytest
 
 from tests.local.runs import expect_exit, paste_into_shell
 from tests.local.workspaces import Workspace
-from tests.support.projects import RESULT, write_project
+from tests.support.projects import FILES, RESULT, write_project
 
 GLOO = ("--backend", "gloo", "--launcher", "torchrun")
 
@@ -38,6 +38,9 @@ def test_modules_and_files_of_a_project_are_found_on_all_nodes(two_hosts: Worksp
     shown = json.loads(two_hosts.orch("fetch", cell.report["run_id"], "--json").stdout)
     assert sorted(shown["brought"]) == ["conf/small.json", "out/model.txt"]
     assert Path(shown["folder"], "out/model.txt").read_text() == "trained"
+    shown = json.loads(two_hosts.orch("fetch", cell.report["run_id"], "--code", "--json").stdout)
+    assert shown["files"] == len(shown["brought"]) == len([name for name in FILES if not name.startswith("data/")])
+    assert Path(shown["folder"], "conf/small.json").read_text() == FILES["conf/small.json"]
 
 
 def stores(workspace: Workspace) -> list[Path]:

@@ -121,11 +121,16 @@ def fetch(
     """Copy files of a run from its volume to this machine.
 
     Raises:
-        RequestError: if a node is named.
+        RequestError: if a node is named, or a project as it was sent.
         ExecuteError: if files cannot be read.
     """
     if request.node:
         raise RequestError("--node has no meaning on Kubernetes: all pods share one volume.", hint="Leave --node out.")
+    if request.project:
+        raise RequestError(
+            "--code: pods keep no copy of the project as it was sent.",
+            hint=f"The run's copy, with the files that the run has changed: --from {record.run_dir}/project.",
+        )
     target = request.destination or folder.absolute() / "output"
     with reader(cluster, record) as pod:
         return collect(

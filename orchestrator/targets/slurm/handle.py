@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from functools import cached_property
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from orch_node.protocol.events import Event
 from orch_node.protocol.record import RunRecord
 
 from orchestrator.errors import ConnectionLost, ExecuteError, RequestError
 from orchestrator.model.printable import counted
+from orchestrator.planning.sent_files import project_copy
 from orchestrator.runs import store
 from orchestrator.runs.accounting import write as write_accounting
 from orchestrator.runs.cleanup import CleanupReport, NodeCleanup
@@ -21,7 +22,7 @@ from orchestrator.runs.outcome import Outcome, outcome_of
 from orchestrator.runs.state_files import outcome_in
 from orchestrator.targets.connections.connection import Ssh
 from orchestrator.targets.connections.local import Local
-from orchestrator.targets.fetch import fetch_files, requested_node
+from orchestrator.targets.fetch import fetch_files, fetch_project, requested_node
 from orchestrator.targets.interface import FetchRequest, NodeCommands, Notify, ignore
 from orchestrator.targets.slurm import accounting, logs
 from orchestrator.targets.slurm.location import location_of
@@ -221,6 +222,9 @@ class SlurmHandle:
             RequestError: if the run has no node of the requested name.
         """
         requested_node(self.record, request.node)
+        if request.project:
+            store_folder = f"{PurePosixPath(self.record.run_dir).parent}/.orch/store"
+            return fetch_project(self.host, store_folder, project_copy(self.record.run_dir), self.folder, request)
         return fetch_files(self.host, self.folder, request, listener)
 
 

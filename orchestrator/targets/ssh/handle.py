@@ -12,13 +12,15 @@ from orch_node.protocol.files import is_run_id
 from orch_node.protocol.record import RunRecord
 
 from orchestrator.errors import ExecuteError
+from orchestrator.planning.sent_files import project_copy
 from orchestrator.runs import follow, store
 from orchestrator.runs.cleanup import CleanupReport
 from orchestrator.runs.fetch import Collected, FetchListener
 from orchestrator.runs.logs import LogLine
 from orchestrator.runs.outcome import Outcome, outcome_of
 from orchestrator.runs.state_files import supervisor_of
-from orchestrator.targets.fetch import fetch_files, requested_node
+from orchestrator.state import state_home
+from orchestrator.targets.fetch import fetch_files, fetch_project, requested_node
 from orchestrator.targets.interface import FetchRequest, NodeCommands, Notify, ignore
 from orchestrator.targets.ssh import cleanup, commands, logs
 from orchestrator.targets.ssh.nodes import connection_to
@@ -108,9 +110,18 @@ class SshHandle:
     def fetch(self, request: FetchRequest, listener: FetchListener) -> Collected:
         host = connection_to(requested_node(self.record, request.node))
         try:
+            if request.project:
+                copy = project_copy(self.record.run_dir)
+                return fetch_project(host, store_of(self.record), copy, self.folder, request)
             return fetch_files(host, self.folder, request, listener)
         finally:
             host.close()
+
+
+def store_of(record: RunRecord) -> str:
+    """Return the folder of what the nodes of a run have received."""
+    is_remote = any(host.via for host in record.nodes)
+    return str(PurePosixPath(record.train).parent / "store") if is_remote else str(state_home() / "store")
 
 
 def unsafe_to_delete(record: RunRecord, folder: Path) -> str:

@@ -1,0 +1,109 @@
+"""Bring a project back as it was sent, from a host whose answers are checked."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from orch_node import filled_folder
+from orch_node.protocol.record import RunNode
+
+from orchestrator.errors import ExecuteError, RequestError
+from orchestrator.load.projects import project_of
+from orchestrator.model.project import Project
+from orchestrator.model.recipe import Recipe
+from orchestrator.paths import TRAIN
+from orchestrator.planning.plan import StoreFolder
+from orchestrator.targets.connections.local import Local
+from orchestrator.targets.execute import store
+from orchestrator.targets.fetch import fetch_project
+from orchestrator.targets.interface import FetchRequest
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    """Return a project that is in the store of this machine."""
+    source = tmp_path / "source"
+    for name in ("train.py", "net/layers.py", "run.sh", "a b"):
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        (source / name).write_text(name)
+    (source / "run.sh").chmod(0o755)
+    (source / "net" / "link.py").symlink_to("../train.py")
+    os.link(source / "a b", source / "net" / "hard")
+    recipe = Recipe(name="train", script=str(source / "train.py"), own_script=True)
+    project = project_of(recipe, None, limit=1, left_out=[])
+    assert project is not None
+    step = StoreFolder(
+        nodes=(RunNode(node="node0"),),
+        source=str(source),
+        files=tuple(project.files),
+        path=str(tmp_path / "store" / project.digest),
+        node_program=(sys.executable, str(TRAIN / "node.py")),
+        run_dir=str(tmp_path / "run"),
+    )
+    store(step, Local())
+    return project
+
+
+@pytest.fixture
+def fetch(tmp_path: Path, project: Project) -> Callable[[], Path]:
+    """Return a function that fetches the project, and returns its folder."""
+    request = FetchRequest(source="", project=project, destination=tmp_path / "back")
+    return lambda: fetch_project(Local(), str(tmp_path / "store"), "/run/project", tmp_path, request).folder
+
+
+def test_a_project_comes_back_as_it_was_sent(fetch: Callable[[], Path], project: Project) -> None:
+    for _ in range(2):
+        folder = fetch()
+        assert filled_folder.hash_of(folder) == project.digest
+    assert os.readlink(folder / "net" / "link.py") == "../train.py"
+    assert os.access(folder / "run.sh", os.X_OK)
+    assert os.access(folder / "train.py", os.W_OK)
+
+
+def test_a_destination_with_other_content_is_refused(fetch: Callable[[], Path], tmp_path: Path) -> None:
+    (tmp_path / "back").mkdir()
+    (tmp_path / "back" / "mine").write_text("")
+    with pytest.raises(RequestError, match="back has other content"):
+        fetch()
+
+
+def change(stored: Path) -> None:
+    (stored / "train.py").chmod(0o600)
+    (stored / "train.py").write_text("changed")
+
+
+def replace_by_link(stored: Path) -> None:
+    stored.joinpath("net").chmod(0o700)
+    stored.joinpath("net", "layers.py").unlink()
+    stored.joinpath("net", "layers.py").symlink_to("/etc/passwd")
+
+
+def enlarge(stored: Path) -> None:
+    stored.chmod(0o700)
+    with (stored / "more").open("wb") as file:
+        file.truncate(1 << 28)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (change, "is not as it was sent"),
+        (replace_by_link, "is not as it was sent"),
+        (enlarge, "is larger than what was sent"),
+        (filled_folder.remove, "not there any more: .*No such file"),
+    ],
+    ids=["changed", "link", "larger", "removed"],
+)
+def test_a_project_that_is_not_as_it_was_sent_does_not_come_back(
+    fetch: Callable[[], Path], project: Project, tmp_path: Path, damage: Callable[[Path], None], message: str
+) -> None:
+    damage(tmp_path / "store" / project.digest)
+    with pytest.raises(ExecuteError, match=message) as error:
+        fetch()
+    assert "--from" in error.value.hint
+    assert not (tmp_path / "back").exists()
+    assert not list(tmp_path.glob(".back*"))
