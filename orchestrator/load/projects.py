@@ -35,8 +35,8 @@ def project_of(recipe: Recipe, option: str | None, *, limit: int, left_out: Iter
     """Return the project of the user's own script, or None if there is nothing to send but the script.
 
     It is the git repository that contains the script, without the files that git ignores; outside of git, the
-    script's folder without hidden files, bytecode and virtual environments. `.orchignore` excludes further files. The
-    script always belongs to it. For a module, the current folder counts in place of the script's.
+    script's folder without hidden files, bytecode and virtual environments. `.orchignore` excludes further files, and adds
+    files that git ignores. The script always belongs to it. For a module, the current folder counts in place of the script's.
 
     Args:
         recipe: the script or module.
@@ -56,8 +56,8 @@ def project_of(recipe: Recipe, option: str | None, *, limit: int, left_out: Iter
     start = Path(recipe.script_file).parent if recipe.script_file else Path.cwd()
     folder = chosen_folder(option, recipe) if option else repository_of(start) or start
     in_git = repository_of(folder) is not None
-    names = git_files(folder) if in_git else folder_files(folder)
     ignored = ignore_rules(folder, IGNORE)
+    names = [*git_files(folder), *readmitted_files(folder, ignored)] if in_git else folder_files(folder)
     excluded = {path.resolve() for path in left_out}
     listed = [
         name
@@ -65,7 +65,8 @@ def project_of(recipe: Recipe, option: str | None, *, limit: int, left_out: Iter
         if not ignored.match_file(name) and excluded.isdisjoint((folder / name, *(folder / name).parents))
     ]
     if recipe.script_file:  # also if it is ignored
-        listed = sorted({*listed, str(Path(recipe.script_file).relative_to(folder))})
+        listed.append(str(Path(recipe.script_file).relative_to(folder)))
+    listed = sorted({*listed})
     if not listed:
         return None
     size = check_files(folder, listed, limit)
@@ -148,6 +149,14 @@ def git_files(folder: Path) -> list[str]:
         elif path.is_symlink() or path.exists():  # a deleted file is tracked until the next commit
             names.append(name)
     return sorted(names)
+
+
+def readmitted_files(folder: Path, rules: GitIgnoreSpec) -> list[str]:
+    """Return the files that git ignores and that a rule such as `!data/*.bin` in .orchignore adds to the project."""
+    if not any(pattern.include is False for pattern in rules.patterns):
+        return []
+    output = git(folder, "ls-files", "-z", "--others", "--ignored", "--exclude-standard")
+    return [name for name in output.split("\0") if name and rules.check_file(name).include is False]
 
 
 def commit_state(folder: Path, sent_names: Collection[str], ignored: GitIgnoreSpec) -> tuple[str, bool]:

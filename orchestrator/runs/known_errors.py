@@ -343,7 +343,7 @@ KNOWN_SIGNATURES = (
         "orch on this machine, in the run's copy of the project on nodes and in pods, and in the run's folder on "
         "Slurm.",
         cure="`orch sync INVENTORY --data FOLDER` copies files to all nodes. Give the script their absolute path "
-        "there.",
+        "there. If git ignores the file, a line such as !data/*.bin in .orchignore sends it with the project.",
     ),
     # Consequences of a failure elsewhere, which are shown last.
     Signature(

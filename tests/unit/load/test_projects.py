@@ -125,6 +125,16 @@ def test_orchignore_excludes_further_files_but_not_the_script(repository: Path) 
     assert list(project(repository).files) == ["conf/b.yaml", "model.py", "train.py"]
 
 
+def test_orchignore_adds_files_that_git_ignores(repository: Path) -> None:
+    (repository / ".gitignore").write_text("*.bin\n*.orch*\n.gitignore\n")
+    (repository / "data").mkdir()
+    for name in ("data/train.bin", "data/huge.bin", "other.bin"):
+        (repository / name).write_text("numbers")
+    before = project(repository)
+    (repository / ".orchignore").write_text("!data/*.bin\ndata/huge.bin\n")
+    assert {*project(repository).files} - {*before.files} == {"data/train.bin"}
+
+
 def test_outside_of_git_gitignore_counts_as_well(folder: Path) -> None:
     (folder / ".gitignore").write_text("conf/\ndata/\nmodel.py\n")
     (folder / ".orchignore").write_text("!model.py\n")
