@@ -44,7 +44,8 @@ SUBCOMMANDS = {
 def main(argv: list[str]) -> int:
     """Run a subcommand; return its exit code."""
     if not argv or argv[0] not in SUBCOMMANDS:
-        print(f"usage: node.py {'|'.join(SUBCOMMANDS)} [ARGS...]", file=sys.stderr)
+        name = argv[0] if argv else "without a subcommand"
+        print(f"this node has another version of orch, which does not know `node.py {name}`", file=sys.stderr)
         return 2
     sys.path[:] = [*sys.path[1:], LIB]
     return int(importlib.import_module(SUBCOMMANDS[argv[0]]).main(argv[1:]) or 0)

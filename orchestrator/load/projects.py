@@ -35,8 +35,9 @@ def project_of(recipe: Recipe, option: str | None, *, limit: int, left_out: Iter
     """Return the project of the user's own script, or None if there is nothing to send but the script.
 
     It is the git repository that contains the script, without the files that git ignores; outside of git, the
-    script's folder without hidden files, bytecode and virtual environments. `.orchignore` excludes further files, and adds
-    files that git ignores. The script always belongs to it. For a module, the current folder counts in place of the script's.
+    script's folder without hidden files, bytecode and virtual environments. `.orchignore` excludes further files, or
+    adds files that git ignores. The script always belongs to it. For a module, the current folder counts in place of
+    the script's.
 
     Args:
         recipe: the script or module.
