@@ -77,7 +77,7 @@ def clean(
     runs_dir: RunsDir = RUNS_DIR,
     as_json: AsJson = False,
 ) -> None:
-    """Remove what ended runs have left behind: processes, and segments in /dev/shm."""
+    """Remove what ended runs have left behind: processes, segments in /dev/shm, and copies of projects."""
     from orchestrator.operations import runs as operation
     from orchestrator.report import cleanup
 

@@ -21,7 +21,7 @@ def as_json(kind: str, cleanup: CleanupReport, **fields: object) -> str:
 
 
 def text(cleanup: CleanupReport) -> str:
-    """Return a table of the nodes, followed by the moved runs and the leftovers."""
+    """Return a table of the nodes, followed by the moved runs, the removed folders and the leftovers."""
     rows = [
         {
             "node": node.node,
@@ -34,12 +34,13 @@ def text(cleanup: CleanupReport) -> str:
         for node in cleanup.nodes
     ]
     moved = [f"{node.node}: {line}" for node in cleanup.nodes for line in node.moved]
+    unused = [f"{node.node}: removed {path}: no run uses it" for node in cleanup.nodes for path in node.unused]
     leftovers = [f"{node.node}: {line}" for node in cleanup.nodes for line in node.left]
     leftovers += [left_in_memory(node.node, node.segments_left) for node in cleanup.nodes if node.segments_left]
     if not rows:
         return f"nothing was running any more; in {cleanup.seconds:.1f} s"
     columns = ("node", "state", "ended", "left", "segments", "problem")
-    return "\n".join([table(rows, columns), *moved, *leftovers, f"in {cleanup.seconds:.1f} s"])
+    return "\n".join([table(rows, columns), *moved, *unused, *leftovers, f"in {cleanup.seconds:.1f} s"])
 
 
 def describe_stop(cleanup: CleanupReport, *, before: str, after: str) -> str:

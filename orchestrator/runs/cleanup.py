@@ -18,6 +18,7 @@ class NodeCleanup:
         problem: the reason why the cleanup is incomplete, or "".
         segments_left: the segments that are not known to belong to a library and were not removed.
         moved: a description of each damaged run that was moved away.
+        unused: the removed folders of the store, which no run has used for a long time.
     """
 
     node: str
@@ -28,6 +29,7 @@ class NodeCleanup:
     problem: str
     segments_left: tuple[str, ...] = ()
     moved: tuple[str, ...] = ()
+    unused: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

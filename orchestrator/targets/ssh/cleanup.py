@@ -19,6 +19,7 @@ from orch_node.protocol.values import ProtocolError
 from orchestrator.paths import TRAIN
 from orchestrator.runs import damaged, store
 from orchestrator.runs.cleanup import CleanupReport, NodeCleanup
+from orchestrator.state import state_home
 from orchestrator.targets.ssh.find import query_inventory
 from orchestrator.targets.ssh.nodes import NodeResponse, node_program, query_all
 
@@ -27,7 +28,8 @@ CLEANUP_SECONDS = 9.0
 CONNECT_SECONDS = 5
 POSSIBLY_ALIVE = ("running", "unknown")  # states of a run
 
-CleanupPaths = tuple[tuple[str, ...], str]  # the command of a node's programs, and its folder of all runs
+# The command of a node's programs, its folder of all runs, and that of what controllers have sent to it.
+CleanupPaths = tuple[tuple[str, ...], str, str]
 
 
 def stop(record: RunRecord, *, planned: bool) -> CleanupReport:
@@ -109,11 +111,11 @@ def clean(inventory: str | None, base: Path, *, dry_run: bool) -> CleanupReport:
     """
     start_time = time.monotonic()
     paths, live_runs, unreadable_nodes = cleanup_paths(base, inventory)
-    action, exceptions = ("look", ()) if dry_run else ("clean", ("--except", *live_runs))
+    action = "look" if dry_run else "clean"
 
     def command(host: RunNode) -> tuple[str, ...]:
-        program, folder = paths[host]
-        return (*program, "cleanup", action, folder, *exceptions)
+        program, folder, sent = paths[host]
+        return (*program, "cleanup", action, folder, "--store", sent, "--except", *live_runs)
 
     responses = query_all(paths, command, seconds=CLEANUP_SECONDS * 2)
     nodes = tuple(map(result_of_look if dry_run else result_of_clean, responses))
@@ -131,16 +133,21 @@ def cleanup_paths(
     """Return what is needed to clean up the nodes.
 
     Returns:
-        The programs and the folder of runs of each node, the ids of the live runs, and a result for
+        The programs and the folders of each node, the ids of the live runs, and a result for
         each node whose recorded facts are damaged.
     """
     if inventory is None:
         live_runs = [run.id for run in store.recorded(base).runs if run.state in POSSIBLY_ALIVE]
-        local_paths: CleanupPaths = ((sys.executable, str(TRAIN / "node.py")), str(base))
+        sent = str(state_home() / "store")
+        local_paths: CleanupPaths = ((sys.executable, str(TRAIN / "node.py")), str(base), sent)
         return {RunNode(node="node0"): local_paths}, live_runs, []
     recorded = query_inventory(inventory)
     paths: dict[RunNode, CleanupPaths] = {
-        RunNode(node=node.name, via=node.via): ((node.python, f"{node.root}/train/node.py"), f"{node.root}/runs")
+        RunNode(node=node.name, via=node.via): (
+            (node.python, f"{node.root}/train/node.py"),
+            f"{node.root}/runs",
+            f"{node.root}/store",
+        )
         for node in recorded.cluster.nodes
     }
     live_runs = [run_id for run_id, node_run in recorded.runs.items() if node_run.state in POSSIBLY_ALIVE]
@@ -161,6 +168,7 @@ def result_of_clean(response: NodeResponse) -> NodeCleanup:
         left=leftovers,
         segments=all_segments(report.segments),
         segments_left=all_segments(report.segments_left),
+        unused=report.unused,
         problem=response.problem,
     )
 
@@ -170,7 +178,8 @@ def result_of_look(response: NodeResponse) -> NodeCleanup:
     report = parse_report(Leftovers, response)
     if isinstance(report, NodeCleanup):
         return report
-    leftovers, segments = describe_processes(report.runs), all_segments(report.segments)
+    unused = tuple(f"{path}: no run uses it" for path in report.unused)
+    leftovers, segments = (*describe_processes(report.runs), *unused), all_segments(report.segments)
     return NodeCleanup(
         node=response.node,
         state="left" if leftovers or segments else "clean",
@@ -214,7 +223,7 @@ def set_aside_on_nodes(
     """Add the damaged runs of each node to its result, after moving them aside unless `dry_run`."""
 
     def command(host: RunNode) -> tuple[str, ...]:
-        program, folder = paths[host]
+        program, folder, _ = paths[host]
         return (*program, "damaged", folder, *([] if dry_run else ["--set-aside"]))
 
     responses = query_all(paths, command, seconds=CLEANUP_SECONDS)

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 from orchestrator.report import cleanup
-from orchestrator.runs.cleanup import CleanupReport
+from orchestrator.runs.cleanup import CleanupReport, NodeCleanup
 
 
 def test_stop_of_a_run_without_nodes_prints_no_table() -> None:
     result = cleanup.text(CleanupReport(run_id="20260101-120000-own-1a2b", seconds=0.1, nodes=()))
     assert "none" not in result
     assert "nothing was running" in result
+
+
+def test_removed_folders_are_listed_with_their_node() -> None:
+    node = NodeCleanup(
+        node="node1", state="clean", ended=(), left=(), segments=(), problem="", unused=("/opt/orch/store/ab12",)
+    )
+    result = cleanup.text(CleanupReport(run_id="", seconds=0.1, nodes=(node,)))
+    assert "node1: removed /opt/orch/store/ab12: no run uses it\n" in result

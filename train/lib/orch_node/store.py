@@ -17,7 +17,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -25,6 +26,9 @@ from orch_node import disk, filled_folder, program, reach, trust, whole_files
 from orch_node.filled_folder import MARK, has_content
 
 ABSENT = 3  # the exit code of `use`
+PART = ".part-"  # in the name of an incomplete folder
+UNUSED_SECONDS = 30 * 24 * 3600.0
+INCOMPLETE_SECONDS = 24 * 3600.0  # longer than any transfer takes
 WRITE_BITS = 0o222
 CHANGED = "its files have changed since the run was planned. Start it again"
 
@@ -94,7 +98,7 @@ def receive(folder: Path) -> None:
         OSError: if the folder cannot be written, or is not trusted.
     """
     trust.check_folder(folder.parent, make=True)
-    part = Path(tempfile.mkdtemp(prefix=f".{folder.name}.part-", dir=folder.parent))
+    part = Path(tempfile.mkdtemp(prefix=f".{folder.name}{PART}", dir=folder.parent))
     try:
         run("tar", "-xzf", "-", "--no-same-owner", "--no-same-permissions", "-C", str(part), stdin=None)
         if filled_folder.hash_of(part) != folder.name:
@@ -135,6 +139,51 @@ def make_copy(folder: Path, copy: Path) -> None:
             raise
     finally:
         shutil.rmtree(part, ignore_errors=True)
+
+
+def remove_unused(store: Path, is_living: Callable[[str], bool], *, dry_run: bool) -> tuple[str, ...]:
+    """Remove the folders that no run has used for UNUSED_SECONDS, and incomplete ones; return their paths.
+
+    Args:
+        store: the folder of all of them.
+        is_living: returns whether the run of a folder of runs may not have ended; a folder that it uses stays.
+        dry_run: remove nothing.
+
+    Raises:
+        UntrustedError: if another user could have written the store.
+        OSError: if a folder cannot be removed.
+    """
+    unused = [part for part in store.glob(f".*{PART}*") if age(part) > INCOMPLETE_SECONDS]
+    for lock in store.glob(".*.lock"):
+        folder = lock.with_name(lock.name.removeprefix(".").removesuffix(".lock"))
+        if age(lock) <= UNUSED_SECONDS or not folder.is_dir():
+            continue
+        with locked(folder, fcntl.LOCK_EX) as users:
+            runs = set(os.fsdecode(users.read()).splitlines())
+            if age(lock) <= UNUSED_SECONDS or any(map(is_living, runs)):
+                continue
+            unused.append(folder)
+            if not dry_run:
+                remove_whole(folder)
+                users.truncate(0)
+    for part in unused if not dry_run else ():
+        filled_folder.remove(part)
+    return tuple(map(str, unused))
+
+
+def age(path: Path) -> float:
+    """Return the seconds since a file was written, or since an entry of a folder changed; 0 if it is gone."""
+    try:
+        return time.time() - path.stat().st_mtime
+    except FileNotFoundError:
+        return 0.0
+
+
+def remove_whole(folder: Path) -> None:
+    """Delete a folder so that it is complete as long as it has its name."""
+    part = Path(tempfile.mkdtemp(prefix=f".{folder.name}{PART}", dir=folder.parent))
+    folder.rename(part)
+    filled_folder.remove(part)
 
 
 class RemoteCommand:

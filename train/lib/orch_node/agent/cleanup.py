@@ -2,8 +2,10 @@
 
   end RUN_DIR [--node0 [--planned]]  end a run's processes here; on node0 its supervisor first,
                                      which may be about to start or have no folder yet
-  look RUNS_DIR                      leftovers of runs that nobody watches
-  clean RUNS_DIR [--except ID ...]   end them, and remove their segments in /dev/shm
+  look RUNS_DIR [--store STORE] [--except ID ...]
+                                     leftovers of runs that nobody watches, and unused folders of the store
+  clean RUNS_DIR [--store STORE] [--except ID ...]
+                                     end them, remove their segments in /dev/shm, and the unused folders
 
 Prints one JSON object. A run's files are not needed; the name of its folder is enough.
 """
@@ -18,7 +20,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from orch_node import supervisor_state, whole_files
+from orch_node import store, supervisor_state, whole_files
 from orch_node.agent import containers, processes, shared_memory
 from orch_node.agent.processes import Process, to_record
 from orch_node.agent.shared_memory import SHM, Removal
@@ -242,6 +244,22 @@ def clean(runs_dir: str, excluded: list[str]) -> Cleaned:
     )
 
 
+def unused_folders(folder: Path | None, excluded: list[str], *, dry_run: bool) -> tuple[str, ...]:
+    """Return the folders of a store that no run uses, after they are removed unless `dry_run`.
+
+    Args:
+        folder: the store, or None.
+        excluded: ids of runs whose supervisors live on other nodes.
+        dry_run: only report them.
+    """
+
+    def is_living(run_dir: str) -> bool:
+        is_elsewhere = supervisor_state.may_run_elsewhere(Path(run_dir)) is not None
+        return Path(run_dir).name in excluded or is_elsewhere or bool(processes.run_processes(run_dir))
+
+    return store.remove_unused(folder, is_living, dry_run=dry_run) if folder else ()
+
+
 def main(argv: list[str]) -> None:
     """Run the command of the arguments, and print its report as JSON."""
     parser = argparse.ArgumentParser(prog="node.py cleanup")
@@ -251,12 +269,16 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--node0", action="store_true")
     parser.add_argument("--planned", action="store_true")
     parser.add_argument("--except", dest="excluded", nargs="*", default=[])
+    parser.add_argument("--store", type=Path)
     options = parser.parse_args(argv)
     report: RunEnded | Leftovers | Cleaned
     if options.command == "end":
         report = end(options.folder, options.patience, node0=options.node0, planned=options.planned)
     elif options.command == "look":
-        report = find_leftovers(options.folder)
+        unused = unused_folders(options.store, options.excluded, dry_run=True)
+        report = replace(find_leftovers(options.folder), unused=unused)
     else:
         report = clean(options.folder, options.excluded)
+        unused = unused_folders(options.store, options.excluded, dry_run=False)
+        report = replace(report, unused=unused)
     print(cleanup.render(report))

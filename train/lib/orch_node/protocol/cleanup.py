@@ -33,6 +33,7 @@ class Leftovers:
     segments: dict[str, tuple[str, ...]] = field(default_factory=dict)  # of /dev/shm, safe to remove
     # Segments that are in use, or that no known library has created.
     segments_left: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    unused: tuple[str, ...] = ()  # folders of the store
     schema: int = SCHEMA
 
 
@@ -51,6 +52,7 @@ class Cleaned:
     runs: dict[str, CleanedRun] = field(default_factory=dict)
     segments: dict[str, tuple[str, ...]] = field(default_factory=dict)
     segments_left: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    unused: tuple[str, ...] = ()  # folders of the store, which were removed
     schema: int = SCHEMA
 
 

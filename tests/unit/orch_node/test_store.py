@@ -1,0 +1,108 @@
+"""Remove what no run has used for a long time from the store of a node."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from orch_node import filled_folder
+from orch_node.protocol.record import RunNode
+
+from orchestrator.operations import runs
+from orchestrator.paths import TRAIN
+from orchestrator.planning.plan import StoreFolder
+from orchestrator.runs.cleanup import NodeCleanup
+from orchestrator.state import state_home
+from orchestrator.targets.connections.local import Local
+from orchestrator.targets.execute import store
+from tests.support.waiting import wait_until
+
+DAYS = 24 * 3600.0
+
+
+@pytest.fixture
+def step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StoreFolder:
+    """Return a step that has put a folder into the store of this machine 31 days ago."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "train.py").write_text("1")
+    step = StoreFolder(
+        nodes=(RunNode(node="node0"),),
+        source=str(source),
+        files=("train.py",),
+        path=str(state_home() / "store" / filled_folder.hash_of(source)),
+        node_program=(sys.executable, str(TRAIN / "node.py")),
+        run_dir=str(tmp_path / "runs" / "20260101-120000-own-1a2b"),
+        copy=str(tmp_path / "runs" / "20260101-120000-own-1a2b" / "project"),
+    )
+    store(step, Local())
+    make_old(lock_of(step), 31 * DAYS)
+    return step
+
+
+@pytest.fixture
+def clean(tmp_path: Path) -> Callable[..., NodeCleanup]:
+    """Return a function that cleans this machine up, and returns the result."""
+
+    def clean(*, dry_run: bool = False) -> NodeCleanup:
+        (node,) = runs.clean(tmp_path / "runs", None, dry_run=dry_run).nodes
+        return node
+
+    return clean
+
+
+def lock_of(step: StoreFolder) -> Path:
+    return Path(step.path).with_name(f".{Path(step.path).name}.lock")
+
+
+def make_old(path: Path, seconds: float) -> None:
+    then = time.time() - seconds
+    os.utime(path, (then, then))
+
+
+def test_an_unused_folder_is_reported_then_removed_and_can_be_sent_again(
+    step: StoreFolder, clean: Callable[..., NodeCleanup]
+) -> None:
+    preview = clean(dry_run=True)
+    assert (preview.state, preview.left) == ("left", (f"{step.path}: no run uses it",))
+    assert filled_folder.hash_of(Path(step.path)) == Path(step.path).name
+    assert clean().unused == (step.path,)
+    assert list(Path(step.path).parent.iterdir()) == [lock_of(step)]
+    assert filled_folder.hash_of(Path(step.copy)) == Path(step.path).name, "the run's copy stays"
+    assert clean(dry_run=True).state == "clean"
+    store(step, Local())
+    assert filled_folder.hash_of(Path(step.path)) == Path(step.path).name
+
+
+def test_a_folder_that_was_used_again_stays(step: StoreFolder, clean: Callable[..., NodeCleanup]) -> None:
+    store(replace(step, run_dir=f"{step.run_dir}2", copy=""), Local())
+    assert clean().unused == ()
+    assert Path(step.path).is_dir()
+
+
+def test_a_folder_that_an_unfinished_run_has_used_stays(step: StoreFolder, clean: Callable[..., NodeCleanup]) -> None:
+    variables = os.environ | {"ORCH_RUN_DIR": step.run_dir}
+    command = [sys.executable, "-c", "import sys; sys.stdin.read()"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, env=variables) as process:
+        environment = Path(f"/proc/{process.pid}/environ")
+        wait_until(lambda: step.run_dir.encode() in environment.read_bytes(), "a process of the run")
+        (process_left,) = clean(dry_run=True).left
+        assert f"other {process.pid} (" in process_left
+    assert clean().unused == (step.path,)
+
+
+def test_incomplete_folders_are_removed_after_a_day(step: StoreFolder, clean: Callable[..., NodeCleanup]) -> None:
+    old, new = (Path(step.path).with_name(f".{Path(step.path).name}.part-{name}") for name in ("old", "new"))
+    for part in (old, new):
+        (part / "sub").mkdir(parents=True)
+        (part / "sub").chmod(0o500)
+    make_old(old, 2 * DAYS)
+    assert set(clean().unused) == {str(old), step.path}
+    assert (old.exists(), new.exists()) == (False, True)
