@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.errors import RequestError
+from orchestrator.load.imports import external_imports, files_of
 from orchestrator.load.script_arguments import check_script_arguments
+from orchestrator.model.imports import Imports
 from orchestrator.model.printable import one_line
 from orchestrator.model.recipe import Recipe
 from orchestrator.paths import TRAIN
+from orchestrator.planning.request import TrainRequest
+
+MISSING_MODULES = (str(TRAIN / "node.py"), "find-module", "--missing")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,26 +30,68 @@ class RanksPython:
         version: its version, or the usual one of an image.
         local_path: its path, if it runs on this machine and finds the modules that the ranks find; or ''.
         image: whether it is that of an image, whose version may differ.
+        stack: the name of its stack.
+        packages: its packages, as far as they are known.
     """
 
     version: str
     local_path: str = ""
     image: bool = False
+    stack: str = ""
+    packages: Collection[str] = ()
 
 
-def check_script(recipe: Recipe, arguments: Sequence[str], python: RanksPython) -> None:
-    """Check the script of a run and its arguments.
+def check_script(request: TrainRequest, recipe: Recipe, python: RanksPython) -> Imports | None:
+    """Check the script of a run, its arguments, and on this machine its imports.
+
+    Returns:
+        The imports that are still to be checked, on another machine, or None.
 
     Raises:
         RequestError: if the script cannot run, or is one of orch's own and does not know an argument.
     """
-    check_script_arguments(recipe, arguments)
-    if recipe.own_script:
-        path = (
-            find_module(python.local_path, recipe.script) if recipe.module and python.local_path else recipe.script_file
-        )
-        if path:
-            check_syntax(path, python)
+    check_script_arguments(recipe, request.script_args)
+    if not recipe.own_script:
+        return None
+    is_local = bool(python.local_path)
+    path = find_module(python.local_path, recipe.script) if recipe.module and is_local else recipe.script_file
+    if path:
+        check_syntax(path, python)
+    if python.image or any(item.startswith("PYTHONPATH=") for item in request.env):
+        return None
+    imports = read_imports(recipe, path, python)
+    if not imports.importers:
+        return None
+    if not is_local:
+        return imports
+    command = [python.local_path, *MISSING_MODULES, *imports.importers]
+    with contextlib.suppress(OSError):  # the ranks report an interpreter that does not start
+        imports.check(subprocess.run(command, capture_output=True, text=True, check=False).stdout.split())
+    return None
+
+
+def read_imports(recipe: Recipe, path: str, python: RanksPython, packages: Sequence[Path] = ()) -> Imports:
+    """Return the modules that the ranks of a script import from the packages of their Python.
+
+    Args:
+        recipe: the script or module.
+        path: its file; empty if that is not known.
+        python: the ranks' Python; its known packages are left out.
+        packages: folders of this machine with further modules that the ranks find.
+    """
+    files = files_of(recipe.project, recipe.script_file, is_remote=not python.local_path)
+    folder = Path.cwd() if recipe.module else Path(path).parent
+    importers: dict[str, str] = {}
+    if not path:
+        top, *_ = recipe.script.split(".")
+        if not files.has_module(folder, top):
+            importers = {top: f"-m {recipe.script}"}
+    elif Path(path).is_relative_to(folder):
+        importers = external_imports(Path(path), files, folder, (Path.cwd(), *packages))
+    recorded = {name.replace("-", "_") for name in python.packages}
+    return Imports(
+        importers={name: importer for name, importer in importers.items() if name not in recorded}, stack=python.stack
+    )
 
 
 def check_syntax(script: str, python: RanksPython) -> None:

@@ -13,6 +13,7 @@ from orch_node.protocol.record import RunNode, RunRecord
 
 from orchestrator.model.command import Command
 from orchestrator.model.decision import Decision
+from orchestrator.model.imports import Imports
 from orchestrator.model.layout import Layout
 from orchestrator.model.printable import one_line
 from orchestrator.model.project import Project
@@ -165,6 +166,26 @@ class StoreFolder:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CheckImports:
+    """A step that checks whether a node has the modules that a script imports.
+
+    Attributes:
+        command: prints those that it does not have.
+    """
+
+    node: RunNode
+    command: tuple[str, ...]
+    imports: Imports
+
+    @property
+    def nodes(self) -> tuple[RunNode, ...]:
+        return (self.node,)
+
+    def describe(self) -> str:
+        return shell_at(self.node, shlex.join(self.command))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StartRun:
     """A step that starts the supervisor, which starts the launcher and watches the ranks."""
 
@@ -223,7 +244,9 @@ class SubmitScript:
         return f"{transfer}\n{shell_at(self.node, f'cd {shlex.quote(self.run_dir)} && sbatch {path}')}"
 
 
-Step = PutLocalFile | PutFile | SendFile | SendFolder | StoreFolder | StartRun | ApplyObjects | SubmitScript
+Step = (
+    PutLocalFile | PutFile | SendFile | SendFolder | StoreFolder | CheckImports | StartRun | ApplyObjects | SubmitScript
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,6 +21,7 @@ from orchestrator.model.hostlist import fold
 from orchestrator.planning.manifest import Object
 from orchestrator.planning.plan import (
     ApplyObjects,
+    CheckImports,
     Plan,
     PutFile,
     PutLocalFile,
@@ -34,6 +35,7 @@ from orchestrator.planning.plan import (
 from orchestrator.state import write_private
 
 MAX_PARALLEL_NODES = 32
+CHECK_SECONDS = 60.0  # time limit for a Python to start, from a slow disk
 STORE_SECONDS = 600.0  # time limit for a node to copy a stored folder, on a slow disk
 STORE_HINT = (
     "Check whether node0 reaches the other nodes over SSH, and whether the disks have free space. After an update of "
@@ -103,7 +105,12 @@ def execute(
 
 
 def do(step: Step, connections: Mapping[str, Connection], applier: Applier | None) -> None:
-    """Do one step that is not the submission of a script."""
+    """Do one step that is not the submission of a script.
+
+    Raises:
+        ExecuteError: if it fails.
+        RequestError: if a module is missing that a script imports.
+    """
     match step:
         case PutLocalFile(path=path, content=content):
             write_private(Path(path), content)
@@ -116,6 +123,8 @@ def do(step: Step, connections: Mapping[str, Connection], applier: Applier | Non
                 connections[step.node.node].feed(step.unpack(), archive)
         case StoreFolder():
             store(step, connections[step.nodes[0].node])
+        case CheckImports(command=command, imports=imports):
+            imports.check(connections[step.node.node].capture(command, seconds=CHECK_SECONDS).out.split())
         case StartRun(command=command, run_dir=run_dir):
             connections[step.node.node].start(command, f"{run_dir}/{files.SUPERVISOR_LOG}")
         case ApplyObjects(objects=objects):

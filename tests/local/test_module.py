@@ -84,6 +84,5 @@ def test_only_ranks_import_the_packages_of_a_module(project: Workspace) -> None:
 
 @pytest.mark.usefixtures("project")
 def test_module_that_a_node_lacks_is_named(two_hosts: Workspace) -> None:
-    failure = two_hosts.train("package.train", "-m", code=1).report["failure"]
-    assert "no module named package.train" in failure["text"]
-    assert "working directory" in failure["text"]
+    process = expect_exit(two_hosts.orch("train", "-m", "package.train", *two_hosts.options), 2)
+    assert "-m package.train imports package, which stack current does not have" in process.stderr

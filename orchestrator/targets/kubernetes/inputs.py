@@ -46,7 +46,7 @@ def read(request: TrainRequest) -> Inputs:
     recipe = load.recipe(request.recipe, tuple(map(Path, request.recipe_path)), module=request.module)
     recipe = replace(recipe, project=project_of(request, recipe))
     stack = load.stack(request.stack)
-    load.check_script(recipe, request.script_args, load.RanksPython(version=python_for(stack), image=True))
+    load.check_script(request, recipe, load.RanksPython(version=python_for(stack), image=True))
     return Inputs(
         recipe=recipe,
         stack=stack,

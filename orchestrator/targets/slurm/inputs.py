@@ -146,8 +146,13 @@ def read(request: TrainRequest, slurm: SlurmSettings, python: str, host: LoginHo
     if slurm.image:
         ranks_python = load.RanksPython(version=python_for(stack), image=True)
     else:
-        ranks_python = load.RanksPython(version=host.facts.python, local_path="" if slurm.login else python)
-    load.check_script(recipe, request.script_args, ranks_python)
+        ranks_python = load.RanksPython(
+            version=host.facts.python,
+            local_path="" if slurm.login or slurm.setup else python,  # the commands of setup may set PYTHONPATH
+            stack=stack.name,
+            packages=host.facts.packages,
+        )
+    load.check_script(request, recipe, ranks_python)
     return Inputs(
         recipe=recipe,
         stack=stack,

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from orchestrator.launchers import DEFAULT
 from orchestrator.model.cluster import Cluster, Node
 from orchestrator.model.decision import Choice, Decision
+from orchestrator.model.imports import Imports
 from orchestrator.model.layout import Layout
 from orchestrator.model.links import Link
 from orchestrator.model.process_group import Backend
@@ -30,6 +31,7 @@ class Inputs:
         settings: the values of `--set`.
         plugins: the backends of third-party packages, by name.
         accelerate: the user's configuration of accelerate.
+        imports: the modules that the script needs from the nodes, or None if they need no check.
     """
 
     cluster: Cluster
@@ -39,6 +41,7 @@ class Inputs:
     plugins: Mapping[str, Backend] = field(default_factory=dict)
     accelerate: AccelerateOptions | None = None
     docker: Docker | None = None
+    imports: Imports | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -60,8 +60,9 @@ def read(request: TrainRequest) -> tuple[TrainRequest, Inputs]:
             left_out=(Path(request.runs_dir), *inventory_files(Path(cluster.source))),
         )
         recipe = replace(recipe, project=project)
+    imports = None
     if cluster.nodes:
-        load.check_script(recipe, request.script_args, ranks_python(cluster.nodes[0], stack, docker))
+        imports = load.check_script(request, recipe, ranks_python(cluster.nodes[0], stack, docker))
     inputs = Inputs(
         cluster=cluster,
         recipe=recipe,
@@ -70,6 +71,7 @@ def read(request: TrainRequest) -> tuple[TrainRequest, Inputs]:
         plugins=load.plugins(),
         accelerate=accelerate,
         docker=docker,
+        imports=imports,
     )
     return request, inputs
 
@@ -83,7 +85,12 @@ def ranks_python(node0: Node, stack: Stack, docker: Docker | None) -> load.Ranks
     """Return the Python that checks can assume of the ranks: node0's, or that of a container."""
     if docker is not None:
         return load.RanksPython(version=python_for(stack), image=True)
-    return load.RanksPython(version=node0.facts.python, local_path=node0.python if node0.local else "")
+    return load.RanksPython(
+        version=node0.facts.python,
+        local_path=node0.python if node0.local else "",
+        stack=stack.name,
+        packages=node0.facts.packages,
+    )
 
 
 def with_options(request: TrainRequest, options: AccelerateOptions) -> TrainRequest:

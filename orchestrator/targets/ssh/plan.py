@@ -12,7 +12,7 @@ from orchestrator.model.links import master_address
 from orchestrator.planning import accelerate_options
 from orchestrator.planning.hosts import explain_damaged, explain_idle_cores, explain_torch
 from orchestrator.planning.launch import choose_launch
-from orchestrator.planning.plan import Plan, Step
+from orchestrator.planning.plan import CheckImports, Plan, Step
 from orchestrator.planning.request import Resume, TrainRequest
 from orchestrator.planning.run_files import master_port
 from orchestrator.planning.sent_files import Files, project_copy
@@ -31,7 +31,7 @@ from orchestrator.planning.training import (
 from orchestrator.runs.record import with_record
 from orchestrator.targets.ssh import container_steps
 from orchestrator.targets.ssh.decisions import Inputs, Resolved, resolve
-from orchestrator.targets.ssh.steps import Extras, Site, plan_steps, reachable_files, run_nodes
+from orchestrator.targets.ssh.steps import Extras, Site, plan_steps, reachable_files, run_node, run_nodes
 
 
 def plan_train(request: TrainRequest, inputs: Inputs, site: Site, resume: Resume | None = None) -> Plan:
@@ -62,7 +62,10 @@ def plan_train(request: TrainRequest, inputs: Inputs, site: Site, resume: Resume
     plan = Plan(
         run=run_record(training, site, home, key=key, decisions=decisions),
         origin=origin_of(request, training, fingerprints(resolved.all_nodes)),
-        steps=steps_of(request, resolved, site, files=files, job=job, launch=launch.value),
+        steps=(
+            *check_imports(inputs, job),
+            *steps_of(request, resolved, site, files=files, job=job, launch=launch.value),
+        ),
     )
     return with_record(plan)
 
@@ -122,6 +125,14 @@ def steps_of(
         ),
     )
     return (*files.sent, *plan_steps(site, job, launch, extras))
+
+
+def check_imports(inputs: Inputs, job: Job) -> tuple[CheckImports, ...]:
+    """Return the step that checks what the script imports on node0, if it needs a check."""
+    if inputs.imports is None:
+        return ()
+    command = (job.nodes[0].python, f"{job.train}/node.py", "find-module", "--missing", *inputs.imports.importers)
+    return (CheckImports(node=run_node(job.nodes[0]), command=command, imports=inputs.imports),)
 
 
 def container_file(request: TrainRequest, resolved: Resolved, site: Site, files: Files) -> str | None:

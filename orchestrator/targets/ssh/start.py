@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 from orch_node.protocol import files, outcome
 from orch_node.protocol.outcome import FAILED, STOPPED, Outcome
 
-from orchestrator.errors import ConnectionLost, ExecuteError
+from orchestrator.errors import ConnectionLost, ExecuteError, RequestError
 from orchestrator.planning.plan import Plan, StartRun
 from orchestrator.runs import store
 from orchestrator.runs.state_files import write_json
@@ -29,6 +30,7 @@ def start(plan: Plan, folder: Path) -> None:
     Raises:
         ExecuteError: if a step fails. If the run has not begun by then, it is recorded as failed,
             and as stopped if the start is interrupted.
+        RequestError: if a module is missing that the script imports.
     """
     store.create(plan, folder)
     hosts = {host.node: host for step in plan.steps for host in step.nodes}
@@ -41,6 +43,9 @@ def start(plan: Plan, folder: Path) -> None:
         except ExecuteError as error:
             record_end(folder, FAILED, error.message)
             raise not_started(error) from None
+        except RequestError:  # as with other wrong requests, nothing is left
+            shutil.rmtree(folder)
+            raise
         except KeyboardInterrupt:
             record_end(folder, STOPPED)
             raise

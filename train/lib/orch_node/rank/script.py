@@ -5,17 +5,24 @@ from __future__ import annotations
 import os
 import runpy
 import sys
+from collections.abc import Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec
 from pathlib import Path
 
 from orch_node.rank.checks import RankError
+from orch_node.rank.environment import provisioned_environment
 
 MODULE = "-m"
+MISSING = "--missing"
 
 
 def main(argv: list[str]) -> int:
-    """Print for the controller which file of a module this Python finds from the current folder."""
+    """Print for the controller the file of a module, or after --missing the modules that this Python does not find."""
+    if argv[:1] == [MISSING]:
+        missing = find_missing(argv[1:])
+        print("\n".join(missing))
+        return 1 if missing else 0
     try:
         print(check_program([MODULE, *argv]))
     except RankError as error:
@@ -56,6 +63,12 @@ def check_program(argv: list[str]) -> str:
             f"the packages of {sys.executable}."
         )
     return spec.origin or ""
+
+
+def find_missing(names: Sequence[str]) -> list[str]:
+    """Return the top-level modules that neither this Python nor PYTHONPATH of the inventory has."""
+    sys.path[:0] = filter(None, provisioned_environment().get("PYTHONPATH", "").split(":"))
+    return [name for name in names if find_spec(name) is None]
 
 
 def find_module(name: str) -> ModuleSpec | None:

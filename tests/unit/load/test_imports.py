@@ -1,0 +1,103 @@
+"""Find the modules that a script imports and its project does not have."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from orchestrator.errors import RequestError
+from orchestrator.load.imports import Files, external_imports, files_of
+from orchestrator.model.imports import Imports
+from orchestrator.model.project import Project
+
+
+def imports_of(folder: Path, text: str, *folders: Path) -> dict[str, str]:
+    script = folder / "train.py"
+    script.write_text(text)
+    return external_imports(script, Files(None), folder, folders)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("import os, sys, json.decoder\nfrom __future__ import annotations", id="standard library"),
+        pytest.param("from orch_node import report\nimport orch_training", id="modules of orch"),
+        pytest.param("try:\n    import einops\nexcept ImportError:\n    einops = None", id="try"),
+        pytest.param("from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import einops", id="type checking"),
+        pytest.param("def main():\n    import einops\nmain()", id="function"),
+        pytest.param("with suppress(ImportError):\n    import einops", id="with"),
+        pytest.param("import sys\nsys.path.insert(0, 'lib')\nimport einops", id="sys.path"),
+        pytest.param("from sys import path\npath.append('lib')\nimport einops", id="path of sys"),
+        pytest.param("import sys\nsys.modules['einops'] = sys\nimport einops", id="replaced module"),
+        pytest.param("import site\nsite.addsitedir('lib')\nimport einops", id="site"),
+        pytest.param("import os\nos.system('pip install einops')\nimport einops", id="pip as text"),
+        pytest.param("import subprocess as s\ns.run(['x', '-m', 'pip', 'install'])\nimport einops", id="pip as list"),
+        pytest.param("import einops (", id="syntax error"),
+        pytest.param("import near, package, package.inner, compiled, generated, plain.more", id="next to the script"),
+        pytest.param("import elsewhere", id="in another folder"),
+    ],
+)
+def test_import_that_may_succeed_is_not_reported(tmp_path: Path, text: str) -> None:
+    for name in ("near.py", "package/__init__.py", "package/inner.py", "generated.pyx", "plain/more.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("")
+    (tmp_path / "compiled.cpython-311-x86_64-linux-gnu.so").write_text("")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other/elsewhere.py").write_text("")
+    assert imports_of(tmp_path, text, tmp_path / "other", tmp_path / "missing") == {}
+
+
+def test_imports_of_the_script_and_of_modules_that_it_imports_are_reported(tmp_path: Path) -> None:
+    for name, text in {
+        "net/__init__.py": "import from_init",
+        "net/layers.py": "from .width import WIDTH\nfrom . import depth",
+        "net/width.py": "import from_width.deep as x\nimport os",
+        "net/depth.py": "from from_depth import y\nfrom ..net import layers\nfrom ...above import x",
+        "net/unused.py": "import from_unused",
+        "helper.py": "import train, from_helper",
+    }.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert imports_of(tmp_path, "from net import layers\nimport helper\nimport einops, torch") == {
+        "einops": "train.py",
+        "torch": "train.py",
+        "from_init": "net/__init__.py",
+        "from_width": "net/width.py",
+        "from_depth": "net/depth.py",
+        "from_helper": "helper.py",
+    }
+    (tmp_path / "net/width.py").write_text("import sys; sys.path.append('lib')")
+    assert imports_of(tmp_path, "from net import layers\nimport einops") == {}
+
+
+def test_packages_above_a_module_are_read(tmp_path: Path) -> None:
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package/__init__.py").write_text("import from_package")
+    module = tmp_path / "package/train.py"
+    module.write_text("from . import train\nimport package.train")
+    assert external_imports(module, Files(None), tmp_path, ()) == {"from_package": "package/__init__.py"}
+
+
+def test_module_that_is_not_sent_is_reported(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("import helper, ignored")
+    for name in ("helper.py", "ignored.py"):
+        (tmp_path / name).write_text("")
+    project = Project(folder=str(tmp_path), files={"train.py": "", "helper.py": ""}, size=0)
+    for sent, is_remote, missing in (
+        (project, True, ["ignored"]),
+        (None, True, ["helper", "ignored"]),
+        (None, False, []),
+    ):
+        files = files_of(sent, str(script), is_remote=is_remote)
+        assert list(external_imports(script, files, tmp_path, [tmp_path])) == missing
+
+
+def test_error_names_the_modules_by_the_file_that_imports_them() -> None:
+    imports = Imports(importers={"einops": "train.py", "peft": "train.py", "x": "net/a.py"}, stack="current")
+    imports.check(["torch", "rm -rf /"])
+    with pytest.raises(
+        RequestError, match=r"^train\.py imports einops and peft; net/a\.py imports x, which stack current"
+    ):
+        imports.check(["x", "peft", "einops"])
