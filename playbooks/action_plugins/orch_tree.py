@@ -1,12 +1,15 @@
 """Mirroring of files of the controller to a node, like rsync but over any connection.
 
 Options of a task besides `root`, all of them optional:
-  trees: [{src, dest, mode}]      folders of the controller to mirror, with deletion; `mode` of all files, by default
-                                  0700 for executable files and 0600 for others
+  trees: [{src, dest, mode, manifest}]
+                                  folders of the controller to mirror, with deletion; `mode` of all files, by default
+                                  0700 for executable files and 0600 for others; `manifest`, a JSON file with the
+                                  SHA-256 of each file by its path, selects the files
   files: [{dest, content, mode}]  single files; a content that is not text is written as JSON
   folders: {path: mode}           folders to create
   absent: [path]                  files to delete
   ignored: [pattern]              names that are neither copied nor deleted
+  archive_bytes: number           most bytes of the files in an archive; a larger file is sent alone
 """
 
 from __future__ import annotations
@@ -26,6 +29,9 @@ from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
 SMALL_BYTES = 1 << 20  # of an archive
+# Of the files in an archive, which needs as much space in the temporary folders of both machines. After an
+# interruption, only archives that are not unpacked yet are sent again.
+ARCHIVE_BYTES = 1 << 30
 
 
 class ActionModule(ActionBase):  # type: ignore[misc]
@@ -52,11 +58,26 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         if result.get("failed") or result.get("complete") or self._task.check_mode:
             return result
         drift = result["drift"]
-        with tempfile.NamedTemporaryFile(suffix=".tar.gz") as archive:
-            # The node names the files that it lacks; it must not get other files of the controller.
-            pack(archive, [path for path in result["missing"] if path in sources], sources)
-            result = self._deliver(archive.name, arguments, task_vars)
+        # The node names the files that it lacks; it must not get other files of the controller.
+        *first, last = divided(
+            [path for path in result["missing"] if path in sources],
+            sources,
+            int(options.get("archive_bytes", ARCHIVE_BYTES)),
+        )
+        for paths in first:
+            entries = {path: arguments["manifest"][path] for path in paths}
+            result = self._send_files(paths, sources, {"root": arguments["root"], "manifest": entries}, task_vars)
+            if result.get("failed"):
+                return result
+        result = self._send_files(last, sources, arguments, task_vars)
         return {**result, "drift": drift}
+
+    def _send_files(
+        self, paths: list[str], sources: dict[str, Source], arguments: dict[str, Any], task_vars: dict[str, Any] | None
+    ) -> dict[str, Any]:
+        with tempfile.NamedTemporaryFile(suffix=".tar.gz") as archive:
+            pack(archive, paths, sources)
+            return self._deliver(archive.name, arguments, task_vars)
 
     def _deliver(self, archive: str, arguments: dict[str, Any], task_vars: dict[str, Any] | None) -> dict[str, Any]:
         """Send the archive: a small one in the module's arguments, because a file takes four more commands."""
@@ -87,17 +108,21 @@ class ActionModule(ActionBase):  # type: ignore[misc]
 class Source:
     """A file to write: a file of the controller, or a content of the task."""
 
-    def __init__(self, *, path: str = "", content: bytes = b"", mode: str) -> None:
-        self.path, self.content, self.mode = path, content, mode
+    def __init__(self, *, path: str = "", content: bytes = b"", mode: str, sha256: str = "") -> None:
+        self.path, self.content, self.mode, self.sha256 = path, content, mode, sha256
 
     @property
     def entry(self) -> dict[str, str]:
         """Return the entry of the file in the manifest."""
+        return {"sha256": self.sha256 or self.digest(), "mode": self.mode}
+
+    def digest(self) -> str:
+        """Return the SHA-256 of the content."""
+        total = hashlib.sha256()
         with self.open() as file:
-            total = hashlib.sha256()
             for block in iter(lambda: file.read(1 << 20), b""):
                 total.update(block)
-        return {"sha256": total.hexdigest(), "mode": self.mode}
+        return total.hexdigest()
 
     def open(self) -> IO[bytes]:
         """Return the content as an open file."""
@@ -133,6 +158,13 @@ def tree_sources(tree: dict[str, Any], ignored: list[str]) -> dict[str, Source]:
     if not os.path.isdir(src):
         raise AnsibleActionFail(f"{src} does not exist")
     sources = {}
+    if "manifest" in tree:
+        with open(tree["manifest"]) as manifest:
+            hashes = json.load(manifest)
+        for name, digest in hashes.items():
+            path = os.path.join(src, name)
+            sources[os.path.join(dest, name)] = Source(path=path, mode=mode or mode_of(path), sha256=digest)
+        return sources
     for base, folders, files in os.walk(src, followlinks=True):
         folders[:] = [name for name in sorted(folders) if not matches(name, ignored)]
         for name in files:
@@ -150,6 +182,19 @@ def mode_of(path: str) -> str:
 def matches(name: str, patterns: list[str]) -> bool:
     """Return whether a name matches one of the patterns."""
     return any(fnmatch.fnmatch(name, pattern) for pattern in patterns)
+
+
+def divided(paths: list[str], sources: dict[str, Source], most_bytes: int) -> list[list[str]]:
+    """Return the files in groups of at most so many bytes, or of one file; at least one group."""
+    groups: list[list[str]] = [[]]
+    size = 0
+    for path in paths:
+        size += sources[path].size
+        if groups[-1] and size > most_bytes:
+            groups.append([])
+            size = sources[path].size
+        groups[-1].append(path)
+    return groups
 
 
 def pack(target: IO[bytes], paths: list[str], sources: dict[str, Source]) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,6 +27,26 @@ def test_absent_files_are_deleted(tmp_path: Path) -> None:
     tree.repair(options, differences)
     assert [path.name for path in tmp_path.iterdir()] == ["own.json"]
     assert tree.compare(options)["drift"] == []
+
+
+def test_archives_that_arrived_are_not_sent_again(tmp_path: Path) -> None:
+    """Interrupt a transfer of three archives in the last one by a file that differs from its announced content."""
+    data, manifest, root = tmp_path / "data", tmp_path / "manifest.json", tmp_path / "root"
+    data.mkdir()
+    for name in "abc":
+        (data / name).write_bytes(os.urandom(3 << 20))
+    hashes = {name: tree.digest(str(data / name)) for name in "abc"}
+    trees = [{"src": str(data), "dest": "data/set", "manifest": str(manifest)}]
+    play = {"tasks": [{"orch_tree": {"root": str(root), "trees": trees, "archive_bytes": 4 << 20}}]}
+    manifest.write_text(json.dumps({**hashes, "c": hashes["a"]}))
+    with pytest.raises(AssertionError, match="data/set/c was damaged in the transfer"):
+        run_play(tmp_path, play)
+    folder = root / "data/set"
+    assert sorted(path.name for path in folder.iterdir()) == ["a", "b"]
+    manifest.write_text(json.dumps(hashes))
+    output = run_play(tmp_path, play)
+    assert [row["what"] for row in json.loads(output.partition("=> ")[2])["drift"]] == ["data/set/c"]
+    assert {path.name: tree.digest(str(path)) for path in folder.iterdir()} == hashes
 
 
 def mode(path: Path) -> int:
