@@ -423,7 +423,7 @@ def provision(
     Args:
         inventory: the name or path of an Ansible inventory.
         stack: the name of the stack.
-        data: data sets to copy to the nodes.
+        data: data sets of a hub, a URL or this machine to copy to the nodes.
         notify: receives the decisions as lines.
 
     Raises:

@@ -22,8 +22,10 @@ Inventory = Annotated[str, typer.Argument(metavar="INVENTORY", help="Name or pat
 Inventories = Annotated[str | None, typer.Argument(metavar="INVENTORY", help="Name or path of an Ansible inventory.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Print Ansible's output instead of progress.")]
 AskBecomePass = Annotated[bool, typer.Option("--ask-become-pass", "-K", help="Ask for the sudo password.")]
+SOURCE = "NAME|URL|PATH"
 Data = Annotated[
-    list[str] | None, typer.Option(metavar="PATH", help="Data set to copy to data/ on the nodes; may be repeated.")
+    list[str] | None,
+    typer.Option(metavar=SOURCE, help="Data set of a hub, a URL or this machine for all nodes; may be repeated."),
 ]
 
 

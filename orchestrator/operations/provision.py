@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from orchestrator import load
@@ -19,6 +19,7 @@ from orchestrator.provisioning.report import Change
 from orchestrator.provisioning.report import Report as Report
 from orchestrator.provisioning.session import Listener as Listener
 from orchestrator.provisioning.session import Session, open_session
+from orchestrator.provisioning.sources import Source, find_sources, source_trees
 from orchestrator.stacks.stack import Stack
 
 
@@ -33,14 +34,14 @@ def provision(request: ProvisionRequest, listener: Listener, environment: Mappin
     Raises:
         OrchError: if the request is invalid or Ansible does not start.
     """
-    data_trees(request.data)  # report missing data sets before connecting to nodes
     session = open_session(request, listener, environment, "provision")
     flavours = load.mpi_flavours({name: session.hosts[name] for name in session.nodes})
     stack = load.stack(request.stack).with_mpi(flavours)
     cluster = session.source.stem
     image = image_of(session)
     hosts = tuple(host_of(session, name) for name in session.nodes)
-    with session.state.lock("provision"):
+    sources = find_sources(request.models, request.data, listener.note)  # before connecting to nodes
+    with session.state.lock("provision"), source_trees(sources) as trees:
         session.run(
             "preflight",
             {
@@ -50,8 +51,19 @@ def provision(request: ProvisionRequest, listener: Listener, environment: Mappin
             },
         )
         if session.probes and not session.stopped:
-            install(session, cluster, stack, hosts, image)
-    return session.report(cluster)
+            install(session, cluster, stack, hosts, image, trees)
+    return report_sources(session, sources)
+
+
+def report_sources(session: Session, sources: Sequence[Source]) -> Report:
+    """Return the report with the models and data sets that are on all nodes, and their paths there."""
+    report = session.report(session.source.stem)
+    if report.state != "done" or not sources:
+        return report
+    root = recorded_root(session)
+    return replace(
+        report, synced=tuple(replace(source.synced, path=f"{root}/{source.synced.path}") for source in sources)
+    )
 
 
 def image_of(session: Session) -> dict[str, Any]:
@@ -71,7 +83,14 @@ def image_of(session: Session) -> dict[str, Any]:
     return {"image": file.name, "file": record}
 
 
-def install(session: Session, cluster: str, stack: Stack, hosts: tuple[Host, ...], image: dict[str, Any]) -> None:
+def install(
+    session: Session,
+    cluster: str,
+    stack: Stack,
+    hosts: tuple[Host, ...],
+    image: dict[str, Any],
+    trees: list[dict[str, str]],
+) -> None:
     """Install the stack after the preflight, unless a reachable node has failed it."""
     plan = plan_provision(
         session.request,
@@ -88,7 +107,7 @@ def install(session: Session, cluster: str, stack: Stack, hosts: tuple[Host, ...
     session.state.write_trust(cluster, plan.trust)
     houses = prepare_wheels(session, stack, plan.platforms)
     note_packages(session, plan)
-    variables = {**plan.variables, **files(session, houses), "orch_image": image}
+    variables = {**plan.variables, **files(session, houses), "orch_image": image, "orch_data": trees}
     session.run_locked("provision", variables)
     compare_fingerprints(session)
 
@@ -149,7 +168,6 @@ def files(session: Session, houses: dict[str, dict[str, object]]) -> dict[str, A
     return {
         "orch_trust": str(session.state.trust),
         "orch_train": str(TRAIN),
-        "orch_data": data_trees(session.request.data),
         "orch_wheelhouses": houses,
         "orch_wheels": "index" if session.request.index else "wheelhouse",
         "orch_stack_indexes": stack_indexes(load.stack(session.request.stack)),
@@ -161,18 +179,6 @@ def files(session: Session, houses: dict[str, dict[str, object]]) -> dict[str, A
 def stack_indexes(stack: Stack) -> list[str]:
     """Return uv's options for the indexes of a stack."""
     return [argument for index in stack.indexes for argument in (f"--{index.option}", index.url)]
-
-
-def data_trees(paths: tuple[str, ...]) -> list[dict[str, str]]:
-    trees = []
-    for text in paths:
-        path = Path(text)
-        if not path.exists():
-            raise RequestError(
-                f"--data {text}: no such file or folder.", hint="The path is relative to the current folder."
-            )
-        trees.append({"src": str(path.resolve()), "dest": f"data/{path.resolve().name}"})
-    return trees
 
 
 def note_packages(session: Session, plan: ProvisionPlan) -> None:
@@ -205,16 +211,17 @@ def compare_fingerprints(session: Session) -> None:
 
 
 def sync(request: ProvisionRequest, listener: Listener, environment: Mapping[str, str]) -> Report:
-    """Update scripts, environment, secrets and data sets on provisioned nodes.
+    """Update scripts, environment, secrets, models and data sets on provisioned nodes.
 
     Raises:
-        OrchError: if the nodes have not been provisioned, or Ansible does not start.
+        OrchError: if the nodes have not been provisioned, a source cannot be read, or Ansible does not start.
     """
     session = open_session(request, listener, environment, "sync")
-    variables = {"orch_root": recorded_root(session), "orch_train": str(TRAIN), "orch_data": data_trees(request.data)}
-    with session.state.lock("sync"):
-        session.run_locked("sync", variables)
-    return session.report(session.source.stem)
+    root = recorded_root(session)
+    sources = find_sources(request.models, request.data, listener.note)
+    with session.state.lock("sync"), source_trees(sources) as trees:
+        session.run_locked("sync", {"orch_root": root, "orch_train": str(TRAIN), "orch_data": trees})
+    return report_sources(session, sources)
 
 
 def recorded_root(session: Session) -> str:

@@ -24,7 +24,8 @@ class ProvisionRequest:
     dry_run: bool = False  # report differences, change nothing
     index: bool = False  # nodes install from an index instead of pushed wheels
     verify: bool = False  # verify again what was verified before
-    data: tuple[str, ...] = ()  # paths of data sets
+    models: tuple[str, ...] = ()  # names on a hub, URLs and paths of models
+    data: tuple[str, ...] = ()  # the same of data sets
     find_links: tuple[str, ...] = ()  # folders of wheels
     may_become: bool = False  # the sudo password is known
     docker_load: str | None = None  # file of an image

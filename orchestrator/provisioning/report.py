@@ -73,6 +73,27 @@ class NodeReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Synced:
+    """A model or data set on the nodes.
+
+    Attributes:
+        kind: `model` or `data`.
+        name: the name on the hub, the URL or the path on the controller.
+        revision: the commit on the hub, otherwise empty.
+        path: the file or folder on the nodes; relative to orch's folder until the nodes are known.
+        files: the number of files.
+        size: their size in bytes.
+    """
+
+    kind: str
+    name: str
+    revision: str = ""
+    path: str
+    files: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
     """The report of all nodes."""
 
@@ -82,6 +103,7 @@ class Report:
     seconds: float
     log: str
     nodes: tuple[NodeReport, ...]
+    synced: tuple[Synced, ...] = ()
 
     @property
     def exit_code(self) -> int:

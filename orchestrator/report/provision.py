@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 
-from orchestrator.provisioning.report import Change, Report
+from orchestrator.model.printable import counted
+from orchestrator.provisioning.report import Change, Report, Synced
 from orchestrator.report.listing import table
 
 SCHEMA = 1
+OFFLINE = "Ranks on these nodes use only what was copied, without the hub; --env HF_HUB_OFFLINE=0 changes that."
 
 
 def as_json(report: Report) -> str:
@@ -40,8 +42,27 @@ def text(report: Report) -> str:
     lines = [table(rows, ("node", "ok", "changed", "failed", "seconds", "problem")), *hints(report)]
     if report.check and any(node.changes or not node.failed for node in report.nodes):
         lines += ["", drift_table(report)]
+    if report.synced:
+        lines += ["", *synced_lines(report.synced)]
     state = states.get(report.state, "failed")
     return "\n".join([*lines, "", f"{state} in {report.seconds:.1f} s; log: {report.log}"])
+
+
+def synced_lines(synced: tuple[Synced, ...]) -> list[str]:
+    """Return the size of each model and data set, and how a script finds it on the nodes."""
+    lines = []
+    for source in synced:
+        size = f"{source.size / 1e6:.1f} MB, {counted(source.files, 'file')}"
+        revision = f" at {source.revision[:12]}" if source.revision else ""
+        lines += [f"{source.kind} {source.name}{revision}: {size}", f"  on the nodes: {source.path}"]
+        if source.revision:
+            call = "from_pretrained" if source.kind == "model" else "load_dataset"
+            name, _, requested = source.name.partition("@")
+            arguments = f'"{name}"' + (f', revision="{requested}"' if requested else "")
+            lines.append(f"  in a script:  {call}({arguments})")
+    if any(source.revision for source in synced):
+        lines.append(OFFLINE)
+    return lines
 
 
 def hints(report: Report) -> list[str]:

@@ -212,8 +212,17 @@ KNOWN_SIGNATURES = (
         name="hub out of reach",
         pattern=r"Failed to resolve '((?:[\w.-]+\.)?(?:huggingface\.co|hf\.co))'",
         cause="{1} cannot be reached from this node.",
-        cure="Use a model and data that are files on the node (--set model_name_or_path=DIR), or fill HF_HOME "
-        "beforehand and set HF_HUB_OFFLINE=1.",
+        cure="`orch sync INVENTORY --model NAME` and `--data NAME` copy a model or data set of the hub to all nodes.",
+    ),
+    Signature(
+        name="not on the node",
+        pattern=r"We couldn't connect to '\S+' to load th|Couldn't reach '\S+' on the Hub \(Offline"
+        r"|outgoing traffic has been disabled|: offline mode is enabled"
+        r"|cannot find the requested files in the local cache",
+        cause="A model or data set is not on this node, and the rank does not ask the hub (HF_HUB_OFFLINE).",
+        cure="`orch sync INVENTORY --model NAME` or `--data NAME` copies it to all nodes. --env HF_HUB_OFFLINE=0 lets "
+        "ranks download.",
+        may_be_harmless=True,
     ),
     Signature(
         name="unknown name",

@@ -71,6 +71,10 @@ for node in node0 node1; do ssh -F '/state/ssh config' -- "$node" 'umask 077 && 
   "--mount",
   "type=bind,\"source=/opt/orch/data\",\"target=/opt/orch/data\"",
   "--mount",
+  "type=bind,\"source=/opt/orch/hub\",\"target=/opt/orch/hub\"",
+  "--mount",
+  "type=bind,\"source=/opt/orch/models\",\"target=/opt/orch/models\"",
+  "--mount",
   "type=bind,\"source=/opt/orch/runs\",\"target=/opt/orch/runs\"",
   "--mount",
   "type=bind,\"source=/opt/orch/train\",\"target=/opt/orch/train\""

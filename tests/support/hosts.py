@@ -162,8 +162,18 @@ class Hosts:
     def write_inventory(self, environment: dict[str, str]) -> Path:
         """Write an inventory of the hosts, and the records that `orch provision` would write."""
         path = self.base / "lab.yml"
-        lines = [f"    {name}: {{ansible_host: {address}}}\n" for name, address in self.addresses.items()]
-        path.write_text("all:\n  hosts:\n" + "".join(lines))
+        variables = {
+            host.name: {
+                "ansible_host": host.ssh_address,
+                "ansible_user": "root",
+                "ansible_ssh_private_key_file": str(self.base / "user"),
+                "ansible_ssh_common_args": f"-o UserKnownHostsFile={self.base}/known_hosts",
+                "ansible_python_interpreter": sys.executable,
+                "orch_address": host.address,
+            }
+            for host in self.hosts
+        }
+        path.write_text(json.dumps({"all": {"hosts": variables}}))  # YAML, too
         home = Path(environment["XDG_STATE_HOME"]) / "orch/clusters" / State.of(path).folder.name
         (home / "nodes").mkdir(parents=True, exist_ok=True)
         for host in self.hosts:

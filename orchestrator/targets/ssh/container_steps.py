@@ -67,10 +67,10 @@ def ranks_per_node(nodes: tuple[Node, ...], ppn: int | None) -> dict[str, int]:
 def mounted_folders(files: Files, recipe: Recipe, site: Site) -> tuple[str, ...]:
     """Return the folders of the node that a container mounts at the same paths.
 
-    They hold the runs, orch's programs and the data; on this machine also the script, its recipe
+    They hold the runs, orch's programs, models and data; on this machine also the script, its recipe
     and its data. orch's whole folder is not mounted: as /opt/orch it would hide the image's stack.
     """
     base = str(PurePosixPath(site.run_dir).parent)
     if site.root:
-        return (base, site.train, f"{site.root}/data")
+        return (base, site.train, *(f"{site.root}/{name}" for name in ("data", "models", "hub")))
     return shared_folders(base, site.train, files.paths.get(recipe.script, ""), files.paths.values())

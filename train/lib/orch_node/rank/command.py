@@ -24,6 +24,7 @@ from orch_node.protocol.environment import ALWAYS, apply_defaults, interface_var
 from orch_node.protocol.values import ProtocolError
 from orch_node.rank.checks import RankError, fail
 from orch_node.rank.environment import provisioned_environment, read_env_file, setvars_variables
+from orch_node.rank.hub import with_synced_hub
 from orch_node.rank.libc_environment import with_kept_heap, with_loadable_preload
 from orch_node.rank.script import enter
 from orch_node.standalone import facts
@@ -88,7 +89,7 @@ def command_environment(options: argparse.Namespace) -> dict[str, str]:
     folders = (os.path.dirname(sys.executable), options.path, environment.get("PATH", os.defpath))
     environment["PATH"] = ":".join(dict.fromkeys(filter(None, folders)))
     environment.pop("ORCH_RUN_DIR", None)
-    return with_kept_heap(with_loadable_preload(apply_defaults(environment)))
+    return with_kept_heap(with_loadable_preload(with_synced_hub(apply_defaults(environment))))
 
 
 def run(command: Sequence[str], environment: dict[str, str]) -> int:

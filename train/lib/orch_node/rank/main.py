@@ -30,7 +30,7 @@ from orch_node.protocol import files
 from orch_node.protocol import layout as layouts
 from orch_node.protocol.events import Heartbeat, Joined, Raised, ScriptEnded
 from orch_node.protocol.outcome import EX_TEMPFAIL
-from orch_node.rank import communication, frameworks, heartbeat, precision, training_check
+from orch_node.rank import communication, frameworks, heartbeat, hub, precision, training_check
 from orch_node.rank import metrics as rank_metrics
 from orch_node.rank.checks import (
     RankError,
@@ -94,6 +94,7 @@ def main(argv: list[str]) -> None:
     agreement = preemption.AGREEMENT  # its collectives are not part of the training
     training_check.begin(torch, lambda: communication.operations(torch) - agreement.collectives)
     frameworks.record_losses()
+    hub.use_synced_data()
 
     def report_end() -> None:
         send(

@@ -20,6 +20,7 @@ from orch_node.process_handle import ProcessHandle
 from orch_node.protocol.environment import apply_defaults
 from orch_node.protocol.events import Raised
 from orch_node.protocol.layout import Placement
+from orch_node.rank.hub import with_synced_hub
 from orch_node.rank.libc_environment import with_kept_heap, with_loadable_preload
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
@@ -35,7 +36,7 @@ KILL_AFTER_SECONDS = 5.0
 def start(placement: Placement, environment: dict[str, str], log: int, command: Sequence[str]) -> int:
     """Fork and exec the training process, and return its pid. It dies with this process."""
     events = int(environment["ORCH_EVENTS_FD"])
-    environment = with_kept_heap(with_loadable_preload(apply_defaults(environment)))
+    environment = with_kept_heap(with_loadable_preload(with_synced_hub(apply_defaults(environment))))
     parent = os.getpid()
     child = os.fork()
     if child:

@@ -1,0 +1,136 @@
+"""Bring models and data to two hosts with `orch sync`, and use them there without network."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.local.runs import expect_exit
+from tests.local.workspaces import Workspace, make_two_hosts
+from tests.support.hub_server import Hub, Repository
+
+GLOO = ("--backend", "gloo", "--launcher", "torchrun", "--project", "none")
+COMMIT = "b" * 40
+ROWS = b"".join(b'{"text": "row %d"}\n' % number for number in range(7))
+USE_BY_NAME = """
+import os, torch.distributed as dist
+from datasets import load_dataset
+from transformers import AutoModel, AutoTokenizer
+model = AutoModel.from_pretrained("me/tiny")
+tokens = AutoTokenizer.from_pretrained("me/tiny")("a word")["input_ids"]
+rows = load_dataset("me/rows", split="train")
+print("RESULT", model.config.hidden_size, len(tokens) > 2, len(rows), rows[6]["text"], flush=True)
+dist.barrier()
+"""
+
+
+@pytest.fixture(scope="module")
+def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workspace]:
+    with make_two_hosts(tmp_path_factory.mktemp("sync"), "--ppn", "1") as workspace:
+        yield workspace
+
+
+@pytest.fixture(scope="module")
+def hub(qa_model: Path) -> Iterator[Hub]:
+    model = {path.name: path.read_bytes() for path in qa_model.iterdir() if path.is_file()}
+    repositories = [
+        Repository("models", "me/tiny", model, commit=COMMIT),
+        Repository("datasets", "me/rows", {"train.jsonl": ROWS, "{{ 1 + 1 }}.txt": b"x"}, commit=COMMIT),
+    ]
+    with Hub(repositories) as server:
+        yield server
+
+
+@pytest.fixture
+def controller(hub: Hub, hosts: Workspace, monkeypatch: pytest.MonkeyPatch) -> Workspace:
+    monkeypatch.setenv("HF_ENDPOINT", hub.url)
+    monkeypatch.setenv("HF_HOME", str(hosts.folder / "hf"))
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    return hosts
+
+
+def sync(workspace: Workspace, *arguments: str, code: int = 0) -> str:
+    process = workspace.orch("sync", workspace.options[-1], *arguments)
+    return expect_exit(process, code).stdout
+
+
+def roots(workspace: Workspace) -> list[Path]:
+    return [host.folder / "root" for host in workspace.lab.hosts]
+
+
+def test_model_and_data_of_a_hub_are_found_by_name_without_network(controller: Workspace, hub: Hub) -> None:
+    output = sync(controller, "--model", "me/tiny", "--data", "me/rows")
+    root = controller.lab.root
+    assert f"model me/tiny at {COMMIT[:12]}: " in output
+    assert f"  on the nodes: {root}/hub/models--me--tiny/snapshots/{COMMIT}\n" in output
+    assert '  in a script:  load_dataset("me/rows")\n' in output
+    downloads = hub.downloads()
+    assert downloads.count("train.jsonl") == 1, "two nodes, one download"
+    repeated = json.loads(sync(controller, "--model", "me/tiny", "--data", "me/rows", "--json"))
+    assert hub.downloads() == downloads
+    assert [node["changes"] for node in repeated["nodes"]] == [[], []]
+    assert [source["files"] for source in repeated["synced"]][1] == 2
+    cell = controller.train_text(USE_BY_NAME, *GLOO)
+    assert [cell.printed("RESULT", rank) for rank in (0, 1)] == ["32 True 7 row 6"] * 2
+
+
+def test_folder_and_file_of_a_url_are_copied_and_removed_files_deleted(
+    controller: Workspace, hub: Hub, tmp_path: Path
+) -> None:
+    folder = tmp_path / "set"
+    (folder / "raw").mkdir(parents=True)
+    for name in ("a", "b", "raw/c", ".gitignore"):
+        (folder / name).write_text("raw/\n")
+    url = f"{hub.url}/datasets/me/rows/resolve/main/train.jsonl"
+    output = sync(controller, "--data", str(folder), "--model", str(folder), "--data", url)
+    assert f"data {folder}: 0.0 MB, 3 files\n  on the nodes: {controller.lab.root}/data/set\n" in output
+    assert f"data {url}: 0.0 MB, 1 file\n  on the nodes: {controller.lab.root}/data/train.jsonl\n" in output
+    for root in roots(controller):
+        assert sorted(path.name for path in (root / "models/set").iterdir()) == [".gitignore", "a", "b"]
+        assert (root / "data/train.jsonl").read_bytes() == ROWS
+        assert (root / "data/train.jsonl").stat().st_mode & 0o777 == 0o600
+    (folder / "b").unlink()
+    sync(controller, "--data", str(folder))
+    assert [(root / "data/set/b").exists() for root in roots(controller)] == [False, False]
+
+
+def test_name_that_was_not_copied_is_explained(controller: Workspace) -> None:
+    sync(controller, "--model", "me/tiny")
+    text = "from transformers import AutoModel\nAutoModel.from_pretrained('me/other')\n"
+    cell = controller.train_text(text, *GLOO, code=1)
+    assert "orch sync INVENTORY --model NAME" in json.dumps(cell.report), cell.report
+
+
+def test_a_cache_of_the_user_takes_precedence(controller: Workspace, tmp_path: Path) -> None:
+    sync(controller, "--model", "me/tiny")
+    text = """import os, torch.distributed as dist
+print("RESULT", os.environ.get("HF_HUB_CACHE"), os.environ.get("HF_HUB_OFFLINE"), flush=True)
+dist.barrier()
+"""
+    synced = controller.train_text(text, *GLOO)
+    assert synced.printed("RESULT", 1) == f"{controller.lab.root}/hub 1"
+    private = controller.train_text(text, *GLOO, "--env", f"HF_HOME={tmp_path}")
+    assert private.printed("RESULT", 1) == "None None"
+    command = controller.orch("exec", controller.options[-1], "--", "printenv", "HF_HUB_CACHE")
+    assert command.stdout.count(f"{controller.lab.root}/hub") == 2, command.stdout + command.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (("--model", "me/none"), 2, "no such model on http"),
+        (("--data", "./none"), 2, "no such file or folder"),
+        (("--data", "http://127.0.0.1:1/rows"), 1, "cannot be downloaded"),
+    ],
+    ids=["unknown-name", "unknown-path", "no-network"],
+)
+def test_wrong_sources_change_no_node(
+    controller: Workspace, arguments: tuple[str, ...], code: int, message: str
+) -> None:
+    process = expect_exit(controller.orch("sync", controller.options[-1], *arguments), code)
+    assert message in process.stderr
+    assert "hint:" in process.stderr
+    assert "lock:" not in process.stderr

@@ -1,0 +1,123 @@
+"""Downloads of the real client from a hub on this machine.
+
+Each is a new process, because the client reads its settings once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.hub_server import Hub, Repository
+from tests.support.ports import free_port
+
+COMMIT, TOKEN = "c" * 40, "hf_secretsecret"
+LARGE = os.urandom(1 << 20) * 24
+PROGRAM = """
+import json, sys
+from orchestrator.errors import OrchError
+from orchestrator.provisioning.sources import find_sources
+kind, text = sys.argv[1:]
+notes = []
+try:
+    (source,) = find_sources(*(([text], []) if kind == "model" else ([], [text])), notes.append)
+    print(json.dumps({"path": source.synced.path, "files": source.synced.files, "size": source.synced.size,
+                      "folder": str(source.folder), "references": sorted(source.references), "notes": notes}))
+except OrchError as error:
+    print(json.dumps({"code": error.exit_code, "message": error.message, "hint": error.hint}))
+"""
+
+
+@pytest.fixture
+def hub() -> Iterator[Hub]:
+    repositories = [
+        Repository("models", "me/tiny", {"config.json": b"{}", "model.safetensors": LARGE}, commit=COMMIT),
+        Repository("models", "me/gated", {"config.json": b"{}"}, commit=COMMIT, token=TOKEN),
+        Repository("datasets", "rows", {"train.jsonl": b'{"a": 1}\n'}, commit=COMMIT, branch="v1"),
+    ]
+    with Hub(repositories) as server:
+        yield server
+
+
+def download(folder: Path, kind: str, text: str, endpoint: str, **variables: str) -> dict[str, object]:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "HUGGING"))}
+    environment |= {"HF_ENDPOINT": endpoint, "HF_HOME": str(folder / "hf"), **variables}
+    process = subprocess.run(
+        [sys.executable, "-c", PROGRAM, kind, text], env=environment, capture_output=True, text=True, check=False
+    )
+    assert process.returncode == 0, process.stderr
+    assert TOKEN not in process.stdout + process.stderr
+    result: dict[str, object] = json.loads(process.stdout)
+    return result
+
+
+def test_interrupted_download_continues_and_is_not_repeated(hub: Hub, tmp_path: Path) -> None:
+    hub.cut["model.safetensors"] = 15 << 20
+    result = download(tmp_path, "model", "me/tiny", hub.url)
+    storage = "hub/models--me--tiny"
+    assert (result["path"], result["files"]) == (f"{storage}/snapshots/{COMMIT}", 2)
+    assert result["size"] == len(LARGE) + 2
+    assert f"{storage}/refs/main" in result["references"]  # type: ignore[operator]
+    first, second = hub.ranges("model.safetensors")
+    assert (first, second.startswith("bytes=1")) == ("", True), "the part that was received is not sent again"
+    assert Path(str(result["folder"]), "model.safetensors").read_bytes() == LARGE
+    requests = len(hub.downloads())
+    assert download(tmp_path, "model", "me/tiny", hub.url)["size"] == result["size"]
+    assert len(hub.downloads()) == requests
+
+
+def test_damaged_file_of_the_cache_is_found(hub: Hub, tmp_path: Path) -> None:
+    folder = Path(str(download(tmp_path, "model", "me/tiny", hub.url)["folder"]))
+    for name in ("model.safetensors", "config.json"):
+        content = (folder / name).resolve()
+        original = content.read_bytes()
+        content.write_bytes(b"x" + original[1:])
+        error = download(tmp_path, "model", "me/tiny", hub.url)
+        assert f"{name} is damaged" in str(error["message"])
+        assert f"Delete {content}" in str(error["hint"])
+        content.unlink()
+        assert download(tmp_path, "model", "me/tiny", hub.url)["size"] == len(LARGE) + 2
+
+
+def test_data_set_of_a_revision(hub: Hub, tmp_path: Path) -> None:
+    result = download(tmp_path, "data", "rows@v1", hub.url)
+    assert "hub/datasets--rows/refs/v1" in result["references"]  # type: ignore[operator]
+
+
+def test_token_of_the_environment_opens_a_gated_model(hub: Hub, tmp_path: Path) -> None:
+    assert download(tmp_path, "model", "me/gated", hub.url, HF_TOKEN=TOKEN)["files"] == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "message"),
+    [
+        ("model", "me/none", "no such model on http"),
+        ("data", "none", "no such data set on http"),
+        ("model", "me/gated", "only to users whom its authors have admitted"),
+        ("model", "me/tiny@v9", "me/tiny has no revision v9"),
+        ("data", "rows", "rows has no revision main"),
+        ("model", "-x", "Repo id must use"),
+    ],
+    ids=["unknown-model", "unknown-data", "gated", "unknown-revision", "no-main", "invalid"],
+)
+def test_wrong_names_are_explained(hub: Hub, tmp_path: Path, kind: str, text: str, message: str) -> None:
+    error = download(tmp_path, kind, text, hub.url)
+    assert error["code"] == 2, error
+    assert message in str(error["message"])
+    assert error["hint"]
+
+
+def test_unreachable_hub_is_an_error_unless_the_cache_has_the_files(hub: Hub, tmp_path: Path) -> None:
+    unreachable = f"http://127.0.0.1:{free_port()}"
+    error = download(tmp_path, "model", "me/tiny", unreachable)
+    assert (error["code"], "cannot be downloaded" in str(error["message"])) == (1, True), error
+    download(tmp_path, "model", "me/tiny", hub.url)
+    result = download(tmp_path, "model", "me/tiny", unreachable)
+    assert result["files"] == 2
+    assert "taking what was downloaded before" in str(result["notes"])

@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from orchestrator.errors import OrchError, RequestError
+from orchestrator.provisioning.sources import find_sources, folder_files, source_trees
+from tests.support.hostile import ESCAPE_SEQUENCE
+
+
+def write(folder: Path, **files: str) -> None:
+    for name, text in files.items():
+        path = folder / name.replace("__", "/")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+def listed(folder: Path) -> list[str]:
+    return sorted(folder_files(folder))
+
+
+def test_gitignore_and_orchignore_of_the_folder_count(tmp_path: Path) -> None:
+    write(tmp_path, a="", b="", raw__a="", raw__keep="", deep__raw__a="", deep__x="")
+    (tmp_path / ".gitignore").write_text("/raw/*\n!/raw/keep\nb\n")
+    (tmp_path / "deep/.gitignore").write_text("raw/\n!b\n")
+    write(tmp_path, deep__b="")
+    (tmp_path / ".orchignore").write_text("deep/x\n")
+    (tmp_path / "__pycache__").mkdir()
+    (tmp_path / "__pycache__/x.pyc").write_text("")
+    assert listed(tmp_path) == [".gitignore", ".orchignore", "a", "deep/.gitignore", "deep/b", "raw/keep"]
+
+
+def test_gitignore_above_the_folder_does_not_count(tmp_path: Path) -> None:
+    subprocess.run(["git", "init", "--quiet", tmp_path], check=True)
+    (tmp_path / ".gitignore").write_text("data/\n")
+    write(tmp_path, data__rows="")
+    assert listed(tmp_path / "data") == ["rows"]
+
+
+def test_links_are_followed_once(tmp_path: Path) -> None:
+    write(tmp_path, elsewhere__rows="", data__a="")
+    (tmp_path / "data/linked").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "data/loop").symlink_to(tmp_path / "data")
+    (tmp_path / "data/broken").symlink_to(tmp_path / "gone")
+    assert listed(tmp_path / "data") == ["a", "linked/rows"]
+
+
+def test_names_of_files_are_not_in_variables_of_ansible(tmp_path: Path) -> None:
+    name = "{{ lookup('pipe', 'id') }}"
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / name.replace("/", "")).write_text("x")
+    (source,) = find_sources([], [str(tmp_path / "data")], print)
+    assert (source.synced.files, source.synced.size, source.synced.path) == (1, 1, "data/data")
+    with source_trees([source]) as trees:
+        assert "{{" not in json.dumps(trees)
+        assert list(json.loads(Path(trees[0]["manifest"]).read_text())) == [name]
+
+
+def test_model_and_data_have_folders_of_their_own(tmp_path: Path) -> None:
+    write(tmp_path, tiny__weights="xyz", rows="12")
+    model, data = find_sources([str(tmp_path / "tiny")], [str(tmp_path / "rows")], print)
+    assert (model.synced.path, model.synced.size) == ("models/tiny", 3)
+    assert (data.synced.path, data.synced.files, data.synced.size) == ("data/rows", 1, 2)
+
+
+def test_two_folders_of_one_name_are_refused(tmp_path: Path) -> None:
+    write(tmp_path, a__rows="", b__rows="")
+    with pytest.raises(RequestError, match="already copied to data/rows"):
+        find_sources([], [str(tmp_path / "a/rows"), str(tmp_path / "b/rows")], print)
+
+
+@pytest.mark.parametrize(
+    "text", ["./gone", "/gone", "a/b/c", "x@../y", ".hidden", "x@a..b", ESCAPE_SEQUENCE], ids=lambda text: repr(text)
+)
+def test_what_is_neither_a_path_nor_a_name_is_refused(text: str) -> None:
+    with pytest.raises(RequestError, match="no such file or folder"):
+        find_sources([text], [], print)
+
+
+def test_folder_without_files_is_refused(tmp_path: Path) -> None:
+    (tmp_path / ".gitignore").write_text("*\n")
+    with pytest.raises(OrchError, match="no files to copy"):
+        find_sources([], [str(tmp_path)], print)

@@ -1,0 +1,130 @@
+"""Downloads with fsspec from web servers on this machine."""
+
+from __future__ import annotations
+
+import functools
+import http.server
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.errors import OrchError
+from orchestrator.provisioning import urls
+from tests.support.hub_server import Hub, Repository
+from tests.support.ports import free_port
+
+LARGE = os.urandom(1 << 20) * 24
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def ranges() -> Iterator[Hub]:
+    """Yield a server that names versions (ETag) and sends parts of files."""
+    repositories = [
+        Repository("models", "me/open", {"rows.bin": LARGE}),
+        Repository("models", "me/closed", {"rows.bin": b"x"}, token="t"),
+    ]
+    with Hub(repositories) as server:
+        yield server
+
+
+@pytest.fixture
+def pages(tmp_path: Path) -> Iterator[tuple[str, Path]]:
+    """Yield the URL and the folder of a server that lists folders and sends whole files."""
+    folder = tmp_path / "served"
+    folder.mkdir()
+    handler = functools.partial(QuietHandler, directory=str(folder))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}", folder
+        server.shutdown()
+
+
+class QuietHandler(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+def test_interrupted_download_continues_and_is_not_repeated(ranges: Hub) -> None:
+    url = f"{ranges.url}/me/open/resolve/main/rows.bin?token=secret"
+    ranges.cut["rows.bin"] = 20 << 20
+    notes: list[str] = []
+    with pytest.raises(OrchError) as exc_info:
+        urls.download("data", url, notes.append)
+    assert (exc_info.value.exit_code, "secret" in exc_info.value.message) == (1, False)
+    first = len(ranges.ranges("rows.bin"))
+    path = urls.download("data", url, notes.append)
+    assert (path.name, path.read_bytes() == LARGE) == ("rows.bin", True)
+    continued = ranges.ranges("rows.bin")[first:]
+    assert all(int(part.removeprefix("bytes=").partition("-")[0]) >= 8 << 20 for part in continued), continued
+    urls.download("data", url, notes.append)
+    assert len(ranges.ranges("rows.bin")) == first + len(continued)
+    assert "secret" not in str(notes)
+
+
+def test_another_version_replaces_the_file(ranges: Hub) -> None:
+    url = f"{ranges.url}/me/open/resolve/main/rows.bin"
+    assert urls.download("data", url, print).read_bytes() == LARGE
+    ranges.repositories[0].files["rows.bin"] = b"new"
+    assert urls.download("data", url, print).read_bytes() == b"new"
+
+
+def test_folder_of_a_web_server_is_mirrored(pages: tuple[str, Path]) -> None:
+    url, folder = pages
+    for name in ("set/a.txt", "set/deep/b.txt", "other.txt"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(name)
+    copy = urls.download("data", f"{url}/set/", print)
+    assert copy.name == "set"
+    assert sorted(str(path.relative_to(copy)) for path in copy.rglob("*.txt")) == ["a.txt", "deep/b.txt"]
+    (folder / "set/a.txt").unlink()
+    urls.download("data", f"{url}/set/", print)
+    assert [path.name for path in copy.rglob("*.txt")] == ["b.txt"]
+
+
+@pytest.mark.parametrize(
+    ("path", "code", "message"),
+    [
+        ("me/open/resolve/main/none", 2, "there is no such file or folder"),
+        ("me/closed/resolve/main/rows.bin", 2, "access is denied"),
+    ],
+    ids=["missing", "forbidden"],
+)
+def test_refusals_of_the_server_are_explained(ranges: Hub, path: str, code: int, message: str) -> None:
+    with pytest.raises(OrchError, match=message) as exc_info:
+        urls.download("data", f"{ranges.url}/{path}", print)
+    assert (exc_info.value.exit_code, bool(exc_info.value.hint)) == (code, True)
+
+
+def test_unreachable_server_is_explained() -> None:
+    with pytest.raises(OrchError, match=r"cannot be downloaded: .*[Cc]onnect") as exc_info:
+        urls.download("data", f"http://127.0.0.1:{free_port()}/rows", print)
+    assert exc_info.value.exit_code == 1
+
+
+def test_unknown_kind_of_url_is_explained() -> None:
+    with pytest.raises(OrchError, match="not known") as exc_info:
+        urls.download("data", "nonsense://bucket/rows", print)
+    assert exc_info.value.exit_code == 2
+
+
+@pytest.mark.parametrize("name", ["../x", "a//b", "/etc/x", "a/..", "a\nb", "."], ids=repr)
+def test_names_that_leave_the_folder_are_refused(name: str) -> None:
+    with pytest.raises(OrchError, match="whose name cannot be used"):
+        urls.check_name(name, "s3://bucket/set")
+
+
+def test_error_about_s3_without_s3fs_names_the_package() -> None:
+    with pytest.raises(OrchError) as exc_info:
+        urls.download("data", "s3://bucket/set", print)
+    assert exc_info.value.exit_code == 2
+    assert "pip install 's3fs" in exc_info.value.hint
