@@ -6,7 +6,7 @@ import ast
 import contextlib
 import os
 import sys
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 
 from orchestrator.model.project import Project
@@ -55,7 +55,7 @@ def files_of(project: Project | None, script: str, *, is_remote: bool) -> Files:
     return Files({Path(script)} if is_remote else None)
 
 
-def external_imports(script: Path, files: Files, folder: Path, other_folders: Iterable[Path]) -> dict[str, str]:
+def external_imports(script: Path, files: Files, folder: Path, is_available: Callable[[str], bool]) -> dict[str, str]:
     """Return the modules that a script imports from elsewhere, with the name of the file that imports each.
 
     Only imports that always happen are read: those in the script and in the modules next to it, outside of functions,
@@ -65,7 +65,7 @@ def external_imports(script: Path, files: Files, folder: Path, other_folders: It
         script: the script, or the file of a module.
         files: the files that ranks see.
         folder: where Python looks first: that of the script, or the working directory for a module.
-        other_folders: further folders that may contain modules.
+        is_available: returns whether the ranks find a top-level module in another folder.
     """
     imports: dict[str, str] = {}
     packages = script.relative_to(folder).parents  # those above a module are executed before it
@@ -77,7 +77,7 @@ def external_imports(script: Path, files: Files, folder: Path, other_folders: It
             for package, name, members in imports_in(file, folder):
                 top, *_ = name.split(".")
                 if package is None and not files.has_module(folder, top):
-                    if not is_included(top) and not any(files.has_module(path, top) for path in other_folders):
+                    if not is_included(top) and not is_available(top):
                         imports.setdefault(top, str(file.relative_to(folder)))
                     continue
                 paths = module_files(package or folder, name, members)

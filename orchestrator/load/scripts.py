@@ -6,12 +6,12 @@ import contextlib
 import subprocess
 import sys
 import warnings
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.errors import RequestError
-from orchestrator.load.imports import external_imports, files_of
+from orchestrator.load.imports import Files, external_imports, files_of
 from orchestrator.load.script_arguments import check_script_arguments
 from orchestrator.model.imports import Imports
 from orchestrator.model.printable import one_line
@@ -32,6 +32,7 @@ class RanksPython:
         image: whether it is that of an image, whose version may differ.
         stack: the name of its stack.
         packages: its packages, as far as they are known.
+        module_folders: folders of the user's modules, which the ranks search after those of the stack.
     """
 
     version: str
@@ -39,6 +40,7 @@ class RanksPython:
     image: bool = False
     stack: str = ""
     packages: Collection[str] = ()
+    module_folders: tuple[str, ...] = ()
 
 
 def check_script(request: TrainRequest, recipe: Recipe, python: RanksPython) -> Imports | None:
@@ -70,24 +72,29 @@ def check_script(request: TrainRequest, recipe: Recipe, python: RanksPython) -> 
     return None
 
 
-def read_imports(recipe: Recipe, path: str, python: RanksPython, packages: Sequence[Path] = ()) -> Imports:
+def read_imports(recipe: Recipe, path: str, python: RanksPython) -> Imports:
     """Return the modules that the ranks of a script import from the packages of their Python.
 
     Args:
         recipe: the script or module.
         path: its file; empty if that is not known.
         python: the ranks' Python; its known packages are left out.
-        packages: folders of this machine with further modules that the ranks find.
     """
     files = files_of(recipe.project, recipe.script_file, is_remote=not python.local_path)
-    folder = Path.cwd() if recipe.module else Path(path).parent
+    this_machine, working_directory = Files(None), Path.cwd()
+    folder = working_directory if recipe.module else Path(path).parent
+
+    def is_available(name: str) -> bool:
+        folders = map(Path, python.module_folders)
+        return files.has_module(working_directory, name) or any(this_machine.has_module(path, name) for path in folders)
+
     importers: dict[str, str] = {}
     if not path:
         top, *_ = recipe.script.split(".")
-        if not files.has_module(folder, top):
+        if not is_available(top):
             importers = {top: f"-m {recipe.script}"}
     elif Path(path).is_relative_to(folder):
-        importers = external_imports(Path(path), files, folder, (Path.cwd(), *packages))
+        importers = external_imports(Path(path), files, folder, is_available)
     recorded = {name.replace("-", "_") for name in python.packages}
     return Imports(
         importers={name: importer for name, importer in importers.items() if name not in recorded}, stack=python.stack

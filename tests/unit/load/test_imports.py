@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 
 from orchestrator.errors import RequestError
-from orchestrator.load.imports import Files, external_imports, files_of
+from orchestrator.load.imports import Files, external_imports
+from orchestrator.load.scripts import RanksPython, read_imports
 from orchestrator.model.imports import Imports
 from orchestrator.model.project import Project
+from orchestrator.model.recipe import Recipe
 
 
-def imports_of(folder: Path, text: str, *folders: Path) -> dict[str, str]:
+def imports_of(folder: Path, text: str, *available: str) -> dict[str, str]:
     script = folder / "train.py"
     script.write_text(text)
-    return external_imports(script, Files(None), folder, folders)
+    return external_imports(script, Files(None), folder, available.__contains__)
 
 
 @pytest.mark.parametrize(
@@ -43,9 +46,7 @@ def test_import_that_may_succeed_is_not_reported(tmp_path: Path, text: str) -> N
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("")
     (tmp_path / "compiled.cpython-311-x86_64-linux-gnu.so").write_text("")
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other/elsewhere.py").write_text("")
-    assert imports_of(tmp_path, text, tmp_path / "other", tmp_path / "missing") == {}
+    assert imports_of(tmp_path, text, "elsewhere") == {}
 
 
 def test_imports_of_the_script_and_of_modules_that_it_imports_are_reported(tmp_path: Path) -> None:
@@ -76,22 +77,36 @@ def test_packages_above_a_module_are_read(tmp_path: Path) -> None:
     (tmp_path / "package/__init__.py").write_text("import from_package")
     module = tmp_path / "package/train.py"
     module.write_text("from . import train\nimport package.train")
-    assert external_imports(module, Files(None), tmp_path, ()) == {"from_package": "package/__init__.py"}
+    assert external_imports(module, Files(None), tmp_path, lambda name: False) == {
+        "from_package": "package/__init__.py"
+    }
 
 
-def test_module_that_is_not_sent_is_reported(tmp_path: Path) -> None:
-    script = tmp_path / "train.py"
-    script.write_text("import helper, ignored")
-    for name in ("helper.py", "ignored.py"):
-        (tmp_path / name).write_text("")
-    project = Project(folder=str(tmp_path), files={"train.py": "", "helper.py": ""}, size=0)
-    for sent, is_remote, missing in (
-        (project, True, ["ignored"]),
-        (None, True, ["helper", "ignored"]),
-        (None, False, []),
-    ):
-        files = files_of(sent, str(script), is_remote=is_remote)
-        assert list(external_imports(script, files, tmp_path, [tmp_path])) == missing
+@pytest.mark.parametrize(
+    ("is_sent", "local_path", "missing"),
+    [
+        pytest.param(True, "", ["ignored"], id="project on nodes"),
+        pytest.param(False, "", ["helper", "ignored"], id="script alone on nodes"),
+        pytest.param(False, sys.executable, [], id="this machine"),
+    ],
+)
+def test_module_that_is_not_sent_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_sent: bool, local_path: str, missing: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("helper.py", "ignored.py", "packages/einops/__init__.py"):
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).touch()
+    Path("train.py").write_text("import helper, ignored, einops, some_package")
+    project = Project(folder=str(tmp_path), files={"train.py": "", "helper.py": ""}, size=0) if is_sent else None
+    recipe = Recipe(name="train", script=str(tmp_path / "train.py"), own_script=True, project=project)
+    python = RanksPython(
+        version="3.11",
+        local_path=local_path,
+        packages={"some-package": "1"},
+        module_folders=(str(tmp_path / "packages"), "/missing"),
+    )
+    assert list(read_imports(recipe, recipe.script, python).importers) == missing
 
 
 def test_error_names_the_modules_by_the_file_that_imports_them() -> None:
