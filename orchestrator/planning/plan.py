@@ -186,6 +186,33 @@ class CheckImports:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CopyFiles:
+    """A step that copies files and links below a folder of this machine to a folder that all nodes share.
+
+    Attributes:
+        source: the folder.
+        files: their paths below it.
+        path: the folder of the copy.
+        digest: the hash of the files (`folder_hash`).
+    """
+
+    source: str
+    files: tuple[str, ...]
+    path: str
+    digest: str
+
+    @property
+    def nodes(self) -> tuple[RunNode, ...]:
+        return ()
+
+    def describe(self) -> str:
+        names = heredoc("".join(f"{name}\n" for name in self.files))
+        target = shlex.quote(self.path)
+        pack = f"tar -C {shlex.quote(self.source)} -c --mode=u+w --verbatim-files-from --no-unquote -T - {names}"
+        return f"(umask 077 && mkdir -p {target}) && {pack}".replace("\n", f" | tar -C {target} -x\n", 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StartRun:
     """A step that starts the supervisor, which starts the launcher and watches the ranks."""
 
@@ -236,16 +263,25 @@ class SubmitScript:
         return (self.node,)
 
     def describe(self) -> str:
-        """Return the script; for another machine, the commands that transfer and submit it."""
-        if not self.node.via:
-            return self.script.rstrip("\n")
+        """Return the commands that write the script on the host and submit it there."""
         path = shlex.quote(f"{self.run_dir}/{SCRIPT}")
         transfer = write_command((self.node,), f"{self.run_dir}/{SCRIPT}", heredoc(self.script))
-        return f"{transfer}\n{shell_at(self.node, f'cd {shlex.quote(self.run_dir)} && sbatch {path}')}"
+        start = f"srun --overlap --nodes=1 --ntasks=1 bash {path}" if self.allocation else f"sbatch {path}"
+        submit = f"cd {shlex.quote(self.run_dir)} && {start}"
+        return f"{transfer}\n{shell_at(self.node, submit) if self.node.via else f'({submit})'}"
 
 
 Step = (
-    PutLocalFile | PutFile | SendFile | SendFolder | StoreFolder | CheckImports | StartRun | ApplyObjects | SubmitScript
+    PutLocalFile
+    | PutFile
+    | SendFile
+    | SendFolder
+    | StoreFolder
+    | CopyFiles
+    | CheckImports
+    | StartRun
+    | ApplyObjects
+    | SubmitScript
 )
 
 
@@ -299,10 +335,11 @@ class Plan:
     def describe(self) -> str:
         """Return the plan as a shell script: its decisions as comments, its steps as commands.
 
-        The script for a scheduler on this machine already contains the decisions.
+        A script for a scheduler on this machine that needs no other steps is returned itself. It has the decisions.
         """
-        if any(isinstance(step, SubmitScript) and not step.node.via for step in self.steps):
-            return "\n".join(step.describe() for step in self.steps) + "\n"
+        match self.steps:
+            case (SubmitScript() as step,) if not step.node.via:
+                return step.script.rstrip("\n") + "\n"
         comments = [f"# {one_line(line)}" for line in self.summary()]
         return "\n".join([*comments, *(step.describe() for step in self.steps)]) + "\n"
 

@@ -11,7 +11,7 @@ from orch_node.protocol import files
 from orch_node.protocol.record import RunNode
 
 from orchestrator.model.recipe import Recipe, Value
-from orchestrator.planning.plan import SendFile, StoreFolder
+from orchestrator.planning.plan import CopyFiles, SendFile, StoreFolder
 
 
 class Folders(Protocol):
@@ -32,7 +32,7 @@ class Files:
     """The path of each local file for the ranks, and the steps that copy them."""
 
     paths: Mapping[str, str]
-    sent: tuple[SendFile | StoreFolder, ...]
+    sent: tuple[SendFile | StoreFolder | CopyFiles, ...]
 
 
 def named_files(recipe: Recipe, settings: Mapping[str, Value]) -> list[str]:

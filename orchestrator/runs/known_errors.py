@@ -349,8 +349,7 @@ KNOWN_SIGNATURES = (
         pattern=r"FileNotFoundError: \[Errno 2\] No such file or directory: '([^']*[/.][^']*)'",
         may_be_harmless=True,
         cause="The file {1} does not exist where the rank runs. Relative paths start in the folder where you called "
-        "orch on this machine, in the run's copy of the project on nodes and in pods, and in the run's folder on "
-        "Slurm.",
+        "orch on this machine, and in the run's copy of the project everywhere else.",
         cure="`orch sync INVENTORY --data FOLDER` copies files to all nodes. Give the script their absolute path "
         "there. If git ignores the file, a line such as !data/*.bin in .orchignore sends it with the project.",
     ),

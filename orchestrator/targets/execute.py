@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -9,19 +10,20 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Protocol
 
-from orch_node.filled_folder import all_files
+from orch_node.filled_folder import all_files, hash_of
 from orch_node.protocol import files
 from orch_node.protocol.record import RunNode
 from orch_node.store import ABSENT
 
 from orchestrator.errors import ExecuteError
-from orchestrator.files import pack_files, source_files
+from orchestrator.files import make_user_folder, pack_files, source_files
 from orchestrator.model.command import Command, CommandResult
 from orchestrator.model.hostlist import fold
 from orchestrator.planning.manifest import Object
 from orchestrator.planning.plan import (
     ApplyObjects,
     CheckImports,
+    CopyFiles,
     Plan,
     PutFile,
     PutLocalFile,
@@ -41,6 +43,7 @@ STORE_HINT = (
     "Check whether node0 reaches the other nodes over SSH, and whether the disks have free space. After an update of "
     "orch, run `orch provision` again."
 )
+COPY_HINT = "`df` shows whether the disk has space. If the file is gone, the project has changed; start the run again."
 
 
 class Connection(Protocol):
@@ -125,12 +128,18 @@ def do(step: Step, connections: Mapping[str, Connection], applier: Applier | Non
             store(step, connections[step.nodes[0].node])
         case CheckImports(command=command, imports=imports):
             imports.check(connections[step.node.node].capture(command, seconds=CHECK_SECONDS).out.split())
+        case CopyFiles():
+            copy_files(step)
         case StartRun(command=command, run_dir=run_dir):
             connections[step.node.node].start(command, f"{run_dir}/{files.SUPERVISOR_LOG}")
-        case ApplyObjects(objects=objects):
-            assert applier is not None
-            for manifest in objects:
-                applier.apply(manifest)
+        case ApplyObjects():
+            apply_objects(step, applier)
+
+
+def apply_objects(step: ApplyObjects, applier: Applier | None) -> None:
+    assert applier is not None
+    for manifest in step.objects:
+        applier.apply(manifest)
 
 
 def store(step: StoreFolder, connection: Connection) -> None:
@@ -148,6 +157,30 @@ def store(step: StoreFolder, connection: Connection) -> None:
     elif result.code != 0:
         reason = result.err.strip() or f"exit code {result.code}"
         raise ExecuteError(f"{step.nodes[0].node}: {reason}", hint=STORE_HINT)
+
+
+def copy_files(step: CopyFiles) -> None:
+    """Copy files to another folder of this machine.
+
+    Raises:
+        ExecuteError: if a file cannot be copied, or has changed since the run was planned.
+    """
+    folder = Path(step.path)
+    try:
+        make_user_folder(folder)
+        for name in step.files:
+            copy = folder / name
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(Path(step.source, name), copy, follow_symlinks=False)
+            if not copy.is_symlink():
+                copy.chmod(copy.stat().st_mode | 0o600)
+        is_changed = hash_of(folder) != step.digest
+    except OSError as error:
+        raise ExecuteError(
+            f"{step.source} cannot be copied: {error.filename or folder}: {error.strerror}.", hint=COPY_HINT
+        ) from None
+    if is_changed:
+        raise ExecuteError(f"{step.source} has changed since the run was planned.", hint="Start the run again.")
 
 
 @contextmanager

@@ -2,16 +2,20 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.slurm.laptop import NAME, Laptop
 from tests.slurm.runs import CHECKPOINTING, CHECKPOINTING_SCRIPT, UNTIL_FINISH, UNTIL_FINISH_SCRIPT
 from tests.slurm.site import Site, slurm_site
 from tests.support.images import require_docker, run_program
 
 FAULTY = Path(__file__).parents[1] / "cluster" / "programs" / "faulty.py"
+# Slurm's programs run in login shells there. The lines of the banner look like the fields of jobs in their output.
+BANNER = 'echo "RULES | be kind | clean up | pay"\necho "MAINTENANCE|Friday|all nodes|sorry"\n'
 
 
 def build_image() -> str:
@@ -51,3 +55,12 @@ def session_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 def site(session_site: Site) -> Site:
     """Return a Slurm without jobs, all of whose nodes are idle."""
     return prepare(session_site)
+
+
+@pytest.fixture(scope="session")
+def laptop(session_site: Site, tmp_path_factory: pytest.TempPathFactory) -> Laptop:
+    laptop = Laptop(session_site, tmp_path_factory.mktemp("laptop"))
+    (session_site.home / ".bash_profile").write_text(BANNER)
+    shutil.copy(FAULTY, laptop.home)
+    (laptop.home / "orch-slurm.toml").write_text(f'login = "{NAME}"\npython = "{sys.executable}"\n')
+    return laptop

@@ -10,8 +10,10 @@ from typing import Any
 from tests.slurm.site import LOGIN, Site, orch_command
 from tests.support.waiting import wait_until
 
-ONE_NODE = ("--on", "slurm", "--nodes", "1", "--ppn", "1", "--backend", "gloo", "--fresh")
-TWO_NODES = ("--on", "slurm", "--nodes", "2", "--ppn", "1", "--backend", "gloo", "--fresh")
+PROJECT_ON_TWO_NODES = ("--on", "slurm", "--nodes", "2", "--ppn", "1", "--backend", "gloo", "--fresh")
+# The script where it is; it starts in the run's folder.
+TWO_NODES = (*PROJECT_ON_TWO_NODES, "--project", "none")
+ONE_NODE = tuple("1" if option == "2" else option for option in TWO_NODES)
 LONG_RUN = ("--", "--seconds", "0.2", "--steps", "5000")  # of faulty.py; a test always ends it earlier
 # Runs until the run folder has the file `finish`, so that a test decides what happens before the end of the run.
 UNTIL_FINISH = "until_finish.py"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import sys
 from pathlib import Path
 
@@ -15,18 +14,6 @@ from tests.slurm.laptop import NAME, Laptop
 from tests.slurm.runs import LONG_RUN, TWO_NODES
 from tests.slurm.site import LOGIN, Site
 from tests.support.waiting import wait_until
-
-# Slurm's programs run in login shells there. The lines of the banner look like the fields of jobs in their output.
-BANNER = 'echo "RULES | be kind | clean up | pay"\necho "MAINTENANCE|Friday|all nodes|sorry"\n'
-
-
-@pytest.fixture(scope="session")
-def laptop(session_site: Site, tmp_path_factory: pytest.TempPathFactory) -> Laptop:
-    laptop = Laptop(session_site, tmp_path_factory.mktemp("laptop"))
-    (session_site.home / ".bash_profile").write_text(BANNER)
-    shutil.copy(FAULTY, laptop.home)
-    (laptop.home / "orch-slurm.toml").write_text(f'login = "{NAME}"\npython = "{sys.executable}"\n')
-    return laptop
 
 
 def find_running(laptop: Laptop) -> list[Path]:
@@ -43,8 +30,8 @@ def test_all_commands_work_from_a_laptop(site: Site, laptop: Laptop) -> None:
     name = result["run_id"]
     remote_folder = site.home / "runs" / name
     assert (remote_folder / "files" / "0" / "faulty.py").read_bytes() == FAULTY.read_bytes()
-    (row,) = json.loads(laptop.orch("runs", "--inventory", "slurm", "--json"))["runs"]
-    assert (row["id"], row["state"], row["nodes"]) == (name, "done", ["n1", "n2"])
+    rows = json.loads(laptop.orch("runs", "--inventory", "slurm", "--json"))["runs"]
+    assert [(row["state"], row["nodes"]) for row in rows if row["id"] == name] == [("done", ["n1", "n2"])]
     assert "[1 n2] finished" in laptop.orch("logs", name)
     laptop.orch("attach", name)
     (remote_folder / "output").mkdir(exist_ok=True)

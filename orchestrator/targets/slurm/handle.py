@@ -219,9 +219,14 @@ class SlurmHandle:
         """Copy files of the run from the shared file system, which is the same on every node.
 
         Raises:
-            RequestError: if the run has no node of the requested name.
+            RequestError: if the run has no node of the requested name, or no project as it was sent.
         """
         requested_node(self.record, request.node)
+        if request.project and isinstance(self.host, Local):
+            raise RequestError(
+                "--code: without a login node, Slurm's nodes keep no copy of the project as it was sent.",
+                hint=f"The run's copy, which it may have changed: --from {project_copy(self.record.run_dir)}.",
+            )
         if request.project:
             store_folder = f"{PurePosixPath(self.record.run_dir).parent}/.orch/store"
             return fetch_project(self.host, store_folder, project_copy(self.record.run_dir), self.folder, request)

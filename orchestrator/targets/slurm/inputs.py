@@ -11,6 +11,8 @@ from pathlib import Path
 from orchestrator import load
 from orchestrator.errors import PlanError, RequestError
 from orchestrator.files import short_digest, source_files
+from orchestrator.model.project import Project
+from orchestrator.model.recipe import Recipe
 from orchestrator.paths import TRAIN
 from orchestrator.planning.plan import Plan
 from orchestrator.planning.request import TargetOptions, TrainRequest
@@ -142,6 +144,7 @@ def plan_member(
 def read(request: TrainRequest, slurm: SlurmSettings, python: str, host: LoginHost) -> Inputs:
     """Return the inputs that a request names, after reading its files."""
     recipe = load.recipe(request.recipe, tuple(map(Path, request.recipe_path)), module=request.module)
+    recipe = replace(recipe, project=project_of(request, recipe, slurm))
     stack = load.stack(request.stack)
     if slurm.image:
         ranks_python = load.RanksPython(version=python_for(stack), image=True)
@@ -163,6 +166,17 @@ def read(request: TrainRequest, slurm: SlurmSettings, python: str, host: LoginHo
         settings=load.settings(list(request.settings), recipe),
         plugins=load.plugins(),
     )
+
+
+def project_of(request: TrainRequest, recipe: Recipe, slurm: SlurmSettings) -> Project | None:
+    """Return the project of the script, without recorded runs and stacks.
+
+    A module that is not in the current folder is one of the stack or of the image.
+    """
+    if request.project is None and recipe.module and not load.is_local_module(recipe.script):
+        return None
+    left_out = (Path(request.runs_dir), *([Path(slurm.root)] if slurm.root else []))
+    return load.project_of(recipe, request.project, limit=request.project_limit, left_out=left_out)
 
 
 def interpreter(slurm: SlurmSettings, stack: str) -> str:

@@ -72,10 +72,6 @@ REFUSES: Mapping[str, Refusal] = {
         "Leave it out: ranks use TCP over the network of the nodes.",
     ),
     "accelerate_config": Refusal("is not read on Slurm", "Use the options --nodes, --ppn and --precision."),
-    "project": Refusal(
-        NODES, "Put the project into a folder that all nodes share; the script finds its modules there."
-    ),
-    "project_limit": Refusal(NODES, "Leave it out."),
     "docker_image": CONTAINERS,
     "docker": CONTAINERS,
 }

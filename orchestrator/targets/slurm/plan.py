@@ -16,10 +16,10 @@ from orchestrator.model.command import Command
 from orchestrator.model.decision import Decision, all_decisions
 from orchestrator.model.links import Link
 from orchestrator.planning.containers import shared_folders
-from orchestrator.planning.plan import Plan, SendFolder, Step, SubmitScript
+from orchestrator.planning.plan import CopyFiles, Plan, SendFolder, Step, SubmitScript
 from orchestrator.planning.request import Resume, TrainRequest
 from orchestrator.planning.run_files import TIMEOUT_SECONDS, master_port
-from orchestrator.planning.sent_files import Files, in_train, named_files, sent_files
+from orchestrator.planning.sent_files import Files, in_train, named_files, project_copy, sent_files
 from orchestrator.planning.supervision import launcher_restarts, supervisor_options
 from orchestrator.planning.training import (
     Home,
@@ -127,6 +127,7 @@ def plan_run(request: TrainRequest, inputs: Inputs, site: SlurmSite, resume: Res
         *all_decisions(resolved.image, resolved.backend, resolved.precision, resolved.preload, output),
         *explain_restarts(request.max_restarts, resolved.training.recipe, request.min_nodes),
         *explain_environment(request),
+        *([resolved.training.recipe.project.explain()] if resolved.training.recipe.project else []),
     )
     plan = Plan(
         run=run_record(
@@ -164,9 +165,9 @@ def with_container(config: JobConfig, resolved: Resolved, files: Files, site: Sl
 
 
 def send_steps(planned: PlannedRun, site: SlurmSite) -> tuple[Step, ...]:
-    """Return the steps that copy files to the login node before the script; none without a login node."""
+    """Return the steps that copy files before the script: to the login node, or the project to the run's folder."""
     if not planned.slurm.login:
-        return ()
+        return planned.files.sent
     login = login_of(planned.slurm)
     return (SendFolder(node=login, source=site.train_here, path=site.train), *planned.files.sent)
 
@@ -175,13 +176,19 @@ def files_of(resolved: Resolved, site: SlurmSite) -> Files:
     """Return the paths of the run's files as the ranks find them.
 
     Shared folders have the same path everywhere, and files of train/ are in the nodes' copy of it. Other
-    files are sent if the run is started over a login node.
+    files are sent if the run is started over a login node. A project is copied in any case.
     """
     recipe, settings = resolved.training.recipe, resolved.training.settings
     if resolved.slurm.login:
         return sent_files(recipe, settings, (login_of(resolved.slurm),), site, python=LOGIN_PYTHON)
-    names = named_files(recipe, settings)
-    return Files(paths={path: in_train(path, site) or path for path in names}, sent=())
+    paths = {path: in_train(path, site) or path for path in named_files(recipe, settings)}
+    project, copy = recipe.project, project_copy(site.run_dir)
+    if project is None:
+        return Files(paths=paths, sent=())
+    if recipe.script_file:
+        paths[recipe.script_file] = project.path_in(copy, recipe.script_file)
+    step = CopyFiles(source=project.folder, files=tuple(project.files), path=copy, digest=project.digest)
+    return Files(paths=paths, sent=(step,))
 
 
 def login_of(slurm: SlurmSettings) -> RunNode:
@@ -296,7 +303,7 @@ def key_of(request: TrainRequest, resolved: Resolved) -> str:
 
 def config_of(request: TrainRequest, resolved: Resolved, inputs: Inputs, site: SlurmSite, launch: Launch) -> JobConfig:
     """Return the settings for orch's program in the job."""
-    backend = resolved.backend.value
+    backend, project = resolved.backend.value, resolved.training.recipe.project
     return JobConfig(
         run_id=site.run_id,
         nodes=len(resolved.nodes),
@@ -326,6 +333,7 @@ def config_of(request: TrainRequest, resolved: Resolved, inputs: Inputs, site: S
         requeue="no-requeue" not in resolved.slurm.sbatch and resolved.slurm.held is None,
         max_requeues=resolved.slurm.max_requeues,
         local=inputs.local,
+        working_directory=project.working_directory(project_copy(site.run_dir)) if project else "",
     )
 
 

@@ -6,7 +6,7 @@ import json
 import re
 import time
 from collections.abc import Callable, Iterable
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Protocol, TypeVar
 
 from orch_node import whole_files
@@ -164,10 +164,11 @@ def write_remote_record(run_record: RunRecord, host: Ssh) -> None:
     host.put(f"{run_record.run_dir}/{PLAN}", text)
 
 
-def delete_remote_files(run_dir: str, host: Ssh, names: Iterable[str]) -> None:
-    """Remove the files of a run that was never submitted; ignore files that cannot be removed."""
+def delete_remote_files(host: Ssh, paths: Iterable[str]) -> None:
+    """Remove what was sent to the folders of runs that were never submitted; ignore what cannot be removed."""
+    paths = tuple(paths)
     try:
-        host.capture(("rm", "-f", "--", *(f"{run_dir}/{name}" for name in names)), seconds=30.0)
-        host.capture(("rmdir", "--", run_dir), seconds=30.0)
+        host.capture(("rm", "-rf", "--", *paths), seconds=30.0)
+        host.capture(("rmdir", "--", *dict.fromkeys(str(PurePosixPath(path).parent) for path in paths)), seconds=30.0)
     except ExecuteError:
         pass

@@ -9,6 +9,7 @@ from orch_node.protocol.record import RunRecord
 
 from orchestrator.errors import OrchError
 from orchestrator.planning.plan import SCRIPT, Plan, SubmitScript
+from orchestrator.planning.sent_files import project_copy
 from orchestrator.runs import store
 from orchestrator.targets.connections.connection import Ssh
 from orchestrator.targets.connections.local import Local
@@ -82,6 +83,7 @@ def delete_folders(plan: Plan, folders: list[Path], host: Local | Ssh) -> None:
         shutil.rmtree(folder, ignore_errors=True)
     scripts = [step.run_dir for step in plan.steps if isinstance(step, SubmitScript)]
     if isinstance(host, Ssh):
-        delete_remote_files(scripts[0], host, (SCRIPT,))
+        copies = [project_copy(member.run.run_dir) for member in plan.array or (plan,) if member.origin.project]
+        delete_remote_files(host, (f"{scripts[0]}/{SCRIPT}", *copies))
     elif plan.array:
         shutil.rmtree(scripts[0], ignore_errors=True)

@@ -111,6 +111,7 @@ cat > /shared/alice/runs/20260102-030405-bert-qa-abcd-0/slurm.json <<'ORCH_END_O
   },
   "file": "/shared/alice/runs/20260102-030405-bert-qa-abcd-0/output/precision.txt"
  },
+ "working_directory": "",
  "schema": 1
 }
 ORCH_END_OF_FILE
@@ -200,6 +201,7 @@ cat > /shared/alice/runs/20260102-030405-bert-qa-abcd-1/slurm.json <<'ORCH_END_O
   },
   "file": "/shared/alice/runs/20260102-030405-bert-qa-abcd-1/output/precision.txt"
  },
+ "working_directory": "",
  "schema": 1
 }
 ORCH_END_OF_FILE

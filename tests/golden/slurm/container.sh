@@ -130,6 +130,7 @@ cat > /shared/alice/runs/20260102-030405-bert-qa-abcd/slurm.json <<'ORCH_END_OF_
   },
   "file": "/shared/alice/runs/20260102-030405-bert-qa-abcd/output/precision.txt"
  },
+ "working_directory": "",
  "schema": 1
 }
 ORCH_END_OF_FILE

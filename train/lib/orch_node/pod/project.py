@@ -33,7 +33,6 @@ def unpack(project: PodProject) -> None:
         staging = Path(tempfile.mkdtemp(prefix=f"{copy.name}.", dir=copy.parent))
         try:
             extract(archive, staging)
-            (staging / Path(project.working_directory).relative_to(copy)).mkdir(parents=True, exist_ok=True)
             move(staging, copy)
         finally:
             shutil.rmtree(staging, ignore_errors=True)

@@ -61,6 +61,7 @@ class JobConfig:
     max_requeues: int | None = None
     local: LocalStack | None = None  # None if the ranks run from a shared folder
     precision: RunPrecision | None = None  # None if the plan has decided
+    working_directory: str = ""  # in which the script starts; empty for the run's folder
     schema: int = SCHEMA
 
 

@@ -32,13 +32,14 @@ def main(argv: list[str]) -> int:
 
 
 def enter(folder: str) -> None:
-    """Change to the folder in which the script starts.
+    """Change to the folder in which the script starts; a copy of a project has no empty folders.
 
     Raises:
         RankError: if that is impossible.
     """
     try:
         if folder:
+            os.makedirs(folder, exist_ok=True)
             os.chdir(folder)
     except OSError as error:
         raise RankError(f"the working directory {folder} cannot be used: {error.strerror}.") from None

@@ -59,6 +59,7 @@ def create_layout(config: JobConfig, hellos: Sequence[Hello]) -> RunLayout:
         timeout_seconds=config.timeout_seconds,
         setvars=config.setvars,
         precision=config.precision,
+        working_directory=config.working_directory,
         spares_without_bf16=tuple(spare.node for spare in spares if not bf16_flag(spare.flags)),
         spares=tuple(Spare(node=spare.node, host=spare.node) for spare in spares),
         nodes=tuple(node_entry(config, hello, is_single_node=len(hellos) == 1) for hello in hellos),
