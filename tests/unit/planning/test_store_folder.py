@@ -120,6 +120,28 @@ def test_a_store_that_another_user_can_write_is_refused(step: StoreFolder) -> No
     os.chown(folder, 65534, 65534)
     with pytest.raises(ExecuteError, match="belongs to the user nobody"):
         store(step, Local())
+    filled_folder.remove(folder)
+    folder.parent.parent.chmod(0o777)  # as in a project's folder of a group: the programs next to it are not safer
+    store(step, Local())
     folder.parent.chmod(0o777)
     with pytest.raises(ExecuteError, match="other users can write it"):
         store(step, Local())
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can mount a small disk")
+@pytest.mark.parametrize(("size", "folder"), [("1m", "store"), ("5m", "run/project")], ids=["receive", "copy"])
+def test_a_full_disk_is_reported_and_leaves_nothing_incomplete(
+    step: StoreFolder, tmp_path: Path, size: str, folder: str
+) -> None:
+    source, disk = Path(step.source), tmp_path / "disk"
+    (source / "data.bin").write_bytes(os.urandom(3_000_000))
+    digest = filled_folder.hash_of(source)
+    path, copy = disk / "store" / digest, disk / "run" / "project"
+    small = replace(step, files=(), path=str(path), run_dir=str(disk / "run"), copy=str(copy))
+    disk.mkdir()
+    script = f"mount -t tmpfs -o size={size} tmpfs '{disk}'\n{small.describe()}\ncd '{disk}' && ls -A store run"
+    result = subprocess.run(["unshare", "--mount", "sh"], input=script, capture_output=True, text=True)
+    assert f"{disk}/{folder}" in result.stderr
+    assert "is full (No space left on device)" in result.stderr
+    assert ".part-" not in result.stdout
+    assert "project" not in result.stdout

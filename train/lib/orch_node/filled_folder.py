@@ -136,14 +136,19 @@ def give_name(part: Path, folder: Path, content: str) -> bool:
     return True
 
 
-def has_content(folder: Path, content: str) -> bool:
+def has_content(folder: Path, content: str, check: Callable[[Path], None] = trust.check_folder) -> bool:
     """Return whether a folder is complete and has this content.
+
+    Args:
+        folder: the folder.
+        content: the hash that its mark holds.
+        check: raises UntrustedError if the folder is not trusted.
 
     Raises:
         UntrustedError: if another user could have written the folder or its mark.
     """
     try:
-        trust.check_folder(folder)
+        check(folder)
         with open(trust.open_file(folder / MARK, os.O_RDONLY), "rb") as mark:
             return mark.read(len(content) + 1) == content.encode()
     except (FileNotFoundError, NotADirectoryError):

@@ -71,7 +71,7 @@ def use(folder: Path, run_dir: str, copy: Path | None) -> bool:
         OSError: if the record cannot be written, or the folder is not trusted.
     """
     with locked(folder, fcntl.LOCK_SH) as users:
-        if not has_content(folder, folder.name):
+        if not is_complete(folder):
             return False
         users.write(f"{run_dir}\n".encode())
         if copy:
@@ -79,10 +79,21 @@ def use(folder: Path, run_dir: str, copy: Path | None) -> bool:
     return True
 
 
+def is_complete(folder: Path) -> bool:
+    """Return whether a folder of the store is there; raise UntrustedError if another user could have written it."""
+    return has_content(folder, folder.name, trust.check_own_folder)
+
+
+def make_store(store: Path) -> None:
+    """Create the store unless it is there; raise UntrustedError if another user can write to it."""
+    store.mkdir(mode=0o700, parents=True, exist_ok=True)
+    trust.check_own_folder(store)
+
+
 @contextlib.contextmanager
 def locked(folder: Path, kind: int) -> Iterator[BinaryIO]:
     """Hold the lock of a folder of the store; yield its file, which lists the runs that have used the folder."""
-    trust.check_folder(folder.parent, make=True)
+    make_store(folder.parent)
     with trust.open_private(folder.with_name(f".{folder.name}.lock")) as lock:
         filled_folder.lock_if_possible(lock, kind)
         yield lock
@@ -97,20 +108,29 @@ def receive(folder: Path) -> None:
         StoreError: if the archive cannot be unpacked or has other content.
         OSError: if the folder cannot be written, or is not trusted.
     """
-    trust.check_folder(folder.parent, make=True)
+    make_store(folder.parent)
     part = Path(tempfile.mkdtemp(prefix=f".{folder.name}{PART}", dir=folder.parent))
     try:
-        run("tar", "-xzf", "-", "--no-same-owner", "--no-same-permissions", "-C", str(part), stdin=None)
+        run(folder, "tar", "-xzf", "-", "--no-same-owner", "--no-same-permissions", "-C", str(part), stdin=None)
         if filled_folder.hash_of(part) != folder.name:
             raise StoreError(f"{folder}: {CHANGED}")
         whole_files.write(part / MARK, folder.name)
         make_read_only(part)
         filled_folder.sync(part)
         with locked(folder, fcntl.LOCK_EX):
-            if not has_content(folder, folder.name):
-                filled_folder.give_name(part, folder, folder.name)
+            if not is_complete(folder):
+                give_name(part, folder)
     finally:
         filled_folder.remove(part)
+
+
+def give_name(part: Path, folder: Path) -> None:
+    """Move a complete folder to its place, unless another node was faster on a file system without locks."""
+    try:
+        part.rename(folder)
+    except OSError:
+        if not is_complete(folder):
+            raise
 
 
 def make_read_only(folder: Path) -> None:
@@ -130,8 +150,8 @@ def make_copy(folder: Path, copy: Path) -> None:
     copy.parent.mkdir(parents=True, exist_ok=True)
     part = Path(tempfile.mkdtemp(prefix=f"{copy.name}.", dir=copy.parent))
     try:
-        run("cp", "-a", "--reflink=auto", "--", f"{folder}/.", str(part))
-        run("chmod", "-R", "u+w", "--", str(part))
+        run(copy, "cp", "-a", "--reflink=auto", "--", f"{folder}/.", str(part))
+        run(copy, "chmod", "-R", "u+w", "--", str(part))
         (part / MARK).unlink()
         part.rename(copy)
     except OSError:
@@ -229,7 +249,7 @@ def pass_on(folder: Path, nodes: list[str], arguments: list[str]) -> None:
     absent = [command.node for command in commands if command.process.returncode == ABSENT]
     receivers = [RemoteCommand(node, "receive", arguments, subprocess.PIPE) for node in absent if not failed]
     if receivers:
-        pack = ("tar", "-cz", f"--exclude=./{MARK}", "-C", str(folder), ".")
+        pack = ("tar", "-I", "gzip -1", "-c", f"--exclude=./{MARK}", "-C", str(folder), ".")
         with subprocess.Popen(pack, stdout=subprocess.PIPE) as tar:
             assert tar.stdout is not None
             while block := tar.stdout.read(filled_folder.CHUNK):
@@ -240,14 +260,16 @@ def pass_on(folder: Path, nodes: list[str], arguments: list[str]) -> None:
         raise StoreError("; ".join(command.problem() for command in failed))
 
 
-def run(*command: str, stdin: int | None = subprocess.DEVNULL) -> None:
-    """Run a program.
+def run(folder: Path, *command: str, stdin: int | None = subprocess.DEVNULL) -> None:
+    """Run a program that writes a folder.
 
     Raises:
-        StoreError: if it fails, with its first line, or with what is wrong with the disk.
+        StoreError: if it fails, with what is wrong with the disk, or else with the program's first line.
     """
     environment = {**os.environ, "LC_ALL": "C"}
     result = subprocess.run(command, stdin=stdin, stderr=subprocess.PIPE, env=environment, errors="replace")
     if result.returncode != 0:
+        if error := disk.write_error(folder.parent):  # tar reports a full disk only as a short write
+            raise StoreError(disk.describe_error(folder, error))
         reason = result.stderr.strip() or f"exit code {result.returncode}"
-        raise StoreError(disk.describe_output(command[-1], reason.splitlines()[0]))
+        raise StoreError(f"{folder}: {command[0]}: {reason.splitlines()[0]}")

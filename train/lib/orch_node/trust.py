@@ -96,6 +96,19 @@ def check_folder(path: str | Path, *, make: bool = False) -> None:
     os.close(open_folder(path, make=make))
 
 
+def check_own_folder(path: str | Path) -> None:
+    """Raise UntrustedError if another user can change the folder or has linked it; checks no folders above it.
+
+    For folders of an installation: who can change a folder above it can replace orch's programs, too.
+    """
+    check_owner(os.lstat(path), str(path))
+    descriptor = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        check(descriptor, str(path), last=True)
+    finally:
+        os.close(descriptor)
+
+
 def check_tree(path: str | Path) -> None:
     """Check that only this user and root can write a file, or a folder and everything in it.
 
