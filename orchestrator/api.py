@@ -53,8 +53,8 @@ class TrainOptions(TypedDict, total=False):
     max_restarts: int
     spare_nodes: int
     min_nodes: int
-    docker_image: str
-    docker: Sequence[str]
+    image: str
+    image_options: Sequence[str]
 
 
 class RunError(OrchError):

@@ -31,6 +31,7 @@ SettingsFile = Annotated[
     ),
 ]
 
+Image = Annotated[str | None, typer.Option("--image", metavar="NAME", help="Image of the pods.")]
 TOKEN_FILE_HINT = "--token-file needs a file that contains only the token, or - for standard input."
 
 
@@ -40,6 +41,7 @@ def check(
         str | None, typer.Option(metavar="NAME", help="trainjob, pytorchjob, mpijob or job. Default: any.")
     ] = None,
     nodes: Annotated[int, typer.Option(metavar="N", help="Number of pods of the run.")] = 1,
+    image: Image = None,
     pull: Annotated[bool, typer.Option("--pull/--no-pull", help="Pull the image by starting a small pod.")] = True,
     k8s: SettingOptions = None,
     k8s_file: SettingsFile = None,
@@ -57,7 +59,7 @@ def check(
 
     if launcher is not None and launcher not in KINDS:
         raise RequestError(f"Unknown launcher '{launcher}'.", hint=did_you_mean(launcher, KINDS))
-    settings = kubernetes_settings(k8s_file, list(k8s or ()))
+    settings = kubernetes_settings(k8s_file, list(k8s or ()), image)
     request = cluster_check.CheckRequest(launcher=launcher, pods=nodes, pull=pull)
     findings = []
     for finding in cluster_check.check(
@@ -82,6 +84,7 @@ def init(
     runtime: Annotated[
         bool, typer.Option("--runtime", help="Also create a TrainingRuntime for your own TrainJobs.")
     ] = False,
+    image: Image = None,
     apply: Annotated[bool, typer.Option("--apply", help="Create the objects instead of printing them.")] = False,
     k8s: SettingOptions = None,
     k8s_file: SettingsFile = None,
@@ -98,7 +101,7 @@ def init(
         raise RequestError(
             "--json requires --apply: without it, the objects are printed as YAML.", hint="Omit --json, or add --apply."
         )
-    settings = kubernetes_settings(k8s_file, list(k8s or ()))
+    settings = kubernetes_settings(k8s_file, list(k8s or ()), image)
     if runtime:
         settings.check()
     settings.check_names()

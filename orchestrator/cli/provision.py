@@ -53,7 +53,7 @@ FindLinks = Annotated[
 DockerLoad = Annotated[
     str | None,
     typer.Option(
-        metavar="FILE.tar", help="Container image for --docker-image: install a container engine and load this file."
+        metavar="FILE.tar", help="Container image for --image: install a container engine and load this file."
     ),
 ]
 

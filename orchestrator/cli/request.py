@@ -161,12 +161,17 @@ RESTARTS: Mapping[str, ParameterInfo] = {
         "torchrun, sets --nnodes K:N.",
     ),
 }
-CONTAINERS: Mapping[str, ParameterInfo] = {
-    "docker_image": typer.Option(metavar="NAME", help="Run the ranks in a container of this image on each node."),
-    "docker": typer.Option(
+IMAGE: Mapping[str, ParameterInfo] = {
+    "image": typer.Option(
+        metavar="IMAGE",
+        help="Run the ranks in this image: of Docker on nodes and in pods; on Slurm a .sif file or a folder with "
+        "Apptainer or Singularity, or a .sqsh file with Pyxis.",
+    ),
+    "image_options": typer.Option(
+        "--image-option",
         metavar="KEY=VALUE",
-        help="Setting of these containers, such as shm, memlock, mounts, env_file or python; "
-        "may be repeated. For all runs: orch_docker in the inventory.",
+        help="Setting of these containers: python, mounts, env_file or arguments, on nodes also shm, memlock and "
+        "others; may be repeated. For all runs: orch_docker in the inventory.",
     ),
 }
 PANELS: Mapping[str, Mapping[str, ParameterInfo]] = {
@@ -176,5 +181,5 @@ PANELS: Mapping[str, Mapping[str, ParameterInfo]] = {
     "Ranks": RANKS,
     "Precision": PRECISION,
     "Restarts": RESTARTS,
-    "Containers": CONTAINERS,
+    "Image": IMAGE,
 }

@@ -1,4 +1,4 @@
-"""Loads Docker from orch_docker of the inventory and --docker KEY=VALUE."""
+"""Loads Docker from orch_docker of the inventory and --image-option KEY=VALUE."""
 
 from __future__ import annotations
 
@@ -70,15 +70,15 @@ def common_docker_variable(hosts: Mapping[str, Mapping[str, Any]]) -> DockerVari
 
 
 def docker(image: str | None, options: tuple[str, ...], inventory: str) -> Docker | None:
-    """Merge the inventory's values and those of --docker; None without an image.
+    """Merge the inventory's values and those of --image-option; None without an image.
 
     Raises:
-        RequestError: if a value is invalid, or --docker is used without an image.
+        RequestError: if a value is invalid, or there are options without an image.
     """
     if image is None:
         if options:
             raise RequestError(
-                f"--docker {options[0]} requires --docker-image.", hint="Add --docker-image NAME, or omit --docker."
+                f"--image-option {options[0]} requires --image.", hint="Add --image NAME, or omit --image-option."
             )
         return None
     variable = common_docker_variable(read_inventory(find_inventory(inventory)))
@@ -97,8 +97,8 @@ def with_option(settings: Docker, option: str) -> Docker:
     """
     name, equals, text = option.partition("=")
     if not equals:
-        raise RequestError(f"--docker {option}: expected KEY=VALUE.", hint="--docker shm=4g")
+        raise RequestError(f"--image-option {option}: expected KEY=VALUE.", hint="Example: --image-option shm=4g")
     if name not in NAMES:
-        raise RequestError(f"--docker {name}: unknown key.", hint=did_you_mean(name, NAMES))
+        raise RequestError(f"--image-option {name}: unknown key.", hint=did_you_mean(name, NAMES))
     value: Any = (*getattr(settings, name), text) if name in LISTS else text
     return replace(settings, **{name: value})

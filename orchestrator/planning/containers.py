@@ -74,7 +74,7 @@ class Docker:
         """Raise PlanError for the first value that the engine would reject or misread."""
         if not NAME.fullmatch(self.image):
             raise PlanError(
-                f"--docker-image {self.image!r} is not the name of an image.",
+                f"--image {self.image!r} is not the name of an image.",
                 hint="Examples: orch:current, registry.example/team/torch:3.",
             )
         if self.start not in STARTS:

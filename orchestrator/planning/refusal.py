@@ -9,7 +9,8 @@ from typing import Any
 from orchestrator.errors import PlanError
 from orchestrator.planning.request import TargetOptions, TrainRequest
 
-NAMES = {"settings": "--set"}  # options whose names differ from those of their fields
+# Options whose names differ from those of their fields.
+NAMES = {"settings": "--set", "image_options": "--image-option"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,9 +68,9 @@ class TrainRequest:
     max_restarts: int = 0
     spare_nodes: int = 0
     min_nodes: int = 0
-    # Containers
-    docker_image: str | None = None
-    docker: tuple[str, ...] = ()
+    # Image of the ranks
+    image: str | None = None
+    image_options: tuple[str, ...] = ()
     # Options of a single target, and the folder of run records
     options: tuple[TargetOptions, ...] = ()
     runs_dir: PurePath = RUNS_DIR

@@ -17,10 +17,10 @@ pytestmark = pytest.mark.cluster
 NODES = ("node0", "node1")
 # The image has only Python, so the stack of the nodes is mounted.
 CONTAINER_OPTIONS = (
-    *("--nodes", "2", "--ppn", "1", "--launcher", "torchrun", "--docker-image", images.BARE_IMAGE),
-    *("--docker", f"python={STACK}/bin/python"),
-    *("--docker", f"mounts={STACK}:{STACK}:ro"),
-    *("--docker", "memlock=inherit"),
+    *("--nodes", "2", "--ppn", "1", "--launcher", "torchrun", "--image", images.BARE_IMAGE),
+    *("--image-option", f"python={STACK}/bin/python"),
+    *("--image-option", f"mounts={STACK}:{STACK}:ro"),
+    *("--image-option", "memlock=inherit"),
 )
 # The nodes have no service manager, so the test starts the daemon. Docker needs a tmpfs here because the overlay file
 # system of a container cannot hold another overlay.

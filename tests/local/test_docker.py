@@ -22,7 +22,7 @@ from tests.support.jobs import read_metrics
 from tests.support.waiting import wait_until
 
 # The engine may not be allowed to raise limits; another test checks that this is attempted.
-MEMLOCK = ("--docker", "memlock=inherit")
+MEMLOCK = ("--image-option", "memlock=inherit")
 GLOO = ("--backend", "gloo")
 PRINT_ARGUMENTS = """
 import json, os, sys
@@ -72,7 +72,7 @@ def workspace(tmp_path: Path, image: str) -> Iterator[Workspace]:
 
 
 def make_workspace(folder: Path, image: str, *options: str) -> Workspace:
-    return Workspace(folder, "--ppn", "2", "--docker-image", image, *MEMLOCK, *options)
+    return Workspace(folder, "--ppn", "2", "--image", image, *MEMLOCK, *options)
 
 
 def test_image_is_small_and_has_each_package_once(image: str) -> None:
@@ -134,7 +134,7 @@ def test_variables_of_a_file_reach_the_ranks_but_no_listing(
     request: pytest.FixtureRequest, tmp_path: Path, start: str, image_fixture: str, options: tuple[str, ...]
 ) -> None:
     (tmp_path / "own env").write_text("ORCH_TEST_TOKEN=hush $(id) 'x'\nHERE_ALONE\n")
-    docker_options = ("--docker", f"start={start}", "--docker", f"env_file={tmp_path / 'own env'}")
+    docker_options = ("--image-option", f"start={start}", "--image-option", f"env_file={tmp_path / 'own env'}")
     workspace = make_workspace(tmp_path, request.getfixturevalue(image_fixture), *docker_options)
     run = start_waiting_run(workspace, WAIT_WITH_SECRET, options, ranks=1)
     inspected = subprocess.run(
@@ -148,7 +148,7 @@ def test_variables_of_a_file_reach_the_ranks_but_no_listing(
 
 @pytest.mark.usefixtures("workspace")
 def test_image_can_start_the_ranks_of_a_node_itself(image_with_entrypoint: str, tmp_path: Path) -> None:
-    workspace = make_workspace(tmp_path, image_with_entrypoint, "--docker", "start=node")
+    workspace = make_workspace(tmp_path, image_with_entrypoint, "--image-option", "start=node")
     # The script destroys the group because orch does so only in its own ranks; torch may abort at the exit otherwise.
     barrier = "    dist.barrier()\n"
     script = (SCRIPTS / "curve.py").read_text().replace(barrier, f"{barrier}    dist.destroy_process_group()\n")

@@ -313,7 +313,7 @@ def test_invalid_request_has_one_clear_message(orch: Orch, tmp_path: Path, case:
     assert not (tmp_path / "runs").exists()
 
 
-@pytest.mark.parametrize("target", [(), ("--on", "k8s", "--nodes", "2", "--k8s", "image=x")], ids=["local", "k8s"])
+@pytest.mark.parametrize("target", [(), ("--on", "k8s", "--nodes", "2", "--image", "x")], ids=["local", "k8s"])
 def test_unknown_isa_has_one_clear_message(orch: Orch, tmp_path: Path, target: tuple[str, ...]) -> None:
     process = expect_exit(orch("train", "bert-qa", "--dry-run", *target, env={"ORCH_CPU_ISA": "avx3"}), 2)
     assert "ORCH_CPU_ISA=avx3: expected one of avx2" in process.stderr

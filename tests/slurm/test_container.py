@@ -1,4 +1,4 @@
-"""Test `--container`: ranks in an image that a real Apptainer runs on the nodes of a real Slurm."""
+"""Test `--image` on Slurm: ranks in an image that a real Apptainer runs on the nodes of a real Slurm."""
 
 from __future__ import annotations
 
@@ -47,11 +47,8 @@ def build(site: Site, name: str, *options: str) -> str:
 
 def container_options(image: str) -> tuple[str, ...]:
     """Return the options of `orch train` for ranks in an image, into which the Python of the tests is mounted."""
-    settings = (
-        f"container-python={sys.executable}",
-        *(f"container-mounts={path}:{path}:ro" for path in (CHECKOUT, sys.base_prefix)),
-    )
-    return (*TWO_NODES, "--container", image, *(f"--slurm={setting}" for setting in settings))
+    settings = (f"python={sys.executable}", *(f"mounts={path}:{path}:ro" for path in (CHECKOUT, sys.base_prefix)))
+    return (*TWO_NODES, "--image", image, *(f"--image-option={setting}" for setting in settings))
 
 
 @pytest.mark.parametrize("launcher", ["srun", "mpirun", "torchrun"])
@@ -89,9 +86,9 @@ def test_stop_ends_all_processes_of_an_image(site: Site, sif: str) -> None:
 
 
 def test_each_node_reports_an_image_without_the_requested_python(site: Site, folder: str) -> None:
-    options = (*TWO_NODES, "--container", folder, "--slurm", "container-python=nosuch")
+    options = (*TWO_NODES, "--image", folder, "--image-option", "python=nosuch")
     done = site.orch("train", "faulty.py", *options)
     assert done.returncode == 1
     output = done.stdout + done.stderr
     assert "n1 started no container" in output, output
-    assert "Set the Python of the image with --slurm container-python=PATH" in output
+    assert "Set the Python of the image with --image-option python=PATH" in output

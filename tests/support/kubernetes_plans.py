@@ -35,10 +35,10 @@ REQUEST = TrainRequest(recipe="qa", nodes="2", ppn=2)
 CASES = {
     "pytorchjob": ("pytorchjob", {}),
     "mpijob": ("mpijob", {}),
-    "mpijob-openmpi": ("mpijob", {"mpi": "OpenMPI"}),
+    "mpijob-openmpi": ("mpijob", {"mpi": "openmpi"}),
     "trainjob": ("trainjob", {}),
     "job": ("job", {}),
-    "trainjob-openmpi": ("trainjob", {"mpi": "OpenMPI"}),
+    "trainjob-openmpi": ("trainjob", {"mpi": "openmpi"}),
 }
 
 

@@ -23,6 +23,7 @@ SITE = SlurmSite(
     created=1_767_323_045.0,
 )
 IMAGES = {"container": "/shared/torch.sif", "pyxis": "/shared/torch.sqsh"}
+IMAGE_OPTIONS = {"container": ("mounts=/data:/data:ro", "arguments=--nv"), "pyxis": ("python=/opt/bin/python",)}
 CASES = {
     "srun": ({"nodes": "4", "ppn": 4}, ("partition=cpu", "account=physics", "time=2:00:00")),
     "mpirun": ({"nodes": "2", "ppn": 2, "launcher": "mpirun"}, ("cpus-per-task=8", "mem=32G")),
@@ -33,11 +34,8 @@ CASES = {
     "accelerate": ({"nodes": "2", "launcher": "accelerate"}, ("exclusive", "requeue")),
     "array": ({}, ("learning_rate=1e-5,3e-5",)),
     "login": ({"nodes": "2"}, ("login=alice@login1.site", "time=30")),
-    "container": (
-        {"nodes": "2", "launcher": "mpirun"},
-        ("login=login1", "container-mounts=/data:/data:ro", "container-arguments=--nv"),
-    ),
-    "pyxis": ({"nodes": "2"}, ("login=login1", "container-python=/opt/bin/python")),
+    "container": ({"nodes": "2", "launcher": "mpirun"}, ("login=login1",)),
+    "pyxis": ({"nodes": "2"}, ("login=login1",)),
 }
 
 
@@ -84,6 +82,9 @@ def make_array(*axes: str) -> Plan:
 def script_of(case: str) -> str:
     """Return the script of one of CASES."""
     fields, options = CASES[case]
-    settings = slurm_settings(None, options, {}, image=IMAGES.get(case)) if case != "array" else None
-    plan = make_plan(fields, settings) if settings else make_array(*options)
+    if case == "array":
+        plan = make_array(*options)
+    else:
+        image, image_options = IMAGES.get(case), IMAGE_OPTIONS.get(case, ())
+        plan = make_plan(fields, slurm_settings(None, options, {}, image=image, image_options=image_options))
     return plan.describe().replace(SITE.train_here, "/here/train")

@@ -17,7 +17,6 @@ from orchestrator.planning.training import Training, resolve_training
 from orchestrator.stacks.stack import Stack
 from orchestrator.targets.kubernetes.manifests.kinds import KINDS, Installed, default_kind
 from orchestrator.targets.kubernetes.manifests.quantity import plain
-from orchestrator.targets.kubernetes.options import KubernetesOptions
 from orchestrator.targets.kubernetes.patch import Operation
 from orchestrator.targets.kubernetes.settings import KubernetesSettings
 
@@ -63,9 +62,9 @@ def resolve(request: TrainRequest, inputs: Inputs, resume: Resume | None = None)
         RequestError: if it is malformed.
     """
     check_numbers(request)
-    kubernetes = with_flags(request, inputs.kubernetes)
+    kubernetes = inputs.kubernetes
     kubernetes.check()
-    launcher, mpi = choose_launcher(request.launcher, kubernetes, inputs.installed)
+    launcher, mpi = choose_launcher(request, inputs.installed)
     name = launcher.value
     stack, backend = choose_stack(request, inputs, hydra=mpi == MPI["intel"])
     precision = pods_precision(inputs.recipe, request, resume)
@@ -75,7 +74,7 @@ def resolve(request: TrainRequest, inputs: Inputs, resume: Resume | None = None)
         launcher=launcher,
         mpi=mpi,
         layout=layout,
-        min_nodes=choose_min_nodes(inputs.recipe, request, kubernetes, len(layout.value.nodes), name),
+        min_nodes=choose_min_nodes(inputs.recipe, request, len(layout.value.nodes), name),
         stack=stack,
         backend=backend,
         precision=precision,
@@ -106,50 +105,38 @@ def check_numbers(request: TrainRequest) -> None:
         )
 
 
-def with_flags(request: TrainRequest, kubernetes: KubernetesSettings) -> KubernetesSettings:
-    """Return the settings with the options of all targets, which override the file.
+def requested_mpi(request: TrainRequest) -> str | None:
+    """Return the MPI that --mpi requests, as the operators call it.
 
     Raises:
-        PlanError: if an option is invalid or repeats a setting.
+        PlanError: if pods do not have it.
     """
-    if request.mpi is not None:
-        if request.mpi not in MPI:
-            raise PlanError(
-                f"--mpi {request.mpi} is not available in pods.",
-                hint=f"Use {' or '.join(MPI)}; images of `orch image build` have one of them.",
-            )
-        check_once(request, "--mpi", "mpi")
-        kubernetes = replace(kubernetes, mpi=MPI[request.mpi])
-    if request.min_nodes:
-        check_once(request, "--min-nodes", "min_nodes")
-        kubernetes = replace(kubernetes, min_nodes=request.min_nodes)
-    return kubernetes
+    if request.mpi is not None and request.mpi not in MPI:
+        raise PlanError(
+            f"--mpi {request.mpi} is not available in pods.",
+            hint=f"Use {' or '.join(MPI)}; images of `orch image build` have one of them.",
+        )
+    return MPI[request.mpi] if request.mpi else None
 
 
-def check_once(request: TrainRequest, flag: str, name: str) -> None:
-    if any(assignment.startswith(f"{name}=") for assignment in request.options_of(KubernetesOptions).k8s):
-        raise PlanError(f"{flag} and --k8s {name} set the same value.", hint="Use only one of them.")
-
-
-def choose_launcher(
-    requested: str | None, kubernetes: KubernetesSettings, installed: Installed
-) -> tuple[Choice[str], str | None]:
+def choose_launcher(request: TrainRequest, installed: Installed) -> tuple[Choice[str], str | None]:
     """Return the kind of the job, and the MPI that starts its ranks, or None for torchrun.
 
     Raises:
         PlanError: if they do not fit each other.
     """
+    requested, mpi = request.launcher, requested_mpi(request)
     if requested is not None and requested not in KINDS:
         raise PlanError(f"--launcher {requested} does not run on Kubernetes.", hint=did_you_mean(requested, KINDS))
-    if kubernetes.mpi and (requested is None or requested in TORCHRUN_ONLY):
+    if mpi and (requested is None or requested in TORCHRUN_ONLY):
         condition = f"of a {KINDS[requested].kind}" if requested else "unless --launcher is given"
         raise PlanError(
-            f"mpi {kubernetes.mpi} has no effect: torchrun starts the ranks {condition}.",
-            hint="Use --launcher mpijob, or remove --mpi (and mpi in orch-k8s.toml).",
+            f"--mpi {request.mpi} has no effect: torchrun starts the ranks {condition}.",
+            hint="Use --launcher mpijob, or remove --mpi.",
         )
-    choice = Choice(requested) if requested else default_kind(installed, elastic=kubernetes.min_nodes is not None)
+    choice = Choice(requested) if requested else default_kind(installed, elastic=bool(request.min_nodes))
     kind = KINDS[choice.value]
-    mpi = kubernetes.mpi or (MPI["intel"] if choice.value == "mpijob" else None)
+    mpi = mpi or (MPI["intel"] if choice.value == "mpijob" else None)
     decision = Decision(
         topic="launcher",
         value=f"{kind.kind} {kind.group}/{kind.version}",
@@ -208,33 +195,31 @@ def choose_layout(request: TrainRequest, launcher: str, kubernetes: KubernetesSe
     return Choice(layout, describe_pods(layout, kubernetes))
 
 
-def choose_min_nodes(
-    recipe: Recipe, request: TrainRequest, kubernetes: KubernetesSettings, nodes: int, name: str
-) -> int:
+def choose_min_nodes(recipe: Recipe, request: TrainRequest, nodes: int, name: str) -> int:
     """Return the number of pods with which an elastic run may continue.
 
     Raises:
         PlanError: if the run cannot continue with fewer pods.
     """
-    least = kubernetes.min_nodes
-    if least is None:
+    least = request.min_nodes
+    if not least:
         return nodes
     if name != ELASTIC:
         raise PlanError(
-            f"min_nodes = {least}: only a PyTorchJob continues with fewer pods.",
-            hint=f"Remove --min-nodes and min_nodes, or --launcher {name}.",
+            f"--min-nodes {least}: only a PyTorchJob continues with fewer pods.",
+            hint=f"Remove --min-nodes, or --launcher {name}.",
         )
     if not 1 <= least <= nodes:
-        raise PlanError(f"min_nodes = {least}, but --nodes is {nodes}.", hint=f"Use 1 to {nodes}.")
+        raise PlanError(f"--min-nodes {least}, but --nodes is {nodes}.", hint=f"Use 1 to {nodes}.")
     if not (recipe.elastic or recipe.own_script):
         raise PlanError(
-            f"min_nodes: recipe '{recipe.name}' needs all of its ranks.",
-            hint="Remove --min-nodes and min_nodes, or set `elastic = true` in your own recipe.toml "
+            f"--min-nodes: recipe '{recipe.name}' needs all of its ranks.",
+            hint="Remove --min-nodes, or set `elastic = true` in your own recipe.toml "
             "if the recipe can continue with fewer ranks.",
         )
     if not request.max_restarts:
         raise PlanError(
-            "min_nodes needs --max-restarts: a run continues with fewer pods by restarting.",
+            "--min-nodes needs --max-restarts: a run continues with fewer pods by restarting.",
             hint="Add --max-restarts 1 or more.",
         )
     return least

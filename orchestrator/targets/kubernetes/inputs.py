@@ -42,7 +42,7 @@ def plan(request: TrainRequest) -> Plan:
 
 def read(request: TrainRequest) -> Inputs:
     options = request.options_of(KubernetesOptions)
-    kubernetes = kubernetes_settings(options.k8s_file, list(options.k8s))
+    kubernetes = kubernetes_settings(options.k8s_file, list(options.k8s), request.image)
     recipe = load.recipe(request.recipe, tuple(map(Path, request.recipe_path)), module=request.module)
     recipe = replace(recipe, project=project_of(request, recipe))
     stack = load.stack(request.stack)

@@ -140,7 +140,7 @@ def is_managed(cluster: KubernetesClient, settings: KubernetesSettings, launcher
     run shows. Its configuration is in a namespace that users may not read.
     """
     image = settings.image or "orch-check"
-    job = KINDS[launcher].launch(trial_job(replace(settings, image=image, mpi=None)))[-1]
+    job = KINDS[launcher].launch(trial_job(replace(settings, image=image)))[-1]
     job["metadata"]["labels"] = {**job["metadata"]["labels"], QUEUE: settings.queue}
     try:
         return is_suspended(cluster.apply_object(job, dry_run=True))

@@ -15,8 +15,10 @@ from orchestrator.model.printable import one_line
 from orchestrator.targets.kubernetes.settings import KubernetesSettings
 
 FILE = Path("orch-k8s.toml")
-NAMES = tuple(field.name for field in fields(KubernetesSettings))
-NUMBERS = ("uid", "ssh_port", "min_nodes", "ttl")
+NAMES = tuple(field.name for field in fields(KubernetesSettings) if field.name != "image")
+NUMBERS = ("uid", "ssh_port", "ttl")
+# What other options of the command line set.
+OPTIONS = {"image": "Use --image NAME.", "mpi": "Use --mpi FLAVOUR.", "min_nodes": "Use --min-nodes K."}
 SWITCHES = {"true": True, "false": False}  # values of switches
 SWITCHED = ("share_cores",)
 TABLES = ("node_selector", "env", "secret_env")  # set as --k8s env.NAME=VALUE
@@ -45,8 +47,6 @@ class KubernetesFile(StrictModel):
     user: str | None = None
     uid: int | None = None
     ssh_port: int | None = None
-    mpi: str | None = None
-    min_nodes: int | None = None
     ttl: int | None = None
     token_secret: str | None = None
     pull_secrets: list[str] | None = None
@@ -65,12 +65,13 @@ class KubernetesFile(StrictModel):
     share_cores: bool | None = None
 
 
-def kubernetes_settings(path: Path | None, assignments: list[str]) -> KubernetesSettings:
+def kubernetes_settings(path: Path | None, assignments: list[str], image: str | None = None) -> KubernetesSettings:
     """Return the settings of a file, overridden by assignments.
 
     Args:
         path: the file, or None for orch-k8s.toml in the current folder, if it exists.
         assignments: of the form KEY=VALUE.
+        image: the value of --image; None if the option is not used.
 
     Raises:
         RequestError: if the file or an assignment is invalid.
@@ -83,7 +84,7 @@ def kubernetes_settings(path: Path | None, assignments: list[str]) -> Kubernetes
         settings = replace(settings, **changed)
     for assignment in assignments:
         settings = with_assignment(settings, assignment)
-    return settings
+    return settings if image is None else replace(settings, image=image)
 
 
 def read_patch(path: Path | None) -> tuple[dict[str, Any], ...]:
@@ -122,7 +123,7 @@ def with_assignment(settings: KubernetesSettings, assignment: str) -> Kubernetes
         changed = {name: (*getattr(settings, name), text)}
         return replace(settings, **changed)
     if name not in NAMES or name in TABLES:
-        hint = f"Write --k8s {name}.NAME=VALUE." if name in TABLES else ""
+        hint = f"Write --k8s {name}.NAME=VALUE." if name in TABLES else OPTIONS.get(name, "")
         raise RequestError(f"--k8s {name}: unknown key.", hint=hint or did_you_mean(name, NAMES))
     return replace(settings, **{name: parse(name, text)})
 

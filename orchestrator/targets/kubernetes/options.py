@@ -18,7 +18,7 @@ class KubernetesOptions:
     on: ClassVar[str] = "k8s"
 
     k8s: tuple[str, ...] = option(
-        (), metavar="KEY=VALUE", help="Setting of the pods, such as image, cpu or memory; may be repeated."
+        (), metavar="KEY=VALUE", help="Setting of the pods, such as cpu, memory or claim; may be repeated."
     )
     k8s_file: Path | None = option(
         None, envvar="ORCH_K8S_FILE", metavar="FILE", help="TOML file with --k8s settings. Default: orch-k8s.toml here."
@@ -43,7 +43,6 @@ ENTRY = TargetEntry(
     has_manifest=True,
 )
 NODES = "is for nodes behind SSH"
-CONTAINERS = Refusal("is for containers on nodes; pods have an image already", "Use --k8s image=NAME.")
 
 REFUSES: Mapping[str, Refusal] = {
     "inventory": Refusal(NODES, "Use --k8s context=NAME and namespace=NAME to choose the cluster."),
@@ -55,6 +54,5 @@ REFUSES: Mapping[str, Refusal] = {
     "accelerate_config": Refusal(
         "is for --launcher accelerate, which starts no pods", "Use the options --nodes, --ppn and --precision."
     ),
-    "docker_image": CONTAINERS,
-    "docker": CONTAINERS,
+    "image_options": Refusal("is for containers on nodes", "Use --k8s KEY=VALUE for the settings of pods."),
 }

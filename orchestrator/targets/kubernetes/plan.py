@@ -123,6 +123,7 @@ def job_of(
         nodes=len(layout.nodes),
         ppn=layout.rank_places[0].local_world_size,
         min_nodes=resolved.min_nodes,
+        mpi=resolved.mpi,
         threads=layout.rank_places[0].threads,
         max_restarts=request.max_restarts,
         script=script,

@@ -38,8 +38,6 @@ class KubernetesSettings:
     user: str = "mpiuser"
     uid: int = 1000
     ssh_port: int = 2222
-    mpi: str | None = None  # Intel or OpenMPI
-    min_nodes: int | None = None  # pods with which an elastic run continues
     ttl: int = 86400  # seconds
     token_secret: str = "orch-hf"
     pull_secrets: tuple[str, ...] = ()
@@ -74,12 +72,10 @@ class KubernetesSettings:
                 f"image = {self.image!r} is not a valid image name."
                 if self.image
                 else "No image is given for the pods.",
-                hint="Add `--k8s image=registry.example/orch:current`, or set image in orch-k8s.toml. "
+                hint="Add `--image registry.example/orch:current`, or set image in orch-k8s.toml. "
                 "`orch image build` builds one.",
             )
         self.check_names()
-        if self.mpi not in (None, "Intel", "OpenMPI"):
-            raise PlanError(f"mpi = {self.mpi!r} is unknown.", hint="Set mpi to Intel or OpenMPI.")
         if self.ttl < 0 or self.uid < 1:
             raise PlanError(f"ttl = {self.ttl} and uid = {self.uid}: ttl is 0 or more seconds, and uid is not root's.")
 

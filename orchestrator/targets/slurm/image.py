@@ -14,7 +14,7 @@ from orchestrator.model.decision import Choice, Decision
 from orchestrator.planning.containers import bind, outermost_folders
 
 SQUASHED = ".sqsh"  # The suffix of the images that `enroot import` writes.
-NAMES = ("python", "mounts", "env-file", "arguments")
+NAMES = ("python", "mounts", "env_file", "arguments")
 LISTS = ("mounts", "arguments")
 # Options of Apptainer that orch itself sets: they affect how ranks are started, reached and ended.
 RESERVED_OPTIONS = (
@@ -81,19 +81,19 @@ class Image:
         """
         if "://" in self.path or "#" in self.path:
             raise PlanError(
-                f"--container {self.path}: runs do not pull images; name a file that all nodes see.",
+                f"--image {self.path}: runs do not pull images; name a file that all nodes see.",
                 hint="Run `apptainer pull IMAGE.sif docker://NAME` once on the login node, or for Pyxis "
                 "`enroot import -o IMAGE.sqsh docker://NAME`.",
             )
         for path in (self.path, *([self.env_file] if self.env_file else ())):
             if not path.startswith("/") or ".." in path.split("/") or not path.isprintable():
                 raise PlanError(
-                    f"--container: {path!r} is not an absolute path.",
+                    f"--image-option: {path!r} is not an absolute path.",
                     hint="Name the file as all nodes see it: /shared/images/IMAGE.sif.",
                 )
         for mount in self.mounts:
             if not re.fullmatch(r"/[^:,]*:/[^:,]*(:r[ow])?", mount) or not mount.isprintable():
-                raise PlanError(f"--slurm container-mounts={mount}: not SOURCE:TARGET.", hint="Example: /data:/data:ro")
+                raise PlanError(f"--image-option mounts={mount}: not SOURCE:TARGET.", hint="Example: /data:/data:ro")
         self.check_arguments()
 
     def check_arguments(self) -> None:
@@ -103,12 +103,12 @@ class Image:
             name = argument.partition("=")[0]
             if not re.fullmatch(r"-\w|--[a-z][a-z-]*", name) or not argument.isprintable():
                 raise PlanError(
-                    f"--slurm container-arguments={argument}: not an option.",
-                    hint="Use it once per option: --slurm container-arguments=--nv.",
+                    f"--image-option arguments={argument}: not an option.",
+                    hint="Use it once per option: --image-option arguments=--nv.",
                 )
             if name in reserved:
                 raise PlanError(
-                    f"--slurm container-arguments={name}: orch sets this option itself.",
+                    f"--image-option arguments={name}: orch sets this option itself.",
                     hint="Leave it out; `--dry-run` shows all options.",
                 )
 
@@ -184,7 +184,7 @@ def choose_image(image: Image | None, launcher: str) -> Choice[Image | None]:
     if by_pyxis and launcher != "srun":
         raise PlanError(
             f"--launcher {launcher}: Pyxis only runs ranks that srun starts.",
-            hint="Leave --launcher out, or use an image of Apptainer: --container IMAGE.sif.",
+            hint="Leave --launcher out, or use an image of Apptainer: --image IMAGE.sif.",
         )
     reason = f"{ENGINES[by_pyxis]}, one for each rank, on its {image.python}"
     return Choice(image, (Decision(topic="container", value=image.path, reason=reason),))

@@ -42,7 +42,7 @@ def plan(request: TrainRequest) -> Plan:
         ExecuteError: if the login node does not respond as expected.
     """
     options = request.options_of(SlurmOptions)
-    slurm = slurm_settings(options.slurm_file, options.slurm, image=options.container)
+    slurm = slurm_settings(options.slurm_file, options.slurm, image=request.image, image_options=request.image_options)
     slurm.check()
     check_image_exists(slurm)
     slurm = with_allocation(slurm, os.environ, array=bool(options.array))
@@ -99,7 +99,7 @@ def check_image_exists(slurm: SlurmSettings) -> None:
     if slurm.image and not slurm.login and not Path(slurm.image.path).exists():
         slurm.image.check()
         raise RequestError(
-            f"--container {slurm.image.path}: no such image.",
+            f"--image {slurm.image.path}: no such image.",
             hint="Use a .sif file or a folder of Apptainer, or a .sqsh file of Pyxis, that all nodes see.",
         )
 

@@ -19,7 +19,6 @@ from orchestrator.targets.slurm.image import LISTS, NAMES, Image
 from orchestrator.targets.slurm.settings import FLAGS, SlurmSettings
 
 FILE = Path("orch-slurm.toml")
-CONTAINER = "container-"  # The prefix of the image's settings on the command line.
 TEXT_SETTINGS = ("root", "python", "local", "login", "runs", "pmi", "allocation")
 COMMAND_LINE = "requested"  # The reason shown for options of the command line.
 SETUP, MAX_REQUEUES = "setup", "max-requeues"
@@ -64,7 +63,12 @@ class SlurmFile(StrictModel):
 
 
 def slurm_settings(
-    path: Path | None, assignments: Iterable[str], environ: Mapping[str, str] = os.environ, *, image: str | None = None
+    path: Path | None,
+    assignments: Iterable[str],
+    environ: Mapping[str, str] = os.environ,
+    *,
+    image: str | None = None,
+    image_options: Iterable[str] = (),
 ) -> SlurmSettings:
     """Return the settings for Slurm from the environment, a file and the command line.
 
@@ -72,7 +76,8 @@ def slurm_settings(
         path: a settings file; None for orch-slurm.toml in the current folder, if there is one.
         assignments: the values of --slurm, as KEY=VALUE or the name of a flag.
         environ: the environment, whose SBATCH_* variables are read.
-        image: the value of --container; None if the option is not used.
+        image: the value of --image; None if the option is not used.
+        image_options: the values of --image-option.
 
     Raises:
         RequestError: if the file or one of the assignments is malformed.
@@ -93,12 +98,12 @@ def slurm_settings(
             settings = replace(settings, setup=(*settings.setup, option_value))
         elif name == MAX_REQUEUES:
             settings = replace(settings, max_requeues=requeue_limit(option_value))
-        elif name.startswith(CONTAINER):
-            settings = with_container(settings, name.removeprefix(CONTAINER), option_value)
         elif equals or name in FLAGS:
             settings = with_option(settings, name, option_value, COMMAND_LINE)
         else:
             raise RequestError(f"--slurm {assignment}: expected KEY=VALUE.", hint="Example: --slurm time=2:00:00")
+    for option in image_options:
+        settings = with_image_option(settings, option)
     return with_image(settings, image)
 
 
@@ -116,23 +121,22 @@ def with_image(settings: SlurmSettings, image: str | None) -> SlurmSettings:
     return replace(settings, image=replace(settings.image, path=path))
 
 
-def with_container(settings: SlurmSettings, name: str, text: str) -> SlurmSettings:
+def with_image_option(settings: SlurmSettings, option: str) -> SlurmSettings:
     """Return the settings with one value of the image replaced, or one added to a list.
 
     Raises:
         RequestError: if there is no such setting.
     """
-    if name not in NAMES:
-        names = [CONTAINER + known_name for known_name in NAMES]
+    name, equals, text = option.partition("=")
+    if not equals:
         raise RequestError(
-            f"--slurm {CONTAINER}{name}: unknown setting.",
-            hint=did_you_mean(CONTAINER + name, names)
-            or f"--container IMAGE sets the image. Its other settings are {', '.join(names)}.",
+            f"--image-option {option}: expected KEY=VALUE.", hint="Example: --image-option mounts=/data:/data"
         )
+    if name not in NAMES:
+        raise RequestError(f"--image-option {name}: unknown key.", hint=did_you_mean(name, NAMES))
     assert settings.image is not None
-    field = name.replace("-", "_")
-    value: Any = (*getattr(settings.image, field), text) if name in LISTS else text
-    return replace(settings, image=replace(settings.image, **{field: value}))
+    value: Any = (*getattr(settings.image, name), text) if name in LISTS else text
+    return replace(settings, image=replace(settings.image, **{name: value}))
 
 
 def with_file(settings: SlurmSettings, values: SlurmFile, source: Path) -> SlurmSettings:

@@ -31,13 +31,6 @@ class SlurmOptions:
         help="Start one run per value of a setting, as one job array; repeat to run all combinations. Append %N to "
         "run at most N at a time.",
     )
-    container: str | None = option(
-        None,
-        metavar="IMAGE",
-        help="Run the ranks in this image on a shared file system: a .sif file or a folder with Apptainer or "
-        "Singularity, a .sqsh file with Pyxis. More settings: --slurm container-python, container-mounts, "
-        "container-env-file, container-arguments.",
-    )
     slurm_file: Path | None = option(
         None,
         for_shared_folder=True,
@@ -57,11 +50,6 @@ ENTRY = TargetEntry(
     has_shared_folder=True,
 )
 NODES = "is for nodes behind SSH"
-CONTAINERS = Refusal(
-    "is for containers of Docker, which users of Slurm may not start",
-    "Use --container IMAGE to run the ranks in an image of Apptainer, Singularity or Pyxis.",
-)
-
 REFUSES: Mapping[str, Refusal] = {
     "inventory": Refusal(NODES, "Use --slurm partition=NAME to choose nodes."),
     "exclude": Refusal(NODES, "Use --slurm exclude=NODES to leave nodes out."),
@@ -72,6 +60,4 @@ REFUSES: Mapping[str, Refusal] = {
         "Leave it out: ranks use TCP over the network of the nodes.",
     ),
     "accelerate_config": Refusal("is not read on Slurm", "Use the options --nodes, --ppn and --precision."),
-    "docker_image": CONTAINERS,
-    "docker": CONTAINERS,
 }

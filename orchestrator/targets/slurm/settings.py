@@ -23,7 +23,7 @@ RESERVED_OPTIONS = {
     "error": "The output of the job is in the run's folder.",
     "chdir": "The job starts in the run's folder.",
     "overcommit": "Use --ppn with at most as many ranks as there are cores.",
-    "container": "Use --container IMAGE.",
+    "container": "Use --image IMAGE.",
     "array": "Use --array KEY=VALUE,VALUE, which starts one run for each value.",
     "wrap": "Name the script in place of the recipe.",
     "parsable": "orch parses the output of sbatch.",
@@ -88,7 +88,7 @@ class SlurmSettings:
                 raise PlanError(f"--slurm {name}={path}: expected an absolute path, the same on all nodes.")
         if self.local and (not self.root or self.python or self.image):
             raise PlanError(
-                f"--slurm local={self.local} needs root=, and excludes python= and --container.",
+                f"--slurm local={self.local} needs root=, and excludes python= and --image.",
                 hint="The folder is filled with the stack that `orch provision` has packed in root=.",
             )
         if self.login is not None and not HOST.fullmatch(self.login):

@@ -48,7 +48,7 @@ def read(request: TrainRequest) -> tuple[TrainRequest, Inputs]:
     if request.accelerate_config is not None:
         accelerate = load.accelerate_config(request.accelerate_config)
         request = with_options(request, accelerate)
-    docker = load.docker(request.docker_image, request.docker, request.inventory)
+    docker = load.docker(request.image, request.image_options, request.inventory)
     cluster = load.cluster(
         request.inventory, request.stack, nodes=request.nodes, exclude=request.exclude, spares=request.spare_nodes
     )

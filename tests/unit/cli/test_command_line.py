@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 from orchestrator.cli.main import app
 from orchestrator.errors import OrchError
 
-K8S = ("train", "bert-qa", "--on", "k8s", "--nodes", "2", "--k8s", "image=x", "--dry-run")
+K8S = ("train", "bert-qa", "--on", "k8s", "--nodes", "2", "--image", "x", "--dry-run")
 
 
 @pytest.fixture(autouse=True)
@@ -45,7 +45,7 @@ def error_of(*arguments: str) -> OrchError:
         ),
         ((*K8S, "--recipe-path", "/nonexistent"), "--recipe-path /nonexistent: no recipe.toml"),
         ((*K8S, "--mpi", "openmpi"), "torchrun starts the ranks unless --launcher is given"),
-        ((*K8S, "--min-nodes", "1"), "min_nodes needs --max-restarts"),
+        ((*K8S, "--min-nodes", "1"), "--min-nodes needs --max-restarts"),
         ((*K8S, "-o", "yaml", "--json"), "-o yaml does not work with --json"),
         ((*K8S[:-1], "-o", "yaml"), "-o yaml requires --dry-run"),
         (("train", "bert-qa", "--k8s", "cpu=2"), "--k8s is for --on k8s"),
@@ -78,7 +78,7 @@ def test_option_without_an_effect_is_refused(arguments: tuple[str, ...], message
         (("runs", "--inventory", "lab.yml"), "orch provision ./lab.yml"),
         (("clean", "--inventory", "lab.yml"), "orch provision ./lab.yml"),
         (("nodes", "broken.yml"), "ansible-inventory -i broken.yml --list`"),
-        (("train", "bert-qa", "--on", "k8s", "--k8s", "image=x"), "--nodes 4 starts four pods"),
+        (("train", "bert-qa", "--on", "k8s", "--image", "x"), "--nodes 4 starts four pods"),
         (("train", "bert-qa", "--set", "seed"), "--set learning_rate=1e-4"),
         (("train", "bert-qa", "--ppn", "two"), "four ranks per node: --ppn 4"),
         (("runs", "show", "last"), "`orch train` starts one."),
@@ -107,7 +107,7 @@ def test_unknown_nodes_are_listed_with_the_command_that_provisions_them(tmp_path
     assert "run: orch provision ./lab.yml" in result.stderr
 
 
-@pytest.mark.parametrize("target", [(), ("--on", "k8s", "--nodes", "2", "--k8s", "image=x")], ids=["ssh", "k8s"])
+@pytest.mark.parametrize("target", [(), ("--on", "k8s", "--nodes", "2", "--image", "x")], ids=["ssh", "k8s"])
 def test_setting_of_a_wrong_type_is_refused_before_anything_starts(target: tuple[str, ...]) -> None:
     arguments = ("train", "bert-qa", *target, "--set")
     error = error_of(*arguments, "num_train_epochs=abc")
@@ -162,7 +162,7 @@ def test_help_shows_options_of_the_selected_target_only(
     arguments: tuple[str, ...], shown: dict[str, str], hidden: dict[str, str]
 ) -> None:
     text = orch("train", *arguments, "--help").stdout
-    panels = ["What", "Where", "Ranks", "Precision", "Restarts", "Containers", *shown.values(), "Output"]
+    panels = ["What", "Where", "Ranks", "Precision", "Restarts", "Image", *shown.values(), "Output"]
     positions = [text.index(f"─ {name} ─") for name in panels]
     assert positions == sorted(positions)
     for option in ("--set", "--recipe-path", "--wait", "--detach", "-o", "--json", "--ppn"):

@@ -27,10 +27,11 @@ from tests.support.node_responses import make_inventory, make_node_record
 from tests.support.recorded import make_outcome, write_json
 
 FIELDS = tuple(field.name for field in fields(TrainRequest))
-IMAGE = KubernetesOptions(k8s=("image=registry.example/orch",))
+IMAGE = "registry.example/orch"
+PODS = KubernetesOptions(k8s=("memory=9Gi",))
 BASE = {
     "ssh": TrainRequest(recipe="bert-qa", inventory="./lab.yml", nodes="2"),
-    "kubernetes": TrainRequest(recipe="bert-qa", on="k8s", nodes="2", options=(IMAGE,)),
+    "kubernetes": TrainRequest(recipe="bert-qa", on="k8s", nodes="2", image=IMAGE),
     "slurm": TrainRequest(recipe="bert-qa", on="slurm", nodes="2"),
 }
 # A value other than the field's default, and the other fields that it needs to take effect.
@@ -67,9 +68,9 @@ CASES: Mapping[str, Case] = {
     "max_restarts": (1, {}),
     "spare_nodes": (1, {"max_restarts": 1}),
     "min_nodes": (1, {"max_restarts": 1}),
-    "docker_image": ("orch:current", {}),
-    "docker": (("shm=4g",), {"docker_image": "orch:current"}),
-    "options": ((replace(IMAGE, k8s=(*IMAGE.k8s, "cpu=8")),), {}),
+    "image": ("orch:current", {}),
+    "image_options": (("shm=4g",), {"image": "orch:current"}),
+    "options": ((PODS,), {}),
     "runs_dir": (PurePath("unfinished"), {}),
 }
 CASES_OF_TARGETS: Mapping[tuple[str, str], Case] = {
@@ -166,7 +167,7 @@ def test_all_refused_fields_are_reported_at_once() -> None:
 
 def test_options_of_another_target_are_refused() -> None:
     with pytest.raises(PlanError, match=r"--k8s is for --on k8s\. --k8s-file is for --on k8s"):
-        train.plan(replace(BASE["ssh"], options=(replace(IMAGE, k8s_file=Path("x.toml")),)))
+        train.plan(replace(BASE["ssh"], options=(replace(PODS, k8s_file=Path("x.toml")),)))
     train.plan(replace(BASE["ssh"], options=(KubernetesOptions(),)))
 
 
@@ -189,8 +190,8 @@ def test_every_field_is_an_option_of_the_command_line() -> None:
         ({"recipe": "own.py"}, True),
         ({"recipe": "own.py", "inventory": "local", "nodes": None}, False),
         ({"recipe": "own", "module": True}, True),
-        ({"recipe": "own", "module": True, "docker_image": "orch:current"}, False),
-        ({"recipe": "own", "module": True, "docker_image": "orch:current", "project": "."}, True),
+        ({"recipe": "own", "module": True, "image": "orch:current"}, False),
+        ({"recipe": "own", "module": True, "image": "orch:current", "project": "."}, True),
         ({}, False),
     ],
     ids=["script", "this machine", "module", "module of an image", "named", "recipe"],
@@ -219,8 +220,8 @@ def test_files_of_a_user_recipe_are_sent_to_pods() -> None:
             "torchrun starts the ranks of a PyTorchJob",
             id="mpi of a PyTorchJob",
         ),
-        pytest.param("kubernetes", {"min_nodes": 3, "max_restarts": 1}, "min_nodes = 3, but --nodes is 2", id="many"),
-        pytest.param("kubernetes", {"min_nodes": 1}, "min_nodes needs --max-restarts", id="no restarts"),
+        pytest.param("kubernetes", {"min_nodes": 3, "max_restarts": 1}, "--min-nodes 3, but --nodes is 2", id="many"),
+        pytest.param("kubernetes", {"min_nodes": 1}, "--min-nodes needs --max-restarts", id="no restarts"),
         pytest.param(
             "kubernetes",
             {"min_nodes": 1, "max_restarts": 1, "launcher": "mpijob"},
@@ -228,12 +229,6 @@ def test_files_of_a_user_recipe_are_sent_to_pods() -> None:
             id="elastic MPIJob",
         ),
         pytest.param("kubernetes", {"ppn": 0}, "--ppn 0", id="no ranks"),
-        pytest.param(
-            "kubernetes",
-            {"options": (KubernetesOptions(k8s=("image=x", "mpi=Intel")),), "mpi": "intel", "launcher": "mpijob"},
-            "--mpi and --k8s mpi set the same value",
-            id="mpi twice",
-        ),
         pytest.param(
             "ssh",
             {"launcher": "torchrun", "mpi": "mpich"},

@@ -15,7 +15,7 @@ from orchestrator.load.clusters import find_inventory
 from orchestrator.load.script_arguments import TRAINING_ARGUMENTS, check_script_arguments
 from tests.support.recorded import make_run
 
-PODS = ("--on", "k8s", "--launcher", "job", "--nodes", "1", "--k8s", "image=orch")
+PODS = ("--on", "k8s", "--launcher", "job", "--nodes", "1", "--image", "orch")
 
 
 @pytest.fixture(autouse=True)

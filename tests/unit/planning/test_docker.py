@@ -157,7 +157,7 @@ def test_docker_options_win_over_the_inventory(tmp_path: Path, monkeypatch: pyte
     for settings, message in ((("shm",), "KEY=VALUE"), (("smh=1g",), "unknown key")):
         with pytest.raises(RequestError, match=message):
             load.docker("x", settings, lab)
-    with pytest.raises(RequestError, match="requires --docker-image"):
+    with pytest.raises(RequestError, match="requires --image"):
         load.docker(None, ("shm=1g",), lab)
     with pytest.raises(RequestError, match=re.escape("orch_docker.smh")):
         load.docker("x", (), inventory(tmp_path, "{smh: 2g}"))

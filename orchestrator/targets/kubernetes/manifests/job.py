@@ -76,6 +76,7 @@ class KubernetesJob:
     config: Mapping[str, Any]  # content of pod.json
     record: Mapping[str, Any]
     files: Mapping[str, bytes]  # by path below the mounted ConfigMap
+    mpi: str | None = None  # Intel or OpenMPI, which starts the ranks; None for torchrun
     project: bytes = b""  # a gzipped tar archive of the user's project, or nothing
 
     @property

@@ -15,7 +15,7 @@ def launch(job: KubernetesJob) -> tuple[Object, ...]:
             "kind": "MPIJob",
             "metadata": job.metadata_to_expire(),
             "spec": {
-                "mpiImplementation": job.settings.mpi or "Intel",
+                "mpiImplementation": job.mpi or "Intel",
                 "slotsPerWorker": job.ppn,
                 "sshAuthMountPath": job.settings.ssh_folder,
                 # The operator's time to live concerns only the launcher's pod.

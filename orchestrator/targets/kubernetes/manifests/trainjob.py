@@ -6,8 +6,6 @@ trainer starts one rank per CPU.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from orchestrator.errors import PlanError
 from orchestrator.planning.manifest import Object
 from orchestrator.targets.kubernetes.manifests import names
@@ -26,17 +24,17 @@ def launch(job: KubernetesJob) -> tuple[Object, ...]:
     Raises:
         PlanError: for Intel MPI.
     """
-    if job.settings.mpi == "Intel":
+    if job.mpi == "Intel":
         raise PlanError(
             "--launcher trainjob has no Intel MPI: the trainer supports only Open MPI.",
-            hint="Use --launcher mpijob for Intel MPI, --k8s mpi=OpenMPI, or no mpi for torchrun.",
+            hint="Use --launcher mpijob for Intel MPI, --mpi openmpi, or no --mpi for torchrun.",
         )
     return training_runtime(job), train_job(job)
 
 
 def train_job(job: KubernetesJob) -> Object:
     trainer: Object = {"image": job.settings.image, "numNodes": job.nodes, "numProcPerNode": job.ppn}
-    if job.settings.mpi is None:
+    if job.mpi is None:
         trainer["resourcesPerNode"] = resources(job.settings.cpu, job.settings.memory)
     return {
         "apiVersion": API,
@@ -50,7 +48,7 @@ def train_job(job: KubernetesJob) -> Object:
 
 
 def training_runtime(job: KubernetesJob) -> Object:
-    parts = mpi_parts(job) if job.settings.mpi else torch_parts(job)
+    parts = mpi_parts(job) if job.mpi else torch_parts(job)
     policy, jobs, success = parts
     return {
         "apiVersion": API,
@@ -63,7 +61,7 @@ def training_runtime(job: KubernetesJob) -> Object:
                     # The trainer's service resolves workers before they are ready.
                     "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True},
                     # No time to live: the trainer would create the job again, and repeat the training.
-                    "failurePolicy": {"maxRestarts": 0 if job.settings.mpi else job.max_restarts},
+                    "failurePolicy": {"maxRestarts": 0 if job.mpi else job.max_restarts},
                     **success,
                     "replicatedJobs": jobs,
                 }
@@ -77,7 +75,7 @@ def shared_runtime(settings: KubernetesSettings, name: str = "orch-torch") -> Ob
 
     Each run of orch has a separate runtime, with its files.
     """
-    runtime = training_runtime(trial_job(replace(settings, mpi=None), name))
+    runtime = training_runtime(trial_job(settings, name))
     runtime["metadata"] = names.metadata_of_namespace(name, settings.namespace)
     (node,) = runtime["spec"]["template"]["spec"]["replicatedJobs"]
     pod = node["template"]["spec"]["template"]

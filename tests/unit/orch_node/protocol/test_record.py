@@ -49,6 +49,7 @@ def test_record_without_a_target_is_of_an_ssh_run() -> None:
         pytest.param({"node0": {"node": "another", "via": []}}, "node0", id="another node0"),
         pytest.param({"created": True}, "created", id="bool"),
         pytest.param({"created": float("nan")}, "created", id="nan"),
+        pytest.param({"created": 10**400}, "created", id="larger than a float"),
         pytest.param({"created": -1.0}, "created", id="negative"),
         pytest.param({"layout": [{"rank": 0}]}, "layout[0]", id="incomplete"),
         pytest.param({"layout": []}, "layout", id="no ranks"),

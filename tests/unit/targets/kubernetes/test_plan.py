@@ -51,7 +51,7 @@ MANIFESTS = GOLDEN / "k8s"
 @pytest.mark.parametrize("case", CASES)
 def test_golden_manifests(case: str) -> None:
     launcher, changes = CASES[case]
-    text = make_plan(launcher, kubernetes=replace(SETTINGS, **changes)).describe()
+    text = make_plan(launcher, request=replace(REQUEST, **changes)).describe()
     path = MANIFESTS / f"{case}.yaml"
     if os.environ.get("ORCH_WRITE_GOLDEN"):
         path.write_text(text)
@@ -68,7 +68,7 @@ def test_check_itself_refuses_unknown_fields() -> None:
 @pytest.mark.parametrize("case", CASES)
 def test_every_pod_is_guaranteed_labelled_and_not_root(case: str) -> None:
     launcher, changes = CASES[case]
-    manifests = objects(make_plan(launcher, kubernetes=replace(SETTINGS, **changes)))
+    manifests = objects(make_plan(launcher, request=replace(REQUEST, **changes)))
     all_containers = containers(list(manifests))
     assert all_containers
     for container in all_containers:
@@ -86,9 +86,8 @@ def test_every_pod_is_guaranteed_labelled_and_not_root(case: str) -> None:
 @pytest.mark.parametrize("case", CASES)
 def test_every_pod_is_admitted_in_a_restricted_namespace(case: str) -> None:
     launcher, changes = CASES[case]
-    full = replace(SETTINGS, **changes)
-    manifests = objects(make_plan(launcher, kubernetes=full))
-    helper_pods = (reader_pod(location("r", launcher, full), "r"), probe_pod(full), shared_runtime(full))
+    manifests = objects(make_plan(launcher, request=replace(REQUEST, **changes)))
+    helper_pods = (reader_pod(location("r", launcher, SETTINGS), "r"), probe_pod(SETTINGS), shared_runtime(SETTINGS))
     specs = [*pod_specs([*manifests, *helper_pods])]
     assert len(specs) >= 4
     assert [refusal_message("x", spec) for spec in specs] == [""] * len(specs)
@@ -113,26 +112,26 @@ def test_torchrun_starts_several_ranks_in_a_pod() -> None:
 
 
 def test_train_job_always_sets_the_number_of_ranks_per_pod() -> None:
-    for mpi in (None, "OpenMPI"):
-        _, runtime, job = objects(make_plan("trainjob", kubernetes=replace(SETTINGS, mpi=mpi)))
+    for mpi in (None, "openmpi"):
+        _, runtime, job = objects(make_plan("trainjob", request=replace(REQUEST, mpi=mpi)))
         assert job["spec"]["trainer"]["numProcPerNode"] == 2
         assert job["spec"]["runtimeRef"]["kind"] == "TrainingRuntime"
         assert runtime["metadata"]["name"] == job["spec"]["runtimeRef"]["name"]
     with pytest.raises(PlanError, match="no Intel MPI"):
-        make_plan("trainjob", kubernetes=replace(SETTINGS, mpi="Intel"))
+        make_plan("trainjob", request=replace(REQUEST, mpi="intel"))
 
 
 def test_restarts_are_elastic_and_bounded() -> None:
     request = replace(REQUEST, nodes="4", max_restarts=3)
-    (_, job) = objects(make_plan(request=request, kubernetes=replace(SETTINGS, min_nodes=2)))
+    (_, job) = objects(make_plan(request=replace(request, min_nodes=2)))
     policy = job["spec"]["elasticPolicy"]
     assert (policy["minReplicas"], policy["maxReplicas"], policy["maxRestarts"]) == (2, 4, 3)
     assert job["spec"]["pytorchReplicaSpecs"]["Worker"]["restartPolicy"] == "OnFailure"
     assert job["spec"]["runPolicy"]["backoffLimit"] == 3
-    with pytest.raises(PlanError, match="min_nodes = 5"):
-        make_plan(request=request, kubernetes=replace(SETTINGS, min_nodes=5))
+    with pytest.raises(PlanError, match="--min-nodes 5"):
+        make_plan(request=replace(request, min_nodes=5))
     with pytest.raises(PlanError, match="needs --max-restarts"):
-        make_plan(kubernetes=replace(SETTINGS, min_nodes=1))
+        make_plan(request=replace(REQUEST, min_nodes=1))
 
 
 def test_users_script_is_sent_and_a_recipe_is_not() -> None:

@@ -24,31 +24,30 @@ from orchestrator.targets.slurm.settings import SlurmSettings
 from tests.support.slurm_plans import SITE, make_inputs, make_request
 
 
-def make_settings(*assignments: str, image: str = "/shared/torch.sif") -> SlurmSettings:
-    return slurm_settings(None, ("login=login1", *assignments), {}, image=image)
+def make_settings(*image_options: str, image: str = "/shared/torch.sif") -> SlurmSettings:
+    return slurm_settings(None, ("login=login1",), {}, image=image, image_options=image_options)
 
 
 @pytest.mark.parametrize(
-    ("fields", "assignments", "image", "problem"),
+    ("fields", "image_options", "image", "problem"),
     [
         ({}, (), "docker://torch", "runs do not pull images"),
         ({}, (), "nvcr.io#torch", "runs do not pull images"),
         ({}, (), "torch.sif", "not an absolute path"),
-        ({}, ("container-mounts=data",), "/torch.sif", "not SOURCE:TARGET"),
-        ({}, ("container-mounts=/a,b:/a",), "/torch.sqsh", "not SOURCE:TARGET"),
-        ({}, ("container-arguments=/torch2.sif",), "/torch.sif", "not an option"),
-        ({}, ("container-arguments=--pid",), "/torch.sif", "orch sets this option itself"),
-        ({}, ("container-arguments=--container-image=a",), "/torch.sqsh", "orch sets this option itself"),
+        ({}, ("mounts=data",), "/torch.sif", "not SOURCE:TARGET"),
+        ({}, ("mounts=/a,b:/a",), "/torch.sqsh", "not SOURCE:TARGET"),
+        ({}, ("arguments=/torch2.sif",), "/torch.sif", "not an option"),
+        ({}, ("arguments=--pid",), "/torch.sif", "orch sets this option itself"),
+        ({}, ("arguments=--container-image=a",), "/torch.sqsh", "orch sets this option itself"),
         ({"launcher": "mpirun"}, (), "/torch.sqsh", "Pyxis only runs ranks that srun starts"),
         ({"backend": "mpi", "launcher": "mpirun"}, (), "/torch.sif", "run without containers"),
-        ({"docker_image": "torch"}, (), "/torch.sif", "--container IMAGE"),
     ],
 )
 def test_impossible_images_are_refused(
-    fields: dict[str, object], assignments: tuple[str, ...], image: str, problem: str
+    fields: dict[str, object], image_options: tuple[str, ...], image: str, problem: str
 ) -> None:
     request = replace(make_request({"nodes": "2"}), **fields)  # type: ignore[arg-type]
-    settings = make_settings(*assignments, image=image)
+    settings = make_settings(*image_options, image=image)
 
     def plan() -> Plan:
         check_refused(request, REFUSES)
@@ -71,7 +70,7 @@ def test_relative_image_path_starts_at_the_current_folder_or_the_settings_file(
     file.parent.mkdir()
     file.write_text('[container]\nimage = "../torch.sif"\npython = "/opt/bin/python"\n')
     for result in (
-        slurm_settings(None, ("container-python=/opt/bin/python",), {}, image="torch.sif"),
+        slurm_settings(None, (), {}, image="torch.sif", image_options=("python=/opt/bin/python",)),
         slurm_settings(file, (), {}),
     ):
         assert result.image == Image(path=str(tmp_path / "torch.sif"), python="/opt/bin/python")
@@ -120,7 +119,7 @@ def test_rank_in_an_image_of_apptainer_is_started_without_a_secret_in_its_argume
             "fuse: failed to open /dev/fuse: Permission denied",
             "Permission denied. Nodes need squashfuse",
         ),
-        ('FATAL:   "nosuch": executable file not found in $PATH', "container-python=PATH"),
+        ('FATAL:   "nosuch": executable file not found in $PATH', "--image-option python=PATH"),
     ],
 )
 def test_apptainer_errors_are_explained_with_a_remedy(stderr: str, explanation: str) -> None:

@@ -33,7 +33,7 @@ HINTS = {
     "No such image": "Load it: `orch provision --docker-load FILE.tar`, or `docker pull` there.",
     "permission denied while trying to connect": "Add the user to the group docker there.",
     "Cannot connect to the Docker daemon": "Start the engine there: systemctl start docker.",
-    "rlimit": "The engine cannot raise the limit: use --docker memlock=inherit.",
+    "rlimit": "The engine cannot raise the limit: use --image-option memlock=inherit.",
     "bind source path does not exist": "Every node must have the mounted folders.",
 }
 

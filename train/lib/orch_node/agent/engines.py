@@ -18,7 +18,7 @@ APPTAINER_SECONDS = 60.0  # the first read of an image on a shared file system t
 APPTAINER_HINTS = {
     "user namespace": "An administrator must allow user namespaces on the nodes "
     "(user.max_user_namespaces) or install apptainer-suid.",
-    "executable file not found": "Set the Python of the image with --slurm container-python=PATH.",
+    "executable file not found": "Set the Python of the image with --image-option python=PATH.",
     "mount source": "Every node must have the mounted folders.",
     "fuse": "Nodes need squashfuse and /dev/fuse to mount an image file: ask for them, or use a "
     "folder: apptainer build --sandbox FOLDER IMAGE.",
@@ -60,7 +60,7 @@ def apptainer_prefix(spec: ContainerSpec, options: Sequence[str] = ()) -> list[s
     if program is None:
         raise ContainerError(
             f"neither {' nor '.join(APPTAINER_PROGRAMS)} is on PATH. Load the site's module before "
-            "`orch train`, or run without --container"
+            "`orch train`, or run without --image"
         )
     return [program, "exec", *spec.options, *options, spec.image]
 

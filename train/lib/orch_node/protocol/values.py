@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, fields
@@ -209,7 +208,7 @@ def check_number(value: object, source: str) -> float:
 def check_finite(value: object, source: str) -> float:
     """Return a finite number."""
     number = check_number(value, source)
-    if math.isfinite(number):
+    if abs(number) <= sys.float_info.max:
         return number
     raise ProtocolError(f"{source} is {value!r:.60}, not a number.")
 

@@ -61,7 +61,7 @@ def pyxis_options(run_dir: Path) -> list[str]:
     if "--container-image" not in help_text.stdout:
         sys.exit(
             f"error: {spec.image} needs Pyxis, but srun has no option --container-image here. "
-            "Use an image of Apptainer instead: --container IMAGE.sif"
+            "Use an image of Apptainer instead: --image IMAGE.sif"
         )
     return [f"--container-image={spec.image}", *spec.options]
 

@@ -15,6 +15,7 @@ from tests.support.kubernetes_plans import (
     CASES,
     OWN_SCRIPT,
     OWN_SITE,
+    REQUEST,
     SETTINGS,
     SITE,
     containers,
@@ -38,14 +39,15 @@ ASSIGNMENTS = (
 
 
 def make_settings(*assignments: str) -> Any:
-    loaded = kubernetes_settings(None, ["image=registry.example/orch:current", "cpu=8", *assignments])
+    loaded = kubernetes_settings(None, ["cpu=8", *assignments], "registry.example/orch:current")
     return replace(loaded, namespace="team")
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_every_kind_of_job_has_the_requested_settings(case: str) -> None:
     launcher, changes = CASES[case]
-    manifests = objects(make_plan(launcher, kubernetes=replace(make_settings(*ASSIGNMENTS), **changes)))
+    settings = make_settings(*ASSIGNMENTS)
+    manifests = objects(make_plan(launcher, kubernetes=settings, request=replace(REQUEST, **changes)))
     assert manifests[-1]["metadata"]["labels"][names.QUEUE] == "team-a"
     specs = list(pod_specs(list(manifests)))
     assert specs
@@ -83,8 +85,9 @@ def test_manifests_with_all_settings_match_the_crds(case: str) -> None:
         "priority_class=low",
         "node_selector.feature.node.kubernetes.io/cpu-cpuid.AVX512BF16=true",
     )
-    packed = replace(make_settings(*assignments), **changes)
-    config_map, *manifests = objects(make_plan(launcher, kubernetes=packed, recipe=OWN_SCRIPT, site=OWN_SITE))
+    request, settings = replace(REQUEST, **changes), make_settings(*assignments)
+    plan = make_plan(launcher, request=request, kubernetes=settings, recipe=OWN_SCRIPT, site=OWN_SITE)
+    config_map, *manifests = objects(plan)
     assert config_map["kind"] == "ConfigMap"
     for manifest in manifests:
         if manifest["kind"] != "Service":
