@@ -86,7 +86,8 @@ def is_complete(folder: Path) -> bool:
 
 def make_store(store: Path) -> None:
     """Create the store unless it is there; raise UntrustedError if another user can write to it."""
-    store.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        store.mkdir(mode=0o700, parents=True)
     trust.check_own_folder(store)
 
 
