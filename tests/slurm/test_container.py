@@ -11,6 +11,7 @@ import pytest
 from tests.slurm.runs import LONG_RUN, TWO_NODES, BackgroundRun, train
 from tests.slurm.site import CHECKOUT, LOGIN, USER, Site, orch_command
 from tests.support import images
+from tests.support.projects import ARGUMENTS, RESULT, write_project
 
 pytestmark = pytest.mark.skipif(
     os.environ.get("ORCH_SLURM_SUITE") != "trixie", reason="needs ORCH_SLURM_SUITE=trixie (make test-all)"
@@ -49,6 +50,16 @@ def container_options(image: str) -> tuple[str, ...]:
     """Return the options of `orch train` for ranks in an image, into which the Python of the tests is mounted."""
     settings = (f"python={sys.executable}", *(f"mounts={path}:{path}:ro" for path in (CHECKOUT, sys.base_prefix)))
     return (*TWO_NODES, "--image", image, *(f"--image-option={setting}" for setting in settings))
+
+
+def test_project_is_in_the_image(site: Site, folder: str) -> None:
+    write_project(site.home / "my project", git=False)
+    options = (*container_options(folder), "--project", "my project")
+    done = site.orch("train", "my project/train.py", *options, "--json", "--", *ARGUMENTS)
+    assert done.returncode == 0, done.stdout + done.stderr
+    name = json.loads(done.stdout)["run_id"]
+    assert site.orch("logs", name).stdout.count(f"RESULT {RESULT}") == 2
+    assert (site.home / "runs" / name / "project/out/model.txt").read_text() == "trained"
 
 
 @pytest.mark.parametrize("launcher", ["srun", "mpirun", "torchrun"])

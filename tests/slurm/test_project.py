@@ -24,8 +24,7 @@ def project(site: Site) -> Path:
     """Return the project in the user's home; the hosts have no git."""
     folder = site.home / "my project"
     shutil.rmtree(folder, ignore_errors=True)
-    write_project(folder)
-    shutil.rmtree(folder / ".git")
+    write_project(folder, git=False)
     return folder
 
 

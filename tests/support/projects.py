@@ -33,9 +33,10 @@ ARGUMENTS = ("--lr", "$(x)")
 RESULT = "6.0 3 helper ['--lr', '$(x)']"  # what each of two ranks prints with these arguments
 
 
-def write_project(folder: Path) -> None:
-    """Write the project to a new git repository."""
+def write_project(folder: Path, *, git: bool = True) -> None:
+    """Write the project to a new folder, which is a git repository unless the machine of orch has no git."""
     for name, text in FILES.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
-    subprocess.run(["git", "init", "--quiet", folder], check=True)
+    if git:
+        subprocess.run(["git", "init", "--quiet", folder], check=True)
