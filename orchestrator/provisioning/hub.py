@@ -13,6 +13,7 @@ from pathlib import Path
 from orchestrator.errors import ExecuteError, OrchError, RequestError
 from orchestrator.files import sha256
 from orchestrator.model.printable import one_line
+from orchestrator.provisioning.urls import hide_secrets
 
 FOLDER = "hub"  # on the nodes, in orch's folder: a cache of the hub's client
 TYPES = {"model": "model", "data": "dataset"}
@@ -107,10 +108,8 @@ def hub_error(kind: str, text: str, error: Exception) -> OrchError:
         )
     if status in (401, 403):
         return RequestError(f"{option}: {hub} does not accept the token.", hint=f"To use another one, {LOGIN}.")
-    if isinstance(error, ValueError):
-        return RequestError(
-            f"{option}: {one_line(str(error).splitlines()[0])}", hint="A name of a hub is NAME or OWNER/NAME."
-        )
+    if isinstance(error, errors.HFValidationError):
+        return RequestError(f"{option}: {reason(error)}", hint="A name of a hub is NAME or OWNER/NAME.")
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
         return ExecuteError(
             f"{option}: no space is left in {constants.HF_HUB_CACHE}.",
@@ -124,7 +123,7 @@ def hub_error(kind: str, text: str, error: Exception) -> OrchError:
 
 def reason(error: BaseException) -> str:
     """Return the first line of an error's message, or the name of its class."""
-    return one_line((str(error).strip() or type(error).__name__).splitlines()[0])
+    return hide_secrets(one_line((str(error).strip() or type(error).__name__).splitlines()[0]))
 
 
 def read_snapshot(folder: Path, name: str, revision: str) -> Snapshot:

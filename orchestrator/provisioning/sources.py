@@ -114,7 +114,8 @@ def downloaded(kind: str, text: str, note: Callable[[str], None]) -> Source:
     """Return what a hub or a server has, after a download if needed."""
     if urls.is_url(text):
         path = urls.download(kind, text, note)
-        return local_source(kind, path, name=urls.without_secrets(text))
+        names = sorted(str(file.relative_to(path)) for file in path.rglob("*") if file.is_file())
+        return path_source(kind, path, names, name=urls.without_secrets(text))
     snapshot = hub.download(kind, text, note)
     return Source(
         synced=Synced(
@@ -131,8 +132,8 @@ def downloaded(kind: str, text: str, note: Callable[[str], None]) -> Source:
     )
 
 
-def local_source(kind: str, path: Path, *, name: str = "") -> Source:
-    """Return a file or folder of this machine, without what a .gitignore in the folder excludes.
+def local_source(kind: str, path: Path) -> Source:
+    """Return a file or folder of this machine, without the files that a .gitignore in the folder excludes.
 
     Raises:
         OrchError: if a file cannot be read, or there is none.
@@ -142,6 +143,15 @@ def local_source(kind: str, path: Path, *, name: str = "") -> Source:
         raise RequestError(
             f"--{kind} {path}: the folder has no files to copy.", hint="Name another folder, or change its .gitignore."
         )
+    return path_source(kind, path, names, name=str(path))
+
+
+def path_source(kind: str, path: Path, names: Sequence[str], *, name: str) -> Source:
+    """Return these files of a folder, or a single file.
+
+    Raises:
+        ExecuteError: if a file cannot be read.
+    """
     try:
         hashes = {name: sha256(path / name) for name in names}
     except OSError as error:
@@ -150,7 +160,7 @@ def local_source(kind: str, path: Path, *, name: str = "") -> Source:
         ) from None
     synced = Synced(
         kind=kind,
-        name=name or str(path),
+        name=name,
         path=f"{FOLDERS[kind]}/{path.name}",
         files=len(names) or 1,
         size=total_size([path / name for name in names] or [path]),

@@ -23,6 +23,7 @@ URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 CHUNK = 8 << 20
 # Fields with which file systems of fsspec name the version of a file.
 VERSIONS = ("ETag", "etag", "md5Hash", "generation", "Last-Modified", "LastModified", "mtime")
+QUERY, USER = re.compile(r"(://[^\s?'\")]+)\?[^\s'\")]*"), re.compile(r"://[^\s/@]+@")
 MD5 = re.compile(r'"?([0-9a-f]{32})"?')
 DENIED, MISSING = (401, 403), (404, 410)
 # The extras `data`, `s3` and `gcs` have them.
@@ -43,6 +44,11 @@ def without_secrets(url: str) -> str:
     """Return a URL without its user, password, query and fragment, which may be secrets."""
     parts = urlsplit(url)
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+
+
+def hide_secrets(message: str) -> str:
+    """Return a message without the users, passwords and queries of the URLs in it."""
+    return USER.sub("://", QUERY.sub(r"\1", message))
 
 
 def download(kind: str, url: str, note: Callable[[str], None]) -> Path:
@@ -80,6 +86,7 @@ def download(kind: str, url: str, note: Callable[[str], None]) -> Path:
         outdated = copy.outdated(remote)
         if outdated:
             note(f"{without_secrets(url)}: downloading {counted(len(outdated), 'file')}")
+        copy.delete_others(remote)
         for file in outdated:
             try:
                 copy.download(filesystem, file, remote[file])
@@ -87,7 +94,7 @@ def download(kind: str, url: str, note: Callable[[str], None]) -> Path:
                 raise
             except Exception as error:
                 raise url_error(kind, url, error) from None
-        copy.delete_others(remote)
+        copy.delete_parts()
     return copy.content
 
 
@@ -146,9 +153,9 @@ def url_error(kind: str, url: str, error: Exception) -> OrchError:
     if statuses & {*MISSING} or (isinstance(error, FileNotFoundError) and not any(map(is_of_network, causes))):
         return RequestError(f"{option}: there is no such file or folder.", hint="Check the URL.")
     last = causes[-1]
-    message = one_line((str(last).strip() or type(last).__name__).splitlines()[0]).replace(url, without_secrets(url))
+    message = one_line((str(last).strip() or type(last).__name__).splitlines()[0])
     return ExecuteError(
-        f"{option}: it cannot be downloaded: {message}",
+        f"{option}: it cannot be downloaded: {hide_secrets(message)}",
         hint="Check the connection and the proxy. The command continues where it was interrupted.",
     )
 
@@ -213,12 +220,14 @@ class Copy:
         expected = announced_md5(filesystem, info)
         if size is not None and part.stat().st_size != size:
             raise ExecuteError(
-                f"{key}: {part.stat().st_size} of {size} bytes were received.",
+                f"{hide_secrets(key)}: {part.stat().st_size} of {size} bytes were received.",
                 hint="Run the command again; it continues where it was interrupted.",
             )
         if expected and md5(part) != expected:
             part.unlink()
-            raise ExecuteError(f"{key} was damaged: its MD5 is not {expected}.", hint="Run the command again.")
+            raise ExecuteError(
+                f"{hide_secrets(key)} was damaged: its MD5 is not {expected}.", hint="Run the command again."
+            )
         path = self.path(name)
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         part.replace(path)
@@ -229,8 +238,13 @@ class Copy:
         """Delete files that are no longer at the source."""
         for name in self._versions.keys() - remote.keys():
             self.path(name).unlink(missing_ok=True)
-        self._versions = {name: self._versions[name] for name in remote}
+        self._versions = {name: text for name, text in self._versions.items() if name in remote}
         write_whole(self._index, json.dumps(self._versions, indent=1) + "\n")
+
+    def delete_parts(self) -> None:
+        """Delete interrupted downloads of other versions."""
+        for part in self._parts.iterdir():
+            part.unlink()
 
 
 def version(info: Mapping[str, Any]) -> str:

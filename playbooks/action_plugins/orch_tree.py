@@ -23,6 +23,7 @@ import os
 import stat
 import tarfile
 import tempfile
+import zlib
 from typing import IO, Any
 
 from ansible.errors import AnsibleActionFail
@@ -32,6 +33,8 @@ SMALL_BYTES = 1 << 20  # of an archive
 # Of the files in an archive, which needs as much space in the temporary folders of both machines. After an
 # interruption, only archives that are not unpacked yet are sent again.
 ARCHIVE_BYTES = 1 << 30
+SAMPLE_BYTES = 1 << 16
+WORTHWHILE = 0.7  # of the size: compression is slower than most networks
 
 
 class ActionModule(ActionBase):  # type: ignore[misc]
@@ -198,11 +201,23 @@ def divided(paths: list[str], sources: dict[str, Source], most_bytes: int) -> li
 
 
 def pack(target: IO[bytes], paths: list[str], sources: dict[str, Source]) -> None:
-    """Write an archive of these files."""
-    with tarfile.open(fileobj=target, mode="w:gz", compresslevel=1) as archive:
+    """Write an archive of these files, compressed unless the largest one hardly shrinks, as weights of models do."""
+    largest = max(paths, key=lambda path: sources[path].size, default=None)
+    compression: dict[str, Any] = {"mode": "w"}
+    if largest is None or shrinks(sources[largest]):
+        compression = {"mode": "w:gz", "compresslevel": 1}
+    with tarfile.open(fileobj=target, **compression) as archive:
         for path in paths:
             member = tarfile.TarInfo(path)
             member.size = sources[path].size
             with sources[path].open() as file:
                 archive.addfile(member, file)
     target.flush()
+
+
+def shrinks(source: Source) -> bool:
+    """Return whether the middle of a file is much smaller if it is compressed."""
+    with source.open() as file:
+        file.seek(max(0, source.size // 2 - SAMPLE_BYTES))
+        sample = file.read(SAMPLE_BYTES)
+    return len(zlib.compress(sample, 1)) < WORTHWHILE * len(sample) + 64

@@ -2,13 +2,14 @@ from __future__ import annotations
 
 import json
 import os
+import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.roles.modules import load_module, run_play
+from tests.roles.modules import load_file, load_module, run_play
 
 tree = load_module("orch_tree")
 
@@ -47,6 +48,23 @@ def test_archives_that_arrived_are_not_sent_again(tmp_path: Path) -> None:
     output = run_play(tmp_path, play)
     assert [row["what"] for row in json.loads(output.partition("=> ")[2])["drift"]] == ["data/set/c"]
     assert {path.name: tree.digest(str(path)) for path in folder.iterdir()} == hashes
+
+
+@pytest.mark.parametrize(
+    ("content", "is_compressed"), [(b"a line\n" * 50_000, True), (os.urandom(350_000), False)], ids=["text", "weights"]
+)
+def test_only_what_shrinks_is_compressed(tmp_path: Path, content: bytes, is_compressed: bool) -> None:
+    action = load_file("action_plugins/orch_tree.py")
+    (tmp_path / "large").write_bytes(content)
+    sources = {
+        "data/large": action.Source(path=str(tmp_path / "large"), mode="0600"),
+        "data/small": action.Source(content=b"{}", mode="0600"),
+    }
+    with (tmp_path / "archive").open("w+b") as archive:
+        action.pack(archive, list(sources), sources)
+    assert ((tmp_path / "archive").stat().st_size < 100_000) == is_compressed
+    with tarfile.open(tmp_path / "archive") as archive_file:
+        assert {member.name: member.size for member in archive_file} == {"data/large": len(content), "data/small": 2}
 
 
 def mode(path: Path) -> int:

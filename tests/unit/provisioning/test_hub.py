@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.disks import small_file_system
 from tests.support.hub_server import Hub, Repository
 from tests.support.ports import free_port
 
@@ -111,6 +112,18 @@ def test_wrong_names_are_explained(hub: Hub, tmp_path: Path, kind: str, text: st
     assert error["code"] == 2, error
     assert message in str(error["message"])
     assert error["hint"]
+
+
+def test_full_disk_of_this_machine_is_explained(hub: Hub, tmp_path: Path) -> None:
+    with small_file_system(tmp_path / "small", "12M"):
+        error = download(tmp_path, "model", "me/tiny", hub.url, HF_HOME=str(tmp_path / "small"))
+    assert (error["code"], "no space is left in" in str(error["message"])) == (1, True), error
+
+
+def test_wrong_token_is_explained(hub: Hub, tmp_path: Path) -> None:
+    error = download(tmp_path, "model", "me/gated", hub.url, HF_TOKEN="hf_wrong")
+    assert (error["code"], "whom its authors have admitted" in str(error["message"])) == (2, True), error
+    assert "hf_wrong" not in str(error)
 
 
 def test_unreachable_hub_is_an_error_unless_the_cache_has_the_files(hub: Hub, tmp_path: Path) -> None:

@@ -11,9 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fsspec.core import url_to_fs
 
 from orchestrator.errors import OrchError
 from orchestrator.provisioning import urls
+from orchestrator.provisioning.sources import find_sources
+from tests.support.disks import small_file_system
 from tests.support.hub_server import Hub, Repository
 from tests.support.ports import free_port
 
@@ -71,6 +74,29 @@ def test_interrupted_download_continues_and_is_not_repeated(ranges: Hub) -> None
     assert "secret" not in str(notes)
 
 
+def test_incomplete_file_is_reported_without_the_secrets_of_its_url(ranges: Hub) -> None:
+    url = f"{ranges.url}/me/open/resolve/main/rows.bin?signature=secret"
+    filesystem, path = url_to_fs(url)
+    info = dict(filesystem.info(path), size=len(LARGE) + 1)
+    copy = urls.Copy(urls.private_folder(urls.cache_home() / "urls/x"), "rows.bin")
+    with pytest.raises(OrchError, match=r"rows.bin: \d+ of \d+ bytes") as exc_info:
+        copy.download(filesystem, ".", info)
+    assert "secret" not in exc_info.value.message
+
+
+def test_messages_show_no_secrets_of_urls() -> None:
+    text = "500 for url 'https://me:word@cdn.example/a?X-Signature=abc' (see https://example.com/b)"
+    assert urls.hide_secrets(text) == "500 for url 'https://cdn.example/a' (see https://example.com/b)"
+
+
+def test_full_disk_of_this_machine_is_explained(ranges: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with small_file_system(tmp_path / "small", "12M"):
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "small"))
+        with pytest.raises(OrchError, match=r"no space is left in .*/small/orch") as exc_info:
+            urls.download("data", f"{ranges.url}/me/open/resolve/main/rows.bin", print)
+    assert exc_info.value.exit_code == 1
+
+
 def test_another_version_replaces_the_file(ranges: Hub) -> None:
     url = f"{ranges.url}/me/open/resolve/main/rows.bin"
     assert urls.download("data", url, print).read_bytes() == LARGE
@@ -87,8 +113,10 @@ def test_folder_of_a_web_server_is_mirrored(pages: tuple[str, Path]) -> None:
     assert copy.name == "set"
     assert sorted(str(path.relative_to(copy)) for path in copy.rglob("*.txt")) == ["a.txt", "deep/b.txt"]
     (folder / "set/a.txt").unlink()
-    urls.download("data", f"{url}/set/", print)
+    (folder / "set/deep/.gitignore").write_text("b.txt\n")
+    (source,) = find_sources([], [f"{url}/set/"], print)
     assert [path.name for path in copy.rglob("*.txt")] == ["b.txt"]
+    assert sorted(source.hashes) == ["deep/.gitignore", "deep/b.txt"], "the rules of .gitignore are for local folders"
 
 
 @pytest.mark.parametrize(
