@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.roles.modules import load_file, load_module, run_play
+from tests.support.disks import small_file_system
 
 tree = load_module("orch_tree")
 
@@ -48,6 +49,15 @@ def test_archives_that_arrived_are_not_sent_again(tmp_path: Path) -> None:
     output = run_play(tmp_path, play)
     assert [row["what"] for row in json.loads(output.partition("=> ")[2])["drift"]] == ["data/set/c"]
     assert {path.name: tree.digest(str(path)) for path in folder.iterdir()} == hashes
+
+
+def test_full_disk_is_reported_and_leaves_no_part_of_a_file(tmp_path: Path) -> None:
+    (tmp_path / "large").write_bytes(os.urandom(3 << 20))
+    with small_file_system(tmp_path / "disk", "1M"):
+        task = {"root": str(tmp_path / "disk"), "trees": [{"src": str(tmp_path / "large"), "dest": "models/large"}]}
+        with pytest.raises(AssertionError, match="No space left on device"):
+            run_play(tmp_path, {"tasks": [{"orch_tree": task}]})
+        assert [path for path in (tmp_path / "disk").rglob("*") if path.is_file()] == []
 
 
 @pytest.mark.parametrize(
