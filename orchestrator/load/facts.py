@@ -19,6 +19,7 @@ from orchestrator.load.node_values import (
     HostKey,
     HostName,
     Interface,
+    LibcVersion,
     Line,
     NodePath,
     Number,
@@ -77,6 +78,8 @@ class NodeFacts(FromNode):
     schema_: int = Field(alias="schema", default=1)
     hostname: HostName
     python: Token
+    machine: Token | Literal[""] = ""
+    libc: LibcVersion = ""
     cpu_model: Line
     flags: list[Token]
     cpus: list[Cpu] = Field(min_length=1)

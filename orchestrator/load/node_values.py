@@ -38,6 +38,7 @@ Line = Annotated[str, Field(max_length=MAX_LINE), satisfies(str.isprintable, "li
 Word = Annotated[str, StringConstraints(pattern=r"^[!-~]{1,200}$")]
 # Normalized by facts.py (PEP 503), so without underscores; pip may leave folders with a tilde.
 Package = Annotated[str, StringConstraints(pattern=r"^[!-^`-~]{1,200}$")]
+LibcVersion = Annotated[str, StringConstraints(pattern=r"^(?:[0-9]{1,3}[.][0-9]{1,3})?$")]
 Token = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+-]{0,63}$")]
 User = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.@+\\$-]{0,255}$")]
 Digest = Annotated[str, StringConstraints(pattern=r"^(?:[0-9a-f]{64})?$")]

@@ -127,6 +127,8 @@ def parse_facts(record: NodeFacts) -> Facts:
         packages=record.packages,
         interfaces={name: tuple(addresses) for name, addresses in record.interfaces.items()},
         mpi=record.mpi,
+        machine=record.machine,
+        libc=record.libc,
         gpus=record.gpus,
         fingerprint=record.fingerprint,
         route=provisioned.route if provisioned else "",

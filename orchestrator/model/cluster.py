@@ -22,6 +22,8 @@ class Facts:
     """The hardware, packages and network of a node.
 
     Attributes:
+        machine: the architecture, such as x86_64; empty in records of older versions.
+        libc: the version of glibc; empty for another C library, and in records of older versions.
         memory_bytes: main memory.
         shm_bytes: size of /dev/shm.
         libraries: the path of each library.
@@ -47,6 +49,8 @@ class Facts:
     packages: Mapping[str, str]
     interfaces: Mapping[str, tuple[str, ...]]
     mpi: Mapping[str, str]
+    machine: str = ""
+    libc: str = ""
     fingerprint: str = ""
     route: str = ""
     detours: Mapping[str, str] = field(default_factory=dict)

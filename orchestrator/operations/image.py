@@ -13,9 +13,9 @@ from pathlib import Path
 from orchestrator.errors import ExecuteError
 from orchestrator.files import link_or_copy, sha256
 from orchestrator.model.command import Command
+from orchestrator.model.platform import Platform
 from orchestrator.paths import STANDALONE, TRAIN
 from orchestrator.provisioning import wheelhouse
-from orchestrator.provisioning.plan import Platform
 from orchestrator.provisioning.sbom import sbom
 from orchestrator.provisioning.wheelhouse import Wheel
 from orchestrator.stacks.image import GLIBC, Image, python_of

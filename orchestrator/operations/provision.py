@@ -11,9 +11,10 @@ from orchestrator.errors import RequestError
 from orchestrator.files import sha256
 from orchestrator.load.facts import recorded_facts
 from orchestrator.load.inventory import HAS_PASSWORD
+from orchestrator.model.platform import Platform
 from orchestrator.paths import LIB, SHARE, STANDALONE, TRAIN
 from orchestrator.provisioning import fabric_checks, slim, wheelhouse
-from orchestrator.provisioning.plan import Host, Platform, ProvisionPlan, plan_provision
+from orchestrator.provisioning.plan import Host, ProvisionPlan, plan_provision
 from orchestrator.provisioning.plan import ProvisionRequest as ProvisionRequest
 from orchestrator.provisioning.report import Change
 from orchestrator.provisioning.report import Report as Report

@@ -19,8 +19,8 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name, parse_sdist_filename, parse_wheel_filename
 
 from orchestrator.errors import ExecuteError, RequestError
+from orchestrator.model.platform import Platform
 from orchestrator.paths import STACKS
-from orchestrator.provisioning.plan import Platform
 from orchestrator.stacks.stack import BINDINGS, MPI_WHEELS, TORCH, Stack
 
 LOCKS = STACKS / "locks"
@@ -43,18 +43,7 @@ class LockedPackage:
     def fits(self, platform: Platform) -> bool:
         """Return whether nodes of this platform install it."""
         marker = self.requirement.marker
-        return marker is None or marker.evaluate(
-            {
-                "python_version": platform.python,
-                "python_full_version": f"{platform.python}.0",
-                "platform_machine": platform.machine,
-                "sys_platform": "linux",
-                "platform_system": "Linux",
-                "os_name": "posix",
-                "implementation_name": "cpython",
-                "platform_python_implementation": "CPython",
-            }
-        )
+        return marker is None or marker.evaluate({**platform.markers})
 
     @property
     def pin(self) -> str:

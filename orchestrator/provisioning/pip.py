@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 from orchestrator.errors import ExecuteError
-from orchestrator.provisioning.plan import Platform
+from orchestrator.model.platform import Platform
 from orchestrator.stacks.stack import Stack
 
 # pip's options that name a source of packages -> the equivalent variables.

@@ -9,6 +9,7 @@ from typing import Any
 
 from orchestrator.model.decision import Decision
 from orchestrator.model.limits import Limits
+from orchestrator.model.platform import Platform
 from orchestrator.provisioning.host_files import has_entries, host_entries, known_hosts, ssh_config
 from orchestrator.provisioning.preflight import Problem, find_problems, missing_packages
 from orchestrator.provisioning.probe import Probe
@@ -41,20 +42,6 @@ class Host:
     proved: Mapping[str, Any] = field(default_factory=dict)  # results of the fabric checks
     may_become: bool = False  # the inventory has its sudo password
     limits: Limits = field(default_factory=Limits)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Platform:
-    """The properties of a node that decide which wheels fit."""
-
-    python: str  # version of CPython, such as 3.11
-    machine: str  # such as x86_64
-    libc: str  # version of glibc
-
-    @property
-    def key(self) -> str:
-        """Return a name for files, such as cp311-x86_64-glibc2.36."""
-        return f"cp{self.python.replace('.', '')}-{self.machine}-glibc{self.libc}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,6 +15,7 @@ from orchestrator.load.node_values import (
     FromNode,
     Host,
     HostKey,
+    LibcVersion,
     Line,
     NodePath,
     Number,
@@ -92,7 +93,7 @@ class ProbeResult(FromNode):
     machine: Token
     python: Annotated[list[Number], Field(min_length=3, max_length=3)]
     python_path: NodePath
-    libc: Annotated[str, Field(pattern=r"^(?:[0-9]{1,3}[.][0-9]{1,3})?$")]
+    libc: LibcVersion
     os: Release
     sudo: bool
     disk_free: Count

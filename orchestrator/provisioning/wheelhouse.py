@@ -13,10 +13,10 @@ from pathlib import Path
 from packaging.utils import canonicalize_name
 
 from orchestrator.files import sha256, write_whole
+from orchestrator.model.platform import Platform
 from orchestrator.provisioning.bindings_wheel import build_wheel, check_platform, needs_build, sources_digest
 from orchestrator.provisioning.lock import check_hashes, locked_packages, pip_options
 from orchestrator.provisioning.pip import index_options, platform_options, run_pip
-from orchestrator.provisioning.plan import Platform
 from orchestrator.stacks.stack import BINDINGS, Stack
 from orchestrator.state import cache_home, private_folder
 

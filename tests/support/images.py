@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from orchestrator import load
+from orchestrator.model.platform import Platform
 from orchestrator.operations import image as operation
 from orchestrator.provisioning import wheelhouse
-from orchestrator.provisioning.plan import Platform
 from orchestrator.stacks.image import GLIBC, make_image
 from orchestrator.stacks.stack import Stack
 

@@ -11,11 +11,11 @@ import pytest
 from orchestrator import load
 from orchestrator.errors import ExecuteError, RequestError
 from orchestrator.files import sha256
+from orchestrator.model.platform import Platform
 from orchestrator.operations import stacks
 from orchestrator.operations.setup import required_packages
 from orchestrator.provisioning import lock, wheelhouse
 from orchestrator.provisioning.lock import locked_packages
-from orchestrator.provisioning.plan import Platform
 from orchestrator.stacks.downloads import WheelSources
 from orchestrator.stacks.matrix import builds_bindings
 from orchestrator.stacks.stack import Stack

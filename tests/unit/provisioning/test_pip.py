@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from orchestrator import load
+from orchestrator.model.platform import Platform
 from orchestrator.operations import setup, stacks
 from orchestrator.provisioning import pip
 from orchestrator.provisioning.pip import platform_tags
-from orchestrator.provisioning.plan import Platform
 from orchestrator.stacks.downloads import Download
 
 

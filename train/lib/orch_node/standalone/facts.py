@@ -74,6 +74,8 @@ def gather(prefix: Path) -> dict[str, object]:
         "schema": SCHEMA,
         "hostname": socket.gethostname(),
         "python": platform.python_version(),
+        "machine": platform.machine(),
+        "libc": platform.libc_ver()[1],
         "cpu_model": cpuinfo_value("model name"),
         "flags": cpu_flags(),
         "cpus": [topology(cpu) for cpu in allowed_cpus()],
