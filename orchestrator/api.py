@@ -35,6 +35,8 @@ class TrainOptions(TypedDict, total=False):
     recipe_path: Sequence[Path]
     project: str
     project_limit: int
+    requirements: str
+    extra: Sequence[str]
     env_file: Path
     stack: str
     exclude: str

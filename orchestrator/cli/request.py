@@ -76,6 +76,12 @@ TRAINING_OPTIONS: Mapping[str, ParameterInfo] = {
         "git repository without ignored files, or its folder; none: only the script.",
     ),
     "project_limit": typer.Option(metavar="MB", help="Maximum size of the project."),
+    "requirements": typer.Option(
+        metavar="FILE|none",
+        help="Packages to add to the stack: a requirements file or a pyproject.toml. Default: those of the script's "
+        "`# /// script` block, or of the project's pyproject.toml; none: no packages.",
+    ),
+    "extra": typer.Option(metavar="NAME", help="Optional dependencies of the pyproject.toml; may be repeated."),
     "env": typer.Option(
         metavar="NAME|NAME=VALUE",
         help="Environment variable of the ranks; without a value, that of this shell; may be repeated. For all "

@@ -9,8 +9,10 @@ from orchestrator.load.docker import common_docker_variable, docker
 from orchestrator.load.environment import environment
 from orchestrator.load.image_file import image_file
 from orchestrator.load.limits import limits
+from orchestrator.load.packages import packages_for
 from orchestrator.load.projects import is_local_module, largest_files, project_of
 from orchestrator.load.recipes import recipe, recipe_folders, settings
+from orchestrator.load.requirements import check_no_packages, requirements_of, source_folder
 from orchestrator.load.run_variables import mpi_flavours
 from orchestrator.load.scripts import RanksPython, check_script
 from orchestrator.load.stacks import all_stacks, stack, stack_names
@@ -19,6 +21,7 @@ __all__ = [
     "RanksPython",
     "accelerate_config",
     "all_stacks",
+    "check_no_packages",
     "check_script",
     "cluster",
     "common_docker_variable",
@@ -29,11 +32,14 @@ __all__ = [
     "largest_files",
     "limits",
     "mpi_flavours",
+    "packages_for",
     "plugins",
     "project_of",
     "recipe",
     "recipe_folders",
+    "requirements_of",
     "settings",
+    "source_folder",
     "stack",
     "stack_names",
 ]

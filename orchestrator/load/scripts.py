@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import subprocess
 import sys
 import warnings
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
+
+from orch_node.protocol.environment import PYTHON_PATH
 
 from orchestrator.errors import RequestError
 from orchestrator.load.imports import Files, external_imports, files_of
@@ -56,7 +59,7 @@ def check_script(request: TrainRequest, recipe: Recipe, python: RanksPython) -> 
     if not recipe.own_script:
         return None
     is_local = bool(python.local_path)
-    path = find_module(python.local_path, recipe.script) if recipe.module and is_local else recipe.script_file
+    path = find_module(python, recipe.script) if recipe.module and is_local else recipe.script_file
     if path:
         check_syntax(path, python)
     if python.image or any(item.startswith("PYTHONPATH=") for item in request.env):
@@ -130,14 +133,15 @@ def check_syntax(script: str, python: RanksPython) -> None:
         return
 
 
-def find_module(python: str, name: str) -> str:
+def find_module(python: RanksPython, name: str) -> str:
     """Return the file of a module that a Python of this machine finds from the current folder.
 
     Raises:
         RequestError: if it finds none.
     """
-    command = (python, str(TRAIN / "node.py"), "find-module", name)
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    command = (python.local_path, str(TRAIN / "node.py"), "find-module", name)
+    environment = {**os.environ, PYTHON_PATH: ":".join(python.module_folders)}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     if done.returncode:
         reason = (done.stdout + done.stderr).strip().removesuffix(".")
         raise RequestError(

@@ -10,7 +10,7 @@ from orchestrator.model.printable import one_line
 
 HINT = (
     "Nothing was started. Your modules must be in the project and not be ignored; --project names another folder. "
-    "Packages: --image. Imports inside of try or a function are not checked."
+    "Packages: --requirements, or `# /// script` in the script. Imports inside of try or a function are not checked."
 )
 
 

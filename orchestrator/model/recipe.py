@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
 from orchestrator.errors import RequestError, did_you_mean
+from orchestrator.model.packages import Packages
 from orchestrator.model.project import Project
 from orchestrator.model.setting_types import DESCRIPTIONS, TEXT, matches, type_of
 
@@ -30,6 +31,8 @@ class Recipe:
         folder: the folder of a plug-in recipe.
         files: the files in that folder, which are sent with the script.
         project: the files that are sent with the user's own script, or None for the script alone.
+        source_folder: the folder `src` of the script's project, whose modules it imports; empty if there is none.
+        packages: the packages to add to the stack, or None.
     """
 
     name: str
@@ -52,6 +55,13 @@ class Recipe:
     folder: str = ""
     files: tuple[str, ...] = ()
     project: Project | None = None
+    source_folder: str = ""
+    packages: Packages | None = None
+
+    @property
+    def module_folders(self) -> tuple[str, ...]:
+        """Return the folders of the user's modules on this machine."""
+        return tuple(filter(None, [self.source_folder, self.packages.folder if self.packages else ""]))
 
     @property
     def script_file(self) -> str:

@@ -15,6 +15,7 @@ from orchestrator.model.command import Command
 from orchestrator.model.decision import Decision
 from orchestrator.model.imports import Imports
 from orchestrator.model.layout import Layout
+from orchestrator.model.packages import Packages
 from orchestrator.model.printable import one_line
 from orchestrator.model.project import Project
 from orchestrator.model.recipe import Value
@@ -294,6 +295,7 @@ class Origin:
         settings: the settings of a recipe.
         script_args: the arguments of a script or module.
         project: the files that are sent with a script, or None.
+        packages: the packages that are added to the stack, or None.
         fingerprints: the nodes by the fingerprint of their packages.
     """
 
@@ -303,6 +305,7 @@ class Origin:
     settings: Mapping[str, Value]
     script_args: tuple[str, ...]
     project: Project | None = None
+    packages: Packages | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

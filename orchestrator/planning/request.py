@@ -41,6 +41,8 @@ class TrainRequest:
     recipe_path: tuple[PurePath, ...] = ()
     project: str | None = None
     project_limit: int = PROJECT_MEGABYTES
+    requirements: str | None = None
+    extra: tuple[str, ...] = ()
     env: tuple[str, ...] = ()
     env_file: PurePath | None = None
     stack: str = "current"

@@ -35,6 +35,42 @@ class Files:
     sent: tuple[SendFile | StoreFolder | CopyFiles, ...]
 
 
+def module_folders(recipe: Recipe, run_dir: str, packages: str = "") -> tuple[str, ...]:
+    """Return the folders of the user's modules that ranks search after those of the stack.
+
+    Args:
+        recipe: the recipe.
+        run_dir: the folder of the run on the nodes.
+        packages: the folder of the packages there, or nothing.
+    """
+    source = recipe.source_folder
+    if source and recipe.project:
+        source = recipe.project.path_in(project_copy(run_dir), source)
+    return tuple(filter(None, [source, packages]))
+
+
+def stored_packages(recipe: Recipe, folders: Folders) -> str:
+    """Return the folder of the packages in the store of the nodes, or nothing."""
+    return f"{folders.store}/{recipe.packages.digest}" if recipe.packages else ""
+
+
+def sent_packages(
+    recipe: Recipe, nodes: tuple[RunNode, ...], folders: Folders, *, python: str
+) -> tuple[StoreFolder, ...]:
+    """Return the step that puts the recipe's packages into the store of nodes, if there are any."""
+    if recipe.packages is None:
+        return ()
+    step = StoreFolder(
+        nodes=nodes,
+        source=recipe.packages.folder,
+        files=(),
+        path=stored_packages(recipe, folders),
+        node_program=(python, f"{folders.train}/node.py"),
+        run_dir=folders.run_dir,
+    )
+    return (step,)
+
+
 def named_files(recipe: Recipe, settings: Mapping[str, Value]) -> list[str]:
     """Return the script, the files of its recipe, and the data files in the settings."""
     data = [str(settings[name]) for name in recipe.paths if name in settings]

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from orch_node.protocol.environment import PYTHON_PATH
 from orch_node.protocol.files import PRECISION
 from orch_node.protocol.layout import RunPrecision
 from orch_node.protocol.precision import AUTO, PLACEHOLDER
@@ -131,9 +132,10 @@ def explain_restarts(restarts: int, recipe: Recipe, min_nodes: int | None) -> tu
     return (Decision(topic="restarts", value=str(restarts), reason=reason),)
 
 
-def user_variables(request: TrainRequest) -> dict[str, str]:
-    """Return the environment variables that the user has set for all ranks."""
-    return dict((name, value) for name, _, value in (item.partition("=") for item in request.env))
+def user_variables(request: TrainRequest, module_folders: tuple[str, ...] = ()) -> dict[str, str]:
+    """Return the environment variables that the user has set for all ranks, and that of the user's modules."""
+    variables = dict((name, value) for name, _, value in (item.partition("=") for item in request.env))
+    return {**variables, **({PYTHON_PATH: ":".join(module_folders)} if module_folders else {})}
 
 
 def explain_environment(request: TrainRequest) -> tuple[Decision, ...]:
@@ -225,4 +227,5 @@ def origin_of(request: TrainRequest, training: Training, fingerprints: Mapping[s
         settings=training.settings,
         script_args=request.script_args,
         project=training.recipe.project,
+        packages=training.recipe.packages,
     )

@@ -11,6 +11,7 @@ from typing import Any
 from orch_node.protocol import values
 
 from orchestrator.model.command import Command
+from orchestrator.model.packages import Packages
 from orchestrator.model.project import Project
 from orchestrator.planning.plan import Plan, StartRun
 
@@ -56,6 +57,7 @@ class Provenance:
         settings: the settings of the recipe.
         script_args: the arguments of the script.
         project: the files that were sent with the script, or None.
+        packages: the packages that were added to the stack, or None.
         seeds: the settings and arguments that are seeds.
         scripts: the training script.
         command: the command that was started, or None if it is unknown.
@@ -67,6 +69,7 @@ class Provenance:
     settings: dict[str, Any] = field(default_factory=dict)
     script_args: tuple[str, ...] = ()
     project: Project | None = None
+    packages: Packages | None = None
     seeds: dict[str, Any] = field(default_factory=dict)
     scripts: Script | None = None
     command: Command | None = None
@@ -90,6 +93,7 @@ def provenance(plan: Plan) -> Provenance:
         settings=dict(plan.origin.settings),
         script_args=plan.origin.script_args,
         project=plan.origin.project,
+        packages=plan.origin.packages,
         seeds=seeds(plan),
         scripts=script_of(Path(plan.origin.script)) if plan.origin.script else None,
         command=start.command if start else Command(argv=()),  # otherwise the manifest contains it

@@ -30,8 +30,7 @@ def test_modules_and_files_of_a_project_are_found_on_all_nodes(two_hosts: Worksp
         [".gitignore", "__pycache__", "conf", "helper.py", "net", "out", "train.py"],
         [".gitignore", "__pycache__", "conf", "helper.py", "net", "train.py"],
     ]
-    for store in stores(two_hosts):
-        (stored,) = store.glob("[0-9a-f]*")
+    for stored in stored_projects(two_hosts):
         assert json.loads((stored / "conf/small.json").read_text()) == {"steps": 3}
         assert not (stored / "out").exists()
     assert json.loads((two_hosts.folder / "my project/conf/small.json").read_text()) == {"steps": 3}
@@ -43,13 +42,13 @@ def test_modules_and_files_of_a_project_are_found_on_all_nodes(two_hosts: Worksp
     assert Path(shown["folder"], "conf/small.json").read_text() == FILES["conf/small.json"]
 
 
-def stores(workspace: Workspace) -> list[Path]:
-    """Return the folder store/ of each host."""
-    return [Path(host.folder, "root/store") for host in workspace.lab.hosts]
+def stored_projects(workspace: Workspace) -> list[Path]:
+    """Return the folder of the project in store/ of each host, next to what other tests have stored."""
+    return [next(Path(host.folder, "root/store").glob("[0-9a-f]*/net")).parent for host in workspace.lab.hosts]
 
 
 def test_a_node_without_a_store_is_named(two_hosts: Workspace, script: str) -> None:
-    _, store = stores(two_hosts)
+    store = Path(two_hosts.lab.hosts[1].folder, "root/store")
     shutil.rmtree(store, ignore_errors=True)
     store.write_text("")
     process = two_hosts.orch("train", script, *two_hosts.options, *GLOO, "--fresh")
@@ -66,7 +65,7 @@ def test_dry_run_of_a_project_can_be_pasted_and_node1_gets_it_from_node0(two_hos
     expect_exit(paste_into_shell(dry_run.stdout, two_hosts.folder))
     logs = two_hosts.orch("logs", *two_hosts.options[-2:])
     assert logs.stdout.count(f"RESULT {RESULT}") == 2, logs.stderr
-    kept, lost = [next(store.glob("[0-9a-f]*")) for store in stores(two_hosts)]
+    kept, lost = stored_projects(two_hosts)
     inode = kept.stat().st_ino
     shutil.rmtree(lost)
     cell = two_hosts.train(script, *GLOO, "--", "--lr", "$(x)")

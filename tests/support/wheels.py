@@ -5,28 +5,32 @@ from __future__ import annotations
 import base64
 import hashlib
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 
-TAGS = "Wheel-Version: 1.0\nGenerator: t\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+HEADER = "Wheel-Version: 1.0\nGenerator: t\nRoot-Is-Purelib: true\n"
 
 
-def make_wheel(folder: Path, name: str, version: str, *, requires: str = "", module: str = "") -> Path:
+def make_wheel(
+    folder: Path, name: str, version: str, *, requires: Sequence[str] = (), module: str = "", tag: str = "py3-none-any"
+) -> Path:
     """Write the smallest wheel that pip accepts.
 
     Args:
         folder: created if it is missing.
         name: of the package.
         version: of the package.
-        requires: a package that it depends on.
+        requires: the packages that it depends on.
         module: the content of a module in it.
+        tag: the platform that it is for.
     """
     folder.mkdir(exist_ok=True)
     base = f"{name.replace('-', '_')}-{version}"
-    path = folder / f"{base}-py3-none-any.whl"
+    path = folder / f"{base}-{tag}.whl"
     metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
     files = {
-        f"{base}.dist-info/METADATA": metadata + (f"Requires-Dist: {requires}\n" if requires else ""),
-        f"{base}.dist-info/WHEEL": TAGS,
+        f"{base}.dist-info/METADATA": metadata + "".join(f"Requires-Dist: {item}\n" for item in requires),
+        f"{base}.dist-info/WHEEL": f"{HEADER}Tag: {tag}\n",
     }
     files |= {f"{name}.py": module} if module else {}
     record = f"{base}.dist-info/RECORD"
@@ -35,6 +39,11 @@ def make_wheel(folder: Path, name: str, version: str, *, requires: str = "", mod
         for file, content in {**files, record: f"{rows}{record},,\n"}.items():
             wheel.writestr(file, content)
     return path
+
+
+def index_variables(folder: Path) -> dict[str, str]:
+    """Return the variables that make pip, and so orch, use only the wheels of a folder."""
+    return {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(folder)}
 
 
 def record_digest(content: bytes) -> str:

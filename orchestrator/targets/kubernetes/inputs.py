@@ -45,6 +45,7 @@ def read(request: TrainRequest) -> Inputs:
     kubernetes = kubernetes_settings(options.k8s_file, list(options.k8s), request.image)
     recipe = load.recipe(request.recipe, tuple(map(Path, request.recipe_path)), module=request.module)
     recipe = replace(recipe, project=project_of(request, recipe))
+    recipe = replace(recipe, source_folder=load.source_folder(recipe) if recipe.project else "")
     stack = load.stack(request.stack)
     load.check_script(request, recipe, load.RanksPython(version=python_for(stack), image=True))
     return Inputs(

@@ -43,6 +43,9 @@ ENTRY = TargetEntry(
     has_manifest=True,
 )
 NODES = "is for nodes behind SSH"
+PACKAGES = Refusal(
+    "adds packages to the stack of nodes, and pods have those of their image", "Add the packages to the image."
+)
 
 REFUSES: Mapping[str, Refusal] = {
     "inventory": Refusal(NODES, "Use --k8s context=NAME and namespace=NAME to choose the cluster."),
@@ -55,4 +58,6 @@ REFUSES: Mapping[str, Refusal] = {
         "is for --launcher accelerate, which starts no pods", "Use the options --nodes, --ppn and --precision."
     ),
     "image_options": Refusal("is for containers on nodes", "Use --k8s KEY=VALUE for the settings of pods."),
+    "requirements": PACKAGES,
+    "extra": PACKAGES,
 }

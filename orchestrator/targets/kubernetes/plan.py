@@ -18,7 +18,7 @@ from orchestrator.planning.manifest import Object
 from orchestrator.planning.plan import ApplyObjects, Plan
 from orchestrator.planning.request import Resume, TrainRequest
 from orchestrator.planning.run_files import TIMEOUT_SECONDS
-from orchestrator.planning.sent_files import project_copy
+from orchestrator.planning.sent_files import module_folders, project_copy
 from orchestrator.planning.training import (
     Home,
     choose_output,
@@ -221,7 +221,7 @@ def pod_config(request: TrainRequest, plan: Plan, resolved: Resolved, archive: b
             **ALWAYS,
             **dict(backend.env),
             **defaults(resolved.training.recipe.environment),
-            **user_variables(request),
+            **user_variables(request, module_folders(resolved.training.recipe, plan.run.run_dir)),
         },
         "preload": list(resolved.stack.value.preload),
         "stack": plan.origin.stack,

@@ -147,13 +147,21 @@ def read(request: TrainRequest, slurm: SlurmSettings, python: str, host: LoginHo
     recipe = replace(recipe, project=project_of(request, recipe, slurm))
     stack = load.stack(request.stack)
     if slurm.image:
+        load.check_no_packages(request.requirements, request.extra, slurm.image.path)
         ranks_python = load.RanksPython(version=python_for(stack), image=True)
     else:
+        requirements = load.requirements_of(recipe, request.requirements, request.extra)
+        recipe = replace(
+            recipe,
+            source_folder=load.source_folder(recipe) if recipe.project or not slurm.login else "",
+            packages=load.packages_for(requirements, [host.facts], stack.name),
+        )
         ranks_python = load.RanksPython(
             version=host.facts.python,
             local_path="" if slurm.login or slurm.setup else python,  # the commands of setup may set PYTHONPATH
             stack=stack.name,
             packages=host.facts.packages,
+            module_folders=recipe.module_folders,
         )
     load.check_script(request, recipe, ranks_python)
     return Inputs(

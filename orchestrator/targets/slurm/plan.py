@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
@@ -15,11 +16,21 @@ from orchestrator.launchers import LAUNCHERS, Job, Launch
 from orchestrator.model.command import Command
 from orchestrator.model.decision import Decision, all_decisions
 from orchestrator.model.links import Link
+from orchestrator.model.recipe import Recipe, Value
 from orchestrator.planning.containers import shared_folders
 from orchestrator.planning.plan import CopyFiles, Plan, SendFolder, Step, SubmitScript
 from orchestrator.planning.request import Resume, TrainRequest
 from orchestrator.planning.run_files import TIMEOUT_SECONDS, master_port
-from orchestrator.planning.sent_files import Files, in_train, named_files, project_copy, sent_files
+from orchestrator.planning.sent_files import (
+    Files,
+    in_train,
+    module_folders,
+    named_files,
+    project_copy,
+    sent_files,
+    sent_packages,
+    stored_packages,
+)
 from orchestrator.planning.supervision import launcher_restarts, supervisor_options
 from orchestrator.planning.training import (
     Home,
@@ -128,6 +139,7 @@ def plan_run(request: TrainRequest, inputs: Inputs, site: SlurmSite, resume: Res
         *explain_restarts(request.max_restarts, resolved.training.recipe, request.min_nodes),
         *explain_environment(request),
         *([resolved.training.recipe.project.explain()] if resolved.training.recipe.project else []),
+        *([resolved.training.recipe.packages.explain()] if resolved.training.recipe.packages else []),
     )
     plan = Plan(
         run=run_record(
@@ -165,7 +177,7 @@ def with_container(config: JobConfig, resolved: Resolved, files: Files, site: Sl
 
 
 def send_steps(planned: PlannedRun, site: SlurmSite) -> tuple[Step, ...]:
-    """Return the steps that copy files before the script: to the login node, or the project to the run's folder."""
+    """Return the steps that copy files before the script: to the login node, or into the shared folder of runs."""
     if not planned.slurm.login:
         return planned.files.sent
     login = login_of(planned.slurm)
@@ -180,7 +192,15 @@ def files_of(resolved: Resolved, site: SlurmSite) -> Files:
     """
     recipe, settings = resolved.training.recipe, resolved.training.settings
     if resolved.slurm.login:
-        return sent_files(recipe, settings, (login_of(resolved.slurm),), site, python=LOGIN_PYTHON)
+        files = sent_files(recipe, settings, (login_of(resolved.slurm),), site, python=LOGIN_PYTHON)
+    else:
+        files = shared_files(recipe, settings, site)
+    packages = sent_packages(recipe, (login_of(resolved.slurm),), site, python=LOGIN_PYTHON)
+    return replace(files, sent=(*files.sent, *packages))
+
+
+def shared_files(recipe: Recipe, settings: Mapping[str, Value], site: SlurmSite) -> Files:
+    """Return the paths of the files that nodes see where they are, and the step that copies the project."""
     paths = {path: in_train(path, site) or path for path in named_files(recipe, settings)}
     project, copy = recipe.project, project_copy(site.run_dir)
     if project is None:
@@ -303,7 +323,8 @@ def key_of(request: TrainRequest, resolved: Resolved) -> str:
 
 def config_of(request: TrainRequest, resolved: Resolved, inputs: Inputs, site: SlurmSite, launch: Launch) -> JobConfig:
     """Return the settings for orch's program in the job."""
-    backend, project = resolved.backend.value, resolved.training.recipe.project
+    backend, recipe = resolved.backend.value, resolved.training.recipe
+    project = recipe.project
     return JobConfig(
         run_id=site.run_id,
         nodes=len(resolved.nodes),
@@ -318,8 +339,8 @@ def config_of(request: TrainRequest, resolved: Resolved, inputs: Inputs, site: S
             **ALWAYS,
             **dict(backend.env),
             **launch.environment,
-            **defaults(resolved.training.recipe.environment),
-            **user_variables(request),
+            **defaults(recipe.environment),
+            **user_variables(request, module_folders(recipe, site.run_dir, stored_packages(recipe, site))),
         },
         preload=tuple(resolved.stack.value.preload),
         torch=inputs.facts.packages.get("torch"),

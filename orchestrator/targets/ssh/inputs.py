@@ -10,6 +10,7 @@ from orch_node.protocol.precision import AUTO
 from orchestrator import load
 from orchestrator.load.inventory import inventory_files
 from orchestrator.model.cluster import Cluster, Node
+from orchestrator.model.recipe import Recipe
 from orchestrator.paths import TRAIN
 from orchestrator.planning.accelerate_options import AccelerateOptions
 from orchestrator.planning.containers import Docker
@@ -60,9 +61,17 @@ def read(request: TrainRequest) -> tuple[TrainRequest, Inputs]:
             left_out=(Path(request.runs_dir), *inventory_files(Path(cluster.source))),
         )
         recipe = replace(recipe, project=project)
+    if docker:
+        load.check_no_packages(request.requirements, request.extra, docker.image)
+    requirements = None if docker else load.requirements_of(recipe, request.requirements, request.extra)
+    recipe = replace(
+        recipe,
+        source_folder=load.source_folder(recipe) if recipe.project or not is_remote(cluster) else "",
+        packages=load.packages_for(requirements, [node.facts for node in cluster.nodes], stack.name),
+    )
     imports = None
     if cluster.nodes:
-        imports = load.check_script(request, recipe, ranks_python(cluster.nodes[0], stack, docker))
+        imports = load.check_script(request, recipe, ranks_python(cluster.nodes[0], stack, docker, recipe))
     inputs = Inputs(
         cluster=cluster,
         recipe=recipe,
@@ -81,7 +90,7 @@ def is_remote(cluster: Cluster) -> bool:
     return not all(node.local for node in cluster.nodes)
 
 
-def ranks_python(node0: Node, stack: Stack, docker: Docker | None) -> load.RanksPython:
+def ranks_python(node0: Node, stack: Stack, docker: Docker | None, recipe: Recipe) -> load.RanksPython:
     """Return the Python that checks can assume of the ranks: node0's, or that of a container."""
     if docker is not None:
         return load.RanksPython(version=python_for(stack), image=True)
@@ -90,6 +99,7 @@ def ranks_python(node0: Node, stack: Stack, docker: Docker | None) -> load.Ranks
         local_path=node0.python if node0.local else "",
         stack=stack.name,
         packages=node0.facts.packages,
+        module_folders=recipe.module_folders,
     )
 
 

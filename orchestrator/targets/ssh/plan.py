@@ -15,7 +15,7 @@ from orchestrator.planning.launch import choose_launch
 from orchestrator.planning.plan import CheckImports, Plan, Step
 from orchestrator.planning.request import Resume, TrainRequest
 from orchestrator.planning.run_files import master_port
-from orchestrator.planning.sent_files import Files, project_copy
+from orchestrator.planning.sent_files import Files, module_folders, project_copy, stored_packages
 from orchestrator.planning.supervision import check_restarts, launcher_restarts, supervisor_options
 from orchestrator.planning.training import (
     Home,
@@ -58,6 +58,7 @@ def plan_train(request: TrainRequest, inputs: Inputs, site: Site, resume: Resume
         *output.decisions,
         *explain_environment(request),
         *([training.recipe.project.explain()] if training.recipe.project else []),
+        *([training.recipe.packages.explain()] if training.recipe.packages else []),
     )
     plan = Plan(
         run=run_record(training, site, home, key=key, decisions=decisions),
@@ -111,11 +112,17 @@ def steps_of(
 ) -> tuple[Step, ...]:
     """Return the steps that send the files and start the run."""
     recipe, software = resolved.training.recipe, resolved.software
+    packages = stored_packages(recipe, site)
+    if recipe.packages and all(node.local for node in resolved.all_nodes):
+        packages = recipe.packages.folder
     extras = Extras(
         spares=resolved.spares.value,
         backend=software.backend.value,
         preload=software.preload.value,
-        environment={**defaults(recipe.environment), **user_variables(request)},
+        environment={
+            **defaults(recipe.environment),
+            **user_variables(request, module_folders(recipe, site.run_dir, packages)),
+        },
         container=container_file(request, resolved, site, files),
         working_directory=recipe.project.working_directory(project_copy(site.run_dir)) if recipe.project else "",
         options=(

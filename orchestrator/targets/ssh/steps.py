@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from orch_node.protocol.record import RunNode
 
@@ -15,7 +15,7 @@ from orchestrator.model.recipe import Recipe, Value
 from orchestrator.planning import run_files as rank_files
 from orchestrator.planning.containers import FILE as CONTAINER_FILE
 from orchestrator.planning.plan import PutFile, StartRun, Step
-from orchestrator.planning.sent_files import Files, named_files, sent_files
+from orchestrator.planning.sent_files import Files, named_files, sent_files, sent_packages
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +56,11 @@ def reachable_files(recipe: Recipe, settings: Mapping[str, Value], nodes: tuple[
     """Return the paths of the script and the data files on the nodes, and the steps that send them."""
     if nodes[0].local and recipe.project is None:
         return Files(paths={path: path for path in named_files(recipe, settings)}, sent=())
-    return sent_files(recipe, settings, run_nodes(nodes), site, python=nodes[0].python)
+    python = nodes[0].python
+    files = sent_files(recipe, settings, run_nodes(nodes), site, python=python)
+    if all(node.local for node in nodes):
+        return files
+    return replace(files, sent=(*files.sent, *sent_packages(recipe, run_nodes(nodes), site, python=python)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -44,6 +44,8 @@ CASES: Mapping[str, Case] = {
     "settings": (("seed=7",), {}),
     "project": ("none", {"recipe": "own.py"}),
     "project_limit": (0, {"recipe": "own.py"}),
+    "requirements": ("missing.txt", {}),
+    "extra": (("train",), {}),
     "env": (("A=1",), {}),
     "env_file": (PurePath("variables.env"), {}),
     "recipe_path": ((PurePath("recipes"),), {"recipe": "my-own"}),

@@ -100,7 +100,7 @@ SMALL = replace(
 def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a folder with the wheels of a small stack with hashes in its lock, for a pip without configuration."""
     folder = tmp_path / "wheels"
-    make_wheel(folder, "torch", SMALL.torch, requires="alpha")
+    make_wheel(folder, "torch", SMALL.torch, requires=["alpha"])
     locked = {"alpha": make_wheel(folder, "alpha", "1.0"), "uv": make_wheel(folder, "uv", "9.9")}
     lines = [f"{name}=={path.name.split('-')[1]} --hash=sha256:{sha256(path)}\n" for name, path in locked.items()]
     monkeypatch.setattr(lock, "LOCKS", tmp_path)

@@ -14,6 +14,9 @@ OPENMP = {"KMP_AFFINITY": "granularity=fine,compact,1,0", "KMP_BLOCKTIME": "1"}
 # JSON of a recipe's variables, which ranks have unless they are set elsewhere.
 DEFAULTS = "ORCH_RANK_DEFAULTS"
 
+# Folders of the user's modules, which ranks search after those of the stack; separated by colons.
+PYTHON_PATH = "ORCH_PYTHON_PATH"
+
 
 def defaults(variables: Mapping[str, str]) -> dict[str, str]:
     """Return the variable that carries a recipe's defaults to the ranks."""
@@ -23,6 +26,12 @@ def defaults(variables: Mapping[str, str]) -> dict[str, str]:
 def apply_defaults(environment: Mapping[str, str]) -> dict[str, str]:
     """Return a rank's environment with defaults for the variables that are not set."""
     return {**json.loads(environment.get(DEFAULTS, "{}")), **environment}
+
+
+def python_path(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variable with which Python finds the user's modules."""
+    folders = [folder for name in ("PYTHONPATH", PYTHON_PATH) if (folder := environment.get(name))]
+    return {"PYTHONPATH": ":".join(folders)} if PYTHON_PATH in environment else {}
 
 
 def preload_variables(libraries: Sequence[str]) -> dict[str, str]:

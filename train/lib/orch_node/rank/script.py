@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import runpy
+import site
 import sys
-from collections.abc import Sequence
+from collections.abc import MutableMapping, Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec
 from pathlib import Path
 
+from orch_node.protocol.environment import PYTHON_PATH, python_path
 from orch_node.rank.checks import RankError
 from orch_node.rank.environment import provisioned_environment
 
@@ -23,6 +25,7 @@ def main(argv: list[str]) -> int:
         missing = find_missing(argv[1:])
         print("\n".join(missing))
         return 1 if missing else 0
+    add_module_folders(os.environ)
     try:
         print(check_program([MODULE, *argv]))
     except RankError as error:
@@ -43,6 +46,16 @@ def enter(folder: str) -> None:
             os.chdir(folder)
     except OSError as error:
         raise RankError(f"the working directory {folder} cannot be used: {error.strerror}.") from None
+
+
+def add_module_folders(environment: MutableMapping[str, str]) -> None:
+    """Make the user's packages and modules importable here, and in the Python processes that this one starts.
+
+    They come last here, so that they never hide a module of the stack.
+    """
+    for folder in filter(None, environment.get(PYTHON_PATH, "").split(":")):
+        site.addsitedir(folder)  # also reads .pth files
+    environment.update(python_path(environment))
 
 
 def check_program(argv: list[str]) -> str:

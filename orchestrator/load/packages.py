@@ -1,0 +1,400 @@
+"""Resolve the user's packages with uv so that they fit the stack, and install them into a folder of the cache."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from orch_node import filled_folder
+from packaging.requirements import Requirement
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
+
+from orchestrator.errors import ExecuteError, OrchError, PlanError, RequestError
+from orchestrator.files import write_whole
+from orchestrator.load.requirements import HASHES, NO_PACKAGES
+from orchestrator.model.cluster import Facts
+from orchestrator.model.packages import Packages, Requirements
+from orchestrator.model.platform import Platform
+from orchestrator.model.printable import one_line
+from orchestrator.state import cache_home, private_folder
+
+FORMAT = 1  # part of the keys of the cache
+GLIBC_MINORS = (17, 28, *range(31, 41))  # uv's names of platforms
+NO_SOLUTION = 1  # uv's exit code
+# In the folder of a lock: the installed packages, and the hash of their content.
+SITE, DIGEST = "packages", "digest"
+HASH = re.compile(r"--hash=(\w+:[0-9a-f]+)")
+# The settings of pip that name indexes, the variables with which uv reads the same, and how they separate values.
+INDEX_SETTINGS = {
+    "index-url": ("UV_DEFAULT_INDEX", " "),
+    "extra-index-url": ("UV_INDEX", " "),
+    "find-links": ("UV_FIND_LINKS", ","),
+    "cert": ("SSL_CERT_FILE", " "),
+}
+UV_SETTINGS = ("UV_DEFAULT_INDEX", "UV_INDEX", "UV_INDEX_URL", "UV_EXTRA_INDEX_URL", "UV_FIND_LINKS", "UV_CONFIG_FILE")
+
+
+def packages_for(requirements: Requirements | None, nodes: Sequence[Facts], stack: str) -> Packages | None:
+    """Return the packages to add to the stack on nodes; None if the stack has all required packages.
+
+    Args:
+        requirements: of the run, or None.
+        nodes: the facts of the nodes with the stack.
+        stack: its name.
+
+    Raises:
+        PlanError: if nodes differ in their platform.
+        RequestError: if the requirements do not fit the stack or the nodes' Python.
+        ExecuteError: if the packages cannot be downloaded or installed.
+    """
+    if requirements is None or not nodes:
+        return None
+    facts = nodes[0]
+    check_python(requirements, facts.python)
+    if all_satisfied(requirements, facts, stack):
+        return None
+    platform = common_platform(nodes)
+    lock = resolve(requirements, facts, platform, stack)
+    if not lock:
+        return None
+    folder = cache() / hashlib.sha256(json.dumps([FORMAT, platform.key, lock]).encode()).hexdigest()[:16]
+    with exclusive(folder.name):
+        if not folder.exists():
+            install(folder, requirements, lock, platform)
+    (folder / DIGEST).touch()  # `orch clean` deletes folders that have not been used for long
+    versions = {requirement.name: version_of(requirement) for requirement, _ in parse_lock(lock)}
+    digest = (folder / DIGEST).read_text()
+    return Packages(source=requirements.source, digest=digest, folder=str(folder / SITE), versions=versions)
+
+
+def cache() -> Path:
+    return cache_home() / "packages"
+
+
+def check_python(requirements: Requirements, version: str) -> None:
+    """Raise RequestError if the requirements are for other versions of Python."""
+    try:
+        fits = SpecifierSet(requirements.python).contains(version, prereleases=True)
+    except InvalidSpecifier:
+        raise RequestError(
+            f"{requirements.source}: requires-python = '{requirements.python}' is not valid.",
+            hint="Expected a form such as >=3.11.",
+        ) from None
+    if not fits:
+        raise RequestError(
+            f"{requirements.source} requires Python {requirements.python}, and the ranks have Python {version}.",
+            hint=f"Change requires-python, or provision nodes with another Python. {NO_PACKAGES}",
+        )
+
+
+def all_satisfied(requirements: Requirements, facts: Facts, stack: str) -> bool:
+    """Return whether the stack has all packages that are required directly.
+
+    Raises:
+        RequestError: if it has one of them in a version that does not fit.
+    """
+    markers = {**platform_of(facts).markers, "python_full_version": facts.python}
+    satisfied = True
+    for line in requirements.lines:
+        if line.startswith("-"):
+            continue
+        requirement = Requirement(HASHES.sub("", line))
+        if requirement.marker and not requirement.marker.evaluate(markers):
+            continue
+        version = facts.packages.get(canonicalize_name(requirement.name))
+        if version is None or requirement.url or requirement.extras:
+            satisfied = False
+        elif not fits(requirement.specifier, version):
+            raise RequestError(
+                f"{requirements.source} requires {requirement}, and stack '{stack}' has {requirement.name} {version}.",
+                hint=f"Packages are added to the stack and never replace its own. Choose another --stack, or change "
+                f"the requirement. {NO_PACKAGES}",
+            )
+    return satisfied
+
+
+def fits(specifier: SpecifierSet, version: str) -> bool:
+    try:
+        return specifier.contains(Version(version), prereleases=True)
+    except InvalidVersion:
+        return not str(specifier)
+
+
+def platform_of(facts: Facts) -> Platform:
+    return Platform(python=".".join(facts.python.split(".")[:2]), machine=facts.machine, libc=facts.libc)
+
+
+def common_platform(nodes: Sequence[Facts]) -> Platform:
+    """Return the platform whose wheels run on all nodes: that with the oldest glibc.
+
+    Raises:
+        PlanError: if they have different versions of Python or machines, or if these are not known.
+    """
+    platforms = [platform_of(facts) for facts in nodes]
+    if incomplete := [facts for facts in nodes if not (facts.machine and facts.libc)]:
+        raise PlanError(
+            f"{incomplete[0].hostname}: its C library is unknown, so packages cannot be added.",
+            hint=f"Run `orch provision` again, which records it. Linux with glibc is required. {NO_PACKAGES}",
+        )
+    if len({(platform.python, platform.machine) for platform in platforms}) > 1:
+        names = ", ".join(dict.fromkeys(f"Python {item.python} on {item.machine}" for item in platforms))
+        raise PlanError(
+            f"Packages cannot be added to nodes that differ: {names}.", hint=f"Select equal nodes. {NO_PACKAGES}"
+        )
+    return min(platforms, key=lambda platform: Version(platform.libc))
+
+
+def platform_options(platform: Platform) -> list[str]:
+    """Return uv's options that select packages for a platform.
+
+    Raises:
+        PlanError: if its glibc is too old.
+    """
+    minor = Version(platform.libc).minor
+    if minor < GLIBC_MINORS[0]:
+        raise PlanError(f"Packages cannot be added on glibc {platform.libc}.", hint=NO_PACKAGES)
+    name = max(number for number in GLIBC_MINORS if number <= minor)
+    return ["--python-version", platform.python, "--python-platform", f"{platform.machine}-manylinux_2_{name}"]
+
+
+def resolve(requirements: Requirements, facts: Facts, platform: Platform, stack: str) -> str:
+    """Return the lock: the packages that the stack lacks, with exact versions and hashes.
+
+    Raises:
+        RequestError: if they do not fit the stack.
+        ExecuteError: if uv cannot resolve them.
+    """
+    installed = pins(facts.packages)
+    content = [
+        FORMAT,
+        requirements.lines,
+        requirements.constraints,
+        requirements.preferred,
+        sorted(installed.items()),
+        platform.key,
+    ]
+    key = hashlib.sha256(json.dumps(content).encode()).hexdigest()
+    path = private_folder(cache()) / f"{key}.txt"
+    if path.exists():
+        path.touch()
+        return path.read_text()
+    with tempfile.TemporaryDirectory(prefix="orch-packages-") as name:
+        folder = Path(name)
+        write_lines(folder / "requirements.in", requirements.lines)
+        write_lines(
+            folder / "stack.txt",
+            [*(f"{package}=={version}" for package, version in installed.items()), *requirements.constraints],
+        )
+        write_lines(folder / "lock.txt", requirements.preferred)
+        run_uv(
+            *("pip", "compile", "requirements.in", "--constraints", "stack.txt", "--output-file", "lock.txt"),
+            *("--generate-hashes", "--no-header", "--no-annotate", *platform_options(platform)),
+            *(option for package in installed for option in ("--no-emit-package", package)),
+            folder=folder,
+            find_links=make_placeholders(folder / "wheels", installed),
+            problem=f"The packages of {requirements.source} cannot be added to stack '{stack}'",
+            explain=lambda reason: explain_pins(reason, installed, stack),
+        )
+        lock = with_user_hashes((folder / "lock.txt").read_text(), requirements)
+    write_whole(path, lock)
+    return lock
+
+
+def explain_pins(reason: str, installed: Mapping[str, str], stack: str) -> str:
+    """Return which of the versions in uv's message are those of the stack."""
+    mentioned = {pin.rstrip(".,") for pin in reason.split()}
+    pins = [pin for pin in (f"{name}=={version}" for name, version in installed.items()) if pin in mentioned]
+    verb = "are the versions" if pins[1:] else "is the version"
+    return f" {' and '.join(pins)} {verb} of stack '{stack}'." if pins else ""
+
+
+def pins(packages: Mapping[str, str]) -> dict[str, str]:
+    """Return the packages whose versions are valid; those of nodes are input."""
+    valid: dict[str, str] = {}
+    for name, version in packages.items():
+        try:
+            Requirement(f"{name}=={Version(version)}")
+        except (InvalidVersion, ValueError):
+            continue
+        valid[canonicalize_name(name)] = version
+    return valid
+
+
+def write_lines(path: Path, lines: Sequence[str]) -> None:
+    path.write_text("".join(f"{line}\n" for line in lines))
+
+
+def make_placeholders(folder: Path, installed: Mapping[str, str]) -> str:
+    """Create wheels without content for versions that indexes do not have, such as torch 2.13.0+cpu; return the folder.
+
+    They require nothing, so that uv does not add the CUDA packages that torch requires on PyPI.
+    """
+    folder.mkdir()
+    for name, version in installed.items():
+        if name != "torch" and not Version(version).local:
+            continue
+        stem = f"{name.replace('-', '_')}-{version}"
+        files = {
+            "METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
+            "WHEEL": "Wheel-Version: 1.0\nGenerator: orch\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+            "RECORD": "",
+        }
+        with zipfile.ZipFile(folder / f"{stem}-py3-none-any.whl", "w") as wheel:
+            for file, text in files.items():
+                wheel.writestr(f"{stem}.dist-info/{file}", text)
+    return str(folder)
+
+
+def with_user_hashes(lock: str, requirements: Requirements) -> str:
+    """Return the lock with only those hashes that the user's file allows, for the packages for which it has some.
+
+    Raises:
+        RequestError: if it allows none of a package's files.
+    """
+    allowed = {
+        canonicalize_name(Requirement(HASHES.sub("", line)).name): set(HASH.findall(line))
+        for line in requirements.lines
+        if HASH.search(line) and not line.startswith("-")
+    }
+    blocks = []
+    for requirement, hashes in parse_lock(lock):
+        user_hashes = allowed.get(canonicalize_name(requirement.name), set(hashes))
+        if not user_hashes.intersection(hashes):
+            raise RequestError(
+                f"{requirements.source}: no file of {requirement} has one of the required hashes.",
+                hint="Check the hashes and the index (`pip config list`). Packages in git repositories have no hash.",
+            )
+        accepted = [f"--hash={item}" for item in hashes if item in user_hashes]
+        blocks.append(" ".join([str(requirement), *accepted]) + "\n")
+    return "".join(blocks)
+
+
+def parse_lock(lock: str) -> Iterator[tuple[Requirement, list[str]]]:
+    """Yield the packages in the output of uv, each with the hashes of its files."""
+    for block in re.split(r"\n(?=\S)", lock.strip()):
+        if block:
+            yield Requirement(re.split(r"\s+(?:\\|--hash)", block)[0]), HASH.findall(block)
+
+
+def version_of(requirement: Requirement) -> str:
+    """Return the version of a pinned package, or the name of the file at its URL."""
+    return requirement.url.rpartition("/")[2] if requirement.url else str(requirement.specifier).removeprefix("==")
+
+
+def install(folder: Path, requirements: Requirements, lock: str, platform: Platform) -> None:
+    """Install the packages of a lock into a new folder, which appears when it is complete.
+
+    Raises:
+        ExecuteError: if a package cannot be downloaded, has another hash, or is not available for the platform.
+    """
+    with tempfile.TemporaryDirectory(prefix=f"{folder.name[:12]}.", dir=folder.parent) as name:
+        work = Path(name)
+        target = work / "new" / SITE
+        indexes = [line for line in requirements.lines if line.startswith("-")]
+        write_lines(work / "lock.txt", [*indexes, *lock.splitlines()])
+        options = ["--require-hashes", "--no-deps", "--link-mode", "copy", *platform_options(platform)]
+        command = ("pip", "install", "--target", str(target), "--requirements", "lock.txt", *options)
+        problem = f"The packages of {requirements.source} cannot be installed"
+        try:
+            run_uv(*command, "--only-binary", ":all:", folder=work, problem=problem)
+        except OrchError:  # a package has no wheel: uv builds those that are pure Python
+            run_uv(*command, folder=work, problem=problem)
+            check_built(target, platform, requirements)
+        shutil.rmtree(target / "bin", ignore_errors=True)
+        (target / ".lock").unlink(missing_ok=True)
+        (target.parent / DIGEST).write_text(filled_folder.hash_of(target))
+        target.parent.rename(folder)
+
+
+def check_built(target: Path, platform: Platform, requirements: Requirements) -> None:
+    """Raise ExecuteError for a package that was compiled on this machine, because the nodes may differ from it."""
+    for path in sorted(target.glob("*.dist-info/WHEEL")):
+        if f"-linux_{platform.machine}" in path.read_text():
+            package = path.parent.name.removesuffix(".dist-info").replace("-", " ")
+            raise ExecuteError(
+                f"{requirements.source}: {package} has no wheel for Python {platform.python} on {platform.machine}, "
+                "and it is not pure Python.",
+                hint="Choose a version that has a wheel, or build one on a node and name its folder: `pip config set "
+                f"global.find-links FOLDER`. {NO_PACKAGES}",
+            )
+
+
+def run_uv(
+    *arguments: str, folder: Path, problem: str, find_links: str = "", explain: Callable[[str], str] = lambda reason: ""
+) -> None:
+    """Run uv in a folder, with the indexes that pip or uv is configured to use.
+
+    Args:
+        arguments: those of uv.
+        folder: the working directory.
+        problem: the beginning of the message of an error.
+        find_links: a folder with further wheels.
+        explain: returns a sentence to add to uv's message.
+
+    Raises:
+        RequestError: if the requirements contradict each other.
+        ExecuteError: for another error; both with uv's message.
+    """
+    variables, options = index_settings()
+    environment = {**os.environ, **variables}
+    environment["UV_FIND_LINKS"] = ",".join(filter(None, [environment.get("UV_FIND_LINKS"), find_links]))
+    if not environment["UV_FIND_LINKS"]:
+        del environment["UV_FIND_LINKS"]
+    # -I: `python -m uv` would import a uv.py of the current folder.
+    command = [sys.executable, "-I", "-m", "uv", *arguments, *options, "--no-python-downloads", "--color", "never"]
+    done = subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, stdin=subprocess.DEVNULL, env=environment, check=False
+    )
+    if not done.returncode:
+        return
+    message = done.stderr.partition("error: ")[2] or done.stderr
+    parts = re.split(r"^\s*cause: ", message, flags=re.MULTILINE)
+    reason = ": ".join(one_line(" ".join(part.split())) for part in parts)
+    raise (RequestError if done.returncode == NO_SOLUTION else ExecuteError)(
+        f"{problem}. {reason.removesuffix('.')}.{explain(reason)}",
+        hint=f"Change the requirements, or choose another --stack. Indexes are those of pip (`pip config list`) or "
+        f"uv. {NO_PACKAGES}",
+    )
+
+
+def index_settings() -> tuple[dict[str, str], list[str]]:
+    """Return the variables and options that make uv use pip's indexes; none if uv has settings.
+
+    They are variables because all users can read arguments, and URLs may contain passwords.
+    """
+    files = (Path("~/.config/uv/uv.toml").expanduser(), Path("/etc/uv/uv.toml"))
+    if any(name in os.environ for name in UV_SETTINGS) or any(file.exists() for file in files):
+        return {}, []
+    command = [sys.executable, "-I", "-m", "pip", "--disable-pip-version-check", "config", "list"]
+    listed = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False).stdout
+    values: dict[str, list[str]] = {}
+    for line in listed.splitlines():
+        name, _, value = line.partition("=")
+        section, _, key = name.rpartition(".")
+        if key in (*INDEX_SETTINGS, "no-index") and section in ("global", ":env:", "install"):
+            values[key] = value.strip("'\"").replace("\\n", " ").split()
+    no_index = values.pop("no-index", ["false"])[0].lower() in ("1", "true", "yes", "on")
+    variables = {INDEX_SETTINGS[key][0]: INDEX_SETTINGS[key][1].join(items) for key, items in values.items()}
+    # pip takes the best version of all indexes.
+    return {**variables, "UV_INDEX_STRATEGY": "unsafe-best-match"}, ["--no-index"] if no_index else []
+
+
+@contextmanager
+def exclusive(name: str) -> Iterator[None]:
+    """Keep other processes with this cache from making the same folder at the same time."""
+    with (private_folder(cache()) / f".{name[:12]}.lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield

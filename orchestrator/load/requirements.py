@@ -1,0 +1,248 @@
+"""Find the packages that a user's script requires: in the script, a requirements file or pyproject.toml."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+
+from orchestrator.errors import RequestError, did_you_mean
+from orchestrator.load.projects import NONE
+from orchestrator.model.packages import Requirements
+from orchestrator.model.recipe import Recipe
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+PYPROJECT = "pyproject.toml"
+# The expression of PEP 723.
+BLOCK = re.compile(r"(?m)^# /// (?P<type>[a-zA-Z0-9-]+)$\s(?P<content>(^#(| .*)$\s)+)^# ///$")
+INCLUDE = re.compile(r"(-r|--requirement|-c|--constraint)[ =]?\s*(\S.*)")
+LOCAL = re.compile(r"(-e|--editable)\b|\.{0,2}/|\.$|file:")
+HASHES = re.compile(r"\s+--hash=.*")
+NO_PACKAGES = "To run without them: --requirements none."
+
+
+def requirements_of(recipe: Recipe, option: str | None, extras: tuple[str, ...]) -> Requirements | None:
+    """Return the packages that a run requires; None if nothing names any.
+
+    They are those of `--requirements`, or else of the script's metadata (PEP 723), or else of the pyproject.toml of
+    its project.
+
+    Args:
+        recipe: the recipe, script or module, with its project.
+        option: the value of --requirements: a file, `none`, or None for the default.
+        extras: optional dependencies of pyproject.toml to add.
+
+    Raises:
+        RequestError: if a file cannot be used.
+    """
+    requirements = None
+    project = None
+    if option not in (None, NONE):
+        path = Path(str(option))
+        project = path if path.suffix == ".toml" else None
+        requirements = project_requirements(path, extras) if project else file_requirements(path)
+    elif option is None and recipe.own_script:
+        requirements = script_requirements(Path(recipe.script_file)) if recipe.script_file else None
+        project = None if requirements else find_pyproject(recipe)
+        requirements = project_requirements(project, extras) if project else requirements
+    if extras and not project:
+        raise RequestError(
+            f"--extra {extras[0]}: no pyproject.toml is used.", hint=f"Name it: --requirements path/to/{PYPROJECT}."
+        )
+    return requirements if requirements and requirements.lines else None
+
+
+def check_no_packages(option: str | None, extras: tuple[str, ...], image: str) -> None:
+    """Raise RequestError if --requirements or --extra is used for ranks in an image."""
+    if option not in (None, NONE) or extras:
+        raise RequestError(
+            f"--requirements and --extra add packages to the stack of nodes, and the ranks run in {image}.",
+            hint="Add the packages to the image.",
+        )
+
+
+def script_requirements(script: Path) -> Requirements | None:
+    """Return the packages that the metadata in a script requires; None without metadata (PEP 723)."""
+    try:
+        text = script.read_text()
+    except (OSError, UnicodeDecodeError):  # the check of the script reports it
+        return None
+    blocks = [match for match in BLOCK.finditer(text) if match["type"] == "script"]
+    if not blocks:
+        return None
+    if len(blocks) > 1:
+        raise RequestError(f"{script} has {len(blocks)} blocks '# /// script'.", hint="Join them into one.")
+    content = "".join(line[2:] if line.startswith("# ") else line[1:] for line in blocks[0]["content"].splitlines(True))
+    table = parse(content, f"the block '# /// script' of {script}")
+    return Requirements(
+        source=script.name,
+        lines=checked(strings(table, "dependencies", script), script.name),
+        python=str(table.get("requires-python", "")),
+    )
+
+
+def find_pyproject(recipe: Recipe) -> Path | None:
+    """Return the nearest pyproject.toml with dependencies, from the script's folder up to the project's."""
+    folder = Path(recipe.script_file).parent if recipe.script_file else Path.cwd()
+    for parent in (folder, *folder.parents):
+        path = parent / PYPROJECT
+        if path.is_file() and read_table(path).get("project", {}).get("dependencies"):
+            return path
+        if is_top(parent, folder, recipe):
+            return None
+    return None
+
+
+def is_top(folder: Path, start: Path, recipe: Recipe) -> bool:
+    """Return whether a folder is that of the project: a repository, or outside of git the script's folder."""
+    if recipe.project:
+        return folder == Path(recipe.project.folder)
+    in_repository = any((parent / ".git").exists() for parent in (start, *start.parents))
+    return (folder / ".git").exists() if in_repository else folder == start
+
+
+def source_folder(recipe: Recipe) -> str:
+    """Return the folder `src` next to the pyproject.toml of a script's project; empty if there is none."""
+    folder = Path(recipe.script_file).parent if recipe.script_file else Path.cwd()
+    for parent in (folder, *folder.parents) if recipe.own_script else ():
+        if (parent / PYPROJECT).is_file() and (parent / "src").is_dir():
+            return str(parent / "src")
+        if is_top(parent, folder, recipe):
+            break
+    return ""
+
+
+def project_requirements(path: Path, extras: tuple[str, ...]) -> Requirements:
+    """Return the dependencies in a pyproject.toml, with the versions of the uv.lock next to it."""
+    table = read_table(path).get("project")
+    if not isinstance(table, dict) or "dependencies" not in table:
+        raise RequestError(
+            f"{path} has no dependencies in [project].", hint="List them there, or name a requirements file."
+        )
+    optional = table.get("optional-dependencies", {})
+    lines = [*strings(table, "dependencies", path), *extra_lines(path, table, extras, optional)]
+    return Requirements(
+        source=str(path),
+        lines=checked(lines, str(path)),
+        preferred=locked_versions(path.with_name("uv.lock")),
+        python=str(table.get("requires-python", "")),
+    )
+
+
+def extra_lines(path: Path, table: Mapping[str, Any], extras: Iterable[str], optional: Mapping[str, Any]) -> list[str]:
+    """Return the lines of optional dependencies, and of those that they name of the same project."""
+    names = {canonicalize_name(name): name for name in optional}
+    own_name = canonicalize_name(str(table.get("name", "")))
+    lines: list[str] = []
+    waiting, done = [canonicalize_name(extra) for extra in extras], set[str]()
+    while waiting:
+        extra = waiting.pop()
+        if extra not in names:
+            raise RequestError(f"--extra {extra}: {path} has no such extra.", hint=did_you_mean(extra, names))
+        done.add(extra)
+        for line in checked(strings(optional, names[extra], path), str(path)):
+            requirement = Requirement(line)
+            if canonicalize_name(requirement.name) == own_name:
+                waiting += {canonicalize_name(name) for name in requirement.extras} - done
+            else:
+                lines.append(line)
+    return lines
+
+
+def locked_versions(path: Path) -> tuple[str, ...]:
+    """Return the packages of a uv.lock that come from an index, as NAME==VERSION; none if there is no such file."""
+    if not path.is_file():
+        return ()
+    packages = read_table(path).get("package", [])
+    return tuple(
+        f"{package['name']}=={package['version']}"
+        for package in packages
+        if "version" in package and "registry" in package.get("source", {})
+    )
+
+
+def file_requirements(path: Path) -> Requirements:
+    """Return the lines of a requirements file and of the files that it names."""
+    lines, constraints = list[str](), list[str]()
+    for line, is_constraint in requirement_lines(path, ()):
+        (constraints if is_constraint else lines).append(line)
+    return Requirements(source=str(path), lines=tuple(lines), constraints=tuple(constraints))
+
+
+def requirement_lines(path: Path, parents: tuple[Path, ...]) -> Iterator[tuple[str, bool]]:
+    """Yield the lines of a requirements file, and whether they are constraints.
+
+    Raises:
+        RequestError: if a file cannot be read, includes itself, or names a folder of this machine.
+    """
+    if path.resolve() in parents:
+        raise RequestError(f"{path} includes itself by -r or -c.", hint="Remove that line.")
+    text = re.sub(r"\\\n", " ", read_text(path))
+    for line in (re.sub(r"(^|\s+)#.*", "", line).strip() for line in text.splitlines()):
+        if include := INCLUDE.fullmatch(line):
+            for inner, is_constraint in requirement_lines(path.parent / include[2], (*parents, path.resolve())):
+                yield inner, is_constraint or include[1] in ("-c", "--constraint")
+        elif LOCAL.match(line):
+            raise RequestError(
+                f"{path}: '{line}' is a folder or file of this machine.",
+                hint="Remove the line: the script's project is sent to the nodes as a whole.",
+            )
+        elif line.startswith("-"):
+            yield line, False
+        elif line:
+            yield from ((checked_line, False) for checked_line in checked([line], str(path)))
+
+
+def checked(lines: Iterable[str], source: str) -> tuple[str, ...]:
+    """Return requirements.
+
+    Raises:
+        RequestError: if one is not valid (PEP 508).
+    """
+    lines = tuple(lines)
+    for line in lines:
+        try:
+            Requirement(HASHES.sub("", line))
+        except InvalidRequirement as error:
+            raise RequestError(
+                f"{source}: '{line}' is not a requirement: {str(error).splitlines()[0]}.",
+                hint="Expected a form such as einops>=0.8.",
+            ) from None
+    return lines
+
+
+def strings(table: Mapping[str, Any], key: str, path: Path) -> list[str]:
+    """Return a list of strings in a table; raise RequestError if it is something else."""
+    value = table.get(key, [])
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise RequestError(f"{path}: {key} is not a list of strings.", hint='Write it as ["einops>=0.8", "peft"].')
+    return value
+
+
+def read_table(path: Path) -> dict[str, Any]:
+    return parse(read_text(path), str(path))
+
+
+def read_text(path: Path) -> str:
+    try:
+        return path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise RequestError(f"{path} cannot be read: {reason}.", hint=NO_PACKAGES) from None
+
+
+def parse(text: str, source: str) -> dict[str, Any]:
+    try:
+        table: dict[str, Any] = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise RequestError(f"{source} is not TOML: {error}.", hint=NO_PACKAGES) from None
+    return table

@@ -1,0 +1,61 @@
+"""The user's Python packages, which ranks have in addition to those of the stack."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from orchestrator.model.decision import Decision
+
+MAX_NAMED_PACKAGES = 4  # in a decision
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Requirements:
+    """The packages that a script, a project or a file requires.
+
+    Attributes:
+        source: the file that names them.
+        lines: the lines of a requirements file, without comments.
+        constraints: the lines of constraint files.
+        preferred: versions of a lock, as NAME==VERSION, that are used if they fit the stack.
+        python: the versions of Python that are supported, such as >=3.11; empty for all.
+    """
+
+    source: str
+    lines: tuple[str, ...]
+    constraints: tuple[str, ...] = ()
+    preferred: tuple[str, ...] = ()
+    python: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Packages:
+    """A folder of installed packages that the stack does not have.
+
+    Attributes:
+        source: the file that requires them.
+        digest: a hash of their versions, their contents and the platform, hexadecimal.
+        folder: the folder on this machine, an absolute path.
+        versions: the version of each package.
+    """
+
+    source: str
+    digest: str
+    folder: str
+    versions: dict[str, str] = field(default_factory=dict)
+
+    def explain(self) -> Decision:
+        """Return the decision that names the packages and where they are required."""
+        return Decision(
+            topic="packages",
+            value=f"{describe_versions(self.versions)}, {self.digest[:12]}",
+            reason=f"{self.source}; --requirements none runs without them",
+        )
+
+
+def describe_versions(versions: Mapping[str, str]) -> str:
+    """Return the first packages with their versions, and the number of all others."""
+    first = [f"{name} {version}" for name, version in sorted(versions.items())[:MAX_NAMED_PACKAGES]]
+    more = len(versions) - len(first)
+    return ", ".join([*first, *([f"{more} more"] if more else [])])

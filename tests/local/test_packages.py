@@ -1,0 +1,90 @@
+"""Train scripts that need packages which the stack does not have."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.local.runs import expect_exit, paste_into_shell
+from tests.local.workspaces import Workspace
+from tests.support.wheels import index_variables, make_wheel
+
+GLOO = ("--backend", "gloo", "--launcher", "torchrun")
+SCRIPT = """
+# /// script
+# dependencies = ["orch-test-greeter", "torch>=2"]
+# ///
+import subprocess, sys
+import torch, torch.distributed as dist
+import orch_test_greeter, orch_test_names
+dist.all_reduce(torch.ones(1))
+child = subprocess.run(
+    [sys.executable, "-c", "import orch_test_names; print(orch_test_names.VERSION)"], stdout=subprocess.PIPE, text=True
+)
+print("RESULT", orch_test_greeter.VERSION, orch_test_names.VERSION, child.stdout.strip(), torch.__version__, flush=True)
+print("FOLDER", orch_test_greeter.__file__, flush=True)
+"""
+RESULT = "1.0 2.0 2.0 "
+
+
+@pytest.fixture
+def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a folder of wheels that is the only index."""
+    make_wheel(tmp_path, "orch_test_greeter", "1.0", requires=["orch-test-names>=2"], module="VERSION = '1.0'")
+    make_wheel(tmp_path, "orch_test_names", "2.0", module="VERSION = '2.0'")
+    make_wheel(tmp_path, "orch_test_torch", "1.0", requires=["torch<2"])
+    for name, value in index_variables(tmp_path).items():
+        monkeypatch.setenv(name, value)
+    return tmp_path
+
+
+def test_packages_of_the_script_reach_all_nodes_once(two_hosts: Workspace, index: Path) -> None:
+    cell = two_hosts.train_text(SCRIPT, *GLOO, "--project", "none")
+    assert [cell.printed("RESULT", rank).startswith(RESULT) for rank in (0, 1)] == [True, True]
+    folder = Path(cell.printed("FOLDER", 1)).parent
+    digest = folder.name
+    assert folder.parent.name == "store"
+    stores = [host.folder / "root/store" / digest for host in two_hosts.lab.hosts]
+    times = [store.stat().st_ctime_ns for store in stores]
+    for wheel in index.iterdir():
+        wheel.unlink()
+    second = two_hosts.train_text(SCRIPT, *GLOO, "--project", "none")
+    assert second.printed("FOLDER", 0) == cell.printed("FOLDER", 0)
+    assert [store.stat().st_ctime_ns for store in stores] == times
+    origin = json.loads((two_hosts.folder / "runs" / cell.report["run_id"] / "plan.json").read_text())["packages"]
+    assert origin["digest"] == digest
+    assert origin["versions"] == {"orch-test-greeter": "1.0", "orch-test-names": "2.0"}
+
+
+def test_dry_run_with_packages_can_be_pasted(two_hosts: Workspace, index: Path) -> None:
+    (two_hosts.folder / "own.py").write_text(SCRIPT)
+    dry_run = expect_exit(two_hosts.orch("train", "own.py", *two_hosts.options, *GLOO, "--dry-run"))
+    assert "# packages: orch-test-greeter 1.0, orch-test-names 2.0, " in dry_run.stdout
+    expect_exit(paste_into_shell(dry_run.stdout, two_hosts.folder))
+    logs = two_hosts.orch("logs", *two_hosts.options[-2:])
+    assert logs.stdout.count(f"RESULT {RESULT}") == 2, logs.stderr
+
+
+def test_packages_and_a_folder_src_are_found_on_this_machine(one_host: Workspace, index: Path) -> None:
+    project = one_host.folder / "project"
+    (project / "src/my_model").mkdir(parents=True)
+    (project / "src/my_model/__init__.py").write_text("WIDTH = 3\n")
+    (project / "pyproject.toml").write_text('[project]\nname = "my-model"\ndependencies = ["orch-test-greeter"]\n')
+    text = SCRIPT.replace("# /// script", "#").replace("import orch_test_greeter", "import my_model, orch_test_greeter")
+    (project / "train.py").write_text(text)
+    for launcher in ("torchrun", "mpirun"):
+        cell = one_host.train("project/train.py", "--backend", "gloo", "--launcher", launcher)
+        assert cell.printed("RESULT", 0).startswith(RESULT)
+    options = (*one_host.options, *GLOO, "--requirements", "none")
+    refused = expect_exit(one_host.orch("train", "project/train.py", *options), 2)
+    assert "train.py imports orch_test_greeter and orch_test_names" in refused.stderr
+
+
+def test_a_conflict_with_the_stack_ends_with_exit_code_2(one_host: Workspace, index: Path) -> None:
+    (one_host.folder / "own.py").write_text(SCRIPT)
+    (one_host.folder / "needs.txt").write_text("orch-test-torch\n")
+    done = expect_exit(one_host.orch("train", "own.py", *one_host.options, "--requirements", "needs.txt"), 2)
+    assert "orch-test-torch depend on torch<2" in done.stderr
+    assert "is the version of stack 'current'" in done.stderr

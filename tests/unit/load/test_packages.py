@@ -1,0 +1,155 @@
+"""Resolve and install a user's packages so that they fit the stack."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from orchestrator.errors import ExecuteError, OrchError, PlanError, RequestError
+from orchestrator.load import packages
+from orchestrator.load.packages import packages_for
+from orchestrator.model.cluster import Facts
+from orchestrator.model.packages import Packages, Requirements
+from tests.conftest import make_facts
+from tests.support.wheels import index_variables, make_wheel
+
+STACK = {"torch": "2.13.0+cpu", "numpy": "2.4.6", "oneccl-bind-pt": "2.13.0+orch.10"}
+
+
+@pytest.fixture
+def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the folder of wheels that is the only index, and give orch an empty cache."""
+    folder = tmp_path / "index"
+    make_wheel(folder, "tiny", "1.0", requires=["helper>=2", "torch>=2"], module="A = 1")
+    make_wheel(folder, "helper", "2.1")
+    make_wheel(folder, "helper", "2.2", module="A = 1")
+    make_wheel(folder, "old_torch", "1.0", requires=["torch<2.10"])
+    make_wheel(folder, "numpy", "2.4.6")
+    make_wheel(folder, "compiled", "1.0", tag="cp39-cp39-manylinux_2_17_x86_64")
+    for name, value in {**index_variables(folder), "XDG_CACHE_HOME": str(tmp_path / "cache")}.items():
+        monkeypatch.setenv(name, value)
+    return folder
+
+
+def node(python: str = "3.11.7", libc: str = "2.36", machine: str = "x86_64") -> Facts:
+    return replace(make_facts(), python=python, libc=libc, machine=machine, packages=STACK)
+
+
+def resolved(*lines: str, **fields: object) -> Packages | None:
+    requirements = Requirements(source="train.py", lines=lines, **fields)  # type: ignore[arg-type]
+    return packages_for(requirements, [node()], "current")
+
+
+def test_only_packages_that_the_stack_lacks_are_installed(index: Path) -> None:
+    result = resolved("tiny", "numpy", "torch")
+    assert result is not None
+    assert result.versions == {"helper": "2.2", "tiny": "1.0"}
+    assert sorted(path.name for path in Path(result.folder).iterdir()) == [
+        *("helper-2.2.dist-info", "helper.py", "tiny-1.0.dist-info", "tiny.py")
+    ]
+    assert "helper 2.2, tiny 1.0" in result.explain().value
+
+
+def test_no_packages_are_added_if_the_stack_has_all(index: Path) -> None:
+    assert resolved("torch>=2.13", "numpy; python_version>'3'", "tiny; sys_platform=='win32'") is None
+    assert not (index.parent / "cache").exists(), "uv need not be called"
+
+
+def test_a_second_run_needs_no_index(index: Path) -> None:
+    first = resolved("tiny")
+    for path in index.iterdir():
+        path.unlink()
+    assert resolved("tiny") == first
+    with pytest.raises(OrchError):
+        resolved("tiny", "helper<2.2")
+
+
+def test_versions_of_a_lock_are_preferred(index: Path) -> None:
+    result = resolved("tiny", preferred=("helper==2.1", "torch==2.5.0"))
+    assert result is not None
+    assert result.versions["helper"] == "2.1"
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        pytest.param(
+            "torch<2.10", r"train.py requires torch<2.10, and stack 'current' has torch 2.13.0\+cpu", id="own"
+        ),
+        pytest.param("old-torch", r"torch<2.10.*torch==2.13.0\+cpu is the version of stack 'current'", id="indirect"),
+        pytest.param("nothing", "nothing was not found", id="unknown"),
+        pytest.param("compiled", "compiled", id="other platform"),
+    ],
+)
+def test_conflicts_name_both_requirements(index: Path, line: str, message: str) -> None:
+    with pytest.raises(RequestError, match=message):
+        resolved(line)
+
+
+def test_another_python_is_refused(index: Path) -> None:
+    with pytest.raises(RequestError, match=r"requires Python >=3.12, and the ranks have Python 3.11.7"):
+        resolved("tiny", python=">=3.12")
+    with pytest.raises(PlanError, match=r"nodes that differ: Python 3.11 on x86_64, Python 3.12 on x86_64"):
+        packages_for(Requirements(source="a", lines=("tiny",)), [node(), node("3.12.1")], "current")
+    with pytest.raises(PlanError, match="its C library is unknown"):
+        packages_for(Requirements(source="a", lines=("tiny",)), [node(libc="")], "current")
+
+
+def test_a_file_with_another_hash_is_refused(index: Path) -> None:
+    wheel = index / "helper-2.2-py3-none-any.whl"
+    digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
+    assert resolved(f"helper==2.2 --hash=sha256:{digest}") is not None
+    with pytest.raises(RequestError, match=r"helper==2.2 has one of the required hashes"):
+        resolved(f"helper==2.2 --hash=sha256:{'0' * 64}")
+    lock = f"helper==2.2 --hash=sha256:{'0' * 64}\n"
+    platform = packages.common_platform([node()])
+    with pytest.raises(OrchError, match="Hash mismatch"):
+        packages.install(packages.cache() / "x", Requirements(source="a", lines=()), lock, platform)
+    assert not (packages.cache() / "x").exists(), "nothing incomplete is left"
+
+
+def test_a_package_that_was_compiled_here_is_refused(tmp_path: Path) -> None:
+    info = tmp_path / "native-1.0.dist-info"
+    info.mkdir()
+    platform = packages.common_platform([node()])
+    (info / "WHEEL").write_text("Tag: py3-none-any\n")
+    packages.check_built(tmp_path, platform, Requirements(source="a", lines=()))
+    (info / "WHEEL").write_text("Tag: cp311-cp311-linux_x86_64\n")
+    with pytest.raises(ExecuteError, match=r"native 1\.0 has no wheel for Python 3\.11"):
+        packages.check_built(tmp_path, platform, Requirements(source="a", lines=()))
+
+
+def test_two_processes_install_the_same_packages_once(index: Path) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        results = list(pool.map(lambda _: resolved("tiny"), range(4)))
+    assert len({result.folder for result in results if result}) == 1
+    assert len([path for path in packages.cache().iterdir() if path.is_dir()]) == 1
+
+
+def test_indexes_of_pip_are_passed_to_uv_unless_it_has_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in os.environ if name.startswith(("PIP_", "UV_"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    config = tmp_path / "pip.conf"
+    config.write_text("[global]\nindex-url = https://user:word@a/simple\nextra-index-url =\n  https://b\n  https://c\n")
+    monkeypatch.setenv("PIP_CONFIG_FILE", str(config))
+    variables, _ = packages.index_settings()
+    assert variables["UV_DEFAULT_INDEX"] == "https://user:word@a/simple"
+    assert variables["UV_INDEX"] == "https://b https://c"
+    monkeypatch.setenv("UV_DEFAULT_INDEX", "https://mine")
+    assert packages.index_settings() == ({}, [])
+
+
+def test_uv_runs_without_modules_of_the_current_folder(tmp_path: Path, index: Path) -> None:
+    (tmp_path / "uv.py").write_text("raise SystemExit('wrong module')\n")
+    done = subprocess.run([sys.executable, "-I", "-m", "uv", "--version"], cwd=tmp_path, capture_output=True)
+    assert done.returncode == 0

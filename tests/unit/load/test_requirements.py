@@ -1,0 +1,127 @@
+"""Find the packages that a user's script requires."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from orchestrator.errors import RequestError
+from orchestrator.load.requirements import requirements_of, source_folder
+from orchestrator.model.recipe import Recipe
+
+INLINE = '# /// script\n# requires-python = ">=3.10"\n# dependencies = [\n#   "einops>=0.8",  # why\n# ]\n# ///\n'
+PYPROJECT = """[project]
+name = "my-model"
+dependencies = ["hydra-core"]
+[project.optional-dependencies]
+eval = ["rouge"]
+All = ["my_model[eval]", "tensorboard"]
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Callable[..., Recipe]:
+    """Return a function that writes a script below a repository, and other files of it."""
+
+    def make(text: str = "", **files: str) -> Recipe:
+        (tmp_path / ".git").mkdir()
+        (tmp_path / "tools").mkdir()
+        (tmp_path / "tools/train.py").write_text(text)
+        for name, content in files.items():
+            (tmp_path / name.replace("_DOT_", ".")).write_text(content)
+        return Recipe(name="train", script=str(tmp_path / "tools/train.py"), own_script=True)
+
+    return make
+
+
+def test_metadata_of_a_script_precedes_the_project(script: Callable[..., Recipe]) -> None:
+    recipe = script(INLINE + "import einops\n", pyproject_DOT_toml=PYPROJECT)
+    result = requirements_of(recipe, None, ())
+    assert result is not None
+    assert (result.source, result.lines, result.python) == ("train.py", ("einops>=0.8",), ">=3.10")
+    assert requirements_of(recipe, "none", ()) is None
+
+
+def test_dependencies_of_the_project_with_its_extras_and_locked_versions(
+    script: Callable[..., Recipe], tmp_path: Path
+) -> None:
+    lock = (
+        '[[package]]\nname = "hydra-core"\nversion = "1.3.2"\nsource = { registry = "https://pypi.org/simple" }\n'
+        '[[package]]\nname = "my-model"\nversion = "0.1"\nsource = { editable = "." }\n'
+    )
+    recipe = script(pyproject_DOT_toml=PYPROJECT, uv_DOT_lock=lock)
+    result = requirements_of(recipe, None, ("all",))
+    assert result is not None
+    assert result.lines == ("hydra-core", "tensorboard", "rouge")
+    assert result.preferred == ("hydra-core==1.3.2",)
+    assert result.source == str(tmp_path / "pyproject.toml")
+    with pytest.raises(RequestError, match="no such extra") as error:
+        requirements_of(recipe, None, ("evaluate",))
+    assert "'eval'" in error.value.hint
+
+
+def test_nothing_above_the_repository_is_read(script: Callable[..., Recipe], tmp_path: Path) -> None:
+    recipe = script()
+    (tmp_path.parent / "pyproject.toml").write_text(PYPROJECT)
+    try:
+        assert requirements_of(recipe, None, ()) is None
+        with pytest.raises(RequestError, match=r"no pyproject.toml is used"):
+            requirements_of(recipe, None, ("eval",))
+    finally:
+        (tmp_path.parent / "pyproject.toml").unlink()
+
+
+def test_a_file_replaces_other_sources_and_includes_files(script: Callable[..., Recipe], tmp_path: Path) -> None:
+    recipe = script(
+        INLINE, pyproject_DOT_toml=PYPROJECT, base_DOT_txt="# comment\npeft == 0.9 \\\n  --hash=sha256:00\n"
+    )
+    (tmp_path / "limits.txt").write_text("tqdm<5\n")
+    (tmp_path / "all.txt").write_text("-r base.txt\n-c limits.txt\n--index-url https://host/simple#x\nrich # why\n")
+    result = requirements_of(recipe, str(tmp_path / "all.txt"), ())
+    assert result is not None
+    assert [line.split() for line in result.lines] == [
+        ["peft", "==", "0.9", "--hash=sha256:00"],
+        ["--index-url", "https://host/simple#x"],
+        ["rich"],
+    ]
+    assert result.constraints == ("tqdm<5",)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        pytest.param("einops=>1", "'einops=>1' is not a requirement", id="specifier"),
+        pytest.param("-e .", "'-e .' is a folder or file of this machine", id="editable"),
+        pytest.param("./wheels/a.whl", "is a folder or file of this machine", id="path"),
+        pytest.param("-r bad.txt", "includes itself", id="loop"),
+        pytest.param("-r other.txt", r"other.txt cannot be read: No such file", id="missing"),
+    ],
+)
+def test_wrong_lines_of_a_file_are_named(
+    script: Callable[..., Recipe], tmp_path: Path, text: str, message: str
+) -> None:
+    (tmp_path / "bad.txt").write_text(text)
+    with pytest.raises(RequestError, match=message):
+        requirements_of(script(), str(tmp_path / "bad.txt"), ())
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        pytest.param("# /// script\n# dependencies = [\n# ///\n", "is not TOML", id="toml"),
+        pytest.param(INLINE + "\n" + INLINE, "2 blocks", id="two blocks"),
+        pytest.param('# /// script\n# dependencies = "einops"\n# ///\n', "not a list of strings", id="no list"),
+    ],
+)
+def test_wrong_metadata_is_an_error(script: Callable[..., Recipe], text: str, message: str) -> None:
+    with pytest.raises(RequestError, match=message):
+        requirements_of(script(text), None, ())
+
+
+def test_the_folder_src_of_a_project_is_found(script: Callable[..., Recipe], tmp_path: Path) -> None:
+    recipe = script(pyproject_DOT_toml=PYPROJECT)
+    assert source_folder(recipe) == ""
+    (tmp_path / "src").mkdir()
+    assert source_folder(recipe) == str(tmp_path / "src")
