@@ -183,33 +183,31 @@ def repair(params: dict[str, Any], differences: dict[str, list[Any]]) -> None:
 
 def unpack(params: dict[str, Any], paths: set[str]) -> None:
     """Write these files of the archive; each gets its name when it is complete and checked."""
-    root = params["root"]
     content = None if params["archive"] else io.BytesIO(base64.b64decode(params["content"]))
-    staging = tempfile.mkdtemp(prefix=".incoming-", dir=root)
-    try:
-        with tarfile.open(params["archive"], fileobj=content) as archive:
-            for member in archive:
-                source = archive.extractfile(member) if member.name in paths else None
-                if source is not None:
-                    write_file(source, member.name, params, staging)
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
+    with tarfile.open(params["archive"], fileobj=content) as archive:
+        for member in archive:
+            source = archive.extractfile(member) if member.name in paths else None
+            if source is not None:
+                write_file(source, member.name, params)
 
 
-def write_file(source: IO[bytes], path: str, params: dict[str, Any], staging: str) -> None:
-    """Write a file in the staging folder, check its hash, and move it to its path."""
-    expected = params["manifest"][path]
-    temporary, target = os.path.join(staging, "file"), os.path.join(params["root"], path)
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        shutil.copyfileobj(source, file, CHUNK)
-    if digest(temporary) != expected["sha256"]:
-        raise ValueError(path + " was damaged in the transfer")
-    os.chmod(temporary, int(expected["mode"], 8))
+def write_file(source: IO[bytes], path: str, params: dict[str, Any]) -> None:
+    """Write a file next to its path, which may be on a disk of its own, check its hash, and give it its name."""
+    expected, target = params["manifest"][path], os.path.join(params["root"], path)
     os.makedirs(os.path.dirname(target), exist_ok=True)
-    if os.path.isdir(target) and not os.path.islink(target):
-        shutil.rmtree(target)
-    os.replace(temporary, target)
+    descriptor, temporary = tempfile.mkstemp(prefix=".incoming-", dir=os.path.dirname(target))
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            shutil.copyfileobj(source, file, CHUNK)
+        if digest(temporary) != expected["sha256"]:
+            raise ValueError(path + " was damaged in the transfer")
+        os.chmod(temporary, int(expected["mode"], 8))
+        if os.path.isdir(target) and not os.path.islink(target):
+            shutil.rmtree(target)
+        os.replace(temporary, target)
+    except BaseException:
+        os.unlink(temporary)
+        raise
 
 
 def delete(root: str, path: str, mirrored: list[str]) -> None:

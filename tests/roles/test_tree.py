@@ -60,6 +60,15 @@ def test_full_disk_is_reported_and_leaves_no_part_of_a_file(tmp_path: Path) -> N
         assert [path for path in (tmp_path / "disk").rglob("*") if path.is_file()] == []
 
 
+def test_folder_on_a_disk_of_its_own_is_filled(tmp_path: Path) -> None:
+    (tmp_path / "large").write_bytes(b"x")
+    (tmp_path / "root").mkdir()
+    with small_file_system(tmp_path / "root/models", "1M"):
+        task = {"root": str(tmp_path / "root"), "trees": [{"src": str(tmp_path / "large"), "dest": "models/large"}]}
+        run_play(tmp_path, {"tasks": [{"orch_tree": task}]})
+        assert [path.name for path in (tmp_path / "root/models").iterdir()] == ["large"]
+
+
 @pytest.mark.parametrize(
     ("content", "is_compressed"), [(b"a line\n" * 50_000, True), (os.urandom(350_000), False)], ids=["text", "weights"]
 )
