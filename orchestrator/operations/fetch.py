@@ -56,8 +56,9 @@ def fetch_code(handle: RunHandle, request: FetchRequest, listener: FetchListener
     project = store.load(handle.folder).origin.project
     if project is None:
         raise RequestError(
-            f"Run {handle.record.run_id} has no project: the controller that started it knows what it has sent.",
-            hint="`orch runs show` shows what was decided.",
+            f"No project is recorded here for run {handle.record.run_id}.",
+            hint="Only the machine that started a run has the record. Recipes, runs in your own folder and --project none "
+            "send no project.",
         )
     return handle.fetch(replace(request, project=project), listener)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO
 
 from orch_node import disk
-from orch_node.filled_folder import MARK, hash_of
+from orch_node.filled_folder import MARK, all_files, hash_of
 from orch_node.protocol.folders import EXECUTABLE, LINK
 from orch_node.protocol.record import RunNode, RunRecord
 
@@ -78,8 +78,8 @@ def fetch_project(host: Local | Ssh, store: str, copy: str, folder: Path, reques
     """
     project, target = request.project, request.destination or folder.absolute() / CODE
     assert project is not None
-    is_new = not target.exists() or not any(target.iterdir())
-    if not is_new and hash_of(target) != project.digest:
+    is_new = not target.exists() or (target.is_dir() and not any(target.iterdir()))
+    if not is_new and not has_project(target, project):
         raise RequestError(f"{target} has other content.", hint="--to FOLDER names an empty or a new folder.")
     if is_new:
         path, hint = f"{store}/{project.digest}", NOT_AS_SENT.format(copy=copy)
@@ -98,6 +98,12 @@ def fetch_project(host: Local | Ssh, store: str, copy: str, folder: Path, reques
         Entry(path=name, size=(target / name).lstat().st_size, sha256=sha256) for name, sha256 in project.files.items()
     )
     return Collected(folder=target, files=files, brought=tuple(project.files) if is_new else ())
+
+
+def has_project(folder: Path, project: Project) -> bool:
+    """Return whether a folder has exactly the files of a project; stop reading at the first other file."""
+    is_subset = all(str(path.relative_to(folder)) in project.files for path in all_files(folder))
+    return folder.is_dir() and is_subset and hash_of(folder) == project.digest
 
 
 @contextmanager

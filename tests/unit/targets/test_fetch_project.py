@@ -64,11 +64,13 @@ def test_a_project_comes_back_as_it_was_sent(fetch: Callable[[], Path], project:
     assert os.access(folder / "train.py", os.W_OK)
 
 
-def test_a_destination_with_other_content_is_refused(fetch: Callable[[], Path], tmp_path: Path) -> None:
-    (tmp_path / "back").mkdir()
-    (tmp_path / "back" / "mine").write_text("")
+@pytest.mark.parametrize("name", ["back", "back/mine", "back/train.py"], ids=["file", "other name", "other content"])
+def test_a_destination_with_other_content_is_refused(fetch: Callable[[], Path], tmp_path: Path, name: str) -> None:
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text("")
     with pytest.raises(RequestError, match="back has other content"):
         fetch()
+    assert (tmp_path / name).read_text() == ""
 
 
 def change(stored: Path) -> None:
