@@ -4,6 +4,11 @@
 torch's compiler; the import takes half of the time of a rank.
 """
 
+# The nodes need none of the packages in orch's pyproject.toml.
+# /// script
+# dependencies = ["torch"]
+# ///
+
 import argparse
 import ipaddress
 import json

@@ -4,6 +4,11 @@ The script averages gradients and updates weights itself: DDP and the optimizers
 which takes half of the time of a short run. tests/support/matrix.py runs a script with both.
 """
 
+# The nodes need none of the packages in orch's pyproject.toml.
+# /// script
+# dependencies = ["torch"]
+# ///
+
 import argparse
 import mmap
 import os
