@@ -57,8 +57,8 @@ def fetch_code(handle: RunHandle, request: FetchRequest, listener: FetchListener
     if project is None:
         raise RequestError(
             f"No project is recorded here for run {handle.record.run_id}.",
-            hint="Only the machine that started a run has the record. Recipes, runs in your own folder and --project none "
-            "send no project.",
+            hint="Only the machine that started a run has the record. Recipes, runs in your own folder and runs with "
+            "--project none send no project.",
         )
     return handle.fetch(replace(request, project=project), listener)
 
