@@ -88,8 +88,11 @@ def read_imports(recipe: Recipe, path: str, python: RanksPython) -> Imports:
     folder = working_directory if recipe.module else Path(path).parent
 
     def is_available(name: str) -> bool:
-        folders = map(Path, python.module_folders)
-        return files.has_module(working_directory, name) or any(this_machine.has_module(path, name) for path in folders)
+        folders = [Path(path) for path in python.module_folders]
+        if any(this_machine.has_module(path, name) for path in folders):
+            return True
+        # A .pth file may add any folder.
+        return files.has_module(working_directory, name) or any(any(path.glob("*.pth")) for path in folders)
 
     importers: dict[str, str] = {}
     if not path:

@@ -107,6 +107,8 @@ def test_module_that_is_not_sent_is_reported(
         module_folders=(str(tmp_path / "packages"), "/missing"),
     )
     assert list(read_imports(recipe, recipe.script, python).importers) == missing
+    Path("packages/more.pth").touch()
+    assert read_imports(recipe, recipe.script, python).importers == {}, "the file may add a folder with the modules"
 
 
 def test_error_names_the_modules_by_the_file_that_imports_them() -> None:
