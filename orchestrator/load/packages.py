@@ -11,12 +11,14 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from orch_node import filled_folder
+from orch_node.store import UNUSED_SECONDS
 from packaging.requirements import Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
@@ -82,6 +84,25 @@ def packages_for(requirements: Requirements | None, nodes: Sequence[Facts], stac
 
 def cache() -> Path:
     return cache_home() / "packages"
+
+
+def remove_unused(*, dry_run: bool) -> tuple[str, ...]:
+    """Remove the locks and the folders of packages on this machine that no run has used for 30 days.
+
+    Args:
+        dry_run: whether to keep them.
+
+    Returns:
+        The paths of the removed folders.
+    """
+    oldest = time.time() - UNUSED_SECONDS
+    locks = [path for path in cache().glob("*.txt") if path.stat().st_mtime < oldest]
+    folders = [path.parent for path in cache().glob(f"*/{DIGEST}") if path.stat().st_mtime < oldest]
+    for lock in locks if not dry_run else ():
+        lock.unlink()
+    for folder in folders if not dry_run else ():
+        shutil.rmtree(folder)
+    return tuple(map(str, folders))
 
 
 def check_python(requirements: Requirements, version: str) -> None:

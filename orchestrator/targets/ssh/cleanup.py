@@ -16,6 +16,7 @@ from orch_node.protocol.outcome import ProcessRecord
 from orch_node.protocol.record import RunNode, RunRecord
 from orch_node.protocol.values import ProtocolError
 
+from orchestrator.load import packages
 from orchestrator.paths import TRAIN
 from orchestrator.runs import damaged, store
 from orchestrator.runs.cleanup import CleanupReport, NodeCleanup
@@ -120,7 +121,9 @@ def clean(inventory: str | None, base: Path, *, dry_run: bool) -> CleanupReport:
     responses = query_all(paths, command, seconds=CLEANUP_SECONDS * 2)
     nodes = tuple(map(result_of_look if dry_run else result_of_clean, responses))
     if inventory is None:
-        nodes = tuple(set_aside_locally(node, base, dry_run=dry_run) for node in nodes)
+        nodes = tuple(
+            remove_unused_packages(set_aside_locally(node, base, dry_run=dry_run), dry_run=dry_run) for node in nodes
+        )
     else:
         nodes = set_aside_on_nodes(nodes, paths, dry_run=dry_run)
     seconds = round(time.monotonic() - start_time, 2)
@@ -207,14 +210,22 @@ def set_aside_locally(node: NodeCleanup, base: Path, *, dry_run: bool) -> NodeCl
     """Add the damaged runs of this machine to a node's result, after moving them aside unless `dry_run`."""
     damaged_runs = store.recorded(base).damaged
     if dry_run:
-        return add_damaged_runs(node, [damaged_run.describe() for damaged_run in damaged_runs], [])
+        return add_results(node, [damaged_run.describe() for damaged_run in damaged_runs], [])
     leftovers, moved = [], []
     for damaged_run in damaged_runs:
         if target := damaged.set_aside(damaged_run):
             moved.append(f"{damaged_run.folder} is damaged; moved to {target}")
         else:
             leftovers.append(f"{damaged_run.folder}: a process of this run may still be alive")
-    return add_damaged_runs(node, leftovers, moved)
+    return add_results(node, leftovers, moved)
+
+
+def remove_unused_packages(node: NodeCleanup, *, dry_run: bool) -> NodeCleanup:
+    """Add the unused packages of this machine to its result, after deleting them unless `dry_run`."""
+    unused = packages.remove_unused(dry_run=dry_run)
+    if not dry_run:
+        return replace(node, unused=(*node.unused, *unused))
+    return add_results(node, [f"{path}: no run uses it" for path in unused], list(node.moved))
 
 
 def set_aside_on_nodes(
@@ -242,10 +253,10 @@ def merge_damaged_runs(node: NodeCleanup, response: NodeResponse) -> NodeCleanup
         if damaged_run.folder not in report.moved
     ]
     moved = [f"{folder} is damaged; moved to {path}" for folder, path in report.moved.items()]
-    return add_damaged_runs(node, leftovers, moved)
+    return add_results(node, leftovers, moved)
 
 
-def add_damaged_runs(node: NodeCleanup, leftovers: list[str], moved: list[str]) -> NodeCleanup:
+def add_results(node: NodeCleanup, leftovers: list[str], moved: list[str]) -> NodeCleanup:
     """Return the result with further leftovers and with the runs that were moved aside."""
     state = "left" if leftovers and node.state == "clean" else node.state
     return replace(node, state=state, left=(*node.left, *leftovers), moved=tuple(moved))

@@ -6,6 +6,7 @@ import hashlib
 import os
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -131,6 +132,21 @@ def test_two_processes_install_the_same_packages_once(index: Path) -> None:
         results = list(pool.map(lambda _: resolved("tiny"), range(4)))
     assert len({result.folder for result in results if result}) == 1
     assert len([path for path in packages.cache().iterdir() if path.is_dir()]) == 1
+
+
+def test_packages_without_use_for_30_days_are_removed(index: Path) -> None:
+    old, new = resolved("helper<2.2"), resolved("helper")
+    assert old is not None
+    assert new is not None
+    for path in (Path(old.folder).with_name("digest"), *packages.cache().glob("*.txt")):
+        os.utime(path, (0, time.time() - 31 * 86400))
+    folder = str(Path(old.folder).parent)
+    assert packages.remove_unused(dry_run=True) == (folder,)
+    assert Path(old.folder).exists()
+    assert packages.remove_unused(dry_run=False) == (folder,)
+    assert not Path(folder).exists()
+    assert Path(new.folder).exists()
+    assert resolved("helper<2.2") == old, "they can be installed again"
 
 
 def test_indexes_of_pip_are_passed_to_uv_unless_it_has_settings(
