@@ -53,6 +53,8 @@ def test_packages_of_the_script_reach_all_nodes_once(two_hosts: Workspace, index
     second = two_hosts.train_text(SCRIPT, *GLOO, "--project", "none")
     assert second.printed("FOLDER", 0) == cell.printed("FOLDER", 0)
     assert [store.stat().st_ctime_ns for store in stores] == times
+    command = ("python", "-c", "import orch_test_names; print(orch_test_names.VERSION)")
+    assert two_hosts.orch("exec", "last", "--gather", "--", *command).stdout == "node[0-1]: 2.0\n"
     origin = json.loads((two_hosts.folder / "runs" / cell.report["run_id"] / "plan.json").read_text())["packages"]
     assert origin["digest"] == digest
     assert origin["versions"] == {"orch-test-greeter": "1.0", "orch-test-names": "2.0"}
