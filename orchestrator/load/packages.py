@@ -179,7 +179,12 @@ def common_platform(nodes: Sequence[Facts]) -> Platform:
 
 
 def platform_options(platform: Platform) -> list[str]:
-    """Return uv's options that select packages for a platform.
+    """Return uv's options that select packages for a platform."""
+    return ["--python-version", platform.python, "--python-platform", uv_platform(platform)]
+
+
+def uv_platform(platform: Platform) -> str:
+    """Return uv's name of a platform.
 
     Raises:
         PlanError: if its glibc is too old.
@@ -188,7 +193,7 @@ def platform_options(platform: Platform) -> list[str]:
     if minor < GLIBC_MINORS[0]:
         raise PlanError(f"Packages cannot be added on glibc {platform.libc}.", hint=NO_PACKAGES)
     name = max(number for number in GLIBC_MINORS if number <= minor)
-    return ["--python-version", platform.python, "--python-platform", f"{platform.machine}-manylinux_2_{name}"]
+    return f"{platform.machine}-manylinux_2_{name}"
 
 
 def resolve(requirements: Requirements, facts: Facts, platform: Platform, stack: str) -> str:
@@ -225,7 +230,7 @@ def resolve(requirements: Requirements, facts: Facts, platform: Platform, stack:
             *("--generate-hashes", "--no-header", "--no-annotate", *platform_options(platform)),
             *(option for package in installed for option in ("--no-emit-package", package)),
             folder=folder,
-            find_links=make_placeholders(folder / "wheels", installed),
+            find_links=make_placeholders(folder / "wheels", installed, platform),
             problem=f"The packages of {requirements.source} cannot be added to stack '{stack}'",
             explain=lambda reason: explain_pins(reason, installed, stack),
         )
@@ -258,22 +263,25 @@ def write_lines(path: Path, lines: Sequence[str]) -> None:
     path.write_text("".join(f"{line}\n" for line in lines))
 
 
-def make_placeholders(folder: Path, installed: Mapping[str, str]) -> str:
+def make_placeholders(folder: Path, installed: Mapping[str, str], platform: Platform) -> str:
     """Create wheels without content for versions that indexes do not have, such as torch 2.13.0+cpu; return the folder.
 
     They require nothing, so that uv does not add the CUDA packages that torch requires on PyPI.
     """
     folder.mkdir()
+    # The most specific tag: uv prefers it to a wheel of an index, which it would download for its hash.
+    python = f"cp{platform.python.replace('.', '')}"
+    tag = f"{python}-{python}-{uv_platform(platform).partition('-')[2]}_{platform.machine}"
     for name, version in installed.items():
         if name != "torch" and not Version(version).local:
             continue
         stem = f"{name.replace('-', '_')}-{version}"
         files = {
             "METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
-            "WHEEL": "Wheel-Version: 1.0\nGenerator: orch\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+            "WHEEL": f"Wheel-Version: 1.0\nGenerator: orch\nRoot-Is-Purelib: true\nTag: {tag}\n",
             "RECORD": "",
         }
-        with zipfile.ZipFile(folder / f"{stem}-py3-none-any.whl", "w") as wheel:
+        with zipfile.ZipFile(folder / f"{stem}-{tag}.whl", "w") as wheel:
             for file, text in files.items():
                 wheel.writestr(f"{stem}.dist-info/{file}", text)
     return str(folder)
@@ -371,7 +379,7 @@ def run_uv(
     """
     variables, options = index_settings()
     environment = {**os.environ, **variables}
-    environment["UV_FIND_LINKS"] = ",".join(filter(None, [environment.get("UV_FIND_LINKS"), find_links]))
+    environment["UV_FIND_LINKS"] = ",".join(filter(None, [find_links, environment.get("UV_FIND_LINKS")]))
     if not environment["UV_FIND_LINKS"]:
         del environment["UV_FIND_LINKS"]
     # -I: `python -m uv` would import a uv.py of the current folder.

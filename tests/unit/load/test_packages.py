@@ -72,6 +72,14 @@ def test_a_second_run_needs_no_index(index: Path) -> None:
         resolved("tiny", "helper<2.2")
 
 
+def test_what_torch_requires_on_the_index_is_not_added(index: Path) -> None:
+    tag = "cp311-cp311-manylinux_2_28_x86_64"
+    make_wheel(index, "torch", "2.13.0+cpu", requires=["nvidia-everything"], tag=tag)
+    result = resolved("tiny")
+    assert result is not None
+    assert sorted(result.versions) == ["helper", "tiny"]
+
+
 def test_versions_of_a_lock_are_preferred(index: Path) -> None:
     result = resolved("tiny", preferred=("helper==2.1", "torch==2.5.0"))
     assert result is not None
