@@ -17,7 +17,7 @@ from orchestrator.errors import RequestError
 from orchestrator.load.facts import InvalidResponse, NodeFacts, validate
 from orchestrator.load.inventory import read_listing
 from orchestrator.load.records import OWN_STACK, load_records, parse_facts
-from orchestrator.load.run_variables import mpi_flavours, requested_fabric
+from orchestrator.load.run_variables import common_requirements, mpi_flavours, requested_fabric
 from orchestrator.load.selection import select, title
 from orchestrator.model.cluster import Cluster, Facts, Node
 from orchestrator.paths import INVENTORY
@@ -61,6 +61,7 @@ def cluster(
         nodes=tuple(nodes_by_host[host] for host in selected if host in nodes_by_host),
         mpi=next(iter(mpi_flavours(selected)), None),
         fabric=requested_fabric(selected),
+        requirements=common_requirements(source, selected),
         damaged=records.damaged,
         ssh_config="".join(f"{block}\n" for block in records.ssh_blocks.values()) or None,
     )

@@ -45,6 +45,7 @@ KNOWN_VARIABLES = (
     "orch_mpi",
     "orch_port",
     "orch_python",
+    "orch_requirements",
     "orch_root",
     "orch_secrets",
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,16 +31,19 @@ HASHES = re.compile(r"\s+--hash=.*")
 NO_PACKAGES = "To run without them: --requirements none."
 
 
-def requirements_of(recipe: Recipe, option: str | None, extras: tuple[str, ...]) -> Requirements | None:
+def requirements_of(
+    recipe: Recipe, option: str | None, extras: tuple[str, ...], *, common_file: str = ""
+) -> Requirements | None:
     """Return the packages that a run requires; None if nothing names any.
 
     They are those of `--requirements`, or else of the script's metadata (PEP 723), or else of the pyproject.toml of
-    its project.
+    its project, together with those of the inventory.
 
     Args:
         recipe: the recipe, script or module, with its project.
         option: the value of --requirements: a file, `none`, or None for the default.
         extras: optional dependencies of pyproject.toml to add.
+        common_file: the requirements file of the inventory, or nothing.
 
     Raises:
         RequestError: if a file cannot be used.
@@ -58,7 +62,20 @@ def requirements_of(recipe: Recipe, option: str | None, extras: tuple[str, ...])
         raise RequestError(
             f"--extra {extras[0]}: no pyproject.toml is used.", hint=f"Name it: --requirements path/to/{PYPROJECT}."
         )
+    if common_file and option != NONE:
+        common = file_requirements(Path(common_file))
+        requirements = merge(requirements, common) if requirements else common
     return requirements if requirements and requirements.lines else None
+
+
+def merge(requirements: Requirements, common: Requirements) -> Requirements:
+    """Return the requirements of a run together with those of the inventory."""
+    return replace(
+        requirements,
+        source=f"{requirements.source} and {common.source}",
+        lines=(*requirements.lines, *common.lines),
+        constraints=(*requirements.constraints, *common.constraints),
+    )
 
 
 def check_no_packages(option: str | None, extras: tuple[str, ...], image: str) -> None:

@@ -1,14 +1,15 @@
-"""Inventory variables that all hosts of a run must share: orch_fabric and orch_mpi."""
+"""Inventory variables that all hosts of a run must share: orch_fabric, orch_mpi and orch_requirements."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import RequestError, did_you_mean
 from orchestrator.launchers import DIALECTS
 
-FABRIC, MPI = "orch_fabric", "orch_mpi"
+FABRIC, MPI, REQUIREMENTS = "orch_fabric", "orch_mpi", "orch_requirements"
 
 
 def requested_fabric(hosts: Mapping[str, Mapping[str, Any]]) -> str | None:
@@ -19,6 +20,17 @@ def requested_fabric(hosts: Mapping[str, Mapping[str, Any]]) -> str | None:
     """
     values = {host: (str(fabric),) if (fabric := variables.get(FABRIC)) else () for host, variables in hosts.items()}
     return next(iter(common_value(FABRIC, values, "all ranks use one fabric")), None)
+
+
+def common_requirements(source: Path, hosts: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return the file of orch_requirements, relative to the inventory's folder; empty if it is not set.
+
+    Raises:
+        RequestError: if the hosts have different values.
+    """
+    values = {host: (str(file),) if (file := variables.get(REQUIREMENTS)) else () for host, variables in hosts.items()}
+    file = next(iter(common_value(REQUIREMENTS, values, "all ranks have the same packages")), "")
+    return str((source if source.is_dir() else source.parent) / file) if file else ""
 
 
 def mpi_flavours(hosts: Mapping[str, Mapping[str, Any]]) -> tuple[str, ...]:

@@ -119,6 +119,7 @@ class Cluster:
             their records were read.
         ssh_config: the ssh configuration of all nodes; None if it need not be written.
         fabric: the fabric that the inventory requests.
+        requirements: the requirements file that the inventory names for all runs, or nothing.
     """
 
     name: str
@@ -129,6 +130,7 @@ class Cluster:
     damaged: Mapping[str, str] = field(default_factory=dict)
     ssh_config: str | None = None
     fabric: str | None = None
+    requirements: str = ""
 
     def selected_nodes(self) -> tuple[Node, ...]:
         """Return the selected nodes.

@@ -35,6 +35,7 @@ from orchestrator.state import State, write_private
 RECORD_VARIABLE = "orch_facts"  # set by the roles record and verify
 VALIDATION = "Validating arguments"  # Ansible's task before each role
 PROBE_TASK = "Probe the node"
+COMPARE_TASK = "Compare the environment with the lock"
 # A record is taken from these tasks only: the result of any other module comes from the node, which could name any
 # variable in it.
 SET_FACT = ("set_fact", "ansible.builtin.set_fact", "ansible.legacy.set_fact")
@@ -159,6 +160,8 @@ class Session:
                     self.probes[result.node] = probe.make_probe(result.node, parsed, skew)
             elif result.task.startswith(fabric_checks.TASK) and result.role == "fabric":
                 self.store_fabric_results(result)
+            elif result.task == COMPARE_TASK and result.role == "stack" and not self.request.dry_run:
+                self.note_removed_packages(result)
         except InvalidResponse as error:
             self.fail(result.node, error.message, result.task)
             self.nodes[result.node].hint = INVALID_RESULT_HINT
@@ -174,6 +177,14 @@ class Session:
         for name, fabrics in parsed.nodes.items():
             if name in self.nodes:
                 self.store_node_fabrics(name, fabrics, parsed.key)
+
+    def note_removed_packages(self, result: TaskResult) -> None:
+        """Report the packages that are about to be removed, because the stack does not have them."""
+        changes = changes_of(result.result, result.task)
+        packages = [f"{change.what} {change.is_}" for change in changes if change.should == "absent"]
+        if packages:
+            listing = ", ".join(packages)
+            self.listener.note(f"{result.node}: removes {listing}, not in the stack (orch_requirements adds packages)")
 
     def store_node_fabrics(self, name: str, fabrics: Mapping[str, ProofFacts], key: str) -> None:
         """Add the results of one node to its record, and report them."""

@@ -63,7 +63,11 @@ def read(request: TrainRequest) -> tuple[TrainRequest, Inputs]:
         recipe = replace(recipe, project=project)
     if docker:
         load.check_no_packages(request.requirements, request.extra, docker.image)
-    requirements = None if docker else load.requirements_of(recipe, request.requirements, request.extra)
+    requirements = (
+        None
+        if docker
+        else load.requirements_of(recipe, request.requirements, request.extra, common_file=cluster.requirements)
+    )
     recipe = replace(
         recipe,
         source_folder=load.source_folder(recipe) if recipe.project or not is_remote(cluster) else "",

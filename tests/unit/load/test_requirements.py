@@ -9,6 +9,7 @@ import pytest
 
 from orchestrator.errors import RequestError
 from orchestrator.load.requirements import requirements_of, source_folder
+from orchestrator.load.run_variables import common_requirements
 from orchestrator.model.recipe import Recipe
 
 INLINE = '# /// script\n# requires-python = ">=3.10"\n# dependencies = [\n#   "einops>=0.8",  # why\n# ]\n# ///\n'
@@ -87,6 +88,22 @@ def test_a_file_replaces_other_sources_and_includes_files(script: Callable[..., 
         ["rich"],
     ]
     assert result.constraints == ("tqdm<5",)
+
+
+def test_packages_of_the_inventory_are_added_to_those_of_the_script(
+    script: Callable[..., Recipe], tmp_path: Path
+) -> None:
+    recipe = script(INLINE)
+    (tmp_path / "all.txt").write_text("rich<15\n-c limits.txt\n")
+    (tmp_path / "limits.txt").write_text("pygments<3\n")
+    common_file = common_requirements(tmp_path, {"a": {"orch_requirements": "all.txt"}})
+    result = requirements_of(recipe, None, (), common_file=common_file)
+    assert result is not None
+    assert (result.lines, result.constraints) == (("einops>=0.8", "rich<15"), ("pygments<3",))
+    assert result.source == f"train.py and {tmp_path / 'all.txt'}"
+    assert requirements_of(recipe, "none", (), common_file=common_file) is None
+    with pytest.raises(RequestError, match="orch_requirements differs"):
+        common_requirements(tmp_path, {"a": {"orch_requirements": "all.txt"}, "b": {}})
 
 
 @pytest.mark.parametrize(
