@@ -18,9 +18,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO, BinaryIO
 
 from orch_node import disk, filled_folder, program, reach, trust, whole_files
 from orch_node.filled_folder import MARK, has_content
@@ -47,13 +47,18 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--to", nargs="*", default=[])
     options = parser.parse_args(argv)
     os.umask(0o077)
+    folder = options.folder
+    arguments = [str(folder), options.run_dir, *(["--copy", str(options.copy)] if options.copy else [])]
     try:
         if options.command == "receive":
-            receive(options.folder)
-        if not use(options.folder, options.run_dir, options.copy):
+            with receivers_of(options.to, arguments) as receivers:
+                receive(folder, receivers)
+            use(folder, options.run_dir, options.copy)
+        elif not use(folder, options.run_dir, options.copy):
             return ABSENT
-        copy = ["--copy", str(options.copy)] if options.copy else []
-        pass_on(options.folder, options.to, [str(options.folder), options.run_dir, *copy])
+        else:
+            with receivers_of(options.to, arguments) as receivers:
+                send(folder, receivers)
     except OSError as error:
         print(disk.describe_error(options.folder, error), file=sys.stderr)
         return 1
@@ -100,10 +105,11 @@ def locked(folder: Path, kind: int) -> Iterator[BinaryIO]:
         yield lock
 
 
-def receive(folder: Path) -> None:
+def receive(folder: Path, receivers: Sequence[RemoteCommand]) -> None:
     """Read a folder from stdin, check it against its name, and give it its name.
 
-    The archive is read to its end even if another node that shares the store is faster.
+    Other nodes receive the archive at the same time. It is read to its end even if another node that shares the store
+    is faster.
 
     Raises:
         StoreError: if the archive cannot be unpacked or has other content.
@@ -112,7 +118,8 @@ def receive(folder: Path) -> None:
     make_store(folder.parent)
     part = Path(tempfile.mkdtemp(prefix=f".{folder.name}{PART}", dir=folder.parent))
     try:
-        run(folder, "tar", "-xzf", "-", "--no-same-owner", "--no-same-permissions", "-C", str(part), stdin=None)
+        unpack = ("tar", "-xzf", "-", "--no-same-owner", "--no-same-permissions", "-C", str(part))
+        run(folder, *unpack, blocks=passed_on(sys.stdin.buffer, receivers))
         if filled_folder.hash_of(part) != folder.name:
             raise StoreError(f"{folder}: {CHANGED}")
         whole_files.write(part / MARK, folder.name)
@@ -234,11 +241,11 @@ class RemoteCommand:
         return f"{self.node}: {lines[-1] if lines else f'exit code {self.process.returncode}'}"
 
 
-def pass_on(folder: Path, nodes: list[str], arguments: list[str]) -> None:
-    """Let other nodes use a folder, and send it at once to all that do not have it.
+@contextlib.contextmanager
+def receivers_of(nodes: Sequence[str], arguments: list[str]) -> Iterator[list[RemoteCommand]]:
+    """Let other nodes use a folder, and yield a command for each that needs to receive it; wait for their ends.
 
     Args:
-        folder: the folder.
         nodes: the other nodes.
         arguments: those of the command on each of them.
 
@@ -246,31 +253,62 @@ def pass_on(folder: Path, nodes: list[str], arguments: list[str]) -> None:
         StoreError: if a node cannot be reached, or cannot store or copy the folder.
     """
     commands = [RemoteCommand(node, "use", arguments, subprocess.DEVNULL) for node in nodes]
-    failed = [command for command in commands if command.end() not in (0, ABSENT)]
+    raise_failures([command for command in commands if command.end() not in (0, ABSENT)])
     absent = [command.node for command in commands if command.process.returncode == ABSENT]
-    receivers = [RemoteCommand(node, "receive", arguments, subprocess.PIPE) for node in absent if not failed]
-    if receivers:
-        pack = ("tar", "-I", "gzip -1", "-c", f"--exclude=./{MARK}", "-C", str(folder), ".")
-        with subprocess.Popen(pack, stdout=subprocess.PIPE) as tar:
-            assert tar.stdout is not None
-            while block := tar.stdout.read(filled_folder.CHUNK):
-                for receiver in receivers:
-                    receiver.write(block)
-    failed += [receiver for receiver in receivers if receiver.end() != 0]
-    if failed:
-        raise StoreError("; ".join(command.problem() for command in failed))
+    receivers = [RemoteCommand(node, "receive", arguments, subprocess.PIPE) for node in absent]
+    try:
+        yield receivers
+    finally:
+        failed = [receiver for receiver in receivers if receiver.end() != 0]
+    raise_failures(failed)
 
 
-def run(folder: Path, *command: str, stdin: int | None = subprocess.DEVNULL) -> None:
+def raise_failures(commands: Sequence[RemoteCommand]) -> None:
+    if commands:
+        raise StoreError("; ".join(command.problem() for command in commands))
+
+
+def send(folder: Path, receivers: Sequence[RemoteCommand]) -> None:
+    """Send a folder of the store to other nodes at the same time."""
+    if not receivers:
+        return
+    pack = ("tar", "-I", "gzip -1", "-c", f"--exclude=./{MARK}", "-C", str(folder), ".")
+    with subprocess.Popen(pack, stdout=subprocess.PIPE) as tar:
+        assert tar.stdout is not None
+        for _ in passed_on(tar.stdout, receivers):
+            pass
+
+
+def passed_on(source: IO[bytes], receivers: Sequence[RemoteCommand]) -> Iterator[bytes]:
+    """Yield the blocks of a stream, each after the receivers have got it."""
+    while block := source.read(filled_folder.CHUNK):
+        for receiver in receivers:
+            receiver.write(block)
+        yield block
+
+
+def run(folder: Path, *command: str, blocks: Iterable[bytes] = ()) -> None:
     """Run a program that writes a folder.
+
+    Args:
+        folder: the folder.
+        command: the program and its arguments.
+        blocks: its input, which is consumed to the end even if the program fails.
 
     Raises:
         StoreError: if it fails, with what is wrong with the disk, or else with the program's first line.
     """
     environment = {**os.environ, "LC_ALL": "C"}
-    result = subprocess.run(command, stdin=stdin, stderr=subprocess.PIPE, env=environment, errors="replace")
-    if result.returncode != 0:
+    with tempfile.TemporaryFile() as errors:
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=errors, env=environment)
+        assert process.stdin is not None
+        for block in blocks:
+            with contextlib.suppress(BrokenPipeError):
+                process.stdin.write(block)
+        process.communicate()
+        errors.seek(0)
+        reason = errors.read().decode(errors="replace").strip() or f"exit code {process.returncode}"
+    if process.returncode != 0:
         if error := disk.write_error(folder.parent):  # tar reports a full disk only as a short write
             raise StoreError(disk.describe_error(folder, error))
-        reason = result.stderr.strip() or f"exit code {result.returncode}"
         raise StoreError(f"{folder}: {command[0]}: {reason.splitlines()[0]}")

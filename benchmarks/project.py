@@ -1,0 +1,91 @@
+"""Measure how long a start over SSH takes with a project: not changed, changed, and large.
+
+Two hosts are namespaces of this machine (tests/support/hosts.py; needs root). A start is the time from the call of
+`orch.train` until the ranks are launched. Sending to more than one host is compared with sending to one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import tempfile
+import time
+from functools import partial
+from pathlib import Path
+
+from measure import arguments, interleaved, report
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(REPOSITORY), str(REPOSITORY / "train/lib")]
+SCRIPT = "import torch.distributed as dist\ndist.barrier()\n"
+FILES, FILE_BYTES = 1000, 10_000
+PART_BYTES = 10_000_000
+NONE = "--project none"
+
+
+def main() -> None:
+    settings = arguments(megabytes=200)
+    from tests.conftest import orch_environment
+    from tests.support.hosts import Hosts
+
+    with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
+        folder = Path(name)
+        os.environ |= orch_environment(folder)
+        lab = Hosts(folder / ".hosts")
+        stack.callback(lab.stop)
+        inventory = lab.write_inventory(dict(os.environ))
+        code, large = folder / "code", folder / "large"
+        write_project(code, FILES, FILE_BYTES)
+        write_project(large, settings.megabytes * 1_000_000 // PART_BYTES, PART_BYTES)
+        train = partial(start, inventory)
+        cases = {
+            NONE: partial(train, code, project="none"),
+            f"{FILES} files, 10 MB, not changed": partial(train, code),
+            f"{FILES} files, 10 MB, one changed": partial(train, code, change=True),
+        }
+        start(inventory, code)
+        report("Start on two hosts", "s", interleaved(cases, settings.repeats), NONE)
+        cases = {
+            f"{settings.megabytes} MB to one host": partial(train, large, nodes=1, change=True),
+            f"{settings.megabytes} MB to two hosts": partial(train, large, change=True),
+        }
+        report("Send a project that does not compress", "s", interleaved(cases, settings.repeats), next(iter(cases)))
+
+
+def write_project(folder: Path, files: int, size: int) -> None:
+    """Write a script and files of random bytes."""
+    folder.mkdir()
+    (folder / "train.py").write_text(SCRIPT)
+    for index in range(files):
+        (folder / f"part{index}.bin").write_bytes(os.urandom(size))
+
+
+def start(inventory: Path, folder: Path, *, nodes: int = 2, change: bool = False, project: str | None = None) -> float:
+    """Return the seconds until the ranks of a run are launched; wait for its end."""
+    import orch
+
+    if change:
+        (folder / "part0.bin").write_bytes(os.urandom(FILE_BYTES))
+    options = {} if project is None else {"project": project}
+    began = time.perf_counter()
+    run = orch.train(
+        folder / "train.py",
+        inventory=inventory,
+        nodes=nodes,
+        ppn=1,
+        backend="gloo",
+        launcher="torchrun",
+        project_limit=1000,
+        fresh=True,
+        runs_dir=folder.parent / "runs",
+        **options,
+    )
+    next(event for event in run.events() if event.name == "launched")
+    seconds = time.perf_counter() - began
+    assert run.wait().state == "done"
+    return seconds
+
+
+if __name__ == "__main__":
+    main()
