@@ -340,9 +340,9 @@ KNOWN_SIGNATURES = (
         pattern=r"ModuleNotFoundError: No module named '([^']+)'",
         may_be_harmless=True,
         cause="The ranks do not find the module {1}.",
-        cure="Install it where the ranks run: in orch's environment on this machine, in the stack's environment on "
-        "every node, or in the image. Your own modules go to the nodes with the script if they are in its project "
-        "(--project FOLDER).",
+        cure="Add it to the stack by --requirements FILE or a `# /// script` block in the script; in containers and "
+        "pods, to the image. Your own modules go to the nodes with the script if they are in its project (--project "
+        "FOLDER).",
     ),
     Signature(
         name="file not found",
