@@ -26,6 +26,7 @@ PYPROJECT = "pyproject.toml"
 # The expression of PEP 723.
 BLOCK = re.compile(r"(?m)^# /// (?P<type>[a-zA-Z0-9-]+)$\s(?P<content>(^#(| .*)$\s)+)^# ///$")
 INCLUDE = re.compile(r"(-r|--requirement|-c|--constraint)[ =]?\s*(\S.*)")
+FIND_LINKS = re.compile(r"(?:-f|--find-links)[ =]\s*(\S.*)")
 LOCAL = re.compile(r"(-e|--editable)\b|\.{0,2}/|\.$|file:")
 HASHES = re.compile(r"\s+--hash=.*")
 NO_PACKAGES = "To run without them: --requirements none."
@@ -213,6 +214,9 @@ def requirement_lines(path: Path, parents: tuple[Path, ...]) -> Iterator[tuple[s
                 f"{path}: '{line}' is a folder or file of this machine.",
                 hint="Remove the line: the script's project is sent to the nodes as a whole.",
             )
+        elif links := FIND_LINKS.fullmatch(line):
+            folder = path.parent / links[1]
+            yield f"--find-links {folder.absolute() if folder.exists() else links[1]}", False
         elif line.startswith("-"):
             yield line, False
         elif line:

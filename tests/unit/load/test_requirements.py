@@ -79,11 +79,14 @@ def test_a_file_replaces_other_sources_and_includes_files(script: Callable[..., 
         INLINE, pyproject_DOT_toml=PYPROJECT, base_DOT_txt="# comment\npeft == 0.9 \\\n  --hash=sha256:00\n"
     )
     (tmp_path / "limits.txt").write_text("tqdm<5\n")
-    (tmp_path / "all.txt").write_text("-r base.txt\n-c limits.txt\n--index-url https://host/simple#x\nrich # why\n")
+    (tmp_path / "all.txt").write_text(
+        "-r base.txt\n-c limits.txt\n-f .\n--index-url https://host/simple#x\nrich # why\n"
+    )
     result = requirements_of(recipe, str(tmp_path / "all.txt"), ())
     assert result is not None
     assert [line.split() for line in result.lines] == [
         ["peft", "==", "0.9", "--hash=sha256:00"],
+        ["--find-links", str(tmp_path)],
         ["--index-url", "https://host/simple#x"],
         ["rich"],
     ]
