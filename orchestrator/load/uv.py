@@ -18,6 +18,7 @@ from orchestrator.model.printable import one_line
 
 GLIBC_MINORS = (17, 28, *range(31, 41))  # uv's names of platforms
 NO_SOLUTION = 1  # uv's exit code
+LONGEST_REASON = 600  # characters of uv's message
 # The settings of pip that name indexes, the variables with which uv reads the same, and how they separate values.
 INDEX_SETTINGS = {
     "index-url": ("UV_DEFAULT_INDEX", " "),
@@ -76,12 +77,27 @@ def run_uv(
         return
     message = done.stderr.partition("error: ")[2] or done.stderr
     parts = re.split(r"^\s*cause: ", message, flags=re.MULTILINE)
-    reason = ": ".join(one_line(" ".join(part.split())) for part in parts)
+    reason = shortened(": ".join(one_line(" ".join(part.split())) for part in parts))
     raise (RequestError if done.returncode == NO_SOLUTION else ExecuteError)(
         f"{problem}. {reason.removesuffix('.')}.{explain(reason)}",
         hint=f"Change the requirements, or choose another --stack. Indexes are those of pip (`pip config list`) or "
         f"uv. {NO_PACKAGES}",
     )
+
+
+def shortened(reason: str) -> str:
+    """Return uv's message; of a long one, only why the newest version of a package does not fit.
+
+    uv explains each version that it has tried, which can be thousands.
+    """
+    conflicts = re.findall(r"ecause (\S+ depends on [^()]*?) and (\S+==\S+), we can conclude", reason)
+    required = re.findall(r"(you require .*?), we can conclude that your requirements", reason)
+    if len(reason) <= LONGEST_REASON:
+        return reason
+    if not conflicts or not required:
+        return f"{reason[: LONGEST_REASON // 2]} [...] {reason[-LONGEST_REASON // 2 :]}"
+    dependency, pin = conflicts[-1]
+    return f"No version fits. For the newest one: {dependency}, but {pin}; {required[-1]}"
 
 
 def index_settings() -> tuple[dict[str, str], list[str]]:

@@ -102,6 +102,17 @@ def test_conflicts_name_both_requirements(index: Path, line: str, message: str) 
         resolved(line)
 
 
+def test_a_conflict_of_many_versions_is_short_and_names_the_newest(index: Path) -> None:
+    for number in range(1, 31):
+        make_wheel(index, "front", f"{number}.0", requires=[f"back=={number}.0"])
+        make_wheel(index, "back", f"{number}.0", requires=[f"torch<2.{number % 10}"])
+    with pytest.raises(RequestError) as error:
+        resolved("front>=1")
+    assert len(error.value.message) < 500, error.value.message
+    for part in ("back>=30.0 depends on torch<2.0", "torch==2.13.0+cpu", "you require front"):
+        assert part in error.value.message
+
+
 def test_another_python_is_refused(index: Path) -> None:
     with pytest.raises(RequestError, match=r"requires Python >=3.12, and the ranks have Python 3.11.7"):
         resolved("tiny", python=">=3.12")
