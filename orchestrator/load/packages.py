@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
+import logging
 import re
 import shutil
 import tempfile
@@ -26,10 +27,11 @@ from orchestrator.files import write_whole
 from orchestrator.load.requirements import HASHES, NO_PACKAGES
 from orchestrator.load.uv import platform_options, run_uv, uv_platform
 from orchestrator.model.cluster import Facts
-from orchestrator.model.packages import Packages, Requirements
+from orchestrator.model.packages import Packages, Requirements, describe_versions
 from orchestrator.model.platform import Platform
 from orchestrator.state import cache_home, private_folder
 
+PROGRESS = logging.getLogger(__name__)
 FORMAT = 1  # part of the keys of the cache
 # In the folder of a lock: the installed packages, and the hash of their content.
 SITE, DIGEST = "packages", "digest"
@@ -59,12 +61,13 @@ def packages_for(requirements: Requirements | None, nodes: Sequence[Facts], stac
     lock = resolve(requirements, facts, platform, stack)
     if not lock:
         return None
+    versions = {requirement.name: version_of(requirement) for requirement, _ in parse_lock(lock)}
     folder = cache() / hashlib.sha256(json.dumps([FORMAT, platform.key, lock]).encode()).hexdigest()[:16]
     with exclusive(folder.name):
         if not folder.exists():
+            PROGRESS.info("packages: downloading and installing %s (once)", describe_versions(versions))
             install(folder, requirements, lock, platform)
     (folder / DIGEST).touch()  # `orch clean` deletes folders that have not been used for long
-    versions = {requirement.name: version_of(requirement) for requirement, _ in parse_lock(lock)}
     digest = (folder / DIGEST).read_text()
     return Packages(source=requirements.source, digest=digest, folder=str(folder / SITE), versions=versions)
 
@@ -186,6 +189,7 @@ def resolve(requirements: Requirements, facts: Facts, platform: Platform, stack:
     if path.exists():
         path.touch()
         return path.read_text()
+    PROGRESS.info("packages: resolving those of %s (once)", requirements.source)
     with tempfile.TemporaryDirectory(prefix="orch-packages-") as name:
         folder = Path(name)
         write_lines(folder / "requirements.in", requirements.lines)

@@ -88,5 +88,6 @@ def test_a_conflict_with_the_stack_ends_with_exit_code_2(one_host: Workspace, in
     (one_host.folder / "own.py").write_text(SCRIPT)
     (one_host.folder / "needs.txt").write_text("orch-test-torch\n")
     done = expect_exit(one_host.orch("train", "own.py", *one_host.options, "--requirements", "needs.txt"), 2)
+    assert "packages: resolving those of needs.txt (once)\n" in done.stderr
     assert "orch-test-torch depend on torch<2" in done.stderr
     assert "is the version of stack 'current'" in done.stderr
