@@ -12,7 +12,7 @@ from orchestrator.load.limits import limits
 from orchestrator.load.packages import packages_for
 from orchestrator.load.projects import is_local_module, largest_files, project_of
 from orchestrator.load.recipes import recipe, recipe_folders, settings
-from orchestrator.load.requirements import check_no_packages, requirements_of, source_folder
+from orchestrator.load.requirements import image_requirements, requirements_of, source_folder
 from orchestrator.load.run_variables import mpi_flavours
 from orchestrator.load.scripts import RanksPython, check_script
 from orchestrator.load.stacks import all_stacks, stack, stack_names
@@ -21,13 +21,13 @@ __all__ = [
     "RanksPython",
     "accelerate_config",
     "all_stacks",
-    "check_no_packages",
     "check_script",
     "cluster",
     "common_docker_variable",
     "docker",
     "environment",
     "image_file",
+    "image_requirements",
     "is_local_module",
     "largest_files",
     "limits",

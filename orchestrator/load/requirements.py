@@ -16,6 +16,7 @@ from orchestrator.errors import RequestError, did_you_mean
 from orchestrator.load.projects import NONE
 from orchestrator.model.packages import Requirements
 from orchestrator.model.recipe import Recipe
+from orchestrator.stacks.stack import Stack
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -79,13 +80,22 @@ def merge(requirements: Requirements, common: Requirements) -> Requirements:
     )
 
 
-def check_no_packages(option: str | None, extras: tuple[str, ...], image: str) -> None:
-    """Raise RequestError if --requirements or --extra is used for ranks in an image."""
+def image_requirements(recipe: Recipe, option: str | None, extras: tuple[str, ...], stack: Stack, image: str) -> str:
+    """Return the packages that ranks need from an image in addition to those of the stack; empty if there are none.
+
+    Raises:
+        RequestError: if --requirements or --extra is used, which cannot change an image.
+    """
     if option not in (None, NONE) or extras:
         raise RequestError(
             f"--requirements and --extra add packages to the stack of nodes, and the ranks run in {image}.",
             hint="Add the packages to the image.",
         )
+    requirements = requirements_of(recipe, option, ())
+    names = {canonicalize_name(name) for name in stack.requirements}
+    lines = requirements.lines if requirements else ()
+    needed = [line for line in lines if canonicalize_name(Requirement(line).name) not in names]
+    return f"{', '.join(needed)} ({requirements.source})" if requirements and needed else ""
 
 
 def script_requirements(script: Path) -> Requirements | None:

@@ -33,6 +33,7 @@ class Recipe:
         project: the files that are sent with the user's own script, or None for the script alone.
         source_folder: the folder `src` of the script's project, whose modules it imports; empty if there is none.
         packages: the packages to add to the stack, or None.
+        image_requirements: what the ranks need from their image, with the file that requires it; empty for nothing.
     """
 
     name: str
@@ -57,6 +58,7 @@ class Recipe:
     project: Project | None = None
     source_folder: str = ""
     packages: Packages | None = None
+    image_requirements: str = ""
 
     @property
     def module_folders(self) -> tuple[str, ...]:

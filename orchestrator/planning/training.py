@@ -145,6 +145,16 @@ def explain_environment(request: TrainRequest) -> tuple[Decision, ...]:
     return (Decision(topic="environment", value=", ".join(request.env), reason="--env"),)
 
 
+def explain_packages(recipe: Recipe) -> tuple[Decision, ...]:
+    """Return the packages that are added to the stack, or what the script needs from its image."""
+    if recipe.packages:
+        return (recipe.packages.explain(),)
+    if recipe.image_requirements:
+        reason = f"it has to contain {recipe.image_requirements}"
+        return (Decision(topic="packages", value="those of the image", reason=reason),)
+    return ()
+
+
 def script_command(
     request: TrainRequest, training: Training, paths: Mapping[str, str], output_dir: str | None
 ) -> tuple[str, ...]:

@@ -47,6 +47,8 @@ def read(request: TrainRequest) -> Inputs:
     recipe = replace(recipe, project=project_of(request, recipe))
     recipe = replace(recipe, source_folder=load.source_folder(recipe) if recipe.project else "")
     stack = load.stack(request.stack)
+    needed = load.image_requirements(recipe, request.requirements, request.extra, stack, "pods")
+    recipe = replace(recipe, image_requirements=needed)
     load.check_script(request, recipe, load.RanksPython(version=python_for(stack), image=True))
     return Inputs(
         recipe=recipe,

@@ -23,6 +23,7 @@ from orchestrator.planning.training import (
     Home,
     choose_output,
     explain_environment,
+    explain_packages,
     explain_restarts,
     origin_of,
     request_key,
@@ -84,6 +85,7 @@ def plan_kubernetes(request: TrainRequest, inputs: Inputs, site: KubernetesSite,
         *describe_patch(inputs.patch),
         *explain_environment(request),
         *([training.recipe.project.explain()] if training.recipe.project else []),
+        *explain_packages(training.recipe),
     )
     home = replace(home, output_dir=output.value)
     plan = Plan(

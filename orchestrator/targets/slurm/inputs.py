@@ -147,7 +147,8 @@ def read(request: TrainRequest, slurm: SlurmSettings, python: str, host: LoginHo
     recipe = replace(recipe, project=project_of(request, recipe, slurm))
     stack = load.stack(request.stack)
     if slurm.image:
-        load.check_no_packages(request.requirements, request.extra, slurm.image.path)
+        needed = load.image_requirements(recipe, request.requirements, request.extra, stack, slurm.image.path)
+        recipe = replace(recipe, image_requirements=needed)
         ranks_python = load.RanksPython(version=python_for(stack), image=True)
     else:
         requirements = load.requirements_of(recipe, request.requirements, request.extra)

@@ -36,6 +36,7 @@ from orchestrator.planning.training import (
     Home,
     choose_output,
     explain_environment,
+    explain_packages,
     explain_restarts,
     origin_of,
     request_key,
@@ -139,7 +140,7 @@ def plan_run(request: TrainRequest, inputs: Inputs, site: SlurmSite, resume: Res
         *explain_restarts(request.max_restarts, resolved.training.recipe, request.min_nodes),
         *explain_environment(request),
         *([resolved.training.recipe.project.explain()] if resolved.training.recipe.project else []),
-        *([resolved.training.recipe.packages.explain()] if resolved.training.recipe.packages else []),
+        *explain_packages(resolved.training.recipe),
     )
     plan = Plan(
         run=run_record(

@@ -62,7 +62,8 @@ def read(request: TrainRequest) -> tuple[TrainRequest, Inputs]:
         )
         recipe = replace(recipe, project=project)
     if docker:
-        load.check_no_packages(request.requirements, request.extra, docker.image)
+        needed = load.image_requirements(recipe, request.requirements, request.extra, stack, docker.image)
+        recipe = replace(recipe, image_requirements=needed)
     requirements = (
         None
         if docker

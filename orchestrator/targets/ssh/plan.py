@@ -21,6 +21,7 @@ from orchestrator.planning.training import (
     Home,
     choose_output,
     explain_environment,
+    explain_packages,
     explain_restarts,
     origin_of,
     request_key,
@@ -58,7 +59,7 @@ def plan_train(request: TrainRequest, inputs: Inputs, site: Site, resume: Resume
         *output.decisions,
         *explain_environment(request),
         *([training.recipe.project.explain()] if training.recipe.project else []),
-        *([training.recipe.packages.explain()] if training.recipe.packages else []),
+        *explain_packages(training.recipe),
     )
     plan = Plan(
         run=run_record(training, site, home, key=key, decisions=decisions),

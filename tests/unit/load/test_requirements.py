@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from orchestrator.errors import RequestError
-from orchestrator.load.requirements import requirements_of, source_folder
+from orchestrator.load.requirements import image_requirements, requirements_of, source_folder
 from orchestrator.load.run_variables import common_requirements
 from orchestrator.model.recipe import Recipe
+from orchestrator.stacks.stack import Stack
 
 INLINE = '# /// script\n# requires-python = ">=3.10"\n# dependencies = [\n#   "einops>=0.8",  # why\n# ]\n# ///\n'
 PYPROJECT = """[project]
@@ -107,6 +108,14 @@ def test_packages_of_the_inventory_are_added_to_those_of_the_script(
     assert requirements_of(recipe, "none", (), common_file=common_file) is None
     with pytest.raises(RequestError, match="orch_requirements differs"):
         common_requirements(tmp_path, {"a": {"orch_requirements": "all.txt"}, "b": {}})
+
+
+def test_packages_that_an_image_has_to_contain_are_named(script: Callable[..., Recipe], test_stack: Stack) -> None:
+    recipe = script(INLINE.replace("[\n", '[\n#   "torch",\n'))
+    assert image_requirements(recipe, None, (), test_stack, "image") == "einops>=0.8 (train.py)"
+    assert image_requirements(recipe, "none", (), test_stack, "image") == ""
+    with pytest.raises(RequestError, match="the ranks run in image"):
+        image_requirements(recipe, "needs.txt", (), test_stack, "image")
 
 
 @pytest.mark.parametrize(
