@@ -150,7 +150,7 @@ def test_missing_package_is_reported_with_its_extra(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ("imagee=x", "Did you mean 'image'?"),
+        ("memoryy=x", "Did you mean 'memory'?"),
         ("uid=x", "expected a number"),
         ("cpu=lots", "not a quantity"),
         ("node_selector=x", "--k8s node_selector.NAME=VALUE"),
@@ -582,18 +582,21 @@ def test_another_controller_finds_the_run(api: Api, orch: Orch, run: KubernetesR
     expect_exit(orch("logs", "nope", "--inventory", "k8s"), 2)
 
 
-def test_config_map_created_by_kubectl_becomes_owned_by_the_job(api: Api, orch: Orch, run: KubernetesRun) -> None:
-    config_map = get_object(api, "configmaps")
-    name, data = config_map["metadata"]["name"], dict(config_map["data"])
-    del config_map["metadata"]["ownerReferences"]
-    api.remove("configmaps", name)
-    api.put("configmaps", config_map)
+def test_config_maps_created_by_kubectl_become_owned_by_the_job(api: Api, orch: Orch, run: KubernetesRun) -> None:
+    config_maps = {name: get_object(api, "configmaps", name) for name in api.names("configmaps")}
+    assert len(config_maps) == 2, "the files of the run, and its project"
+    for name, config_map in config_maps.items():
+        del config_map["metadata"]["ownerReferences"]
+        api.remove("configmaps", name)
+        api.put("configmaps", config_map)
     expect_exit(orch("logs", run.id, *OTHER_CONTROLLER))
-    result = get_object(api, "configmaps", name)
     reference = owner_reference(get_object(api, "pytorchjobs", run.job))
     del reference["controller"]
-    assert result["metadata"]["ownerReferences"] == [reference]
-    assert result["data"] == data
+    for name, config_map in config_maps.items():
+        result = get_object(api, "configmaps", name)
+        assert result["metadata"]["ownerReferences"] == [reference]
+        for key in ("data", "binaryData"):
+            assert result.get(key) == config_map.get(key)
 
 
 def test_another_controller_records_the_clusters_times(
