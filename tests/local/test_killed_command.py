@@ -54,6 +54,8 @@ def kill_command(orch: Orch, folder: Path, runs: Path, number: signal.Signals, *
     Returns:
         The run's folder on this machine.
     """
+    if number != signal.SIGKILL:
+        signal.signal(number, signal.SIG_DFL)  # nohup ignores SIGHUP for all processes that it starts
     script = write_script(folder, SCRIPT)
     arguments = ("train", script, *TWO_RANKS, *options, "--", str(folder / "continue"))
     process = start_orch(folder, *arguments, start_new_session=True, stdout=subprocess.DEVNULL, stderr=None)
