@@ -80,8 +80,18 @@ def merge(requirements: Requirements, common: Requirements) -> Requirements:
     )
 
 
-def image_requirements(recipe: Recipe, option: str | None, extras: tuple[str, ...], stack: Stack, image: str) -> str:
+def image_requirements(
+    recipe: Recipe, option: str | None, extras: tuple[str, ...], stack: Stack, image: str, *, common_file: str = ""
+) -> str:
     """Return the packages that ranks need from an image in addition to those of the stack; empty if there are none.
+
+    Args:
+        recipe: the recipe, script or module, with its project.
+        option: the value of --requirements.
+        extras: the values of --extra.
+        stack: the stack.
+        image: the name of the image.
+        common_file: the requirements file of the inventory, or nothing.
 
     Raises:
         RequestError: if --requirements or --extra is used, which cannot change an image.
@@ -91,9 +101,9 @@ def image_requirements(recipe: Recipe, option: str | None, extras: tuple[str, ..
             f"--requirements and --extra add packages to the stack of nodes, and the ranks run in {image}.",
             hint="Add the packages to the image.",
         )
-    requirements = requirements_of(recipe, option, ())
+    requirements = requirements_of(recipe, option, (), common_file=common_file)
     names = {canonicalize_name(name) for name in stack.requirements}
-    lines = requirements.lines if requirements else ()
+    lines = [HASHES.sub("", line) for line in requirements.lines if line[0] != "-"] if requirements else []
     needed = [line for line in lines if canonicalize_name(Requirement(line).name) not in names]
     return f"{', '.join(needed)} ({requirements.source})" if requirements and needed else ""
 

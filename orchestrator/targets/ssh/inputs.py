@@ -62,7 +62,9 @@ def read(request: TrainRequest) -> tuple[TrainRequest, Inputs]:
         )
         recipe = replace(recipe, project=project)
     if docker:
-        needed = load.image_requirements(recipe, request.requirements, request.extra, stack, docker.image)
+        needed = load.image_requirements(
+            recipe, request.requirements, request.extra, stack, docker.image, common_file=cluster.requirements
+        )
         recipe = replace(recipe, image_requirements=needed)
     requirements = (
         None

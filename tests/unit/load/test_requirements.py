@@ -110,10 +110,16 @@ def test_packages_of_the_inventory_are_added_to_those_of_the_script(
         common_requirements(tmp_path, {"a": {"orch_requirements": "all.txt"}, "b": {}})
 
 
-def test_packages_that_an_image_has_to_contain_are_named(script: Callable[..., Recipe], test_stack: Stack) -> None:
+def test_packages_that_an_image_has_to_contain_are_named(
+    script: Callable[..., Recipe], test_stack: Stack, tmp_path: Path
+) -> None:
     recipe = script(INLINE.replace("[\n", '[\n#   "torch",\n'))
     assert image_requirements(recipe, None, (), test_stack, "image") == "einops>=0.8 (train.py)"
     assert image_requirements(recipe, "none", (), test_stack, "image") == ""
+    common_file = tmp_path / "common.txt"
+    common_file.write_text("--index-url https://index.example\npeft==0.18 --hash=sha256:ab\n")
+    needed = image_requirements(recipe, None, (), test_stack, "image", common_file=str(common_file))
+    assert needed == f"einops>=0.8, peft==0.18 (train.py and {common_file})"
     with pytest.raises(RequestError, match="the ranks run in image"):
         image_requirements(recipe, "needs.txt", (), test_stack, "image")
 
