@@ -133,7 +133,8 @@ def find_pyproject(recipe: Recipe) -> Path | None:
     folder = Path(recipe.script_file).parent if recipe.script_file else Path.cwd()
     for parent in (folder, *folder.parents):
         path = parent / PYPROJECT
-        if path.is_file() and read_table(path).get("project", {}).get("dependencies"):
+        table = read_table(path).get("project") if path.is_file() else None
+        if isinstance(table, dict) and table.get("dependencies"):
             return path
         if is_top(parent, folder, recipe):
             return None
@@ -167,6 +168,8 @@ def project_requirements(path: Path, extras: tuple[str, ...]) -> Requirements:
             f"{path} has no dependencies in [project].", hint="List them there, or name a requirements file."
         )
     optional = table.get("optional-dependencies", {})
+    if not isinstance(optional, dict):
+        raise RequestError(f"{path}: optional-dependencies is not a table.", hint='Example: eval = ["rouge"] in it.')
     lines = [*strings(table, "dependencies", path), *extra_lines(path, table, extras, optional)]
     return Requirements(
         source=str(path),
@@ -200,12 +203,14 @@ def locked_versions(path: Path) -> tuple[str, ...]:
     """Return the packages of a uv.lock that come from an index, as NAME==VERSION; none if there is no such file."""
     if not path.is_file():
         return ()
-    packages = read_table(path).get("package", [])
-    return tuple(
-        f"{package['name']}=={package['version']}"
-        for package in packages
-        if "version" in package and "registry" in package.get("source", {})
-    )
+    try:
+        return tuple(
+            f"{package['name']}=={package['version']}"
+            for package in read_table(path).get("package", [])
+            if "version" in package and "registry" in package.get("source", {})
+        )
+    except (TypeError, KeyError, AttributeError):
+        raise RequestError(f"{path} is not a file of uv.", hint="Write it again: uv lock.") from None
 
 
 def file_requirements(path: Path) -> Requirements:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -122,6 +123,25 @@ def test_packages_that_an_image_has_to_contain_are_named(
     assert needed == f"einops>=0.8, peft==0.18 (train.py and {common_file})"
     with pytest.raises(RequestError, match="the ranks run in image"):
         image_requirements(recipe, "needs.txt", (), test_stack, "image")
+
+
+@pytest.mark.parametrize(
+    ("pyproject", "lock", "message"),
+    [
+        pytest.param("[project]\ndependencies = 3", "", "dependencies is not a list", id="dependencies"),
+        pytest.param('[project]\ndependencies = ["a"]\noptional-dependencies = 3', "", "is not a table", id="optional"),
+        pytest.param('[project]\ndependencies = ["a"]', "package = 3", "is not a file of uv", id="lock"),
+    ],
+)
+def test_project_files_of_another_form_are_named(
+    script: Callable[..., Recipe], pyproject: str, lock: str, message: str
+) -> None:
+    recipe = script(pyproject_DOT_toml=pyproject, uv_DOT_lock=lock)
+    with pytest.raises(RequestError, match=message):
+        requirements_of(recipe, None, ())
+    another_script = replace(recipe, script=str(Path(recipe.script).with_name("x.py")))
+    Path(recipe.script).parents[1].joinpath("pyproject.toml").write_text("project = 3")
+    assert requirements_of(another_script, None, ()) is None
 
 
 @pytest.mark.parametrize(
