@@ -10,7 +10,7 @@ import typer
 
 from orchestrator.cli.options import RUNS_DIR, RunsDir, print_error
 
-Place = Annotated[
+InventoryOrRun = Annotated[
     str,
     typer.Argument(metavar="INVENTORY|ID|last", help="Inventory, or the run whose environment and folder are used."),
 ]
@@ -18,7 +18,7 @@ Stack = Annotated[str, typer.Option(metavar="NAME", help="Stack whose Python com
 
 
 def execute(
-    place: Place,
+    source: InventoryOrRun,
     command: Annotated[list[str], typer.Argument(metavar="COMMAND", help="Program and its arguments, after --.")],
     nodes: Annotated[
         str | None,
@@ -37,7 +37,7 @@ def execute(
     from orchestrator.operations import commands as operation
     from orchestrator.report.node_output import NodeOutput
 
-    commands = operation.find_commands(place, nodes, stack=stack, runs_dir=runs_dir, notify=print_error)
+    commands = operation.find_commands(source, nodes, stack=stack, runs_dir=runs_dir, notify=print_error)
     output = NodeOutput(commands.nodes, gather=gather)
     try:
         ends = commands.run(tuple(command), output.receive)
@@ -47,7 +47,7 @@ def execute(
 
 
 def shell(
-    place: Place,
+    source: InventoryOrRun,
     node: Annotated[str | None, typer.Option(metavar="NAME", help="Node. Default: the first one.")] = None,
     stack: Stack = "current",
     runs_dir: RunsDir = RUNS_DIR,
@@ -57,7 +57,7 @@ def shell(
     from orchestrator.operations import commands as operation
 
     if not sys.stdin.isatty():
-        raise RequestError("orch shell needs a terminal.", hint=f"Without one: orch exec {place} -- COMMAND.")
-    commands = operation.find_commands(place, node, stack=stack, runs_dir=runs_dir, notify=print_error)
+        raise RequestError("orch shell needs a terminal.", hint=f"Without one: orch exec {source} -- COMMAND.")
+    commands = operation.find_commands(source, node, stack=stack, runs_dir=runs_dir, notify=print_error)
     program, *arguments = commands.shell()
     os.execvp(program, [program, *arguments])  # nosec

@@ -61,7 +61,9 @@ DockerLoad = Annotated[
 def command(*targets: TargetEntry) -> Callable[..., None]:
     """Return the command `orch provision` with the options of the targets that have a shared folder."""
     shared = [target for target in targets if target.has_shared_folder]
-    return groups.command(provision, **{target.on: group_of(target, for_shared_folder=True) for target in shared})
+    return groups.command(
+        provision, **{target.options.on: group_of(target, for_shared_folder=True) for target in shared}
+    )
 
 
 def provision(

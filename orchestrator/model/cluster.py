@@ -22,8 +22,8 @@ class Facts:
     """The hardware, packages and network of a node.
 
     Attributes:
-        machine: the architecture, such as x86_64; empty in records of older versions.
-        libc: the version of glibc; empty for another C library, and in records of older versions.
+        machine: the architecture, such as x86_64; empty if it is unknown.
+        libc: the version of glibc; empty for another C library, or if it is unknown.
         memory_bytes: main memory.
         shm_bytes: size of /dev/shm.
         libraries: the path of each library.

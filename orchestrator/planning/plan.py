@@ -152,8 +152,8 @@ class StoreFolder:
     def command(self, name: str) -> tuple[str, ...]:
         """Return the command `use` or `receive` on the first node; the second reads the gzipped tar archive."""
         copy = ["--copy", self.copy] if self.copy else []
-        to = ["--to", *(node.node for node in self.nodes[1:])] if self.nodes[1:] else []
-        return (*self.node_program, "store", name, self.path, self.run_dir, *copy, *to)
+        receivers = ["--to", *(node.node for node in self.nodes[1:])] if self.nodes[1:] else []
+        return (*self.node_program, "store", name, self.path, self.run_dir, *copy, *receivers)
 
     def describe(self) -> str:
         """Return a shell command that sends the archive if the first node does not have the folder."""

@@ -60,7 +60,7 @@ def download(kind: str, text: str, note: Callable[[str], None]) -> Snapshot:
         from huggingface_hub.utils import disable_progress_bars
     except ImportError:
         raise RequestError(
-            f"--{kind} {text}: no such file or folder, and without huggingface_hub there is no hub.",
+            f"--{kind} {text}: no such file or folder, and a hub needs the package huggingface_hub.",
             hint="To download from a hub: pip install 'huggingface-hub>=1'",
         ) from None
     if not sys.stderr.isatty():

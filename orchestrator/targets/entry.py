@@ -36,11 +36,6 @@ class TargetEntry:
     has_manifest: bool = False
     has_shared_folder: bool = False
 
-    @property
-    def on(self) -> str:
-        """Return the value of --on that selects the target."""
-        return self.options.on
-
 
 def option(default: Any, *, for_shared_folder: bool = False, **arguments: Any) -> Any:
     """Return a field of a target's options.

@@ -33,9 +33,9 @@ def loaded() -> tuple[Mapping[str, TargetEntry], Mapping[str, str]]:
         except Exception as error:  # of another package, which may raise anything
             broken[name] = f"the target of package {package} cannot be imported: {type(error).__name__}: {error}"
             continue
-        if not isinstance(entry, TargetEntry) or entry.on != name:
+        if not isinstance(entry, TargetEntry) or entry.options.on != name:
             broken[name] = f"{value} of package {package} is not a TargetEntry whose options have on = {name!r}"
-        elif name in entries or entry.name in (SSH, *(known.name for known in entries.values())):
+        elif name in entries or entry.name in (SSH, *(valid_entry.name for valid_entry in entries.values())):
             broken[name] = f"package {package} has a target of the same name as another one"
         else:
             entries[name] = entry

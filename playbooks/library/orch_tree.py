@@ -192,7 +192,7 @@ def unpack(params: dict[str, Any], paths: set[str]) -> None:
 
 
 def write_file(source: IO[bytes], path: str, params: dict[str, Any]) -> None:
-    """Write a file next to its path, which may be on a disk of its own, check its hash, and give it its name."""
+    """Write a file next to its path, which may be on another disk, check its hash, and rename it to its path."""
     expected, target = params["manifest"][path], os.path.join(params["root"], path)
     os.makedirs(os.path.dirname(target), exist_ok=True)
     descriptor, temporary = tempfile.mkstemp(prefix=".incoming-", dir=os.path.dirname(target))
