@@ -10,9 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from orch_node.batch import local_stack
+from orch_node.batch.local_stack import FillError, fill
 from orch_node.protocol.slurm import LocalStack
-from orch_node.slurm import local_stack
-from orch_node.slurm.local_stack import FillError, fill
 
 from tests.roles.modules import load_module
 

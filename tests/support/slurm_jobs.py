@@ -10,11 +10,11 @@ from orch_node.protocol.outcome import Outcome
 
 from orchestrator.model.command import CommandResult
 from orchestrator.runs import store
+from orchestrator.targets.batch.run_folder import LocalFolder
+from orchestrator.targets.batch.scheduler import Scheduler
+from orchestrator.targets.batch.states import JobState
+from orchestrator.targets.batch.watch import JobWatch
 from orchestrator.targets.interface import ignore
-from orchestrator.targets.slurm.run_folder import LocalFolder
-from orchestrator.targets.slurm.scheduler import Scheduler
-from orchestrator.targets.slurm.states import JobState
-from orchestrator.targets.slurm.watch import JobWatch
 
 FORGOTTEN = CommandResult(code=1, out="", err="slurm_load_jobs error: Invalid job id specified")
 NO_ACCOUNTING = CommandResult(code=1, out="", err="Slurm accounting storage is disabled")

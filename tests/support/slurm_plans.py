@@ -7,11 +7,11 @@ from dataclasses import replace
 from orchestrator import load
 from orchestrator.planning.plan import Plan, SubmitScript
 from orchestrator.planning.request import TrainRequest
-from orchestrator.targets.slurm import array
-from orchestrator.targets.slurm.decisions import Inputs
-from orchestrator.targets.slurm.load import slurm_settings
-from orchestrator.targets.slurm.plan import SlurmSite, plan_run, plan_slurm
-from orchestrator.targets.slurm.settings import SlurmSettings
+from orchestrator.targets.batch import array
+from orchestrator.targets.batch.decisions import Inputs
+from orchestrator.targets.batch.load import slurm_settings
+from orchestrator.targets.batch.plan import SlurmSite, plan_run, plan_slurm
+from orchestrator.targets.batch.settings import SlurmSettings
 from tests.conftest import make_facts
 
 SITE = SlurmSite(

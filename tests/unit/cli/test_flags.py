@@ -21,8 +21,8 @@ from orchestrator.planning.request import TrainRequest
 from orchestrator.planning.run_files import master_port
 from orchestrator.runs import store
 from orchestrator.targets import registry
+from orchestrator.targets.batch.options import SlurmOptions
 from orchestrator.targets.kubernetes.options import KubernetesOptions
-from orchestrator.targets.slurm.options import SlurmOptions
 from tests.support.node_responses import make_inventory, make_node_record
 from tests.support.recorded import make_outcome, write_json
 

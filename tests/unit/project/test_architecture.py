@@ -31,7 +31,7 @@ PURE = ("model", "stacks", "launchers", "planning")
 PURE_FILES = {
     "targets/ssh": "plan decisions steps container_steps",
     "targets/kubernetes": "plan decisions findings settings status outcome log_lines run_record",
-    "targets/slurm": "plan decisions script settings states array",
+    "targets/batch": "plan decisions script settings states array",
     "report": "smooth charts timeline",
 }
 EFFECTS = (
@@ -42,7 +42,7 @@ EFFECTS = (
 ALLOWED_IMPORTERS = {
     "ssh": ("targets/registry.py",),
     "kubernetes": ("targets/registry.py", "cli/kubernetes.py", "cli/main.py"),
-    "slurm": ("targets/registry.py",),
+    "batch": ("targets/registry.py",),
 }
 FILES = sorted(ROOT.rglob("*.py"))
 ON_NODES = sorted(LIB.rglob("*.py"))
@@ -196,7 +196,7 @@ def test_targets_do_not_import_each_other() -> None:
 
 
 # Parts of identifiers that belong to a target.
-TARGET_TERMS = {"kubernetes": ("kube", "k8s", "pod_", "_pod"), "slurm": ("slurm", "sbatch")}
+TARGET_TERMS = {"kubernetes": ("kube", "k8s", "pod_", "_pod"), "batch": ("slurm", "sbatch")}
 
 
 def identifiers(path: Path) -> set[str]:

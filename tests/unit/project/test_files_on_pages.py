@@ -24,9 +24,9 @@ from orchestrator.load.inventory import run_ansible_inventory
 from orchestrator.load.limits import limits
 from orchestrator.load.recipe_file import RecipeFile
 from orchestrator.targets import registry
+from orchestrator.targets.batch.load import slurm_settings
 from orchestrator.targets.kubernetes.load import kubernetes_settings, read_patch
 from orchestrator.targets.kubernetes.manifests import names
-from orchestrator.targets.slurm.load import slurm_settings
 from tests.support.kubernetes_plans import SITE, make_plan, objects
 from tests.support.pages import PAGES, Block, block_id, blocks
 

@@ -1,0 +1,240 @@
+"""Find the runs recorded on this machine that are jobs of Slurm, and list the user's other jobs."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from orch_node.protocol.outcome import DONE, PREEMPTED, REFUSED
+from orch_node.protocol.record import RunRecord
+
+from orchestrator.errors import ExecuteError, RequestError
+from orchestrator.planning.request import RUNS_DIR
+from orchestrator.runs import store
+from orchestrator.runs.cleanup import CleanupReport, NodeCleanup
+from orchestrator.runs.outcome import precision_of
+from orchestrator.runs.rows import RunRow, progress_words, row_of
+from orchestrator.runs.store import Run
+from orchestrator.targets.batch import states
+from orchestrator.targets.batch.load import slurm_settings
+from orchestrator.targets.batch.location import JOB_NAME_PREFIX, TARGET, location_of
+from orchestrator.targets.batch.login import host_at, scheduler_at
+from orchestrator.targets.batch.run_folder import run_folder_of
+from orchestrator.targets.batch.scheduler import NO_RESPONSE_HINT
+from orchestrator.targets.batch.states import JobState
+from orchestrator.targets.interface import Notify, RunList, ignore
+
+ENDING_SECONDS = 60.0  # A job may take this long to end or to be requeued after its outcome.
+
+
+def find_run(base: Path, name: str, inventory: str, notify: Notify) -> tuple[RunRecord, Path]:
+    """Return the record and the local folder of a run.
+
+    Args:
+        base: the folder of all runs on this machine.
+        name: a run id, or `last` for the newest run that was not refused.
+        inventory: not used; the record of a run names its host.
+        notify: not used.
+
+    Raises:
+        RequestError: if there is no such run.
+    """
+    runs = {run.id: run for run in recorded_runs(base)}
+    accepted = [run.id for run in runs.values() if run.state != REFUSED] or list(runs)
+    run_id = accepted[-1] if name == "last" and runs else name
+    if run_id not in runs:
+        raise RequestError(
+            f"There is no run '{name}' on Slurm in {base}.",
+            hint="Runs are recorded in the folder in which they were started. --runs-dir selects another folder.",
+        )
+    return runs[run_id].record, runs[run_id].folder
+
+
+def recorded_runs(base: Path) -> Iterator[Run]:
+    """Return the runs of this target in the folder of runs, oldest first."""
+    return (run for run in store.recorded(base).runs if run.record.target == TARGET)
+
+
+def login_of(inventory: str | None) -> str:
+    """Return the login node, or '' if Slurm's programs are on this machine.
+
+    Args:
+        inventory: the value of `--inventory`; the HOST of `slurm:HOST` takes precedence over
+            orch-slurm.toml.
+
+    Raises:
+        RequestError: if the settings cannot be read.
+        PlanError: if a setting is invalid.
+    """
+    host = (inventory or "").partition(":")[2]
+    settings_file = os.environ.get("ORCH_SLURM_FILE")
+    settings = slurm_settings(Path(settings_file) if settings_file else None, (f"login={host}",) if host else ())
+    settings.check()
+    return settings.login or ""
+
+
+def list_runs(inventory: str) -> RunList:
+    """Return the runs recorded in the local folder of runs, with their current state in Slurm.
+
+    The user's jobs that are recorded elsewhere are listed as warnings.
+    """
+    runs = list(recorded_runs(Path(RUNS_DIR).absolute()))
+    login = login_of(inventory)
+    clusters = dict.fromkeys([(login, ""), *(key for run in runs if any(key := cluster_to_query(run)))])
+    by_cluster = {cluster: ClusterJobs(*cluster) for cluster in clusters}
+    rows = [run_row(run, by_cluster.get(cluster_of(run))) for run in runs]
+    unrecorded_jobs = [
+        f"job {job.job} ({name}, {job.state}) is recorded in another folder"
+        for name, job in by_cluster[login, ""].jobs.items()
+        if not job.ended
+    ]
+    problems = tuple(slurm.problem for slurm in by_cluster.values() if slurm.problem)
+    return RunList(rows=tuple(rows), unreachable=problems, warnings=tuple(unrecorded_jobs))
+
+
+def cluster_of(run: Run) -> tuple[str, str]:
+    """Return the login node and the cluster of a run; '' for this machine and the default cluster."""
+    location = location_of(run.record)
+    return location.login, location.cluster
+
+
+def cluster_to_query(run: Run) -> tuple[str, str]:
+    """Return the cluster that knows the current state of a run; two empty strings if none does."""
+    may_continue = run.outcome is None or run.outcome.state == PREEMPTED
+    return cluster_of(run) if may_continue else ("", "")
+
+
+class ClusterJobs:
+    """The user's jobs on one cluster, as squeue reports them.
+
+    Attributes:
+        host: the host with Slurm's programs.
+        scheduler: Slurm's programs on that host.
+        problem: why Slurm could not be queried, or ''.
+        jobs: the state of each job whose name begins with JOB_NAME_PREFIX, by name.
+    """
+
+    def __init__(self, login: str, cluster: str = "") -> None:
+        self.host = host_at(login)
+        self.scheduler = scheduler_at(self.host, cluster)
+        self.problem = ""
+        self.jobs: dict[str, JobState] = {}
+        try:
+            self.jobs = self.scheduler.query_jobs(JOB_NAME_PREFIX)
+        except ExecuteError as error:
+            self.problem = f"Slurm: {error.message}"
+
+    def job_of(self, run: Run) -> JobState | None:
+        """Return the job of a run, or its step in an allocation while the step may be running."""
+        location = location_of(run.record)
+        if "." not in location.job:
+            return self.jobs.get(location.name)
+        try:
+            return None if run.outcome else self.scheduler.state(location.job)
+        except ExecuteError as error:
+            self.problem = f"Slurm: {error.message}"
+            return None
+
+    def refreshed(self, run: Run) -> Run:
+        """Return the run with its files brought up to date; unchanged if that fails or it has ended."""
+        job = self.job_of(run)
+        if self.problem or (run.outcome is not None and (job is None or job.ended)):
+            return run
+        try:
+            run_folder_of(run.record, run.folder, self.host, ignore).refresh()
+        except ExecuteError as error:
+            self.problem = error.message
+            return run
+        return store.load(run.folder)
+
+
+def run_row(run: Run, slurm: ClusterJobs | None) -> RunRow:
+    """Return the row of a run in the list.
+
+    Args:
+        run: the run as it is recorded on this machine.
+        slurm: the jobs of the run's cluster; None if the cluster need not be queried.
+    """
+    run = slurm.refreshed(run) if slurm else run
+    job = slurm.job_of(run) if slurm else None
+    if slurm:
+        slurm.jobs.pop(location_of(run.record).name, None)
+    state = run.state if slurm is None or slurm.problem else run_state(run, job)
+    progress = progress_words(run.progress())
+    if job is not None and job.pending:
+        progress = states.describe_waiting(job)
+    elif job is not None and job.suspended:
+        progress = states.describe_suspension(job.job)
+    return row_of(
+        run.record,
+        state=state,
+        nodes=(node.node for node in run.record.nodes),
+        progress=progress,
+        folder=str(run.folder),
+        precision=precision_of(run),
+    )
+
+
+def run_state(run: Run, job: JobState | None) -> str:
+    """Return the state of a run, from its outcome and its job."""
+    is_done = run.outcome is not None and run.outcome.state == DONE
+    if job is not None and job.pending and not is_done:  # A requeued job is pending, too.
+        return "waiting"
+    if run.outcome is not None:
+        return run.outcome.state
+    return "killed" if job is None or job.ended else "running"
+
+
+def is_leftover(run: Run, job: JobState) -> bool:
+    """Return whether a job holds nodes although its run has ended.
+
+    A pending job resumes its run later, and a job that has just written its outcome is about to end.
+    """
+    if run.outcome is None or job.ended or run_state(run, job) == "waiting":
+        return False
+    return time.time() - run.outcome.ended > ENDING_SECONDS
+
+
+def clean_cluster(slurm: ClusterJobs, runs: list[Run], *, dry_run: bool) -> list[JobState]:
+    """Cancel the leftover jobs of one cluster, unless `dry_run` is set, and return them.
+
+    Raises:
+        ExecuteError: if Slurm does not respond.
+    """
+    if slurm.problem:
+        raise ExecuteError(slurm.problem, hint=NO_RESPONSE_HINT)
+    runs_with_jobs = [(slurm.refreshed(run), slurm.job_of(run)) for run in runs]
+    leftovers = [job for run, job in runs_with_jobs if job is not None and is_leftover(run, job)]
+    for job in leftovers if not dry_run else ():
+        slurm.scheduler.cancel(job.job)
+    slurm.host.close()
+    return leftovers
+
+
+def clean(inventory: str | None, base: Path, *, dry_run: bool) -> CleanupReport:
+    """Cancel the jobs that Slurm still has although their runs have ended and cannot resume.
+
+    Raises:
+        ExecuteError: if Slurm does not respond.
+    """
+    login = login_of(inventory)
+    runs = [run for run in recorded_runs(base) if location_of(run.record).login == login]
+    clusters = dict.fromkeys([(login, ""), *map(cluster_of, runs)])
+    leftovers: list[JobState] = []
+    for cluster in clusters:
+        cluster_runs = [run for run in runs if cluster_of(run) == cluster]
+        leftovers += clean_cluster(ClusterJobs(*cluster), cluster_runs, dry_run=dry_run)
+    nodes = tuple(
+        NodeCleanup(
+            node=f"job {job.job}",
+            state="left" if dry_run else "clean",
+            segments=(),
+            problem="",
+            ended=() if dry_run else (job.state,),
+            left=(job.state,) if dry_run else (),
+        )
+        for job in leftovers
+    )
+    return CleanupReport(run_id="", seconds=0.0, nodes=nodes)

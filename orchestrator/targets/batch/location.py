@@ -1,0 +1,78 @@
+"""The location of a run that is a job of Slurm, as the run's record stores it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from typing import Any
+
+from orch_node.protocol import values
+from orch_node.protocol.record import RunRecord
+from orch_node.protocol.values import ProtocolError
+
+from orchestrator.errors import ExecuteError
+from orchestrator.targets.batch.settings import HOST
+
+TARGET = "slurm"  # in run records
+JOB_NAME_PREFIX = "orch-"  # before the run id
+# A job id, followed by `_TASK` for a run of an array or by `.STEP` for a run in an allocation.
+JOB = re.compile(r"[0-9]{1,18}(?:[_.][0-9]{1,9})?", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobLocation:
+    """The job of a run, and the cluster that has it.
+
+    Attributes:
+        name: the name of the job, which is unique among the runs.
+        job: Slurm's id of the job; '' until it is submitted.
+        login: the host with Slurm's programs; '' for this machine.
+        cluster: the job's cluster, at a site with several; '' for the host's default.
+    """
+
+    name: str
+    job: str = ""
+    login: str = ""
+    cluster: str = ""
+
+
+def render(location: JobLocation) -> dict[str, Any]:
+    """Return the location as stored in the run record."""
+    fields: dict[str, Any] = values.record(location)
+    return fields
+
+
+def location_of(record: RunRecord) -> JobLocation:
+    """Return the location in a run record.
+
+    Raises:
+        ExecuteError: if the location is damaged.
+    """
+    try:
+        location = values.read(JobLocation, record.location, "location")
+    except ProtocolError as error:
+        raise damaged_record_error(record, str(error)) from None
+    fields = (("job", location.job, JOB), ("host", location.login, HOST), ("cluster", location.cluster, HOST))
+    for kind, text, pattern in fields:
+        if text and not pattern.fullmatch(text):
+            raise damaged_record_error(record, f"{text!r:.40} is not a valid {kind}.")
+    return location
+
+
+def damaged_record_error(record: RunRecord, problem: str) -> ExecuteError:
+    """Return the error for a record whose location is damaged."""
+    return ExecuteError(
+        f"The record of {record.run_id} is damaged: {problem}",
+        hint="`squeue --me` shows whether its job is alive. Its files were not changed.",
+    )
+
+
+def with_job(record: RunRecord, job: str, cluster: str = "") -> RunRecord:
+    """Return the record with the id of the submitted job."""
+    location = replace(location_of(record), job=job, cluster=cluster)
+    return replace(record, location=render(location))
+
+
+def for_login_host(record: RunRecord) -> RunRecord:
+    """Return the record as it is read on the host with Slurm's programs."""
+    return replace(record, location=render(replace(location_of(record), login="")))

@@ -1,0 +1,154 @@
+"""Access the host with Slurm's programs: this machine, or a login node over SSH."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from orch_node.protocol import values
+from orch_node.protocol.slurm import LocalStack
+from orch_node.protocol.values import ProtocolError
+
+from orchestrator.errors import ExecuteError, RequestError
+from orchestrator.load.clusters import local_facts
+from orchestrator.load.facts import NodeFacts, validate
+from orchestrator.load.records import parse_facts
+from orchestrator.model.cluster import Facts
+from orchestrator.model.command import LOGIN_SCRIPT_HINT
+from orchestrator.paths import STANDALONE
+from orchestrator.targets.batch.scheduler import Scheduler
+from orchestrator.targets.batch.settings import SlurmSettings
+from orchestrator.targets.connections.connection import Ssh
+from orchestrator.targets.connections.local import Local
+
+# Many sites add Slurm's programs to PATH only in login shells.
+SHELL = ("bash", "-lc", 'exec "$@"', "bash")
+FACTS_SECONDS = 120.0  # The first read from a shared file system can be slow.
+NOT_EXECUTABLE = (126, 127)  # Exit codes of a shell for a program that it cannot run.
+PYTHON_HINT = (
+    "Use --slurm root=FOLDER with a folder that `orch provision --on slurm` has filled, or --slurm python=INTERPRETER "
+    "with an interpreter that has the stack's packages. Both must be on a shared file system."
+)
+
+
+def host_at(login: str) -> Local | Ssh:
+    """Return the connection to a host.
+
+    Args:
+        login: the host as ~/.ssh/config knows it; '' for this machine.
+    """
+    return Ssh(login, None) if login else Local()
+
+
+def scheduler_at(host: Local | Ssh, cluster: str = "") -> Scheduler:
+    """Return Slurm's programs on a host; on a login node they run in a login shell."""
+    return Scheduler(host, SHELL if isinstance(host, Ssh) else (), cluster)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackedStack:
+    """The description of a packed stack, from archives/STACK.json.
+
+    Attributes:
+        file: the name of the archive in the same folder.
+        sha256: the checksum of the archive.
+        tree: what the archive was packed from.
+    """
+
+    file: str
+    sha256: str
+    tree: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoginHost:
+    """The host with Slurm's programs, as it describes itself.
+
+    Attributes:
+        facts: the facts of the host and of the stack there.
+        home: the user's home folder.
+    """
+
+    facts: Facts
+    home: str
+
+
+def query_host(login: str, python: str) -> LoginHost:
+    """Return the facts of the host with Slurm's programs, as an interpreter there reports them.
+
+    Raises:
+        RequestError: if the interpreter does not exist.
+        ExecuteError: if the host does not respond as expected.
+    """
+    if not login:
+        if not Path(python).exists():
+            raise RequestError(f"{python} does not exist.", hint=PYTHON_HINT)
+        return LoginHost(facts=local_facts(python), home=str(Path.home()))
+    host = Ssh(login, None)
+    try:
+        return query_login_node(host, python)
+    finally:
+        host.close()
+
+
+def local_stack(slurm: SlurmSettings, stack: str) -> LocalStack | None:
+    """Return the stack that each node unpacks into a local folder, or None if none is configured.
+
+    Raises:
+        RequestError: if the stack has not been packed.
+        ExecuteError: if the description of the archive is damaged.
+    """
+    if slurm.local is None:
+        return None
+    folder = f"{slurm.root}/archives"
+    host = host_at(slurm.login or "")
+    try:
+        result = host.capture(("cat", f"{folder}/{stack}.json"), seconds=FACTS_SECONDS)
+    finally:
+        host.close()
+    if result.code != 0:
+        raise RequestError(
+            f"--slurm local={slurm.local}: there is no archive of stack '{stack}' in {folder}.",
+            hint="Run `orch provision --on slurm` with the same settings once, which creates it.",
+        )
+    try:
+        packed = values.parse(PackedStack, result.out, f"{folder}/{stack}.json")
+    except ProtocolError as error:
+        raise ExecuteError(str(error), hint="Run `orch provision --on slurm` again.") from None
+    if not re.fullmatch(r"[0-9a-f]{64}", packed.sha256) or "/" in packed.file:
+        raise ExecuteError(f"{folder}/{stack}.json is damaged.", hint="Run `orch provision --on slurm` again.")
+    return LocalStack(
+        folder=f"{slurm.local}/stacks/{stack}-{packed.sha256[:16]}",
+        archive=f"{folder}/{packed.file}",
+        sha256=packed.sha256,
+    )
+
+
+def query_login_node(host: Ssh, python: str) -> LoginHost:
+    """Return the facts of a login node.
+
+    Raises:
+        RequestError: if the interpreter does not exist there.
+        ExecuteError: if the interpreter fails, or its output is not what it prints.
+    """
+    home = host.capture(("sh", "-c", 'printf %s "$HOME"'), seconds=FACTS_SECONDS)
+    program = (STANDALONE / "facts.py").read_text(encoding="utf-8")
+    command = (python, "-I", "-c", program, str(Path(python).parent.parent))
+    result = host.capture(command, seconds=FACTS_SECONDS)
+    if not home.out.startswith("/"):
+        raise ExecuteError(
+            f"{host.node}: the output of a command there begins with {home.out.strip()[:60]!r}, "
+            "which that command does not print.",
+            hint=LOGIN_SCRIPT_HINT,
+        )
+    if result.code in NOT_EXECUTABLE:
+        raise RequestError(f"{python} does not exist on {host.node}.", hint=PYTHON_HINT)
+    if result.code != 0:
+        raise ExecuteError(f"{host.node}: {python} does not run: {result.err.strip()[-300:]}", hint=PYTHON_HINT)
+    source = f"the facts of {host.node}"
+    try:
+        node_facts = validate(NodeFacts, values.check_object(values.loads(result.out, source), source), source)
+    except ProtocolError as error:
+        raise ExecuteError(f"{host.node}: {error}", hint=LOGIN_SCRIPT_HINT) from None
+    return LoginHost(facts=parse_facts(node_facts), home=home.out)

@@ -1,0 +1,55 @@
+"""Read the log lines of a job's ranks, which are on the shared file system."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+from orch_node.protocol import files
+from orch_node.tail import Tail
+
+from orchestrator.runs.logs import LogLine, requested_ranks
+from orchestrator.runs.state_files import outcome_in
+from orchestrator.runs.store import Run
+from orchestrator.targets.batch.watch import JobWatch
+
+POLL_SECONDS = 0.2
+
+
+def log_lines(watch: JobWatch, run: Run, *, rank: int | None, follow: bool) -> Iterator[LogLine]:
+    """Yield the log lines, rank by rank.
+
+    Args:
+        watch: the watch over the run's job.
+        run: the run.
+        rank: the only rank to read; None for all of them.
+        follow: yield lines as they are written, until the run has ended.
+
+    Raises:
+        RequestError: if the run does not have this rank.
+    """
+    nodes = requested_ranks(run, rank)
+    tails = {number: Tail(run.folder / files.rank_log(number), 0) for number in nodes}
+    running = follow
+    while running:
+        watch.refresh()
+        running = outcome_in(run.folder) is None and not watch.state().ended
+        watch.run_folder.copy_logs(nodes)
+        yield from lines(tails, nodes, last=False)
+        time.sleep(POLL_SECONDS)
+    watch.run_folder.copy_logs(nodes)
+    yield from lines(tails, nodes, last=True)
+
+
+def lines(tails: dict[int, Tail], nodes: dict[int, str], *, last: bool) -> Iterator[LogLine]:
+    """Yield each rank's new lines, then its unfinished line, which a later call may replace."""
+    for rank, tail in tails.items():
+        if not tail.path.exists():
+            continue
+        while complete := tail.lines(last=False):
+            yield from (LogLine(rank=rank, node=nodes[rank], text=text) for text in complete)
+        if last:
+            last_lines = tail.lines(last=True)
+            yield from (LogLine(rank=rank, node=nodes[rank], text=text) for text in last_lines)
+        elif tail.state:
+            yield LogLine(rank=rank, node=nodes[rank], text=tail.state, finished=False)

@@ -1,0 +1,368 @@
+"""Plan a request as a job of Slurm: decide how it runs, and write the job's script. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import PurePosixPath
+
+from orch_node.protocol import files as run_files
+from orch_node.protocol.container import PYXIS
+from orch_node.protocol.environment import ALWAYS, defaults
+from orch_node.protocol.record import RunNode
+from orch_node.protocol.slurm import NODE0, JobConfig
+
+from orchestrator.launchers import LAUNCHERS, Job, Launch
+from orchestrator.model.command import Command
+from orchestrator.model.decision import Decision, all_decisions
+from orchestrator.model.links import Link
+from orchestrator.model.recipe import Recipe, Value
+from orchestrator.planning.containers import shared_folders
+from orchestrator.planning.plan import CopyFiles, Plan, SendFolder, Step, SubmitScript
+from orchestrator.planning.request import Resume, TrainRequest
+from orchestrator.planning.run_files import TIMEOUT_SECONDS, master_port
+from orchestrator.planning.sent_files import (
+    Files,
+    in_train,
+    module_folders,
+    named_files,
+    project_copy,
+    sent_files,
+    sent_packages,
+    stored_packages,
+)
+from orchestrator.planning.supervision import launcher_restarts, supervisor_options
+from orchestrator.planning.training import (
+    Home,
+    choose_output,
+    explain_environment,
+    explain_packages,
+    explain_restarts,
+    origin_of,
+    request_key,
+    run_precision,
+    run_record,
+    script_command,
+    user_variables,
+)
+from orchestrator.targets.batch import location as locations
+from orchestrator.targets.batch.allocation import NEW_JOB_HINT
+from orchestrator.targets.batch.decisions import NODE_PREFIX, SRUN, Inputs, Resolved, resolve
+from orchestrator.targets.batch.location import JOB_NAME_PREFIX, TARGET, JobLocation
+from orchestrator.targets.batch.script import CHECKPOINT_SECONDS, render, time_seconds
+from orchestrator.targets.batch.settings import SlurmSettings
+
+LOGIN = RunNode(node="login")
+
+
+LOGIN_PYTHON = "python3"  # on the host with Slurm's programs, which may lack the stack
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlurmSite:
+    """The identity and the folders of a new run.
+
+    Attributes:
+        run_id: the id of the run.
+        run_dir: the folder of the run, which all nodes see.
+        train: the folder with orch's programs, which all nodes see.
+        train_here: the folder with orch's programs on this machine.
+        started_by: the user as user@host.
+        created: the time of creation, in seconds since the epoch.
+    """
+
+    run_id: str
+    run_dir: str
+    train: str
+    train_here: str
+    started_by: str
+    created: float
+
+    @property
+    def store(self) -> str:
+        """Return the folder of what controllers have sent, by the hash of the content."""
+        return f"{PurePosixPath(self.run_dir).parent}/.orch/store"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedRun:
+    """A run with all decisions made; only its script is still to be written.
+
+    Attributes:
+        plan: the plan of the run, without steps.
+        config: the settings for orch's program in the job.
+        files: the files that the run needs, and how they get to the cluster.
+        slurm: the settings for Slurm.
+    """
+
+    plan: Plan
+    config: JobConfig
+    files: Files
+    slurm: SlurmSettings
+
+
+def plan_slurm(request: TrainRequest, inputs: Inputs, site: SlurmSite, resume: Resume | None = None) -> Plan:
+    """Return the plan of a request as one job.
+
+    Raises:
+        PlanError: if the request cannot run as it is.
+        RequestError: if an option or a setting is invalid.
+    """
+    planned = plan_run(request, inputs, site, resume)
+    text = render(planned.plan, planned.config, planned.slurm)
+    held = planned.slurm.held.job if planned.slurm.held else ""
+    host = login_of(planned.slurm)
+    step = SubmitScript(node=host, run_dir=site.run_dir, script=text, allocation=held)
+    return replace(planned.plan, steps=(*send_steps(planned, site), step))
+
+
+def plan_run(request: TrainRequest, inputs: Inputs, site: SlurmSite, resume: Resume | None = None) -> PlannedRun:
+    """Return a run with all decisions made.
+
+    Raises:
+        PlanError: if the request cannot run as it is.
+        RequestError: if an option or a setting is invalid.
+    """
+    resolved = resolve(request, inputs, resume)
+    output = choose_output(resolved.training.recipe, site.run_dir, resume)
+    files = files_of(resolved, site)
+    script = script_command(request, resolved.training, files.paths, output.value)
+    launch = launch_of(request, inputs, resolved, site, script)
+    decisions = (
+        Decision(topic="run", value=site.run_id),
+        *all_decisions(resolved.stack),
+        *explain_job(request, resolved),
+        *explain_allocation(inputs.slurm),
+        *explain_local_stack(inputs),
+        *all_decisions(resolved.layout),
+        Decision(topic="launcher", value=resolved.launcher, reason=launch.summary),
+        *all_decisions(resolved.image, resolved.backend, resolved.precision, resolved.preload, output),
+        *explain_restarts(request.max_restarts, resolved.training.recipe, request.min_nodes),
+        *explain_environment(request),
+        *([resolved.training.recipe.project.explain()] if resolved.training.recipe.project else []),
+        *explain_packages(resolved.training.recipe),
+    )
+    plan = Plan(
+        run=run_record(
+            resolved.training,
+            site,
+            home_of(resolved, inputs, site, output.value),
+            key=key_of(request, resolved),
+            decisions=decisions,
+        ),
+        origin=origin_of(request, resolved.training, {inputs.facts.fingerprint: "all nodes"}),
+        steps=(),
+    )
+    config = config_of(request, resolved, inputs, site, launch)
+    config = replace(config, precision=run_precision(resolved.training, output.value))
+    if resolved.image.value:
+        config = with_container(config, resolved, files, site)
+    return PlannedRun(plan=plan, config=config, files=files, slurm=resolved.slurm)
+
+
+def with_container(config: JobConfig, resolved: Resolved, files: Files, site: SlurmSite) -> JobConfig:
+    """Return the job's settings with the ranks in an image.
+
+    The settings that depend on libraries of the nodes are left out, because the image has its own.
+
+    Raises:
+        PlanError: if the image's engine cannot mount one of the folders.
+    """
+    image = resolved.image.value
+    assert image is not None
+    base = str(PurePosixPath(site.run_dir).parent)
+    script = files.paths.get(resolved.training.recipe.script, "")
+    folders = shared_folders(base, site.train, script, files.paths.values())
+    text = image.file(folders, site.run_dir, preload=config.preload)
+    return replace(config, torch=None, preload=(), files={**config.files, run_files.CONTAINER: text})
+
+
+def send_steps(planned: PlannedRun, site: SlurmSite) -> tuple[Step, ...]:
+    """Return the steps that copy files before the script: to the login node, or into the shared folder of runs."""
+    if not planned.slurm.login:
+        return planned.files.sent
+    login = login_of(planned.slurm)
+    return (SendFolder(node=login, source=site.train_here, path=site.train), *planned.files.sent)
+
+
+def files_of(resolved: Resolved, site: SlurmSite) -> Files:
+    """Return the paths of the run's files as the ranks find them.
+
+    Shared folders have the same path everywhere, and files of train/ are in the nodes' copy of it. Other
+    files are sent if the run is started over a login node. A project is copied in any case.
+    """
+    recipe, settings = resolved.training.recipe, resolved.training.settings
+    if resolved.slurm.login:
+        files = sent_files(recipe, settings, (login_of(resolved.slurm),), site, python=LOGIN_PYTHON)
+    else:
+        files = shared_files(recipe, settings, site)
+    packages = sent_packages(recipe, (login_of(resolved.slurm),), site, python=LOGIN_PYTHON)
+    return replace(files, sent=(*files.sent, *packages))
+
+
+def shared_files(recipe: Recipe, settings: Mapping[str, Value], site: SlurmSite) -> Files:
+    """Return the paths of the files that nodes see where they are, and the step that copies the project."""
+    paths = {path: in_train(path, site) or path for path in named_files(recipe, settings)}
+    project, copy = recipe.project, project_copy(site.run_dir)
+    if project is None:
+        return Files(paths=paths, sent=())
+    if recipe.script_file:
+        paths[recipe.script_file] = project.path_in(copy, recipe.script_file)
+    step = CopyFiles(source=project.folder, files=tuple(project.files), path=copy, digest=project.digest)
+    return Files(paths=paths, sent=(step,))
+
+
+def login_of(slurm: SlurmSettings) -> RunNode:
+    """Return the host with Slurm's programs."""
+    if not slurm.login:
+        return LOGIN
+    return RunNode(node=slurm.login, via=("ssh", "--", slurm.login))
+
+
+def launch_of(
+    request: TrainRequest, inputs: Inputs, resolved: Resolved, site: SlurmSite, script: tuple[str, ...]
+) -> Launch:
+    """Return the command that starts the ranks; the job fills in the address of node0."""
+    image = resolved.image.value
+    python = image.python if image and image.engine == PYXIS else inputs.ranks_python
+    ranks = (python, f"{site.train}/node.py", "rank", "--run", site.run_dir, "--", *script)
+    if resolved.launcher == SRUN:
+        head = (inputs.python, f"{site.train}/node.py", "slurm-ranks", site.run_dir)
+        arguments = (*head, f"--pmi={inputs.slurm.pmi}", "--", *ranks)
+        return Launch(command=Command(argv=arguments), summary="one step of Slurm for all ranks")
+    return LAUNCHERS[resolved.launcher](
+        Job(
+            nodes=resolved.nodes,
+            layout=resolved.layout.value,
+            links=tuple(
+                Link(node=node.name, interface=NODE_PREFIX, address=NODE0, reason="") for node in resolved.nodes
+            ),
+            run_dir=site.run_dir,
+            train=site.train,
+            ranks=ranks,
+            address=NODE0,
+            port=master_port(site.run_id),
+            mpi=resolved.mpi.value or "intel",
+            precision=resolved.precision.value,
+            ipex=request.ipex,
+            restarts=launcher_restarts(request, resolved.launcher),
+            min_nodes=request.min_nodes,
+        )
+    )
+
+
+def explain_job(request: TrainRequest, resolved: Resolved) -> tuple[Decision, ...]:
+    """Return the decisions about the job: its login node, nodes, sbatch options and setup commands."""
+    nodes = str(len(resolved.nodes))
+    spare = f" and {request.spare_nodes} spare" if request.spare_nodes else ""
+    options = (
+        Decision(topic=f"slurm {name}", value=value or "yes", reason=reason_of(resolved.slurm, name))
+        for name, value in resolved.slurm.sbatch.items()
+    )
+    setup = (Decision(topic="setup", value=command, reason="requested") for command in resolved.slurm.setup)
+    login = resolved.slurm.login
+    return (
+        *((Decision(topic="login", value=login, reason="by SSH"),) if login else ()),
+        Decision(topic="nodes", value=nodes + spare, reason="chosen by Slurm"),
+        *options,
+        *setup,
+    )
+
+
+def explain_allocation(slurm: SlurmSettings) -> tuple[Decision, ...]:
+    """Return the allocation that the run is a step of, and the options without effect in it."""
+    if slurm.held is None:
+        return ()
+    reason = f"already held; {NEW_JOB_HINT[:-1]}"
+    held = Decision(topic="allocation", value=slurm.held.job, reason=reason)
+    unused = ", ".join(f"{name} ({slurm.sources[name]})" for name in slurm.sbatch)
+    reason = "options of sbatch do not change an allocation"
+    return (held, *([Decision(topic="without", value=unused, reason=reason)] if unused else []))
+
+
+def reason_of(slurm: SlurmSettings, option: str) -> str:
+    """Return where an option of sbatch comes from; for a short time=, also what that means."""
+    reason = slurm.sources.get(option, "")
+    seconds = time_seconds(slurm.sbatch[option]) if option == "time" else None
+    if seconds is None or seconds > CHECKPOINT_SECONDS or "signal" in slurm.sbatch:
+        return reason
+    return (
+        f"{reason}; no time for training: {CHECKPOINT_SECONDS} s of it are reserved for a checkpoint, "
+        "unless --slurm signal=B:TERM@SECONDS sets less"
+    )
+
+
+def explain_local_stack(inputs: Inputs) -> tuple[Decision, ...]:
+    """Return the decision about the nodes' local copy of the stack, if there is one."""
+    if inputs.local is None:
+        return ()
+    reason = f"on each node's disk, unpacked once from {inputs.local.archive}"
+    return (Decision(topic="local stack", value=inputs.local.folder, reason=reason),)
+
+
+def home_of(resolved: Resolved, inputs: Inputs, site: SlurmSite, output_dir: str | None) -> Home:
+    """Return where the run is: its nodes, its folders and its location in Slurm."""
+    location = JobLocation(name=f"{JOB_NAME_PREFIX}{site.run_id}", login=resolved.slurm.login or "")
+    return Home(
+        nodes=tuple(RunNode(node=node.name) for node in resolved.nodes),
+        run_dir=site.run_dir,
+        train=site.train,
+        python=inputs.python,
+        output_dir=output_dir,
+        target=TARGET,
+        location=locations.render(location),
+    )
+
+
+def key_of(request: TrainRequest, resolved: Resolved) -> str:
+    """Return the key that is equal for repetitions of the same request."""
+    image = resolved.image.value.path if resolved.image.value else ""
+    hosts = (TARGET, resolved.slurm.login or "", resolved.slurm.root or "", *([image] if image else ()))
+    names = (resolved.launcher, request.nodes or "")
+    return request_key(request, resolved.training, hosts=hosts, names=names)
+
+
+def config_of(request: TrainRequest, resolved: Resolved, inputs: Inputs, site: SlurmSite, launch: Launch) -> JobConfig:
+    """Return the settings for orch's program in the job."""
+    backend, recipe = resolved.backend.value, resolved.training.recipe
+    project = recipe.project
+    return JobConfig(
+        run_id=site.run_id,
+        nodes=len(resolved.nodes),
+        spare_nodes=request.spare_nodes,
+        ppn=resolved.layout.value.rank_places[0].local_world_size,
+        port=master_port(site.run_id),
+        backend=backend.name,
+        backend_module=backend.module,
+        setvars=backend.setvars,
+        timeout_seconds=TIMEOUT_SECONDS,
+        env={
+            **ALWAYS,
+            **dict(backend.env),
+            **launch.environment,
+            **defaults(recipe.environment),
+            **user_variables(request, module_folders(recipe, site.run_dir, stored_packages(recipe, site))),
+        },
+        preload=tuple(resolved.stack.value.preload),
+        torch=inputs.facts.packages.get("torch"),
+        needs_bf16=resolved.precision.value == "bf16" and not request.allow_slow_bf16,
+        launch=resolved.launcher,
+        mpi=resolved.mpi.value,
+        launcher=launch.command.argv,
+        launcher_env=with_srun_bootstrap(dict(launch.command.env)),
+        files={**launch.files, **launch.shared},
+        options=supervisor_options(request, resolved.training.recipe, resolved.launcher, launch),
+        requeue="no-requeue" not in resolved.slurm.sbatch and resolved.slurm.held is None,
+        max_requeues=resolved.slurm.max_requeues,
+        local=inputs.local,
+        working_directory=project.working_directory(project_copy(site.run_dir)) if project else "",
+    )
+
+
+def with_srun_bootstrap(env: dict[str, str]) -> dict[str, str]:
+    """Return the environment with srun as the launcher of hydra, in place of ssh.
+
+    Many sites forbid ssh between their nodes.
+    """
+    other_variables = {name: value for name, value in env.items() if not name.startswith(("I_MPI_HYDRA", "HYDRA"))}
+    return {**other_variables, "I_MPI_HYDRA_BOOTSTRAP": "slurm", "HYDRA_LAUNCHER": "slurm"}

@@ -1,0 +1,174 @@
+"""Access the files of a run: on a file system that this machine sees, or over a login node."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path, PurePosixPath
+from typing import Protocol, TypeVar
+
+from orch_node import whole_files
+from orch_node.protocol import files, record, slurm
+from orch_node.protocol.record import RunRecord
+from orch_node.tail import last_text
+
+from orchestrator.errors import ExecuteError
+from orchestrator.files import write_whole
+from orchestrator.runs.follow import LAST_WORDS
+from orchestrator.runs.state_files import PLAN
+from orchestrator.targets.batch.location import for_login_host
+from orchestrator.targets.connections.connection import Ssh
+from orchestrator.targets.connections.local import Local
+from orchestrator.targets.connections.mirror import MAX_STATE_BYTES, Mirror, MirroredNode, ReconnectingMirror
+from orchestrator.targets.interface import Notify
+
+Result = TypeVar("Result")
+REFRESH_SECONDS = 0.5  # Copying less often saves a login node, which many users share, from load.
+OUTPUT_FILE = re.compile(r"slurm-[0-9_]+\.out", re.ASCII)  # The output files of a run's jobs.
+STATE_FILES = (files.SUPERVISOR, files.OUTCOME, files.LAYOUT, slurm.JOB)
+
+
+class RunFolder(Protocol):
+    """The files of a run, as following it needs them; every method may raise ExecuteError."""
+
+    def refresh(self) -> None:
+        """Bring the local folder up to date."""
+
+    def write(self, name: str, text: str) -> None:
+        """Write a file of the run that every observer of the run sees."""
+
+    def has_file(self, name: str) -> bool:
+        """Return whether the job has written this file."""
+
+    def supervisor_output(self) -> str:
+        """Return the end of the job's output."""
+
+    def copy_logs(self, ranks: Iterable[int]) -> None: ...
+
+    def finish(self, output_dir: str | None) -> None:
+        """Copy the results of a run that has ended."""
+
+    def attempt(self, action: Callable[[], Result], fallback: Result) -> Result:
+        """Call `action`, and return `fallback` if the host with Slurm's programs cannot be reached."""
+
+
+class LocalFolder:
+    """The folder of a run on a file system that this machine sees."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def refresh(self) -> None:
+        """Do nothing: the folder is always up to date."""
+
+    def write(self, name: str, text: str) -> None:
+        whole_files.write(self.folder / name, text)
+
+    def has_file(self, name: str) -> bool:
+        return (self.folder / name).exists()
+
+    def supervisor_output(self) -> str:
+        logs = sorted(self.folder.glob("slurm-*.out"))
+        return last_text(logs[-1], LAST_WORDS).strip() if logs else ""
+
+    def copy_logs(self, ranks: Iterable[int]) -> None:
+        """Do nothing: the logs are in the folder."""
+
+    def finish(self, output_dir: str | None) -> None:
+        """Do nothing: the results are in the folder."""
+
+    def attempt(self, action: Callable[[], Result], fallback: Result) -> Result:
+        return action()
+
+
+class JobMirror(Mirror):
+    """The local copy of a job's run.
+
+    A requeued job deletes its outcome, so files that disappear are deleted from the copy, too.
+    """
+
+    def __init__(self, remote: MirroredNode, run_dir: str, folder: Path, *, ranks: int) -> None:
+        super().__init__(remote, run_dir, folder, ranks=ranks)
+        self.last_refresh = -REFRESH_SECONDS
+
+    def refresh(self) -> None:
+        """Copy the events and the state files, at most twice per second."""
+        if time.monotonic() - self.last_refresh < REFRESH_SECONDS:
+            return
+        # The outcome is read before the events, so that a copy with an outcome has all events.
+        contents = {name: self.content(name) for name in STATE_FILES}
+        self.append(files.EVENTS)
+        for name, content in contents.items():
+            self.update_file(name, content)
+        self.last_refresh = time.monotonic()
+
+    def content(self, name: str) -> bytes | None:
+        """Return the content of a state file on the cluster, or None if it does not exist."""
+        return self.remote.read(f"{self.run_dir}/{name}", 0, MAX_STATE_BYTES)
+
+    def update_file(self, name: str, content: bytes | None) -> None:
+        """Write a state file to the copy, or delete it if it has no content."""
+        if content is None:
+            (self.folder / name).unlink(missing_ok=True)
+        else:
+            write_whole(self.folder / name, content)
+
+    def supervisor_output(self) -> str:
+        """Return the end of the job's output."""
+        names = [name for name in self.remote.list(self.run_dir) if OUTPUT_FILE.fullmatch(name)]
+        content = self.content(names[-1]) if names else None
+        return (content or b"").decode(errors="replace")[-LAST_WORDS:].strip()
+
+
+class RemoteFolder(ReconnectingMirror):
+    """The local copy of a run on a file system that a login node sees."""
+
+    def __init__(self, host: Ssh, record: RunRecord, folder: Path, notify: Notify) -> None:
+        mirror = JobMirror(host, record.run_dir, folder, ranks=len(record.layout))
+        super().__init__(mirror, host.node, notify)
+        self.host = host
+
+    def write(self, name: str, text: str) -> None:
+        self.host.put(f"{self.mirror.run_dir}/{name}", text)
+        write_whole(self.mirror.folder / name, text)
+
+    def has_file(self, name: str) -> bool:
+        path = f"{self.mirror.run_dir}/{name}"
+        return self.attempt(lambda: self.host.read(path, 0, 1) is not None, True)
+
+    def copy_logs(self, ranks: Iterable[int]) -> None:
+        for rank in ranks:
+            self.attempt(lambda rank=rank: self.mirror.append(files.rank_log(rank)), None)  # type: ignore[misc]
+
+    def finish(self, output_dir: str | None) -> None:
+        self.mirror.finish(output_dir)
+        self.mirror.copy_logs()
+
+
+def run_folder_of(record: RunRecord, folder: Path, host: Local | Ssh, notify: Notify) -> RunFolder:
+    """Return the folder of a run: a copy of it if Slurm's programs are on a login node."""
+    if isinstance(host, Ssh):
+        return RemoteFolder(host, record, folder, notify)
+    return LocalFolder(folder)
+
+
+def write_remote_record(run_record: RunRecord, host: Ssh) -> None:
+    """Write the record to the run's folder on the cluster, for users who log in there.
+
+    Raises:
+        ExecuteError: if it cannot be written.
+    """
+    text = json.dumps(record.render(for_login_host(run_record)), indent=1) + "\n"
+    host.put(f"{run_record.run_dir}/{PLAN}", text)
+
+
+def delete_remote_files(host: Ssh, paths: Iterable[str]) -> None:
+    """Remove what was sent to the folders of runs that were never submitted; ignore what cannot be removed."""
+    paths = tuple(paths)
+    try:
+        host.capture(("rm", "-rf", "--", *paths), seconds=30.0)
+        host.capture(("rmdir", "--", *dict.fromkeys(str(PurePosixPath(path).parent) for path in paths)), seconds=30.0)
+    except ExecuteError:
+        pass

@@ -1,0 +1,89 @@
+"""Start a run on Slurm: record its plan and submit its script."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from orch_node.protocol.record import RunRecord
+
+from orchestrator.errors import OrchError
+from orchestrator.planning.plan import SCRIPT, Plan, SubmitScript
+from orchestrator.planning.sent_files import project_copy
+from orchestrator.runs import store
+from orchestrator.targets.batch.location import location_of, with_job
+from orchestrator.targets.batch.login import host_at, scheduler_at
+from orchestrator.targets.batch.run_folder import delete_remote_files, write_remote_record
+from orchestrator.targets.batch.scheduler import Scheduler, option_of
+from orchestrator.targets.batch.step import StepStarter
+from orchestrator.targets.batch.watch import update_record
+from orchestrator.targets.connections.connection import Ssh
+from orchestrator.targets.connections.local import Local
+from orchestrator.targets.execute import execute
+
+
+def start(plan: Plan, folder: Path) -> RunRecord:
+    """Record the plan, submit its script, and return the record of the run.
+
+    The run continues when this program ends. After an interrupted start only a run that Slurm has
+    accepted is recorded.
+
+    Raises:
+        OrchError: if the run cannot be started.
+    """
+    plans = plan.array or (plan,)
+    folders = [folder.parent / member.run.run_id for member in plans]
+    for member, run_folder in zip(plans, folders, strict=True):
+        store.create(member, run_folder)
+    host = host_at(location_of(plan.run).login)
+    scheduler = scheduler_at(host)
+    held = any(isinstance(step, SubmitScript) and step.allocation for step in plan.steps)
+    try:
+        execute(
+            plan,
+            {node.node: host for step in plan.steps for node in step.nodes},
+            submitter=StepStarter(scheduler) if held else scheduler,
+        )
+        return record_jobs(plan, folders, scheduler)
+    except KeyboardInterrupt:
+        if scheduler.has_accepted(job_name(plan)):
+            record_jobs(plan, folders, scheduler)  # so that the job can be stopped
+        elif not scheduler.uncertain:
+            delete_folders(plan, folders, host)
+        raise
+    except OrchError:
+        if not scheduler.submitted and not scheduler.uncertain:
+            delete_folders(plan, folders, host)
+        raise
+    finally:
+        host.close()
+
+
+def record_jobs(plan: Plan, folders: list[Path], scheduler: Scheduler) -> RunRecord:
+    """Write the job of each run of the plan into its record, and return the first record."""
+    plans = plan.array or (plan,)
+    job, cluster = scheduler.submitted, scheduler.cluster
+    jobs = [f"{job}_{number}" for number in range(len(plans))] if plan.array else [job]
+    records = [with_job(member.run, job, cluster) for member, job in zip(plans, jobs, strict=True)]
+    for record, run_folder in zip(records, folders, strict=True):
+        update_record(record, run_folder)
+        if isinstance(scheduler.host, Ssh):
+            write_remote_record(record, scheduler.host)
+    return records[0]
+
+
+def job_name(plan: Plan) -> str:
+    """Return the name of the job that the plan submits."""
+    return next(option_of(step, "job-name") for step in plan.steps if isinstance(step, SubmitScript))
+
+
+def delete_folders(plan: Plan, folders: list[Path], host: Local | Ssh) -> None:
+    """Delete the folders of runs that were not submitted."""
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)
+    scripts = [step.run_dir for step in plan.steps if isinstance(step, SubmitScript)]
+    if isinstance(host, Ssh):
+        copies = [project_copy(member.run.run_dir) for member in plan.array or (plan,) if member.origin.project]
+        delete_remote_files(host, (f"{scripts[0]}/{SCRIPT}", *copies))
+    elif plan.array:
+        shutil.rmtree(scripts[0], ignore_errors=True)

@@ -1,0 +1,375 @@
+"""Follow a run that is a job of Slurm: first in the queue, then by its events."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+
+from orch_node.protocol import failures, files, outcome, slurm
+from orch_node.protocol import layout as layouts
+from orch_node.protocol.events import Event, NodeNews, Waiting
+from orch_node.protocol.outcome import DONE, FAILED, PREEMPTED, REFUSED, STOPPED, Failure, Outcome
+from orch_node.protocol.record import Place, RunNode, RunRecord, render
+from orch_node.protocol.values import ProtocolError
+from orch_node.tail import last_text
+
+from orchestrator.errors import ExecuteError
+from orchestrator.runs import follow
+from orchestrator.runs.state_files import PLAN, outcome_in, read_json, supervisor_of, write_json
+from orchestrator.targets.batch import accounting, states
+from orchestrator.targets.batch.location import location_of
+from orchestrator.targets.batch.run_folder import RunFolder
+from orchestrator.targets.batch.scheduler import ControllerUnreachable, Scheduler
+from orchestrator.targets.batch.states import JobState
+from orchestrator.targets.interface import Notify
+
+POLL_SECONDS = 1.0
+TICK_SECONDS = 0.2
+QUERY_SECONDS = 5.0  # The interval between queries; many users share the controller.
+FIRST_QUERY_SECONDS = 1.0  # The interval between the first few queries.
+NEW_START_SECONDS = 600.0  # The interval between messages that differ only in the expected start.
+READY_SECONDS = 3.0  # A message explains a running job without a supervisor after this time.
+END_SECONDS = 40.0  # A job ends within this time: Slurm waits 30 s between SIGTERM and SIGKILL.
+ENDED_BY = ("SIGTERM", "SIGKILL")  # The signals with which Slurm ends a job's processes.
+UNKNOWN_CAUSE = (
+    "Slurm does not know the job any more and has no accounting of it, so orch cannot tell whether "
+    "it was cancelled, preempted or failed"
+)
+VISIBLE_SECONDS = 0.5  # A shared file system shows another host's writes after this time.
+
+
+def describe_delay(job: JobState, pending: bool, seconds: float) -> str:
+    """Return the message about a job without a supervisor; '' if it has just started.
+
+    Args:
+        job: the job.
+        pending: whether the job is pending.
+        seconds: the time since the job was last pending.
+    """
+    if pending:
+        return states.describe_waiting(job)
+    return states.describe_start(job) if seconds >= READY_SECONDS else ""
+
+
+class JobWatch:
+    """The job of a run, and the run's files, as they change over time.
+
+    Attributes:
+        record: the record of the run, with its nodes once the job has them.
+        folder: the folder of the run on this machine.
+        job: the id of the job.
+        scheduler: Slurm's programs.
+        run_folder: the files of the run.
+        notify: the callback for messages about the job and the controller.
+        last_query: when Slurm was last queried.
+        last_state: the last known state of the job.
+        unreachable: whether the controller does not respond.
+        suspended: whether the job was suspended at the last query.
+        query_count: how often Slurm has been queried.
+    """
+
+    def __init__(
+        self, record: RunRecord, folder: Path, scheduler: Scheduler, run_folder: RunFolder, notify: Notify
+    ) -> None:
+        self.record = record
+        self.folder = folder
+        self.job = location_of(record).job
+        self.scheduler = scheduler
+        self.run_folder = run_folder
+        self.notify = notify
+        self.last_query = -QUERY_SECONDS
+        self.last_state = JobState(job=self.job, state="PENDING")
+        self.unreachable = False
+        self.suspended = False
+        self.query_count = 0
+
+    def state(self, *, now: bool = False) -> JobState:
+        """Return the last known state of the job, after querying Slurm if that is due.
+
+        Slurm is queried every second at first, and later every few seconds.
+
+        Args:
+            now: query Slurm in any case.
+        """
+        pause = QUERY_SECONDS if self.query_count > 5 else FIRST_QUERY_SECONDS
+        if now or time.monotonic() - self.last_query > pause:
+            self.last_query = time.monotonic()
+            self.query_count += 1
+            try:
+                query = self.scheduler.state
+                self.last_state = self.run_folder.attempt(lambda: query(self.job), self.last_state)
+                if self.unreachable:
+                    self.notify("the controller of Slurm responds again")
+                self.unreachable = False
+            except ControllerUnreachable as error:
+                if not self.unreachable:
+                    self.notify(f"{error.message} The job continues; retrying.")
+                self.unreachable = True
+        return self.last_state
+
+    # The methods of follow.Source.
+
+    def refresh(self) -> None:
+        """Bring the run's local folder up to date."""
+        self.run_folder.refresh()
+
+    def lost(self, pid: int) -> bool:
+        """Return whether the supervisor is gone because the job has ended or is pending again."""
+        job = self.state()
+        if job.suspended and not self.suspended:
+            self.notify(states.describe_suspension(self.job))
+        self.suspended = job.suspended
+        return job.ended or job.pending
+
+    def terminate(self, pid: int) -> None:
+        """Stop the run with SIGINT.
+
+        At SIGTERM the ranks would write a checkpoint first, as for a preemption.
+        """
+        self.request_stop()
+        if not self.is_step:  # The stop file is enough for a step, which has no batch script.
+            self.scheduler.cancel(self.job, "--batch", "--signal=INT")
+
+    @property
+    def is_step(self) -> bool:
+        """Return whether the run is a step of an allocation that the user holds."""
+        return "." in self.job
+
+    def request_stop(self) -> None:
+        """Write the stop file, which ends the run even if Slurm's controller does not respond."""
+        self.run_folder.write(files.STOP, "")
+
+    def supervisor_output(self) -> str:
+        """Return the end of the job's output."""
+        return self.run_folder.supervisor_output()
+
+    # The events and the end of the run.
+
+    def events(self) -> Iterator[Event]:
+        """Yield the events of the run, from the queue to its end.
+
+        Raises:
+            ExecuteError: if the job can never start.
+        """
+        event_count = 0
+        while True:
+            yield from self.queue_events()
+            if not self.has_begun():
+                self.ensure_outcome()
+                return
+            self.record_nodes()
+            for event in islice(self.run_events(), event_count, None):
+                event_count += 1
+                yield event
+            self.ensure_outcome()
+            if not self.is_requeued():
+                return
+            if self.last_state.pending:
+                text = (
+                    f"job {self.job} is back in the queue; the run resumes from its last "
+                    "checkpoint, if it has written one"
+                )
+                yield NodeNews(time=time.time(), text=text)
+
+    def run_events(self) -> Iterator[Event]:
+        """Yield the events of the run since its supervisor has started."""
+        return follow.follow(self.folder, self, ranks=len(self.record.layout))
+
+    def is_requeued(self) -> bool:
+        """Return whether Slurm has requeued the job.
+
+        A requeued job deletes its outcome when it starts again.
+        """
+        deadline = time.monotonic() + END_SECONDS
+        while time.monotonic() < deadline:
+            self.refresh()
+            run_outcome, job = outcome_in(self.folder), self.state(now=True)
+            if run_outcome is not None and run_outcome.state != PREEMPTED and explains_end(run_outcome):
+                return False
+            if job.pending or job.ended or run_outcome is None:
+                return not job.ended
+            time.sleep(POLL_SECONDS)
+        return False
+
+    def queue_events(self) -> Iterator[Event]:
+        """Yield messages until the job's supervisor has started or the job has ended.
+
+        Raises:
+            ExecuteError: if the job can never start; it is cancelled.
+        """
+        last_message, last_reason, reported = "", "", 0.0
+        last_pending = time.monotonic()
+        while True:
+            job = self.state()
+            # A requeued job keeps its previous files until it starts again.
+            pending = job.pending and not self.unreachable
+            if pending:
+                last_pending = time.monotonic()
+            else:
+                self.refresh()
+            if job.ended or (self.has_begun() and not pending):
+                return
+            if explanation := states.permanent_problem(job):
+                self.scheduler.cancel(self.job)
+                problem = f"Slurm will never start job {self.job} ({job.reason}), so orch cancelled it: {explanation}."
+                now = time.time()
+                ended = Outcome(state=FAILED, problem=problem, started=now, ended=now)
+                self.run_folder.write(files.OUTCOME, outcome.render(ended))
+                raise ExecuteError(problem, hint="Change that, and start the run again.")
+            now = time.monotonic()
+            message = describe_delay(job, pending, now - last_pending)
+            reason = message.replace(job.start, "") if job.start else message
+            is_new = reason != last_reason or now - reported > NEW_START_SECONDS
+            if message and message != last_message and is_new:
+                last_message, last_reason, reported = message, reason, now
+                yield Waiting(time=time.time(), text=message)
+            time.sleep(TICK_SECONDS)
+
+    def has_begun(self) -> bool:
+        """Return whether the run has a supervisor or an outcome."""
+        return supervisor_of(self.folder) is not None or outcome_in(self.folder) is not None
+
+    def record_nodes(self) -> None:
+        """Record the nodes of the job as soon as it has assigned its ranks to them."""
+        try:
+            layout = layouts.parse((self.folder / files.LAYOUT).read_text())
+        except (OSError, ProtocolError):
+            return
+        names = layout.node_names
+        if [node.node for node in self.record.nodes] == names:
+            return
+        rank_places = tuple(
+            Place(
+                rank=rank.rank,
+                node=rank.node,
+                local_rank=rank.local_rank,
+                local_world_size=rank.local_world_size,
+                cpus=rank.cpus,
+                threads=rank.threads,
+            )
+            for rank in layout.ranks
+        )
+        if len(rank_places) == len(self.record.layout):
+            nodes = tuple(RunNode(node=name) for name in names)
+            self.record = replace(self.record, node0=nodes[0], nodes=nodes, layout=rank_places)
+            update_record(self.record, self.folder)
+
+    def ensure_outcome(self) -> None:
+        """Write the outcome if Slurm ended the job, or if the run has left none.
+
+        The outcome that a supervisor writes while Slurm ends its ranks describes only the symptoms; the
+        cause is known to Slurm alone.
+        """
+        run_outcome = outcome_in(self.folder)
+        preempted = run_outcome is not None and run_outcome.state == PREEMPTED
+        if explains_end(run_outcome) and not preempted:
+            return
+        if self.is_step and run_outcome is not None and time.time() - run_outcome.ended > END_SECONDS:
+            return  # The allocation has ended later, independently of the run.
+        job = self.await_end()
+        self.refresh()
+        run_outcome = outcome_in(self.folder)
+        if job.state == states.FORGOTTEN:
+            job = self.end_in_accounting(job)
+        # The SIGTERM of scancel looks like a preemption to the ranks: they write a checkpoint.
+        cancelled = preempted and job.state == "CANCELLED"
+        if not job.ended or (explains_end(run_outcome) and not cancelled):
+            return
+        if run_outcome is None or job.ended_externally:
+            self.write_job_outcome(job, run_outcome)
+        elif job.state == states.FORGOTTEN and UNKNOWN_CAUSE not in (run_outcome.problem or ""):
+            problem = f"{run_outcome.problem or ''}; {UNKNOWN_CAUSE}".removeprefix("; ")
+            self.run_folder.write(files.OUTCOME, outcome.render(replace(run_outcome, problem=problem)))
+
+    def end_in_accounting(self, job: JobState) -> JobState:
+        """Return the end of a job that the controller has forgotten, from Slurm's accounting."""
+        record = self.run_folder.attempt(lambda: accounting.query(self.scheduler, self.job), None)
+        return replace(job, state=record.state) if record else job
+
+    def await_end(self) -> JobState:
+        """Return the job once it has ended or is pending again, or after a time limit.
+
+        Files that the job wrote last may become visible with a delay.
+        """
+        deadline = time.monotonic() + END_SECONDS
+        while True:
+            job = self.state(now=True)
+            if job.pending or time.monotonic() > deadline:
+                return job
+            if job.ended:
+                time.sleep(VISIBLE_SECONDS)
+                return job
+            time.sleep(POLL_SECONDS)
+
+    def write_job_outcome(self, job: JobState, run_outcome: Outcome | None) -> None:
+        """Write the outcome of a job that Slurm ended, or whose run has left none.
+
+        Args:
+            job: the job.
+            run_outcome: the outcome that the supervisor has written, if any.
+        """
+        state = STOPPED if job.state == "CANCELLED" else FAILED
+        supervisor = supervisor_of(self.folder)
+        now = time.time()
+        base_outcome = run_outcome or Outcome(state=state, started=supervisor.started if supervisor else now, ended=now)
+        memory = slurm.memory_line(f"{self.launcher_output()}\n{self.supervisor_output()}")
+        message = states.describe_end(job)
+        if run_outcome is None and not job.ended_externally and (output := self.supervisor_output().strip()):
+            message += f"; its last output: {output.splitlines()[-1]}"
+        if memory:
+            state, message = FAILED, f"job {self.job}: {slurm.OUT_OF_MEMORY}: {memory}"
+        elif job.state == "FAILED" and run_outcome is None and not self.run_folder.has_file(slurm.CONFIG):
+            message = (
+                f"job {self.job} has written nothing to {self.record.run_dir}: its nodes do not "
+                "see this folder, or may not write to it. Choose a folder that all nodes share with "
+                "--runs-dir"
+            )
+        if run_outcome is not None and run_outcome.state == PREEMPTED and explains_end(run_outcome):
+            message = f"{message}; {run_outcome.problem}"
+        ended = replace(base_outcome, state=state, problem=message, first_failure=None, nodes={})
+        before = None if run_outcome or job.ended_externally else self.saved_outcome()
+        if before is not None:
+            ended = replace(before, problem=f"{before.problem}, but Slurm did not requeue the job: {message}")
+        self.run_folder.write(files.OUTCOME, outcome.render(ended))
+
+    def launcher_output(self) -> str:
+        """Return the end of the launcher's output."""
+        return last_text(self.folder / files.LAUNCHER_LOG, follow.LAST_WORDS)
+
+    def saved_outcome(self) -> Outcome | None:
+        """Return the outcome that the job saved when it was requeued, if it has not started since."""
+        saved_outcomes = sorted(self.folder.glob("outcome-*.json"), key=lambda path: path.stat().st_mtime)
+        if not saved_outcomes or supervisor_of(self.folder) is not None:
+            return None
+        try:
+            return outcome.parse(saved_outcomes[-1].read_bytes())
+        except (OSError, ProtocolError):
+            return None
+
+
+def update_record(record: RunRecord, folder: Path) -> None:
+    """Update the record in plan.json, and leave the other contents of the file as they are."""
+    stored = read_json(folder / PLAN)
+    if stored is not None:
+        write_json(folder / PLAN, {**stored, **render(record)})
+
+
+def explains_end(run_outcome: Outcome | None) -> bool:
+    """Return whether the supervisor's outcome holds, whatever Slurm has done to the job later.
+
+    When Slurm ends a job, one rank may lose its peer before it receives a signal itself.
+    """
+    if run_outcome is None or run_outcome.state in (STOPPED, REFUSED):
+        return run_outcome is not None
+    if run_outcome.state == PREEMPTED:
+        return (run_outcome.problem or "").startswith("checkpoint")
+    failure = run_outcome.first_failure
+    return run_outcome.state == DONE or (failure is not None and not may_be_consequence(failure))
+
+
+def may_be_consequence(failure: Failure) -> bool:
+    """Return whether the failure may be a result of Slurm ending the job."""
+    return failure.signal in ENDED_BY or failures.blames_another(failure.rank, failure.text)

@@ -1,0 +1,146 @@
+"""Check how the agents of a job connect to its supervisor, and that strangers cannot interfere."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import selectors
+import signal
+import socket
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from orch_node.batch import agent as slurm_agent
+from orch_node.batch import agent_connections
+from orch_node.batch.agent_connections import AgentConnectionError, AgentConnections, PendingConnection
+from orch_node.protocol import slurm
+
+from tests.support.waiting import wait_until
+
+STRANGERS = {
+    "non-ascii key": '{"key": "é", "node": "n1"}\n'.encode(),
+    "no signature": b'nonce {"node": "n1"}\n',
+    "no JSON": b"\xff\xfe\n",
+    "nothing": b"",
+    "no end": b"x" * (2 << 20),
+}
+
+
+@pytest.mark.parametrize("sent", STRANGERS.values(), ids=STRANGERS)
+def test_stranger_does_not_keep_the_nodes_out(connections: AgentConnections, sent: bytes) -> None:
+    with socket.create_connection(connections.server.getsockname()) as stranger:
+        stranger.setblocking(False)
+        try:
+            stranger.send(sent)
+        except OSError:
+            pass
+        connections.accept_all(60.0)
+    assert set(connections.hellos) == {"n1", "n2"}
+
+
+def test_stranger_that_sends_a_byte_at_a_time_does_not_extend_the_limit(silent_connections: AgentConnections) -> None:
+    ended = threading.Event()
+
+    def drip() -> None:
+        with socket.create_connection(silent_connections.server.getsockname()) as stranger:
+            while not ended.wait(0.05):
+                stranger.send(b"x")
+
+    thread = threading.Thread(target=drip)
+    thread.start()
+    began = time.monotonic()
+    try:
+        with pytest.raises(AgentConnectionError, match="no agent has connected from n1, n2"):
+            silent_connections.accept_all(1.0)
+    finally:
+        ended.set()
+        thread.join()
+    assert time.monotonic() - began < agent_connections.HELLO_SECONDS, "that one connection may take"
+
+
+def test_strangers_do_not_displace_a_node_that_has_not_introduced_itself(
+    silent_connections: AgentConnections, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agent_connections, "MAX_EXTRA_PENDING", 2)
+    monkeypatch.setattr(agent_connections, "HELLO_SECONDS", 2.0)
+    address = silent_connections.server.getsockname()
+    thread = threading.Thread(target=silent_connections.accept_all, args=(30.0,))
+    thread.start()
+    first = socket.create_connection(address, timeout=30.0)
+    strangers = [socket.create_connection(address) for _ in range(5)]
+    try:
+        time.sleep(0.5)
+        slurm_agent.introduce("n1", silent_connections.key, first)
+        with socket.create_connection(address, timeout=30.0) as second:
+            slurm_agent.introduce("n2", silent_connections.key, second)
+        thread.join(30.0)
+        assert set(silent_connections.hellos) == {"n1", "n2"}
+    finally:
+        silent_connections.step.kill()
+        thread.join(30.0)
+        for connection in (first, *strangers):
+            connection.close()
+
+
+@given(data=st.binary(max_size=300), sizes=st.lists(st.integers(1, 40), min_size=1))
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_bytes_without_the_key_never_introduce_a_node(
+    silent_connections: AgentConnections, data: bytes, sizes: list[int]
+) -> None:
+    """Close the connection and accept no node, whatever bytes arrive in pieces of whatever sizes."""
+    supervisor_end, stranger = socket.socketpair()
+    with selectors.DefaultSelector() as selector, stranger:
+        supervisor_end.setblocking(False)
+        silent_connections.pending[supervisor_end.fileno()] = PendingConnection(supervisor_end, time.monotonic())
+        selector.register(supervisor_end, selectors.EVENT_READ)
+        pieces = itertools.cycle(sizes)
+        while data:
+            size = next(pieces)
+            with contextlib.suppress(OSError):
+                stranger.send(data[:size])
+            data = data[size:]
+            silent_connections.read(selector, supervisor_end.fileno())
+        stranger.shutdown(socket.SHUT_WR)
+        silent_connections.read(selector, supervisor_end.fileno())
+    assert not silent_connections.pending
+    assert supervisor_end.fileno() == -1
+    assert not silent_connections.hellos
+
+
+def test_node_that_does_not_share_the_run_folder_is_named(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(slurm_agent, "SHARED_SECONDS", 0.0)
+    (run_dir / slurm.CONFIG).unlink()
+    monkeypatch.setenv("SLURMD_NODENAME", "n2")
+    assert slurm_agent.main([str(run_dir), "127.0.0.1:9"]) == 1
+    message = capsys.readouterr().err
+    assert message.startswith(f"n2 does not see {run_dir}")
+    assert "--runs-dir" in message
+
+
+def test_address_in_slurm_is_used_for_a_node_name_that_is_no_host(run_dir: Path) -> None:
+    scontrol = run_dir.parent / "bin" / "scontrol"
+    scontrol.write_text('#!/bin/sh\necho "NodeName=$5 NodeAddr=127.0.0.1 NodeHostName=x"\n')
+    scontrol.chmod(0o755)
+    _, target = agent_connections.resolve("no-such-host.invalid")
+    assert target[0] == "127.0.0.1"
+
+
+def test_end_of_the_connections_sends_no_signal_that_cancels_a_step(
+    silent_connections: AgentConnections, run_dir: Path
+) -> None:
+    """Send no SIGTERM, at which srun cancels the step of this number, also in a later start of the job."""
+    script = f"trap 'touch {run_dir}/terminated' TERM; touch {run_dir}/ready; while :; do sleep 0.1; done"
+    silent_connections.step.kill()
+    silent_connections.step.wait()
+    silent_connections.step = subprocess.Popen(["sh", "-c", script])
+    wait_until((run_dir / "ready").exists, "that the step runs")
+    silent_connections.end()
+    assert silent_connections.step.wait(60.0) == -signal.SIGKILL
+    assert not (run_dir / "terminated").exists()

@@ -1,0 +1,123 @@
+"""Check how a job explains its end, and when it is requeued or repeated."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from orch_node.batch import job
+from orch_node.protocol import files, slurm
+from orch_node.protocol import outcome as outcomes
+from orch_node.protocol.outcome import FAILED, Failure, Outcome
+from orch_node.supervisor.core_reservation import AttemptResult
+
+from orchestrator.paths import TRAIN
+
+
+def test_superseded_start_writes_no_outcome(run_dir: Path) -> None:
+    """Exit before the outcome of the later start could be overwritten."""
+    program = """
+import sys
+from pathlib import Path
+sys.path.append(sys.argv[1])
+from orch_node.batch import job
+sys.exit(job.fail(Path(sys.argv[2]), "n2 cannot be reached", 1.0))
+"""
+    (run_dir / slurm.JOB).write_text(json.dumps({"job": "12", "restarts": 1, "notes": []}))
+    command = [sys.executable, "-c", program, str(TRAIN / "lib"), str(run_dir)]
+    for restarts, is_written in (("0", False), ("1", True)):
+        variables = {**os.environ, "SLURM_JOB_ID": "12", "SLURM_RESTART_COUNT": restarts}
+        result = subprocess.run(command, env=variables, capture_output=True, text=True)
+        assert result.returncode == 1
+        assert ("Slurm has restarted this job elsewhere" in result.stderr) is not is_written, result.stderr
+        assert (run_dir / files.OUTCOME).exists() is is_written
+
+
+@pytest.mark.parametrize(
+    ("restarts", "state", "is_done"), [("1", "done", True), ("0", "done", False), ("1", "failed", False)]
+)
+def test_restarted_job_does_not_repeat_a_run_that_is_done(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch, restarts: str, state: str, is_done: bool
+) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "12")
+    monkeypatch.setenv("SLURM_RESTART_COUNT", restarts)
+    (run_dir / files.OUTCOME).write_text(outcomes.render(Outcome(state=state)))
+    assert job.is_done(run_dir) is is_done
+
+
+def test_memory_failure_is_explained_by_slurms_message(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "12")
+    line = "slurmstepd: error: StepId=12.1 exceeded memory limit (700 > 500), being killed"
+    (run_dir / files.LAUNCHER_LOG).write_text(f"{line}\n")
+    explained = job.explain_memory_failure(run_dir, AttemptResult(FAILED, "the launcher ended with exit code 137"))
+    assert explained.problem == f"{slurm.OUT_OF_MEMORY}: {line}; the launcher ended with exit code 137"
+    killed = AttemptResult(FAILED, failure=Failure(rank=1, signal="SIGKILL"))
+    result = job.explain_memory_failure(run_dir, killed)
+    assert result.failure is not None
+    assert result.failure.oom == line
+    raised = AttemptResult(FAILED, failure=Failure(rank=1, code=1))
+    assert job.explain_memory_failure(run_dir, raised) == raised
+
+
+def test_rank_that_lost_its_peer_is_not_blamed_if_memory_ran_out(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Run torchrun: Slurm kills all processes of a node, so only the rank of the other node reports its end."""
+    monkeypatch.setenv("SLURM_JOB_ID", "12")
+    line = "slurmstepd-n2: error: StepId=12.1 exceeded memory limit (700 > 500), being killed"
+    (run_dir / files.LAUNCHER_LOG).write_text(f"{line}\n")
+    (run_dir / "slurm-12.out").write_text("slurmstepd-n1: error: Exceeded job memory limit\n")
+    lost_peer = Failure(rank=0, node="n1", code=1, text="RuntimeError: Connection closed by peer [10.0.0.2]:40153")
+    result = job.explain_memory_failure(run_dir, AttemptResult(FAILED, failure=lost_peer))
+    assert result.failure is None
+    assert result.problem == f"{slurm.OUT_OF_MEMORY}: {line}"
+
+
+@pytest.mark.parametrize(
+    ("problem", "before", "limit", "refused"),
+    [
+        ("checkpoint at step 12", "checkpoint at step 11", None, ""),
+        ("checkpoint at step 12", None, None, ""),
+        ("checkpoint at step 12", "checkpoint at step 12", None, "no later than"),
+        ("checkpoint at step 12", "checkpoint at step 11", 2, "as often as --slurm max-requeues"),
+        ("checkpoint at step 12", "checkpoint at step 11", 3, ""),
+        ("without a checkpoint: the run had not started", None, None, "without a checkpoint"),
+    ],
+    ids=["later", "first", "same-step", "limit", "below-limit", "no-checkpoint"],
+)
+def test_job_is_requeued_only_while_its_checkpoint_advances(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch, problem: str, before: str | None, limit: int | None, refused: str
+) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "12")
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "2")
+    if before is not None:
+        earlier = Outcome(state="preempted", problem=before)
+        (run_dir / "outcome-1.json").write_text(outcomes.render(earlier))
+    result = job.requeue_problem(run_dir, problem, limit)
+    assert refused in result
+    assert bool(result) is bool(refused)
+
+
+@pytest.mark.parametrize(
+    ("problem", "recorded"),
+    [
+        pytest.param("checkpoint at step 12", "checkpoint at step 12; not requeued: the job was requeued", id="limit"),
+        pytest.param("without a checkpoint: too late", "without a checkpoint: too late", id="no-checkpoint"),
+    ],
+)
+def test_outcome_says_why_a_job_with_a_checkpoint_is_not_requeued(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch, problem: str, recorded: str
+) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "12")
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "2")
+    path = run_dir / files.OUTCOME
+    path.write_text(outcomes.render(Outcome(state="preempted", problem=problem)))
+    job.requeue(run_dir, 2)
+    result = outcomes.parse(path.read_bytes()).problem
+    assert result is not None
+    assert result.startswith(recorded)
+    assert result.count(problem) == 1

@@ -1,0 +1,94 @@
+"""Check the layout that a job creates on its nodes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from orch_node.batch import layout as job_layout
+from orch_node.batch.agent import granted_cpus
+from orch_node.protocol import layout as layouts
+from orch_node.protocol import slurm as protocol
+from orch_node.protocol.cores import Core
+from orch_node.protocol.slurm import CONFIG, NODE0, Hello
+
+from tests.support.slurm_plans import SITE, make_plan
+
+REQUEST = {"nodes": "2", "ppn": 2, "launcher": "mpirun", "max_restarts": 1, "spare_nodes": 1}
+
+
+def make_config(tmp_path: Path, fields: dict[str, object]) -> protocol.JobConfig:
+    text = make_plan(fields).describe().replace("/shared/alice/runs", str(tmp_path))
+    subprocess.run(["bash", "-c", text.rpartition("\nexec ")[0]], check=True)
+    return protocol.parse((tmp_path / SITE.run_id / CONFIG).read_text())
+
+
+def make_hello(number: int, cores: int = 4) -> Hello:
+    return Hello(
+        node=f"n{number}",
+        host=f"n{number}.site",
+        confined=True,
+        flags=("avx512f", "avx512_bf16"),
+        cores=tuple(Core(numa=0, socket=0, core=core_id, cpus=(core_id + 8, core_id + 40)) for core_id in range(cores)),
+        address=f"10.0.0.{number}",
+        interface="ib0",
+    )
+
+
+def test_ranks_get_the_cores_of_the_allocation(tmp_path: Path) -> None:
+    config = make_config(tmp_path, REQUEST)
+    layout = job_layout.create_layout(config, [make_hello(1), make_hello(2), make_hello(3)])
+    assert [(rank.rank, rank.node, rank.cpus, rank.threads) for rank in layout.ranks] == [
+        (0, "n1", (8, 9), 2),
+        (1, "n1", (10, 11), 2),
+        (2, "n2", (8, 9), 2),
+        (3, "n2", (10, 11), 2),
+    ]
+    assert layout.spare_hosts == {"n3": "n3"}
+    assert layout.entry("n2").env["GLOO_SOCKET_IFNAME"] == "ib0"
+    files = job_layout.run_files(config, [make_hello(1), make_hello(2), make_hello(3)], {})
+    assert files["hostfile"] == "n1:2\nn2:2\n"
+    assert json.loads(files["env.json"])["MASTER_ADDR"] == "10.0.0.1"
+
+
+def test_spare_nodes_without_bf16_count_for_the_precision(tmp_path: Path) -> None:
+    config = make_config(tmp_path, REQUEST)
+    slow = replace(make_hello(3), flags=("avx2",))
+    layout = job_layout.create_layout(config, [make_hello(1), make_hello(2), slow])
+    assert layout.spares_without_bf16 == ("n3",)
+    assert layouts.parse(layouts.render(layout)) == layout
+    assert job_layout.create_layout(config, [make_hello(1), make_hello(2), make_hello(3)]).spares_without_bf16 == ()
+
+
+def test_launcher_command_has_the_address_of_node0(tmp_path: Path) -> None:
+    config = make_config(tmp_path, {"nodes": "2", "launcher": "torchrun"})
+    command = job_layout.launcher_command(config, "10.0.0.1")
+    assert any(argument.startswith("--meet=10.0.0.1:") for argument in command)
+    assert not any(NODE0 in argument for argument in command)
+
+
+def test_too_few_cores_and_missing_bf16_are_reported(tmp_path: Path) -> None:
+    config = make_config(tmp_path, REQUEST)
+    with pytest.raises(job_layout.LayoutError, match="n1 gives this job 1 core, but --ppn is 2"):
+        job_layout.check_nodes(config, [make_hello(1, cores=1)])
+    config = make_config(tmp_path, {**REQUEST, "precision": "bf16"})
+    with pytest.raises(job_layout.LayoutError, match="n2 has no BF16 instructions"):
+        job_layout.check_nodes(config, [make_hello(1), replace(make_hello(2), flags=())])
+
+
+def test_cpu_flags_that_contradict_each_other_are_refused(tmp_path: Path) -> None:
+    config = make_config(tmp_path, REQUEST)
+    wrong = replace(make_hello(2), flags=("avx2", "avx512_bf16"))
+    with pytest.raises(job_layout.LayoutError, match="n2 reports wrong CPU flags: avx512_bf16 without avx512f"):
+        job_layout.check_nodes(config, [make_hello(1), wrong])
+
+
+@pytest.mark.parametrize(
+    ("text", "number", "granted"), [("2(x3),4", 2, 2), ("2(x3),4", 3, 4), ("8", 0, 8), ("", 0, 16)]
+)
+def test_cpus_of_the_job_on_a_node(text: str, number: int, granted: int) -> None:
+    environ = {"SLURM_JOB_CPUS_PER_NODE": text, "SLURM_NODEID": str(number)}
+    assert granted_cpus(environ, 16) == granted

@@ -1,0 +1,88 @@
+"""Check arrays of runs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from orch_node.protocol import slurm as protocol
+from orch_node.protocol.slurm import CONFIG
+
+from orchestrator.errors import PlanError
+from orchestrator.targets.batch import array
+from tests.support.slurm_plans import SITE, make_array, script_of
+
+
+def test_each_task_of_an_array_is_a_run_with_its_own_settings(tmp_path: Path) -> None:
+    text = script_of("array").replace("/shared/alice/runs", str(tmp_path))
+    assert "#SBATCH --array=0-1" in text
+    head, _, command = text.rstrip().rpartition("\nexec ")
+    for number, rate in enumerate(("1e-5", "3e-5")):
+        environ = {"SLURM_ARRAY_TASK_ID": str(number), "SLURM_ARRAY_JOB_ID": "12"}
+        subprocess.run(["bash", "-c", head], check=True, env={**os.environ, **environ})
+        folder = tmp_path / f"{SITE.run_id}-{number}"
+        config = protocol.parse((folder / CONFIG).read_text())
+        assert config.run_id == folder.name
+        assert f"--learning_rate={rate}" in config.launcher
+        assert f"--output_dir={folder}/output" in config.launcher
+        assert (folder / f"slurm-12_{number}.out").exists()
+    assert command.endswith(' slurm "$run_dir"')
+
+
+def test_array_has_a_run_for_each_combination() -> None:
+    runs = make_array("seed=1,2", "learning_rate=1e-5,3e-5").array
+    combinations = [next(decision.value for decision in run.run.decisions if decision.topic == "array") for run in runs]
+    assert combinations == [
+        "seed=1 learning_rate=1e-5 (1 of 4)",
+        "seed=1 learning_rate=3e-5 (2 of 4)",
+        "seed=2 learning_rate=1e-5 (3 of 4)",
+        "seed=2 learning_rate=3e-5 (4 of 4)",
+    ]
+    assert len({run.run.key for run in runs}) == 4  # Each run resumes on its own.
+    assert len({run.run.run_dir for run in runs}) == 4
+
+
+@pytest.mark.parametrize(
+    ("axes", "problem"),
+    [
+        (("seed",), "expected KEY=VALUE"),
+        (("seed=",), "expected KEY=VALUE"),
+        (("seed=1,,2",), "expected KEY=VALUE"),
+        (("=1,2",), "expected KEY=VALUE"),
+        (("seed=1,2", "seed=3"), "names a setting twice"),
+        ((f"seed={','.join(map(str, range(1001)))}",), "the limit is 1000"),
+    ],
+)
+def test_impossible_arrays_are_refused(axes: tuple[str, ...], problem: str) -> None:
+    with pytest.raises(PlanError, match=problem):
+        array.combinations(axes)
+
+
+@pytest.mark.parametrize(
+    ("axes", "tasks"),
+    [
+        (("learning_rate=1e-5,3e-5,1e-4%2",), "0-2%2"),
+        (("learning_rate=1e-5,3e-5%1", "max_seq_length=64,128"), "0-3%1"),
+        (("learning_rate=1e-5,3e-5",), "0-1"),
+    ],
+)
+def test_array_may_limit_the_tasks_that_run_at_once(axes: tuple[str, ...], tasks: str) -> None:
+    array_plan = make_array(*axes)
+    assert f"#SBATCH --array={tasks}\n" in array_plan.describe()
+    assert not any("%" in decision.describe() for plan in array_plan.array for decision in plan.run.decisions)
+
+
+@pytest.mark.parametrize("axes", [("a=1,2%0",), ("a=1,2%2", "b=3%2"), ("a=%2",)])
+def test_invalid_or_repeated_limits_of_an_array_are_refused(axes: tuple[str, ...]) -> None:
+    with pytest.raises(PlanError):
+        array.max_active_runs(axes), array.combinations(axes)
+
+
+def test_percent_sign_in_a_value_is_no_limit() -> None:
+    settings = ("a=10%,20%x",)
+    assert (array.max_active_runs(settings), array.combinations(settings)) == (
+        None,
+        [(("a", "10%"),), (("a", "20%x"),)],
+    )

@@ -1,0 +1,82 @@
+"""Check what is decided about a job, and which requests are refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from orchestrator.errors import PlanError
+from orchestrator.targets.batch.decisions import with_size
+from orchestrator.targets.batch.load import slurm_settings
+from orchestrator.targets.batch.plan import plan_slurm
+from orchestrator.targets.batch.settings import RESERVED_OPTIONS, SlurmSettings
+from tests.support.slurm_plans import SITE, make_inputs, make_plan, make_request
+
+
+@pytest.mark.parametrize("name", RESERVED_OPTIONS)
+def test_options_that_orch_sets_are_refused(name: str) -> None:
+    with pytest.raises(PlanError, match=f"--slurm {name}: orch sets this option itself"):
+        make_plan({}, SlurmSettings(sbatch={name: "1"}))
+
+
+@pytest.mark.parametrize(
+    ("fields", "settings", "problem"),
+    [
+        ({"nodes": "n[1-3]"}, {}, "needs the number of nodes"),
+        ({"nodes": "0"}, {}, "needs the number of nodes"),
+        ({"ppn": 0}, {}, "--ppn 0"),
+        ({"launcher": "mpijob"}, {}, "--launcher mpijob does not run on Slurm"),
+        ({"mpi": "intel"}, {}, "--launcher srun starts the ranks without mpirun"),
+        ({"mpi": "openmpi", "launcher": "mpirun"}, {}, "mpirun must be that of intel"),
+        ({"spare_nodes": 1}, {}, "--spare-nodes without --max-restarts"),
+        ({"stall_timeout": -1.0}, {}, "are 0 or more"),
+        ({}, {"pmi": "pmi9"}, "pmi=pmi9"),
+        ({}, {"root": "relative"}, "root=relative: expected an absolute path"),
+        ({}, {"sbatch": {"comment": "two\nlines"}}, "cannot be printed"),
+        ({}, {"sbatch": {"x y": "1"}}, "not an option of sbatch"),
+        ({}, {"sbatch": {"cpus-per-task": "many"}}, "cpus-per-task=many: expected a number"),
+    ],
+)
+def test_impossible_requests_are_refused(fields: dict[str, object], settings: dict[str, object], problem: str) -> None:
+    with pytest.raises(PlanError) as caught:
+        make_plan(fields, SlurmSettings(**settings))  # type: ignore[arg-type]
+    assert problem in caught.value.message
+
+
+@pytest.mark.parametrize("login", ["-oProxyCommand=x", "a b", "host;id", "u@-x", "h/x", "a@b@c"])
+def test_login_node_must_be_a_host_name(login: str) -> None:
+    with pytest.raises(PlanError, match="not a host name"):
+        make_plan({}, SlurmSettings(login=login))
+
+
+@pytest.mark.parametrize("assignments", [("local=/s",), ("local=/s", "root=/r", "python=/p")])
+def test_folder_of_the_nodes_is_filled_from_a_shared_one(assignments: tuple[str, ...]) -> None:
+    with pytest.raises(PlanError, match="needs root="):
+        slurm_settings(None, assignments, {}).check()
+
+
+@pytest.mark.parametrize(
+    ("options", "memory"),
+    [
+        ((), "0"),
+        (("exclusive",), "0"),
+        (("exclusive", "mem=4G"), "4G"),
+        (("exclusive", "mem-per-cpu=1G"), None),
+        (("cpus-per-task=2",), None),
+        (("exclusive=user",), None),
+    ],
+    ids=["default", "exclusive", "mem", "mem-per-cpu", "shared", "exclusive-user"],
+)
+def test_whole_nodes_come_with_all_of_their_memory(options: tuple[str, ...], memory: str | None) -> None:
+    assert with_size(slurm_settings(None, options, {})).sbatch.get("mem") == memory
+
+
+def test_hint_for_a_missing_mpi_names_the_shared_folder_and_no_inventory() -> None:
+    inputs = make_inputs()
+    bare = replace(inputs, facts=replace(inputs.facts, mpi={}))
+    request = make_request({"launcher": "mpirun", "mpi": "mpich"})
+    with pytest.raises(PlanError, match="has no MPICH") as caught:
+        plan_slurm(request, bare, SITE)
+    assert "pip install --prefix /shared/orch/stacks/current/mpi/mpich mpich" in caught.value.hint
+    assert "inventory" not in caught.value.hint

@@ -1,0 +1,127 @@
+"""Check runs whose ranks are in an image."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from orch_node.agent import containers
+from orch_node.agent.engines import ContainerError, explain_apptainer_error
+from orch_node.protocol import container
+
+from orchestrator import load
+from orchestrator.errors import OrchError, RequestError
+from orchestrator.paths import TRAIN
+from orchestrator.planning.plan import Plan
+from orchestrator.planning.refusal import check_refused
+from orchestrator.targets.batch.image import Image
+from orchestrator.targets.batch.inputs import check_image_exists
+from orchestrator.targets.batch.load import slurm_settings
+from orchestrator.targets.batch.options import REFUSES
+from orchestrator.targets.batch.plan import plan_run, plan_slurm
+from orchestrator.targets.batch.settings import SlurmSettings
+from tests.support.slurm_plans import SITE, make_inputs, make_request
+
+
+def make_settings(*image_options: str, image: str = "/shared/torch.sif") -> SlurmSettings:
+    return slurm_settings(None, ("login=login1",), {}, image=image, image_options=image_options)
+
+
+@pytest.mark.parametrize(
+    ("fields", "image_options", "image", "problem"),
+    [
+        ({}, (), "docker://torch", "runs do not pull images"),
+        ({}, (), "nvcr.io#torch", "runs do not pull images"),
+        ({}, (), "torch.sif", "not an absolute path"),
+        ({}, ("mounts=data",), "/torch.sif", "not SOURCE:TARGET"),
+        ({}, ("mounts=/a,b:/a",), "/torch.sqsh", "not SOURCE:TARGET"),
+        ({}, ("arguments=/torch2.sif",), "/torch.sif", "not an option"),
+        ({}, ("arguments=--pid",), "/torch.sif", "orch sets this option itself"),
+        ({}, ("arguments=--container-image=a",), "/torch.sqsh", "orch sets this option itself"),
+        ({"launcher": "mpirun"}, (), "/torch.sqsh", "Pyxis only runs ranks that srun starts"),
+        ({"backend": "mpi", "launcher": "mpirun"}, (), "/torch.sif", "run without containers"),
+    ],
+)
+def test_impossible_images_are_refused(
+    fields: dict[str, object], image_options: tuple[str, ...], image: str, problem: str
+) -> None:
+    request = replace(make_request({"nodes": "2"}), **fields)  # type: ignore[arg-type]
+    settings = make_settings(*image_options, image=image)
+
+    def plan() -> Plan:
+        check_refused(request, REFUSES)
+        return plan_slurm(request, make_inputs(settings), SITE)
+
+    with pytest.raises(OrchError) as refused:
+        plan()
+    assert problem in f"{refused.value.message} {refused.value.hint}"
+
+
+def test_relative_image_path_starts_at_the_current_folder_or_the_settings_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(RequestError, match="no such image"):
+        check_image_exists(slurm_settings(None, (), {}, image="torch.sif"))
+    (tmp_path / "torch.sif").touch()
+    check_image_exists(slurm_settings(None, (), {}, image="torch.sif"))
+    file = tmp_path / "site" / "orch-slurm.toml"
+    file.parent.mkdir()
+    file.write_text('[container]\nimage = "../torch.sif"\npython = "/opt/bin/python"\n')
+    for result in (
+        slurm_settings(None, (), {}, image="torch.sif", image_options=("python=/opt/bin/python",)),
+        slurm_settings(file, (), {}),
+    ):
+        assert result.image == Image(path=str(tmp_path / "torch.sif"), python="/opt/bin/python")
+    assert slurm_settings(file, (), {}, image="").image is None
+
+
+def test_image_needs_no_stack_on_the_nodes() -> None:
+    """Ignore the packages of the interpreter that starts the ranks: the image has its own torch."""
+    inputs = make_inputs(make_settings())
+    bare = replace(inputs, facts=replace(inputs.facts, packages={}))
+    config = plan_run(make_request({"nodes": "2"}), bare, SITE).config
+    assert (config.torch, config.preload) == (None, ())
+    spec = container.parse(config.files["container.json"])
+    assert (spec.engine, spec.image) == ("apptainer", "/shared/torch.sif")
+    assert spec.preload == load.stack("current").preload
+
+
+def test_rank_in_an_image_of_apptainer_is_started_without_a_secret_in_its_arguments(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = plan_run(make_request(), make_inputs(make_settings()), SITE).config
+    spec = container.parse(config.files["container.json"])
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ContainerError, match="neither apptainer nor singularity"):
+        containers.exec_command(tmp_path, spec, node="n1", rank=1)
+    (tmp_path / "singularity").write_text("#!/bin/sh\n")
+    (tmp_path / "singularity").chmod(0o755)
+    argv = containers.exec_command(tmp_path, spec, node="n1", rank=1)
+    assert argv[:2] == ["singularity", "exec"]
+    assert argv[2 : 2 + len(spec.options)] == list(spec.options)
+    assert argv[2 + len(spec.options) :] == [
+        *("--env", f"ORCH_RUN_DIR={tmp_path}", "--env", "RANK=1", "/shared/torch.sif"),
+        *("python3", "-u", str(TRAIN / "node.py"), "contained-rank", str(tmp_path)),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("stderr", "explanation"),
+    [
+        (
+            "\x1b[91mERROR  : Failed to create user namespace: not allowed to create user namespace\n\x1b[0m",
+            "not allowed to create user namespace. An administrator must allow",
+        ),
+        (
+            "FATAL:   container creation failed: image driver mount failure: squashfuse_ll exited: "
+            "fuse: failed to open /dev/fuse: Permission denied",
+            "Permission denied. Nodes need squashfuse",
+        ),
+        ('FATAL:   "nosuch": executable file not found in $PATH', "--image-option python=PATH"),
+    ],
+)
+def test_apptainer_errors_are_explained_with_a_remedy(stderr: str, explanation: str) -> None:
+    assert explanation in explain_apptainer_error(stderr)
+    assert "\x1b" not in explain_apptainer_error(stderr)

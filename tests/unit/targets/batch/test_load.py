@@ -1,0 +1,41 @@
+"""Check how the settings of Slurm are read from files, variables and options."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from orchestrator.errors import OrchError, RequestError
+from orchestrator.targets.batch.load import slurm_settings
+from tests.support.slurm_plans import make_plan
+
+
+def test_later_settings_win_and_each_source_is_reported(tmp_path: Path) -> None:
+    path = tmp_path / "site.toml"
+    path.write_text('pmi = "none"\n[sbatch]\naccount = "b"\ntime = 30\nexclusive = true\n')
+    environ = {"SBATCH_PARTITION": "p", "SBATCH_ACCOUNT": "a", "SBATCH_TIMELIMIT": "5", "HOME": "/"}
+    result = slurm_settings(path, ("account=c", "mem_per_cpu=1G"), environ)
+    assert result.pmi == "none"
+    assert result.sbatch == {"account": "c", "partition": "p", "time": "30", "exclusive": "", "mem-per-cpu": "1G"}
+    assert result.sources["partition"] == "SBATCH_PARTITION"
+    assert result.sources["time"] == str(path)
+    text = make_plan({}, result).describe()
+    assert "# slurm partition: p (SBATCH_PARTITION)" in text
+    assert "# slurm account: c (requested)" in text
+
+
+def test_setting_without_a_value_is_refused() -> None:
+    with pytest.raises(RequestError, match="--slurm partition: expected KEY=VALUE"):
+        slurm_settings(None, ("partition",), {})
+
+
+def test_setup_and_max_requeues_are_read_from_files_and_options(tmp_path: Path) -> None:
+    source = tmp_path / "orch-slurm.toml"
+    source.write_text('setup = ["module load gcc"]\nmax-requeues = 3\n')
+    result = slurm_settings(source, ("setup=module load mpi",), {})
+    assert (result.setup, result.max_requeues) == (("module load gcc", "module load mpi"), 3)
+    assert slurm_settings(source, ("max-requeues=5",), {}).max_requeues == 5
+    for assignments in (("setup=a\nb",), ("setup= ",), ("max-requeues=-1",)):
+        with pytest.raises(OrchError):
+            slurm_settings(None, assignments, {}).check()

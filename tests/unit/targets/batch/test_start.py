@@ -1,0 +1,41 @@
+"""Interrupt the submission of a job, with programs of Slurm that are shell scripts."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from orchestrator.runs import store
+from orchestrator.targets.batch.location import location_of
+from orchestrator.targets.batch.plan import plan_slurm
+from orchestrator.targets.batch.start import start
+from tests.support.slurm_plans import SITE, make_inputs, make_request
+
+INTERRUPT = "#!/bin/sh\nkill -INT $PPID\nsleep 10\n"
+
+
+def write_program(folder: Path, name: str, text: str) -> None:
+    path = folder / name
+    path.write_text(text)
+    path.chmod(0o700)
+
+
+# subprocess.run() does not wait for a program that it kills because of Ctrl-C.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("accepted", [True, False])
+def test_interrupted_submission_is_recorded_only_if_slurm_has_accepted_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, accepted: bool
+) -> None:
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    write_program(tmp_path, "sbatch", INTERRUPT)
+    write_program(tmp_path, "squeue", f"#!/bin/sh\necho '{'12|PENDING' if accepted else ''}'\n")
+    folder = tmp_path / "runs" / SITE.run_id
+    plan = plan_slurm(make_request(), make_inputs(), replace(SITE, run_dir=str(folder)))
+    with pytest.raises(KeyboardInterrupt):
+        start(plan, folder)
+    assert folder.exists() == accepted
+    if accepted:
+        assert location_of(store.load(folder).record).job == "12", "`orch stop` can end it"

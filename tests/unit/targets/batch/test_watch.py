@@ -1,0 +1,198 @@
+"""Check how orch follows a job, and which outcome it records if the job has left none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from orch_node.protocol import files
+from orch_node.protocol import outcome as outcomes
+from orch_node.protocol.events import Waiting
+from orch_node.protocol.outcome import Failure, Outcome
+from orch_node.protocol.slurm import CONFIG, memory_line
+
+from orchestrator.errors import ExecuteError
+from orchestrator.model.command import CommandResult
+from orchestrator.runs import store
+from orchestrator.targets.batch import states
+from orchestrator.targets.batch.handle import SlurmHandle
+from orchestrator.targets.batch.run_folder import LocalFolder
+from orchestrator.targets.batch.watch import UNKNOWN_CAUSE, JobWatch
+from tests.support.slurm_jobs import (
+    FORGOTTEN,
+    NO_ACCOUNTING,
+    RecordedHost,
+    make_job,
+    make_result,
+    make_watch,
+    squeue,
+    write_job_outcome,
+)
+
+
+class SlowFolder(LocalFolder):
+    """The folder of a job whose supervisor appears at the second refresh."""
+
+    refresh_count = 0
+
+    def refresh(self) -> None:
+        self.refresh_count += 1
+        if self.refresh_count == 2:
+            (self.folder / "supervisor.json").write_text('{"pid": 7, "started": 1.0}')
+
+
+def outcome_of(folder: Path) -> Outcome:
+    return outcomes.parse((folder / "outcome.json").read_bytes())
+
+
+def waiting_messages(watch: JobWatch) -> list[str]:
+    return [event.text for event in watch.queue_events() if isinstance(event, Waiting)]
+
+
+def test_requeued_job_waits_although_it_has_had_a_supervisor(folder: Path) -> None:
+    pending = squeue("PENDING", "BeginTime", nodes="")
+    host = RecordedHost(pending, pending, squeue("RUNNING"))
+    assert waiting_messages(make_watch(folder, host)) == [states.describe_waiting(make_job("PENDING", "BeginTime"))]
+    assert not host.results
+
+
+def test_expected_start_that_changes_at_each_query_is_reported_once(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orchestrator.targets.batch.watch.FIRST_QUERY_SECONDS", 0.0)
+    starts = ("N/A", "2026-01-02T03:04:05", "2026-01-02T03:04:10", "2026-01-02T03:04:15")
+    pending = [squeue("PENDING", "Priority", start, nodes="") for start in starts]
+    messages = waiting_messages(make_watch(folder, RecordedHost(*pending, squeue("RUNNING"))))
+    assert messages == [states.describe_waiting(make_job("PENDING", "Priority", start)) for start in starts[:2]]
+
+
+def test_running_job_that_prepares_its_nodes_is_reported(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("orchestrator.targets.batch.watch.READY_SECONDS", 0.0)
+    (folder / "supervisor.json").unlink()
+    watch = make_watch(folder, RecordedHost(squeue("RUNNING", nodes="n[1-2]")))
+    watch.run_folder = SlowFolder(folder)
+    (message,) = waiting_messages(watch)
+    assert "job 12 runs on n[1-2]: its nodes are being prepared" in message
+
+
+def test_job_that_slurm_did_not_requeue_keeps_its_checkpoint(folder: Path) -> None:
+    (folder / "supervisor.json").unlink()
+    preempted = Outcome(state="preempted", started=1.0, ended=2.0, problem="checkpoint at step 3")
+    (folder / "outcome-0.json").write_text(outcomes.render(preempted))
+    make_watch(folder, RecordedHost(squeue("FAILED", "NonZeroExitCode"))).ensure_outcome()
+    result = outcome_of(folder)
+    assert result.state == "preempted"
+    assert (result.problem or "").startswith("checkpoint at step 3, but Slurm did not")
+
+
+def test_suspended_job_is_reported_once_and_is_not_back_in_the_queue(folder: Path) -> None:
+    lines: list[str] = []
+    watch = make_watch(folder, RecordedHost(squeue=squeue("SUSPENDED")), lines.append)
+    for _ in range(2):
+        watch.last_query = -100.0
+        assert not watch.lost(7)
+    assert lines == [states.describe_suspension("12")]
+
+
+def test_job_that_can_never_start_has_an_outcome(folder: Path) -> None:
+    host = RecordedHost(squeue=squeue("PENDING", "PartitionTimeLimit"))
+    with pytest.raises(ExecuteError, match="will never start"):
+        next(make_watch(folder, host).queue_events())
+    assert ("scancel", "12") in host.commands
+    result = outcome_of(folder)
+    assert result.state == "failed"
+    assert "will never start job 12 (PartitionTimeLimit)" in (result.problem or "")
+
+
+SACCT = "12|CANCELLED by 1000|00:01:40||2026-01-02T03:00:00|2026-01-02T03:01:40\n"
+
+
+def test_cancelled_job_that_slurm_has_forgotten_is_looked_up_in_its_accounting(folder: Path) -> None:
+    write_job_outcome(folder, problem="n2 was lost: the connection to its agent ended")
+    host = RecordedHost(squeue=FORGOTTEN, sacct=make_result(SACCT))
+    make_watch(folder, host).ensure_outcome()
+    result = outcome_of(folder)
+    assert result.state == "stopped"
+    assert "job was cancelled" in (result.problem or "")
+
+
+@pytest.mark.parametrize(
+    ("state", "expected"), [("CANCELLED", "stopped"), ("FAILED", "preempted"), ("TIMEOUT", "preempted")]
+)
+def test_cancelled_job_counts_as_cancelled_although_it_wrote_a_checkpoint(
+    folder: Path, state: str, expected: str
+) -> None:
+    """Ranks write a checkpoint at the SIGTERM of scancel, as when they are preempted."""
+    write_job_outcome(folder, state="preempted", problem="checkpoint at step 3")
+    make_watch(folder, RecordedHost(squeue=squeue(state))).ensure_outcome()
+    result = outcome_of(folder)
+    assert result.state == expected
+    assert "checkpoint at step 3" in (result.problem or "")
+
+
+def test_job_is_back_in_the_queue_although_a_rank_lost_its_peer_first(folder: Path) -> None:
+    """Wait for the job although Slurm does not end the ranks of all nodes at the same moment."""
+    failure = Failure(
+        rank=0, node="n1", code=1, text="RuntimeError: [pair.cc:553] Connection closed by peer [10.0.0.2]"
+    )
+    write_job_outcome(folder, first_failure=failure)
+    watch = make_watch(folder, RecordedHost(squeue=[squeue("COMPLETING"), squeue("PENDING", "BeginTime")]))
+    watch.ensure_outcome()
+    assert watch.is_requeued()
+
+
+def test_failure_that_no_other_rank_caused_ends_the_run_at_once(folder: Path) -> None:
+    write_job_outcome(folder, first_failure=Failure(rank=0, node="n1", code=1, text="ValueError: boom"))
+    assert not make_watch(folder, RecordedHost(squeue=squeue("COMPLETING"))).is_requeued()
+
+
+def test_without_accounting_the_cause_is_reported_as_unknown(folder: Path) -> None:
+    write_job_outcome(folder, problem="n2 was lost: the connection to its agent ended")
+    watch = make_watch(folder, RecordedHost(squeue=FORGOTTEN, sacct=NO_ACCOUNTING))
+    for _ in range(2):
+        watch.ensure_outcome()
+    problem = outcome_of(folder).problem or ""
+    assert problem.startswith("n2 was lost")
+    assert problem.count(UNKNOWN_CAUSE) == 1
+
+
+MEMORY = [
+    "slurmstepd: error: StepId=12.1 exceeded memory limit (716800 > 524288), being killed",
+    "slurmstepd: error: Detected 1 oom_kill event in StepId=12.1. Some of the step tasks have been OOM Killed.",
+    "slurmstepd: error: Exceeded job memory limit at some point.",
+    "srun: error: n2: task 1: Out Of Memory",
+]
+
+
+@pytest.mark.parametrize("line", MEMORY, ids=["gather", "cgroup", "old", "srun"])
+@pytest.mark.parametrize("file", ["launcher.log", "slurm-12.out"])
+def test_job_that_slurm_ended_for_its_memory_is_not_reported_as_cancelled(folder: Path, line: str, file: str) -> None:
+    (folder / file).write_text(f"step 1\n{line}\nstep 2\n")
+    write_job_outcome(folder, first_failure=Failure(rank=1, node="n2", signal="SIGKILL"))
+    make_watch(folder, RecordedHost(squeue=squeue("CANCELLED"))).ensure_outcome()
+    result = outcome_of(folder)
+    assert result.state == "failed"
+    assert "ran out of memory (--slurm mem=)" in (result.problem or "")
+    assert line in (result.problem or "")
+
+
+def test_messages_of_a_script_about_memory_are_not_slurms() -> None:
+    assert not memory_line("MemoryError: exceeded memory limit\ntorch: out of memory\n")
+
+
+def test_run_folder_that_the_nodes_do_not_share_is_named(folder: Path) -> None:
+    (folder / CONFIG).unlink()
+    (folder / "supervisor.json").unlink()
+    make_watch(folder, RecordedHost(squeue=squeue("FAILED", "NonZeroExitCode"))).ensure_outcome()
+    problem = outcome_of(folder).problem or ""
+    assert "has written nothing to" in problem
+    assert "--runs-dir" in problem
+
+
+def test_stop_without_a_controller_writes_the_stop_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("orchestrator.targets.batch.handle.STOP_SECONDS", 0.0)
+    away = CommandResult(code=1, out="", err="Unable to contact slurm controller")
+    handle = SlurmHandle(store.load(folder).record, folder)
+    handle.watch = make_watch(folder, RecordedHost(squeue=away, scancel=away))  # type: ignore[misc]
+    assert "does not respond" in handle.end()
+    assert (folder / files.STOP).exists()
