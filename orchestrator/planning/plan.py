@@ -249,14 +249,24 @@ class ApplyObjects:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubmitScript:
-    """A step that submits a script to the scheduler of a host.
+    """A step that submits a script to the batch system of a host.
 
-    With `allocation`, the id of a running job, the script becomes a step of that job.
+    Attributes:
+        node: the host.
+        run_dir: the folder in which the script is written and submitted.
+        script: the text of the script.
+        name: the name of the job.
+        options: the options in the script.
+        program: the command that submits the script; the script's path follows.
+        allocation: the running job of which the script becomes a step; '' for a new job.
     """
 
     node: RunNode
     run_dir: str
     script: str
+    name: str
+    options: tuple[str, ...]
+    program: str
     allocation: str = ""
 
     @property
@@ -267,8 +277,7 @@ class SubmitScript:
         """Return the commands that write the script on the host and submit it there."""
         path = shlex.quote(f"{self.run_dir}/{SCRIPT}")
         transfer = write_command((self.node,), f"{self.run_dir}/{SCRIPT}", heredoc(self.script))
-        start = f"srun --overlap --nodes=1 --ntasks=1 bash {path}" if self.allocation else f"sbatch {path}"
-        submit = f"cd {shlex.quote(self.run_dir)} && {start}"
+        submit = f"cd {shlex.quote(self.run_dir)} && {self.program} {path}"
         return f"{transfer}\n{shell_at(self.node, submit) if self.node.via else f'({submit})'}"
 
 

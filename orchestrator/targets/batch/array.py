@@ -13,7 +13,7 @@ from orchestrator.planning.plan import Plan, SubmitScript
 from orchestrator.planning.request import TrainRequest
 from orchestrator.targets.batch.location import JOB_NAME_PREFIX
 from orchestrator.targets.batch.plan import PlannedRun, SlurmSite, login_of, send_steps
-from orchestrator.targets.batch.script import render_array
+from orchestrator.targets.batch.script import options, render_array
 
 MAX_RUNS = 1000  # Most sites keep Slurm's default MaxArraySize of 1001.
 LIMIT = re.compile(r"%([0-9]+)", re.ASCII)  # The limit at the end of an argument, written as for `sbatch --array`.
@@ -100,14 +100,16 @@ def plan_array(
         for number, (label, (_, member)) in enumerate(zip(labels, runs, strict=True))
     ]
     login = login_of(members[0].slurm)
-    text = render_array(
-        f"{JOB_NAME_PREFIX}{site.run_id}",
-        labels,
-        [(member.plan, member.config) for member in members],
-        members[0].slurm,
-        limit,
+    name = f"{JOB_NAME_PREFIX}{site.run_id}"
+    text = render_array(name, labels, [(member.plan, member.config) for member in members], members[0].slurm, limit)
+    step = SubmitScript(
+        node=login,
+        run_dir=site.run_dir,
+        script=text,
+        name=name,
+        options=tuple(options(name, members[0].config, members[0].slurm)),
+        program="sbatch",
     )
-    step = SubmitScript(node=login, run_dir=site.run_dir, script=text)
     sent = dict.fromkeys(step for member in members for step in send_steps(member, site))
     plans = tuple(member.plan for member in members)
     skipped = tuple(

@@ -49,7 +49,7 @@ from orchestrator.targets.batch import location as locations
 from orchestrator.targets.batch.allocation import NEW_JOB_HINT
 from orchestrator.targets.batch.decisions import NODE_PREFIX, SRUN, Inputs, Resolved, resolve
 from orchestrator.targets.batch.location import JOB_NAME_PREFIX, TARGET, JobLocation
-from orchestrator.targets.batch.script import CHECKPOINT_SECONDS, render, time_seconds
+from orchestrator.targets.batch.script import CHECKPOINT_SECONDS, options, render, time_seconds
 from orchestrator.targets.batch.settings import SlurmSettings
 
 LOGIN = RunNode(node="login")
@@ -111,8 +111,16 @@ def plan_slurm(request: TrainRequest, inputs: Inputs, site: SlurmSite, resume: R
     planned = plan_run(request, inputs, site, resume)
     text = render(planned.plan, planned.config, planned.slurm)
     held = planned.slurm.held.job if planned.slurm.held else ""
-    host = login_of(planned.slurm)
-    step = SubmitScript(node=host, run_dir=site.run_dir, script=text, allocation=held)
+    name = f"{JOB_NAME_PREFIX}{site.run_id}"
+    step = SubmitScript(
+        node=login_of(planned.slurm),
+        run_dir=site.run_dir,
+        script=text,
+        name=name,
+        options=tuple(options(name, planned.config, planned.slurm)),
+        program="srun --overlap --nodes=1 --ntasks=1 bash" if held else "sbatch",
+        allocation=held,
+    )
     return replace(planned.plan, steps=(*send_steps(planned, site), step))
 
 
@@ -255,7 +263,7 @@ def explain_job(request: TrainRequest, resolved: Resolved) -> tuple[Decision, ..
     """Return the decisions about the job: its login node, nodes, sbatch options and setup commands."""
     nodes = str(len(resolved.nodes))
     spare = f" and {request.spare_nodes} spare" if request.spare_nodes else ""
-    options = (
+    job_options = (
         Decision(topic=f"slurm {name}", value=value or "yes", reason=reason_of(resolved.slurm, name))
         for name, value in resolved.slurm.sbatch.items()
     )
@@ -264,7 +272,7 @@ def explain_job(request: TrainRequest, resolved: Resolved) -> tuple[Decision, ..
     return (
         *((Decision(topic="login", value=login, reason="by SSH"),) if login else ()),
         Decision(topic="nodes", value=nodes + spare, reason="chosen by Slurm"),
-        *options,
+        *job_options,
         *setup,
     )
 

@@ -1,0 +1,703 @@
+"""Slurm as a BatchSystem: its programs, the options of sbatch, and explanations of its states and messages."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import ClassVar
+
+from orch_node import tail
+from orch_node.batch.step_options import STEP
+from orch_node.protocol import files
+from orch_node.protocol.slurm import cpu_counts
+from orch_node.whole_files import private
+
+from orchestrator.errors import ConnectionLost, ExecuteError
+from orchestrator.model.command import CommandResult
+from orchestrator.planning.plan import SCRIPT, SubmitScript
+from orchestrator.runs.accounting import Accounting
+from orchestrator.targets.batch.system import (
+    Allocation,
+    BatchSystem,
+    HeldAllocations,
+    JobRequest,
+    JobState,
+    ListedJob,
+    Phase,
+    Programs,
+)
+from orchestrator.targets.entry import TargetEntry, option
+
+FIELDS = "%T|%S|%N|%r"
+UNKNOWN_JOB = "Invalid job id"  # The error of squeue for a job that Slurm does not know.
+# Settings of Slurm's programs; every other SLURM_* belongs to a job.
+PROGRAM_SETTINGS = ("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_TIME_FORMAT", "SLURM_JWT")
+# A job id as `sbatch --parsable` prints it, or as a wrapper without that option does.
+JOB_ID = re.compile(r"(?:Submitted batch job )?([0-9]{1,18})(?:;([\w.-]+)| on cluster ([\w.-]+))?", re.ASCII)
+LISTED_ID = re.compile(r"([0-9]{1,18})(?:_([0-9\[].*))?", re.ASCII)
+CLUSTER_LINE = "CLUSTER: "
+# The ranks get 120 s before the time limit for a checkpoint. Slurm may send the signal up to 60 s early or late.
+CHECKPOINT_SECONDS = 150
+PENDING = (
+    "PENDING",
+    "CONFIGURING",
+    "POWER_UP_NODE",
+    "REQUEUED",
+    "REQUEUE_FED",
+    "REQUEUE_HOLD",
+    "RESV_DEL_HOLD",
+    "SPECIAL_EXIT",
+)
+COMPLETING = ("COMPLETING", "STAGE_OUT", "SIGNALING", "RESIZING", "EXPEDITING", "UPDATE_DB")
+STEP_ENDED = "STEP_ENDED"  # orch's word for a step that squeue does not list any more.
+ENDINGS = {
+    "CANCELLED": (Phase.CANCELLED, "the job was cancelled (scancel)"),
+    "TIMEOUT": (Phase.KILLED, "the job reached its time limit (--slurm time=)"),
+    "DEADLINE": (Phase.KILLED, "the job passed its deadline"),
+    "PREEMPTED": (Phase.KILLED, "the job was preempted"),
+    "NODE_FAIL": (Phase.KILLED, "a node of the job failed"),
+    "OUT_OF_MEMORY": (Phase.KILLED, "the job ran out of memory (--slurm mem=)"),
+    "FAILED": (Phase.FAILED, "the job failed, and its run has left no outcome"),
+    "BOOT_FAIL": (Phase.ENDED, "a node of the job did not boot"),
+    "COMPLETED": (Phase.ENDED, "the job ended, and its run has left no outcome"),
+    STEP_ENDED: (Phase.ENDED, "its step in the allocation ended, and its run has left no outcome"),
+}
+PHASES: dict[str, Phase] = {
+    **dict.fromkeys(PENDING, Phase.PENDING),
+    **dict.fromkeys(("SUSPENDED", "STOPPED"), Phase.SUSPENDED),
+    **dict.fromkeys(COMPLETING, Phase.COMPLETING),
+    "RUNNING": Phase.RUNNING,
+    **{state: phase for state, (phase, _) in ENDINGS.items()},
+    **dict.fromkeys(("LAUNCH_FAILED", "RECONFIG_FAIL", "REVOKED"), Phase.ENDED),
+}
+STATE_WORD = re.compile(r"[A-Z]{4,}(?:_[A-Z]+)*", re.ASCII)
+# Explanations of temporary reasons; see JOB REASON CODES in squeue(1).
+TEMPORARY_REASONS = {
+    "None": "Slurm has not considered it yet",
+    "Priority": "jobs with a higher priority come first",
+    "Resources": "not enough nodes are free",
+    "Dependency": "it waits for another job",
+    "BeginTime": "its start is delayed, for example by two minutes after a requeue",
+    "JobArrayTaskLimit": "the array has reached its limit of active runs (%N)",
+    "Licenses": "a licence that it needs is in use",
+    "Reservation": "its reservation has not begun",
+    "ReqNodeNotAvail": "a node that it requests is down, drained or reserved",
+    "Nodes_required_for_job_are_DOWN,_DRAINED_or_reserved_for_jobs_in_higher_priority_partitions": (
+        "nodes that it needs are down, drained or reserved"
+    ),
+    "JobHeldUser": "it is held: `scontrol release` releases it",
+    "JobHeldAdmin": "an administrator holds it",
+    "launch_failed_requeued_held": "its start failed; `scontrol release` releases it",
+    "QOSMaxJobsPerUserLimit": "you have as many jobs running as your QOS allows",
+    "QOSMaxCpuPerUserLimit": "your jobs use all CPUs that your QOS allows",
+    "QOSMaxNodePerUserLimit": "your jobs use all nodes that your QOS allows",
+    "QOSGrpCpuLimit": "jobs of this QOS use all CPUs that it allows",
+    "QOSGrpNodeLimit": "jobs of this QOS use all nodes that it allows",
+    "QOSJobLimit": "this QOS has as many jobs as it allows",
+    "QOSResourceLimit": "jobs of this QOS use all resources that it allows",
+    "AssocMaxJobsLimit": "your account has as many jobs running as allowed",
+    "AssocGrpCpuLimit": "jobs of your account use all CPUs that it may use",
+    "AssocGrpNodeLimit": "jobs of your account use all nodes that it may use",
+    "AssociationJobLimit": "your account has as many jobs as allowed",
+    "MaxJobsPerAccount": "your account has as many jobs as allowed",
+    "Cleaning": "its previous processes are still being cleaned up",
+    "PartitionDown": "its partition accepts no jobs now",
+}
+# Permanent reasons: why the job cannot start, and what to request in its place.
+PERMANENT_REASONS = {
+    "PartitionConfig": (
+        "its partition does not have the requested resources, or is not open to you",
+        "fewer --nodes, fewer ranks on each (--ppn), less time, or --slurm partition=ANOTHER",
+    ),
+    "PartitionNodeLimit": ("its partition does not allow so many nodes per job", "fewer --nodes"),
+    "PartitionTimeLimit": ("its partition does not allow jobs this long", "--slurm time=LESS"),
+    "PartitionInactive": ("its partition is inactive", "--slurm partition=ANOTHER"),
+    "BadConstraints": ("no nodes can fulfil its request", "other --slurm constraint=, cpus-per-task=, mem="),
+    "InvalidAccount": ("its account is not valid", "--slurm account=ANOTHER"),
+    "InvalidQOS": ("its QOS is not valid", "--slurm qos=ANOTHER"),
+    "AccountNotAllowed": ("its partition does not accept its account", "--slurm account=ANOTHER"),
+    "QOSNotAllowed": ("its partition does not accept its QOS", "--slurm qos=ANOTHER"),
+    "AssocMaxNodePerJobLimit": ("its account does not allow so many nodes per job", "fewer --nodes"),
+    "AssocMaxCpuPerJobLimit": ("its account does not allow so many CPUs per job", "fewer --nodes"),
+    "AssocMaxWallDurationPerJobLimit": ("its account does not allow jobs this long", "--slurm time=LESS"),
+    "QOSMaxNodePerJobLimit": ("its QOS does not allow so many nodes per job", "fewer --nodes"),
+    "QOSMaxCpuPerJobLimit": ("its QOS does not allow so many CPUs per job", "fewer --nodes"),
+    "QOSMaxWallDurationPerJobLimit": ("its QOS does not allow jobs this long", "--slurm time=LESS"),
+    "DependencyNeverSatisfied": ("the job that it waits for has failed", "no --slurm dependency"),
+    "ReservationDeleted": ("its reservation was deleted", "no --slurm reservation"),
+}
+# Newer versions of Slurm give a sentence as the reason that a partition is closed to a group, an account or a QOS.
+CLOSED_PARTITION = "permitted to use this partition"
+CLOSED_PARTITION_PROBLEM = ("its partition is not open to you", "another --slurm partition=, account= or qos=")
+
+
+# Submitting jobs.
+
+
+def submit_command(step: SubmitScript) -> tuple[str, ...]:
+    """Return the command that submits a script; no variable of the environment changes the job.
+
+    The script contains the values of SBATCH_* already; the variables would override it.
+    """
+    special_names = {"time": "TIMELIMIT", "mem": "MEM_PER_NODE"}
+    options = [line.partition("=")[0].removeprefix("--") for line in step.options]
+    names = [f"SBATCH_{special_names.get(name) or name.upper().replace('-', '_')}" for name in options]
+    path = f"{step.run_dir}/{SCRIPT}"
+    unset = [word for name in (*names, *job_variables(os.environ)) for word in ("-u", name)]
+    return ("env", *unset, "sbatch", "--parsable", f"--chdir={step.run_dir}", path, path)
+
+
+def job_variables(environ: Mapping[str, str]) -> list[str]:
+    """Return the variables of a job in which orch itself runs.
+
+    sbatch passes them on, and the programs of the new job would use them. For example, srun fails if
+    SLURM_MEM_PER_CPU of an interactive job and SLURM_MEM_PER_NODE of the new job are both set.
+    """
+    return sorted(name for name in environ if name.startswith("SLURM_") and name not in PROGRAM_SETTINGS)
+
+
+def parse_job_id(output: str) -> tuple[str, str]:
+    """Return the only job id in sbatch's output, and its cluster; '' for what is missing.
+
+    A login shell or a wrapper around sbatch may print other lines before and after it.
+    """
+    matches = (JOB_ID.fullmatch(line.strip()) for line in output.splitlines())
+    jobs = {(match[1], match[2] or match[3] or "") for match in matches if match}
+    return jobs.pop() if len(jobs) == 1 else ("", "")
+
+
+HINTS = (
+    ("invalid partition", "Use --slurm partition=NAME; `sinfo` lists partitions."),
+    ("permitted to use this partition", "--slurm partition=ANOTHER; `sinfo` lists those that are open to you."),
+    ("invalid account", "Use --slurm account=NAME; `sacctmgr show assoc user=$USER` lists your accounts."),
+    ("invalid qos", "Use --slurm qos=NAME; `sacctmgr show qos` lists the QOS."),
+    ("invalid feature", "Use --slurm constraint=FEATURE; `sinfo --format='%N %f'` lists features."),
+    ("time limit", "Use --slurm time=MINUTES, at most what the partition allows (`sinfo`)."),
+    (
+        "node configuration is not available",
+        "Use fewer --nodes, or less of each node (--ppn, --slurm cpus-per-task=, mem=): "
+        "`sinfo --Node --long` shows the resources of nodes.",
+    ),
+    ("memory specification", "Use --slurm mem=LESS; `sinfo --Node --long` shows the memory of nodes."),
+    ("not found", "Run orch on a login node of the cluster."),
+    ("no such file", "Run orch on a login node of the cluster."),
+)
+
+
+# Querying jobs.
+
+
+def run(programs: Programs, program: str, *options: str) -> CommandResult:
+    """Run one of Slurm's programs for the cluster of the jobs."""
+    cluster = (f"--clusters={programs.cluster}",) if programs.cluster else ()
+    return programs.run(program, *cluster, *options)
+
+
+def state(programs: Programs, job: str) -> JobState:
+    """Return the state of a job, or of a step.
+
+    Raises:
+        ControllerUnreachable: if Slurm does not respond.
+        ConnectionLost: if the login node cannot be reached.
+    """
+    if "." in job:
+        return step_state(programs, job)
+    try:
+        # Without --all squeue hides jobs in partitions that are closed to the user.
+        options = (f"--jobs={job}", "--states=all", f"--format={FIELDS}")
+        result = run(programs, "squeue", "--noheader", "--all", *options)
+    except ConnectionLost:
+        raise
+    except ExecuteError as error:
+        raise SLURM.unreachable(error.message) from None
+    if result.code != 0 and not is_unknown(result):
+        raise SLURM.unreachable(SLURM.message_of(result))
+    reported = next((found for line in result.out.splitlines() if (found := parse_state(job, line))), None)
+    unknown_word = unknown_state(result.out) if result.code == 0 else ""
+    if reported is None and unknown_word:
+        raise SLURM.unreachable(f"squeue reports job {job} as {unknown_word}, a state unknown to orch.")
+    return reported or SLURM.forgotten(job)
+
+
+def step_state(programs: Programs, step: str) -> JobState:
+    """Return the state of a step of an allocation, which squeue shows only while it runs."""
+    allocation = state(programs, step.partition(".")[0])
+    if allocation.ended or allocation.suspended:
+        return replace(allocation, job=step)
+    running = step in steps_of(programs, allocation.job).values()
+    return job_state(step, "RUNNING" if running else STEP_ENDED)
+
+
+def steps_of(programs: Programs, job: str) -> dict[str, str]:
+    """Return the ids of the running steps of a job, by name.
+
+    Raises:
+        ControllerUnreachable: if Slurm does not respond.
+    """
+    result = run(programs, "squeue", "--noheader", "--all", "--steps", f"--jobs={job}", "--format=%i|%j")
+    if result.code != 0 and not is_unknown(result):
+        raise SLURM.unreachable(SLURM.message_of(result))
+    fields = (line.strip().split("|", 1) for line in result.out.splitlines() if "|" in line)
+    return {name: step for step, name in fields}
+
+
+def jobs(programs: Programs, name: str = "") -> list[ListedJob]:
+    """Return the user's jobs, or only those of one name.
+
+    Raises:
+        ExecuteError: if squeue fails.
+    """
+    only = (f"--name={name}",) if name else ()
+    options = ("--array", "--states=all", *only, f"--format=%i|%j|{FIELDS}")
+    result = run(programs, "squeue", "--noheader", "--me", "--all", *options)
+    if result.code != 0:
+        raise ExecuteError(f"squeue failed: {SLURM.message_of(result)}", hint=SLURM.check_hint)
+    listed, cluster = [], programs.cluster
+    for line in result.out.splitlines():
+        if line.startswith(CLUSTER_LINE):  # With --clusters, this line precedes the jobs of each cluster.
+            cluster = line.removeprefix(CLUSTER_LINE).strip()
+        job, _, remainder = line.partition("|")
+        job_name, _, fields = remainder.partition("|")
+        parsed, match = parse_state(job, fields), LISTED_ID.fullmatch(job)
+        if parsed and match:
+            task = match[2] or ""
+            listed.append(ListedJob(job=match[1], name=job_name, state=parsed, task=task, cluster=cluster))
+    return listed
+
+
+def is_unknown(result: CommandResult) -> bool:
+    """Return whether a program does not know the job."""
+    return UNKNOWN_JOB in result.err
+
+
+def parse_state(job: str, line: str) -> JobState | None:
+    """Return the state in a line of `squeue --format=%T|%S|%N|%r`, or None if it has none.
+
+    A login shell may print other lines, also with `|` in them, so only lines that begin with a state of
+    Slurm count.
+    """
+    word, bar, fields = line.partition("|")
+    if word not in PHASES or not bar or fields.count("|") < 2:
+        return None
+    start, nodes, reason = fields.split("|", 2)
+    return job_state(job, word, start=start, nodes=nodes, reason=reason)
+
+
+def unknown_state(text: str) -> str:
+    """Return the state in squeue's output that this version of orch does not know, or ''."""
+    fields = [line.split("|") for line in text.splitlines() if line.count("|") >= 3]
+    return next((columns[0] for columns in fields if STATE_WORD.fullmatch(columns[0])), "")
+
+
+def job_state(job: str, word: str, *, start: str = "", nodes: str = "", reason: str = "") -> JobState:
+    """Return a job in one of Slurm's states, with explanations."""
+    phase, explanation, problem = PHASES.get(word, Phase.ENDED), "", ""
+    if phase == Phase.PENDING:
+        # The reason code alone: ReqNodeNotAvail of `ReqNodeNotAvail, UnavailableNodes:n[1-3]`.
+        code = reason.split(",")[0].strip().replace(" ", "_")
+        permanent = CLOSED_PARTITION_PROBLEM if CLOSED_PARTITION in reason else PERMANENT_REASONS.get(code)
+        problem = "; use ".join(permanent) if permanent else ""
+        explanation = TEMPORARY_REASONS.get(reason) or TEMPORARY_REASONS.get(code) or problem
+        if word == "CONFIGURING":
+            explanation, reason = "its nodes are being prepared", ""
+    elif phase not in (Phase.RUNNING, Phase.SUSPENDED, Phase.COMPLETING):
+        explanation = ENDINGS[word][1] if word in ENDINGS else f"the job ended as {word}"
+        reason = "" if reason == "None" else reason
+    return JobState(
+        job=job,
+        state=word,
+        phase=phase,
+        reason=reason,
+        explanation=explanation,
+        problem=problem,
+        start=start if start[:1].isdigit() else "",
+        nodes=nodes,
+    )
+
+
+# Accounting.
+
+ACCOUNTING_FIELDS = ("JobID", "State", "Elapsed", "MaxRSS", "Start", "End")
+SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)([KMGT]?)", re.ASCII)
+UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+SCONTROL_STATE = re.compile(r"\bJobState=(\S+)")
+SCONTROL_TIME = re.compile(r"\bRunTime=(\S+)")
+
+
+def accounting(programs: Programs, job: str, known_state: str = "") -> Accounting | None:
+    """Return sacct's record of a job, or scontrol's if the site has no accounting; None if there is none.
+
+    Args:
+        programs: Slurm's programs.
+        job: the id of a job, of an array's task, or of a step (`12.3`).
+        known_state: the final state that the controller reported; accounting may learn of it later.
+    """
+    options = (
+        "--noheader",
+        "--parsable2",
+        f"--jobs={job.partition('.')[0]}",
+        f"--format={','.join(ACCOUNTING_FIELDS)}",
+    )
+    record = parse_sacct(job, output(programs, "sacct", *options))
+    if record is None and "." not in job:  # Only sacct shows a step that has ended.
+        record = parse_scontrol(job, output(programs, "scontrol", "show", "job", "--oneliner", job))
+    is_final = known_state in ENDINGS and known_state != STEP_ENDED
+    if record is not None and is_final and not job_state(job, record.state).ended:
+        record = replace(record, state=known_state)
+    return record
+
+
+def output(programs: Programs, *command: str) -> str:
+    """Return the output of one of Slurm's programs, or '' if it fails."""
+    try:
+        result = run(programs, *command)
+    except ExecuteError:
+        return ""
+    return result.out if result.code == 0 else ""
+
+
+def parse_sacct(job: str, text: str) -> Accounting | None:
+    """Return the record in sacct's output, which has a row for the job and one for each of its steps."""
+    rows = [line.split("|") for line in text.splitlines()]
+    rows = [row for row in rows if len(row) == len(ACCOUNTING_FIELDS)]
+    job_row = next((row for row in reversed(rows) if row[0] == job), None)
+    if job_row is None:
+        return None
+    _, word, elapsed, _, start, end = job_row
+    # A run in an allocation starts its ranks as other steps, during its own step.
+    steps = [
+        row
+        for row in rows
+        if row[0].split(".")[0] == job.split(".")[0]
+        and start <= row[4]
+        and (row[5] <= end or "Unknown" in (row[5], end))
+    ]
+    sizes = [int(float(match[1]) * UNITS[match[2]]) for row in steps if (match := SIZE.fullmatch(row[3]))]
+    # sacct writes `CANCELLED by 1000`, or `CANCELLED+` if the column is narrow.
+    code, seconds = word.split(" ")[0].rstrip("+"), time_seconds(elapsed)
+    if code not in PHASES or seconds is None:
+        return None
+    return Accounting(
+        source="sacct", job=job, state=code, elapsed_seconds=seconds, max_rss_bytes=max(sizes, default=None)
+    )
+
+
+def parse_scontrol(job: str, text: str) -> Accounting | None:
+    """Return the record in the output of `scontrol show job`, which does not report memory."""
+    word, elapsed = SCONTROL_STATE.search(text), SCONTROL_TIME.search(text)
+    seconds = time_seconds(elapsed[1]) if elapsed else None
+    if word is None or word[1] not in PHASES or seconds is None:
+        return None
+    return Accounting(source="scontrol", job=job, state=word[1], elapsed_seconds=seconds)
+
+
+def time_seconds(text: str) -> int | None:
+    """Return the seconds of a time as Slurm reads and writes it, or None if it is invalid.
+
+    The formats are MM, MM:SS, HH:MM:SS, D-HH, D-HH:MM and D-HH:MM:SS.
+    """
+    days, dash, clock = text.rpartition("-")
+    fields = [days or "0", *clock.split(":")]
+    if not all(field.isascii() and field.isdigit() and len(field) < 7 for field in fields):
+        return None
+    numbers = [int(field) for field in clock.split(":")]
+    units = (3600, 60, 1) if dash or len(numbers) == 3 else (60, 1)
+    if len(numbers) > len(units):
+        return None
+    seconds = sum(number * unit for number, unit in zip(numbers, units, strict=False))
+    return 86_400 * int(days or "0") + seconds
+
+
+# Options of sbatch.
+
+RESERVED_OPTIONS = {
+    "nodes": "Use --nodes.",
+    "ntasks": "Use --nodes and --ppn.",
+    "ntasks-per-node": "Use --ppn.",
+    "job-name": "The job has the name of the run.",
+    "output": "The output of the job is in the run's folder.",
+    "error": "The output of the job is in the run's folder.",
+    "chdir": "The job starts in the run's folder.",
+    "overcommit": "Use --ppn with at most as many ranks as there are cores.",
+    "container": "Use --image IMAGE.",
+    "array": "Use --array KEY=VALUE,VALUE, which starts one run for each value.",
+    "wrap": "Name the script in place of the recipe.",
+    "parsable": "orch parses the output of sbatch.",
+    "wait": "Use --wait.",
+    "test-only": "Use --dry-run.",
+    "no-kill": "Use --spare-nodes.",
+    "open-mode": "The output of a requeued job is appended.",
+    "export": "The job gets the environment of orch.",
+}
+# Options that limit the share of a node; without any of them the job gets whole nodes.
+SIZES = ("exclusive", "cpus-per-task", "mem", "mem-per-cpu", "oversubscribe", "gres", "cores-per-socket")
+MEMORY = ("mem", "mem-per-cpu", "mem-per-gpu")
+# The variables whose option has a different name; see INPUT ENVIRONMENT VARIABLES in sbatch(1).
+VARIABLES = {"SBATCH_TIMELIMIT": "time", "SBATCH_MEM_PER_NODE": "mem"}
+NOT_OPTIONS = (
+    "SBATCH_EXPORT",
+    "SBATCH_DEBUG",
+    "SBATCH_WAIT",
+    "SBATCH_OUTPUT",
+    "SBATCH_ERROR",
+    "SBATCH_JOB_NAME",
+    "SBATCH_OPEN_MODE",
+    "SBATCH_ARRAY_INX",
+)
+
+
+def options_in(environ: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
+    """Yield the options of sbatch in the environment, as (name, value, variable)."""
+    for variable, value in sorted(environ.items()):
+        if variable.startswith("SBATCH_") and variable not in NOT_OPTIONS:
+            name = VARIABLES.get(variable) or variable.removeprefix("SBATCH_").lower().replace("_", "-")
+            yield name, value, variable
+
+
+def default_options(options: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+    """Return the options that request whole nodes, unless an option limits the share of a node.
+
+    `--exclusive` alone gives all cores of a node, but only the site's default memory.
+    """
+    added = {}
+    if not any(name in options for name in SIZES):
+        added["exclusive"] = ("", "the default; cpus-per-task=N shares nodes")
+    is_exclusive = added or options.get("exclusive") == ""
+    if is_exclusive and not any(name in options for name in MEMORY):
+        added["mem"] = ("0", "all memory of the nodes")
+    return added
+
+
+def job_options(request: JobRequest, options: Mapping[str, str]) -> Iterator[str]:
+    """Yield the options of sbatch, one per line of the script."""
+    yield f"--job-name={shlex.quote(request.name)}"
+    yield f"--nodes={request.nodes}"
+    yield f"--ntasks-per-node={request.ppn}"
+    if request.held:
+        return
+    yield "--open-mode=append"
+    if request.survives_nodes:
+        yield "--no-kill"
+    if "no-requeue" not in options and "requeue" not in options:
+        yield "--requeue"
+    if "signal" not in options:  # At this signal the supervisor lets the ranks write a checkpoint.
+        yield f"--signal=B:TERM@{CHECKPOINT_SECONDS}"
+    for name, value in options.items():
+        yield f"--{name}={shlex.quote(value)}" if value else f"--{name}"
+    if request.tasks:
+        yield f"--array=0-{request.tasks - 1}" + (f"%{request.max_active}" if request.max_active else "")
+
+
+def explain_option(name: str, options: Mapping[str, str]) -> str:
+    """Return that a time limit is too short for training, or ''."""
+    seconds = time_seconds(options[name]) if name == "time" else None
+    if seconds is None or seconds > CHECKPOINT_SECONDS or "signal" in options:
+        return ""
+    return (
+        f"no time for training: {CHECKPOINT_SECONDS} s of it are reserved for a checkpoint, "
+        "unless --slurm signal=B:TERM@SECONDS sets less"
+    )
+
+
+# Steps of an allocation that the user holds.
+
+START_SECONDS = 60.0  # Slurm lists a new step within this time.
+TICK_SECONDS = 0.2
+END_SECONDS = 30.0  # A run ends within this time after its stop file is written.
+LAST_CHARACTERS = 2000
+NEW_JOB_HINT = "`--slurm allocation=new` submits a new job."
+
+
+def held_allocation(environ: Mapping[str, str]) -> Allocation | None:
+    """Return the allocation in which this program runs, or None if it runs in none."""
+    job = environ.get("SLURM_JOB_ID", "")
+    counts = cpu_counts(environ.get("SLURM_JOB_CPUS_PER_NODE", ""))
+    if not (job.isascii() and job.isdigit() and counts and "SLURM_JOB_NODELIST" in environ):
+        return None
+    return Allocation(job=job, node_cpus=tuple(counts))
+
+
+def first_node(programs: Programs, nodes: str) -> str:
+    """Return the first node of a list such as `n[1-3]`.
+
+    Raises:
+        ExecuteError: if scontrol cannot expand the list.
+    """
+    result = run(programs, "scontrol", "show", "hostnames", nodes)
+    if result.code != 0 or not result.out.split():
+        message = SLURM.message_of(result)
+        raise ExecuteError(f"scontrol cannot expand the allocation's nodes {nodes}: {message}", hint=NEW_JOB_HINT)
+    return result.out.split()[0]
+
+
+def start_step(programs: Programs, step: SubmitScript) -> str:
+    """Start the script as a step on the first node of the allocation, and return the step's id.
+
+    The step continues when this program ends, for as long as the allocation exists.
+
+    Raises:
+        ExecuteError: if the allocation is not running, or srun ends before the step has started.
+    """
+    job = step.allocation
+    word = state(programs, job).state
+    if word != "RUNNING":
+        raise ExecuteError(
+            f"Allocation {job} (SLURM_JOB_ID) is not running: Slurm reports it as {word}.",
+            hint=f"Run `unset SLURM_JOB_ID`, or use a new `salloc`. {NEW_JOB_HINT}",
+        )
+    log = Path(step.run_dir, f"slurm-{job}.out")
+    node0 = first_node(programs, os.environ["SLURM_JOB_NODELIST"])
+    options = (*STEP, "--nodes=1", "--ntasks=1", f"--nodelist={node0}", "--mpi=none", f"--job-name={step.name}")
+    # SLURM_JOB_* describe the allocation; srun would use the others as its options.
+    unset = [name for name in job_variables(os.environ) if not name.startswith("SLURM_JOB_")]
+    environment = {key: value for key, value in os.environ.items() if key not in unset}
+    with open(log, "ab", opener=private) as log_file:
+        srun = subprocess.Popen(
+            ("srun", f"--jobid={job}", *options, "bash", f"{step.run_dir}/{SCRIPT}"),
+            cwd=step.run_dir,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=log_file,
+            stderr=log_file,
+            start_new_session=True,
+        )
+    try:
+        step_id = wait_for_step(programs, srun, job, step.name)
+    except BaseException:  # On Ctrl-C, too: the step's id is still unknown, so nothing else could end it.
+        end_step(srun, step.run_dir)
+        raise
+    if step_id:
+        return step_id
+    end_step(srun, step.run_dir)
+    text = tail.last_text(log, LAST_CHARACTERS).strip()
+    reason = text.splitlines()[-1] if text else "srun has printed nothing"
+    raise ExecuteError(f"The step in allocation {job} has not started: {reason}", hint=NEW_JOB_HINT)
+
+
+def wait_for_step(programs: Programs, srun: subprocess.Popen[bytes], job: str, name: str) -> str:
+    """Return the id of the step once Slurm lists it; '' if srun ends first, or after a minute."""
+    deadline = time.monotonic() + START_SECONDS
+    while srun.poll() is None and time.monotonic() < deadline:
+        if step_id := steps_of(programs, job).get(name):
+            return step_id
+        time.sleep(TICK_SECONDS)
+    return ""
+
+
+def end_step(srun: subprocess.Popen[bytes], run_dir: str) -> None:
+    """End the step and the steps that it has started.
+
+    The supervisor of the run stops at the stop file; a step without a supervisor ends at srun's SIGTERM.
+    """
+    Path(run_dir, files.STOP).touch(0o600)
+    try:
+        srun.wait(END_SECONDS)
+    except subprocess.TimeoutExpired:
+        srun.terminate()
+
+
+# The target.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlurmOptions:
+    """The options of a request that only Slurm has."""
+
+    on: ClassVar[str] = "slurm"
+
+    slurm: tuple[str, ...] = option(
+        (),
+        for_shared_folder=True,
+        metavar="KEY=VALUE",
+        help="Option of sbatch, such as partition, account, time, cpus-per-task, constraint or exclusive; or "
+        "login=HOST (a login node reached through SSH), root, local, python, runs, pmi, setup, max-requeues or "
+        "allocation. May be repeated.",
+    )
+    array: tuple[str, ...] = option(
+        (),
+        metavar="KEY=VALUE,VALUE",
+        help="Start one run per value of a setting, as one job array; repeat to run all combinations. Append %N to "
+        "run at most N at a time.",
+    )
+    slurm_file: Path | None = option(
+        None,
+        for_shared_folder=True,
+        envvar="ORCH_SLURM_FILE",
+        metavar="FILE",
+        help="TOML file with --slurm settings. Default: orch-slurm.toml in the current folder.",
+    )
+
+    @property
+    def assignments(self) -> tuple[str, ...]:
+        """Return the values of --slurm."""
+        return self.slurm
+
+    @property
+    def settings_file(self) -> Path | None:
+        """Return the value of --slurm-file."""
+        return self.slurm_file
+
+
+SLURM: BatchSystem = BatchSystem(
+    name="slurm",
+    title="Slurm",
+    submitter="sbatch",
+    options=SlurmOptions,
+    submit_command=submit_command,
+    parse_job_id=parse_job_id,
+    hints=HINTS,
+    state=state,
+    jobs=jobs,
+    cancel=lambda programs, job: run(programs, "scancel", job),
+    interrupt=lambda programs, job: run(programs, "scancel", "--batch", "--signal=INT", job),
+    is_unknown=is_unknown,
+    accounting=accounting,
+    named_state=job_state,
+    array_job=lambda job, number: f"{job}_{number}",
+    directive="#SBATCH ",
+    job_options=job_options,
+    template={
+        "node": "SLURMD_NODENAME",
+        "task": "SLURM_ARRAY_TASK_ID",
+        "array_output": "slurm-${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID.out",
+    },
+    reserved=RESERVED_OPTIONS,
+    flags=("exclusive", "requeue", "no-requeue", "contiguous", "spread-job", "hold", "oversubscribe"),
+    options_in=options_in,
+    default_options=default_options,
+    threads_per_rank=lambda options, ppn: SLURM.number(options, "cpus-per-task") or 0,
+    explain_option=explain_option,
+    can_resume=lambda options: "no-requeue" not in options,
+    launcher="srun",
+    launcher_summary="one step of Slurm for all ranks",
+    # Many sites forbid ssh between their nodes.
+    launcher_env={"I_MPI_HYDRA_BOOTSTRAP": "slurm", "HYDRA_LAUNCHER": "slurm"},
+    node_hints={
+        "nodes": "--slurm nodelist=NAMES selects specific nodes.",
+        "inventory": "Use --slurm partition=NAME to choose nodes.",
+        "exclude": "Use --slurm exclude=NODES to leave nodes out.",
+    },
+    node_shell="srun --pty bash",
+    job_shell="srun --jobid={job} --overlap --pty bash",
+    check="scontrol ping",
+    text_settings={"pmi": ("auto", "none", "pmi2", "pmix")},
+    warns_before_limit=True,
+    held=HeldAllocations(
+        find=held_allocation, start=start_step, program="srun --overlap --nodes=1 --ntasks=1 bash", request="salloc"
+    ),
+)
+ENTRY = TargetEntry(
+    name="slurm",
+    title="Slurm",
+    summary="slurm: a Slurm job.",
+    options=SlurmOptions,
+    target="orchestrator.targets.batch.target:SlurmTarget",
+    launchers=("srun",),
+    has_shared_folder=True,
+)

@@ -1,0 +1,332 @@
+"""A batch system as a value: what distinguishes Slurm from PBS. The rest of this package is common to all of them.
+
+A new batch system is a module with one BatchSystem and the class of its options, a node-side module in orch_node/batch,
+and an entry in registry.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import Protocol
+
+from orchestrator.errors import ExecuteError, PlanError
+from orchestrator.model.command import CommandResult
+from orchestrator.planning.plan import SubmitScript
+from orchestrator.planning.request import TargetOptions
+from orchestrator.runs.accounting import Accounting
+
+HELD, NEW = "held", "new"  # The values of the setting `allocation`.
+
+
+class Phase(Enum):
+    """The part of a job's life, as far as orch distinguishes it. Batch systems have more states than that."""
+
+    PENDING = "pending"  # in the queue, or its nodes are being prepared
+    RUNNING = "running"
+    SUSPENDED = "suspended"  # it keeps its nodes, but its processes are stopped
+    COMPLETING = "completing"  # it has its nodes, and is about to end
+    CANCELLED = "cancelled"  # a user ended it
+    KILLED = "killed"  # the batch system ended it: time limit, memory, preemption, a lost node
+    FAILED = "failed"  # its script failed
+    ENDED = "ended"  # it ended in another way, for example successfully
+    FORGOTTEN = "forgotten"  # the batch system does not know it any more
+
+
+ACTIVE = (Phase.PENDING, Phase.RUNNING, Phase.SUSPENDED, Phase.COMPLETING)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobState:
+    """The state of a job as its batch system reports it.
+
+    Attributes:
+        job: the id of the job, of an array's task or of a step in an allocation.
+        state: the state in the batch system's own words, such as RUNNING; it is only shown.
+        phase: the same as orch distinguishes it.
+        reason: why the job is pending or how it ended, in the batch system's own words.
+        explanation: the same in plain words; '' if orch does not know the reason.
+        problem: why a pending job can never start, and what to request in its place; '' if it can start.
+        start: when the job started, or is expected to.
+        nodes: the nodes of the job.
+    """
+
+    job: str
+    state: str
+    phase: Phase
+    reason: str = ""
+    explanation: str = ""
+    problem: str = ""
+    start: str = ""
+    nodes: str = ""
+
+    @property
+    def pending(self) -> bool:
+        """Return whether the job is in the queue or its nodes are being prepared."""
+        return self.phase == Phase.PENDING
+
+    @property
+    def suspended(self) -> bool:
+        """Return whether the job keeps its nodes while its processes are stopped."""
+        return self.phase == Phase.SUSPENDED
+
+    @property
+    def ended(self) -> bool:
+        """Return whether the job has ended."""
+        return self.phase not in ACTIVE
+
+    @property
+    def ended_externally(self) -> bool:
+        """Return whether a user or the batch system ended the job, whatever its supervisor has written."""
+        return self.phase in (Phase.CANCELLED, Phase.KILLED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedJob:
+    """A job of the user in the batch system's list.
+
+    Attributes:
+        job: the id of the job, or of the array, as it was returned when it was submitted.
+        name: the name of the job.
+        state: the state of the job, or of the array's task.
+        task: the number of the array's task; '' for other jobs.
+        cluster: the cluster that has it, at a site with several.
+    """
+
+    job: str
+    name: str
+    state: JobState
+    task: str = ""
+    cluster: str = ""
+
+
+class Programs(Protocol):
+    """The batch system's programs on the host that has them."""
+
+    @property
+    def cluster(self) -> str:
+        """Return the cluster to query, at a site with several; '' for the host's default."""
+
+    def run(self, *command: str) -> CommandResult:
+        """Run one of the programs, and return its result.
+
+        Raises:
+            ExecuteError: if the program cannot be started, or does not end in time.
+        """
+
+
+class ControllerUnreachable(ExecuteError):
+    """The error for a batch system that does not respond; jobs continue without it."""
+
+    advice = "Jobs continue without it. Try again when it responds."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allocation:
+    """A running job, as the environment of its processes describes it.
+
+    Attributes:
+        job: the id of the job.
+        node_cpus: the job's CPUs on each of its nodes.
+    """
+
+    job: str
+    node_cpus: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldAllocations:
+    """How runs become steps of an allocation that the user holds.
+
+    Attributes:
+        find: returns the allocation that an environment describes, or None.
+        start: starts the script as a step and returns the step's id; raises ExecuteError if that fails.
+        program: the command that starts the script, for a dry run; the script's path follows.
+        request: the command with which the user gets an allocation, such as `salloc`.
+    """
+
+    find: Callable[[Mapping[str, str]], Allocation | None]
+    start: Callable[[Programs, SubmitScript], str]
+    program: str
+    request: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRequest:
+    """The size and the name of a job.
+
+    Attributes:
+        name: the name of the job.
+        nodes: the number of nodes, with the spare ones.
+        ppn: the ranks on each node.
+        survives_nodes: whether the run continues if the job loses a node.
+        held: whether the run becomes a step of a held allocation, which has its options already.
+        tasks: the number of runs of an array; 0 for a single run.
+        max_active: the number of runs of an array that may be active at once; None for no limit.
+    """
+
+    name: str
+    nodes: int
+    ppn: int
+    survives_nodes: bool = False
+    held: bool = False
+    tasks: int = 0
+    max_active: int | None = None
+
+
+class BatchOptions(TargetOptions, Protocol):
+    """The options of the command line that a batch system has; its class names them after the system."""
+
+    @property
+    def array(self) -> tuple[str, ...]:
+        """Return the values of --array."""
+
+    @property
+    def assignments(self) -> tuple[str, ...]:
+        """Return the values of --NAME, as KEY=VALUE or the name of a flag."""
+
+    @property
+    def settings_file(self) -> Path | None:
+        """Return the value of --NAME-file."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchSystem:
+    """A batch system: its programs, their options and output, and what to say about them.
+
+    Attributes:
+        name: the name in run records, of --on and of the system's own option: slurm, pbs.
+        title: the name in messages: Slurm, PBS.
+        submitter: the program that submits jobs, whose options --NAME takes.
+        options: the class of the options of the command line.
+
+        submit_command: returns the command that submits a step's script, which is already on the host.
+            The variables of the environment that would change the job must not reach it.
+        parse_job_id: returns the id in the output of that command, and its cluster; '' for what is missing.
+        hints: what the user can do about a rejected job, by a part of the message in lower case.
+        state: returns the state of a job; a job that the system does not know is FORGOTTEN. Raises
+            ControllerUnreachable if the system does not respond.
+        jobs: returns the user's jobs, or only those of one name; also jobs that have ended, as long as the
+            system lists them. Raises ExecuteError if the list cannot be had.
+        cancel: cancels a job; is_unknown tells from the result whether there was nothing to cancel.
+        interrupt: sends SIGINT to the job's script alone; None if only the stop file in the run's folder
+            can stop a run.
+        is_unknown: returns whether a result says that the job is unknown or has ended.
+        accounting: returns the record of a job, given its id and its state in words if that is known; None
+            if there is none or the system does not respond.
+        named_state: returns a job in a state that accounting reports.
+        array_job: returns the id of an array's task, given the id of the array and the number.
+
+        directive: what precedes an option in a script: `#SBATCH `.
+        job_options: yields the options of a job, one for each line of the script, given its size and the
+            user's options.
+        template: the values of the script's template that differ: `node` and `task` are the variables with
+            the node's name and the number of an array's task, `array_output` the file of a task's output.
+        reserved: the options that orch itself sets, with a hint about each.
+        flags: the options that need no value.
+        text_settings: the settings of this system alone that are a word, with their allowed values.
+        options_in: yields the options in the environment, as (name, value, variable).
+        default_options: returns the options to add if the user has not limited the share of a node, with
+            the reason for each.
+        threads_per_rank: returns the cores of each of PPN ranks that the options request, or 0 if they do
+            not say so; raises PlanError for a value that is not a number.
+        explain_option: returns what an option means for the run if that is not obvious, or ''.
+        can_resume: returns whether a preempted job with these options starts again.
+        warns_before_limit: whether the system signals the job before its time limit, if asked to. Otherwise
+            the job counts its own time.
+
+        launcher: the launcher that starts the ranks with the system's own program; it is the default.
+        launcher_summary: what that launcher does.
+        launcher_env: the variables with which hydra starts its proxies through the system.
+        held: how runs become steps of a held allocation; None if they cannot.
+        node_hints: how to choose nodes in place of `--nodes PATTERN`, `--inventory` and `--exclude`, by the
+            names of these fields.
+        node_shell: the command that opens a shell on a node of the cluster.
+        job_shell: the command that opens a shell in a job, with {job} for its id.
+        check: the command that shows whether the system responds.
+    """
+
+    name: str
+    title: str
+    submitter: str
+    options: type[BatchOptions]
+
+    submit_command: Callable[[SubmitScript], tuple[str, ...]]
+    parse_job_id: Callable[[str], tuple[str, str]]
+    hints: tuple[tuple[str, str], ...]
+    state: Callable[[Programs, str], JobState]
+    jobs: Callable[[Programs, str], list[ListedJob]]
+    cancel: Callable[[Programs, str], CommandResult]
+    interrupt: Callable[[Programs, str], CommandResult] | None
+    is_unknown: Callable[[CommandResult], bool]
+    accounting: Callable[[Programs, str, str], Accounting | None]
+    named_state: Callable[[str, str], JobState]
+    array_job: Callable[[str, int], str]
+
+    directive: str
+    job_options: Callable[[JobRequest, Mapping[str, str]], Iterator[str]]
+    template: Mapping[str, str]
+    reserved: Mapping[str, str]
+    flags: tuple[str, ...]
+    options_in: Callable[[Mapping[str, str]], Iterator[tuple[str, str, str]]]
+    default_options: Callable[[Mapping[str, str]], Mapping[str, tuple[str, str]]]
+    threads_per_rank: Callable[[Mapping[str, str], int], int]
+    explain_option: Callable[[str, Mapping[str, str]], str]
+    can_resume: Callable[[Mapping[str, str]], bool]
+
+    launcher: str
+    launcher_summary: str
+    launcher_env: Mapping[str, str]
+    node_hints: Mapping[str, str]
+    node_shell: str
+    job_shell: str
+    check: str
+    text_settings: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    warns_before_limit: bool = False
+    held: HeldAllocations | None = None
+
+    @property
+    def flag(self) -> str:
+        """Return the option of the command line that takes the system's settings: `--slurm`."""
+        return f"--{self.name}"
+
+    @property
+    def check_hint(self) -> str:
+        """Return what to do if the system does not respond."""
+        return f"`{self.check}` shows whether {self.title} responds. Then run the same command again."
+
+    def is_step(self, job: str) -> bool:
+        """Return whether a job's id is that of a step in an allocation."""
+        return self.held is not None and "." in job
+
+    def unreachable(self, reason: str) -> ControllerUnreachable:
+        """Return the error for a system that does not respond, with the reason."""
+        return ControllerUnreachable(f"{self.title} does not respond: {reason}")
+
+    def number(self, options: Mapping[str, str], name: str) -> int | None:
+        """Return the value of an option as a number, or None if it is not set.
+
+        Raises:
+            PlanError: if the value is not a number of at least 1.
+        """
+        text = options.get(name)
+        if text is None:
+            return None
+        if not text.isdigit() or int(text) < 1:
+            raise PlanError(f"{self.flag} {name}={text}: expected a number of 1 or more.")
+        return int(text)
+
+    def forgotten(self, job: str) -> JobState:
+        """Return the state of a job that the system does not know any more."""
+        explanation = f"{self.title} does not know it any more, and its run has left no outcome"
+        return JobState(job=job, state="GONE", phase=Phase.FORGOTTEN, explanation=explanation)
+
+    def message_of(self, result: CommandResult) -> str:
+        """Return a program's message on one line, without the program's name before each part."""
+        lines = [
+            line.removeprefix(f"{self.submitter}: ").removeprefix("error: ")
+            for line in (result.err or result.out).strip().splitlines()
+        ]
+        return "; ".join(dict.fromkeys(lines)) or f"exit code {result.code}"
