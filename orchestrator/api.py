@@ -249,7 +249,7 @@ def train(
         recipe=str(recipe),
         script_args=tuple(args),
         inventory=str(inventory),
-        nodes=None if nodes is None else str(nodes),
+        nodes=None if nodes is None else operation.parse_nodes(str(nodes)),
         ppn=ppn,
         settings=tuple(f"{name}={setting_text(value)}" for name, value in (settings or {}).items()),
         env=tuple(f"{name}={value}" for name, value in (env or {}).items()),

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from orchestrator.cli.options import RUNS_DIR, RunsDir, print_error
+from orchestrator.planning.request import NodePattern, parse_nodes
 
 InventoryOrRun = Annotated[
     str,
@@ -21,8 +22,10 @@ def execute(
     source: InventoryOrRun,
     command: Annotated[list[str], typer.Argument(metavar="COMMAND", help="Program and its arguments, after --.")],
     nodes: Annotated[
-        str | None,
-        typer.Option(metavar="N|PATTERN", help="Number of nodes, or names, ranges and groups. Default: all."),
+        Any,
+        typer.Option(
+            metavar="N|PATTERN", parser=parse_nodes, help="Number of nodes, or names, ranges and groups. Default: all."
+        ),
     ] = None,
     gather: Annotated[
         bool, typer.Option("--gather", "-b", help="Print the output at the end, identical output of nodes once.")
@@ -58,6 +61,8 @@ def shell(
 
     if not sys.stdin.isatty():
         raise RequestError("orch shell needs a terminal.", hint=f"Without one: orch exec {source} -- COMMAND.")
-    commands = operation.find_commands(source, node, stack=stack, runs_dir=runs_dir, notify=print_error)
+    commands = operation.find_commands(
+        source, NodePattern(node) if node else None, stack=stack, runs_dir=runs_dir, notify=print_error
+    )
     program, *arguments = commands.shell()
     os.execvp(program, [program, *arguments])  # nosec

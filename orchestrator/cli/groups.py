@@ -67,8 +67,9 @@ def make_parameter(item: Field[Any], kind: Any, info: ParameterInfo) -> inspect.
         default = inspect.Parameter.empty
     elif default == ():
         default = None
+    kind = Any if info.parser else typer_type(kind)  # typer rejects some types also if it does not parse them
     return inspect.Parameter(
-        item.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[typer_type(kind), info]
+        item.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, info]
     )
 
 

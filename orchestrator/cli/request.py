@@ -10,6 +10,8 @@ from collections.abc import Mapping
 import typer
 from typer.models import ParameterInfo
 
+from orchestrator.planning.request import parse_nodes
+
 LAUNCHER_NAMES = ("mpirun", "torchrun", "accelerate", "mpirun-accelerate")  # copied: importing LAUNCHERS is slow
 
 
@@ -100,6 +102,7 @@ HOST_OPTIONS: Mapping[str, ParameterInfo] = {
     ),
     "nodes": typer.Option(
         metavar="N|PATTERN",
+        parser=parse_nodes,
         help="Number of nodes, taken from the start of the inventory, or an Ansible pattern such as "
         "node[1-3],node7 or a group. Default: all.",
     ),

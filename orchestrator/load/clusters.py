@@ -20,6 +20,7 @@ from orchestrator.load.records import OWN_STACK, load_records, parse_facts
 from orchestrator.load.run_variables import common_requirements, mpi_flavours, requested_fabric
 from orchestrator.load.selection import select, title
 from orchestrator.model.cluster import Cluster, Facts, Node
+from orchestrator.model.hostlist import Nodes
 from orchestrator.paths import INVENTORY
 from orchestrator.state import State
 
@@ -29,7 +30,7 @@ INIT_FOLDER = Path("inventory")  # where `orch init` writes
 
 
 def cluster(
-    name: str, stack: str = OWN_STACK, *, nodes: str | None = None, exclude: str | None = None, spares: int = 0
+    name: str, stack: str = OWN_STACK, *, nodes: Nodes | None = None, exclude: str | None = None, spares: int = 0
 ) -> Cluster:
     """Load the selected hosts of an inventory and their recorded facts.
 

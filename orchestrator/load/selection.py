@@ -14,13 +14,13 @@ from orchestrator.errors import RequestError, did_you_mean
 from orchestrator.load.ansible import ansible_environment
 from orchestrator.load.inventory import Listing, cache_path, write_cache
 from orchestrator.model.cluster import Selection, first_hosts
-from orchestrator.model.hostlist import expand, fold
+from orchestrator.model.hostlist import NodeCount, NodePattern, Nodes, expand, fold
 from orchestrator.model.printable import counted
 
 MAX_COMPARED = 500  # hosts that a misspelled name is compared with
 
 
-def select(source: Path, listing: Listing, *, nodes: str | None, exclude: str | None, spares: int = 0) -> Selection:
+def select(source: Path, listing: Listing, *, nodes: Nodes | None, exclude: str | None, spares: int = 0) -> Selection:
     """Return the hosts of a run.
 
     Args:
@@ -34,8 +34,8 @@ def select(source: Path, listing: Listing, *, nodes: str | None, exclude: str | 
         RequestError: if nothing matches, or no host remains.
         PlanError: if there are fewer hosts than requested.
     """
-    is_number = nodes is None or nodes.isdecimal()
-    matches = tuple(listing.hosts) if is_number else match(source, listing, "--nodes", str(nodes))
+    is_pattern = isinstance(nodes, NodePattern)
+    matches = match(source, listing, "--nodes", str(nodes)) if is_pattern else tuple(listing.hosts)
     excluded = match(source, listing, "--exclude", exclude) if exclude else ()
     hosts = tuple(name for name in matches if name not in set(excluded))
     if not hosts:
@@ -46,9 +46,9 @@ def select(source: Path, listing: Listing, *, nodes: str | None, exclude: str | 
         )
     name = f"cluster '{title(source)}'"
     reason = f"all of {name}" if nodes is None else f"'{nodes}' of {name}"
-    if nodes is not None and is_number:
+    if isinstance(nodes, NodeCount):
         reason = f"the first of {len(hosts)} in {name}"
-        hosts = first_hosts(hosts, int(nodes) + spares, cluster=title(source), source=str(source))
+        hosts = first_hosts(hosts, nodes.number + spares, cluster=title(source), source=str(source))
     if spares >= len(hosts):
         raise RequestError(
             f"--spare-nodes {spares} leaves none of {counted(len(hosts), 'node')} to run on.",

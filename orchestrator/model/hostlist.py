@@ -1,4 +1,4 @@
-"""Ranges of host names: node[0-3] means node0 to node3.
+"""The hosts that --nodes selects, and ranges of host names: node[0-3] means node0 to node3.
 
 ClusterShell's NodeSet would sort the names, and treat group subscripts and `&` of Ansible as its own syntax.
 """
@@ -7,10 +7,39 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 
 RANGE = re.compile(r"(?P<before>[^\[\]]*)\[(?P<first>\d+)[-:](?P<last>\d+)\](?P<after>[^\[\]]*)")
 NUMBERED = re.compile(r"(?P<before>.*?)(?P<number>\d+)(?P<after>\D*)")
 MAX_LISTED = 8  # up to this number, names are easier to read than ranges
+
+
+@dataclass(frozen=True, slots=True)
+class NodeCount:
+    """A number of nodes, as the value of --nodes."""
+
+    number: int
+
+    def __str__(self) -> str:
+        return str(self.number)
+
+
+@dataclass(frozen=True, slots=True)
+class NodePattern:
+    """Names, ranges, groups or patterns of nodes, as the value of --nodes."""
+
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+Nodes = NodeCount | NodePattern
+
+
+def parse_nodes(text: str) -> Nodes:
+    """Return the nodes that a value of --nodes selects."""
+    return NodeCount(int(text)) if text.isdecimal() and len(text) < 10 else NodePattern(text)
 
 
 def expand(pattern: str, is_group: Callable[[str], bool]) -> list[str]:

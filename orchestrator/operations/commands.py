@@ -7,13 +7,13 @@ from pathlib import Path
 
 from orchestrator.errors import ExecuteError, RequestError
 from orchestrator.load.clusters import find_inventory
-from orchestrator.model.hostlist import ranges
+from orchestrator.model.hostlist import Nodes, ranges
 from orchestrator.operations.runs import find
 from orchestrator.targets import registry
 from orchestrator.targets.interface import CommandEnd, NodeCommands, Notify
 
 
-def find_commands(name: str, nodes: str | None, *, stack: str, runs_dir: Path, notify: Notify) -> NodeCommands:
+def find_commands(name: str, nodes: Nodes | None, *, stack: str, runs_dir: Path, notify: Notify) -> NodeCommands:
     """Return the nodes of an inventory or a run on which commands can run.
 
     Args:

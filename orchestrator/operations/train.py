@@ -17,6 +17,7 @@ from orchestrator.planning.plan import Plan
 from orchestrator.planning.refusal import check_refused
 from orchestrator.planning.request import TargetOptions
 from orchestrator.planning.request import TrainRequest as TrainRequest
+from orchestrator.planning.request import parse_nodes as parse_nodes
 from orchestrator.runs import store
 from orchestrator.targets import registry
 from orchestrator.targets.interface import RunHandle

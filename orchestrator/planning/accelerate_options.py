@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from orchestrator.errors import PlanError
 from orchestrator.launchers.job import Job
 from orchestrator.model.decision import Decision
+from orchestrator.model.hostlist import NodeCount
 
 CPU_TYPES = ("MULTI_CPU", "NO")
 # Ways to distribute a model that accelerate supports only on GPUs.
@@ -30,7 +31,7 @@ class AccelerateOptions:
 
     source: str
     values: Mapping[str, object] = field(default_factory=dict)
-    nodes: str | None = None
+    nodes: NodeCount | None = None
     ppn: int | None = None
     precision: str | None = None
     port: int | None = None
@@ -58,7 +59,7 @@ def parse_options(values: Mapping[str, object], source: str) -> AccelerateOption
     return AccelerateOptions(
         source=source,
         values=values,
-        nodes=str(machines) if machines else None,
+        nodes=NodeCount(machines) if machines else None,
         ppn=ranks // (machines or 1) if even and ranks else None,
         precision=PRECISIONS[precision],
         port=integer(values, "main_process_port"),

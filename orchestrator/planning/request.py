@@ -8,6 +8,10 @@ from typing import ClassVar, Protocol, TypeVar
 
 from orch_node.protocol.precision import AUTO
 
+from orchestrator.model.hostlist import NodePattern as NodePattern
+from orchestrator.model.hostlist import Nodes
+from orchestrator.model.hostlist import parse_nodes as parse_nodes
+
 # Half of torch.distributed's own timeout of a collective, and longer than any step, evaluation or compilation should
 # take without reporting.
 STALL_SECONDS = 900.0
@@ -26,7 +30,7 @@ Options = TypeVar("Options", bound=TargetOptions)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainRequest:
-    """The options of a command line exactly as the user gave them.
+    """The options of a command line as the user gave them.
 
     An option that was omitted is None, files and folders are names, settings are KEY=VALUE. Every target uses or
     refuses every field.
@@ -49,7 +53,7 @@ class TrainRequest:
     # Where
     on: str | None = None
     inventory: str = "local"
-    nodes: str | None = None
+    nodes: Nodes | None = None
     exclude: str | None = None
     queue: bool = False
     # Ranks

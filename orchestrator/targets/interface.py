@@ -10,6 +10,7 @@ from typing import Protocol
 from orch_node.protocol.events import Event
 from orch_node.protocol.record import RunRecord
 
+from orchestrator.model.hostlist import Nodes
 from orchestrator.model.project import Project
 from orchestrator.planning.plan import Plan
 from orchestrator.planning.refusal import Refusal
@@ -169,7 +170,7 @@ class RunHandle(Protocol):
     def discard(self) -> None:
         """Delete the files of a run that was refused before it started any process."""
 
-    def commands(self, nodes: str | None) -> NodeCommands:
+    def commands(self, nodes: Nodes | None) -> NodeCommands:
         """Return the nodes of the run on which a user's commands can run, or those that a pattern names.
 
         Raises:
@@ -229,7 +230,7 @@ class Target(Protocol):
     def shared_folder(self, options: tuple[TargetOptions, ...]) -> SharedFolder:
         """Return the folder that `orch provision --on` fills; raise RequestError if there is none."""
 
-    def commands(self, inventory: str, nodes: str | None, stack: str) -> NodeCommands:
+    def commands(self, inventory: str, nodes: Nodes | None, stack: str) -> NodeCommands:
         """Return the nodes of an inventory on which a user's commands can run, or those that a pattern names.
 
         Raises:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+from orchestrator.model.hostlist import NodeCount
 from orchestrator.model.recipe import Recipe
 from orchestrator.planning.plan import ApplyObjects, Plan
 from orchestrator.planning.request import Resume, TrainRequest
@@ -31,7 +32,7 @@ SITE = KubernetesSite(
     run_id="20260101-120000-qa-0000", train_here="/here/train", started_by="me@here", created=1.0, contents={}
 )
 OWN_SITE = replace(SITE, contents={OWN_SCRIPT.script: b"print('hello')\n"})
-REQUEST = TrainRequest(recipe="qa", nodes="2", ppn=2)
+REQUEST = TrainRequest(recipe="qa", nodes=NodeCount(2), ppn=2)
 CASES = {
     "pytorchjob": ("pytorchjob", {}),
     "mpijob": ("mpijob", {}),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from orchestrator import load
+from orchestrator.model.hostlist import NodeCount
 from orchestrator.planning.plan import Plan, SubmitScript
 from orchestrator.planning.request import TrainRequest
 from orchestrator.targets.batch import array
@@ -25,17 +26,17 @@ SITE = SlurmSite(
 IMAGES = {"container": "/shared/torch.sif", "pyxis": "/shared/torch.sqsh"}
 IMAGE_OPTIONS = {"container": ("mounts=/data:/data:ro", "arguments=--nv"), "pyxis": ("python=/opt/bin/python",)}
 CASES = {
-    "srun": ({"nodes": "4", "ppn": 4}, ("partition=cpu", "account=physics", "time=2:00:00")),
-    "mpirun": ({"nodes": "2", "ppn": 2, "launcher": "mpirun"}, ("cpus-per-task=8", "mem=32G")),
+    "srun": ({"nodes": NodeCount(4), "ppn": 4}, ("partition=cpu", "account=physics", "time=2:00:00")),
+    "mpirun": ({"nodes": NodeCount(2), "ppn": 2, "launcher": "mpirun"}, ("cpus-per-task=8", "mem=32G")),
     "torchrun": (
-        {"nodes": "2", "launcher": "torchrun", "max_restarts": 1, "spare_nodes": 1},
+        {"nodes": NodeCount(2), "launcher": "torchrun", "max_restarts": 1, "spare_nodes": 1},
         ("constraint=avx512&ib", "comment=two words; it's $(touch PWNED)"),
     ),
-    "accelerate": ({"nodes": "2", "launcher": "accelerate"}, ("exclusive", "requeue")),
+    "accelerate": ({"nodes": NodeCount(2), "launcher": "accelerate"}, ("exclusive", "requeue")),
     "array": ({}, ("learning_rate=1e-5,3e-5",)),
-    "login": ({"nodes": "2"}, ("login=alice@login1.site", "time=30")),
-    "container": ({"nodes": "2", "launcher": "mpirun"}, ("login=login1",)),
-    "pyxis": ({"nodes": "2"}, ("login=login1",)),
+    "login": ({"nodes": NodeCount(2)}, ("login=alice@login1.site", "time=30")),
+    "container": ({"nodes": NodeCount(2), "launcher": "mpirun"}, ("login=login1",)),
+    "pyxis": ({"nodes": NodeCount(2)}, ("login=login1",)),
 }
 
 
@@ -71,7 +72,7 @@ def submit_step(plan: Plan) -> SubmitScript:
 
 def make_array(*axes: str) -> Plan:
     """Return the plan of an array of runs on two nodes."""
-    request, inputs, runs = make_request({"nodes": "2"}), make_inputs(), []
+    request, inputs, runs = make_request({"nodes": NodeCount(2)}), make_inputs(), []
     for number, combination in enumerate(array.combinations(axes)):
         settings = load.settings([f"{name}={value}" for name, value in combination], inputs.recipe)
         planned = plan_run(request, replace(inputs, settings=settings), array.site_of(SITE, number))

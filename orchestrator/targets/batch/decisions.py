@@ -11,6 +11,7 @@ from orchestrator.errors import PlanError, did_you_mean
 from orchestrator.launchers import LAUNCHERS
 from orchestrator.model.cluster import Facts, Node
 from orchestrator.model.decision import Choice, Decision
+from orchestrator.model.hostlist import NodeCount, NodePattern
 from orchestrator.model.layout import Layout, uniform_layout
 from orchestrator.model.process_group import Backend
 from orchestrator.model.recipe import Recipe, Value
@@ -145,16 +146,16 @@ def check_numbers(request: TrainRequest, held: Allocation | None = None) -> int:
         PlanError: if a number is invalid, or does not fit the allocation.
     """
     default = len(held.node_cpus) - request.spare_nodes if held else 1
-    text = request.nodes or str(max(1, default))
-    if not text.isdigit() or not 1 <= int(text) <= MAX_NODES:
+    nodes = request.nodes or NodeCount(max(1, default))
+    if isinstance(nodes, NodePattern) or not 1 <= nodes.number <= MAX_NODES:
         raise PlanError(
-            f"--on slurm needs the number of nodes, not --nodes {text}.",
+            f"--on slurm needs the number of nodes, not --nodes {nodes}.",
             hint="Example: --nodes 4. --slurm nodelist=NAMES selects specific nodes.",
         )
     check_restarts(request)
     if held is not None:
-        held.check(int(text) + request.spare_nodes, request.ppn or 1)
-    return int(text)
+        held.check(nodes.number + request.spare_nodes, request.ppn or 1)
+    return nodes.number
 
 
 def choose_launcher(request: TrainRequest, inputs: Inputs) -> tuple[str, Decision]:

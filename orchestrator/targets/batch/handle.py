@@ -11,6 +11,7 @@ from orch_node.protocol.events import Event
 from orch_node.protocol.record import RunRecord
 
 from orchestrator.errors import ConnectionLost, ExecuteError, RequestError
+from orchestrator.model.hostlist import Nodes
 from orchestrator.model.printable import counted
 from orchestrator.planning.sent_files import project_copy
 from orchestrator.runs import store
@@ -206,7 +207,7 @@ class SlurmHandle:
         self.watch.refresh()
         return outcome_in(self.folder) is not None
 
-    def commands(self, nodes: str | None) -> NodeCommands:
+    def commands(self, nodes: Nodes | None) -> NodeCommands:
         """Raise RequestError with the command of Slurm that reaches the nodes of the job."""
         location = location_of(self.record)
         host = f" on {location.login}" if location.login else ""

@@ -326,7 +326,7 @@ def key_of(request: TrainRequest, resolved: Resolved) -> str:
     """Return the key that is equal for repetitions of the same request."""
     image = resolved.image.value.path if resolved.image.value else ""
     hosts = (TARGET, resolved.slurm.login or "", resolved.slurm.root or "", *([image] if image else ()))
-    names = (resolved.launcher, request.nodes or "")
+    names = (resolved.launcher, str(request.nodes or ""))
     return request_key(request, resolved.training, hosts=hosts, names=names)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from orch_node.protocol.record import RunRecord
 
 from orchestrator.errors import RequestError
+from orchestrator.model.hostlist import Nodes
 from orchestrator.planning.plan import Plan
 from orchestrator.planning.request import TargetOptions, TrainRequest
 from orchestrator.runs.cleanup import CleanupReport
@@ -49,7 +50,7 @@ class SlurmTarget:
         """Return the folder that `orch provision` fills; raise RequestError if there is none."""
         return inputs.shared_folder(options)
 
-    def commands(self, inventory: str, nodes: str | None, stack: str) -> NodeCommands:
+    def commands(self, inventory: str, nodes: Nodes | None, stack: str) -> NodeCommands:
         """Raise RequestError: Slurm gives nodes to jobs only."""
         raise RequestError("Slurm gives its nodes to jobs only.", hint="To get a shell on a node: srun --pty bash.")
 

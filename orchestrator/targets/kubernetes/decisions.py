@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from orchestrator.errors import PlanError, did_you_mean
 from orchestrator.model.decision import Choice, Decision
+from orchestrator.model.hostlist import NodeCount
 from orchestrator.model.layout import Layout, uniform_layout
 from orchestrator.model.process_group import TRANSPORT_DESCRIPTIONS, TRANSPORTS, Backend
 from orchestrator.model.recipe import Recipe, Value
@@ -61,14 +62,14 @@ def resolve(request: TrainRequest, inputs: Inputs, resume: Resume | None = None)
         PlanError: if the request cannot be fulfilled.
         RequestError: if it is malformed.
     """
-    check_numbers(request)
+    nodes = check_numbers(request)
     kubernetes = inputs.kubernetes
     kubernetes.check()
     launcher, mpi = choose_launcher(request, inputs.installed)
     name = launcher.value
     stack, backend = choose_stack(request, inputs, hydra=mpi == MPI["intel"])
     precision = pods_precision(inputs.recipe, request, resume)
-    layout = choose_layout(request, name, kubernetes)
+    layout = choose_layout(request, nodes, name, kubernetes)
     return Resolved(
         kubernetes=kubernetes,
         launcher=launcher,
@@ -91,9 +92,13 @@ def resolve(request: TrainRequest, inputs: Inputs, resume: Resume | None = None)
     )
 
 
-def check_numbers(request: TrainRequest) -> None:
-    """Raise PlanError for numbers that are out of range."""
-    if not (request.nodes or "").isdigit() or not 1 <= int(request.nodes or 0) <= MAX_PODS:
+def check_numbers(request: TrainRequest) -> int:
+    """Return the number of pods.
+
+    Raises:
+        PlanError: if a number is out of range.
+    """
+    if not isinstance(request.nodes, NodeCount) or not 1 <= request.nodes.number <= MAX_PODS:
         raise PlanError(
             f"--on k8s needs the number of pods: --nodes {request.nodes or 'is not given'}.",
             hint="Example: --nodes 4 starts four pods of --ppn ranks each.",
@@ -103,6 +108,7 @@ def check_numbers(request: TrainRequest) -> None:
             f"--stall-timeout {request.stall_timeout} and --max-restarts {request.max_restarts} must be 0 or more.",
             hint="0 turns off the check for stalls, or the restarts.",
         )
+    return request.nodes.number
 
 
 def requested_mpi(request: TrainRequest) -> str | None:
@@ -180,9 +186,9 @@ def pods_precision(recipe: Recipe, request: TrainRequest, resume: Resume | None)
     return Choice(precision.value, (replace(decision, reason=reason),))
 
 
-def choose_layout(request: TrainRequest, launcher: str, kubernetes: KubernetesSettings) -> Choice[Layout]:
+def choose_layout(request: TrainRequest, nodes: int, launcher: str, kubernetes: KubernetesSettings) -> Choice[Layout]:
     """Return the layout, with an equal share of its pod's CPUs for each rank."""
-    nodes, ppn = int(request.nodes or 1), 1 if request.ppn is None else request.ppn
+    ppn = 1 if request.ppn is None else request.ppn
     if ppn < 1 or (ppn > kubernetes.cpus and not kubernetes.share_cores):
         raise PlanError(
             f"--ppn {ppn}, but a pod has {plain(kubernetes.cpus)} CPUs.",

@@ -148,7 +148,7 @@ def key_of(request: TrainRequest, resolved: Resolved) -> str:
         request,
         resolved.training,
         hosts=("k8s", kubernetes.context or "", kubernetes.namespace or "", kubernetes.claim),
-        names=(resolved.launcher.value, request.nodes or ""),
+        names=(resolved.launcher.value, str(request.nodes or "")),
     )
 
 

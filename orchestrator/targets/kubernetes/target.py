@@ -11,6 +11,7 @@ from orch_node.protocol.events import Event
 from orch_node.protocol.record import RunRecord
 
 from orchestrator.errors import RequestError
+from orchestrator.model.hostlist import Nodes
 from orchestrator.planning.plan import Plan
 from orchestrator.planning.request import TargetOptions, TrainRequest
 from orchestrator.runs.cleanup import CleanupReport
@@ -73,7 +74,7 @@ class KubernetesHandle:
     def stop(self) -> CleanupReport:
         return cleanup.stop(self.watch)
 
-    def commands(self, nodes: str | None) -> NodeCommands:
+    def commands(self, nodes: Nodes | None) -> NodeCommands:
         location = location_of(self.record)
         raise RequestError(
             f"{self.record.run_id} runs in pods, which kubectl reaches.",
@@ -110,7 +111,7 @@ class KubernetesTarget:
             hint="Build the image with `orch image build`.",
         )
 
-    def commands(self, inventory: str, nodes: str | None, stack: str) -> NodeCommands:
+    def commands(self, inventory: str, nodes: Nodes | None, stack: str) -> NodeCommands:
         raise RequestError(
             "orch does not run commands in pods.", hint="To get a shell in a pod: kubectl exec -it POD -- sh."
         )

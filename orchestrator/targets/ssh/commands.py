@@ -14,7 +14,7 @@ from orch_node.protocol.record import RunNode, RunRecord
 from orchestrator import load
 from orchestrator.errors import ConnectionLost, ExecuteError, RequestError
 from orchestrator.model.cluster import Node
-from orchestrator.model.hostlist import expand
+from orchestrator.model.hostlist import NodeCount, Nodes, expand
 from orchestrator.paths import TRAIN
 from orchestrator.planning.launch import choose_mpi
 from orchestrator.targets.interface import CommandEnd
@@ -69,7 +69,7 @@ class SshCommands:
         return (ssh, "-tt", *options, shlex.join(program))
 
 
-def on_cluster(inventory: str, nodes: str | None, stack_name: str) -> SshCommands:
+def on_cluster(inventory: str, nodes: Nodes | None, stack_name: str) -> SshCommands:
     """Return the commands on the selected nodes of an inventory.
 
     Raises:
@@ -92,17 +92,17 @@ def cluster_program(node: Node, flavour: str) -> tuple[str, ...]:
     )
 
 
-def on_run(record: RunRecord, nodes: str | None) -> SshCommands:
+def on_run(record: RunRecord, nodes: Nodes | None) -> SshCommands:
     """Return the commands on the nodes of a run, or on those that a pattern names.
 
     Raises:
         RequestError: if the pattern names no node of the run.
     """
     names = [host.node for host in record.nodes]
-    if nodes and nodes.isdecimal():
-        names = names[: int(nodes)]
+    if isinstance(nodes, NodeCount):
+        names = names[: nodes.number]
     elif nodes is not None:
-        selected = [name for part in nodes.split(",") for name in expand(part.strip(), lambda group: False)]
+        selected = [name for part in nodes.text.split(",") for name in expand(part.strip(), lambda group: False)]
         if unknown := [name for name in selected if name not in names]:
             raise RequestError(
                 f"{record.run_id} has no node {unknown[0]!r:.80}.", hint=f"Its nodes: {', '.join(names)}."

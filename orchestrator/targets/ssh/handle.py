@@ -12,6 +12,7 @@ from orch_node.protocol.files import is_run_id
 from orch_node.protocol.record import RunRecord
 
 from orchestrator.errors import ExecuteError
+from orchestrator.model.hostlist import Nodes
 from orchestrator.planning.sent_files import project_copy
 from orchestrator.runs import follow, store
 from orchestrator.runs.cleanup import CleanupReport
@@ -104,7 +105,7 @@ class SshHandle:
                 connection.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def commands(self, nodes: str | None) -> NodeCommands:
+    def commands(self, nodes: Nodes | None) -> NodeCommands:
         return commands.on_run(self.record, nodes)
 
     def fetch(self, request: FetchRequest, listener: FetchListener) -> Collected:

@@ -9,6 +9,7 @@ from pathlib import Path
 from orch_node.protocol.record import RunRecord
 
 from orchestrator.errors import RequestError
+from orchestrator.model.hostlist import Nodes
 from orchestrator.planning.plan import Plan
 from orchestrator.planning.refusal import Refusal
 from orchestrator.planning.request import TargetOptions, TrainRequest
@@ -43,7 +44,7 @@ class SshTarget:
             "Nodes behind SSH have no shared folder; each is set up by itself.", hint="Run `orch provision INVENTORY`."
         )
 
-    def commands(self, inventory: str, nodes: str | None, stack: str) -> NodeCommands:
+    def commands(self, inventory: str, nodes: Nodes | None, stack: str) -> NodeCommands:
         return commands.on_cluster(inventory, nodes, stack)
 
     def list_runs(self, inventory: str) -> RunList:

@@ -14,6 +14,7 @@ import pytest
 from orchestrator.cli.main import app
 from orchestrator.cli.request import PANELS
 from orchestrator.errors import OrchError, PlanError
+from orchestrator.model.hostlist import NodeCount, NodePattern
 from orchestrator.operations import train
 from orchestrator.planning.plan import Plan
 from orchestrator.planning.refusal import Refusal, check_refused, flag
@@ -30,9 +31,9 @@ FIELDS = tuple(field.name for field in fields(TrainRequest))
 IMAGE = "registry.example/orch"
 PODS = KubernetesOptions(k8s=("memory=9Gi",))
 BASE = {
-    "ssh": TrainRequest(recipe="bert-qa", inventory="./lab.yml", nodes="2"),
-    "kubernetes": TrainRequest(recipe="bert-qa", on="k8s", nodes="2", image=IMAGE),
-    "slurm": TrainRequest(recipe="bert-qa", on="slurm", nodes="2"),
+    "ssh": TrainRequest(recipe="bert-qa", inventory="./lab.yml", nodes=NodeCount(2)),
+    "kubernetes": TrainRequest(recipe="bert-qa", on="k8s", nodes=NodeCount(2), image=IMAGE),
+    "slurm": TrainRequest(recipe="bert-qa", on="slurm", nodes=NodeCount(2)),
 }
 # A value other than the field's default, and the other fields that it needs to take effect.
 Case = tuple[Any, Mapping[str, Any]]
@@ -52,7 +53,7 @@ CASES: Mapping[str, Case] = {
     "stack": ("intel-2.8", {}),
     "on": ("nosuch", {}),
     "inventory": ("nosuch", {}),
-    "nodes": ("1", {}),
+    "nodes": (NodeCount(1), {}),
     "exclude": ("host1", {}),
     "queue": (True, {}),
     "ppn": (2, {}),
@@ -63,7 +64,7 @@ CASES: Mapping[str, Case] = {
     "ccl_workers": (1, {}),
     "fabric": ("psm3", {}),
     "precision": ("fp32", {}),
-    "allow_slow_bf16": (True, {"nodes": "slow", "precision": "bf16"}),
+    "allow_slow_bf16": (True, {"nodes": NodePattern("slow"), "precision": "bf16"}),
     "ipex": (True, {}),
     "fresh": (True, {"runs_dir": PurePath("unfinished")}),
     "stall_timeout": (1.0, {}),

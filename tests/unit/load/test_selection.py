@@ -14,6 +14,7 @@ from orchestrator.errors import PlanError, RequestError
 from orchestrator.load.inventory import read_listing
 from orchestrator.load.selection import select
 from orchestrator.model.cluster import Selection
+from orchestrator.model.hostlist import parse_nodes
 
 INVENTORY = """
 all:
@@ -42,7 +43,9 @@ def inventory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 def choose(inventory: Path, nodes: str | None, exclude: str | None = None, spares: int = 0) -> Selection:
-    return select(inventory, read_listing(inventory), nodes=nodes, exclude=exclude, spares=spares)
+    return select(
+        inventory, read_listing(inventory), nodes=parse_nodes(nodes) if nodes else None, exclude=exclude, spares=spares
+    )
 
 
 @pytest.mark.parametrize(
@@ -133,7 +136,8 @@ def test_pattern_is_matched_without_a_home_directory(inventory: Path, tmp_path: 
         "import sys; from pathlib import Path;"
         "from orchestrator.load.inventory import read_listing;"
         "from orchestrator.load.selection import select; source = Path(sys.argv[1]);"
-        "print(select(source, read_listing(source), nodes='node[3-4]', exclude=None).hosts)"
+        "from orchestrator.model.hostlist import NodePattern;"
+        "print(select(source, read_listing(source), nodes=NodePattern('node[3-4]'), exclude=None).hosts)"
     )
     environment = {name: value for name, value in os.environ.items() if name != "ANSIBLE_HOME"}
     environment |= {"HOME": "/proc/none", "TMPDIR": str(tmp_path)}

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.model.hostlist import expand, fold, ranges
+from orchestrator.model.hostlist import NodeCount, NodePattern, Nodes, expand, fold, parse_nodes, ranges
 
 
 @pytest.mark.parametrize(
@@ -38,3 +38,17 @@ def test_many_names_are_folded_and_few_are_listed() -> None:
 @given(st.lists(st.from_regex(r"[a-z]{1,3}[0-9]{1,3}(\.lab)?", fullmatch=True), unique=True))
 def test_folded_names_expand_to_the_same_names(names: list[str]) -> None:
     assert [name for text in ranges(tuple(names)) for name in expand(text, lambda _: False)] == names
+
+
+@pytest.mark.parametrize(
+    ("text", "nodes"),
+    [("4", NodeCount(4)), ("0", NodeCount(0)), ("node[1-3],lab", NodePattern("node[1-3],lab"))],
+    ids=["number", "zero", "pattern"],
+)
+def test_nodes_are_a_number_or_a_pattern(text: str, nodes: Nodes) -> None:
+    assert parse_nodes(text) == nodes
+    assert str(parse_nodes(text)) == text
+
+
+def test_a_number_too_long_for_a_count_is_a_pattern() -> None:
+    assert parse_nodes("9" * 5000) == NodePattern("9" * 5000), "int() raises an error"

@@ -7,6 +7,7 @@ import pytest
 
 from orchestrator.errors import PlanError
 from orchestrator.launchers import accelerate_config
+from orchestrator.model.hostlist import NodeCount
 from orchestrator.planning import accelerate_options as accelerate_file
 from orchestrator.stacks.stack import Stack
 from orchestrator.targets.ssh.decisions import Inputs
@@ -32,7 +33,7 @@ FILE: dict[str, Any] = {
 
 def test_options_are_read_from_an_accelerate_file() -> None:
     options = accelerate_file.parse_options(FILE, "f.yaml")
-    assert (options.nodes, options.ppn, options.precision, options.port) == ("2", 2, "bf16", 29500)
+    assert (options.nodes, options.ppn, options.precision, options.port) == (NodeCount(2), 2, "bf16", 29500)
     assert accelerate_file.parse_options({**FILE, "num_processes": 3}, "f").ppn is None
     assert accelerate_file.parse_options({"use_cpu": True}, "f").precision == "fp32"
 
@@ -52,7 +53,7 @@ def with_file(stack: Stack) -> Inputs:
 
 
 def test_used_and_contradicted_keys_are_reported(test_stack: Stack) -> None:
-    request = replace(QA_REQUEST, launcher="accelerate", nodes="2", ppn=1, precision="bf16")
+    request = replace(QA_REQUEST, launcher="accelerate", nodes=NodeCount(2), ppn=1, precision="bf16")
     plan = plan_train(request, with_file(test_stack), REMOTE_SITE)
     decisions = [decision for decision in plan.decisions if decision.topic == "accelerate config"]
     values = [decision.value.removeprefix("CONTRADICTED: ").split()[0] for decision in decisions[1:]]

@@ -15,9 +15,10 @@ from orch_node.protocol import slurm as protocol
 from orch_node.protocol.cores import Core
 from orch_node.protocol.slurm import CONFIG, NODE0, Hello
 
+from orchestrator.model.hostlist import NodeCount
 from tests.support.slurm_plans import SITE, make_plan
 
-REQUEST = {"nodes": "2", "ppn": 2, "launcher": "mpirun", "max_restarts": 1, "spare_nodes": 1}
+REQUEST = {"nodes": NodeCount(2), "ppn": 2, "launcher": "mpirun", "max_restarts": 1, "spare_nodes": 1}
 
 
 def make_config(tmp_path: Path, fields: dict[str, object]) -> protocol.JobConfig:
@@ -64,7 +65,7 @@ def test_spare_nodes_without_bf16_count_for_the_precision(tmp_path: Path) -> Non
 
 
 def test_launcher_command_has_the_address_of_node0(tmp_path: Path) -> None:
-    config = make_config(tmp_path, {"nodes": "2", "launcher": "torchrun"})
+    config = make_config(tmp_path, {"nodes": NodeCount(2), "launcher": "torchrun"})
     command = job_layout.launcher_command(config, "10.0.0.1")
     assert any(argument.startswith("--meet=10.0.0.1:") for argument in command)
     assert not any(NODE0 in argument for argument in command)

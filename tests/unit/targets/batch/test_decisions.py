@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from orchestrator.errors import PlanError
+from orchestrator.model.hostlist import NodeCount, NodePattern
 from orchestrator.targets.batch.decisions import with_size
 from orchestrator.targets.batch.load import slurm_settings
 from orchestrator.targets.batch.plan import plan_slurm
@@ -23,8 +24,8 @@ def test_options_that_orch_sets_are_refused(name: str) -> None:
 @pytest.mark.parametrize(
     ("fields", "settings", "problem"),
     [
-        ({"nodes": "n[1-3]"}, {}, "needs the number of nodes"),
-        ({"nodes": "0"}, {}, "needs the number of nodes"),
+        ({"nodes": NodePattern("n[1-3]")}, {}, "needs the number of nodes"),
+        ({"nodes": NodeCount(0)}, {}, "needs the number of nodes"),
         ({"ppn": 0}, {}, "--ppn 0"),
         ({"launcher": "mpijob"}, {}, "--launcher mpijob does not run on Slurm"),
         ({"mpi": "intel"}, {}, "--launcher srun starts the ranks without mpirun"),

@@ -12,6 +12,7 @@ from orch_node.protocol import container
 
 from orchestrator import load
 from orchestrator.errors import OrchError, RequestError
+from orchestrator.model.hostlist import NodeCount
 from orchestrator.paths import TRAIN
 from orchestrator.planning.plan import Plan
 from orchestrator.planning.refusal import check_refused
@@ -46,7 +47,7 @@ def make_settings(*image_options: str, image: str = "/shared/torch.sif") -> Slur
 def test_impossible_images_are_refused(
     fields: dict[str, object], image_options: tuple[str, ...], image: str, problem: str
 ) -> None:
-    request = replace(make_request({"nodes": "2"}), **fields)  # type: ignore[arg-type]
+    request = replace(make_request({"nodes": NodeCount(2)}), **fields)  # type: ignore[arg-type]
     settings = make_settings(*image_options, image=image)
 
     def plan() -> Plan:
@@ -81,7 +82,7 @@ def test_image_needs_no_stack_on_the_nodes() -> None:
     """Ignore the packages of the interpreter that starts the ranks: the image has its own torch."""
     inputs = make_inputs(make_settings())
     bare = replace(inputs, facts=replace(inputs.facts, packages={}))
-    config = plan_run(make_request({"nodes": "2"}), bare, SITE).config
+    config = plan_run(make_request({"nodes": NodeCount(2)}), bare, SITE).config
     assert (config.torch, config.preload) == (None, ())
     spec = container.parse(config.files["container.json"])
     assert (spec.engine, spec.image) == ("apptainer", "/shared/torch.sif")

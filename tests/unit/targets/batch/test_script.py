@@ -12,6 +12,7 @@ import pytest
 from orch_node.protocol import slurm as protocol
 from orch_node.protocol.slurm import CONFIG, NODE0
 
+from orchestrator.model.hostlist import NodeCount
 from orchestrator.report import plans
 from orchestrator.targets.batch.load import slurm_settings
 from orchestrator.targets.batch.script import time_seconds
@@ -63,7 +64,7 @@ def test_options_are_lines_that_sbatch_reads() -> None:
 
 
 def test_thousand_nodes_are_one_script() -> None:
-    plan = make_plan({"nodes": "1000", "ppn": 8})
+    plan = make_plan({"nodes": NodeCount(1000), "ppn": 8})
     assert len(plan.layout.rank_places) == 8000
     assert len(plan.describe()) < 20_000
     assert json.loads(plans.as_json(plan))["script"] == plan.describe()

@@ -12,6 +12,7 @@ from orch_node.pod.torchrun_rank import placement_of
 from orch_node.protocol import pod
 
 from orchestrator.errors import PlanError
+from orchestrator.model.hostlist import NodeCount, NodePattern
 from orchestrator.planning.plan import Plan
 from orchestrator.targets.kubernetes import findings
 from orchestrator.targets.kubernetes.decisions import Inputs
@@ -103,8 +104,8 @@ def test_ranks_that_share_a_core_are_not_pinned(local: int, monkeypatch: pytest.
     ("change", "problem"),
     [
         ({"nodes": None}, "needs the number of pods"),
-        ({"nodes": "node[1-3]"}, "needs the number of pods"),
-        ({"nodes": "0"}, "needs the number of pods"),
+        ({"nodes": NodePattern("node[1-3]")}, "needs the number of pods"),
+        ({"nodes": NodeCount(0)}, "needs the number of pods"),
         ({"ppn": 9}, "--ppn 9, but a pod has 8 CPUs"),
         ({"stall_timeout": -1.0}, "must be 0 or more"),
     ],

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from orch_node.protocol.precision import PLACEHOLDER
 
 from orchestrator.errors import PlanError
+from orchestrator.model.hostlist import NodeCount
 from orchestrator.model.project import Project
 from orchestrator.planning.request import Resume
 from orchestrator.targets.kubernetes.image_probe import probe_pod
@@ -122,7 +123,7 @@ def test_train_job_always_sets_the_number_of_ranks_per_pod() -> None:
 
 
 def test_restarts_are_elastic_and_bounded() -> None:
-    request = replace(REQUEST, nodes="4", max_restarts=3)
+    request = replace(REQUEST, nodes=NodeCount(4), max_restarts=3)
     (_, job) = objects(make_plan(request=replace(request, min_nodes=2)))
     policy = job["spec"]["elasticPolicy"]
     assert (policy["minReplicas"], policy["maxReplicas"], policy["maxRestarts"]) == (2, 4, 3)
@@ -266,7 +267,7 @@ def test_objects_of_any_request_match_the_crds(
     launcher: str, arguments: list[str], nodes: int, ppn: int, cpu: str, memory: str, recipe: str
 ) -> None:
     run = names.run_id("20260101-120000", recipe, "ffff")
-    request = replace(REQUEST, nodes=str(nodes), ppn=ppn, script_args=tuple(arguments))
+    request = replace(REQUEST, nodes=NodeCount(nodes), ppn=ppn, script_args=tuple(arguments))
     kubernetes = replace(SETTINGS, cpu=cpu, memory=memory)
     plan = make_plan(launcher, request=request, kubernetes=kubernetes, site=replace(SITE, run_id=run))
     manifests = objects(plan)

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from orch_node.protocol.values import ProtocolError
 
+from orchestrator.model.hostlist import NodeCount
 from orchestrator.targets.kubernetes.run_record import with_lists, without_lists
 from tests.support.kubernetes_plans import REQUEST, SETTINGS, make_plan
 
@@ -18,7 +19,7 @@ from tests.support.kubernetes_plans import REQUEST, SETTINGS, make_plan
 @settings(deadline=None)
 @given(st.integers(1, 50), st.integers(1, 4), st.integers(1, 8))
 def test_stored_record_is_restored_without_loss(pods: int, ppn: int, size: int) -> None:
-    request = replace(REQUEST, nodes=str(pods), ppn=ppn)
+    request = replace(REQUEST, nodes=NodeCount(pods), ppn=ppn)
     record = make_plan(request=request, kubernetes=replace(SETTINGS, cpu=str(ppn * size))).run
     stored = json.loads(json.dumps(without_lists(record)))
     assert with_lists(stored) == record
