@@ -13,6 +13,14 @@ RunName = Annotated[
     str, typer.Argument(metavar="ID|last", help="Run ID, or last for the newest run. `orch runs` lists the runs.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
+UserPackages = Annotated[
+    str | None,
+    typer.Option(
+        "--requirements",
+        metavar="FILE",
+        help="Packages to add to the stack: a requirements file, a pyproject.toml, or a script with metadata.",
+    ),
+]
 RunsDir = Annotated[Path, typer.Option(envvar="ORCH_RUNS_DIR", metavar="FOLDER", help="Folder of the run folders.")]
 OfInventory = Annotated[
     str | None,

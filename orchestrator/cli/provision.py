@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from orchestrator.cli import groups
-from orchestrator.cli.options import AsJson
+from orchestrator.cli.options import AsJson, UserPackages
 from orchestrator.cli.train import effective_options, group_of
 from orchestrator.screen import print_text
 from orchestrator.targets.entry import TargetEntry
@@ -75,6 +75,7 @@ def provision(
     verify: Verify = False,
     wheels: Wheels = "wheelhouse",
     find_links: FindLinks = None,
+    requirements: UserPackages = None,
     data: Data = None,
     docker_load: DockerLoad = None,
     ask_become_pass: AskBecomePass = False,
@@ -104,6 +105,7 @@ def provision(
             find_links=tuple(find_links or ()),
             may_become=bool(environment),
             docker_load=docker_load,
+            requirements=requirements,
         )
         done = provisioned(request, target, options, progress.listener(), environment)
     print_text(report.as_json(done) if as_json else report.text(done))

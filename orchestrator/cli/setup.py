@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from orchestrator.cli.options import UserPackages
 from orchestrator.cli.stacks import complete_names
 from orchestrator.screen import print_text
 
@@ -26,6 +27,7 @@ def setup(
             "wheel, which needs a compiler.",
         ),
     ] = None,
+    requirements: UserPackages = None,
 ) -> None:
     """Install a stack into orch's environment, for training on this machine.
 
@@ -40,4 +42,5 @@ def setup(
     def notify(line: str) -> None:
         print_text(f"[{time.monotonic() - began:6.1f}s] {line}", err=True)
 
-    set_up(load.stack(stack), Path(sys.prefix), wheels, notify=notify)
+    shared = load.shared_requirements(requirements)
+    set_up(load.stack(stack), Path(sys.prefix), wheels, requirements=shared, notify=notify)

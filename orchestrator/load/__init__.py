@@ -12,8 +12,8 @@ from orchestrator.load.limits import limits
 from orchestrator.load.packages import packages_for
 from orchestrator.load.projects import is_local_module, largest_files, project_of
 from orchestrator.load.recipes import recipe, recipe_folders, settings
-from orchestrator.load.requirements import image_requirements, requirements_of, source_folder
-from orchestrator.load.run_variables import mpi_flavours
+from orchestrator.load.requirements import image_requirements, requirements_of, shared_requirements, source_folder
+from orchestrator.load.run_variables import common_requirements, mpi_flavours
 from orchestrator.load.scripts import RanksPython, check_script
 from orchestrator.load.stacks import all_stacks, stack, stack_names
 
@@ -24,6 +24,7 @@ __all__ = [
     "check_script",
     "cluster",
     "common_docker_variable",
+    "common_requirements",
     "docker",
     "environment",
     "image_file",
@@ -39,6 +40,7 @@ __all__ = [
     "recipe_folders",
     "requirements_of",
     "settings",
+    "shared_requirements",
     "source_folder",
     "stack",
     "stack_names",

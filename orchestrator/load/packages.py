@@ -55,10 +55,10 @@ def packages_for(requirements: Requirements | None, nodes: Sequence[Facts], stac
         return None
     facts = nodes[0]
     check_python(requirements, facts.python)
-    if all_satisfied(requirements, facts, stack):
+    if all_satisfied(requirements, facts.packages, facts.python, platform_of(facts), stack):
         return None
     platform = common_platform(nodes)
-    lock = resolve(requirements, facts, platform, stack)
+    lock = resolve(requirements, facts.packages, platform, stack)
     if not lock:
         return None
     versions = {requirement.name: version_of(requirement) for requirement, _ in parse_lock(lock)}
@@ -70,6 +70,26 @@ def packages_for(requirements: Requirements | None, nodes: Sequence[Facts], stac
     (folder / DIGEST).touch()  # `orch clean` deletes folders that have not been used for long
     digest = (folder / DIGEST).read_text()
     return Packages(source=requirements.source, digest=digest, folder=str(folder / SITE), versions=versions)
+
+
+def lock_packages(requirements: Requirements, installed: Mapping[str, str], platform: Platform, stack: str) -> str:
+    """Return the lines of a requirements file with hashes for the packages that a stack lacks; empty for none.
+
+    Args:
+        requirements: the packages that are required.
+        installed: the version of each package of the stack.
+        platform: the platform to install them on.
+        stack: the name of the stack.
+
+    Raises:
+        RequestError: if the requirements do not fit the stack or the Python.
+        ExecuteError: if uv cannot resolve them.
+    """
+    python = platform.markers["python_full_version"]
+    check_python(requirements, python)
+    if all_satisfied(requirements, installed, python, platform, stack):
+        return ""
+    return resolve(requirements, installed, platform, stack)
 
 
 def cache() -> Path:
@@ -111,13 +131,15 @@ def check_python(requirements: Requirements, version: str) -> None:
         )
 
 
-def all_satisfied(requirements: Requirements, facts: Facts, stack: str) -> bool:
+def all_satisfied(
+    requirements: Requirements, installed: Mapping[str, str], python: str, platform: Platform, stack: str
+) -> bool:
     """Return whether the stack has all packages that are required directly.
 
     Raises:
         RequestError: if it has one of them in a version that does not fit.
     """
-    markers = {**platform_of(facts).markers, "python_full_version": facts.python}
+    markers = {**platform.markers, "python_full_version": python}
     satisfied = True
     for line in requirements.lines:
         if line.startswith("-"):
@@ -125,14 +147,14 @@ def all_satisfied(requirements: Requirements, facts: Facts, stack: str) -> bool:
         requirement = Requirement(HASHES.sub("", line))
         if requirement.marker and not requirement.marker.evaluate(markers):
             continue
-        version = facts.packages.get(canonicalize_name(requirement.name))
+        version = installed.get(canonicalize_name(requirement.name))
         if version is None or requirement.url or requirement.extras:
             satisfied = False
         elif not fits(requirement.specifier, version):
             raise RequestError(
                 f"{requirements.source} requires {requirement}, and stack '{stack}' has {requirement.name} {version}.",
-                hint=f"Packages are added to the stack and never replace its own. Choose another --stack, or change "
-                f"the requirement. {NO_PACKAGES}",
+                hint=f"Packages are added to the stack and never replace its own. Choose another --stack, change the "
+                f"requirement, or run `orch provision` if orch_requirements has changed. {NO_PACKAGES}",
             )
     return satisfied
 
@@ -168,14 +190,14 @@ def common_platform(nodes: Sequence[Facts]) -> Platform:
     return min(platforms, key=lambda platform: Version(platform.libc))
 
 
-def resolve(requirements: Requirements, facts: Facts, platform: Platform, stack: str) -> str:
+def resolve(requirements: Requirements, packages: Mapping[str, str], platform: Platform, stack: str) -> str:
     """Return the lock: the packages that the stack lacks, with exact versions and hashes.
 
     Raises:
         RequestError: if they do not fit the stack.
         ExecuteError: if uv cannot resolve them.
     """
-    installed = pins(facts.packages)
+    installed = pins(packages)
     content = [
         FORMAT,
         requirements.lines,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -55,7 +56,7 @@ def requirements_of(
     if option not in (None, NONE):
         path = Path(str(option))
         project = path if path.suffix == ".toml" else None
-        requirements = project_requirements(path, extras) if project else file_requirements(path)
+        requirements = named_requirements(path, extras)
     elif option is None and recipe.own_script:
         requirements = script_requirements(Path(recipe.script_file)) if recipe.script_file else None
         project = None if requirements else find_pyproject(recipe)
@@ -70,13 +71,48 @@ def requirements_of(
     return requirements if requirements and requirements.lines else None
 
 
+def shared_requirements(*files: str | None) -> Requirements | None:
+    """Return the packages of all files for all runs; None if there are none.
+
+    Args:
+        files: the value of --requirements and the requirements file of the inventory, or nothing. With `none`, no file
+            is read.
+
+    Raises:
+        RequestError: if a file cannot be used.
+    """
+    if NONE in files:
+        return None
+    parts = [named_requirements(Path(file)) for file in files if file]
+    requirements = functools.reduce(merge, parts) if parts else None
+    return requirements if requirements and requirements.lines else None
+
+
+def named_requirements(path: Path, extras: tuple[str, ...] = ()) -> Requirements:
+    """Return the packages of a requirements file, a pyproject.toml, or the metadata in a script.
+
+    Raises:
+        RequestError: if the file cannot be used.
+    """
+    if path.suffix == ".toml":
+        return project_requirements(path, extras)
+    if path.suffix != ".py":
+        return file_requirements(path)
+    read_text(path)
+    if requirements := script_requirements(path):
+        return requirements
+    raise RequestError(f"{path} has no block '# /// script'.", hint="Add one (PEP 723), or name a requirements file.")
+
+
 def merge(requirements: Requirements, common: Requirements) -> Requirements:
-    """Return the requirements of a run together with those of the inventory."""
+    """Return the requirements of two files together."""
     return replace(
         requirements,
         source=f"{requirements.source} and {common.source}",
         lines=(*requirements.lines, *common.lines),
         constraints=(*requirements.constraints, *common.constraints),
+        preferred=(*requirements.preferred, *common.preferred),
+        python=",".join(filter(None, [requirements.python, common.python])),
     )
 
 

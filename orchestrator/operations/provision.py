@@ -11,6 +11,7 @@ from orchestrator.errors import RequestError
 from orchestrator.files import sha256
 from orchestrator.load.facts import recorded_facts
 from orchestrator.load.inventory import HAS_PASSWORD
+from orchestrator.model.packages import Requirements
 from orchestrator.model.platform import Platform
 from orchestrator.paths import LIB, SHARE, STANDALONE, TRAIN
 from orchestrator.provisioning import fabric_checks, slim, wheelhouse
@@ -21,6 +22,7 @@ from orchestrator.provisioning.report import Report as Report
 from orchestrator.provisioning.session import Listener as Listener
 from orchestrator.provisioning.session import Session, open_session
 from orchestrator.provisioning.sources import Source, find_sources, source_trees
+from orchestrator.provisioning.user_packages import add_packages
 from orchestrator.stacks.stack import Stack
 
 
@@ -40,6 +42,7 @@ def provision(request: ProvisionRequest, listener: Listener, environment: Mappin
     stack = load.stack(request.stack).with_mpi(flavours)
     cluster = session.source.stem
     image = image_of(session)
+    requirements = requirements_of(session)
     hosts = tuple(host_of(session, name) for name in session.nodes)
     sources = find_sources(request.models, request.data, listener.note)  # before connecting to nodes
     with session.state.lock("provision"), source_trees(sources) as trees:
@@ -52,7 +55,7 @@ def provision(request: ProvisionRequest, listener: Listener, environment: Mappin
             },
         )
         if session.probes and not session.stopped:
-            install(session, cluster, stack, hosts, image, trees)
+            install(session, cluster, stack, hosts, image, trees, requirements)
     return report_sources(session, sources)
 
 
@@ -91,6 +94,7 @@ def install(
     hosts: tuple[Host, ...],
     image: dict[str, Any],
     trees: list[dict[str, str]],
+    requirements: Requirements | None,
 ) -> None:
     """Install the stack after the preflight, unless a reachable node has failed it."""
     plan = plan_provision(
@@ -106,7 +110,7 @@ def install(
         refuse(session, plan)
         return
     session.state.write_trust(cluster, plan.trust)
-    houses = prepare_wheels(session, stack, plan.platforms)
+    houses = prepare_wheels(session, stack, plan.platforms, requirements)
     note_packages(session, plan)
     variables = {**plan.variables, **files(session, houses), "orch_image": image, "orch_data": trees}
     session.run_locked("provision", variables)
@@ -149,8 +153,25 @@ def facts_script() -> str:
     return str(STANDALONE / "facts.py")
 
 
-def prepare_wheels(session: Session, stack: Stack, platforms: tuple[Platform, ...]) -> dict[str, dict[str, object]]:
-    """Prepare a wheelhouse for each platform and return the variables of the stack role by platform."""
+def requirements_of(session: Session) -> Requirements | None:
+    """Return the packages of --requirements and orch_requirements.
+
+    Raises:
+        RequestError: if a file cannot be used.
+    """
+    common_file = load.common_requirements(session.source, session.hosts)
+    return load.shared_requirements(session.request.requirements, common_file)
+
+
+def prepare_wheels(
+    session: Session, stack: Stack, platforms: tuple[Platform, ...], requirements: Requirements | None
+) -> dict[str, dict[str, object]]:
+    """Prepare a wheelhouse for each platform and return the variables of the stack role by platform.
+
+    Raises:
+        RequestError: if the user's packages do not fit the stack.
+        ExecuteError: if a wheel cannot be downloaded.
+    """
     links = session.request.find_links
     houses = {}
     for platform in platforms:
@@ -160,6 +181,7 @@ def prepare_wheels(session: Session, stack: Stack, platforms: tuple[Platform, ..
         house = wheelhouse.prepare_wheelhouse(stack, platform, links)
         if not session.request.index:  # an index only has the published wheels
             house = slim.slim_wheelhouse(house)
+        house = add_packages(house, requirements, platform, stack.name, session.listener.note)
         houses[platform.key] = house.variables(unpublished)
     return houses
 

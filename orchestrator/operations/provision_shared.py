@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator import load
-from orchestrator.operations.provision import prepare_wheels, stack_indexes
+from orchestrator.model.packages import Requirements
+from orchestrator.operations.provision import prepare_wheels, requirements_of, stack_indexes
 from orchestrator.paths import TRAIN
 from orchestrator.provisioning.plan import ProvisionRequest, platform_of
 from orchestrator.provisioning.preflight import shared_folder_problems
@@ -33,10 +34,11 @@ def provision_shared(
     request = replace(request, inventory=str(write_inventory(shared)))
     stack = load.stack(request.stack)
     session = open_session(request, listener, environment, "provision")
+    requirements = requirements_of(session)
     with session.state.lock("provision"):
         session.run("preflight", {"orch_stack": stack.name, "orch_root": shared.root})
         if session.probes and not session.stopped and passes(session, stack):
-            fill(session, stack, shared)
+            fill(session, stack, shared, requirements)
     return session.report(shared.root)
 
 
@@ -61,10 +63,10 @@ def passes(session: Session, stack: Stack) -> bool:
     return not any(node.failed for node in session.nodes.values())
 
 
-def fill(session: Session, stack: Stack, shared: SharedFolder) -> None:
+def fill(session: Session, stack: Stack, shared: SharedFolder, requirements: Requirements | None) -> None:
     """Run the playbook that installs the stack in the folder."""
     platforms = {name: platform_of(probe) for name, probe in session.probes.items()}
-    houses = prepare_wheels(session, stack, tuple(platforms.values()))
+    houses = prepare_wheels(session, stack, tuple(platforms.values()), requirements)
     variables: dict[str, Any] = {
         "orch_root": shared.root,
         "orch_archive": shared.archive,

@@ -22,6 +22,8 @@ from packaging.utils import canonicalize_name
 
 from orchestrator.errors import ExecuteError, PlanError
 from orchestrator.load.clusters import local_facts
+from orchestrator.load.packages import lock_packages
+from orchestrator.model.packages import Requirements
 from orchestrator.model.printable import counted
 from orchestrator.operations import stacks
 from orchestrator.operations.stacks import DISTRIBUTION
@@ -43,16 +45,20 @@ FETCH = ("--quiet", "--timeout=15", "--retries=2")
 CUDA_PREFIXES = ("nvidia-", "cuda-", "triton")
 
 
-def set_up(stack: Stack, prefix: Path, wheels: Path | None = None, *, notify: Notify) -> None:
+def set_up(
+    stack: Stack, prefix: Path, wheels: Path | None = None, *, requirements: Requirements | None = None, notify: Notify
+) -> None:
     """Install a stack and check that it can be loaded.
 
     Args:
         stack: the stack.
         prefix: the prefix of the environment.
         wheels: a folder with a wheel of the bindings. Default: build it.
+        requirements: the user's packages.
         notify: receives what is done, as lines.
 
     Raises:
+        RequestError: if the user's packages do not fit the stack.
         PlanError: if the stack cannot be installed on this machine.
         ExecuteError: if the installation fails.
     """
@@ -71,6 +77,8 @@ def set_up(stack: Stack, prefix: Path, wheels: Path | None = None, *, notify: No
         build_bindings(prefix, notify)
     if not locked:
         install_requirements(stack, notify)
+    if requirements:
+        install_packages(requirements, stack, notify)
     check(stack, notify)
 
 
@@ -115,6 +123,24 @@ def install_requirements(stack: Stack, notify: Notify) -> None:
     pip("install", *(f"{name}=={version}" for name, version in packages.items()))
     if without_dependencies:
         pip("install", "--no-deps", *without_dependencies)
+
+
+def install_packages(requirements: Requirements, stack: Stack, notify: Notify) -> None:
+    """Install the user's packages, and keep all that are installed.
+
+    Raises:
+        RequestError: if they do not fit the installed packages.
+        ExecuteError: if they cannot be installed.
+    """
+    lock = lock_packages(requirements, packages(), platform_for(), stack.name)
+    if not lock:
+        return
+    notify(f"installing the packages of {requirements.source}")
+    with tempfile.TemporaryDirectory(prefix="orch-setup-") as folder:
+        listing = Path(folder, "requirements.txt")
+        indexes = [line for line in requirements.lines if line.startswith("-")]
+        listing.write_text("\n".join([*indexes, lock]))
+        pip("install", "--no-deps", "--require-hashes", "--requirement", str(listing))
 
 
 def check_stack(stack: Stack) -> None:

@@ -27,7 +27,11 @@ def command(*arguments: str) -> list[str]:
     return [sys.executable, "-I", "-m", "pip", "--disable-pip-version-check", *arguments]
 
 
-def run_pip(*arguments: str, variables: Mapping[str, str] = MappingProxyType({})) -> None:
+def run_pip(
+    *arguments: str,
+    variables: Mapping[str, str] = MappingProxyType({}),
+    problem: str = "pip cannot download the wheels of the stack",
+) -> None:
     """Run pip.
 
     Raises:
@@ -41,7 +45,7 @@ def run_pip(*arguments: str, variables: Mapping[str, str] = MappingProxyType({})
     errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
     reason = " ".join(errors or done.stderr.strip().splitlines()[-3:])
     raise ExecuteError(
-        f"pip cannot download the wheels of the stack: {reason}",
+        f"{problem}: {reason}",
         hint="Configure an index that has them (`pip config list` shows pip's settings), or name a folder of "
         "wheels: --find-links.",
     )

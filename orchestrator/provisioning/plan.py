@@ -30,6 +30,7 @@ class ProvisionRequest:
     find_links: tuple[str, ...] = ()  # folders of wheels
     may_become: bool = False  # the sudo password is known
     docker_load: str | None = None  # file of an image
+    requirements: str | None = None  # file with the user's packages
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

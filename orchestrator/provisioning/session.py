@@ -184,7 +184,10 @@ class Session:
         packages = [f"{change.what} {change.is_}" for change in changes if change.should == "absent"]
         if packages:
             listing = ", ".join(packages)
-            self.listener.note(f"{result.node}: removes {listing}, not in the stack (orch_requirements adds packages)")
+            self.listener.note(
+                f"{result.node}: removes {listing}, which neither stack '{self.request.stack}' nor --requirements nor "
+                "orch_requirements has"
+            )
 
     def store_node_fabrics(self, name: str, fabrics: Mapping[str, ProofFacts], key: str) -> None:
         """Add the results of one node to its record, and report them."""

@@ -42,6 +42,7 @@ class Wheelhouse:
 
     folder: Path
     wheels: tuple[Wheel, ...]
+    added: frozenset[str] = frozenset()  # the names of the user's packages
 
     @property
     def uv(self) -> Wheel:
@@ -54,9 +55,9 @@ class Wheelhouse:
         return tuple(wheel for wheel in self.wheels if wheel.name != "uv")
 
     def variables(self, unpublished: frozenset[str]) -> dict[str, object]:
-        """Return the variables of the role `stack`; `unpublished` packages are on no index."""
+        """Return the variables of the role `stack`; `unpublished` and the user's packages are always copied."""
         return {
-            "own": sorted(unpublished & {wheel.name for wheel in self.lock}),
+            "own": sorted((unpublished | self.added) & {wheel.name for wheel in self.lock}),
             "folder": str(self.folder),
             "lock": [asdict(wheel) for wheel in self.lock],
             "uv": asdict(self.uv),

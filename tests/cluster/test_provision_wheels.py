@@ -13,6 +13,7 @@ import pytest
 
 from tests.cluster.conftest import CHECKOUT
 from tests.cluster.sites import ROOT, SITE_PACKAGES, Site, drift, nodes_by_name, run_on
+from tests.support.wheels import make_wheel
 
 pytestmark = pytest.mark.cluster
 
@@ -49,6 +50,34 @@ def test_nodes_install_wheels_from_index(site: Site, index: str) -> None:
     assert drift(site.orch("--wheels", "index")) == {"node0": set(), "node1": expected}
     assert run_on(site, "node1", "ls", f"{SITE_PACKAGES}/accelerate/__init__.py")
     assert site.orch("--dry-run")["state"] == "done"
+
+
+def test_packages_of_the_user_are_installed_for_all_runs_and_removed_with_a_note(site: Site, tmp_path: Path) -> None:
+    make_wheel(tmp_path, "orch_test_greeter", "1.0", requires=["orch-test-names>=2"], module="VERSION = '1.0'")
+    make_wheel(tmp_path, "orch_test_names", "2.0", module="VERSION = '2.0'")
+    make_wheel(tmp_path, "orch_test_torch", "1.0", requires=["torch<2"])
+    needs = tmp_path / "needs.txt"
+    needs.write_text(f"--no-index\n--find-links {tmp_path}\norch-test-greeter\n")
+    script = tmp_path / "greet.py"
+    script.write_text("import orch_test_greeter\nprint('GREETER', orch_test_greeter.VERSION, flush=True)\n")
+    run = (str(script), "--backend", "gloo", "--launcher", "torchrun", "--project", "none")
+    site.write_inventory("node0", "node1")
+    added = {"orch-test-greeter", "orch-test-names"}
+    assert drift(site.orch("--requirements", str(needs))) == {"node0": added, "node1": added}
+    assert site.orch("--dry-run", "--requirements", str(needs))["state"] == "done"
+    assert site.train(*run)["state"] == "done"
+    assert drift(site.orch("--dry-run", code=1)) == {"node0": added, "node1": added}
+    site.write_inventory("node0", "node1", orch_requirements=str(needs))
+    assert site.orch("--dry-run")["state"] == "done"
+    needs.write_text(needs.read_text() + "orch-test-torch\n")
+    refused = site.orch(code=2)["stderr"]
+    assert "orch-test-torch depend" in refused
+    assert "is the version of stack 'current'" in refused
+    site.write_inventory("node0", "node1")
+    done = site.run("provision", str(site.inventory), seconds=900)
+    assert "node1: removes orch-test-greeter 1.0, orch-test-names 2.0, which neither stack" in done.stderr
+    refused = site.run("train", *run, "--inventory", str(site.inventory), seconds=60)
+    assert "greet.py imports orch_test_greeter" in refused.stderr
 
 
 @pytest.fixture

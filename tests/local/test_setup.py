@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import subprocess
+import sysconfig
 import threading
 import time
+import venv
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -21,6 +25,7 @@ from orchestrator.provisioning.bindings_wheel import sources_digest
 from orchestrator.provisioning.lock import parse_lock, pip_options
 from orchestrator.provisioning.pip import run_pip
 from orchestrator.stacks.stack import Index
+from tests.support.wheels import index_variables, make_wheel
 
 HASH = "0" * 64
 VERSION = "99.13.0"  # no index of pip's configuration has this version
@@ -65,6 +70,34 @@ def test_folder_without_the_wheel_of_the_bindings_is_refused(tmp_path: Path) -> 
 def test_stack_with_other_bindings_is_refused() -> None:
     with pytest.raises(PlanError, match="its bindings are not built by orch"):
         setup.check_stack(load.stack("intel-2.8"))
+
+
+def test_packages_of_the_user_are_added_and_others_stay(tmp_path: Path) -> None:
+    make_wheel(tmp_path / "index", "orch_test_greeter", "1.0", requires=["packaging"], module="VERSION = '1.0'")
+    make_wheel(tmp_path / "index", "packaging", "99.0")
+    program, environment = make_environment(tmp_path)
+    code = (
+        "from orchestrator import load; from orchestrator.operations.setup import install_packages\n"
+        "from orchestrator.model.packages import Requirements\n"
+        "requirements = Requirements(source='needs.txt', lines=('orch-test-greeter',))\n"
+        "install_packages(requirements, load.stack('current'), print)\n"
+        "import orch_test_greeter, packaging; print(orch_test_greeter.__file__, packaging.__version__)\n"
+    )
+    done = subprocess.run([program, "-c", code], env=environment, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    notice, result = done.stdout.splitlines()
+    assert notice == "installing the packages of needs.txt"
+    assert result.startswith(str(tmp_path / "venv"))
+    assert not result.endswith("99.0"), "a package of the environment was replaced"
+
+
+def make_environment(folder: Path) -> tuple[str, dict[str, str]]:
+    """Make an environment that also finds the packages of this one, and variables with an empty cache."""
+    venv.create(folder / "venv")
+    (site,) = (folder / "venv/lib").glob("python*/site-packages")
+    (site / "tests.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
+    variables = {**index_variables(folder / "index"), "XDG_CACHE_HOME": str(folder / "cache")}
+    return str(folder / "venv/bin/python"), {**os.environ, **variables}
 
 
 def test_only_the_cpu_build_of_an_index_counts(index: Index) -> None:
