@@ -410,7 +410,7 @@ def nodes(inventory: str | Path) -> list[dict[str, Any]]:
     """
     from orchestrator.operations.nodes import rows
 
-    return rows(str(inventory)).rows
+    return rows(str(inventory))
 
 
 def provision(

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from orchestrator.cli.app import App
 from orchestrator.cli.options import AsJson
 from orchestrator.screen import print_text
-
-if TYPE_CHECKING:
-    from orchestrator.targets.kubernetes.findings import Finding
 
 app = App(help="Check and prepare a Kubernetes cluster.")
 SettingOptions = Annotated[
@@ -51,29 +47,21 @@ def check(
 
     The exit code is 1 if anything is missing.
     """
-    from orchestrator.errors import RequestError, did_you_mean
-    from orchestrator.targets.kubernetes import check as cluster_check
-    from orchestrator.targets.kubernetes.api.connect import connect
-    from orchestrator.targets.kubernetes.load import kubernetes_settings
-    from orchestrator.targets.kubernetes.manifests.kinds import KINDS
+    from orchestrator.report import findings as report
+    from orchestrator.targets import registry
+    from orchestrator.targets.interface import CheckRequest
+    from orchestrator.targets.kubernetes.options import KubernetesOptions
 
-    if launcher is not None and launcher not in KINDS:
-        raise RequestError(f"Unknown launcher '{launcher}'.", hint=did_you_mean(launcher, KINDS))
-    settings = kubernetes_settings(k8s_file, list(k8s or ()), image)
-    request = cluster_check.CheckRequest(launcher=launcher, pods=nodes, pull=pull)
+    options = KubernetesOptions(k8s=tuple(k8s or ()), k8s_file=k8s_file)
+    request = CheckRequest(options=(options,), nodes=nodes, launcher=launcher, image=image, start=pull)
     findings = []
-    for finding in cluster_check.check(
-        lambda: connect(settings.context, settings.namespace),
-        settings,
-        request,
-        notify=lambda line: print_text(line, err=True),
-    ):
+    for finding in registry.find_target(options.on).check(request, lambda line: print_text(line, err=True)):
         findings.append(finding)
         if not as_json:
-            print_text(finding.describe())
+            print_text("\n".join(report.finding_lines([finding])))
     if as_json:
-        print_text(check_json(findings))
-    raise typer.Exit(int(any(finding.state == "miss" for finding in findings)))
+        print_text(report.as_json("k8s check", findings))
+    raise typer.Exit(int(any(finding.severity == "miss" for finding in findings)))
 
 
 @app.command()
@@ -135,15 +123,6 @@ def role(
     settings.check_names()
     role = rights.role(settings, [launcher] if launcher else KINDS)
     print_text(as_yaml((role,)), nl=False, program=True)
-
-
-def check_json(findings: Iterable[Finding]) -> str:
-    from orchestrator.report.listing import SCHEMA
-
-    records = [finding.as_record() for finding in findings]
-    ready = not any(record["state"] == "miss" for record in records)
-    value = {"schema": SCHEMA, "kind": "k8s check", "ready": ready, "findings": records}
-    return json.dumps(value, indent=1)
 
 
 def read_token(path: Path | None) -> str | None:

@@ -10,10 +10,9 @@ from orchestrator.screen import print_text
 def nodes(inventory: Inventory, as_json: AsJson = False) -> None:
     """List the nodes of an inventory, as recorded by `orch provision`."""
     from orchestrator.operations import nodes as operation
-    from orchestrator.report import listing
+    from orchestrator.report import findings, listing
 
-    listing_result = operation.rows(inventory)
-    rows = listing_result.rows
+    rows = operation.rows(inventory)
     print_text(listing.as_json("nodes", rows) if as_json else listing.table(rows, operation.COLUMNS))
-    for line in listing_result.warnings:
-        print_error(f"warning: {line}")
+    for line in findings.finding_lines(operation.check(inventory)):
+        print_error(line)

@@ -14,5 +14,5 @@ def one_line(text: str) -> str:
 
 def counted(number: int | str, noun: str) -> str:
     """Return a number with its noun in the singular or the plural: `1 rank`, `2 processes`."""
-    plural = f"{noun}{'es' if noun.endswith('s') else 's'}"
+    plural = f"{noun}{'es' if noun.endswith(('s', 'ch')) else 's'}"
     return f"{number} {noun if str(number) == '1' else plural}"

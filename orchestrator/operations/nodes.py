@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import Any
 
 from orchestrator.load.clusters import find_inventory
@@ -10,7 +10,10 @@ from orchestrator.load.facts import DamagedRecord, NodeRecord, read_record
 from orchestrator.load.inventory import read_inventory
 from orchestrator.load.records import parse_facts
 from orchestrator.model.cluster import Facts
+from orchestrator.model.finding import Finding
 from orchestrator.state import State
+from orchestrator.targets import registry
+from orchestrator.targets.interface import CheckRequest, ignore
 
 COLUMNS = (
     "node",
@@ -29,33 +32,24 @@ COLUMNS = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Nodes:
-    """The table of `orch nodes`."""
-
-    rows: list[dict[str, Any]]  # one per node, in the inventory's order
-    warnings: list[str]  # records that cannot be read
-
-
-def rows(inventory: str) -> Nodes:
-    """Return the recorded facts of all nodes of an inventory."""
+def rows(inventory: str) -> list[dict[str, Any]]:
+    """Return the recorded facts of all nodes of an inventory, in its order."""
     source = find_inventory(inventory)
-    state = State.of(source)
-    nodes = Nodes(rows=[], warnings=[])
-    for name in read_inventory(source):
-        try:
-            record = read_record(state.record(name))
-            nodes.rows.append(row(name, record) if record else row_without_record(name, "unknown"))
-        except DamagedRecord as error:
-            nodes.rows.append(row_without_record(name, "damaged"))
-            nodes.warnings.append(error.describe())
-    if any(node["state"] == "unknown" for node in nodes.rows):
-        nodes.warnings.append(f"nothing is recorded about unknown nodes yet; run: orch provision {inventory}")
-    return nodes
+    return [recorded_row(name, State.of(source)) for name in read_inventory(source)]
 
 
-def row_without_record(name: str, state: str) -> dict[str, Any]:
-    return {**dict.fromkeys(COLUMNS, "-"), "node": name, "state": state}
+def check(inventory: str) -> Iterator[Finding]:
+    """Yield each node whose record is missing or damaged."""
+    return registry.target_at(inventory).check(CheckRequest(inventory=inventory), ignore)
+
+
+def recorded_row(name: str, state: State) -> dict[str, Any]:
+    without_record = {**dict.fromkeys(COLUMNS, "-"), "node": name, "state": "unknown"}
+    try:
+        record = read_record(state.record(name))
+    except DamagedRecord:
+        return {**without_record, "state": "damaged"}
+    return row(name, record) if record else without_record
 
 
 def row(name: str, record: NodeRecord) -> dict[str, Any]:

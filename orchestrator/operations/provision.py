@@ -11,6 +11,7 @@ from orchestrator.errors import RequestError
 from orchestrator.files import sha256
 from orchestrator.load.facts import recorded_facts
 from orchestrator.load.inventory import HAS_PASSWORD
+from orchestrator.model.finding import Finding
 from orchestrator.model.packages import Requirements
 from orchestrator.model.platform import Platform
 from orchestrator.paths import LIB, SHARE, STANDALONE, TRAIN
@@ -120,14 +121,11 @@ def install(
 def refuse(session: Session, plan: ProvisionPlan) -> None:
     """Record the problems of nodes that failed the preflight, and why the others were not changed."""
     for problem in plan.problems:
-        node = session.nodes[problem.node]
-        node.failed += 1
-        node.problem = "; ".join(filter(None, [node.problem, problem.text]))
-        node.hint = " ".join(dict.fromkeys(filter(None, [node.hint, problem.hint])))
-    failed_nodes = ", ".join(dict.fromkeys(problem.node for problem in plan.problems))
-    for node in session.nodes.values():
-        if not node.failed:
-            node.problem = f"not changed: {failed_nodes} failed the preflight"
+        session.nodes[problem.subject].fail(problem)
+    failed_nodes = ", ".join(dict.fromkeys(problem.subject for problem in plan.problems))
+    for name in session.alive:
+        message = f"not changed: {failed_nodes} failed the preflight"
+        session.nodes[name].findings.append(Finding(subject=name, severity="absent", message=message))
 
 
 def host_of(session: Session, name: str) -> Host:

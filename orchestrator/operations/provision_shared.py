@@ -57,9 +57,7 @@ def write_inventory(shared: SharedFolder) -> Path:
 def passes(session: Session, stack: Stack) -> bool:
     for name, probe in session.probes.items():
         for problem in shared_folder_problems(probe, stack):
-            node = session.nodes[name]
-            node.failed += 1
-            node.problem, node.hint = problem.text, problem.hint
+            session.nodes[name].fail(problem)
     return not any(node.failed for node in session.nodes.values())
 
 

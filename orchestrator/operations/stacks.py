@@ -18,10 +18,11 @@ from orchestrator.errors import ExecuteError, RequestError
 from orchestrator.files import PUBLIC, sha256, write_whole
 from orchestrator.load.clusters import local_facts
 from orchestrator.model.cluster import Node
+from orchestrator.model.finding import Finding
 from orchestrator.paths import STANDALONE
 from orchestrator.provisioning.lock import check_hashes, locked_packages, pip_options, platform_for
 from orchestrator.provisioning.pip import command, without_passwords
-from orchestrator.stacks.compatibility import Mismatch, mismatches, reference_stack
+from orchestrator.stacks.compatibility import mismatches, reference_stack
 from orchestrator.stacks.downloads import Download, WheelSources, explain_failure, plan_downloads
 from orchestrator.stacks.installed import Environment, Shell
 from orchestrator.stacks.matrix import Platform, nearest_to_torch
@@ -68,7 +69,7 @@ def expected_stack(name: str | None, backend: str | None) -> Stack | None:
 
 def check(
     environments: Sequence[Environment], expected: Stack | None
-) -> list[tuple[Environment, Stack, tuple[Mismatch, ...]]]:
+) -> list[tuple[Environment, Stack, tuple[Finding, ...]]]:
     """Return each environment with the stack it was compared to and the mismatches."""
     stacks = load.all_stacks()
     return [(env, expected or nearest_stack(env, stacks), mismatches(env, stacks, expected)) for env in environments]
@@ -201,5 +202,4 @@ def run_pip(stack: Stack, download: Download, stacks: Sequence[Stack]) -> None:
         done = subprocess.run(pip, stdout=sys.stderr, env=os.environ | secrets)
         if done.returncode != 0:
             pip_log = log.read_text(errors="replace") if log.exists() else ""
-            failure = explain_failure(stack, download, pip_log, stacks)
-            raise ExecuteError(failure.message, hint=failure.hint)
+            raise explain_failure(stack, download, pip_log, stacks)

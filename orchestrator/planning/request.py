@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import ClassVar, Protocol, TypeVar
@@ -26,6 +27,11 @@ class TargetOptions(Protocol):
 
 
 Options = TypeVar("Options", bound=TargetOptions)
+
+
+def find_options(kind: type[Options], options: Iterable[TargetOptions]) -> Options:
+    """Return the options of a target among those of all targets, or their defaults."""
+    return next((target_options for target_options in options if isinstance(target_options, kind)), kind())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +89,7 @@ class TrainRequest:
 
     def options_of(self, kind: type[Options]) -> Options:
         """Return a target's own options, or their defaults."""
-        return next((options for options in self.options if isinstance(options, kind)), kind())
+        return find_options(kind, self.options)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

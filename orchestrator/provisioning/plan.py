@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.model.decision import Decision
+from orchestrator.model.finding import Finding
 from orchestrator.model.limits import Limits
 from orchestrator.model.platform import Platform
 from orchestrator.provisioning.host_files import has_entries, host_entries, known_hosts, ssh_config
-from orchestrator.provisioning.preflight import Problem, find_problems, missing_packages
+from orchestrator.provisioning.preflight import find_problems, missing_packages
 from orchestrator.provisioning.probe import Probe
 from orchestrator.stacks.stack import Stack
 
@@ -49,7 +50,7 @@ class Host:
 class ProvisionPlan:
     """The actions and settings for all nodes."""
 
-    problems: tuple[Problem, ...]  # if there are any, no node is changed
+    problems: tuple[Finding, ...]  # if there are any, no node is changed
     decisions: tuple[Decision, ...]
     platforms: tuple[Platform, ...]  # one wheelhouse for each
     trust: Mapping[str, str]  # file name -> content, in the folder of the cluster's key pair

@@ -3,23 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
 
+from orchestrator.model.finding import Finding
 from orchestrator.model.limits import GIB, Limits
 from orchestrator.provisioning.probe import Probe
 from orchestrator.stacks.stack import Stack
 
 # Characters that MPI's launchers and ssh's remote shell do not accept in a path.
 FORBIDDEN_IN_ROOT = frozenset(" \t\n:;&|<>()$`\\\"'*?[]{}#~!")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
-    """A problem of a node, and what to do about it."""
-
-    node: str
-    text: str
-    hint: str = ""
 
 
 # Program or library that the probe looks for -> its package on Debian, and on Red Hat.
@@ -42,7 +33,7 @@ def missing_packages(probe: Probe) -> tuple[str, ...]:
 
 def find_problems(
     probes: tuple[Probe, ...], stack: Stack, *, limits: Mapping[str, Limits], sudo_nodes: Collection[str]
-) -> tuple[Problem, ...]:
+) -> tuple[Finding, ...]:
     """Return all problems of single nodes and of connections between them.
 
     Args:
@@ -63,103 +54,103 @@ def find_problems(
     ]
     if len({probe.root for probe in probes}) > 1:
         problems += [
-            Problem(
-                node=probe.name,
-                text=f"its folder would be {probe.root}, which differs between the nodes",
-                hint="Set orch_root in the inventory to one absolute path for all nodes.",
+            Finding(
+                subject=probe.name,
+                message=f"its folder would be {probe.root}, which differs between the nodes",
+                cure="Set orch_root in the inventory to one absolute path for all nodes.",
             )
             for probe in probes
         ]
     return (*problems, *connection_problems(probes, sudo_nodes))
 
 
-def machine_problems(probe: Probe, limits: Limits) -> Iterator[Problem]:
+def machine_problems(probe: Probe, limits: Limits) -> Iterator[Finding]:
     """Yield problems of the hardware, the C library and the clock."""
     facts = probe.facts
     # A node with an installed stack needs space for repairs only.
     disk = limits.disk // 5 if facts["packages"] else limits.disk
     if probe.disk_free < disk:
-        yield Problem(
-            node=probe.name,
-            text=f"{probe.disk_free / GIB:.1f} GiB free for {probe.root}, needs {disk / GIB:.1f}",
-            hint="Free some disk space, or set orch_root to a folder on a larger disk. "
+        yield Finding(
+            subject=probe.name,
+            message=f"{probe.disk_free / GIB:.1f} GiB free for {probe.root}, needs {disk / GIB:.1f}",
+            cure="Free some disk space, or set orch_root to a folder on a larger disk. "
             "orch_limits: {disk_gb: ...} in the inventory sets the required space.",
         )
     if facts["memory_bytes"] < limits.memory:
-        yield Problem(
-            node=probe.name,
-            text=f"{facts['memory_bytes'] / GIB:.1f} GiB of memory, needs {limits.memory / GIB:.1f}",
-            hint="orch_limits: {memory_gb: ...} in the inventory sets the required memory.",
+        yield Finding(
+            subject=probe.name,
+            message=f"{facts['memory_bytes'] / GIB:.1f} GiB of memory, needs {limits.memory / GIB:.1f}",
+            cure="orch_limits: {memory_gb: ...} in the inventory sets the required memory.",
         )
     if facts["shm_bytes"] < limits.shm:
-        yield Problem(
-            node=probe.name,
-            text=f"{facts['shm_bytes'] >> 20} MiB free in /dev/shm, needs {limits.shm >> 20}",
-            hint="mount -o remount,size=1g /dev/shm; in a container: --shm-size 1g.",
+        yield Finding(
+            subject=probe.name,
+            message=f"{facts['shm_bytes'] >> 20} MiB free in /dev/shm, needs {limits.shm >> 20}",
+            cure="mount -o remount,size=1g /dev/shm; in a container: --shm-size 1g.",
         )
     if not probe.libc:
-        yield Problem(node=probe.name, text="its C library is not glibc, which the wheels need")
+        yield Finding(subject=probe.name, message="its C library is not glibc, which the wheels need")
     if "avx2" not in facts["flags"]:
-        yield Problem(node=probe.name, text=f"its CPU ({facts['cpu_model']}) has no AVX2")
+        yield Finding(subject=probe.name, message=f"its CPU ({facts['cpu_model']}) has no AVX2")
     if abs(probe.skew) > limits.skew:
-        yield Problem(
-            node=probe.name,
-            text=f"its clock is {probe.skew:+.0f} s off this machine's",
-            hint="Start a time service on the node (chrony or systemd-timesyncd).",
+        yield Finding(
+            subject=probe.name,
+            message=f"its clock is {probe.skew:+.0f} s off this machine's",
+            cure="Start a time service on the node (chrony or systemd-timesyncd).",
         )
 
 
-def python_problems(probe: Probe, stack: Stack) -> Iterator[Problem]:
+def python_problems(probe: Probe, stack: Stack) -> Iterator[Finding]:
     """Yield a problem if the stack does not run on the node's Python."""
     version = ".".join(map(str, probe.python))
     if not stack.runs_on_python(version):
-        yield Problem(
-            node=probe.name,
-            text=f"Python {version} at {probe.python_path}; stack '{stack.name}' needs {stack.python}",
-            hint="Set ansible_python_interpreter to another Python of the node, or use another --stack.",
+        yield Finding(
+            subject=probe.name,
+            message=f"Python {version} at {probe.python_path}; stack '{stack.name}' needs {stack.python}",
+            cure="Set ansible_python_interpreter to another Python of the node, or use another --stack.",
         )
 
 
-def permission_problems(probe: Probe, *, has_password: bool) -> Iterator[Problem]:
+def permission_problems(probe: Probe, *, has_password: bool) -> Iterator[Finding]:
     """Yield what the user may not do; `has_password`: whether the sudo password is known."""
     if probe.missing and not (probe.sudo or has_password):
         names = " ".join(missing_packages(probe))
         tool = "apt-get" if probe.family == "debian" else "dnf"
-        yield Problem(
-            node=probe.name,
-            text=f"{', '.join(probe.missing)} missing, and {probe.user} may not install packages",
-            hint=f"Ask an administrator to run: {tool} install {names}. Or enter the sudo password: --ask-become-pass.",
+        yield Finding(
+            subject=probe.name,
+            message=f"{', '.join(probe.missing)} missing, and {probe.user} may not install packages",
+            cure=f"Ask an administrator to run: {tool} install {names}. Or enter the sudo password: --ask-become-pass.",
         )
     if not probe.writable:
-        yield Problem(
-            node=probe.name,
-            text=f"{probe.user} cannot write {probe.root}",
-            hint="Set orch_root in the inventory to a folder of this user.",
+        yield Finding(
+            subject=probe.name,
+            message=f"{probe.user} cannot write {probe.root}",
+            cure="Set orch_root in the inventory to a folder of this user.",
         )
 
 
-def root_problems(probe: Probe) -> Iterator[Problem]:
+def root_problems(probe: Probe) -> Iterator[Finding]:
     """Yield a problem if a launcher would split the path: mpiexec passes several paths in one string."""
     if characters := sorted(FORBIDDEN_IN_ROOT & set(probe.root)):
-        yield Problem(
-            node=probe.name,
-            text=f"its folder {probe.root} has {' '.join(map(repr, characters))} in its name, which "
+        yield Finding(
+            subject=probe.name,
+            message=f"its folder {probe.root} has {' '.join(map(repr, characters))} in its name, which "
             "MPI's launchers do not accept in a path",
-            hint="Set orch_root in the inventory to a folder without these characters.",
+            cure="Set orch_root in the inventory to a folder without these characters.",
         )
 
 
-def shared_folder_problems(probe: Probe, stack: Stack) -> Iterator[Problem]:
+def shared_folder_problems(probe: Probe, stack: Stack) -> Iterator[Finding]:
     """Yield the problems of a host that only fills a shared folder and does not train."""
     if not probe.libc:
-        yield Problem(node=probe.name, text="its C library is not glibc, which the wheels need")
+        yield Finding(subject=probe.name, message="its C library is not glibc, which the wheels need")
     yield from python_problems(probe, stack)
     yield from root_problems(probe)
     if not probe.writable:
-        yield Problem(node=probe.name, text=f"{probe.user} cannot write {probe.root}")
+        yield Finding(subject=probe.name, message=f"{probe.user} cannot write {probe.root}")
 
 
-def connection_problems(probes: tuple[Probe, ...], sudo_nodes: Collection[str]) -> Iterator[Problem]:
+def connection_problems(probes: tuple[Probe, ...], sudo_nodes: Collection[str]) -> Iterator[Finding]:
     """Yield the problems of each node with the addresses and names of the others."""
     alive = {probe.name for probe in probes}
     for probe in probes:
@@ -167,27 +158,27 @@ def connection_problems(probes: tuple[Probe, ...], sudo_nodes: Collection[str]) 
             if name not in alive:
                 continue
             if peer.error:
-                yield Problem(
-                    node=probe.name,
-                    text=f"{probe.name} cannot reach {name} ({peer.address or 'no address'}): {peer.error}",
-                    hint="Open the SSH port between the nodes, or set orch_address to the address "
+                yield Finding(
+                    subject=probe.name,
+                    message=f"{probe.name} cannot reach {name} ({peer.address or 'no address'}): {peer.error}",
+                    cure="Open the SSH port between the nodes, or set orch_address to the address "
                     "at which the other nodes reach it.",
                 )
             elif is_loopback(peer.address) and len(alive) > 1:
-                yield Problem(
-                    node=probe.name,
-                    text=f"{probe.name} reaches {name} at the loopback address {peer.address}",
-                    hint="Set orch_address in the inventory to the node's address on the network.",
+                yield Finding(
+                    subject=probe.name,
+                    message=f"{probe.name} reaches {name} at the loopback address {peer.address}",
+                    cure="Set orch_address in the inventory to the node's address on the network.",
                 )
             elif not (probe.sudo or probe.name in sudo_nodes) and (
                 peer.address not in peer.resolves or any(map(is_loopback, peer.resolves))
             ):
                 # Without root rights /etc/hosts cannot be corrected.
-                yield Problem(
-                    node=probe.name,
-                    text=f"on {probe.name} the name {name} resolves to {', '.join(peer.resolves) or 'nothing'} "
+                yield Finding(
+                    subject=probe.name,
+                    message=f"on {probe.name} the name {name} resolves to {', '.join(peer.resolves) or 'nothing'} "
                     f"instead of {peer.address}",
-                    hint=f"Ask an administrator to add '{peer.address} {name}' at the top of its /etc/hosts.",
+                    cure=f"Ask an administrator to add '{peer.address} {name}' at the top of its /etc/hosts.",
                 )
 
 

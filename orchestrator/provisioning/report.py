@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from orchestrator.model.finding import Finding
 from orchestrator.model.host_names import SSH_PORT, keyscan_command, known_host_name
 from orchestrator.model.printable import one_line
 
@@ -67,9 +68,21 @@ class NodeReport:
     changed: int = 0  # number of tasks
     failed: int = 0  # number of tasks and problems
     seconds: float = 0.0  # total time of its tasks
-    problem: str = ""
-    hint: str = ""
+    findings: list[Finding] = field(default_factory=list)
     changes: list[Change] = field(default_factory=list)
+
+    @property
+    def problem(self) -> str:
+        return "; ".join(finding.message for finding in self.findings)
+
+    @property
+    def hint(self) -> str:
+        return " ".join(dict.fromkeys(finding.cure for finding in self.findings if finding.cure))
+
+    def fail(self, finding: Finding) -> None:
+        """Add a failure."""
+        self.failed += 1
+        self.findings.append(finding)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,7 @@ from orchestrator.errors import OrchError, RequestError
 from orchestrator.load.clusters import NO_HOSTS, find_inventory
 from orchestrator.load.facts import DamagedRecord, InvalidResponse, ProofFacts, read_record, record_json
 from orchestrator.load.inventory import read_inventory
+from orchestrator.model.finding import Finding
 from orchestrator.model.printable import one_line
 from orchestrator.provisioning import fabric_checks, playbook, probe
 from orchestrator.provisioning.plan import ProvisionRequest
@@ -163,8 +164,8 @@ class Session:
             elif result.task == COMPARE_TASK and result.role == "stack" and not self.request.dry_run:
                 self.note_removed_packages(result)
         except InvalidResponse as error:
-            self.fail(result.node, error.message, result.task)
-            self.nodes[result.node].hint = INVALID_RESULT_HINT
+            message = f"{result.task}: {error.message}"
+            self.nodes[result.node].fail(Finding(subject=result.node, message=message, cure=INVALID_RESULT_HINT))
 
     def store_fabric_results(self, result: TaskResult) -> None:
         """Add the results of the fabric checks to the nodes' records."""
@@ -213,17 +214,16 @@ class Session:
 
     def fail(self, name: str, message: str, task: str = "") -> None:
         """Record a failure of a node, with the problem and a hint for its message."""
-        node = self.nodes[name]
         problem, hint = explain(message)
-        node.failed += 1
         variables = self.hosts.get(name, {})
         key = str(variables.get(KEY_FILE, ""))
         if PERMISSION_DENIED in message and key and "{{" not in key and not Path(key).expanduser().is_file():
             problem = f"its key file {key} does not exist on this machine"
             hint = f"Correct {KEY_FILE} in the inventory."
-        node.problem = f"{task}: {problem}" if task and problem else problem or task
         settings = ssh_settings(name, variables) if "KNOWN_HOSTS" in hint else None
-        node.hint = fill_in_host(hint, name, variables, settings)
+        cure = fill_in_host(hint, name, variables, settings)
+        text = ": ".join(filter(None, [task, problem]))
+        self.nodes[name].fail(Finding(subject=name, message=text, cure=cure))
 
     def report(self, cluster: str) -> Report:
         """Return the report of all nodes."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
+from typing import Any
 
 from orchestrator.model.printable import counted
-from orchestrator.provisioning.report import Change, Report, Synced
+from orchestrator.provisioning.report import Change, NodeReport, Report, Synced
+from orchestrator.report.findings import finding_lines
 from orchestrator.report.listing import table
 
 SCHEMA = 1
@@ -15,9 +17,16 @@ OFFLINE = "Ranks on these nodes use only what was copied, without the hub; --env
 
 def as_json(report: Report) -> str:
     """Return the provisioning report as JSON."""
-    nodes = [{**asdict(node), "changes": [change_record(change) for change in node.changes]} for node in report.nodes]
+    nodes = [node_record(node) for node in report.nodes]
     head = {"schema": SCHEMA, "kind": "provision", "exit_code": report.exit_code}
     return json.dumps({**head, **asdict(report), "nodes": nodes}, indent=1)
+
+
+def node_record(node: NodeReport) -> dict[str, Any]:
+    """Return the report of a node as stored in JSON."""
+    counts = {key: value for key, value in asdict(node).items() if key != "findings"}
+    changes = list(map(change_record, node.changes))
+    return {**counts, "problem": node.problem, "hint": node.hint, "changes": changes}
 
 
 def change_record(change: Change) -> dict[str, str]:
@@ -27,19 +36,10 @@ def change_record(change: Change) -> dict[str, str]:
 
 def text(report: Report) -> str:
     """Return the table of the nodes, hints, the drift if requested, and the final state."""
-    rows = [
-        {
-            "node": node.node,
-            "ok": node.ok,
-            "changed": node.changed,
-            "failed": node.failed,
-            "seconds": f"{node.seconds:.1f}",
-            "problem": node.problem,
-        }
-        for node in report.nodes
-    ]
+    rows = [{**asdict(node), "seconds": f"{node.seconds:.1f}"} for node in report.nodes]
     states = {"done": "all nodes are as they should be", "drift": "drift", "stopped": "stopped"}
-    lines = [table(rows, ("node", "ok", "changed", "failed", "seconds", "problem")), *hints(report)]
+    findings = [finding for node in report.nodes for finding in node.findings]
+    lines = [table(rows, ("node", "ok", "changed", "failed", "seconds")), *finding_lines(findings)]
     if report.check and any(node.changes or not node.failed for node in report.nodes):
         lines += ["", drift_table(report)]
     if report.synced:
@@ -63,15 +63,6 @@ def synced_lines(synced: tuple[Synced, ...]) -> list[str]:
     if any(source.revision for source in synced):
         lines.append(OFFLINE)
     return lines
-
-
-def hints(report: Report) -> list[str]:
-    """Return a line for each distinct hint, with the nodes that it applies to."""
-    nodes: dict[str, list[str]] = {}
-    for node in report.nodes:
-        if node.hint:
-            nodes.setdefault(node.hint, []).append(node.node)
-    return [f"hint for {', '.join(names)}: {hint}" for hint, names in nodes.items()]
 
 
 def drift_table(report: Report) -> str:

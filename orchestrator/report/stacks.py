@@ -7,15 +7,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from orchestrator.model.finding import Finding
 from orchestrator.model.printable import counted
+from orchestrator.report.findings import finding_lines
 from orchestrator.report.listing import SCHEMA, table
-from orchestrator.stacks.compatibility import Mismatch
 from orchestrator.stacks.installed import Environment
 from orchestrator.stacks.matrix import Platform, component_version, status
 from orchestrator.stacks.stack import BINDINGS, Stack
 
 COLUMNS = ("name", "torch", "ipex", "bindings", "backends", "python", "state")
-Checked = tuple[Environment, Stack, tuple[Mismatch, ...]]
+Checked = tuple[Environment, Stack, tuple[Finding, ...]]
 
 
 def row(stack: Stack, platform: Platform) -> dict[str, Any]:
@@ -112,25 +113,26 @@ def parity(stack: Stack) -> Iterator[Fact]:
 def checked_as_json(checked: Sequence[Checked]) -> str:
     """Return the mismatches of the checked environments as JSON."""
     nodes = [
-        {"name": env.name, "stack": stack.name, "mismatches": [asdict(mismatch) for mismatch in mismatches]}
+        {"name": env.name, "stack": stack.name, "mismatches": list(map(mismatch_record, mismatches))}
         for env, stack, mismatches in checked
     ]
     return json.dumps({"schema": SCHEMA, "kind": "check", "nodes": nodes}, indent=1)
 
 
+def mismatch_record(finding: Finding) -> dict[str, str]:
+    """Return a mismatch as stored in JSON."""
+    return {"package": finding.subject, "what": finding.message, "why": finding.evidence, "cure": finding.cure}
+
+
 def checked_as_text(checked: Sequence[Checked]) -> str:
     """Return the mismatches, with the names of all environments that share the same ones."""
-    groups: dict[tuple[str, tuple[Mismatch, ...]], list[str]] = {}
+    groups: dict[tuple[str, tuple[Finding, ...]], list[str]] = {}
     for env, stack, mismatches in checked:
         groups.setdefault((stack.name, mismatches), []).append(env.name)
     return "\n".join(verdict(", ".join(names), stack, mismatches) for (stack, mismatches), names in groups.items())
 
 
-def verdict(names: str, stack: str, mismatches: tuple[Mismatch, ...]) -> str:
+def verdict(names: str, stack: str, mismatches: tuple[Finding, ...]) -> str:
     """Return the mismatches of the named environments, or that there are none."""
-    if not mismatches:
-        return f"{names}: no mismatch (looked at as stack '{stack}')"
-    count = f"{len(mismatches)} mismatch{'es' * (len(mismatches) != 1)}"
-    return "\n".join(
-        [f"{names}: {count} (looked at as stack '{stack}')", *(mismatch.describe() for mismatch in mismatches)]
-    )
+    count = counted(len(mismatches), "mismatch") if mismatches else "no mismatch"
+    return "\n".join([f"{names}: {count} (looked at as stack '{stack}')", *finding_lines(mismatches)])

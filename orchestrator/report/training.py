@@ -12,6 +12,7 @@ from orch_node.protocol.outcome import PREEMPTED, REFUSED, nodes_record
 
 from orchestrator.report.cleanup import left_in_memory
 from orchestrator.report.figures import table_lines
+from orchestrator.report.findings import detail_lines
 from orchestrator.report.listing import SCHEMA
 from orchestrator.runs import timeline
 from orchestrator.runs.outcome import Outcome
@@ -101,4 +102,4 @@ def memory_lines(outcome: Outcome) -> list[str]:
 
 def explanation_lines(outcome: Outcome, *, printed: str) -> list[str]:
     """Return the lines of all explanations, without lines of the log that are printed already."""
-    return [line for explanation in outcome.explanations for line in explanation.lines(printed)]
+    return [line for explanation in outcome.explanations for line in detail_lines(explanation, printed=printed)]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+from orchestrator.model.finding import Finding
 from orchestrator.runs.known_errors import KNOWN_SIGNATURES, Signature
 
 LONGEST_LINE = 2000  # characters; the time of patterns with .* grows with the square of this length
@@ -13,30 +13,8 @@ CONTEXT = "During handling of the above exception, another exception occurred:"
 FRAME = re.compile(r'File "([^"]*)", line \d+')
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Explanation:
-    """A line of a log with the cause of its error and a cure.
-
-    Attributes:
-        name: the name of the signature.
-        line: the line of the log.
-        cause: the cause of the error.
-        cure: what the user can do about it.
-    """
-
-    name: str
-    line: str
-    cause: str
-    cure: str
-
-    def lines(self, printed: str = "") -> list[str]:
-        """Return the cause, the line of the log unless it is part of the printed text, and the cure."""
-        line = [] if self.line in printed else [f"  {self.line}"]
-        return [self.cause, *line, f"  cure: {self.cure}"]
-
-
-def explain(log_text: str, *, exception: str = "") -> tuple[Explanation, ...]:
-    """Return an explanation for each signature that matches a line, in the order of the signatures.
+def explain(log_text: str, *, exception: str = "") -> tuple[Finding, ...]:
+    """Return a finding for each signature that matches a line, in the order of the signatures.
 
     Only the first signature that matches a line explains it, and each signature explains one line.
 
@@ -45,7 +23,7 @@ def explain(log_text: str, *, exception: str = "") -> tuple[Explanation, ...]:
         exception: the traceback that ended the rank, if it is known. Other lines are then not searched
             for errors that scripts often handle.
     """
-    explanations: dict[str, Explanation] = {}
+    explanations: dict[str, Finding] = {}
     reasons = {line for line, _ in lines_with_frames(exception.rpartition(CONTEXT)[2])}
     for line, frame in dict.fromkeys(lines_with_frames(log_text)):
         for signature in KNOWN_SIGNATURES:
@@ -56,7 +34,7 @@ def explain(log_text: str, *, exception: str = "") -> tuple[Explanation, ...]:
                 explanations.setdefault(signature.name, explanation(signature, line, match))
                 break
     order = [signature.name for signature in KNOWN_SIGNATURES]
-    return tuple(sorted(explanations.values(), key=lambda entry: order.index(entry.name)))
+    return tuple(sorted(explanations.values(), key=lambda entry: order.index(entry.subject)))
 
 
 def lines_with_frames(log_text: str) -> Iterator[tuple[str, str]]:
@@ -71,11 +49,10 @@ def lines_with_frames(log_text: str) -> Iterator[tuple[str, str]]:
             frame = ""
 
 
-def explanation(signature: Signature, line: str, match: re.Match[str]) -> Explanation:
-    """Return the explanation of a line that a signature matches."""
-    return Explanation(
-        name=signature.name, line=line.strip(), cause=fill(signature.cause, match), cure=fill(signature.cure, match)
-    )
+def explanation(signature: Signature, line: str, match: re.Match[str]) -> Finding:
+    """Return the cause and the cure of an error, with its line in the log as evidence."""
+    cause, cure = fill(signature.cause, match), fill(signature.cure, match)
+    return Finding(subject=signature.name, message=cause, evidence=line.strip(), cure=cure)
 
 
 def fill(template: str, match: re.Match[str]) -> str:

@@ -13,10 +13,11 @@ from orch_node.protocol.precision import AUTO
 from orch_node.protocol.record import Decision
 from orch_node.tail import last_text
 
+from orchestrator.model.finding import Finding
 from orchestrator.runs import accounting
 from orchestrator.runs.accounting import Accounting
 from orchestrator.runs.events import notes
-from orchestrator.runs.explanations import Explanation, explain
+from orchestrator.runs.explanations import explain
 from orchestrator.runs.store import Run
 from orchestrator.runs.timeline import Moment, how_it_failed, timeline_of
 from orchestrator.runs.volumes import advise_on_volume
@@ -91,7 +92,7 @@ class Outcome:
     seconds: float | None
     failure: Failure | None
     problem: str | None
-    explanations: tuple[Explanation, ...]
+    explanations: tuple[Finding, ...]
     result: Result | None
     accounting: Accounting | None
     decisions: tuple[Decision, ...]
@@ -137,7 +138,7 @@ def outcome_of(run: Run) -> Outcome:
     )
 
 
-def explanations_of(run: Run, failure: Failure | None) -> tuple[Explanation, ...]:
+def explanations_of(run: Run, failure: Failure | None) -> tuple[Finding, ...]:
     """Return the known errors in the logs of a failed run and in the reason of its end."""
     record = run.record
     exception = failure.text if failure and TRACEBACK in failure.text else ""

@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from orchestrator.runs.explanations import Explanation
+from orchestrator.model.finding import Finding
 
 DISK_FULL = "disk full"  # the name of the signature
 PATH = re.compile(r"(?<![\w/])/[^\s'\":,]+")
 
 
-def advise_on_volume(explanation: Explanation, location: Mapping[str, Any], run_dir: str) -> Explanation:
+def advise_on_volume(explanation: Finding, location: Mapping[str, Any], run_dir: str) -> Finding:
     """Return the explanation; if the disk is full, it names the volume and a folder to check.
 
     Args:
@@ -22,20 +22,20 @@ def advise_on_volume(explanation: Explanation, location: Mapping[str, Any], run_
         run_dir: the folder of the run on the volume.
     """
     claim, mount = location.get("claim"), location.get("mount")
-    if explanation.name != DISK_FULL or not claim or not mount:
+    if explanation.subject != DISK_FULL or not claim or not mount:
         return explanation
-    paths = PATH.findall(explanation.line)
+    paths = PATH.findall(explanation.evidence)
     other_paths = [path for path in paths if not path.startswith(f"{mount}/") and path != mount]
     if other_paths and len(other_paths) == len(paths):
         return replace(
             explanation,
-            cause=f"The disk of the pod itself is full: {other_paths[0]} is not on the volume.",
+            message=f"The disk of the pod itself is full: {other_paths[0]} is not on the volume.",
             cure=f"Write below {mount}, where the claim {claim} is mounted.",
         )
     folder = next((path for path in paths if path not in other_paths), run_dir)
     return replace(
         explanation,
-        cause=f"The volume of the claim {claim} is full; it is mounted at {mount}.",
+        message=f"The volume of the claim {claim} is full; it is mounted at {mount}.",
         cure=f"Delete unneeded files ({folder}, older runs in {mount}/runs, "
         f"{mount}/cache), or enlarge the claim: `kubectl edit pvc {claim}`, if its storage class "
         "allows that.",

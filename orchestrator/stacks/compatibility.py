@@ -6,10 +6,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
 from packaging.version import Version
 
+from orchestrator.model.finding import Finding
 from orchestrator.stacks.installed import Environment, Shell, built_by_orch, is_gpu_wheel
 from orchestrator.stacks.matrix import bindings_fit_torch, component_version, describe_stack, nearest_to_torch
 from orchestrator.stacks.stack import BINDINGS, IPEX, TORCH, Stack, minor, same_version
@@ -18,60 +18,46 @@ from orchestrator.stacks.stack import BINDINGS, IPEX, TORCH, Stack, minor, same_
 OLDEST_ACCELERATE = (("5.0", "1.1.0"), ("4.47", "0.26.0"), ("4.36", "0.21.0"))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mismatch:
-    """A package or variable that does not fit."""
-
-    package: str
-    what: str  # the mismatch
-    why: str  # its effect
-    cure: str  # how to fix it
-
-    def describe(self) -> str:
-        """Return the mismatch as text of several lines."""
-        return f"{self.what}\n  why: {self.why}\n  cure: {self.cure}"
+Rule = Callable[[Environment, Sequence[Stack]], Iterator[Finding]]
 
 
-Rule = Callable[[Environment, Sequence[Stack]], Iterator[Mismatch]]
-
-
-def mismatches(environment: Environment, stacks: Sequence[Stack], stack: Stack | None = None) -> tuple[Mismatch, ...]:
+def mismatches(environment: Environment, stacks: Sequence[Stack], stack: Stack | None = None) -> tuple[Finding, ...]:
     """Return all mismatches of an environment; with a stack, also the differences from it."""
     violations = [mismatch for rule in RULES for mismatch in rule(environment, stacks)]
     if stack is None:
         return (*missing_torch(environment, stacks), *violations)
-    reported = {mismatch.package for mismatch in violations}
-    return (*violations, *(m for m in differences(environment, stack) if m.package not in reported))
+    reported = {mismatch.subject for mismatch in violations}
+    return (*violations, *(m for m in differences(environment, stack) if m.subject not in reported))
 
 
-def missing_torch(env: Environment, stacks: Sequence[Stack]) -> Iterator[Mismatch]:
+def missing_torch(env: Environment, stacks: Sequence[Stack]) -> Iterator[Finding]:
     """Yield a mismatch if torch is not installed."""
     if TORCH not in env.packages:
-        yield Mismatch(
-            package=TORCH,
-            what="torch is not installed",
-            why="no training can run in this environment",
+        yield Finding(
+            subject=TORCH,
+            message="torch is not installed",
+            evidence="no training can run in this environment",
             cure="`orch setup` installs a stack in orch's environment; for others `orch stacks requirements "
             f"{reference_stack(env, stacks).name}` prints it for pip",
         )
 
 
-def ipex_for_another_torch(env: Environment, stacks: Sequence[Stack]) -> Iterator[Mismatch]:
+def ipex_for_another_torch(env: Environment, stacks: Sequence[Stack]) -> Iterator[Finding]:
     """Yield a mismatch if IPEX and torch differ in their minor versions."""
     torch, ipex = env.version(TORCH), env.version(IPEX)
     if ipex is None or torch is None or ipex.release[:2] == torch.release[:2]:
         return
     required = ".".join(map(str, ipex.release[:2]))
-    yield Mismatch(
-        package=IPEX,
-        what=f"IPEX {ipex} with torch {torch}",
-        why=f"IPEX {required} is built for torch {required}; from 1.12 on, importing it ends the "
+    yield Finding(
+        subject=IPEX,
+        message=f"IPEX {ipex} with torch {torch}",
+        evidence=f"IPEX {required} is built for torch {required}; from 1.12 on, importing it ends the "
         f"program (exit 127): 'needs to work with PyTorch {required}.*, but PyTorch {torch} is found'",
         cure=replacement_for_torch(stacks, torch, IPEX),
     )
 
 
-def bindings_for_another_torch(env: Environment, stacks: Sequence[Stack]) -> Iterator[Mismatch]:
+def bindings_for_another_torch(env: Environment, stacks: Sequence[Stack]) -> Iterator[Finding]:
     """Yield a mismatch if the oneCCL bindings were built for another torch."""
     torch, bindings = env.version(TORCH), env.version(BINDINGS)
     if bindings is None or torch is None or is_gpu_wheel(bindings):
@@ -83,30 +69,30 @@ def bindings_for_another_torch(env: Environment, stacks: Sequence[Stack]) -> Ite
         fits = bindings_fit_torch(stacks, str(bindings), str(torch))
         effect = "they do not check it, and importing them with any other torch fails with 'undefined symbol'"
     if not fits:
-        yield Mismatch(
-            package=BINDINGS,
-            what=f"oneccl_bind_pt {bindings} with torch {torch}",
-            why=f"the bindings are C++ built against one torch: {effect}",
+        yield Finding(
+            subject=BINDINGS,
+            message=f"oneccl_bind_pt {bindings} with torch {torch}",
+            evidence=f"the bindings are C++ built against one torch: {effect}",
             cure=replacement_for_torch(stacks, torch, BINDINGS),
         )
 
 
-def gpu_bindings(env: Environment, stacks: Sequence[Stack]) -> Iterator[Mismatch]:
+def gpu_bindings(env: Environment, stacks: Sequence[Stack]) -> Iterator[Finding]:
     """Yield a mismatch if the oneCCL bindings are a GPU wheel."""
     bindings = env.version(BINDINGS)
     if bindings is not None and is_gpu_wheel(bindings):
         torch = env.version(TORCH)
         stack = nearest_to_torch(stacks, torch.public if torch else bindings.public)
         cpu_version = stack.bindings.version if stack.bindings else "of another stack"
-        yield Mismatch(
-            package=BINDINGS,
-            what=f"oneccl_bind_pt {bindings} is the wheel for Intel GPUs",
-            why="it has the same name as the CPU wheel and needs SYCL and a GPU build of torch",
+        yield Finding(
+            subject=BINDINGS,
+            message=f"oneccl_bind_pt {bindings} is the wheel for Intel GPUs",
+            evidence="it has the same name as the CPU wheel and needs SYCL and a GPU build of torch",
             cure=f"pip install oneccl_bind_pt=={cpu_version}, the +cpu wheel from Intel's cpu index",
         )
 
 
-def cuda_torch(env: Environment, stacks: Sequence[Stack]) -> Iterator[Mismatch]:
+def cuda_torch(env: Environment, stacks: Sequence[Stack]) -> Iterator[Finding]:
     """Yield a mismatch if torch is a GPU build."""
     torch = env.version(TORCH)
     if torch is None or torch.local == "cpu":
@@ -114,49 +100,49 @@ def cuda_torch(env: Environment, stacks: Sequence[Stack]) -> Iterator[Mismatch]:
     nvidia = [name for name in env.packages if name.startswith("nvidia-")]
     if not (torch.local or "").startswith(("cu", "rocm", "xpu")) and not nvidia:
         return
-    yield Mismatch(
-        package=TORCH,
-        what=f"torch {torch} is a GPU build" + (f", with {len(nvidia)} CUDA packages" * bool(nvidia)),
-        why="it works on CPU nodes, but takes several GB on each of them",
+    yield Finding(
+        subject=TORCH,
+        message=f"torch {torch} is a GPU build" + (f", with {len(nvidia)} CUDA packages" * bool(nvidia)),
+        evidence="it works on CPU nodes, but takes several GB on each of them",
         cure=f"pip install torch=={torch.public}+cpu --index-url https://download.pytorch.org/whl/cpu, "
         "and uninstall the packages that start with nvidia-",
     )
 
 
-def transformers_too_new(env: Environment, stacks: Sequence[Stack]) -> Iterator[Mismatch]:
+def transformers_too_new(env: Environment, stacks: Sequence[Stack]) -> Iterator[Finding]:
     """Yield a mismatch if transformers ignores IPEX or does not accept Intel's ccl."""
     transformers, ipex, bindings = env.version("transformers"), env.version(IPEX), env.version(BINDINGS)
     if transformers is None:
         return
     cure = install_command(env, stacks, "transformers")
     if ipex is not None and transformers >= Version("4.53"):
-        yield Mismatch(
-            package="transformers",
-            what=f"transformers {transformers} does not use IPEX",
-            why="--use_ipex is an unknown argument since 4.57 (TypeError)"
+        yield Finding(
+            subject="transformers",
+            message=f"transformers {transformers} does not use IPEX",
+            evidence="--use_ipex is an unknown argument since 4.57 (TypeError)"
             if transformers >= Version("4.57")
             else "--use_ipex is accepted but has had no effect since 4.53",
             cure=f"{cure}, or omit --use_ipex",
         )
     elif bindings is not None and not built_by_orch(bindings) and transformers >= Version("5.1"):
-        yield Mismatch(
-            package="transformers",
-            what=f"transformers {transformers} does not accept --ddp_backend ccl",
-            why="5.0 was the last version with this value (argparse: exit 2)",
+        yield Finding(
+            subject="transformers",
+            message=f"transformers {transformers} does not accept --ddp_backend ccl",
+            evidence="5.0 was the last version with this value (argparse: exit 2)",
             cure=f"{cure}, or start with `orch train`, which creates the process group beforehand",
         )
 
 
-def accelerate_does_not_fit(env: Environment, stacks: Sequence[Stack]) -> Iterator[Mismatch]:
+def accelerate_does_not_fit(env: Environment, stacks: Sequence[Stack]) -> Iterator[Finding]:
     """Yield the first problem of accelerate with transformers, IPEX and the bindings."""
     accelerate = env.version("accelerate")
     if accelerate is None:
         return
     for problem, effect in accelerate_problems(env, accelerate):
-        yield Mismatch(
-            package="accelerate",
-            what=f"accelerate {accelerate} {problem}",
-            why=effect,
+        yield Finding(
+            subject="accelerate",
+            message=f"accelerate {accelerate} {problem}",
+            evidence=effect,
             cure=install_command(env, stacks, "accelerate"),
         )
         return
@@ -187,74 +173,75 @@ def accelerate_problems(env: Environment, accelerate: Version) -> Iterator[tuple
         )
 
 
-def old_module_name(env: Environment, stacks: Sequence[Stack]) -> Iterator[Mismatch]:
+def old_module_name(env: Environment, stacks: Sequence[Stack]) -> Iterator[Finding]:
     """Yield a mismatch for bindings whose module has another name than scripts of today import."""
     bindings = env.version(BINDINGS)
     if bindings is None or bindings >= Version("1.12") or env.shell is None:
         return
-    yield Mismatch(
-        package=f"{BINDINGS} module",
-        what=f"oneccl_bind_pt {bindings} is imported as torch_ccl",
-        why="1.12 introduced the name oneccl_bindings_for_pytorch: importing it fails here",
+    yield Finding(
+        subject=f"{BINDINGS} module",
+        message=f"oneccl_bind_pt {bindings} is imported as torch_ccl",
+        evidence="1.12 introduced the name oneccl_bindings_for_pytorch: importing it fails here",
         cure="import torch_ccl, and source env/setvars.sh in its folder",
     )
 
 
-def shell_problems(env: Environment, stacks: Sequence[Stack]) -> Iterator[Mismatch]:
+def shell_problems(env: Environment, stacks: Sequence[Stack]) -> Iterator[Finding]:
     """Yield the variables and programs that ranks started by hand would not find."""
     shell, bindings = env.shell, env.version(BINDINGS)
     if shell is None:
         return
     if not shell.variables.get("MASTER_ADDR"):
-        yield Mismatch(
-            package="MASTER_ADDR",
-            what="MASTER_ADDR is not set",
-            why="ranks started by mpirun meet there: 'environment variable MASTER_ADDR expected, but not set'",
+        yield Finding(
+            subject="MASTER_ADDR",
+            message="MASTER_ADDR is not set",
+            evidence="ranks started by mpirun meet there: 'environment variable MASTER_ADDR expected, but not set'",
             cure="export MASTER_ADDR=<address of node0>; `orch train` sets it",
         )
     if bindings is not None:
         yield from ccl_shell_problems(shell, bindings)
 
 
-def ccl_shell_problems(shell: Shell, bindings: Version) -> Iterator[Mismatch]:
+def ccl_shell_problems(shell: Shell, bindings: Version) -> Iterator[Finding]:
     """Yield what the backend ccl needs and the shell does not provide."""
     count = shell.variables.get("CCL_WORKER_COUNT", "")
     if not count.isdigit() or int(count) < 1:
-        yield Mismatch(
-            package="CCL_WORKER_COUNT",
-            what="CCL_WORKER_COUNT is not set to 1 or more",
-            why="accelerate up to 1.12 then silently uses gloo, or fails with 'Your assigned "
+        yield Finding(
+            subject="CCL_WORKER_COUNT",
+            message="CCL_WORKER_COUNT is not set to 1 or more",
+            evidence="accelerate up to 1.12 then silently uses gloo, or fails with 'Your assigned "
             "backend ccl is not avaliable, please use gloo'",
             cure="export CCL_WORKER_COUNT=1",
         )
     if shell.mpirun is None or (shell.libmpi is None and not built_by_orch(bindings)):
         module = "torch_ccl" if bindings < Version("1.12") else "oneccl_bindings_for_pytorch"
         missing = "mpirun" if shell.mpirun is None else "libmpi.so.12"
-        yield Mismatch(
-            package="setvars",
-            what=f"{missing} not found: setvars.sh was not sourced",
-            why="'mpirun: command not found', or at the first collective 'could not open the library: libmpi.so.12'",
+        yield Finding(
+            subject="setvars",
+            message=f"{missing} not found: setvars.sh was not sourced",
+            evidence="'mpirun: command not found', or at the first collective 'could not open the library: "
+            "libmpi.so.12'",
             cure=f". \"$(python -c 'import {module} as m; print(m.__path__[0])')/env/setvars.sh\"",
         )
 
 
-def differences(env: Environment, stack: Stack) -> Iterator[Mismatch]:
+def differences(env: Environment, stack: Stack) -> Iterator[Finding]:
     """Yield each package in which the environment differs from the stack."""
     if not stack.runs_on_python(env.python):
-        yield Mismatch(
-            package="python",
-            what=f"Python {env.python}, but '{stack.name}' requires {stack.python}",
-            why="its wheels exist for these versions only",
+        yield Finding(
+            subject="python",
+            message=f"Python {env.python}, but '{stack.name}' requires {stack.python}",
+            evidence="its wheels exist for these versions only",
             cure=f"create the environment with Python {stack.python}",
         )
     for package, version in stack.requirements.items():
         installed = env.packages.get(package)
         if not same_version(installed, version):
             no_deps = " --no-deps" if package in stack.without_dependencies else ""
-            yield Mismatch(
-                package=package,
-                what=f"{package} is {installed or 'missing'}, should be {version}",
-                why=f"stack '{stack.name}' is locked: its versions are known to fit together",
+            yield Finding(
+                subject=package,
+                message=f"{package} is {installed or 'missing'}, should be {version}",
+                evidence=f"stack '{stack.name}' is locked: its versions are known to fit together",
                 cure=f"pip install{no_deps} {package}=={version}",
             )
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from orchestrator.errors import ExecuteError
 from orchestrator.stacks.matrix import alternatives, builds_bindings, index_for
 from orchestrator.stacks.stack import BINDINGS, TORCH, Index, Stack
 
@@ -109,22 +110,14 @@ SKIPPED_PAGE = re.compile(r"Could not fetch URL (\S+): (.*?)(?: - skipping)?$", 
 NO_DISTRIBUTION = re.compile(r"No matching distribution found for (\S+)")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DownloadFailure:
-    """The message and the hint of a failed download."""
-
-    message: str
-    hint: str
-
-
-def explain_failure(stack: Stack, download: Download, log: str, stacks: Sequence[Stack]) -> DownloadFailure:
-    """Return which wheel pip could not find and where, and what to do, from pip's log."""
+def explain_failure(stack: Stack, download: Download, log: str, stacks: Sequence[Stack]) -> ExecuteError:
+    """Return the error for a wheel that pip could not find, with the place and what to do, from pip's log."""
     missing = NO_DISTRIBUTION.search(log)
     wheel = missing.group(1) if missing else download.describe()
     package = wheel.partition("==")[0].lower().replace("_", "-")
     index = download.index or index_for(stack, package)
-    return DownloadFailure(
-        message=f"Stack '{stack.name}' requires {wheel}, which could not be downloaded: "
+    return ExecuteError(
+        f"Stack '{stack.name}' requires {wheel}, which could not be downloaded: "
         f"{failure_reason(log, index, missing is not None)}",
         hint=failure_hint(stack, package, stacks),
     )

@@ -10,6 +10,7 @@ from typing import Protocol
 from orch_node.protocol.events import Event
 from orch_node.protocol.record import RunRecord
 
+from orchestrator.model.finding import Finding
 from orchestrator.model.hostlist import Nodes
 from orchestrator.model.project import Project
 from orchestrator.planning.plan import Plan
@@ -64,6 +65,27 @@ class RunList:
     unreachable: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     open: Callable[[Path, str, Notify], RunHandle] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckRequest:
+    """The run and the hosts that a check is about.
+
+    Attributes:
+        inventory: the inventory or the cluster, as a value of `--inventory`; a target that has options reads them.
+        options: the options of the target.
+        nodes: the number of nodes or pods of the run.
+        launcher: the launcher of the run, or None for any.
+        image: the image of its ranks, or None.
+        start: whether to start a short program on the hosts, which may take minutes.
+    """
+
+    inventory: str = ""
+    options: tuple[TargetOptions, ...] = ()
+    nodes: int = 1
+    launcher: str | None = None
+    image: str | None = None
+    start: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,6 +228,14 @@ class Target(Protocol):
         """Read the files that a request names, and decide how to run it.
 
         This writes no files. The only host it may query is one that alone knows the nodes' stack.
+        """
+
+    def check(self, request: CheckRequest, notify: Notify) -> Iterator[Finding]:
+        """Yield whether runs can start, each finding as soon as it is known; nothing if there is nothing to check.
+
+        Args:
+            request: what to check.
+            notify: called with what the check waits for.
         """
 
     def start(self, plan: Plan, folder: Path) -> RunHandle:

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from orchestrator.model.finding import Finding
 from orchestrator.targets.kubernetes import image_probe
-from orchestrator.targets.kubernetes.findings import Finding
 from orchestrator.targets.kubernetes.settings import KubernetesSettings
 from orchestrator.targets.kubernetes.status import PodState
 from tests.local.kubernetes_runs import add_event, pod_status, set_pod_status, unscheduled
@@ -43,7 +43,7 @@ def test_sandbox_that_cannot_be_created_is_not_blamed_on_the_image(api: Api, mon
     shorten_waits(monkeypatch)
     add_event(api, image_probe.PROBE, "FailedCreatePodSandBox", NO_SANDBOX)
     finding, lines = probe(api, pod_status("Pending", waiting={"reason": "ContainerCreating"}))
-    assert finding.state == "miss"
+    assert finding.severity == "miss"
     assert NO_SANDBOX in finding.message
     assert "The image was not tried" in finding.cure
     assert any(NO_SANDBOX in line for line in lines), "the reason is shown while it waits"
@@ -66,7 +66,7 @@ def test_wait_ends_although_the_reasons_alternate(monkeypatch: pytest.MonkeyPatc
     )
     cluster = SimpleNamespace(get=lambda path: {}, events_of=lambda name: [])
     finding = image_probe.await_pull(cluster, "pods/p", SETTINGS, lambda line: None)  # type: ignore[arg-type]
-    assert finding.state == "miss"
+    assert finding.severity == "miss"
 
 
 def test_wait_depends_on_the_problem() -> None:

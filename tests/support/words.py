@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 SOURCES = ("orchestrator", "train/lib", "train/node.py", "playbooks")
 PRINTING_FUNCTIONS = """
     Decision Option Argument Typer tell say print_text print_error notify warn_once note warn warned Warned Waiting
-    Stalled Stopping NodeNews NodesLost Refused KnownError Fault Problem Limit refuse fail Finding Mismatch
+    Stalled Stopping NodeNews NodesLost Refused KnownError Fault Limit refuse fail Finding
 """
 PRINTED_CLASSES = ("Error", "Refusal", "Record", "Exit")
 # A message that matches explains what to write, so it needs no hint.

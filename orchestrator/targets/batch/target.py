@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 from orch_node.protocol.record import RunRecord
 
 from orchestrator.errors import RequestError
+from orchestrator.model.finding import Finding
 from orchestrator.model.hostlist import Nodes
 from orchestrator.planning.plan import Plan
 from orchestrator.planning.request import TargetOptions, TrainRequest
@@ -14,7 +16,7 @@ from orchestrator.runs.cleanup import CleanupReport
 from orchestrator.targets.batch import find, inputs, start
 from orchestrator.targets.batch.handle import SlurmHandle
 from orchestrator.targets.batch.options import REFUSES, SlurmOptions
-from orchestrator.targets.interface import NodeCommands, Notify, RunHandle, RunList, SharedFolder
+from orchestrator.targets.interface import CheckRequest, NodeCommands, Notify, RunHandle, RunList, SharedFolder
 
 
 class SlurmTarget:
@@ -33,6 +35,10 @@ class SlurmTarget:
     def plan(self, request: TrainRequest) -> Plan:
         """Return the plan of a job, or of an array of jobs."""
         return inputs.plan(request)
+
+    def check(self, request: CheckRequest, notify: Notify) -> Iterator[Finding]:
+        """Yield nothing: the batch system itself refuses a job that cannot run, with the reason."""
+        yield from ()
 
     def start(self, plan: Plan, folder: Path) -> RunHandle:
         """Record the plan, submit its script, and return a handle of the run."""

@@ -8,8 +8,8 @@ from fractions import Fraction
 from typing import Any
 
 from orchestrator.errors import OrchError
+from orchestrator.model.finding import Finding
 from orchestrator.targets.kubernetes.api.client import KubernetesClient
-from orchestrator.targets.kubernetes.findings import Finding
 from orchestrator.targets.kubernetes.manifests.quantity import amount, plain, value_of
 from orchestrator.targets.kubernetes.settings import KubernetesSettings
 
@@ -23,21 +23,20 @@ PODS = ("pods", "count/pods")
 def quota_finding(quotas: Iterable[Json] | None, settings: KubernetesSettings, pods: int) -> Finding:
     """Return whether so many pods fit; `quotas` is None if they may not be listed."""
     if quotas is None:
-        return Finding(topic="quota", state="unknown", message="ResourceQuotas may not be listed")
+        return Finding(subject="quota", severity="unknown", message="ResourceQuotas may not be listed")
     unscoped = [quota for quota in quotas if not is_scoped(quota)]
     needs = needs_of(settings, pods)
     shortages = [text for quota in unscoped for text in shortages_of(quota, needs)]
     if shortages:
         return Finding(
-            topic="quota",
-            state="miss",
+            subject="quota",
             message="; ".join(shortages),
             cure="Use smaller or fewer pods, or ask the administrator for a larger quota. A run waits "
             "for quota that other pods give back, but not for what exceeds the quota itself.",
         )
     names = ", ".join(str(quota["metadata"]["name"]) for quota in unscoped)
     message = f"the run fits into ResourceQuota {names}" if names else "no ResourceQuota limits pods"
-    return Finding(topic="quota", state="ok", message=message)
+    return Finding(subject="quota", severity="ok", message=message)
 
 
 def is_scoped(quota: Json) -> bool:

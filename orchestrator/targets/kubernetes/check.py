@@ -2,57 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 from typing import Any
 
-from orchestrator.errors import OrchError
-from orchestrator.targets.interface import Notify, ignore
+from orchestrator.errors import OrchError, RequestError, did_you_mean
+from orchestrator.model.finding import Finding, finding_of
+from orchestrator.planning.request import find_options
+from orchestrator.targets.interface import CheckRequest, Notify
 from orchestrator.targets.kubernetes import admission, findings, image_probe, kueue, rights
 from orchestrator.targets.kubernetes.api.client import KubernetesClient
+from orchestrator.targets.kubernetes.api.connect import connect
 from orchestrator.targets.kubernetes.api.errors import NotThere, Refused
-from orchestrator.targets.kubernetes.findings import Finding
 from orchestrator.targets.kubernetes.installed_kinds import versions
+from orchestrator.targets.kubernetes.load import kubernetes_settings
 from orchestrator.targets.kubernetes.manifests.kinds import KINDS
+from orchestrator.targets.kubernetes.options import KubernetesOptions
 from orchestrator.targets.kubernetes.rights import Right
 from orchestrator.targets.kubernetes.settings import KubernetesSettings
 
 TRIAL_NAME = "orch-check"  # never created: a dry run
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckRequest:
-    """The parameters of a check."""
-
-    launcher: str | None  # None for any
-    pods: int
-    pull: bool  # start a pod with the image
-
-
-def check(
-    connect: Callable[[], KubernetesClient],
-    settings: KubernetesSettings,
-    request: CheckRequest,
-    notify: Notify = ignore,
-) -> Iterator[Finding]:
-    """Yield each finding as soon as it is known; only one if the API does not respond.
-
-    Args:
-        connect: returns the cluster.
-        settings: the settings of the pods.
-        request: what to check.
-        notify: called with what the check waits for.
-    """
+def check(request: CheckRequest, notify: Notify) -> Iterator[Finding]:
+    """Yield each finding as soon as it is known; only one if the API does not respond."""
+    if request.launcher is not None and request.launcher not in KINDS:
+        raise RequestError(f"Unknown launcher '{request.launcher}'.", hint=did_you_mean(request.launcher, KINDS))
+    options = find_options(KubernetesOptions, request.options)
+    settings = kubernetes_settings(options.k8s_file, list(options.k8s), request.image)
     try:
-        cluster = connect()
+        cluster = connect(settings.context, settings.namespace)
         version = cluster.get("/version").get("gitVersion", "an unknown version")
     except OrchError as error:
-        yield Finding(topic="API", state="miss", message=error.message, cure=error.hint)
+        yield finding_of(error, "API")
         return
     location = f"{cluster.context or 'this cluster'}, namespace {cluster.namespace}"
-    yield Finding(topic="API", state="ok", message=f"Kubernetes {version}: {location}")
+    yield Finding(subject="API", severity="ok", message=f"Kubernetes {version}: {location}")
     if namespace_error := missing_namespace(cluster):
-        yield Finding(topic="namespace", state="miss", message=namespace_error.message, cure=namespace_error.hint)
+        yield finding_of(namespace_error, "namespace")
         return
     served = {launcher: versions(cluster, launcher) for launcher in KINDS}
     yield from findings.kinds_findings(served, request.launcher)
@@ -65,17 +51,17 @@ def check(
         *(rights.KUEUE_RIGHTS if settings.queue else ()),
     ]
     yield findings.rights_finding(missing_rights(cluster, needed), cluster.namespace)
-    volume = check_claim(cluster, settings, request.pods)
+    volume = check_claim(cluster, settings, request.nodes)
     yield volume
-    unbound = volume.state == "miss"
+    unbound = volume.severity == "miss"
     yield findings.init_finding(missing_rights(cluster, rights.INIT_RIGHTS), needed=unbound)
-    yield admission.quota_finding(readable_quotas(cluster), settings, request.pods)
+    yield admission.quota_finding(readable_quotas(cluster), settings, request.nodes)
     if settings.queue:
         yield kueue.queue_finding(cluster, settings, launchers)
     nodes = readable_nodes(cluster)
-    yield findings.nodes_finding(nodes, settings, request.pods)
+    yield findings.nodes_finding(nodes, settings, request.nodes)
     yield findings.flags_finding(nodes, settings)
-    yield image_probe.check_image(cluster, settings, notify, pull=request.pull)
+    yield image_probe.check_image(cluster, settings, notify, pull=request.start)
 
 
 def missing_rights(cluster: KubernetesClient, needed: Iterable[Right]) -> list[Right]:
@@ -114,7 +100,7 @@ def check_claim(cluster: KubernetesClient, settings: KubernetesSettings, pods: i
     except NotThere:
         return findings.claim_finding(None, settings, pods)
     except OrchError as error:
-        return Finding(topic="volume", state="unknown", message=error.message, cure=error.hint)
+        return finding_of(error, "volume", "unknown")
 
 
 def readable_quotas(cluster: KubernetesClient) -> list[Any] | None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
 from orchestrator.errors import PlanError
+from orchestrator.model.finding import Finding, finding_of
 from orchestrator.model.printable import counted
 from orchestrator.targets.kubernetes.manifests import pod_settings
 from orchestrator.targets.kubernetes.manifests.kinds import KINDS, PREFERRED, Installed, default_kind
@@ -19,26 +19,6 @@ Json = Mapping[str, Any]
 # Labels that Node Feature Discovery puts on nodes.
 BF16_LABELS = ("feature.node.kubernetes.io/cpu-cpuid.AVX512BF16", "feature.node.kubernetes.io/cpu-cpuid.AMXBF16")
 ROLE = "An administrator creates the Role with `orch k8s role | kubectl apply -f -`, and binds it to you."
-
-MARKS = {"ok": "ok  ", "miss": "MISS", "absent": "-   ", "unknown": "?   "}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """The result of one check."""
-
-    topic: str
-    state: str  # ok, miss (runs will fail), absent (and not needed) or unknown
-    message: str  # what was found
-    cure: str = ""  # what to do about it
-
-    def describe(self) -> str:
-        line = f"{MARKS[self.state]}  {self.topic}: {self.message}"
-        return f"{line}\n      cure: {self.cure}" if self.cure else line
-
-    def as_record(self) -> dict[str, str]:
-        """Return the finding as `orch k8s check --json` prints it."""
-        return {"topic": self.topic, "state": self.state, "words": self.message, "cure": self.cure}
 
 
 def relevant_launchers(served: Mapping[str, tuple[str, ...]], requested: str | None) -> list[str]:
@@ -62,8 +42,8 @@ def kinds_findings(served: Mapping[str, tuple[str, ...]], requested: str | None)
         problem = f" only {', '.join(versions)}" if versions else " not installed"
         result.append(
             Finding(
-                topic=kind.kind,
-                state="ok" if is_served else "miss" if needed else "absent",
+                subject=kind.kind,
+                severity="ok" if is_served else "miss" if needed else "absent",
                 message=f"{kind.group}/{kind.version}" + ("" if is_served else f":{problem}"),
                 cure="" if is_served else f"Install {kind.comes_with}.",
             )
@@ -77,18 +57,17 @@ def default_finding(served: Mapping[str, tuple[str, ...]]) -> Finding:
     try:
         choice = default_kind(Installed(launchers=available))
     except PlanError as error:
-        return Finding(topic="default", state="miss", message=error.message, cure=error.hint)
+        return finding_of(error, "default")
     (decision,) = choice.decisions
-    return Finding(topic="default", state="ok", message=f"--launcher {choice.value}: {decision.reason}")
+    return Finding(subject="default", severity="ok", message=f"--launcher {choice.value}: {decision.reason}")
 
 
 def rights_finding(denied: Iterable[Right], namespace: str) -> Finding:
     missing = list(denied)
     if not missing:
-        return Finding(topic="rights", state="ok", message="all that orch needs are granted")
+        return Finding(subject="rights", severity="ok", message="all that orch needs are granted")
     return Finding(
-        topic="rights",
-        state="miss",
+        subject="rights",
         message=f"not allowed in {namespace}: {describe_rights(missing)}",
         cure=f"{ROLE} It has: {describe_rules(missing)}",
     )
@@ -98,10 +77,10 @@ def init_finding(denied: Iterable[Right], *, needed: bool) -> Finding:
     """Return whether `orch k8s init --apply` is allowed; runs only need what it has made."""
     missing = list(denied)
     if not missing:
-        return Finding(topic="init", state="ok", message="orch k8s init --apply is allowed")
+        return Finding(subject="init", severity="ok", message="orch k8s init --apply is allowed")
     return Finding(
-        topic="init",
-        state="miss" if needed else "absent",
+        subject="init",
+        severity="miss" if needed else "absent",
         message=f"not allowed: {describe_rights(missing)}",
         cure=f"{ROLE} Or an administrator runs `orch k8s init --apply`." if needed else "",
     )
@@ -115,7 +94,7 @@ def claim_finding(claim: Json | None, settings: KubernetesSettings, pods: int) -
     """Return whether the claim can be used by so many pods; None means that it does not exist."""
     init = "`orch k8s init --apply` creates one; storage_class names a class with ReadWriteMany."
     if claim is None:
-        return Finding(topic="volume", state="miss", message=f"no claim {settings.claim}", cure=init)
+        return Finding(subject="volume", message=f"no claim {settings.claim}", cure=init)
     phase = claim.get("status", {}).get("phase", "Pending")
     modes = claim.get("spec", {}).get("accessModes") or []
     if phase != "Bound":
@@ -124,17 +103,17 @@ def claim_finding(claim: Json | None, settings: KubernetesSettings, pods: int) -
             "A class with WaitForFirstConsumer binds it with the first pod. Otherwise `kubectl describe "
             f"pvc {settings.claim}` shows what it waits for."
         )
-        return Finding(topic="volume", state="miss", message=message, cure=cure)
+        return Finding(subject="volume", message=message, cure=cure)
     if pods > 1 and "ReadWriteMany" not in modes:
         message = f"claim {settings.claim} is {', '.join(modes)}: pods on several nodes cannot share it"
-        return Finding(topic="volume", state="miss", message=message, cure=init)
-    return Finding(topic="volume", state="ok", message=f"claim {settings.claim} is bound")
+        return Finding(subject="volume", message=message, cure=init)
+    return Finding(subject="volume", severity="ok", message=f"claim {settings.claim} is bound")
 
 
 def nodes_finding(nodes: list[Json] | None, settings: KubernetesSettings, pods: int) -> Finding:
     """Return whether so many pods fit; `nodes` is None if they may not be listed."""
     if nodes is None:
-        return Finding(topic="nodes", state="unknown", message="they may not be listed")
+        return Finding(subject="nodes", severity="unknown", message="they may not be listed")
     fitting = [node for node in nodes if fits(node, settings)]
     room = sum(room_on(node, settings) for node in fitting)
     size = f"{settings.cpu} CPUs and {settings.memory}"
@@ -142,11 +121,10 @@ def nodes_finding(nodes: list[Json] | None, settings: KubernetesSettings, pods: 
         f"{len(fitting)} of {counted(len(nodes), 'node')} can take pods of {size}, {counted(room, 'such pod')} in all"
     )
     if room >= pods:
-        return Finding(topic="nodes", state="ok", message=f"{capacity}, if nothing else runs there")
+        return Finding(subject="nodes", severity="ok", message=f"{capacity}, if nothing else runs there")
     largest = max((cpus_of(node) for node in nodes), default=Fraction(0))
     return Finding(
-        topic="nodes",
-        state="miss",
+        subject="nodes",
         message=f"{capacity}; the run needs {pods}",
         cure=f"Request smaller pods (--k8s cpu=..., the largest node has {plain(largest)} allocatable CPUs), "
         "fewer pods, or other nodes (node_selector, node_affinity, tolerations).",
@@ -159,16 +137,16 @@ def flags_finding(nodes: list[Json] | None, settings: KubernetesSettings) -> Fin
     able = [node for node in fitting if any(label in labels(node) for label in BF16_LABELS)]
     if not able:
         return Finding(
-            topic="BF16",
-            state="unknown",
+            subject="BF16",
+            severity="unknown",
             message="no label shows which nodes have BF16 instructions",
             cure="Node Feature Discovery labels nodes; each pod checks for itself in any case.",
         )
     if len(able) == len(fitting):
-        return Finding(topic="BF16", state="ok", message=f"on all nodes that fit ({len(able)})")
+        return Finding(subject="BF16", severity="ok", message=f"on all nodes that fit ({len(able)})")
     return Finding(
-        topic="BF16",
-        state="absent",
+        subject="BF16",
+        severity="absent",
         message=f"on {len(able)} of {counted(len(fitting), 'node')} that fit; a run with a pod on another node trains "
         "in fp32",
         cure=f"--k8s node_selector.{BF16_LABELS[0]}=true selects nodes with these instructions.",

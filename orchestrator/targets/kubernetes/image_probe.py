@@ -7,10 +7,10 @@ import time
 from dataclasses import dataclass, replace
 
 from orchestrator.errors import OrchError
+from orchestrator.model.finding import Finding, finding_of
 from orchestrator.planning.manifest import Object
 from orchestrator.targets.interface import Notify
 from orchestrator.targets.kubernetes.api.client import KubernetesClient
-from orchestrator.targets.kubernetes.findings import Finding
 from orchestrator.targets.kubernetes.manifests import names
 from orchestrator.targets.kubernetes.manifests.pods import (
     NO_TOKEN,
@@ -74,10 +74,10 @@ def check_image(cluster: KubernetesClient, settings: KubernetesSettings, notify:
     """Check that nodes can pull the image, with a pod that does nothing."""
     if not settings.image:
         cure = "Build one with `orch image build`, and set image in orch-k8s.toml."
-        return Finding(topic="image", state="miss", message="no image is given", cure=cure)
+        return Finding(subject="image", message="no image is given", cure=cure)
     if not pull:
         cure = "Without --no-pull, a pod tries to pull it."
-        return Finding(topic="image", state="unknown", message=settings.image, cure=cure)
+        return Finding(subject="image", severity="unknown", message=settings.image, cure=cure)
     with ending_at_sigterm():
         return try_pull(cluster, settings, notify)
 
@@ -90,7 +90,7 @@ def try_pull(cluster: KubernetesClient, settings: KubernetesSettings, notify: No
         pod = cluster.apply_object(probe_pod(settings))
         return await_pull(cluster, path, settings, notify)
     except OrchError as error:
-        return Finding(topic="image", state="unknown", message=error.message, cure=error.hint)
+        return finding_of(error, "image", "unknown")
     finally:
         if pod is not None:
             with contextlib.suppress(OrchError):  # the check of rights reports a missing right
@@ -136,18 +136,18 @@ def await_pull(cluster: KubernetesClient, path: str, settings: KubernetesSetting
     while True:
         state = pod_state(cluster.get(path), cluster.events_of(PROBE))
         if state.code == 2:
-            return Finding(topic="image", state="ok", message=f"{settings.image} has orch's programs")
+            return Finding(subject="image", severity="ok", message=f"{settings.image} has orch's programs")
         if state.state in ("failed", "done"):
             program = f"{settings.root}/train/node.py"
             message = f"{settings.image} can be pulled, but {program} {state.reason}"
             cure = "`orch image build` builds an image with it; root sets another folder."
-            return Finding(topic="image", state="miss", message=message, cure=cure)
+            return Finding(subject="image", message=message, cure=cure)
         if (current := start_problem(state.reason)) != problem:
             problem, since = current, time.monotonic()
         now = time.monotonic()
         if now - since >= problem.seconds or now - began >= PULL_SECONDS:  # reasons may alternate
             message = state.reason or "the pod did not start in time"
-            return Finding(topic="image", state="miss", message=message, cure=problem.cure)
+            return Finding(subject="image", message=message, cure=problem.cure)
         if state.reason and state.reason != reported:
             reported = state.reason
             notify(f"image: {reported}; waiting up to {problem.seconds:.0f} s")

@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 from orchestrator.errors import OrchError, RequestError, did_you_mean
+from orchestrator.model.finding import Finding, finding_of
 from orchestrator.planning.manifest import Object
 from orchestrator.targets.kubernetes.api.client import KubernetesClient
 from orchestrator.targets.kubernetes.api.errors import NotThere
-from orchestrator.targets.kubernetes.findings import Finding
 from orchestrator.targets.kubernetes.manifests.job import trial_job
 from orchestrator.targets.kubernetes.manifests.kinds import KINDS
 from orchestrator.targets.kubernetes.manifests.names import QUEUE
@@ -114,23 +114,23 @@ def queue_finding(cluster: KubernetesClient, settings: KubernetesSettings, launc
         check_queue(cluster, queue)
         local = cluster.job(GROUP, version(cluster), "localqueues", queue)
     except RequestError as error:
-        return Finding(topic="queue", state="miss", message=error.message, cure=error.hint)
+        return finding_of(error, "queue")
     except OrchError as error:
-        return Finding(topic="queue", state="unknown", message=error.message, cure=error.hint)
+        return finding_of(error, "queue", "unknown")
     if inactive := condition(local.get("status") or {}, "Active", value="False"):
         message = f"LocalQueue {queue} is inactive: {inactive.get('message')}"
-        return Finding(topic="queue", state="miss", message=message, cure="Ask its administrator.")
+        return Finding(subject="queue", message=message, cure="Ask its administrator.")
     managed = {launcher: is_managed(cluster, settings, launcher) for launcher in launchers}
     ignored = [KINDS[launcher].kind for launcher, is_kind_managed in managed.items() if is_kind_managed is False]
     if ignored:
         message = f"Kueue does not manage {', '.join(ignored)}: such runs start without quota"
-        return Finding(topic="queue", state="miss", message=message, cure=ENABLE)
+        return Finding(subject="queue", message=message, cure=ENABLE)
     untried = [KINDS[launcher].kind for launcher, is_kind_managed in managed.items() if is_kind_managed is None]
     if untried:
         message = f"LocalQueue {queue} exists; whether Kueue manages {', '.join(untried)} is unknown"
-        return Finding(topic="queue", state="unknown", message=message)
+        return Finding(subject="queue", severity="unknown", message=message)
     kinds = ", ".join(KINDS[launcher].kind for launcher in managed)
-    return Finding(topic="queue", state="ok", message=f"LocalQueue {queue} exists, and Kueue manages {kinds}")
+    return Finding(subject="queue", severity="ok", message=f"LocalQueue {queue} exists, and Kueue manages {kinds}")
 
 
 def is_managed(cluster: KubernetesClient, settings: KubernetesSettings, launcher: str) -> bool | None:

@@ -11,6 +11,7 @@ from orch_node.protocol.events import Event
 from orch_node.protocol.record import RunRecord
 
 from orchestrator.errors import RequestError
+from orchestrator.model.finding import Finding
 from orchestrator.model.hostlist import Nodes
 from orchestrator.planning.plan import Plan
 from orchestrator.planning.request import TargetOptions, TrainRequest
@@ -18,8 +19,17 @@ from orchestrator.runs.cleanup import CleanupReport
 from orchestrator.runs.fetch import Collected, FetchListener
 from orchestrator.runs.logs import LogLine
 from orchestrator.runs.outcome import Outcome
-from orchestrator.targets.interface import FetchRequest, NodeCommands, Notify, RunHandle, RunList, SharedFolder, ignore
-from orchestrator.targets.kubernetes import cleanup, find, inputs, logs, start, volume
+from orchestrator.targets.interface import (
+    CheckRequest,
+    FetchRequest,
+    NodeCommands,
+    Notify,
+    RunHandle,
+    RunList,
+    SharedFolder,
+    ignore,
+)
+from orchestrator.targets.kubernetes import check, cleanup, find, inputs, logs, start, volume
 from orchestrator.targets.kubernetes.api.client import KubernetesClient
 from orchestrator.targets.kubernetes.api.connect import connect
 from orchestrator.targets.kubernetes.api.errors import NotThere
@@ -95,6 +105,9 @@ class KubernetesTarget:
 
     def plan(self, request: TrainRequest) -> Plan:
         return inputs.plan(request)
+
+    def check(self, request: CheckRequest, notify: Notify) -> Iterator[Finding]:
+        return check.check(request, notify)
 
     def start(self, plan: Plan, folder: Path) -> RunHandle:
         return KubernetesHandle(start.start(plan, folder), folder)

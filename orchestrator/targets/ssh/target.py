@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from orch_node.protocol.record import RunRecord
 
 from orchestrator.errors import RequestError
+from orchestrator.load.clusters import find_inventory
+from orchestrator.load.facts import DamagedRecord, read_record
+from orchestrator.load.inventory import read_inventory
+from orchestrator.model.finding import Finding, finding_of
 from orchestrator.model.hostlist import Nodes
 from orchestrator.planning.plan import Plan
 from orchestrator.planning.refusal import Refusal
 from orchestrator.planning.request import TargetOptions, TrainRequest
 from orchestrator.runs.cleanup import CleanupReport
-from orchestrator.targets.interface import NodeCommands, Notify, RunHandle, RunList, SharedFolder
+from orchestrator.state import State
+from orchestrator.targets.interface import CheckRequest, NodeCommands, Notify, RunHandle, RunList, SharedFolder
 from orchestrator.targets.ssh import cleanup, commands, find, inputs, start
 from orchestrator.targets.ssh.handle import SshHandle
 
@@ -28,6 +33,17 @@ class SshTarget:
 
     def plan(self, request: TrainRequest) -> Plan:
         return inputs.plan(request)
+
+    def check(self, request: CheckRequest, notify: Notify) -> Iterator[Finding]:
+        """Yield each node whose record is missing or damaged."""
+        source = find_inventory(request.inventory)
+        for name in read_inventory(source):
+            try:
+                if read_record(State.of(source).record(name)) is None:
+                    cure = f"orch provision {request.inventory}"
+                    yield Finding(subject=name, severity="unknown", message="nothing is recorded yet", cure=cure)
+            except DamagedRecord as error:
+                yield finding_of(error, name)
 
     def start(self, plan: Plan, folder: Path) -> RunHandle:
         start.start(plan, folder)

@@ -148,10 +148,18 @@ def test_each_record_is_read_once(lab: Path) -> None:
 
 
 def test_orch_nodes_lists_the_node_as_damaged(damaged: Path) -> None:
-    listing = nodes.rows("./lab.yml")
-    assert [row["state"] for row in listing.rows] == ["not verified", "damaged", "not verified"]
-    (warning,) = listing.warnings
-    assert str(damaged) in warning
+    assert [row["state"] for row in nodes.rows("./lab.yml")] == ["not verified", "damaged", "not verified"]
+    (finding,) = nodes.check("./lab.yml")
+    assert (finding.subject, finding.severity) == ("host1", "miss")
+    assert str(damaged) in finding.message
+    assert "orch provision" in finding.cure
+
+
+def test_orch_nodes_lists_a_node_without_a_record_as_unknown(damaged: Path) -> None:
+    damaged.unlink()
+    assert nodes.rows("./lab.yml")[1]["state"] == "unknown"
+    (finding,) = nodes.check("./lab.yml")
+    assert (finding.subject, finding.severity, finding.cure) == ("host1", "unknown", "orch provision ./lab.yml")
 
 
 def open_lab_session(notes: list[str]) -> Session:

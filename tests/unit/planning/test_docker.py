@@ -202,5 +202,5 @@ def test_name_and_id_of_an_image_are_read_from_its_file(tmp_path: Path) -> None:
 def test_without_root_the_hint_names_the_package_of_the_engine() -> None:
     probe = make_probe(docker=True, missing=("dockerd",), sudo=False)
     (problem,) = find_problems((probe,), load.stack("current"), limits={"node0": Limits()}, sudo_nodes=())
-    assert "dockerd missing" in problem.text
-    assert "apt-get install docker.io" in problem.hint
+    assert "dockerd missing" in problem.message
+    assert "apt-get install docker.io" in problem.cure

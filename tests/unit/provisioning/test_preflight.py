@@ -19,7 +19,7 @@ LIMITS = {name: Limits() for name in ("node0", "node1")}
 
 def problem_texts(*probes: Probe, may_become: bool = False) -> list[str]:
     problems = find_problems(probes, STACK, limits=LIMITS, sudo_nodes=ADDRESSES if may_become else ())
-    return [f"{problem.node}: {problem.text}" for problem in problems]
+    return [f"{problem.subject}: {problem.message}" for problem in problems]
 
 
 def test_nodes_without_problems_are_accepted() -> None:
@@ -56,7 +56,7 @@ def test_limits_of_the_inventory_replace_the_defaults() -> None:
 def test_hint_names_the_packages_of_the_distribution() -> None:
     probe = make_probe(missing=("ssh", "libhwloc.so.15"), sudo=False, family="rhel")
     (problem,) = find_problems((probe,), STACK, limits=LIMITS, sudo_nodes=())
-    assert "dnf install openssh-clients hwloc-libs" in problem.hint
+    assert "dnf install openssh-clients hwloc-libs" in problem.cure
     assert problem_texts(probe, may_become=True) == []
 
 

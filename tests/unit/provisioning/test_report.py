@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
+from orchestrator.model.finding import Finding
 from orchestrator.provisioning.report import (
     KNOWN_MESSAGES,
     NO_RESPONSE,
@@ -17,7 +19,7 @@ from orchestrator.provisioning.report import (
     fill_in_host,
     ssh_settings,
 )
-from orchestrator.report.provision import text
+from orchestrator.report.provision import as_json, text
 
 
 def test_messages_of_ssh_are_explained() -> None:
@@ -66,8 +68,27 @@ def test_report_merges_equal_changes_of_all_nodes() -> None:
     assert rows == [["all", "rank.py", "missing", "present"], ["a", "x", "missing", "present"]]
 
 
+def test_report_prints_a_problem_once_with_all_its_nodes_and_the_cure() -> None:
+    nodes = tuple(NodeReport(node=name) for name in ("a", "b", "c"))
+    for node in nodes[:2]:
+        node.fail(Finding(subject=node.node, message="1.0 GiB free", cure="Free some space."))
+        node.fail(Finding(subject=node.node, message="no AVX2"))
+    nodes[2].findings.append(Finding(subject="c", severity="absent", message="not changed"))
+    report = Report(cluster="lab", check=False, state="failed", seconds=1.0, log="log", nodes=nodes)
+    assert text(report).splitlines()[4:8] == [
+        "MISS  a, b: 1.0 GiB free",
+        "      cure: Free some space.",
+        "MISS  a, b: no AVX2",
+        "-     c: not changed",
+    ]
+    first, _, last = json.loads(as_json(report))["nodes"]
+    assert (first["failed"], first["problem"], first["hint"]) == (2, "1.0 GiB free; no AVX2", "Free some space.")
+    assert (last["failed"], last["problem"], last["hint"]) == (0, "not changed", "")
+    assert "findings" not in first
+
+
 def test_report_of_an_unreachable_node_shows_no_changes() -> None:
-    nodes = (NodeReport(node="a", failed=1, problem="it does not respond"),)
+    nodes = (NodeReport(node="a", failed=1),)
     report = Report(cluster="lab", check=True, state="failed", seconds=1.0, log="log", nodes=nodes)
     assert "drift" not in text(report)
 

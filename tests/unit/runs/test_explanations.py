@@ -17,11 +17,11 @@ KNOWN_ERRORS = ENTRY.findall(Path(__file__).with_name("known_errors.txt").read_t
 @pytest.mark.parametrize(("name", "cause", "lines"), KNOWN_ERRORS, ids=[name for name, *_ in KNOWN_ERRORS])
 def test_known_error_is_explained(name: str, cause: str, lines: str) -> None:
     (explanation,) = explain(f"step 1\n{lines}step 2\n")
-    assert explanation.name == name
-    assert explanation.line == lines.splitlines()[-1]
-    assert cause in explanation.cause
+    assert explanation.subject == name
+    assert explanation.evidence == lines.splitlines()[-1]
+    assert cause in explanation.message
     assert explanation.cure
-    assert "{" not in explanation.cause + explanation.cure.replace("${", "")
+    assert "{" not in explanation.message + explanation.cure.replace("${", "")
 
 
 def test_every_signature_has_an_example() -> None:
@@ -31,7 +31,7 @@ def test_every_signature_has_an_example() -> None:
 def test_causes_come_before_their_effects() -> None:
     cause, effect = "could not open the library: libmpi.so.12", "DistNetworkError: Failed to recv, got 0 bytes"
     result = explain("\n".join([effect, cause, cause]))
-    assert [explanation.name for explanation in result] == ["no libmpi", "the other rank went away"]
+    assert [explanation.subject for explanation in result] == ["no libmpi", "the other rank went away"]
 
 
 def make_traceback(error: str, *frames: str) -> str:
@@ -71,7 +71,7 @@ def test_error_of_the_script_itself_is_not_explained(log: str) -> None:
 
 def test_error_in_torch_distributed_is_explained_by_its_traceback() -> None:
     log = make_traceback("OSError: [Errno 98] Address already in use", "/home/me/t.py", TORCH)
-    assert [explanation.name for explanation in explain(log)] == ["port taken"]
+    assert [explanation.subject for explanation in explain(log)] == ["port taken"]
 
 
 HANDLED = (
@@ -98,4 +98,4 @@ def test_patterns_match_one_line_and_are_fast() -> None:
     for signature in KNOWN_SIGNATURES:
         re.compile(signature.pattern)
         assert "\n" not in signature.pattern
-    assert [explanation.name for explanation in explain("No space left on device " * 20_000)] == ["disk full"]
+    assert [explanation.subject for explanation in explain("No space left on device " * 20_000)] == ["disk full"]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.report.findings import detail_lines
 from orchestrator.runs import store
 from orchestrator.runs.explanations import explain
 from orchestrator.runs.outcome import outcome_of
@@ -37,7 +38,7 @@ RUN_DIR = "/orch/runs/20260101-120000-own-1a2b"
 def test_full_volume_names_the_claim_and_the_folder(line: str, expected: list[str]) -> None:
     (explanation,) = explain(line)
     volume_location = {"claim": "shared", "mount": "/orch"}
-    result = "\n".join(advise_on_volume(explanation, volume_location, RUN_DIR).lines())
+    result = "\n".join(detail_lines(advise_on_volume(explanation, volume_location, RUN_DIR)))
     for text in expected:
         assert text in result
     assert "df -h" not in result
@@ -56,7 +57,7 @@ def test_outcome_of_a_run_names_the_full_volume(tmp_path: Path, is_problem: bool
     else:
         (folder / "ranks" / "rank-1.log").write_text(f"step 1\n{line}\n")
     (explanation,) = outcome_of(store.load(folder)).explanations
-    assert "claim shared" in explanation.cause
+    assert "claim shared" in explanation.message
     assert f"{RUN_DIR}/output/model" in explanation.cure
 
 

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from orchestrator import load
-from orchestrator.stacks.compatibility import Mismatch, mismatches
+from orchestrator.model.finding import Finding
+from orchestrator.stacks.compatibility import mismatches
 from orchestrator.stacks.installed import Environment, Shell
 from orchestrator.stacks.stack import BINDINGS, IPEX, Stack
 
@@ -18,7 +19,7 @@ GOOD_SHELL = Shell(
 )
 
 
-def find_mismatches(shell: Shell | None = None, stack: Stack | None = None, **packages: str) -> tuple[Mismatch, ...]:
+def find_mismatches(shell: Shell | None = None, stack: Stack | None = None, **packages: str) -> tuple[Finding, ...]:
     distributions = {"ipex": IPEX, "bindings": BINDINGS}
     environment = Environment(
         name="node0",
@@ -83,8 +84,8 @@ numpy 2.0 | torch is not installed | training | orch stacks requirements current
 )
 def test_mismatch_has_a_reason_and_a_remedy(packages: str, problem: str, reason: str, remedy: str) -> None:
     (mismatch,) = find_mismatches(**dict(package.split() for package in packages.split(", ")))
-    assert mismatch.what.startswith(problem)
-    assert reason in mismatch.why
+    assert mismatch.message.startswith(problem)
+    assert reason in mismatch.evidence
     assert remedy in mismatch.cure
 
 
@@ -105,13 +106,13 @@ def test_mismatch_has_a_reason_and_a_remedy(packages: str, problem: str, reason:
 def test_shell_lacks_a_variable_or_program(changes: dict[str, Any], problem: str, cure: str) -> None:
     bad_shell = replace(GOOD_SHELL, **changes)
     (mismatch,) = find_mismatches(shell=bad_shell, torch="2.7.0+cpu", bindings="2.7.0+cpu")
-    assert mismatch.what.startswith(problem)
+    assert mismatch.message.startswith(problem)
     assert cure in mismatch.cure
 
 
 def test_bindings_before_1_12_have_another_module_name() -> None:
     (mismatch,) = find_mismatches(shell=GOOD_SHELL, torch="1.11.0+cpu", bindings="1.11.0+cpu")
-    assert mismatch.what == "oneccl_bind_pt 1.11.0+cpu is imported as torch_ccl"
+    assert mismatch.message == "oneccl_bind_pt 1.11.0+cpu is imported as torch_ccl"
 
 
 def test_stack_is_compared_completely_and_each_package_is_reported_once() -> None:
@@ -120,8 +121,8 @@ def test_stack_is_compared_completely_and_each_package_is_reported_once() -> Non
     del packages["tensorboard"]
     environment = Environment(name="node0", python="3.14.0", packages=packages)
     result = mismatches(environment, STACKS, stack)
-    assert [m.package for m in result] == ["accelerate", "python", "datasets", "tensorboard"]
-    assert result[3].what == "tensorboard is missing, should be 2.20.0"
+    assert [m.subject for m in result] == ["accelerate", "python", "datasets", "tensorboard"]
+    assert result[3].message == "tensorboard is missing, should be 2.20.0"
     assert result[2].cure == "pip install datasets==3.6.0"
 
 
@@ -136,5 +137,5 @@ def test_package_without_dependencies_is_installed_with_no_deps() -> None:
 def test_all_packages_of_a_stack_are_missing_in_an_empty_environment() -> None:
     environment = Environment(name="node0", python="3.11", packages={})
     result = mismatches(environment, STACKS, load.stack("intel-2.8"))
-    assert result[0].what == "torch is missing, should be 2.8.0"
+    assert result[0].message == "torch is missing, should be 2.8.0"
     assert len(result) == len(load.stack("intel-2.8").requirements)

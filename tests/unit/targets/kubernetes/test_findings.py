@@ -27,13 +27,13 @@ def make_node(cpu: str = "16", memory: str = "64Gi", **more: Any) -> dict[str, A
 def test_nodes_with_enough_resources_are_counted() -> None:
     taint = {"key": "x", "effect": "NoSchedule"}
     nodes = [make_node(), make_node("7900m"), make_node(taints=[taint]), make_node(unschedulable=True)]
-    assert findings.nodes_finding(nodes, SETTINGS, 2).state == "ok"
+    assert findings.nodes_finding(nodes, SETTINGS, 2).severity == "ok"
     short = findings.nodes_finding(nodes, SETTINGS, 3)
-    assert short.state == "miss"
+    assert short.severity == "miss"
     assert "1 of 4 nodes can take pods of 8 CPUs and 16Gi, 2 such pods in all" in short.message
     assert "16 allocatable CPUs" in short.cure
-    assert findings.nodes_finding(None, SETTINGS, 1).state == "unknown"
-    assert findings.nodes_finding([], SETTINGS, 1).state == "miss"
+    assert findings.nodes_finding(None, SETTINGS, 1).severity == "unknown"
+    assert findings.nodes_finding([], SETTINGS, 1).severity == "miss"
 
 
 @pytest.mark.parametrize(
@@ -63,33 +63,33 @@ def test_tolerations_and_affinity_select_nodes(
 
 def test_bf16_is_found_by_the_labels_of_nodes() -> None:
     able = make_node(labels={findings.BF16_LABELS[0]: "true"})
-    assert findings.flags_finding([able], SETTINGS).state == "ok"
+    assert findings.flags_finding([able], SETTINGS).severity == "ok"
     mixed = findings.flags_finding([able, make_node()], SETTINGS)
-    assert (mixed.state, mixed.message) == (
+    assert (mixed.severity, mixed.message) == (
         "absent",
         "on 1 of 2 nodes that fit; a run with a pod on another node trains in fp32",
     )
-    assert findings.flags_finding([make_node()], SETTINGS).state == "unknown"
+    assert findings.flags_finding([make_node()], SETTINGS).severity == "unknown"
 
 
 def test_claim_that_pods_cannot_use_is_found() -> None:
     bound = {"status": {"phase": "Bound"}, "spec": {"accessModes": ["ReadWriteMany"]}}
     single_writer = {**bound, "spec": {"accessModes": ["ReadWriteOnce"]}}
-    assert findings.claim_finding(bound, SETTINGS, 2).state == "ok"
-    assert findings.claim_finding(single_writer, SETTINGS, 1).state == "ok"
+    assert findings.claim_finding(bound, SETTINGS, 2).severity == "ok"
+    assert findings.claim_finding(single_writer, SETTINGS, 1).severity == "ok"
     for claim, expected in ((None, "no claim"), ({}, "Pending"), (single_writer, "cannot share")):
         finding = findings.claim_finding(claim, SETTINGS, 2)
-        assert (finding.state, expected in finding.message, bool(finding.cure)) == ("miss", True, True)
+        assert (finding.severity, expected in finding.message, bool(finding.cure)) == ("miss", True, True)
 
 
 def test_missing_kinds_and_rights_are_found() -> None:
     kinds = findings.kinds_findings({"pytorchjob": ("v1",)}, None)
-    assert [finding.state for finding in kinds] == ["ok", "absent", "absent", "absent"]
-    assert {finding.state for finding in findings.kinds_findings({}, None)} == {"miss"}
+    assert [finding.severity for finding in kinds] == ["ok", "absent", "absent", "absent"]
+    assert {finding.severity for finding in findings.kinds_findings({}, None)} == {"miss"}
     assert findings.kinds_findings({"mpijob": ("v1",)}, "mpijob")[1].message.endswith("only v1")
     missing = [("patch", "kubeflow.org", "pytorchjobs", "a PyTorchJob")]
     assert "verbs [patch]" in findings.rights_finding(missing, "team").cure
-    assert findings.rights_finding([], "team").state == "ok"
+    assert findings.rights_finding([], "team").severity == "ok"
 
 
 def test_token_is_not_printed() -> None:
