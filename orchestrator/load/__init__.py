@@ -8,6 +8,7 @@ from orchestrator.load.clusters import cluster
 from orchestrator.load.docker import common_docker_variable, docker
 from orchestrator.load.environment import environment
 from orchestrator.load.image_file import image_file
+from orchestrator.load.inputs import RankSoftware, inputs
 from orchestrator.load.limits import limits
 from orchestrator.load.packages import packages_for
 from orchestrator.load.projects import is_local_module, largest_files, project_of
@@ -18,6 +19,7 @@ from orchestrator.load.scripts import RanksPython, check_script
 from orchestrator.load.stacks import all_stacks, stack, stack_names
 
 __all__ = [
+    "RankSoftware",
     "RanksPython",
     "accelerate_config",
     "all_stacks",
@@ -29,6 +31,7 @@ __all__ = [
     "environment",
     "image_file",
     "image_requirements",
+    "inputs",
     "is_local_module",
     "largest_files",
     "limits",

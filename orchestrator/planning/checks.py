@@ -59,9 +59,10 @@ def same_path(library: str, nodes: tuple[Node, ...]) -> str | None:
     return paths.pop() if len(paths) == 1 else None
 
 
-def defer_preload(stack: Stack, reason: str) -> Choice[tuple[str, ...]]:
-    """Return no paths: in a container each rank finds the libraries of the image itself."""
+def defer_preload(stack: Stack, software: str) -> Choice[tuple[str, ...]]:
+    """Return no paths: each rank finds the libraries itself, in what `software` names, such as `the image has`."""
     value = ", ".join(stack.preload) or "nothing"
+    reason = f"if {software} them" if stack.preload else ""
     return Choice((), (Decision(topic="preload", value=value, reason=reason),))
 
 
@@ -82,18 +83,13 @@ def fit_stack(stack: Stack, backend: Backend, nodes: tuple[Node, ...]) -> Choice
     return Choice(stack, (decision, warning))
 
 
-def check_workers(backend: Backend, workers: int) -> int:
-    """Return how many cores of each rank are reserved for oneCCL's workers.
-
-    Raises:
-        PlanError: if the backend has no workers.
-    """
+def check_workers(backend: Backend, workers: int) -> None:
+    """Raise PlanError if cores are reserved for the workers of a backend that has none."""
     if workers and not backend.workers:
         raise PlanError(
             f"--ccl-workers {workers}, but the backend is {backend.name}.",
             hint="Only ccl has workers: use --backend ccl, or omit --ccl-workers.",
         )
-    return workers
 
 
 def check_ipex(recipe: Recipe, stack: Stack, *, precision: str, ranks: int) -> None:

@@ -4,15 +4,29 @@ from __future__ import annotations
 
 from orchestrator.errors import PlanError
 from orchestrator.launchers import RESTARTING, Launch
+from orchestrator.model.printable import counted
 from orchestrator.model.recipe import Recipe
 from orchestrator.planning.request import TrainRequest
 
 
-def check_restarts(request: TrainRequest) -> None:
-    """Raise PlanError if an option of restarts is negative, or needs --max-restarts and lacks it."""
-    numbers = (request.stall_timeout, request.max_restarts, request.spare_nodes, request.min_nodes)
-    if min(numbers) < 0:
-        raise PlanError("--stall-timeout, --max-restarts, --spare-nodes and --min-nodes are 0 or more.")
+def check_restarts(request: TrainRequest, nodes: int) -> None:
+    """Check the options of restarts, for a run on this number of nodes.
+
+    Raises:
+        PlanError: if one is out of range, or has no effect without --max-restarts.
+    """
+    for flag, value in (
+        ("--stall-timeout", request.stall_timeout),
+        ("--max-restarts", request.max_restarts),
+        ("--spare-nodes", request.spare_nodes),
+        ("--min-nodes", request.min_nodes),
+    ):
+        if value < 0:
+            raise PlanError(f"{flag} {value:g}: expected 0 or more.", hint=f"Omit {flag}, or use 0 to turn it off.")
+    if request.min_nodes > nodes:
+        raise PlanError(
+            f"--min-nodes {request.min_nodes}, but the run has {counted(nodes, 'node')}.", hint=f"Use 1 to {nodes}."
+        )
     if request.max_restarts:
         return
     for flag, value, purpose in (

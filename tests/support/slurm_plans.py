@@ -8,8 +8,9 @@ from orchestrator import load
 from orchestrator.model.hostlist import NodeCount
 from orchestrator.planning.plan import Plan, SubmitScript
 from orchestrator.planning.request import TrainRequest
+from orchestrator.planning.resolve import Inputs
 from orchestrator.targets.batch import array
-from orchestrator.targets.batch.decisions import Inputs
+from orchestrator.targets.batch.decisions import JobInputs, with_size
 from orchestrator.targets.batch.load import slurm_settings
 from orchestrator.targets.batch.plan import SlurmSite, plan_run, plan_slurm
 from orchestrator.targets.batch.settings import SlurmSettings
@@ -40,14 +41,13 @@ CASES = {
 }
 
 
-def make_inputs(settings: SlurmSettings | None = None) -> Inputs:
+def make_inputs(settings: SlurmSettings | None = None) -> JobInputs:
     """Return the inputs of a plan of the recipe bert-qa, on nodes that have its stack."""
     recipe, stack = load.recipe("bert-qa"), load.stack("current")
     facts = replace(make_facts(), packages={**stack.requirements, "torch": "2.13.0+cpu"})
-    return Inputs(
-        recipe=recipe,
-        stack=stack,
-        slurm=settings or SlurmSettings(),
+    return JobInputs(
+        loaded=Inputs(recipe=recipe, stack=stack),
+        slurm=with_size(settings or SlurmSettings()),
         facts=facts,
         python="/shared/orch/stacks/current/bin/python",
     )
@@ -74,8 +74,10 @@ def make_array(*axes: str) -> Plan:
     """Return the plan of an array of runs on two nodes."""
     request, inputs, runs = make_request({"nodes": NodeCount(2)}), make_inputs(), []
     for number, combination in enumerate(array.combinations(axes)):
-        settings = load.settings([f"{name}={value}" for name, value in combination], inputs.recipe)
-        planned = plan_run(request, replace(inputs, settings=settings), array.site_of(SITE, number))
+        settings = load.settings([f"{name}={value}" for name, value in combination], inputs.loaded.recipe)
+        planned = plan_run(
+            request, replace(inputs, loaded=replace(inputs.loaded, settings=settings)), array.site_of(SITE, number)
+        )
         runs.append((combination, planned))
     return array.plan_array(SITE, runs, array.max_active_runs(axes))
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from orch_node.protocol.slurm import LocalStack
 
@@ -11,18 +10,8 @@ from orchestrator.errors import PlanError, did_you_mean
 from orchestrator.launchers import LAUNCHERS
 from orchestrator.model.cluster import Facts, Node
 from orchestrator.model.decision import Choice, Decision
-from orchestrator.model.hostlist import NodeCount, NodePattern
-from orchestrator.model.layout import Layout, uniform_layout
-from orchestrator.model.process_group import Backend
-from orchestrator.model.recipe import Recipe, Value
-from orchestrator.planning import checks, launch
-from orchestrator.planning.precision import choose_precision
 from orchestrator.planning.request import Resume, TrainRequest
-from orchestrator.planning.supervision import check_restarts
-from orchestrator.planning.training import Training, resolve_training
-from orchestrator.stacks.stack import Stack
-from orchestrator.targets.batch.allocation import Allocation
-from orchestrator.targets.batch.image import Image, choose_image
+from orchestrator.planning.resolve import CountedNodes, Inputs, RankStart, Resolved, count_nodes, resolve
 from orchestrator.targets.batch.settings import MEMORY, SIZES, SlurmSettings
 
 SRUN = "srun"
@@ -34,28 +23,22 @@ NODE_PREFIX = "node"  # The prefix of placeholders for nodes that Slurm has not 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Inputs:
-    """The contents of the files that a request names, and of the host's facts.
+class JobInputs:
+    """What a job is planned from.
 
     Attributes:
-        recipe: the recipe to train.
-        stack: the stack that the ranks use.
-        slurm: the settings for Slurm.
+        loaded: the files that the request names.
+        slurm: the settings for Slurm, with the size of the job.
         facts: the facts of the host with Slurm's programs and of its stack, which all nodes see.
         python: the interpreter that starts the run.
         local: the copy of the stack on each node's disk that the ranks use; None for the shared stack.
-        settings: the recipe's settings that the user has set.
-        plugins: the backends of plug-ins, by name.
     """
 
-    recipe: Recipe
-    stack: Stack
+    loaded: Inputs
     slurm: SlurmSettings
     facts: Facts
     python: str
     local: LocalStack | None = None
-    settings: Mapping[str, Value] = field(default_factory=dict)
-    plugins: Mapping[str, Backend] = field(default_factory=dict)
 
     @property
     def ranks_python(self) -> str:
@@ -63,102 +46,38 @@ class Inputs:
         return f"{self.local.folder}/bin/python" if self.local else self.python
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Resolved:
-    """A request with all choices made.
-
-    Attributes:
-        slurm: the settings for Slurm, with the size of the job.
-        nodes: the nodes with ranks, as placeholders until Slurm chooses them.
-        launcher: the program that starts the ranks.
-        mpi: the MPI implementation whose mpirun starts the ranks; its value is '' without mpirun.
-        layout: the ranks on the nodes.
-        stack: the stack, adapted to the backend.
-        backend: the backend, adapted to the launcher.
-        precision: the precision of the training.
-        preload: the libraries to preload.
-        image: the image that holds the ranks, if any.
-        training: the settings of the training.
-    """
-
-    slurm: SlurmSettings
-    nodes: tuple[Node, ...]
-    launcher: str
-    mpi: Decision
-    layout: Choice[Layout]
-    stack: Choice[Stack]
-    backend: Choice[Backend]
-    precision: Choice[str]
-    preload: Choice[tuple[str, ...]]
-    image: Choice[Image | None]
-    training: Training
-
-
-def resolve(request: TrainRequest, inputs: Inputs, resume: Resume | None = None) -> Resolved:
+def resolve_job(request: TrainRequest, inputs: JobInputs, resume: Resume | None = None) -> Resolved:
     """Return a request with all choices made.
 
     Raises:
         PlanError: if the request cannot run as it is.
         RequestError: if an option or a setting is invalid.
     """
-    count = check_numbers(request, inputs.slurm.held)
-    inputs.slurm.check()
+    slurm = inputs.slurm
+    slurm.check()
+    # The default is all of a held allocation.
+    default = max(1, len(slurm.held.node_cpus) - request.spare_nodes) if slurm.held else 1
+    hint = "Example: --nodes 4. --slurm nodelist=NAMES selects specific nodes."
+    count = count_nodes(request, default, limit=MAX_NODES, hint=hint)
+    if slurm.held:
+        slurm.held.check(count + request.spare_nodes, request.ppn or 1)
     launcher, mpi = choose_launcher(request, inputs)
     nodes = tuple(placeholder_node(number, inputs) for number in range(count))
-    image = choose_image(inputs.slurm.image, launcher)
-    known_nodes = nodes[:0] if image.value else nodes[:1]  # The libraries of an image are unknown until its ranks run.
-    checks.check_recipe_fits(inputs.recipe, inputs.stack)
-    checks.check_script_arguments(request.script_args, inputs.stack)
-    backend_choice = launch.choose_backend(inputs.stack, known_nodes, request.backend, inputs.plugins)
-    stack = checks.fit_stack(inputs.stack, backend_choice, known_nodes)
-    contained = image.value is not None
-    adapted = launch.adapt_backend(backend_choice, launcher, mpi.value, contained=contained)
-    backend = launch.explain_backend(adapted)
-    precision = choose_precision(inputs.recipe, (), request, resume)
-    layout = choose_layout(request, count, inputs.slurm)
-    return Resolved(
-        slurm=with_size(inputs.slurm),
-        nodes=nodes,
-        launcher=launcher,
-        mpi=mpi,
-        layout=layout,
-        stack=stack,
-        backend=backend,
-        precision=precision,
-        preload=checks.defer_preload(stack.value, f"if the {'image has' if contained else 'nodes have'} them"),
-        image=image,
-        training=resolve_training(
-            request,
-            inputs.recipe,
-            inputs.settings,
-            stack=stack.value,
-            backend=backend.value,
-            precision=precision.value,
-            layout=layout.value,
-        ),
+    ppn = f"{request.ppn or 1} on each node{'' if request.ppn else ', the default of --ppn'}"
+    counted_nodes = CountedNodes(
+        count=count,
+        prefix=NODE_PREFIX,
+        threads=slurm.number("cpus-per-task") or 0,
+        placement=f"{ppn}; equal shares of the cores that the job is given",
+        software="the image has" if slurm.image else "the nodes have",
+        nodes=Choice(nodes),
+        with_stack=() if slurm.image else nodes[:1],  # the libraries of an image are unknown until its ranks run
     )
+    start = RankStart(launcher=launcher, mpi=mpi, contained=slurm.image is not None)
+    return resolve(request, inputs.loaded, counted_nodes, start, resume)
 
 
-def check_numbers(request: TrainRequest, held: Allocation | None = None) -> int:
-    """Return the number of nodes with ranks; the default is all of a held allocation, otherwise 1.
-
-    Raises:
-        PlanError: if a number is invalid, or does not fit the allocation.
-    """
-    default = len(held.node_cpus) - request.spare_nodes if held else 1
-    nodes = request.nodes or NodeCount(max(1, default))
-    if isinstance(nodes, NodePattern) or not 1 <= nodes.number <= MAX_NODES:
-        raise PlanError(
-            f"--on slurm needs the number of nodes, not --nodes {nodes}.",
-            hint="Example: --nodes 4. --slurm nodelist=NAMES selects specific nodes.",
-        )
-    check_restarts(request)
-    if held is not None:
-        held.check(nodes.number + request.spare_nodes, request.ppn or 1)
-    return nodes.number
-
-
-def choose_launcher(request: TrainRequest, inputs: Inputs) -> tuple[str, Decision]:
+def choose_launcher(request: TrainRequest, inputs: JobInputs) -> tuple[str, Decision]:
     """Return the launcher, and the decision about the MPI implementation.
 
     Raises:
@@ -179,17 +98,17 @@ def choose_launcher(request: TrainRequest, inputs: Inputs) -> tuple[str, Decisio
                 hint="Add --launcher mpirun, or leave --mpi out.",
             )
         return name, Decision(topic="mpi", value="")
-    value = request.mpi or inputs.stack.mpi
+    value = request.mpi or inputs.loaded.stack.mpi
     if value not in MPI:
         raise PlanError(
             f"--mpi {value}: on Slurm, mpirun must be that of {' or '.join(MPI)}.",
             hint="Use --mpi intel, or --launcher srun, which needs no mpirun.",
         )
-    reason = "requested" if request.mpi else f"stack '{inputs.stack.name}'"
+    reason = "requested" if request.mpi else f"stack '{inputs.loaded.stack.name}'"
     return name, Decision(topic="mpi", value=value, reason=reason)
 
 
-def placeholder_node(number: int, inputs: Inputs) -> Node:
+def placeholder_node(number: int, inputs: JobInputs) -> Node:
     """Return a placeholder for a node that Slurm has not chosen yet; its stack is the shared one."""
     return Node(
         name=f"{NODE_PREFIX}-{number}",
@@ -208,7 +127,7 @@ def with_size(slurm: SlurmSettings) -> SlurmSettings:
     that is held has its size already.
     """
     if slurm.held:
-        return replace(slurm, sbatch={}, sources={})
+        return slurm
     added = {}
     if not any(name in slurm.sbatch for name in SIZES):
         added["exclusive"] = ("", "the default; cpus-per-task=N shares nodes")
@@ -218,19 +137,3 @@ def with_size(slurm: SlurmSettings) -> SlurmSettings:
     values = {name: value for name, (value, _) in added.items()}
     reasons = {name: reason for name, (_, reason) in added.items()}
     return replace(slurm, sbatch={**slurm.sbatch, **values}, sources={**slurm.sources, **reasons})
-
-
-def choose_layout(request: TrainRequest, count: int, slurm: SlurmSettings) -> Choice[Layout]:
-    """Return a layout with the same number of ranks on each node; the job assigns their cores.
-
-    Raises:
-        PlanError: if --ppn or cpus-per-task is invalid.
-    """
-    ppn = 1 if request.ppn is None else request.ppn
-    if ppn < 1:
-        raise PlanError(f"--ppn {ppn}: expected 1 or more.")
-    threads = slurm.number("cpus-per-task") or 0  # 0: the threads depend on the cores of the job.
-    layout = uniform_layout(prefix=NODE_PREFIX, nodes=count, ppn=ppn, threads=threads)
-    cores = "equal shares of the cores that the job is given"
-    reason = f"{ppn} on each node{'' if request.ppn else ', the default of --ppn'}; {cores}"
-    return Choice(layout, (Decision(topic="ranks", value=str(layout.world_size), reason=reason),))

@@ -11,17 +11,14 @@ from pathlib import Path
 from orchestrator import load
 from orchestrator.errors import PlanError, RequestError
 from orchestrator.files import short_digest, source_files
-from orchestrator.model.project import Project
-from orchestrator.model.recipe import Recipe
 from orchestrator.paths import TRAIN
 from orchestrator.planning.plan import Plan
 from orchestrator.planning.request import TargetOptions, TrainRequest
 from orchestrator.runs.resume import done as finished
 from orchestrator.runs.resume import plan_or_resume, resumed
-from orchestrator.stacks.image import python_for
 from orchestrator.targets.batch import array
 from orchestrator.targets.batch.allocation import NEW, held_allocation
-from orchestrator.targets.batch.decisions import Inputs
+from orchestrator.targets.batch.decisions import JobInputs, with_size
 from orchestrator.targets.batch.load import COMMAND_LINE, slurm_settings
 from orchestrator.targets.batch.login import PYTHON_HINT, LoginHost, local_stack, query_host
 from orchestrator.targets.batch.options import SlurmOptions
@@ -49,7 +46,7 @@ def plan(request: TrainRequest) -> Plan:
     python = interpreter(slurm, request.stack)
     host = query_host(slurm.login or "", python)
     inputs = read(request, slurm, python, host)
-    site = new_site(inputs.recipe.name, runs_folder(request, slurm, host), slurm)
+    site = new_site(inputs.loaded.recipe.name, runs_folder(request, slurm, host), slurm)
     if options.array:
         return plan_of_array(request, inputs, site, options.array)
     return plan_or_resume(request, lambda resume: plan_slurm(request, inputs, site, resume))
@@ -104,7 +101,7 @@ def check_image_exists(slurm: SlurmSettings) -> None:
         )
 
 
-def plan_of_array(request: TrainRequest, inputs: Inputs, site: SlurmSite, axes: tuple[str, ...]) -> Plan:
+def plan_of_array(request: TrainRequest, inputs: JobInputs, site: SlurmSite, axes: tuple[str, ...]) -> Plan:
     """Return the plan of an array, without the runs that have already finished.
 
     Raises:
@@ -128,12 +125,13 @@ def plan_of_array(request: TrainRequest, inputs: Inputs, site: SlurmSite, axes: 
 
 
 def plan_member(
-    request: TrainRequest, inputs: Inputs, site: SlurmSite, settings: array.Assignments
+    request: TrainRequest, inputs: JobInputs, site: SlurmSite, settings: array.Assignments
 ) -> PlannedRun | str:
     """Return one run of an array, resumed if it is unfinished, or the id of a run that has finished."""
-    recipe = inputs.recipe
+    recipe = inputs.loaded.recipe
     request = array.request_of(request, settings, own_script=recipe.own_script)
-    inputs = replace(inputs, settings=load.settings(list(request.settings), recipe))
+    values = load.settings(list(request.settings), recipe)
+    inputs = replace(inputs, loaded=replace(inputs.loaded, settings=values))
     first = plan_run(request, inputs, site)
     if run_id := finished(request, first.plan.run.key):
         return run_id
@@ -141,51 +139,27 @@ def plan_member(
     return plan_run(request, inputs, site, resume) if resume else first
 
 
-def read(request: TrainRequest, slurm: SlurmSettings, python: str, host: LoginHost) -> Inputs:
+def read(request: TrainRequest, slurm: SlurmSettings, python: str, host: LoginHost) -> JobInputs:
     """Return the inputs that a request names, after reading its files."""
-    recipe = load.recipe(request.recipe, tuple(map(Path, request.recipe_path)), module=request.module)
-    recipe = replace(recipe, project=project_of(request, recipe, slurm))
-    stack = load.stack(request.stack)
-    if slurm.image:
-        needed = load.image_requirements(recipe, request.requirements, request.extra, stack, slurm.image.path)
-        recipe = replace(recipe, image_requirements=needed)
-        ranks_python = load.RanksPython(version=python_for(stack), image=True)
-    else:
-        requirements = load.requirements_of(recipe, request.requirements, request.extra)
-        recipe = replace(
-            recipe,
-            source_folder=load.source_folder(recipe) if recipe.project or not slurm.login else "",
-            packages=load.packages_for(requirements, [host.facts], stack.name),
-        )
-        ranks_python = load.RanksPython(
-            version=host.facts.python,
-            local_path="" if slurm.login or slurm.setup else python,  # the commands of setup may set PYTHONPATH
-            stack=stack.name,
-            packages=host.facts.packages,
-            module_folders=recipe.module_folders,
-        )
-    load.check_script(request, recipe, ranks_python)
-    return Inputs(
-        recipe=recipe,
-        stack=stack,
-        slurm=slurm,
+    software = load.RankSoftware(
+        image=slurm.image.path if slurm.image else "",
+        nodes=(host.facts,),
+        local_python="" if slurm.login or slurm.setup else python,  # the commands of setup may set PYTHONPATH
+        shares_files=not slurm.login,
+    )
+    return JobInputs(
+        # A module that is not in the current folder is one of the stack or of the image.
+        loaded=load.inputs(
+            request,
+            software,
+            has_project=not request.module or load.is_local_module(request.recipe),
+            left_out=[Path(slurm.root)] if slurm.root else [],
+        ),
+        slurm=with_size(slurm),
         facts=host.facts,
         python=python,
         local=local_stack(slurm, request.stack),
-        settings=load.settings(list(request.settings), recipe),
-        plugins=load.plugins(),
     )
-
-
-def project_of(request: TrainRequest, recipe: Recipe, slurm: SlurmSettings) -> Project | None:
-    """Return the project of the script, without recorded runs and stacks.
-
-    A module that is not in the current folder is one of the stack or of the image.
-    """
-    if request.project is None and recipe.module and not load.is_local_module(recipe.script):
-        return None
-    left_out = (Path(request.runs_dir), *([Path(slurm.root)] if slurm.root else []))
-    return load.project_of(recipe, request.project, limit=request.project_limit, left_out=left_out)
 
 
 def interpreter(slurm: SlurmSettings, stack: str) -> str:

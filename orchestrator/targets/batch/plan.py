@@ -20,6 +20,7 @@ from orchestrator.model.recipe import Recipe, Value
 from orchestrator.planning.containers import shared_folders
 from orchestrator.planning.plan import CopyFiles, Plan, SendFolder, Step, SubmitScript
 from orchestrator.planning.request import Resume, TrainRequest
+from orchestrator.planning.resolve import Resolved
 from orchestrator.planning.run_files import TIMEOUT_SECONDS, master_port
 from orchestrator.planning.sent_files import (
     Files,
@@ -47,7 +48,8 @@ from orchestrator.planning.training import (
 )
 from orchestrator.targets.batch import location as locations
 from orchestrator.targets.batch.allocation import NEW_JOB_HINT
-from orchestrator.targets.batch.decisions import NODE_PREFIX, SRUN, Inputs, Resolved, resolve
+from orchestrator.targets.batch.decisions import NODE_PREFIX, SRUN, JobInputs, resolve_job
+from orchestrator.targets.batch.image import Image, choose_image
 from orchestrator.targets.batch.location import JOB_NAME_PREFIX, TARGET, JobLocation
 from orchestrator.targets.batch.script import CHECKPOINT_SECONDS, options, render, time_seconds
 from orchestrator.targets.batch.settings import SlurmSettings
@@ -101,7 +103,7 @@ class PlannedRun:
     slurm: SlurmSettings
 
 
-def plan_slurm(request: TrainRequest, inputs: Inputs, site: SlurmSite, resume: Resume | None = None) -> Plan:
+def plan_slurm(request: TrainRequest, inputs: JobInputs, site: SlurmSite, resume: Resume | None = None) -> Plan:
     """Return the plan of a request as one job.
 
     Raises:
@@ -124,27 +126,28 @@ def plan_slurm(request: TrainRequest, inputs: Inputs, site: SlurmSite, resume: R
     return replace(planned.plan, steps=(*send_steps(planned, site), step))
 
 
-def plan_run(request: TrainRequest, inputs: Inputs, site: SlurmSite, resume: Resume | None = None) -> PlannedRun:
+def plan_run(request: TrainRequest, inputs: JobInputs, site: SlurmSite, resume: Resume | None = None) -> PlannedRun:
     """Return a run with all decisions made.
 
     Raises:
         PlanError: if the request cannot run as it is.
         RequestError: if an option or a setting is invalid.
     """
-    resolved = resolve(request, inputs, resume)
+    resolved = resolve_job(request, inputs, resume)
     output = choose_output(resolved.training.recipe, site.run_dir, resume)
-    files = files_of(resolved, site)
+    files = files_of(resolved, inputs.slurm, site)
     script = script_command(request, resolved.training, files.paths, output.value)
     launch = launch_of(request, inputs, resolved, site, script)
     decisions = (
         Decision(topic="run", value=site.run_id),
         *all_decisions(resolved.stack),
-        *explain_job(request, resolved),
+        *explain_job(request, resolved, inputs.slurm),
         *explain_allocation(inputs.slurm),
         *explain_local_stack(inputs),
         *all_decisions(resolved.layout),
         Decision(topic="launcher", value=resolved.launcher, reason=launch.summary),
-        *all_decisions(resolved.image, resolved.backend, resolved.precision, resolved.preload, output),
+        *choose_image(inputs.slurm.image, resolved.launcher).decisions,
+        *all_decisions(resolved.backend, resolved.precision, resolved.preload, output),
         *explain_restarts(request.max_restarts, resolved.training.recipe, request.min_nodes),
         *explain_environment(request),
         *([resolved.training.recipe.project.explain()] if resolved.training.recipe.project else []),
@@ -155,7 +158,7 @@ def plan_run(request: TrainRequest, inputs: Inputs, site: SlurmSite, resume: Res
             resolved.training,
             site,
             home_of(resolved, inputs, site, output.value),
-            key=key_of(request, resolved),
+            key=key_of(request, resolved, inputs.slurm),
             decisions=decisions,
         ),
         origin=origin_of(request, resolved.training, {inputs.facts.fingerprint: "all nodes"}),
@@ -163,12 +166,12 @@ def plan_run(request: TrainRequest, inputs: Inputs, site: SlurmSite, resume: Res
     )
     config = config_of(request, resolved, inputs, site, launch)
     config = replace(config, precision=run_precision(resolved.training, output.value))
-    if resolved.image.value:
-        config = with_container(config, resolved, files, site)
-    return PlannedRun(plan=plan, config=config, files=files, slurm=resolved.slurm)
+    if inputs.slurm.image:
+        config = with_container(config, inputs.slurm.image, files, site, resolved.training.recipe.script)
+    return PlannedRun(plan=plan, config=config, files=files, slurm=inputs.slurm)
 
 
-def with_container(config: JobConfig, resolved: Resolved, files: Files, site: SlurmSite) -> JobConfig:
+def with_container(config: JobConfig, image: Image, files: Files, site: SlurmSite, script: str) -> JobConfig:
     """Return the job's settings with the ranks in an image.
 
     The settings that depend on libraries of the nodes are left out, because the image has its own.
@@ -176,11 +179,8 @@ def with_container(config: JobConfig, resolved: Resolved, files: Files, site: Sl
     Raises:
         PlanError: if the image's engine cannot mount one of the folders.
     """
-    image = resolved.image.value
-    assert image is not None
     base = str(PurePosixPath(site.run_dir).parent)
-    script = files.paths.get(resolved.training.recipe.script, "")
-    folders = shared_folders(base, site.train, script, files.paths.values())
+    folders = shared_folders(base, site.train, files.paths.get(script, ""), files.paths.values())
     text = image.file(folders, site.run_dir, preload=config.preload)
     return replace(config, torch=None, preload=(), files={**config.files, run_files.CONTAINER: text})
 
@@ -193,18 +193,18 @@ def send_steps(planned: PlannedRun, site: SlurmSite) -> tuple[Step, ...]:
     return (SendFolder(node=login, source=site.train_here, path=site.train), *planned.files.sent)
 
 
-def files_of(resolved: Resolved, site: SlurmSite) -> Files:
+def files_of(resolved: Resolved, slurm: SlurmSettings, site: SlurmSite) -> Files:
     """Return the paths of the run's files as the ranks find them.
 
     Shared folders have the same path everywhere, and files of train/ are in the nodes' copy of it. Other
     files are sent if the run is started over a login node. A project is copied in any case.
     """
     recipe, settings = resolved.training.recipe, resolved.training.settings
-    if resolved.slurm.login:
-        files = sent_files(recipe, settings, (login_of(resolved.slurm),), site, python=LOGIN_PYTHON)
+    if slurm.login:
+        files = sent_files(recipe, settings, (login_of(slurm),), site, python=LOGIN_PYTHON)
     else:
         files = shared_files(recipe, settings, site)
-    packages = sent_packages(recipe, (login_of(resolved.slurm),), site, python=LOGIN_PYTHON)
+    packages = sent_packages(recipe, (login_of(slurm),), site, python=LOGIN_PYTHON)
     return replace(files, sent=(*files.sent, *packages))
 
 
@@ -228,10 +228,10 @@ def login_of(slurm: SlurmSettings) -> RunNode:
 
 
 def launch_of(
-    request: TrainRequest, inputs: Inputs, resolved: Resolved, site: SlurmSite, script: tuple[str, ...]
+    request: TrainRequest, inputs: JobInputs, resolved: Resolved, site: SlurmSite, script: tuple[str, ...]
 ) -> Launch:
     """Return the command that starts the ranks; the job fills in the address of node0."""
-    image = resolved.image.value
+    image = inputs.slurm.image
     python = image.python if image and image.engine == PYXIS else inputs.ranks_python
     ranks = (python, f"{site.train}/node.py", "rank", "--run", site.run_dir, "--", *script)
     if resolved.launcher == SRUN:
@@ -240,10 +240,10 @@ def launch_of(
         return Launch(command=Command(argv=arguments), summary="one step of Slurm for all ranks")
     return LAUNCHERS[resolved.launcher](
         Job(
-            nodes=resolved.nodes,
+            nodes=resolved.nodes.value,
             layout=resolved.layout.value,
             links=tuple(
-                Link(node=node.name, interface=NODE_PREFIX, address=NODE0, reason="") for node in resolved.nodes
+                Link(node=node.name, interface=NODE_PREFIX, address=NODE0, reason="") for node in resolved.nodes.value
             ),
             run_dir=site.run_dir,
             train=site.train,
@@ -259,16 +259,17 @@ def launch_of(
     )
 
 
-def explain_job(request: TrainRequest, resolved: Resolved) -> tuple[Decision, ...]:
+def explain_job(request: TrainRequest, resolved: Resolved, slurm: SlurmSettings) -> tuple[Decision, ...]:
     """Return the decisions about the job: its login node, nodes, sbatch options and setup commands."""
-    nodes = str(len(resolved.nodes))
+    nodes = str(len(resolved.nodes.value))
     spare = f" and {request.spare_nodes} spare" if request.spare_nodes else ""
     job_options = (
-        Decision(topic=f"slurm {name}", value=value or "yes", reason=reason_of(resolved.slurm, name))
-        for name, value in resolved.slurm.sbatch.items()
+        Decision(topic=f"slurm {name}", value=value or "yes", reason=reason_of(slurm, name))
+        for name, value in slurm.sbatch.items()
+        if not slurm.held
     )
-    setup = (Decision(topic="setup", value=command, reason="requested") for command in resolved.slurm.setup)
-    login = resolved.slurm.login
+    setup = (Decision(topic="setup", value=command, reason="requested") for command in slurm.setup)
+    login = slurm.login
     return (
         *((Decision(topic="login", value=login, reason="by SSH"),) if login else ()),
         Decision(topic="nodes", value=nodes + spare, reason="chosen by Slurm"),
@@ -300,7 +301,7 @@ def reason_of(slurm: SlurmSettings, option: str) -> str:
     )
 
 
-def explain_local_stack(inputs: Inputs) -> tuple[Decision, ...]:
+def explain_local_stack(inputs: JobInputs) -> tuple[Decision, ...]:
     """Return the decision about the nodes' local copy of the stack, if there is one."""
     if inputs.local is None:
         return ()
@@ -308,11 +309,11 @@ def explain_local_stack(inputs: Inputs) -> tuple[Decision, ...]:
     return (Decision(topic="local stack", value=inputs.local.folder, reason=reason),)
 
 
-def home_of(resolved: Resolved, inputs: Inputs, site: SlurmSite, output_dir: str | None) -> Home:
+def home_of(resolved: Resolved, inputs: JobInputs, site: SlurmSite, output_dir: str | None) -> Home:
     """Return where the run is: its nodes, its folders and its location in Slurm."""
-    location = JobLocation(name=f"{JOB_NAME_PREFIX}{site.run_id}", login=resolved.slurm.login or "")
+    location = JobLocation(name=f"{JOB_NAME_PREFIX}{site.run_id}", login=inputs.slurm.login or "")
     return Home(
-        nodes=tuple(RunNode(node=node.name) for node in resolved.nodes),
+        nodes=tuple(RunNode(node=node.name) for node in resolved.nodes.value),
         run_dir=site.run_dir,
         train=site.train,
         python=inputs.python,
@@ -322,21 +323,23 @@ def home_of(resolved: Resolved, inputs: Inputs, site: SlurmSite, output_dir: str
     )
 
 
-def key_of(request: TrainRequest, resolved: Resolved) -> str:
+def key_of(request: TrainRequest, resolved: Resolved, slurm: SlurmSettings) -> str:
     """Return the key that is equal for repetitions of the same request."""
-    image = resolved.image.value.path if resolved.image.value else ""
-    hosts = (TARGET, resolved.slurm.login or "", resolved.slurm.root or "", *([image] if image else ()))
+    image = slurm.image.path if slurm.image else ""
+    hosts = (TARGET, slurm.login or "", slurm.root or "", *([image] if image else ()))
     names = (resolved.launcher, str(request.nodes or ""))
     return request_key(request, resolved.training, hosts=hosts, names=names)
 
 
-def config_of(request: TrainRequest, resolved: Resolved, inputs: Inputs, site: SlurmSite, launch: Launch) -> JobConfig:
+def config_of(
+    request: TrainRequest, resolved: Resolved, inputs: JobInputs, site: SlurmSite, launch: Launch
+) -> JobConfig:
     """Return the settings for orch's program in the job."""
     backend, recipe = resolved.backend.value, resolved.training.recipe
     project = recipe.project
     return JobConfig(
         run_id=site.run_id,
-        nodes=len(resolved.nodes),
+        nodes=len(resolved.nodes.value),
         spare_nodes=request.spare_nodes,
         ppn=resolved.layout.value.rank_places[0].local_world_size,
         port=master_port(site.run_id),
@@ -360,8 +363,8 @@ def config_of(request: TrainRequest, resolved: Resolved, inputs: Inputs, site: S
         launcher_env=with_srun_bootstrap(dict(launch.command.env)),
         files={**launch.files, **launch.shared},
         options=supervisor_options(request, resolved.training.recipe, resolved.launcher, launch),
-        requeue="no-requeue" not in resolved.slurm.sbatch and resolved.slurm.held is None,
-        max_requeues=resolved.slurm.max_requeues,
+        requeue="no-requeue" not in inputs.slurm.sbatch and inputs.slurm.held is None,
+        max_requeues=inputs.slurm.max_requeues,
         local=inputs.local,
         working_directory=project.working_directory(project_copy(site.run_dir)) if project else "",
     )

@@ -79,7 +79,7 @@ def resolve(request: TrainRequest, inputs: Inputs, resume: Resume | None = None)
         stack=stack,
         backend=backend,
         precision=precision,
-        preload=checks.defer_preload(stack.value, "if the image has them"),
+        preload=checks.defer_preload(stack.value, "the image has"),
         training=resolve_training(
             request,
             inputs.recipe,

@@ -174,7 +174,7 @@ def choose_preload(stack: Stack, nodes: tuple[Node, ...], docker: Docker | None)
         return checks.choose_preload(stack, nodes)
     if docker.starts_ranks:
         return Choice(())
-    return checks.defer_preload(stack, "if the image has them" if stack.preload else "")
+    return checks.defer_preload(stack, "the image has")
 
 
 def choose_layout(request: TrainRequest, nodes: tuple[Node, ...], software: Software) -> Choice[Layout]:
@@ -183,7 +183,8 @@ def choose_layout(request: TrainRequest, nodes: tuple[Node, ...], software: Soft
     Raises:
         PlanError: if there are more ranks than cores, or the backend has no workers.
     """
-    workers = checks.check_workers(software.backend.value, request.ccl_workers)
+    workers = request.ccl_workers
+    checks.check_workers(software.backend.value, workers)
     if software.image_starts_ranks:
         layout = hosts.choose_layout(nodes, 1, workers).value
         return Choice(layout, container_steps.explain_image_ranks(request))

@@ -42,8 +42,8 @@ def plan_train(request: TrainRequest, inputs: Inputs, site: Site, resume: Resume
         PlanError: if the nodes or the stack cannot do what is requested.
         RequestError: if the request contradicts itself or names something unknown.
     """
-    check_restarts(request)
     resolved = resolve(request, inputs, resume)
+    check_restarts(request, len(resolved.nodes.value))
     training = resolved.training
     files = reachable_files(training.recipe, training.settings, resolved.all_nodes, site)
     output = choose_output(training.recipe, site.run_dir, resume)

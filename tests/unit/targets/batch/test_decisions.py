@@ -24,14 +24,14 @@ def test_options_that_orch_sets_are_refused(name: str) -> None:
 @pytest.mark.parametrize(
     ("fields", "settings", "problem"),
     [
-        ({"nodes": NodePattern("n[1-3]")}, {}, "needs the number of nodes"),
-        ({"nodes": NodeCount(0)}, {}, "needs the number of nodes"),
+        ({"nodes": NodePattern("n[1-3]")}, {}, "needs a number of nodes"),
+        ({"nodes": NodeCount(0)}, {}, "needs a number of nodes"),
         ({"ppn": 0}, {}, "--ppn 0"),
         ({"launcher": "mpijob"}, {}, "--launcher mpijob does not run on Slurm"),
         ({"mpi": "intel"}, {}, "--launcher srun starts the ranks without mpirun"),
         ({"mpi": "openmpi", "launcher": "mpirun"}, {}, "mpirun must be that of intel"),
         ({"spare_nodes": 1}, {}, "--spare-nodes without --max-restarts"),
-        ({"stall_timeout": -1.0}, {}, "are 0 or more"),
+        ({"stall_timeout": -1.0}, {}, "expected 0 or more"),
         ({}, {"pmi": "pmi9"}, "pmi=pmi9"),
         ({}, {"root": "relative"}, "root=relative: expected an absolute path"),
         ({}, {"sbatch": {"comment": "two\nlines"}}, "cannot be printed"),

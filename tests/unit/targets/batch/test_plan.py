@@ -57,7 +57,8 @@ def project(tmp_path: Path) -> Recipe:
 
 def plan_project(recipe: Recipe, folder: Path, *settings: str) -> Plan:
     """Return the plan of a script whose run is in a folder."""
-    inputs = replace(make_inputs(slurm_settings(None, settings, {})), recipe=recipe)
+    inputs = make_inputs(slurm_settings(None, settings, {}))
+    inputs = replace(inputs, loaded=replace(inputs.loaded, recipe=recipe))
     return plan_slurm(make_request(), inputs, replace(SITE, run_dir=str(folder / SITE.run_id)))
 
 

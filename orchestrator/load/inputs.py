@@ -1,0 +1,107 @@
+"""Read the files that a request names, in the same way for every target."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from orchestrator.load.backends import plugins
+from orchestrator.load.packages import packages_for
+from orchestrator.load.projects import project_of
+from orchestrator.load.recipes import recipe as load_recipe
+from orchestrator.load.recipes import settings
+from orchestrator.load.requirements import image_requirements, requirements_of, source_folder
+from orchestrator.load.scripts import RanksPython, check_script
+from orchestrator.load.stacks import stack as load_stack
+from orchestrator.model.cluster import Facts
+from orchestrator.model.recipe import Recipe, Value
+from orchestrator.planning.request import TrainRequest
+from orchestrator.planning.resolve import Inputs
+from orchestrator.stacks.image import python_for
+from orchestrator.stacks.stack import Stack
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankSoftware:
+    """What a target knows about the software of its ranks before it reads the files of a request.
+
+    Attributes:
+        image: what errors call the image that has it; '' if it is the stack of the nodes.
+        nodes: the facts of the nodes with the stack; empty if they are unknown.
+        local_python: the ranks' Python, if it runs on this machine and finds the modules that the ranks find; or ''.
+        shares_files: whether the ranks find the files of this machine at the same paths.
+        requirements: a file with packages for all runs, or ''.
+    """
+
+    image: str = ""
+    nodes: tuple[Facts, ...] = ()
+    local_python: str = ""
+    shares_files: bool = False
+    requirements: str = ""
+
+
+def inputs(
+    request: TrainRequest, software: RankSoftware, *, has_project: bool, left_out: Iterable[Path] = (), volume: str = ""
+) -> Inputs:
+    """Load the files that a request names.
+
+    Args:
+        request: the request.
+        software: the software of the ranks.
+        has_project: whether a script's project is sent if --project does not decide it.
+        left_out: files and folders that are not sent, in addition to recorded runs.
+        volume: a folder that only the ranks see, in which settings may name files; or ''.
+
+    Raises:
+        OrchError: if a file cannot be used.
+    """
+    recipe = load_recipe(request.recipe, tuple(map(Path, request.recipe_path)), module=request.module)
+    stack = load_stack(request.stack)
+    values = read_settings(request.settings, recipe, volume)
+    if has_project or request.project is not None:
+        left_out = (Path(request.runs_dir), *left_out)
+        project = project_of(recipe, request.project, limit=request.project_limit, left_out=left_out)
+        recipe = replace(recipe, project=project)
+    if recipe.project or software.shares_files:
+        recipe = replace(recipe, source_folder=source_folder(recipe))
+    recipe = with_packages(recipe, request, stack, software)
+    imports = None
+    if software.image or software.nodes:
+        imports = check_script(request, recipe, ranks_python(recipe, stack, software))
+    return Inputs(recipe=recipe, stack=stack, settings=values, plugins=plugins(), imports=imports)
+
+
+def read_settings(assignments: tuple[str, ...], recipe: Recipe, volume: str) -> dict[str, Value]:
+    """Return the values of --set; a path may be one on the volume."""
+    on_volume = {
+        name: text
+        for name, _, text in (assignment.partition("=") for assignment in assignments)
+        if volume and name in recipe.paths and text.startswith(f"{volume}/")
+    }
+    local = [assignment for assignment in assignments if assignment.partition("=")[0] not in on_volume]
+    return {**settings(local, recipe), **on_volume}
+
+
+def with_packages(recipe: Recipe, request: TrainRequest, stack: Stack, software: RankSoftware) -> Recipe:
+    """Return the recipe with the packages to add to the nodes' stack, or with those that the image has to contain."""
+    option, extras, common_file = request.requirements, request.extra, software.requirements
+    if software.image:
+        needed = image_requirements(recipe, option, extras, stack, software.image, common_file=common_file)
+        return replace(recipe, image_requirements=needed)
+    requirements = requirements_of(recipe, option, extras, common_file=common_file)
+    return replace(recipe, packages=packages_for(requirements, software.nodes, stack.name))
+
+
+def ranks_python(recipe: Recipe, stack: Stack, software: RankSoftware) -> RanksPython:
+    """Return the Python that checks of the script can assume."""
+    if software.image:
+        return RanksPython(version=python_for(stack), image=True)
+    facts = software.nodes[0]
+    return RanksPython(
+        version=facts.python,
+        local_path=software.local_python,
+        stack=stack.name,
+        packages=facts.packages,
+        module_folders=recipe.module_folders,
+    )

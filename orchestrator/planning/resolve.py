@@ -1,0 +1,231 @@
+"""Decide everything that a request leaves open: the only place where a request becomes a Resolved. Pure.
+
+The nodes of a run are either known, with the facts of an inventory, or counted, if a batch system or Kubernetes will
+choose them. A target adds only what it alone knows: its nodes and what starts the ranks there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from orchestrator.errors import PlanError
+from orchestrator.model.cluster import Node
+from orchestrator.model.decision import Choice, Decision
+from orchestrator.model.hostlist import NodeCount
+from orchestrator.model.imports import Imports
+from orchestrator.model.layout import Layout, uniform_layout
+from orchestrator.model.process_group import Backend
+from orchestrator.model.recipe import Recipe, Value
+from orchestrator.planning import checks, hosts, launch
+from orchestrator.planning.accelerate_options import ACCELERATE_LAUNCHERS
+from orchestrator.planning.precision import choose_precision
+from orchestrator.planning.request import Resume, TrainRequest
+from orchestrator.planning.supervision import check_restarts
+from orchestrator.planning.training import Training
+from orchestrator.stacks.stack import Stack
+
+NO_NODES: Choice[tuple[Node, ...]] = Choice(())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inputs:
+    """The files that a request for any target names, loaded.
+
+    Attributes:
+        recipe: the recipe or the user's own script, with its project and packages.
+        stack: the stack that the ranks use.
+        settings: the recipe's settings that the user has set.
+        plugins: the backends of third-party packages, by name.
+        imports: the modules that the script needs from the nodes, or None if they need no check.
+    """
+
+    recipe: Recipe
+    stack: Stack
+    settings: Mapping[str, Value] = field(default_factory=dict)
+    plugins: Mapping[str, Backend] = field(default_factory=dict)
+    imports: Imports | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankStart:
+    """What starts the ranks.
+
+    Attributes:
+        launcher: the program that starts the ranks.
+        mpi: the MPI whose mpirun starts them; its value is '' without mpirun.
+        contained: whether each rank starts in a container of its own.
+    """
+
+    launcher: str
+    mpi: Decision
+    contained: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownNodes:
+    """The nodes of an inventory, whose facts are known.
+
+    Attributes:
+        nodes: the nodes with ranks.
+        spares: the nodes that replace lost ones.
+    """
+
+    nodes: Choice[tuple[Node, ...]]
+    spares: Choice[tuple[Node, ...]] = NO_NODES
+
+    @property
+    def count(self) -> int:
+        """Return the number of nodes with ranks."""
+        return len(self.nodes.value)
+
+    @property
+    def with_stack(self) -> tuple[Node, ...]:
+        """Return the nodes whose stack is known."""
+        return (*self.nodes.value, *self.spares.value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CountedNodes:
+    """Nodes that a batch system or Kubernetes will choose.
+
+    Attributes:
+        count: the number of nodes with ranks.
+        prefix: the beginning of the nodes' names in the layout.
+        threads: the threads of each rank; 0 if they depend on the cores that the job is given.
+        placement: how the ranks are placed, for the decision about their number.
+        software: what has the libraries of the ranks, with its verb, such as `the nodes have`.
+        nodes: placeholders for the nodes.
+        with_stack: a placeholder with the facts of the stack, if all nodes share one.
+    """
+
+    count: int
+    prefix: str
+    threads: int
+    placement: str
+    software: str
+    nodes: Choice[tuple[Node, ...]] = NO_NODES
+    spares: Choice[tuple[Node, ...]] = NO_NODES
+    with_stack: tuple[Node, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resolved:
+    """A request in which everything is decided.
+
+    Attributes:
+        nodes: the nodes with ranks; placeholders if they are chosen later.
+        spares: the nodes that replace lost ones, if they are known.
+        layout: the ranks on the nodes.
+        launcher: the program that starts the ranks.
+        mpi: the MPI whose mpirun starts them; the launcher's decisions explain it.
+        stack: the stack, adapted to the backend.
+        backend: the backend, adapted to the launcher.
+        precision: the precision, or `auto` if the ranks choose it.
+        preload: the libraries to preload on every node.
+        training: the settings of the training.
+    """
+
+    nodes: Choice[tuple[Node, ...]]
+    spares: Choice[tuple[Node, ...]]
+    layout: Choice[Layout]
+    launcher: str
+    mpi: Decision
+    stack: Choice[Stack]
+    backend: Choice[Backend]
+    precision: Choice[str]
+    preload: Choice[tuple[str, ...]]
+    training: Training
+
+    @property
+    def all_nodes(self) -> tuple[Node, ...]:
+        """Return the nodes of the run and its spare nodes."""
+        return (*self.nodes.value, *self.spares.value)
+
+
+def resolve(
+    request: TrainRequest,
+    inputs: Inputs,
+    nodes: KnownNodes | CountedNodes,
+    start: RankStart,
+    resume: Resume | None = None,
+) -> Resolved:
+    """Decide everything that a request leaves open.
+
+    Raises:
+        PlanError: if the nodes or the stack cannot do what is requested.
+        RequestError: if the request contradicts itself or names something unknown.
+    """
+    recipe, known_nodes = inputs.recipe, nodes.with_stack if isinstance(nodes, KnownNodes) else ()
+    check_restarts(request, nodes.count)
+    checks.check_recipe_fits(recipe, inputs.stack)
+    checks.check_script_arguments(request.script_args, inputs.stack)
+    requested_backend = launch.choose_backend(inputs.stack, nodes.with_stack, request.backend, inputs.plugins)
+    stack = checks.fit_stack(inputs.stack, requested_backend, nodes.with_stack)
+    backend = launch.adapt_backend(requested_backend, start.launcher, start.mpi.value, contained=start.contained)
+    through_accelerate = start.launcher in ACCELERATE_LAUNCHERS
+    precision = choose_precision(recipe, known_nodes, request, resume, through_accelerate=through_accelerate)
+    checks.check_workers(backend, request.ccl_workers)
+    layout = choose_layout(request, nodes)
+    if request.ipex:
+        checks.check_ipex(recipe, stack.value, precision=precision.value, ranks=layout.value.world_size)
+    return Resolved(
+        nodes=nodes.nodes,
+        spares=nodes.spares,
+        layout=layout,
+        launcher=start.launcher,
+        mpi=start.mpi,
+        stack=stack,
+        backend=launch.explain_backend(backend),
+        precision=precision,
+        preload=choose_preload(stack.value, nodes, contained=start.contained),
+        training=Training(
+            recipe=recipe,
+            settings=recipe.settings(request.preset, inputs.settings),
+            stack=stack.value,
+            backend=backend,
+            precision=precision.value,
+            layout=layout.value,
+        ),
+    )
+
+
+def choose_layout(request: TrainRequest, nodes: KnownNodes | CountedNodes) -> Choice[Layout]:
+    """Place the ranks on the nodes' cores, or the same number of ranks on each node that is chosen later.
+
+    Raises:
+        PlanError: if there are more ranks than cores, or no rank.
+    """
+    if isinstance(nodes, KnownNodes):
+        return hosts.choose_layout(nodes.nodes.value, request.ppn, request.ccl_workers)
+    ppn = 1 if request.ppn is None else request.ppn
+    if ppn < 1:
+        raise PlanError(f"--ppn {ppn}: a node needs at least one rank.", hint="Use --ppn 1 or more.")
+    layout = uniform_layout(prefix=nodes.prefix, nodes=nodes.count, ppn=ppn, threads=nodes.threads)
+    return Choice(layout, (Decision(topic="ranks", value=str(layout.world_size), reason=nodes.placement),))
+
+
+def choose_preload(stack: Stack, nodes: KnownNodes | CountedNodes, *, contained: bool) -> Choice[tuple[str, ...]]:
+    """Return the libraries to preload on all nodes; none if each rank finds them itself."""
+    if isinstance(nodes, KnownNodes) and not contained:
+        return checks.choose_preload(stack, nodes.with_stack)
+    return checks.defer_preload(stack, "the image has" if isinstance(nodes, KnownNodes) else nodes.software)
+
+
+def count_nodes(request: TrainRequest, default: int | None, *, limit: int, hint: str) -> int:
+    """Return the number of nodes, for a target that cannot choose nodes by their names.
+
+    Args:
+        request: the request.
+        default: the number without --nodes; None if the option is required.
+        limit: the largest number.
+        hint: how to choose nodes on this target.
+
+    Raises:
+        PlanError: if --nodes is missing, out of range or a pattern.
+    """
+    nodes = request.nodes or (NodeCount(default) if default is not None else None)
+    if not isinstance(nodes, NodeCount) or not 1 <= nodes.number <= limit:
+        value = f"not --nodes {nodes}" if nodes else "and --nodes is missing"
+        raise PlanError(f"--on {request.on} needs a number of nodes from 1 to {limit}, {value}.", hint=hint)
+    return nodes.number
