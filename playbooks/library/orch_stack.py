@@ -115,7 +115,8 @@ def drift(wrong: list[tuple[str, str, str]]) -> list[dict[str, str]]:
     """Return the report of differences; one row for an environment that does not exist."""
     if wrong and wrong[0][0].startswith("environment "):
         what, is_, should = wrong[0]
-        return [{"what": what, "is": is_, "should": f"{should}, {len(wrong) - 1} packages"}]
+        packages = len(wrong) - 1
+        return [{"what": what, "is": is_, "should": f"{should}, {packages} package{'s' * (packages != 1)}"}]
     return [{"what": name, "is": is_, "should": should} for name, is_, should in wrong]
 
 

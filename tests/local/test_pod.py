@@ -303,7 +303,7 @@ def test_mpirun_with_too_few_workers_is_refused(tmp_path: Path) -> None:
     config = write_pod_config(tmp_path, mpi="Intel", pods=2)
     hostfile = write_hostfile(tmp_path, "one:2\n")
     process = expect_exit(run_pod("mpirun", config, "x.py", I_MPI_HYDRA_HOST_FILE=hostfile), 78)
-    assert "has 1 workers, the run needs 2" in parse_events(process.stdout)[0]["text"]
+    assert "has 1 worker, the run needs 2" in parse_events(process.stdout)[0]["text"]
 
 
 ATTACK = r"""

@@ -566,6 +566,13 @@ def test_invalid_file_ends_all_ranks_with_one_message(files: Path, tmp_path: Pat
     assert "error: " not in results[1][2]
 
 
+def test_scores_before_the_training_are_printed_once(files: Path, tmp_path: Path) -> None:
+    evaluation = {"do_eval": True, "validation_file": files / "eval.json", "evaluate_before_training": True}
+    ((_, output, _),) = train(*make_arguments(files, tmp_path, max_steps=1, **evaluation))
+    scored = [line.partition(":")[0] for line in output.splitlines() if "EM " in line]
+    assert scored == ["before", "after"]
+
+
 def test_invalid_arguments_exit_with_2(tmp_path: Path) -> None:
     ((code, out, err),) = Training("--model_name_or_path", "m", "--output_dir", str(tmp_path)).wait()
     assert (code, out, err) == (2, "", "error: pass --do_train, --do_eval or both.\n")

@@ -176,6 +176,14 @@ def bare(tmp_path: Path) -> Path:
     return site
 
 
+def test_missing_environment_is_one_row_with_the_number_of_its_packages() -> None:
+    environment, package = ("environment test", "missing", "Python 3.11"), ("tiny", "missing", "1.0")
+    (row,) = stack.drift([environment, package])
+    assert row["should"] == "Python 3.11, 1 package"
+    (row,) = stack.drift([environment, package, package])
+    assert row["should"] == "Python 3.11, 2 packages"
+
+
 def test_files_that_belong_to_no_package_are_drift(bare: Path, tmp_path: Path) -> None:
     env = make_environment(tmp_path / "orch", "0")
     assert env.compare() == []

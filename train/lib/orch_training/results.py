@@ -39,21 +39,19 @@ def score_in_batches(
     return scores
 
 
-def scores_before(folder: Path, resumed: bool, evaluate: Callable[[], dict[str, float]], line: str) -> dict[str, float]:
+def scores_before(folder: Path, resumed: bool, evaluate: Callable[[], dict[str, float]]) -> dict[str, float]:
     """Return the scores of the untrained model; a resumed run reads them from its file.
 
     Args:
         folder: the folder of the file.
         resumed: whether this run resumes from a checkpoint.
         evaluate: computes the scores.
-        line: the format of the scores in a printed note.
     """
     file = folder / "before.json"
     recorded_scores = ranks.from_main(checkpoint.read_json(file) if resumed else None)
     if recorded_scores is not None:
         return dict(recorded_scores)
     scores = evaluate()
-    ranks.note(f"before training: {line.format(**scores)}")
     if ranks.is_main():
         checkpoint.write_json(file, scores)
     return scores

@@ -75,10 +75,7 @@ def run(config: Config) -> None:
         start = starting_point(config, output_dir, len(windows))
         if config.run.evaluate_before_training:
             summary["before"] = scores_before(
-                output_dir,
-                start.checkpoint is not None,
-                lambda: evaluate(model, evaluator, "evaluate before").scores,
-                "EM {em:.2f}, F1 {f1:.2f}",
+                output_dir, start.checkpoint is not None, lambda: evaluate(model, evaluator, "evaluate before").scores
             )
         summary |= train_model(config, model, windows, evaluator, start)
 

@@ -36,7 +36,7 @@ from orch_training.snapshot import Snapshots, prepare_output
 from pairs import Collator, load_pairs, tokenized
 from transformers import AutoModelForSequenceClassification, get_linear_schedule_with_warmup, set_seed
 
-SCORES_NOTE, SCORES = "accuracy {accuracy:.2f}, F1 {f1:.2f}", "accuracy {accuracy:.2f}  F1 {f1:.2f}"
+SCORES = "accuracy {accuracy:.2f}  F1 {f1:.2f}"
 
 
 def main() -> int:
@@ -69,9 +69,7 @@ def run(config: Config) -> None:
     if loop.do_train:
         if loop.evaluate_before_training and loop.do_eval:
             resumed = loop.resume != "none" and bool(checkpoint.list_checkpoints(output_dir))
-            summary["before"] = scores_before(
-                output_dir, resumed, lambda: judge.scores(model, "evaluate before")[0], SCORES_NOTE
-            )
+            summary["before"] = scores_before(output_dir, resumed, lambda: judge.scores(model, "evaluate before")[0])
         training = Training(loop, accelerator, model, train, collate, owner=owner)
         report_computation(
             bf16=loop.bf16,

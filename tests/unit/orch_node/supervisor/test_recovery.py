@@ -58,11 +58,12 @@ def test_run_recovers_with_spare_nodes_first_and_then_without_nodes(tmp_path: Pa
         )
 
     assert recover({"node1", "node2"}, {"node8"}) is None
-    assert messages == ["no restart: the run needs 2 nodes"]
+    assert recover({"node0", "node1", "node2"}, {"node8"}, min_nodes=1) is None
+    assert messages == ["no restart: the run needs 2 nodes", "no restart: the run needs 1 node"]
     assert recover({"node1"}, {"node8"}, elastic=False) is None
-    assert messages[1].startswith("no restart: fewer ranks would train with another global batch")
+    assert messages[2].startswith("no restart: fewer ranks would train with another global batch")
     recovered = recover({"node1", "node2"}, set())
-    assert messages[2:] == [
+    assert messages[3:] == [
         "node8 replaces node1",
         "continues without node2: 2 of 3 ranks; the recipe keeps its global batch, its order of data and its schedule",
     ]

@@ -157,7 +157,7 @@ def read_hostfile(pods: int) -> list[str]:
         raise MpiError(f"the operator's hostfile cannot be read: {error}") from None
     hosts = [re.split(r"[\s:]", line.strip())[0] for line in lines if line.strip()]
     if len(hosts) < pods:
-        raise MpiError(f"{path} has {len(hosts)} workers, the run needs {pods}.")
+        raise MpiError(f"{path} has {len(hosts)} worker{'s' * (len(hosts) != 1)}, the run needs {pods}.")
     return hosts[:pods]
 
 

@@ -71,7 +71,7 @@ def describe_missing(layout: RunLayout, missing: set[str], options: argparse.Nam
             "replace lost ones, or --min-nodes to allow it"
         )
     if len(layout.node_names) - len(missing) < options.min_nodes:
-        return f"the run needs {options.min_nodes} nodes"
+        return f"the run needs {options.min_nodes} node{'s' * (options.min_nodes != 1)}"
     return ""
 
 
