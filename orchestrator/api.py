@@ -39,6 +39,8 @@ class TrainOptions(TypedDict, total=False):
     extra: Sequence[str]
     env_file: Path
     stack: str
+    python: str | Path
+    venv: str | Path
     exclude: str
     queue: bool
     launcher: str
@@ -245,8 +247,10 @@ def train(
     """
     from orchestrator.operations import train as operation
 
+    python = operation.choose_python(options.pop("python", None), options.pop("venv", None))
     request = operation.TrainRequest(
         recipe=str(recipe),
+        python=python,
         script_args=tuple(args),
         inventory=str(inventory),
         nodes=None if nodes is None else operation.parse_nodes(str(nodes)),

@@ -6,6 +6,7 @@ The fields `on` and `options` depend on the targets, and `runs_dir` is an output
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import typer
 from typer.models import ParameterInfo
@@ -95,6 +96,24 @@ TRAINING_OPTIONS: Mapping[str, ParameterInfo] = {
         help="Stack (set of versions) to use; `orch stacks` lists them.",
         autocompletion=lambda incomplete: complete_stacks(incomplete),
     ),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interpreter:
+    """The Python of the ranks: a path, or the folder of its virtual environment."""
+
+    python: str | None = None
+    venv: str | None = None
+
+
+INTERPRETER_OPTIONS: Mapping[str, ParameterInfo] = {
+    "python": typer.Option(
+        metavar="PATH",
+        help="Run the ranks on this Python, which the nodes have already (conda, uv, venv), instead of that of the "
+        "stack. It needs torch; the stack's bindings for ccl are added if they fit.",
+    ),
+    "venv": typer.Option(metavar="FOLDER", help="The same for FOLDER/bin/python."),
 }
 HOST_OPTIONS: Mapping[str, ParameterInfo] = {
     "inventory": typer.Option(

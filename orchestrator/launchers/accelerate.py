@@ -26,11 +26,7 @@ def launch(job: Job) -> Launch:
     check_even(job)
     program = job.mpi_program()
     config = accelerate_config.config(job, version, starts_mpirun=True)
-    head = (
-        *(job.nodes[0].python, *PROGRAM),
-        *("--config_file", f"{job.run_dir}/{accelerate_config.NAME}"),
-        "--num_processes",
-    )
+    head = (*(job.ranks[0], *PROGRAM), *("--config_file", f"{job.run_dir}/{accelerate_config.NAME}"), "--num_processes")
     argv = (
         *(*head, str(job.layout.world_size), "--num_machines", str(len(job.nodes))),
         *job.ranks[1:],  # accelerate starts the Python that it runs on

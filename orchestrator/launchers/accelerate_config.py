@@ -23,7 +23,7 @@ def version_of(job: Job) -> Version:
     for node in job.nodes:
         if "accelerate" not in node.facts.packages:
             raise PlanError(
-                f"{node.name} has no accelerate for {node.python}.",
+                f"{node.name} has no accelerate for {job.ranks[0]}.",
                 hint="Use a stack that includes it (`orch stacks`), or --launcher mpirun.",
             )
     version = Version(job.nodes[0].facts.packages["accelerate"])

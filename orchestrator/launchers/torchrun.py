@@ -13,7 +13,7 @@ def launch(job: Job) -> Launch:
     """Return the command of torchrun, which needs no hostfile: it reads layout.json, also after a restart."""
     host = f"[{job.address}]" if ":" in job.address else job.address
     argv = (
-        job.nodes[0].python,
+        job.ranks[0],
         f"{job.train}/node.py",
         "torchrun",
         job.run_dir,

@@ -29,6 +29,7 @@ class RankSoftware:
     Attributes:
         image: what errors call the image that has it; '' if it is the stack of the nodes.
         nodes: the facts of the nodes with the stack; empty if they are unknown.
+        source: what errors call the packages of the nodes; '' for the name of the stack.
         local_python: the ranks' Python, if it runs on this machine and finds the modules that the ranks find; or ''.
         shares_files: whether the ranks find the files of this machine at the same paths.
         requirements: a file with packages for all runs, or ''.
@@ -36,6 +37,7 @@ class RankSoftware:
 
     image: str = ""
     nodes: tuple[Facts, ...] = ()
+    source: str = ""
     local_python: str = ""
     shares_files: bool = False
     requirements: str = ""
@@ -101,7 +103,7 @@ def ranks_python(recipe: Recipe, stack: Stack, software: RankSoftware) -> RanksP
     return RanksPython(
         version=facts.python,
         local_path=software.local_python,
-        stack=stack.name,
+        source=software.source or f"stack {stack.name}",
         packages=facts.packages,
         module_folders=recipe.module_folders,
     )

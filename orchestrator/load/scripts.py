@@ -33,7 +33,7 @@ class RanksPython:
         version: its version, or the usual one of an image.
         local_path: its path, if it runs on this machine and finds the modules that the ranks find; or ''.
         image: whether it is that of an image, whose version may differ.
-        stack: the name of its stack.
+        source: the stack or the path that describes it in messages, such as `stack current`.
         packages: its packages, as far as they are known.
         module_folders: folders of the user's modules, which the ranks search after those of the stack.
     """
@@ -41,7 +41,7 @@ class RanksPython:
     version: str
     local_path: str = ""
     image: bool = False
-    stack: str = ""
+    source: str = ""
     packages: Collection[str] = ()
     module_folders: tuple[str, ...] = ()
 
@@ -103,7 +103,7 @@ def read_imports(recipe: Recipe, path: str, python: RanksPython) -> Imports:
         importers = external_imports(Path(path), files, folder, is_available)
     recorded = {name.replace("-", "_") for name in python.packages}
     return Imports(
-        importers={name: importer for name, importer in importers.items() if name not in recorded}, stack=python.stack
+        importers={name: importer for name, importer in importers.items() if name not in recorded}, source=python.source
     )
 
 

@@ -71,14 +71,29 @@ class Facts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UserPython:
+    """An interpreter of the user's on which ranks run instead of that of the stack.
+
+    Attributes:
+        path: an absolute path.
+        bindings: the folder of the stack's packages from which it gets the bindings for `ccl`; empty if it has some, or
+            needs none.
+    """
+
+    path: str
+    bindings: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
     """A host of the inventory.
 
     Attributes:
-        python: the interpreter of its ranks.
+        python: the interpreter of orch's processes, and of its ranks without `user_python`.
         via: the OpenSSH command that reaches it; empty for this machine.
         root: the folder that `orch provision` fills on it.
         repair: the command that installs the stack completely.
+        user_python: the interpreter that the user has named for its ranks; its packages are in `facts`.
     """
 
     name: str
@@ -88,6 +103,11 @@ class Node:
     via: tuple[str, ...] = ()
     root: str = ""
     repair: str = "`orch provision`"
+    user_python: UserPython | None = None
+
+    @property
+    def ranks_python(self) -> str:
+        return self.user_python.path if self.user_python else self.python
 
     @property
     def local(self) -> bool:

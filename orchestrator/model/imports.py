@@ -20,11 +20,11 @@ class Imports:
 
     Attributes:
         importers: the file that imports each module.
-        stack: the name of the stack that should have them.
+        source: the stack or the interpreter that should have them, such as `stack current`.
     """
 
     importers: Mapping[str, str]
-    stack: str
+    source: str
 
     def check(self, missing: Collection[str]) -> None:
         """Check that no module is missing; names that are not imported are ignored.
@@ -38,4 +38,4 @@ class Imports:
                 modules.setdefault(importer, []).append(name)
         if modules:
             files = "; ".join(f"{importer} imports {' and '.join(names)}" for importer, names in modules.items())
-            raise RequestError(one_line(f"{files}, which stack {self.stack} does not have."), hint=HINT)
+            raise RequestError(one_line(f"{files}, which {self.source} does not have."), hint=HINT)

@@ -39,6 +39,18 @@ def plan(request: TrainRequest) -> Plan:
     return target.plan(with_environment(request))
 
 
+def choose_python(python: str | Path | None, venv: str | Path | None) -> str | None:
+    """Return the interpreter of --python, or that of the virtual environment of --venv.
+
+    Raises:
+        RequestError: if both are given.
+    """
+    if python and venv:
+        raise RequestError(f"--python {python} and --venv {venv} exclude each other.", hint="Omit one of them.")
+    path = f"{venv}/bin/python" if venv else python
+    return None if path is None else str(path).replace("//", "/")
+
+
 def options_of_target(target_name: str | None, values: Mapping[str, Any]) -> tuple[TargetOptions, ...]:
     """Return the options of the target that --on names, from their values by name.
 

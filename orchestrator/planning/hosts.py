@@ -77,6 +77,15 @@ def explain_torch(nodes: tuple[Node, ...]) -> tuple[Decision, ...]:
     return (Decision(topic="torch", value=listing, reason=reason),)
 
 
+def explain_python(node0: Node) -> tuple[Decision, ...]:
+    """Return the user's interpreter, its versions, and what orch adds to it."""
+    if node0.user_python is None:
+        return ()
+    reason = f"--python: Python {node0.facts.python}, torch {node0.facts.packages[TORCH]}"
+    added = "; the stack's bindings for ccl are added" if node0.user_python.bindings else ""
+    return (Decision(topic="python", value=node0.user_python.path, reason=f"{reason}{added}"),)
+
+
 def explain_damaged(cluster: Cluster) -> tuple[Decision, ...]:
     """Return warnings for hosts outside the run whose records cannot be read."""
     return tuple(

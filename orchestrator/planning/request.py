@@ -56,6 +56,7 @@ class TrainRequest:
     env: tuple[str, ...] = ()
     env_file: PurePath | None = None
     stack: str = "current"
+    python: str | None = None
     # Where
     on: str | None = None
     inventory: str = "local"

@@ -8,12 +8,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from orch_node.protocol.environment import PYTHON_PATH
+from orch_node.protocol.environment import BINDINGS, PYTHON_PATH, USER_PYTHON
 from orch_node.protocol.files import PRECISION
 from orch_node.protocol.layout import RunPrecision
 from orch_node.protocol.precision import AUTO, PLACEHOLDER
 from orch_node.protocol.record import RunNode, RunRecord
 
+from orchestrator.model.cluster import UserPython
 from orchestrator.model.decision import Choice, Decision
 from orchestrator.model.layout import Layout
 from orchestrator.model.process_group import Backend
@@ -55,7 +56,7 @@ class Home:
         nodes: its nodes, node0 first.
         run_dir: its folder on the nodes, an absolute path.
         train: the folder of train/ on the nodes, an absolute path.
-        python: the interpreter of its ranks.
+        python: the interpreter of orch's programs.
         output_dir: the script's output folder.
         target: the name of the target.
         location: what the target needs to find the run.
@@ -132,9 +133,13 @@ def explain_restarts(restarts: int, recipe: Recipe, min_nodes: int | None) -> tu
     return (Decision(topic="restarts", value=str(restarts), reason=reason),)
 
 
-def user_variables(request: TrainRequest, module_folders: tuple[str, ...] = ()) -> dict[str, str]:
-    """Return the environment variables that the user has set for all ranks, and that of the user's modules."""
+def user_variables(
+    request: TrainRequest, module_folders: tuple[str, ...] = (), python: UserPython | None = None
+) -> dict[str, str]:
+    """Return the environment variables that the user has set for all ranks, and those of the user's modules."""
     variables = dict((name, value) for name, _, value in (item.partition("=") for item in request.env))
+    if python:
+        variables |= {USER_PYTHON: python.path, **({BINDINGS: python.bindings} if python.bindings else {})}
     return {**variables, **({PYTHON_PATH: ":".join(module_folders)} if module_folders else {})}
 
 
@@ -224,7 +229,7 @@ def request_key(request: TrainRequest, training: Training, *, hosts: tuple[str, 
     in another one. `names` are whatever else distinguishes runs of a recipe on this target.
     """
     requested = [request.inventory, hosts, request.ppn, request.ipex, request.script_args, *request.env]
-    decided = (training.stack.name, training.backend.name, *names)
+    decided = (training.stack.name, training.backend.name, *filter(None, [request.python]), *names)
     value = [training.recipe.script, sorted(training.settings.items()), requested, decided]
     return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:12]
 

@@ -144,7 +144,7 @@ class Stack:
         if problems:
             raise PlanError(
                 f"{node.name} does not have stack '{self.name}': {'; '.join(problems)}.",
-                hint=f"Checked: {node.python}. To install the stack there: {node.repair}.",
+                hint=f"Checked: {node.ranks_python}. To install the stack there: {node.repair}.",
             )
 
     def check_ipex(self, *, precision: str, world_size: int) -> None:

@@ -53,6 +53,7 @@ NODES = "is for nodes behind SSH"
 REFUSES: Mapping[str, Refusal] = {
     "inventory": Refusal(NODES, "Use --slurm partition=NAME to choose nodes."),
     "exclude": Refusal(NODES, "Use --slurm exclude=NODES to leave nodes out."),
+    "python": Refusal(NODES, "Use --slurm python=PATH with an interpreter that has the stack's packages."),
     "queue": Refusal(NODES, "Jobs of Slurm wait for free nodes by themselves."),
     "ccl_workers": Refusal(NODES, "Leave it out: each rank computes on all of its cores."),
     "fabric": Refusal(

@@ -57,6 +57,7 @@ REFUSES: Mapping[str, Refusal] = {
     "accelerate_config": Refusal(
         "is for --launcher accelerate, which starts no pods", "Use the options --nodes, --ppn and --precision."
     ),
+    "python": Refusal("is for nodes; pods have the Python of their image", "Use --k8s python=PATH."),
     "image_options": Refusal("is for containers on nodes", "Use --k8s KEY=VALUE for the settings of pods."),
     "requirements": PACKAGES,
     "extra": PACKAGES,

@@ -25,6 +25,7 @@ from orchestrator.targets.ssh.decisions import Inputs
 from orchestrator.targets.ssh.nodes import ssh_config
 from orchestrator.targets.ssh.plan import plan_train
 from orchestrator.targets.ssh.steps import Site
+from orchestrator.targets.ssh.user_python import stack_of, with_user_python
 
 
 def plan(request: TrainRequest) -> Plan:
@@ -53,6 +54,9 @@ def read(request: TrainRequest) -> tuple[TrainRequest, Inputs]:
     cluster = load.cluster(
         request.inventory, request.stack, nodes=request.nodes, exclude=request.exclude, spares=request.spare_nodes
     )
+    cluster = with_user_python(request, cluster)
+    if cluster.nodes:
+        stack = stack_of(stack, cluster.nodes[0], recipe)
     if request.project is not None or (is_remote(cluster) and not (recipe.module and docker)):
         project = load.project_of(
             recipe,
@@ -103,8 +107,8 @@ def ranks_python(node0: Node, stack: Stack, docker: Docker | None, recipe: Recip
         return load.RanksPython(version=python_for(stack), image=True)
     return load.RanksPython(
         version=node0.facts.python,
-        local_path=node0.python if node0.local else "",
-        stack=stack.name,
+        local_path=node0.ranks_python if node0.local else "",
+        source=node0.user_python.path if node0.user_python else f"stack {stack.name}",
         packages=node0.facts.packages,
         module_folders=recipe.module_folders,
     )

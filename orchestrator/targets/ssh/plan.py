@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from orch_node.protocol.environment import defaults
+from orch_node.protocol.files import BINDINGS
 
 from orchestrator.launchers import Job, Launch
 from orchestrator.model.cluster import Node
@@ -10,7 +11,7 @@ from orchestrator.model.decision import Choice, Decision, all_decisions
 from orchestrator.model.hostlist import fold
 from orchestrator.model.links import master_address
 from orchestrator.planning import accelerate_options
-from orchestrator.planning.hosts import explain_damaged, explain_idle_cores, explain_torch
+from orchestrator.planning.hosts import explain_damaged, explain_idle_cores, explain_python, explain_torch
 from orchestrator.planning.launch import choose_launch
 from orchestrator.planning.plan import CheckImports, Plan, Step
 from orchestrator.planning.request import Resume, TrainRequest
@@ -82,7 +83,7 @@ def job_of(request: TrainRequest, inputs: Inputs, resolved: Resolved, site: Site
         links=links,
         run_dir=site.run_dir,
         train=site.train,
-        ranks=(node0.python, f"{site.train}/node.py", "rank", "--run", site.run_dir, "--", *script),
+        ranks=(node0.ranks_python, f"{site.train}/node.py", "rank", "--run", site.run_dir, "--", *script),
         address=master_address(links),
         port=(options.port if options else None) or master_port(site.run_id),
         mpi=software.mpi.value,
@@ -104,6 +105,7 @@ def decisions_of(inputs: Inputs, resolved: Resolved, job: Job, launch: Choice[La
         *(() if software.docker.value else explain_torch(resolved.all_nodes)),
         *all_decisions(software.backend, software.precision, software.preload, resolved.links),
         *explain_idle_cores(resolved.nodes.value, resolved.layout.value),
+        *explain_python(resolved.nodes.value[0]),
         *explain_damaged(inputs.cluster),
     )
 
@@ -116,13 +118,15 @@ def steps_of(
     packages = stored_packages(recipe, site)
     if recipe.packages and all(node.local for node in resolved.all_nodes):
         packages = recipe.packages.folder
+    python = resolved.nodes.value[0].user_python
+    bindings = [f"{site.run_dir}/{BINDINGS}"] if python and python.bindings else []
     extras = Extras(
         spares=resolved.spares.value,
         backend=software.backend.value,
         preload=software.preload.value,
         environment={
             **defaults(recipe.environment),
-            **user_variables(request, module_folders(recipe, site.run_dir, packages)),
+            **user_variables(request, (*module_folders(recipe, site.run_dir, packages), *bindings), python),
         },
         container=container_file(request, resolved, site, files),
         working_directory=recipe.project.working_directory(project_copy(site.run_dir)) if recipe.project else "",
@@ -139,7 +143,7 @@ def check_imports(inputs: Inputs, job: Job) -> tuple[CheckImports, ...]:
     """Return the step that checks what the script imports on node0, if it needs a check."""
     if inputs.imports is None:
         return ()
-    command = (job.nodes[0].python, f"{job.train}/node.py", "find-module", "--missing", *inputs.imports.importers)
+    command = (job.ranks[0], f"{job.train}/node.py", "find-module", "--missing", *inputs.imports.importers)
     return (CheckImports(node=run_node(job.nodes[0]), command=command, imports=inputs.imports),)
 
 

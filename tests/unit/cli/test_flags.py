@@ -51,6 +51,7 @@ CASES: Mapping[str, Case] = {
     "env_file": (PurePath("variables.env"), {}),
     "recipe_path": ((PurePath("recipes"),), {"recipe": "my-own"}),
     "stack": ("intel-2.8", {}),
+    "python": ("no/such/python", {}),
     "on": ("nosuch", {}),
     "inventory": ("nosuch", {}),
     "nodes": (NodeCount(1), {}),
@@ -180,9 +181,9 @@ def test_fields_with_their_default_are_not_refused() -> None:
 
 
 def test_every_field_is_an_option_of_the_command_line() -> None:
-    """Except `on` and `options`, which follow from the targets, and `runs_dir`, an option of other commands."""
+    """Except `on` and `options`, which follow from the targets, `runs_dir`, and `python`, which --venv sets, too."""
     option_names = [name for options in PANELS.values() for name in options]
-    assert sorted([*option_names, "on", "options", "runs_dir"]) == sorted(FIELDS)
+    assert sorted([*option_names, "on", "options", "python", "runs_dir"]) == sorted(FIELDS)
     assert all(field.default is not MISSING for field in fields(TrainRequest)[1:])
     assert app.registered_commands
 

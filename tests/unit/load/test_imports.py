@@ -112,7 +112,7 @@ def test_module_that_is_not_sent_is_reported(
 
 
 def test_error_names_the_modules_by_the_file_that_imports_them() -> None:
-    imports = Imports(importers={"einops": "train.py", "peft": "train.py", "x": "net/a.py"}, stack="current")
+    imports = Imports(importers={"einops": "train.py", "peft": "train.py", "x": "net/a.py"}, source="stack current")
     imports.check(["torch", "rm -rf /"])
     with pytest.raises(
         RequestError, match=r"^train\.py imports einops and peft; net/a\.py imports x, which stack current"

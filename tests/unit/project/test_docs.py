@@ -55,8 +55,8 @@ LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]+)(?:#[^)\s]*)?\)")
 # Variables that orch's processes, tests or build set for each other; users do not set them.
 INTERNAL = """
     ORCH_ADDRESS ORCH_BY_STEP ORCH_CCL_CHECK ORCH_CCL_MOST_ELEMENTS ORCH_CCL_SANITIZE ORCH_CCL_VERSION
-    ORCH_END_OF_FILE ORCH_EVENTS_FD ORCH_INLINE ORCH_JOB_KEY ORCH_NODE0_AWAY ORCH_PLAYBOOK ORCH_PYTHON_PATH
-    ORCH_RANK_DEFAULTS ORCH_SSH_CONFIG ORCH_STACK
+    ORCH_BINDINGS ORCH_END_OF_FILE ORCH_EVENTS_FD ORCH_INLINE ORCH_JOB_KEY ORCH_NODE0_AWAY ORCH_PLAYBOOK
+    ORCH_PYTHON_PATH ORCH_RANK_DEFAULTS ORCH_SSH_CONFIG ORCH_STACK ORCH_USER_PYTHON
 """
 
 # Fragments of orch's output that blocks marked `shown` quote. If a message changes, change the page and this list.

@@ -17,6 +17,11 @@ DEFAULTS = "ORCH_RANK_DEFAULTS"
 # Folders of the user's modules, which ranks search after those of the stack; separated by colons.
 PYTHON_PATH = "ORCH_PYTHON_PATH"
 
+# The user's interpreter on which the ranks run, and the folder of the stack's packages that has the bindings for `ccl`
+# if this interpreter has none.
+USER_PYTHON = "ORCH_USER_PYTHON"
+BINDINGS = "ORCH_BINDINGS"
+
 
 def defaults(variables: Mapping[str, str]) -> dict[str, str]:
     """Return the variable that carries a recipe's defaults to the ranks."""

@@ -22,6 +22,7 @@ PRECISION = "precision.txt"  # in the output folder: the precision that the rank
 STOP = "stop"  # exists once the run is asked to stop
 LEASE = "lease.json"  # names the supervisor that writes here
 PROJECT = "project"  # a folder: the copy of the user's project
+BINDINGS = "ccl-bindings"  # a folder: links to the bindings of the stack, for ranks on the user's Python
 PLAN = "plan.json"  # written by a controller that shares the folder
 RANKS = "ranks"
 STACK_TRACES = "stacks"

@@ -20,7 +20,7 @@ from orch_node.agent.containers import read_spec
 from orch_node.agent.processes import Process
 from orch_node.protocol import files
 from orch_node.protocol import layout as layouts
-from orch_node.protocol.environment import ALWAYS, apply_defaults, interface_variables, python_path
+from orch_node.protocol.environment import ALWAYS, USER_PYTHON, apply_defaults, interface_variables, python_path
 from orch_node.protocol.values import ProtocolError
 from orch_node.rank.checks import RankError, fail
 from orch_node.rank.environment import provisioned_environment, read_env_file, setvars_variables
@@ -87,7 +87,8 @@ def command_environment(options: argparse.Namespace) -> dict[str, str]:
         variables = {**ALWAYS, **(interface_variables(options.interface) if options.interface else {}), **variables}
     environment = {**os.environ, **variables}
     environment |= python_path(environment)
-    folders = (os.path.dirname(sys.executable), options.path, environment.get("PATH", os.defpath))
+    python = environment.get(USER_PYTHON, sys.executable)
+    folders = (os.path.dirname(python), options.path, environment.get("PATH", os.defpath))
     environment["PATH"] = ":".join(dict.fromkeys(filter(None, folders)))
     environment.pop("ORCH_RUN_DIR", None)
     return with_kept_heap(with_loadable_preload(with_synced_hub(apply_defaults(environment))))

@@ -43,7 +43,7 @@ from orch_node.rank.checks import (
 )
 from orch_node.rank.output import StderrRecorder
 from orch_node.rank.process_group import join
-from orch_node.rank.script import add_module_folders, check_program, enter, run_program
+from orch_node.rank.script import add_module_folders, check_program, enter, link_bindings, run_program
 from orch_node.rank.stack_traces import StackTraces
 
 HIDDEN_FRAMES = (str(PROGRAM), str(Path(__file__).resolve().parent), runpy.__file__, "<frozen ")
@@ -63,6 +63,7 @@ def main(argv: list[str]) -> None:
     traces = StackTraces(placement.node)
     try:
         enter(layout.working_directory)
+        link_bindings(run_dir, os.environ)
         add_module_folders(os.environ)
         cpus = check_placement(placement)
         check_node(node)

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import runpy
 import site
 import sys
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec
 from pathlib import Path
 
-from orch_node.protocol.environment import PYTHON_PATH, python_path
+from orch_node.protocol import files
+from orch_node.protocol.environment import BINDINGS, PYTHON_PATH, python_path
 from orch_node.rank.checks import RankError
 from orch_node.rank.environment import provisioned_environment
 
 MODULE = "-m"
 MISSING = "--missing"
+BINDINGS_FILES = "oneccl_bind*"  # the module, its metadata, and the module that torch loads by an entry point
 
 
 def main(argv: list[str]) -> int:
@@ -46,6 +49,27 @@ def enter(folder: str) -> None:
             os.chdir(folder)
     except OSError as error:
         raise RankError(f"the working directory {folder} cannot be used: {error.strerror}.") from None
+
+
+def link_bindings(run_dir: Path, environment: Mapping[str, str]) -> None:
+    """Create the folder with links to the stack's bindings, unless another rank of this node has done that.
+
+    The bindings find MPI's libraries by their place in the stack, also through a link.
+
+    Raises:
+        RankError: if a link cannot be created.
+    """
+    if source := environment.get(BINDINGS):
+        folder = run_dir / files.BINDINGS
+        try:
+            folder.mkdir(exist_ok=True)
+            for path in Path(source).glob(BINDINGS_FILES):
+                with contextlib.suppress(FileExistsError):
+                    (folder / path.name).symlink_to(path)
+        except OSError as error:
+            raise RankError(
+                f"links to the bindings in {source} cannot be created in {folder}: {error.strerror}."
+            ) from None
 
 
 def add_module_folders(environment: MutableMapping[str, str]) -> None:

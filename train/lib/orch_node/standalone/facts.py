@@ -1,7 +1,8 @@
 """Print the facts of this node as one JSON object: `python3 facts.py [PREFIX]`.
 
-PREFIX is the folder of a Python environment. Uses the standard library only and needs no privileges. Sizes are in
-bytes, and CPU numbers are those of the kernel.
+PREFIX is the folder of a Python environment; without it, the packages are those that this interpreter imports, from any
+folder. Uses the standard library only and needs no privileges. Sizes are in bytes, and CPU numbers are those of the
+kernel.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import socket
 import struct
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 # The CPU flags that planning uses, by their names in /proc/cpuinfo (Linux, arch/x86 cpufeatures.h).
@@ -67,9 +69,14 @@ PROVIDER_LINE = re.compile(r"^([a-z0-9_]+):$", re.MULTILINE)
 RATE = re.compile(r"^([0-9.]+) Gb/sec")
 
 
-def gather(prefix: Path) -> dict[str, object]:
-    """Return all facts."""
-    devices, installed = rdma_devices(), packages(prefix)
+def gather(prefix: Path, folders: Sequence[str] = ()) -> dict[str, object]:
+    """Return all facts.
+
+    Args:
+        prefix: the folder of the Python environment.
+        folders: all folders of its packages, if it has others than its own.
+    """
+    devices, installed = rdma_devices(), packages([*map(glob.escape, folders), *package_folders(prefix)])
     return {
         "schema": SCHEMA,
         "hostname": socket.gethostname(),
@@ -195,26 +202,31 @@ def system_library(name: str) -> str | None:
     return next((path for folder in folders for path in glob.glob(f"{folder}/{name}")), None)
 
 
-def packages(prefix: Path) -> dict[str, str]:
-    """Return the version of each distribution, from the names of metadata folders."""
-    versions = {}
-    site = "lib/python3*/site-packages/*.dist-info"
-    base = glob.escape(str(prefix))
-    for path in glob.glob(f"{base}/{site}") + glob.glob(f"{base}/mpi/*/{site}"):
-        name, _, version = os.path.basename(path)[: -len(".dist-info")].rpartition("-")
-        versions[re.sub(r"[-_.]+", "-", name).lower()] = version
+def package_folders(prefix: Path) -> list[str]:
+    """Return the patterns of the folders with packages in an environment."""
+    return [f"{glob.escape(str(prefix))}/{folder}lib/python3*/site-packages" for folder in ("", "mpi/*/")]
+
+
+def packages(patterns: Sequence[str]) -> dict[str, str]:
+    """Return the version of each distribution, from the names of metadata; the first folder with it counts."""
+    versions: dict[str, str] = {}
+    for pattern in patterns:
+        for path in glob.glob(f"{pattern}/*.dist-info") + glob.glob(f"{pattern}/*.egg-info"):
+            stem = re.sub(r"(-py3[0-9.]*)?\.(dist|egg)-info$", "", os.path.basename(path))
+            name, _, version = stem.rpartition("-")
+            if name:  # packages that are being developed may have no version
+                versions.setdefault(re.sub(r"[-_.]+", "-", name).lower(), version)
     if "torch" in versions:
-        versions["torch"] = torch_version(prefix) or versions["torch"]
+        versions["torch"] = torch_version(patterns) or versions["torch"]
     return dict(sorted(versions.items()))
 
 
-def torch_version(prefix: Path) -> str | None:
+def torch_version(patterns: Sequence[str]) -> str | None:
     """Return torch.__version__ without importing torch.
 
     The metadata may lack the build: PyPI's wheel has version 2.13.0 there, and 2.13.0+cu130 in the module.
     """
-    base = glob.escape(str(prefix))
-    for path in glob.glob(f"{base}/lib/python3*/site-packages/torch/version.py"):
+    for path in [path for pattern in patterns for path in glob.glob(f"{pattern}/torch/version.py")]:
         match = TORCH_VERSION.search(Path(path).read_text(encoding="utf-8", errors="replace"))
         if match:
             return match.group(1)
@@ -389,5 +401,5 @@ def supports_driver(fabric: str, driver: str) -> bool:
 
 
 if __name__ == "__main__":
-    json.dump(gather(Path(sys.argv[1] if len(sys.argv) > 1 else sys.prefix)), sys.stdout)
+    json.dump(gather(Path(sys.argv[1])) if len(sys.argv) > 1 else gather(Path(sys.prefix), sys.path), sys.stdout)
     print()

@@ -1,0 +1,191 @@
+"""Run the ranks on an interpreter of the user's on the nodes, after checking its packages."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+from packaging.version import Version
+
+from orchestrator import load
+from orchestrator.errors import PlanError, RequestError
+from orchestrator.model.cluster import Cluster, Facts, Node, UserPython
+from orchestrator.model.recipe import Recipe
+from orchestrator.planning.request import TrainRequest
+from orchestrator.stacks.stack import BINDINGS, TORCH, Stack, minor
+from orchestrator.targets.interpreter import query_interpreter
+from orchestrator.targets.ssh.nodes import MAX_PARALLEL_QUERIES, connection_to, write_ssh_config
+from orchestrator.targets.ssh.steps import run_node
+
+OLDEST_PYTHON = Version("3.9")  # of orch's rank wrapper
+INSTALLERS = ("pip", "setuptools", "wheel", "uv")  # ranks do not use them
+PROVIDED = ("impi-rt", "intel-openmp", BINDINGS)  # packages that ranks do not import from their own Python
+PYTHON_HINT = "--python and --venv name an environment that is at the same path on every node."
+
+
+def with_user_python(request: TrainRequest, cluster: Cluster) -> Cluster:
+    """Return the nodes with the packages of --python; without the option, as they are.
+
+    orch's own processes and MPI stay those of the stack.
+
+    Raises:
+        RequestError: if the interpreter does not exist, or the option is wrong.
+        PlanError: if the nodes differ, or the interpreter does not have what the run needs.
+        ExecuteError: if a node cannot be reached, or the interpreter does not run.
+    """
+    if request.python is None:
+        return cluster
+    cluster.selected_nodes()  # orch's own processes need a provisioned node
+    python = interpreter(request.python, cluster)
+    if request.image:
+        raise PlanError(
+            f"--python {python}: ranks in containers use the Python of --image.",
+            hint="Omit --image, or name the Python of the image: --image-option python=PATH.",
+        )
+    stack = load.stack(request.stack)
+    write_ssh_config(cluster)
+    with ThreadPoolExecutor(max_workers=MAX_PARALLEL_QUERIES) as pool:
+        all_facts = list(pool.map(lambda node: query_node(node, python), cluster.nodes))
+    nodes = tuple(
+        with_facts(node, facts, python, stack, needs_ccl=(request.backend or stack.backends[0]) == "ccl")
+        for node, facts in zip(cluster.nodes, all_facts, strict=True)
+    )
+    check_equal(nodes, python)
+    return replace(cluster, nodes=nodes)
+
+
+def interpreter(python: str, cluster: Cluster) -> str:
+    """Return the path of the interpreter of --python; on this machine also that of a name in PATH.
+
+    Raises:
+        RequestError: if there is none, or its path on other machines is relative.
+    """
+    if all(node.local for node in cluster.nodes):
+        program = shutil.which(python)
+        if program is None:
+            raise RequestError(
+                f"--python {python}: there is no such program.", hint="Name the Python of an environment."
+            )
+        return str(Path(program).parent.resolve() / Path(program).name)  # a virtual environment's Python is a link
+    if not python.startswith("/"):
+        raise RequestError(
+            f"--python {python}: the path must be absolute, because the nodes are other machines.", hint=PYTHON_HINT
+        )
+    return python
+
+
+def query_node(node: Node, python: str) -> Facts:
+    connection = connection_to(run_node(node))
+    try:
+        return query_interpreter(connection, node.name, python, PYTHON_HINT)
+    finally:
+        connection.close()
+
+
+def with_facts(node: Node, facts: Facts, python: str, stack: Stack, *, needs_ccl: bool) -> Node:
+    """Return the node with the packages of the user's Python.
+
+    Raises:
+        PlanError: if the node does not have the stack, whose Python and MPI orch uses, or if the user's Python has no
+            torch, is too old, or has no bindings for `ccl` although they are needed.
+    """
+    if not node.local:
+        stack.check(node)
+    if Version(facts.python) < OLDEST_PYTHON:
+        raise PlanError(
+            f"{node.name}: {python} is Python {facts.python}.", hint=f"Ranks need Python {OLDEST_PYTHON} or newer."
+        )
+    if TORCH not in facts.packages:
+        raise PlanError(
+            f"{node.name}: {python} has no torch.",
+            hint=f"Install it there, or name another Python. `orch stacks requirements {stack.name}` prints the "
+            "packages of the stack.",
+        )
+    return replace(
+        node,
+        facts=replace(
+            node.facts,
+            python=facts.python,
+            packages=facts.packages,
+            fingerprint=facts.fingerprint,
+            libraries=facts.libraries,
+            mpi={**facts.mpi, **node.facts.mpi},
+        ),
+        user_python=UserPython(path=python, bindings=bindings_folder(node, facts, python, stack) if needs_ccl else ""),
+        repair=f"`orch stacks requirements {stack.name} > requirements.txt`, then `{python} -m pip install -r "
+        "requirements.txt`",
+    )
+
+
+def bindings_folder(node: Node, facts: Facts, python: str, stack: Stack) -> str:
+    """Return the folder of the stack's packages if its bindings for `ccl` fit the user's Python, which has none.
+
+    Raises:
+        PlanError: if the bindings of the user's Python or of the stack do not fit its torch.
+    """
+    user_bindings, bindings = facts.packages.get(BINDINGS), node.facts.packages.get(BINDINGS)
+    torch = minor(facts.packages[TORCH])
+    if stack.bindings is None or (user_bindings and minor(user_bindings) == torch):
+        return ""  # without bindings in the stack, the choice of the backend reports it
+    version = ".".join(node.facts.python.split(".")[:2])
+    if user_bindings:
+        reason = f"its bindings for ccl are for torch {'.'.join(map(str, minor(user_bindings)))}"
+    elif bindings is None or stack.bindings.built_by != "orch":
+        reason = f"it has no bindings for ccl, and orch has none to add from stack '{stack.name}'"
+    elif minor(bindings) == torch and facts.python.startswith(f"{version}."):
+        return f"{node.python.rpartition('/bin/')[0]}/lib/python{version}/site-packages"
+    else:
+        torches = f"torch {'.'.join(map(str, minor(bindings)))} and Python {version}"
+        reason = f"it has no bindings for ccl, and those of stack '{stack.name}' are for {torches}"
+    raise PlanError(
+        f"{node.name}: {python} has torch {facts.packages[TORCH]} and Python {facts.python}; {reason}.",
+        hint=f"Use --backend gloo{other_stacks(torch, stack)}.",
+    )
+
+
+def other_stacks(torch: tuple[int, ...], stack: Stack) -> str:
+    """Return the rest of a hint: the stacks with bindings for this torch that orch has built."""
+    names = [
+        item.name
+        for item in load.all_stacks()
+        if item.bindings and item.bindings.built_by == "orch" and minor(item.torch) == torch and item.name != stack.name
+    ]
+    return f", or provision the nodes with --stack {' or '.join(names)} and name it here as well" if names else ""
+
+
+def check_equal(nodes: Sequence[Node], python: str) -> None:
+    """Raise PlanError if the interpreters of nodes have different packages; builds of one torch may differ."""
+    for node in nodes[1:]:
+        first, versions = versions_of(nodes[0]), versions_of(node)
+        differences = [name for name in sorted({**first, **versions}) if first.get(name) != versions.get(name)]
+        if differences:
+            listing = "; ".join(
+                f"{name} is {first.get(name, 'missing')} on {nodes[0].name} and {versions.get(name, 'missing')} on "
+                f"{node.name}"
+                for name in differences[:3]
+            )
+            more = f"; {len(differences) - 3} more" if differences[3:] else ""
+            raise PlanError(
+                f"{python} differs between nodes: {listing}{more}.",
+                hint="Install the same versions, use an environment on a shared file system, or --exclude nodes.",
+            )
+
+
+def versions_of(node: Node) -> Mapping[str, str]:
+    """Return the version of Python and of each package that ranks may import."""
+    packages = {name: version for name, version in node.facts.packages.items() if name not in INSTALLERS}
+    return {"Python": node.facts.python, **packages, TORCH: node.facts.packages[TORCH].partition("+")[0]}
+
+
+def stack_of(stack: Stack, node: Node, recipe: Recipe) -> Stack:
+    """Return the stack with what the run needs from the user's Python, if there is one: only torch for a script."""
+    if node.user_python is None:
+        return stack
+    requirements = {name: version for name, version in stack.requirements.items() if name not in PROVIDED}
+    if recipe.own_script:
+        requirements = {TORCH: node.facts.packages[TORCH].partition("+")[0]}
+    summary = f"for orch and MPI; the ranks' packages are those of {node.ranks_python}"
+    return replace(stack, requirements=requirements, summary=summary)

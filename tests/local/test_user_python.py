@@ -1,0 +1,85 @@
+"""Train on a Python environment that the user already has on the nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.local.runs import expect_exit
+from tests.local.workspaces import Workspace
+from tests.support.environments import make_environment
+
+SCRIPT = """
+import sys, torch, torch.distributed as dist
+value = torch.ones(1)
+dist.all_reduce(value)
+print("RESULT", sys.prefix, dist.get_backend(), value.item(), flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return an environment with all packages of the stack but the bindings for ccl."""
+    folder = tmp_path_factory.mktemp("user") / "environment"
+    make_environment(folder, without=["oneccl_bind"])
+    return folder
+
+
+@pytest.fixture
+def own_folders(two_hosts: Workspace) -> Iterator[list[Path]]:
+    """Yield a folder of each host, which the hosts see at one path."""
+    folders = [host.folder / "root/environments" for host in two_hosts.lab.hosts]
+    yield folders
+    for folder in folders:
+        for path in sorted(folder.rglob("*"), reverse=True):
+            path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [("--launcher", "mpirun"), ("--launcher", "torchrun", "--backend", "gloo"), ("--launcher", "accelerate")],
+    ids=["mpirun with ccl", "torchrun with gloo", "accelerate with ccl"],
+)
+def test_ranks_on_two_hosts_run_on_the_environment(
+    two_hosts: Workspace, environment: Path, options: tuple[str, ...]
+) -> None:
+    cell = two_hosts.train_text(SCRIPT, *options, "--venv", str(environment))
+    backend = "gloo" if "gloo" in options else "ccl"
+    assert [cell.printed("RESULT", rank) for rank in (0, 1)] == [f"{environment} {backend} 2.0"] * 2
+    command = ("python", "-c", "import sys; print(sys.prefix)")
+    assert two_hosts.orch("exec", "last", "--gather", "--", *command).stdout == f"node[0-1]: {environment}\n"
+
+
+def test_bindings_are_added_on_this_machine(one_host: Workspace, environment: Path) -> None:
+    cell = one_host.train_text(SCRIPT, "--python", f"{environment}/bin/python")
+    assert cell.printed("RESULT", 0) == f"{environment} ccl 2.0"
+
+
+def test_missing_module_of_the_environment_is_named(two_hosts: Workspace, environment: Path) -> None:
+    (two_hosts.folder / "own.py").write_text("import no_such_module\n")
+    refused = two_hosts.orch("train", "own.py", *two_hosts.options, "--venv", str(environment))
+    assert f"own.py imports no_such_module, which {environment}/bin/python does not have" in refused.stderr
+
+
+def test_wrong_interpreters_are_refused_by_node(
+    two_hosts: Workspace, environment: Path, own_folders: list[Path], tmp_path: Path
+) -> None:
+    make_environment(tmp_path / "empty")
+    make_environment(own_folders[0] / "one")
+    for folder, version in zip(own_folders, ("1.0", "2.0"), strict=True):
+        site = make_environment(folder / "different")
+        for name in ("torch-2.13.0", f"einops-{version}"):
+            (site / f"{name}.dist-info").mkdir()
+    shared = f"{two_hosts.lab.root}/environments"
+    cases = {
+        f"{tmp_path}/empty": "node0: {}/bin/python has no torch.",
+        f"{shared}/one": "{}/bin/python does not exist on node1.",
+        f"{shared}/different": "{}/bin/python differs between nodes: einops is 1.0 on node0 and 2.0 on node1.",
+        "environment": "--python {}/bin/python: the path must be absolute",
+    }
+    (two_hosts.folder / "own.py").write_text(SCRIPT)
+    for venv, message in cases.items():
+        refused = two_hosts.orch("train", "own.py", *two_hosts.options, "--backend", "gloo", "--venv", venv)
+        assert message.format(venv) in expect_exit(refused, 2).stderr

@@ -1,0 +1,87 @@
+"""Check the packages of a user's Python against what a run needs."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from orchestrator import load
+from orchestrator.errors import OrchError, PlanError
+from orchestrator.model.cluster import Node
+from orchestrator.operations.train import choose_python
+from orchestrator.targets.ssh.user_python import check_equal, stack_of, with_facts
+from tests.conftest import make_facts, make_node
+
+STACK = load.stack("current")
+PYTHON = "/opt/conda/bin/python"
+BINDINGS = {"oneccl-bind-pt": "2.13.0+orch.10"}
+NODE = make_node(facts=replace(make_facts(), packages={**STACK.requirements}))
+
+
+def make_user_node(packages: dict[str, str], *, python: str = "3.11.9", ccl: bool = True, node: Node = NODE) -> Node:
+    facts = replace(make_facts(), packages=packages, python=python, mpi={})
+    return with_facts(node, facts, PYTHON, STACK, needs_ccl=ccl)
+
+
+def test_packages_are_the_users_and_mpi_that_of_the_stack() -> None:
+    node = make_user_node({"torch": "2.13.0+cpu"})
+    assert (node.python, node.ranks_python) == (NODE.python, PYTHON)
+    assert (node.facts.packages, node.facts.mpi) == ({"torch": "2.13.0+cpu"}, NODE.facts.mpi)
+
+
+@pytest.mark.parametrize(
+    ("packages", "ccl", "folder"),
+    [({}, True, "/venv/lib/python3.11/site-packages"), (BINDINGS, True, ""), ({}, False, "")],
+    ids=["none", "own bindings", "gloo"],
+)
+def test_bindings_of_the_stack_are_added_if_needed(packages: dict[str, str], ccl: bool, folder: str) -> None:
+    node = make_user_node({"torch": "2.13.1", **packages}, ccl=ccl)
+    assert node.user_python
+    assert node.user_python.bindings == folder
+
+
+@pytest.mark.parametrize(
+    ("packages", "python", "message", "hint"),
+    [
+        ({}, "3.11.2", "has no torch", "stacks requirements current"),
+        ({"torch": "2.13.0"}, "3.8.1", "is Python 3.8.1", "3.9"),
+        ({"torch": "2.13.0"}, "3.12.1", "are for torch 2.13 and Python 3.11", "--backend gloo."),
+        ({"torch": "2.8.0"}, "3.11.2", "are for torch 2.13 and Python 3.11", "--backend gloo, or provision"),
+        ({"torch": "2.8.0", **BINDINGS}, "3.11.2", "its bindings for ccl are for torch 2.13", "--stack torch-2.8"),
+    ],
+    ids=["no torch", "old Python", "other Python", "other torch", "other bindings"],
+)
+def test_unfit_interpreter_is_refused(packages: dict[str, str], python: str, message: str, hint: str) -> None:
+    with pytest.raises(PlanError, match=re.escape(message)) as exc_info:
+        make_user_node(packages, python=python)
+    assert exc_info.value.message.startswith(f"node0: {PYTHON} ")
+    assert hint in exc_info.value.hint
+
+
+def test_node_without_the_stack_is_refused() -> None:
+    with pytest.raises(PlanError, match="does not have stack 'current'"):
+        make_user_node({"torch": "2.13.0"}, node=make_node(via=("ssh", "node0")))
+
+
+def test_different_packages_of_nodes_are_named() -> None:
+    first, second = ({"torch": "2.13.0+cpu", "pip": "1"}, {"torch": "2.13.0+cu130", "pip": "2"})
+    check_equal([make_user_node(first), make_user_node(second)], PYTHON)
+    others = [make_user_node(first), replace(make_user_node({**second, "einops": "0.8"}), name="node1")]
+    with pytest.raises(PlanError, match=re.escape("einops is missing on node0 and 0.8 on node1.")):
+        check_equal(others, PYTHON)
+
+
+def test_recipe_needs_the_packages_of_the_stack_and_a_script_only_torch() -> None:
+    node = make_user_node({"torch": "2.13.1"})
+    recipe = load.recipe("bert-qa", ())
+    assert {"torch", "transformers"} <= set(stack_of(STACK, node, recipe).requirements)
+    script = replace(recipe, own_script=True)
+    assert stack_of(STACK, node, script).requirements == {"torch": "2.13.1"}
+
+
+def test_venv_is_a_name_for_its_interpreter() -> None:
+    assert choose_python(None, "env/") == "env/bin/python"
+    with pytest.raises(OrchError, match="exclude each other"):
+        choose_python("python3", "env")
