@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 from orchestrator.state import cache_home
-from tests.slurm.site import LOGIN, USER, USER_ID, Site, orch_command
+from tests.slurm.site import LOGIN, MODULES, USER, USER_ID, Site, orch_command
 from tests.support.images import run_program
 
 NAME = "cluster"  # of the login node in its ~/.ssh/config
@@ -57,6 +57,7 @@ class Laptop:
             "HOME": str(self.home),
             "NO_COLOR": "1",
             "COLUMNS": "200",
+            **MODULES,
             "XDG_CACHE_HOME": str(cache_home().parent),
             # OpenSSH reads the home of its user from /etc/passwd.
             "ANSIBLE_SSH_COMMON_ARGS": f"-o UserKnownHostsFile={self.known_hosts} "

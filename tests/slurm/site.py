@@ -15,6 +15,11 @@ from tests.support.waiting import wait_until
 
 FOLDER = Path(__file__).parent
 CHECKOUT = FOLDER.parent.parent
+ENVIRONMENT = Path(sys.prefix).resolve()  # .venv may be a link to the one of another checkout
+IS_SHARED = not ENVIRONMENT.is_relative_to(CHECKOUT)
+MOUNTED = (CHECKOUT, Path(sys.base_prefix), *((ENVIRONMENT,) if IS_SHARED else ()))
+# A shared environment has the orch of the other checkout.
+MODULES = {"PYTHONPATH": f"{CHECKOUT}:{CHECKOUT / 'train/lib'}"} if IS_SHARED else {}
 NODES = ("n1", "n2", "n3")
 LOGIN = "login"
 USER = "alice"
@@ -106,10 +111,9 @@ class Site:
         os.chown(self.etc / "slurmdbd.conf", SLURM_UID, SLURM_UID)
 
     def start_host(self, host: str) -> None:
-        python = Path(sys.base_prefix)
-        parents = [str(path) for path in (*python.parents, *CHECKOUT.parents) if len(path.parts) > 1]
+        parents = [str(path) for mounted in MOUNTED for path in mounted.parents if len(path.parts) > 1]
         shared = (f"{self.home}:/home/{USER}", f"{self.etc}:/etc/slurm:ro")
-        read_only = (f"{path}:{path}:ro" for path in (CHECKOUT, python))
+        read_only = (f"{path}:{path}:ro" for path in MOUNTED)
         volumes = (f"{self.small_volume}:/small", *shared, *read_only)
         role = "login" if host == LOGIN else "node"
         run_program(
@@ -148,8 +152,9 @@ class Site:
 
     def exec_command(self, host: str, *argv: str, user: str = USER, cwd: str = "") -> tuple[str, ...]:
         workdir = ("--workdir", cwd or f"/home/{USER}")
-        variables = ("--env", f"HOME=/home/{USER}", "--env", "NO_COLOR=1", "--env", "COLUMNS=200")
-        return ("docker", "exec", "--user", user, *workdir, *variables, self.container(host), *argv)
+        variables = {"HOME": f"/home/{USER}", "NO_COLOR": "1", "COLUMNS": "200", **MODULES}
+        options = (f"--env={name}={value}" for name, value in variables.items())
+        return ("docker", "exec", "--user", user, *workdir, *options, self.container(host), *argv)
 
     def run_on(self, host: str, *argv: str, user: str = USER, seconds: float = 600) -> subprocess.CompletedProcess[str]:
         """Run a program on a host, which may fail."""

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from tests.slurm.runs import LONG_RUN, TWO_NODES, BackgroundRun, train
-from tests.slurm.site import CHECKOUT, LOGIN, USER, Site, orch_command
+from tests.slurm.site import LOGIN, MOUNTED, USER, Site, orch_command
 from tests.support import images
 from tests.support.projects import ARGUMENTS, RESULT, write_project
 
@@ -48,7 +48,7 @@ def build(site: Site, name: str, *options: str) -> str:
 
 def container_options(image: str) -> tuple[str, ...]:
     """Return the options of `orch train` for ranks in an image, into which the Python of the tests is mounted."""
-    settings = (f"python={sys.executable}", *(f"mounts={path}:{path}:ro" for path in (CHECKOUT, sys.base_prefix)))
+    settings = (f"python={sys.executable}", *(f"mounts={path}:{path}:ro" for path in MOUNTED))
     return (*TWO_NODES, "--image", image, *(f"--image-option={setting}" for setting in settings))
 
 

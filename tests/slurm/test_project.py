@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -77,3 +78,8 @@ def test_project_of_a_laptop_goes_through_the_login_node(site: Site, laptop: Lap
     check_outputs(laptop.home / "runs" / name / "output")
     laptop.orch("fetch", name, "--code")
     assert json.loads((laptop.home / "runs" / name / "code/conf/small.json").read_text()) == {"steps": 3}
+    (lock,) = (path for path in (site.home / "runs/.orch/store").glob(".*.lock") if name in path.read_text())
+    sent = lock.with_name(lock.name[1:].removesuffix(".lock"))
+    os.utime(lock, (0, 0))
+    assert str(sent.name) in laptop.orch("clean", "--inventory", "slurm")
+    assert not sent.exists()

@@ -18,6 +18,7 @@ from orchestrator.runs.outcome import precision_of
 from orchestrator.runs.rows import RunRow, progress_words, row_of
 from orchestrator.runs.store import Run
 from orchestrator.targets.batch import states
+from orchestrator.targets.batch.cleanup import clean_stores
 from orchestrator.targets.batch.load import slurm_settings
 from orchestrator.targets.batch.location import JOB_NAME_PREFIX, TARGET, location_of
 from orchestrator.targets.batch.login import host_at, scheduler_at
@@ -197,8 +198,11 @@ def is_leftover(run: Run, job: JobState) -> bool:
     return time.time() - run.outcome.ended > ENDING_SECONDS
 
 
-def clean_cluster(slurm: ClusterJobs, runs: list[Run], *, dry_run: bool) -> list[JobState]:
-    """Cancel the leftover jobs of one cluster, unless `dry_run` is set, and return them.
+def clean_cluster(slurm: ClusterJobs, runs: list[Run], *, dry_run: bool) -> tuple[list[JobState], list[str]]:
+    """Cancel the leftover jobs of one cluster, unless `dry_run` is set.
+
+    Returns:
+        The leftover jobs, and the ids of the runs that may not have ended.
 
     Raises:
         ExecuteError: if Slurm does not respond.
@@ -210,11 +214,13 @@ def clean_cluster(slurm: ClusterJobs, runs: list[Run], *, dry_run: bool) -> list
     for job in leftovers if not dry_run else ():
         slurm.scheduler.cancel(job.job)
     slurm.host.close()
-    return leftovers
+    queued = [name.removeprefix(JOB_NAME_PREFIX) for name, job in slurm.jobs.items() if not job.ended]
+    active = [run.id for run, job in runs_with_jobs if run_state(run, job) in ("running", "waiting")]
+    return leftovers, [*queued, *active]
 
 
 def clean(inventory: str | None, base: Path, *, dry_run: bool) -> CleanupReport:
-    """Cancel the jobs that Slurm still has although their runs have ended and cannot resume.
+    """Cancel the jobs that Slurm still has although their runs have ended and cannot resume, and clean the stores.
 
     Raises:
         ExecuteError: if Slurm does not respond.
@@ -223,9 +229,13 @@ def clean(inventory: str | None, base: Path, *, dry_run: bool) -> CleanupReport:
     runs = [run for run in recorded_runs(base) if location_of(run.record).login == login]
     clusters = dict.fromkeys([(login, ""), *map(cluster_of, runs)])
     leftovers: list[JobState] = []
+    living: list[str] = []
     for cluster in clusters:
         cluster_runs = [run for run in runs if cluster_of(run) == cluster]
-        leftovers += clean_cluster(ClusterJobs(*cluster), cluster_runs, dry_run=dry_run)
+        cluster_leftovers, cluster_living = clean_cluster(ClusterJobs(*cluster), cluster_runs, dry_run=dry_run)
+        leftovers += cluster_leftovers
+        living += cluster_living
+    stores = clean_stores(login, (run.record for run in runs), living, dry_run=dry_run)
     nodes = tuple(
         NodeCleanup(
             node=f"job {job.job}",
@@ -237,4 +247,4 @@ def clean(inventory: str | None, base: Path, *, dry_run: bool) -> CleanupReport:
         )
         for job in leftovers
     )
-    return CleanupReport(run_id="", seconds=0.0, nodes=nodes)
+    return CleanupReport(run_id="", seconds=0.0, nodes=(*nodes, *stores))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from functools import cached_property
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from orch_node.protocol.events import Event
 from orch_node.protocol.record import RunRecord
@@ -22,7 +22,7 @@ from orchestrator.runs.logs import LogLine
 from orchestrator.runs.outcome import Outcome, outcome_of
 from orchestrator.runs.state_files import outcome_in
 from orchestrator.targets.batch import accounting, logs
-from orchestrator.targets.batch.location import location_of
+from orchestrator.targets.batch.location import location_of, store_of
 from orchestrator.targets.batch.login import host_at, scheduler_at
 from orchestrator.targets.batch.run_folder import RemoteFolder, run_folder_of
 from orchestrator.targets.batch.scheduler import NO_RESPONSE
@@ -229,7 +229,7 @@ class SlurmHandle:
                 hint=f"The run's copy, which it may have changed: --from {project_copy(self.record.run_dir)}.",
             )
         if request.project:
-            store_folder = f"{PurePosixPath(self.record.run_dir).parent}/.orch/store"
+            store_folder = store_of(self.record.run_dir)
             return fetch_project(self.host, store_folder, project_copy(self.record.run_dir), self.folder, request)
         return fetch_files(self.host, self.folder, request, listener)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from pathlib import PurePosixPath
 from typing import Any
 
 from orch_node.protocol import values
@@ -57,6 +58,11 @@ def location_of(record: RunRecord) -> JobLocation:
         if text and not pattern.fullmatch(text):
             raise damaged_record_error(record, f"{text!r:.40} is not a valid {kind}.")
     return location
+
+
+def store_of(run_dir: str) -> str:
+    """Return the folder of what controllers have sent for the runs next to this one, by the hash of the content."""
+    return f"{PurePosixPath(run_dir).parent}/.orch/store"
 
 
 def damaged_record_error(record: RunRecord, problem: str) -> ExecuteError:

@@ -50,7 +50,7 @@ from orchestrator.targets.batch import location as locations
 from orchestrator.targets.batch.allocation import NEW_JOB_HINT
 from orchestrator.targets.batch.decisions import NODE_PREFIX, SRUN, JobInputs, resolve_job
 from orchestrator.targets.batch.image import Image, choose_image
-from orchestrator.targets.batch.location import JOB_NAME_PREFIX, TARGET, JobLocation
+from orchestrator.targets.batch.location import JOB_NAME_PREFIX, TARGET, JobLocation, store_of
 from orchestrator.targets.batch.script import CHECKPOINT_SECONDS, options, render, time_seconds
 from orchestrator.targets.batch.settings import SlurmSettings
 
@@ -83,7 +83,7 @@ class SlurmSite:
     @property
     def store(self) -> str:
         """Return the folder of what controllers have sent, by the hash of the content."""
-        return f"{PurePosixPath(self.run_dir).parent}/.orch/store"
+        return store_of(self.run_dir)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

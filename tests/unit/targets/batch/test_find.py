@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 import time
 from pathlib import Path
 
 import pytest
+from orch_node.filled_folder import hash_of
 
 from orchestrator.errors import OrchError
+from orchestrator.paths import TRAIN
 from orchestrator.runs import store
 from orchestrator.targets.batch import find, states
 from orchestrator.targets.batch.location import location_of
@@ -98,6 +102,49 @@ def test_run_that_is_done_does_not_wait_although_slurm_has_requeued_its_job(fold
     assert find.run_state(store.load(folder), pending) == "waiting"
     write_job_outcome(folder, state="done")
     assert find.run_state(store.load(folder), pending) == "done"
+
+
+@pytest.mark.parametrize(
+    ("user", "days", "is_removed"),
+    [("ended", 31, True), ("ended", 29, False), ("queued", 31, False)],
+    ids=["unused", "used recently", "used by a job in the queue"],
+)
+def test_clean_removes_what_no_run_has_used_for_30_days_from_the_store(
+    tmp_path: Path, programs: Path, user: str, days: float, is_removed: bool
+) -> None:
+    runs = tmp_path / "runs"
+    make_run(
+        runs,
+        target="slurm",
+        location={"name": "orch-x", "job": "12"},
+        run_dir=str(runs / "x"),
+        python=sys.executable,
+        train=str(TRAIN),
+    )
+    (programs / "jobs").write_text("13|orch-queued|PENDING|N/A|n1|Priority\n")
+    sent = runs / ".orch/store" / hash_of(tmp_path / "bin")
+    sent.mkdir(mode=0o700, parents=True)
+    sent.parent.chmod(0o700)
+    lock = sent.with_name(f".{sent.name}.lock")
+    lock.write_text(f"{runs / user}\n")
+    lock.chmod(0o600)
+    used = time.time() - days * 24 * 3600
+    os.utime(lock, (used, used))
+    report = find.clean("slurm", runs, dry_run=True)
+    assert [(node.left, node.unused) for node in report.nodes] == [((f"{sent}: no run uses it",), ())] * is_removed
+    assert sent.exists()
+    report = find.clean("slurm", runs, dry_run=False)
+    assert [(node.state, node.unused) for node in report.nodes] == [("clean", (str(sent),))] * is_removed
+    assert sent.exists() is not is_removed
+
+
+def test_clean_reports_a_store_that_it_cannot_search(tmp_path: Path, programs: Path) -> None:
+    location = {"name": "orch-x", "job": "12"}
+    make_run(tmp_path, target="slurm", location=location, run_dir=str(tmp_path / "x"), train="/no")
+    (tmp_path / ".orch/store").mkdir(parents=True)
+    (programs / "jobs").write_text("")
+    (node,) = find.clean("slurm", tmp_path, dry_run=False).nodes
+    assert (node.state, "/no/node.py" in node.problem) == ("left", True)
 
 
 def test_clean_does_not_cancel_the_job_of_an_active_run(folder: Path, programs: Path) -> None:

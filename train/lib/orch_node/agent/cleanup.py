@@ -6,6 +6,8 @@
                                      leftovers of runs that nobody watches, and unused folders of the store
   clean RUNS_DIR [--store STORE] [--except ID ...]
                                      end them, remove their segments in /dev/shm, and the unused folders
+  store STORE [--dry-run] [--except ID ...]
+                                     remove the unused folders of a store that several nodes share
 
 Prints one JSON object. A run's files are not needed; the name of its folder is enough.
 """
@@ -263,13 +265,14 @@ def unused_folders(folder: Path | None, excluded: list[str], *, dry_run: bool) -
 def main(argv: list[str]) -> None:
     """Run the command of the arguments, and print its report as JSON."""
     parser = argparse.ArgumentParser(prog="node.py cleanup")
-    parser.add_argument("command", choices=("end", "look", "clean"))
+    parser.add_argument("command", choices=("end", "look", "clean", "store"))
     parser.add_argument("folder")
     parser.add_argument("--patience", type=float, default=PATIENCE_SECONDS)
     parser.add_argument("--node0", action="store_true")
     parser.add_argument("--planned", action="store_true")
     parser.add_argument("--except", dest="excluded", nargs="*", default=[])
     parser.add_argument("--store", type=Path)
+    parser.add_argument("--dry-run", action="store_true")
     options = parser.parse_args(argv)
     report: RunEnded | Leftovers | Cleaned
     if options.command == "end":
@@ -277,6 +280,8 @@ def main(argv: list[str]) -> None:
     elif options.command == "look":
         unused = unused_folders(options.store, options.excluded, dry_run=True)
         report = replace(find_leftovers(options.folder), unused=unused)
+    elif options.command == "store":
+        report = Cleaned(unused=unused_folders(Path(options.folder), options.excluded, dry_run=options.dry_run))
     else:
         report = clean(options.folder, options.excluded)
         unused = unused_folders(options.store, options.excluded, dry_run=False)
