@@ -15,12 +15,11 @@ from orchestrator.load.projects import is_local_module, largest_files, project_o
 from orchestrator.load.recipes import recipe, recipe_folders, settings
 from orchestrator.load.requirements import image_requirements, requirements_of, shared_requirements, source_folder
 from orchestrator.load.run_variables import common_requirements, mpi_flavours
-from orchestrator.load.scripts import RanksPython, check_script
+from orchestrator.load.scripts import check_script
 from orchestrator.load.stacks import all_stacks, stack, stack_names
 
 __all__ = [
     "RankSoftware",
-    "RanksPython",
     "accelerate_config",
     "all_stacks",
     "check_script",

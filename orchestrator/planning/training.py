@@ -19,7 +19,6 @@ from orchestrator.model.decision import Choice, Decision
 from orchestrator.model.layout import Layout
 from orchestrator.model.process_group import Backend
 from orchestrator.model.recipe import Recipe, Value, as_arguments
-from orchestrator.planning.checks import check_ipex
 from orchestrator.planning.plan import Origin
 from orchestrator.planning.request import Resume, TrainRequest
 from orchestrator.stacks.stack import Stack
@@ -69,43 +68,6 @@ class Home:
     output_dir: str | None = None
     target: str = "ssh"
     location: Mapping[str, Any] = field(default_factory=dict)
-
-
-def resolve_training(
-    request: TrainRequest,
-    recipe: Recipe,
-    settings: Mapping[str, Value],
-    *,
-    stack: Stack,
-    backend: Backend,
-    precision: str,
-    layout: Layout,
-) -> Training:
-    """Return the training with all settings of its recipe.
-
-    Args:
-        request: the request.
-        recipe: the recipe.
-        settings: the settings that the user has set.
-        stack: the stack, as the backend needs it.
-        backend: the backend.
-        precision: the precision, or `auto` if the ranks choose it.
-        layout: the ranks.
-
-    Raises:
-        PlanError: if --ipex is requested but cannot be used.
-        RequestError: if a setting is unknown or has an invalid value.
-    """
-    if request.ipex:
-        check_ipex(recipe, stack, precision=precision, ranks=layout.world_size)
-    return Training(
-        recipe=recipe,
-        settings=recipe.settings(request.preset, settings),
-        stack=stack,
-        backend=backend,
-        precision=precision,
-        layout=layout,
-    )
 
 
 def choose_output(recipe: Recipe, run_dir: str, resume: Resume | None) -> Choice[str | None]:

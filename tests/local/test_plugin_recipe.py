@@ -11,11 +11,11 @@ from orchestrator import load
 from orchestrator.operations import recipes
 from orchestrator.planning.plan import SendFile
 from orchestrator.planning.request import TrainRequest
-from orchestrator.targets.ssh.decisions import Inputs
 from orchestrator.targets.ssh.plan import plan_train
 from orchestrator.targets.ssh.steps import Site
 from tests.conftest import make_cluster, make_node, make_stack
 from tests.local.runs import Orch, expect_exit
+from tests.support.plans import make_inputs
 
 CHECK_VARIABLES = """
 import os
@@ -45,11 +45,7 @@ def test_all_files_of_a_recipe_are_sent_to_other_nodes(tmp_path: Path) -> None:
     (folder / "parts" / "loss.py").write_text("")
     plan = plan_train(
         TrainRequest(recipe="my-own", precision="fp32"),
-        Inputs(
-            cluster=make_cluster(make_node(via=("ssh", "node0"))),
-            recipe=load.recipe("my-own", (folder,)),
-            stack=make_stack(),
-        ),
+        make_inputs(make_cluster(make_node(via=("ssh", "node0"))), load.recipe("my-own", (folder,)), make_stack()),
         Site(
             run_id="r",
             run_dir="/opt/orch/runs/r",

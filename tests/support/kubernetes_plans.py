@@ -11,8 +11,9 @@ from orchestrator.model.hostlist import NodeCount
 from orchestrator.model.recipe import Recipe
 from orchestrator.planning.plan import ApplyObjects, Plan
 from orchestrator.planning.request import Resume, TrainRequest
+from orchestrator.planning.resolve import Inputs
 from orchestrator.stacks.stack import Stack
-from orchestrator.targets.kubernetes.decisions import Inputs
+from orchestrator.targets.kubernetes.decisions import PodInputs
 from orchestrator.targets.kubernetes.plan import KubernetesSite, plan_kubernetes
 from orchestrator.targets.kubernetes.settings import KubernetesSettings
 from tests.conftest import make_stack
@@ -54,7 +55,7 @@ def make_plan(
     resume: Resume | None = None,
 ) -> Plan:
     """Return the plan of a request; by default of a recipe on two pods of two ranks."""
-    inputs = Inputs(recipe=recipe, stack=stack or make_stack(), kubernetes=kubernetes)
+    inputs = PodInputs(loaded=Inputs(recipe=recipe, stack=stack or make_stack()), kubernetes=kubernetes)
     return plan_kubernetes(replace(request, launcher=launcher), inputs, site, resume)
 
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from orchestrator.model.cluster import Facts, Node
+from orchestrator.model.cluster import Cluster, Facts, Node
 from orchestrator.model.recipe import Recipe
 from orchestrator.planning.request import TrainRequest
-from orchestrator.stacks.stack import Bindings
+from orchestrator.planning.resolve import Inputs
+from orchestrator.stacks.stack import Bindings, Stack
+from orchestrator.targets.ssh.decisions import HostInputs
 from orchestrator.targets.ssh.steps import Site
 from tests.conftest import make_facts, make_node
 
@@ -51,6 +54,11 @@ def make_remote_node(index: int, facts: Facts | None = None, *, interface: str =
     facts = replace(facts, hostname=f"host{index}", interfaces=interfaces, route=interface)
     ssh_command = ("ssh", "-F", "/state/ssh config", "--", f"node{index}")
     return make_node(f"node{index}", facts, address=address, via=ssh_command)
+
+
+def make_inputs(cluster: Cluster, recipe: Recipe, stack: Stack, **options: Any) -> HostInputs:
+    """Return the inputs of a plan for hosts."""
+    return HostInputs(loaded=Inputs(recipe=recipe, stack=stack), cluster=cluster, **options)
 
 
 ONE_NODE = (make_node(),)

@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from orchestrator.errors import PlanError, did_you_mean
 from orchestrator.model.decision import Choice, Decision
-from orchestrator.model.hostlist import NodeCount
-from orchestrator.model.layout import Layout, uniform_layout
-from orchestrator.model.process_group import TRANSPORT_DESCRIPTIONS, TRANSPORTS, Backend
-from orchestrator.model.recipe import Recipe, Value
-from orchestrator.planning import checks, launch
-from orchestrator.planning.precision import choose_precision
+from orchestrator.model.recipe import Recipe
 from orchestrator.planning.request import Resume, TrainRequest
-from orchestrator.planning.training import Training, resolve_training
-from orchestrator.stacks.stack import Stack
+from orchestrator.planning.resolve import CountedNodes, Inputs, RankStart, Resolved, count_nodes, resolve
 from orchestrator.targets.kubernetes.manifests.kinds import KINDS, Installed, default_kind
 from orchestrator.targets.kubernetes.manifests.quantity import plain
 from orchestrator.targets.kubernetes.patch import Operation
@@ -28,87 +21,51 @@ MPI = {"intel": "Intel", "openmpi": "OpenMPI"}  # value of --mpi -> value of the
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Inputs:
-    """The files that a request names, after they are read."""
+class PodInputs:
+    """What a run in pods is planned from."""
 
-    recipe: Recipe
-    stack: Stack
+    loaded: Inputs  # the files that the request names
     kubernetes: KubernetesSettings
-    settings: Mapping[str, Value] = field(default_factory=dict)  # of --set
     installed: Installed = field(default_factory=Installed)  # queried unless the request has a launcher
     patch: tuple[Operation, ...] = ()  # of --k8s-patch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Resolved:
-    """A request with all decisions made."""
+class ResolvedPods:
+    """A request with all decisions made, also those about its pods."""
 
+    resolved: Resolved
     kubernetes: KubernetesSettings
-    launcher: Choice[str]
+    launcher: Choice[str]  # the kind of the job
     mpi: str | None  # the operators' value, or None for torchrun
-    layout: Choice[Layout]
     min_nodes: int  # pods with which the run may continue
-    stack: Choice[Stack]
-    backend: Choice[Backend]
-    precision: Choice[str]
-    preload: Choice[tuple[str, ...]]
-    training: Training
 
 
-def resolve(request: TrainRequest, inputs: Inputs, resume: Resume | None = None) -> Resolved:
+def resolve_pods(request: TrainRequest, inputs: PodInputs, resume: Resume | None = None) -> ResolvedPods:
     """Make all decisions about a request.
 
     Raises:
         PlanError: if the request cannot be fulfilled.
         RequestError: if it is malformed.
     """
-    nodes = check_numbers(request)
-    kubernetes = inputs.kubernetes
-    kubernetes.check()
+    hint = "Example: --nodes 4 starts four pods of --ppn ranks each."
+    count = count_nodes(request, None, limit=MAX_PODS, hint=hint)
+    inputs.kubernetes.check()
     launcher, mpi = choose_launcher(request, inputs.installed)
-    name = launcher.value
-    stack, backend = choose_stack(request, inputs, hydra=mpi == MPI["intel"])
-    precision = pods_precision(inputs.recipe, request, resume)
-    layout = choose_layout(request, nodes, name, kubernetes)
-    return Resolved(
-        kubernetes=kubernetes,
+    check_min_nodes(inputs.loaded.recipe, request, launcher.value)
+    start = RankStart(
+        launcher="mpirun" if mpi else "torchrun",
+        mpi=Decision(topic="mpi", value=next((name for name, value in MPI.items() if value == mpi), "")),
+    )
+    pods = pods_of(request, count, launcher.value, inputs.kubernetes)
+    resolved = resolve(request, inputs.loaded, pods, start, resume)
+    return ResolvedPods(
+        resolved=replace(resolved, precision=with_emulation(resolved.precision, request)),
+        kubernetes=inputs.kubernetes,
         launcher=launcher,
         mpi=mpi,
-        layout=layout,
-        min_nodes=choose_min_nodes(inputs.recipe, request, len(layout.value.nodes), name),
-        stack=stack,
-        backend=backend,
-        precision=precision,
-        preload=checks.defer_preload(stack.value, "the image has"),
-        training=resolve_training(
-            request,
-            inputs.recipe,
-            inputs.settings,
-            stack=stack.value,
-            backend=backend.value,
-            precision=precision.value,
-            layout=layout.value,
-        ),
+        min_nodes=request.min_nodes or count,
     )
-
-
-def check_numbers(request: TrainRequest) -> int:
-    """Return the number of pods.
-
-    Raises:
-        PlanError: if a number is out of range.
-    """
-    if not isinstance(request.nodes, NodeCount) or not 1 <= request.nodes.number <= MAX_PODS:
-        raise PlanError(
-            f"--on k8s needs the number of pods: --nodes {request.nodes or 'is not given'}.",
-            hint="Example: --nodes 4 starts four pods of --ppn ranks each.",
-        )
-    if min(request.stall_timeout, request.max_restarts) < 0:
-        raise PlanError(
-            f"--stall-timeout {request.stall_timeout} and --max-restarts {request.max_restarts} must be 0 or more.",
-            hint="0 turns off the check for stalls, or the restarts.",
-        )
-    return request.nodes.number
 
 
 def requested_mpi(request: TrainRequest) -> str | None:
@@ -151,32 +108,8 @@ def choose_launcher(request: TrainRequest, installed: Installed) -> tuple[Choice
     return Choice(choice.value, (decision,)), mpi
 
 
-def choose_stack(request: TrainRequest, inputs: Inputs, *, hydra: bool) -> tuple[Choice[Stack], Choice[Backend]]:
-    """Return the stack and the backend; the pods check whether the image has them.
-
-    Raises:
-        PlanError: if the recipe or the backend does not fit the stack.
-    """
-    checks.check_recipe_fits(inputs.recipe, inputs.stack)
-    checks.check_script_arguments(request.script_args, inputs.stack)
-    backend = launch.choose_backend(inputs.stack, (), request.backend, {})
-    pod_backend = with_transport(backend, hydra=hydra)
-    return checks.fit_stack(inputs.stack, backend, ()), launch.explain_backend(pod_backend)
-
-
-def with_transport(backend: Backend, *, hydra: bool) -> Backend:
-    """Return the backend with the transport of oneCCL, which uses libfabric itself without hydra."""
-    if backend.name != "ccl":
-        return backend
-    transport = "mpi" if hydra else "ofi"
-    env = dict(backend.env) | dict(TRANSPORTS[transport])
-    summary = f"{backend.summary}, {TRANSPORT_DESCRIPTIONS[transport]}"
-    return replace(backend, summary=summary, env=tuple(env.items()))
-
-
-def pods_precision(recipe: Recipe, request: TrainRequest, resume: Resume | None) -> Choice[str]:
-    """Return the precision, and how pods without BF16 instructions handle it."""
-    precision = choose_precision(recipe, (), request, resume)
+def with_emulation(precision: Choice[str], request: TrainRequest) -> Choice[str]:
+    """Return the precision with how pods without BF16 instructions handle it."""
     if precision.value != "bf16":
         return precision
     slow = "emulated by pods without BF16 instructions"
@@ -186,49 +119,44 @@ def pods_precision(recipe: Recipe, request: TrainRequest, resume: Resume | None)
     return Choice(precision.value, (replace(decision, reason=reason),))
 
 
-def choose_layout(request: TrainRequest, nodes: int, launcher: str, kubernetes: KubernetesSettings) -> Choice[Layout]:
-    """Return the layout, with an equal share of its pod's CPUs for each rank."""
-    ppn = 1 if request.ppn is None else request.ppn
-    if ppn < 1 or (ppn > kubernetes.cpus and not kubernetes.share_cores):
-        raise PlanError(
-            f"--ppn {ppn}, but a pod has {plain(kubernetes.cpus)} CPUs.",
-            hint=f"Use --k8s cpu={max(ppn, 1)} or more, or a smaller --ppn. On a small test "
-            "cluster, --k8s share_cores=true lets ranks share cores.",
-        )
-    prefix = "node" if launcher == "trainjob" else "worker"
-    threads = max(1, int(kubernetes.cpus // ppn))
-    layout = uniform_layout(prefix=prefix, nodes=nodes, ppn=ppn, threads=threads)
-    return Choice(layout, describe_pods(layout, kubernetes))
-
-
-def choose_min_nodes(recipe: Recipe, request: TrainRequest, nodes: int, name: str) -> int:
-    """Return the number of pods with which an elastic run may continue.
+def pods_of(request: TrainRequest, count: int, launcher: str, kubernetes: KubernetesSettings) -> CountedNodes:
+    """Return the pods, with an equal share of its pod's CPUs for each rank.
 
     Raises:
-        PlanError: if the run cannot continue with fewer pods.
+        PlanError: if a pod has too few CPUs.
     """
-    least = request.min_nodes
-    if not least:
-        return nodes
-    if name != ELASTIC:
+    ppn = request.ppn or 1
+    if ppn > kubernetes.cpus and not kubernetes.share_cores:
         raise PlanError(
-            f"--min-nodes {least}: only a PyTorchJob continues with fewer pods.",
-            hint=f"Remove --min-nodes, or --launcher {name}.",
+            f"--ppn {ppn}, but a pod has {plain(kubernetes.cpus)} CPUs.",
+            hint=f"Use --k8s cpu={ppn} or more, or a smaller --ppn. On a small test cluster, --k8s share_cores=true "
+            "lets ranks share cores.",
         )
-    if not 1 <= least <= nodes:
-        raise PlanError(f"--min-nodes {least}, but --nodes is {nodes}.", hint=f"Use 1 to {nodes}.")
+    threads = max(1, int(kubernetes.cpus // ppn))
+    return CountedNodes(
+        count=count,
+        prefix="node" if launcher == "trainjob" else "worker",
+        threads=threads,
+        placement=f"{ppn} in each pod, threads of each: {threads}",
+        software="the image has",
+    )
+
+
+def check_min_nodes(recipe: Recipe, request: TrainRequest, launcher: str) -> None:
+    """Raise PlanError for --min-nodes if the run cannot continue with fewer pods."""
+    if not request.min_nodes:
+        return
+    if launcher != ELASTIC:
+        raise PlanError(
+            f"--min-nodes {request.min_nodes}: only a PyTorchJob continues with fewer pods.",
+            hint=f"Remove --min-nodes, or --launcher {launcher}.",
+        )
     if not (recipe.elastic or recipe.own_script):
         raise PlanError(
             f"--min-nodes: recipe '{recipe.name}' needs all of its ranks.",
             hint="Remove --min-nodes, or set `elastic = true` in your own recipe.toml "
             "if the recipe can continue with fewer ranks.",
         )
-    if not request.max_restarts:
-        raise PlanError(
-            "--min-nodes needs --max-restarts: a run continues with fewer pods by restarting.",
-            hint="Add --max-restarts 1 or more.",
-        )
-    return least
 
 
 def describe_cores(kubernetes: KubernetesSettings, *, ppn: int) -> str:
@@ -240,11 +168,11 @@ def describe_cores(kubernetes: KubernetesSettings, *, ppn: int) -> str:
     return "guaranteed, but not whole cores, which are never exclusive"
 
 
-def describe_pods(layout: Layout, kubernetes: KubernetesSettings) -> tuple[Decision, ...]:
-    """Return the decisions about the pods, their image, volume and ranks."""
+def describe_pods(pods: ResolvedPods) -> tuple[Decision, ...]:
+    """Return the decisions about the pods, their image and volume."""
+    layout, kubernetes = pods.resolved.layout.value, pods.kubernetes
     size = f"{kubernetes.cpu} CPUs, {kubernetes.memory}"
-    first_rank = layout.rank_places[0]
-    cores = describe_cores(kubernetes, ppn=first_rank.local_world_size)
+    cores = describe_cores(kubernetes, ppn=layout.rank_places[0].local_world_size)
     labels = ", ".join(
         [*(f"{key}={value}" for key, value in kubernetes.node_selector.items()), *kubernetes.node_affinity]
     )
@@ -259,10 +187,5 @@ def describe_pods(layout: Layout, kubernetes: KubernetesSettings) -> tuple[Decis
             topic="volume",
             value=f"{kubernetes.claim} at {kubernetes.mount}",
             reason=f"data, checkpoints and outputs; /dev/shm has {kubernetes.shm}",
-        ),
-        Decision(
-            topic="ranks",
-            value=str(layout.world_size),
-            reason=f"{first_rank.local_world_size} in each pod, threads of each: {first_rank.threads}",
         ),
     )

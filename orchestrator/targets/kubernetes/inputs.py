@@ -17,10 +17,9 @@ from orchestrator.planning.plan import Plan
 from orchestrator.planning.request import TrainRequest
 from orchestrator.planning.sent_files import named_files
 from orchestrator.runs.resume import plan_or_resume
-from orchestrator.stacks.image import python_for
 from orchestrator.targets.identity import new_identity
 from orchestrator.targets.kubernetes import installed_kinds
-from orchestrator.targets.kubernetes.decisions import Inputs
+from orchestrator.targets.kubernetes.decisions import PodInputs
 from orchestrator.targets.kubernetes.load import kubernetes_settings, read_patch
 from orchestrator.targets.kubernetes.manifests import names
 from orchestrator.targets.kubernetes.manifests.kinds import Installed
@@ -35,41 +34,30 @@ MAX_PROJECT_BYTES = 8_000_000
 def plan(request: TrainRequest) -> Plan:
     """Return the plan of a request; the cluster is only queried for its kinds of jobs."""
     inputs = read(request)
-    values = inputs.recipe.settings(request.preset, inputs.settings)
-    site = new_site(inputs.recipe, values, inputs.kubernetes)
+    recipe = inputs.loaded.recipe
+    site = new_site(recipe, recipe.settings(request.preset, inputs.loaded.settings), inputs.kubernetes)
     return plan_or_resume(request, lambda resume: plan_kubernetes(request, inputs, site, resume))
 
 
-def read(request: TrainRequest) -> Inputs:
+def read(request: TrainRequest) -> PodInputs:
+    """Return the inputs that a request names, after reading its files."""
     options = request.options_of(KubernetesOptions)
     kubernetes = kubernetes_settings(options.k8s_file, list(options.k8s), request.image)
-    recipe = load.recipe(request.recipe, tuple(map(Path, request.recipe_path)), module=request.module)
-    recipe = replace(recipe, project=project_of(request, recipe))
-    recipe = replace(recipe, source_folder=load.source_folder(recipe) if recipe.project else "")
-    stack = load.stack(request.stack)
-    needed = load.image_requirements(recipe, request.requirements, request.extra, stack, "pods")
-    recipe = replace(recipe, image_requirements=needed)
-    load.check_script(request, recipe, load.RanksPython(version=python_for(stack), image=True))
-    return Inputs(
-        recipe=recipe,
-        stack=stack,
+    kubeconfigs = os.environ.get("KUBECONFIG") or str(Path.home() / ".kube")
+    loaded = load.inputs(
+        request,
+        load.RankSoftware(image="pods"),
+        # A module that is not in the current folder is one of the image.
+        has_project=not request.module or load.is_local_module(request.recipe),
+        left_out=map(Path, kubeconfigs.split(os.pathsep)),
+        volume=kubernetes.mount,
+    )
+    return PodInputs(
+        loaded=replace(loaded, plugins={}),  # pods have the backends of their image, not those of this machine
         kubernetes=kubernetes,
-        settings=recipe_settings(request.settings, recipe, kubernetes),
         patch=read_patch(options.k8s_patch),
         installed=installed_kinds.query_installed(kubernetes) if request.launcher is None else Installed(),
     )
-
-
-def project_of(request: TrainRequest, recipe: Recipe) -> Project | None:
-    """Return the project of the script, without recorded runs and the credentials of clusters.
-
-    A module that is not in the current folder is one of the image.
-    """
-    if request.project is None and recipe.module and not load.is_local_module(recipe.script):
-        return None
-    kubeconfigs = os.environ.get("KUBECONFIG") or str(Path.home() / ".kube")
-    left_out = (Path(request.runs_dir), *map(Path, kubeconfigs.split(os.pathsep)))
-    return load.project_of(recipe, request.project, limit=request.project_limit, left_out=left_out)
 
 
 def packed(project: Project) -> bytes:
@@ -94,17 +82,6 @@ def packed(project: Project) -> bytes:
             "on the volume, or add the code to the image and send the script alone with --project none.",
         )
     return archive
-
-
-def recipe_settings(assignments: tuple[str, ...], recipe: Recipe, settings: KubernetesSettings) -> dict[str, Value]:
-    """Return the settings of --set, in which a path may also be one on the volume."""
-    on_volume = {
-        name: text
-        for name, _, text in (assignment.partition("=") for assignment in assignments)
-        if name in recipe.paths and text.startswith(f"{settings.mount}/")
-    }
-    local = [assignment for assignment in assignments if assignment.partition("=")[0] not in on_volume]
-    return {**load.settings(local, recipe), **on_volume}
 
 
 def new_site(recipe: Recipe, values: dict[str, Value], settings: KubernetesSettings) -> KubernetesSite:

@@ -33,7 +33,7 @@ from orchestrator.planning.training import (
     user_variables,
 )
 from orchestrator.targets.kubernetes import run_record as run_records
-from orchestrator.targets.kubernetes.decisions import Inputs, Resolved, resolve
+from orchestrator.targets.kubernetes.decisions import PodInputs, ResolvedPods, describe_pods, resolve_pods
 from orchestrator.targets.kubernetes.manifests import names
 from orchestrator.targets.kubernetes.manifests.job import (
     Files,
@@ -64,23 +64,27 @@ class KubernetesSite:
     project: bytes = b""  # a gzipped tar archive of the recipe's project
 
 
-def plan_kubernetes(request: TrainRequest, inputs: Inputs, site: KubernetesSite, resume: Resume | None = None) -> Plan:
+def plan_kubernetes(
+    request: TrainRequest, inputs: PodInputs, site: KubernetesSite, resume: Resume | None = None
+) -> Plan:
     """Return the plan of a request.
 
     Raises:
         PlanError: if the request cannot be fulfilled.
         RequestError: if it is malformed.
     """
-    resolved = resolve(request, inputs, resume)
-    training, home = resolved.training, home_of(site.run_id, resolved, request)
+    pods = resolve_pods(request, inputs, resume)
+    resolved, training, home = pods.resolved, pods.resolved.training, home_of(site.run_id, pods, request)
     output = choose_output(training.recipe, home.run_dir, resume)
-    files = files_of(site, training.recipe, home.run_dir, resolved.kubernetes)
+    files = files_of(site, training.recipe, home.run_dir, inputs.kubernetes)
     script = script_command(request, training, files.paths_of(training.recipe, training.settings), output.value)
-    key = key_of(request, resolved)
+    key = key_of(request, pods)
     decisions = (
         Decision(topic="run", value=site.run_id),
-        *all_decisions(resolved.stack, resolved.layout, resolved.launcher),
-        *describe_elastic(request, resolved),
+        *resolved.stack.decisions,
+        *describe_pods(pods),
+        *all_decisions(resolved.layout, pods.launcher),
+        *describe_elastic(request, pods),
         *all_decisions(resolved.backend, resolved.precision, resolved.preload, output),
         *describe_patch(inputs.patch),
         *explain_environment(request),
@@ -93,9 +97,9 @@ def plan_kubernetes(request: TrainRequest, inputs: Inputs, site: KubernetesSite,
         origin=origin_of(request, training, {}),
         steps=(),
     )
-    job = job_of(request, plan, resolved, script=script, files=files, project=site.project)
-    *objects, job_object = (config_map(job), *project_maps(job), *KINDS[resolved.launcher.value].launch(job))
-    patched_objects = patched((*objects, in_queue(job_object, resolved.kubernetes.queue)), inputs.patch)
+    job = job_of(request, plan, pods, script=script, files=files, project=site.project)
+    *objects, job_object = (config_map(job), *project_maps(job), *KINDS[pods.launcher.value].launch(job))
+    patched_objects = patched((*objects, in_queue(job_object, inputs.kubernetes.queue)), inputs.patch)
     return replace(plan, steps=(ApplyObjects(objects=patched_objects),))
 
 
@@ -116,48 +120,48 @@ def files_of(site: KubernetesSite, recipe: Recipe, run_dir: str, settings: Kuber
 
 
 def job_of(
-    request: TrainRequest, plan: Plan, resolved: Resolved, *, script: tuple[str, ...], files: Files, project: bytes
+    request: TrainRequest, plan: Plan, pods: ResolvedPods, *, script: tuple[str, ...], files: Files, project: bytes
 ) -> KubernetesJob:
     layout = plan.layout
     return KubernetesJob(
         run_id=plan.run.run_id,
-        settings=resolved.kubernetes,
+        settings=pods.kubernetes,
         nodes=len(layout.nodes),
         ppn=layout.rank_places[0].local_world_size,
-        min_nodes=resolved.min_nodes,
-        mpi=resolved.mpi,
+        min_nodes=pods.min_nodes,
+        mpi=pods.mpi,
         threads=layout.rank_places[0].threads,
         max_restarts=request.max_restarts,
         script=script,
-        config=pod_config(request, plan, resolved, project),
+        config=pod_config(request, plan, pods, project),
         record=run_records.without_lists(plan.run),
-        files=files.sent_contents(resolved.kubernetes),
+        files=files.sent_contents(pods.kubernetes),
         project=project,
     )
 
 
-def describe_elastic(request: TrainRequest, resolved: Resolved) -> tuple[Decision, ...]:
+def describe_elastic(request: TrainRequest, pods: ResolvedPods) -> tuple[Decision, ...]:
     """Return the decision about restarts of a run that may continue with fewer pods."""
-    fewer = resolved.min_nodes < len(resolved.layout.value.nodes)
-    return explain_restarts(request.max_restarts if fewer else 0, resolved.training.recipe, resolved.min_nodes)
+    fewer = pods.min_nodes < len(pods.resolved.layout.value.nodes)
+    return explain_restarts(request.max_restarts if fewer else 0, pods.resolved.training.recipe, pods.min_nodes)
 
 
-def key_of(request: TrainRequest, resolved: Resolved) -> str:
-    kubernetes = resolved.kubernetes
+def key_of(request: TrainRequest, pods: ResolvedPods) -> str:
+    kubernetes = pods.kubernetes
     return request_key(
         request,
-        resolved.training,
+        pods.resolved.training,
         hosts=("k8s", kubernetes.context or "", kubernetes.namespace or "", kubernetes.claim),
-        names=(resolved.launcher.value, str(request.nodes or "")),
+        names=(pods.launcher.value, str(request.nodes or "")),
     )
 
 
-def home_of(run_id: str, resolved: Resolved, request: TrainRequest) -> Home:
-    kubernetes = resolved.kubernetes
-    job_location = location(run_id, resolved.launcher.value, kubernetes)
+def home_of(run_id: str, pods: ResolvedPods, request: TrainRequest) -> Home:
+    kubernetes = pods.kubernetes
+    job_location = location(run_id, pods.launcher.value, kubernetes)
     wait_limit = request.options_of(KubernetesOptions).wait_limit
     return Home(
-        nodes=tuple(RunNode(node=node) for node in resolved.layout.value.nodes),
+        nodes=tuple(RunNode(node=node) for node in pods.resolved.layout.value.nodes),
         run_dir=f"{kubernetes.mount}/runs/{run_id}",
         train=f"{kubernetes.root}/train",
         python=kubernetes.python,
@@ -201,16 +205,17 @@ def pod_project(plan: Plan, archive: bytes, settings: KubernetesSettings) -> Pod
     )
 
 
-def pod_config(request: TrainRequest, plan: Plan, resolved: Resolved, archive: bytes) -> dict[str, Any]:
+def pod_config(request: TrainRequest, plan: Plan, pods: ResolvedPods, archive: bytes) -> dict[str, Any]:
     """Return the content of pod.json, which all pods of the run read."""
-    kubernetes, backend, first = resolved.kubernetes, resolved.backend.value, plan.layout.rank_places[0]
+    kubernetes, resolved = pods.kubernetes, pods.resolved
+    backend, first = resolved.backend.value, plan.layout.rank_places[0]
     precision = run_precision(resolved.training, plan.run.output_dir)
     project = pod_project(plan, archive, kubernetes)
     return {
         "schema": CONFIG_SCHEMA,
         "run_id": plan.run.run_id,
         "run_dir": plan.run.run_dir,
-        "mpi": resolved.mpi,
+        "mpi": pods.mpi,
         "pods": len(plan.layout.nodes),
         "word": first.node.rpartition("-")[0],
         "ppn": first.local_world_size,

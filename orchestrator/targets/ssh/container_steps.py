@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 from orchestrator.errors import PlanError
 from orchestrator.launchers import DEFAULT
 from orchestrator.model.cluster import Node
-from orchestrator.model.decision import Choice, Decision
+from orchestrator.model.decision import Decision
 from orchestrator.model.recipe import Recipe
 from orchestrator.planning.containers import Docker, shared_folders
 from orchestrator.planning.request import TrainRequest
@@ -18,23 +18,11 @@ from orchestrator.targets.ssh.steps import Site
 NO_BACKEND = "gloo"
 
 
-def choose_docker(request: TrainRequest, launcher: str, docker: Docker | None) -> Choice[Docker | None]:
-    """Return the container settings with the decision that explains them.
-
-    Raises:
-        PlanError: if the settings are invalid, or conflict with an image that starts its ranks.
-    """
-    if docker is None:
-        return Choice(None)
+def check_docker(request: TrainRequest, launcher: str, docker: Docker) -> None:
+    """Raise PlanError if the settings are invalid, or conflict with an image that starts its ranks."""
     docker.check()
     if docker.starts_ranks:
         check_options_without_effect(request, launcher, docker)
-    return Choice(docker, (docker.explain(),))
-
-
-def starts_ranks(docker: Docker | None) -> bool:
-    """Return whether the image starts its ranks itself."""
-    return docker is not None and docker.starts_ranks
 
 
 def check_options_without_effect(request: TrainRequest, launcher: str, docker: Docker) -> None:

@@ -9,19 +9,15 @@ from orch_node.protocol.precision import AUTO
 
 from orchestrator import load
 from orchestrator.load.inventory import inventory_files
-from orchestrator.model.cluster import Cluster, Node
-from orchestrator.model.recipe import Recipe
+from orchestrator.model.cluster import Cluster
 from orchestrator.paths import TRAIN
 from orchestrator.planning.accelerate_options import AccelerateOptions
-from orchestrator.planning.containers import Docker
 from orchestrator.planning.plan import Plan
 from orchestrator.planning.request import TrainRequest
 from orchestrator.runs.resume import plan_or_resume
-from orchestrator.stacks.image import python_for
-from orchestrator.stacks.stack import Stack
 from orchestrator.state import state_home
 from orchestrator.targets.identity import new_identity, run_id
-from orchestrator.targets.ssh.decisions import Inputs
+from orchestrator.targets.ssh.decisions import HostInputs
 from orchestrator.targets.ssh.nodes import ssh_config
 from orchestrator.targets.ssh.plan import plan_train
 from orchestrator.targets.ssh.steps import Site
@@ -31,21 +27,18 @@ from orchestrator.targets.ssh.user_python import stack_of, with_user_python
 def plan(request: TrainRequest) -> Plan:
     """Return the plan of a request, without a query of any host and without writing files."""
     request, inputs = read(request)
-    site = new_site(inputs.recipe.name, Path(request.runs_dir).absolute(), inputs.cluster)
+    site = new_site(inputs.loaded.recipe.name, Path(request.runs_dir).absolute(), inputs.cluster)
     plan = plan_or_resume(request, lambda resume: plan_train(request, inputs, site, resume))
     ssh_config_step = ssh_config(inputs.cluster)
     return replace(plan, steps=(ssh_config_step, *plan.steps)) if ssh_config_step else plan
 
 
-def read(request: TrainRequest) -> tuple[TrainRequest, Inputs]:
+def read(request: TrainRequest) -> tuple[TrainRequest, HostInputs]:
     """Load the files that a request names.
 
     Returns:
         The request, with options that only its configuration of accelerate sets, and the files.
     """
-    recipe = load.recipe(request.recipe, tuple(map(Path, request.recipe_path)), module=request.module)
-    stack = load.stack(request.stack)
-    settings = load.settings(list(request.settings), recipe)
     accelerate = None
     if request.accelerate_config is not None:
         accelerate = load.accelerate_config(request.accelerate_config)
@@ -55,63 +48,29 @@ def read(request: TrainRequest) -> tuple[TrainRequest, Inputs]:
         request.inventory, request.stack, nodes=request.nodes, exclude=request.exclude, spares=request.spare_nodes
     )
     cluster = with_user_python(request, cluster)
-    if cluster.nodes:
-        stack = stack_of(stack, cluster.nodes[0], recipe)
-    if request.project is not None or (is_remote(cluster) and not (recipe.module and docker)):
-        project = load.project_of(
-            recipe,
-            request.project,
-            limit=request.project_limit,
-            left_out=(Path(request.runs_dir), *inventory_files(Path(cluster.source))),
-        )
-        recipe = replace(recipe, project=project)
-    if docker:
-        needed = load.image_requirements(
-            recipe, request.requirements, request.extra, stack, docker.image, common_file=cluster.requirements
-        )
-        recipe = replace(recipe, image_requirements=needed)
-    requirements = (
-        None
-        if docker
-        else load.requirements_of(recipe, request.requirements, request.extra, common_file=cluster.requirements)
+    node0 = cluster.nodes[0] if cluster.nodes else None
+    software = load.RankSoftware(
+        image=docker.image if docker else "",
+        nodes=tuple(node.facts for node in cluster.nodes),
+        source=node0.user_python.path if node0 and node0.user_python else "",
+        local_python=node0.ranks_python if node0 and node0.local else "",
+        shares_files=not is_remote(cluster),
+        requirements=cluster.requirements,
     )
-    recipe = replace(
-        recipe,
-        source_folder=load.source_folder(recipe) if recipe.project or not is_remote(cluster) else "",
-        packages=load.packages_for(requirements, [node.facts for node in cluster.nodes], stack.name),
+    loaded = load.inputs(
+        request,
+        software,
+        has_project=is_remote(cluster) and not (request.module and docker),
+        left_out=inventory_files(Path(cluster.source)),
     )
-    imports = None
-    if cluster.nodes:
-        imports = load.check_script(request, recipe, ranks_python(cluster.nodes[0], stack, docker, recipe))
-    inputs = Inputs(
-        cluster=cluster,
-        recipe=recipe,
-        stack=stack,
-        settings=settings,
-        plugins=load.plugins(),
-        accelerate=accelerate,
-        docker=docker,
-        imports=imports,
-    )
-    return request, inputs
+    if node0:
+        loaded = replace(loaded, stack=stack_of(loaded.stack, node0, loaded.recipe))
+    return request, HostInputs(loaded=loaded, cluster=cluster, accelerate=accelerate, docker=docker)
 
 
 def is_remote(cluster: Cluster) -> bool:
     """Return whether the nodes are other machines."""
     return not all(node.local for node in cluster.nodes)
-
-
-def ranks_python(node0: Node, stack: Stack, docker: Docker | None, recipe: Recipe) -> load.RanksPython:
-    """Return the Python that checks can assume of the ranks: node0's, or that of a container."""
-    if docker is not None:
-        return load.RanksPython(version=python_for(stack), image=True)
-    return load.RanksPython(
-        version=node0.facts.python,
-        local_path=node0.ranks_python if node0.local else "",
-        source=node0.user_python.path if node0.user_python else f"stack {stack.name}",
-        packages=node0.facts.packages,
-        module_folders=recipe.module_folders,
-    )
 
 
 def with_options(request: TrainRequest, options: AccelerateOptions) -> TrainRequest:

@@ -224,8 +224,6 @@ def test_files_of_a_user_recipe_are_sent_to_pods() -> None:
             "torchrun starts the ranks of a PyTorchJob",
             id="mpi of a PyTorchJob",
         ),
-        pytest.param("kubernetes", {"min_nodes": 3, "max_restarts": 1}, "--min-nodes 3, but --nodes is 2", id="many"),
-        pytest.param("kubernetes", {"min_nodes": 1}, "--min-nodes needs --max-restarts", id="no restarts"),
         pytest.param(
             "kubernetes",
             {"min_nodes": 1, "max_restarts": 1, "launcher": "mpijob"},
@@ -251,3 +249,20 @@ def test_slurm_settings_are_refused_when_nodes_are_provisioned(monkeypatch: pyte
     with pytest.raises(PlanError) as exc_info:
         app(["provision", "nosuch", "--slurm", "root=/shared"], standalone_mode=False)
     assert exc_info.value.message == "--slurm is for --on slurm."
+
+
+@pytest.mark.parametrize("target", BASE, ids=str)
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        pytest.param({"min_nodes": 3, "max_restarts": 1}, "--min-nodes 3, but the run has 2 nodes", id="min nodes"),
+        pytest.param({"min_nodes": 1}, "--min-nodes without --max-restarts has no effect", id="no restarts"),
+        pytest.param({"max_restarts": -1}, "--max-restarts -1: expected 0 or more", id="negative"),
+        pytest.param({"stall_timeout": -0.5}, "--stall-timeout -0.5: expected 0 or more", id="fraction"),
+    ],
+)
+def test_limits_of_restarts_are_refused_with_one_text_on_all_targets(
+    target: str, fields: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(PlanError, match=re.escape(message)):
+        train.plan(replace(BASE[target], **fields))

@@ -10,10 +10,10 @@ from orchestrator.launchers import accelerate_config
 from orchestrator.model.hostlist import NodeCount
 from orchestrator.planning import accelerate_options as accelerate_file
 from orchestrator.stacks.stack import Stack
-from orchestrator.targets.ssh.decisions import Inputs
+from orchestrator.targets.ssh.decisions import HostInputs
 from orchestrator.targets.ssh.plan import plan_train
 from tests.conftest import make_cluster, make_job, make_node
-from tests.support.plans import QA_REQUEST, REMOTE_SITE, TWO_NODES, USER_SCRIPT
+from tests.support.plans import QA_REQUEST, REMOTE_SITE, TWO_NODES, USER_SCRIPT, make_inputs
 
 FILE: dict[str, Any] = {
     "compute_environment": "LOCAL_MACHINE",
@@ -47,9 +47,9 @@ def test_file_for_gpus_is_refused(change: dict[str, Any]) -> None:
         accelerate_file.parse_options({**FILE, **change}, "f.yaml")
 
 
-def with_file(stack: Stack) -> Inputs:
+def with_file(stack: Stack) -> HostInputs:
     options = accelerate_file.parse_options(FILE, "f.yaml")
-    return Inputs(cluster=make_cluster(*TWO_NODES), recipe=USER_SCRIPT, stack=stack, accelerate=options)
+    return make_inputs(make_cluster(*TWO_NODES), USER_SCRIPT, stack, accelerate=options)
 
 
 def test_used_and_contradicted_keys_are_reported(test_stack: Stack) -> None:

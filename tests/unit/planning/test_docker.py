@@ -19,10 +19,18 @@ from orchestrator.planning.containers import Docker, bind, outermost_folders
 from orchestrator.planning.plan import Plan, PutFile
 from orchestrator.provisioning.preflight import find_problems
 from orchestrator.stacks.stack import Stack
-from orchestrator.targets.ssh.decisions import Inputs
 from orchestrator.targets.ssh.plan import plan_train
 from tests.conftest import HOSTILE_TEXTS, make_cluster
-from tests.support.plans import LOCAL_SITE, ONE_NODE, QA_RECIPE, QA_REQUEST, REMOTE_SITE, TWO_NODES, USER_SCRIPT
+from tests.support.plans import (
+    LOCAL_SITE,
+    ONE_NODE,
+    QA_RECIPE,
+    QA_REQUEST,
+    REMOTE_SITE,
+    TWO_NODES,
+    USER_SCRIPT,
+    make_inputs,
+)
 from tests.support.probes import make_probe
 
 GOLDEN = Path(__file__).parents[2] / "golden"
@@ -32,7 +40,7 @@ SITE_OF_TWO = replace(REMOTE_SITE, root="/opt/orch")
 
 def plan(stack: Stack, docker: Docker = DOCKER, **fields: object) -> Plan:
     request = replace(QA_REQUEST, ppn=2, **fields)
-    inputs = Inputs(cluster=make_cluster(*TWO_NODES), recipe=QA_RECIPE, stack=stack, docker=docker)
+    inputs = make_inputs(make_cluster(*TWO_NODES), QA_RECIPE, stack, docker=docker)
     return plan_train(request, inputs, SITE_OF_TWO)
 
 
@@ -68,16 +76,14 @@ def test_golden_plan_of_an_image_that_starts_its_ranks(test_stack: Stack) -> Non
 
 def test_without_an_image_nothing_is_different(test_stack: Stack) -> None:
     request = replace(QA_REQUEST, ppn=2)
-    result = plan_train(
-        request, Inputs(cluster=make_cluster(*TWO_NODES), recipe=QA_RECIPE, stack=test_stack), SITE_OF_TWO
-    )
+    result = plan_train(request, make_inputs(make_cluster(*TWO_NODES), QA_RECIPE, test_stack), SITE_OF_TWO)
     assert "container" not in result.describe()
     assert result.run.key != plan(test_stack).run.key, "another image is another training"
 
 
 def test_folders_of_script_runs_and_programs_exist_on_this_machine(test_stack: Stack) -> None:
     cluster = make_cluster(*ONE_NODE)
-    inputs = Inputs(cluster=cluster, recipe=USER_SCRIPT, stack=test_stack, docker=DOCKER)
+    inputs = make_inputs(cluster, USER_SCRIPT, test_stack, docker=DOCKER)
     result = plan_train(QA_REQUEST, inputs, LOCAL_SITE)
     mounted = [word for word in options(result) if word.startswith("type=bind")]
     assert mounted == [bind(folder) for folder in ("/home/me", "/orch/train", "/runs")]
@@ -88,7 +94,7 @@ def test_ccl_takes_no_socket_of_the_launcher_into_the_container(test_stack: Stac
     nodes = tuple(replace(node, facts=replace(node.facts, packages=dict(ccl.requirements))) for node in TWO_NODES)
     for docker, transport in ((None, "over MPI"), (DOCKER, "over libfabric")):
         request = replace(QA_REQUEST, ppn=2, backend="ccl")
-        inputs = Inputs(cluster=make_cluster(*nodes), recipe=QA_RECIPE, stack=ccl, docker=docker)
+        inputs = make_inputs(make_cluster(*nodes), QA_RECIPE, ccl, docker=docker)
         result = plan_train(request, inputs, SITE_OF_TWO)
         assert transport in result.describe()
 

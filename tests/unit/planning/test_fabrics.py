@@ -20,11 +20,10 @@ from orchestrator.planning.fabrics import FabricUse, choose_fabric
 from orchestrator.planning.hosts import choose_links
 from orchestrator.planning.run_files import layout_json
 from orchestrator.stacks.stack import Stack
-from orchestrator.targets.ssh.decisions import Inputs
 from orchestrator.targets.ssh.plan import plan_train
 from tests.conftest import make_cluster, make_facts, make_node
 from tests.support.nodes_with_fabrics import make_facts_with_fabric
-from tests.support.plans import BINDINGS, GOLDEN, QA_RECIPE, QA_REQUEST, REMOTE_SITE
+from tests.support.plans import BINDINGS, GOLDEN, QA_RECIPE, QA_REQUEST, REMOTE_SITE, make_inputs
 
 CCL_OVER_MPI = replace(CCL, env=(*TRANSPORTS["mpi"], *CCL.env))
 CCL_OVER_OFI = replace(CCL, env=(*TRANSPORTS["ofi"], *CCL.env))
@@ -139,7 +138,7 @@ def test_each_rank_gets_the_device_near_its_cores(e810: tuple[Node, Node]) -> No
 def test_golden_plan_of_two_nodes_over_psm3(e810: tuple[Node, Node], test_stack: Stack) -> None:
     """Carry the nodes' facts into the ranks' environment and the run record."""
     stack = replace(test_stack, backends=("ccl", "gloo"), bindings=BINDINGS)
-    inputs = Inputs(cluster=make_cluster(*with_proofs(e810, psm3=PSM3, tcp=TCP)), recipe=QA_RECIPE, stack=stack)
+    inputs = make_inputs(make_cluster(*with_proofs(e810, psm3=PSM3, tcp=TCP)), QA_RECIPE, stack)
     plan = plan_train(QA_REQUEST, inputs, REMOTE_SITE)
     assert plan.describe() == (GOLDEN / "two-nodes-psm3.sh").read_text()
 

@@ -11,10 +11,9 @@ from orchestrator.errors import PlanError
 from orchestrator.launchers import DIALECTS, LAUNCHERS, Launch
 from orchestrator.model.cluster import Cluster, Node
 from orchestrator.stacks.stack import Stack
-from orchestrator.targets.ssh.decisions import Inputs
 from orchestrator.targets.ssh.plan import plan_train
 from tests.conftest import HOSTILE_TEXTS, make_cluster, make_facts, make_job
-from tests.support.plans import ONE_NODE, QA_REQUEST, REMOTE_SITE, TWO_NODES, USER_SCRIPT, make_remote_node
+from tests.support.plans import ONE_NODE, QA_REQUEST, REMOTE_SITE, TWO_NODES, USER_SCRIPT, make_inputs, make_remote_node
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "launch"
 RANKS = ("/venv/bin/python", "/opt/orch/train/node.py", "rank", "--run", "/opt/orch/runs/r", "--", *HOSTILE_TEXTS)
@@ -65,7 +64,7 @@ def test_open_mpi_starts_no_tree_from_64_nodes() -> None:
 
 def plan(stack: Stack, cluster: Cluster, **fields: object) -> str:
     request = replace(QA_REQUEST, **fields)
-    return plan_train(request, Inputs(cluster=cluster, recipe=USER_SCRIPT, stack=stack), REMOTE_SITE).describe()
+    return plan_train(request, make_inputs(cluster, USER_SCRIPT, stack), REMOTE_SITE).describe()
 
 
 def test_flag_wins_over_the_inventory_and_that_over_the_stack(test_stack: Stack) -> None:

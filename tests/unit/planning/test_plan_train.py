@@ -12,7 +12,6 @@ from orchestrator.model.recipe import Recipe
 from orchestrator.planning.plan import Plan, PutFile, SendFile, StartRun
 from orchestrator.planning.request import Resume
 from orchestrator.stacks.stack import Stack
-from orchestrator.targets.ssh.decisions import Inputs
 from orchestrator.targets.ssh.plan import plan_train
 from tests.conftest import make_cluster, make_facts, make_node
 from tests.support.plans import (
@@ -24,6 +23,7 @@ from tests.support.plans import (
     REMOTE_SITE,
     TWO_NODES,
     USER_SCRIPT,
+    make_inputs,
     make_remote_node,
 )
 
@@ -52,7 +52,7 @@ def decide(
     **fields: Any,
 ) -> Plan:
     """Return the plan of a request with these fields, on a cluster or on one node of this machine."""
-    inputs = Inputs(cluster=cluster or make_cluster(node or make_node()), recipe=recipe, stack=stack)
+    inputs = make_inputs(cluster or make_cluster(node or make_node()), recipe, stack)
     return plan_train(replace(QA_REQUEST, **fields), inputs, REMOTE_SITE if cluster else LOCAL_SITE, resume)
 
 

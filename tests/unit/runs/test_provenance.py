@@ -13,10 +13,9 @@ import pytest
 from orchestrator.planning.request import TrainRequest
 from orchestrator.runs.provenance import git_state, parse, provenance, render, script_of, seeds
 from orchestrator.stacks.stack import Stack
-from orchestrator.targets.ssh.decisions import Inputs
 from orchestrator.targets.ssh.plan import plan_train
 from tests.conftest import make_cluster, require_program
-from tests.support.plans import LOCAL_SITE, QA_RECIPE
+from tests.support.plans import LOCAL_SITE, QA_RECIPE, make_inputs
 
 
 @pytest.fixture
@@ -63,7 +62,7 @@ def test_seeds_come_from_settings_and_from_arguments(test_stack: Stack, tmp_path
     path.write_text("")
     request = TrainRequest(recipe="qa", script_args=("--data_seed", "7", "--my-seed=8", "--x", "--seedless"))
     recipe = replace(QA_RECIPE, script=str(path), arguments={"seed": 3, "epochs": 2})
-    plan = plan_train(request, Inputs(cluster=make_cluster(), recipe=recipe, stack=test_stack), LOCAL_SITE)
+    plan = plan_train(request, make_inputs(make_cluster(), recipe, test_stack), LOCAL_SITE)
     assert seeds(plan) == {"seed": 3, "data_seed": "7", "my-seed": "8", "seedless": ""}
     result = provenance(plan)
     assert result.settings == {"seed": 3, "epochs": 2}

@@ -14,8 +14,9 @@ from orch_node.protocol import pod
 from orchestrator.errors import PlanError
 from orchestrator.model.hostlist import NodeCount, NodePattern
 from orchestrator.planning.plan import Plan
+from orchestrator.planning.resolve import Inputs
 from orchestrator.targets.kubernetes import findings
-from orchestrator.targets.kubernetes.decisions import Inputs
+from orchestrator.targets.kubernetes.decisions import PodInputs
 from orchestrator.targets.kubernetes.manifests.kinds import Installed, default_kind
 from orchestrator.targets.kubernetes.plan import plan_kubernetes
 from tests.conftest import make_stack
@@ -25,7 +26,7 @@ BOTH_KINDS = Installed(launchers=("trainjob", "pytorchjob"))
 
 
 def plan_for(installed: Installed, launcher: str | None = None, min_nodes: int = 0) -> Plan:
-    inputs = Inputs(recipe=QA, stack=make_stack(), kubernetes=SETTINGS, installed=installed)
+    inputs = PodInputs(loaded=Inputs(recipe=QA, stack=make_stack()), kubernetes=SETTINGS, installed=installed)
     return plan_kubernetes(replace(REQUEST, launcher=launcher, max_restarts=1, min_nodes=min_nodes), inputs, SITE)
 
 
@@ -103,11 +104,11 @@ def test_ranks_that_share_a_core_are_not_pinned(local: int, monkeypatch: pytest.
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        ({"nodes": None}, "needs the number of pods"),
-        ({"nodes": NodePattern("node[1-3]")}, "needs the number of pods"),
-        ({"nodes": NodeCount(0)}, "needs the number of pods"),
+        ({"nodes": None}, "needs a number of nodes"),
+        ({"nodes": NodePattern("node[1-3]")}, "needs a number of nodes"),
+        ({"nodes": NodeCount(0)}, "needs a number of nodes"),
         ({"ppn": 9}, "--ppn 9, but a pod has 8 CPUs"),
-        ({"stall_timeout": -1.0}, "must be 0 or more"),
+        ({"stall_timeout": -1.0}, "expected 0 or more"),
     ],
 )
 def test_impossible_requests_are_refused(change: dict[str, Any], problem: str) -> None:

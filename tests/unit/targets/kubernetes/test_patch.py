@@ -9,7 +9,8 @@ import pytest
 
 from orchestrator.errors import PlanError
 from orchestrator.model.hostlist import NodeCount
-from orchestrator.targets.kubernetes.decisions import Inputs
+from orchestrator.planning.resolve import Inputs
+from orchestrator.targets.kubernetes.decisions import PodInputs
 from orchestrator.targets.kubernetes.patch import patched
 from orchestrator.targets.kubernetes.plan import plan_kubernetes
 from tests.conftest import make_stack
@@ -31,7 +32,7 @@ def test_patches_are_applied_and_reported() -> None:
         make_operation("replace", "/spec/backoffLimit", 7),
         make_operation("add", "/metadata/labels/team", "a"),
     )
-    inputs = Inputs(recipe=QA, stack=make_stack(), kubernetes=SETTINGS, patch=operations)
+    inputs = PodInputs(loaded=Inputs(recipe=QA, stack=make_stack()), kubernetes=SETTINGS, patch=operations)
     request = REQUEST.__class__(recipe="qa", nodes=NodeCount(2), ppn=2, launcher="job")
     plan = plan_kubernetes(request, inputs, SITE)
     job = objects(plan)[-1]

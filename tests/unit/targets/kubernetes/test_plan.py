@@ -131,7 +131,7 @@ def test_restarts_are_elastic_and_bounded() -> None:
     assert job["spec"]["runPolicy"]["backoffLimit"] == 3
     with pytest.raises(PlanError, match="--min-nodes 5"):
         make_plan(request=replace(request, min_nodes=5))
-    with pytest.raises(PlanError, match="needs --max-restarts"):
+    with pytest.raises(PlanError, match="--min-nodes without --max-restarts"):
         make_plan(request=replace(REQUEST, min_nodes=1))
 
 
