@@ -57,7 +57,7 @@ def by_orch(site: Site) -> float:
     result = site.orch("train", "script.py", *options, "--", f"/home/{USER}/mark")
     assert result.returncode == 0, result.stdout + result.stderr
     newest = max((site.home / "runs").iterdir(), key=lambda path: path.name)
-    return marked(site) - (newest / "slurm.json").stat().st_mtime
+    return marked(site) - (newest / "job.json").stat().st_mtime
 
 
 def marked(site: Site) -> float:

@@ -34,10 +34,10 @@ SUBCOMMANDS = {
     "pod-rank": "orch_node.pod.torchrun_rank",
     "receive-folder": "orch_node.filled_folder",
     "store": "orch_node.store",
-    "slurm": "orch_node.batch.job",
-    "slurm-fill": "orch_node.batch.local_stack",
-    "slurm-agent": "orch_node.batch.agent",
-    "slurm-ranks": "orch_node.batch.ranks",
+    "job": "orch_node.batch.job",
+    "job-fill": "orch_node.batch.local_stack",
+    "job-agent": "orch_node.batch.agent",
+    "slurm-ranks": "orch_node.batch.slurm",
 }
 
 

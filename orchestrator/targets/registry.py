@@ -16,7 +16,7 @@ from orchestrator.targets.interface import Target
 GROUP = "orch.targets"  # entry points of other packages, each the name of a TargetEntry
 SSH = "ssh"  # the default, which --on does not name
 SSH_TARGET = "orchestrator.targets.ssh.target:SshTarget"
-INCLUDED = {"k8s": "orchestrator.targets.kubernetes.options:ENTRY", "slurm": "orchestrator.targets.batch.options:ENTRY"}
+INCLUDED = {"k8s": "orchestrator.targets.kubernetes.options:ENTRY", "slurm": "orchestrator.targets.batch.slurm:ENTRY"}
 
 
 @cache
@@ -53,9 +53,10 @@ def load_object(value: str) -> object:
     return getattr(importlib.import_module(module), name)
 
 
-def create(value: str) -> Target:
-    """Return a target, given its class as `package.module:Class`."""
-    target: Target = load_object(value)()  # type: ignore[operator]
+def create(entry: TargetEntry | None) -> Target:
+    """Return the target of an entry; None stands for the default target."""
+    value, arguments = (entry.target, entry.arguments) if entry else (SSH_TARGET, ())
+    target: Target = load_object(value)(*arguments)  # type: ignore[operator]
     return target
 
 
@@ -66,7 +67,7 @@ def find_target(value: str | None) -> Target:
         RequestError: if there is no target of this name.
     """
     if value is None:
-        return create(SSH_TARGET)
+        return create(None)
     entries, broken = loaded()
     if value in broken and value not in entries:
         raise RequestError(f"--on {value}: {broken[value]}.", hint="Install another version of the package.")
@@ -75,7 +76,7 @@ def find_target(value: str | None) -> Target:
             f"--on {value}: orch runs on {', '.join(entries)}, or on the nodes of --inventory.",
             hint=did_you_mean(value, entries),
         )
-    return create(entries[value].target)
+    return create(entries[value])
 
 
 def target_of(record: RunRecord) -> Target:
@@ -84,16 +85,15 @@ def target_of(record: RunRecord) -> Target:
     Raises:
         ExecuteError: if this installation of orch does not have that target.
     """
-    classes = {SSH: SSH_TARGET, **{entry.name: entry.target for entry in entries().values()}}
-    if record.target not in classes:
+    by_name = {SSH: None, **{entry.name: entry for entry in entries().values()}}
+    if record.target not in by_name:
         raise ExecuteError(
             f"{record.run_id} runs on {record.target}, which this installation of orch does not know.",
             hint="Use the installation that has started it, with the same packages.",
         )
-    return create(classes[record.target])
+    return create(by_name[record.target])
 
 
 def target_at(inventory: str | None) -> Target:
     """Return the target that a value of `--inventory` refers to, such as `slurm` or `k8s:NAMESPACE`."""
-    entry = entries().get((inventory or "").partition(":")[0])
-    return create(entry.target if entry else SSH_TARGET)
+    return create(entries().get((inventory or "").partition(":")[0]))

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from orch_node.batch import local_stack
 from orch_node.batch.local_stack import FillError, fill
-from orch_node.protocol.slurm import LocalStack
+from orch_node.protocol.batch import LocalStack
 
 from tests.roles.modules import load_module
 

@@ -12,7 +12,8 @@ from orchestrator.model.command import CommandResult
 from orchestrator.runs import store
 from orchestrator.targets.batch.run_folder import LocalFolder
 from orchestrator.targets.batch.scheduler import Scheduler
-from orchestrator.targets.batch.states import JobState
+from orchestrator.targets.batch.slurm import SLURM, job_state
+from orchestrator.targets.batch.system import JobState
 from orchestrator.targets.batch.watch import JobWatch
 from orchestrator.targets.interface import ignore
 
@@ -59,12 +60,12 @@ def squeue(state: str, reason: str = "None", start: str = "N/A", nodes: str = "n
 
 def make_job(state: str, reason: str = "None", start: str = "N/A") -> JobState:
     """Return job 12 of two nodes in this state."""
-    return JobState(job="12", state=state, start=start, nodes="n[1-2]", reason=reason)
+    return job_state("12", state, start=start, nodes="n[1-2]", reason=reason)
 
 
 def make_watch(folder: Path, host: RecordedHost, notify: Callable[[str], None] = ignore) -> JobWatch:
     """Return the watch of a run's job, whose files are on this machine."""
-    return JobWatch(store.load(folder).record, folder, Scheduler(host), LocalFolder(folder), notify)
+    return JobWatch(store.load(folder).record, folder, Scheduler(SLURM, host), LocalFolder(folder), notify)
 
 
 def write_job_outcome(folder: Path, **fields: object) -> None:

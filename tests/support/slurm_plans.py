@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from orchestrator import load
 from orchestrator.model.hostlist import NodeCount
@@ -11,12 +12,13 @@ from orchestrator.planning.request import TrainRequest
 from orchestrator.planning.resolve import Inputs
 from orchestrator.targets.batch import array
 from orchestrator.targets.batch.decisions import JobInputs, with_size
-from orchestrator.targets.batch.load import slurm_settings
-from orchestrator.targets.batch.plan import SlurmSite, plan_run, plan_slurm
-from orchestrator.targets.batch.settings import SlurmSettings
+from orchestrator.targets.batch.load import batch_settings
+from orchestrator.targets.batch.plan import BatchSite, plan_job, plan_run
+from orchestrator.targets.batch.settings import BatchSettings
+from orchestrator.targets.batch.slurm import SLURM
 from tests.conftest import make_facts
 
-SITE = SlurmSite(
+SITE = BatchSite(
     run_id="20260102-030405-bert-qa-abcd",
     run_dir="/shared/alice/runs/20260102-030405-bert-qa-abcd",
     train="/shared/orch/train",
@@ -41,13 +43,23 @@ CASES = {
 }
 
 
-def make_inputs(settings: SlurmSettings | None = None) -> JobInputs:
+def slurm_settings(*arguments: Any, **options: Any) -> BatchSettings:
+    """Return what batch_settings returns for Slurm."""
+    return batch_settings(SLURM, *arguments, **options)
+
+
+def make_settings(**fields: Any) -> BatchSettings:
+    """Return settings for Slurm with these fields."""
+    return BatchSettings(**{"system": SLURM, "launcher": {"pmi": "auto"}, **fields})
+
+
+def make_inputs(settings: BatchSettings | None = None) -> JobInputs:
     """Return the inputs of a plan of the recipe bert-qa, on nodes that have its stack."""
     recipe, stack = load.recipe("bert-qa"), load.stack("current")
     facts = replace(make_facts(), packages={**stack.requirements, "torch": "2.13.0+cpu"})
     return JobInputs(
         loaded=Inputs(recipe=recipe, stack=stack),
-        slurm=with_size(settings or SlurmSettings()),
+        batch=with_size(settings or make_settings()),
         facts=facts,
         python="/shared/orch/stacks/current/bin/python",
     )
@@ -58,9 +70,9 @@ def make_request(fields: dict[str, object] | None = None) -> TrainRequest:
     return TrainRequest(recipe="bert-qa", on="slurm", backend="gloo", **(fields or {}))  # type: ignore[arg-type]
 
 
-def make_plan(fields: dict[str, object] | None = None, settings: SlurmSettings | None = None) -> Plan:
+def make_plan(fields: dict[str, object] | None = None, settings: BatchSettings | None = None) -> Plan:
     """Return the plan of a request with these fields."""
-    return plan_slurm(make_request(fields), make_inputs(settings), SITE)
+    return plan_job(make_request(fields), make_inputs(settings), SITE)
 
 
 def submit_step(plan: Plan) -> SubmitScript:

@@ -1,4 +1,4 @@
-"""The runs of one Slurm job array, one for each combination of the requested values. Pure."""
+"""The runs of one job array, one for each combination of the requested values. Pure."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from orchestrator.model.decision import ALREADY_DONE, ARRAY_MEMBER, Decision
 from orchestrator.planning.plan import Plan, SubmitScript
 from orchestrator.planning.request import TrainRequest
 from orchestrator.targets.batch.location import JOB_NAME_PREFIX
-from orchestrator.targets.batch.plan import PlannedRun, SlurmSite, login_of, send_steps
-from orchestrator.targets.batch.script import options, render_array
+from orchestrator.targets.batch.plan import BatchSite, PlannedRun, login_of, send_steps
+from orchestrator.targets.batch.script import job_options, render_array
 
 MAX_RUNS = 1000  # Most sites keep Slurm's default MaxArraySize of 1001.
 LIMIT = re.compile(r"%([0-9]+)", re.ASCII)  # The limit at the end of an argument, written as for `sbatch --array`.
@@ -75,13 +75,13 @@ def request_of(request: TrainRequest, settings: Assignments, *, own_script: bool
     return replace(request, settings=(*request.settings, *assignments))
 
 
-def site_of(site: SlurmSite, number: int) -> SlurmSite:
+def site_of(site: BatchSite, number: int) -> BatchSite:
     """Return the site of the run with this number: its folder is next to those of the other runs."""
     return replace(site, run_id=f"{site.run_id}-{number}", run_dir=f"{site.run_dir}-{number}")
 
 
 def plan_array(
-    site: SlurmSite,
+    site: BatchSite,
     runs: Sequence[tuple[Assignments, PlannedRun]],
     limit: int | None = None,
     done: Mapping[str, Assignments] | None = None,
@@ -99,16 +99,16 @@ def plan_array(
         labelled(member, f"{label} ({number + 1} of {len(runs)})")
         for number, (label, (_, member)) in enumerate(zip(labels, runs, strict=True))
     ]
-    login = login_of(members[0].slurm)
+    first = members[0]
     name = f"{JOB_NAME_PREFIX}{site.run_id}"
-    text = render_array(name, labels, [(member.plan, member.config) for member in members], members[0].slurm, limit)
+    options = job_options(name, first.config, first.batch, tasks=len(runs), max_active=limit)
     step = SubmitScript(
-        node=login,
+        node=login_of(first.batch),
         run_dir=site.run_dir,
-        script=text,
+        script=render_array(labels, [(member.plan, member.config) for member in members], first.batch, options),
         name=name,
-        options=tuple(options(name, members[0].config, members[0].slurm)),
-        program="sbatch",
+        options=options,
+        program=first.batch.system.submitter,
     )
     sent = dict.fromkeys(step for member in members for step in send_steps(member, site))
     plans = tuple(member.plan for member in members)

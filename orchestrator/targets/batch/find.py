@@ -1,4 +1,4 @@
-"""Find the runs recorded on this machine that are jobs of Slurm, and list the user's other jobs."""
+"""Find the runs recorded on this machine that are jobs of a batch system, and list the user's other jobs."""
 
 from __future__ import annotations
 
@@ -17,81 +17,80 @@ from orchestrator.runs.cleanup import CleanupReport, NodeCleanup
 from orchestrator.runs.outcome import precision_of
 from orchestrator.runs.rows import RunRow, progress_words, row_of
 from orchestrator.runs.store import Run
-from orchestrator.targets.batch import states
 from orchestrator.targets.batch.cleanup import clean_stores
-from orchestrator.targets.batch.load import slurm_settings
-from orchestrator.targets.batch.location import JOB_NAME_PREFIX, TARGET, location_of
+from orchestrator.targets.batch.load import batch_settings
+from orchestrator.targets.batch.location import JOB_NAME_PREFIX, location_of
 from orchestrator.targets.batch.login import host_at, scheduler_at
 from orchestrator.targets.batch.run_folder import run_folder_of
-from orchestrator.targets.batch.scheduler import NO_RESPONSE_HINT
-from orchestrator.targets.batch.states import JobState
-from orchestrator.targets.interface import Notify, RunList, ignore
+from orchestrator.targets.batch.system import BatchSystem, JobState
+from orchestrator.targets.interface import RunList, ignore
 
 ENDING_SECONDS = 60.0  # A job may take this long to end or to be requeued after its outcome.
 
 
-def find_run(base: Path, name: str, inventory: str, notify: Notify) -> tuple[RunRecord, Path]:
+def find_run(system: BatchSystem, base: Path, name: str) -> tuple[RunRecord, Path]:
     """Return the record and the local folder of a run.
 
     Args:
+        system: the batch system.
         base: the folder of all runs on this machine.
         name: a run id, or `last` for the newest run that was not refused.
-        inventory: not used; the record of a run names its host.
-        notify: not used.
 
     Raises:
         RequestError: if there is no such run.
     """
-    runs = {run.id: run for run in recorded_runs(base)}
+    runs = {run.id: run for run in recorded_runs(system, base)}
     accepted = [run.id for run in runs.values() if run.state != REFUSED] or list(runs)
     run_id = accepted[-1] if name == "last" and runs else name
     if run_id not in runs:
         raise RequestError(
-            f"There is no run '{name}' on Slurm in {base}.",
+            f"There is no run '{name}' on {system.title} in {base}.",
             hint="Runs are recorded in the folder in which they were started. --runs-dir selects another folder.",
         )
     return runs[run_id].record, runs[run_id].folder
 
 
-def recorded_runs(base: Path) -> Iterator[Run]:
+def recorded_runs(system: BatchSystem, base: Path) -> Iterator[Run]:
     """Return the runs of this target in the folder of runs, oldest first."""
-    return (run for run in store.recorded(base).runs if run.record.target == TARGET)
+    return (run for run in store.recorded(base).runs if run.record.target == system.name)
 
 
-def login_of(inventory: str | None) -> str:
-    """Return the login node, or '' if Slurm's programs are on this machine.
+def login_of(system: BatchSystem, inventory: str | None) -> str:
+    """Return the login node, or '' if the system's programs are on this machine.
 
     Args:
-        inventory: the value of `--inventory`; the HOST of `slurm:HOST` takes precedence over
-            orch-slurm.toml.
+        system: the batch system.
+        inventory: the value of `--inventory`; the HOST of `slurm:HOST` takes precedence over the
+            settings file.
 
     Raises:
         RequestError: if the settings cannot be read.
         PlanError: if a setting is invalid.
     """
     host = (inventory or "").partition(":")[2]
-    settings_file = os.environ.get("ORCH_SLURM_FILE")
-    settings = slurm_settings(Path(settings_file) if settings_file else None, (f"login={host}",) if host else ())
+    settings_file = os.environ.get(f"ORCH_{system.name.upper()}_FILE")
+    path = Path(settings_file) if settings_file else None
+    settings = batch_settings(system, path, (f"login={host}",) if host else ())
     settings.check()
     return settings.login or ""
 
 
-def list_runs(inventory: str) -> RunList:
-    """Return the runs recorded in the local folder of runs, with their current state in Slurm.
+def list_runs(system: BatchSystem, inventory: str) -> RunList:
+    """Return the runs recorded in the local folder of runs, with their current state.
 
     The user's jobs that are recorded elsewhere are listed as warnings.
     """
-    runs = list(recorded_runs(Path(RUNS_DIR).absolute()))
-    login = login_of(inventory)
+    runs = list(recorded_runs(system, Path(RUNS_DIR).absolute()))
+    login = login_of(system, inventory)
     clusters = dict.fromkeys([(login, ""), *(key for run in runs if any(key := cluster_to_query(run)))])
-    by_cluster = {cluster: ClusterJobs(*cluster) for cluster in clusters}
+    by_cluster = {cluster: ClusterJobs(system, *cluster) for cluster in clusters}
     rows = [run_row(run, by_cluster.get(cluster_of(run))) for run in runs]
     unrecorded_jobs = [
         f"job {job.job} ({name}, {job.state}) is recorded in another folder"
         for name, job in by_cluster[login, ""].jobs.items()
         if not job.ended
     ]
-    problems = tuple(slurm.problem for slurm in by_cluster.values() if slurm.problem)
+    problems = tuple(jobs.problem for jobs in by_cluster.values() if jobs.problem)
     return RunList(rows=tuple(rows), unreachable=problems, warnings=tuple(unrecorded_jobs))
 
 
@@ -108,34 +107,34 @@ def cluster_to_query(run: Run) -> tuple[str, str]:
 
 
 class ClusterJobs:
-    """The user's jobs on one cluster, as squeue reports them.
+    """The user's jobs on one cluster, as its batch system reports them.
 
     Attributes:
-        host: the host with Slurm's programs.
-        scheduler: Slurm's programs on that host.
-        problem: why Slurm could not be queried, or ''.
+        host: the host with the system's programs.
+        scheduler: the system's programs on that host.
+        problem: why the system could not be queried, or ''.
         jobs: the state of each job whose name begins with JOB_NAME_PREFIX, by name.
     """
 
-    def __init__(self, login: str, cluster: str = "") -> None:
+    def __init__(self, system: BatchSystem, login: str, cluster: str = "") -> None:
         self.host = host_at(login)
-        self.scheduler = scheduler_at(self.host, cluster)
+        self.scheduler = scheduler_at(system, self.host, cluster)
         self.problem = ""
         self.jobs: dict[str, JobState] = {}
         try:
             self.jobs = self.scheduler.query_jobs(JOB_NAME_PREFIX)
         except ExecuteError as error:
-            self.problem = f"Slurm: {error.message}"
+            self.problem = f"{system.title}: {error.message}"
 
     def job_of(self, run: Run) -> JobState | None:
         """Return the job of a run, or its step in an allocation while the step may be running."""
         location = location_of(run.record)
-        if "." not in location.job:
+        if not self.scheduler.system.is_step(location.job):
             return self.jobs.get(location.name)
         try:
             return None if run.outcome else self.scheduler.state(location.job)
         except ExecuteError as error:
-            self.problem = f"Slurm: {error.message}"
+            self.problem = f"{self.scheduler.system.title}: {error.message}"
             return None
 
     def refreshed(self, run: Run) -> Run:
@@ -151,23 +150,23 @@ class ClusterJobs:
         return store.load(run.folder)
 
 
-def run_row(run: Run, slurm: ClusterJobs | None) -> RunRow:
+def run_row(run: Run, cluster: ClusterJobs | None) -> RunRow:
     """Return the row of a run in the list.
 
     Args:
         run: the run as it is recorded on this machine.
-        slurm: the jobs of the run's cluster; None if the cluster need not be queried.
+        cluster: the jobs of the run's cluster; None if the cluster need not be queried.
     """
-    run = slurm.refreshed(run) if slurm else run
-    job = slurm.job_of(run) if slurm else None
-    if slurm:
-        slurm.jobs.pop(location_of(run.record).name, None)
-    state = run.state if slurm is None or slurm.problem else run_state(run, job)
+    run = cluster.refreshed(run) if cluster else run
+    job = cluster.job_of(run) if cluster else None
+    if cluster:
+        cluster.jobs.pop(location_of(run.record).name, None)
+    state = run.state if cluster is None or cluster.problem else run_state(run, job)
     progress = progress_words(run.progress())
     if job is not None and job.pending:
-        progress = states.describe_waiting(job)
+        progress = job.describe_waiting()
     elif job is not None and job.suspended:
-        progress = states.describe_suspension(job.job)
+        progress = job.describe_suspension()
     return row_of(
         run.record,
         state=state,
@@ -198,41 +197,41 @@ def is_leftover(run: Run, job: JobState) -> bool:
     return time.time() - run.outcome.ended > ENDING_SECONDS
 
 
-def clean_cluster(slurm: ClusterJobs, runs: list[Run], *, dry_run: bool) -> tuple[list[JobState], list[str]]:
+def clean_cluster(cluster: ClusterJobs, runs: list[Run], *, dry_run: bool) -> tuple[list[JobState], list[str]]:
     """Cancel the leftover jobs of one cluster, unless `dry_run` is set.
 
     Returns:
         The leftover jobs, and the ids of the runs that may not have ended.
 
     Raises:
-        ExecuteError: if Slurm does not respond.
+        ExecuteError: if the system does not respond.
     """
-    if slurm.problem:
-        raise ExecuteError(slurm.problem, hint=NO_RESPONSE_HINT)
-    runs_with_jobs = [(slurm.refreshed(run), slurm.job_of(run)) for run in runs]
+    if cluster.problem:
+        raise ExecuteError(cluster.problem, hint=cluster.scheduler.system.check_hint)
+    runs_with_jobs = [(cluster.refreshed(run), cluster.job_of(run)) for run in runs]
     leftovers = [job for run, job in runs_with_jobs if job is not None and is_leftover(run, job)]
     for job in leftovers if not dry_run else ():
-        slurm.scheduler.cancel(job.job)
-    slurm.host.close()
-    queued = [name.removeprefix(JOB_NAME_PREFIX) for name, job in slurm.jobs.items() if not job.ended]
+        cluster.scheduler.cancel(job.job)
+    cluster.host.close()
+    queued = [name.removeprefix(JOB_NAME_PREFIX) for name, job in cluster.jobs.items() if not job.ended]
     active = [run.id for run, job in runs_with_jobs if run_state(run, job) in ("running", "waiting")]
     return leftovers, [*queued, *active]
 
 
-def clean(inventory: str | None, base: Path, *, dry_run: bool) -> CleanupReport:
-    """Cancel the jobs that Slurm still has although their runs have ended and cannot resume, and clean the stores.
+def clean(system: BatchSystem, inventory: str | None, base: Path, *, dry_run: bool) -> CleanupReport:
+    """Cancel the jobs that the system still has although their runs have ended and cannot resume, and clean the stores.
 
     Raises:
-        ExecuteError: if Slurm does not respond.
+        ExecuteError: if the system does not respond.
     """
-    login = login_of(inventory)
-    runs = [run for run in recorded_runs(base) if location_of(run.record).login == login]
+    login = login_of(system, inventory)
+    runs = [run for run in recorded_runs(system, base) if location_of(run.record).login == login]
     clusters = dict.fromkeys([(login, ""), *map(cluster_of, runs)])
     leftovers: list[JobState] = []
     living: list[str] = []
     for cluster in clusters:
         cluster_runs = [run for run in runs if cluster_of(run) == cluster]
-        cluster_leftovers, cluster_living = clean_cluster(ClusterJobs(*cluster), cluster_runs, dry_run=dry_run)
+        cluster_leftovers, cluster_living = clean_cluster(ClusterJobs(system, *cluster), cluster_runs, dry_run=dry_run)
         leftovers += cluster_leftovers
         living += cluster_living
     stores = clean_stores(login, (run.record for run in runs), living, dry_run=dry_run)

@@ -1,4 +1,4 @@
-"""Follow, stop and fetch a run that is a job of Slurm."""
+"""Follow, stop and fetch a run that is a job of a batch system."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from orchestrator.runs.fetch import Collected, FetchListener
 from orchestrator.runs.logs import LogLine
 from orchestrator.runs.outcome import Outcome, outcome_of
 from orchestrator.runs.state_files import outcome_in
-from orchestrator.targets.batch import accounting, logs
+from orchestrator.targets.batch import logs
 from orchestrator.targets.batch.location import location_of, store_of
 from orchestrator.targets.batch.login import host_at, scheduler_at
 from orchestrator.targets.batch.run_folder import RemoteFolder, run_folder_of
-from orchestrator.targets.batch.scheduler import NO_RESPONSE
+from orchestrator.targets.batch.system import BatchSystem, Phase
 from orchestrator.targets.batch.watch import JobWatch
 from orchestrator.targets.connections.connection import Ssh
 from orchestrator.targets.connections.local import Local
@@ -33,32 +33,34 @@ from orchestrator.targets.fetch import fetch_files, fetch_project, requested_nod
 from orchestrator.targets.interface import FetchRequest, NodeCommands, Notify, ignore
 
 STOP_SECONDS = 30.0  # The supervisor ends all ranks within this time.
-GONE_SECONDS = 60.0  # Slurm ends a cancelled job within this time.
+GONE_SECONDS = 60.0  # The batch system ends a cancelled job within this time.
 END_SECONDS = 10.0  # A job ends within this time after its run's outcome.
 POLL_SECONDS = 0.5
 TICK_SECONDS = 0.2
 
 
-class SlurmHandle:
-    """A run that is a job of Slurm.
+class BatchHandle:
+    """A run that is a job of a batch system.
 
     The run's supervisor writes its files to a shared file system, which this machine or a login node
     sees.
 
     Attributes:
+        system: the batch system.
         record: the record of the run.
         folder: the folder of the run on this machine.
         notify: the callback for messages about the connection and the controller.
     """
 
-    def __init__(self, record: RunRecord, folder: Path, notify: Notify = ignore) -> None:
+    def __init__(self, system: BatchSystem, record: RunRecord, folder: Path, notify: Notify = ignore) -> None:
+        self.system = system
         self.record = record
         self.folder = folder
         self.notify = notify
 
     @cached_property
     def host(self) -> Local | Ssh:
-        """Return the connection to the host with Slurm's programs."""
+        """Return the connection to the host with the system's programs."""
         return host_at(location_of(self.record).login)
 
     @cached_property
@@ -74,18 +76,19 @@ class SlurmHandle:
         """
         if not location_of(self.record).job:
             raise ExecuteError(
-                f"{self.record.run_id} was not submitted to Slurm.", hint="Run the same `orch train` command again."
+                f"{self.record.run_id} was not submitted to {self.system.title}.",
+                hint="Run the same `orch train` command again.",
             )
 
         def notify(line: str) -> None:
             self.notify(line)  # a command may set its own callback after the watch was created
 
         run_folder = run_folder_of(self.record, self.folder, host, notify)
-        scheduler = scheduler_at(host, location_of(self.record).cluster)
+        scheduler = scheduler_at(self.system, host, location_of(self.record).cluster)
         return JobWatch(self.record, self.folder, scheduler, run_folder, notify)
 
     def started(self) -> None:
-        """Check that the job can start, and wait for nothing else: Slurm has it.
+        """Check that the job can start, and wait for nothing else: the system has it.
 
         Raises:
             ExecuteError: if the job can never start.
@@ -109,7 +112,7 @@ class SlurmHandle:
         if self.watch.state(now=True).ended:
             self.watch.ensure_outcome()
         if self.watch.unreachable:
-            raise ExecuteError(f"{NO_RESPONSE}.", hint="Run the same command again.")
+            raise ExecuteError(f"{self.system.no_response}.", hint="Run the same command again.")
 
     def finish(self) -> Outcome:
         """Copy the results of the run if the connection allows it, and return the outcome."""
@@ -122,7 +125,7 @@ class SlurmHandle:
         return outcome_of(store.load(self.folder))
 
     def record_end(self) -> None:
-        """Write Slurm's accounting of the job, if the job has ended or is about to."""
+        """Write the system's accounting of the job, if the job has ended or is about to."""
         watch = self.watch
         if outcome_in(self.folder) is not None:
             wait_until(lambda: watch.state(now=True).ended or watch.unreachable, END_SECONDS, POLL_SECONDS)
@@ -130,7 +133,7 @@ class SlurmHandle:
             return
         watch.ensure_outcome()
         job, state = watch.job, watch.last_state.state
-        record = watch.run_folder.attempt(lambda: accounting.query_end(watch.scheduler, job, state), None)
+        record = watch.run_folder.attempt(lambda: watch.scheduler.accounting(job, state), None)
         if record is not None:
             write_accounting(self.folder, record)
 
@@ -183,22 +186,26 @@ class SlurmHandle:
     def end(self) -> str:
         """End the run, and return the problem if its job is still running, or ''.
 
-        The supervisor is stopped first, because it records what each node has left. Then Slurm ends what
+        The supervisor is stopped first, because it records what each node has left. Then the system ends what
         remains of the job.
         """
         watch = self.watch
         job = watch.state(now=True)
-        if watch.unreachable:  # The supervisor reads the stop file, and Slurm ends a job that has no processes.
+        if watch.unreachable:  # The supervisor reads the stop file, and a job without processes ends.
             watch.request_stop()
             stopped = wait_until(self.is_over, STOP_SECONDS)
-            return "" if stopped else f"{NO_RESPONSE}; the run ends as soon as its supervisor sees the stop file"
-        if job.state == "RUNNING":
+            return (
+                ""
+                if stopped
+                else f"{self.system.no_response}; the run ends as soon as its supervisor sees the stop file"
+            )
+        if job.phase == Phase.RUNNING:
             watch.terminate(0)
             wait_until(lambda: self.is_over() or watch.state().ended, STOP_SECONDS)
         if not watch.state(now=True).ended:
             watch.scheduler.cancel(watch.job)
         if not wait_until(lambda: watch.state(now=True).ended, GONE_SECONDS):
-            return f"Slurm still reports job {watch.job} as {watch.last_state.state}"
+            return f"{self.system.title} still reports job {watch.job} as {watch.last_state.state}"
         watch.ensure_outcome()
         return ""
 
@@ -208,12 +215,12 @@ class SlurmHandle:
         return outcome_in(self.folder) is not None
 
     def commands(self, nodes: Nodes | None) -> NodeCommands:
-        """Raise RequestError with the command of Slurm that reaches the nodes of the job."""
+        """Raise RequestError with the command that reaches the nodes of the job."""
         location = location_of(self.record)
         host = f" on {location.login}" if location.login else ""
         raise RequestError(
-            f"{self.record.run_id} is a job of Slurm, which itself runs commands on its nodes.",
-            hint=f"While the job runs{host}: srun --jobid={location.job} --overlap --pty bash.",
+            f"{self.record.run_id} is a job of {self.system.title}, which itself runs commands on its nodes.",
+            hint=f"While the job runs{host}: {self.system.job_shell.format(job=location.job)}.",
         )
 
     def fetch(self, request: FetchRequest, listener: FetchListener) -> Collected:
@@ -225,7 +232,7 @@ class SlurmHandle:
         requested_node(self.record, request.node)
         if request.project and isinstance(self.host, Local):
             raise RequestError(
-                "--code: without a login node, Slurm's nodes keep no copy of the project as it was sent.",
+                f"--code: without a login node, nodes of {self.system.title} keep no copy of the project as sent.",
                 hint=f"The run's copy, which it may have changed: --from {project_copy(self.record.run_dir)}.",
             )
         if request.project:

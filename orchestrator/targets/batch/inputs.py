@@ -17,91 +17,91 @@ from orchestrator.planning.request import TargetOptions, TrainRequest
 from orchestrator.runs.resume import done as finished
 from orchestrator.runs.resume import plan_or_resume, resumed
 from orchestrator.targets.batch import array
-from orchestrator.targets.batch.allocation import NEW, held_allocation
+from orchestrator.targets.batch.allocation import check_options
 from orchestrator.targets.batch.decisions import JobInputs, with_size
-from orchestrator.targets.batch.load import COMMAND_LINE, slurm_settings
-from orchestrator.targets.batch.login import PYTHON_HINT, LoginHost, local_stack, query_host
-from orchestrator.targets.batch.options import SlurmOptions
-from orchestrator.targets.batch.plan import PlannedRun, SlurmSite, plan_run, plan_slurm
-from orchestrator.targets.batch.settings import SlurmSettings
+from orchestrator.targets.batch.load import COMMAND_LINE, batch_settings
+from orchestrator.targets.batch.login import LoginHost, local_stack, python_hint, query_host
+from orchestrator.targets.batch.plan import BatchSite, PlannedRun, plan_job, plan_run
+from orchestrator.targets.batch.settings import BatchSettings
+from orchestrator.targets.batch.system import NEW, BatchSystem
 from orchestrator.targets.identity import new_identity, run_id
 from orchestrator.targets.interface import SharedFolder
 
 
-def plan(request: TrainRequest) -> Plan:
+def plan(system: BatchSystem, request: TrainRequest) -> Plan:
     """Return the plan of a request.
 
-    Slurm is not queried and nothing is written. A login node is queried for its stack.
+    The batch system is not queried and nothing is written. A login node is queried for its stack.
 
     Raises:
         RequestError: if an option, a setting or a file is invalid.
         PlanError: if the request cannot run as it is.
         ExecuteError: if the login node does not respond as expected.
     """
-    options = request.options_of(SlurmOptions)
-    slurm = slurm_settings(options.slurm_file, options.slurm, image=request.image, image_options=request.image_options)
-    slurm.check()
-    check_image_exists(slurm)
-    slurm = with_allocation(slurm, os.environ, array=bool(options.array))
-    python = interpreter(slurm, request.stack)
-    host = query_host(slurm.login or "", python)
-    inputs = read(request, slurm, python, host)
-    site = new_site(inputs.loaded.recipe.name, runs_folder(request, slurm, host), slurm)
+    options = request.options_of(system.options)
+    batch = batch_settings(
+        system, options.settings_file, options.assignments, image=request.image, image_options=request.image_options
+    )
+    batch.check()
+    check_image_exists(batch)
+    batch = with_allocation(batch, os.environ, array=bool(options.array))
+    python = interpreter(batch, request.stack)
+    host = query_host(system, batch.login or "", python)
+    inputs = read(request, batch, python, host)
+    site = new_site(inputs.loaded.recipe.name, runs_folder(request, batch, host), batch)
     if options.array:
         return plan_of_array(request, inputs, site, options.array)
-    return plan_or_resume(request, lambda resume: plan_slurm(request, inputs, site, resume))
+    return plan_or_resume(request, lambda resume: plan_job(request, inputs, site, resume))
 
 
-def with_allocation(slurm: SlurmSettings, environ: Mapping[str, str], *, array: bool = False) -> SlurmSettings:
+def with_allocation(batch: BatchSettings, environ: Mapping[str, str], *, array: bool = False) -> BatchSettings:
     """Return the settings with the allocation in which orch runs, if it runs in one.
 
     Raises:
         PlanError: if the command line has options that only a new job can have.
     """
-    needs_new_job = slurm.allocation == NEW or slurm.login
-    held = None if needs_new_job else held_allocation(environ)
+    system, needs_new_job = batch.system, batch.allocation == NEW or batch.login
+    held = None if needs_new_job or system.held is None else system.held.find(environ)
     if held is not None:
-        options = [f"--slurm {name}" for name, reason in slurm.sources.items() if reason == COMMAND_LINE]
-        held.check_options([*options, *(["--array"] if array else [])])
-    return replace(slurm, held=held)
+        options = [f"{system.flag} {name}" for name, reason in batch.sources.items() if reason == COMMAND_LINE]
+        check_options(system, held, [*options, *(["--array"] if array else [])])
+    return replace(batch, held=held)
 
 
-def shared_folder(options: tuple[TargetOptions, ...]) -> SharedFolder:
+def shared_folder(system: BatchSystem, options: tuple[TargetOptions, ...]) -> SharedFolder:
     """Return the folder that all nodes see, for `orch provision`.
 
     Raises:
         RequestError: if no shared folder is configured, or the settings cannot be read.
         PlanError: if a setting is invalid.
     """
-    slurm_options = next(
-        (target_options for target_options in options if isinstance(target_options, SlurmOptions)), SlurmOptions()
-    )
-    slurm = slurm_settings(slurm_options.slurm_file, slurm_options.slurm)
-    slurm.check()
-    if slurm.root is None:
+    system_options = next((value for value in options if isinstance(value, system.options)), system.options())
+    batch = batch_settings(system, system_options.settings_file, system_options.assignments)
+    batch.check()
+    if batch.root is None:
         raise RequestError(
             "The folder that all nodes share is unknown.",
-            hint="Use --slurm root=/shared/orch, or set root in orch-slurm.toml.",
+            hint=f"Use {system.flag} root=/shared/orch, or set root in {system.settings_file}.",
         )
-    return SharedFolder(host=slurm.login or "", root=slurm.root, archive=bool(slurm.local))
+    return SharedFolder(host=batch.login or "", root=batch.root, archive=bool(batch.local))
 
 
-def check_image_exists(slurm: SlurmSettings) -> None:
+def check_image_exists(batch: BatchSettings) -> None:
     """Check that the image exists, if this machine sees what the nodes see.
 
     Raises:
         RequestError: if it does not exist.
         PlanError: if its path cannot be used on the nodes.
     """
-    if slurm.image and not slurm.login and not Path(slurm.image.path).exists():
-        slurm.image.check()
+    if batch.image and not batch.login and not Path(batch.image.path).exists():
+        batch.image.check()
         raise RequestError(
-            f"--image {slurm.image.path}: no such image.",
+            f"--image {batch.image.path}: no such image.",
             hint="Use a .sif file or a folder of Apptainer, or a .sqsh file of Pyxis, that all nodes see.",
         )
 
 
-def plan_of_array(request: TrainRequest, inputs: JobInputs, site: SlurmSite, axes: tuple[str, ...]) -> Plan:
+def plan_of_array(request: TrainRequest, inputs: JobInputs, site: BatchSite, axes: tuple[str, ...]) -> Plan:
     """Return the plan of an array, without the runs that have already finished.
 
     Raises:
@@ -125,7 +125,7 @@ def plan_of_array(request: TrainRequest, inputs: JobInputs, site: SlurmSite, axe
 
 
 def plan_member(
-    request: TrainRequest, inputs: JobInputs, site: SlurmSite, settings: array.Assignments
+    request: TrainRequest, inputs: JobInputs, site: BatchSite, settings: array.Assignments
 ) -> PlannedRun | str:
     """Return one run of an array, resumed if it is unfinished, or the id of a run that has finished."""
     recipe = inputs.loaded.recipe
@@ -139,13 +139,13 @@ def plan_member(
     return plan_run(request, inputs, site, resume) if resume else first
 
 
-def read(request: TrainRequest, slurm: SlurmSettings, python: str, host: LoginHost) -> JobInputs:
+def read(request: TrainRequest, batch: BatchSettings, python: str, host: LoginHost) -> JobInputs:
     """Return the inputs that a request names, after reading its files."""
     software = load.RankSoftware(
-        image=slurm.image.path if slurm.image else "",
+        image=batch.image.path if batch.image else "",
         nodes=(host.facts,),
-        local_python="" if slurm.login or slurm.setup else python,  # the commands of setup may set PYTHONPATH
-        shares_files=not slurm.login,
+        local_python="" if batch.login or batch.setup else python,  # the commands of setup may set PYTHONPATH
+        shares_files=not batch.login,
     )
     return JobInputs(
         # A module that is not in the current folder is one of the stack or of the image.
@@ -153,54 +153,57 @@ def read(request: TrainRequest, slurm: SlurmSettings, python: str, host: LoginHo
             request,
             software,
             has_project=not request.module or load.is_local_module(request.recipe),
-            left_out=[Path(slurm.root)] if slurm.root else [],
+            left_out=[Path(batch.root)] if batch.root else [],
         ),
-        slurm=with_size(slurm),
+        batch=with_size(batch),
         facts=host.facts,
         python=python,
-        local=local_stack(slurm, request.stack),
+        local=local_stack(batch, request.stack),
     )
 
 
-def interpreter(slurm: SlurmSettings, stack: str) -> str:
-    """Return the interpreter on the nodes, which see the folders of the host with Slurm's programs.
+def interpreter(batch: BatchSettings, stack: str) -> str:
+    """Return the interpreter on the nodes, which see the folders of the host with the system's programs.
 
     Raises:
         PlanError: if there is a login node and no interpreter is configured.
     """
-    if slurm.python or slurm.root:
-        return slurm.python or f"{slurm.root}/stacks/{stack}/bin/python"
-    if slurm.login and slurm.image:
+    if batch.python or batch.root:
+        return batch.python or f"{batch.root}/stacks/{stack}/bin/python"
+    if batch.login and batch.image:
         return "/usr/bin/python3"  # It starts the job only; ranks use the interpreter of the image.
-    if slurm.login:
-        raise PlanError(f"--slurm login={slurm.login}: the Python of its nodes is unknown.", hint=PYTHON_HINT)
+    if batch.login:
+        raise PlanError(
+            f"{batch.system.flag} login={batch.login}: the Python of its nodes is unknown.",
+            hint=python_hint(batch.system),
+        )
     return sys.executable
 
 
-def runs_folder(request: TrainRequest, slurm: SlurmSettings, host: LoginHost) -> str:
+def runs_folder(request: TrainRequest, batch: BatchSettings, host: LoginHost) -> str:
     """Return the folder of runs as the nodes see it."""
-    if slurm.login:
-        return slurm.runs or f"{host.home}/runs"
+    if batch.login:
+        return batch.runs or f"{host.home}/runs"
     return str(Path(request.runs_dir).absolute())
 
 
-def new_site(recipe: str, runs: str, slurm: SlurmSettings) -> SlurmSite:
+def new_site(recipe: str, runs: str, batch: BatchSettings) -> BatchSite:
     """Return the identity and the folders of a new run."""
     identity = new_identity()
     name = run_id(identity, recipe)
-    return SlurmSite(
+    return BatchSite(
         run_id=name,
         run_dir=f"{runs}/{name}",
-        train=train_folder(runs, slurm),
+        train=train_folder(runs, batch),
         train_here=str(TRAIN),
         started_by=identity.started_by,
         created=identity.created,
     )
 
 
-def train_folder(runs: str, slurm: SlurmSettings) -> str:
+def train_folder(runs: str, batch: BatchSettings) -> str:
     """Return the folder in which the nodes find the programs of this version of orch."""
-    if slurm.login:
+    if batch.login:
         return f"{runs}/.orch/train-{short_digest(source_files(TRAIN), TRAIN)}"
-    train = Path(slurm.root, "train") if slurm.root else TRAIN
+    train = Path(batch.root, "train") if batch.root else TRAIN
     return str(train if train.exists() else TRAIN)

@@ -1,4 +1,4 @@
-"""The location of a run that is a job of Slurm, as the run's record stores it."""
+"""The location of a run that is a job of a batch system, as the run's record stores it."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ from orch_node.protocol.values import ProtocolError
 from orchestrator.errors import ExecuteError
 from orchestrator.targets.batch.settings import HOST
 
-TARGET = "slurm"  # in run records
 JOB_NAME_PREFIX = "orch-"  # before the run id
-# A job id, followed by `_TASK` for a run of an array or by `.STEP` for a run in an allocation.
-JOB = re.compile(r"[0-9]{1,18}(?:[_.][0-9]{1,9})?", re.ASCII)
+# A job id of any batch system, such as Slurm's 12, 12_TASK and 12.STEP or PBS's 12[TASK].server.
+JOB = re.compile(r"[0-9]{1,18}[0-9A-Za-z._\[\]-]{0,99}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,8 +25,8 @@ class JobLocation:
 
     Attributes:
         name: the name of the job, which is unique among the runs.
-        job: Slurm's id of the job; '' until it is submitted.
-        login: the host with Slurm's programs; '' for this machine.
+        job: the id of the job; '' until it is submitted.
+        login: the host with the batch system's programs; '' for this machine.
         cluster: the job's cluster, at a site with several; '' for the host's default.
     """
 
@@ -69,7 +68,7 @@ def damaged_record_error(record: RunRecord, problem: str) -> ExecuteError:
     """Return the error for a record whose location is damaged."""
     return ExecuteError(
         f"The record of {record.run_id} is damaged: {problem}",
-        hint="`squeue --me` shows whether its job is alive. Its files were not changed.",
+        hint="Its job may still run. Its files were not changed.",
     )
 
 
@@ -80,5 +79,5 @@ def with_job(record: RunRecord, job: str, cluster: str = "") -> RunRecord:
 
 
 def for_login_host(record: RunRecord) -> RunRecord:
-    """Return the record as it is read on the host with Slurm's programs."""
+    """Return the record as it is read on the host with the batch system's programs."""
     return replace(record, location=render(replace(location_of(record), login="")))

@@ -1,4 +1,4 @@
-"""Access the host with Slurm's programs: this machine, or a login node over SSH."""
+"""Access the host with the batch system's programs: this machine, or a login node over SSH."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orch_node.protocol import values
-from orch_node.protocol.slurm import LocalStack
+from orch_node.protocol.batch import LocalStack
 from orch_node.protocol.values import ProtocolError
 
 from orchestrator.errors import ExecuteError, RequestError
@@ -18,18 +18,24 @@ from orchestrator.model.cluster import Facts
 from orchestrator.model.command import LOGIN_SCRIPT_HINT
 from orchestrator.paths import STANDALONE
 from orchestrator.targets.batch.scheduler import Scheduler
-from orchestrator.targets.batch.settings import SlurmSettings
+from orchestrator.targets.batch.settings import BatchSettings
+from orchestrator.targets.batch.system import BatchSystem
 from orchestrator.targets.connections.connection import Ssh
 from orchestrator.targets.connections.local import Local
 
-# Many sites add Slurm's programs to PATH only in login shells.
+# Many sites add the batch system's programs to PATH only in login shells.
 SHELL = ("bash", "-lc", 'exec "$@"', "bash")
 FACTS_SECONDS = 120.0  # The first read from a shared file system can be slow.
 NOT_EXECUTABLE = (126, 127)  # Exit codes of a shell for a program that it cannot run.
-PYTHON_HINT = (
-    "Use --slurm root=FOLDER with a folder that `orch provision --on slurm` has filled, or --slurm python=INTERPRETER "
-    "with an interpreter that has the stack's packages. Both must be on a shared file system."
-)
+
+
+def python_hint(system: BatchSystem) -> str:
+    """Return how to name the interpreter of the nodes."""
+    return (
+        f"Use {system.flag} root=FOLDER with a folder that `orch provision --on {system.name}` has filled, or "
+        f"{system.flag} python=INTERPRETER with an interpreter that has the stack's packages. Both must be on a shared "
+        "file system."
+    )
 
 
 def host_at(login: str) -> Local | Ssh:
@@ -41,9 +47,9 @@ def host_at(login: str) -> Local | Ssh:
     return Ssh(login, None) if login else Local()
 
 
-def scheduler_at(host: Local | Ssh, cluster: str = "") -> Scheduler:
-    """Return Slurm's programs on a host; on a login node they run in a login shell."""
-    return Scheduler(host, SHELL if isinstance(host, Ssh) else (), cluster)
+def scheduler_at(system: BatchSystem, host: Local | Ssh, cluster: str = "") -> Scheduler:
+    """Return the programs of a batch system on a host; on a login node they run in a login shell."""
+    return Scheduler(system, host, SHELL if isinstance(host, Ssh) else (), cluster)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +69,7 @@ class PackedStack:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoginHost:
-    """The host with Slurm's programs, as it describes itself.
+    """The host with the batch system's programs, as it describes itself.
 
     Attributes:
         facts: the facts of the host and of the stack there.
@@ -74,8 +80,8 @@ class LoginHost:
     home: str
 
 
-def query_host(login: str, python: str) -> LoginHost:
-    """Return the facts of the host with Slurm's programs, as an interpreter there reports them.
+def query_host(system: BatchSystem, login: str, python: str) -> LoginHost:
+    """Return the facts of the host with the batch system's programs, as an interpreter there reports them.
 
     Raises:
         RequestError: if the interpreter does not exist.
@@ -83,49 +89,50 @@ def query_host(login: str, python: str) -> LoginHost:
     """
     if not login:
         if not Path(python).exists():
-            raise RequestError(f"{python} does not exist.", hint=PYTHON_HINT)
+            raise RequestError(f"{python} does not exist.", hint=python_hint(system))
         return LoginHost(facts=local_facts(python), home=str(Path.home()))
     host = Ssh(login, None)
     try:
-        return query_login_node(host, python)
+        return query_login_node(system, host, python)
     finally:
         host.close()
 
 
-def local_stack(slurm: SlurmSettings, stack: str) -> LocalStack | None:
+def local_stack(settings: BatchSettings, stack: str) -> LocalStack | None:
     """Return the stack that each node unpacks into a local folder, or None if none is configured.
 
     Raises:
         RequestError: if the stack has not been packed.
         ExecuteError: if the description of the archive is damaged.
     """
-    if slurm.local is None:
+    if settings.local is None:
         return None
-    folder = f"{slurm.root}/archives"
-    host = host_at(slurm.login or "")
+    folder, system = f"{settings.root}/archives", settings.system
+    again = f"Run `orch provision --on {system.name}` again."
+    host = host_at(settings.login or "")
     try:
         result = host.capture(("cat", f"{folder}/{stack}.json"), seconds=FACTS_SECONDS)
     finally:
         host.close()
     if result.code != 0:
         raise RequestError(
-            f"--slurm local={slurm.local}: there is no archive of stack '{stack}' in {folder}.",
-            hint="Run `orch provision --on slurm` with the same settings once, which creates it.",
+            f"{system.flag} local={settings.local}: there is no archive of stack '{stack}' in {folder}.",
+            hint=f"Run `orch provision --on {system.name}` with the same settings once, which creates it.",
         )
     try:
         packed = values.parse(PackedStack, result.out, f"{folder}/{stack}.json")
     except ProtocolError as error:
-        raise ExecuteError(str(error), hint="Run `orch provision --on slurm` again.") from None
+        raise ExecuteError(str(error), hint=again) from None
     if not re.fullmatch(r"[0-9a-f]{64}", packed.sha256) or "/" in packed.file:
-        raise ExecuteError(f"{folder}/{stack}.json is damaged.", hint="Run `orch provision --on slurm` again.")
+        raise ExecuteError(f"{folder}/{stack}.json is damaged.", hint=again)
     return LocalStack(
-        folder=f"{slurm.local}/stacks/{stack}-{packed.sha256[:16]}",
+        folder=f"{settings.local}/stacks/{stack}-{packed.sha256[:16]}",
         archive=f"{folder}/{packed.file}",
         sha256=packed.sha256,
     )
 
 
-def query_login_node(host: Ssh, python: str) -> LoginHost:
+def query_login_node(system: BatchSystem, host: Ssh, python: str) -> LoginHost:
     """Return the facts of a login node.
 
     Raises:
@@ -143,9 +150,9 @@ def query_login_node(host: Ssh, python: str) -> LoginHost:
             hint=LOGIN_SCRIPT_HINT,
         )
     if result.code in NOT_EXECUTABLE:
-        raise RequestError(f"{python} does not exist on {host.node}.", hint=PYTHON_HINT)
+        raise RequestError(f"{python} does not exist on {host.node}.", hint=python_hint(system))
     if result.code != 0:
-        raise ExecuteError(f"{host.node}: {python} does not run: {result.err.strip()[-300:]}", hint=PYTHON_HINT)
+        raise ExecuteError(f"{host.node}: {python} does not run: {result.err.strip()[-300:]}", hint=python_hint(system))
     source = f"the facts of {host.node}"
     try:
         node_facts = validate(NodeFacts, values.check_object(values.loads(result.out, source), source), source)

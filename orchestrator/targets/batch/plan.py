@@ -1,4 +1,4 @@
-"""Plan a request as a job of Slurm: decide how it runs, and write the job's script. Pure."""
+"""Plan a request as a job: decide how it runs, and write the job's script. Pure."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
 from orch_node.protocol import files as run_files
+from orch_node.protocol.batch import NODE0, JobConfig
 from orch_node.protocol.container import PYXIS
 from orch_node.protocol.environment import ALWAYS, defaults
 from orch_node.protocol.record import RunNode
-from orch_node.protocol.slurm import NODE0, JobConfig
 
 from orchestrator.launchers import LAUNCHERS, Job, Launch
 from orchestrator.model.command import Command
@@ -47,21 +47,21 @@ from orchestrator.planning.training import (
     user_variables,
 )
 from orchestrator.targets.batch import location as locations
-from orchestrator.targets.batch.allocation import NEW_JOB_HINT
-from orchestrator.targets.batch.decisions import NODE_PREFIX, SRUN, JobInputs, resolve_job
+from orchestrator.targets.batch.decisions import NODE_PREFIX, JobInputs, resolve_job
 from orchestrator.targets.batch.image import Image, choose_image
-from orchestrator.targets.batch.location import JOB_NAME_PREFIX, TARGET, JobLocation, store_of
-from orchestrator.targets.batch.script import CHECKPOINT_SECONDS, options, render, time_seconds
-from orchestrator.targets.batch.settings import SlurmSettings
+from orchestrator.targets.batch.location import JOB_NAME_PREFIX, JobLocation, store_of
+from orchestrator.targets.batch.script import job_options, render
+from orchestrator.targets.batch.settings import BatchSettings
+from orchestrator.targets.batch.system import BatchSystem
 
 LOGIN = RunNode(node="login")
 
 
-LOGIN_PYTHON = "python3"  # on the host with Slurm's programs, which may lack the stack
+LOGIN_PYTHON = "python3"  # on the host with the system's programs, which may lack the stack
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SlurmSite:
+class BatchSite:
     """The identity and the folders of a new run.
 
     Attributes:
@@ -94,16 +94,16 @@ class PlannedRun:
         plan: the plan of the run, without steps.
         config: the settings for orch's program in the job.
         files: the files that the run needs, and how they get to the cluster.
-        slurm: the settings for Slurm.
+        batch: the settings for the batch system.
     """
 
     plan: Plan
     config: JobConfig
     files: Files
-    slurm: SlurmSettings
+    batch: BatchSettings
 
 
-def plan_slurm(request: TrainRequest, inputs: JobInputs, site: SlurmSite, resume: Resume | None = None) -> Plan:
+def plan_job(request: TrainRequest, inputs: JobInputs, site: BatchSite, resume: Resume | None = None) -> Plan:
     """Return the plan of a request as one job.
 
     Raises:
@@ -111,22 +111,22 @@ def plan_slurm(request: TrainRequest, inputs: JobInputs, site: SlurmSite, resume
         RequestError: if an option or a setting is invalid.
     """
     planned = plan_run(request, inputs, site, resume)
-    text = render(planned.plan, planned.config, planned.slurm)
-    held = planned.slurm.held.job if planned.slurm.held else ""
     name = f"{JOB_NAME_PREFIX}{site.run_id}"
+    options = job_options(name, planned.config, planned.batch)
+    system, held = planned.batch.system, planned.batch.held
     step = SubmitScript(
-        node=login_of(planned.slurm),
+        node=login_of(planned.batch),
         run_dir=site.run_dir,
-        script=text,
+        script=render(planned.plan, planned.config, planned.batch, options),
         name=name,
-        options=tuple(options(name, planned.config, planned.slurm)),
-        program="srun --overlap --nodes=1 --ntasks=1 bash" if held else "sbatch",
-        allocation=held,
+        options=options,
+        program=system.held.program if held and system.held else system.submitter,
+        allocation=held.job if held else "",
     )
     return replace(planned.plan, steps=(*send_steps(planned, site), step))
 
 
-def plan_run(request: TrainRequest, inputs: JobInputs, site: SlurmSite, resume: Resume | None = None) -> PlannedRun:
+def plan_run(request: TrainRequest, inputs: JobInputs, site: BatchSite, resume: Resume | None = None) -> PlannedRun:
     """Return a run with all decisions made.
 
     Raises:
@@ -135,18 +135,18 @@ def plan_run(request: TrainRequest, inputs: JobInputs, site: SlurmSite, resume: 
     """
     resolved = resolve_job(request, inputs, resume)
     output = choose_output(resolved.training.recipe, site.run_dir, resume)
-    files = files_of(resolved, inputs.slurm, site)
+    files = files_of(resolved, inputs.batch, site)
     script = script_command(request, resolved.training, files.paths, output.value)
     launch = launch_of(request, inputs, resolved, site, script)
     decisions = (
         Decision(topic="run", value=site.run_id),
         *all_decisions(resolved.stack),
-        *explain_job(request, resolved, inputs.slurm),
-        *explain_allocation(inputs.slurm),
+        *explain_job(request, resolved, inputs.batch),
+        *explain_allocation(inputs.batch),
         *explain_local_stack(inputs),
         *all_decisions(resolved.layout),
         Decision(topic="launcher", value=resolved.launcher, reason=launch.summary),
-        *choose_image(inputs.slurm.image, resolved.launcher).decisions,
+        *choose_image(inputs.batch.image, resolved.launcher).decisions,
         *all_decisions(resolved.backend, resolved.precision, resolved.preload, output),
         *explain_restarts(request.max_restarts, resolved.training.recipe, request.min_nodes),
         *explain_environment(request),
@@ -158,7 +158,7 @@ def plan_run(request: TrainRequest, inputs: JobInputs, site: SlurmSite, resume: 
             resolved.training,
             site,
             home_of(resolved, inputs, site, output.value),
-            key=key_of(request, resolved, inputs.slurm),
+            key=key_of(request, resolved, inputs.batch),
             decisions=decisions,
         ),
         origin=origin_of(request, resolved.training, {inputs.facts.fingerprint: "all nodes"}),
@@ -166,12 +166,12 @@ def plan_run(request: TrainRequest, inputs: JobInputs, site: SlurmSite, resume: 
     )
     config = config_of(request, resolved, inputs, site, launch)
     config = replace(config, precision=run_precision(resolved.training, output.value))
-    if inputs.slurm.image:
-        config = with_container(config, inputs.slurm.image, files, site, resolved.training.recipe.script)
-    return PlannedRun(plan=plan, config=config, files=files, slurm=inputs.slurm)
+    if inputs.batch.image:
+        config = with_container(config, inputs.batch.image, files, site, resolved.training.recipe.script)
+    return PlannedRun(plan=plan, config=config, files=files, batch=inputs.batch)
 
 
-def with_container(config: JobConfig, image: Image, files: Files, site: SlurmSite, script: str) -> JobConfig:
+def with_container(config: JobConfig, image: Image, files: Files, site: BatchSite, script: str) -> JobConfig:
     """Return the job's settings with the ranks in an image.
 
     The settings that depend on libraries of the nodes are left out, because the image has its own.
@@ -185,30 +185,30 @@ def with_container(config: JobConfig, image: Image, files: Files, site: SlurmSit
     return replace(config, torch=None, preload=(), files={**config.files, run_files.CONTAINER: text})
 
 
-def send_steps(planned: PlannedRun, site: SlurmSite) -> tuple[Step, ...]:
+def send_steps(planned: PlannedRun, site: BatchSite) -> tuple[Step, ...]:
     """Return the steps that copy files before the script: to the login node, or into the shared folder of runs."""
-    if not planned.slurm.login:
+    if not planned.batch.login:
         return planned.files.sent
-    login = login_of(planned.slurm)
+    login = login_of(planned.batch)
     return (SendFolder(node=login, source=site.train_here, path=site.train), *planned.files.sent)
 
 
-def files_of(resolved: Resolved, slurm: SlurmSettings, site: SlurmSite) -> Files:
+def files_of(resolved: Resolved, batch: BatchSettings, site: BatchSite) -> Files:
     """Return the paths of the run's files as the ranks find them.
 
     Shared folders have the same path everywhere, and files of train/ are in the nodes' copy of it. Other
     files are sent if the run is started over a login node. A project is copied in any case.
     """
     recipe, settings = resolved.training.recipe, resolved.training.settings
-    if slurm.login:
-        files = sent_files(recipe, settings, (login_of(slurm),), site, python=LOGIN_PYTHON)
+    if batch.login:
+        files = sent_files(recipe, settings, (login_of(batch),), site, python=LOGIN_PYTHON)
     else:
         files = shared_files(recipe, settings, site)
-    packages = sent_packages(recipe, (login_of(slurm),), site, python=LOGIN_PYTHON)
+    packages = sent_packages(recipe, (login_of(batch),), site, python=LOGIN_PYTHON)
     return replace(files, sent=(*files.sent, *packages))
 
 
-def shared_files(recipe: Recipe, settings: Mapping[str, Value], site: SlurmSite) -> Files:
+def shared_files(recipe: Recipe, settings: Mapping[str, Value], site: BatchSite) -> Files:
     """Return the paths of the files that nodes see where they are, and the step that copies the project."""
     paths = {path: in_train(path, site) or path for path in named_files(recipe, settings)}
     project, copy = recipe.project, project_copy(site.run_dir)
@@ -220,24 +220,25 @@ def shared_files(recipe: Recipe, settings: Mapping[str, Value], site: SlurmSite)
     return Files(paths=paths, sent=(step,))
 
 
-def login_of(slurm: SlurmSettings) -> RunNode:
-    """Return the host with Slurm's programs."""
-    if not slurm.login:
+def login_of(batch: BatchSettings) -> RunNode:
+    """Return the host with the system's programs."""
+    if not batch.login:
         return LOGIN
-    return RunNode(node=slurm.login, via=("ssh", "--", slurm.login))
+    return RunNode(node=batch.login, via=("ssh", "--", batch.login))
 
 
 def launch_of(
-    request: TrainRequest, inputs: JobInputs, resolved: Resolved, site: SlurmSite, script: tuple[str, ...]
+    request: TrainRequest, inputs: JobInputs, resolved: Resolved, site: BatchSite, script: tuple[str, ...]
 ) -> Launch:
     """Return the command that starts the ranks; the job fills in the address of node0."""
-    image = inputs.slurm.image
+    image = inputs.batch.image
     python = image.python if image and image.engine == PYXIS else inputs.ranks_python
     ranks = (python, f"{site.train}/node.py", "rank", "--run", site.run_dir, "--", *script)
-    if resolved.launcher == SRUN:
-        head = (inputs.python, f"{site.train}/node.py", "slurm-ranks", site.run_dir)
-        arguments = (*head, f"--pmi={inputs.slurm.pmi}", "--", *ranks)
-        return Launch(command=Command(argv=arguments), summary="one step of Slurm for all ranks")
+    system = inputs.batch.system
+    if resolved.launcher == system.launcher:
+        head = (inputs.python, f"{site.train}/node.py", f"{system.name}-ranks", site.run_dir)
+        options = (f"--{name}={value}" for name, value in inputs.batch.launcher.items())
+        return Launch(command=Command(argv=(*head, *options, "--", *ranks)), summary=system.launcher_summary)
     return LAUNCHERS[resolved.launcher](
         Job(
             nodes=resolved.nodes.value,
@@ -259,46 +260,42 @@ def launch_of(
     )
 
 
-def explain_job(request: TrainRequest, resolved: Resolved, slurm: SlurmSettings) -> tuple[Decision, ...]:
-    """Return the decisions about the job: its login node, nodes, sbatch options and setup commands."""
+def explain_job(request: TrainRequest, resolved: Resolved, batch: BatchSettings) -> tuple[Decision, ...]:
+    """Return the decisions about the job: its login node, nodes, options and setup commands."""
     nodes = str(len(resolved.nodes.value))
     spare = f" and {request.spare_nodes} spare" if request.spare_nodes else ""
-    job_options = (
-        Decision(topic=f"slurm {name}", value=value or "yes", reason=reason_of(slurm, name))
-        for name, value in slurm.sbatch.items()
-        if not slurm.held
+    system = batch.system
+    options = (
+        Decision(topic=f"{system.name} {name}", value=value or "yes", reason=reason_of(batch, name))
+        for name, value in batch.options.items()
+        if not batch.held
     )
-    setup = (Decision(topic="setup", value=command, reason="requested") for command in slurm.setup)
-    login = slurm.login
+    setup = (Decision(topic="setup", value=command, reason="requested") for command in batch.setup)
+    login = batch.login
     return (
         *((Decision(topic="login", value=login, reason="by SSH"),) if login else ()),
-        Decision(topic="nodes", value=nodes + spare, reason="chosen by Slurm"),
-        *job_options,
+        Decision(topic="nodes", value=nodes + spare, reason=f"chosen by {system.title}"),
+        *options,
         *setup,
     )
 
 
-def explain_allocation(slurm: SlurmSettings) -> tuple[Decision, ...]:
+def explain_allocation(batch: BatchSettings) -> tuple[Decision, ...]:
     """Return the allocation that the run is a step of, and the options without effect in it."""
-    if slurm.held is None:
+    if batch.held is None:
         return ()
-    reason = f"already held; {NEW_JOB_HINT[:-1]}"
-    held = Decision(topic="allocation", value=slurm.held.job, reason=reason)
-    unused = ", ".join(f"{name} ({slurm.sources[name]})" for name in slurm.sbatch)
-    reason = "options of sbatch do not change an allocation"
+    reason = f"already held; {batch.system.new_job_hint[:-1]}"
+    held = Decision(topic="allocation", value=batch.held.job, reason=reason)
+    unused = ", ".join(f"{name} ({batch.sources[name]})" for name in batch.options)
+    reason = f"options of {batch.system.submitter} do not change an allocation"
     return (held, *([Decision(topic="without", value=unused, reason=reason)] if unused else []))
 
 
-def reason_of(slurm: SlurmSettings, option: str) -> str:
-    """Return where an option of sbatch comes from; for a short time=, also what that means."""
-    reason = slurm.sources.get(option, "")
-    seconds = time_seconds(slurm.sbatch[option]) if option == "time" else None
-    if seconds is None or seconds > CHECKPOINT_SECONDS or "signal" in slurm.sbatch:
-        return reason
-    return (
-        f"{reason}; no time for training: {CHECKPOINT_SECONDS} s of it are reserved for a checkpoint, "
-        "unless --slurm signal=B:TERM@SECONDS sets less"
-    )
+def reason_of(batch: BatchSettings, option: str) -> str:
+    """Return where an option of the job comes from, and what it means if that is not obvious."""
+    reason = batch.sources.get(option, "")
+    explanation = batch.system.explain_option(option, batch.options)
+    return f"{reason}; {explanation}" if explanation else reason
 
 
 def explain_local_stack(inputs: JobInputs) -> tuple[Decision, ...]:
@@ -309,35 +306,37 @@ def explain_local_stack(inputs: JobInputs) -> tuple[Decision, ...]:
     return (Decision(topic="local stack", value=inputs.local.folder, reason=reason),)
 
 
-def home_of(resolved: Resolved, inputs: JobInputs, site: SlurmSite, output_dir: str | None) -> Home:
-    """Return where the run is: its nodes, its folders and its location in Slurm."""
-    location = JobLocation(name=f"{JOB_NAME_PREFIX}{site.run_id}", login=inputs.slurm.login or "")
+def home_of(resolved: Resolved, inputs: JobInputs, site: BatchSite, output_dir: str | None) -> Home:
+    """Return where the run is: its nodes, its folders and its location in the batch system."""
+    location = JobLocation(name=f"{JOB_NAME_PREFIX}{site.run_id}", login=inputs.batch.login or "")
     return Home(
         nodes=tuple(RunNode(node=node.name) for node in resolved.nodes.value),
         run_dir=site.run_dir,
         train=site.train,
         python=inputs.python,
         output_dir=output_dir,
-        target=TARGET,
+        target=inputs.batch.system.name,
         location=locations.render(location),
     )
 
 
-def key_of(request: TrainRequest, resolved: Resolved, slurm: SlurmSettings) -> str:
+def key_of(request: TrainRequest, resolved: Resolved, batch: BatchSettings) -> str:
     """Return the key that is equal for repetitions of the same request."""
-    image = slurm.image.path if slurm.image else ""
-    hosts = (TARGET, slurm.login or "", slurm.root or "", *([image] if image else ()))
+    image = batch.image.path if batch.image else ""
+    hosts = (batch.system.name, batch.login or "", batch.root or "", *([image] if image else ()))
     names = (resolved.launcher, str(request.nodes or ""))
     return request_key(request, resolved.training, hosts=hosts, names=names)
 
 
 def config_of(
-    request: TrainRequest, resolved: Resolved, inputs: JobInputs, site: SlurmSite, launch: Launch
+    request: TrainRequest, resolved: Resolved, inputs: JobInputs, site: BatchSite, launch: Launch
 ) -> JobConfig:
     """Return the settings for orch's program in the job."""
     backend, recipe = resolved.backend.value, resolved.training.recipe
     project = recipe.project
+    system = inputs.batch.system
     return JobConfig(
+        system=system.name,
         run_id=site.run_id,
         nodes=len(resolved.nodes.value),
         spare_nodes=request.spare_nodes,
@@ -360,20 +359,20 @@ def config_of(
         launch=resolved.launcher,
         mpi=resolved.mpi.value,
         launcher=launch.command.argv,
-        launcher_env=with_srun_bootstrap(dict(launch.command.env)),
+        launcher_env=with_bootstrap(dict(launch.command.env), system),
         files={**launch.files, **launch.shared},
         options=supervisor_options(request, resolved.training.recipe, resolved.launcher, launch),
-        requeue="no-requeue" not in inputs.slurm.sbatch and inputs.slurm.held is None,
-        max_requeues=inputs.slurm.max_requeues,
+        requeue=system.can_resume(inputs.batch.options) and inputs.batch.held is None,
+        max_requeues=inputs.batch.max_requeues,
         local=inputs.local,
         working_directory=project.working_directory(project_copy(site.run_dir)) if project else "",
     )
 
 
-def with_srun_bootstrap(env: dict[str, str]) -> dict[str, str]:
-    """Return the environment with srun as the launcher of hydra, in place of ssh.
+def with_bootstrap(env: dict[str, str], system: BatchSystem) -> dict[str, str]:
+    """Return the environment with the batch system as the launcher of hydra, in place of ssh.
 
     Many sites forbid ssh between their nodes.
     """
     other_variables = {name: value for name, value in env.items() if not name.startswith(("I_MPI_HYDRA", "HYDRA"))}
-    return {**other_variables, "I_MPI_HYDRA_BOOTSTRAP": "slurm", "HYDRA_LAUNCHER": "slurm"}
+    return {**other_variables, **system.launcher_env}

@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 from typing import Protocol, TypeVar
 
 from orch_node import whole_files
-from orch_node.protocol import files, record, slurm
+from orch_node.protocol import batch, files, record
 from orch_node.protocol.record import RunRecord
 from orch_node.tail import last_text
 
@@ -26,8 +26,8 @@ from orchestrator.targets.interface import Notify
 
 Result = TypeVar("Result")
 REFRESH_SECONDS = 0.5  # Copying less often saves a login node, which many users share, from load.
-OUTPUT_FILE = re.compile(r"slurm-[0-9_]+\.out", re.ASCII)  # The output files of a run's jobs.
-STATE_FILES = (files.SUPERVISOR, files.OUTCOME, files.LAYOUT, slurm.JOB)
+OUTPUT_FILE = re.compile(r"[a-z]+-[0-9_]+\.out", re.ASCII)  # The output files of a run's jobs.
+STATE_FILES = (files.SUPERVISOR, files.OUTCOME, files.LAYOUT)
 
 
 class RunFolder(Protocol):
@@ -51,7 +51,7 @@ class RunFolder(Protocol):
         """Copy the results of a run that has ended."""
 
     def attempt(self, action: Callable[[], Result], fallback: Result) -> Result:
-        """Call `action`, and return `fallback` if the host with Slurm's programs cannot be reached."""
+        """Call `action`, and return `fallback` if the host with the batch system's programs cannot be reached."""
 
 
 class LocalFolder:
@@ -70,7 +70,7 @@ class LocalFolder:
         return (self.folder / name).exists()
 
     def supervisor_output(self) -> str:
-        logs = sorted(self.folder.glob("slurm-*.out"))
+        logs = sorted(path for path in self.folder.glob("*.out") if OUTPUT_FILE.fullmatch(path.name))
         return last_text(logs[-1], LAST_WORDS).strip() if logs else ""
 
     def copy_logs(self, ranks: Iterable[int]) -> None:
@@ -89,8 +89,9 @@ class JobMirror(Mirror):
     A requeued job deletes its outcome, so files that disappear are deleted from the copy, too.
     """
 
-    def __init__(self, remote: MirroredNode, run_dir: str, folder: Path, *, ranks: int) -> None:
-        super().__init__(remote, run_dir, folder, ranks=ranks)
+    def __init__(self, remote: MirroredNode, record: RunRecord, folder: Path) -> None:
+        super().__init__(remote, record.run_dir, folder, ranks=len(record.layout))
+        self.state_files = (*STATE_FILES, batch.job_file(record.target))
         self.last_refresh = -REFRESH_SECONDS
 
     def refresh(self) -> None:
@@ -98,7 +99,7 @@ class JobMirror(Mirror):
         if time.monotonic() - self.last_refresh < REFRESH_SECONDS:
             return
         # The outcome is read before the events, so that a copy with an outcome has all events.
-        contents = {name: self.content(name) for name in STATE_FILES}
+        contents = {name: self.content(name) for name in self.state_files}
         self.append(files.EVENTS)
         for name, content in contents.items():
             self.update_file(name, content)
@@ -126,7 +127,7 @@ class RemoteFolder(ReconnectingMirror):
     """The local copy of a run on a file system that a login node sees."""
 
     def __init__(self, host: Ssh, record: RunRecord, folder: Path, notify: Notify) -> None:
-        mirror = JobMirror(host, record.run_dir, folder, ranks=len(record.layout))
+        mirror = JobMirror(host, record, folder)
         super().__init__(mirror, host.node, notify)
         self.host = host
 
@@ -148,7 +149,7 @@ class RemoteFolder(ReconnectingMirror):
 
 
 def run_folder_of(record: RunRecord, folder: Path, host: Local | Ssh, notify: Notify) -> RunFolder:
-    """Return the folder of a run: a copy of it if Slurm's programs are on a login node."""
+    """Return the folder of a run: a copy of it if the batch system's programs are on a login node."""
     if isinstance(host, Ssh):
         return RemoteFolder(host, record, folder, notify)
     return LocalFolder(folder)

@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import ClassVar
 
 from orch_node import tail
-from orch_node.batch.step_options import STEP
+from orch_node.batch import slurm as on_nodes
 from orch_node.protocol import files
-from orch_node.protocol.slurm import cpu_counts
 from orch_node.whole_files import private
 
 from orchestrator.errors import ConnectionLost, ExecuteError
@@ -160,6 +159,12 @@ def job_variables(environ: Mapping[str, str]) -> list[str]:
     SLURM_MEM_PER_CPU of an interactive job and SLURM_MEM_PER_NODE of the new job are both set.
     """
     return sorted(name for name in environ if name.startswith("SLURM_") and name not in PROGRAM_SETTINGS)
+
+
+def cluster_of(step: SubmitScript) -> str:
+    """Return the cluster that --clusters names, or ''."""
+    values = (line.partition("=")[2] for line in step.options if line.startswith("--clusters="))
+    return next((words[0] for value in values if (words := shlex.split(value))), "")
 
 
 def parse_job_id(output: str) -> tuple[str, str]:
@@ -517,7 +522,7 @@ NEW_JOB_HINT = "`--slurm allocation=new` submits a new job."
 def held_allocation(environ: Mapping[str, str]) -> Allocation | None:
     """Return the allocation in which this program runs, or None if it runs in none."""
     job = environ.get("SLURM_JOB_ID", "")
-    counts = cpu_counts(environ.get("SLURM_JOB_CPUS_PER_NODE", ""))
+    counts = on_nodes.cpu_counts(environ.get("SLURM_JOB_CPUS_PER_NODE", ""))
     if not (job.isascii() and job.isdigit() and counts and "SLURM_JOB_NODELIST" in environ):
         return None
     return Allocation(job=job, node_cpus=tuple(counts))
@@ -553,7 +558,14 @@ def start_step(programs: Programs, step: SubmitScript) -> str:
         )
     log = Path(step.run_dir, f"slurm-{job}.out")
     node0 = first_node(programs, os.environ["SLURM_JOB_NODELIST"])
-    options = (*STEP, "--nodes=1", "--ntasks=1", f"--nodelist={node0}", "--mpi=none", f"--job-name={step.name}")
+    options = (
+        *on_nodes.STEP,
+        "--nodes=1",
+        "--ntasks=1",
+        f"--nodelist={node0}",
+        "--mpi=none",
+        f"--job-name={step.name}",
+    )
     # SLURM_JOB_* describe the allocation; srun would use the others as its options.
     unset = [name for name in job_variables(os.environ) if not name.startswith("SLURM_JOB_")]
     environment = {key: value for key, value in os.environ.items() if key not in unset}
@@ -648,6 +660,7 @@ SLURM: BatchSystem = BatchSystem(
     name="slurm",
     title="Slurm",
     submitter="sbatch",
+    on_nodes=on_nodes.SYSTEM,
     options=SlurmOptions,
     submit_command=submit_command,
     parse_job_id=parse_job_id,
@@ -663,10 +676,11 @@ SLURM: BatchSystem = BatchSystem(
     directive="#SBATCH ",
     job_options=job_options,
     template={
-        "node": "SLURMD_NODENAME",
-        "task": "SLURM_ARRAY_TASK_ID",
+        "node": "${SLURMD_NODENAME-this node}",
+        "task": "$SLURM_ARRAY_TASK_ID",
         "array_output": "slurm-${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID.out",
     },
+    example_option="partition=cpu",
     reserved=RESERVED_OPTIONS,
     flags=("exclusive", "requeue", "no-requeue", "contiguous", "spread-job", "hold", "oversubscribe"),
     options_in=options_in,
@@ -686,7 +700,8 @@ SLURM: BatchSystem = BatchSystem(
     node_shell="srun --pty bash",
     job_shell="srun --jobid={job} --overlap --pty bash",
     check="scontrol ping",
-    text_settings={"pmi": ("auto", "none", "pmi2", "pmix")},
+    cluster_of=cluster_of,
+    launcher_settings={"pmi": ("auto", "none", "pmi2", "pmix")},
     warns_before_limit=True,
     held=HeldAllocations(
         find=held_allocation, start=start_step, program="srun --overlap --nodes=1 --ntasks=1 bash", request="salloc"
@@ -697,7 +712,8 @@ ENTRY = TargetEntry(
     title="Slurm",
     summary="slurm: a Slurm job.",
     options=SlurmOptions,
-    target="orchestrator.targets.batch.target:SlurmTarget",
+    target="orchestrator.targets.batch.target:BatchTarget",
+    arguments=(SLURM,),
     launchers=("srun",),
     has_shared_folder=True,
 )

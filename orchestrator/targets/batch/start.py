@@ -1,4 +1,4 @@
-"""Start a run on Slurm: record its plan and submit its script."""
+"""Start a run on a batch system: record its plan and submit its script."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from orchestrator.runs import store
 from orchestrator.targets.batch.location import location_of, with_job
 from orchestrator.targets.batch.login import host_at, scheduler_at
 from orchestrator.targets.batch.run_folder import delete_remote_files, write_remote_record
-from orchestrator.targets.batch.scheduler import Scheduler, option_of
-from orchestrator.targets.batch.step import StepStarter
+from orchestrator.targets.batch.scheduler import Scheduler
+from orchestrator.targets.batch.system import BatchSystem
 from orchestrator.targets.batch.watch import update_record
 from orchestrator.targets.connections.connection import Ssh
 from orchestrator.targets.connections.local import Local
 from orchestrator.targets.execute import execute
 
 
-def start(plan: Plan, folder: Path) -> RunRecord:
+def start(system: BatchSystem, plan: Plan, folder: Path) -> RunRecord:
     """Record the plan, submit its script, and return the record of the run.
 
-    The run continues when this program ends. After an interrupted start only a run that Slurm has
+    The run continues when this program ends. After an interrupted start only a run that the batch system has
     accepted is recorded.
 
     Raises:
@@ -36,14 +36,9 @@ def start(plan: Plan, folder: Path) -> RunRecord:
     for member, run_folder in zip(plans, folders, strict=True):
         store.create(member, run_folder)
     host = host_at(location_of(plan.run).login)
-    scheduler = scheduler_at(host)
-    held = any(isinstance(step, SubmitScript) and step.allocation for step in plan.steps)
+    scheduler = scheduler_at(system, host)
     try:
-        execute(
-            plan,
-            {node.node: host for step in plan.steps for node in step.nodes},
-            submitter=StepStarter(scheduler) if held else scheduler,
-        )
+        execute(plan, {node.node: host for step in plan.steps for node in step.nodes}, submitter=scheduler)
         return record_jobs(plan, folders, scheduler)
     except KeyboardInterrupt:
         if scheduler.has_accepted(job_name(plan)):
@@ -63,7 +58,7 @@ def record_jobs(plan: Plan, folders: list[Path], scheduler: Scheduler) -> RunRec
     """Write the job of each run of the plan into its record, and return the first record."""
     plans = plan.array or (plan,)
     job, cluster = scheduler.submitted, scheduler.cluster
-    jobs = [f"{job}_{number}" for number in range(len(plans))] if plan.array else [job]
+    jobs = [scheduler.system.array_job(job, number) for number in range(len(plans))] if plan.array else [job]
     records = [with_job(member.run, job, cluster) for member, job in zip(plans, jobs, strict=True)]
     for record, run_folder in zip(records, folders, strict=True):
         update_record(record, run_folder)
@@ -74,7 +69,7 @@ def record_jobs(plan: Plan, folders: list[Path], scheduler: Scheduler) -> RunRec
 
 def job_name(plan: Plan) -> str:
     """Return the name of the job that the plan submits."""
-    return next(option_of(step, "job-name") for step in plan.steps if isinstance(step, SubmitScript))
+    return next(step.name for step in plan.steps if isinstance(step, SubmitScript))
 
 
 def delete_folders(plan: Plan, folders: list[Path], host: Local | Ssh) -> None:

@@ -12,6 +12,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Protocol
 
+from orch_node.batch.system import NodeSystem
+
 from orchestrator.errors import ExecuteError, PlanError
 from orchestrator.model.command import CommandResult
 from orchestrator.planning.plan import SubmitScript
@@ -76,6 +78,26 @@ class JobState:
     def ended(self) -> bool:
         """Return whether the job has ended."""
         return self.phase not in ACTIVE
+
+    def describe_waiting(self) -> str:
+        """Return the message that the job is pending, with the reason and the expected start."""
+        cause = f"{self.explanation} ({self.reason})" if self.explanation and self.reason else None
+        start = f"; expected to start at {self.start}" if self.start else ""
+        return f"job {self.job} waits: {cause or self.explanation or self.reason}{start}"
+
+    def describe_suspension(self) -> str:
+        """Return the message that the job is suspended."""
+        return f"job {self.job} is suspended: its processes are stopped until it is resumed"
+
+    def describe_start(self) -> str:
+        """Return the message that the job runs but its supervisor has not started yet."""
+        nodes = f" on {self.nodes}" if self.nodes else ""
+        return f"job {self.job} runs{nodes}: its nodes are being prepared"
+
+    def describe_end(self) -> str:
+        """Return how the job ended, for a run that has left no outcome."""
+        reason = f" ({self.reason})" if self.reason else ""
+        return f"job {self.job}: {self.explanation}{reason}"
 
     @property
     def ended_externally(self) -> bool:
@@ -200,6 +222,7 @@ class BatchSystem:
         name: the name in run records, of --on and of the system's own option: slurm, pbs.
         title: the name in messages: Slurm, PBS.
         submitter: the program that submits jobs, whose options --NAME takes.
+        on_nodes: the system as the programs of a job use it.
         options: the class of the options of the command line.
 
         submit_command: returns the command that submits a step's script, which is already on the host.
@@ -214,6 +237,7 @@ class BatchSystem:
         interrupt: sends SIGINT to the job's script alone; None if only the stop file in the run's folder
             can stop a run.
         is_unknown: returns whether a result says that the job is unknown or has ended.
+        cluster_of: returns the cluster that a step's options name, or ''.
         accounting: returns the record of a job, given its id and its state in words if that is known; None
             if there is none or the system does not respond.
         named_state: returns a job in a state that accounting reports.
@@ -222,11 +246,12 @@ class BatchSystem:
         directive: what precedes an option in a script: `#SBATCH `.
         job_options: yields the options of a job, one for each line of the script, given its size and the
             user's options.
-        template: the values of the script's template that differ: `node` and `task` are the variables with
-            the node's name and the number of an array's task, `array_output` the file of a task's output.
+        template: the values of the script's template that differ: `node` and `task` are expressions of the
+            shell for the node's name and the number of an array's task, `array_output` for the file of a
+            task's output.
+        example_option: an option and its value, for hints.
         reserved: the options that orch itself sets, with a hint about each.
         flags: the options that need no value.
-        text_settings: the settings of this system alone that are a word, with their allowed values.
         options_in: yields the options in the environment, as (name, value, variable).
         default_options: returns the options to add if the user has not limited the share of a node, with
             the reason for each.
@@ -237,6 +262,8 @@ class BatchSystem:
         warns_before_limit: whether the system signals the job before its time limit, if asked to. Otherwise
             the job counts its own time.
 
+        launcher_settings: the settings of that launcher, with their values; the first is the default. It gets
+            them as options.
         launcher: the launcher that starts the ranks with the system's own program; it is the default.
         launcher_summary: what that launcher does.
         launcher_env: the variables with which hydra starts its proxies through the system.
@@ -251,6 +278,7 @@ class BatchSystem:
     name: str
     title: str
     submitter: str
+    on_nodes: NodeSystem
     options: type[BatchOptions]
 
     submit_command: Callable[[SubmitScript], tuple[str, ...]]
@@ -268,6 +296,7 @@ class BatchSystem:
     directive: str
     job_options: Callable[[JobRequest, Mapping[str, str]], Iterator[str]]
     template: Mapping[str, str]
+    example_option: str
     reserved: Mapping[str, str]
     flags: tuple[str, ...]
     options_in: Callable[[Mapping[str, str]], Iterator[tuple[str, str, str]]]
@@ -283,7 +312,8 @@ class BatchSystem:
     node_shell: str
     job_shell: str
     check: str
-    text_settings: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    cluster_of: Callable[[SubmitScript], str] = lambda step: ""
+    launcher_settings: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     warns_before_limit: bool = False
     held: HeldAllocations | None = None
 
@@ -291,6 +321,16 @@ class BatchSystem:
     def flag(self) -> str:
         """Return the option of the command line that takes the system's settings: `--slurm`."""
         return f"--{self.name}"
+
+    @property
+    def settings_file(self) -> Path:
+        """Return the file of settings in the current folder."""
+        return Path(f"orch-{self.name}.toml")
+
+    @property
+    def new_job_hint(self) -> str:
+        """Return how to run in a new job instead of a held allocation."""
+        return f"`{self.flag} allocation={NEW}` submits a new job."
 
     @property
     def check_hint(self) -> str:
@@ -301,9 +341,14 @@ class BatchSystem:
         """Return whether a job's id is that of a step in an allocation."""
         return self.held is not None and "." in job
 
+    @property
+    def no_response(self) -> str:
+        """Return the message that the system does not respond."""
+        return f"{self.title} does not respond"
+
     def unreachable(self, reason: str) -> ControllerUnreachable:
         """Return the error for a system that does not respond, with the reason."""
-        return ControllerUnreachable(f"{self.title} does not respond: {reason}")
+        return ControllerUnreachable(f"{self.no_response}: {reason}")
 
     def number(self, options: Mapping[str, str], name: str) -> int | None:
         """Return the value of an option as a number, or None if it is not set.

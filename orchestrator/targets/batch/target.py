@@ -1,8 +1,8 @@
-"""The target that runs requests as jobs of Slurm."""
+"""The target that runs requests as jobs of a batch system."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from orch_node.protocol.record import RunRecord
@@ -11,30 +11,34 @@ from orchestrator.errors import RequestError
 from orchestrator.model.finding import Finding
 from orchestrator.model.hostlist import Nodes
 from orchestrator.planning.plan import Plan
+from orchestrator.planning.refusal import Refusal
 from orchestrator.planning.request import TargetOptions, TrainRequest
 from orchestrator.runs.cleanup import CleanupReport
 from orchestrator.targets.batch import find, inputs, start
-from orchestrator.targets.batch.handle import SlurmHandle
-from orchestrator.targets.batch.options import REFUSES, SlurmOptions
+from orchestrator.targets.batch.handle import BatchHandle
+from orchestrator.targets.batch.system import BatchSystem
 from orchestrator.targets.interface import CheckRequest, NodeCommands, Notify, RunHandle, RunList, SharedFolder
 
 
-class SlurmTarget:
-    """The target `--on slurm`.
+class BatchTarget:
+    """The target of a batch system, such as `--on slurm`.
 
     Attributes:
+        system: the batch system.
         name: the name of the target.
         refuses: the fields of a request that the target does not support.
         options: the options that only this target has.
     """
 
-    name = "slurm"
-    refuses = REFUSES
-    options: type[TargetOptions] | None = SlurmOptions
+    def __init__(self, system: BatchSystem) -> None:
+        self.system = system
+        self.name = system.name
+        self.refuses = refusals(system)
+        self.options: type[TargetOptions] | None = system.options
 
     def plan(self, request: TrainRequest) -> Plan:
         """Return the plan of a job, or of an array of jobs."""
-        return inputs.plan(request)
+        return inputs.plan(self.system, request)
 
     def check(self, request: CheckRequest, notify: Notify) -> Iterator[Finding]:
         """Yield nothing: the batch system itself refuses a job that cannot run, with the reason."""
@@ -42,28 +46,49 @@ class SlurmTarget:
 
     def start(self, plan: Plan, folder: Path) -> RunHandle:
         """Record the plan, submit its script, and return a handle of the run."""
-        return SlurmHandle(start.start(plan, folder), folder)
+        return BatchHandle(self.system, start.start(self.system, plan, folder), folder)
 
     def handle(self, record: RunRecord, folder: Path) -> RunHandle:
         """Return a handle of a recorded run."""
-        return SlurmHandle(record, folder)
+        return BatchHandle(self.system, record, folder)
 
     def find(self, base: Path, name: str, inventory: str, notify: Notify) -> RunHandle:
         """Return a handle of a run that is recorded on this machine."""
-        return SlurmHandle(*find.find_run(base, name, inventory, notify))
+        return BatchHandle(self.system, *find.find_run(self.system, base, name))
 
     def shared_folder(self, options: tuple[TargetOptions, ...]) -> SharedFolder:
         """Return the folder that `orch provision` fills; raise RequestError if there is none."""
-        return inputs.shared_folder(options)
+        return inputs.shared_folder(self.system, options)
 
     def commands(self, inventory: str, nodes: Nodes | None, stack: str) -> NodeCommands:
-        """Raise RequestError: Slurm gives nodes to jobs only."""
-        raise RequestError("Slurm gives its nodes to jobs only.", hint="To get a shell on a node: srun --pty bash.")
+        """Raise RequestError: a batch system gives nodes to jobs only."""
+        raise RequestError(
+            f"{self.system.title} gives its nodes to jobs only.",
+            hint=f"To get a shell on a node: {self.system.node_shell}.",
+        )
 
     def list_runs(self, inventory: str) -> RunList:
-        """Return the runs recorded on this machine, with their current state in Slurm."""
-        return find.list_runs(inventory)
+        """Return the runs recorded on this machine, with their current state."""
+        return find.list_runs(self.system, inventory)
 
     def clean(self, inventory: str | None, base: Path, *, dry_run: bool) -> CleanupReport:
         """Cancel the jobs whose runs have ended; with `dry_run`, only report them."""
-        return find.clean(inventory, base, dry_run=dry_run)
+        return find.clean(self.system, inventory, base, dry_run=dry_run)
+
+
+def refusals(system: BatchSystem) -> Mapping[str, Refusal]:
+    """Return why the target refuses a field of a request, by the name of the field."""
+    nodes = "is for nodes behind SSH"
+    return {
+        "inventory": Refusal(nodes, system.node_hints["inventory"]),
+        "exclude": Refusal(nodes, system.node_hints["exclude"]),
+        "python": Refusal(nodes, f"Use {system.flag} python=PATH with an interpreter that has the stack's packages."),
+        "queue": Refusal(nodes, f"Jobs of {system.title} wait for free nodes by themselves."),
+        "ccl_workers": Refusal(nodes, "Leave it out: each rank computes on all of its cores."),
+        "fabric": Refusal(
+            f"{nodes}, on which it was verified", "Leave it out: ranks use TCP over the network of the nodes."
+        ),
+        "accelerate_config": Refusal(
+            f"is not read on {system.title}", "Use the options --nodes, --ppn and --precision."
+        ),
+    }

@@ -1,4 +1,4 @@
-"""Follow a run that is a job of Slurm: first in the queue, then by its events."""
+"""Follow a run that is a job of a batch system: first in the queue, then by its events."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
-from orch_node.protocol import failures, files, outcome, slurm
+from orch_node.protocol import batch, failures, files, outcome
 from orch_node.protocol import layout as layouts
 from orch_node.protocol.events import Event, NodeNews, Waiting
 from orch_node.protocol.outcome import DONE, FAILED, PREEMPTED, REFUSED, STOPPED, Failure, Outcome
@@ -19,11 +19,10 @@ from orch_node.tail import last_text
 from orchestrator.errors import ExecuteError
 from orchestrator.runs import follow
 from orchestrator.runs.state_files import PLAN, outcome_in, read_json, supervisor_of, write_json
-from orchestrator.targets.batch import accounting, states
 from orchestrator.targets.batch.location import location_of
 from orchestrator.targets.batch.run_folder import RunFolder
-from orchestrator.targets.batch.scheduler import ControllerUnreachable, Scheduler
-from orchestrator.targets.batch.states import JobState
+from orchestrator.targets.batch.scheduler import Scheduler
+from orchestrator.targets.batch.system import ControllerUnreachable, JobState, Phase
 from orchestrator.targets.interface import Notify
 
 POLL_SECONDS = 1.0
@@ -32,12 +31,8 @@ QUERY_SECONDS = 5.0  # The interval between queries; many users share the contro
 FIRST_QUERY_SECONDS = 1.0  # The interval between the first few queries.
 NEW_START_SECONDS = 600.0  # The interval between messages that differ only in the expected start.
 READY_SECONDS = 3.0  # A message explains a running job without a supervisor after this time.
-END_SECONDS = 40.0  # A job ends within this time: Slurm waits 30 s between SIGTERM and SIGKILL.
-ENDED_BY = ("SIGTERM", "SIGKILL")  # The signals with which Slurm ends a job's processes.
-UNKNOWN_CAUSE = (
-    "Slurm does not know the job any more and has no accounting of it, so orch cannot tell whether "
-    "it was cancelled, preempted or failed"
-)
+END_SECONDS = 40.0  # A job ends within this time: Slurm, for example, waits 30 s between SIGTERM and SIGKILL.
+ENDED_BY = ("SIGTERM", "SIGKILL")  # The signals with which a batch system ends a job's processes.
 VISIBLE_SECONDS = 0.5  # A shared file system shows another host's writes after this time.
 
 
@@ -50,8 +45,8 @@ def describe_delay(job: JobState, pending: bool, seconds: float) -> str:
         seconds: the time since the job was last pending.
     """
     if pending:
-        return states.describe_waiting(job)
-    return states.describe_start(job) if seconds >= READY_SECONDS else ""
+        return job.describe_waiting()
+    return job.describe_start() if seconds >= READY_SECONDS else ""
 
 
 class JobWatch:
@@ -61,14 +56,14 @@ class JobWatch:
         record: the record of the run, with its nodes once the job has them.
         folder: the folder of the run on this machine.
         job: the id of the job.
-        scheduler: Slurm's programs.
+        scheduler: the batch system's programs.
         run_folder: the files of the run.
         notify: the callback for messages about the job and the controller.
-        last_query: when Slurm was last queried.
+        last_query: when the system was last queried.
         last_state: the last known state of the job.
-        unreachable: whether the controller does not respond.
+        unreachable: whether the system does not respond.
         suspended: whether the job was suspended at the last query.
-        query_count: how often Slurm has been queried.
+        query_count: how often the system has been queried.
     """
 
     def __init__(
@@ -78,21 +73,22 @@ class JobWatch:
         self.folder = folder
         self.job = location_of(record).job
         self.scheduler = scheduler
+        self.system = scheduler.system
         self.run_folder = run_folder
         self.notify = notify
         self.last_query = -QUERY_SECONDS
-        self.last_state = JobState(job=self.job, state="PENDING")
+        self.last_state = JobState(job=self.job, state="PENDING", phase=Phase.PENDING)
         self.unreachable = False
         self.suspended = False
         self.query_count = 0
 
     def state(self, *, now: bool = False) -> JobState:
-        """Return the last known state of the job, after querying Slurm if that is due.
+        """Return the last known state of the job, after querying the system if that is due.
 
-        Slurm is queried every second at first, and later every few seconds.
+        It is queried every second at first, and later every few seconds.
 
         Args:
-            now: query Slurm in any case.
+            now: query the system in any case.
         """
         pause = QUERY_SECONDS if self.query_count > 5 else FIRST_QUERY_SECONDS
         if now or time.monotonic() - self.last_query > pause:
@@ -102,7 +98,7 @@ class JobWatch:
                 query = self.scheduler.state
                 self.last_state = self.run_folder.attempt(lambda: query(self.job), self.last_state)
                 if self.unreachable:
-                    self.notify("the controller of Slurm responds again")
+                    self.notify(f"{self.system.title} responds again")
                 self.unreachable = False
             except ControllerUnreachable as error:
                 if not self.unreachable:
@@ -120,7 +116,7 @@ class JobWatch:
         """Return whether the supervisor is gone because the job has ended or is pending again."""
         job = self.state()
         if job.suspended and not self.suspended:
-            self.notify(states.describe_suspension(self.job))
+            self.notify(job.describe_suspension())
         self.suspended = job.suspended
         return job.ended or job.pending
 
@@ -131,15 +127,15 @@ class JobWatch:
         """
         self.request_stop()
         if not self.is_step:  # The stop file is enough for a step, which has no batch script.
-            self.scheduler.cancel(self.job, "--batch", "--signal=INT")
+            self.scheduler.interrupt(self.job)
 
     @property
     def is_step(self) -> bool:
         """Return whether the run is a step of an allocation that the user holds."""
-        return "." in self.job
+        return self.system.is_step(self.job)
 
     def request_stop(self) -> None:
-        """Write the stop file, which ends the run even if Slurm's controller does not respond."""
+        """Write the stop file, which ends the run even if the batch system does not respond."""
         self.run_folder.write(files.STOP, "")
 
     def supervisor_output(self) -> str:
@@ -179,7 +175,7 @@ class JobWatch:
         return follow.follow(self.folder, self, ranks=len(self.record.layout))
 
     def is_requeued(self) -> bool:
-        """Return whether Slurm has requeued the job.
+        """Return whether the job was requeued.
 
         A requeued job deletes its outcome when it starts again.
         """
@@ -212,9 +208,10 @@ class JobWatch:
                 self.refresh()
             if job.ended or (self.has_begun() and not pending):
                 return
-            if explanation := states.permanent_problem(job):
+            if job.problem:
                 self.scheduler.cancel(self.job)
-                problem = f"Slurm will never start job {self.job} ({job.reason}), so orch cancelled it: {explanation}."
+                never = f"{self.system.title} will never start job {self.job} ({job.reason})"
+                problem = f"{never}, so orch cancelled it: {job.problem}."
                 now = time.time()
                 ended = Outcome(state=FAILED, problem=problem, started=now, ended=now)
                 self.run_folder.write(files.OUTCOME, outcome.render(ended))
@@ -258,10 +255,10 @@ class JobWatch:
             update_record(self.record, self.folder)
 
     def ensure_outcome(self) -> None:
-        """Write the outcome if Slurm ended the job, or if the run has left none.
+        """Write the outcome if the batch system ended the job, or if the run has left none.
 
-        The outcome that a supervisor writes while Slurm ends its ranks describes only the symptoms; the
-        cause is known to Slurm alone.
+        The outcome that a supervisor writes while its ranks are being ended describes only the symptoms;
+        the batch system alone knows the cause.
         """
         run_outcome = outcome_in(self.folder)
         preempted = run_outcome is not None and run_outcome.state == PREEMPTED
@@ -272,22 +269,30 @@ class JobWatch:
         job = self.await_end()
         self.refresh()
         run_outcome = outcome_in(self.folder)
-        if job.state == states.FORGOTTEN:
+        if job.phase == Phase.FORGOTTEN:
             job = self.end_in_accounting(job)
         # The SIGTERM of scancel looks like a preemption to the ranks: they write a checkpoint.
-        cancelled = preempted and job.state == "CANCELLED"
+        cancelled = preempted and job.phase == Phase.CANCELLED
         if not job.ended or (explains_end(run_outcome) and not cancelled):
             return
         if run_outcome is None or job.ended_externally:
             self.write_job_outcome(job, run_outcome)
-        elif job.state == states.FORGOTTEN and UNKNOWN_CAUSE not in (run_outcome.problem or ""):
-            problem = f"{run_outcome.problem or ''}; {UNKNOWN_CAUSE}".removeprefix("; ")
+        elif job.phase == Phase.FORGOTTEN and self.unknown_cause not in (run_outcome.problem or ""):
+            problem = f"{run_outcome.problem or ''}; {self.unknown_cause}".removeprefix("; ")
             self.run_folder.write(files.OUTCOME, outcome.render(replace(run_outcome, problem=problem)))
 
+    @property
+    def unknown_cause(self) -> str:
+        """Return the message about the end of a job of which the system knows nothing."""
+        return (
+            f"{self.system.title} does not know the job any more and has no accounting of it, so orch cannot tell "
+            "whether it was cancelled, preempted or failed"
+        )
+
     def end_in_accounting(self, job: JobState) -> JobState:
-        """Return the end of a job that the controller has forgotten, from Slurm's accounting."""
-        record = self.run_folder.attempt(lambda: accounting.query(self.scheduler, self.job), None)
-        return replace(job, state=record.state) if record else job
+        """Return the end of a job that the controller has forgotten, from the system's accounting."""
+        record = self.run_folder.attempt(lambda: self.system.accounting(self.scheduler, self.job, ""), None)
+        return self.system.named_state(self.job, record.state) if record else job
 
     def await_end(self) -> JobState:
         """Return the job once it has ended or is pending again, or after a time limit.
@@ -305,23 +310,23 @@ class JobWatch:
             time.sleep(POLL_SECONDS)
 
     def write_job_outcome(self, job: JobState, run_outcome: Outcome | None) -> None:
-        """Write the outcome of a job that Slurm ended, or whose run has left none.
+        """Write the outcome of a job that the system ended, or whose run has left none.
 
         Args:
             job: the job.
             run_outcome: the outcome that the supervisor has written, if any.
         """
-        state = STOPPED if job.state == "CANCELLED" else FAILED
+        state = STOPPED if job.phase == Phase.CANCELLED else FAILED
         supervisor = supervisor_of(self.folder)
         now = time.time()
         base_outcome = run_outcome or Outcome(state=state, started=supervisor.started if supervisor else now, ended=now)
-        memory = slurm.memory_line(f"{self.launcher_output()}\n{self.supervisor_output()}")
-        message = states.describe_end(job)
+        memory = self.system.on_nodes.memory_line(f"{self.launcher_output()}\n{self.supervisor_output()}")
+        message = job.describe_end()
         if run_outcome is None and not job.ended_externally and (output := self.supervisor_output().strip()):
             message += f"; its last output: {output.splitlines()[-1]}"
         if memory:
-            state, message = FAILED, f"job {self.job}: {slurm.OUT_OF_MEMORY}: {memory}"
-        elif job.state == "FAILED" and run_outcome is None and not self.run_folder.has_file(slurm.CONFIG):
+            state, message = FAILED, f"job {self.job}: {self.system.on_nodes.out_of_memory}: {memory}"
+        elif job.phase == Phase.FAILED and run_outcome is None and not self.run_folder.has_file(batch.CONFIG):
             message = (
                 f"job {self.job} has written nothing to {self.record.run_dir}: its nodes do not "
                 "see this folder, or may not write to it. Choose a folder that all nodes share with "
@@ -332,7 +337,9 @@ class JobWatch:
         ended = replace(base_outcome, state=state, problem=message, first_failure=None, nodes={})
         before = None if run_outcome or job.ended_externally else self.saved_outcome()
         if before is not None:
-            ended = replace(before, problem=f"{before.problem}, but Slurm did not requeue the job: {message}")
+            ended = replace(
+                before, problem=f"{before.problem}, but {self.system.title} did not requeue the job: {message}"
+            )
         self.run_folder.write(files.OUTCOME, outcome.render(ended))
 
     def launcher_output(self) -> str:
@@ -358,9 +365,9 @@ def update_record(record: RunRecord, folder: Path) -> None:
 
 
 def explains_end(run_outcome: Outcome | None) -> bool:
-    """Return whether the supervisor's outcome holds, whatever Slurm has done to the job later.
+    """Return whether the supervisor's outcome holds, whatever happens to the job later.
 
-    When Slurm ends a job, one rank may lose its peer before it receives a signal itself.
+    When a batch system ends a job, one rank may lose its peer before it receives a signal itself.
     """
     if run_outcome is None or run_outcome.state in (STOPPED, REFUSED):
         return run_outcome is not None
@@ -371,5 +378,5 @@ def explains_end(run_outcome: Outcome | None) -> bool:
 
 
 def may_be_consequence(failure: Failure) -> bool:
-    """Return whether the failure may be a result of Slurm ending the job."""
+    """Return whether the failure may be a result of the batch system ending the job."""
     return failure.signal in ENDED_BY or failures.blames_another(failure.rank, failure.text)

@@ -29,8 +29,9 @@ case "$SLURM_ARRAY_TASK_ID" in
 0) # learning_rate=1e-5
 run_dir=/shared/alice/runs/20260102-030405-bert-qa-abcd-0
 mkdir -p "$run_dir"
-cat > /shared/alice/runs/20260102-030405-bert-qa-abcd-0/slurm.json <<'ORCH_END_OF_FILE'
+cat > /shared/alice/runs/20260102-030405-bert-qa-abcd-0/job.json <<'ORCH_END_OF_FILE'
 {
+ "system": "slurm",
  "run_id": "20260102-030405-bert-qa-abcd-0",
  "nodes": 2,
  "spare_nodes": 0,
@@ -119,8 +120,9 @@ ORCH_END_OF_FILE
 1) # learning_rate=3e-5
 run_dir=/shared/alice/runs/20260102-030405-bert-qa-abcd-1
 mkdir -p "$run_dir"
-cat > /shared/alice/runs/20260102-030405-bert-qa-abcd-1/slurm.json <<'ORCH_END_OF_FILE'
+cat > /shared/alice/runs/20260102-030405-bert-qa-abcd-1/job.json <<'ORCH_END_OF_FILE'
 {
+ "system": "slurm",
  "run_id": "20260102-030405-bert-qa-abcd-1",
  "nodes": 2,
  "spare_nodes": 0,
@@ -209,4 +211,4 @@ ORCH_END_OF_FILE
 *) exit 2 ;;
 esac
 exec >> "$run_dir/slurm-${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID.out" 2>&1
-exec /shared/orch/stacks/current/bin/python /shared/orch/train/node.py slurm "$run_dir"
+exec /shared/orch/stacks/current/bin/python /shared/orch/train/node.py job "$run_dir"

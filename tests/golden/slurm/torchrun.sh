@@ -32,8 +32,9 @@ if [ -n "${1-}" ] && [ ! -e "$1" ]; then
     exit 1
 fi
 mkdir -p /shared/alice/runs/20260102-030405-bert-qa-abcd
-cat > /shared/alice/runs/20260102-030405-bert-qa-abcd/slurm.json <<'ORCH_END_OF_FILE'
+cat > /shared/alice/runs/20260102-030405-bert-qa-abcd/job.json <<'ORCH_END_OF_FILE'
 {
+ "system": "slurm",
  "run_id": "20260102-030405-bert-qa-abcd",
  "nodes": 2,
  "spare_nodes": 1,
@@ -121,4 +122,4 @@ cat > /shared/alice/runs/20260102-030405-bert-qa-abcd/slurm.json <<'ORCH_END_OF_
  "schema": 1
 }
 ORCH_END_OF_FILE
-exec /shared/orch/stacks/current/bin/python /shared/orch/train/node.py slurm /shared/alice/runs/20260102-030405-bert-qa-abcd
+exec /shared/orch/stacks/current/bin/python /shared/orch/train/node.py job /shared/alice/runs/20260102-030405-bert-qa-abcd

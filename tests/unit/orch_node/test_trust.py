@@ -19,10 +19,10 @@ from orchestrator.errors import RequestError
 from orchestrator.files import source_files
 from orchestrator.paths import TRAIN
 from orchestrator.planning.plan import SendFolder
-from orchestrator.targets.batch.load import slurm_settings
 from orchestrator.targets.connections.local import Local
 from orchestrator.targets.execute import packed
 from orchestrator.targets.kubernetes.load import kubernetes_settings
+from tests.support.slurm_plans import slurm_settings
 
 OTHER_USER = 65534
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="creates files of another user")

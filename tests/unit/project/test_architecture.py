@@ -31,7 +31,7 @@ PURE = ("model", "stacks", "launchers", "planning")
 PURE_FILES = {
     "targets/ssh": "plan decisions steps container_steps",
     "targets/kubernetes": "plan decisions findings settings status outcome log_lines run_record",
-    "targets/batch": "plan decisions script settings states array",
+    "targets/batch": "plan decisions script settings array allocation",
     "report": "smooth charts timeline",
 }
 EFFECTS = (
@@ -196,7 +196,9 @@ def test_targets_do_not_import_each_other() -> None:
 
 
 # Parts of identifiers that belong to a target.
-TARGET_TERMS = {"kubernetes": ("kube", "k8s", "pod_", "_pod"), "batch": ("slurm", "sbatch")}
+TARGET_TERMS = {"kubernetes": ("kube", "k8s", "pod_", "_pod")}
+# Parts of identifiers that belong to a batch system, which only its own modules know.
+SYSTEM_TERMS = {"slurm": ("slurm", "sbatch", "srun", "scontrol", "squeue", "sacct")}
 
 
 def identifiers(path: Path) -> set[str]:
@@ -216,6 +218,19 @@ def identifiers_of_targets(path: Path) -> set[str]:
 
 def test_identifiers_of_a_target_stay_in_it() -> None:
     assert violations(FILES, identifiers_of_targets) == {}
+
+
+def identifiers_of_systems(path: Path) -> set[str]:
+    terms = [term for system, terms in SYSTEM_TERMS.items() if path.stem != system for term in terms]
+    return {name for name in identifiers(path) if any(term in name.lower() for term in terms)}
+
+
+def test_identifiers_of_a_batch_system_stay_in_its_modules() -> None:
+    assert [relative(path, ROOT.parent) for path in [*FILES, *ON_NODES] if path.stem in SYSTEM_TERMS] == [
+        "orchestrator/targets/batch/slurm.py",
+        "train/lib/orch_node/batch/slurm.py",
+    ]
+    assert violations([*FILES, *ON_NODES], identifiers_of_systems) == {}
 
 
 # Only the protocol knows the names of events and that they are JSON.

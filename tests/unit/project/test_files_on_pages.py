@@ -24,11 +24,11 @@ from orchestrator.load.inventory import run_ansible_inventory
 from orchestrator.load.limits import limits
 from orchestrator.load.recipe_file import RecipeFile
 from orchestrator.targets import registry
-from orchestrator.targets.batch.load import slurm_settings
 from orchestrator.targets.kubernetes.load import kubernetes_settings, read_patch
 from orchestrator.targets.kubernetes.manifests import names
 from tests.support.kubernetes_plans import SITE, make_plan, objects
 from tests.support.pages import PAGES, Block, block_id, blocks
+from tests.support.slurm_plans import slurm_settings
 
 CHECKED = "checked as: "
 ALL = [(page, block) for page in PAGES for block in blocks(page)]
@@ -51,7 +51,7 @@ def check_variables(path: Path) -> None:
 def check_slurm_settings(path: Path) -> None:
     settings = slurm_settings(path, (), {})
     settings.check()
-    assert settings.sbatch or settings.image
+    assert settings.options or settings.image
 
 
 def check_kubernetes_settings(path: Path) -> None:

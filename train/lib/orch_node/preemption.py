@@ -74,7 +74,7 @@ class Agreement:
         self.listens = True
         signal.signal(number, self.handle_signal)
         signal.siginterrupt(number, False)
-        if in_slurm_job() and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
+        if in_batch_job() and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
             signal.signal(signal.SIGTERM, self.handle_signal)
             signal.siginterrupt(signal.SIGTERM, False)
 
@@ -97,10 +97,10 @@ class Agreement:
         return float(largest[0]), float(largest[1])
 
 
-def in_slurm_job() -> bool:
-    """Return whether Slurm sends SIGTERM to this rank when it preempts the job.
+def in_batch_job() -> bool:
+    """Return whether a batch system sends SIGTERM to this rank when it preempts the job.
 
-    It signals all processes of a job's steps, GraceTime seconds before it ends them.
+    Slurm signals all processes of a job's steps, GraceTime seconds before it ends them.
     """
     return BY_STEP in os.environ
 

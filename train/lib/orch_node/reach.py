@@ -1,4 +1,4 @@
-"""Start a program on another node of a run: over ssh, or as a step of its Slurm job."""
+"""Start a program on another node of a run: over ssh, or with a program of the batch system."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from orch_node import program
 
 # Written by `orch provision`, or in a pod by pod/mpi.py.
 SSH_CONFIG = Path(os.environ.get("ORCH_SSH_CONFIG", program.ROOT / "ssh" / "config"))
-BY_STEP = "ORCH_BY_STEP"  # a variable with the command that starts a step of the Slurm job
+BY_STEP = "ORCH_BY_STEP"  # a variable with the command of the batch system, with {node} in it
 
 
 def remote_command(node: str, command: Sequence[str], variables: Sequence[str] = ()) -> list[str]:
@@ -23,6 +23,6 @@ def remote_command(node: str, command: Sequence[str], variables: Sequence[str] =
         variables: NAME=VALUE each; ssh does not pass the environment on.
     """
     if step := os.environ.get(BY_STEP):
-        return [*shlex.split(step), f"--nodelist={node}", *command]
+        return [word.replace("{node}", node) for word in shlex.split(step)] + [*command]
     remote = ["env", *variables, *command] if variables else command
     return ["ssh", "-F", str(SSH_CONFIG), "--", node, shlex.join(remote)]

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from orch_node.batch import agent_connections
 from orch_node.batch.agent_connections import AgentConnections
-from orch_node.protocol import slurm
+from orch_node.batch.slurm import SYSTEM
+from orch_node.protocol import batch
 
 # Start one agent per name in NODES on this machine, as srun does on the nodes of a job.
 SRUN = """#!/bin/sh
@@ -30,18 +31,19 @@ def run_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (programs / "srun").chmod(0o755)
     monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
     monkeypatch.setenv("NODES", "n1 n2")
+    monkeypatch.setenv("SLURM_JOB_ID", "12")
     monkeypatch.setenv("PYTHON", sys.executable)
-    monkeypatch.setattr(agent_connections, "address_towards", lambda peers: "127.0.0.1")
+    monkeypatch.setattr(agent_connections, "address_towards", lambda system, peers: "127.0.0.1")
     monkeypatch.setattr(agent_connections, "END_SECONDS", 0.2)
     folder = tmp_path / "run"
     (folder / "claims").mkdir(parents=True)
-    (folder / slurm.CONFIG).write_text("{}")
+    (folder / batch.CONFIG).write_text("{}")
     return folder
 
 
 @pytest.fixture
 def connections(run_dir: Path) -> Iterator[AgentConnections]:
-    pending = AgentConnections(run_dir, ["n1", "n2"])
+    pending = AgentConnections(SYSTEM, run_dir, ["n1", "n2"])
     yield pending
     pending.end()
 
@@ -50,6 +52,6 @@ def connections(run_dir: Path) -> Iterator[AgentConnections]:
 def silent_connections(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[AgentConnections]:
     """Yield connections whose step starts no agents, so that a test can act as them."""
     monkeypatch.setattr(AgentConnections, "start", lambda self: subprocess.Popen(["sleep", "60"]))
-    connections = AgentConnections(run_dir, ["n1", "n2"])
+    connections = AgentConnections(SYSTEM, run_dir, ["n1", "n2"])
     yield connections
     connections.end()

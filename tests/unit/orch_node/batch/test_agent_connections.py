@@ -15,10 +15,11 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from orch_node.batch import agent as slurm_agent
+from orch_node.batch import agent as job_agent
 from orch_node.batch import agent_connections
 from orch_node.batch.agent_connections import AgentConnectionError, AgentConnections, PendingConnection
-from orch_node.protocol import slurm
+from orch_node.batch.slurm import SYSTEM
+from orch_node.protocol import batch
 
 from tests.support.waiting import wait_until
 
@@ -75,9 +76,9 @@ def test_strangers_do_not_displace_a_node_that_has_not_introduced_itself(
     strangers = [socket.create_connection(address) for _ in range(5)]
     try:
         time.sleep(0.5)
-        slurm_agent.introduce("n1", silent_connections.key, first)
+        job_agent.introduce(SYSTEM, "n1", silent_connections.key, first)
         with socket.create_connection(address, timeout=30.0) as second:
-            slurm_agent.introduce("n2", silent_connections.key, second)
+            job_agent.introduce(SYSTEM, "n2", silent_connections.key, second)
         thread.join(30.0)
         assert set(silent_connections.hellos) == {"n1", "n2"}
     finally:
@@ -115,10 +116,10 @@ def test_bytes_without_the_key_never_introduce_a_node(
 def test_node_that_does_not_share_the_run_folder_is_named(
     run_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(slurm_agent, "SHARED_SECONDS", 0.0)
-    (run_dir / slurm.CONFIG).unlink()
+    monkeypatch.setattr(job_agent, "SHARED_SECONDS", 0.0)
+    (run_dir / batch.CONFIG).unlink()
     monkeypatch.setenv("SLURMD_NODENAME", "n2")
-    assert slurm_agent.main([str(run_dir), "127.0.0.1:9"]) == 1
+    assert job_agent.main(["slurm", str(run_dir), "127.0.0.1:9"]) == 1
     message = capsys.readouterr().err
     assert message.startswith(f"n2 does not see {run_dir}")
     assert "--runs-dir" in message
@@ -128,7 +129,7 @@ def test_address_in_slurm_is_used_for_a_node_name_that_is_no_host(run_dir: Path)
     scontrol = run_dir.parent / "bin" / "scontrol"
     scontrol.write_text('#!/bin/sh\necho "NodeName=$5 NodeAddr=127.0.0.1 NodeHostName=x"\n')
     scontrol.chmod(0o755)
-    _, target = agent_connections.resolve("no-such-host.invalid")
+    _, target = agent_connections.resolve(SYSTEM, "no-such-host.invalid")
     assert target[0] == "127.0.0.1"
 
 

@@ -15,18 +15,18 @@ import pytest
 from orch_node.batch.agent_connections import AgentConnections
 from orch_node.batch.channels import JobAgents, JobChannel, is_superseded
 from orch_node.batch.signed_lines import AGENT, SUPERVISOR, SignedLines
+from orch_node.batch.slurm import SYSTEM
 from orch_node.line_pipes import Pipes
-from orch_node.protocol import files, slurm
+from orch_node.protocol import batch, files
 from orch_node.protocol.agent import Alive, Leave, Ping, render_request
-from orch_node.protocol.slurm import Submitted
+from orch_node.protocol.batch import Submitted
 
 from orchestrator.paths import TRAIN
 from tests.support.waiting import wait_until
 
 
 def make_agents(run_dir: Path, connections: AgentConnections) -> JobAgents:
-    turn = Submitted("12")
-    return JobAgents(run_dir, ["n1", "n2"], "claims", Pipes(), connections=connections.connections, turn=turn)
+    return JobAgents(run_dir, ["n1", "n2"], "claims", Pipes(), system=SYSTEM, connections=connections.connections)
 
 
 def test_agents_answer_over_signed_lines(run_dir: Path, connections: AgentConnections) -> None:
@@ -88,7 +88,7 @@ def agent_pids(node: str, run_dir: Path) -> list[str]:
             facts = (path / "cmdline").read_bytes() + (path / "environ").read_bytes()
         except OSError:
             continue
-        signs = (b"slurm-agent", os.fsencode(run_dir), f"SLURMD_NODENAME={node}".encode())
+        signs = (b"job-agent", os.fsencode(run_dir), f"SLURMD_NODENAME={node}".encode())
         if set(signs) <= set(facts.split(b"\0")):
             matches.append(path.name)
     return matches
@@ -107,8 +107,8 @@ def agent_pids(node: str, run_dir: Path) -> list[str]:
 )
 def test_older_start_of_a_job_is_superseded(run_dir: Path, latest: Submitted, superseded: bool) -> None:
     text = json.dumps({"job": latest.job, "restarts": latest.restarts, "notes": []})
-    (run_dir / slurm.JOB).write_text(text)
-    assert is_superseded(run_dir, Submitted("12", 1)) is superseded
+    (run_dir / batch.job_file("slurm")).write_text(text)
+    assert is_superseded(run_dir / batch.job_file("slurm"), Submitted("12", 1)) is superseded
 
 
 def test_supervisor_obeys_the_stop_file(run_dir: Path, connections: AgentConnections) -> None:

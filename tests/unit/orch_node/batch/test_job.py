@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 from orch_node.batch import job
-from orch_node.protocol import files, slurm
+from orch_node.batch.slurm import SYSTEM
+from orch_node.protocol import batch, files
 from orch_node.protocol import outcome as outcomes
 from orch_node.protocol.outcome import FAILED, Failure, Outcome
 from orch_node.supervisor.core_reservation import AttemptResult
@@ -24,10 +25,10 @@ def test_superseded_start_writes_no_outcome(run_dir: Path) -> None:
 import sys
 from pathlib import Path
 sys.path.append(sys.argv[1])
-from orch_node.batch import job
-sys.exit(job.fail(Path(sys.argv[2]), "n2 cannot be reached", 1.0))
+from orch_node.batch import job, slurm
+sys.exit(job.fail(slurm.SYSTEM, Path(sys.argv[2]), "n2 cannot be reached", 1.0))
 """
-    (run_dir / slurm.JOB).write_text(json.dumps({"job": "12", "restarts": 1, "notes": []}))
+    (run_dir / batch.job_file("slurm")).write_text(json.dumps({"job": "12", "restarts": 1, "notes": []}))
     command = [sys.executable, "-c", program, str(TRAIN / "lib"), str(run_dir)]
     for restarts, is_written in (("0", False), ("1", True)):
         variables = {**os.environ, "SLURM_JOB_ID": "12", "SLURM_RESTART_COUNT": restarts}
@@ -46,21 +47,23 @@ def test_restarted_job_does_not_repeat_a_run_that_is_done(
     monkeypatch.setenv("SLURM_JOB_ID", "12")
     monkeypatch.setenv("SLURM_RESTART_COUNT", restarts)
     (run_dir / files.OUTCOME).write_text(outcomes.render(Outcome(state=state)))
-    assert job.is_done(run_dir) is is_done
+    assert job.is_done(SYSTEM, run_dir) is is_done
 
 
 def test_memory_failure_is_explained_by_slurms_message(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_JOB_ID", "12")
     line = "slurmstepd: error: StepId=12.1 exceeded memory limit (700 > 500), being killed"
     (run_dir / files.LAUNCHER_LOG).write_text(f"{line}\n")
-    explained = job.explain_memory_failure(run_dir, AttemptResult(FAILED, "the launcher ended with exit code 137"))
-    assert explained.problem == f"{slurm.OUT_OF_MEMORY}: {line}; the launcher ended with exit code 137"
+    explained = job.explain_memory_failure(
+        SYSTEM, run_dir, AttemptResult(FAILED, "the launcher ended with exit code 137")
+    )
+    assert explained.problem == f"{SYSTEM.out_of_memory}: {line}; the launcher ended with exit code 137"
     killed = AttemptResult(FAILED, failure=Failure(rank=1, signal="SIGKILL"))
-    result = job.explain_memory_failure(run_dir, killed)
+    result = job.explain_memory_failure(SYSTEM, run_dir, killed)
     assert result.failure is not None
     assert result.failure.oom == line
     raised = AttemptResult(FAILED, failure=Failure(rank=1, code=1))
-    assert job.explain_memory_failure(run_dir, raised) == raised
+    assert job.explain_memory_failure(SYSTEM, run_dir, raised) == raised
 
 
 def test_rank_that_lost_its_peer_is_not_blamed_if_memory_ran_out(
@@ -72,9 +75,9 @@ def test_rank_that_lost_its_peer_is_not_blamed_if_memory_ran_out(
     (run_dir / files.LAUNCHER_LOG).write_text(f"{line}\n")
     (run_dir / "slurm-12.out").write_text("slurmstepd-n1: error: Exceeded job memory limit\n")
     lost_peer = Failure(rank=0, node="n1", code=1, text="RuntimeError: Connection closed by peer [10.0.0.2]:40153")
-    result = job.explain_memory_failure(run_dir, AttemptResult(FAILED, failure=lost_peer))
+    result = job.explain_memory_failure(SYSTEM, run_dir, AttemptResult(FAILED, failure=lost_peer))
     assert result.failure is None
-    assert result.problem == f"{slurm.OUT_OF_MEMORY}: {line}"
+    assert result.problem == f"{SYSTEM.out_of_memory}: {line}"
 
 
 @pytest.mark.parametrize(
@@ -97,7 +100,7 @@ def test_job_is_requeued_only_while_its_checkpoint_advances(
     if before is not None:
         earlier = Outcome(state="preempted", problem=before)
         (run_dir / "outcome-1.json").write_text(outcomes.render(earlier))
-    result = job.requeue_problem(run_dir, problem, limit)
+    result = job.requeue_problem(SYSTEM, run_dir, problem, limit)
     assert refused in result
     assert bool(result) is bool(refused)
 
@@ -116,7 +119,7 @@ def test_outcome_says_why_a_job_with_a_checkpoint_is_not_requeued(
     monkeypatch.setenv("SLURM_RESTART_COUNT", "2")
     path = run_dir / files.OUTCOME
     path.write_text(outcomes.render(Outcome(state="preempted", problem=problem)))
-    job.requeue(run_dir, 2)
+    job.requeue(SYSTEM, run_dir, 2)
     result = outcomes.parse(path.read_bytes()).problem
     assert result is not None
     assert result.startswith(recorded)

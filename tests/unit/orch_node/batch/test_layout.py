@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 from orch_node.batch import layout as job_layout
-from orch_node.batch.agent import granted_cpus
+from orch_node.batch.slurm import SYSTEM
+from orch_node.protocol import batch as protocol
 from orch_node.protocol import layout as layouts
-from orch_node.protocol import slurm as protocol
+from orch_node.protocol.batch import CONFIG, NODE0, Hello
 from orch_node.protocol.cores import Core
-from orch_node.protocol.slurm import CONFIG, NODE0, Hello
 
 from orchestrator.model.hostlist import NodeCount
 from tests.support.slurm_plans import SITE, make_plan
@@ -74,22 +74,23 @@ def test_launcher_command_has_the_address_of_node0(tmp_path: Path) -> None:
 def test_too_few_cores_and_missing_bf16_are_reported(tmp_path: Path) -> None:
     config = make_config(tmp_path, REQUEST)
     with pytest.raises(job_layout.LayoutError, match="n1 gives this job 1 core, but --ppn is 2"):
-        job_layout.check_nodes(config, [make_hello(1, cores=1)])
+        job_layout.check_nodes(SYSTEM, config, [make_hello(1, cores=1)])
     config = make_config(tmp_path, {**REQUEST, "precision": "bf16"})
     with pytest.raises(job_layout.LayoutError, match="n2 has no BF16 instructions"):
-        job_layout.check_nodes(config, [make_hello(1), replace(make_hello(2), flags=())])
+        job_layout.check_nodes(SYSTEM, config, [make_hello(1), replace(make_hello(2), flags=())])
 
 
 def test_cpu_flags_that_contradict_each_other_are_refused(tmp_path: Path) -> None:
     config = make_config(tmp_path, REQUEST)
     wrong = replace(make_hello(2), flags=("avx2", "avx512_bf16"))
     with pytest.raises(job_layout.LayoutError, match="n2 reports wrong CPU flags: avx512_bf16 without avx512f"):
-        job_layout.check_nodes(config, [make_hello(1), wrong])
+        job_layout.check_nodes(SYSTEM, config, [make_hello(1), wrong])
 
 
 @pytest.mark.parametrize(
     ("text", "number", "granted"), [("2(x3),4", 2, 2), ("2(x3),4", 3, 4), ("8", 0, 8), ("", 0, 16)]
 )
-def test_cpus_of_the_job_on_a_node(text: str, number: int, granted: int) -> None:
-    environ = {"SLURM_JOB_CPUS_PER_NODE": text, "SLURM_NODEID": str(number)}
-    assert granted_cpus(environ, 16) == granted
+def test_cpus_of_the_job_on_a_node(monkeypatch: pytest.MonkeyPatch, text: str, number: int, granted: int) -> None:
+    monkeypatch.setenv("SLURM_JOB_CPUS_PER_NODE", text)
+    monkeypatch.setenv("SLURM_NODEID", str(number))
+    assert SYSTEM.granted_cpus(16) == granted

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from orch_node.protocol.slurm import CONFIG
+from orch_node.protocol.batch import CONFIG
 
 from tests.support.recorded import make_run
 

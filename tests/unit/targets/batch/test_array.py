@@ -7,8 +7,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from orch_node.protocol import slurm as protocol
-from orch_node.protocol.slurm import CONFIG
+from orch_node.protocol import batch as protocol
+from orch_node.protocol.batch import CONFIG
 
 from orchestrator.errors import PlanError
 from orchestrator.targets.batch import array
@@ -28,7 +28,7 @@ def test_each_task_of_an_array_is_a_run_with_its_own_settings(tmp_path: Path) ->
         assert f"--learning_rate={rate}" in config.launcher
         assert f"--output_dir={folder}/output" in config.launcher
         assert (folder / f"slurm-12_{number}.out").exists()
-    assert command.endswith(' slurm "$run_dir"')
+    assert command.endswith(' job "$run_dir"')
 
 
 def test_array_has_a_run_for_each_combination() -> None:

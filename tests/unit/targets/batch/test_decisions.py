@@ -9,16 +9,15 @@ import pytest
 from orchestrator.errors import PlanError
 from orchestrator.model.hostlist import NodeCount, NodePattern
 from orchestrator.targets.batch.decisions import with_size
-from orchestrator.targets.batch.load import slurm_settings
-from orchestrator.targets.batch.plan import plan_slurm
-from orchestrator.targets.batch.settings import RESERVED_OPTIONS, SlurmSettings
-from tests.support.slurm_plans import SITE, make_inputs, make_plan, make_request
+from orchestrator.targets.batch.plan import plan_job
+from orchestrator.targets.batch.slurm import RESERVED_OPTIONS
+from tests.support.slurm_plans import SITE, make_inputs, make_plan, make_request, make_settings, slurm_settings
 
 
 @pytest.mark.parametrize("name", RESERVED_OPTIONS)
 def test_options_that_orch_sets_are_refused(name: str) -> None:
     with pytest.raises(PlanError, match=f"--slurm {name}: orch sets this option itself"):
-        make_plan({}, SlurmSettings(sbatch={name: "1"}))
+        make_plan({}, make_settings(options={name: "1"}))
 
 
 @pytest.mark.parametrize(
@@ -32,23 +31,23 @@ def test_options_that_orch_sets_are_refused(name: str) -> None:
         ({"mpi": "openmpi", "launcher": "mpirun"}, {}, "mpirun must be that of intel"),
         ({"spare_nodes": 1}, {}, "--spare-nodes without --max-restarts"),
         ({"stall_timeout": -1.0}, {}, "expected 0 or more"),
-        ({}, {"pmi": "pmi9"}, "pmi=pmi9"),
+        ({}, {"launcher": {"pmi": "pmi9"}}, "pmi=pmi9"),
         ({}, {"root": "relative"}, "root=relative: expected an absolute path"),
-        ({}, {"sbatch": {"comment": "two\nlines"}}, "cannot be printed"),
-        ({}, {"sbatch": {"x y": "1"}}, "not an option of sbatch"),
-        ({}, {"sbatch": {"cpus-per-task": "many"}}, "cpus-per-task=many: expected a number"),
+        ({}, {"options": {"comment": "two\nlines"}}, "cannot be printed"),
+        ({}, {"options": {"x y": "1"}}, "not an option of sbatch"),
+        ({}, {"options": {"cpus-per-task": "many"}}, "cpus-per-task=many: expected a number"),
     ],
 )
 def test_impossible_requests_are_refused(fields: dict[str, object], settings: dict[str, object], problem: str) -> None:
     with pytest.raises(PlanError) as caught:
-        make_plan(fields, SlurmSettings(**settings))  # type: ignore[arg-type]
+        make_plan(fields, make_settings(**settings))
     assert problem in caught.value.message
 
 
 @pytest.mark.parametrize("login", ["-oProxyCommand=x", "a b", "host;id", "u@-x", "h/x", "a@b@c"])
 def test_login_node_must_be_a_host_name(login: str) -> None:
     with pytest.raises(PlanError, match="not a host name"):
-        make_plan({}, SlurmSettings(login=login))
+        make_plan({}, make_settings(login=login))
 
 
 @pytest.mark.parametrize("assignments", [("local=/s",), ("local=/s", "root=/r", "python=/p")])
@@ -70,7 +69,7 @@ def test_folder_of_the_nodes_is_filled_from_a_shared_one(assignments: tuple[str,
     ids=["default", "exclusive", "mem", "mem-per-cpu", "shared", "exclusive-user"],
 )
 def test_whole_nodes_come_with_all_of_their_memory(options: tuple[str, ...], memory: str | None) -> None:
-    assert with_size(slurm_settings(None, options, {})).sbatch.get("mem") == memory
+    assert with_size(slurm_settings(None, options, {})).options.get("mem") == memory
 
 
 def test_hint_for_a_missing_mpi_names_the_shared_folder_and_no_inventory() -> None:
@@ -78,6 +77,6 @@ def test_hint_for_a_missing_mpi_names_the_shared_folder_and_no_inventory() -> No
     bare = replace(inputs, facts=replace(inputs.facts, mpi={}))
     request = make_request({"launcher": "mpirun", "mpi": "mpich"})
     with pytest.raises(PlanError, match="has no MPICH") as caught:
-        plan_slurm(request, bare, SITE)
+        plan_job(request, bare, SITE)
     assert "pip install --prefix /shared/orch/stacks/current/mpi/mpich mpich" in caught.value.hint
     assert "inventory" not in caught.value.hint

@@ -14,10 +14,9 @@ from orch_node.filled_folder import hash_of
 from orchestrator.errors import OrchError
 from orchestrator.paths import TRAIN
 from orchestrator.runs import store
-from orchestrator.targets.batch import find, states
+from orchestrator.targets.batch import find
 from orchestrator.targets.batch.location import location_of
-from orchestrator.targets.batch.states import JobState
-from orchestrator.targets.interface import ignore
+from orchestrator.targets.batch.slurm import PHASES, SLURM, job_state
 from tests.support.recorded import make_outcome, make_run
 from tests.support.slurm_jobs import write_job_outcome
 
@@ -36,7 +35,7 @@ def test_last_is_not_a_refused_run(tmp_path: Path) -> None:
             tmp_path, run_id, created=float(number), target="slurm", location={"name": f"orch-{number}", "job": "12"}
         )
         (folder / "outcome.json").write_text(json.dumps(make_outcome(state)))
-    assert find.find_run(tmp_path, "last", "slurm", ignore)[0].run_id == "20260101-120000-qa-0000"
+    assert find.find_run(SLURM, tmp_path, "last")[0].run_id == "20260101-120000-qa-0000"
 
 
 @pytest.fixture
@@ -73,7 +72,7 @@ def test_clean_cancels_a_job_unless_it_waits_to_resume(
 ) -> None:
     write_job_outcome(folder, state="preempted", problem="checkpoint", ended=time.time() - ended_ago)
     (programs / "jobs").write_text(f"12|orch-x|{state}|N/A|n1|BeginTime\n")
-    report = find.clean("slurm", folder.parent, dry_run=False)
+    report = find.clean(SLURM, "slurm", folder.parent, dry_run=False)
     assert (programs / "cancelled").exists() is cancelled
     assert [node.node for node in report.nodes] == ["job 12"] * cancelled
 
@@ -86,18 +85,18 @@ HOLDS_NO_NODES = {
 }
 
 
-@pytest.mark.parametrize("state", sorted(states.ALL_STATES))
+@pytest.mark.parametrize("state", sorted(PHASES))
 def test_clean_cancels_only_jobs_that_hold_nodes_in_every_state_of_the_queue(
     folder: Path, programs: Path, state: str
 ) -> None:
     write_job_outcome(folder, state="preempted", problem="checkpoint", ended=time.time() - 3600)
     (programs / "jobs").write_text(f"12|orch-x|{state}|N/A|n1|None\n")
-    find.clean("slurm", folder.parent, dry_run=False)
+    find.clean(SLURM, "slurm", folder.parent, dry_run=False)
     assert (programs / "cancelled").exists() is (state not in HOLDS_NO_NODES)
 
 
 def test_run_that_is_done_does_not_wait_although_slurm_has_requeued_its_job(folder: Path) -> None:
-    pending = JobState(job="12", state="PENDING")
+    pending = job_state("12", "PENDING")
     write_job_outcome(folder, state="preempted", problem="checkpoint at step 3")
     assert find.run_state(store.load(folder), pending) == "waiting"
     write_job_outcome(folder, state="done")
@@ -130,10 +129,10 @@ def test_clean_removes_what_no_run_has_used_for_30_days_from_the_store(
     lock.chmod(0o600)
     used = time.time() - days * 24 * 3600
     os.utime(lock, (used, used))
-    report = find.clean("slurm", runs, dry_run=True)
+    report = find.clean(SLURM, "slurm", runs, dry_run=True)
     assert [(node.left, node.unused) for node in report.nodes] == [((f"{sent}: no run uses it",), ())] * is_removed
     assert sent.exists()
-    report = find.clean("slurm", runs, dry_run=False)
+    report = find.clean(SLURM, "slurm", runs, dry_run=False)
     assert [(node.state, node.unused) for node in report.nodes] == [("clean", (str(sent),))] * is_removed
     assert sent.exists() is not is_removed
 
@@ -143,11 +142,11 @@ def test_clean_reports_a_store_that_it_cannot_search(tmp_path: Path, programs: P
     make_run(tmp_path, target="slurm", location=location, run_dir=str(tmp_path / "x"), train="/no")
     (tmp_path / ".orch/store").mkdir(parents=True)
     (programs / "jobs").write_text("")
-    (node,) = find.clean("slurm", tmp_path, dry_run=False).nodes
+    (node,) = find.clean(SLURM, "slurm", tmp_path, dry_run=False).nodes
     assert (node.state, "/no/node.py" in node.problem) == ("left", True)
 
 
 def test_clean_does_not_cancel_the_job_of_an_active_run(folder: Path, programs: Path) -> None:
     (programs / "jobs").write_text("12|orch-x|RUNNING|N/A|n1|None\n")
-    assert find.clean("slurm", folder.parent, dry_run=False).nodes == ()
+    assert find.clean(SLURM, "slurm", folder.parent, dry_run=False).nodes == ()
     assert json.loads((folder / "plan.json").read_text())["location"]["job"] == "12"

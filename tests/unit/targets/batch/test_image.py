@@ -18,14 +18,14 @@ from orchestrator.planning.plan import Plan
 from orchestrator.planning.refusal import check_refused
 from orchestrator.targets.batch.image import Image
 from orchestrator.targets.batch.inputs import check_image_exists
-from orchestrator.targets.batch.load import slurm_settings
-from orchestrator.targets.batch.options import REFUSES
-from orchestrator.targets.batch.plan import plan_run, plan_slurm
-from orchestrator.targets.batch.settings import SlurmSettings
-from tests.support.slurm_plans import SITE, make_inputs, make_request
+from orchestrator.targets.batch.plan import plan_job, plan_run
+from orchestrator.targets.batch.settings import BatchSettings
+from orchestrator.targets.batch.slurm import SLURM
+from orchestrator.targets.batch.target import refusals
+from tests.support.slurm_plans import SITE, make_inputs, make_request, slurm_settings
 
 
-def make_settings(*image_options: str, image: str = "/shared/torch.sif") -> SlurmSettings:
+def make_settings(*image_options: str, image: str = "/shared/torch.sif") -> BatchSettings:
     return slurm_settings(None, ("login=login1",), {}, image=image, image_options=image_options)
 
 
@@ -51,8 +51,8 @@ def test_impossible_images_are_refused(
     settings = make_settings(*image_options, image=image)
 
     def plan() -> Plan:
-        check_refused(request, REFUSES)
-        return plan_slurm(request, make_inputs(settings), SITE)
+        check_refused(request, refusals(SLURM))
+        return plan_job(request, make_inputs(settings), SITE)
 
     with pytest.raises(OrchError) as refused:
         plan()

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.errors import OrchError, RequestError
-from orchestrator.targets.batch.load import slurm_settings
-from tests.support.slurm_plans import make_plan
+from tests.support.slurm_plans import make_plan, slurm_settings
 
 
 def test_later_settings_win_and_each_source_is_reported(tmp_path: Path) -> None:
@@ -16,8 +15,8 @@ def test_later_settings_win_and_each_source_is_reported(tmp_path: Path) -> None:
     path.write_text('pmi = "none"\n[sbatch]\naccount = "b"\ntime = 30\nexclusive = true\n')
     environ = {"SBATCH_PARTITION": "p", "SBATCH_ACCOUNT": "a", "SBATCH_TIMELIMIT": "5", "HOME": "/"}
     result = slurm_settings(path, ("account=c", "mem_per_cpu=1G"), environ)
-    assert result.pmi == "none"
-    assert result.sbatch == {"account": "c", "partition": "p", "time": "30", "exclusive": "", "mem-per-cpu": "1G"}
+    assert result.launcher == {"pmi": "none"}
+    assert result.options == {"account": "c", "partition": "p", "time": "30", "exclusive": "", "mem-per-cpu": "1G"}
     assert result.sources["partition"] == "SBATCH_PARTITION"
     assert result.sources["time"] == str(path)
     text = make_plan({}, result).describe()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from orch_node.filled_folder import hash_of
-from orch_node.protocol import slurm as protocol
+from orch_node.protocol import batch as protocol
 
 from orchestrator import load
 from orchestrator.errors import OrchError, RequestError
@@ -18,12 +18,11 @@ from orchestrator.files import source_files
 from orchestrator.model.recipe import Recipe
 from orchestrator.paths import TRAIN
 from orchestrator.planning.plan import CopyFiles, Plan, SendFolder, StoreFolder, SubmitScript
-from orchestrator.targets.batch.load import slurm_settings
 from orchestrator.targets.batch.login import local_stack
-from orchestrator.targets.batch.plan import LOGIN, plan_run, plan_slurm
+from orchestrator.targets.batch.plan import LOGIN, plan_job, plan_run
 from orchestrator.targets.connections.local import Local
 from orchestrator.targets.execute import do, packed
-from tests.support.slurm_plans import SITE, make_inputs, make_request
+from tests.support.slurm_plans import SITE, make_inputs, make_request, slurm_settings
 
 
 def test_sent_folder_is_complete_or_absent(tmp_path: Path) -> None:
@@ -59,7 +58,7 @@ def plan_project(recipe: Recipe, folder: Path, *settings: str) -> Plan:
     """Return the plan of a script whose run is in a folder."""
     inputs = make_inputs(slurm_settings(None, settings, {}))
     inputs = replace(inputs, loaded=replace(inputs.loaded, recipe=recipe))
-    return plan_slurm(make_request(), inputs, replace(SITE, run_dir=str(folder / SITE.run_id)))
+    return plan_job(make_request(), inputs, replace(SITE, run_dir=str(folder / SITE.run_id)))
 
 
 @pytest.mark.parametrize("by_shell", [False, True], ids=["orch", "shell"])
@@ -74,7 +73,7 @@ def test_run_gets_a_writable_copy_of_the_project(tmp_path: Path, project: Recipe
     assert copy.path == str(tmp_path / SITE.run_id / "project")
     assert hash_of(Path(copy.path)) == copy.digest
     assert isinstance(submit, SubmitScript)
-    config = protocol.parse(submit.script.partition("slurm.json <<'ORCH_END_OF_FILE'\n")[2].partition("\nORCH_END")[0])
+    config = protocol.parse(submit.script.partition("job.json <<'ORCH_END_OF_FILE'\n")[2].partition("\nORCH_END")[0])
     assert config.working_directory == copy.path
     assert config.launcher[-1] == f"{copy.path}/train.py"
 

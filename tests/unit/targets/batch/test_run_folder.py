@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from orchestrator.targets.batch.run_folder import JobMirror
+from tests.support.slurm_plans import make_plan
 
 
 class Files:
@@ -22,9 +24,10 @@ class Files:
 
 
 def test_copy_of_a_requeued_job_has_no_outcome(tmp_path: Path) -> None:
+    record = replace(make_plan().run, run_dir="/shared/runs/x", layout=())
     run_folder = Files({"events.jsonl": "{}\n", "outcome.json": "{}", "supervisor.json": "{}"})
     for _ in range(2):
-        mirror = JobMirror(run_folder, "/shared/runs/x", tmp_path, ranks=1)  # type: ignore[arg-type]
+        mirror = JobMirror(run_folder, record, tmp_path)  # type: ignore[arg-type]
         mirror.refresh()
         assert {path.name for path in tmp_path.iterdir()} == set(run_folder.contents)
         run_folder.contents = {"events.jsonl": "{}\n{}\n"}

@@ -12,20 +12,19 @@ import pytest
 
 from orchestrator.errors import OrchError
 from orchestrator.model.command import CommandResult
-from orchestrator.targets.batch import states
-from orchestrator.targets.batch.load import slurm_settings
 from orchestrator.targets.batch.location import location_of, with_job
 from orchestrator.targets.batch.login import SHELL
-from orchestrator.targets.batch.scheduler import ControllerUnreachable, Scheduler
-from orchestrator.targets.batch.settings import SlurmSettings
+from orchestrator.targets.batch.scheduler import Scheduler
+from orchestrator.targets.batch.slurm import SLURM
+from orchestrator.targets.batch.system import ControllerUnreachable
 from tests.support.slurm_jobs import RecordedHost, make_result
-from tests.support.slurm_plans import SITE, make_plan, script_of, submit_step
+from tests.support.slurm_plans import SITE, make_plan, make_settings, script_of, slurm_settings, submit_step
 
 
 def test_tasks_of_an_array_are_listed_separately() -> None:
     listing = "12_0|orch-x|RUNNING|N/A|n1|None\n12_1|orch-x|PENDING|N/A||Priority\n"
     host = RecordedHost(make_result(f"{listing}13|orch-y|RUNNING|N/A|n1|None\n"))
-    states = Scheduler(host).query_jobs("orch-")
+    states = Scheduler(SLURM, host).query_jobs("orch-")
     assert {name: state.job for name, state in states.items()} == {
         "orch-x-0": "12_0",
         "orch-x-1": "12_1",
@@ -39,7 +38,7 @@ NO_JOB = make_result("")
 
 def submit(*results: CommandResult) -> Scheduler:
     """Submit a job to a host that returns these results."""
-    scheduler = Scheduler(RecordedHost(*results))
+    scheduler = Scheduler(SLURM, RecordedHost(*results))
     scheduler.submit(submit_step(make_plan()))
     return scheduler
 
@@ -67,11 +66,12 @@ def test_submit_finds_the_job_id_between_other_lines(output: str) -> None:
     ids=["wrapper-fails", "no-job-id", "two-numbers"],
 )
 def test_submit_looks_the_job_up_by_its_name(first: CommandResult) -> None:
-    listed = make_result("Welcome | to | us\n11|CANCELLED\n12|PENDING\n")
+    name = f"orch-{SITE.run_id}"
+    listed = make_result(f"Welcome | to | us\n11|{name}|CANCELLED|N/A||None\n12|{name}|PENDING|N/A||None\n")
     scheduler = submit(first, listed)
     assert scheduler.submitted == "12"
     assert isinstance(scheduler.host, RecordedHost)
-    assert f"--name=orch-{SITE.run_id}" in scheduler.host.commands[-1]
+    assert f"--name={name}" in scheduler.host.commands[-1]
 
 
 @pytest.mark.parametrize("case", ["srun", "array"])
@@ -89,22 +89,22 @@ def test_job_on_a_node_that_does_not_see_its_script_ends_before_it_writes(case: 
     assert not site.exists()
 
 
+CLUSTERS = f"CLUSTER: west\nCLUSTER: east\n12|orch-{SITE.run_id}|PENDING|N/A||None\n"
+
+
 @pytest.mark.parametrize(
     "results",
     [
         pytest.param([make_result("12;east\n")], id="parsable"),
         pytest.param([make_result("Submitted batch job 12 on cluster east\n")], id="wrapper"),
-        pytest.param(
-            [CommandResult(code=1, out="?", err=""), make_result("CLUSTER: west\nCLUSTER: east\n12|PENDING\n")],
-            id="looked-up",
-        ),
+        pytest.param([CommandResult(code=1, out="?", err=""), make_result(CLUSTERS)], id="looked-up"),
     ],
 )
 def test_job_of_another_cluster_is_queried_there(results: list[CommandResult]) -> None:
     step = submit_step(make_plan({}, slurm_settings(None, ["clusters=west,east"], {})))
     assert "#SBATCH --clusters=west,east" in step.script
     host = RecordedHost(*results, make_result("RUNNING|N/A|n1|None\n"))
-    scheduler = Scheduler(host)
+    scheduler = Scheduler(SLURM, host)
     scheduler.submit(step)
     assert (scheduler.submitted, scheduler.cluster) == ("12", "east")
     record = with_job(make_plan().run, scheduler.submitted, scheduler.cluster)
@@ -115,7 +115,7 @@ def test_job_of_another_cluster_is_queried_there(results: list[CommandResult]) -
 
 def test_run_folder_stays_if_the_job_may_have_been_accepted() -> None:
     step = submit_step(make_plan())
-    scheduler = Scheduler(RecordedHost(make_result("?"), CommandResult(code=1, out="", err="busy")))
+    scheduler = Scheduler(SLURM, RecordedHost(make_result("?"), CommandResult(code=1, out="", err="busy")))
     with pytest.raises(OrchError):
         scheduler.submit(step)
     assert scheduler.uncertain
@@ -137,11 +137,11 @@ BANNER = "RULES | be kind | clean up | pay\nMAINTENANCE|Friday|all nodes|sorry\n
 
 def test_banner_is_not_read_as_the_state_of_a_job() -> None:
     squeue_result = make_result(f"{BANNER}RUNNING|N/A|n1|None\n")
-    assert Scheduler(RecordedHost(squeue_result)).state("12").state == "RUNNING"
+    assert Scheduler(SLURM, RecordedHost(squeue_result)).state("12").state == "RUNNING"
     forgotten = CommandResult(code=1, out=BANNER, err="slurm_load_jobs error: Invalid job id specified")
-    assert Scheduler(RecordedHost(forgotten)).state("12").state == states.FORGOTTEN
+    assert Scheduler(SLURM, RecordedHost(forgotten)).state("12").state == "GONE"
     with pytest.raises(ControllerUnreachable, match="MAINTENANCE"):  # It may be a state of a newer Slurm.
-        Scheduler(RecordedHost(replace(forgotten, code=0))).state("12")
+        Scheduler(SLURM, RecordedHost(replace(forgotten, code=0))).state("12")
 
 
 def test_listing_of_jobs_has_no_lines_of_a_banner_and_the_newest_job_of_a_run() -> None:
@@ -150,7 +150,7 @@ def test_listing_of_jobs_has_no_lines_of_a_banner_and_the_newest_job_of_a_run() 
         "9|orch-x|CANCELLED|N/A||None\n14_1|orch-y|PENDING|N/A||Priority\n"
     )
     host = RecordedHost(make_result(BANNER + rows))
-    jobs = Scheduler(host).query_jobs("orch-")
+    jobs = Scheduler(SLURM, host).query_jobs("orch-")
     assert {name: (job.job, job.state) for name, job in jobs.items()} == {
         "orch-x": ("12", "RUNNING"),
         "orch-y-1": ("14_1", "PENDING"),
@@ -169,8 +169,8 @@ failed: Invalid partition name specified\n"
 
 def test_variables_of_sbatch_do_not_win_over_the_script() -> None:
     host = RecordedHost(make_result("12;cluster\n"))
-    step = submit_step(make_plan({}, SlurmSettings(sbatch={"time": "5", "account": "a"})))
-    scheduler = Scheduler(host)
+    step = submit_step(make_plan({}, make_settings(options={"time": "5", "account": "a"})))
+    scheduler = Scheduler(SLURM, host)
     scheduler.submit(step)
     assert scheduler.submitted == "12"
     argv = host.commands[-1]
@@ -182,7 +182,7 @@ def test_slurm_is_queried_through_a_login_shell_over_ssh() -> None:
     noise = "Welcome to the cluster | maintenance on Friday\n"
     host = RecordedHost(make_result(f"{noise}12;cluster\n"), make_result(f"{noise}RUNNING|N/A|n1|None\n"))
     step = submit_step(make_plan())
-    scheduler = Scheduler(host, SHELL)
+    scheduler = Scheduler(SLURM, host, SHELL)
     scheduler.submit(step)
     assert scheduler.submitted == "12"
     assert scheduler.state("12").state == "RUNNING"
@@ -192,12 +192,12 @@ def test_slurm_is_queried_through_a_login_shell_over_ssh() -> None:
 def test_unreachable_controller_does_not_end_a_job() -> None:
     away = "slurm_load_jobs error: Unable to contact slurm controller (connect failure)"
     with pytest.raises(ControllerUnreachable):
-        Scheduler(RecordedHost(CommandResult(code=1, out="", err=away))).state("12")
+        Scheduler(SLURM, RecordedHost(CommandResult(code=1, out="", err=away))).state("12")
 
 
 @pytest.mark.parametrize("stderr", ["", "Invalid user id", "Protocol authentication error"])
 def test_only_a_job_that_slurm_has_forgotten_is_gone(stderr: str) -> None:
     with pytest.raises(ControllerUnreachable):
-        Scheduler(RecordedHost(CommandResult(code=1, out="", err=stderr))).state("12")
+        Scheduler(SLURM, RecordedHost(CommandResult(code=1, out="", err=stderr))).state("12")
     forgotten = "slurm_load_jobs error: Invalid job id specified"
-    assert Scheduler(RecordedHost(CommandResult(code=1, out="", err=forgotten))).state("12").state == states.FORGOTTEN
+    assert Scheduler(SLURM, RecordedHost(CommandResult(code=1, out="", err=forgotten))).state("12").state == "GONE"

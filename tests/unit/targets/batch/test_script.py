@@ -9,14 +9,13 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from orch_node.protocol import slurm as protocol
-from orch_node.protocol.slurm import CONFIG, NODE0
+from orch_node.protocol import batch as protocol
+from orch_node.protocol.batch import CONFIG, NODE0
 
 from orchestrator.model.hostlist import NodeCount
 from orchestrator.report import plans
-from orchestrator.targets.batch.load import slurm_settings
-from orchestrator.targets.batch.script import time_seconds
-from tests.support.slurm_plans import CASES, SITE, make_plan, script_of
+from orchestrator.targets.batch.slurm import time_seconds
+from tests.support.slurm_plans import CASES, SITE, make_plan, script_of, slurm_settings
 
 GOLDEN = Path(__file__).parents[3] / "golden" / "slurm"
 
@@ -50,7 +49,7 @@ def test_script_writes_the_settings_of_the_job(tmp_path: Path) -> None:
     config = protocol.parse((tmp_path / "runs" / SITE.run_id / CONFIG).read_text())
     assert (config.nodes, config.spare_nodes, config.ppn, config.launch) == (2, 1, 1, "torchrun")
     assert any(word.startswith(f"--meet={NODE0}:") for word in config.launcher)
-    assert command.endswith(f"/node.py slurm {site}/{SITE.run_id}")
+    assert command.endswith(f"/node.py job {site}/{SITE.run_id}")
     assert not (tmp_path / "PWNED").exists()
 
 

@@ -10,7 +10,8 @@ import pytest
 
 from orchestrator.runs import store
 from orchestrator.targets.batch.location import location_of
-from orchestrator.targets.batch.plan import plan_slurm
+from orchestrator.targets.batch.plan import plan_job
+from orchestrator.targets.batch.slurm import SLURM
 from orchestrator.targets.batch.start import start
 from tests.support.slurm_plans import SITE, make_inputs, make_request
 
@@ -31,11 +32,12 @@ def test_interrupted_submission_is_recorded_only_if_slurm_has_accepted_it(
 ) -> None:
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     write_program(tmp_path, "sbatch", INTERRUPT)
-    write_program(tmp_path, "squeue", f"#!/bin/sh\necho '{'12|PENDING' if accepted else ''}'\n")
+    listed = f"12|orch-{SITE.run_id}|PENDING|N/A||None" if accepted else ""
+    write_program(tmp_path, "squeue", f"#!/bin/sh\necho '{listed}'\n")
     folder = tmp_path / "runs" / SITE.run_id
-    plan = plan_slurm(make_request(), make_inputs(), replace(SITE, run_dir=str(folder)))
+    plan = plan_job(make_request(), make_inputs(), replace(SITE, run_dir=str(folder)))
     with pytest.raises(KeyboardInterrupt):
-        start(plan, folder)
+        start(SLURM, plan, folder)
     assert folder.exists() == accepted
     if accepted:
         assert location_of(store.load(folder).record).job == "12", "`orch stop` can end it"

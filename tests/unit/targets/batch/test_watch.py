@@ -5,19 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from orch_node.batch.slurm import memory_line
 from orch_node.protocol import files
 from orch_node.protocol import outcome as outcomes
+from orch_node.protocol.batch import CONFIG
 from orch_node.protocol.events import Waiting
 from orch_node.protocol.outcome import Failure, Outcome
-from orch_node.protocol.slurm import CONFIG, memory_line
 
 from orchestrator.errors import ExecuteError
 from orchestrator.model.command import CommandResult
 from orchestrator.runs import store
-from orchestrator.targets.batch import states
-from orchestrator.targets.batch.handle import SlurmHandle
+from orchestrator.targets.batch.handle import BatchHandle
 from orchestrator.targets.batch.run_folder import LocalFolder
-from orchestrator.targets.batch.watch import UNKNOWN_CAUSE, JobWatch
+from orchestrator.targets.batch.slurm import SLURM
+from orchestrator.targets.batch.watch import JobWatch
 from tests.support.slurm_jobs import (
     FORGOTTEN,
     NO_ACCOUNTING,
@@ -52,7 +53,7 @@ def waiting_messages(watch: JobWatch) -> list[str]:
 def test_requeued_job_waits_although_it_has_had_a_supervisor(folder: Path) -> None:
     pending = squeue("PENDING", "BeginTime", nodes="")
     host = RecordedHost(pending, pending, squeue("RUNNING"))
-    assert waiting_messages(make_watch(folder, host)) == [states.describe_waiting(make_job("PENDING", "BeginTime"))]
+    assert waiting_messages(make_watch(folder, host)) == [make_job("PENDING", "BeginTime").describe_waiting()]
     assert not host.results
 
 
@@ -63,7 +64,7 @@ def test_expected_start_that_changes_at_each_query_is_reported_once(
     starts = ("N/A", "2026-01-02T03:04:05", "2026-01-02T03:04:10", "2026-01-02T03:04:15")
     pending = [squeue("PENDING", "Priority", start, nodes="") for start in starts]
     messages = waiting_messages(make_watch(folder, RecordedHost(*pending, squeue("RUNNING"))))
-    assert messages == [states.describe_waiting(make_job("PENDING", "Priority", start)) for start in starts[:2]]
+    assert messages == [make_job("PENDING", "Priority", start).describe_waiting() for start in starts[:2]]
 
 
 def test_running_job_that_prepares_its_nodes_is_reported(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,7 +92,7 @@ def test_suspended_job_is_reported_once_and_is_not_back_in_the_queue(folder: Pat
     for _ in range(2):
         watch.last_query = -100.0
         assert not watch.lost(7)
-    assert lines == [states.describe_suspension("12")]
+    assert lines == [make_job("SUSPENDED").describe_suspension()]
 
 
 def test_job_that_can_never_start_has_an_outcome(folder: Path) -> None:
@@ -153,7 +154,7 @@ def test_without_accounting_the_cause_is_reported_as_unknown(folder: Path) -> No
         watch.ensure_outcome()
     problem = outcome_of(folder).problem or ""
     assert problem.startswith("n2 was lost")
-    assert problem.count(UNKNOWN_CAUSE) == 1
+    assert problem.count(watch.unknown_cause) == 1
 
 
 MEMORY = [
@@ -192,7 +193,7 @@ def test_run_folder_that_the_nodes_do_not_share_is_named(folder: Path) -> None:
 def test_stop_without_a_controller_writes_the_stop_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("orchestrator.targets.batch.handle.STOP_SECONDS", 0.0)
     away = CommandResult(code=1, out="", err="Unable to contact slurm controller")
-    handle = SlurmHandle(store.load(folder).record, folder)
+    handle = BatchHandle(SLURM, store.load(folder).record, folder)
     handle.watch = make_watch(folder, RecordedHost(squeue=away, scancel=away))  # type: ignore[misc]
     assert "does not respond" in handle.end()
     assert (folder / files.STOP).exists()

@@ -23,8 +23,8 @@ PROC = Path("/proc")
 ROLES = {
     "supervise": ("supervisor", 1),
     "agent": ("agent", 1),
-    "slurm": ("supervisor", 1),
-    "slurm-agent": ("agent", 1),
+    "job": ("supervisor", 1),
+    "job-agent": ("agent", 2),
     "rank": ("wrapper", 2),
     "contained-rank": ("wrapper", 1),
     "run-script": ("rank", None),

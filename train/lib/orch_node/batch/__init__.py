@@ -1,1 +1,1 @@
-"""Programs that a job of Slurm runs on its nodes."""
+"""Programs that a job of a batch system runs on its nodes."""

@@ -1,4 +1,4 @@
-"""Run the agent of a job's node: `node.py slurm-agent RUN_DIR HOST:PORT`, one task of a step.
+"""Run the agent of a job's node: `node.py job-agent SYSTEM RUN_DIR HOST:PORT`.
 
 It connects to the supervisor and describes its node. From then on it is the agent that every run
 has on its nodes; each line that it sends or receives over the connection has a signature.
@@ -15,9 +15,10 @@ from pathlib import Path
 
 from orch_node.agent import agent
 from orch_node.batch.signed_lines import AGENT, SUPERVISOR, SignedLines, connection_key, nonce
-from orch_node.protocol import slurm, values
+from orch_node.batch.system import NodeSystem, find_system
+from orch_node.protocol import batch, values
+from orch_node.protocol.batch import Hello
 from orch_node.protocol.cores import cores_of
-from orch_node.protocol.slurm import Hello
 from orch_node.standalone import facts
 
 KEY = "ORCH_JOB_KEY"
@@ -28,20 +29,20 @@ MAX_NONCE_BYTES = 256
 
 def main(argv: list[str]) -> int:
     """Connect to the supervisor and serve its requests; return the exit code."""
-    if len(argv) != 2:
-        print("usage: node.py slurm-agent RUN_DIR HOST:PORT", file=sys.stderr)
+    if len(argv) != 3:
+        print("usage: node.py job-agent SYSTEM RUN_DIR HOST:PORT", file=sys.stderr)
         return 2
-    run_dir, (host, _, port) = argv[0], argv[1].rpartition(":")
-    node, key = os.environ["SLURMD_NODENAME"], os.environ.pop(KEY, "")
+    system, run_dir, (host, _, port) = find_system(argv[0]), argv[1], argv[2].rpartition(":")
+    node, key = system.node_name(), os.environ.pop(KEY, "")
     if not is_shared(Path(run_dir)):
         advice = "Choose a folder that all nodes share with --runs-dir"
         print(f"{node} does not see {run_dir} of node0. {advice}", file=sys.stderr)
         return 1
     try:
         connection = socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS)
-        lines = introduce(node, key, connection)
+        lines = introduce(system, node, key, connection)
     except OSError as error:
-        print(f"{node} cannot reach node0 at {argv[1]}: {error}", file=sys.stderr)
+        print(f"{node} cannot reach node0 at {argv[2]}: {error}", file=sys.stderr)
         return 1
     connection.settimeout(None)
     os.dup2(connection.fileno(), 0)
@@ -53,14 +54,14 @@ def main(argv: list[str]) -> int:
 def is_shared(run_dir: Path) -> bool:
     """Return whether this node sees what node0 has written into the run's folder."""
     deadline = time.monotonic() + SHARED_SECONDS
-    while not (run_dir / slurm.CONFIG).exists():
+    while not (run_dir / batch.CONFIG).exists():
         if time.monotonic() > deadline:
             return False
         time.sleep(0.5)
     return True
 
 
-def introduce(node: str, key: str, connection: socket.socket) -> SignedLines:
+def introduce(system: NodeSystem, node: str, key: str, connection: socket.socket) -> SignedLines:
     """Introduce this node to the supervisor with a line that proves knowledge of the key.
 
     Raises:
@@ -75,16 +76,16 @@ def introduce(node: str, key: str, connection: socket.socket) -> SignedLines:
     agent_nonce = nonce()
     signing_key = connection_key(key, received.strip().decode(errors="replace"), agent_nonce)
     lines = SignedLines(signing_key, sender=AGENT, receiver=SUPERVISOR)
-    line = json.dumps(values.record(hello(node, connection))).encode() + b"\n"
+    line = json.dumps(values.record(hello(system, node, connection))).encode() + b"\n"
     connection.sendall(agent_nonce.encode() + b" " + lines.seal(line))
     return lines
 
 
-def hello(node: str, connection: socket.socket) -> Hello:
+def hello(system: NodeSystem, node: str, connection: socket.socket) -> Hello:
     """Return the description of this node."""
     address = connection.getsockname()[0]
     cpus = facts.allowed_cpus()
-    granted = granted_cpus(os.environ, len(cpus))
+    granted = system.granted_cpus(len(cpus))
     topology = [facts.topology(cpu) for cpu in cpus[:granted]]
     return Hello(
         node=node,
@@ -95,13 +96,6 @@ def hello(node: str, connection: socket.socket) -> Hello:
         address=address,
         interface=interface_of(address),
     )
-
-
-def granted_cpus(environ: os._Environ[str] | dict[str, str], available: int) -> int:
-    """Return the number of CPUs that the job has on this node."""
-    number = int(environ.get("SLURM_NODEID", "0"))
-    counts = slurm.cpu_counts(environ.get("SLURM_JOB_CPUS_PER_NODE", ""))
-    return min(counts[number], available) if number < len(counts) else available
 
 
 def interface_of(address: str) -> str:

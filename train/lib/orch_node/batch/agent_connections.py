@@ -1,9 +1,7 @@
-"""Start the agents of a job as one step of Slurm, and accept their connections."""
+"""Start the agents of a job on its nodes, and accept their connections."""
 
 from __future__ import annotations
 
-import os
-import re
 import secrets
 import selectors
 import socket
@@ -17,9 +15,9 @@ from typing import Any
 from orch_node import program, tail
 from orch_node.batch.agent import KEY
 from orch_node.batch.signed_lines import AGENT, SUPERVISOR, SignatureError, SignedLines, connection_key, nonce
-from orch_node.batch.step_options import STEP, one_task_each
-from orch_node.protocol import slurm
-from orch_node.protocol.slurm import Hello
+from orch_node.batch.system import NodeSystem
+from orch_node.protocol import batch
+from orch_node.protocol.batch import Hello
 from orch_node.protocol.values import ProtocolError
 from orch_node.whole_files import private
 
@@ -32,14 +30,13 @@ MAX_EXTRA_PENDING = 64  # open connections without a first line, in addition to 
 STEP_LOG = "agents.log"
 LOG_CHARACTERS = 4000  # of the end of the log, in which the reason of a failure is looked for
 LOOPBACK = "127.0.0.1"
-NODE_ADDRESS = re.compile(r"\bNodeAddr=(\S+)")
 
 
 class AgentConnectionError(Exception):
     """An agent of the job that has not connected, with the reason."""
 
 
-def address_towards(peers: Sequence[str]) -> str:
+def address_towards(system: NodeSystem, peers: Sequence[str]) -> str:
     """Return this node's address as the first of the other nodes reaches it. No packet is sent.
 
     Raises:
@@ -48,7 +45,7 @@ def address_towards(peers: Sequence[str]) -> str:
     if not peers:
         return LOOPBACK
     try:
-        family, target = resolve(peers[0])
+        family, target = resolve(system, peers[0])
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
             probe.connect(target)
             return str(probe.getsockname()[0])
@@ -56,29 +53,20 @@ def address_towards(peers: Sequence[str]) -> str:
         raise AgentConnectionError(f"node0 has no route to {peers[0]}: {error}") from None
 
 
-def resolve(node: str) -> tuple[socket.AddressFamily, tuple[Any, ...]]:
-    """Return the address family and address of a node. Slurm's names need not be host names.
+def resolve(system: NodeSystem, node: str) -> tuple[socket.AddressFamily, tuple[Any, ...]]:
+    """Return the address family and address of a node, whose name need not be a host name.
 
     Raises:
-        OSError: if neither the node's name nor its address in Slurm can be resolved.
+        OSError: if neither the node's name nor its address in the batch system can be resolved.
     """
     try:
         result = socket.getaddrinfo(node, 9, type=socket.SOCK_DGRAM)[0]
     except socket.gaierror:
-        address = slurm_address(node)
+        address = system.address_of(node)
         if not address:
             raise
         result = socket.getaddrinfo(address, 9, type=socket.SOCK_DGRAM)[0]
     return result[0], result[4]
-
-
-def slurm_address(node: str) -> str:
-    """Return the address by which Slurm itself reaches a node, or ''."""
-    result = subprocess.run(
-        ["scontrol", "show", "node", "--oneliner", node], capture_output=True, text=True, stdin=subprocess.DEVNULL
-    )
-    match = NODE_ADDRESS.search(result.stdout)
-    return match[1] if match else ""
 
 
 @dataclass
@@ -98,21 +86,23 @@ class PendingConnection:
 
 
 class AgentConnections:
-    """The connections to the agents of a job, and the step of Slurm that holds the agents.
+    """The connections to the agents of a job, and the process that holds the agents.
 
     Attributes:
+        system: the batch system.
         nodes: the names of all nodes of the job, node0 first.
         hellos: what each node reports, once its agent has connected.
         connections: the connection of each node's agent, with the signatures of its lines.
-        step: the process of Slurm that holds the agents.
+        step: the process of the batch system that holds the agents.
     """
 
-    def __init__(self, run_dir: Path, nodes: Sequence[str]) -> None:
+    def __init__(self, system: NodeSystem, run_dir: Path, nodes: Sequence[str]) -> None:
+        self.system = system
         self.run_dir = run_dir
         self.nodes = nodes
         self.log = run_dir / STEP_LOG
         self.key = secrets.token_hex(32)
-        self.address = address_towards(nodes[1:])
+        self.address = address_towards(system, nodes[1:])
         family = socket.AF_INET6 if ":" in self.address else socket.AF_INET
         self.server = socket.create_server((self.address, 0), family=family, backlog=len(nodes))
         self.server.setblocking(False)
@@ -124,16 +114,9 @@ class AgentConnections:
     def start(self) -> subprocess.Popen[bytes]:
         """Start the agents of all nodes."""
         address = f"{self.address}:{self.server.getsockname()[1]}"
-        agent = program.command("slurm-agent", str(self.run_dir), address)
+        agent = program.command("job-agent", self.system.name, str(self.run_dir), address)
         with open(self.log, "ab", opener=private) as log:
-            return subprocess.Popen(
-                ["srun", *STEP, *one_task_each(self.nodes), "--job-name=orch-agents", *agent],
-                env={**os.environ, KEY: self.key},
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
+            return self.system.start_on_nodes(self.nodes, "orch-agents", agent, {KEY: self.key}, log)
 
     def accept_all(self, seconds: float = GATHER_SECONDS) -> None:
         """Wait until every node has connected, whatever else connects meanwhile.
@@ -217,7 +200,7 @@ class AgentConnections:
         try:
             key = connection_key(self.key, pending_connection.nonce, agent_nonce.decode("ascii"))
             lines = SignedLines(key, sender=SUPERVISOR, receiver=AGENT)
-            hello = slurm.parse_hello(lines.open(sealed))
+            hello = batch.parse_hello(lines.open(sealed))
         except (UnicodeDecodeError, SignatureError, ProtocolError):
             return False
         if hello.node not in self.nodes or hello.node in self.hellos:
@@ -244,7 +227,9 @@ class AgentConnections:
         """Return which agents have not connected, with the last line of the step's log."""
         output = tail.last_text(self.log, LOG_CHARACTERS).strip().splitlines()
         names = ", ".join(missing[:8]) + (f" and {len(missing) - 8} more" if missing[8:] else "")
-        return f"no agent has connected from {names}: {output[-1] if output else 'srun printed nothing'}"
+        return (
+            f"no agent has connected from {names}: {output[-1] if output else f'{self.system.starter} printed nothing'}"
+        )
 
     def end(self) -> None:
         """Close all connections, which ends the agents and their step.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import sys
@@ -11,15 +12,16 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from orch_node.batch.signed_lines import SignatureError, SignedLines
+from orch_node.batch.system import NodeSystem
 from orch_node.line_pipes import Pipes
-from orch_node.protocol import files, slurm
+from orch_node.protocol import batch, files
 from orch_node.protocol.agent import Request
-from orch_node.protocol.slurm import Submitted
+from orch_node.protocol.batch import Submitted
 from orch_node.protocol.values import ProtocolError
 from orch_node.supervisor.agents import Agents, Channel
 
 FILES_SECONDS = 1.0  # between checks of the run's folder
-SUPERSEDED = "error: Slurm has restarted this job elsewhere; this start exits"
+JOB_NUMBER = re.compile(r"[0-9]+", re.ASCII)  # the beginning of a job's id
 
 
 class JobChannel(Channel):
@@ -79,7 +81,7 @@ class JobChannel(Channel):
         self.close()
 
     def end(self, seconds: float) -> None:
-        """Do nothing: Slurm ends what remains of the agent."""
+        """Do nothing: the batch system ends what remains of the agent."""
 
     def problem(self) -> str:
         if self.forged:
@@ -91,8 +93,8 @@ class JobAgents(Agents):
     """The agents of a job.
 
     Attributes:
+        system: the batch system.
         connections: the connection of each node's agent, with the signatures of its lines.
-        turn: the job, and how often Slurm has restarted it.
     """
 
     def __init__(
@@ -102,11 +104,11 @@ class JobAgents(Agents):
         claims: str,
         pipes: Pipes,
         *,
+        system: NodeSystem,
         connections: Mapping[str, tuple[socket.socket, SignedLines]],
-        turn: Submitted,
     ) -> None:
+        self.system = system
         self.connections = connections
-        self.turn = turn
         self.files_checked = time.monotonic()
         super().__init__(run_dir, nodes, claims, pipes)
 
@@ -122,29 +124,29 @@ class JobAgents(Agents):
     def obey_run_folder(self) -> None:
         """Obey the stop file and later starts of the job, also if no network reaches this node.
 
-        Slurm restarts a job whose first node it has lost. If that node still runs and sees the
+        A batch system restarts a job whose first node it has lost. If that node still runs and sees the
         folder, two starts would train in it. The older one exits at once and writes nothing; its
         agents end its ranks.
         """
-        exit_if_superseded(self.run_dir, self.turn)
+        exit_if_superseded(self.system, self.run_dir)
         if (self.run_dir / files.STOP).exists():
             os.kill(os.getpid(), signal.SIGINT)
 
 
-def exit_if_superseded(run_dir: Path, turn: Submitted) -> None:
+def exit_if_superseded(system: NodeSystem, run_dir: Path) -> None:
     """End this process at once if a later start of the job, or a later job, has taken the run's folder."""
-    if is_superseded(run_dir, turn):
-        print(SUPERSEDED, file=sys.stderr, flush=True)
+    if is_superseded(run_dir / batch.job_file(system.name), system.submission()):
+        print(f"error: {system.title} has restarted this job elsewhere; this start exits", file=sys.stderr, flush=True)
         os._exit(1)
 
 
-def is_superseded(run_dir: Path, turn: Submitted) -> bool:
+def is_superseded(job_file: Path, turn: Submitted) -> bool:
     """Return whether a later start of the job, or a later job, has taken the run's folder."""
     try:
-        latest = slurm.parse_submitted((run_dir / slurm.JOB).read_bytes())
+        latest = batch.parse_submitted(job_file.read_bytes())
     except (OSError, ProtocolError):
         return False
     if latest.job == turn.job:
         return latest.restarts > turn.restarts
-    numbers = [submitted.job.partition("_")[0] for submitted in (latest, turn)]
-    return all(map(str.isdigit, numbers)) and int(numbers[0]) > int(numbers[1])
+    latest_number, own_number = JOB_NUMBER.match(latest.job), JOB_NUMBER.match(turn.job)
+    return latest_number is not None and own_number is not None and int(latest_number[0]) > int(own_number[0])

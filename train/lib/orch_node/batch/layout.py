@@ -5,22 +5,23 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
+from orch_node.batch.system import NodeSystem
 from orch_node.protocol import files, mpirun
 from orch_node.protocol import layout as layouts
+from orch_node.protocol.batch import NODE0, Hello, JobConfig
 from orch_node.protocol.cores import split
 from orch_node.protocol.environment import interface_variables, local_rank_variables, preload_variables
 from orch_node.protocol.layout import NodeEntry, Placement, RunLayout, Spare
 from orch_node.protocol.precision import FLAGS_HINT, bf16_flag, check_flags, describe_lack
-from orch_node.protocol.slurm import NODE0, Hello, JobConfig
 
-REPAIR = "`orch provision --on slurm` for a root= folder, else `orch setup` where orch is installed"
+REPAIR = "`orch provision --on {system}` for a root= folder, else `orch setup` where orch is installed"
 
 
 class LayoutError(Exception):
     """The nodes of the job cannot run it. The text says why, and what to do."""
 
 
-def check_nodes(config: JobConfig, hellos: Sequence[Hello]) -> None:
+def check_nodes(system: NodeSystem, config: JobConfig, hellos: Sequence[Hello]) -> None:
     """Check that all nodes have enough cores, plausible CPU flags and the instructions required.
 
     Raises:
@@ -31,7 +32,7 @@ def check_nodes(config: JobConfig, hellos: Sequence[Hello]) -> None:
             raise LayoutError(
                 f"{hello.node} gives this job {len(hello.cores)} core{'s' * (len(hello.cores) != 1)}, "
                 f"but --ppn is {config.ppn}. "
-                "Request more cores: --slurm cpus-per-task=N or --slurm exclusive, or start fewer ranks."
+                f"Request more cores: {system.cores_hint}, or start fewer ranks."
             )
         try:
             check_flags(hello.flags)
@@ -40,7 +41,7 @@ def check_nodes(config: JobConfig, hellos: Sequence[Hello]) -> None:
         if config.needs_bf16 and not bf16_flag(hello.flags):
             raise LayoutError(
                 f"Precision bf16: {describe_lack(hello.node)}. Use --precision fp32, "
-                "--allow-slow-bf16, or --slurm constraint=FEATURE for nodes that have them."
+                f"--allow-slow-bf16, or {system.bf16_hint} for nodes that have them."
             )
 
 
@@ -82,7 +83,7 @@ def node_entry(config: JobConfig, hello: Hello, *, is_single_node: bool) -> Node
         env=interface_variables(hello.interface)
         if is_single_node
         else {**interface_variables(hello.interface), "FI_PROVIDER": "tcp"},
-        repair=REPAIR,
+        repair=REPAIR.format(system=config.system),
         recorded=False,
     )
 
@@ -112,7 +113,7 @@ def run_files(config: JobConfig, hellos: Sequence[Hello], libraries: Mapping[str
     node0 = hellos[0].address
     preload = [libraries[name] for name in config.preload if name in libraries]
     rendezvous = {"MASTER_ADDR": node0, "MASTER_PORT": str(config.port)}
-    slots = ((hello.node, config.ppn) for hello in hellos[: config.nodes])  # srun's names
+    slots = ((hello.node, config.ppn) for hello in hellos[: config.nodes])  # the batch system's names
     planned = {name: text.replace(NODE0, node0) for name, text in config.files.items()}
     return {
         **planned,

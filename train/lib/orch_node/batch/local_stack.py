@@ -1,6 +1,6 @@
 """Unpack the stack to a local folder of each node, from an archive that all nodes see.
 
-A step of the job does so before the agents start: `node.py slurm-fill RUN_DIR` on each node.
+The job does so before the agents start: `node.py job-fill SYSTEM RUN_DIR` on each node.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from orch_node import program, tail
-from orch_node.batch.step_options import STEP, one_task_each
+from orch_node.batch.system import NodeSystem, find_system
 from orch_node.filled_folder import fill_once, sync
-from orch_node.protocol import slurm
-from orch_node.protocol.slurm import LocalStack
+from orch_node.protocol import batch
+from orch_node.protocol.batch import LocalStack
 from orch_node.whole_files import private
 
 CHUNK = 1 << 20
@@ -31,12 +31,12 @@ class FillError(Exception):
 
 def main(argv: list[str]) -> int:
     """Fill the folder of this node; return the exit code."""
-    if len(argv) != 1:
-        print("usage: node.py slurm-fill RUN_DIR", file=sys.stderr)
+    if len(argv) != 2:
+        print("usage: node.py job-fill SYSTEM RUN_DIR", file=sys.stderr)
         return 2
-    local = slurm.parse((Path(argv[0]) / slurm.CONFIG).read_text()).local
+    local = batch.parse((Path(argv[1]) / batch.CONFIG).read_text()).local
     assert local is not None
-    node = os.environ["SLURMD_NODENAME"]
+    node = find_system(argv[0]).node_name()
     try:
         new = fill(local)
     except (FillError, OSError) as error:
@@ -85,26 +85,23 @@ def unpack(local: LocalStack, part: Path) -> None:
     if code != 0:
         raise FillError(reason or f"tar ended with exit code {code}")
     if total.hexdigest() != local.sha256:
-        raise FillError(f"{local.archive} does not have the planned content. Run `orch provision --on slurm` again")
+        raise FillError(
+            f"{local.archive} does not have the planned content. Run `orch provision` again with the same settings"
+        )
     sync(part)
 
 
-def fill_nodes(run_dir: Path, nodes: Sequence[str]) -> None:
+def fill_nodes(system: NodeSystem, run_dir: Path, nodes: Sequence[str]) -> None:
     """Fill the folders of all nodes of the job at once.
 
     Raises:
         FillError: with the reasons of the first nodes that cannot.
     """
-    task = program.command("slurm-fill", str(run_dir))
+    command = program.command("job-fill", system.name, str(run_dir))
     log = run_dir / LOG
     with open(log, "wb", opener=private) as output:
-        result = subprocess.run(
-            ["srun", *STEP, *one_task_each(nodes), "--job-name=orch-fill", *task],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-        )
-    if result.returncode != 0:
+        code = system.start_on_nodes(nodes, "orch-fill", command, {}, output).wait()
+    if code != 0:
         lines = tail.last_text(log, LOG_CHARACTERS).strip().splitlines()
         errors = [line.removeprefix(MARK) for line in lines if line.startswith(MARK)]
-        raise FillError("; ".join(errors[:3]) or (lines[-1] if lines else "srun printed nothing"))
+        raise FillError("; ".join(errors[:3]) or (lines[-1] if lines else f"{system.starter} printed nothing"))

@@ -15,7 +15,7 @@ from typing import Protocol
 from orch_node import program
 from orch_node.agent.processes import handles_signal
 from orch_node.events import send
-from orch_node.preemption import in_slurm_job
+from orch_node.preemption import in_batch_job
 from orch_node.process_handle import ProcessHandle
 from orch_node.protocol.environment import apply_defaults
 from orch_node.protocol.events import Raised
@@ -96,7 +96,7 @@ class SignalForwarder:
         signal.signal(signal.SIGALRM, self.kill)
 
     def request_stop(self, number: int, frame: FrameType | None) -> None:
-        if in_slurm_job() and number == signal.SIGTERM and handles_signal(self.child, number):
+        if in_batch_job() and number == signal.SIGTERM and handles_signal(self.child, number):
             self.handle.send(number)  # the script writes a checkpoint; the agent ends it if necessary
             return
         self.stop_requested = True

@@ -1,28 +1,17 @@
-"""slurm.json: the run of a Slurm job; and the first message of its agents."""
+"""job.json: the run of a job of a batch system; and the first message of its agents."""
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 
 from orch_node.protocol import values
 from orch_node.protocol.cores import Core
 from orch_node.protocol.layout import RunPrecision
 
-CONFIG = "slurm.json"
-JOB = "slurm-job.json"
+CONFIG = "job.json"
 SCHEMA = 1
 # A placeholder in the launcher's command for node0's address, which only the job knows.
 NODE0 = "address-of-node0"
-
-OUT_OF_MEMORY = "it ran out of memory (--slurm mem=)"
-# The messages of Slurm when it ends processes that use too much memory, with and without cgroups.
-MEMORY_LINE = re.compile(
-    r"(?:slurmstepd|srun|slurmd)\b.*?"
-    r"(?:exceeded (?:\w+ )?memory limit|out[- ]of[- ]memory|oom[-_ ]kill|exceeded \w+ memory)",
-    re.IGNORECASE,
-)
-MEMORY_FIGURES = re.compile(r"\([0-9]+ ?> ?[0-9]+\)")  # how much the processes used, and their limit
 
 
 @dataclass(frozen=True)
@@ -38,6 +27,7 @@ class LocalStack:
 class JobConfig:
     """The plan of a run, as its job reads it."""
 
+    system: str  # the name of the batch system
     run_id: str
     nodes: int  # with ranks
     spare_nodes: int
@@ -72,7 +62,7 @@ class Hello:
     node: str
     host: str
     cores: tuple[Core, ...]  # of the allocation
-    confined: bool  # whether Slurm confines the job to these cores
+    confined: bool  # whether the system confines the job to these cores
     flags: tuple[str, ...]  # of the CPU
     address: str  # by which it reaches node0
     interface: str
@@ -80,34 +70,20 @@ class Hello:
 
 @dataclass(frozen=True)
 class Submitted:
-    """slurm-job.json: the job of a run."""
+    """slurm-job.json or that of another system: the job of a run."""
 
     job: str
     restarts: int = 0
     notes: tuple[str, ...] = field(default=())  # remarks of the job for the user
 
 
-def cpu_counts(text: str) -> list[int]:
-    """Return the CPUs of each node in SLURM_JOB_CPUS_PER_NODE: `2(x3),4` describes four nodes."""
-    counts: list[int] = []
-    for count, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", text):
-        counts += [int(count)] * int(times or 1)
-    return counts
-
-
-def memory_line(text: str) -> str:
-    """Return the last line in which Slurm reports that memory ran out, or ''.
-
-    Lines with figures are preferred: they name the node that exceeded its limit, while all nodes of
-    the job print the others.
-    """
-    lines = [line.strip() for line in text.splitlines() if MEMORY_LINE.search(line)]
-    with_figures = [line for line in lines if MEMORY_FIGURES.search(line)]
-    return next(reversed(with_figures or lines), "")
+def job_file(system: str) -> str:
+    """Return the name of the file in a run's folder that says which job the run is."""
+    return f"{system}-job.json"
 
 
 def parse(text: str | bytes) -> JobConfig:
-    """Parse slurm.json.
+    """Parse job.json.
 
     Raises:
         ProtocolError: if it is damaged.
@@ -116,12 +92,12 @@ def parse(text: str | bytes) -> JobConfig:
 
 
 def parse_submitted(text: str | bytes) -> Submitted:
-    """Parse slurm-job.json.
+    """Parse the file that says which job a run is.
 
     Raises:
         ProtocolError: if it is damaged.
     """
-    return values.parse(Submitted, text, JOB)
+    return values.parse(Submitted, text, "the record of the job")
 
 
 def parse_hello(text: str | bytes) -> Hello:

@@ -1,0 +1,148 @@
+"""Check how the states of jobs are described, and what is read from the accounting of Slurm."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from orchestrator.report import training
+from orchestrator.runs import outcome, store
+from orchestrator.runs.accounting import Accounting
+from orchestrator.targets.batch import slurm
+from orchestrator.targets.batch.handle import BatchHandle
+from orchestrator.targets.batch.scheduler import Scheduler
+from orchestrator.targets.batch.slurm import SLURM
+from tests.support.slurm_jobs import (
+    FORGOTTEN,
+    NO_ACCOUNTING,
+    RecordedHost,
+    make_job,
+    make_result,
+    make_watch,
+    write_job_outcome,
+)
+
+
+def test_waiting_job_is_reported_with_its_reason() -> None:
+    message = make_job("PENDING", "Priority", "2026-01-02T03:04:05").describe_waiting()
+    assert message == (
+        "job 12 waits: jobs with a higher priority come first (Priority); expected to start at 2026-01-02T03:04:05"
+    )
+    down = make_job("PENDING", "ReqNodeNotAvail, UnavailableNodes:n[1-3]")
+    assert "down, drained or reserved (ReqNodeNotAvail, Una" in down.describe_waiting()
+    held = make_job("PENDING", "launch failed requeued held")
+    assert "scontrol release" in held.describe_waiting()
+    assert make_job("PENDING", "SomethingNew").describe_waiting() == "job 12 waits: SomethingNew"
+
+
+def test_job_that_can_never_start_is_known() -> None:
+    assert "fewer --nodes" in make_job("PENDING", "PartitionNodeLimit").problem
+    assert "--slurm account" in make_job("PENDING", "InvalidAccount").problem
+    assert not make_job("PENDING", "Priority").problem
+    assert not make_job("RUNNING", "PartitionNodeLimit").problem
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [
+        "uid 1500 not in group permitted to use this partition (grace). groups allowed: root",
+        "Job's account not permitted to use this partition (grace allows physics not chemistry)",
+    ],
+    ids=["group", "account"],
+)
+def test_job_in_a_closed_partition_never_starts_on_newer_slurm(reason: str) -> None:
+    assert "is not open to you; use another --slurm partition=" in make_job("PENDING", reason).problem
+    assert not make_job("RUNNING", reason).problem
+
+
+@pytest.mark.parametrize(
+    ("state", "reason"),
+    [
+        ("CANCELLED", "the job was cancelled"),
+        ("TIMEOUT", "reached its time limit"),
+        ("OUT_OF_MEMORY", "ran out of memory"),
+        ("NODE_FAIL", "a node of the job failed"),
+        ("PREEMPTED", "was preempted"),
+        ("ODD", "ended as ODD"),
+    ],
+)
+def test_end_of_a_job_is_described(state: str, reason: str) -> None:
+    result = make_job(state)
+    assert result.ended
+    assert reason in result.describe_end()
+
+
+def test_forgotten_job_has_ended() -> None:
+    assert slurm.parse_state("12", "slurm_load_jobs error: Invalid job id specified") is None
+    result = SLURM.forgotten("12")
+    assert result.ended
+    assert "job 12: Slurm does not know it any more" in result.describe_end()
+
+
+SACCT = """Welcome | to | the | site
+12|CANCELLED by 1000|00:01:40||2026-01-02T03:00:00|2026-01-02T03:01:40
+12.batch|CANCELLED|00:01:41|5120K|2026-01-02T03:00:00|2026-01-02T03:01:41
+12.0|CANCELLED|00:01:40|1.5G|2026-01-02T03:00:01|2026-01-02T03:01:40
+"""
+# Two runs, one after the other, each with the step of its ranks.
+SACCT_ALLOCATION = """12|RUNNING|00:05:00||2026-01-02T03:00:00|Unknown
+12.0|COMPLETED|00:00:30|9000K|2026-01-02T03:00:00|2026-01-02T03:00:30
+12.1|COMPLETED|00:00:20|3G|2026-01-02T03:00:05|2026-01-02T03:00:25
+12.2|COMPLETED|00:01:00|9000K|2026-01-02T03:02:00|2026-01-02T03:03:00
+12.3|COMPLETED|00:00:50|2G|2026-01-02T03:02:05|2026-01-02T03:02:55
+"""
+SHOWN = "JobId=12 JobName=orch-x JobState=COMPLETED Reason=None RunTime=00:01:05 TimeLimit=01:00:00"
+
+
+def test_accounting_of_a_job_and_its_steps() -> None:
+    record = slurm.parse_sacct("12", SACCT)
+    assert record is not None
+    assert record.describe() == "job 12: CANCELLED, 100 s, 1536 MiB in its largest task (sacct)"
+    assert slurm.parse_sacct("1", SACCT) is None
+
+
+def test_accounting_of_a_run_in_an_allocation_counts_no_other_run() -> None:
+    record = slurm.parse_sacct("12.2", SACCT_ALLOCATION)
+    assert record is not None
+    assert (record.elapsed_seconds, record.max_rss_bytes) == (60, 2 << 30)
+
+
+def test_controller_is_queried_if_there_is_no_accounting() -> None:
+    results = {"sacct": NO_ACCOUNTING, "scontrol": make_result(SHOWN)}
+    record = slurm.accounting(Scheduler(SLURM, RecordedHost(**results)), "12")
+    assert record == Accounting(source="scontrol", job="12", state="COMPLETED", elapsed_seconds=65, max_rss_bytes=None)
+
+
+def test_controllers_state_counts_until_accounting_has_it() -> None:
+    running = SACCT.replace("CANCELLED by 1000", "RUNNING")
+    host = RecordedHost(sacct=make_result(running))
+    record = slurm.accounting(Scheduler(SLURM, host), "12", "TIMEOUT")
+    assert record is not None
+    assert record.state == "TIMEOUT"
+
+
+def test_end_of_a_step_is_reported_when_accounting_has_it() -> None:
+    """Check that accounting is asked again: the controller only reports that the step is gone."""
+    running = SACCT_ALLOCATION.replace("12.2|COMPLETED", "12.2|RUNNING")
+    host = RecordedHost(sacct=[make_result(running), make_result(SACCT_ALLOCATION)])
+    record = Scheduler(SLURM, host).accounting("12.2", slurm.STEP_ENDED)
+    assert record is not None
+    assert record.state == "COMPLETED"
+
+
+def test_result_has_what_slurm_recorded_of_the_job(folder: Path) -> None:
+    write_job_outcome(folder, state="done")
+    host = RecordedHost(squeue=FORGOTTEN, sacct=make_result(SACCT))
+    handle = BatchHandle(SLURM, store.load(folder).record, folder)
+    handle.__dict__["watch"] = make_watch(folder, host)
+    result = json.loads(training.as_json(handle.finish()))["accounting"]
+    assert result == {
+        "source": "sacct",
+        "job": "12",
+        "state": "CANCELLED",
+        "elapsed_seconds": 100,
+        "max_rss_bytes": 3 << 29,
+    }
+    assert "1536 MiB" in training.full_report(outcome.outcome_of(store.load(folder)))
