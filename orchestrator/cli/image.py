@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from orchestrator.cli.app import App
-from orchestrator.cli.options import AsJson, print_error
+from orchestrator.cli.options import AsJson, UserPackages, print_error
 from orchestrator.screen import print_text
 
 app = App(help="Build, save and push the container image of a stack.")
@@ -33,6 +33,10 @@ def build(
     find_links: Annotated[
         list[str] | None, typer.Option(metavar="FOLDER", help="Folder of wheels that no index has.")
     ] = None,
+    requirements: UserPackages = None,
+    inventory: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Inventory whose orch_requirements are added, too.")
+    ] = None,
     context: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder for the build context.")] = Path("orch-image"),
     engine: Engine = "docker",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the Dockerfile and exit.")] = False,
@@ -51,8 +55,10 @@ def build(
     if dry_run:
         print_text(image.dockerfile(), nl=False, program=True)
         return
+    common_file = load.cluster(inventory).requirements if inventory else None
+    packages = load.shared_requirements(requirements, common_file)
     operation.check_engine(engine)
-    operation.lay_out(image, context, tuple(find_links or ()), python, print_error)
+    operation.lay_out(image, context, tuple(find_links or ()), python, print_error, requirements=packages)
     digest = operation.build(image, context)
     value = {"schema": SCHEMA, "kind": "image", "tag": image.tag, "digest": digest}
     print_text(json.dumps(value) if as_json else f"{image.tag} {digest}")

@@ -13,7 +13,7 @@ from orchestrator.load.limits import limits
 from orchestrator.load.packages import packages_for
 from orchestrator.load.projects import is_local_module, largest_files, project_of
 from orchestrator.load.recipes import recipe, recipe_folders, settings
-from orchestrator.load.requirements import image_requirements, requirements_of, shared_requirements, source_folder
+from orchestrator.load.requirements import requirements_of, shared_requirements, source_folder
 from orchestrator.load.run_variables import common_requirements, mpi_flavours
 from orchestrator.load.scripts import check_script
 from orchestrator.load.stacks import all_stacks, stack, stack_names
@@ -29,7 +29,6 @@ __all__ = [
     "docker",
     "environment",
     "image_file",
-    "image_requirements",
     "inputs",
     "is_local_module",
     "largest_files",

@@ -11,7 +11,7 @@ from orchestrator.load.packages import packages_for
 from orchestrator.load.projects import project_of
 from orchestrator.load.recipes import recipe as load_recipe
 from orchestrator.load.recipes import settings
-from orchestrator.load.requirements import image_requirements, requirements_of, source_folder
+from orchestrator.load.requirements import requirements_of, source_folder, with_image_requirements
 from orchestrator.load.scripts import RanksPython, check_script
 from orchestrator.load.stacks import stack as load_stack
 from orchestrator.model.cluster import Facts
@@ -89,8 +89,7 @@ def with_packages(recipe: Recipe, request: TrainRequest, stack: Stack, software:
     """Return the recipe with the packages to add to the nodes' stack, or with those that the image has to contain."""
     option, extras, common_file = request.requirements, request.extra, software.requirements
     if software.image:
-        needed = image_requirements(recipe, option, extras, stack, software.image, common_file=common_file)
-        return replace(recipe, image_requirements=needed)
+        return with_image_requirements(recipe, option, extras, stack, software.image, common_file=common_file)
     requirements = requirements_of(recipe, option, extras, common_file=common_file)
     return replace(recipe, packages=packages_for(requirements, software.nodes, stack.name))
 

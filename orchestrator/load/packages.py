@@ -72,7 +72,9 @@ def packages_for(requirements: Requirements | None, nodes: Sequence[Facts], stac
     return Packages(source=requirements.source, digest=digest, folder=str(folder / SITE), versions=versions)
 
 
-def lock_packages(requirements: Requirements, installed: Mapping[str, str], platform: Platform, stack: str) -> str:
+def lock_packages(
+    requirements: Requirements, installed: Mapping[str, str], platform: Platform, stack: str, *, wheels: str = ""
+) -> str:
     """Return the lines of a requirements file with hashes for the packages that a stack lacks; empty for none.
 
     Args:
@@ -80,6 +82,7 @@ def lock_packages(requirements: Requirements, installed: Mapping[str, str], plat
         installed: the version of each package of the stack.
         platform: the platform to install them on.
         stack: the name of the stack.
+        wheels: a folder with the stack's wheels, for indexes that do not have them.
 
     Raises:
         RequestError: if the requirements do not fit the stack or the Python.
@@ -89,7 +92,7 @@ def lock_packages(requirements: Requirements, installed: Mapping[str, str], plat
     check_python(requirements, python)
     if all_satisfied(requirements, installed, python, platform, stack):
         return ""
-    return resolve(requirements, installed, platform, stack)
+    return resolve(requirements, installed, platform, stack, wheels)
 
 
 def cache() -> Path:
@@ -190,7 +193,9 @@ def common_platform(nodes: Sequence[Facts]) -> Platform:
     return min(platforms, key=lambda platform: Version(platform.libc))
 
 
-def resolve(requirements: Requirements, packages: Mapping[str, str], platform: Platform, stack: str) -> str:
+def resolve(
+    requirements: Requirements, packages: Mapping[str, str], platform: Platform, stack: str, wheels: str = ""
+) -> str:
     """Return the lock: the packages that the stack lacks, with exact versions and hashes.
 
     Raises:
@@ -225,7 +230,7 @@ def resolve(requirements: Requirements, packages: Mapping[str, str], platform: P
             *("--generate-hashes", "--no-header", "--no-annotate", *platform_options(platform)),
             *(option for package in installed for option in ("--no-emit-package", package)),
             folder=folder,
-            find_links=make_placeholders(folder / "wheels", installed, platform),
+            find_links=",".join(filter(None, [make_placeholders(folder / "wheels", installed, platform), wheels])),
             problem=f"The packages of {requirements.source} cannot be added to stack '{stack}'",
             explain=lambda reason: explain_pins(reason, installed, stack),
         )

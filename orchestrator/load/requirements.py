@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from orch_node.protocol.environment import IMAGE_PACKAGES
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
@@ -116,10 +117,10 @@ def merge(requirements: Requirements, common: Requirements) -> Requirements:
     )
 
 
-def image_requirements(
+def with_image_requirements(
     recipe: Recipe, option: str | None, extras: tuple[str, ...], stack: Stack, image: str, *, common_file: str = ""
-) -> str:
-    """Return the packages that ranks need from an image in addition to those of the stack; empty if there are none.
+) -> Recipe:
+    """Return the recipe with the packages that ranks need from an image in addition to those of the stack.
 
     Args:
         recipe: the recipe, script or module, with its project.
@@ -135,13 +136,25 @@ def image_requirements(
     if option not in (None, NONE) or extras:
         raise RequestError(
             f"--requirements and --extra add packages to the stack of nodes, and the ranks run in {image}.",
-            hint="Add the packages to the image.",
+            hint="Add the packages to the image: `orch image build --requirements FILE`.",
         )
     requirements = requirements_of(recipe, option, (), common_file=common_file)
-    names = {canonicalize_name(name) for name in stack.requirements}
     lines = [HASHES.sub("", line) for line in requirements.lines if line[0] != "-"] if requirements else []
-    needed = [line for line in lines if canonicalize_name(Requirement(line).name) not in names]
-    return f"{', '.join(needed)} ({requirements.source})" if requirements and needed else ""
+    needed = {canonicalize_name(Requirement(line).name): line for line in lines if is_used(Requirement(line))}
+    for name in stack.requirements:
+        needed.pop(canonicalize_name(name), None)
+    if not requirements or not needed:
+        return recipe
+    return replace(
+        recipe,
+        image_requirements=f"{', '.join(needed.values())} ({requirements.source})",
+        environment={**recipe.environment, IMAGE_PACKAGES: " ".join(needed)},
+    )
+
+
+def is_used(requirement: Requirement) -> bool:
+    """Return whether the marker of a requirement selects Linux, if it has one."""
+    return requirement.marker is None or requirement.marker.evaluate({"sys_platform": "linux"})
 
 
 def script_requirements(script: Path) -> Requirements | None:

@@ -56,7 +56,7 @@ def run_uv(
         arguments: those of uv.
         folder: the working directory.
         problem: the beginning of the message of an error.
-        find_links: a folder with further wheels.
+        find_links: folders with further wheels, separated by commas.
         explain: returns a sentence to add to uv's message.
 
     Raises:

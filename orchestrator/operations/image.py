@@ -13,10 +13,12 @@ from pathlib import Path
 from orchestrator.errors import ExecuteError
 from orchestrator.files import link_or_copy, sha256
 from orchestrator.model.command import Command
+from orchestrator.model.packages import Requirements
 from orchestrator.model.platform import Platform
 from orchestrator.paths import STANDALONE, TRAIN
 from orchestrator.provisioning import wheelhouse
 from orchestrator.provisioning.sbom import sbom
+from orchestrator.provisioning.user_packages import add_packages
 from orchestrator.provisioning.wheelhouse import Wheel
 from orchestrator.stacks.image import GLIBC, Image, python_of
 
@@ -26,9 +28,15 @@ LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.pyc")
 
 
 def lay_out(
-    image: Image, context: Path, find_links: tuple[str, ...], python: str | None, notify: Callable[[str], None]
+    image: Image,
+    context: Path,
+    find_links: tuple[str, ...],
+    python: str | None,
+    notify: Callable[[str], None],
+    *,
+    requirements: Requirements | None = None,
 ) -> None:
-    """Create the build context: the Dockerfile, the stack's wheels and orch's programs.
+    """Create the build context: the Dockerfile, the wheels of the stack and the user, and orch's programs.
 
     Args:
         image: the image.
@@ -36,18 +44,25 @@ def lay_out(
         find_links: folders of wheels that no index has.
         python: Python version of the base image, or None to derive it from the name.
         notify: receives the progress of slow steps.
+        requirements: the user's packages.
+
+    Raises:
+        RequestError: if the user's packages do not fit the stack.
+        ExecuteError: if a wheel cannot be downloaded or built.
     """
     stack = image.stack.for_backend(image.stack.backends[0])
     target = Platform(python=python or python_of(image.base, stack), machine=platform.machine(), libc=GLIBC)
     for line in wheelhouse.slow_steps(stack, target, find_links):
         notify(line)
     house = wheelhouse.prepare_wheelhouse(stack, target, find_links)
+    house = add_packages(house, requirements, target, stack.name, notify)
     lay_wheels(house.folder, house.lock, context / "wheels")
     shutil.copytree(TRAIN, context / "train", ignore=LEFT_OUT, dirs_exist_ok=True)
     for name in SLIM:
         shutil.copyfile(STANDALONE / name, context / name)
     (context / "sbom.json").write_text(json.dumps(sbom(image.tag, house.lock), indent=1) + "\n")
-    (context / "Dockerfile").write_text(image.dockerfile())
+    packages = [f"{wheel.name}=={wheel.version}" for wheel in house.wheels if wheel.name in house.added]
+    (context / "Dockerfile").write_text(image.dockerfile(packages))
 
 
 def lay_wheels(house: Path, wheels: Iterable[Wheel], folder: Path) -> None:

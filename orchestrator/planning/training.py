@@ -117,7 +117,7 @@ def explain_packages(recipe: Recipe) -> tuple[Decision, ...]:
     if recipe.packages:
         return (recipe.packages.explain(),)
     if recipe.image_requirements:
-        reason = f"it has to contain {recipe.image_requirements}"
+        reason = f"it has to contain {recipe.image_requirements}; `orch image build --requirements` adds packages"
         return (Decision(topic="packages", value="those of the image", reason=reason),)
     return ()
 

@@ -40,7 +40,7 @@ def add_packages(
     if requirements is None:
         return house
     installed = {wheel.name: wheel.version for wheel in house.lock}
-    lock = lock_packages(requirements, installed, platform, stack)
+    lock = lock_packages(requirements, installed, platform, stack, wheels=str(house.folder))
     if not lock:
         return house
     content = json.dumps([lock, [wheel.sha256 for wheel in house.wheels]])

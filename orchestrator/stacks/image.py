@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from orchestrator.errors import PlanError
@@ -26,8 +27,12 @@ class Image:
     user: str = "mpiuser"
     uid: int = 1000
 
-    def dockerfile(self) -> str:
-        """Return the text of the Dockerfile."""
+    def dockerfile(self, packages: Sequence[str] = ()) -> str:
+        """Return the text of the Dockerfile.
+
+        Args:
+            packages: the user's packages among the wheels, as NAME==VERSION.
+        """
         import jinja2  # here, because planning a run reads only the names of images
 
         environment = jinja2.Environment(  # nosec B701
@@ -37,7 +42,7 @@ class Image:
             autoescape=False,
         )
         template = environment.get_template("image/Dockerfile.j2")
-        return template.render(stack=self.stack, base=self.base, user=self.user, uid=self.uid)
+        return template.render(stack=self.stack, base=self.base, user=self.user, uid=self.uid, packages=packages)
 
     def build(self, context: str) -> Command:
         """Return the command that builds the image from a context folder."""

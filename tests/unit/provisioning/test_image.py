@@ -45,6 +45,13 @@ def test_invalid_image_names_are_rejected(name: str) -> None:
         make_image(make_stack(), tag=name, base=None, engine="docker")
 
 
+def test_packages_of_the_user_are_a_label() -> None:
+    image = make_image(make_stack(), tag=None, base=None, engine="docker")
+    (line,) = [line for line in image.dockerfile(["einops==0.8.1", "rich==14.0"]).splitlines() if "LABEL" in line]
+    assert line.endswith('orch.sbom="/opt/orch/sbom.json" orch.packages="einops==0.8.1 rich==14.0"')
+    assert "orch.packages" not in image.dockerfile()
+
+
 def test_push_uses_the_engine() -> None:
     image = make_image(make_stack(), tag="registry.example/orch:x", base=None, engine="podman")
     assert image.push().argv == ("podman", "push", "registry.example/orch:x")

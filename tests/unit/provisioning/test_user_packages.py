@@ -36,7 +36,7 @@ BUILD = '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path 
 def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return the folder of wheels that is the only index, and give orch an empty cache."""
     folder = tmp_path / "index"
-    make_wheel(folder, "tiny", "1.0", requires=["helper>=2", "torch>=2"])
+    make_wheel(folder, "tiny", "1.0", requires=["helper>=2", "torch>=2", "numpy"])
     make_wheel(folder, "helper", "2.1")
     make_wheel(folder, "old_torch", "1.0", requires=["torch<2.10"])
     make_wheel(folder, "native", "1.0", tag="cp311-cp311-manylinux_2_17_x86_64")
@@ -49,7 +49,11 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def house(tmp_path: Path) -> Wheelhouse:
     folder = tmp_path / "house"
-    wheels = [make_wheel(folder, "torch", "2.13.0+cpu"), make_wheel(folder, "uv", "0.13.8")]
+    wheels = [
+        make_wheel(folder, "torch", "2.13.0+cpu"),
+        make_wheel(folder, "numpy", "2.4.6"),
+        make_wheel(folder, "uv", "0.13.8"),
+    ]
     return Wheelhouse(folder=folder, wheels=tuple(map(describe_wheel, wheels)))
 
 
@@ -76,11 +80,12 @@ def test_wheels_of_the_user_are_added_to_those_of_the_stack(house: Wheelhouse, i
     result = extend(house, "tiny", "torch>=2", "native", notes=notes)
     assert [(wheel.name, wheel.version) for wheel in result.lock] == [
         ("torch", "2.13.0+cpu"),
+        ("numpy", "2.4.6"),
         ("helper", "2.1"),
         ("native", "1.0"),
         ("tiny", "1.0"),
     ]
-    assert result.wheels[3].file.startswith("native-1.0-cp311-")
+    assert result.wheels[4].file.startswith("native-1.0-cp311-")
     assert all((result.folder / wheel.file).stat().st_size == wheel.size for wheel in result.wheels)
     assert result.variables(frozenset())["own"] == ["helper", "native", "tiny"], "nodes need no index that has them"
     assert notes == [
@@ -115,7 +120,7 @@ def test_a_file_with_another_hash_is_refused_and_leaves_nothing(house: Wheelhous
 
 def test_packages_without_a_wheel_are_built_if_they_are_pure_python(house: Wheelhouse, index: Path) -> None:
     write_archive(index, "py3-none-any")
-    assert [wheel.file for wheel in extend(house, "archived", "helper").wheels[2:]] == [
+    assert [wheel.file for wheel in extend(house, "archived", "helper").wheels[3:]] == [
         "archived-1.0-py3-none-any.whl",
         "helper-2.1-py3-none-any.whl",
     ]

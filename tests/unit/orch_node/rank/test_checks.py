@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from orch_node.protocol.container import ContainerSpec
 from orch_node.protocol.layout import NodeEntry
-from orch_node.rank.checks import RankError, check_node, check_torch
+from orch_node.rank.checks import RankError, check_image_packages, check_node, check_torch
 from orch_node.standalone import facts as node_facts
 
 from orchestrator.model.cluster import Facts
@@ -34,6 +34,15 @@ DIFFERENT_VERSIONS = [
     ("2.13.0.post1", "2.13.0"),
     ("2.14.1+dfsg", "2.14.0"),
 ]
+
+
+def test_packages_that_an_image_lacks_are_named() -> None:
+    check_image_packages("", SPEC)
+    check_image_packages("pytest packaging", SPEC)
+    with pytest.raises(RankError, match=r"image team/torch:3 does not have no-such-1 and no-such-2, which"):
+        check_image_packages("no-such-1 pytest no-such-2", SPEC)
+    with pytest.raises(RankError, match="the image does not have no-such-1"):
+        check_image_packages("no-such-1", None)
 
 
 def facts_with_torch(version: str) -> Facts:

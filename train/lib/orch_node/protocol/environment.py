@@ -23,6 +23,10 @@ USER_PYTHON = "ORCH_USER_PYTHON"
 BINDINGS = "ORCH_BINDINGS"
 
 
+# Names of packages that an image has to contain, separated by spaces.
+IMAGE_PACKAGES = "ORCH_IMAGE_PACKAGES"
+
+
 def defaults(variables: Mapping[str, str]) -> dict[str, str]:
     """Return the variable that carries a recipe's defaults to the ranks."""
     return {DEFAULTS: json.dumps(dict(variables), sort_keys=True)} if variables else {}

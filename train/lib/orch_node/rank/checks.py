@@ -8,6 +8,7 @@ import re
 import socket
 import sys
 import tempfile
+from importlib import metadata
 from pathlib import Path
 from typing import NoReturn
 
@@ -95,6 +96,26 @@ def check_torch(node: NodeEntry, version: str, spec: ContainerSpec | None) -> No
 def public_version(version: str) -> str:
     """Return a version without its build (PEP 440's local part): 2.13.0 of 2.13.0+cu130."""
     return version.partition("+")[0]
+
+
+def check_image_packages(names: str, spec: ContainerSpec | None) -> None:
+    """Check that the image of this rank has packages, whose names are separated by spaces.
+
+    Raises:
+        RankError: if one of them is not installed.
+    """
+    missing = []
+    for name in names.split():
+        try:
+            metadata.distribution(name)
+        except metadata.PackageNotFoundError:
+            missing.append(name)
+    if missing:
+        image = f"image {spec.image}" if spec else "the image"
+        raise RankError(
+            f"{image} does not have {' and '.join(missing)}, which the script requires. `orch image build "
+            "--requirements` adds packages; --requirements none skips this check."
+        )
 
 
 def repair_command(node: NodeEntry, spec: ContainerSpec | None) -> str:

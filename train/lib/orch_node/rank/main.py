@@ -28,6 +28,7 @@ from orch_node.events import send
 from orch_node.program import PROGRAM
 from orch_node.protocol import files
 from orch_node.protocol import layout as layouts
+from orch_node.protocol.environment import IMAGE_PACKAGES
 from orch_node.protocol.events import Heartbeat, Joined, Raised, ScriptEnded
 from orch_node.protocol.outcome import EX_TEMPFAIL
 from orch_node.rank import communication, frameworks, heartbeat, hub, precision, training_check
@@ -35,6 +36,7 @@ from orch_node.rank import metrics as rank_metrics
 from orch_node.rank.checks import (
     RankError,
     check_environment,
+    check_image_packages,
     check_node,
     check_placement,
     check_preload,
@@ -71,6 +73,7 @@ def main(argv: list[str]) -> None:
         spec = read_spec(run_dir)
         check_preload(environment.get("LD_PRELOAD", ""), repair_command(node, spec))
         check_program(argv)
+        check_image_packages(os.environ.get(IMAGE_PACKAGES, ""), spec)
         torch = import_torch()
         check_torch(node, torch.__version__, spec)
         torch.set_num_threads(placement.threads)
