@@ -1,1 +1,1 @@
-"""Train on the nodes that Slurm allocates."""
+"""Train on the nodes that a batch system such as Slurm allocates."""

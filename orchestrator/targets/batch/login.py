@@ -108,7 +108,7 @@ def local_stack(settings: BatchSettings, stack: str) -> LocalStack | None:
     if settings.local is None:
         return None
     folder, system = f"{settings.root}/archives", settings.system
-    again = f"Run `orch provision --on {system.name}` again."
+    provision_hint = f"Run `orch provision --on {system.name}` again."
     host = host_at(settings.login or "")
     try:
         result = host.capture(("cat", f"{folder}/{stack}.json"), seconds=FACTS_SECONDS)
@@ -122,9 +122,9 @@ def local_stack(settings: BatchSettings, stack: str) -> LocalStack | None:
     try:
         packed = values.parse(PackedStack, result.out, f"{folder}/{stack}.json")
     except ProtocolError as error:
-        raise ExecuteError(str(error), hint=again) from None
+        raise ExecuteError(str(error), hint=provision_hint) from None
     if not re.fullmatch(r"[0-9a-f]{64}", packed.sha256) or "/" in packed.file:
-        raise ExecuteError(f"{folder}/{stack}.json is damaged.", hint=again)
+        raise ExecuteError(f"{folder}/{stack}.json is damaged.", hint=provision_hint)
     return LocalStack(
         folder=f"{settings.local}/stacks/{stack}-{packed.sha256[:16]}",
         archive=f"{folder}/{packed.file}",

@@ -119,8 +119,8 @@ class Scheduler:
         for job in self.system.jobs(self, ""):
             key = f"{job.name}-{job.task}" if job.task else job.name
             # A resumed run has several jobs: use the one that has not ended, otherwise the newest.
-            known = states_by_name.get(key)
-            if job.name.startswith(prefix) and (known is None or recency(known) < recency(job.state)):
+            listed = states_by_name.get(key)
+            if job.name.startswith(prefix) and (listed is None or recency(listed) < recency(job.state)):
                 states_by_name[key] = job.state
         return states_by_name
 

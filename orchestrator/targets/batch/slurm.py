@@ -44,13 +44,7 @@ CLUSTER_LINE = "CLUSTER: "
 # The ranks get 120 s before the time limit for a checkpoint. Slurm may send the signal up to 60 s early or late.
 CHECKPOINT_SECONDS = 150
 PENDING = (
-    "PENDING",
-    "CONFIGURING",
-    "POWER_UP_NODE",
-    "REQUEUED",
-    "REQUEUE_FED",
-    "REQUEUE_HOLD",
-    "RESV_DEL_HOLD",
+    *("PENDING", "CONFIGURING", "POWER_UP_NODE", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD"),
     "SPECIAL_EXIT",
 )
 COMPLETING = ("COMPLETING", "STAGE_OUT", "SIGNALING", "RESIZING", "EXPEDITING", "UPDATE_DB")
@@ -144,7 +138,7 @@ def submit_command(step: SubmitScript) -> tuple[str, ...]:
 
     The script contains the values of SBATCH_* already; the variables would override it.
     """
-    special_names = {"time": "TIMELIMIT", "mem": "MEM_PER_NODE"}
+    special_names = {option: name for name, option in VARIABLES.items()}
     options = [line.partition("=")[0].removeprefix("--") for line in step.options]
     names = [f"SBATCH_{special_names.get(name) or name.upper().replace('-', '_')}" for name in options]
     path = f"{step.run_dir}/{SCRIPT}"
@@ -164,7 +158,7 @@ def job_variables(environ: Mapping[str, str]) -> list[str]:
 def cluster_of(step: SubmitScript) -> str:
     """Return the cluster that --clusters names, or ''."""
     values = (line.partition("=")[2] for line in step.options if line.startswith("--clusters="))
-    return next((words[0] for value in values if (words := shlex.split(value))), "")
+    return "".join(shlex.split(next(values, "")))
 
 
 def parse_job_id(output: str) -> tuple[str, str]:
@@ -223,7 +217,8 @@ def state(programs: Programs, job: str) -> JobState:
         raise SLURM.unreachable(error.message) from None
     if result.code != 0 and not is_unknown(result):
         raise SLURM.unreachable(SLURM.message_of(result))
-    reported = next((found for line in result.out.splitlines() if (found := parse_state(job, line))), None)
+    states = (parse_state(job, line) for line in result.out.splitlines())
+    reported = next(filter(None, states), None)
     unknown_word = unknown_state(result.out) if result.code == 0 else ""
     if reported is None and unknown_word:
         raise SLURM.unreachable(f"squeue reports job {job} as {unknown_word}, a state unknown to orch.")
@@ -258,8 +253,8 @@ def jobs(programs: Programs, name: str = "") -> list[ListedJob]:
     Raises:
         ExecuteError: if squeue fails.
     """
-    only = (f"--name={name}",) if name else ()
-    options = ("--array", "--states=all", *only, f"--format=%i|%j|{FIELDS}")
+    name_filter = (f"--name={name}",) if name else ()
+    options = ("--array", "--states=all", *name_filter, f"--format=%i|%j|{FIELDS}")
     result = run(programs, "squeue", "--noheader", "--me", "--all", *options)
     if result.code != 0:
         raise ExecuteError(f"squeue failed: {SLURM.message_of(result)}", hint=SLURM.check_hint)
@@ -444,25 +439,16 @@ RESERVED_OPTIONS = {
 SIZES = ("exclusive", "cpus-per-task", "mem", "mem-per-cpu", "oversubscribe", "gres", "cores-per-socket")
 MEMORY = ("mem", "mem-per-cpu", "mem-per-gpu")
 # The variables whose option has a different name; see INPUT ENVIRONMENT VARIABLES in sbatch(1).
-VARIABLES = {"SBATCH_TIMELIMIT": "time", "SBATCH_MEM_PER_NODE": "mem"}
-NOT_OPTIONS = (
-    "SBATCH_EXPORT",
-    "SBATCH_DEBUG",
-    "SBATCH_WAIT",
-    "SBATCH_OUTPUT",
-    "SBATCH_ERROR",
-    "SBATCH_JOB_NAME",
-    "SBATCH_OPEN_MODE",
-    "SBATCH_ARRAY_INX",
-)
+VARIABLES = {"TIMELIMIT": "time", "MEM_PER_NODE": "mem"}
+NOT_OPTIONS = ("EXPORT", "DEBUG", "WAIT", "OUTPUT", "ERROR", "JOB_NAME", "OPEN_MODE", "ARRAY_INX")
 
 
 def options_in(environ: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
     """Yield the options of sbatch in the environment, as (name, value, variable)."""
     for variable, value in sorted(environ.items()):
-        if variable.startswith("SBATCH_") and variable not in NOT_OPTIONS:
-            name = VARIABLES.get(variable) or variable.removeprefix("SBATCH_").lower().replace("_", "-")
-            yield name, value, variable
+        prefix, _, name = variable.partition("_")
+        if prefix == "SBATCH" and name not in NOT_OPTIONS:
+            yield VARIABLES.get(name) or name.lower().replace("_", "-"), value, variable
 
 
 def default_options(options: Mapping[str, str]) -> dict[str, tuple[str, str]]:
@@ -702,7 +688,6 @@ SLURM: BatchSystem = BatchSystem(
     check="scontrol ping",
     cluster_of=cluster_of,
     launcher_settings={"pmi": ("auto", "none", "pmi2", "pmix")},
-    warns_before_limit=True,
     held=HeldAllocations(
         find=held_allocation, start=start_step, program="srun --overlap --nodes=1 --ntasks=1 bash", request="salloc"
     ),

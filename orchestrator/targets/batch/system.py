@@ -1,4 +1,4 @@
-"""A batch system as a value: what distinguishes Slurm from PBS. The rest of this package is common to all of them.
+"""A batch system as a value: what distinguishes one from another. The rest of this package is common to all of them.
 
 A new batch system is a module with one BatchSystem and the class of its options, a node-side module in orch_node/batch,
 and an entry in registry.py.
@@ -160,7 +160,7 @@ class Allocation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldAllocations:
-    """How runs become steps of an allocation that the user holds.
+    """Functions that run a script as a step of an allocation that the user holds.
 
     Attributes:
         find: returns the allocation that an environment describes, or None.
@@ -255,12 +255,10 @@ class BatchSystem:
         options_in: yields the options in the environment, as (name, value, variable).
         default_options: returns the options to add if the user has not limited the share of a node, with
             the reason for each.
-        threads_per_rank: returns the cores of each of PPN ranks that the options request, or 0 if they do
-            not say so; raises PlanError for a value that is not a number.
+        threads_per_rank: returns the cores that the options request for each of PPN ranks, or 0 if they
+            leave that open; raises PlanError for a value that is not a number.
         explain_option: returns what an option means for the run if that is not obvious, or ''.
         can_resume: returns whether a preempted job with these options starts again.
-        warns_before_limit: whether the system signals the job before its time limit, if asked to. Otherwise
-            the job counts its own time.
 
         launcher_settings: the settings of that launcher, with their values; the first is the default. It gets
             them as options.
@@ -314,7 +312,6 @@ class BatchSystem:
     check: str
     cluster_of: Callable[[SubmitScript], str] = lambda step: ""
     launcher_settings: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    warns_before_limit: bool = False
     held: HeldAllocations | None = None
 
     @property

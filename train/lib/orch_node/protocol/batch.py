@@ -78,7 +78,7 @@ class Submitted:
 
 
 def job_file(system: str) -> str:
-    """Return the name of the file in a run's folder that says which job the run is."""
+    """Return the name of the file with the job of a run, in the run's folder."""
     return f"{system}-job.json"
 
 
@@ -92,7 +92,7 @@ def parse(text: str | bytes) -> JobConfig:
 
 
 def parse_submitted(text: str | bytes) -> Submitted:
-    """Parse the file that says which job a run is.
+    """Parse the file with the job of a run.
 
     Raises:
         ProtocolError: if it is damaged.
