@@ -12,21 +12,17 @@ from orch_node.protocol.values import ProtocolError
 
 from orchestrator.errors import ExecuteError, RequestError
 from orchestrator.load.clusters import local_facts
-from orchestrator.load.facts import NodeFacts, validate
-from orchestrator.load.records import parse_facts
 from orchestrator.model.cluster import Facts
 from orchestrator.model.command import LOGIN_SCRIPT_HINT
-from orchestrator.paths import STANDALONE
 from orchestrator.targets.batch.scheduler import Scheduler
 from orchestrator.targets.batch.settings import BatchSettings
 from orchestrator.targets.batch.system import BatchSystem
 from orchestrator.targets.connections.connection import Ssh
 from orchestrator.targets.connections.local import Local
+from orchestrator.targets.interpreter import FACTS_SECONDS, query_interpreter
 
 # Many sites add the batch system's programs to PATH only in login shells.
 SHELL = ("bash", "-lc", 'exec "$@"', "bash")
-FACTS_SECONDS = 120.0  # The first read from a shared file system can be slow.
-NOT_EXECUTABLE = (126, 127)  # Exit codes of a shell for a program that it cannot run.
 
 
 def python_hint(system: BatchSystem) -> str:
@@ -137,25 +133,13 @@ def query_login_node(system: BatchSystem, host: Ssh, python: str) -> LoginHost:
 
     Raises:
         RequestError: if the interpreter does not exist there.
-        ExecuteError: if the interpreter fails, or its output is not what it prints.
+        ExecuteError: if the interpreter fails, or a command prints something else than it should.
     """
     home = host.capture(("sh", "-c", 'printf %s "$HOME"'), seconds=FACTS_SECONDS)
-    program = (STANDALONE / "facts.py").read_text(encoding="utf-8")
-    command = (python, "-I", "-c", program, str(Path(python).parent.parent))
-    result = host.capture(command, seconds=FACTS_SECONDS)
     if not home.out.startswith("/"):
         raise ExecuteError(
             f"{host.node}: the output of a command there begins with {home.out.strip()[:60]!r}, "
             "which that command does not print.",
             hint=LOGIN_SCRIPT_HINT,
         )
-    if result.code in NOT_EXECUTABLE:
-        raise RequestError(f"{python} does not exist on {host.node}.", hint=python_hint(system))
-    if result.code != 0:
-        raise ExecuteError(f"{host.node}: {python} does not run: {result.err.strip()[-300:]}", hint=python_hint(system))
-    source = f"the facts of {host.node}"
-    try:
-        node_facts = validate(NodeFacts, values.check_object(values.loads(result.out, source), source), source)
-    except ProtocolError as error:
-        raise ExecuteError(f"{host.node}: {error}", hint=LOGIN_SCRIPT_HINT) from None
-    return LoginHost(facts=parse_facts(node_facts), home=home.out)
+    return LoginHost(facts=query_interpreter(host, host.node, python, python_hint(system)), home=home.out)
