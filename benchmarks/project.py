@@ -1,7 +1,7 @@
 """Measure how long a start over SSH takes with a project: not changed, changed, and large.
 
-Two hosts are namespaces of this machine (tests/support/hosts.py; needs root). A start is the time from the call of
-`orch.train` until the ranks are launched. Sending to more than one host is compared with sending to one.
+The hosts are namespaces of this machine (tests/support/hosts.py; needs root). A start is the time from the call of
+`orch.train` until the ranks are launched. Sending to all hosts is compared with sending to one.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ NONE = "--project none"
 
 
 def main() -> None:
-    settings = arguments(megabytes=200)
+    settings = arguments(megabytes=200, hosts=2)
     from tests.conftest import orch_environment
     from tests.support.hosts import Hosts
 
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
         folder = Path(name)
         os.environ |= orch_environment(folder)
-        lab = Hosts(folder / ".hosts")
+        lab = Hosts(folder / ".hosts", settings.hosts)
         stack.callback(lab.stop)
         inventory = lab.write_inventory(dict(os.environ))
         code, large = folder / "code", folder / "large"
@@ -48,7 +48,9 @@ def main() -> None:
         report("Start on two hosts", "s", interleaved(cases, settings.repeats), NONE)
         cases = {
             f"{settings.megabytes} MB to one host": partial(train, large, nodes=1, change=True),
-            f"{settings.megabytes} MB to two hosts": partial(train, large, change=True),
+            f"{settings.megabytes} MB to {settings.hosts} hosts": partial(
+                train, large, nodes=settings.hosts, change=True
+            ),
         }
         report("Send a project that does not compress", "s", interleaved(cases, settings.repeats), next(iter(cases)))
 

@@ -1,4 +1,4 @@
-"""Run two hosts on this machine: namespaces with a hostname, a network interface, files and an sshd each.
+"""Run hosts on this machine: namespaces with a hostname, a network interface, files and an sshd each.
 
 They look like nodes after `orch provision`: they have orch's folder with train/, the stack (this environment) and an
 ssh configuration. Needs root. The tests in tests/cluster use nodes that orch has provisioned.
@@ -22,10 +22,9 @@ from orchestrator.paths import TRAIN
 from orchestrator.state import State
 from tests.support.waiting import wait_until
 
-# Networks between the hosts, and from each host to this machine. There is no bridge, because Docker makes the kernel
-# drop packets on bridges.
+# Networks between the hosts, and from each host to this machine. Bridges are only in node0, if there are more than two
+# hosts, because Docker makes the kernel drop packets on those of this machine.
 NETWORK, WIRE_NETWORK = "10.213.{}", "10.214.{}"
-COUNT = 2
 LAB_NUMBERS = count()  # to tell several pairs of hosts of this process apart
 # The program of a host: it mounts the host's files, then runs sshd.
 START_HOST = """
@@ -75,9 +74,9 @@ def free_network() -> int:
 
 
 class Hosts:
-    """Two hosts, each on one CPU; on different CPUs if this process may use two."""
+    """Hosts, each on one CPU; on different CPUs if this process may use as many."""
 
-    def __init__(self, base: Path) -> None:
+    def __init__(self, base: Path, count: int = 2) -> None:
         self.base = base
         number = next(LAB_NUMBERS)
         self.interface_prefix = f"o{os.getpid() % 10000}{number}"
@@ -87,10 +86,7 @@ class Hosts:
         self.root.mkdir(parents=True)
         self.make_keys()
         self.hosts: list[Host] = []
-        self.addresses = {f"node{index}": f"{self.network}.{index + 1}" for index in range(COUNT)}
-        run_program(
-            "ip", "link", "add", f"{self.interface_prefix}n0", "type", "veth", "peer", f"{self.interface_prefix}n1"
-        )
+        self.addresses = {f"node{index}": f"{self.network}.{index + 1}" for index in range(count)}
         self.write_known_hosts()
         for index, (name, address) in enumerate(self.addresses.items()):
             self.hosts.append(self.start(index, name, address))
@@ -104,7 +100,7 @@ class Hosts:
 
     def write_known_hosts(self) -> None:
         key = (self.base / "host.pub").read_text()
-        ssh_addresses = [self.wire_address(index) for index in range(COUNT)]
+        ssh_addresses = [self.wire_address(index) for index in range(len(self.addresses))]
         names = ",".join([*self.addresses, *self.addresses.values(), *ssh_addresses])
         (self.base / "known_hosts").write_text(f"{names} {key}")
 
@@ -137,7 +133,7 @@ class Hosts:
         return Host(name, address, self.wire_address(index), folder, process)
 
     def connect(self, index: int, pid: int, address: str) -> None:
-        """Move the ends of virtual cables to the other host and to this machine into a host's namespace."""
+        """Connect a host by virtual cables to node0 and to this machine."""
         own_namespace = os.readlink("/proc/self/ns/net")
         wait_until(lambda: os.readlink(f"/proc/{pid}/ns/net") != own_namespace, "a network namespace")
         wire = f"{self.interface_prefix}w{index}"
@@ -145,15 +141,21 @@ class Hosts:
         last_byte = self.wire_address(index).rpartition(".")[2]
         run_program("ip", "address", "add", f"{self.wire_network}.{int(last_byte) + 1}/30", "dev", wire)
         run_program("ip", "link", "set", wire, "up")
-        ip_in_host = ("nsenter", "--target", str(pid), "--net", "ip")
-        for interface, name, interface_address in (
-            (f"{self.interface_prefix}n{index}", "eth0", f"{address}/24"),
-            (f"{wire}i", "wire0", f"{self.wire_address(index)}/30"),
-        ):
-            run_program("ip", "link", "set", interface, "netns", str(pid))
-            run_program(*ip_in_host, "link", "set", interface, "name", name)
-            run_program(*ip_in_host, "address", "add", interface_address, "dev", name)
-            run_program(*ip_in_host, "link", "set", name, "up")
+        move_interface(f"{wire}i", pid, "wire0", f"{self.wire_address(index)}/30")
+        if index == 0:
+            if len(self.addresses) > 2:
+                run_program(*ip_in(pid), "link", "add", "eth0", "type", "bridge")
+                run_program(*ip_in(pid), "address", "add", f"{address}/24", "dev", "eth0")
+                run_program(*ip_in(pid), "link", "set", "eth0", "up")
+            return
+        node0, cable = self.hosts[0], f"{self.interface_prefix}n{index}"
+        run_program("ip", "link", "add", cable, "type", "veth", "peer", f"{cable}p")
+        move_interface(cable, pid, "eth0", f"{address}/24")
+        if len(self.addresses) > 2:
+            move_interface(f"{cable}p", node0.process.pid, f"port{index}")
+            run_program(*ip_in(node0.process.pid), "link", "set", f"port{index}", "master", "eth0")
+        else:
+            move_interface(f"{cable}p", node0.process.pid, "eth0", f"{node0.address}/24")
 
     def wire_address(self, index: int) -> str:
         """Return the address of a host that this machine connects to."""
@@ -215,6 +217,20 @@ class Hosts:
             run_program("ip", "link", "delete", f"{self.interface_prefix}w{index}")
             host.process.send_signal(signal.SIGKILL)  # --kill-child kills its child processes as well
             host.process.wait()
+
+
+def move_interface(interface: str, pid: int, name: str, address: str = "") -> None:
+    """Move an interface of this machine into the network of a process, and give it a name and an address there."""
+    run_program("ip", "link", "set", interface, "netns", str(pid))
+    run_program(*ip_in(pid), "link", "set", interface, "name", name)
+    if address:
+        run_program(*ip_in(pid), "address", "add", address, "dev", name)
+    run_program(*ip_in(pid), "link", "set", name, "up")
+
+
+def ip_in(pid: int) -> tuple[str, ...]:
+    """Return the program `ip` for the network of a process."""
+    return ("nsenter", "--target", str(pid), "--net", "ip")
 
 
 def run_program(*command: str) -> None:
