@@ -91,7 +91,9 @@ def with_packages(recipe: Recipe, request: TrainRequest, stack: Stack, software:
     if software.image:
         return with_image_requirements(recipe, option, extras, stack, software.image, common_file=common_file)
     requirements = requirements_of(recipe, option, extras, common_file=common_file)
-    return replace(recipe, packages=packages_for(requirements, software.nodes, stack.name))
+    return replace(
+        recipe, packages=packages_for(requirements, software.nodes, software.source or f"stack '{stack.name}'")
+    )
 
 
 def ranks_python(recipe: Recipe, stack: Stack, software: RankSoftware) -> RanksPython:

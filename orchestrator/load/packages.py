@@ -44,7 +44,7 @@ def packages_for(requirements: Requirements | None, nodes: Sequence[Facts], stac
     Args:
         requirements: of the run, or None.
         nodes: the facts of the nodes with the stack.
-        stack: its name.
+        stack: what messages call it, such as `stack 'current'`.
 
     Raises:
         PlanError: if nodes differ in their platform.
@@ -90,9 +90,9 @@ def lock_packages(
     """
     python = platform.markers["python_full_version"]
     check_python(requirements, python)
-    if all_satisfied(requirements, installed, python, platform, stack):
+    if all_satisfied(requirements, installed, python, platform, f"stack '{stack}'"):
         return ""
-    return resolve(requirements, installed, platform, stack, wheels)
+    return resolve(requirements, installed, platform, f"stack '{stack}'", wheels)
 
 
 def cache() -> Path:
@@ -155,8 +155,8 @@ def all_satisfied(
             satisfied = False
         elif not fits(requirement.specifier, version):
             raise RequestError(
-                f"{requirements.source} requires {requirement}, and stack '{stack}' has {requirement.name} {version}.",
-                hint=f"Packages are added to the stack and never replace its own. Choose another --stack, change the "
+                f"{requirements.source} requires {requirement}, and {stack} has {requirement.name} {version}.",
+                hint=f"Packages are added to these and never replace them. Choose another --stack, change the "
                 f"requirement, or run `orch provision` if orch_requirements has changed. {NO_PACKAGES}",
             )
     return satisfied
@@ -231,7 +231,7 @@ def resolve(
             *(option for package in installed for option in ("--no-emit-package", package)),
             folder=folder,
             find_links=",".join(filter(None, [make_placeholders(folder / "wheels", installed, platform), wheels])),
-            problem=f"The packages of {requirements.source} cannot be added to stack '{stack}'",
+            problem=f"The packages of {requirements.source} cannot be added to {stack}",
             explain=lambda reason: explain_pins(reason, installed, stack),
         )
         lock = with_user_hashes((folder / "lock.txt").read_text(), requirements)
@@ -244,7 +244,7 @@ def explain_pins(reason: str, installed: Mapping[str, str], stack: str) -> str:
     mentioned = {pin.rstrip(".,") for pin in reason.split()}
     pins = [pin for pin in (f"{name}=={version}" for name, version in installed.items()) if pin in mentioned]
     verb = "are the versions" if pins[1:] else "is the version"
-    return f" {' and '.join(pins)} {verb} of stack '{stack}'." if pins else ""
+    return f" {' and '.join(pins)} {verb} of {stack}." if pins else ""
 
 
 def pins(packages: Mapping[str, str]) -> dict[str, str]:

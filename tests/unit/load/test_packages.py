@@ -45,7 +45,7 @@ def node(python: str = "3.11.7", libc: str = "2.36", machine: str = "x86_64") ->
 
 def resolved(*lines: str, **fields: object) -> Packages | None:
     requirements = Requirements(source="train.py", lines=lines, **fields)  # type: ignore[arg-type]
-    return packages_for(requirements, [node()], "current")
+    return packages_for(requirements, [node()], "stack 'current'")
 
 
 def test_only_packages_that_the_stack_lacks_are_installed(index: Path) -> None:
@@ -117,9 +117,9 @@ def test_another_python_is_refused(index: Path) -> None:
     with pytest.raises(RequestError, match=r"requires Python >=3.12, and the ranks have Python 3.11.7"):
         resolved("tiny", python=">=3.12")
     with pytest.raises(PlanError, match=r"nodes that differ: Python 3.11 on x86_64, Python 3.12 on x86_64"):
-        packages_for(Requirements(source="a", lines=("tiny",)), [node(), node("3.12.1")], "current")
+        packages_for(Requirements(source="a", lines=("tiny",)), [node(), node("3.12.1")], "stack 'current'")
     with pytest.raises(PlanError, match="its C library is unknown"):
-        packages_for(Requirements(source="a", lines=("tiny",)), [node(libc="")], "current")
+        packages_for(Requirements(source="a", lines=("tiny",)), [node(libc="")], "stack 'current'")
 
 
 def test_a_file_with_another_hash_is_refused(index: Path) -> None:
