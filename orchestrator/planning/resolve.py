@@ -22,7 +22,6 @@ from orchestrator.planning.accelerate_options import ACCELERATE_LAUNCHERS
 from orchestrator.planning.precision import choose_precision
 from orchestrator.planning.request import Resume, TrainRequest
 from orchestrator.planning.supervision import check_restarts
-from orchestrator.planning.training import Training
 from orchestrator.stacks.stack import Stack
 
 NO_NODES: Choice[tuple[Node, ...]] = Choice(())
@@ -123,7 +122,8 @@ class Resolved:
         backend: the backend, adapted to the launcher.
         precision: the precision, or `auto` if the ranks choose it.
         preload: the libraries to preload on every node.
-        training: the settings of the training.
+        recipe: the recipe or the user's own script.
+        settings: all settings of the recipe.
     """
 
     nodes: Choice[tuple[Node, ...]]
@@ -135,7 +135,8 @@ class Resolved:
     backend: Choice[Backend]
     precision: Choice[str]
     preload: Choice[tuple[str, ...]]
-    training: Training
+    recipe: Recipe
+    settings: Mapping[str, Value]
 
     @property
     def all_nodes(self) -> tuple[Node, ...]:
@@ -179,14 +180,8 @@ def resolve(
         backend=launch.explain_backend(backend),
         precision=precision,
         preload=choose_preload(stack.value, nodes, contained=start.contained),
-        training=Training(
-            recipe=recipe,
-            settings=recipe.settings(request.preset, inputs.settings),
-            stack=stack.value,
-            backend=backend,
-            precision=precision.value,
-            layout=layout.value,
-        ),
+        recipe=recipe,
+        settings=recipe.settings(request.preset, inputs.settings),
     )
 
 

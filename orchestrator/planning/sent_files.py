@@ -5,26 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import Protocol
 
 from orch_node.protocol import files
 from orch_node.protocol.record import RunNode
 
 from orchestrator.model.recipe import Recipe, Value
 from orchestrator.planning.plan import CopyFiles, SendFile, StoreFolder
-
-
-class Folders(Protocol):
-    """Absolute paths: of the run on its nodes, of their store, of train/ there, and of train/ on this machine."""
-
-    @property
-    def run_dir(self) -> str: ...
-    @property
-    def store(self) -> str: ...
-    @property
-    def train(self) -> str: ...
-    @property
-    def train_here(self) -> str: ...
+from orchestrator.planning.site import Site
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,14 +36,12 @@ def module_folders(recipe: Recipe, run_dir: str, packages: str = "") -> tuple[st
     return tuple(filter(None, [source, packages]))
 
 
-def stored_packages(recipe: Recipe, folders: Folders) -> str:
+def stored_packages(recipe: Recipe, site: Site) -> str:
     """Return the folder of the packages in the store of the nodes, or nothing."""
-    return f"{folders.store}/{recipe.packages.digest}" if recipe.packages else ""
+    return f"{site.store}/{recipe.packages.digest}" if recipe.packages else ""
 
 
-def sent_packages(
-    recipe: Recipe, nodes: tuple[RunNode, ...], folders: Folders, *, python: str
-) -> tuple[StoreFolder, ...]:
+def sent_packages(recipe: Recipe, nodes: tuple[RunNode, ...], site: Site, *, python: str) -> tuple[StoreFolder, ...]:
     """Return the step that puts the recipe's packages into the store of nodes, if there are any."""
     if recipe.packages is None:
         return ()
@@ -64,9 +49,9 @@ def sent_packages(
         nodes=nodes,
         source=recipe.packages.folder,
         files=(),
-        path=stored_packages(recipe, folders),
-        node_program=(python, f"{folders.train}/node.py"),
-        run_dir=folders.run_dir,
+        path=stored_packages(recipe, site),
+        node_program=(python, f"{site.train}/node.py"),
+        run_dir=site.run_dir,
     )
     return (step,)
 
@@ -78,11 +63,11 @@ def named_files(recipe: Recipe, settings: Mapping[str, Value]) -> list[str]:
     return list(dict.fromkeys([*script, *recipe.files, *data]))
 
 
-def in_train(path: str, folders: Folders) -> str | None:
+def in_train(path: str, site: Site) -> str | None:
     """Return the path of a file of train/ on the nodes; None for other files."""
-    if not PurePosixPath(path).is_relative_to(folders.train_here):
+    if not PurePosixPath(path).is_relative_to(site.train_here):
         return None
-    return f"{folders.train}/{PurePosixPath(path).relative_to(folders.train_here)}"
+    return f"{site.train}/{PurePosixPath(path).relative_to(site.train_here)}"
 
 
 def project_copy(run_dir: str) -> str:
@@ -90,8 +75,13 @@ def project_copy(run_dir: str) -> str:
     return f"{run_dir}/{files.PROJECT}"
 
 
+def working_directory(recipe: Recipe, run_dir: str) -> str:
+    """Return the folder in which the script starts, in the run's copy of the project; empty without a project."""
+    return recipe.project.working_directory(project_copy(run_dir)) if recipe.project else ""
+
+
 def sent_files(
-    recipe: Recipe, settings: Mapping[str, Value], nodes: tuple[RunNode, ...], folders: Folders, *, python: str
+    recipe: Recipe, settings: Mapping[str, Value], nodes: tuple[RunNode, ...], site: Site, *, python: str
 ) -> Files:
     """Return the paths of local files on other machines; files of train/ are already there, others are sent.
 
@@ -100,14 +90,14 @@ def sent_files(
     paths: dict[str, str] = {}
     sent: list[SendFile | StoreFolder] = []
     if recipe.project:
-        copy = project_copy(folders.run_dir)
+        copy = project_copy(site.run_dir)
         step = StoreFolder(
             nodes=nodes,
             source=recipe.project.folder,
             files=tuple(recipe.project.files),
-            path=f"{folders.store}/{recipe.project.digest}",
-            node_program=(python, f"{folders.train}/node.py"),
-            run_dir=folders.run_dir,
+            path=f"{site.store}/{recipe.project.digest}",
+            node_program=(python, f"{site.train}/node.py"),
+            run_dir=site.run_dir,
             copy=copy,
         )
         sent.append(step)
@@ -115,9 +105,9 @@ def sent_files(
     for path in named_files(recipe, settings):
         if path in paths:
             continue
-        destination = in_train(path, folders)
+        destination = in_train(path, site)
         if destination is None:
-            destination = f"{folders.run_dir}/files/{recipe.sent_path(path, len(paths))}"
+            destination = f"{site.run_dir}/files/{recipe.sent_path(path, len(paths))}"
             sent.append(SendFile(nodes=nodes, source=path, path=destination))
         paths[path] = destination
     return Files(paths=paths, sent=tuple(sent))

@@ -1,4 +1,4 @@
-"""The decisions about training that all targets share, and the run's record."""
+"""The parts of a plan that all targets share: the run's record, its decisions, and what ranks run."""
 
 from __future__ import annotations
 
@@ -6,68 +6,164 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
-from orch_node.protocol.environment import BINDINGS, PYTHON_PATH, USER_PYTHON
+from orch_node.protocol.environment import BINDINGS, PYTHON_PATH, USER_PYTHON, defaults
 from orch_node.protocol.files import PRECISION
 from orch_node.protocol.layout import RunPrecision
 from orch_node.protocol.precision import AUTO, PLACEHOLDER
 from orch_node.protocol.record import RunNode, RunRecord
 
+from orchestrator.launchers import Job
 from orchestrator.model.cluster import UserPython
 from orchestrator.model.decision import Choice, Decision
-from orchestrator.model.layout import Layout
-from orchestrator.model.process_group import Backend
-from orchestrator.model.recipe import Recipe, Value, as_arguments
-from orchestrator.planning.plan import Origin
+from orchestrator.model.links import Link
+from orchestrator.model.recipe import Recipe, as_arguments
+from orchestrator.planning.accelerate_options import AccelerateOptions
+from orchestrator.planning.plan import Origin, Plan
 from orchestrator.planning.request import Resume, TrainRequest
-from orchestrator.stacks.stack import Stack
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Training:
-    """The decisions; `settings` are all of the recipe's, `stack` is as the backend needs it."""
-
-    recipe: Recipe
-    settings: Mapping[str, Value]
-    stack: Stack
-    backend: Backend
-    precision: str
-    layout: Layout
-
-
-class NewRun(Protocol):
-    """A run that is about to start; started_by is user@host, created are seconds since the epoch."""
-
-    @property
-    def run_id(self) -> str: ...
-    @property
-    def started_by(self) -> str: ...
-    @property
-    def created(self) -> float: ...
+from orchestrator.planning.resolve import Resolved
+from orchestrator.planning.run_files import master_port
+from orchestrator.planning.site import Site
+from orchestrator.planning.supervision import launcher_restarts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Home:
-    """The location of a run.
+    """The location of a run, and what identifies it there.
 
     Attributes:
         nodes: its nodes, node0 first.
-        run_dir: its folder on the nodes, an absolute path.
-        train: the folder of train/ on the nodes, an absolute path.
         python: the interpreter of orch's programs.
-        output_dir: the script's output folder.
+        hosts: the hosts or the cluster, for the run's key.
+        names: whatever else distinguishes the runs of a recipe on this target, for the run's key.
+        fingerprints: the nodes by the fingerprint of their packages.
         target: the name of the target.
         location: what the target needs to find the run.
     """
 
     nodes: tuple[RunNode, ...]
-    run_dir: str
-    train: str
     python: str
-    output_dir: str | None = None
+    hosts: tuple[str, ...]
+    names: tuple[str, ...] = ()
+    fingerprints: Mapping[str, str] = field(default_factory=dict)
     target: str = "ssh"
     location: Mapping[str, Any] = field(default_factory=dict)
+
+
+def new_plan(
+    request: TrainRequest,
+    resolved: Resolved,
+    site: Site,
+    home: Home,
+    *,
+    decisions: tuple[Decision, ...],
+    output: Choice[str | None],
+) -> Plan:
+    """Return the plan of a run, still without steps.
+
+    Args:
+        request: the request.
+        resolved: the request in which everything is decided.
+        site: the identity and the folders of the run.
+        home: the location of the run.
+        decisions: the decisions to print first.
+        output: the script's output folder.
+    """
+    recipe = resolved.recipe
+    run = RunRecord(
+        run_id=site.run_id,
+        key=request_key(request, resolved, home),
+        node0=home.nodes[0],
+        nodes=home.nodes,
+        run_dir=site.run_dir,
+        train=site.train,
+        python=home.python,
+        recipe=recipe.name,
+        resumes=recipe.resumes,
+        output_dir=output.value,
+        backend=resolved.backend.value.name,
+        precision=resolved.precision.value,
+        started_by=site.started_by,
+        created=site.created,
+        decisions=(
+            Decision(topic="run", value=site.run_id),
+            *decisions,
+            *output.decisions,
+            *explain_environment(request),
+            *([recipe.project.explain()] if recipe.project else []),
+            *explain_packages(recipe),
+        ),
+        layout=resolved.layout.value.rank_places,
+        target=home.target,
+        location=dict(home.location),
+    )
+    origin = Origin(
+        script=recipe.script_file,
+        stack=resolved.stack.value.name,
+        fingerprints=home.fingerprints,
+        settings=resolved.settings,
+        script_args=request.script_args,
+        project=recipe.project,
+        packages=recipe.packages,
+    )
+    return Plan(run=run, origin=origin, steps=())
+
+
+def request_key(request: TrainRequest, resolved: Resolved, home: Home) -> str:
+    """Return a key that is equal for requests that ask for the same training.
+
+    It is the first 12 digits of a SHA-256. The precision is not part of it: a run can be resumed in another one.
+    """
+    requested = [request.inventory, home.hosts, request.ppn, request.ipex, request.script_args, *request.env]
+    software = (resolved.stack.value.name, resolved.backend.value.name)
+    decided = (*software, *filter(None, [request.python]), *home.names)
+    value = [resolved.recipe.script, sorted(resolved.settings.items()), requested, decided]
+    return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:12]
+
+
+def launcher_job(
+    request: TrainRequest,
+    resolved: Resolved,
+    site: Site,
+    *,
+    ranks: tuple[str, ...],
+    links: tuple[Link, ...],
+    address: str,
+    accelerate: AccelerateOptions | None = None,
+) -> Job:
+    """Return the job that a launcher has to start.
+
+    Args:
+        request: the request.
+        resolved: the request in which everything is decided.
+        site: the identity and the folders of the run.
+        ranks: the command of a rank.
+        links: the network between the nodes.
+        address: the address of node0.
+        accelerate: the user's configuration of accelerate.
+    """
+    return Job(
+        nodes=resolved.nodes.value,
+        layout=resolved.layout.value,
+        links=links,
+        run_dir=site.run_dir,
+        train=site.train,
+        ranks=ranks,
+        address=address,
+        port=(accelerate.port if accelerate else None) or master_port(site.run_id),
+        mpi=resolved.mpi.value or "intel",
+        precision=resolved.precision.value,
+        ipex=request.ipex,
+        accelerate=accelerate.values if accelerate else {},
+        restarts=launcher_restarts(request, resolved.launcher),
+        min_nodes=request.min_nodes,
+    )
+
+
+def rank_command(python: str, site: Site, script: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the command of a rank."""
+    return (python, f"{site.train}/node.py", "rank", "--run", site.run_dir, "--", *script)
 
 
 def choose_output(recipe: Recipe, run_dir: str, resume: Resume | None) -> Choice[str | None]:
@@ -95,14 +191,15 @@ def explain_restarts(restarts: int, recipe: Recipe, min_nodes: int | None) -> tu
     return (Decision(topic="restarts", value=str(restarts), reason=reason),)
 
 
-def user_variables(
-    request: TrainRequest, module_folders: tuple[str, ...] = (), python: UserPython | None = None
+def rank_variables(
+    request: TrainRequest, recipe: Recipe, module_folders: tuple[str, ...], python: UserPython | None = None
 ) -> dict[str, str]:
-    """Return the environment variables that the user has set for all ranks, and those of the user's modules."""
+    """Return the variables of all ranks that the recipe, the user and the user's modules set."""
     variables = dict((name, value) for name, _, value in (item.partition("=") for item in request.env))
     if python:
         variables |= {USER_PYTHON: python.path, **({BINDINGS: python.bindings} if python.bindings else {})}
-    return {**variables, **({PYTHON_PATH: ":".join(module_folders)} if module_folders else {})}
+    folders = {PYTHON_PATH: ":".join(module_folders)} if module_folders else {}
+    return {**defaults(recipe.environment), **variables, **folders}
 
 
 def explain_environment(request: TrainRequest) -> tuple[Decision, ...]:
@@ -123,86 +220,38 @@ def explain_packages(recipe: Recipe) -> tuple[Decision, ...]:
 
 
 def script_command(
-    request: TrainRequest, training: Training, paths: Mapping[str, str], output_dir: str | None
+    request: TrainRequest, resolved: Resolved, paths: Mapping[str, str], output_dir: str | None
 ) -> tuple[str, ...]:
     """Return the training script and its arguments, as the ranks run them.
 
     Args:
         request: the request.
-        training: the decisions.
+        resolved: the request in which everything is decided.
         paths: where the ranks find each local file.
         output_dir: the script's output folder.
     """
-    recipe = training.recipe
-    mapped = {name: paths[str(value)] if name in recipe.paths else value for name, value in training.settings.items()}
+    recipe = resolved.recipe
+    mapped = {name: paths[str(value)] if name in recipe.paths else value for name, value in resolved.settings.items()}
     return (
         *recipe.program(paths),
         *as_arguments(mapped),
-        *precision_arguments(training),
+        *precision_arguments(resolved),
         *(["--use_ipex"] if request.ipex else []),
         *([f"--output_dir={output_dir}"] if output_dir else []),
         *request.script_args,
     )
 
 
-def precision_arguments(training: Training) -> tuple[str, ...]:
+def precision_arguments(resolved: Resolved) -> tuple[str, ...]:
     """Return the script's arguments for the precision, or their placeholder if ranks choose it."""
-    if training.precision == AUTO:
+    if resolved.precision.value == AUTO:
         return (PLACEHOLDER,)
-    return training.recipe.precisions.get(training.precision, ())
+    return resolved.recipe.precisions.get(resolved.precision.value, ())
 
 
-def run_precision(training: Training, output_dir: str | None) -> RunPrecision | None:
+def run_precision(resolved: Resolved, output_dir: str | None) -> RunPrecision | None:
     """Return what the ranks need to choose the precision; None if the plan has chosen it."""
-    if training.precision != AUTO:
+    if resolved.precision.value != AUTO:
         return None
     file = f"{output_dir}/{PRECISION}" if output_dir else ""
-    return RunPrecision(arguments=dict(training.recipe.precisions), file=file)
-
-
-def run_record(training: Training, new: NewRun, home: Home, *, key: str, decisions: tuple[Decision, ...]) -> RunRecord:
-    """Return the record of a run; `key` is equal for requests that ask for the same training."""
-    return RunRecord(
-        run_id=new.run_id,
-        key=key,
-        node0=home.nodes[0],
-        nodes=home.nodes,
-        run_dir=home.run_dir,
-        train=home.train,
-        python=home.python,
-        recipe=training.recipe.name,
-        resumes=training.recipe.resumes,
-        output_dir=home.output_dir,
-        backend=training.backend.name,
-        precision=training.precision,
-        started_by=new.started_by,
-        created=new.created,
-        decisions=decisions,
-        layout=training.layout.rank_places,
-        target=home.target,
-        location=dict(home.location),
-    )
-
-
-def request_key(request: TrainRequest, training: Training, *, hosts: tuple[str, ...], names: tuple[str, ...]) -> str:
-    """Return a key that is equal for requests that ask for the same training.
-
-    It is the first 12 digits of a SHA-256. The precision is not part of it: a run can be resumed
-    in another one. `names` are whatever else distinguishes runs of a recipe on this target.
-    """
-    requested = [request.inventory, hosts, request.ppn, request.ipex, request.script_args, *request.env]
-    decided = (training.stack.name, training.backend.name, *filter(None, [request.python]), *names)
-    value = [training.recipe.script, sorted(training.settings.items()), requested, decided]
-    return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:12]
-
-
-def origin_of(request: TrainRequest, training: Training, fingerprints: Mapping[str, str]) -> Origin:
-    return Origin(
-        script=training.recipe.script_file,
-        stack=training.stack.name,
-        fingerprints=fingerprints,
-        settings=training.settings,
-        script_args=request.script_args,
-        project=training.recipe.project,
-        packages=training.recipe.packages,
-    )
+    return RunPrecision(arguments=dict(resolved.recipe.precisions), file=file)

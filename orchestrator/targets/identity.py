@@ -6,8 +6,11 @@ import datetime
 import secrets
 import socket
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
+from orchestrator.paths import TRAIN
+from orchestrator.planning.site import Site
 from orchestrator.state import user_name
 
 
@@ -28,6 +31,9 @@ class Identity:
     created: float
 
 
+RunName = Callable[[Identity, str], str]
+
+
 def new_identity() -> Identity:
     """Return the identity of a run that the current user starts now on this machine."""
     return Identity(
@@ -42,3 +48,28 @@ def run_id(identity: Identity, recipe: str) -> str:
     """Return a run id of time, recipe and suffix, so that lists of ids are sorted by time."""
     letters = (letter if letter.isascii() and letter.isalnum() else "-" for letter in recipe)
     return f"{identity.stamp}-{''.join(letters)[:40]}-{identity.suffix}"
+
+
+def new_site(recipe: str, runs: str, *, train: str, store: str = "", root: str = "", name: RunName = run_id) -> Site:
+    """Return the identity and the folders of a new run.
+
+    Args:
+        recipe: the name of the recipe.
+        runs: the folder of runs on the nodes.
+        train: the `train` folder on the nodes.
+        store: the folder of what controllers have sent to the nodes.
+        root: orch's folder on the nodes.
+        name: returns the run id for an identity and the name of a recipe.
+    """
+    identity = new_identity()
+    new_id = name(identity, recipe)
+    return Site(
+        run_id=new_id,
+        run_dir=f"{runs}/{new_id}",
+        train=train,
+        train_here=str(TRAIN),
+        started_by=identity.started_by,
+        created=identity.created,
+        store=store,
+        root=root,
+    )

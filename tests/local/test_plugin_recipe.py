@@ -11,8 +11,8 @@ from orchestrator import load
 from orchestrator.operations import recipes
 from orchestrator.planning.plan import SendFile
 from orchestrator.planning.request import TrainRequest
+from orchestrator.planning.site import Site
 from orchestrator.targets.ssh.plan import plan_train
-from orchestrator.targets.ssh.steps import Site
 from tests.conftest import make_cluster, make_node, make_stack
 from tests.local.runs import Orch, expect_exit
 from tests.support.plans import make_inputs
@@ -51,7 +51,6 @@ def test_all_files_of_a_recipe_are_sent_to_other_nodes(tmp_path: Path) -> None:
             run_dir="/opt/orch/runs/r",
             train="/opt/orch/train",
             train_here="/here/train",
-            claims="/opt/orch/claims",
             store="/opt/orch/store",
             started_by="me@here",
             created=1.0,

@@ -12,6 +12,7 @@ from orchestrator.model.recipe import Recipe
 from orchestrator.planning.plan import ApplyObjects, Plan
 from orchestrator.planning.request import Resume, TrainRequest
 from orchestrator.planning.resolve import Inputs
+from orchestrator.planning.site import Site
 from orchestrator.stacks.stack import Stack
 from orchestrator.targets.kubernetes.decisions import PodInputs
 from orchestrator.targets.kubernetes.plan import KubernetesSite, plan_kubernetes
@@ -30,7 +31,15 @@ QA = Recipe(
 OWN_SCRIPT = Recipe(name="own", script="/home/me/own script.py", own_script=True)
 SETTINGS = KubernetesSettings(image="registry.example/orch:current", namespace="team", cpu="8")
 SITE = KubernetesSite(
-    run_id="20260101-120000-qa-0000", train_here="/here/train", started_by="me@here", created=1.0, contents={}
+    site=Site(
+        run_id="20260101-120000-qa-0000",
+        run_dir="/orch/runs/20260101-120000-qa-0000",
+        train="/opt/orch/train",
+        train_here="/here/train",
+        started_by="me@here",
+        created=1.0,
+    ),
+    contents={},
 )
 OWN_SITE = replace(SITE, contents={OWN_SCRIPT.script: b"print('hello')\n"})
 REQUEST = TrainRequest(recipe="qa", nodes=NodeCount(2), ppn=2)

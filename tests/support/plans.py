@@ -10,9 +10,9 @@ from orchestrator.model.cluster import Cluster, Facts, Node
 from orchestrator.model.recipe import Recipe
 from orchestrator.planning.request import TrainRequest
 from orchestrator.planning.resolve import Inputs
+from orchestrator.planning.site import Site
 from orchestrator.stacks.stack import Bindings, Stack
 from orchestrator.targets.ssh.decisions import HostInputs
-from orchestrator.targets.ssh.steps import Site
 from tests.conftest import make_facts, make_node
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -21,18 +21,12 @@ LOCAL_SITE = Site(
     run_dir="/runs/qa-0000",
     train="/orch/train",
     train_here="/orch/train",
-    claims="/state/claims",
     store="/state/store",
     started_by="me@here",
     created=1.0,
 )
 REMOTE_SITE = replace(
-    LOCAL_SITE,
-    run_id="r",
-    run_dir="/opt/orch/runs/r",
-    train="/opt/orch/train",
-    claims="/opt/orch/claims",
-    store="/opt/orch/store",
+    LOCAL_SITE, run_id="r", run_dir="/opt/orch/runs/r", train="/opt/orch/train", store="/opt/orch/store"
 )
 QA_RECIPE = Recipe(
     name="qa",

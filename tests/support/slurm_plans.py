@@ -10,18 +10,20 @@ from orchestrator.model.hostlist import NodeCount
 from orchestrator.planning.plan import Plan, SubmitScript
 from orchestrator.planning.request import TrainRequest
 from orchestrator.planning.resolve import Inputs
+from orchestrator.planning.site import Site
 from orchestrator.targets.batch import array
 from orchestrator.targets.batch.decisions import JobInputs, with_size
 from orchestrator.targets.batch.load import batch_settings
-from orchestrator.targets.batch.plan import BatchSite, plan_job, plan_run
+from orchestrator.targets.batch.plan import plan_job, plan_run
 from orchestrator.targets.batch.settings import BatchSettings
 from orchestrator.targets.batch.slurm import SLURM
 from tests.conftest import make_facts
 
-SITE = BatchSite(
+SITE = Site(
     run_id="20260102-030405-bert-qa-abcd",
     run_dir="/shared/alice/runs/20260102-030405-bert-qa-abcd",
     train="/shared/orch/train",
+    store="/shared/alice/runs/.orch/store",
     train_here=str(load.recipe("bert-qa").script).partition("/recipes/")[0],
     started_by="alice@login1",
     created=1_767_323_045.0,

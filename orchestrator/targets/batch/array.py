@@ -11,8 +11,9 @@ from orchestrator.errors import PlanError
 from orchestrator.model.decision import ALREADY_DONE, ARRAY_MEMBER, Decision
 from orchestrator.planning.plan import Plan, SubmitScript
 from orchestrator.planning.request import TrainRequest
+from orchestrator.planning.site import Site
 from orchestrator.targets.batch.location import JOB_NAME_PREFIX
-from orchestrator.targets.batch.plan import BatchSite, PlannedRun, login_of, send_steps
+from orchestrator.targets.batch.plan import PlannedRun, login_of, send_steps
 from orchestrator.targets.batch.script import job_options, render_array
 
 MAX_RUNS = 1000  # Most sites keep Slurm's default MaxArraySize of 1001.
@@ -75,13 +76,13 @@ def request_of(request: TrainRequest, settings: Assignments, *, own_script: bool
     return replace(request, settings=(*request.settings, *assignments))
 
 
-def site_of(site: BatchSite, number: int) -> BatchSite:
+def site_of(site: Site, number: int) -> Site:
     """Return the site of the run with this number: its folder is next to those of the other runs."""
     return replace(site, run_id=f"{site.run_id}-{number}", run_dir=f"{site.run_dir}-{number}")
 
 
 def plan_array(
-    site: BatchSite,
+    site: Site,
     runs: Sequence[tuple[Assignments, PlannedRun]],
     limit: int | None = None,
     done: Mapping[str, Assignments] | None = None,

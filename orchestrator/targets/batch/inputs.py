@@ -14,6 +14,7 @@ from orchestrator.files import short_digest, source_files
 from orchestrator.paths import TRAIN
 from orchestrator.planning.plan import Plan
 from orchestrator.planning.request import TargetOptions, TrainRequest
+from orchestrator.planning.site import Site
 from orchestrator.runs.resume import done as finished
 from orchestrator.runs.resume import plan_or_resume, resumed
 from orchestrator.targets.batch import array
@@ -21,10 +22,10 @@ from orchestrator.targets.batch.allocation import check_options
 from orchestrator.targets.batch.decisions import JobInputs, with_size
 from orchestrator.targets.batch.load import COMMAND_LINE, batch_settings
 from orchestrator.targets.batch.login import LoginHost, local_stack, python_hint, query_host
-from orchestrator.targets.batch.plan import BatchSite, PlannedRun, plan_job, plan_run
+from orchestrator.targets.batch.plan import PlannedRun, plan_job, plan_run
 from orchestrator.targets.batch.settings import BatchSettings
 from orchestrator.targets.batch.system import NEW, BatchSystem
-from orchestrator.targets.identity import new_identity, run_id
+from orchestrator.targets.identity import new_site
 from orchestrator.targets.interface import SharedFolder
 
 
@@ -48,7 +49,8 @@ def plan(system: BatchSystem, request: TrainRequest) -> Plan:
     python = interpreter(batch, request.stack)
     host = query_host(system, batch.login or "", python)
     inputs = read(request, batch, python, host)
-    site = new_site(inputs.loaded.recipe.name, runs_folder(request, batch, host), batch)
+    runs = runs_folder(request, batch, host)
+    site = new_site(inputs.loaded.recipe.name, runs, train=train_folder(runs, batch), store=f"{runs}/.orch/store")
     if options.array:
         return plan_of_array(request, inputs, site, options.array)
     return plan_or_resume(request, lambda resume: plan_job(request, inputs, site, resume))
@@ -101,7 +103,7 @@ def check_image_exists(batch: BatchSettings) -> None:
         )
 
 
-def plan_of_array(request: TrainRequest, inputs: JobInputs, site: BatchSite, axes: tuple[str, ...]) -> Plan:
+def plan_of_array(request: TrainRequest, inputs: JobInputs, site: Site, axes: tuple[str, ...]) -> Plan:
     """Return the plan of an array, without the runs that have already finished.
 
     Raises:
@@ -124,9 +126,7 @@ def plan_of_array(request: TrainRequest, inputs: JobInputs, site: BatchSite, axe
     return array.plan_array(site, runs, array.max_active_runs(axes), done)
 
 
-def plan_member(
-    request: TrainRequest, inputs: JobInputs, site: BatchSite, settings: array.Assignments
-) -> PlannedRun | str:
+def plan_member(request: TrainRequest, inputs: JobInputs, site: Site, settings: array.Assignments) -> PlannedRun | str:
     """Return one run of an array, resumed if it is unfinished, or the id of a run that has finished."""
     recipe = inputs.loaded.recipe
     request = array.request_of(request, settings, own_script=recipe.own_script)
@@ -185,20 +185,6 @@ def runs_folder(request: TrainRequest, batch: BatchSettings, host: LoginHost) ->
     if batch.login:
         return batch.runs or f"{host.home}/runs"
     return str(Path(request.runs_dir).absolute())
-
-
-def new_site(recipe: str, runs: str, batch: BatchSettings) -> BatchSite:
-    """Return the identity and the folders of a new run."""
-    identity = new_identity()
-    name = run_id(identity, recipe)
-    return BatchSite(
-        run_id=name,
-        run_dir=f"{runs}/{name}",
-        train=train_folder(runs, batch),
-        train_here=str(TRAIN),
-        started_by=identity.started_by,
-        created=identity.created,
-    )
 
 
 def train_folder(runs: str, batch: BatchSettings) -> str:

@@ -9,10 +9,10 @@ from pathlib import PurePosixPath
 from orch_node.protocol import files as run_files
 from orch_node.protocol.batch import NODE0, JobConfig
 from orch_node.protocol.container import PYXIS
-from orch_node.protocol.environment import ALWAYS, defaults
+from orch_node.protocol.environment import ALWAYS
 from orch_node.protocol.record import RunNode
 
-from orchestrator.launchers import LAUNCHERS, Job, Launch
+from orchestrator.launchers import LAUNCHERS, Launch
 from orchestrator.model.command import Command
 from orchestrator.model.decision import Decision, all_decisions
 from orchestrator.model.links import Link
@@ -31,25 +31,25 @@ from orchestrator.planning.sent_files import (
     sent_files,
     sent_packages,
     stored_packages,
+    working_directory,
 )
-from orchestrator.planning.supervision import launcher_restarts, supervisor_options
+from orchestrator.planning.site import Site
+from orchestrator.planning.supervision import supervisor_options
 from orchestrator.planning.training import (
     Home,
     choose_output,
-    explain_environment,
-    explain_packages,
     explain_restarts,
-    origin_of,
-    request_key,
+    launcher_job,
+    new_plan,
+    rank_command,
+    rank_variables,
     run_precision,
-    run_record,
     script_command,
-    user_variables,
 )
 from orchestrator.targets.batch import location as locations
 from orchestrator.targets.batch.decisions import NODE_PREFIX, JobInputs, resolve_job
 from orchestrator.targets.batch.image import Image, choose_image
-from orchestrator.targets.batch.location import JOB_NAME_PREFIX, JobLocation, store_of
+from orchestrator.targets.batch.location import JOB_NAME_PREFIX, JobLocation
 from orchestrator.targets.batch.script import job_options, render
 from orchestrator.targets.batch.settings import BatchSettings
 from orchestrator.targets.batch.system import BatchSystem
@@ -58,32 +58,6 @@ LOGIN = RunNode(node="login")
 
 
 LOGIN_PYTHON = "python3"  # on the host with the system's programs, which may lack the stack
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchSite:
-    """The identity and the folders of a new run.
-
-    Attributes:
-        run_id: the id of the run.
-        run_dir: the folder of the run, which all nodes see.
-        train: the folder with orch's programs, which all nodes see.
-        train_here: the folder with orch's programs on this machine.
-        started_by: the user as user@host.
-        created: the time of creation, in seconds since the epoch.
-    """
-
-    run_id: str
-    run_dir: str
-    train: str
-    train_here: str
-    started_by: str
-    created: float
-
-    @property
-    def store(self) -> str:
-        """Return the folder of what controllers have sent, by the hash of the content."""
-        return store_of(self.run_dir)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +77,7 @@ class PlannedRun:
     batch: BatchSettings
 
 
-def plan_job(request: TrainRequest, inputs: JobInputs, site: BatchSite, resume: Resume | None = None) -> Plan:
+def plan_job(request: TrainRequest, inputs: JobInputs, site: Site, resume: Resume | None = None) -> Plan:
     """Return the plan of a request as one job.
 
     Raises:
@@ -126,7 +100,7 @@ def plan_job(request: TrainRequest, inputs: JobInputs, site: BatchSite, resume: 
     return replace(planned.plan, steps=(*send_steps(planned, site), step))
 
 
-def plan_run(request: TrainRequest, inputs: JobInputs, site: BatchSite, resume: Resume | None = None) -> PlannedRun:
+def plan_run(request: TrainRequest, inputs: JobInputs, site: Site, resume: Resume | None = None) -> PlannedRun:
     """Return a run with all decisions made.
 
     Raises:
@@ -134,12 +108,12 @@ def plan_run(request: TrainRequest, inputs: JobInputs, site: BatchSite, resume: 
         RequestError: if an option or a setting is invalid.
     """
     resolved = resolve_job(request, inputs, resume)
-    output = choose_output(resolved.training.recipe, site.run_dir, resume)
+    recipe = resolved.recipe
+    output = choose_output(recipe, site.run_dir, resume)
     files = files_of(resolved, inputs.batch, site)
-    script = script_command(request, resolved.training, files.paths, output.value)
+    script = script_command(request, resolved, files.paths, output.value)
     launch = launch_of(request, inputs, resolved, site, script)
     decisions = (
-        Decision(topic="run", value=site.run_id),
         *all_decisions(resolved.stack),
         *explain_job(request, resolved, inputs.batch),
         *explain_allocation(inputs.batch),
@@ -147,31 +121,19 @@ def plan_run(request: TrainRequest, inputs: JobInputs, site: BatchSite, resume: 
         *all_decisions(resolved.layout),
         Decision(topic="launcher", value=resolved.launcher, reason=launch.summary),
         *choose_image(inputs.batch.image, resolved.launcher).decisions,
-        *all_decisions(resolved.backend, resolved.precision, resolved.preload, output),
-        *explain_restarts(request.max_restarts, resolved.training.recipe, request.min_nodes),
-        *explain_environment(request),
-        *([resolved.training.recipe.project.explain()] if resolved.training.recipe.project else []),
-        *explain_packages(resolved.training.recipe),
+        *all_decisions(resolved.backend, resolved.precision, resolved.preload),
+        *explain_restarts(request.max_restarts, recipe, request.min_nodes),
     )
-    plan = Plan(
-        run=run_record(
-            resolved.training,
-            site,
-            home_of(resolved, inputs, site, output.value),
-            key=key_of(request, resolved, inputs.batch),
-            decisions=decisions,
-        ),
-        origin=origin_of(request, resolved.training, {inputs.facts.fingerprint: "all nodes"}),
-        steps=(),
-    )
+    home = home_of(request, resolved, inputs, site)
+    plan = new_plan(request, resolved, site, home, decisions=decisions, output=output)
     config = config_of(request, resolved, inputs, site, launch)
-    config = replace(config, precision=run_precision(resolved.training, output.value))
+    config = replace(config, precision=run_precision(resolved, output.value))
     if inputs.batch.image:
-        config = with_container(config, inputs.batch.image, files, site, resolved.training.recipe.script)
+        config = with_container(config, inputs.batch.image, files, site, recipe.script)
     return PlannedRun(plan=plan, config=config, files=files, batch=inputs.batch)
 
 
-def with_container(config: JobConfig, image: Image, files: Files, site: BatchSite, script: str) -> JobConfig:
+def with_container(config: JobConfig, image: Image, files: Files, site: Site, script: str) -> JobConfig:
     """Return the job's settings with the ranks in an image.
 
     The settings that depend on libraries of the nodes are left out, because the image has its own.
@@ -185,7 +147,7 @@ def with_container(config: JobConfig, image: Image, files: Files, site: BatchSit
     return replace(config, torch=None, preload=(), files={**config.files, run_files.CONTAINER: text})
 
 
-def send_steps(planned: PlannedRun, site: BatchSite) -> tuple[Step, ...]:
+def send_steps(planned: PlannedRun, site: Site) -> tuple[Step, ...]:
     """Return the steps that copy files before the script: to the login node, or into the shared folder of runs."""
     if not planned.batch.login:
         return planned.files.sent
@@ -193,13 +155,13 @@ def send_steps(planned: PlannedRun, site: BatchSite) -> tuple[Step, ...]:
     return (SendFolder(node=login, source=site.train_here, path=site.train), *planned.files.sent)
 
 
-def files_of(resolved: Resolved, batch: BatchSettings, site: BatchSite) -> Files:
+def files_of(resolved: Resolved, batch: BatchSettings, site: Site) -> Files:
     """Return the paths of the run's files as the ranks find them.
 
     Shared folders have the same path everywhere, and files of train/ are in the nodes' copy of it. Other
     files are sent if the run is started over a login node. A project is copied in any case.
     """
-    recipe, settings = resolved.training.recipe, resolved.training.settings
+    recipe, settings = resolved.recipe, resolved.settings
     if batch.login:
         files = sent_files(recipe, settings, (login_of(batch),), site, python=LOGIN_PYTHON)
     else:
@@ -208,7 +170,7 @@ def files_of(resolved: Resolved, batch: BatchSettings, site: BatchSite) -> Files
     return replace(files, sent=(*files.sent, *packages))
 
 
-def shared_files(recipe: Recipe, settings: Mapping[str, Value], site: BatchSite) -> Files:
+def shared_files(recipe: Recipe, settings: Mapping[str, Value], site: Site) -> Files:
     """Return the paths of the files that nodes see where they are, and the step that copies the project."""
     paths = {path: in_train(path, site) or path for path in named_files(recipe, settings)}
     project, copy = recipe.project, project_copy(site.run_dir)
@@ -228,36 +190,22 @@ def login_of(batch: BatchSettings) -> RunNode:
 
 
 def launch_of(
-    request: TrainRequest, inputs: JobInputs, resolved: Resolved, site: BatchSite, script: tuple[str, ...]
+    request: TrainRequest, inputs: JobInputs, resolved: Resolved, site: Site, script: tuple[str, ...]
 ) -> Launch:
     """Return the command that starts the ranks; the job fills in the address of node0."""
     image = inputs.batch.image
     python = image.python if image and image.engine == PYXIS else inputs.ranks_python
-    ranks = (python, f"{site.train}/node.py", "rank", "--run", site.run_dir, "--", *script)
+    ranks = rank_command(python, site, script)
     system = inputs.batch.system
     if resolved.launcher == system.launcher:
         head = (inputs.python, f"{site.train}/node.py", f"{system.name}-ranks", site.run_dir)
         options = (f"--{name}={value}" for name, value in inputs.batch.launcher.items())
         return Launch(command=Command(argv=(*head, *options, "--", *ranks)), summary=system.launcher_summary)
-    return LAUNCHERS[resolved.launcher](
-        Job(
-            nodes=resolved.nodes.value,
-            layout=resolved.layout.value,
-            links=tuple(
-                Link(node=node.name, interface=NODE_PREFIX, address=NODE0, reason="") for node in resolved.nodes.value
-            ),
-            run_dir=site.run_dir,
-            train=site.train,
-            ranks=ranks,
-            address=NODE0,
-            port=master_port(site.run_id),
-            mpi=resolved.mpi.value or "intel",
-            precision=resolved.precision.value,
-            ipex=request.ipex,
-            restarts=launcher_restarts(request, resolved.launcher),
-            min_nodes=request.min_nodes,
-        )
+    links = tuple(
+        Link(node=node.name, interface=NODE_PREFIX, address=NODE0, reason="") for node in resolved.nodes.value
     )
+    job = launcher_job(request, resolved, site, ranks=ranks, links=links, address=NODE0)
+    return LAUNCHERS[resolved.launcher](job)
 
 
 def explain_job(request: TrainRequest, resolved: Resolved, batch: BatchSettings) -> tuple[Decision, ...]:
@@ -306,34 +254,25 @@ def explain_local_stack(inputs: JobInputs) -> tuple[Decision, ...]:
     return (Decision(topic="local stack", value=inputs.local.folder, reason=reason),)
 
 
-def home_of(resolved: Resolved, inputs: JobInputs, site: BatchSite, output_dir: str | None) -> Home:
-    """Return where the run is: its nodes, its folders and its location in the batch system."""
-    location = JobLocation(name=f"{JOB_NAME_PREFIX}{site.run_id}", login=inputs.batch.login or "")
+def home_of(request: TrainRequest, resolved: Resolved, inputs: JobInputs, site: Site) -> Home:
+    """Return the nodes of the run, its location in the batch system and what identifies it there."""
+    batch = inputs.batch
+    location = JobLocation(name=f"{JOB_NAME_PREFIX}{site.run_id}", login=batch.login or "")
+    image = [batch.image.path] if batch.image else []
     return Home(
         nodes=tuple(RunNode(node=node.name) for node in resolved.nodes.value),
-        run_dir=site.run_dir,
-        train=site.train,
         python=inputs.python,
-        output_dir=output_dir,
-        target=inputs.batch.system.name,
+        hosts=(batch.system.name, batch.login or "", batch.root or "", *image),
+        names=(resolved.launcher, str(request.nodes or "")),
+        fingerprints={inputs.facts.fingerprint: "all nodes"},
+        target=batch.system.name,
         location=locations.render(location),
     )
 
 
-def key_of(request: TrainRequest, resolved: Resolved, batch: BatchSettings) -> str:
-    """Return the key that is equal for repetitions of the same request."""
-    image = batch.image.path if batch.image else ""
-    hosts = (batch.system.name, batch.login or "", batch.root or "", *([image] if image else ()))
-    names = (resolved.launcher, str(request.nodes or ""))
-    return request_key(request, resolved.training, hosts=hosts, names=names)
-
-
-def config_of(
-    request: TrainRequest, resolved: Resolved, inputs: JobInputs, site: BatchSite, launch: Launch
-) -> JobConfig:
+def config_of(request: TrainRequest, resolved: Resolved, inputs: JobInputs, site: Site, launch: Launch) -> JobConfig:
     """Return the settings for orch's program in the job."""
-    backend, recipe = resolved.backend.value, resolved.training.recipe
-    project = recipe.project
+    backend, recipe = resolved.backend.value, resolved.recipe
     system = inputs.batch.system
     return JobConfig(
         system=system.name,
@@ -350,8 +289,7 @@ def config_of(
             **ALWAYS,
             **dict(backend.env),
             **launch.environment,
-            **defaults(recipe.environment),
-            **user_variables(request, module_folders(recipe, site.run_dir, stored_packages(recipe, site))),
+            **rank_variables(request, recipe, module_folders(recipe, site.run_dir, stored_packages(recipe, site))),
         },
         preload=tuple(resolved.stack.value.preload),
         torch=inputs.facts.packages.get("torch"),
@@ -361,11 +299,11 @@ def config_of(
         launcher=launch.command.argv,
         launcher_env=with_bootstrap(dict(launch.command.env), system),
         files={**launch.files, **launch.shared},
-        options=supervisor_options(request, resolved.training.recipe, resolved.launcher, launch),
+        options=supervisor_options(request, recipe, resolved.launcher, launch),
         requeue=system.can_resume(inputs.batch.options) and inputs.batch.held is None,
         max_requeues=inputs.batch.max_requeues,
         local=inputs.local,
-        working_directory=project.working_directory(project_copy(site.run_dir)) if project else "",
+        working_directory=working_directory(recipe, site.run_dir),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from orchestrator.planning.plan import Plan
 from orchestrator.planning.request import TrainRequest
 from orchestrator.planning.sent_files import named_files
 from orchestrator.runs.resume import plan_or_resume
-from orchestrator.targets.identity import new_identity
+from orchestrator.targets.identity import new_site
 from orchestrator.targets.kubernetes import installed_kinds
 from orchestrator.targets.kubernetes.decisions import PodInputs
 from orchestrator.targets.kubernetes.load import kubernetes_settings, read_patch
@@ -35,7 +36,7 @@ def plan(request: TrainRequest) -> Plan:
     """Return the plan of a request; the cluster is only queried for its kinds of jobs."""
     inputs = read(request)
     recipe = inputs.loaded.recipe
-    site = new_site(recipe, recipe.settings(request.preset, inputs.loaded.settings), inputs.kubernetes)
+    site = site_of(recipe, recipe.settings(request.preset, inputs.loaded.settings), inputs.kubernetes)
     return plan_or_resume(request, lambda resume: plan_kubernetes(request, inputs, site, resume))
 
 
@@ -84,13 +85,15 @@ def packed(project: Project) -> bytes:
     return archive
 
 
-def new_site(recipe: Recipe, values: dict[str, Value], settings: KubernetesSettings) -> KubernetesSite:
-    new = new_identity()
+def site_of(recipe: Recipe, values: Mapping[str, Value], settings: KubernetesSettings) -> KubernetesSite:
+    """Return a new run and the files to send to its pods."""
     return KubernetesSite(
-        run_id=names.run_id(new.stamp, recipe.name, new.suffix),
-        train_here=str(TRAIN),
-        started_by=new.started_by,
-        created=new.created,
+        site=new_site(
+            recipe.name,
+            f"{settings.mount}/runs",
+            train=f"{settings.root}/train",
+            name=lambda identity, recipe: names.run_id(identity.stamp, recipe, identity.suffix),
+        ),
         contents={path: content(path) for path in named_files(recipe, values) if is_sent(path, recipe, settings)},
         project=packed(recipe.project) if recipe.project else b"",
     )

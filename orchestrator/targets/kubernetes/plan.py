@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from orch_node.protocol import values
-from orch_node.protocol.environment import ALWAYS, defaults
+from orch_node.protocol.environment import ALWAYS
 from orch_node.protocol.pod import PodProject
 from orch_node.protocol.record import RunNode
 
@@ -19,18 +19,15 @@ from orchestrator.planning.plan import ApplyObjects, Plan
 from orchestrator.planning.request import Resume, TrainRequest
 from orchestrator.planning.run_files import TIMEOUT_SECONDS
 from orchestrator.planning.sent_files import module_folders, project_copy
+from orchestrator.planning.site import Site
 from orchestrator.planning.training import (
     Home,
     choose_output,
-    explain_environment,
-    explain_packages,
     explain_restarts,
-    origin_of,
-    request_key,
+    new_plan,
+    rank_variables,
     run_precision,
-    run_record,
     script_command,
-    user_variables,
 )
 from orchestrator.targets.kubernetes import run_record as run_records
 from orchestrator.targets.kubernetes.decisions import PodInputs, ResolvedPods, describe_pods, resolve_pods
@@ -54,12 +51,9 @@ CONFIG_SCHEMA = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KubernetesSite:
-    """A new run on this machine."""
+    """A new run, and the files to send to its pods."""
 
-    run_id: str
-    train_here: str
-    started_by: str
-    created: float
+    site: Site
     contents: Mapping[str, bytes]  # by path: the files that the image does not have
     project: bytes = b""  # a gzipped tar archive of the recipe's project
 
@@ -74,29 +68,20 @@ def plan_kubernetes(
         RequestError: if it is malformed.
     """
     pods = resolve_pods(request, inputs, resume)
-    resolved, training, home = pods.resolved, pods.resolved.training, home_of(site.run_id, pods, request)
-    output = choose_output(training.recipe, home.run_dir, resume)
-    files = files_of(site, training.recipe, home.run_dir, inputs.kubernetes)
-    script = script_command(request, training, files.paths_of(training.recipe, training.settings), output.value)
-    key = key_of(request, pods)
+    resolved = pods.resolved
+    output = choose_output(resolved.recipe, site.site.run_dir, resume)
+    files = files_of(site, resolved.recipe, inputs.kubernetes)
+    script = script_command(request, resolved, files.paths_of(resolved.recipe, resolved.settings), output.value)
     decisions = (
-        Decision(topic="run", value=site.run_id),
         *resolved.stack.decisions,
         *describe_pods(pods),
         *all_decisions(resolved.layout, pods.launcher),
         *describe_elastic(request, pods),
-        *all_decisions(resolved.backend, resolved.precision, resolved.preload, output),
+        *all_decisions(resolved.backend, resolved.precision, resolved.preload),
         *describe_patch(inputs.patch),
-        *explain_environment(request),
-        *([training.recipe.project.explain()] if training.recipe.project else []),
-        *explain_packages(training.recipe),
     )
-    home = replace(home, output_dir=output.value)
-    plan = Plan(
-        run=run_record(training, site, home, key=key, decisions=decisions),
-        origin=origin_of(request, training, {}),
-        steps=(),
-    )
+    home = home_of(site.site.run_id, pods, request)
+    plan = new_plan(request, resolved, site.site, home, decisions=decisions, output=output)
     job = job_of(request, plan, pods, script=script, files=files, project=site.project)
     *objects, job_object = (config_map(job), *project_maps(job), *KINDS[pods.launcher.value].launch(job))
     patched_objects = patched((*objects, in_queue(job_object, inputs.kubernetes.queue)), inputs.patch)
@@ -110,12 +95,12 @@ def in_queue(job: Object, queue: str | None) -> Object:
     return {**job, "metadata": with_label(job["metadata"], names.QUEUE, queue)}
 
 
-def files_of(site: KubernetesSite, recipe: Recipe, run_dir: str, settings: KubernetesSettings) -> Files:
+def files_of(site: KubernetesSite, recipe: Recipe, settings: KubernetesSettings) -> Files:
     """Return the paths in a pod of local files; the script of a project is in the run's copy of it."""
-    files = Files.from_contents(site.contents, recipe, site.train_here, settings)
+    files = Files.from_contents(site.contents, recipe, site.site.train_here, settings)
     if recipe.project is None or not recipe.script_file:
         return files
-    script = recipe.project.path_in(project_copy(run_dir), recipe.script_file)
+    script = recipe.project.path_in(project_copy(site.site.run_dir), recipe.script_file)
     return replace(files, paths={**files.paths, recipe.script_file: script})
 
 
@@ -143,28 +128,19 @@ def job_of(
 def describe_elastic(request: TrainRequest, pods: ResolvedPods) -> tuple[Decision, ...]:
     """Return the decision about restarts of a run that may continue with fewer pods."""
     fewer = pods.min_nodes < len(pods.resolved.layout.value.nodes)
-    return explain_restarts(request.max_restarts if fewer else 0, pods.resolved.training.recipe, pods.min_nodes)
-
-
-def key_of(request: TrainRequest, pods: ResolvedPods) -> str:
-    kubernetes = pods.kubernetes
-    return request_key(
-        request,
-        pods.resolved.training,
-        hosts=("k8s", kubernetes.context or "", kubernetes.namespace or "", kubernetes.claim),
-        names=(pods.launcher.value, str(request.nodes or "")),
-    )
+    return explain_restarts(request.max_restarts if fewer else 0, pods.resolved.recipe, pods.min_nodes)
 
 
 def home_of(run_id: str, pods: ResolvedPods, request: TrainRequest) -> Home:
-    kubernetes = pods.kubernetes
-    job_location = location(run_id, pods.launcher.value, kubernetes)
+    """Return the pods of the run and what identifies it."""
+    kubernetes, launcher = pods.kubernetes, pods.launcher.value
+    job_location = location(run_id, launcher, kubernetes)
     wait_limit = request.options_of(KubernetesOptions).wait_limit
     return Home(
         nodes=tuple(RunNode(node=node) for node in pods.resolved.layout.value.nodes),
-        run_dir=f"{kubernetes.mount}/runs/{run_id}",
-        train=f"{kubernetes.root}/train",
         python=kubernetes.python,
+        hosts=("k8s", kubernetes.context or "", kubernetes.namespace or "", kubernetes.claim),
+        names=(launcher, str(request.nodes or "")),
         target="kubernetes",
         location=values.record(replace(job_location, wait_limit=wait_limit)),
     )
@@ -209,7 +185,7 @@ def pod_config(request: TrainRequest, plan: Plan, pods: ResolvedPods, archive: b
     """Return the content of pod.json, which all pods of the run read."""
     kubernetes, resolved = pods.kubernetes, pods.resolved
     backend, first = resolved.backend.value, plan.layout.rank_places[0]
-    precision = run_precision(resolved.training, plan.run.output_dir)
+    precision = run_precision(resolved, plan.run.output_dir)
     project = pod_project(plan, archive, kubernetes)
     return {
         "schema": CONFIG_SCHEMA,
@@ -227,8 +203,7 @@ def pod_config(request: TrainRequest, plan: Plan, pods: ResolvedPods, archive: b
         "env": {
             **ALWAYS,
             **dict(backend.env),
-            **defaults(resolved.training.recipe.environment),
-            **user_variables(request, module_folders(resolved.training.recipe, plan.run.run_dir)),
+            **rank_variables(request, resolved.recipe, module_folders(resolved.recipe, plan.run.run_dir)),
         },
         "preload": list(resolved.stack.value.preload),
         "stack": plan.origin.stack,

@@ -12,7 +12,7 @@ from orchestrator.model.recipe import Recipe
 from orchestrator.planning.containers import Docker, shared_folders
 from orchestrator.planning.request import TrainRequest
 from orchestrator.planning.sent_files import Files
-from orchestrator.targets.ssh.steps import Site
+from orchestrator.planning.site import Site
 
 # An image that starts its ranks also chooses their backend. gloo sets no environment variables.
 NO_BACKEND = "gloo"

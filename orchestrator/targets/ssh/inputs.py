@@ -14,20 +14,20 @@ from orchestrator.paths import TRAIN
 from orchestrator.planning.accelerate_options import AccelerateOptions
 from orchestrator.planning.plan import Plan
 from orchestrator.planning.request import TrainRequest
+from orchestrator.planning.site import Site
 from orchestrator.runs.resume import plan_or_resume
 from orchestrator.state import state_home
-from orchestrator.targets.identity import new_identity, run_id
+from orchestrator.targets.identity import new_site
 from orchestrator.targets.ssh.decisions import HostInputs
 from orchestrator.targets.ssh.nodes import ssh_config
 from orchestrator.targets.ssh.plan import plan_train
-from orchestrator.targets.ssh.steps import Site
 from orchestrator.targets.ssh.user_python import stack_of, with_user_python
 
 
 def plan(request: TrainRequest) -> Plan:
     """Return the plan of a request, without a query of any host and without writing files."""
     request, inputs = read(request)
-    site = new_site(inputs.loaded.recipe.name, Path(request.runs_dir).absolute(), inputs.cluster)
+    site = site_of(inputs.loaded.recipe.name, Path(request.runs_dir).absolute(), inputs.cluster)
     plan = plan_or_resume(request, lambda resume: plan_train(request, inputs, site, resume))
     ssh_config_step = ssh_config(inputs.cluster)
     return replace(plan, steps=(ssh_config_step, *plan.steps)) if ssh_config_step else plan
@@ -83,19 +83,9 @@ def with_options(request: TrainRequest, options: AccelerateOptions) -> TrainRequ
     )
 
 
-def new_site(recipe: str, base: Path, cluster: Cluster) -> Site:
+def site_of(recipe: str, base: Path, cluster: Cluster) -> Site:
     """Return the folders and the identity of a new run."""
-    identity = new_identity()
-    name = run_id(identity, recipe)
     root = next((node.root for node in cluster.nodes if not node.local), None)
-    return Site(
-        run_id=name,
-        claims=f"{root}/claims" if root else str(state_home() / "claims"),
-        store=f"{root}/store" if root else str(state_home() / "store"),
-        started_by=identity.started_by,
-        created=identity.created,
-        root=root or "",
-        run_dir=f"{root}/runs/{name}" if root else str(base / name),
-        train=f"{root}/train" if root else str(TRAIN),
-        train_here=str(TRAIN),
-    )
+    if root:
+        return new_site(recipe, f"{root}/runs", train=f"{root}/train", store=f"{root}/store", root=root)
+    return new_site(recipe, str(base), train=str(TRAIN), store=str(state_home() / "store"))

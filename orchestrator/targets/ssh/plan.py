@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from orch_node.protocol.environment import defaults
+from dataclasses import replace
+from pathlib import PurePosixPath
+
 from orch_node.protocol.files import BINDINGS
 
 from orchestrator.launchers import Job, Launch
@@ -17,25 +19,25 @@ from orchestrator.planning.launch import choose_launch
 from orchestrator.planning.plan import CheckImports, Plan, Step
 from orchestrator.planning.request import Resume, TrainRequest
 from orchestrator.planning.resolve import Resolved
-from orchestrator.planning.run_files import master_port
-from orchestrator.planning.sent_files import Files, module_folders, project_copy, stored_packages
-from orchestrator.planning.supervision import launcher_restarts, supervisor_options
+from orchestrator.planning.sent_files import Files, module_folders, stored_packages, working_directory
+from orchestrator.planning.site import Site
+from orchestrator.planning.supervision import supervisor_options
 from orchestrator.planning.training import (
     Home,
     choose_output,
-    explain_environment,
-    explain_packages,
     explain_restarts,
-    origin_of,
-    request_key,
-    run_record,
+    launcher_job,
+    new_plan,
+    rank_command,
+    rank_variables,
     script_command,
-    user_variables,
 )
 from orchestrator.runs.record import with_record
 from orchestrator.targets.ssh import container_steps
 from orchestrator.targets.ssh.decisions import HostInputs, ResolvedHosts, resolve_hosts
-from orchestrator.targets.ssh.steps import Extras, Site, plan_steps, reachable_files, run_node, run_nodes
+from orchestrator.targets.ssh.steps import Extras, plan_steps, reachable_files, run_node, run_nodes
+
+CLAIMS = "claims"  # the folder next to the store in which the runs of a node reserve its cores
 
 
 def plan_train(request: TrainRequest, inputs: HostInputs, site: Site, resume: Resume | None = None) -> Plan:
@@ -47,55 +49,30 @@ def plan_train(request: TrainRequest, inputs: HostInputs, site: Site, resume: Re
     """
     hosts = resolve_hosts(request, inputs, resume)
     resolved = hosts.resolved
-    training = resolved.training
-    files = reachable_files(training.recipe, training.settings, resolved.all_nodes, site)
-    output = choose_output(training.recipe, site.run_dir, resume)
-    script = script_command(request, training, files.paths, output.value)
-    job = job_of(request, inputs, hosts, site, script)
-    launch = choose_launch(resolved.launcher, job, resolved.mpi)
-    key = key_of(request, inputs, resolved)
-    home = home_of(resolved, site, output.value)
-    decisions = (
-        Decision(topic="run", value=site.run_id),
-        *decisions_of(inputs, hosts, job, launch),
-        *explain_restarts(request.max_restarts, training.recipe, request.min_nodes),
-        *output.decisions,
-        *explain_environment(request),
-        *([training.recipe.project.explain()] if training.recipe.project else []),
-        *explain_packages(training.recipe),
-    )
-    plan = Plan(
-        run=run_record(training, site, home, key=key, decisions=decisions),
-        origin=origin_of(request, training, fingerprints(resolved.all_nodes)),
-        steps=(
-            *check_imports(inputs, job),
-            *steps_of(request, inputs, resolved, site, files=files, job=job, launch=launch.value),
-        ),
-    )
-    return with_record(plan)
-
-
-def job_of(request: TrainRequest, inputs: HostInputs, hosts: ResolvedHosts, site: Site, script: tuple[str, ...]) -> Job:
-    """Return the job that the launcher has to start."""
-    resolved, links = hosts.resolved, hosts.links.value
-    node0 = resolved.nodes.value[0]
-    options = inputs.accelerate
-    return Job(
-        nodes=resolved.nodes.value,
-        layout=resolved.layout.value,
+    recipe, node0, links = resolved.recipe, resolved.nodes.value[0], hosts.links.value
+    files = reachable_files(recipe, resolved.settings, resolved.all_nodes, site)
+    output = choose_output(recipe, site.run_dir, resume)
+    script = script_command(request, resolved, files.paths, output.value)
+    job = launcher_job(
+        request,
+        resolved,
+        site,
+        ranks=rank_command(node0.ranks_python, site, script),
         links=links,
-        run_dir=site.run_dir,
-        train=site.train,
-        ranks=(node0.ranks_python, f"{site.train}/node.py", "rank", "--run", site.run_dir, "--", *script),
         address=master_address(links),
-        port=(options.port if options else None) or master_port(site.run_id),
-        mpi=resolved.mpi.value,
-        precision=resolved.precision.value,
-        ipex=request.ipex,
-        accelerate=options.values if options else {},
-        restarts=launcher_restarts(request, resolved.launcher),
-        min_nodes=request.min_nodes,
+        accelerate=inputs.accelerate,
     )
+    launch = choose_launch(resolved.launcher, job, resolved.mpi)
+    decisions = (
+        *decisions_of(inputs, hosts, job, launch),
+        *explain_restarts(request.max_restarts, recipe, request.min_nodes),
+    )
+    plan = new_plan(request, resolved, site, home_of(inputs, resolved), decisions=decisions, output=output)
+    steps = (
+        *check_imports(inputs, job),
+        *steps_of(request, inputs, resolved, site, files=files, job=job, launch=launch.value),
+    )
+    return with_record(replace(plan, steps=steps))
 
 
 def decisions_of(inputs: HostInputs, hosts: ResolvedHosts, job: Job, launch: Choice[Launch]) -> tuple[Decision, ...]:
@@ -118,7 +95,7 @@ def steps_of(
     request: TrainRequest, inputs: HostInputs, resolved: Resolved, site: Site, *, files: Files, job: Job, launch: Launch
 ) -> tuple[Step, ...]:
     """Return the steps that send the files and start the run."""
-    recipe = resolved.training.recipe
+    recipe = resolved.recipe
     packages = stored_packages(recipe, site)
     if recipe.packages and all(node.local for node in resolved.all_nodes):
         packages = recipe.packages.folder
@@ -128,14 +105,13 @@ def steps_of(
         spares=resolved.spares.value,
         backend=resolved.backend.value,
         preload=resolved.preload.value,
-        environment={
-            **defaults(recipe.environment),
-            **user_variables(request, (*module_folders(recipe, site.run_dir, packages), *bindings), python),
-        },
+        environment=rank_variables(
+            request, recipe, (*module_folders(recipe, site.run_dir, packages), *bindings), python
+        ),
         container=container_file(request, inputs.docker, resolved, site, files),
-        working_directory=recipe.project.working_directory(project_copy(site.run_dir)) if recipe.project else "",
+        working_directory=working_directory(recipe, site.run_dir),
         options=(
-            f"--claims={site.claims}",
+            f"--claims={PurePosixPath(site.store).with_name(CLAIMS)}",
             *supervisor_options(request, recipe, resolved.launcher, launch),
             *(["--queue"] if request.queue else []),
         ),
@@ -159,21 +135,22 @@ def container_file(
     if docker is None:
         return None
     return docker.file(
-        container_steps.mounted_folders(files, resolved.training.recipe, site),
+        container_steps.mounted_folders(files, resolved.recipe, site),
         site.run_dir,
-        preload=resolved.training.stack.preload,
+        preload=resolved.stack.value.preload,
         processes=container_steps.ranks_per_node(resolved.all_nodes, request.ppn),
     )
 
 
-def home_of(resolved: Resolved, site: Site, output_dir: str | None) -> Home:
-    """Return the nodes and folders of the run, for its record."""
+def home_of(inputs: HostInputs, resolved: Resolved) -> Home:
+    """Return the nodes of the run and what identifies it."""
+    docker = inputs.docker
     return Home(
         nodes=run_nodes(resolved.all_nodes),
-        run_dir=site.run_dir,
-        train=site.train,
         python=resolved.nodes.value[0].python,
-        output_dir=output_dir,
+        hosts=inputs.cluster.selection.hosts,
+        names=(docker.image, docker.start) if docker else (),
+        fingerprints=fingerprints(resolved.all_nodes),
     )
 
 
@@ -183,10 +160,3 @@ def fingerprints(nodes: tuple[Node, ...]) -> dict[str, str]:
     for node in nodes:
         nodes_by_fingerprint.setdefault(node.facts.fingerprint, []).append(node.name)
     return {fingerprint: fold(names) for fingerprint, names in nodes_by_fingerprint.items()}
-
-
-def key_of(request: TrainRequest, inputs: HostInputs, resolved: Resolved) -> str:
-    """Return a key that is equal for requests of the same training."""
-    docker = inputs.docker
-    names = (docker.image, docker.start) if docker else ()
-    return request_key(request, resolved.training, hosts=inputs.cluster.selection.hosts, names=names)

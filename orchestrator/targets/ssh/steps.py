@@ -16,32 +16,7 @@ from orchestrator.planning import run_files as rank_files
 from orchestrator.planning.containers import FILE as CONTAINER_FILE
 from orchestrator.planning.plan import PutFile, StartRun, Step
 from orchestrator.planning.sent_files import Files, named_files, sent_files, sent_packages
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Site:
-    """The folders and the identity of a run. All folders are absolute.
-
-    Attributes:
-        run_dir: the run's folder on its nodes.
-        train: the `train` folder on its nodes.
-        train_here: the `train` folder on this machine.
-        claims: the folder in which the runs of a node reserve its cores.
-        store: the folder of what controllers have sent to a node, by the hash of the content.
-        started_by: the user and host that planned the run, as `user@host`.
-        created: when the run was planned, in seconds since the epoch.
-        root: orch's folder on the nodes; empty if the only node is this machine.
-    """
-
-    run_id: str
-    run_dir: str
-    train: str
-    train_here: str
-    claims: str
-    store: str
-    started_by: str
-    created: float
-    root: str = ""
+from orchestrator.planning.site import Site
 
 
 def run_node(node: Node) -> RunNode:

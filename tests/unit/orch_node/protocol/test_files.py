@@ -9,7 +9,7 @@ from orch_node.protocol import files
 from orch_node.protocol.record import parse, render
 from orch_node.protocol.values import ProtocolError
 
-from orchestrator.targets.ssh.inputs import new_site
+from orchestrator.targets.ssh.inputs import site_of
 from tests.conftest import HOSTILE_TEXTS, make_cluster
 from tests.support.hostile import UNSAFE_NAMES
 from tests.support.recorded import RUN_RECORD as RECORD
@@ -29,7 +29,7 @@ def test_generated_run_ids_are_valid(name: str) -> None:
 
 @pytest.mark.parametrize("recipe", [*HOSTILE_TEXTS, "../..", "x" * 300])
 def test_run_id_is_valid_for_any_recipe_name(recipe: str) -> None:
-    assert files.is_run_id(new_site(recipe, Path("/runs"), make_cluster()).run_id)
+    assert files.is_run_id(site_of(recipe, Path("/runs"), make_cluster()).run_id)
 
 
 @pytest.mark.parametrize(

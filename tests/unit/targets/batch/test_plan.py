@@ -58,7 +58,8 @@ def plan_project(recipe: Recipe, folder: Path, *settings: str) -> Plan:
     """Return the plan of a script whose run is in a folder."""
     inputs = make_inputs(slurm_settings(None, settings, {}))
     inputs = replace(inputs, loaded=replace(inputs.loaded, recipe=recipe))
-    return plan_job(make_request(), inputs, replace(SITE, run_dir=str(folder / SITE.run_id)))
+    site = replace(SITE, run_dir=str(folder / SITE.run_id), store=f"{folder}/.orch/store")
+    return plan_job(make_request(), inputs, site)
 
 
 @pytest.mark.parametrize("by_shell", [False, True], ids=["orch", "shell"])

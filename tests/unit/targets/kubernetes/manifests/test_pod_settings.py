@@ -59,7 +59,7 @@ def test_every_kind_of_job_has_the_requested_settings(case: str) -> None:
         ]
         (constraint,) = pod["topologySpreadConstraints"]
         assert constraint["topologyKey"] == "kubernetes.io/hostname"
-        assert constraint["labelSelector"]["matchLabels"] == names.labels(SITE.run_id)
+        assert constraint["labelSelector"]["matchLabels"] == names.labels(SITE.site.run_id)
         (term,) = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
         zone, spot = term["matchExpressions"]
         assert (zone["operator"], zone["values"]) == ("In", ["a", "b"])
