@@ -32,6 +32,7 @@ class TrainOptions(TypedDict, total=False):
 
     module: bool
     preset: str
+    array: Sequence[str]
     recipe_path: Sequence[Path]
     project: str
     project_limit: int

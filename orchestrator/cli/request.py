@@ -68,6 +68,11 @@ TRAINING_OPTIONS: Mapping[str, ParameterInfo] = {
     "settings": typer.Option(
         metavar="KEY=VALUE", help="Setting of the recipe, such as learning_rate=1e-4; may be repeated."
     ),
+    "array": typer.Option(
+        metavar="KEY=VALUE,VALUE",
+        help="With a batch system: start one run per value of a setting, as one job array; repeat to run all "
+        "combinations. Append %N to run at most N at a time.",
+    ),
     "recipe_path": typer.Option(
         envvar="ORCH_RECIPE_PATH",
         metavar="FOLDER",

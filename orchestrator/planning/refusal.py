@@ -26,6 +26,9 @@ class Refusal:
     hint: str
 
 
+NO_ARRAYS = Refusal("is for batch systems, such as --on slurm", "Start one run for each value with --set KEY=VALUE.")
+
+
 def flag(field: str) -> str:
     return NAMES.get(field) or f"--{field.replace('_', '-')}"
 

@@ -48,6 +48,7 @@ class TrainRequest:
     script_args: tuple[str, ...] = ()
     preset: str | None = None
     settings: tuple[str, ...] = ()
+    array: tuple[str, ...] = ()
     recipe_path: tuple[PurePath, ...] = ()
     project: str | None = None
     project_limit: int = PROJECT_MEGABYTES

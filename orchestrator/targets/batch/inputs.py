@@ -45,14 +45,14 @@ def plan(system: BatchSystem, request: TrainRequest) -> Plan:
     )
     batch.check()
     check_image_exists(batch)
-    batch = with_allocation(batch, os.environ, array=bool(options.array))
+    batch = with_allocation(batch, os.environ, array=bool(request.array))
     python = interpreter(batch, request.stack)
     host = query_host(system, batch.login or "", python)
     inputs = read(request, batch, python, host)
     runs = runs_folder(request, batch, host)
     site = new_site(inputs.loaded.recipe.name, runs, train=train_folder(runs, batch), store=f"{runs}/.orch/store")
-    if options.array:
-        return plan_of_array(request, inputs, site, options.array)
+    if request.array:
+        return plan_of_array(request, inputs, site, request.array)
     return plan_or_resume(request, lambda resume: plan_job(request, inputs, site, resume))
 
 

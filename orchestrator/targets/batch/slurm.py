@@ -617,12 +617,6 @@ class SlurmOptions:
         "login=HOST (a login node reached through SSH), root, local, python, runs, pmi, setup, max-requeues or "
         "allocation. May be repeated.",
     )
-    array: tuple[str, ...] = option(
-        (),
-        metavar="KEY=VALUE,VALUE",
-        help="Start one run per value of a setting, as one job array; repeat to run all combinations. Append %N to "
-        "run at most N at a time.",
-    )
     slurm_file: Path | None = option(
         None,
         for_shared_folder=True,

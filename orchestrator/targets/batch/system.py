@@ -202,10 +202,6 @@ class BatchOptions(TargetOptions, Protocol):
     """The options of the command line that a batch system has; its class names them after the system."""
 
     @property
-    def array(self) -> tuple[str, ...]:
-        """Return the values of --array."""
-
-    @property
     def assignments(self) -> tuple[str, ...]:
         """Return the values of --NAME, as KEY=VALUE or the name of a flag."""
 

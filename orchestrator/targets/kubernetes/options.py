@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from orchestrator.planning.refusal import Refusal
+from orchestrator.planning.refusal import NO_ARRAYS, Refusal
 from orchestrator.targets.entry import TargetEntry, option
 
 
@@ -61,4 +61,5 @@ REFUSES: Mapping[str, Refusal] = {
     "image_options": Refusal("is for containers on nodes", "Use --k8s KEY=VALUE for the settings of pods."),
     "requirements": PACKAGES,
     "extra": PACKAGES,
+    "array": NO_ARRAYS,
 }

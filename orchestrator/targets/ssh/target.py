@@ -15,7 +15,7 @@ from orchestrator.load.inventory import read_inventory
 from orchestrator.model.finding import Finding, finding_of
 from orchestrator.model.hostlist import Nodes
 from orchestrator.planning.plan import Plan
-from orchestrator.planning.refusal import Refusal
+from orchestrator.planning.refusal import NO_ARRAYS, Refusal
 from orchestrator.planning.request import TargetOptions, TrainRequest
 from orchestrator.runs.cleanup import CleanupReport
 from orchestrator.state import State
@@ -28,7 +28,7 @@ class SshTarget:
     """The nodes of an inventory, or this machine if no inventory is named."""
 
     name = "ssh"
-    refuses: Mapping[str, Refusal] = {}
+    refuses: Mapping[str, Refusal] = {"array": NO_ARRAYS}
     options: type[TargetOptions] | None = None
 
     def plan(self, request: TrainRequest) -> Plan:

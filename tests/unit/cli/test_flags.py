@@ -43,6 +43,7 @@ CASES: Mapping[str, Case] = {
     "script_args": (("--x",), {}),
     "preset": ("full", {}),
     "settings": (("seed=7",), {}),
+    "array": (("seed=1,2",), {}),
     "project": ("none", {"recipe": "own.py"}),
     "project_limit": (0, {"recipe": "own.py"}),
     "requirements": ("missing.txt", {}),
