@@ -11,7 +11,7 @@ from orchestrator.cli.app import App
 from orchestrator.cli.options import AsJson, RecipePath, check_subcommand
 from orchestrator.screen import print_text
 
-app = App(help="List the recipes, or create one.", invoke_without_command=True)
+app = App(help="List the recipes and their settings, or create one.", invoke_without_command=True)
 
 
 @app.callback()
@@ -27,6 +27,26 @@ def recipes(context: typer.Context, recipe_path: RecipePath = None, as_json: AsJ
     recipes = [load.recipe(name, plugins) for name in load.recipe_folders(plugins)]
     rows = [{"name": r.name, "summary": r.summary, "presets": sorted(r.presets), "script": r.script} for r in recipes]
     print_text(listing.as_json("recipes", rows) if as_json else listing.table(rows, ("name", "summary", "presets")))
+
+
+@app.command()
+def show(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name or folder of a recipe.")],
+    recipe_path: RecipePath = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the settings of a recipe, as --set takes them."""
+    from orchestrator import load
+    from orchestrator.report import listing
+
+    recipe = load.recipe(name, tuple(recipe_path or ()))
+    rows = [
+        {"name": name, "type": setting.type, "default": recipe.default(name), "description": setting.description}
+        for name, setting in recipe.declared.items()
+        if name not in recipe.passed_by_orch
+    ]
+    columns = ("name", "type", "default", "description")
+    print_text(listing.as_json("settings", rows) if as_json else listing.table(rows, columns))
 
 
 @app.command()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints
 
@@ -15,17 +15,10 @@ SCHEMA_URL = "https://json-schema.org/draft/2020-12/schema"
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 
 
-class TypesFile(StrictModel):
-    """The types of settings whose default does not reveal them; all others are text."""
+class SettingFile(StrictModel):
+    """A setting that the script gets only if a preset or the user sets it."""
 
-    integer: list[str] = Field(default_factory=list, description="A whole number.")
-    number: list[str] = Field(default_factory=list, description="A number.")
-    switch: list[str] = Field(default_factory=list, description="true or false.")
-    text: list[str] = Field(default_factory=list, description="Anything.")
-
-    def by_name(self) -> dict[str, str]:
-        """Return the type of each name."""
-        return {name: kind for kind, names in self for name in names}
+    type: Literal["integer", "number", "switch", "text"] = Field(description="A switch is true or false.")
 
 
 class RecipeFile(StrictModel):
@@ -44,11 +37,9 @@ class RecipeFile(StrictModel):
     paths: list[str] = Field(
         default_factory=list, description="Settings whose values are files; they are sent to the nodes."
     )
-    accepts: list[str] = Field(default_factory=list, description="Names that --set knows besides those of [arguments].")
-    types: TypesFile = Field(
-        default_factory=TypesFile,
-        description="The types of settings whose default does not reveal them. A default of 3 or 0.5 means a "
-        "number, true or false a switch.",
+    dataclasses: list[str] = Field(
+        default_factory=list,
+        description="The dataclasses whose fields are the settings: CLASS of the script, or MODULE:CLASS.",
     )
     excludes: dict[str, list[str]] = Field(
         default_factory=dict, description="For each setting, the names whose defaults it removes."
@@ -60,8 +51,10 @@ class RecipeFile(StrictModel):
         description="The script's arguments that select bf16 or fp32. With both, --precision auto chooses by "
         "the nodes' instructions; one is required."
     )
-    arguments: dict[str, Value] = Field(
-        description="Default settings; each is passed as --name=value, true as the flag alone."
+    settings: dict[Name, Value | SettingFile] = Field(
+        default_factory=dict,
+        description="Values that the script gets by default, as --name=value, and settings that are not in a "
+        "dataclass. Their type is that of the value: 3 is a whole number, 3.0 a number, true a switch.",
     )
     presets: dict[str, dict[str, Value]] = Field(
         default_factory=dict, description="Named sets of settings for --preset."

@@ -9,10 +9,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from orchestrator.errors import RequestError, did_you_mean
+from orchestrator.load.dataclass_settings import dataclass_settings
 from orchestrator.load.files import read_toml
-from orchestrator.load.recipe_file import RecipeFile
-from orchestrator.model.recipe import Recipe, Value
-from orchestrator.paths import RECIPES
+from orchestrator.load.recipe_file import RecipeFile, SettingFile
+from orchestrator.model.recipe import Recipe, Setting, Value
+from orchestrator.model.setting_types import type_of
+from orchestrator.paths import RECIPES, TRAIN
 
 ENTRY_POINTS = "orch.recipes"
 NOT_SENT = "__pycache__"
@@ -125,6 +127,11 @@ def module_recipe(name: str) -> Recipe:
 
 def recipe_from(name: str, folder: Path) -> Recipe:
     file = read_toml(folder / "recipe.toml", RecipeFile)
+    is_included = folder.parent == RECIPES
+    module_folders = (folder, TRAIN / "lib", *(sorted(RECIPES.iterdir()) if is_included else ()))
+    declared = dataclass_settings(folder / file.script, file.dataclasses, module_folders)
+    for key, value in file.settings.items():
+        declared.setdefault(key, Setting(value.type if isinstance(value, SettingFile) else type_of(value)))
     return Recipe(
         name=name,
         summary=file.summary,
@@ -132,12 +139,12 @@ def recipe_from(name: str, folder: Path) -> Recipe:
         resumes=file.resumes,
         elastic=file.elastic,
         ipex=file.ipex,
-        arguments={
+        declared=declared,
+        defaults={
             key: str((folder / str(value)).resolve()) if key in file.paths else value
-            for key, value in file.arguments.items()
+            for key, value in file.settings.items()
+            if not isinstance(value, SettingFile)
         },
-        accepts=tuple(file.accepts),
-        types=file.types.by_name(),
         paths=tuple(file.paths),
         excludes={key: tuple(value) for key, value in file.excludes.items()},
         presets=file.presets,
@@ -145,7 +152,7 @@ def recipe_from(name: str, folder: Path) -> Recipe:
         stacks=tuple(file.stacks),
         environment=file.environment,
         folder=str(folder),
-        files=() if folder.parent == RECIPES else files_of(folder),
+        files=() if is_included else files_of(folder),
     )
 
 

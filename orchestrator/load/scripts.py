@@ -7,19 +7,18 @@ import os
 import subprocess
 import sys
 import warnings
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from orch_node.protocol.environment import PYTHON_PATH
 
-from orchestrator.errors import RequestError
+from orchestrator.errors import RequestError, did_you_mean
 from orchestrator.load.imports import Files, external_imports, files_of
-from orchestrator.load.script_arguments import check_script_arguments
 from orchestrator.model.imports import Imports
 from orchestrator.model.printable import one_line
 from orchestrator.model.recipe import Recipe
-from orchestrator.paths import TRAIN
+from orchestrator.paths import RECIPES, TRAIN
 from orchestrator.planning.request import TrainRequest
 
 MISSING_MODULES = (str(TRAIN / "node.py"), "find-module", "--missing")
@@ -73,6 +72,27 @@ def check_script(request: TrainRequest, recipe: Recipe, python: RanksPython) -> 
     with contextlib.suppress(OSError):  # the ranks report an interpreter that does not start
         imports.check(subprocess.run(command, capture_output=True, text=True, check=False).stdout.split())
     return None
+
+
+def check_script_arguments(recipe: Recipe, arguments: Sequence[str]) -> None:
+    """Check that the script of one of orch's own recipes knows all options that it gets.
+
+    Other scripts may read their options in any way.
+
+    Raises:
+        RequestError: for the first option that it does not know.
+    """
+    if recipe.own_script or Path(recipe.script).parent.parent != RECIPES:
+        return
+    names = {*recipe.declared, *recipe.passed_by_orch}
+    for option in (word.partition("=")[0] for word in arguments if word.startswith("--") and word != "--"):
+        name = option[2:].replace("-", "_")
+        # argparse also accepts the beginning of a name, and transformers adds --no_NAME for switches.
+        if not any(argument.startswith((name, name.removeprefix("no_"))) for argument in names):
+            raise RequestError(
+                f"The script of recipe '{recipe.name}' knows no argument '{option}'.",
+                hint=did_you_mean(name, names, listing=recipe.listing),
+            )
 
 
 def read_imports(recipe: Recipe, path: str, python: RanksPython) -> Imports:

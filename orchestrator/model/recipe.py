@@ -9,9 +9,18 @@ from pathlib import PurePosixPath
 from orchestrator.errors import RequestError, did_you_mean
 from orchestrator.model.packages import Packages
 from orchestrator.model.project import Project
-from orchestrator.model.setting_types import DESCRIPTIONS, TEXT, matches, type_of
+from orchestrator.model.setting_types import DESCRIPTIONS, TEXT, matches
 
 Value = str | int | float | bool
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A setting of a recipe."""
+
+    type: str = TEXT
+    default: Value | None = None  # of the script; None if it has none or computes it
+    description: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,9 +28,8 @@ class Recipe:
     """A training script with its default arguments; the user's own script has defaults for all other fields.
 
     Attributes:
-        arguments: the default settings.
-        accepts: further names that --set accepts.
-        types: the types of settings whose default does not reveal them.
+        declared: all settings, by name.
+        defaults: the values that the script gets unless a preset or the user changes them.
         paths: settings whose values are files of the controller if they exist there.
         excludes: for a setting, the names whose defaults it removes.
         resumes: the script continues from its newest checkpoint in --output_dir.
@@ -44,9 +52,8 @@ class Recipe:
     resumes: bool = False
     elastic: bool = False
     ipex: bool = False
-    arguments: Mapping[str, Value] = field(default_factory=dict)
-    accepts: tuple[str, ...] = ()
-    types: Mapping[str, str] = field(default_factory=dict)
+    declared: Mapping[str, Setting] = field(default_factory=dict)
+    defaults: Mapping[str, Value] = field(default_factory=dict)
     paths: tuple[str, ...] = ()
     excludes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     presets: Mapping[str, Mapping[str, Value]] = field(default_factory=dict)
@@ -98,7 +105,7 @@ class Recipe:
                 f"Recipe '{self.name}' has no preset '{preset}'.", hint=did_you_mean(preset, self.presets)
             )
         self.check_names(user_values)
-        result = dict(self.arguments)
+        result = dict(self.defaults)
         for layer in (self.presets[preset] if preset else {}, user_values):
             for name in layer:
                 for dropped in self.excludes.get(name, ()):
@@ -113,28 +120,49 @@ class Recipe:
                 f"--set applies to recipes only; {self.script} is your own script.",
                 hint="Pass the script's arguments after --.",
             )
-        settings = {*self.arguments, *self.accepts}
         for name in user_values:
-            if name not in settings:
+            if name in self.passed_by_orch:
+                raise RequestError(
+                    f"--set {name}: orch passes --{name} itself.",
+                    hint="--precision selects the precision, --ipex adds --use_ipex, `orch fetch` brings the output.",
+                )
+            if name not in self.declared:
+                hint = did_you_mean(name, self.declared, listing=self.listing)
                 raise RequestError(
                     f"Recipe '{self.name}' has no setting '{name}'.",
-                    hint=f"{did_you_mean(name, settings)} Other arguments of the script go after --.",
+                    hint=f"{hint} Other arguments of the script go after --.",
                 )
 
-    def type_of(self, name: str) -> str:
-        if name in self.types:
-            return self.types[name]
-        return type_of(self.arguments[name]) if name in self.arguments else TEXT
+    def default(self, name: str) -> Value | None:
+        """Return the default of a setting; None if it has none or the script computes it."""
+        return self.defaults.get(name, self.declared[name].default)
+
+    def with_script_defaults(self, settings: Mapping[str, Value]) -> dict[str, Value]:
+        """Return the settings, and the defaults of the script for all others that have one."""
+        defaults = {name: setting.default for name, setting in self.declared.items()}
+        return {name: value for name, value in defaults.items() if value not in (None, "")} | dict(settings)
+
+    @property
+    def listing(self) -> str:
+        """Return how to list the settings."""
+        return f"`orch recipes show {self.name}` lists its settings."
+
+    @property
+    def passed_by_orch(self) -> set[str]:
+        """Return the arguments that --set refuses because orch passes them itself."""
+        flags = [flag for flags in self.precisions.values() for flag in flags if flag.startswith("--")]
+        return {"output_dir", "use_ipex", *(flag[2:].partition("=")[0] for flag in flags)}
 
     def check_types(self, user_values: Mapping[str, Value]) -> None:
         """Raise RequestError for the first value that its setting cannot have."""
         for name, value in user_values.items():
-            kind = self.type_of(name)
+            kind = self.declared[name].type
             if not matches(value, kind):
-                default = f" Its default is {self.arguments[name]}." if name in self.arguments else ""
+                default = self.default(name)
                 raise RequestError(
                     f"--set {name}={value}: not {DESCRIPTIONS[kind]}.",
-                    hint=f"Recipe '{self.name}' expects {DESCRIPTIONS[kind]}.{default}",
+                    hint=f"Recipe '{self.name}' expects {DESCRIPTIONS[kind]}."
+                    + (f" Its default is {default}." if default is not None else ""),
                 )
 
 

@@ -13,10 +13,9 @@ SWITCHES = ("yes", "true", "t", "y", "1", "no", "false", "f", "n", "0")
 
 
 def type_of(default: object) -> str:
-    """Return the type of a default value: a script whose default is 2 may accept 2.5, too."""
-    if isinstance(default, bool):
-        return SWITCH
-    return NUMBER if isinstance(default, (int, float)) else TEXT
+    """Return the type of a default value in recipe.toml."""
+    types = {bool: SWITCH, int: INTEGER, float: NUMBER}
+    return types.get(type(default), TEXT)
 
 
 def matches(value: object, kind: str) -> bool:

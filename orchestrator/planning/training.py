@@ -102,7 +102,7 @@ def new_plan(
         script=recipe.script_file,
         stack=resolved.stack.value.name,
         fingerprints=home.fingerprints,
-        settings=resolved.settings,
+        settings=recipe.with_script_defaults(resolved.settings),
         script_args=request.script_args,
         project=recipe.project,
         packages=recipe.packages,

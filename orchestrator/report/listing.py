@@ -28,6 +28,8 @@ def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> str:
 
 
 def cell(value: object) -> str:
-    """Return the value as one line without the control characters that a terminal would interpret."""
+    """Return the value as one line without the control characters that a terminal would interpret; None is empty."""
+    if value is None or isinstance(value, bool):
+        return "" if value is None else str(value).lower()
     text = ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
     return one_line(text)

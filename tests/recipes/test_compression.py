@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from orch_training.arguments import communication_requirements
+from orch_training.arguments import CommunicationArguments
 from orch_training.gradients import ranks_of_nodes
 
 from tests.support.jobs import SCRIPTS, run_ranks
@@ -73,9 +73,9 @@ def test_ranks_are_grouped_by_node() -> None:
     ("kind", "period"), [("none", 1), ("none", -1), ("bf16", 4)], ids=["each-step", "negative", "with-compression"]
 )
 def test_invalid_period_is_refused(kind: str, period: int) -> None:
-    assert any(violated for violated, _ in communication_requirements(kind, period))
+    assert any(violated for violated, _ in CommunicationArguments(kind, period).communication_requirements())
 
 
 @pytest.mark.parametrize(("kind", "is_refused"), [("none", False), ("powersgd", False), ("fp8", True)])
 def test_unknown_kind_is_refused(kind: str, is_refused: bool) -> None:
-    assert any(violated for violated, _ in communication_requirements(kind, 0)) is is_refused
+    assert any(violated for violated, _ in CommunicationArguments(kind, 0).communication_requirements()) is is_refused

@@ -24,7 +24,7 @@ QA = Recipe(
     script="/here/train/qa/qa.py",
     resumes=True,
     elastic=True,
-    arguments={"epochs": 2, "train_file": "/here/train/qa/data/train.json"},
+    defaults={"epochs": 2, "train_file": "/here/train/qa/data/train.json"},
     paths=("train_file",),
     precisions={"bf16": ("--bf16",), "fp32": ()},
 )

@@ -33,7 +33,7 @@ QA_RECIPE = Recipe(
     script="/orch/train/qa/qa.py",
     resumes=True,
     ipex=True,
-    arguments={"epochs": 2},
+    defaults={"epochs": 2},
     precisions={"bf16": ("--bf16",), "fp32": ()},
 )
 USER_SCRIPT = Recipe(name="own", script="/home/me/own script.py", own_script=True)

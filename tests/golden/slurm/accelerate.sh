@@ -75,8 +75,6 @@ cat > /shared/alice/runs/20260102-030405-bert-qa-abcd/job.json <<'ORCH_END_OF_FI
   "--do_train",
   "--do_eval",
   "--evaluate_before_training",
-  "--max_seq_length=384",
-  "--doc_stride=128",
   "--per_device_train_batch_size=4",
   "--per_device_eval_batch_size=16",
   "--learning_rate=0.0002",

@@ -112,7 +112,7 @@ def lab(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe_folder = folder / "recipes" / "my_own"
     recipe_folder.mkdir(parents=True)
     (recipe_folder / "recipe.toml").write_text(
-        'summary = "mine"\nscript = "train.py"\nresumes = true\n[precisions]\nfp32 = []\n[arguments]\n'
+        'summary = "mine"\nscript = "train.py"\nresumes = true\n[precisions]\nfp32 = []\n'
     )
     (recipe_folder / "train.py").write_text("import beside\n")
     (recipe_folder / "beside.py").write_text("")

@@ -21,7 +21,7 @@ RECIPE_FILE = """summary = "s"
 script = "x.py"
 paths = ["train_file"]
 
-[arguments]
+[settings]
 train_file = "data/a.json"
 
 [precisions]
@@ -45,8 +45,25 @@ def test_recipes_and_stacks_of_orch_can_be_loaded() -> None:
 
 def test_paths_of_a_recipe_are_relative_to_its_folder(recipe_folder: Path) -> None:
     recipe = recipe_from("mine", recipe_folder)
-    assert recipe.arguments["train_file"] == str(recipe_folder / "data/a.json")
+    assert recipe.defaults["train_file"] == str(recipe_folder / "data/a.json")
     assert recipe.script == str(recipe_folder / "x.py")
+
+
+def test_settings_of_a_recipe_have_the_types_of_their_values(recipe_folder: Path) -> None:
+    path = recipe_folder / "recipe.toml"
+    settings = 'epochs = 3\nrate = 3.0\nshuffle = true\nname = "3"\nmax_steps = { type = "integer" }\n'
+    path.write_text(RECIPE_FILE.replace("[settings]\n", f"[settings]\n{settings}"))
+    recipe = recipe_from("mine", recipe_folder)
+    types = {name: setting.type for name, setting in recipe.declared.items()}
+    assert types == {
+        "epochs": "integer",
+        "rate": "number",
+        "shuffle": "switch",
+        "name": "text",
+        "max_steps": "integer",
+        "train_file": "text",
+    }
+    assert "max_steps" not in recipe.defaults
 
 
 @pytest.mark.parametrize(
@@ -116,7 +133,7 @@ def test_recipe_of_orch_conforms_to_the_schema(path: Path) -> None:
 
 
 def test_schema_rejects_unknown_keys() -> None:
-    recipe = {"summary": "s", "script": "x", "precisions": {}, "arguments": {}, "path": []}
+    recipe = {"summary": "s", "script": "x", "precisions": {}, "path": []}
     with pytest.raises(jsonschema.ValidationError, match="'path' was unexpected"):
         jsonschema.validate(recipe, schema())
 

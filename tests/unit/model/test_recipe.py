@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from orchestrator.errors import RequestError
-from orchestrator.model.recipe import Recipe, Value, as_arguments
+from orchestrator.model.recipe import Recipe, Setting, Value, as_arguments
 
 RECIPE = Recipe(
     name="qa",
     script="/recipes/qa.py",
-    arguments={"train_file": "/data/a.json", "epochs": 2, "shuffle": True},
-    accepts=("dataset_name", "seed"),
-    types={"seed": "integer"},
+    declared={
+        "train_file": Setting(),
+        "epochs": Setting("number", 3.0),
+        "shuffle": Setting("switch"),
+        "dataset_name": Setting(),
+        "seed": Setting("integer", 7),
+    },
+    defaults={"train_file": "/data/a.json", "epochs": 2, "shuffle": True},
     excludes={"dataset_name": ("train_file",)},
     presets={"full": {"dataset_name": "squad", "epochs": 3}},
     precisions={"bf16": ("--bf16",), "fp32": ()},
@@ -41,6 +44,24 @@ def test_unknown_setting_or_preset_names_the_nearest() -> None:
     with pytest.raises(RequestError, match="no preset 'ful'") as exc_info:
         RECIPE.settings("ful", {})
     assert "full" in exc_info.value.hint
+
+
+@pytest.mark.parametrize("name", ["output_dir", "use_ipex", "bf16"])
+def test_argument_that_orch_passes_is_no_setting(name: str) -> None:
+    with pytest.raises(RequestError, match=f"--set {name}: orch passes --{name} itself"):
+        RECIPE.settings(None, {name: True})
+
+
+def test_hint_names_the_default_that_applies() -> None:
+    for name, default in {"epochs": "2", "seed": "7"}.items():
+        with pytest.raises(RequestError) as exc_info:
+            RECIPE.check_types({name: "x"})
+        assert f"Its default is {default}." in exc_info.value.hint
+
+
+def test_recorded_settings_include_the_defaults_of_the_script() -> None:
+    recorded = RECIPE.with_script_defaults(RECIPE.settings(None, {}))
+    assert recorded == {"train_file": "/data/a.json", "epochs": 2, "shuffle": True, "seed": 7}
 
 
 def test_settings_become_arguments() -> None:
@@ -81,4 +102,3 @@ def test_values_of_the_right_type_are_accepted() -> None:
     }.items():
         for value in values:
             RECIPE.check_types({name: value})
-    replace(RECIPE, types={"epochs": "text"}).check_types({"epochs": "auto"})  # A declared type wins.

@@ -61,7 +61,7 @@ def test_seeds_come_from_settings_and_from_arguments(test_stack: Stack, tmp_path
     path = tmp_path / "x.py"
     path.write_text("")
     request = TrainRequest(recipe="qa", script_args=("--data_seed", "7", "--my-seed=8", "--x", "--seedless"))
-    recipe = replace(QA_RECIPE, script=str(path), arguments={"seed": 3, "epochs": 2})
+    recipe = replace(QA_RECIPE, script=str(path), defaults={"seed": 3, "epochs": 2})
     plan = plan_train(request, make_inputs(make_cluster(), recipe, test_stack), LOCAL_SITE)
     assert seeds(plan) == {"seed": 3, "data_seed": "7", "my-seed": "8", "seedless": ""}
     result = provenance(plan)

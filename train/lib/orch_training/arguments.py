@@ -12,19 +12,58 @@ from transformers import HfArgumentParser
 
 from orch_training.errors import ArgumentError
 
-DROPOUT_KERNEL = "Implementation of dropout: auto, kernel (vectorized) or torch."
-COMPRESSION = "Compression of gradients for slow networks: none, bf16 or powersgd."
-GROUPING = "Group rows of similar length in batches: less padding, different order."
-LOCAL_SGD = "Steps between averaging the weights over nodes instead of the gradients; 0: off."
-ATTENTION = "Attention of transformers: eager, which is faster on CPUs, or sdpa."
-
 
 def option(default: Any, text: str) -> Any:
     return field(default=default, metadata={"help": text})
 
 
 @dataclass
-class ModelArguments:
+class SpeedArguments:
+    """The arguments that affect the speed of a step."""
+
+    dropout_kernel: str = option("auto", "Implementation of dropout: auto, kernel (vectorized) or torch.")
+    attn_implementation: str = option("eager", "Attention of transformers: eager, which is faster on CPUs, or sdpa.")
+
+    def speed_requirements(self) -> list[tuple[bool, str]]:
+        kernels, attentions = ("auto", "kernel", "torch"), ("eager", "sdpa")
+        kernel, attention = self.dropout_kernel, self.attn_implementation
+        return [
+            (kernel not in kernels, f"--dropout_kernel must be {' or '.join(kernels)}, not {kernel!r}."),
+            (
+                attention not in attentions,
+                f"--attn_implementation must be {' or '.join(attentions)}, not {attention!r}.",
+            ),
+        ]
+
+
+@dataclass
+class CommunicationArguments:
+    """The arguments for what is sent between nodes."""
+
+    gradient_compression: str = option("none", "Compression of gradients for slow networks: none, bf16 or powersgd.")
+    local_sgd: int = option(0, "Steps between averaging the weights over nodes instead of the gradients; 0: off.")
+
+    def communication_requirements(self) -> list[tuple[bool, str]]:
+        compression, period = self.gradient_compression, self.local_sgd
+        return [
+            (
+                compression not in ("none", "bf16", "powersgd"),
+                f"--gradient_compression must be none, bf16 or powersgd, not {compression!r}.",
+            ),
+            (period < 0 or period == 1, "--local_sgd must be 0 (off) or at least 2 steps."),
+            (bool(period) and compression != "none", "--local_sgd and --gradient_compression cannot be combined."),
+        ]
+
+
+@dataclass
+class GroupingArguments:
+    """The argument for the order of the data."""
+
+    length_grouping: bool = option(False, "Group rows of similar length in batches: less padding, different order.")
+
+
+@dataclass
+class ModelArguments(SpeedArguments):
     model_name_or_path: str = option("", "A folder, a name on the hub, or package:NAME/FOLDER in an installed package.")
     config_name: str | None = option(None, "Configuration, if it differs from the model's.")
     tokenizer_name: str | None = option(None, "Tokenizer, if it differs from the model's.")
@@ -33,15 +72,10 @@ class ModelArguments:
     token: str | None = option(None, "Access token for the hub.")
     trust_remote_code: bool = option(False, "Allow a model from the hub to run its code.")
     dropout: float | None = option(None, "Set all dropout probabilities of the model.")
-    dropout_kernel: str = option("auto", DROPOUT_KERNEL)
-    attn_implementation: str = option("eager", ATTENTION)
-
-    def requirements(self) -> list[tuple[bool, str]]:
-        return speed_requirements(self.dropout_kernel, self.attn_implementation)
 
 
 @dataclass
-class LoopArguments:
+class LoopArguments(CommunicationArguments):
     """The arguments of recipes with their own training loop, named as in TrainingArguments."""
 
     output_dir: str = option("", "Folder for all output.")
@@ -50,8 +84,6 @@ class LoopArguments:
     save_steps: int = option(500, "Steps between checkpoints; 0: no checkpoints.")
     save_total_limit: int | None = option(None, "Number of checkpoints to keep.")
     logging_steps: int = option(10, "Steps between two lines of metrics.")
-    gradient_compression: str = option("none", COMPRESSION)
-    local_sgd: int = option(0, LOCAL_SGD)
     seed: int = option(42, "Seed of new weights, dropout and the order of the data.")
     mixed_precision: str = option("no", "no or bf16.")
     cpu: bool = option(True, "Accepted; these recipes train on CPUs.")
@@ -69,7 +101,7 @@ class LoopArguments:
             (not self.output_dir, "--output_dir is missing."),
             (not self.cpu, "--cpu false: this recipe trains on CPUs only."),
             (self.mixed_precision not in ("no", "bf16"), "--mixed_precision must be no or bf16."),
-            *communication_requirements(self.gradient_compression, self.local_sgd),
+            *self.communication_requirements(),
             (self.save_steps < 0, "--save_steps must be at least 0."),
             (self.logging_steps < 1, "--logging_steps must be at least 1."),
         ]
@@ -87,28 +119,7 @@ def task_requirements(model: ModelArguments, data: Any, training: Any) -> list[t
             training.do_eval and not (hub or data.validation_file),
             "--do_eval needs --validation_file or --dataset_name.",
         ),
-        *model.requirements(),
-    ]
-
-
-def communication_requirements(compression: str, local_sgd: int) -> list[tuple[bool, str]]:
-    """Return the rules for what is sent between nodes."""
-    return [
-        (
-            compression not in ("none", "bf16", "powersgd"),
-            f"--gradient_compression must be none, bf16 or powersgd, not {compression!r}.",
-        ),
-        (local_sgd < 0 or local_sgd == 1, "--local_sgd must be 0 (off) or at least 2 steps."),
-        (bool(local_sgd) and compression != "none", "--local_sgd and --gradient_compression cannot be combined."),
-    ]
-
-
-def speed_requirements(dropout_kernel: str, attention: str) -> list[tuple[bool, str]]:
-    """Return the rules for settings that affect the speed of a step."""
-    kernels, attentions = ("auto", "kernel", "torch"), ("eager", "sdpa")
-    return [
-        (dropout_kernel not in kernels, f"--dropout_kernel must be {' or '.join(kernels)}, not {dropout_kernel!r}."),
-        (attention not in attentions, f"--attn_implementation must be {' or '.join(attentions)}, not {attention!r}."),
+        *model.speed_requirements(),
     ]
 
 

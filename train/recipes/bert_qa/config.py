@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from answers import Search
 from compat import Extras, TrainingOptions, translate
 from orch_training import arguments
-from orch_training.arguments import ModelArguments, option
+from orch_training.arguments import CommunicationArguments, GroupingArguments, ModelArguments, option
 from orch_training.ranks import note
 
 
@@ -39,13 +39,10 @@ class DataArguments:
 
 
 @dataclass
-class RunArguments:
+class RunArguments(CommunicationArguments, GroupingArguments):
     """The arguments of this recipe that run_qa.py does not have."""
 
     evaluate_before_training: bool = option(False, "Score the model before it is trained, too.")
-    gradient_compression: str = option("none", arguments.COMPRESSION)
-    local_sgd: int = option(0, arguments.LOCAL_SGD)
-    length_grouping: bool = option(False, arguments.GROUPING)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +96,7 @@ def requirements(config: Config) -> list[tuple[bool, str]]:
         ),
         (training.load_best_model_at_end, "--load_best_model_at_end is not supported: the last model is kept."),
         (training.push_to_hub, "--push_to_hub is not supported."),
-        *arguments.communication_requirements(config.run.gradient_compression, config.run.local_sgd),
+        *config.run.communication_requirements(),
         *((value < 1, f"--{name} must be at least 1.") for name, value in counts(config)),
     ]
 

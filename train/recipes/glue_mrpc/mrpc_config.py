@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from orch_training import arguments
-from orch_training.arguments import LoopArguments, ModelArguments, option
+from orch_training.arguments import GroupingArguments, LoopArguments, ModelArguments, option
 from orch_training.optimizers import FASTEST, PLAIN
 
 
@@ -23,23 +23,22 @@ class PairArguments:
 
 
 @dataclass
-class MrpcArguments(LoopArguments):
+class MrpcArguments(LoopArguments, GroupingArguments):
     """The arguments for training and evaluation."""
 
     do_train: bool = option(True, "Train.")
     do_eval: bool = option(True, "Evaluate after training.")
     evaluate_before_training: bool = option(True, "Evaluate before it, too.")
-    per_device_train_batch_size: int = option(16, "Pairs per rank and step.")
+    per_device_train_batch_size: int = option(8, "Pairs per rank and step.")
     per_device_eval_batch_size: int = option(32, "Pairs per rank.")
     gradient_accumulation_steps: int = option(1, "Batches per step.")
-    learning_rate: float = option(2e-5, "The highest one; it then falls linearly to 0.")
+    learning_rate: float = option(1e-4, "The highest one; it then falls linearly to 0.")
     weight_decay: float = option(0.01, "AdamW's.")
-    warmup_steps: int = option(100, "Steps in which the learning rate rises.")
-    num_train_epochs: int = option(3, "Times that the data is seen.")
+    warmup_steps: int = option(10, "Steps in which the learning rate rises.")
+    num_train_epochs: int = option(8, "Times that the data is seen.")
     max_steps: int | None = option(None, "End after so many steps instead.")
     optim: str = option(FASTEST, "adamw_torch, or adamw_torch_fused (torch 2.4 and newer).")
     max_grad_norm: float = option(0.0, "Clip gradients; 0: do not.")
-    length_grouping: bool = option(False, arguments.GROUPING)
     use_ipex: bool = option(False, "Use IPEX, as accelerate before 1.8 does.")
 
 

@@ -1,0 +1,148 @@
+"""The settings that a recipe's script declares in dataclasses."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from orchestrator import load
+from orchestrator.errors import RequestError
+from orchestrator.model.recipe import Recipe, Setting
+
+RECIPE_FILE = """summary = "s"
+script = "train.py"
+dataclasses = ["Settings"]
+
+[precisions]
+fp32 = []
+
+[settings]
+rate = 0.1
+"""
+SCRIPT = """
+from shared import Base as SharedSettings
+import not_installed
+
+@not_installed.dataclass(kw_only=True)
+class Settings(SharedSettings):
+    rate: float = 0.5  # Learning rate; 0: none.
+    steps: int | None = None
+    flag: "Optional[bool]" = field(
+        default=False,
+        metadata={"help": "A switch."},
+    )
+    files: list[int] = field(default_factory=list)
+    kind: Literal["a", "b"] = option("a", "One of two.")
+    computed: int = 2 * 3
+    required: int
+    limit: ClassVar[int] = 3
+    internal: int = field(default=1, init=False)
+    _ignored = 3
+"""
+SHARED = """
+from transformers import Seq2SeqTrainingArguments
+
+class Base(Seq2SeqTrainingArguments):
+    rate: int = 1
+    seed: int = 7
+"""
+
+MakeRecipe = Callable[..., Recipe]
+
+
+@pytest.fixture
+def make_recipe(tmp_path: Path) -> MakeRecipe:
+    """Return a function that writes and loads a recipe."""
+
+    def make(script: str = SCRIPT, shared: str = SHARED, recipe_file: str = RECIPE_FILE) -> Recipe:
+        for name, text in {"train.py": script, "shared.py": shared, "recipe.toml": recipe_file}.items():
+            (tmp_path / name).write_text(text)
+        return load.recipe(str(tmp_path))
+
+    return make
+
+
+def test_fields_are_read_with_type_default_and_description(make_recipe: MakeRecipe) -> None:
+    declared = make_recipe().declared
+    assert {name: declared[name] for name in ("rate", "steps", "flag", "files", "kind", "computed", "required")} == {
+        "rate": Setting("number", 0.5, "Learning rate; 0: none."),
+        "steps": Setting("integer"),
+        "flag": Setting("switch", False, "A switch."),
+        "files": Setting(),
+        "kind": Setting("text", "a", "One of two."),
+        "computed": Setting("integer"),
+        "required": Setting("integer"),
+    }
+    assert not {"limit", "internal", "_ignored"} & declared.keys()
+
+
+def test_inherited_fields_are_settings(make_recipe: MakeRecipe) -> None:
+    declared = make_recipe().declared
+    assert declared["seed"] == Setting("integer", 7)
+    assert declared["save_total_limit"].type == "integer"
+
+
+def test_fields_are_overridden_in_the_order_of_python(make_recipe: MakeRecipe) -> None:
+    script = """
+class Root:
+    a: int = 0
+    b: int = 0
+class First(Root):
+    a: int = 1
+class Second(Root):
+    a: int = 2
+    b: int = 2
+class Settings(First, Second):
+    c: tuple = (1, 2)
+"""
+    defaults = {name: setting.default for name, setting in make_recipe(script).declared.items() if name != "rate"}
+    assert defaults == {"a": 1, "b": 2, "c": None}
+
+
+def test_values_of_recipe_file_are_defaults_with_the_types_of_the_fields(make_recipe: MakeRecipe) -> None:
+    recipe = make_recipe(recipe_file=RECIPE_FILE.replace("rate = 0.1", "rate = 1"))
+    assert recipe.settings(None, {}) == {"rate": 1}
+    recipe.check_types({"rate": "2.5"})
+
+
+def test_class_of_another_module_is_named_with_its_module(make_recipe: MakeRecipe) -> None:
+    recipe = make_recipe(recipe_file=RECIPE_FILE.replace('"Settings"', '"shared:Base"'))
+    assert recipe.declared["seed"] == Setting("integer", 7)
+    assert "flag" not in recipe.declared
+    make_recipe(recipe_file=RECIPE_FILE.replace('"Settings"', '"Settings", "shared:Base"'))
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        pytest.param({"script": "class Setting:\n    a: int\n"}, "no class 'Settings' with fields", id="no class"),
+        pytest.param({"script": "class Settings:\n    pass\n"}, "no class 'Settings' with fields", id="no fields"),
+        pytest.param({"script": "class Settings(Settings): pass\n"}, "no class 'Settings'", id="own base"),
+        pytest.param({"script": "from train import Settings\n"}, "no class 'Settings'", id="import of itself"),
+        pytest.param(
+            {"recipe_file": RECIPE_FILE.replace('"Settings"', '"nowhere:Base"')}, "'nowhere:Base'", id="no module"
+        ),
+        pytest.param({"shared": "class Base(:\n"}, r"shared\.py: line 1: invalid syntax", id="syntax"),
+        pytest.param({"shared": "\0"}, r"shared\.py: ", id="no text"),
+    ],
+)
+def test_unusable_class_is_rejected(make_recipe: MakeRecipe, files: dict[str, str], message: str) -> None:
+    with pytest.raises(RequestError, match=message):
+        make_recipe(**files)
+
+
+def test_missing_script_is_named(make_recipe: MakeRecipe) -> None:
+    with pytest.raises(RequestError, match=r"other\.py: .*No such file"):
+        make_recipe(recipe_file=RECIPE_FILE.replace("train.py", "other.py"))
+
+
+def test_settings_of_orch_are_known_without_torch() -> None:
+    code = "import sys; from orchestrator import load; print(len(load.recipe('bert-qa').declared)); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    count, modules = done.stdout.splitlines()
+    assert int(count) > 100
+    assert not {"torch", "transformers"} & {*modules.split()}
