@@ -74,6 +74,13 @@ def test_submit_looks_the_job_up_by_its_name(first: CommandResult) -> None:
     assert f"--name={name}" in scheduler.host.commands[-1]
 
 
+def test_array_that_runs_already_is_looked_up_by_the_id_of_the_array() -> None:
+    """Slurm gives each running task an id of its own, which is not the id of the array."""
+    name = f"orch-{SITE.run_id}"
+    listed = make_result(f"12_1|{name}|PENDING|N/A||Priority\n12_0|{name}|RUNNING|N/A|n1|None\n")
+    assert submit(make_result("accepted\n"), listed).submitted == "12"
+
+
 @pytest.mark.parametrize("case", ["srun", "array"])
 def test_job_on_a_node_that_does_not_see_its_script_ends_before_it_writes(case: str, tmp_path: Path) -> None:
     scheduler = submit(make_result("12\n"))
