@@ -1,22 +1,20 @@
-"""Run the ranks in an image: with Apptainer or Singularity, or with Pyxis if it is a .sqsh file. Pure."""
+"""Run the ranks in an image: with Apptainer or Singularity, or with a program of the batch system. Pure."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from orch_node.protocol import container
-from orch_node.protocol.container import APPTAINER, PYXIS, ContainerSpec
+from orch_node.protocol.container import APPTAINER, ContainerSpec
 
 from orchestrator.errors import PlanError
 from orchestrator.model.decision import Choice, Decision
 from orchestrator.planning.containers import bind, outermost_folders
 
-SQUASHED = ".sqsh"  # The suffix of the images that `enroot import` writes.
 NAMES = ("python", "mounts", "env_file", "arguments")
 LISTS = ("mounts", "arguments")
-# Options of Apptainer that orch itself sets: they affect how ranks are started, reached and ended.
 RESERVED_OPTIONS = (
     "--cleanenv",
     "-e",
@@ -39,15 +37,51 @@ RESERVED_OPTIONS = (
     "-f",
     "--env-file",
 )
-RESERVED_PYXIS_OPTIONS = (
-    "--container-image",
-    "--container-mounts",
-    "--container-workdir",
-    "--container-name",
-    "--no-container-mount-home",
-    "--container-mount-home",
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageEngine:
+    """A program that runs ranks in an image.
+
+    Attributes:
+        name: the name in container.json.
+        title: the name in messages.
+        format: the images that it runs, in messages.
+        pull: the command that creates such an image.
+        reserved: the options that orch itself sets: they affect how ranks are started, reached and ended.
+        options: returns the options for an image, given folders that have the same path in it, and the
+            folder of the run, in which the ranks start; raises PlanError for a folder that cannot be mounted.
+        launcher: the launcher that starts the ranks in the image, if no other one can; otherwise ''.
+    """
+
+    name: str
+    title: str
+    format: str
+    pull: str
+    reserved: tuple[str, ...]
+    options: Callable[[Image, list[str], str], tuple[str, ...]]
+    launcher: str = ""
+
+
+def apptainer_options(image: Image, folders: list[str], run_dir: str) -> tuple[str, ...]:
+    """Return the options of `apptainer exec`."""
+    return (
+        # Packages in the user's home would take precedence over the image's, so ranks use /tmp as home.
+        *("--cleanenv", "--no-home", "--home", "/tmp", "--pwd", run_dir),
+        *(option for folder in folders for option in ("--mount", bind(folder))),
+        *(option for mount in image.mounts for option in ("--bind", mount)),
+        *image.arguments,
+    )
+
+
+APPTAINER_ENGINE = ImageEngine(
+    name=APPTAINER,
+    title="Apptainer or Singularity",
+    format="a .sif file or a folder of Apptainer",
+    pull="apptainer pull IMAGE.sif docker://NAME",
+    reserved=RESERVED_OPTIONS,
+    options=apptainer_options,
 )
-ENGINES = "by Apptainer or Singularity", "by Pyxis"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,11 +89,12 @@ class Image:
     """An image that holds the ranks.
 
     Attributes:
-        path: a .sif file, an unpacked folder or, for Pyxis, a .sqsh file that all nodes see.
+        path: a file or an unpacked folder that all nodes see.
         python: the interpreter in the image, as a path or a program's name.
         mounts: additional mounts as SOURCE:TARGET[:ro].
         env_file: a file with environment variables on the nodes, or ''.
-        arguments: additional options of `apptainer exec` or, with Pyxis, of `srun`, one word each.
+        arguments: additional options of the engine, one word each.
+        engine: the program that runs the image.
     """
 
     path: str
@@ -67,14 +102,13 @@ class Image:
     mounts: tuple[str, ...] = ()
     env_file: str = ""
     arguments: tuple[str, ...] = ()
+    engine: ImageEngine = APPTAINER_ENGINE
 
-    @property
-    def engine(self) -> str:
-        """Return the container engine that the image's path implies."""
-        return PYXIS if self.path.endswith(SQUASHED) else APPTAINER
-
-    def check(self) -> None:
+    def check(self, engines: Iterable[ImageEngine]) -> None:
         """Check that the image can be used on all nodes.
+
+        Args:
+            engines: the programs that the batch system can run images with.
 
         Raises:
             PlanError: for the first invalid value.
@@ -82,8 +116,7 @@ class Image:
         if "://" in self.path or "#" in self.path:
             raise PlanError(
                 f"--image {self.path}: runs do not pull images; name a file that all nodes see.",
-                hint="Run `apptainer pull IMAGE.sif docker://NAME` once on the login node, or for Pyxis "
-                "`enroot import -o IMAGE.sqsh docker://NAME`.",
+                hint=f"Run {' or '.join(f'`{engine.pull}`' for engine in engines)} once on the login node.",
             )
         for path in (self.path, *([self.env_file] if self.env_file else ())):
             if not path.startswith("/") or ".." in path.split("/") or not path.isprintable():
@@ -98,7 +131,6 @@ class Image:
 
     def check_arguments(self) -> None:
         """Raise PlanError for the first argument that is malformed, or that orch itself sets."""
-        reserved = RESERVED_PYXIS_OPTIONS if self.engine == PYXIS else RESERVED_OPTIONS
         for argument in self.arguments:
             name = argument.partition("=")[0]
             if not re.fullmatch(r"-\w|--[a-z][a-z-]*", name) or not argument.isprintable():
@@ -106,34 +138,11 @@ class Image:
                     f"--image-option arguments={argument}: not an option.",
                     hint="Use it once per option: --image-option arguments=--nv.",
                 )
-            if name in reserved:
+            if name in self.engine.reserved:
                 raise PlanError(
                     f"--image-option arguments={name}: orch sets this option itself.",
                     hint="Leave it out; `--dry-run` shows all options.",
                 )
-
-    def options(self, folders: Iterable[str], run_dir: str) -> tuple[str, ...]:
-        """Return the engine's options.
-
-        Args:
-            folders: folders of the nodes that have the same path in the image.
-            run_dir: the folder of the run, in which the ranks start.
-
-        Raises:
-            PlanError: if Pyxis cannot mount one of the folders.
-        """
-        outermost = outermost_folders(folders)
-        if self.engine == PYXIS:
-            mounts = ",".join((*map(pyxis_mount, outermost), *self.mounts))
-            settings = ("--no-container-mount-home", f"--container-workdir={run_dir}")
-            return (f"--container-mounts={mounts}", *settings, *self.arguments)
-        return (
-            # Packages in the user's home would take precedence over the image's, so ranks use /tmp as home.
-            *("--cleanenv", "--no-home", "--home", "/tmp", "--pwd", run_dir),
-            *(option for folder in outermost for option in ("--mount", bind(folder))),
-            *(option for mount in self.mounts for option in ("--bind", mount)),
-            *self.arguments,
-        )
 
     def file(self, folders: Iterable[str], run_dir: str, *, preload: tuple[str, ...]) -> str:
         """Return the text of container.json.
@@ -142,6 +151,9 @@ class Image:
             folders: folders of the nodes that have the same path in the image.
             run_dir: the folder of the run, in which the ranks start.
             preload: the names of libraries to preload if the image has them.
+
+        Raises:
+            PlanError: if the engine cannot mount one of the folders.
         """
         return container.render(
             ContainerSpec(
@@ -150,28 +162,14 @@ class Image:
                 python=self.python,
                 preload=preload,
                 processes={},
-                options=self.options(folders, run_dir),
+                options=self.engine.options(self, list(outermost_folders(folders)), run_dir),
                 env_file=self.env_file,
-                engine=self.engine,
+                engine=self.engine.name,
             )
         )
 
 
-def pyxis_mount(folder: str) -> str:
-    """Return the value of --container-mounts for a folder.
-
-    Raises:
-        PlanError: if the folder's name has a comma or a colon; the option knows no quotes.
-    """
-    if set(folder) & set(",:"):
-        raise PlanError(
-            f"Pyxis cannot mount {folder}: its name contains a comma or a colon.",
-            hint="Rename the folder, or use an image of Apptainer.",
-        )
-    return f"{folder}:{folder}"
-
-
-def choose_image(image: Image | None, launcher: str) -> Choice[Image | None]:
+def choose_image(image: Image | None, launcher: str, engines: Iterable[ImageEngine]) -> Choice[Image | None]:
     """Return the image for the ranks, or None, with the decision to print.
 
     Raises:
@@ -179,12 +177,12 @@ def choose_image(image: Image | None, launcher: str) -> Choice[Image | None]:
     """
     if image is None:
         return Choice(None)
-    image.check()
-    by_pyxis = image.engine == PYXIS
-    if by_pyxis and launcher != "srun":
+    image.check(engines)
+    engine = image.engine
+    if engine.launcher and launcher != engine.launcher:
         raise PlanError(
-            f"--launcher {launcher}: Pyxis only runs ranks that srun starts.",
+            f"--launcher {launcher}: {engine.title} only runs ranks that {engine.launcher} starts.",
             hint="Leave --launcher out, or use an image of Apptainer: --image IMAGE.sif.",
         )
-    reason = f"{ENGINES[by_pyxis]}, one for each rank, on its {image.python}"
+    reason = f"by {engine.title}, one for each rank, on its {image.python}"
     return Choice(image, (Decision(topic="container", value=image.path, reason=reason),))

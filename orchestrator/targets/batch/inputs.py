@@ -96,10 +96,10 @@ def check_image_exists(batch: BatchSettings) -> None:
         PlanError: if its path cannot be used on the nodes.
     """
     if batch.image and not batch.login and not Path(batch.image.path).exists():
-        batch.image.check()
+        batch.image.check(batch.system.engines)
         raise RequestError(
             f"--image {batch.image.path}: no such image.",
-            hint="Use a .sif file or a folder of Apptainer, or a .sqsh file of Pyxis, that all nodes see.",
+            hint=f"Use {', or '.join(engine.format for engine in batch.system.engines)}, that all nodes see.",
         )
 
 

@@ -15,7 +15,7 @@ from pydantic import Field, create_model
 
 from orchestrator.errors import RequestError, did_you_mean
 from orchestrator.load.files import StrictModel, read_current_folder_toml, read_toml
-from orchestrator.targets.batch.image import LISTS, NAMES, Image
+from orchestrator.targets.batch.image import APPTAINER_ENGINE, LISTS, NAMES, Image
 from orchestrator.targets.batch.settings import BatchSettings
 from orchestrator.targets.batch.system import BatchSystem
 
@@ -116,7 +116,8 @@ def with_image(settings: BatchSettings, image: str | None) -> BatchSettings:
         return replace(settings, image=None)
     if not settings.login and "://" not in path:
         path = os.path.abspath(path)
-    return replace(settings, image=replace(settings.image, path=path))
+    engines = (engine for suffix, engine in settings.system.image_engines.items() if path.endswith(suffix))
+    return replace(settings, image=replace(settings.image, path=path, engine=next(engines, APPTAINER_ENGINE)))
 
 
 def with_image_option(settings: BatchSettings, option: str) -> BatchSettings:

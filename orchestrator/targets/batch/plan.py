@@ -8,7 +8,6 @@ from pathlib import PurePosixPath
 
 from orch_node.protocol import files as run_files
 from orch_node.protocol.batch import NODE0, JobConfig
-from orch_node.protocol.container import PYXIS
 from orch_node.protocol.environment import ALWAYS
 from orch_node.protocol.record import RunNode
 
@@ -120,7 +119,7 @@ def plan_run(request: TrainRequest, inputs: JobInputs, site: Site, resume: Resum
         *explain_local_stack(inputs),
         *all_decisions(resolved.layout),
         Decision(topic="launcher", value=resolved.launcher, reason=launch.summary),
-        *choose_image(inputs.batch.image, resolved.launcher).decisions,
+        *choose_image(inputs.batch.image, resolved.launcher, inputs.batch.system.engines).decisions,
         *all_decisions(resolved.backend, resolved.precision, resolved.preload),
         *explain_restarts(request.max_restarts, recipe, request.min_nodes),
     )
@@ -194,7 +193,7 @@ def launch_of(
 ) -> Launch:
     """Return the command that starts the ranks; the job fills in the address of node0."""
     image = inputs.batch.image
-    python = image.python if image and image.engine == PYXIS else inputs.ranks_python
+    python = image.python if image and image.engine.launcher else inputs.ranks_python
     ranks = rank_command(python, site, script)
     system = inputs.batch.system
     if resolved.launcher == system.launcher:

@@ -15,12 +15,14 @@ from typing import ClassVar
 from orch_node import tail
 from orch_node.batch import slurm as on_nodes
 from orch_node.protocol import files
+from orch_node.protocol.container import PYXIS
 from orch_node.whole_files import private
 
-from orchestrator.errors import ConnectionLost, ExecuteError
+from orchestrator.errors import ConnectionLost, ExecuteError, PlanError
 from orchestrator.model.command import CommandResult
 from orchestrator.planning.plan import SCRIPT, SubmitScript
 from orchestrator.runs.accounting import Accounting
+from orchestrator.targets.batch.image import Image, ImageEngine
 from orchestrator.targets.batch.system import (
     Allocation,
     BatchSystem,
@@ -600,6 +602,39 @@ def end_step(srun: subprocess.Popen[bytes], run_dir: str) -> None:
         srun.terminate()
 
 
+# Images that Pyxis runs.
+
+
+def pyxis_options(image: Image, folders: list[str], run_dir: str) -> tuple[str, ...]:
+    """Return the options of srun for an image.
+
+    Raises:
+        PlanError: if a folder's name has a comma or a colon; the option knows no quotes.
+    """
+    for folder in folders:
+        if set(folder) & set(",:"):
+            raise PlanError(
+                f"Pyxis cannot mount {folder}: its name contains a comma or a colon.",
+                hint="Rename the folder, or use an image of Apptainer.",
+            )
+    mounts = ",".join((*(f"{folder}:{folder}" for folder in folders), *image.mounts))
+    settings = ("--no-container-mount-home", f"--container-workdir={run_dir}")
+    return (f"--container-mounts={mounts}", *settings, *image.arguments)
+
+
+PYXIS_ENGINE = ImageEngine(
+    name=PYXIS,
+    title="Pyxis",
+    format="a .sqsh file of Pyxis",
+    pull="enroot import -o IMAGE.sqsh docker://NAME",
+    reserved=(
+        *("--container-image", "--container-mounts", "--container-workdir", "--container-name"),
+        *("--no-container-mount-home", "--container-mount-home"),
+    ),
+    options=pyxis_options,
+    launcher="srun",
+)
+
 # The target.
 
 
@@ -682,6 +717,7 @@ SLURM: BatchSystem = BatchSystem(
     check="scontrol ping",
     cluster_of=cluster_of,
     launcher_settings={"pmi": ("auto", "none", "pmi2", "pmix")},
+    image_engines={".sqsh": PYXIS_ENGINE},
     held=HeldAllocations(
         find=held_allocation, start=start_step, program="srun --overlap --nodes=1 --ntasks=1 bash", request="salloc"
     ),

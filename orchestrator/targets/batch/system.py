@@ -19,6 +19,7 @@ from orchestrator.model.command import CommandResult
 from orchestrator.planning.plan import SubmitScript
 from orchestrator.planning.request import TargetOptions
 from orchestrator.runs.accounting import Accounting
+from orchestrator.targets.batch.image import APPTAINER_ENGINE, ImageEngine
 
 HELD, NEW = "held", "new"  # The values of the setting `allocation`.
 
@@ -262,6 +263,7 @@ class BatchSystem:
         launcher_summary: what that launcher does.
         launcher_env: the variables with which hydra starts its proxies through the system.
         held: how runs become steps of a held allocation; None if they cannot.
+        image_engines: programs that run ranks in images besides Apptainer, by the suffix of the images.
         node_hints: how to choose nodes in place of `--nodes PATTERN`, `--inventory` and `--exclude`, by the
             names of these fields.
         node_shell: the command that opens a shell on a node of the cluster.
@@ -308,12 +310,18 @@ class BatchSystem:
     check: str
     cluster_of: Callable[[SubmitScript], str] = lambda step: ""
     launcher_settings: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    image_engines: Mapping[str, ImageEngine] = field(default_factory=dict)
     held: HeldAllocations | None = None
 
     @property
     def flag(self) -> str:
         """Return the option of the command line that takes the system's settings: `--slurm`."""
         return f"--{self.name}"
+
+    @property
+    def engines(self) -> tuple[ImageEngine, ...]:
+        """Return the programs that can run ranks in an image."""
+        return (APPTAINER_ENGINE, *self.image_engines.values())
 
     @property
     def settings_file(self) -> Path:
