@@ -67,36 +67,17 @@ def new_plan(
         resolved: the request in which everything is decided.
         site: the identity and the folders of the run.
         home: the location of the run.
-        decisions: the decisions to print first.
+        decisions: the target's decisions, to print first.
         output: the script's output folder.
     """
     recipe = resolved.recipe
-    run = RunRecord(
-        run_id=site.run_id,
-        key=request_key(request, resolved, home),
-        node0=home.nodes[0],
-        nodes=home.nodes,
-        run_dir=site.run_dir,
-        train=site.train,
-        python=home.python,
-        recipe=recipe.name,
-        resumes=recipe.resumes,
-        output_dir=output.value,
-        backend=resolved.backend.value.name,
-        precision=resolved.precision.value,
-        started_by=site.started_by,
-        created=site.created,
-        decisions=(
-            Decision(topic="run", value=site.run_id),
-            *decisions,
-            *output.decisions,
-            *explain_environment(request),
-            *([recipe.project.explain()] if recipe.project else []),
-            *explain_packages(recipe),
-        ),
-        layout=resolved.layout.value.rank_places,
-        target=home.target,
-        location=dict(home.location),
+    all_decisions = (
+        Decision(topic="run", value=site.run_id),
+        *decisions,
+        *output.decisions,
+        *explain_environment(request),
+        *([recipe.project.explain()] if recipe.project else []),
+        *explain_packages(recipe),
     )
     origin = Origin(
         script=recipe.script_file,
@@ -107,7 +88,35 @@ def new_plan(
         project=recipe.project,
         packages=recipe.packages,
     )
-    return Plan(run=run, origin=origin, steps=())
+    key = request_key(request, resolved, home)
+    record = run_record(resolved, site, home, key=key, decisions=all_decisions, output_dir=output.value)
+    return Plan(run=record, origin=origin, steps=())
+
+
+def run_record(
+    resolved: Resolved, site: Site, home: Home, *, key: str, decisions: tuple[Decision, ...], output_dir: str | None
+) -> RunRecord:
+    """Return the record of a run; `key` is equal for requests that ask for the same training."""
+    return RunRecord(
+        run_id=site.run_id,
+        key=key,
+        node0=home.nodes[0],
+        nodes=home.nodes,
+        run_dir=site.run_dir,
+        train=site.train,
+        python=home.python,
+        recipe=resolved.recipe.name,
+        resumes=resolved.recipe.resumes,
+        output_dir=output_dir,
+        backend=resolved.backend.value.name,
+        precision=resolved.precision.value,
+        started_by=site.started_by,
+        created=site.created,
+        decisions=decisions,
+        layout=resolved.layout.value.rank_places,
+        target=home.target,
+        location=dict(home.location),
+    )
 
 
 def request_key(request: TrainRequest, resolved: Resolved, home: Home) -> str:

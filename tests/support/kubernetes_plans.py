@@ -15,7 +15,7 @@ from orchestrator.planning.resolve import Inputs
 from orchestrator.planning.site import Site
 from orchestrator.stacks.stack import Stack
 from orchestrator.targets.kubernetes.decisions import PodInputs
-from orchestrator.targets.kubernetes.plan import KubernetesSite, plan_kubernetes
+from orchestrator.targets.kubernetes.plan import plan_kubernetes
 from orchestrator.targets.kubernetes.settings import KubernetesSettings
 from tests.conftest import make_stack
 
@@ -30,18 +30,15 @@ QA = Recipe(
 )
 OWN_SCRIPT = Recipe(name="own", script="/home/me/own script.py", own_script=True)
 SETTINGS = KubernetesSettings(image="registry.example/orch:current", namespace="team", cpu="8")
-SITE = KubernetesSite(
-    site=Site(
-        run_id="20260101-120000-qa-0000",
-        run_dir="/orch/runs/20260101-120000-qa-0000",
-        train="/opt/orch/train",
-        train_here="/here/train",
-        started_by="me@here",
-        created=1.0,
-    ),
-    contents={},
+SITE = Site(
+    run_id="20260101-120000-qa-0000",
+    run_dir="/orch/runs/20260101-120000-qa-0000",
+    train="/opt/orch/train",
+    train_here="/here/train",
+    started_by="me@here",
+    created=1.0,
 )
-OWN_SITE = replace(SITE, contents={OWN_SCRIPT.script: b"print('hello')\n"})
+OWN_CONTENTS = {OWN_SCRIPT.script: b"print('hello')\n"}
 REQUEST = TrainRequest(recipe="qa", nodes=NodeCount(2), ppn=2)
 CASES = {
     "pytorchjob": ("pytorchjob", {}),
@@ -59,12 +56,13 @@ def make_plan(
     request: TrainRequest = REQUEST,
     recipe: Recipe = QA,
     kubernetes: KubernetesSettings = SETTINGS,
-    site: KubernetesSite = SITE,
+    site: Site = SITE,
     stack: Stack | None = None,
     resume: Resume | None = None,
+    **files: Any,
 ) -> Plan:
     """Return the plan of a request; by default of a recipe on two pods of two ranks."""
-    inputs = PodInputs(loaded=Inputs(recipe=recipe, stack=stack or make_stack()), kubernetes=kubernetes)
+    inputs = PodInputs(loaded=Inputs(recipe=recipe, stack=stack or make_stack()), kubernetes=kubernetes, **files)
     return plan_kubernetes(replace(request, launcher=launcher), inputs, site, resume)
 
 

@@ -148,13 +148,7 @@ def read(request: TrainRequest, batch: BatchSettings, python: str, host: LoginHo
         shares_files=not batch.login,
     )
     return JobInputs(
-        # A module that is not in the current folder is one of the stack or of the image.
-        loaded=load.inputs(
-            request,
-            software,
-            has_project=not request.module or load.is_local_module(request.recipe),
-            left_out=[Path(batch.root)] if batch.root else [],
-        ),
+        loaded=load.inputs(request, software, left_out=[Path(batch.root)] if batch.root else []),
         batch=with_size(batch),
         facts=host.facts,
         python=python,

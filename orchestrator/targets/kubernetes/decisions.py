@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from orchestrator.errors import PlanError, did_you_mean
@@ -28,6 +29,8 @@ class PodInputs:
     kubernetes: KubernetesSettings
     installed: Installed = field(default_factory=Installed)  # queried unless the request has a launcher
     patch: tuple[Operation, ...] = ()  # of --k8s-patch
+    contents: Mapping[str, bytes] = field(default_factory=dict)  # by path: the files that the image does not have
+    project: bytes = b""  # a gzipped tar archive of the recipe's project
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

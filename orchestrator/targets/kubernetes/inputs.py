@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from orchestrator import load
 from orchestrator.errors import PlanError, RequestError
 from orchestrator.files import pack_files
 from orchestrator.model.project import Project
-from orchestrator.model.recipe import Recipe, Value
+from orchestrator.model.recipe import Recipe
 from orchestrator.paths import TRAIN
 from orchestrator.planning.plan import Plan
 from orchestrator.planning.request import TrainRequest
@@ -25,7 +24,7 @@ from orchestrator.targets.kubernetes.load import kubernetes_settings, read_patch
 from orchestrator.targets.kubernetes.manifests import names
 from orchestrator.targets.kubernetes.manifests.kinds import Installed
 from orchestrator.targets.kubernetes.options import KubernetesOptions
-from orchestrator.targets.kubernetes.plan import KubernetesSite, plan_kubernetes
+from orchestrator.targets.kubernetes.plan import plan_kubernetes
 from orchestrator.targets.kubernetes.settings import KubernetesSettings
 
 # Each run has its project in the cluster's etcd, which has some GB for everything.
@@ -35,8 +34,12 @@ MAX_PROJECT_BYTES = 8_000_000
 def plan(request: TrainRequest) -> Plan:
     """Return the plan of a request; the cluster is only queried for its kinds of jobs."""
     inputs = read(request)
-    recipe = inputs.loaded.recipe
-    site = site_of(recipe, recipe.settings(request.preset, inputs.loaded.settings), inputs.kubernetes)
+    site = new_site(
+        inputs.loaded.recipe.name,
+        f"{inputs.kubernetes.mount}/runs",
+        train=f"{inputs.kubernetes.root}/train",
+        name=lambda identity, recipe: names.run_id(identity.stamp, recipe, identity.suffix),
+    )
     return plan_or_resume(request, lambda resume: plan_kubernetes(request, inputs, site, resume))
 
 
@@ -48,16 +51,18 @@ def read(request: TrainRequest) -> PodInputs:
     loaded = load.inputs(
         request,
         load.RankSoftware(image="pods"),
-        # A module that is not in the current folder is one of the image.
-        has_project=not request.module or load.is_local_module(request.recipe),
         left_out=map(Path, kubeconfigs.split(os.pathsep)),
         volume=kubernetes.mount,
     )
+    recipe, project = loaded.recipe, loaded.recipe.project
+    paths = named_files(recipe, recipe.settings(request.preset, loaded.settings))
     return PodInputs(
         loaded=replace(loaded, plugins={}),  # pods have the backends of their image, not those of this machine
         kubernetes=kubernetes,
         patch=read_patch(options.k8s_patch),
         installed=installed_kinds.query_installed(kubernetes) if request.launcher is None else Installed(),
+        contents={path: content(path) for path in paths if is_sent(path, recipe, kubernetes)},
+        project=packed(project) if project else b"",
     )
 
 
@@ -83,20 +88,6 @@ def packed(project: Project) -> bytes:
             "on the volume, or add the code to the image and send the script alone with --project none.",
         )
     return archive
-
-
-def site_of(recipe: Recipe, values: Mapping[str, Value], settings: KubernetesSettings) -> KubernetesSite:
-    """Return a new run and the files to send to its pods."""
-    return KubernetesSite(
-        site=new_site(
-            recipe.name,
-            f"{settings.mount}/runs",
-            train=f"{settings.root}/train",
-            name=lambda identity, recipe: names.run_id(identity.stamp, recipe, identity.suffix),
-        ),
-        contents={path: content(path) for path in named_files(recipe, values) if is_sent(path, recipe, settings)},
-        project=packed(recipe.project) if recipe.project else b"",
-    )
 
 
 def is_sent(path: str, recipe: Recipe, settings: KubernetesSettings) -> bool:

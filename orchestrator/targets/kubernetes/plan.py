@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from orch_node.protocol import values
@@ -13,7 +12,6 @@ from orch_node.protocol.pod import PodProject
 from orch_node.protocol.record import RunNode
 
 from orchestrator.model.decision import Decision, all_decisions
-from orchestrator.model.recipe import Recipe
 from orchestrator.planning.manifest import Object
 from orchestrator.planning.plan import ApplyObjects, Plan
 from orchestrator.planning.request import Resume, TrainRequest
@@ -49,18 +47,7 @@ from orchestrator.targets.kubernetes.settings import KubernetesSettings
 CONFIG_SCHEMA = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KubernetesSite:
-    """A new run, and the files to send to its pods."""
-
-    site: Site
-    contents: Mapping[str, bytes]  # by path: the files that the image does not have
-    project: bytes = b""  # a gzipped tar archive of the recipe's project
-
-
-def plan_kubernetes(
-    request: TrainRequest, inputs: PodInputs, site: KubernetesSite, resume: Resume | None = None
-) -> Plan:
+def plan_kubernetes(request: TrainRequest, inputs: PodInputs, site: Site, resume: Resume | None = None) -> Plan:
     """Return the plan of a request.
 
     Raises:
@@ -69,8 +56,8 @@ def plan_kubernetes(
     """
     pods = resolve_pods(request, inputs, resume)
     resolved = pods.resolved
-    output = choose_output(resolved.recipe, site.site.run_dir, resume)
-    files = files_of(site, resolved.recipe, inputs.kubernetes)
+    output = choose_output(resolved.recipe, site.run_dir, resume)
+    files = files_of(inputs, site)
     script = script_command(request, resolved, files.paths_of(resolved.recipe, resolved.settings), output.value)
     decisions = (
         *resolved.stack.decisions,
@@ -80,9 +67,9 @@ def plan_kubernetes(
         *all_decisions(resolved.backend, resolved.precision, resolved.preload),
         *describe_patch(inputs.patch),
     )
-    home = home_of(site.site.run_id, pods, request)
-    plan = new_plan(request, resolved, site.site, home, decisions=decisions, output=output)
-    job = job_of(request, plan, pods, script=script, files=files, project=site.project)
+    home = home_of(site.run_id, pods, request)
+    plan = new_plan(request, resolved, site, home, decisions=decisions, output=output)
+    job = job_of(request, plan, pods, script=script, files=files, project=inputs.project)
     *objects, job_object = (config_map(job), *project_maps(job), *KINDS[pods.launcher.value].launch(job))
     patched_objects = patched((*objects, in_queue(job_object, inputs.kubernetes.queue)), inputs.patch)
     return replace(plan, steps=(ApplyObjects(objects=patched_objects),))
@@ -95,12 +82,13 @@ def in_queue(job: Object, queue: str | None) -> Object:
     return {**job, "metadata": with_label(job["metadata"], names.QUEUE, queue)}
 
 
-def files_of(site: KubernetesSite, recipe: Recipe, settings: KubernetesSettings) -> Files:
+def files_of(inputs: PodInputs, site: Site) -> Files:
     """Return the paths in a pod of local files; the script of a project is in the run's copy of it."""
-    files = Files.from_contents(site.contents, recipe, site.site.train_here, settings)
+    recipe = inputs.loaded.recipe
+    files = Files.from_contents(inputs.contents, recipe, site.train_here, inputs.kubernetes)
     if recipe.project is None or not recipe.script_file:
         return files
-    script = recipe.project.path_in(project_copy(site.site.run_dir), recipe.script_file)
+    script = recipe.project.path_in(project_copy(site.run_dir), recipe.script_file)
     return replace(files, paths={**files.paths, recipe.script_file: script})
 
 

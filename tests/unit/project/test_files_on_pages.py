@@ -76,7 +76,7 @@ def check_plugins(path: Path) -> None:
 
 
 def check_labels(path: Path) -> None:
-    assert yaml.safe_load(path.read_text()).keys() == names.labels(SITE.site.run_id).keys()
+    assert yaml.safe_load(path.read_text()).keys() == names.labels(SITE.run_id).keys()
 
 
 READERS: dict[str, Callable[[Path], object]] = {

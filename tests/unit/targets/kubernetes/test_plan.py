@@ -30,8 +30,8 @@ from orchestrator.targets.kubernetes.plan import location
 from tests.conftest import make_stack
 from tests.support.kubernetes_plans import (
     CASES,
+    OWN_CONTENTS,
     OWN_SCRIPT,
-    OWN_SITE,
     REQUEST,
     SETTINGS,
     SITE,
@@ -136,7 +136,7 @@ def test_restarts_are_elastic_and_bounded() -> None:
 
 
 def test_users_script_is_sent_and_a_recipe_is_not() -> None:
-    plan = make_plan(recipe=OWN_SCRIPT, site=OWN_SITE, request=replace(REQUEST, script_args=("$(HOME)", "-n")))
+    plan = make_plan(recipe=OWN_SCRIPT, contents=OWN_CONTENTS, request=replace(REQUEST, script_args=("$(HOME)", "-n")))
     files, job = objects(plan)
     assert files["data"]["file-0"] == "print('hello')\n"
     items = job["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]["volumes"][1]
@@ -148,19 +148,18 @@ def test_users_script_is_sent_and_a_recipe_is_not() -> None:
 
 
 def test_binary_files_are_sent_and_large_files_are_refused() -> None:
-    binary = replace(SITE, contents={OWN_SCRIPT.script: b"\xff\x00"})
-    assert objects(make_plan(recipe=OWN_SCRIPT, site=binary))[0]["binaryData"] == {"file-0": "/wA="}
-    large = replace(SITE, contents={OWN_SCRIPT.script: b"x" * 800_000})
+    binary = {OWN_SCRIPT.script: b"\xff\x00"}
+    assert objects(make_plan(recipe=OWN_SCRIPT, contents=binary))[0]["binaryData"] == {"file-0": "/wA="}
+    large = {OWN_SCRIPT.script: b"x" * 800_000}
     with pytest.raises(PlanError, match="700 kB can be sent") as caught:
-        make_plan(recipe=OWN_SCRIPT, site=large)
+        make_plan(recipe=OWN_SCRIPT, contents=large)
     assert "/orch/data" in caught.value.hint
 
 
 def test_project_is_divided_into_config_maps_that_the_api_accepts() -> None:
     archive = bytes(range(256)) * 8000
     project = Project(folder="/home/me", files={"own script.py": "0" * 64}, size=1, directory="sub")
-    recipe, site = replace(OWN_SCRIPT, project=project), replace(SITE, project=archive)
-    plan = make_plan(recipe=recipe, site=site)
+    plan = make_plan(recipe=replace(OWN_SCRIPT, project=project), project=archive)
     files, *parts, job = objects(plan)
     assert "file-0" not in files["data"]
     contents = [base64.b64decode(part["binaryData"]["part"]) for part in parts]
@@ -269,9 +268,7 @@ def test_objects_of_any_request_match_the_crds(
     run = names.run_id("20260101-120000", recipe, "ffff")
     request = replace(REQUEST, nodes=NodeCount(nodes), ppn=ppn, script_args=tuple(arguments))
     kubernetes = replace(SETTINGS, cpu=cpu, memory=memory)
-    plan = make_plan(
-        launcher, request=request, kubernetes=kubernetes, site=replace(SITE, site=replace(SITE.site, run_id=run))
-    )
+    plan = make_plan(launcher, request=request, kubernetes=kubernetes, site=replace(SITE, run_id=run))
     manifests = objects(plan)
     assert tuple(manifest for manifest in yaml.safe_load_all(plan.describe()) if manifest) == manifests
     args = next(container["args"] for container in containers(list(manifests)) if "args" in container)

@@ -13,8 +13,8 @@ from orchestrator.targets.kubernetes.load import kubernetes_settings
 from orchestrator.targets.kubernetes.manifests import names, pod_settings
 from tests.support.kubernetes_plans import (
     CASES,
+    OWN_CONTENTS,
     OWN_SCRIPT,
-    OWN_SITE,
     REQUEST,
     SETTINGS,
     SITE,
@@ -59,7 +59,7 @@ def test_every_kind_of_job_has_the_requested_settings(case: str) -> None:
         ]
         (constraint,) = pod["topologySpreadConstraints"]
         assert constraint["topologyKey"] == "kubernetes.io/hostname"
-        assert constraint["labelSelector"]["matchLabels"] == names.labels(SITE.site.run_id)
+        assert constraint["labelSelector"]["matchLabels"] == names.labels(SITE.run_id)
         (term,) = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
         zone, spot = term["matchExpressions"]
         assert (zone["operator"], zone["values"]) == ("In", ["a", "b"])
@@ -86,7 +86,7 @@ def test_manifests_with_all_settings_match_the_crds(case: str) -> None:
         "node_selector.feature.node.kubernetes.io/cpu-cpuid.AVX512BF16=true",
     )
     request, settings = replace(REQUEST, **changes), make_settings(*assignments)
-    plan = make_plan(launcher, request=request, kubernetes=settings, recipe=OWN_SCRIPT, site=OWN_SITE)
+    plan = make_plan(launcher, request=request, kubernetes=settings, recipe=OWN_SCRIPT, contents=OWN_CONTENTS)
     config_map, *manifests = objects(plan)
     assert config_map["kind"] == "ConfigMap"
     for manifest in manifests:

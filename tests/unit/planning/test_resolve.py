@@ -1,0 +1,90 @@
+"""Resolve requests for known and for counted nodes."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from orchestrator.errors import PlanError
+from orchestrator.model.decision import Choice, Decision
+from orchestrator.model.hostlist import NodeCount, NodePattern, Nodes
+from orchestrator.planning.resolve import CountedNodes, Inputs, KnownNodes, RankStart, Resolved, count_nodes, resolve
+from orchestrator.stacks.stack import Stack
+from tests.support.plans import ONE_NODE, QA_RECIPE, QA_REQUEST, TWO_NODES, USER_SCRIPT
+
+KNOWN = KnownNodes(nodes=Choice(TWO_NODES), spares=Choice(ONE_NODE))
+COUNTED = CountedNodes(count=3, prefix="pod", threads=2, placement="as tested", software="the image has")
+START = RankStart(launcher="torchrun", mpi=Decision(topic="mpi", value=""))
+
+
+def resolved(stack: Stack, nodes: KnownNodes | CountedNodes, *, start: RankStart = START, **fields: object) -> Resolved:
+    return resolve(replace(QA_REQUEST, **fields), Inputs(recipe=QA_RECIPE, stack=stack), nodes, start)
+
+
+def test_ranks_of_known_nodes_are_placed_on_their_cores(test_stack: Stack) -> None:
+    result = resolved(test_stack, KNOWN, ppn=2)
+    assert result.all_nodes == (*TWO_NODES, *ONE_NODE)
+    assert result.layout.value.nodes == ("node0", "node1")
+    assert all(place.cpus for place in result.layout.value.rank_places)
+
+
+def test_ranks_of_counted_nodes_get_their_cores_later(test_stack: Stack) -> None:
+    result = resolved(test_stack, COUNTED, ppn=2)
+    assert result.layout.value.nodes == ("pod-0", "pod-1", "pod-2")
+    assert {(place.cpus, place.threads) for place in result.layout.value.rank_places} == {((), 2)}
+    assert result.layout.decisions == (Decision(topic="ranks", value="6", reason="as tested"),)
+    assert result.precision.value == "auto", "only the ranks know the instructions of their node"
+
+
+def test_stack_of_counted_nodes_is_checked_only_if_it_is_known(test_stack: Stack) -> None:
+    lacking = replace(ONE_NODE[0], facts=replace(ONE_NODE[0].facts, packages={}))
+    assert resolved(test_stack, COUNTED).stack.value.name == test_stack.name
+    with pytest.raises(PlanError, match="torch"):
+        resolved(test_stack, replace(COUNTED, with_stack=(lacking,)))
+
+
+@pytest.mark.parametrize(
+    ("nodes", "contained", "reason"),
+    [(COUNTED, False, "if the image has them"), (KNOWN, True, "if the image has them"), (KNOWN, False, "")],
+    ids=["counted", "containers", "nodes"],
+)
+def test_libraries_of_an_image_are_found_by_its_ranks(
+    test_stack: Stack, nodes: KnownNodes | CountedNodes, contained: bool, reason: str
+) -> None:
+    stack = replace(test_stack, preload=("libiomp5.so",))
+    preload = resolved(stack, nodes, start=replace(START, contained=contained)).preload
+    assert preload.decisions[0].reason == reason
+    assert bool(preload.value) is not bool(reason)
+
+
+def test_accelerate_passes_the_precision_of_a_script_on_to_counted_nodes(test_stack: Stack) -> None:
+    inputs, request = Inputs(recipe=USER_SCRIPT, stack=test_stack), replace(QA_REQUEST, precision="fp32")
+    assert resolve(request, inputs, COUNTED, replace(START, launcher="accelerate")).precision.value == "fp32"
+    with pytest.raises(PlanError, match="applies to recipes only"):
+        resolve(request, inputs, COUNTED, START)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "default", "count"),
+    [(NodeCount(4), None, 4), (None, 2, 2), (NodeCount(9), 2, 9)],
+    ids=["given", "default", "limit"],
+)
+def test_nodes_are_counted(nodes: Nodes | None, default: int | None, count: int) -> None:
+    assert count_nodes(replace(QA_REQUEST, nodes=nodes), default, limit=9, hint="") == count
+
+
+@pytest.mark.parametrize(
+    ("nodes", "message"),
+    [
+        (None, "needs a number of nodes from 1 to 9, and --nodes is missing"),
+        (NodePattern("node[1-3]"), "needs a number of nodes from 1 to 9, not --nodes node[1-3]"),
+        (NodeCount(0), "not --nodes 0"),
+        (NodeCount(10), "not --nodes 10"),
+    ],
+    ids=["missing", "pattern", "none", "too many"],
+)
+def test_nodes_that_cannot_be_counted_are_refused(nodes: Nodes | None, message: str) -> None:
+    with pytest.raises(PlanError, match=re.escape(message)):
+        count_nodes(replace(QA_REQUEST, on="slurm", nodes=nodes), None, limit=9, hint="")
