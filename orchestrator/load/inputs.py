@@ -29,7 +29,7 @@ class RankSoftware:
     Attributes:
         image: what errors call the image that has it; '' if it is the stack of the nodes.
         nodes: the facts of the nodes with the stack; empty if they are unknown.
-        source: what errors call the packages of the nodes; '' for the name of the stack.
+        user_python: the interpreter that --python names, whose packages `nodes` have; '' for that of the stack.
         local_python: the ranks' Python, if it runs on this machine and finds the modules that the ranks find; or ''.
         shares_files: whether the ranks find the files of this machine at the same paths.
         requirements: a file with packages for all runs, or ''.
@@ -37,7 +37,7 @@ class RankSoftware:
 
     image: str = ""
     nodes: tuple[Facts, ...] = ()
-    source: str = ""
+    user_python: str = ""
     local_python: str = ""
     shares_files: bool = False
     requirements: str = ""
@@ -75,6 +75,9 @@ def inputs(
         recipe = replace(recipe, project=project)
     if recipe.project or software.shares_files:
         recipe = replace(recipe, source_folder=source_folder(recipe))
+    if software.user_python:
+        packages = software.nodes[0].packages
+        stack = stack.for_user_python(software.user_python, packages, own_script=recipe.own_script)
     recipe = with_packages(recipe, request, stack, software)
     imports = None
     if software.image or software.nodes:
@@ -100,7 +103,7 @@ def with_packages(recipe: Recipe, request: TrainRequest, stack: Stack, software:
         return with_image_requirements(recipe, option, extras, stack, software.image, common_file=common_file)
     requirements = requirements_of(recipe, option, extras, common_file=common_file)
     return replace(
-        recipe, packages=packages_for(requirements, software.nodes, software.source or f"stack '{stack.name}'")
+        recipe, packages=packages_for(requirements, software.nodes, software.user_python or f"stack '{stack.name}'")
     )
 
 
@@ -112,7 +115,7 @@ def ranks_python(recipe: Recipe, stack: Stack, software: RankSoftware) -> RanksP
     return RanksPython(
         version=facts.python,
         local_path=software.local_python,
-        source=software.source or f"stack {stack.name}",
+        source=software.user_python or f"stack {stack.name}",
         packages=facts.packages,
         module_folders=recipe.module_folders,
     )

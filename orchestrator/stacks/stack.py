@@ -17,6 +17,7 @@ from orchestrator.model.process_group import Backend
 TORCH = "torch"
 IPEX = "intel-extension-for-pytorch"
 BINDINGS = "oneccl-bind-pt"
+RUNTIMES = ("impi-rt", "intel-openmp")  # packages of libraries and programs, which Python does not import
 MAX_NAMED_PACKAGES = 3  # of the missing ones, in a message
 PARITY_PERCENT = 2.0  # the largest accepted difference of the loss in any of 30 steps
 # Other MPI implementations, which orch_stack.py installs in separate folders for clusters that request them.
@@ -129,6 +130,27 @@ class Stack:
         packages = {name: MPI_WHEELS[name] for name in (*flavours, self.mpi) if name in MPI_WHEELS}
         return replace(self, requirements={**self.requirements, **packages})
 
+    def for_user_python(self, python: str, packages: Mapping[str, str], *, own_script: bool) -> Stack:
+        """Return the stack with what a run needs from an interpreter that is not the stack's.
+
+        A recipe needs the same packages, and a script only torch and its bindings.
+
+        Args:
+            python: the interpreter.
+            packages: the version of each of its packages.
+            own_script: whether the run is a script.
+        """
+        requirements = {name: version for name, version in self.requirements.items() if name not in RUNTIMES}
+        if own_script:
+            torch, bindings = packages.get(TORCH, self.torch).partition("+")[0], packages.get(BINDINGS)
+            requirements = {name: version for name, version in requirements.items() if name == BINDINGS} | {
+                TORCH: torch
+            }
+            if bindings and BINDINGS in requirements and minor(bindings) == minor(torch):
+                requirements[BINDINGS] = bindings
+        summary = f"for orch and MPI; the ranks' packages are those of {python}"
+        return replace(self, requirements=requirements, summary=summary)
+
     def check(self, node: Node) -> None:
         """Raise PlanError that lists the packages that the node lacks or has in another version."""
         installed = node.facts.packages
@@ -144,7 +166,8 @@ class Stack:
         if problems:
             raise PlanError(
                 f"{node.name} does not have stack '{self.name}': {'; '.join(problems)}.",
-                hint=f"Checked: {node.ranks_python}. To install the stack there: {node.repair}.",
+                hint=f"Checked: {node.ranks_python}. To install the stack there: {node.repair}."
+                + (" --backend gloo needs no oneccl-bind-pt." if BINDINGS in " ".join(problems) else ""),
             )
 
     def check_ipex(self, *, precision: str, world_size: int) -> None:

@@ -2,21 +2,64 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
+
 from orch_node.protocol import values
 from orch_node.protocol.values import ProtocolError
 
-from orchestrator.errors import ExecuteError, RequestError
+from orchestrator.errors import ExecuteError, PlanError, RequestError
 from orchestrator.load.facts import InvalidResponse, NodeFacts, validate
 from orchestrator.load.records import parse_facts
 from orchestrator.model.cluster import Facts
 from orchestrator.model.command import LOGIN_SCRIPT_HINT
 from orchestrator.paths import STANDALONE
+from orchestrator.planning.request import TrainRequest
 from orchestrator.targets.connections.connection import Ssh
 from orchestrator.targets.connections.local import Local
 
+PYTHON_HINT = "--python and --venv name an environment that is at the same path on every node."
 FACTS_SECONDS = 120.0  # The first read from a shared file system can be slow.
 # Exit codes of a shell for a program that it cannot run.
 PROBLEMS = {126: "cannot be executed", 127: "does not exist"}
+
+
+def check_no_image(request: TrainRequest) -> None:
+    """Raise PlanError for --python with --image."""
+    if request.python and request.image:
+        raise PlanError(
+            f"--python {request.python}: ranks in containers use the Python of --image.",
+            hint="Omit --image, or name the Python of the image: --image-option python=PATH.",
+        )
+
+
+def path_of(python: str, *, this_machine: bool) -> str:
+    """Return the absolute path of the interpreter of --python.
+
+    Args:
+        python: its path, or on this machine also its name in PATH.
+        this_machine: whether the path is one of this machine.
+
+    Raises:
+        RequestError: if there is no such interpreter, or its path on other machines is relative.
+    """
+    if this_machine:
+        program = shutil.which(python)
+        if program is None:
+            raise RequestError(
+                f"--python {python}: there is no such program.", hint="Name the Python of an environment."
+            )
+        return str(Path(program).parent.resolve() / Path(program).name)  # the Python of a virtual environment is a link
+    if not python.startswith("/"):
+        raise RequestError(
+            f"--python {python}: the path must be absolute, because the nodes are other machines.", hint=PYTHON_HINT
+        )
+    return python
+
+
+def repair_command(python: str, stack: str) -> str:
+    """Return the commands that install the packages of a stack for an interpreter."""
+    return f"`orch stacks requirements {stack} > requirements.txt`, then `{python} -m pip install -r requirements.txt`"
 
 
 def query_interpreter(host: Local | Ssh, name: str, python: str, hint: str) -> Facts:

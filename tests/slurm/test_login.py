@@ -89,7 +89,7 @@ def test_a_shared_folder_is_filled_once_and_trains(site: Site, laptop: Laptop) -
     version = "import sys; print(sys.version_info[:2])"
     if site.stdout_of("python3", "-c", version) != str(sys.version_info[:2]):
         pytest.skip("needs nodes with the Python of the tests, for which the bindings are built: bookworm has 3.11")
-    root: tuple[str, ...] = ("--slurm", "python=", "--slurm", "root=/home/alice/orch")
+    root: tuple[str, ...] = ("--slurm", "root=/home/alice/orch")
     provision = ("provision", "--on", "slurm", *root, "--json")
     (host,) = json.loads(laptop.orch(*provision, seconds=900))["nodes"]
     assert host["failed"] == 0

@@ -8,12 +8,13 @@ from orch_node.protocol.batch import LocalStack
 
 from orchestrator.errors import PlanError, did_you_mean
 from orchestrator.launchers import LAUNCHERS
-from orchestrator.model.cluster import Facts, Node
+from orchestrator.model.cluster import Facts, Node, UserPython
 from orchestrator.model.decision import Choice, Decision
 from orchestrator.planning.request import Resume, TrainRequest
 from orchestrator.planning.resolve import CountedNodes, Inputs, RankStart, Resolved, count_nodes, resolve
 from orchestrator.targets.batch.allocation import check_size
 from orchestrator.targets.batch.settings import BatchSettings
+from orchestrator.targets.interpreter import repair_command
 
 MPI = ("intel", "mpich")  # Their hydra can start processes with batch systems; the wheel of Open MPI supports only ssh.
 MAX_NODES = 10_000
@@ -107,13 +108,19 @@ def choose_launcher(request: TrainRequest, inputs: JobInputs) -> tuple[str, Deci
 
 def placeholder_node(number: int, inputs: JobInputs) -> Node:
     """Return a placeholder for a node that the batch system has not chosen yet; its stack is the shared one."""
+    python = None
+    if inputs.batch.python and not inputs.batch.image:
+        python = UserPython(path=inputs.batch.python)
     return Node(
         name=f"{NODE_PREFIX}-{number}",
         address=f"{NODE_PREFIX}-{number}",
         python=inputs.ranks_python,
         facts=inputs.facts,
         via=(inputs.batch.system.launcher,),
-        repair="`orch setup` of the installation whose Python the nodes use",
+        repair=repair_command(python.path, inputs.loaded.stack.name)
+        if python
+        else "`orch setup` of the installation whose Python the nodes use",
+        user_python=python,
     )
 
 

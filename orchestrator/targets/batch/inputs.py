@@ -27,6 +27,7 @@ from orchestrator.targets.batch.settings import BatchSettings
 from orchestrator.targets.batch.system import NEW, BatchSystem
 from orchestrator.targets.identity import new_site
 from orchestrator.targets.interface import SharedFolder
+from orchestrator.targets.interpreter import check_no_image, path_of
 
 
 def plan(system: BatchSystem, request: TrainRequest) -> Plan:
@@ -43,11 +44,14 @@ def plan(system: BatchSystem, request: TrainRequest) -> Plan:
     batch = batch_settings(
         system, options.settings_file, options.assignments, image=request.image, image_options=request.image_options
     )
+    check_no_image(request)
+    if request.python:
+        batch = replace(batch, python=path_of(request.python, this_machine=not batch.login))
     batch.check()
     check_image_exists(batch)
     batch = with_allocation(batch, os.environ, array=bool(request.array))
     python = interpreter(batch, request.stack)
-    host = query_host(system, batch.login or "", python)
+    host = query_host(system, batch.login or "", python, is_user_python=bool(batch.python))
     inputs = read(request, batch, python, host)
     runs = runs_folder(request, batch, host)
     site = new_site(inputs.loaded.recipe.name, runs, train=train_folder(runs, batch), store=f"{runs}/.orch/store")
@@ -144,6 +148,7 @@ def read(request: TrainRequest, batch: BatchSettings, python: str, host: LoginHo
     software = load.RankSoftware(
         image=batch.image.path if batch.image else "",
         nodes=(host.facts,),
+        user_python="" if batch.image else batch.python or "",
         local_python="" if batch.login or batch.setup else python,  # the commands of setup may set PYTHONPATH
         shares_files=not batch.login,
     )

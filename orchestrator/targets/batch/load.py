@@ -19,7 +19,7 @@ from orchestrator.targets.batch.image import APPTAINER_ENGINE, LISTS, NAMES, Ima
 from orchestrator.targets.batch.settings import BatchSettings
 from orchestrator.targets.batch.system import BatchSystem
 
-TEXT_SETTINGS = ("root", "python", "local", "login", "runs", "allocation")
+TEXT_SETTINGS = ("root", "local", "login", "runs", "allocation")
 COMMAND_LINE = "requested"  # The reason shown for options of the command line.
 SETUP, MAX_REQUEUES = "setup", "max-requeues"
 
@@ -142,7 +142,7 @@ def with_file(settings: BatchSettings, values: SettingsFile, source: Path) -> Ba
     """Return the settings with the values of a file."""
     texts = {name: getattr(values, name) for name in (*TEXT_SETTINGS, *settings.launcher)}
     settings = with_texts(settings, {name: text for name, text in texts.items() if text is not None})
-    settings = replace(settings, setup=tuple(values.setup), max_requeues=values.max_requeues)
+    settings = replace(settings, python=values.python, setup=tuple(values.setup), max_requeues=values.max_requeues)
     table = values.container.model_dump(exclude_none=True)
     path = table.pop("image", "")
     if path and not settings.login:
@@ -181,7 +181,7 @@ def with_texts(settings: BatchSettings, texts: dict[str, str]) -> BatchSettings:
     return replace(
         settings,
         root=texts.get("root", settings.root) or None,
-        python=texts.get("python", settings.python) or None,
+        python=None if texts.get("root") else settings.python,  # that of a settings file
         local=texts.get("local", settings.local) or None,
         login=texts.get("login", settings.login) or None,
         runs=texts.get("runs", settings.runs) or None,

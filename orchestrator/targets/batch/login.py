@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from orch_node.protocol import values
@@ -29,8 +30,7 @@ def python_hint(system: BatchSystem) -> str:
     """Return how to name the interpreter of the nodes."""
     return (
         f"Use {system.flag} root=FOLDER with a folder that `orch provision --on {system.name}` has filled, or "
-        f"{system.flag} python=INTERPRETER with an interpreter that has the stack's packages. Both must be on a shared "
-        "file system."
+        "--python with an interpreter that has torch. Both must be on a shared file system."
     )
 
 
@@ -76,8 +76,14 @@ class LoginHost:
     home: str
 
 
-def query_host(system: BatchSystem, login: str, python: str) -> LoginHost:
+def query_host(system: BatchSystem, login: str, python: str, *, is_user_python: bool) -> LoginHost:
     """Return the facts of the host with the batch system's programs, as an interpreter there reports them.
+
+    Args:
+        system: the batch system.
+        login: the host; '' for this machine.
+        python: the interpreter.
+        is_user_python: whether it is neither that of a stack nor the one that runs orch.
 
     Raises:
         RequestError: if the interpreter does not exist.
@@ -86,7 +92,8 @@ def query_host(system: BatchSystem, login: str, python: str) -> LoginHost:
     if not login:
         if not Path(python).exists():
             raise RequestError(f"{python} does not exist.", hint=python_hint(system))
-        return LoginHost(facts=local_facts(python), home=str(Path.home()))
+        query = partial(query_interpreter, Local(), "this machine", hint=python_hint(system))
+        return LoginHost(facts=query(python) if is_user_python else local_facts(python), home=str(Path.home()))
     host = Ssh(login, None)
     try:
         return query_login_node(system, host, python)

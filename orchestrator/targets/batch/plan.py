@@ -17,6 +17,7 @@ from orchestrator.model.decision import Decision, all_decisions
 from orchestrator.model.links import Link
 from orchestrator.model.recipe import Recipe, Value
 from orchestrator.planning.containers import shared_folders
+from orchestrator.planning.hosts import explain_python
 from orchestrator.planning.plan import CopyFiles, Plan, SendFolder, Step, SubmitScript
 from orchestrator.planning.request import Resume, TrainRequest
 from orchestrator.planning.resolve import Resolved
@@ -122,6 +123,7 @@ def plan_run(request: TrainRequest, inputs: JobInputs, site: Site, resume: Resum
         *choose_image(inputs.batch.image, resolved.launcher, inputs.batch.system.engines).decisions,
         *all_decisions(resolved.backend, resolved.precision, resolved.preload),
         *explain_restarts(request.max_restarts, recipe, request.min_nodes),
+        *explain_python(resolved.nodes.value[0]),
     )
     home = home_of(request, resolved, inputs, site)
     plan = new_plan(request, resolved, site, home, decisions=decisions, output=output)

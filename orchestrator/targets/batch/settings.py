@@ -63,10 +63,11 @@ class BatchSettings:
         for name in ("root", "python", "local", "runs"):
             path = getattr(self, name)
             if path is not None and (not path.startswith("/") or ".." in path.split("/")):
-                raise PlanError(f"{flag} {name}={path}: expected an absolute path, the same on all nodes.")
+                option = "--python " if name == "python" else f"{flag} {name}="
+                raise PlanError(f"{option}{path}: expected an absolute path, the same on all nodes.")
         if self.local and (not self.root or self.python or self.image):
             raise PlanError(
-                f"{flag} local={self.local} needs root=, and excludes python= and --image.",
+                f"{flag} local={self.local} needs root=, and excludes --python and --image.",
                 hint="The folder is filled with the stack that `orch provision` has packed in root=.",
             )
         if self.login is not None and not HOST.fullmatch(self.login):
@@ -95,8 +96,9 @@ class BatchSettings:
                     f"{flag} {name}: not an option of {self.system.submitter}.",
                     hint=f"Use an option without its dashes: {flag} {self.system.example_option}.",
                 )
-            if name in self.system.reserved:
-                raise PlanError(f"{flag} {name}: orch sets this option itself.", hint=self.system.reserved[name])
+            reserved = {**self.system.reserved, "python": "Use --python PATH."}
+            if name in reserved:
+                raise PlanError(f"{flag} {name}: orch sets this option itself.", hint=reserved[name])
             if not value.isprintable():
                 raise PlanError(
                     f"{flag} {name}: its value contains characters that cannot be printed.",

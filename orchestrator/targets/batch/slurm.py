@@ -649,7 +649,7 @@ class SlurmOptions:
         for_shared_folder=True,
         metavar="KEY=VALUE",
         help="Option of sbatch, such as partition, account, time, cpus-per-task, constraint or exclusive; or "
-        "login=HOST (a login node reached through SSH), root, local, python, runs, pmi, setup, max-requeues or "
+        "login=HOST (a login node reached through SSH), root, local, runs, pmi, setup, max-requeues or "
         "allocation. May be repeated.",
     )
     slurm_file: Path | None = option(

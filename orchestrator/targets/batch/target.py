@@ -82,7 +82,6 @@ def refusals(system: BatchSystem) -> Mapping[str, Refusal]:
     return {
         "inventory": Refusal(nodes, system.node_hints["inventory"]),
         "exclude": Refusal(nodes, system.node_hints["exclude"]),
-        "python": Refusal(nodes, f"Use {system.flag} python=PATH with an interpreter that has the stack's packages."),
         "queue": Refusal(nodes, f"Jobs of {system.title} wait for free nodes by themselves."),
         "ccl_workers": Refusal(nodes, "Leave it out: each rank computes on all of its cores."),
         "fabric": Refusal(

@@ -21,7 +21,7 @@ from orchestrator.targets.identity import new_site
 from orchestrator.targets.ssh.decisions import HostInputs
 from orchestrator.targets.ssh.nodes import ssh_config
 from orchestrator.targets.ssh.plan import plan_train
-from orchestrator.targets.ssh.user_python import stack_of, with_user_python
+from orchestrator.targets.ssh.user_python import with_user_python
 
 
 def plan(request: TrainRequest) -> Plan:
@@ -52,7 +52,7 @@ def read(request: TrainRequest) -> tuple[TrainRequest, HostInputs]:
     software = load.RankSoftware(
         image=docker.image if docker else "",
         nodes=tuple(node.facts for node in cluster.nodes),
-        source=node0.user_python.path if node0 and node0.user_python else "",
+        user_python=node0.user_python.path if node0 and node0.user_python else "",
         local_python=node0.ranks_python if node0 and node0.local else "",
         shares_files=not is_remote(cluster),
         requirements=cluster.requirements,
@@ -63,8 +63,6 @@ def read(request: TrainRequest) -> tuple[TrainRequest, HostInputs]:
         has_project=is_remote(cluster) and not (request.module and docker),
         left_out=inventory_files(Path(cluster.source)),
     )
-    if node0:
-        loaded = replace(loaded, stack=stack_of(loaded.stack, node0, loaded.recipe))
     return request, HostInputs(loaded=loaded, cluster=cluster, accelerate=accelerate, docker=docker)
 
 

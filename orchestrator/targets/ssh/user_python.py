@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 
 from packaging.version import Version
 
 from orchestrator import load
-from orchestrator.errors import PlanError, RequestError
+from orchestrator.errors import PlanError
 from orchestrator.model.cluster import Cluster, Facts, Node, UserPython
-from orchestrator.model.recipe import Recipe
 from orchestrator.planning.request import TrainRequest
 from orchestrator.stacks.stack import BINDINGS, TORCH, Stack, minor
-from orchestrator.targets.interpreter import query_interpreter
+from orchestrator.targets.interpreter import PYTHON_HINT, check_no_image, path_of, query_interpreter, repair_command
 from orchestrator.targets.ssh.nodes import MAX_PARALLEL_QUERIES, connection_to, write_ssh_config
 from orchestrator.targets.ssh.steps import run_node
 
 OLDEST_PYTHON = Version("3.9")  # of orch's rank wrapper
 INSTALLERS = ("pip", "setuptools", "wheel", "uv")  # ranks do not use them
-PROVIDED = ("impi-rt", "intel-openmp", BINDINGS)  # packages that ranks do not import from their own Python
-PYTHON_HINT = "--python and --venv name an environment that is at the same path on every node."
 
 
 def with_user_python(request: TrainRequest, cluster: Cluster) -> Cluster:
@@ -39,12 +34,8 @@ def with_user_python(request: TrainRequest, cluster: Cluster) -> Cluster:
     if request.python is None:
         return cluster
     cluster.selected_nodes()  # orch's own processes need a provisioned node
-    python = interpreter(request.python, cluster)
-    if request.image:
-        raise PlanError(
-            f"--python {python}: ranks in containers use the Python of --image.",
-            hint="Omit --image, or name the Python of the image: --image-option python=PATH.",
-        )
+    python = path_of(request.python, this_machine=all(node.local for node in cluster.nodes))
+    check_no_image(request)
     stack = load.stack(request.stack)
     write_ssh_config(cluster)
     with ThreadPoolExecutor(max_workers=MAX_PARALLEL_QUERIES) as pool:
@@ -55,26 +46,6 @@ def with_user_python(request: TrainRequest, cluster: Cluster) -> Cluster:
     )
     check_equal(nodes, python)
     return replace(cluster, nodes=nodes)
-
-
-def interpreter(python: str, cluster: Cluster) -> str:
-    """Return the path of the interpreter of --python; on this machine also that of a name in PATH.
-
-    Raises:
-        RequestError: if there is none, or its path on other machines is relative.
-    """
-    if all(node.local for node in cluster.nodes):
-        program = shutil.which(python)
-        if program is None:
-            raise RequestError(
-                f"--python {python}: there is no such program.", hint="Name the Python of an environment."
-            )
-        return str(Path(program).parent.resolve() / Path(program).name)  # a virtual environment's Python is a link
-    if not python.startswith("/"):
-        raise RequestError(
-            f"--python {python}: the path must be absolute, because the nodes are other machines.", hint=PYTHON_HINT
-        )
-    return python
 
 
 def query_node(node: Node, python: str) -> Facts:
@@ -104,19 +75,20 @@ def with_facts(node: Node, facts: Facts, python: str, stack: Stack, *, needs_ccl
             hint=f"Install it there, or name another Python. `orch stacks requirements {stack.name}` prints the "
             "packages of the stack.",
         )
+    folder = bindings_folder(node, facts, python, stack) if needs_ccl else ""
+    added = {BINDINGS: node.facts.packages[BINDINGS]} if folder else {}
     return replace(
         node,
         facts=replace(
             node.facts,
             python=facts.python,
-            packages=facts.packages,
+            packages={**facts.packages, **added},
             fingerprint=facts.fingerprint,
             libraries=facts.libraries,
             mpi={**facts.mpi, **node.facts.mpi},
         ),
-        user_python=UserPython(path=python, bindings=bindings_folder(node, facts, python, stack) if needs_ccl else ""),
-        repair=f"`orch stacks requirements {stack.name} > requirements.txt`, then `{python} -m pip install -r "
-        "requirements.txt`",
+        user_python=UserPython(path=python, bindings=folder),
+        repair=repair_command(python, stack.name),
     )
 
 
@@ -178,14 +150,3 @@ def versions_of(node: Node) -> Mapping[str, str]:
     """Return the version of Python and of each package that ranks may import."""
     packages = {name: version for name, version in node.facts.packages.items() if name not in INSTALLERS}
     return {"Python": node.facts.python, **packages, TORCH: node.facts.packages[TORCH].partition("+")[0]}
-
-
-def stack_of(stack: Stack, node: Node, recipe: Recipe) -> Stack:
-    """Return the stack with what the run needs from the user's Python, if there is one: only torch for a script."""
-    if node.user_python is None:
-        return stack
-    requirements = {name: version for name, version in stack.requirements.items() if name not in PROVIDED}
-    if recipe.own_script:
-        requirements = {TORCH: node.facts.packages[TORCH].partition("+")[0]}
-    summary = f"for orch and MPI; the ranks' packages are those of {node.ranks_python}"
-    return replace(stack, requirements=requirements, summary=summary)

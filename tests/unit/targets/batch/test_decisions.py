@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from orchestrator.errors import PlanError
 from orchestrator.model.hostlist import NodeCount, NodePattern
+from orchestrator.operations import train
+from orchestrator.planning.request import TrainRequest
 from orchestrator.targets.batch.decisions import with_size
 from orchestrator.targets.batch.plan import plan_job
+from orchestrator.targets.batch.settings import BatchSettings
 from orchestrator.targets.batch.slurm import RESERVED_OPTIONS
+from tests.support.environments import make_environment
 from tests.support.slurm_plans import SITE, make_inputs, make_plan, make_request, make_settings, slurm_settings
 
 
@@ -50,10 +56,39 @@ def test_login_node_must_be_a_host_name(login: str) -> None:
         make_plan({}, make_settings(login=login))
 
 
-@pytest.mark.parametrize("assignments", [("local=/s",), ("local=/s", "root=/r", "python=/p")])
-def test_folder_of_the_nodes_is_filled_from_a_shared_one(assignments: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    "settings",
+    [make_settings(local="/s"), make_settings(local="/s", root="/r", python="/p")],
+    ids=["no root", "another Python"],
+)
+def test_folder_of_the_nodes_is_filled_from_a_shared_one(settings: BatchSettings) -> None:
     with pytest.raises(PlanError, match="needs root="):
-        slurm_settings(None, assignments, {}).check()
+        settings.check()
+
+
+def test_python_is_an_option_of_all_targets() -> None:
+    with pytest.raises(PlanError, match="--slurm python") as exc_info:
+        slurm_settings(None, ["python=/p"], {}).check()
+    assert exc_info.value.hint == "Use --python PATH."
+
+
+def test_ranks_run_on_the_users_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.py").write_text("print(1)\n")
+    make_environment(tmp_path / "empty")
+    make_environment(tmp_path / "environment", without=["oneccl_bind"])
+    request = TrainRequest(recipe="own.py", on="slurm", backend="gloo", python="environment/bin/python")
+    plan = train.plan(request)
+    assert plan.run.python == f"{tmp_path}/environment/bin/python"
+    assert [decision.value for decision in plan.decisions if decision.topic == "python"] == [plan.run.python]
+    refused: dict[str, dict[str, Any]] = {
+        "missing: torch.": {"python": "empty/bin/python"},
+        "missing: oneccl-bind-pt.": {"backend": "ccl"},
+    }
+    for message, changes in refused.items():
+        with pytest.raises(PlanError, match=message) as exc_info:
+            train.plan(replace(request, **changes))
+        assert f"{tmp_path}/" in exc_info.value.hint
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from orchestrator import load
 from orchestrator.errors import OrchError, PlanError
 from orchestrator.model.cluster import Node
 from orchestrator.operations.train import choose_python
-from orchestrator.targets.ssh.user_python import check_equal, stack_of, with_facts
+from orchestrator.targets.ssh.user_python import check_equal, with_facts
 from tests.conftest import make_facts, make_node
 
 STACK = load.stack("current")
@@ -28,7 +28,7 @@ def make_user_node(packages: dict[str, str], *, python: str = "3.11.9", ccl: boo
 def test_packages_are_the_users_and_mpi_that_of_the_stack() -> None:
     node = make_user_node({"torch": "2.13.0+cpu"})
     assert (node.python, node.ranks_python) == (NODE.python, PYTHON)
-    assert (node.facts.packages, node.facts.mpi) == ({"torch": "2.13.0+cpu"}, NODE.facts.mpi)
+    assert (node.facts.packages, node.facts.mpi) == ({"torch": "2.13.0+cpu", **BINDINGS}, NODE.facts.mpi)
 
 
 @pytest.mark.parametrize(
@@ -74,11 +74,10 @@ def test_different_packages_of_nodes_are_named() -> None:
 
 
 def test_recipe_needs_the_packages_of_the_stack_and_a_script_only_torch() -> None:
-    node = make_user_node({"torch": "2.13.1"})
-    recipe = load.recipe("bert-qa", ())
-    assert {"torch", "transformers"} <= set(stack_of(STACK, node, recipe).requirements)
-    script = replace(recipe, own_script=True)
-    assert stack_of(STACK, node, script).requirements == {"torch": "2.13.1"}
+    packages = make_user_node({"torch": "2.13.1+cpu"}).facts.packages
+    recipe, script = (STACK.for_user_python(PYTHON, packages, own_script=own).requirements for own in (False, True))
+    assert {"torch", "transformers"} <= set(recipe)
+    assert script == {"torch": "2.13.1", **BINDINGS}
 
 
 def test_venv_is_a_name_for_its_interpreter() -> None:
