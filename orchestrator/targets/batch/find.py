@@ -22,7 +22,7 @@ from orchestrator.targets.batch.load import batch_settings
 from orchestrator.targets.batch.location import JOB_NAME_PREFIX, location_of
 from orchestrator.targets.batch.login import host_at, scheduler_at
 from orchestrator.targets.batch.run_folder import run_folder_of
-from orchestrator.targets.batch.system import BatchSystem, JobState
+from orchestrator.targets.batch.system import BatchSystem, JobState, file_variable
 from orchestrator.targets.interface import RunList, ignore
 
 ENDING_SECONDS = 60.0  # A job may take this long to end or to be requeued after its outcome.
@@ -68,7 +68,7 @@ def login_of(system: BatchSystem, inventory: str | None) -> str:
         PlanError: if a setting is invalid.
     """
     host = (inventory or "").partition(":")[2]
-    settings_file = os.environ.get(f"ORCH_{system.name.upper()}_FILE")
+    settings_file = os.environ.get(file_variable(system.name))
     path = Path(settings_file) if settings_file else None
     settings = batch_settings(system, path, (f"login={host}",) if host else ())
     settings.check()

@@ -42,7 +42,11 @@ def plan(system: BatchSystem, request: TrainRequest) -> Plan:
     """
     options = request.options_of(system.options)
     batch = batch_settings(
-        system, options.settings_file, options.assignments, image=request.image, image_options=request.image_options
+        system,
+        system.file_in(options),
+        system.assignments_in(options),
+        image=request.image,
+        image_options=request.image_options,
     )
     check_no_image(request)
     if request.python:
@@ -82,7 +86,7 @@ def shared_folder(system: BatchSystem, options: tuple[TargetOptions, ...]) -> Sh
         PlanError: if a setting is invalid.
     """
     system_options = next((value for value in options if isinstance(value, system.options)), system.options())
-    batch = batch_settings(system, system_options.settings_file, system_options.assignments)
+    batch = batch_settings(system, system.file_in(system_options), system.assignments_in(system_options))
     batch.check()
     if batch.root is None:
         raise RequestError(

@@ -7,11 +7,11 @@ import time
 from dataclasses import dataclass
 from typing import Protocol
 
-from orchestrator.errors import ExecuteError
+from orchestrator.errors import ConnectionLost, ExecuteError
 from orchestrator.model.command import CommandResult
 from orchestrator.planning.plan import SCRIPT, SubmitScript
 from orchestrator.runs.accounting import Accounting
-from orchestrator.targets.batch.system import BatchSystem, JobState
+from orchestrator.targets.batch.system import BatchSystem, ControllerUnreachable, JobState
 
 PROGRAM_SECONDS = 60.0  # The time limit of a program; a busy controller responds slowly.
 ACCOUNTING_SECONDS = 10.0  # Accounting learns of the end of a job within this time.
@@ -107,7 +107,12 @@ class Scheduler:
             ControllerUnreachable: if the system does not respond.
             ConnectionLost: if the login node cannot be reached.
         """
-        return self.system.state(self, job)
+        try:
+            return self.system.state(self, job)
+        except (ConnectionLost, ControllerUnreachable):
+            raise
+        except ExecuteError as error:
+            raise self.system.unreachable(error.message) from None
 
     def query_jobs(self, prefix: str) -> dict[str, JobState]:
         """Return the states of the user's jobs whose names begin with a prefix, by name.

@@ -18,7 +18,7 @@ from orch_node.protocol import files
 from orch_node.protocol.container import PYXIS
 from orch_node.whole_files import private
 
-from orchestrator.errors import ConnectionLost, ExecuteError, PlanError
+from orchestrator.errors import ExecuteError, PlanError
 from orchestrator.model.command import CommandResult
 from orchestrator.planning.plan import SCRIPT, SubmitScript
 from orchestrator.runs.accounting import Accounting
@@ -32,6 +32,7 @@ from orchestrator.targets.batch.system import (
     ListedJob,
     Phase,
     Programs,
+    file_option,
 )
 from orchestrator.targets.entry import TargetEntry, option
 
@@ -200,25 +201,28 @@ def run(programs: Programs, program: str, *options: str) -> CommandResult:
     return programs.run(program, *cluster, *options)
 
 
+def squeue(programs: Programs, *options: str) -> CommandResult:
+    """Run squeue, and return its result; its exit code is not 0 if Slurm does not know the job.
+
+    Raises:
+        ExecuteError: if Slurm does not respond.
+    """
+    # Without --all squeue hides jobs in partitions that are closed to the user.
+    result = run(programs, "squeue", "--noheader", "--all", *options)
+    if result.code != 0 and not is_unknown(result):
+        raise SLURM.unreachable(SLURM.message_of(result))
+    return result
+
+
 def state(programs: Programs, job: str) -> JobState:
     """Return the state of a job, or of a step.
 
     Raises:
-        ControllerUnreachable: if Slurm does not respond.
-        ConnectionLost: if the login node cannot be reached.
+        ExecuteError: if Slurm does not respond.
     """
     if "." in job:
         return step_state(programs, job)
-    try:
-        # Without --all squeue hides jobs in partitions that are closed to the user.
-        options = (f"--jobs={job}", "--states=all", f"--format={FIELDS}")
-        result = run(programs, "squeue", "--noheader", "--all", *options)
-    except ConnectionLost:
-        raise
-    except ExecuteError as error:
-        raise SLURM.unreachable(error.message) from None
-    if result.code != 0 and not is_unknown(result):
-        raise SLURM.unreachable(SLURM.message_of(result))
+    result = squeue(programs, f"--jobs={job}", "--states=all", f"--format={FIELDS}")
     states = (parse_state(job, line) for line in result.out.splitlines())
     reported = next(filter(None, states), None)
     unknown_word = unknown_state(result.out) if result.code == 0 else ""
@@ -237,29 +241,16 @@ def step_state(programs: Programs, step: str) -> JobState:
 
 
 def steps_of(programs: Programs, job: str) -> dict[str, str]:
-    """Return the ids of the running steps of a job, by name.
-
-    Raises:
-        ControllerUnreachable: if Slurm does not respond.
-    """
-    result = run(programs, "squeue", "--noheader", "--all", "--steps", f"--jobs={job}", "--format=%i|%j")
-    if result.code != 0 and not is_unknown(result):
-        raise SLURM.unreachable(SLURM.message_of(result))
+    """Return the ids of the running steps of a job, by name."""
+    result = squeue(programs, "--steps", f"--jobs={job}", "--format=%i|%j")
     fields = (line.strip().split("|", 1) for line in result.out.splitlines() if "|" in line)
     return {name: step for step, name in fields}
 
 
 def jobs(programs: Programs, name: str = "") -> list[ListedJob]:
-    """Return the user's jobs, or only those of one name.
-
-    Raises:
-        ExecuteError: if squeue fails.
-    """
+    """Return the user's jobs, or only those of one name."""
     name_filter = (f"--name={name}",) if name else ()
-    options = ("--array", "--states=all", *name_filter, f"--format=%i|%j|{FIELDS}")
-    result = run(programs, "squeue", "--noheader", "--me", "--all", *options)
-    if result.code != 0:
-        raise ExecuteError(f"squeue failed: {SLURM.message_of(result)}", hint=SLURM.check_hint)
+    result = squeue(programs, "--me", "--array", "--states=all", *name_filter, f"--format=%i|%j|{FIELDS}")
     listed, cluster = [], programs.cluster
     for line in result.out.splitlines():
         if line.startswith(CLUSTER_LINE):  # With --clusters, this line precedes the jobs of each cluster.
@@ -652,23 +643,7 @@ class SlurmOptions:
         "login=HOST (a login node reached through SSH), root, local, runs, pmi, setup, max-requeues or "
         "allocation. May be repeated.",
     )
-    slurm_file: Path | None = option(
-        None,
-        for_shared_folder=True,
-        envvar="ORCH_SLURM_FILE",
-        metavar="FILE",
-        help="TOML file with --slurm settings. Default: orch-slurm.toml in the current folder.",
-    )
-
-    @property
-    def assignments(self) -> tuple[str, ...]:
-        """Return the values of --slurm."""
-        return self.slurm
-
-    @property
-    def settings_file(self) -> Path | None:
-        """Return the value of --slurm-file."""
-        return self.slurm_file
+    slurm_file: Path | None = file_option("slurm")
 
 
 SLURM: BatchSystem = BatchSystem(

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from orch_node.batch.system import NodeSystem
 
@@ -20,6 +20,7 @@ from orchestrator.planning.plan import SubmitScript
 from orchestrator.planning.request import TargetOptions
 from orchestrator.runs.accounting import Accounting
 from orchestrator.targets.batch.image import APPTAINER_ENGINE, ImageEngine
+from orchestrator.targets.entry import option
 
 HELD, NEW = "held", "new"  # The values of the setting `allocation`.
 
@@ -199,16 +200,20 @@ class JobRequest:
     max_active: int | None = None
 
 
-class BatchOptions(TargetOptions, Protocol):
-    """The options of the command line that a batch system has; its class names them after the system."""
+def file_option(name: str) -> Any:
+    """Return the option --NAME-file of a batch system."""
+    return option(
+        None,
+        for_shared_folder=True,
+        envvar=file_variable(name),
+        metavar="FILE",
+        help=f"TOML file with --{name} settings. Default: orch-{name}.toml in the current folder.",
+    )
 
-    @property
-    def assignments(self) -> tuple[str, ...]:
-        """Return the values of --NAME, as KEY=VALUE or the name of a flag."""
 
-    @property
-    def settings_file(self) -> Path | None:
-        """Return the value of --NAME-file."""
+def file_variable(name: str) -> str:
+    """Return the environment variable with the settings file of a batch system."""
+    return f"ORCH_{name.upper()}_FILE"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,16 +225,16 @@ class BatchSystem:
         title: the name in messages: Slurm, PBS.
         submitter: the program that submits jobs, whose options --NAME takes.
         on_nodes: the system as the programs of a job use it.
-        options: the class of the options of the command line.
+        options: the class of the options of the command line: --NAME KEY=VALUE and --NAME-file.
 
         submit_command: returns the command that submits a step's script, which is already on the host.
             The variables of the environment that would change the job must not reach it.
         parse_job_id: returns the id in the output of that command, and its cluster; '' for what is missing.
         hints: what the user can do about a rejected job, by a part of the message in lower case.
         state: returns the state of a job; a job that the system does not know is FORGOTTEN. Raises
-            ControllerUnreachable if the system does not respond.
+            ExecuteError if the system does not respond.
         jobs: returns the user's jobs, or only those of one name; also jobs that have ended, as long as the
-            system lists them. Raises ExecuteError if the list cannot be had.
+            system lists them. Raises ExecuteError if the system does not respond.
         cancel: cancels a job; is_unknown tells from the result whether there was nothing to cancel.
         interrupt: sends SIGINT to the job's script alone; None if only the stop file in the run's folder
             can stop a run.
@@ -275,7 +280,7 @@ class BatchSystem:
     title: str
     submitter: str
     on_nodes: NodeSystem
-    options: type[BatchOptions]
+    options: type[TargetOptions]
 
     submit_command: Callable[[SubmitScript], tuple[str, ...]]
     parse_job_id: Callable[[str], tuple[str, str]]
@@ -327,6 +332,16 @@ class BatchSystem:
     def settings_file(self) -> Path:
         """Return the file of settings in the current folder."""
         return Path(f"orch-{self.name}.toml")
+
+    def assignments_in(self, options: TargetOptions) -> tuple[str, ...]:
+        """Return the values of --NAME, as KEY=VALUE or the name of a flag."""
+        assignments: tuple[str, ...] = getattr(options, self.name)
+        return assignments
+
+    def file_in(self, options: TargetOptions) -> Path | None:
+        """Return the value of --NAME-file."""
+        path: Path | None = getattr(options, f"{self.name}_file")
+        return path
 
     @property
     def new_job_hint(self) -> str:
