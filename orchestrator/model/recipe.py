@@ -145,7 +145,7 @@ class Recipe:
     @property
     def listing(self) -> str:
         """Return how to list the settings."""
-        return f"`orch recipes show {self.name}` lists its settings."
+        return f"`orch recipes show {self.folder if self.files else self.name}` lists its settings."
 
     @property
     def passed_by_orch(self) -> set[str]:
