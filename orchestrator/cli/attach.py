@@ -46,11 +46,19 @@ def attach(
 
 
 def stop(
-    run: RunName = "last", inventory: OfInventory = None, runs_dir: RunsDir = RUNS_DIR, as_json: AsJson = False
+    run: Annotated[
+        str,
+        typer.Argument(
+            metavar="ID", help="Run ID; `orch runs` lists the runs.", show_default="the newest run that has not ended"
+        ),
+    ] = "last",
+    inventory: OfInventory = None,
+    runs_dir: RunsDir = RUNS_DIR,
+    as_json: AsJson = False,
 ) -> None:
     """Stop a run: end its processes, and no others, on all its nodes.
 
-    Without an ID, the newest run that has not ended is stopped. The exit code is 1 if a process remains.
+    The exit code is 1 if a process remains.
     """
     from orchestrator.operations import runs as operation
     from orchestrator.report import cleanup

@@ -66,7 +66,8 @@ TRAINING_OPTIONS: Mapping[str, ParameterInfo] = {
         metavar="NAME", help="Named set of settings; `orch recipes` lists the presets of each recipe."
     ),
     "settings": typer.Option(
-        metavar="KEY=VALUE", help="Setting of the recipe, such as learning_rate=1e-4; may be repeated."
+        metavar="KEY=VALUE",
+        help="Setting of the recipe, such as learning_rate=1e-4; may be repeated. `orch recipes show NAME` lists them.",
     ),
     "array": typer.Option(
         metavar="KEY=VALUE,VALUE",
@@ -203,8 +204,8 @@ IMAGE: Mapping[str, ParameterInfo] = {
     "image_options": typer.Option(
         "--image-option",
         metavar="KEY=VALUE",
-        help="Setting of these containers: python, mounts, env_file or arguments, on nodes also shm, memlock and "
-        "others; may be repeated. For all runs: orch_docker in the inventory.",
+        help="Setting of the containers on nodes and on Slurm: python, mounts, env_file or arguments, on nodes also "
+        "shm, memlock and others; may be repeated. For all runs: orch_docker in the inventory.",
     ),
 }
 PANELS: Mapping[str, Mapping[str, ParameterInfo]] = {
