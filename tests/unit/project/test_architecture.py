@@ -233,6 +233,20 @@ def test_identifiers_of_a_batch_system_stay_in_its_modules() -> None:
     assert violations([*FILES, *ON_NODES], identifiers_of_systems) == {}
 
 
+def messages_about_systems(path: Path) -> set[str]:
+    """Return the strings, except docstrings, in which a shared module names a batch system."""
+    docstrings = {id(node.value) for node in ast.walk(tree(path)) if isinstance(node, ast.Expr)}
+    strings = (node for node in ast.walk(tree(path)) if isinstance(node, ast.Constant) and id(node) not in docstrings)
+    texts = {node.value for node in strings if isinstance(node.value, str)}
+    return {text for text in texts if any(term in text.lower() for terms in SYSTEM_TERMS.values() for term in terms)}
+
+
+def test_messages_of_shared_modules_name_no_batch_system() -> None:
+    folders = (ROOT / "targets" / "batch", LIB / "orch_node" / "batch")
+    paths = [path for folder in folders for path in folder.glob("*.py") if path.stem not in SYSTEM_TERMS]
+    assert violations(paths, messages_about_systems) == {}
+
+
 # Only the protocol knows the names of events and that they are JSON.
 PROTOCOL = LIB / "orch_node" / "protocol"
 FILE_NAMES = {value for name, value in vars(protocol_files).items() if name.isupper()}
