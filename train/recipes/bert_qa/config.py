@@ -16,21 +16,21 @@ class DataArguments:
     """The arguments for the data and the search for answers."""
 
     dataset_name: str | None = option(None, "A data set of the hub (needs `datasets`).")
-    dataset_config_name: str | None = option(None, "Its configuration.")
+    dataset_config_name: str | None = option(None, "Configuration of the data set.")
     train_file: str | None = option(None, "SQuAD JSON, or rows as .json or .jsonl.")
-    validation_file: str | None = option(None, "The same, to evaluate.")
-    exclude_validation_ids: bool = option(False, "Leave out of training what is evaluated.")
+    validation_file: str | None = option(None, "The same for the evaluation.")
+    exclude_validation_ids: bool = option(False, "Do not train on questions of the evaluation.")
     overwrite_cache: bool = option(False, "Accepted; nothing is cached.")
     preprocessing_num_workers: int | None = option(None, "Accepted; the tokenizer has threads.")
-    max_seq_length: int = option(384, "Tokens of a window, question included.")
-    doc_stride: int = option(128, "Tokens that two neighbouring windows share.")
+    max_seq_length: int = option(384, "Tokens of a window, including the question.")
+    doc_stride: int = option(128, "Tokens that neighbouring windows share.")
     pad_to_max_length: bool = option(True, "Pad all windows to max_seq_length, not to the longest.")
     max_train_samples: int | None = option(None, "Train on the first questions only.")
     max_eval_samples: int | None = option(None, "Evaluate the first questions only.")
     version_2_with_negative: bool = option(False, "Questions may have no answer.")
-    null_score_diff_threshold: float = option(0.0, "How far 'no answer' must lead to be chosen.")
-    n_best_size: int = option(20, "Candidates that are kept per question.")
-    max_answer_length: int = option(30, "Tokens of the longest answer.")
+    null_score_diff_threshold: float = option(0.0, "Lead that 'no answer' needs to be chosen.")
+    n_best_size: int = option(20, "Candidates to keep per question.")
+    max_answer_length: int = option(30, "Maximum length of an answer in tokens.")
 
     @property
     def search(self) -> Search:
@@ -42,7 +42,7 @@ class DataArguments:
 class RunArguments(CommunicationArguments, GroupingArguments):
     """The arguments of this recipe that run_qa.py does not have."""
 
-    evaluate_before_training: bool = option(False, "Score the model before it is trained, too.")
+    evaluate_before_training: bool = option(False, "Evaluate before training, too.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,9 +15,9 @@ class QuantArguments:
 
     apply_quantization: bool = option(True, "Quantize the model after training.")
     quantization_approach: str = option("static", "static or dynamic.")
-    num_calibration_samples: int = option(50, "Windows that the ranges are taken from (static).")
-    verify_loading: bool = option(False, "Load it in a fresh process and compare the logits.")
-    verify_tolerance: float = option(1e-4, "How far a logit may be off then.")
+    num_calibration_samples: int = option(50, "Windows for the calibration of a static quantization.")
+    verify_loading: bool = option(False, "Load the model in a fresh process and compare the logits.")
+    verify_tolerance: float = option(1e-4, "Maximum difference of a logit.")
 
 
 def parse_quant_arguments(argv: list[str]) -> tuple[Config, QuantArguments]:

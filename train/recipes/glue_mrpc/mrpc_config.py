@@ -14,10 +14,10 @@ class PairArguments:
     """The arguments for the data."""
 
     dataset_name: str | None = option(None, "A data set of the hub (needs `datasets`).")
-    dataset_config_name: str | None = option(None, "Its configuration, as mrpc.")
-    train_file: str | None = option(None, "TSV with label, sentence1 and sentence2, or MRPC's own.")
-    validation_file: str | None = option(None, "The same, to evaluate.")
-    max_seq_length: int = option(128, "Tokens of a pair; longer ones are cut.")
+    dataset_config_name: str | None = option(None, "Configuration of the data set, such as mrpc.")
+    train_file: str | None = option(None, "TSV with label, sentence1 and sentence2, or a file of MRPC.")
+    validation_file: str | None = option(None, "The same for the evaluation.")
+    max_seq_length: int = option(128, "Maximum length of a pair in tokens.")
     max_train_samples: int | None = option(None, "Train on the first pairs only.")
     max_eval_samples: int | None = option(None, "Evaluate the first pairs only.")
 
@@ -28,18 +28,18 @@ class MrpcArguments(LoopArguments, GroupingArguments):
 
     do_train: bool = option(True, "Train.")
     do_eval: bool = option(True, "Evaluate after training.")
-    evaluate_before_training: bool = option(True, "Evaluate before it, too.")
+    evaluate_before_training: bool = option(True, "Evaluate before training, too.")
     per_device_train_batch_size: int = option(8, "Pairs per rank and step.")
     per_device_eval_batch_size: int = option(32, "Pairs per rank.")
     gradient_accumulation_steps: int = option(1, "Batches per step.")
-    learning_rate: float = option(1e-4, "The highest one; it then falls linearly to 0.")
-    weight_decay: float = option(0.01, "AdamW's.")
+    learning_rate: float = option(1e-4, "Highest learning rate; it then falls linearly to 0.")
+    weight_decay: float = option(0.01, "Weight decay of AdamW.")
     warmup_steps: int = option(10, "Steps in which the learning rate rises.")
-    num_train_epochs: int = option(8, "Times that the data is seen.")
-    max_steps: int | None = option(None, "End after so many steps instead.")
+    num_train_epochs: int = option(8, "Passes over the data.")
+    max_steps: int | None = option(None, "Stop after this many steps instead.")
     optim: str = option(FASTEST, "adamw_torch, or adamw_torch_fused (torch 2.4 and newer).")
-    max_grad_norm: float = option(0.0, "Clip gradients; 0: do not.")
-    use_ipex: bool = option(False, "Use IPEX, as accelerate before 1.8 does.")
+    max_grad_norm: float = option(0.0, "Clip the gradients to this norm; 0: no clipping.")
+    use_ipex: bool = option(False, "Use IPEX (accelerate before 1.8).")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
