@@ -13,6 +13,9 @@ from orchestrator.model.setting_types import DESCRIPTIONS, TEXT, matches
 
 Value = str | int | float | bool
 
+# Arguments of transformers and of orch's recipes that have a token of a model hub.
+SECRETS = ("token", "hub_token", "push_to_hub_token")
+
 
 @dataclass(frozen=True, slots=True)
 class Setting:
@@ -125,6 +128,11 @@ class Recipe:
                 raise RequestError(
                     f"--set {name}: orch passes --{name} itself.",
                     hint="--precision selects the precision, --ipex adds --use_ipex, `orch fetch` brings the output.",
+                )
+            if name in SECRETS:
+                raise RequestError(
+                    f"--set {name}: the record of the run would show a secret.",
+                    hint="Set HF_TOKEN in orch_secrets of the inventory; docs/how-to/secrets.md shows how.",
                 )
             if name not in self.declared:
                 hint = did_you_mean(name, self.declared, listing=self.listing)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from orchestrator.errors import RequestError
@@ -50,6 +52,12 @@ def test_unknown_setting_or_preset_names_the_nearest() -> None:
 def test_argument_that_orch_passes_is_no_setting(name: str) -> None:
     with pytest.raises(RequestError, match=f"--set {name}: orch passes --{name} itself"):
         RECIPE.settings(None, {name: True})
+
+
+def test_token_is_refused_because_it_would_be_recorded() -> None:
+    with pytest.raises(RequestError, match="--set token: the record of the run would show a secret") as exc_info:
+        replace(RECIPE, declared={"token": Setting()}).settings(None, {"token": "x"})
+    assert "orch_secrets" in exc_info.value.hint
 
 
 def test_hint_names_the_default_that_applies() -> None:
