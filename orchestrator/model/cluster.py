@@ -11,6 +11,7 @@ from orch_node.protocol.fabrics import Device, Proof
 from orch_node.protocol.precision import bf16_flag
 
 from orchestrator.errors import PlanError
+from orchestrator.model.finding import Finding
 from orchestrator.model.hostlist import fold
 from orchestrator.model.printable import counted
 
@@ -78,10 +79,12 @@ class UserPython:
         path: an absolute path.
         bindings: the folder of the stack's packages from which it gets the bindings for `ccl`; empty if it has some, or
             needs none.
+        mismatches: packages that do not fit together.
     """
 
     path: str
     bindings: str = ""
+    mismatches: tuple[Finding, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

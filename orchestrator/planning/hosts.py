@@ -78,12 +78,19 @@ def explain_torch(nodes: tuple[Node, ...]) -> tuple[Decision, ...]:
 
 
 def explain_python(node0: Node) -> tuple[Decision, ...]:
-    """Return the user's interpreter, its versions, and what orch adds to it."""
-    if node0.user_python is None:
+    """Return the user's interpreter, its versions, what orch adds to it, and warnings about its packages."""
+    python = node0.user_python
+    if python is None:
         return ()
     reason = f"--python: Python {node0.facts.python}, torch {node0.facts.packages[TORCH]}"
-    added = "; the stack's bindings for ccl are added" if node0.user_python.bindings else ""
-    return (Decision(topic="python", value=node0.user_python.path, reason=f"{reason}{added}"),)
+    added = "; the stack's bindings for ccl are added" if python.bindings else ""
+    return (
+        Decision(topic="python", value=python.path, reason=f"{reason}{added}"),
+        *(
+            Decision(topic="warning", value=item.message, reason=f"{item.evidence}; {item.cure}")
+            for item in python.mismatches
+        ),
+    )
 
 
 def explain_damaged(cluster: Cluster) -> tuple[Decision, ...]:

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
 from orch_node.protocol import values
 from orch_node.protocol.values import ProtocolError
 
+from orchestrator import load
 from orchestrator.errors import ExecuteError, PlanError, RequestError
 from orchestrator.load.facts import InvalidResponse, NodeFacts, validate
 from orchestrator.load.records import parse_facts
-from orchestrator.model.cluster import Facts
+from orchestrator.model.cluster import Facts, UserPython
 from orchestrator.model.command import LOGIN_SCRIPT_HINT
 from orchestrator.paths import STANDALONE
 from orchestrator.planning.request import TrainRequest
+from orchestrator.stacks.compatibility import mismatches
+from orchestrator.stacks.installed import Environment
 from orchestrator.targets.connections.connection import Ssh
 from orchestrator.targets.connections.local import Local
 
 PYTHON_HINT = "--python and --venv name an environment that is at the same path on every node."
 FACTS_SECONDS = 120.0  # The first read from a shared file system can be slow.
+OLDEST_PYTHON = (3, 9)  # of orch's rank wrapper
+MINOR_VERSION = re.compile(r"(\d+)\.(\d+)", re.ASCII)
 # Exit codes of a shell for a program that it cannot run.
 PROBLEMS = {126: "cannot be executed", 127: "does not exist"}
 
@@ -57,6 +63,18 @@ def path_of(python: str, *, this_machine: bool) -> str:
     return python
 
 
+def user_python(path: str, facts: Facts, bindings: str = "") -> UserPython:
+    """Return a user's interpreter, with the mismatches of its packages.
+
+    Args:
+        path: its path.
+        facts: the facts that it reports.
+        bindings: the folder of the bindings that are added to it.
+    """
+    environment = Environment(name=path, python=facts.python, packages=facts.packages)
+    return UserPython(path=path, bindings=bindings, mismatches=mismatches(environment, load.all_stacks()))
+
+
 def repair_command(python: str, stack: str) -> str:
     """Return the commands that install the packages of a stack for an interpreter."""
     return f"`orch stacks requirements {stack} > requirements.txt`, then `{python} -m pip install -r requirements.txt`"
@@ -73,6 +91,7 @@ def query_interpreter(host: Local | Ssh, name: str, python: str, hint: str) -> F
 
     Raises:
         RequestError: if the interpreter does not exist.
+        PlanError: if it is too old for ranks.
         ExecuteError: if it fails, or its output is not what it prints.
     """
     program = (STANDALONE / "facts.py").read_text(encoding="utf-8")
@@ -83,6 +102,11 @@ def query_interpreter(host: Local | Ssh, name: str, python: str, hint: str) -> F
         raise ExecuteError(f"{name}: {python} does not run: {result.err.strip()[-300:]}", hint=hint)
     source = f"the facts of {name}"
     try:
-        return parse_facts(validate(NodeFacts, values.check_object(values.loads(result.out, source), source), source))
+        facts = parse_facts(validate(NodeFacts, values.check_object(values.loads(result.out, source), source), source))
     except (ProtocolError, InvalidResponse) as error:
         raise ExecuteError(f"{name}: {error}", hint=LOGIN_SCRIPT_HINT) from None
+    version = MINOR_VERSION.match(facts.python)
+    if not version or tuple(map(int, version.groups())) < OLDEST_PYTHON:
+        oldest = ".".join(map(str, OLDEST_PYTHON))
+        raise PlanError(f"{name}: {python} is Python {facts.python}.", hint=f"Ranks need Python {oldest} or newer.")
+    return facts

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from orchestrator.paths import STANDALONE
 from tests.local.runs import expect_exit
 from tests.local.workspaces import Workspace
 from tests.support.environments import make_environment
@@ -72,11 +74,18 @@ def test_wrong_interpreters_are_refused_by_node(
         site = make_environment(folder / "different")
         for name in ("torch-2.13.0", f"einops-{version}"):
             (site / f"{name}.dist-info").mkdir()
+    outdated = tmp_path / "outdated"
+    (outdated / "bin").mkdir(parents=True)
+    replacement = (STANDALONE / "facts.py").read_text().replace("platform.python_version()", "'3.8.0'")
+    (outdated / "facts.py").write_text(replacement)
+    (outdated / "bin/python").write_text(f"#!/bin/sh\nexec {sys.executable} {outdated}/facts.py\n")
+    (outdated / "bin/python").chmod(0o755)
     shared = f"{two_hosts.lab.root}/environments"
     cases = {
         f"{tmp_path}/empty": "node0: {}/bin/python has no torch.",
         f"{shared}/one": "{}/bin/python does not exist on node1.",
         f"{shared}/different": "{}/bin/python differs between nodes: einops is 1.0 on node0 and 2.0 on node1.",
+        str(outdated): "node0: {}/bin/python is Python 3.8.0.",
         "environment": "--python {}/bin/python: the path must be absolute",
     }
     (two_hosts.folder / "own.py").write_text(SCRIPT)

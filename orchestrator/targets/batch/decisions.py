@@ -31,6 +31,7 @@ class JobInputs:
         facts: the facts of the host with the system's programs and of its stack, which all nodes see.
         python: the interpreter that starts the run.
         local: the copy of the stack on each node's disk that the ranks use; None for the shared stack.
+        user_python: the ranks' interpreter, if the user has named one.
     """
 
     loaded: Inputs
@@ -38,6 +39,7 @@ class JobInputs:
     facts: Facts
     python: str
     local: LocalStack | None = None
+    user_python: UserPython | None = None
 
     @property
     def ranks_python(self) -> str:
@@ -108,9 +110,7 @@ def choose_launcher(request: TrainRequest, inputs: JobInputs) -> tuple[str, Deci
 
 def placeholder_node(number: int, inputs: JobInputs) -> Node:
     """Return a placeholder for a node that the batch system has not chosen yet; its stack is the shared one."""
-    python = None
-    if inputs.batch.python and not inputs.batch.image:
-        python = UserPython(path=inputs.batch.python)
+    python = inputs.user_python
     return Node(
         name=f"{NODE_PREFIX}-{number}",
         address=f"{NODE_PREFIX}-{number}",

@@ -27,7 +27,7 @@ from orchestrator.targets.batch.settings import BatchSettings
 from orchestrator.targets.batch.system import NEW, BatchSystem
 from orchestrator.targets.identity import new_site
 from orchestrator.targets.interface import SharedFolder
-from orchestrator.targets.interpreter import check_no_image, path_of
+from orchestrator.targets.interpreter import check_no_image, path_of, user_python
 
 
 def plan(system: BatchSystem, request: TrainRequest) -> Plan:
@@ -149,10 +149,11 @@ def plan_member(request: TrainRequest, inputs: JobInputs, site: Site, settings: 
 
 def read(request: TrainRequest, batch: BatchSettings, python: str, host: LoginHost) -> JobInputs:
     """Return the inputs that a request names, after reading its files."""
+    path = None if batch.image else batch.python
     software = load.RankSoftware(
         image=batch.image.path if batch.image else "",
         nodes=(host.facts,),
-        user_python="" if batch.image else batch.python or "",
+        user_python=path or "",
         local_python="" if batch.login or batch.setup else python,  # the commands of setup may set PYTHONPATH
         shares_files=not batch.login,
     )
@@ -162,6 +163,7 @@ def read(request: TrainRequest, batch: BatchSettings, python: str, host: LoginHo
         facts=host.facts,
         python=python,
         local=local_stack(batch, request.stack),
+        user_python=user_python(path, host.facts) if path else None,
     )
 
 

@@ -6,18 +6,24 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
-from packaging.version import Version
+from packaging.version import InvalidVersion
 
 from orchestrator import load
 from orchestrator.errors import PlanError
-from orchestrator.model.cluster import Cluster, Facts, Node, UserPython
+from orchestrator.model.cluster import Cluster, Facts, Node
 from orchestrator.planning.request import TrainRequest
 from orchestrator.stacks.stack import BINDINGS, TORCH, Stack, minor
-from orchestrator.targets.interpreter import PYTHON_HINT, check_no_image, path_of, query_interpreter, repair_command
+from orchestrator.targets.interpreter import (
+    PYTHON_HINT,
+    check_no_image,
+    path_of,
+    query_interpreter,
+    repair_command,
+    user_python,
+)
 from orchestrator.targets.ssh.nodes import MAX_PARALLEL_QUERIES, connection_to, write_ssh_config
 from orchestrator.targets.ssh.steps import run_node
 
-OLDEST_PYTHON = Version("3.9")  # of orch's rank wrapper
 INSTALLERS = ("pip", "setuptools", "wheel", "uv")  # ranks do not use them
 
 
@@ -61,21 +67,22 @@ def with_facts(node: Node, facts: Facts, python: str, stack: Stack, *, needs_ccl
 
     Raises:
         PlanError: if the node does not have the stack, whose Python and MPI orch uses, or if the user's Python has no
-            torch, is too old, or has no bindings for `ccl` although they are needed.
+            torch, or no bindings for `ccl` although they are needed.
     """
     if not node.local:
         stack.check(node)
-    if Version(facts.python) < OLDEST_PYTHON:
-        raise PlanError(
-            f"{node.name}: {python} is Python {facts.python}.", hint=f"Ranks need Python {OLDEST_PYTHON} or newer."
-        )
     if TORCH not in facts.packages:
         raise PlanError(
             f"{node.name}: {python} has no torch.",
             hint=f"Install it there, or name another Python. `orch stacks requirements {stack.name}` prints the "
             "packages of the stack.",
         )
-    folder = bindings_folder(node, facts, python, stack) if needs_ccl else ""
+    try:
+        folder = bindings_folder(node, facts, python, stack) if needs_ccl else ""
+    except InvalidVersion as error:
+        raise PlanError(
+            f"{node.name}: {python}: {error}.", hint="Install a release of torch and its bindings."
+        ) from None
     added = {BINDINGS: node.facts.packages[BINDINGS]} if folder else {}
     return replace(
         node,
@@ -87,7 +94,7 @@ def with_facts(node: Node, facts: Facts, python: str, stack: Stack, *, needs_ccl
             libraries=facts.libraries,
             mpi={**facts.mpi, **node.facts.mpi},
         ),
-        user_python=UserPython(path=python, bindings=folder),
+        user_python=user_python(python, facts, folder),
         repair=repair_command(python, stack.name),
     )
 

@@ -11,6 +11,7 @@ from orchestrator import load
 from orchestrator.errors import OrchError, PlanError
 from orchestrator.model.cluster import Node
 from orchestrator.operations.train import choose_python
+from orchestrator.planning.hosts import explain_python
 from orchestrator.targets.ssh.user_python import check_equal, with_facts
 from tests.conftest import make_facts, make_node
 
@@ -46,18 +47,24 @@ def test_bindings_of_the_stack_are_added_if_needed(packages: dict[str, str], ccl
     ("packages", "python", "message", "hint"),
     [
         ({}, "3.11.2", "has no torch", "stacks requirements current"),
-        ({"torch": "2.13.0"}, "3.8.1", "is Python 3.8.1", "3.9"),
+        ({"torch": "main"}, "3.11.2", "Invalid version: 'main'", "Install a release"),
         ({"torch": "2.13.0"}, "3.12.1", "are for torch 2.13 and Python 3.11", "--backend gloo."),
         ({"torch": "2.8.0"}, "3.11.2", "are for torch 2.13 and Python 3.11", "--backend gloo, or provision"),
         ({"torch": "2.8.0", **BINDINGS}, "3.11.2", "its bindings for ccl are for torch 2.13", "--stack torch-2.8"),
     ],
-    ids=["no torch", "old Python", "other Python", "other torch", "other bindings"],
+    ids=["no torch", "no release", "other Python", "other torch", "other bindings"],
 )
 def test_unfit_interpreter_is_refused(packages: dict[str, str], python: str, message: str, hint: str) -> None:
     with pytest.raises(PlanError, match=re.escape(message)) as exc_info:
         make_user_node(packages, python=python)
-    assert exc_info.value.message.startswith(f"node0: {PYTHON} ")
+    assert exc_info.value.message.startswith(f"node0: {PYTHON}")
     assert hint in exc_info.value.hint
+
+
+def test_packages_that_do_not_fit_together_are_named() -> None:
+    node = make_user_node({"torch": "2.13.0", "intel-extension-for-pytorch": "2.8.0"})
+    warnings = [decision.value for decision in explain_python(node) if decision.topic == "warning"]
+    assert warnings == ["IPEX 2.8.0 with torch 2.13.0"]
 
 
 def test_node_without_the_stack_is_refused() -> None:
