@@ -38,6 +38,7 @@ SUBCOMMANDS = {
     "job-fill": "orch_node.batch.local_stack",
     "job-agent": "orch_node.batch.agent",
     "slurm-ranks": "orch_node.batch.slurm",
+    "pbs": "orch_node.batch.pbs",
 }
 
 

@@ -16,7 +16,11 @@ from orchestrator.targets.interface import Target
 GROUP = "orch.targets"  # entry points of other packages, each the name of a TargetEntry
 SSH = "ssh"  # the default, which --on does not name
 SSH_TARGET = "orchestrator.targets.ssh.target:SshTarget"
-INCLUDED = {"k8s": "orchestrator.targets.kubernetes.options:ENTRY", "slurm": "orchestrator.targets.batch.slurm:ENTRY"}
+INCLUDED = {
+    "k8s": "orchestrator.targets.kubernetes.options:ENTRY",
+    "pbs": "orchestrator.targets.batch.pbs:ENTRY",
+    "slurm": "orchestrator.targets.batch.slurm:ENTRY",
+}
 
 
 @cache

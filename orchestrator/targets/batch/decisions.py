@@ -85,13 +85,13 @@ def choose_launcher(request: TrainRequest, inputs: JobInputs) -> tuple[str, Deci
         PlanError: if the launcher or the MPI implementation does not work on the batch system.
     """
     system = inputs.batch.system
-    name, names = request.launcher or system.launcher, (system.launcher, *LAUNCHERS)
+    name, names = request.launcher or system.launcher, tuple(dict.fromkeys((system.launcher, *LAUNCHERS)))
     if name not in names:
         raise PlanError(
             f"--launcher {name} does not run on {system.title}.",
             hint=did_you_mean(name, names) or f"Use one of {', '.join(names)}.",
         )
-    if name in (system.launcher, "torchrun"):
+    if name in (system.own_launcher, "torchrun"):
         if request.mpi:
             raise PlanError(
                 f"--mpi {request.mpi}: --launcher {name} starts the ranks without mpirun.",

@@ -198,7 +198,7 @@ def launch_of(
     python = image.python if image and image.engine.launcher else inputs.ranks_python
     ranks = rank_command(python, site, script)
     system = inputs.batch.system
-    if resolved.launcher == system.launcher:
+    if resolved.launcher == system.own_launcher:
         head = (inputs.python, f"{site.train}/node.py", f"{system.name}-ranks", site.run_dir)
         options = (f"--{name}={value}" for name, value in inputs.batch.launcher.items())
         return Launch(command=Command(argv=(*head, *options, "--", *ranks)), summary=system.launcher_summary)

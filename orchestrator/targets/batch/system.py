@@ -261,11 +261,12 @@ class BatchSystem:
             leave that open; raises PlanError for a value that is not a number.
         explain_option: returns what an option means for the run if that is not obvious, or ''.
         can_resume: returns whether a preempted job with these options starts again.
+        resubmits: whether it does so by submitting another job, whose id it records in the run's folder.
 
         launcher_settings: the settings of that launcher, with their values; the first is the default. It gets
             them as options.
-        launcher: the launcher that starts the ranks with the system's own program; it is the default.
-        launcher_summary: what that launcher does.
+        launcher: the default launcher.
+        launcher_summary: what it does, if it is a program of the system itself; '' for a launcher of all targets.
         launcher_env: the variables with which hydra starts its proxies through the system.
         held: how runs become steps of a held allocation; None if they cannot.
         image_engines: programs that run ranks in images besides Apptainer, by the suffix of the images.
@@ -316,7 +317,13 @@ class BatchSystem:
     cluster_of: Callable[[SubmitScript], str] = lambda step: ""
     launcher_settings: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     image_engines: Mapping[str, ImageEngine] = field(default_factory=dict)
+    resubmits: bool = False
     held: HeldAllocations | None = None
+
+    @property
+    def own_launcher(self) -> str:
+        """Return the launcher that is a program of the system itself, or '' if it has none."""
+        return self.launcher if self.launcher_summary else ""
 
     @property
     def flag(self) -> str:

@@ -19,7 +19,7 @@ from orch_node.tail import last_text
 from orchestrator.errors import ExecuteError
 from orchestrator.runs import follow
 from orchestrator.runs.state_files import PLAN, outcome_in, read_json, supervisor_of, write_json
-from orchestrator.targets.batch.location import location_of
+from orchestrator.targets.batch.location import JOB, location_of, with_job
 from orchestrator.targets.batch.run_folder import RunFolder
 from orchestrator.targets.batch.scheduler import Scheduler
 from orchestrator.targets.batch.system import ControllerUnreachable, JobState, Phase
@@ -97,6 +97,8 @@ class JobWatch:
             try:
                 query = self.scheduler.state
                 self.last_state = self.run_folder.attempt(lambda: query(self.job), self.last_state)
+                if self.last_state.ended and self.adopt_next_job():
+                    self.last_state = self.run_folder.attempt(lambda: query(self.job), self.last_state)
                 if self.unreachable:
                     self.notify(f"{self.system.title} responds again")
                 self.unreachable = False
@@ -105,6 +107,22 @@ class JobWatch:
                     self.notify(f"{error.message} The job continues; retrying.")
                 self.unreachable = True
         return self.last_state
+
+    def adopt_next_job(self) -> bool:
+        """Follow the job that this one has submitted to continue the run; return whether there is one."""
+        if not self.system.resubmits:
+            return False
+        self.refresh()
+        try:
+            submitted = batch.parse_submitted((self.folder / batch.job_file(self.system.name)).read_bytes())
+        except (OSError, ProtocolError):
+            return False
+        if submitted.job == self.job or not submitted.restarts or not JOB.fullmatch(submitted.job):
+            return False
+        self.job = submitted.job
+        self.record = with_job(self.record, self.job)
+        update_record(self.record, self.folder)
+        return True
 
     # The methods of follow.Source.
 

@@ -198,7 +198,10 @@ def test_targets_do_not_import_each_other() -> None:
 # Parts of identifiers that belong to a target.
 TARGET_TERMS = {"kubernetes": ("kube", "k8s", "pod_", "_pod")}
 # Parts of identifiers that belong to a batch system, which only its own modules know.
-SYSTEM_TERMS = {"slurm": ("slurm", "sbatch", "srun", "scontrol", "squeue", "sacct")}
+SYSTEM_TERMS = {
+    "pbs": ("pbs", "qsub", "qstat", "qdel", "tmrsh"),
+    "slurm": ("slurm", "sbatch", "srun", "scontrol", "squeue", "sacct"),
+}
 
 
 def identifiers(path: Path) -> set[str]:
@@ -227,7 +230,9 @@ def identifiers_of_systems(path: Path) -> set[str]:
 
 def test_identifiers_of_a_batch_system_stay_in_its_modules() -> None:
     assert [relative(path, ROOT.parent) for path in [*FILES, *ON_NODES] if path.stem in SYSTEM_TERMS] == [
+        "orchestrator/targets/batch/pbs.py",
         "orchestrator/targets/batch/slurm.py",
+        "train/lib/orch_node/batch/pbs.py",
         "train/lib/orch_node/batch/slurm.py",
     ]
     assert violations([*FILES, *ON_NODES], identifiers_of_systems) == {}

@@ -24,6 +24,8 @@ from orchestrator.load.inventory import run_ansible_inventory
 from orchestrator.load.limits import limits
 from orchestrator.load.recipe_file import RecipeFile
 from orchestrator.targets import registry
+from orchestrator.targets.batch.load import batch_settings
+from orchestrator.targets.batch.pbs import PBS
 from orchestrator.targets.kubernetes.load import kubernetes_settings, read_patch
 from orchestrator.targets.kubernetes.manifests import names
 from tests.support.kubernetes_plans import SITE, make_plan, objects
@@ -52,6 +54,12 @@ def check_slurm_settings(path: Path) -> None:
     settings = slurm_settings(path, (), {})
     settings.check()
     assert settings.options or settings.image
+
+
+def check_pbs_settings(path: Path) -> None:
+    settings = batch_settings(PBS, path, (), {})
+    settings.check()
+    assert settings.options
 
 
 def check_kubernetes_settings(path: Path) -> None:
@@ -83,6 +91,7 @@ READERS: dict[str, Callable[[Path], object]] = {
     "inventory": check_inventory,
     "variables of the inventory": check_variables,
     "orch-slurm.toml": check_slurm_settings,
+    "orch-pbs.toml": check_pbs_settings,
     "orch-k8s.toml": check_kubernetes_settings,
     "recipe.toml": lambda path: read_toml(path, RecipeFile),
     "entry points": check_entry_points,

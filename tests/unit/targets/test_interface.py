@@ -19,6 +19,7 @@ from tests.support.recorded import make_run
 RECORDED = {
     "ssh": {},
     "kubernetes": {"target": "kubernetes", "location": {"job": "orch-x"}},
+    "pbs": {"target": "pbs", "location": {"name": "orch-x", "job": "12.server"}},
     "slurm": {"target": "slurm", "location": {"name": "orch-x", "job": "12"}},
 }
 FLAG_VALUES = {"ssh": None, **{entry.name: flag_value for flag_value, entry in registry.entries().items()}}

@@ -53,6 +53,7 @@ def main(argv: list[str]) -> int:
         print(message, file=sys.stderr, flush=True)
         return 0
     try:
+        os.chdir(run_dir)  # where the ranks start
         clear_outcome(run_dir)
         record_job(system, run_dir)
         system.prepare()
@@ -192,19 +193,21 @@ def requeue(system: NodeSystem, run_dir: Path, limit: int | None = None) -> None
     path = run_dir / files.OUTCOME
     recorded = outcome.parse(path.read_bytes())
     problem = requeue_problem(system, run_dir, recorded.problem or "", limit)
-    if problem or not system.is_running():
-        if problem not in ("", recorded.problem):
-            explained = replace(recorded, problem=f"{recorded.problem}; not requeued: {problem}")
-            whole_files.write(path, outcome.render(explained))
-        problem = problem or f"{system.title} is ending the job"
-        print(f"no requeue: {problem}", file=sys.stderr, flush=True)
+    if not problem and not system.is_running():
+        print(f"no requeue: {system.title} is ending the job", file=sys.stderr, flush=True)
         return
-    aside = run_dir / f"outcome-{system.submission().restarts}.json"
-    path.rename(aside)
-    (run_dir / files.SUPERVISOR).unlink(missing_ok=True)
-    if problem := system.requeue():
+    if not problem:
+        aside = run_dir / f"outcome-{system.submission().restarts}.json"
+        path.rename(aside)
+        (run_dir / files.SUPERVISOR).unlink(missing_ok=True)
+        problem = system.requeue(run_dir)
+        if not problem:
+            return
         aside.rename(path)
-        print(f"no requeue: {problem}", file=sys.stderr, flush=True)
+    if problem != recorded.problem:
+        explained = replace(recorded, problem=f"{recorded.problem}; not requeued: {problem}")
+        whole_files.write(path, outcome.render(explained))
+    print(f"no requeue: {problem}", file=sys.stderr, flush=True)
 
 
 def launcher_interface(hellos: list[Hello]) -> dict[str, str]:

@@ -143,7 +143,7 @@ def is_running() -> bool:
     return not states or "RUNNING" in states
 
 
-def requeue() -> str:
+def requeue(run_dir: Path) -> str:
     """Put the job back into the queue, which ends this start of it; return '' or why that fails."""
     result = run("scontrol", "requeue", os.environ["SLURM_JOB_ID"])
     # A negative code means that Slurm has killed scontrol with the whole job: the requeue worked.

@@ -6,6 +6,7 @@ import importlib
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import BinaryIO
 
 from orch_node.protocol.batch import Submitted
@@ -39,7 +40,8 @@ class NodeSystem:
             BY_STEP is the command for one node, with {node} in place of its name.
         submission: returns the id of this job, and how often it has been started again.
         is_running: returns whether the job runs; False if the system is ending it.
-        requeue: makes the job start again, and returns '' or why that fails. It may wait for its own end.
+        requeue: makes the job of a run's folder start again, and returns '' or why that fails. It may wait for its
+            own end, or submit another job and record it in the folder.
         output_file: returns the name of the file in the run's folder with the output of this job.
         memory_line: returns the last line of a text in which the system reports that memory ran out, or ''.
     """
@@ -60,7 +62,7 @@ class NodeSystem:
     launcher_environment: Callable[[], Mapping[str, str]]
     submission: Callable[[], Submitted]
     is_running: Callable[[], bool]
-    requeue: Callable[[], str]
+    requeue: Callable[[Path], str]
     output_file: Callable[[], str]
     memory_line: Callable[[str], str]
 

@@ -1,0 +1,498 @@
+"""PBS (OpenPBS and PBS Professional) as a BatchSystem: its programs, and explanations of its states and messages."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from signal import Signals
+from typing import Any, ClassVar
+
+from orch_node.batch import pbs as on_nodes
+from orch_node.batch.pbs import CHECKPOINT_SECONDS, time_seconds
+
+from orchestrator.errors import ConnectionLost, ExecuteError, PlanError
+from orchestrator.model.command import CommandResult
+from orchestrator.planning.plan import SCRIPT, SubmitScript
+from orchestrator.runs.accounting import Accounting
+from orchestrator.targets.batch.system import BatchSystem, JobRequest, JobState, ListedJob, Phase, Programs
+from orchestrator.targets.entry import TargetEntry, option
+
+JOB_ID = re.compile(r"[0-9]{1,18}(?:\[[0-9]*\])?\.[A-Za-z0-9][\w.-]*", re.ASCII)
+MEMBER = re.compile(r"([0-9]+\[)([0-9]+)(\].*)", re.ASCII)
+NO_HISTORY = "not configured to maintain job history"
+ENDED_CODE, UNKNOWN_CODE = (
+    35,
+    153,
+)  # The exit codes of PBS's programs for a job that has ended or that PBS does not know.
+QUERY = ("-f", "-F", "json")
+# All jobs of the user, with the tasks of arrays, also those that have ended if the site keeps a history.
+LIST = (
+    'me=$(id -un); jobs=$(qselect -x -u "$me" "$@") || jobs=$(qselect -u "$me" "$@") || exit\n'
+    '[ -z "$jobs" ] || qstat -x -t -f -F json $jobs || qstat -t -f -F json $jobs'
+)
+KILOBYTES = re.compile(r"([0-9]+)kb", re.ASCII)
+PHASES = {
+    **dict.fromkeys("QTWHM", Phase.PENDING),
+    **dict.fromkeys("RB", Phase.RUNNING),
+    **dict.fromkeys("SU", Phase.SUSPENDED),
+    "E": Phase.COMPLETING,
+}
+HOLDS = {
+    "u": "it is held: `qrls` releases it",
+    "o": "an operator holds it",
+    "s": "PBS holds it, for example until the job that it depends on has ended, or after it failed to start often",
+}
+# Parts of the comments of waiting jobs, and what they mean.
+REASONS = (
+    ("not enough free nodes", "not enough nodes are free"),
+    ("not enough total nodes", "the cluster or the queue has fewer nodes than it requests"),
+    ("insufficient amount of", "not enough of a resource is free"),
+    ("running job limit", "as many jobs are running as the queue or the server allows"),
+    ("limit on resource", "your jobs use as much of a resource as the queue or the server allows"),
+    ("queue not started", "its queue does not start jobs now"),
+    ("top job", "a job with a higher priority needs these nodes"),
+    ("reservation", "a reservation needs these nodes"),
+    ("dedicated time", "the site has reserved the time for other jobs"),
+)
+NEVER = "can never run"
+FEWER = (
+    "fewer --nodes, less of each (--pbs select=ncpus=N:mem=SIZE), or --pbs queue=ANOTHER (`pbsnodes -aS` lists nodes)"
+)
+SIGNALLED = 256  # Exit_status is this plus the number of the signal that ended the job.
+EXIT_STATUSES = {
+    **{-11: "RERUN", -20: "NODE_LOST", -29: "WALLTIME"},
+    **dict.fromkeys((-26, -27), "MEMORY"),
+    **dict.fromkeys((-24, -25, -28), "CPU_LIMIT"),
+}
+# How a job ended, by orch's word for it: the phase and the explanation.
+ENDINGS = {
+    "DELETED": (Phase.CANCELLED, "the job was deleted (qdel)"),
+    "WALLTIME": (Phase.KILLED, "the job reached its time limit (--pbs walltime=)"),
+    "MEMORY": (Phase.KILLED, "the job used more memory than it requested (--pbs select=mem=SIZE)"),
+    "CPU_LIMIT": (Phase.KILLED, "the job used more CPU time than it requested"),
+    "RERUN": (Phase.KILLED, "PBS put the job back into the queue"),
+    "NODE_LOST": (Phase.KILLED, "the first node of the job failed"),
+    "NOT_STARTED": (Phase.ENDED, "PBS could not start the job"),
+    "NEVER_RAN": (Phase.ENDED, "the job never ran, for example because the job that it depends on failed"),
+    "FINISHED": (Phase.ENDED, "the job ended, and its run has left no outcome"),
+    "FAILED": (Phase.FAILED, "the job failed, and its run has left no outcome"),
+}
+
+
+# Submitting jobs.
+
+
+def submit_command(step: SubmitScript) -> tuple[str, ...]:
+    """Return the command that submits a script.
+
+    PBS would start a script below a login shell that a signal to the job ends, so the job is a program, bash, and the
+    options are those of the script. Without -f, qsub leaves a process that holds its output open.
+    """
+    options = [word for line in step.options for word in shlex.split(line)]
+    output = f"{step.run_dir}/pbs-{'^array_index^' if '-J' in options else '0'}.out"
+    path = f"{step.run_dir}/{SCRIPT}"
+    return ("qsub", "-f", *options, "-j", "oe", "-k", "oed", "-o", output, "--", "/bin/bash", "-l", path, path)
+
+
+def parse_job_id(output: str) -> tuple[str, str]:
+    """Return the only job id in qsub's output; '' if it is missing. The second value, a cluster, is always ''.
+
+    A login shell or a wrapper around qsub may print other lines before and after it.
+    """
+    jobs = {line.strip() for line in output.splitlines() if JOB_ID.fullmatch(line.strip())}
+    return (jobs.pop() if len(jobs) == 1 else "", "")
+
+
+LIMIT_HINT = "Use a shorter --pbs walltime=, fewer --nodes, or --pbs queue=ANOTHER; `qstat -Qf` shows limits."
+HINTS = (
+    ("unknown queue", "Use --pbs queue=NAME; `qstat -Q` lists queues."),
+    ("queue is not enabled", "Use --pbs queue=ANOTHER; `qstat -Q` lists those that accept jobs."),
+    ("unknown resource", "Use resources of this site in --pbs select=; `qmgr -c 'list resource'` lists them."),
+    ("violates queue", LIMIT_HINT),
+    ("exit code 188", LIMIT_HINT),  # the same without a message
+    ("resource_list.walltime", "Use --pbs walltime=HH:MM:SS."),
+    ("illegal attribute or resource value", "See the option in `man qsub`, and resources in `man pbs_resources`."),
+    ("invalid account", "Use --pbs account=NAME or --pbs project=NAME."),
+    ("bad uid", "PBS does not run jobs of this user on its hosts; ask an administrator."),
+    ("cannot connect to server", "`qstat -B` shows whether PBS responds. Then run the same command again."),
+    ("not found", "Run orch on a login node of the cluster."),
+    ("no such file", "Run orch on a login node of the cluster."),
+)
+
+
+# Querying jobs.
+
+
+def query(programs: Programs, job: str) -> dict[str, Any] | None:
+    """Return what qstat reports about a job, or None if PBS does not know it.
+
+    Raises:
+        ControllerUnreachable: if PBS does not respond.
+        ConnectionLost: if the login node cannot be reached.
+    """
+    try:
+        result = programs.run("qstat", "-x", *QUERY, job)
+        if NO_HISTORY in result.err:
+            result = programs.run("qstat", *QUERY, job)
+    except ConnectionLost:
+        raise
+    except ExecuteError as error:
+        raise PBS.unreachable(error.message) from None
+    if result.code != 0 and not is_unknown(result):
+        raise PBS.unreachable(PBS.message_of(result))
+    return parse_jobs(result.out).get(job)
+
+
+def state(programs: Programs, job: str) -> JobState:
+    """Return the state of a job or of an array's task; raise ControllerUnreachable or ConnectionLost like query."""
+    fields = query(programs, job)
+    return job_state(job, fields) if fields else PBS.forgotten(job)
+
+
+def jobs(programs: Programs, name: str = "") -> list[ListedJob]:
+    """Return the user's jobs, or only those of one name.
+
+    Raises:
+        ExecuteError: if PBS does not respond.
+    """
+    result = programs.run("sh", "-c", LIST, "sh", *(("-N", name) if name else ()))
+    listed = parse_jobs(result.out)
+    if result.code != 0 and not listed and not is_unknown(result):
+        raise ExecuteError(f"qstat failed: {PBS.message_of(result)}", hint=PBS.check_hint)
+    return [listed_job(job, fields) for job, fields in listed.items()]
+
+
+def listed_job(job: str, fields: Mapping[str, Any]) -> ListedJob:
+    """Return an entry of the list of jobs: a job, an array, or a task of an array."""
+    member, name, state = MEMBER.fullmatch(job), str(fields.get("Job_Name", "")), job_state(job, fields)
+    if member is None:
+        return ListedJob(job=job, name=name, state=state)
+    return ListedJob(job=f"{member[1]}{member[3]}", name=name, state=state, task=member[2])
+
+
+def is_unknown(result: CommandResult) -> bool:
+    """Return whether a program does not know the job, or knows that it has ended."""
+    return result.code in (ENDED_CODE, UNKNOWN_CODE)
+
+
+def parse_jobs(text: str) -> dict[str, dict[str, Any]]:
+    """Return the jobs in the output of `qstat -f -F json`, by id; a login shell may print other lines.
+
+    Raises:
+        ControllerUnreachable: if the output is damaged.
+    """
+    lines = text.splitlines()
+    if "{" not in lines:
+        return {}
+    try:
+        contents = json.loads("\n".join(lines[lines.index("{") : len(lines) - lines[::-1].index("}")]), strict=False)
+        listed = contents.get("Jobs", {})
+        return {str(job): dict(fields) for job, fields in listed.items() if JOB_ID.fullmatch(job)}
+    except (ValueError, AttributeError, TypeError):
+        raise PBS.unreachable("the output of qstat is not JSON") from None
+
+
+def job_state(job: str, fields: Mapping[str, Any]) -> JobState:
+    """Return the state of a job, with explanations, from what qstat reports about it."""
+    letter, comment = str(fields.get("job_state", "")), str(fields.get("comment", ""))
+    if letter in ("F", "X"):
+        return named_state(job, ending_of(fields), comment)
+    phase, explanation, problem = PHASES.get(letter, Phase.RUNNING), "", ""
+    if phase == Phase.PENDING:
+        explanation = describe_waiting(letter, comment, str(fields.get("Hold_Types", "")))
+        if comment.lower().startswith(NEVER):
+            problem = f"the nodes of the cluster or of its queue do not have what it requests; use {FEWER}"
+    hosts = re.sub(r"/[0-9*]+", "", str(fields.get("exec_host", ""))).replace("+", ",")
+    start = str(fields.get("stime") or fields.get("estimated", {}).get("start_time") or "")
+    return JobState(
+        job=job,
+        state=letter,
+        phase=phase,
+        reason=comment,
+        explanation=explanation,
+        problem=problem,
+        start=start,
+        nodes=hosts,
+    )
+
+
+def describe_waiting(letter: str, comment: str, holds: str) -> str:
+    """Return in plain words why a job waits, or '' if orch does not know the reason."""
+    if letter == "H":
+        return next((text for kind, text in HOLDS.items() if kind in holds), "it is held")
+    if letter == "W":
+        return "its start is delayed"
+    if not comment:
+        return "PBS has not considered it yet"
+    return next((text for part, text in REASONS if part in comment.lower()), "")
+
+
+def ending_of(fields: Mapping[str, Any]) -> str:
+    """Return orch's word for how a job ended, with the exit code of a job that failed."""
+    code, substate = fields.get("Exit_status"), fields.get("substate")
+    if substate == 91:
+        return "DELETED"
+    if not isinstance(code, int):
+        return "FINISHED" if fields.get("stime") else "NEVER_RAN"
+    if code > SIGNALLED:
+        number = code - SIGNALLED
+        return f"FAILED {Signals(number).name if number in [*Signals] else f'signal {number}'}"
+    if code < 0:
+        return EXIT_STATUSES.get(code, f"NOT_STARTED Exit_status {code}")
+    return f"FAILED exit code {code}" if code else "FINISHED"
+
+
+def named_state(job: str, word: str, comment: str = "") -> JobState:
+    """Return the state of a job that has ended, or that accounting reports in one of PBS's letters."""
+    if word in PHASES:
+        return JobState(job=job, state=word, phase=PHASES[word])
+    name, _, detail = word.partition(" ")
+    phase, explanation = ENDINGS.get(name, ENDINGS["FAILED"])
+    reason = detail or (comment if name == "NOT_STARTED" else "")
+    return JobState(job=job, state=word, phase=phase, reason=reason, explanation=explanation)
+
+
+def accounting(programs: Programs, job: str, known_state: str = "") -> Accounting | None:
+    """Return the record of a job, or None if PBS has none or cannot be reached.
+
+    Args:
+        programs: PBS's programs.
+        job: the id of a job or of an array's task.
+        known_state: not needed, because qstat knows the end of a job as soon as its state.
+    """
+    try:
+        fields = query(programs, job)
+    except ExecuteError:
+        return None
+    used = fields.get("resources_used", {}) if fields else {}
+    seconds = time_seconds(str(used.get("walltime", "")))
+    if not fields or seconds is None:
+        return None
+    memory = KILOBYTES.fullmatch(str(used.get("mem", "")))
+    return Accounting(
+        source="qstat",
+        job=job,
+        state=job_state(job, fields).state,
+        elapsed_seconds=seconds,
+        max_rss_bytes=int(memory[1]) * 1024 if memory else None,
+    )
+
+
+def array_job(job: str, number: int) -> str:
+    """Return the id of an array's task; an array of one run is submitted as a single job."""
+    return job.replace("[]", f"[{number}]")
+
+
+# Options of qsub.
+
+# Options with a letter or a part of -W; all others are resources of -l.
+LETTERS = {
+    "queue": "-q ",
+    "account": "-A ",
+    "project": "-P ",
+    "priority": "-p ",
+    "start": "-a ",
+    "rerun": "-r ",
+    "depend": "-W depend=",
+    "group": "-W group_list=",
+}
+SELECT_HINT = "Use --pbs select=ncpus=N:mem=SIZE, which describes each node."
+RESERVED_OPTIONS = {
+    "nodes": "Use --nodes.",
+    "nodect": "Use --nodes.",
+    "ncpus": SELECT_HINT,
+    "mem": SELECT_HINT,
+    "mpiprocs": "Use --ppn.",
+    "name": "The job has the name of the run.",
+    "output": "The output of the job is in the run's folder.",
+    "error": "The output of the job is in the run's folder.",
+    "join": "The output of the job is in the run's folder.",
+    "keep": "The output of the job is in the run's folder.",
+    "array": "Use --array KEY=VALUE,VALUE, which starts one run for each value.",
+    "interactive": "A job of orch runs in the background; `orch attach` follows it.",
+    "variables": "Use --env NAME=VALUE: other users can read the variables of a job of PBS.",
+    "umask": "The files of the run are readable by you alone.",
+}
+ARRANGEMENTS = ("free", "pack", "scatter", "vscatter")
+
+
+def job_options(request: JobRequest, options: Mapping[str, str]) -> Iterator[str]:
+    """Yield the options of qsub, one per line of the script.
+
+    Raises:
+        PlanError: if select= or place= does not describe one chunk on each node.
+    """
+    yield f"-N {shlex.quote(request.name)}"
+    yield f"-l select={request.nodes}:{shlex.quote(chunk(request, options.get('select')))}:mpiprocs={request.ppn}"
+    yield f"-l place={shlex.quote(placement(options.get('place', 'scatter')))}"
+    if "rerun" not in options:
+        yield "-r y"
+    for name, value in options.items():
+        if name == "hold":
+            yield "-h"
+        elif name not in ("select", "place"):
+            letter = LETTERS.get(name)
+            yield f"{letter or '-l ' + name.replace('-', '_') + '='}{shlex.quote(value)}"
+    if request.tasks > 1:  # PBS refuses an array of one task.
+        limit = f"%{request.max_active}" if request.max_active else ""
+        yield f"-J 0-{request.tasks - 1}{limit}"
+
+
+def chunk(request: JobRequest, select: str | None) -> str:
+    """Return the resources of a node: those of select= without its number of nodes, or a core for each rank.
+
+    Raises:
+        PlanError: if select= describes other nodes than the request.
+    """
+    if not select:
+        return f"ncpus={request.ppn}"
+    count, _, resources = select.partition(":") if select.partition(":")[0].isdigit() else ("", "", select)
+    if "+" in select or not resources or "mpiprocs=" in select:
+        raise PlanError(
+            f"--pbs select={select}: expected the resources of each node.",
+            hint="Example: --pbs select=ncpus=64:mem=200gb; --nodes and --ppn are the numbers of nodes and ranks.",
+        )
+    if count and int(count) != request.nodes:
+        raise PlanError(
+            f"--pbs select={select} requests {count} nodes, but the run has {request.nodes} with its spare nodes.",
+            hint=f"Use --nodes for the number of nodes, and --pbs select={resources}.",
+        )
+    return resources
+
+
+def placement(value: str) -> str:
+    """Return place= with each chunk on another host.
+
+    Raises:
+        PlanError: if it arranges chunks in another way.
+    """
+    parts = value.split(":")
+    if any(part in ARRANGEMENTS and part != "scatter" for part in parts):
+        raise PlanError(
+            f"--pbs place={value}: orch needs each chunk on another host.",
+            hint="Use --pbs place=scatter, scatter:excl or scatter:shared.",
+        )
+    return value if "scatter" in parts else f"scatter:{value}"
+
+
+def default_options(options: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+    """Return the options that request whole nodes, unless an option limits the share of a node."""
+    if "select" in options or "place" in options:
+        return {}
+    return {"place": ("scatter:excl", "whole nodes, the default; select=ncpus=N shares nodes")}
+
+
+def threads_per_rank(options: Mapping[str, str], ppn: int) -> int:
+    """Return the cores of each rank that select= requests; 0 if it has no ncpus."""
+    match = re.search(r"(?:^|:)ncpus=([0-9]+)(?::|$)", options.get("select", ""))
+    return int(match[1]) // ppn if match else 0
+
+
+def explain_option(name: str, options: Mapping[str, str]) -> str:
+    """Return what remains of a short time limit for training, or ''."""
+    seconds = time_seconds(options[name]) if name == "walltime" else None
+    if seconds is None or seconds >= 2 * CHECKPOINT_SECONDS:
+        return ""
+    return "half of it is for a checkpoint before the end"
+
+
+# The target.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PbsOptions:
+    """The options of a request that only PBS has."""
+
+    on: ClassVar[str] = "pbs"
+
+    pbs: tuple[str, ...] = option(
+        (),
+        for_shared_folder=True,
+        metavar="KEY=VALUE",
+        help="Option of qsub: queue, select (the resources of each node, such as ncpus=64:mem=200gb), place, walltime, "
+        "account, project or a resource of the site; or login=HOST (a login node reached through SSH), root, local, "
+        "python, runs, setup or max-requeues. May be repeated.",
+    )
+    pbs_file: Path | None = option(
+        None,
+        for_shared_folder=True,
+        envvar="ORCH_PBS_FILE",
+        metavar="FILE",
+        help="TOML file with --pbs settings. Default: orch-pbs.toml in the current folder.",
+    )
+
+    @property
+    def assignments(self) -> tuple[str, ...]:
+        """Return the values of --pbs."""
+        return self.pbs
+
+    @property
+    def settings_file(self) -> Path | None:
+        """Return the value of --pbs-file."""
+        return self.pbs_file
+
+
+PBS: BatchSystem = BatchSystem(
+    name="pbs",
+    title="PBS",
+    submitter="qsub",
+    on_nodes=on_nodes.SYSTEM,
+    options=PbsOptions,
+    submit_command=submit_command,
+    parse_job_id=parse_job_id,
+    hints=HINTS,
+    state=state,
+    jobs=jobs,
+    cancel=lambda programs, job: programs.run("qdel", job),
+    interrupt=None,  # qsig reaches all processes of the job on its first node.
+    is_unknown=is_unknown,
+    accounting=accounting,
+    named_state=named_state,
+    array_job=array_job,
+    directive="#PBS ",
+    job_options=job_options,
+    template={
+        "node": "${HOSTNAME-this node}",
+        "task": "${PBS_ARRAY_INDEX-0}",
+        "array_output": "pbs-${PBS_ARRAY_INDEX-0}.out",
+    },
+    example_option="queue=NAME",
+    reserved=RESERVED_OPTIONS,
+    flags=("hold",),
+    options_in=lambda environ: iter(()),
+    default_options=default_options,
+    threads_per_rank=threads_per_rank,
+    explain_option=explain_option,
+    can_resume=lambda options: options.get("rerun") != "n",
+    launcher="mpirun",
+    launcher_summary="",
+    # pbs_tmrsh starts hydra's proxies through PBS; many sites forbid ssh between their nodes.
+    launcher_env={
+        "I_MPI_HYDRA_BOOTSTRAP": "rsh",
+        "I_MPI_HYDRA_BOOTSTRAP_EXEC": "pbs_tmrsh",
+        "HYDRA_LAUNCHER": "rsh",
+        "HYDRA_LAUNCHER_EXEC": "pbs_tmrsh",
+    },
+    node_hints={
+        "nodes": "--pbs select=host=NAME requests a specific node.",
+        "inventory": "Use --pbs queue=NAME to choose nodes.",
+        "exclude": "Use --pbs select=RESOURCE=VALUE to choose nodes.",
+    },
+    node_shell="qsub -I",
+    job_shell="pbsnodes -a",
+    check="qstat -B",
+    resubmits=True,
+)
+ENTRY = TargetEntry(
+    name="pbs",
+    title="PBS",
+    summary="pbs: a job of OpenPBS or PBS Professional.",
+    options=PbsOptions,
+    target="orchestrator.targets.batch.target:BatchTarget",
+    arguments=(PBS,),
+    has_shared_folder=True,
+)

@@ -1,0 +1,106 @@
+"""Train on a real PBS: on two nodes, with each launcher, through time limits and faults."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.pbs.site import NODE, Site
+from tests.support.waiting import wait_until
+
+TWO_NODES = ("--on", "pbs", "--nodes", "2", "--ppn", "1", "--backend", "gloo", "--project", "none")
+LONG_RUN = ("--", "--seconds", "0.2", "--steps", "5000")  # of faulty.py; a test always ends it earlier
+
+
+@pytest.mark.parametrize("launcher", ["mpirun", "torchrun", "accelerate"])
+def test_training_runs_on_two_nodes(site: Site, launcher: str) -> None:
+    result = site.train("faulty.py", *TWO_NODES, "--launcher", launcher, "--", "--steps", "3")
+    assert result["state"] == "done"
+    assert result["accounting"]["state"] == "FINISHED"
+    run = site.newest_run()
+    plan = json.loads((run / "plan.json").read_text())
+    assert [node["node"] for node in plan["nodes"]] == ["pbs1", "pbs2"]
+    assert json.loads((run / "pbs-job.json").read_text())["job"] == plan["location"]["job"]
+    assert not list(run.glob(".task-*"))
+
+
+def test_stop_ends_the_run_and_its_job(site: Site) -> None:
+    site.orch("train", "faulty.py", *TWO_NODES, "--detach", *LONG_RUN)
+    run = site.wait_for_event("joined")
+    assert "script" in site.orch("logs", run.name)
+    site.orch("stop", run.name)
+    assert json.loads((run / "outcome.json").read_text())["state"] == "stopped"
+    site.wait_for_no_jobs()
+    assert site.processes("faulty.py") == ""
+
+
+def test_a_deleted_job_is_reported_as_stopped(site: Site) -> None:
+    process = site.start("faulty.py", *TWO_NODES, "--fresh", *LONG_RUN)
+    run = site.wait_for_event("joined")
+    site.run("qdel", json.loads((run / "plan.json").read_text())["location"]["job"])
+    output, _ = process.communicate(timeout=120)
+    assert "was deleted (qdel)" in output
+    assert json.loads((run / "outcome.json").read_text())["state"] == "stopped"
+
+
+def test_a_run_continues_in_a_new_job_before_its_time_limit(site: Site) -> None:
+    result = site.train("checkpointing.py", *TWO_NODES, "--pbs", "walltime=00:00:40", "--", "1")
+    assert result["state"] == "done"
+    run = site.newest_run()
+    assert json.loads((run / "pbs-job.json").read_text())["restarts"] == 1
+    assert json.loads((run / "outcome-0.json").read_text())["problem"].startswith("checkpoint at step")
+    jobs = {json.loads((run / name).read_text()).get("job") for name in ("pbs-job.json",)}
+    assert jobs == {json.loads((run / "plan.json").read_text())["location"]["job"]}
+
+
+def test_a_run_that_may_not_continue_says_so(site: Site) -> None:
+    options = ("--pbs", "walltime=00:00:40", "--pbs", "max-requeues=0")
+    result = site.train("checkpointing.py", *TWO_NODES, *options, "--", "1", code=75)
+    assert "max-requeues" in result["problem"]
+
+
+def test_an_array_has_a_run_for_each_value(site: Site) -> None:
+    one_node = tuple("1" if option == "2" else option for option in TWO_NODES)
+    result = site.train("faulty.py", *one_node, "--array", "steps=2,3%1", "--", "--seconds", "0.1")
+    assert [run["state"] for run in result["runs"]] == ["done", "done"]
+    outputs = [run for run in (site.home / "runs").glob("*/pbs-*.out") if run.parent.name.endswith(("-0", "-1"))]
+    assert len(outputs) == 2
+
+
+def test_an_array_of_one_run_is_a_single_job(site: Site) -> None:
+    result = site.train("faulty.py", *TWO_NODES, "--array", "steps=2", "--", "--seconds", "0.1")
+    assert [run["state"] for run in result["runs"]] == ["done"]
+
+
+def test_a_job_that_can_never_run_is_cancelled(site: Site) -> None:
+    three_nodes = tuple("3" if option == "2" else option for option in TWO_NODES)
+    done = site.run(
+        *("python", "-m", "orchestrator.cli.main", "train", "faulty.py", *three_nodes, "--fresh"), seconds=60
+    )
+    assert done.returncode == 1
+    assert "Can Never Run" in done.stderr
+    site.wait_for_no_jobs()
+
+
+def test_a_job_that_waits_says_why(site: Site) -> None:
+    site.run("sh", "-c", "echo sleep 20 | qsub -f -l select=2:ncpus=2 -l place=scatter")
+    site.orch("train", "faulty.py", *TWO_NODES, "--fresh", "--detach", "--", "--steps", "2")
+    text = site.orch("attach", site.newest_run().name)
+    assert "not enough nodes are free" in text or "done" in text
+
+
+def test_a_lost_node_is_named_and_replaced_by_fewer_nodes(site: Site) -> None:
+    process = site.start(
+        "faulty.py", *TWO_NODES, "--fresh", "--max-restarts", "1", "--min-nodes", "1", "--", "--steps", "60",
+        "--seconds", "0.2",
+    )  # fmt: skip
+    run = site.wait_for_event("joined")
+    site.run("ip", "link", "set", "eth0", "down", host=NODE)
+    output, _ = process.communicate(timeout=200)
+    assert f"{NODE} was lost" in output
+    assert json.loads((run / "outcome.json").read_text())["state"] == "done", output
+
+
+def test_a_cut_off_node_keeps_no_process(site: Site) -> None:
+    wait_until(lambda: site.processes("faulty.py") == "", "the end of all ranks", 60)

@@ -1,0 +1,151 @@
+"""Check how the programs of a job of PBS read their allocation, and how they start others on its nodes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from orch_node import program
+from orch_node.batch import pbs
+
+# What pbs_tmrsh does: another environment, no standard input, and the exit code of the command.
+TMRSH = """#!/bin/sh
+echo "$*" >> {log}
+shift
+exec env -i PATH=/bin:/usr/bin PBS_NODENUM=1 PBS_JOBID=7.pbs1 "$@" < /dev/null
+"""
+
+
+@pytest.fixture
+def tmrsh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Put a pbs_tmrsh that runs everything here into PATH, and return the file with its arguments."""
+    log, program_file = tmp_path / "tmrsh.log", tmp_path / "bin" / "pbs_tmrsh"
+    program_file.parent.mkdir()
+    program_file.write_text(TMRSH.format(log=log))
+    program_file.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program_file.parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("ORCH_RUN_DIR", str(tmp_path))
+    monkeypatch.setenv("FROM_JOB", "setup")
+    return log
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("00:00:10", 10), ("26:01:00", 93_660), ("90", 90), ("01:30", 90), ("abc", None), ("", None), ("1:2:3:4", None)],
+)
+def test_time_seconds_reads_a_walltime(text: str, seconds: int | None) -> None:
+    assert pbs.time_seconds(text) == seconds
+
+
+@pytest.mark.parametrize(
+    ("hosts", "vnodes", "placement", "expected"),
+    [
+        ("pbs1/0+pbs2/0", "(pbs1:ncpus=1)+(pbs2:ncpus=1)", "scatter", [1, 1]),
+        ("n1/0*4+n2/1*2", "(n1[0]:ncpus=2:mem=1kb+n1[1]:ncpus=2)+(n2:ncpus=2)", "scatter", [4, 2]),
+        ("pbs1/0+pbs2/0", "(pbs1:ncpus=1)+(pbs2:ncpus=1)", "scatter:excl", [0, 0]),
+        ("", "", "", []),
+    ],
+    ids=["one-core-each", "several-vnodes", "whole-nodes", "unknown"],
+)
+def test_cpu_counts_reads_the_cores_of_each_node(hosts: str, vnodes: str, placement: str, expected: list[int]) -> None:
+    fields = {"exec_host": hosts, "exec_vnode": vnodes, "Resource_List": {"place": placement}}
+    assert pbs.cpu_counts(fields) == expected
+
+
+def test_half_of_a_short_limit_is_for_training() -> None:
+    assert (pbs.reserved_seconds(60), pbs.reserved_seconds(7200)) == (30, pbs.CHECKPOINT_SECONDS)
+
+
+def test_a_script_is_submitted_again_with_its_options() -> None:
+    script = "#!/bin/bash\n#PBS -N orch-x\n#PBS -l select='2:ncpus=1'\n#PBS -J 0-3%2\n# ranks: 2\nexec orch\n"
+    assert pbs.options_again(script, "") == ["-N", "orch-x", "-l", "select=2:ncpus=1"]
+    assert pbs.options_again(script, "3")[:2] == ["-N", "orch-x-3"]
+
+
+def test_memory_line_finds_the_message_of_pbs() -> None:
+    line = "=>> PBS: job killed: mem 2096152kb exceeded limit 1048576kb"
+    assert pbs.memory_line(f"epoch 1\n{line}\nTerminated\n") == line
+    assert pbs.memory_line("=>> PBS: job killed: walltime 26 exceeded limit 10\n") == ""
+
+
+def test_a_remote_command_has_input_output_environment_and_exit_code(tmrsh: Path) -> None:
+    script = "read line; echo $line $FROM_JOB $PBS_NODENUM; cat; exit 7"
+    result = subprocess.run(
+        program.command("pbs", "remote", "localhost", "sh", "-c", script),
+        input="one\ntwo\n",
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (result.stdout, result.returncode) == ("one setup 1\ntwo\n", 7), result.stderr
+    assert not list(tmrsh.parent.glob(".task-*"))
+
+
+def test_a_remote_command_ends_with_the_program_that_has_started_it(tmrsh: Path) -> None:
+    command = program.command("pbs", "remote", "localhost", "sh", "-c", "cat; echo > ended")
+    process = subprocess.Popen(
+        command, cwd=tmrsh.parent, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True
+    )
+    assert process.stdin is not None
+    process.stdin.close()
+    process.wait(60)
+    assert (tmrsh.parent / "ended").exists()
+
+
+def test_a_remote_command_may_end_before_its_input(tmrsh: Path) -> None:
+    command = program.command("pbs", "remote", "localhost", "sh", "-c", "read line; exit 3")
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None
+        process.stdin.write("key\n")
+        process.stdin.flush()
+        assert process.wait(60) == 3
+        assert process.stderr is not None
+        assert process.stderr.read() == ""
+
+
+def test_a_node_that_is_none_of_the_job_is_named(tmrsh: Path) -> None:
+    (tmrsh.parent / "bin" / "pbs_tmrsh").write_text("#!/bin/sh\nexit 255\n")
+    command = program.command("pbs", "remote", "localhost", "true")
+    result = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=60)
+    assert result.returncode == 255
+    assert "localhost" in result.stderr
+
+
+def test_tasks_run_on_each_node_and_their_secrets_are_in_a_private_file(
+    tmrsh: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodefile = tmrsh.parent / "nodes"
+    nodefile.write_text("n1\nn1\nn2\n")
+    monkeypatch.setenv("PBS_NODEFILE", str(nodefile))
+    monkeypatch.setattr(
+        pbs, "first_query", lambda: {"exec_host": "n1/0*2+n2/0", "exec_vnode": "(n1:ncpus=2)+(n2:ncpus=1)"}
+    )
+    command = [
+        sys.executable,
+        "-c",
+        "import os; print(os.environ['ORCH_PBS_NODE'], os.environ['ORCH_PBS_CPUS'], os.environ['KEY'])",
+    ]
+    with (tmrsh.parent / "agents.log").open("ab") as log:
+        process = pbs.start_on_nodes(pbs.node_names(), "agents", command, {"KEY": "secret"}, log)
+    assert process.wait(60) == 0
+    lines = (tmrsh.parent / "agents.log").read_text().splitlines()
+    assert sorted(lines) == ["n1 2 secret", "n2 1 secret"]
+    assert "secret" not in tmrsh.read_text()
+
+
+def test_tasks_fail_if_one_of_them_does(tmrsh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nodefile = tmrsh.parent / "nodes"
+    nodefile.write_text("n1\nn2\n")
+    monkeypatch.setenv("PBS_NODEFILE", str(nodefile))
+    monkeypatch.setattr(pbs, "first_query", dict)
+    command = ["sh", "-c", '[ "$ORCH_PBS_NODE" = n1 ]']
+    with (tmrsh.parent / "agents.log").open("ab") as log:
+        assert pbs.start_on_nodes(pbs.node_names(), "agents", command, {}, log).wait(60) == 1
+
+
+def test_a_task_file_can_be_read_by_the_user_alone(tmp_path: Path) -> None:
+    path = pbs.write_task(tmp_path, pbs.Task(("true",), {"KEY": "secret"}, str(tmp_path)))
+    assert path.stat().st_mode & 0o777 == 0o600

@@ -1,0 +1,395 @@
+"""PBS as the programs of a job use it, and the programs that it starts on other nodes.
+
+PBS's own program for that, pbs_tmrsh, passes on neither the environment nor standard input, and its output cannot be
+captured. So a task file in the run's folder, which only the user can read, has all that a program needs:
+
+- `node.py pbs tasks FILE NODE...` starts it on several nodes, and lasts until it has ended everywhere.
+- `node.py pbs remote NODE COMMAND` starts a command on a node and passes on its standard input, output and exit code,
+  over a connection whose lines are signed.
+- `node.py pbs task FILE NODE` is what both start there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import html
+import json
+import os
+import re
+import secrets
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from orch_node import program, whole_files
+from orch_node.batch.signed_lines import AGENT, SUPERVISOR, SignatureError, SignedLines, connection_key, nonce
+from orch_node.batch.system import NodeSystem
+from orch_node.protocol import batch, values
+from orch_node.protocol.batch import Submitted
+from orch_node.reach import BY_STEP
+
+# The ranks get 120 s before the time limit for a checkpoint; PBS looks at the limit every 10 to 120 s.
+CHECKPOINT_SECONDS = 150
+RESTARTS = "ORCH_JOB_RESTARTS"  # how often the run was submitted again; PBS cannot requeue a job for its user
+NODE, CPUS = "ORCH_PBS_NODE", "ORCH_PBS_CPUS"  # of a task: the name of its node, and the job's CPUs there, 0 for all
+SETTINGS = Path("/etc/pbs.conf")
+ARGUMENT = re.compile(r"<jsdl-hpcpa:Argument>(.*?)</jsdl-hpcpa:Argument>", re.DOTALL)
+CONNECT_SECONDS = 60.0
+MEMORY_LINE = re.compile(r"PBS: job killed: v?mem .* exceeded limit")
+DELETED = " and terminated by "  # in the comment of a job that a user has deleted, also while it still runs
+
+
+# The job.
+
+
+def program_path(name: str) -> str:
+    """Return the path of one of PBS's programs, which are not in the PATH of every job."""
+    with contextlib.suppress(OSError):
+        settings = Path(os.environ.get("PBS_CONF_FILE", SETTINGS)).read_text()
+        prefix = re.search(r"^\s*PBS_EXEC=(\S+)", settings, re.MULTILINE)
+        if prefix and not shutil.which(name):
+            return f"{prefix[1]}/bin/{name}"
+    return name
+
+
+def run(name: str, *options: str) -> subprocess.CompletedProcess[str]:
+    """Run one of PBS's programs, and return its result."""
+    try:
+        return subprocess.run(
+            (program_path(name), *options), capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=60
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return subprocess.CompletedProcess((name, *options), 1, "", str(error))
+
+
+def query() -> dict[str, Any]:
+    """Return what qstat reports about this job, or nothing if it cannot be had."""
+    job = os.environ["PBS_JOBID"]
+    with contextlib.suppress(ValueError, AttributeError):
+        return dict(json.loads(run("qstat", "-f", "-F", "json", job).stdout, strict=False)["Jobs"].get(job, {}))
+    return {}
+
+
+first_query = functools.cache(query)  # of what does not change while the job runs
+
+
+def time_seconds(text: str) -> int | None:
+    """Return the seconds of a time as PBS writes it, [[HH:]MM:]SS, or None if it is invalid."""
+    fields = text.split(".")[0].split(":")
+    if len(fields) > 3 or not all(word.isascii() and word.isdigit() and len(word) < 10 for word in fields):
+        return None
+    seconds = 0
+    for word in fields:
+        seconds = 60 * seconds + int(word)
+    return seconds
+
+
+def prepare() -> None:
+    """Have the ranks write a checkpoint before the job reaches its time limit.
+
+    PBS warns only when the limit is over, 10 seconds before it kills the job.
+    """
+    limit = time_seconds(str(first_query().get("Resource_List", {}).get("walltime", "")))
+    if limit is not None:
+        timer = threading.Timer(limit - reserved_seconds(limit), os.kill, (os.getpid(), signal.SIGTERM))
+        timer.daemon = True
+        timer.start()
+
+
+def reserved_seconds(limit: float) -> float:
+    """Return how many seconds of a time limit are for the checkpoint: at most half of it."""
+    return min(CHECKPOINT_SECONDS, limit / 2)
+
+
+def node_names() -> list[str]:
+    """Return the names of the job's nodes, node0 first.
+
+    Raises:
+        OSError: if PBS's list of them cannot be read.
+    """
+    return list(dict.fromkeys(Path(os.environ["PBS_NODEFILE"]).read_text().split()))
+
+
+def cpu_counts(fields: Mapping[str, Any]) -> list[int]:
+    """Return the CPUs of the job on each of its nodes, 0 for all of them, as qstat reports them."""
+    hosts = [chunk.split("/")[0] for chunk in str(fields.get("exec_host", "")).split("+") if chunk]
+    chunks = re.findall(r"\(([^()]*)\)", str(fields.get("exec_vnode", "")))
+    is_exclusive = "excl" in str(fields.get("Resource_List", {}).get("place", ""))
+    counts = dict.fromkeys(hosts, 0)
+    for host, chunk in zip(hosts, chunks, strict=False) if not is_exclusive else ():
+        counts[host] += sum(map(int, re.findall(r":ncpus=(\d+)", chunk)))
+    return list(counts.values())
+
+
+def granted_cpus(available: int) -> int:
+    """Return the number of CPUs that the job has on this node."""
+    return min(int(os.environ.get(CPUS, "0")) or available, available)
+
+
+def submission() -> Submitted:
+    """Return the id of this job, and how often the run or the job was started again."""
+    runs = first_query().get("run_count", 1)
+    reruns = int(runs) - 1 if str(runs).isdigit() else 0
+    return Submitted(os.environ["PBS_JOBID"], int(os.environ.get(RESTARTS, "0")) + max(0, reruns))
+
+
+def is_running() -> bool:
+    """Return whether the job runs: submitting a job again that was deleted would start it again."""
+    fields = query()
+    return fields.get("job_state", "R") == "R" and DELETED not in str(fields.get("comment", ""))
+
+
+def requeue(run_dir: Path) -> str:
+    """Submit the job's script again, with the same options; return '' or why that fails.
+
+    Only managers of PBS can requeue a job. The record of the new job in the run's folder makes orch follow it.
+    """
+    fields = first_query()
+    arguments = [html.unescape(word) for word in ARGUMENT.findall(str(fields.get("argument_list", "")))]
+    if len(arguments) != 3:
+        return "qstat does not report the script of this job"
+    restarts = submission().restarts + 1
+    index = os.environ.get("PBS_ARRAY_INDEX", "")
+    variables = f"{RESTARTS}={restarts}" + (f",PBS_ARRAY_INDEX={index}" if index else "")
+    output = run_dir / f"pbs-{index or restarts}.out"
+    options = options_again(Path(arguments[-1]).read_text(), index)
+    job_values = ("-v", variables, "-j", "oe", "-k", "oed", "-o", str(output))
+    result = run("qsub", "-f", *options, *job_values, "--", "/bin/bash", *arguments)
+    job = result.stdout.strip().splitlines()[-1:]
+    if result.returncode != 0 or not job:
+        return f"qsub: {result.stderr.strip() or f'exit code {result.returncode}'}"
+    record = json.dumps(values.record(Submitted(job[0], restarts))) + "\n"
+    whole_files.write(run_dir / batch.job_file("pbs"), record)
+    return ""
+
+
+def options_again(script: str, index: str) -> list[str]:
+    """Return the options of a script to submit it again; of an array for its task with this index alone."""
+    lines = [line.removeprefix("#PBS ") for line in script.splitlines() if line.startswith("#PBS ")]
+    options = [word for line in lines if not line.startswith("-J ") for word in shlex.split(line)]
+    if index and "-N" in options:
+        options[options.index("-N") + 1] += f"-{index}"
+    return options
+
+
+def output_file() -> str:
+    """Return the name of the file with the output of this job, or of this task of an array."""
+    return f"pbs-{os.environ.get('PBS_ARRAY_INDEX') or os.environ.get(RESTARTS, '0')}.out"
+
+
+def memory_line(text: str) -> str:
+    """Return the last line of a text in which PBS reports that memory ran out, or ''."""
+    return next((line.strip() for line in reversed(text.splitlines()) if MEMORY_LINE.search(line)), "")
+
+
+# Programs on other nodes.
+
+
+@dataclass(frozen=True)
+class Task:
+    """A program that runs on other nodes of the job, and what it needs there."""
+
+    command: tuple[str, ...]
+    env: dict[str, str]
+    cwd: str
+    log: str = ""  # the file for its output; '' if the output goes to the connection
+    cpus: dict[str, int] = field(default_factory=dict)  # by node, 0 for all
+    address: str = ""  # HOST:PORT of the program that has started it, to which it connects
+    key: str = ""  # of that connection
+
+
+def write_task(folder: Path, task: Task) -> Path:
+    """Write a task to a new file that only the user can read, and return its path."""
+    descriptor, name = tempfile.mkstemp(prefix=".task-", dir=folder)
+    with open(descriptor, "w") as file:
+        json.dump(values.record(task), file)
+    return Path(name)
+
+
+def start_on_nodes(
+    nodes: Sequence[str], name: str, command: Sequence[str], env: Mapping[str, str], log: BinaryIO
+) -> subprocess.Popen[bytes]:
+    """Start a command on each node; the process ends when it has ended everywhere."""
+    cpus = dict(zip(node_names(), cpu_counts(first_query()), strict=False))
+    folder = Path(log.name).parent
+    task = Task(tuple(command), {**os.environ, **env}, str(folder), log.name, cpus)
+    tasks = program.command("pbs", "tasks", str(write_task(folder, task)), *nodes)
+    return subprocess.Popen(tasks, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+
+
+def start_task(path: Path, node: str) -> subprocess.Popen[bytes]:
+    """Start a task on a node of the job."""
+    command = [program_path("pbs_tmrsh"), node, *program.command("pbs", "task", str(path), node)]
+    return subprocess.Popen(command, stdin=subprocess.DEVNULL)
+
+
+def run_tasks(argv: list[str]) -> int:
+    """Start a task on several nodes, and return 0 once it has succeeded on all of them."""
+    path, nodes = Path(argv[0]), argv[1:]
+    try:
+        codes = [process.wait() for process in [start_task(path, node) for node in nodes]]
+    finally:
+        path.unlink(missing_ok=True)
+    return int(any(codes))
+
+
+def run_task(argv: list[str]) -> int:
+    """Run a task on this node; return its exit code."""
+    node = argv[1]
+    task = values.parse(Task, Path(argv[0]).read_text(), argv[0])
+    local = {name: value for name, value in os.environ.items() if name.startswith("PBS_") or name == "TMPDIR"}
+    env = {**task.env, **local, NODE: node, CPUS: str(task.cpus.get(node, 0))}
+    os.chdir(task.cwd)
+    if task.address:
+        return serve(task, env)
+    log = os.open(task.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.execvpe(task.command[0], task.command, env)
+
+
+def serve(task: Task, env: Mapping[str, str]) -> int:
+    """Connect to the program that has started this task, and run the task's command for it."""
+    host, _, port = task.address.rpartition(":")
+    connection = socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS)
+    stream = connection.makefile("rb")
+    own_nonce = nonce()
+    key = connection_key(task.key, stream.readline().strip().decode(), own_nonce)
+    lines = SignedLines(key, sender=AGENT, receiver=SUPERVISOR)
+    connection.sendall(own_nonce.encode() + b" " + lines.seal(b"ready\n"))
+    connection.settimeout(None)
+    child = subprocess.Popen(task.command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert child.stdin is not None
+    assert child.stdout is not None
+    threading.Thread(target=pass_on, args=(stream, lines, child.stdin), daemon=True).start()
+    with contextlib.suppress(OSError):
+        for line in child.stdout:
+            connection.sendall(lines.seal(line if line.endswith(b"\n") else line + b"\n"))
+    code = child.wait()
+    connection.close()
+    return code if code >= 0 else 128 - code
+
+
+def pass_on(stream: BinaryIO, lines: SignedLines, target: Any) -> None:
+    """Write the signed lines of a stream to a pipe, and close the pipe at their end or at the first forged one."""
+    with contextlib.suppress(OSError, SignatureError):
+        for line in stream:
+            target.write(lines.open(line))
+            target.flush()
+    with contextlib.suppress(OSError):
+        target.close()
+
+
+def run_remote(argv: list[str]) -> int:
+    """Run a command on a node as if it were here; return its exit code."""
+    node, command = argv[0], argv[1:]
+    job_key = secrets.token_hex(32)
+    with socket.create_server((address_towards(node), 0)) as server:
+        host, port = server.getsockname()[:2]
+        task = Task(tuple(command), dict(os.environ), os.getcwd(), address=f"{host}:{port}", key=job_key)
+        path = write_task(Path(os.environ["ORCH_RUN_DIR"]), task)
+        remote = start_task(path, node)
+        try:
+            accepted = accept(server, job_key, remote)
+        finally:
+            path.unlink(missing_ok=True)
+    if accepted is None:
+        remote.kill()
+        print(f"{node} has not started the program: pbs_tmrsh ended with {remote.wait()}", file=sys.stderr)
+        return remote.returncode or 1
+    connection, stream, lines = accepted
+    threading.Thread(target=send_input, args=(connection, lines), daemon=True).start()
+    pass_on(stream, lines, sys.stdout.buffer)
+    return remote.wait()
+
+
+def address_towards(node: str) -> str:
+    """Return this node's address as another node of the job reaches it. No packet is sent."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((node, 9))
+        return str(probe.getsockname()[0])
+
+
+def accept(
+    server: socket.socket, job_key: str, remote: subprocess.Popen[bytes]
+) -> tuple[socket.socket, BinaryIO, SignedLines] | None:
+    """Return the connection of the task once it has proved that it knows the key; None if the task has ended."""
+    server.settimeout(1.0)
+    while remote.poll() is None:
+        try:
+            connection, _ = server.accept()
+        except TimeoutError:
+            continue
+        connection.settimeout(CONNECT_SECONDS)
+        own_nonce = nonce()
+        with contextlib.suppress(OSError, SignatureError):
+            connection.sendall(own_nonce.encode() + b"\n")
+            stream = connection.makefile("rb")
+            agent_nonce, _, sealed = stream.readline(1024).partition(b" ")
+            key = connection_key(job_key, own_nonce, agent_nonce.decode(errors="replace"))
+            lines = SignedLines(key, sender=SUPERVISOR, receiver=AGENT)
+            lines.open(sealed)
+            connection.settimeout(None)
+            return connection, stream, lines
+        connection.close()
+    return None
+
+
+def send_input(connection: socket.socket, lines: SignedLines) -> None:
+    """Send standard input, line by line, and then its end."""
+    # Unbuffered: the interpreter cannot exit while another thread holds the lock of a buffer.
+    with contextlib.suppress(OSError), open(0, "rb", buffering=0, closefd=False) as stdin:
+        for line in stdin:
+            connection.sendall(lines.seal(line if line.endswith(b"\n") else line + b"\n"))
+        connection.shutdown(socket.SHUT_WR)
+
+
+def launcher_environment() -> dict[str, str]:
+    """Return the variables with which launchers start processes on other nodes."""
+    tmrsh = program_path("pbs_tmrsh")
+    return {
+        BY_STEP: shlex.join([*program.command("pbs", "remote"), "{node}"]),
+        "I_MPI_HYDRA_BOOTSTRAP_EXEC": tmrsh,
+        "HYDRA_LAUNCHER_EXEC": tmrsh,
+    }
+
+
+SYSTEM = NodeSystem(
+    name="pbs",
+    title="PBS",
+    starter="pbs_tmrsh",
+    cores_hint="--pbs select=ncpus=N",
+    bf16_hint="--pbs select=RESOURCE=VALUE",
+    memory_hint="--pbs select=mem=SIZE",
+    prepare=prepare,
+    node_name=lambda: os.environ[NODE],
+    node_names=node_names,
+    address_of=lambda node: "",
+    granted_cpus=granted_cpus,
+    start_on_nodes=start_on_nodes,
+    launcher_environment=launcher_environment,
+    submission=submission,
+    is_running=is_running,
+    requeue=requeue,
+    output_file=output_file,
+    memory_line=memory_line,
+)
+PROGRAMS = {"tasks": run_tasks, "task": run_task, "remote": run_remote}
+
+
+def main(argv: list[str]) -> int:
+    """Run one of the programs of this module; return its exit code."""
+    if len(argv) < 3 or argv[0] not in PROGRAMS:
+        print("usage: node.py pbs tasks|task|remote ...", file=sys.stderr)
+        return 2
+    return PROGRAMS[argv[0]](argv[1:])
