@@ -24,7 +24,7 @@ from orchestrator.stacks.stack import Stack
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankSoftware:
-    """What a target knows about the software of its ranks before it reads the files of a request.
+    """The software of the ranks, as far as a target knows it before it reads the files of a request.
 
     Attributes:
         image: what errors call the image that has it; '' if it is the stack of the nodes.

@@ -48,12 +48,12 @@ class Inputs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankStart:
-    """What starts the ranks.
+    """The launcher of the ranks.
 
     Attributes:
         launcher: the program that starts the ranks.
         mpi: the MPI whose mpirun starts them; its value is '' without mpirun.
-        contained: whether each rank starts in a container of its own.
+        contained: whether it starts each rank in a separate container.
     """
 
     launcher: str

@@ -23,7 +23,7 @@ NODE_PREFIX = "node"  # The prefix of placeholders for nodes that the batch syst
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobInputs:
-    """What a job is planned from.
+    """The files, settings and facts from which a job is planned.
 
     Attributes:
         loaded: the files that the request names.

@@ -23,7 +23,7 @@ MPI = {"intel": "Intel", "openmpi": "OpenMPI"}  # value of --mpi -> value of the
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodInputs:
-    """What a run in pods is planned from."""
+    """The files and settings from which a run in pods is planned."""
 
     loaded: Inputs  # the files that the request names
     kubernetes: KubernetesSettings

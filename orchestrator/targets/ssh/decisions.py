@@ -18,7 +18,7 @@ from orchestrator.targets.ssh import container_steps
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostInputs:
-    """What a run on hosts is planned from.
+    """The files and the cluster from which a run on hosts is planned.
 
     Attributes:
         loaded: the files that the request names.
