@@ -8,7 +8,7 @@ from pathlib import Path
 
 from orchestrator.load.backends import plugins
 from orchestrator.load.packages import packages_for
-from orchestrator.load.projects import is_local_module, project_of
+from orchestrator.load.projects import has_module, project_of
 from orchestrator.load.recipes import recipe as load_recipe
 from orchestrator.load.recipes import settings
 from orchestrator.load.requirements import requirements_of, source_folder, with_image_requirements
@@ -57,7 +57,7 @@ def inputs(
         request: the request.
         software: the software of the ranks.
         has_project: whether a script's project is sent if --project does not decide it; None for all but a module that
-            is not in the current folder, which is one of the stack or of the image.
+            is neither in the current folder nor in the folder `src`, which is one of the stack or of the image.
         left_out: files and folders that are not sent, in addition to recorded runs.
         volume: a folder that only the ranks see, in which settings may name files; or ''.
 
@@ -68,7 +68,8 @@ def inputs(
     stack = load_stack(request.stack)
     values = read_settings(request.settings, recipe, volume)
     if has_project is None:
-        has_project = not request.module or is_local_module(request.recipe)
+        folders = filter(None, [".", source_folder(recipe)])
+        has_project = not request.module or any(has_module(Path(folder), request.recipe) for folder in folders)
     if has_project or request.project is not None:
         left_out = (Path(request.runs_dir), *left_out)
         project = project_of(recipe, request.project, limit=request.project_limit, left_out=left_out)

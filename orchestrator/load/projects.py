@@ -86,9 +86,9 @@ def project_of(recipe: Recipe, option: str | None, *, limit: int, left_out: Iter
     )
 
 
-def is_local_module(name: str) -> bool:
-    """Return whether the current folder has a module or its package, which `python -m` finds first."""
-    package = Path(name.partition(".")[0])
+def has_module(folder: Path, name: str) -> bool:
+    """Return whether a folder has a module or its package."""
+    package = folder / name.partition(".")[0]
     return package.is_dir() or package.with_suffix(".py").is_file()
 
 

@@ -324,10 +324,19 @@ KNOWN_SIGNATURES = (
         name="no gpu",
         pattern=r"Torch not compiled with CUDA enabled|Found no NVIDIA driver on your system"
         r"|No CUDA GPUs are available"
-        r"|deserialize object on a CUDA device but torch\.cuda\.is_available\(\) is False",
+        r"|deserialize object on a CUDA device but torch\.cuda\.is_available\(\) is False"
+        r"|module 'torch\._C' has no attribute '_cuda_\w+'",
         may_be_harmless=True,
         cause="The script requires a GPU, but the ranks train on CPUs.",
-        cure='Use device="cpu" instead of .cuda() and "cuda", and torch.load(..., map_location="cpu").',
+        cure='Use device="cpu" instead of .cuda() and "cuda", torch.load(..., map_location="cpu"), and no '
+        "torch.cuda.set_device().",
+    ),
+    Signature(
+        name="torchvision for GPUs",
+        pattern=r"operator torchvision::nms does not exist",
+        cause="The torchvision that is installed was built for another torch: that of PyPI needs the CUDA build.",
+        cure="Take the CPU build: add the line --extra-index-url https://download.pytorch.org/whl/cpu to the "
+        "requirements file.",
     ),
     Signature(
         name="module of -m",
