@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from orch_node import program
 from orch_node.batch import pbs
+from orch_node.protocol import batch
 
 # What pbs_tmrsh does: another environment, no standard input, and the exit code of the command.
 TMRSH = """#!/bin/sh
@@ -149,3 +150,43 @@ def test_tasks_fail_if_one_of_them_does(tmrsh: Path, monkeypatch: pytest.MonkeyP
 def test_a_task_file_can_be_read_by_the_user_alone(tmp_path: Path) -> None:
     path = pbs.write_task(tmp_path, pbs.Task(("true",), {"KEY": "secret"}, str(tmp_path)))
     assert path.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.fixture
+def resubmission(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the folder of a run whose job can be submitted again, and put a qsub that writes its options into PATH."""
+    script, qsub = tmp_path / "job.sh", tmp_path / "bin" / "qsub"
+    script.write_text("#!/bin/bash\n#PBS -N orch-x\n#PBS -J 0-3\nexec orch\n")
+    qsub.parent.mkdir()
+    qsub.write_text(f'#!/bin/sh\necho "$*" > {tmp_path}/qsub.log\necho 8.pbs1\n')
+    qsub.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{qsub.parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("PBS_JOBID", "7.pbs1")
+    monkeypatch.delenv(pbs.RESTARTS, raising=False)
+    argument = "<jsdl-hpcpa:Argument>{}</jsdl-hpcpa:Argument>"
+    fields = {"argument_list": "".join(map(argument.format, ("-l", script, script))), "run_count": 1}
+    monkeypatch.setattr(pbs, "first_query", lambda: fields)
+    return tmp_path
+
+
+def test_a_preempted_job_submits_the_next_one_and_records_it(resubmission: Path) -> None:
+    assert pbs.requeue(resubmission) == ""
+    options = (resubmission / "qsub.log").read_text()
+    assert options.startswith("-f -N orch-x -v ORCH_JOB_RESTARTS=1 ")
+    assert options.endswith(f"-- /bin/bash -l {resubmission}/job.sh {resubmission}/job.sh\n")
+    recorded = batch.parse_submitted((resubmission / "pbs-job.json").read_bytes())
+    assert (recorded.job, recorded.restarts) == ("8.pbs1", 1)
+
+
+def test_a_task_of_an_array_is_submitted_as_a_single_job(resubmission: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PBS_ARRAY_INDEX", "3")
+    assert pbs.requeue(resubmission) == ""
+    options = (resubmission / "qsub.log").read_text()
+    assert "-N orch-x-3 -v ORCH_JOB_RESTARTS=1,PBS_ARRAY_INDEX=3" in options
+    assert "-J" not in options
+
+
+def test_a_job_that_cannot_be_submitted_again_says_why(resubmission: Path) -> None:
+    (resubmission / "bin" / "qsub").write_text('#!/bin/sh\necho "qsub: Bad UID for job execution" >&2\nexit 23\n')
+    assert "Bad UID" in pbs.requeue(resubmission)
+    assert not (resubmission / "pbs-job.json").exists()

@@ -15,11 +15,18 @@ from orchestrator.errors import ExecuteError, PlanError
 from orchestrator.model.command import CommandResult
 from orchestrator.model.hostlist import NodeCount
 from orchestrator.planning.plan import SubmitScript
+from orchestrator.runs import store
 from orchestrator.targets.batch import pbs
 from orchestrator.targets.batch.load import batch_settings
+from orchestrator.targets.batch.location import location_of
 from orchestrator.targets.batch.pbs import PBS
 from orchestrator.targets.batch.plan import plan_job
+from orchestrator.targets.batch.run_folder import LocalFolder
+from orchestrator.targets.batch.scheduler import Scheduler
 from orchestrator.targets.batch.system import ControllerUnreachable, JobRequest, JobState, Phase
+from orchestrator.targets.batch.watch import JobWatch
+from orchestrator.targets.interface import ignore
+from tests.support.slurm_jobs import RecordedHost
 from tests.support.slurm_plans import SITE, make_inputs, make_request
 
 GOLDEN = Path(__file__).parents[3] / "golden" / "pbs.sh"
@@ -337,3 +344,26 @@ def test_golden_script() -> None:
     if "ORCH_WRITE_GOLDEN" in os.environ:
         GOLDEN.write_text(text)
     assert text == GOLDEN.read_text()
+
+
+def watch_of(folder: Path, *results: CommandResult) -> JobWatch:
+    """Return the watch of a run's job, whose files are on this machine."""
+    host = RecordedHost(*results)
+    return JobWatch(store.load(folder).record, folder, Scheduler(PBS, host), LocalFolder(folder), ignore)
+
+
+def test_the_watch_follows_the_job_that_continues_the_run(folder: Path) -> None:
+    (folder / "pbs-job.json").write_text('{"job": "8.pbs1", "restarts": 1, "notes": []}')
+    watch = watch_of(folder, UNKNOWN_JOB, qstat(**{"8.pbs1": RUNNING}))
+    assert watch.state(now=True).phase == Phase.RUNNING
+    assert location_of(store.load(folder).record).job == "8.pbs1"
+
+
+@pytest.mark.parametrize(
+    "record", ['{"job": "12", "restarts": 1, "notes": []}', '{"job": "$(x)", "restarts": 1, "notes": []}', "{"]
+)
+def test_the_watch_does_not_follow_another_record(folder: Path, record: str) -> None:
+    (folder / "pbs-job.json").write_text(record)
+    watch = watch_of(folder, UNKNOWN_JOB)
+    assert watch.state(now=True).phase == Phase.FORGOTTEN
+    assert watch.job == "12"
