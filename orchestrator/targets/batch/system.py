@@ -216,20 +216,15 @@ def file_variable(name: str) -> str:
     return f"ORCH_{name.upper()}_FILE"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchSystem:
-    """A batch system: its programs, their options and output, and what to say about them.
+@dataclass(frozen=True, kw_only=True)
+class JobPrograms:
+    """The programs of a batch system: how jobs are submitted, queried and cancelled.
 
     Attributes:
-        name: the name in run records, of --on and of the system's own option: slurm, pbs.
-        title: the name in messages: Slurm, PBS.
-        submitter: the program that submits jobs, whose options --NAME takes.
-        on_nodes: the system as the programs of a job use it.
-        options: the class of the options of the command line: --NAME KEY=VALUE and --NAME-file.
-
         submit_command: returns the command that submits a step's script, which is already on the host.
             The variables of the environment that would change the job must not reach it.
         parse_job_id: returns the id in the output of that command, and its cluster; '' for what is missing.
+        cluster_of: returns the cluster that a step's options name, or ''.
         hints: what the user can do about a rejected job, by a part of the message in lower case.
         state: returns the state of a job; a job that the system does not know is FORGOTTEN. Raises
             ExecuteError if the system does not respond.
@@ -239,12 +234,31 @@ class BatchSystem:
         interrupt: sends SIGINT to the job's script alone; None if only the stop file in the run's folder
             can stop a run.
         is_unknown: returns whether a result says that the job is unknown or has ended.
-        cluster_of: returns the cluster that a step's options name, or ''.
         accounting: returns the record of a job, given its id and its state in words if that is known; None
             if there is none or the system does not respond.
         named_state: returns a job in a state that accounting reports.
         array_job: returns the id of an array's task, given the id of the array and the number.
+    """
 
+    submit_command: Callable[[SubmitScript], tuple[str, ...]]
+    parse_job_id: Callable[[str], tuple[str, str]]
+    cluster_of: Callable[[SubmitScript], str] = lambda step: ""
+    hints: tuple[tuple[str, str], ...]
+    state: Callable[[Programs, str], JobState]
+    jobs: Callable[[Programs, str], list[ListedJob]]
+    cancel: Callable[[Programs, str], CommandResult]
+    interrupt: Callable[[Programs, str], CommandResult] | None
+    is_unknown: Callable[[CommandResult], bool]
+    accounting: Callable[[Programs, str, str], Accounting | None]
+    named_state: Callable[[str, str], JobState]
+    array_job: Callable[[str, int], str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobOptions:
+    """The options of a job, and the script that contains them.
+
+    Attributes:
         directive: what precedes an option in a script: `#SBATCH `.
         job_options: yields the options of a job, one for each line of the script, given its size and the
             user's options.
@@ -262,12 +276,54 @@ class BatchSystem:
         explain_option: returns what an option means for the run if that is not obvious, or ''.
         can_resume: returns whether a preempted job with these options starts again.
         resubmits: whether it does so by submitting another job, whose id it records in the run's folder.
+    """
 
-        launcher_settings: the settings of that launcher, with their values; the first is the default. It gets
-            them as options.
-        launcher: the default launcher.
+    directive: str
+    job_options: Callable[[JobRequest, Mapping[str, str]], Iterator[str]]
+    template: Mapping[str, str]
+    example_option: str
+    reserved: Mapping[str, str]
+    flags: tuple[str, ...]
+    options_in: Callable[[Mapping[str, str]], Iterator[tuple[str, str, str]]]
+    default_options: Callable[[Mapping[str, str]], Mapping[str, tuple[str, str]]]
+    threads_per_rank: Callable[[Mapping[str, str], int], int]
+    explain_option: Callable[[str, Mapping[str, str]], str]
+    can_resume: Callable[[Mapping[str, str]], bool]
+    resubmits: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class DefaultLauncher:
+    """The launcher that starts the ranks unless a user chooses another one.
+
+    Attributes:
+        launcher: the name of the launcher.
         launcher_summary: what it does, if it is a program of the system itself; '' for a launcher of all targets.
         launcher_env: the variables with which hydra starts its proxies through the system.
+        launcher_settings: its settings with their values, which it gets as options; the first value is the default.
+    """
+
+    launcher: str
+    launcher_summary: str
+    launcher_env: Mapping[str, str]
+    launcher_settings: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    @property
+    def own_launcher(self) -> str:
+        """Return the launcher that is a program of the system itself, or '' if it has none."""
+        return self.launcher if self.launcher_summary else ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchSystem(JobPrograms, JobOptions, DefaultLauncher):
+    """A batch system: its programs, their options and output, and what to say about them.
+
+    Attributes:
+        name: the name in run records, of --on and of the system's own option: slurm, pbs.
+        title: the name in messages: Slurm, PBS.
+        submitter: the program that submits jobs, whose options --NAME takes.
+        on_nodes: the system as the programs of a job use it.
+        options: the class of the options of the command line: --NAME KEY=VALUE and --NAME-file.
         held: how runs become steps of a held allocation; None if they cannot.
         image_engines: programs that run ranks in images besides Apptainer, by the suffix of the images.
         node_hints: how to choose nodes in place of `--nodes PATTERN`, `--inventory` and `--exclude`, by the
@@ -282,48 +338,12 @@ class BatchSystem:
     submitter: str
     on_nodes: NodeSystem
     options: type[TargetOptions]
-
-    submit_command: Callable[[SubmitScript], tuple[str, ...]]
-    parse_job_id: Callable[[str], tuple[str, str]]
-    hints: tuple[tuple[str, str], ...]
-    state: Callable[[Programs, str], JobState]
-    jobs: Callable[[Programs, str], list[ListedJob]]
-    cancel: Callable[[Programs, str], CommandResult]
-    interrupt: Callable[[Programs, str], CommandResult] | None
-    is_unknown: Callable[[CommandResult], bool]
-    accounting: Callable[[Programs, str, str], Accounting | None]
-    named_state: Callable[[str, str], JobState]
-    array_job: Callable[[str, int], str]
-
-    directive: str
-    job_options: Callable[[JobRequest, Mapping[str, str]], Iterator[str]]
-    template: Mapping[str, str]
-    example_option: str
-    reserved: Mapping[str, str]
-    flags: tuple[str, ...]
-    options_in: Callable[[Mapping[str, str]], Iterator[tuple[str, str, str]]]
-    default_options: Callable[[Mapping[str, str]], Mapping[str, tuple[str, str]]]
-    threads_per_rank: Callable[[Mapping[str, str], int], int]
-    explain_option: Callable[[str, Mapping[str, str]], str]
-    can_resume: Callable[[Mapping[str, str]], bool]
-
-    launcher: str
-    launcher_summary: str
-    launcher_env: Mapping[str, str]
+    held: HeldAllocations | None = None
+    image_engines: Mapping[str, ImageEngine] = field(default_factory=dict)
     node_hints: Mapping[str, str]
     node_shell: str
     job_shell: str
     check: str
-    cluster_of: Callable[[SubmitScript], str] = lambda step: ""
-    launcher_settings: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    image_engines: Mapping[str, ImageEngine] = field(default_factory=dict)
-    resubmits: bool = False
-    held: HeldAllocations | None = None
-
-    @property
-    def own_launcher(self) -> str:
-        """Return the launcher that is a program of the system itself, or '' if it has none."""
-        return self.launcher if self.launcher_summary else ""
 
     @property
     def flag(self) -> str:
