@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
@@ -211,6 +212,15 @@ class App(typer.Typer):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(cls=CommandGroup, **settings)
+
+    def __call__(self, *args: Any, **settings: Any) -> Any:
+        """Run the command line, without the commands that it does not name: typer would inspect their options."""
+        name = "".join(sys.argv[1:2])
+        commands = [info for info in self.registered_commands if info.name == name]
+        groups = [info for info in self.registered_groups if info.name == name]
+        if commands or groups:
+            self.registered_commands, self.registered_groups = commands, groups
+        return super().__call__(*args, **settings)
 
     def command(self, name: str | None = None, **settings: Any) -> Callable[[Any], Any]:
         return super().command(name, cls=Command, **settings)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import sys
 import tempfile
 from typing import Annotated
@@ -109,7 +108,6 @@ def main() -> None:
     141 output closed.
     """
     prepare()
-    gc.set_threshold(50_000)  # A plan for thousands of nodes makes many objects that live until the end.
     try:
         if uses_fallback_home():
             print_text(f"note: the home directory is not writable; using {fallback_home()}", err=True)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import yaml
-
 from orchestrator.errors import RequestError
 from orchestrator.planning.accelerate_options import AccelerateOptions, parse_options
 
@@ -19,6 +17,8 @@ def accelerate_config(name: str) -> AccelerateOptions:
         RequestError: if the file cannot be read.
         PlanError: if it is for GPUs.
     """
+    import yaml
+
     path = Path(name).expanduser()
     try:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))  # JSON is YAML too

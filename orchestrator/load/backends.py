@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 
 from pydantic import Field, ValidationError
 
 from orchestrator.errors import RequestError
 from orchestrator.load.files import StrictModel
 from orchestrator.model.process_group import Backend
+from orchestrator.paths import entry_points
 
 GROUP = "orch.backends"
 
@@ -35,7 +36,7 @@ def plugins() -> dict[str, Backend]:
     Raises:
         RequestError: if one is invalid.
     """
-    backends = map(load_entry_point, entry_points(group=GROUP))
+    backends = map(load_entry_point, entry_points().select(group=GROUP))
     return {backend.name: backend for backend in backends}
 
 

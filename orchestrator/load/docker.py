@@ -25,7 +25,7 @@ class DockerVariable(BaseModel):
         load: an image file on this machine that `orch provision` loads.
     """
 
-    model_config = ConfigDict(extra="forbid", coerce_numbers_to_str=True)
+    model_config = ConfigDict(defer_build=True, extra="forbid", coerce_numbers_to_str=True)
 
     image: str = ""
     load: str = ""

@@ -124,7 +124,7 @@ class Verified(FromNode):
 class NodeRecord(NodeFacts):
     """The facts of a node and the results of provisioning it; unknown keys are ignored."""
 
-    model_config = ConfigDict(extra="ignore")
+    model_config = ConfigDict(defer_build=True, extra="ignore")
 
     root: NodePath | None = None
     stack: Token | None = None

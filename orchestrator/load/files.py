@@ -19,7 +19,7 @@ else:
 
 
 class StrictModel(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
+    model_config = ConfigDict(defer_build=True, extra="forbid", strict=True)
 
 
 Model = TypeVar("Model", bound=StrictModel)

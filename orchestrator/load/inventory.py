@@ -67,14 +67,14 @@ class Listing:
 class Group(BaseModel):
     """A group in the output of ansible-inventory."""
 
-    model_config = ConfigDict(strict=True)
+    model_config = ConfigDict(defer_build=True, strict=True)
 
     hosts: list[str] = Field(default_factory=list)
     children: list[str] = Field(default_factory=list)
 
 
 class Meta(BaseModel):
-    model_config = ConfigDict(strict=True)
+    model_config = ConfigDict(defer_build=True, strict=True)
 
     hostvars: dict[str, dict[str, Any]] = Field(default_factory=dict)
 

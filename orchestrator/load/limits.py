@@ -17,7 +17,7 @@ DEFAULT = Limits()
 class LimitsVariable(BaseModel):
     """The value of orch_limits; an ini inventory contains the numbers as text."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(defer_build=True, extra="forbid")
 
     disk_gb: NonNegativeFloat = DEFAULT.disk / GIB
     memory_gb: NonNegativeFloat = DEFAULT.memory / GIB

@@ -16,7 +16,7 @@ from orchestrator.model.host_names import is_address, is_host, is_host_key, is_h
 class FromNode(BaseModel):
     """A value sent by a node: exactly these keys, of exactly these types."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(defer_build=True, extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
 
 def satisfies(predicate: Callable[[str], bool], expected: str) -> AfterValidator:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import importlib.metadata
 import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +13,7 @@ from orchestrator.load.files import read_toml
 from orchestrator.load.recipe_file import RecipeFile, SettingFile
 from orchestrator.model.recipe import Recipe, Setting, Value
 from orchestrator.model.setting_types import type_of
-from orchestrator.paths import RECIPES, TRAIN
+from orchestrator.paths import RECIPES, TRAIN, entry_points
 
 ENTRY_POINTS = "orch.recipes"
 NOT_SENT = "__pycache__"
@@ -47,7 +46,7 @@ def installed_recipes() -> list[tuple[str, Path]]:
         RequestError: if an entry point does not name a package.
     """
     recipes = []
-    for point in sorted(importlib.metadata.entry_points(group=ENTRY_POINTS)):
+    for point in sorted(entry_points().select(group=ENTRY_POINTS)):
         spec = importlib.util.find_spec(point.module)
         folders = list(spec.submodule_search_locations or []) if spec else []
         if not folders:

@@ -9,16 +9,15 @@ from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from typing import TYPE_CHECKING
 
-from orch_node.protocol.events import Event
-
 from orchestrator.errors import OrchError, RequestError
-from orchestrator.runs import stack_traces
 from orchestrator.runs.logs import LogLine as LogLine
-from orchestrator.runs.outcome import Outcome
-from orchestrator.targets.interface import Notify, RunHandle
 
 if TYPE_CHECKING:
+    from orch_node.protocol.events import Event
+
     from orchestrator.report.live import Screen
+    from orchestrator.runs.outcome import Outcome
+    from orchestrator.targets.interface import Notify, RunHandle
 
 ALL, NONE = "all", "none"
 MAX_BATCH = 500  # lines that are shown together
@@ -119,6 +118,8 @@ class RanksOutput:
         return self.thread is None or not self.thread.is_alive()
 
     def read(self, handle: RunHandle) -> None:
+        from orchestrator.runs import stack_traces
+
         rank = None if self.shown == ALL else int(self.shown)
         try:
             for line in stack_traces.without(handle.logs(rank=rank, follow=True)):

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from orch_node.standalone import facts
 
@@ -20,7 +20,9 @@ from orchestrator.planning.request import TrainRequest as TrainRequest
 from orchestrator.planning.request import parse_nodes as parse_nodes
 from orchestrator.runs import store
 from orchestrator.targets import registry
-from orchestrator.targets.interface import RunHandle
+
+if TYPE_CHECKING:
+    from orchestrator.targets.interface import RunHandle
 
 LOCAL = "local"  # the inventory that is this machine
 DATA_SETTINGS = ("kind", "data_dir", "input_file", "input_files")  # settings that `orch data prepare` makes

@@ -19,7 +19,6 @@ from orchestrator.model.packages import Packages
 from orchestrator.model.printable import one_line
 from orchestrator.model.project import Project
 from orchestrator.model.recipe import Value
-from orchestrator.planning.manifest import as_yaml
 
 HEREDOC_DELIMITER = "ORCH_END_OF_FILE"
 SCRIPT = "job.sh"  # for a scheduler, in the run's folder
@@ -240,6 +239,8 @@ class ApplyObjects:
         return ()
 
     def manifest(self) -> str:
+        from orchestrator.planning.manifest import as_yaml
+
         return as_yaml(self.objects)
 
     def describe(self) -> str:

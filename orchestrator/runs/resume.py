@@ -10,7 +10,6 @@ from orch_node.protocol.precision import AUTO
 from orchestrator.planning.plan import Plan
 from orchestrator.planning.request import Resume, TrainRequest
 from orchestrator.runs import store
-from orchestrator.runs.outcome import precision_of
 
 
 def plan_or_resume(request: TrainRequest, decide: Callable[[Resume | None], Plan]) -> Plan:
@@ -26,6 +25,8 @@ def done(request: TrainRequest, key: str) -> str:
     The key does not contain the precision, so a run in another precision than the requested one does
     not count. With `fresh`, no run counts.
     """
+    from orchestrator.runs.outcome import precision_of
+
     run = None if request.fresh else store.done(Path(request.runs_dir).absolute(), key)
     return run.id if run and request.precision in (AUTO, precision_of(run)) else ""
 

@@ -6,11 +6,11 @@ import errno
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from orch_node import disk, supervisor_state
 from orch_node.protocol import files, values
 from orch_node.protocol import record as records
-from orch_node.protocol.events import Event, Progress, Result
 from orch_node.protocol.outcome import DONE, FAILED, PREEMPTED, REFUSED, STOPPED, Outcome
 from orch_node.protocol.record import RunRecord
 from orch_node.protocol.values import ProtocolError
@@ -21,10 +21,11 @@ from orchestrator.planning.plan import Plan
 from orchestrator.planning.request import Resume
 from orchestrator.runs import provenance as origins
 from orchestrator.runs.damaged import ASIDE, Damaged
-from orchestrator.runs.events import newest as newest_event
-from orchestrator.runs.events import stored
 from orchestrator.runs.provenance import Provenance, provenance
 from orchestrator.runs.state_files import PLAN, read_outcome, supervisor_of, write_json
+
+if TYPE_CHECKING:
+    from orch_node.protocol.events import Event, Progress, Result
 
 GIT_IGNORE = ".gitignore"  # keeps the folder of all runs out of the user's git repository
 SUPERVISOR_ENDED = "gone"  # file in the local folder of a remote run whose supervisor has ended
@@ -55,6 +56,8 @@ class Run:
 
     def events(self) -> list[Event]:
         """Return the complete events; events that cannot be read are replaced by UnreadableEvent."""
+        from orchestrator.runs.events import stored
+
         return stored(self.folder / files.EVENTS, ranks=len(self.record.layout))
 
     @property
@@ -64,10 +67,18 @@ class Run:
 
     def progress(self) -> Progress | None:
         """Return the newest progress that a rank has reported, or None."""
+        from orch_node.protocol.events import Progress
+
+        from orchestrator.runs.events import newest as newest_event
+
         return newest_event(self.folder / files.EVENTS, Progress, ranks=len(self.record.layout))
 
     def result(self) -> Result | None:
         """Return the figures that the script reported at its end, or None."""
+        from orch_node.protocol.events import Result
+
+        from orchestrator.runs.events import newest as newest_event
+
         return newest_event(self.folder / files.EVENTS, Result, ranks=len(self.record.layout))
 
 

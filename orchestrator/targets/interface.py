@@ -5,23 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from orch_node.protocol.events import Event
-from orch_node.protocol.record import RunRecord
-
-from orchestrator.model.finding import Finding
-from orchestrator.model.hostlist import Nodes
-from orchestrator.model.project import Project
-from orchestrator.planning.plan import Plan
-from orchestrator.planning.refusal import Refusal
-from orchestrator.planning.request import TargetOptions, TrainRequest
-from orchestrator.runs.cleanup import CleanupReport
-from orchestrator.runs.fetch import Collected, FetchListener
-from orchestrator.runs.logs import LogLine
-from orchestrator.runs.outcome import Outcome
-from orchestrator.runs.rows import RunRow
 from orchestrator.runs.store import Notify as Notify
+
+if TYPE_CHECKING:
+    from orch_node.protocol.events import Event
+    from orch_node.protocol.record import RunRecord
+
+    from orchestrator.model.finding import Finding
+    from orchestrator.model.hostlist import Nodes
+    from orchestrator.model.project import Project
+    from orchestrator.planning.plan import Plan
+    from orchestrator.planning.refusal import Refusal
+    from orchestrator.planning.request import TargetOptions, TrainRequest
+    from orchestrator.runs.cleanup import CleanupReport
+    from orchestrator.runs.fetch import Collected, FetchListener
+    from orchestrator.runs.logs import LogLine
+    from orchestrator.runs.outcome import Outcome
+    from orchestrator.runs.rows import RunRow
 
 
 def ignore(line: str) -> None:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import importlib
-import importlib.metadata
 from collections.abc import Mapping
 from functools import cache
-
-from orch_node.protocol.record import RunRecord
+from typing import TYPE_CHECKING
 
 from orchestrator.errors import ExecuteError, RequestError, did_you_mean
+from orchestrator.paths import entry_points
 from orchestrator.targets.entry import TargetEntry
-from orchestrator.targets.interface import Target
+
+if TYPE_CHECKING:
+    from orch_node.protocol.record import RunRecord
+
+    from orchestrator.targets.interface import Target
 
 GROUP = "orch.targets"  # entry points of other packages, each the name of a TargetEntry
 SSH = "ssh"  # the default, which --on does not name
@@ -27,7 +30,7 @@ INCLUDED = {
 def loaded() -> tuple[Mapping[str, TargetEntry], Mapping[str, str]]:
     """Return the targets by their value of --on, and why others cannot be used."""
     points = [(name, value, "orch") for name, value in INCLUDED.items()]
-    for point in sorted(importlib.metadata.entry_points(group=GROUP)):
+    for point in sorted(entry_points().select(group=GROUP)):
         points.append((point.name, point.value, point.dist.name if point.dist else "?"))
     entries: dict[str, TargetEntry] = {}
     broken: dict[str, str] = {}

@@ -20,8 +20,7 @@ from orchestrator.planning.request import TargetOptions, TrainRequest
 from orchestrator.runs.cleanup import CleanupReport
 from orchestrator.state import State
 from orchestrator.targets.interface import CheckRequest, NodeCommands, Notify, RunHandle, RunList, SharedFolder
-from orchestrator.targets.ssh import cleanup, commands, find, inputs, start
-from orchestrator.targets.ssh.handle import SshHandle
+from orchestrator.targets.ssh import inputs
 
 
 class SshTarget:
@@ -46,14 +45,20 @@ class SshTarget:
                 yield finding_of(error, name)
 
     def start(self, plan: Plan, folder: Path) -> RunHandle:
+        from orchestrator.targets.ssh import start
+
         start.start(plan, folder)
-        return SshHandle(plan.run, folder)
+        return self.handle(plan.run, folder)
 
     def handle(self, record: RunRecord, folder: Path) -> RunHandle:
+        from orchestrator.targets.ssh.handle import SshHandle
+
         return SshHandle(record, folder)
 
     def find(self, base: Path, name: str, inventory: str, notify: Notify) -> RunHandle:
-        return SshHandle(*find.find_run(base, name, inventory, notify))
+        from orchestrator.targets.ssh import find
+
+        return self.handle(*find.find_run(base, name, inventory, notify))
 
     def shared_folder(self, options: tuple[TargetOptions, ...]) -> SharedFolder:
         raise RequestError(
@@ -61,15 +66,21 @@ class SshTarget:
         )
 
     def commands(self, inventory: str, nodes: Nodes | None, stack: str) -> NodeCommands:
+        from orchestrator.targets.ssh import commands
+
         return commands.on_cluster(inventory, nodes, stack)
 
     def list_runs(self, inventory: str) -> RunList:
+        from orchestrator.targets.ssh import find
+
         recorded = find.query_inventory(inventory)
 
         def open_run(base: Path, name: str, notify: Notify) -> RunHandle:
-            return SshHandle(*find.find_run(base, name, inventory, notify, recorded=recorded))
+            return self.handle(*find.find_run(base, name, inventory, notify, recorded=recorded))
 
         return replace(find.list_runs(recorded), open=open_run)
 
     def clean(self, inventory: str | None, base: Path, *, dry_run: bool) -> CleanupReport:
+        from orchestrator.targets.ssh import cleanup
+
         return cleanup.clean(inventory, base, dry_run=dry_run)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import jsonschema
@@ -14,7 +15,7 @@ from orchestrator.load.files import read_toml, tomllib
 from orchestrator.load.recipe_file import schema, schema_text
 from orchestrator.load.recipes import RecipeFile, recipe_from
 from orchestrator.operations import recipes
-from orchestrator.paths import RECIPES
+from orchestrator.paths import RECIPES, entry_points
 
 SCHEMA_FILE = Path(load.__file__).parents[1] / "schemas" / "recipe.schema.json"
 RECIPE_FILE = """summary = "s"
@@ -166,6 +167,14 @@ def test_conflicting_or_missing_recipe_folders_are_rejected(tmp_path: Path) -> N
         load.recipe_folders((tmp_path,))
 
 
+@pytest.fixture
+def uncached_entry_points() -> Iterator[None]:
+    entry_points.cache_clear()
+    yield
+    entry_points.cache_clear()
+
+
+@pytest.mark.usefixtures("uncached_entry_points")
 def test_recipe_of_an_installed_package_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = recipes.new("theirs", tmp_path / "their_package")
     (tmp_path / "their_package" / "__init__.py").touch()
@@ -174,7 +183,9 @@ def test_recipe_of_an_installed_package_is_found(tmp_path: Path, monkeypatch: py
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: their-package\nVersion: 1\n")
     (metadata / "entry_points.txt").write_text("[orch.recipes]\ntheirs = their_package.theirs\n")
     monkeypatch.syspath_prepend(str(tmp_path))
+    entry_points.cache_clear()
     assert load.recipe_folders()["theirs"] == folder
     (metadata / "entry_points.txt").write_text("[orch.recipes]\ntheirs = json.decoder\n")
+    entry_points.cache_clear()
     with pytest.raises(RequestError, match=r"theirs does not name a package: json\.decoder"):
         load.recipe_folders()
