@@ -19,8 +19,6 @@ COMMAND = "command"  # parameter of commands that run a program
 SHOW = "show"  # subcommand that shows one object of a group
 HAS_DOUBLE_DASH = "orch.has_double_dash"  # key in context.meta: whether the arguments contain `--`
 SELECTED_TARGET = "orch.selected_target"  # key in context.meta: the value of --on
-# Panels of options that only one target has. The help shows them if --on selects the target.
-TARGET_PANELS = {"Kubernetes": "k8s", "Slurm": "slurm"}
 MIN_SIMILARITY = 0.8  # of an unknown option that may be the script's to one that is suggested, from 0 to 1
 # Messages of typer and click.
 UNEXPECTED_ARGUMENTS = re.compile(r"Got unexpected extra arguments?(?:\(s\))? \((.*)\)\.?")
@@ -79,15 +77,18 @@ class Command(TyperCommand):
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the help, with one line in place of the options of each target that is not selected."""
+        from orchestrator.targets import registry
+
+        targets = {entry.title: entry.options.on for entry in registry.entries().values()}
         hidden: dict[str, list[Any]] = {}
         for parameter in self.params:
             panel = getattr(parameter, "rich_help_panel", None)
-            if panel in TARGET_PANELS and TARGET_PANELS[panel] != ctx.meta.get(SELECTED_TARGET):
+            if panel in targets and targets[panel] != ctx.meta.get(SELECTED_TARGET):
                 hidden.setdefault(panel, []).append(parameter)
         epilog = self.epilog
         lines = [
             f"{panel} ({', '.join(option.opts[0] for option in options)}): "
-            f"{ctx.command_path} --on {TARGET_PANELS[panel]} --help"
+            f"{ctx.command_path} --on {targets[panel]} --help"
             for panel, options in hidden.items()
         ]
         self.epilog = "\n\n".join(filter(None, (*lines, epilog)))

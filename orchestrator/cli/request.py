@@ -204,8 +204,8 @@ IMAGE: Mapping[str, ParameterInfo] = {
     "image_options": typer.Option(
         "--image-option",
         metavar="KEY=VALUE",
-        help="Setting of the containers on nodes and on Slurm: python, mounts, env_file or arguments, on nodes also "
-        "shm, memlock and others; may be repeated. For all runs: orch_docker in the inventory.",
+        help="Setting of the containers on nodes and in batch jobs: python, mounts, env_file or arguments, on nodes "
+        "also shm, memlock and others; may be repeated. For all runs: orch_docker in the inventory.",
     ),
 }
 PANELS: Mapping[str, Mapping[str, ParameterInfo]] = {
