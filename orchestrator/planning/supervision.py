@@ -25,7 +25,8 @@ def check_restarts(request: TrainRequest, nodes: int) -> None:
             raise PlanError(f"{flag} {value:g}: expected 0 or more.", hint=f"Omit {flag}, or use 0 to turn it off.")
     if request.min_nodes > nodes:
         raise PlanError(
-            f"--min-nodes {request.min_nodes}, but the run has {counted(nodes, 'node')}.", hint=f"Use 1 to {nodes}."
+            f"--min-nodes {request.min_nodes}, but the run has {counted(nodes, 'node')}.",
+            hint=f"Use --min-nodes {nodes} or less.",
         )
     if request.max_restarts:
         return
