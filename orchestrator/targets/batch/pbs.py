@@ -483,7 +483,7 @@ PBS: BatchSystem = BatchSystem(
         "exclude": "Use --pbs select=RESOURCE=VALUE to choose nodes.",
     },
     node_shell="qsub -I",
-    job_shell="pbsnodes -a",
+    job_shell="ssh NODE (`qstat -n {job}` lists the nodes)",
     check="qstat -B",
     resubmits=True,
 )

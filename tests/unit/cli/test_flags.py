@@ -22,6 +22,7 @@ from orchestrator.planning.request import TrainRequest
 from orchestrator.planning.run_files import master_port
 from orchestrator.runs import store
 from orchestrator.targets import registry
+from orchestrator.targets.batch.pbs import PbsOptions
 from orchestrator.targets.batch.slurm import SlurmOptions
 from orchestrator.targets.kubernetes.options import KubernetesOptions
 from tests.support.node_responses import make_inventory, make_node_record
@@ -33,6 +34,7 @@ PODS = KubernetesOptions(k8s=("memory=9Gi",))
 BASE = {
     "ssh": TrainRequest(recipe="bert-qa", inventory="./lab.yml", nodes=NodeCount(2)),
     "kubernetes": TrainRequest(recipe="bert-qa", on="k8s", nodes=NodeCount(2), image=IMAGE),
+    "pbs": TrainRequest(recipe="bert-qa", on="pbs", nodes=NodeCount(2)),
     "slurm": TrainRequest(recipe="bert-qa", on="slurm", nodes=NodeCount(2)),
 }
 # A value other than the field's default, and the other fields that it needs to take effect.
@@ -83,6 +85,10 @@ CASES_OF_TARGETS: Mapping[tuple[str, str], Case] = {
     ("kubernetes", "mpi"): ("openmpi", {"launcher": "mpijob"}),
     ("kubernetes", "allow_slow_bf16"): (True, {"precision": "bf16"}),
     ("kubernetes", "inventory"): ("lab.yml", {}),
+    ("pbs", "mpi"): ("mpich", {}),
+    ("pbs", "allow_slow_bf16"): (True, {"precision": "bf16"}),
+    ("pbs", "inventory"): ("lab.yml", {}),
+    ("pbs", "options"): ((PbsOptions(pbs=("queue=long",)),), {}),
     ("slurm", "mpi"): ("mpich", {"launcher": "mpirun"}),
     ("slurm", "allow_slow_bf16"): (True, {"precision": "bf16"}),
     ("slurm", "inventory"): ("lab.yml", {}),

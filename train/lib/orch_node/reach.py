@@ -11,6 +11,7 @@ from orch_node import program
 
 # Written by `orch provision`, or in a pod by pod/mpi.py.
 SSH_CONFIG = Path(os.environ.get("ORCH_SSH_CONFIG", program.ROOT / "ssh" / "config"))
+JOINING = "ORCH_JOINING"  # a variable with the command of the batch system that starts a launcher as part of the job
 BY_STEP = "ORCH_BY_STEP"  # a variable with the command of the batch system, with {node} in it
 
 

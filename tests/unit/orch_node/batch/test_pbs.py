@@ -190,3 +190,12 @@ def test_a_job_that_cannot_be_submitted_again_says_why(resubmission: Path) -> No
     (resubmission / "bin" / "qsub").write_text('#!/bin/sh\necho "qsub: Bad UID for job execution" >&2\nexit 23\n')
     assert "Bad UID" in pbs.requeue(resubmission)
     assert not (resubmission / "pbs-job.json").exists()
+
+
+def test_a_launcher_joins_the_job_before_it_starts(resubmission: Path) -> None:
+    attach = resubmission / "bin" / "pbs_attach"
+    attach.write_text(f'#!/bin/sh\necho "$*" > {resubmission}/attach.log\nexit 1\n')
+    attach.chmod(0o755)
+    command = program.command("pbs", "attached", "sh", "-c", "echo $$")
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (resubmission / "attach.log").read_text() == f"-j 7.pbs1 -p {result.stdout}"

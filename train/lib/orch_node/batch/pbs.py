@@ -7,6 +7,7 @@ captured. So a task file in the run's folder, which only the user can read, has 
 - `node.py pbs remote NODE COMMAND` starts a command on a node and passes on its standard input, output and exit code,
   over a connection whose lines are signed.
 - `node.py pbs task FILE NODE` is what both start there.
+- `node.py pbs attached COMMAND` starts a launcher on this node so that PBS knows its processes.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from orch_node.batch.signed_lines import AGENT, SUPERVISOR, SignatureError, Sign
 from orch_node.batch.system import NodeSystem
 from orch_node.protocol import batch, values
 from orch_node.protocol.batch import Submitted
-from orch_node.reach import BY_STEP
+from orch_node.reach import BY_STEP, JOINING
 
 # The ranks get 120 s before the time limit for a checkpoint; PBS looks at the limit every 10 to 120 s.
 CHECKPOINT_SECONDS = 150
@@ -354,10 +355,20 @@ def send_input(connection: socket.socket, lines: SignedLines) -> None:
         connection.shutdown(socket.SHUT_WR)
 
 
+def run_attached(argv: list[str]) -> int:
+    """Replace this process, which leads a new session, with a command whose session belongs to the job.
+
+    PBS counts the memory and the time of these sessions only, and ends them with the job.
+    """
+    run("pbs_attach", "-j", os.environ["PBS_JOBID"], "-p", str(os.getpid()))
+    os.execvp(argv[0], argv)
+
+
 def launcher_environment() -> dict[str, str]:
     """Return the variables with which launchers start processes on other nodes."""
     tmrsh = program_path("pbs_tmrsh")
     return {
+        JOINING: shlex.join(program.command("pbs", "attached")),
         BY_STEP: shlex.join([*program.command("pbs", "remote"), "{node}"]),
         "I_MPI_HYDRA_BOOTSTRAP_EXEC": tmrsh,
         "HYDRA_LAUNCHER_EXEC": tmrsh,
@@ -384,12 +395,12 @@ SYSTEM = NodeSystem(
     output_file=output_file,
     memory_line=memory_line,
 )
-PROGRAMS = {"tasks": run_tasks, "task": run_task, "remote": run_remote}
+PROGRAMS = {"attached": run_attached, "tasks": run_tasks, "task": run_task, "remote": run_remote}
 
 
 def main(argv: list[str]) -> int:
     """Run one of the programs of this module; return its exit code."""
     if len(argv) < 3 or argv[0] not in PROGRAMS:
-        print("usage: node.py pbs tasks|task|remote ...", file=sys.stderr)
+        print("usage: node.py pbs attached|tasks|task|remote ...", file=sys.stderr)
         return 2
     return PROGRAMS[argv[0]](argv[1:])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import shlex
 import signal
 import subprocess
 import time
@@ -11,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from orch_node.line_pipes import MAX_LAUNCHER_LINE_BYTES, Pipes
+from orch_node.reach import JOINING
 from orch_node.whole_files import private
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
@@ -40,7 +42,7 @@ class Launcher:
         self.ended: float | None = None
         with open(log, "ab", opener=private) as log_file:
             self.process = subprocess.Popen(
-                argv,
+                [*shlex.split(os.environ.get(JOINING, "")), *argv],
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
