@@ -11,8 +11,11 @@ def nodes(inventory: Inventory, as_json: AsJson = False) -> None:
     """List the nodes of an inventory, as recorded by `orch provision`."""
     from orchestrator.operations import nodes as operation
     from orchestrator.report import findings, listing
+    from orchestrator.targets import registry
+    from orchestrator.targets.interface import CheckRequest, ignore
 
     rows = operation.rows(inventory)
     print_text(listing.as_json("nodes", rows) if as_json else listing.table(rows, operation.COLUMNS))
-    for line in findings.finding_lines(operation.check(inventory)):
+    node_findings = registry.target_at(inventory).check(CheckRequest(inventory=inventory), ignore)
+    for line in findings.finding_lines(node_findings):
         print_error(line)

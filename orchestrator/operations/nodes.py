@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 from orchestrator.load.clusters import find_inventory
@@ -10,10 +9,7 @@ from orchestrator.load.facts import DamagedRecord, NodeRecord, read_record
 from orchestrator.load.inventory import read_inventory
 from orchestrator.load.records import parse_facts
 from orchestrator.model.cluster import Facts
-from orchestrator.model.finding import Finding
 from orchestrator.state import State
-from orchestrator.targets import registry
-from orchestrator.targets.interface import CheckRequest, ignore
 
 COLUMNS = (
     "node",
@@ -36,11 +32,6 @@ def rows(inventory: str) -> list[dict[str, Any]]:
     """Return the recorded facts of all nodes of an inventory, in its order."""
     source = find_inventory(inventory)
     return [recorded_row(name, State.of(source)) for name in read_inventory(source)]
-
-
-def check(inventory: str) -> Iterator[Finding]:
-    """Yield each node whose record is missing or damaged."""
-    return registry.target_at(inventory).check(CheckRequest(inventory=inventory), ignore)
 
 
 def recorded_row(name: str, state: State) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from orchestrator.model.finding import Finding
-from orchestrator.runs.known_errors import KNOWN_SIGNATURES, Signature
+from orchestrator.runs.known_errors import KNOWN_SIGNATURES
 
 LONGEST_LINE = 2000  # characters; the time of patterns with .* grows with the square of this length
 CONTEXT = "During handling of the above exception, another exception occurred:"
@@ -31,7 +31,9 @@ def explain(log_text: str, *, exception: str = "") -> tuple[Finding, ...]:
                 continue
             match = re.search(signature.pattern, line)
             if match and (re.search(signature.frame, line) or re.search(signature.frame, frame)):
-                explanations.setdefault(signature.name, explanation(signature, line, match))
+                cause, cure = fill(signature.cause, match), fill(signature.cure, match)
+                finding = Finding(subject=signature.name, message=cause, evidence=line.strip(), cure=cure)
+                explanations.setdefault(signature.name, finding)
                 break
     order = [signature.name for signature in KNOWN_SIGNATURES]
     return tuple(sorted(explanations.values(), key=lambda entry: order.index(entry.subject)))
@@ -47,12 +49,6 @@ def lines_with_frames(log_text: str) -> Iterator[tuple[str, str]]:
         elif not (frame and text[:1].isspace()):  # unlike the error, source lines are indented
             yield line, frame
             frame = ""
-
-
-def explanation(signature: Signature, line: str, match: re.Match[str]) -> Finding:
-    """Return the cause and the cure of an error, with its line in the log as evidence."""
-    cause, cure = fill(signature.cause, match), fill(signature.cure, match)
-    return Finding(subject=signature.name, message=cause, evidence=line.strip(), cure=cure)
 
 
 def fill(template: str, match: re.Match[str]) -> str:

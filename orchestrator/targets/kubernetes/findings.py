@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from fractions import Fraction
 from typing import Any
 
@@ -27,28 +27,24 @@ def relevant_launchers(served: Mapping[str, tuple[str, ...]], requested: str | N
     return [requested] if requested else kubeflow or ["job"]
 
 
-def kinds_findings(served: Mapping[str, tuple[str, ...]], requested: str | None) -> list[Finding]:
-    """Return which kinds of jobs the cluster has.
+def kinds_findings(served: Mapping[str, tuple[str, ...]], requested: str | None) -> Iterator[Finding]:
+    """Yield which kinds of jobs the cluster has.
 
     Args:
         served: by launcher, the API versions that serve its kind.
         requested: the launcher that the user will take, or None.
     """
-    result = []
     for launcher, kind in KINDS.items():
         versions = served.get(launcher, ())
         is_served = kind.version in versions
         needed = requested == launcher or (requested is None and not any(served.values()))
         problem = f" only {', '.join(versions)}" if versions else " not installed"
-        result.append(
-            Finding(
-                subject=kind.kind,
-                severity="ok" if is_served else "miss" if needed else "absent",
-                message=f"{kind.group}/{kind.version}" + ("" if is_served else f":{problem}"),
-                cure="" if is_served else f"Install {kind.comes_with}.",
-            )
+        yield Finding(
+            subject=kind.kind,
+            severity="ok" if is_served else "miss" if needed else "absent",
+            message=f"{kind.group}/{kind.version}" + ("" if is_served else f":{problem}"),
+            cure="" if is_served else f"Install {kind.comes_with}.",
         )
-    return result
 
 
 def default_finding(served: Mapping[str, tuple[str, ...]]) -> Finding:

@@ -23,8 +23,10 @@ from orchestrator.planning.request import TrainRequest
 from orchestrator.provisioning.plan import ProvisionRequest
 from orchestrator.provisioning.session import Listener, Session, open_session
 from orchestrator.state import State
+from orchestrator.targets.interface import CheckRequest, ignore
 from orchestrator.targets.ssh.inputs import plan
 from orchestrator.targets.ssh.nodes import ssh_config
+from orchestrator.targets.ssh.target import SshTarget
 from tests.support.node_responses import make_inventory, make_node_record, make_reported_facts, write_records
 
 RECORDS = {f"host{index}": make_node_record(index) for index in range(3)}
@@ -149,7 +151,7 @@ def test_each_record_is_read_once(lab: Path) -> None:
 
 def test_orch_nodes_lists_the_node_as_damaged(damaged: Path) -> None:
     assert [row["state"] for row in nodes.rows("./lab.yml")] == ["not verified", "damaged", "not verified"]
-    (finding,) = nodes.check("./lab.yml")
+    (finding,) = SshTarget().check(CheckRequest(inventory="./lab.yml"), ignore)
     assert (finding.subject, finding.severity) == ("host1", "miss")
     assert str(damaged) in finding.message
     assert "orch provision" in finding.cure
@@ -158,7 +160,7 @@ def test_orch_nodes_lists_the_node_as_damaged(damaged: Path) -> None:
 def test_orch_nodes_lists_a_node_without_a_record_as_unknown(damaged: Path) -> None:
     damaged.unlink()
     assert nodes.rows("./lab.yml")[1]["state"] == "unknown"
-    (finding,) = nodes.check("./lab.yml")
+    (finding,) = SshTarget().check(CheckRequest(inventory="./lab.yml"), ignore)
     assert (finding.subject, finding.severity, finding.cure) == ("host1", "unknown", "orch provision ./lab.yml")
 
 

@@ -83,10 +83,10 @@ def test_claim_that_pods_cannot_use_is_found() -> None:
 
 
 def test_missing_kinds_and_rights_are_found() -> None:
-    kinds = findings.kinds_findings({"pytorchjob": ("v1",)}, None)
+    kinds = list(findings.kinds_findings({"pytorchjob": ("v1",)}, None))
     assert [finding.severity for finding in kinds] == ["ok", "absent", "absent", "absent"]
     assert {finding.severity for finding in findings.kinds_findings({}, None)} == {"miss"}
-    assert findings.kinds_findings({"mpijob": ("v1",)}, "mpijob")[1].message.endswith("only v1")
+    assert list(findings.kinds_findings({"mpijob": ("v1",)}, "mpijob"))[1].message.endswith("only v1")
     missing = [("patch", "kubeflow.org", "pytorchjobs", "a PyTorchJob")]
     assert "verbs [patch]" in findings.rights_finding(missing, "team").cure
     assert findings.rights_finding([], "team").severity == "ok"
