@@ -89,10 +89,10 @@ def test_packages_of_the_user_are_in_the_image_and_checked(workspace: Workspace,
     assert label == "orch-test-greeter==1.0\n"
     cell = workspace.train_text(SCRIPT_WITH_PACKAGES, *GLOO)
     assert cell.printed("GREETER", 1) == "1.0"
-    other = SCRIPT_WITH_PACKAGES.replace("greeter", "parser").replace("orch_test_parser", "json")
-    cell = workspace.train_text(other, *GLOO, code=1)
+    script = SCRIPT_WITH_PACKAGES.replace("greeter", "parser").replace("orch_test_parser", "json")
+    cell = workspace.train_text(script, *GLOO, code=1)
     assert f"image {image} does not have orch-test-parser, which the script requires" in cell.report["failure"]["text"]
-    workspace.train_text(other.replace("json.VERSION", "json"), *GLOO, "--requirements", "none")
+    workspace.train_text(script.replace("json.VERSION", "json"), *GLOO, "--requirements", "none")
 
 
 def test_image_is_small_and_has_each_package_once(image: str) -> None:
