@@ -115,4 +115,5 @@ cat > /shared/alice/runs/20260102-030405-bert-qa-abcd/job.json <<'ORCH_END_OF_FI
  "schema": 1
 }
 ORCH_END_OF_FILE
+exec >> /shared/alice/runs/20260102-030405-bert-qa-abcd/"pbs-${ORCH_JOB_RESTARTS-0}.out" 2>&1
 exec /shared/orch/stacks/current/bin/python /shared/orch/train/node.py job /shared/alice/runs/20260102-030405-bert-qa-abcd

@@ -90,12 +90,12 @@ def submit_command(step: SubmitScript) -> tuple[str, ...]:
     """Return the command that submits a script.
 
     PBS would start a script below a login shell that a signal to the job ends, so the job is a program, bash, and the
-    options are those of the script. Without -f, qsub leaves a process that holds its output open.
+    options are those of the script. Without -f, qsub leaves a process that holds its output open. With -R oe, PBS does
+    not copy the output here, for which it may need a key of the user; the script writes it to the folder of the run.
     """
     options = [word for line in step.options for word in shlex.split(line)]
-    output = f"{step.run_dir}/pbs-{'^array_index^' if '-J' in options else '0'}.out"
     path = f"{step.run_dir}/{SCRIPT}"
-    return ("qsub", "-f", *options, "-j", "oe", "-k", "oed", "-o", output, "--", "/bin/bash", "-l", path, path)
+    return ("qsub", "-f", *options, "-j", "oe", "-R", "oe", "--", "/bin/bash", "-l", path, path)
 
 
 def parse_job_id(output: str) -> tuple[str, str]:
@@ -458,6 +458,7 @@ PBS: BatchSystem = BatchSystem(
     template={
         "node": "${HOSTNAME-this node}",
         "task": "${PBS_ARRAY_INDEX-0}",
+        "output": "pbs-${ORCH_JOB_RESTARTS-0}.out",
         "array_output": "pbs-${PBS_ARRAY_INDEX-0}.out",
     },
     example_option="queue=NAME",

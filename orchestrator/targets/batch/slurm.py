@@ -668,6 +668,7 @@ SLURM: BatchSystem = BatchSystem(
     template={
         "node": "${SLURMD_NODENAME-this node}",
         "task": "$SLURM_ARRAY_TASK_ID",
+        "output": "",
         "array_output": "slurm-${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID.out",
     },
     example_option="partition=cpu",

@@ -263,8 +263,8 @@ class JobOptions:
         job_options: yields the options of a job, one for each line of the script, given its size and the
             user's options.
         template: the values of the script's template that differ: `node` and `task` are expressions of the
-            shell for the node's name and the number of an array's task, `array_output` for the file of a
-            task's output.
+            shell for the node's name and the number of an array's task, `output` and `array_output` for the
+            file of the output of a job ('' if the system writes it) and of an array's task.
         example_option: an option and its value, for hints.
         reserved: the options that orch itself sets, with a hint about each.
         flags: the options that need no value.

@@ -162,9 +162,8 @@ def requeue(run_dir: Path) -> str:
     restarts = submission().restarts + 1
     index = os.environ.get("PBS_ARRAY_INDEX", "")
     variables = f"{RESTARTS}={restarts}" + (f",PBS_ARRAY_INDEX={index}" if index else "")
-    output = run_dir / f"pbs-{index or restarts}.out"
     options = options_again(Path(arguments[-1]).read_text(), index)
-    job_values = ("-v", variables, "-j", "oe", "-k", "oed", "-o", str(output))
+    job_values = ("-v", variables, "-j", "oe", "-R", "oe")
     result = run("qsub", "-f", *options, *job_values, "--", "/bin/bash", *arguments)
     job = result.stdout.strip().splitlines()[-1:]
     if result.returncode != 0 or not job:
