@@ -192,6 +192,24 @@ def test_a_job_that_cannot_be_submitted_again_says_why(resubmission: Path) -> No
     assert not (resubmission / "pbs-job.json").exists()
 
 
+@pytest.mark.parametrize(
+    ("fields", "is_running"),
+    [
+        ({"job_state": "R", "substate": 42, "comment": "Job run at Tue Nov 24 at 10:18 on (pbs1:ncpus=1)"}, True),
+        ({"job_state": "R", "substate": 42, "comment": "Job run at X on (pbs1:ncpus=1) and terminated by a@b"}, False),
+        ({"job_state": "R", "substate": 60}, False),
+        ({"job_state": "Q", "substate": 10}, False),
+        ({}, True),
+    ],
+    ids=["running", "deleted", "requeued", "queued", "unknown"],
+)
+def test_a_job_that_pbs_ends_is_not_submitted_again(
+    fields: dict[str, object], is_running: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pbs, "query", lambda: fields)
+    assert pbs.is_running() is is_running
+
+
 def test_a_launcher_joins_the_job_before_it_starts(resubmission: Path) -> None:
     attach = resubmission / "bin" / "pbs_attach"
     attach.write_text(f'#!/bin/sh\necho "$*" > {resubmission}/attach.log\nexit 1\n')

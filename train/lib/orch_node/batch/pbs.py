@@ -47,6 +47,7 @@ SETTINGS = Path("/etc/pbs.conf")
 ARGUMENT = re.compile(r"<jsdl-hpcpa:Argument>(.*?)</jsdl-hpcpa:Argument>", re.DOTALL)
 CONNECT_SECONDS = 60.0
 MEMORY_LINE = re.compile(r"PBS: job killed: v?mem .* exceeded limit")
+RUNNING = 42  # the substate of a job that runs; that of one that PBS requeues is 60 to 63
 DELETED = " and terminated by "  # in the comment of a job that a user has deleted, also while it still runs
 
 
@@ -145,9 +146,10 @@ def submission() -> Submitted:
 
 
 def is_running() -> bool:
-    """Return whether the job runs: submitting a job again that was deleted would start it again."""
+    """Return whether the job runs: it must not be submitted again if it was deleted, or if PBS itself requeues it."""
     fields = query()
-    return fields.get("job_state", "R") == "R" and DELETED not in str(fields.get("comment", ""))
+    is_state_running = fields.get("job_state", "R") == "R" and fields.get("substate", RUNNING) == RUNNING
+    return is_state_running and DELETED not in str(fields.get("comment", ""))
 
 
 def requeue(run_dir: Path) -> str:
