@@ -18,7 +18,7 @@ from orchestrator.errors import ConnectionLost, ExecuteError, PlanError
 from orchestrator.model.command import CommandResult
 from orchestrator.planning.plan import SCRIPT, SubmitScript
 from orchestrator.runs.accounting import Accounting
-from orchestrator.targets.batch.system import BatchSystem, JobRequest, JobState, ListedJob, Phase, Programs
+from orchestrator.targets.batch.system import BatchSystem, JobRequest, JobState, ListedJob, Phase, Programs, file_option
 from orchestrator.targets.entry import TargetEntry, option
 
 JOB_ID = re.compile(r"[0-9]{1,18}(?:\[[0-9]*\])?\.[A-Za-z0-9][\w.-]*", re.ASCII)
@@ -415,15 +415,9 @@ class PbsOptions:
         metavar="KEY=VALUE",
         help="Option of qsub: queue, select (the resources of each node, such as ncpus=64:mem=200gb), place, walltime, "
         "account, project or a resource of the site; or login=HOST (a login node reached through SSH), root, local, "
-        "python, runs, setup or max-requeues. May be repeated.",
+        "runs, setup or max-requeues. May be repeated.",
     )
-    pbs_file: Path | None = option(
-        None,
-        for_shared_folder=True,
-        envvar="ORCH_PBS_FILE",
-        metavar="FILE",
-        help="TOML file with --pbs settings. Default: orch-pbs.toml in the current folder.",
-    )
+    pbs_file: Path | None = file_option("pbs")
 
     @property
     def assignments(self) -> tuple[str, ...]:
