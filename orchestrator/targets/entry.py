@@ -21,8 +21,8 @@ class TargetEntry:
         title: the heading of its options in the help.
         summary: the sentence about the target in the help of --on.
         options: the dataclass of its options, made with `option`; its `on` is the value of --on.
-        target: the class that implements `Target`, as `package.module:Class`; imported when it is used.
-        arguments: the arguments of that class.
+        target: the class that implements `Target`, or a function that returns one, as `package.module:name`; imported
+            when it is used.
         launchers: launchers that only this target has, its default first.
         has_manifest: whether `-o yaml` can print its plans.
         has_shared_folder: whether `orch provision --on` can set it up.
@@ -33,7 +33,6 @@ class TargetEntry:
     summary: str
     options: type[TargetOptions]
     target: str
-    arguments: tuple[object, ...] = ()
     launchers: tuple[str, ...] = ()
     has_manifest: bool = False
     has_shared_folder: bool = False

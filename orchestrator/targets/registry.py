@@ -21,8 +21,8 @@ SSH = "ssh"  # the default, which --on does not name
 SSH_TARGET = "orchestrator.targets.ssh.target:SshTarget"
 INCLUDED = {
     "k8s": "orchestrator.targets.kubernetes.options:ENTRY",
-    "pbs": "orchestrator.targets.batch.pbs:ENTRY",
-    "slurm": "orchestrator.targets.batch.slurm:ENTRY",
+    "pbs": "orchestrator.targets.batch.options:PBS",
+    "slurm": "orchestrator.targets.batch.options:SLURM",
 }
 
 
@@ -62,8 +62,7 @@ def load_object(value: str) -> object:
 
 def create(entry: TargetEntry | None) -> Target:
     """Return the target of an entry; None stands for the default target."""
-    value, arguments = (entry.target, entry.arguments) if entry else (SSH_TARGET, ())
-    target: Target = load_object(value)(*arguments)  # type: ignore[operator]
+    target: Target = load_object(entry.target if entry else SSH_TARGET)()  # type: ignore[operator]
     return target
 
 

@@ -21,8 +21,9 @@ from orchestrator.targets.batch.cleanup import clean_stores
 from orchestrator.targets.batch.load import batch_settings
 from orchestrator.targets.batch.location import JOB_NAME_PREFIX, location_of
 from orchestrator.targets.batch.login import host_at, scheduler_at
+from orchestrator.targets.batch.options import file_variable
 from orchestrator.targets.batch.run_folder import run_folder_of
-from orchestrator.targets.batch.system import BatchSystem, JobState, file_variable
+from orchestrator.targets.batch.system import BatchSystem, JobState
 from orchestrator.targets.interface import RunList, ignore
 
 ENDING_SECONDS = 60.0  # A job may take this long to end or to be requeued after its outcome.

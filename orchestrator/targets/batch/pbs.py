@@ -6,10 +6,8 @@ import json
 import re
 import shlex
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from pathlib import Path
 from signal import Signals
-from typing import Any, ClassVar
+from typing import Any
 
 from orch_node.batch import pbs as on_nodes
 from orch_node.batch.pbs import CHECKPOINT_SECONDS, time_seconds
@@ -18,16 +16,15 @@ from orchestrator.errors import ConnectionLost, ExecuteError, PlanError
 from orchestrator.model.command import CommandResult
 from orchestrator.planning.plan import SCRIPT, SubmitScript
 from orchestrator.runs.accounting import Accounting
-from orchestrator.targets.batch.system import BatchSystem, JobRequest, JobState, ListedJob, Phase, Programs, file_option
-from orchestrator.targets.entry import TargetEntry, option
+from orchestrator.targets.batch.options import PbsOptions
+from orchestrator.targets.batch.system import BatchSystem, JobRequest, JobState, ListedJob, Phase, Programs
+from orchestrator.targets.batch.target import BatchTarget
 
 JOB_ID = re.compile(r"[0-9]{1,18}(?:\[[0-9]*\])?\.[A-Za-z0-9][\w.-]*", re.ASCII)
 MEMBER = re.compile(r"([0-9]+\[)([0-9]+)(\].*)", re.ASCII)
 NO_HISTORY = "not configured to maintain job history"
-ENDED_CODE, UNKNOWN_CODE = (
-    35,
-    153,
-)  # The exit codes of PBS's programs for a job that has ended or that PBS does not know.
+# The exit codes of PBS's programs for a job that has ended, and for one that PBS does not know.
+ENDED_CODE, UNKNOWN_CODE = 35, 153
 QUERY = ("-f", "-F", "json")
 # All jobs of the user, with the tasks of arrays, also those that have ended if the site keeps a history.
 LIST = (
@@ -403,33 +400,6 @@ def explain_option(name: str, options: Mapping[str, str]) -> str:
 # The target.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PbsOptions:
-    """The options of a request that only PBS has."""
-
-    on: ClassVar[str] = "pbs"
-
-    pbs: tuple[str, ...] = option(
-        (),
-        for_shared_folder=True,
-        metavar="KEY=VALUE",
-        help="Option of qsub: queue, select (the resources of each node, such as ncpus=64:mem=200gb), place, walltime, "
-        "account, project or a resource of the site; or login=HOST (a login node reached through SSH), root, local, "
-        "runs, setup or max-requeues. May be repeated.",
-    )
-    pbs_file: Path | None = file_option("pbs")
-
-    @property
-    def assignments(self) -> tuple[str, ...]:
-        """Return the values of --pbs."""
-        return self.pbs
-
-    @property
-    def settings_file(self) -> Path | None:
-        """Return the value of --pbs-file."""
-        return self.pbs_file
-
-
 PBS: BatchSystem = BatchSystem(
     name="pbs",
     title="PBS",
@@ -482,12 +452,8 @@ PBS: BatchSystem = BatchSystem(
     check="qstat -B",
     resubmits=True,
 )
-ENTRY = TargetEntry(
-    name="pbs",
-    title="PBS",
-    summary="pbs: a job of OpenPBS or PBS Professional.",
-    options=PbsOptions,
-    target="orchestrator.targets.batch.target:BatchTarget",
-    arguments=(PBS,),
-    has_shared_folder=True,
-)
+
+
+def target() -> BatchTarget:
+    """Return the target `--on pbs`."""
+    return BatchTarget(PBS)

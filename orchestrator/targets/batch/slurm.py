@@ -8,9 +8,8 @@ import shlex
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar
 
 from orch_node import tail
 from orch_node.batch import slurm as on_nodes
@@ -23,6 +22,7 @@ from orchestrator.model.command import CommandResult
 from orchestrator.planning.plan import SCRIPT, SubmitScript
 from orchestrator.runs.accounting import Accounting
 from orchestrator.targets.batch.image import Image, ImageEngine
+from orchestrator.targets.batch.options import SlurmOptions
 from orchestrator.targets.batch.system import (
     Allocation,
     BatchSystem,
@@ -32,9 +32,8 @@ from orchestrator.targets.batch.system import (
     ListedJob,
     Phase,
     Programs,
-    file_option,
 )
-from orchestrator.targets.entry import TargetEntry, option
+from orchestrator.targets.batch.target import BatchTarget
 
 FIELDS = "%T|%S|%N|%r"
 UNKNOWN_JOB = "Invalid job id"  # The error of squeue for a job that Slurm does not know.
@@ -629,23 +628,6 @@ PYXIS_ENGINE = ImageEngine(
 # The target.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlurmOptions:
-    """The options of a request that only Slurm has."""
-
-    on: ClassVar[str] = "slurm"
-
-    slurm: tuple[str, ...] = option(
-        (),
-        for_shared_folder=True,
-        metavar="KEY=VALUE",
-        help="Option of sbatch, such as partition, account, time, cpus-per-task, constraint or exclusive; or "
-        "login=HOST (a login node reached through SSH), root, local, runs, pmi, setup, max-requeues or "
-        "allocation. May be repeated.",
-    )
-    slurm_file: Path | None = file_option("slurm")
-
-
 SLURM: BatchSystem = BatchSystem(
     name="slurm",
     title="Slurm",
@@ -698,13 +680,8 @@ SLURM: BatchSystem = BatchSystem(
         find=held_allocation, start=start_step, program="srun --overlap --nodes=1 --ntasks=1 bash", request="salloc"
     ),
 )
-ENTRY = TargetEntry(
-    name="slurm",
-    title="Slurm",
-    summary="slurm: a Slurm job.",
-    options=SlurmOptions,
-    target="orchestrator.targets.batch.target:BatchTarget",
-    arguments=(SLURM,),
-    launchers=("srun",),
-    has_shared_folder=True,
-)
+
+
+def target() -> BatchTarget:
+    """Return the target `--on slurm`."""
+    return BatchTarget(SLURM)

@@ -1,7 +1,7 @@
 """A batch system as a value: what distinguishes one from another. The rest of this package is common to all of them.
 
-A new batch system is a module with one BatchSystem and the class of its options, a node-side module in orch_node/batch,
-and an entry in registry.py.
+A new batch system is a module with one BatchSystem, the class of its options in options.py, a node-side module in
+orch_node/batch, and an entry in registry.py.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from orch_node.batch.system import NodeSystem
 
@@ -20,7 +20,6 @@ from orchestrator.planning.plan import SubmitScript
 from orchestrator.planning.request import TargetOptions
 from orchestrator.runs.accounting import Accounting
 from orchestrator.targets.batch.image import APPTAINER_ENGINE, ImageEngine
-from orchestrator.targets.entry import option
 
 HELD, NEW = "held", "new"  # The values of the setting `allocation`.
 
@@ -198,22 +197,6 @@ class JobRequest:
     held: bool = False
     tasks: int = 0
     max_active: int | None = None
-
-
-def file_option(name: str) -> Any:
-    """Return the option --NAME-file of a batch system."""
-    return option(
-        None,
-        for_shared_folder=True,
-        envvar=file_variable(name),
-        metavar="FILE",
-        help=f"TOML file with --{name} settings. Default: orch-{name}.toml in the current folder.",
-    )
-
-
-def file_variable(name: str) -> str:
-    """Return the environment variable with the settings file of a batch system."""
-    return f"ORCH_{name.upper()}_FILE"
 
 
 @dataclass(frozen=True, kw_only=True)

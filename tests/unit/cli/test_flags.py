@@ -22,8 +22,7 @@ from orchestrator.planning.request import TrainRequest
 from orchestrator.planning.run_files import master_port
 from orchestrator.runs import store
 from orchestrator.targets import registry
-from orchestrator.targets.batch.pbs import PbsOptions
-from orchestrator.targets.batch.slurm import SlurmOptions
+from orchestrator.targets.batch.options import PbsOptions, SlurmOptions
 from orchestrator.targets.kubernetes.options import KubernetesOptions
 from tests.support.node_responses import make_inventory, make_node_record
 from tests.support.recorded import make_outcome, write_json

@@ -1,0 +1,88 @@
+"""The options of batch systems on the command line, without what submits their jobs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from orchestrator.targets.entry import TargetEntry, option
+
+
+def file_option(name: str) -> Any:
+    """Return the option --NAME-file of a batch system."""
+    return option(
+        None,
+        for_shared_folder=True,
+        envvar=file_variable(name),
+        metavar="FILE",
+        help=f"TOML file with --{name} settings. Default: orch-{name}.toml in the current folder.",
+    )
+
+
+def file_variable(name: str) -> str:
+    """Return the environment variable with the settings file of a batch system."""
+    return f"ORCH_{name.upper()}_FILE"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PbsOptions:
+    """The options of a request that only PBS has."""
+
+    on: ClassVar[str] = "pbs"
+
+    pbs: tuple[str, ...] = option(
+        (),
+        for_shared_folder=True,
+        metavar="KEY=VALUE",
+        help="Option of qsub: queue, select (the resources of each node, such as ncpus=64:mem=200gb), place, walltime, "
+        "account, project or a resource of the site; or login=HOST (a login node reached through SSH), root, local, "
+        "runs, setup or max-requeues. May be repeated.",
+    )
+    pbs_file: Path | None = file_option("pbs")
+
+    @property
+    def assignments(self) -> tuple[str, ...]:
+        """Return the values of --pbs."""
+        return self.pbs
+
+    @property
+    def settings_file(self) -> Path | None:
+        """Return the value of --pbs-file."""
+        return self.pbs_file
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlurmOptions:
+    """The options of a request that only Slurm has."""
+
+    on: ClassVar[str] = "slurm"
+
+    slurm: tuple[str, ...] = option(
+        (),
+        for_shared_folder=True,
+        metavar="KEY=VALUE",
+        help="Option of sbatch, such as partition, account, time, cpus-per-task, constraint or exclusive; or "
+        "login=HOST (a login node reached through SSH), root, local, runs, pmi, setup, max-requeues or "
+        "allocation. May be repeated.",
+    )
+    slurm_file: Path | None = file_option("slurm")
+
+
+PBS = TargetEntry(
+    name="pbs",
+    title="PBS",
+    summary="pbs: a job of OpenPBS or PBS Professional.",
+    options=PbsOptions,
+    target="orchestrator.targets.batch.pbs:target",
+    has_shared_folder=True,
+)
+SLURM = TargetEntry(
+    name="slurm",
+    title="Slurm",
+    summary="slurm: a Slurm job.",
+    options=SlurmOptions,
+    target="orchestrator.targets.batch.slurm:target",
+    launchers=("srun",),
+    has_shared_folder=True,
+)
