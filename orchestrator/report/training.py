@@ -10,6 +10,7 @@ from typing import Any
 from orch_node.protocol.events import record
 from orch_node.protocol.outcome import PREEMPTED, REFUSED, nodes_record
 
+from orchestrator.model.finding import Finding
 from orchestrator.report.cleanup import left_in_memory
 from orchestrator.report.figures import table_lines
 from orchestrator.report.findings import detail_lines
@@ -27,11 +28,17 @@ def as_json(outcome: Outcome) -> str:
         "kind": "run",
         **asdict(outcome),
         "nodes": nodes_record(outcome.nodes),
+        "explanations": list(map(explanation_record, outcome.explanations)),
         "result": finite(record(outcome.result)) if outcome.result else None,
         "folder": str(outcome.folder),
         "exit_code": outcome.exit_code,
     }
     return json.dumps(value, indent=1)
+
+
+def explanation_record(finding: Finding) -> dict[str, str]:
+    """Return a known error of a log as stored in JSON."""
+    return {"name": finding.subject, "line": finding.evidence, "cause": finding.message, "cure": finding.cure}
 
 
 def finite(value: Any) -> Any:

@@ -21,6 +21,7 @@ from orchestrator.report.html import PLOTLY, embedded
 from orchestrator.report.smooth import grid, smooth, thin
 from orchestrator.report.traces import Chart
 from orchestrator.runs import store as runs
+from orchestrator.runs.explanations import explain
 from orchestrator.runs.measures import Measures, RankMeasures, Sample, measures
 from orchestrator.runs.outcome import outcome_of
 from tests.support.recorded import PRECISION_EVENT, make_run
@@ -286,6 +287,15 @@ def test_table_has_the_number_of_ranks_that_ran(tmp_path: Path, sizes: tuple[int
     assert row.split(None, 1)[1].strip() == ranks
     result = json.loads(training.as_json(outcome))
     assert (result["ranks"], result["planned_ranks"]) == (int(ranks[0]), 2)
+
+
+def test_json_has_the_known_errors_of_a_failed_run(tmp_path: Path) -> None:
+    outcome = outcome_of(runs.find(tmp_path, make_run(tmp_path, "run").name))
+    explanations = explain("OSError: [Errno 28] No space left on device: '/data/x'")
+    result = json.loads(training.as_json(replace(outcome, explanations=explanations)))
+    (disk_full,) = [item for item in result["explanations"] if item["name"] == "disk full"]
+    assert "No space left" in disk_full["line"]
+    assert disk_full.keys() == {"name", "line", "cause", "cure"}
 
 
 def test_table_has_names_and_units(tmp_path: Path) -> None:
