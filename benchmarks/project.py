@@ -1,20 +1,26 @@
 """Measure how long a start over SSH takes with a project: not changed, changed, and large.
 
 The hosts are namespaces of this machine (tests/support/hosts.py; needs root). A start is the time from the call of
-`orch.train` until the ranks are launched. Sending to all hosts is compared with sending to one.
+`orch.train` until the ranks are launched. Sending to all hosts is compared with sending to one. With --mbit, this
+machine sends to each host at most at that rate, as a laptop outside of the hosts' network does.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import subprocess
 import sys
 import tempfile
 import time
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from measure import arguments, interleaved, report
+
+if TYPE_CHECKING:
+    from tests.support.hosts import Hosts
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(REPOSITORY), str(REPOSITORY / "train/lib")]
@@ -25,7 +31,7 @@ NONE = "--project none"
 
 
 def main() -> None:
-    settings = arguments(megabytes=200, hosts=2)
+    settings = arguments(megabytes=200, hosts=2, mbit=0)
     from tests.conftest import orch_environment
     from tests.support.hosts import Hosts
 
@@ -34,6 +40,8 @@ def main() -> None:
         os.environ |= orch_environment(folder)
         lab = Hosts(folder / ".hosts", settings.hosts)
         stack.callback(lab.stop)
+        if settings.mbit:
+            limit_rate(lab, settings.mbit)
         inventory = lab.write_inventory(dict(os.environ))
         code, large = folder / "code", folder / "large"
         write_project(code, FILES, FILE_BYTES)
@@ -53,6 +61,14 @@ def main() -> None:
             ),
         }
         report("Send a project that does not compress", "s", interleaved(cases, settings.repeats), next(iter(cases)))
+
+
+def limit_rate(lab: Hosts, mbit: int) -> None:
+    """Limit what this machine sends to each host, in Mbit/s; the network between the hosts is not limited."""
+    for index in range(len(lab.hosts)):
+        device = f"{lab.interface_prefix}w{index}"
+        limits = ("rate", f"{mbit}mbit", "burst", "256kb", "latency", "50ms")
+        subprocess.run(["tc", "qdisc", "add", "dev", device, "root", "tbf", *limits], check=True)
 
 
 def write_project(folder: Path, files: int, size: int) -> None:
