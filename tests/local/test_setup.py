@@ -92,10 +92,11 @@ def test_packages_of_the_user_are_added_and_others_stay(tmp_path: Path) -> None:
 
 
 def make_environment(folder: Path) -> tuple[str, dict[str, str]]:
-    """Make an environment that also finds the packages of this one, and variables with an empty cache."""
+    """Make an environment that also finds the packages of this one and orch, and variables with an empty cache."""
     venv.create(folder / "venv")
     (site,) = (folder / "venv/lib").glob("python*/site-packages")
-    (site / "tests.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
+    # addsitedir also reads the .pth files there, such as that of an editable installation.
+    (site / "tests.pth").write_text(f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n")
     variables = {**index_variables(folder / "index"), "XDG_CACHE_HOME": str(folder / "cache")}
     return str(folder / "venv/bin/python"), {**os.environ, **variables}
 
