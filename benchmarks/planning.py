@@ -1,4 +1,4 @@
-"""Measure the dry run for large clusters: the first time, and with a cached inventory."""
+"""Measure the dry run: for large clusters, first and with a cached inventory, and next to the import of typer."""
 
 from __future__ import annotations
 
@@ -37,8 +37,15 @@ def main() -> None:
         some = [*orch, "--inventory", str(inventory), "--nodes", "host[100-199]"]
         repeated[f"100 of {SIZES[-1]} hosts"] = functools.partial(seconds, some, cwd=folder, env=environment)
         figures = interleaved(repeated, repeats)
+        run = functools.partial(seconds, cwd=folder, env=environment)
+        imports = {
+            "import typer": functools.partial(run, [sys.executable, "-c", "import typer"]),
+            "orch train bert-qa --dry-run": functools.partial(run, [*orch[:-2], "bert-qa", "--dry-run"]),
+        }
+        starts = interleaved(imports, repeats)
     report("Dry run, inventory just written", "seconds", first, next(iter(first)))
     report("Dry run", "seconds", figures, next(iter(figures)))
+    report("Dry run on this machine", "seconds", starts, next(iter(starts)))
 
 
 def make_cluster(folder: Path, size: int, environment: dict[str, str]) -> Path:

@@ -1,9 +1,13 @@
-"""Measure the time from the start of a job to its first step on a real Slurm in containers, with orch and with srun."""
+"""Measure orch on a real Slurm in containers: the time to a job's first step, and the time to submit an array.
+
+The first is compared with srun, the second with sbatch.
+"""
 
 from __future__ import annotations
 
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 from measure import arguments, interleaved, report
@@ -11,7 +15,7 @@ from measure import arguments, interleaved, report
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
-from tests.slurm.site import USER, Site, slurm_site  # noqa: E402
+from tests.slurm.site import USER, Site, orch_command, slurm_site  # noqa: E402
 from tests.support.images import run_program  # noqa: E402
 
 SCRIPT = """
@@ -26,6 +30,7 @@ dist.barrier()
 if dist.get_rank() == 0:
     Path(sys.argv[1]).write_text(repr(time.time()))
 """
+TASKS = 100
 BY_HAND = f"""#!/bin/bash
 #SBATCH --nodes=2 --ntasks-per-node=1 --exclusive
 touch began
@@ -41,7 +46,9 @@ def main() -> None:
         Path(name).chmod(0o755)
         with slurm_site(Path(name), image) as site:
             figures = interleaved({"srun python": lambda: by_hand(site), "orch train": lambda: by_orch(site)}, repeats)
+            arrays = interleaved({"sbatch": lambda: array_by_hand(site), "orch train": lambda: array(site)}, repeats)
     report("From the start of a job to its first step", "seconds", figures, "srun python")
+    report(f"Submission of an array of {TASKS} tasks", "seconds", arrays, "sbatch")
 
 
 def by_hand(site: Site) -> float:
@@ -58,6 +65,26 @@ def by_orch(site: Site) -> float:
     assert result.returncode == 0, result.stdout + result.stderr
     newest = max((site.home / "runs").iterdir(), key=lambda path: path.name)
     return marked(site) - (newest / "job.json").stat().st_mtime
+
+
+def array_by_hand(site: Site) -> float:
+    (site.home / "by-hand.sh").write_text(BY_HAND)
+    return submission(site, "sbatch", "--hold", f"--array=0-{TASKS - 1}", "by-hand.sh")
+
+
+def array(site: Site) -> float:
+    values = ",".join(map(str, range(TASKS)))
+    options = ("--on", "slurm", "--nodes", "2", "--slurm", "hold", "--detach", "--fresh", "--array", f"x={values}")
+    return submission(site, *orch_command("train", "script.py", *options))
+
+
+def submission(site: Site, *command: str) -> float:
+    """Return the seconds of a command that submits jobs, which are held and then cancelled."""
+    began = time.perf_counter()
+    site.stdout_of(*command)
+    seconds = time.perf_counter() - began
+    site.stdout_of("scancel", "--user", USER)
+    return seconds
 
 
 def marked(site: Site) -> float:
