@@ -216,12 +216,15 @@ class App(typer.Typer):
 
     def __call__(self, *args: Any, **settings: Any) -> Any:
         """Run the command line, without the commands that it does not name: typer would inspect their options."""
-        name = "".join(sys.argv[1:2])
+        name, everything = "".join(sys.argv[1:2]), (self.registered_commands, self.registered_groups)
         commands = [info for info in self.registered_commands if info.name == name]
         groups = [info for info in self.registered_groups if info.name == name]
-        if commands or groups:
-            self.registered_commands, self.registered_groups = commands, groups
-        return super().__call__(*args, **settings)
+        try:
+            if commands or groups:
+                self.registered_commands, self.registered_groups = commands, groups
+            return super().__call__(*args, **settings)
+        finally:
+            self.registered_commands, self.registered_groups = everything
 
     def command(self, name: str | None = None, **settings: Any) -> Callable[[Any], Any]:
         return super().command(name, cls=Command, **settings)

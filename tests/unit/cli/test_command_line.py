@@ -169,3 +169,11 @@ def test_help_shows_options_of_the_selected_target_only(arguments: tuple[str, ..
         assert f"{panel} (--{target}" in text
         assert f"train --on {target} --help" in " ".join(text.split())
     assert ": ." not in text
+
+
+def test_command_line_can_run_several_times_in_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    for command in ("recipes", "stacks"):
+        monkeypatch.setattr("sys.argv", ["orch", command, "--help"])
+        with pytest.raises(SystemExit) as exc_info:
+            app()
+        assert exc_info.value.code == 0
