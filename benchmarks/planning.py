@@ -27,7 +27,7 @@ def main() -> None:
             "PYTHONPATH": str(REPOSITORY),
         }
         (folder / "script.py").write_text("print('never run')\n")
-        orch = [sys.executable, "-m", "orchestrator.cli.main", "train", "script.py", "--dry-run"]
+        orch = [sys.executable, "-m", "orchestrator.cli.main", "train", "script.py", "--project", "none", "--dry-run"]
         first, repeated = {}, {}
         for size in SIZES:
             inventory = make_cluster(folder, size, environment)
@@ -40,7 +40,7 @@ def main() -> None:
         run = functools.partial(seconds, cwd=folder, env=environment)
         imports = {
             "import typer": functools.partial(run, [sys.executable, "-c", "import typer"]),
-            "orch train bert-qa --dry-run": functools.partial(run, [*orch[:-2], "bert-qa", "--dry-run"]),
+            "orch train bert-qa --dry-run": functools.partial(run, [*orch[:4], "bert-qa", "--dry-run"]),
         }
         starts = interleaved(imports, repeats)
     report("Dry run, inventory just written", "seconds", first, next(iter(first)))
@@ -80,7 +80,7 @@ def record(facts: dict[str, object], index: int) -> dict[str, object]:
     return facts | {
         "hostname": f"host{index}",
         "cpus": cpus,
-        "flags": ["avx2", "avx512_bf16"],
+        "flags": ["avx2", "avx512f", "avx512bw", "avx512_bf16"],
         "interfaces": {"lo": ["127.0.0.1"], "eth0": [address], "docker0": ["172.17.0.1"]},
         "address": address,
         "interface": "eth0",
