@@ -37,13 +37,14 @@ def show(
 ) -> None:
     """Show the settings of a recipe, as --set takes them."""
     from orchestrator import load
+    from orchestrator.model.recipe import SECRETS
     from orchestrator.report import listing
 
     recipe = load.recipe(name, tuple(recipe_path or ()))
     rows = [
         {"name": name, "type": setting.type, "default": recipe.default(name), "description": setting.description}
         for name, setting in recipe.declared.items()
-        if name not in recipe.passed_by_orch
+        if name not in (*recipe.passed_by_orch, *SECRETS)
     ]
     columns = ("name", "type", "default", "description")
     print_text(listing.as_json("settings", rows) if as_json else listing.table(rows, columns))

@@ -177,3 +177,10 @@ def test_command_line_can_run_several_times_in_one_process(monkeypatch: pytest.M
         with pytest.raises(SystemExit) as exc_info:
             app()
         assert exc_info.value.code == 0
+
+
+def test_settings_of_a_recipe_are_listed_without_those_that_set_refuses() -> None:
+    rows = json.loads(orch("recipes", "show", "bert-qa", "--json").output)["settings"]
+    settings = {row["name"]: row for row in rows}
+    assert (settings["max_seq_length"]["type"], settings["max_seq_length"]["default"]) == ("integer", 384)
+    assert settings.keys().isdisjoint({"token", "hub_token", "output_dir", "bf16", "use_ipex"})
