@@ -300,7 +300,7 @@ def job_state(job: str, word: str, *, start: str = "", nodes: str = "", reason: 
             explanation, reason = "its nodes are being prepared", ""
     elif phase not in (Phase.RUNNING, Phase.SUSPENDED, Phase.COMPLETING):
         explanation = ENDINGS[word][1] if word in ENDINGS else f"the job ended as {word}"
-        reason = "" if reason == "None" else reason
+    reason = "" if reason == "None" else reason
     return JobState(
         job=job,
         state=word,

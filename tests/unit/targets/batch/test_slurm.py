@@ -35,6 +35,7 @@ def test_waiting_job_is_reported_with_its_reason() -> None:
     held = make_job("PENDING", "launch failed requeued held")
     assert "scontrol release" in held.describe_waiting()
     assert make_job("PENDING", "SomethingNew").describe_waiting() == "job 12 waits: SomethingNew"
+    assert make_job("PENDING", "None").describe_waiting() == "job 12 waits: Slurm has not considered it yet"
 
 
 def test_job_that_can_never_start_is_known() -> None:
