@@ -102,7 +102,7 @@ def choose_launcher(request: TrainRequest, inputs: JobInputs) -> tuple[str, Deci
     if value not in MPI:
         raise PlanError(
             f"--mpi {value}: on {system.title}, mpirun must be that of {' or '.join(MPI)}.",
-            hint=f"Use --mpi intel, or --launcher {system.launcher}, which needs no mpirun.",
+            hint=f"Use --mpi intel, or --launcher {system.own_launcher or 'torchrun'}, which needs no mpirun.",
         )
     reason = "requested" if request.mpi else f"stack '{inputs.loaded.stack.name}'"
     return name, Decision(topic="mpi", value=value, reason=reason)

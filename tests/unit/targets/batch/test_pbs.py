@@ -346,6 +346,13 @@ def test_golden_script() -> None:
     assert text == GOLDEN.read_text()
 
 
+def test_mpi_that_cannot_start_processes_through_pbs_is_refused() -> None:
+    request = replace(make_request({"mpi": "openmpi"}), on="pbs")
+    with pytest.raises(PlanError) as exc_info:
+        plan_job(request, make_inputs(batch_settings(PBS, None, ())), SITE)
+    assert "--launcher torchrun" in exc_info.value.hint
+
+
 def watch_of(folder: Path, *results: CommandResult) -> JobWatch:
     """Return the watch of a run's job, whose files are on this machine."""
     host = RecordedHost(*results)
