@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator
 
 from orch_node.protocol import values
@@ -29,27 +30,26 @@ def clean_stores(
     """
     options = (*["--dry-run"] * dry_run, "--except", *living)
     newest = {store_of(record.run_dir): record for record in sorted(records, key=lambda record: record.created)}
-    host = host_at(login)
-    for store, record in newest.items():
-        if host.capture(("test", "-d", store), seconds=CLEAN_SECONDS).code != 0:
-            continue
-        command = (record.python, f"{record.train}/node.py", "cleanup", "store", store, *options)
-        result = host.capture(command, seconds=CLEAN_SECONDS)
-        report, problem = Cleaned(), result.err.strip()[-300:] or f"exit code {result.code}"
-        try:
-            if result.code == 0:
-                report = values.read_known(Cleaned, values.loads(result.out, "its response"), "its response")
-                problem = ""
-        except ProtocolError as error:
-            problem = str(error)
-        if report.unused or problem:
-            yield NodeCleanup(
-                node=login or "this machine",
-                state="left" if problem or dry_run else "clean",
-                ended=(),
-                left=tuple(f"{path}: no run uses it" for path in report.unused) if dry_run else (),
-                segments=(),
-                problem=problem and f"{store}: {problem}",
-                unused=() if dry_run else report.unused,
-            )
-    host.close()
+    with contextlib.closing(host_at(login)) as host:
+        for store, record in newest.items():
+            if host.capture(("test", "-d", store), seconds=CLEAN_SECONDS).code != 0:
+                continue
+            command = (record.python, f"{record.train}/node.py", "cleanup", "store", store, *options)
+            result = host.capture(command, seconds=CLEAN_SECONDS)
+            report, problem = Cleaned(), result.err.strip()[-300:] or f"exit code {result.code}"
+            try:
+                if result.code == 0:
+                    report = values.read_known(Cleaned, values.loads(result.out, "its response"), "its response")
+                    problem = ""
+            except ProtocolError as error:
+                problem = str(error)
+            if report.unused or problem:
+                yield NodeCleanup(
+                    node=login or "this machine",
+                    state="left" if problem or dry_run else "clean",
+                    ended=(),
+                    left=tuple(f"{path}: no run uses it" for path in report.unused) if dry_run else (),
+                    segments=(),
+                    problem=problem and f"{store}: {problem}",
+                    unused=() if dry_run else report.unused,
+                )
