@@ -51,7 +51,7 @@ class ImageEngine:
         reserved: the options that orch itself sets: they affect how ranks are started, reached and ended.
         options: returns the options for an image, given folders that have the same path in it, and the
             folder of the run, in which the ranks start; raises PlanError for a folder that cannot be mounted.
-        launcher: the launcher that starts the ranks in the image, if no other one can; otherwise ''.
+        launcher: the only launcher that can start the ranks in the image; '' if any launcher can.
     """
 
     name: str

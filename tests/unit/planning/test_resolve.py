@@ -14,7 +14,7 @@ from orchestrator.planning.resolve import CountedNodes, Inputs, KnownNodes, Rank
 from orchestrator.stacks.stack import Stack
 from tests.support.plans import ONE_NODE, QA_RECIPE, QA_REQUEST, TWO_NODES, USER_SCRIPT
 
-KNOWN = KnownNodes(nodes=Choice(TWO_NODES), spares=Choice(ONE_NODE))
+KNOWN_NODES = KnownNodes(nodes=Choice(TWO_NODES), spares=Choice(ONE_NODE))
 COUNTED = CountedNodes(count=3, prefix="pod", threads=2, placement="as tested", software="the image has")
 START = RankStart(launcher="torchrun", mpi=Decision(topic="mpi", value=""))
 
@@ -24,7 +24,7 @@ def resolved(stack: Stack, nodes: KnownNodes | CountedNodes, *, start: RankStart
 
 
 def test_ranks_of_known_nodes_are_placed_on_their_cores(test_stack: Stack) -> None:
-    result = resolved(test_stack, KNOWN, ppn=2)
+    result = resolved(test_stack, KNOWN_NODES, ppn=2)
     assert result.all_nodes == (*TWO_NODES, *ONE_NODE)
     assert result.layout.value.nodes == ("node0", "node1")
     assert all(place.cpus for place in result.layout.value.rank_places)
@@ -47,7 +47,7 @@ def test_stack_of_counted_nodes_is_checked_only_if_it_is_known(test_stack: Stack
 
 @pytest.mark.parametrize(
     ("nodes", "contained", "reason"),
-    [(COUNTED, False, "if the image has them"), (KNOWN, True, "if the image has them"), (KNOWN, False, "")],
+    [(COUNTED, False, "if the image has them"), (KNOWN_NODES, True, "if the image has them"), (KNOWN_NODES, False, "")],
     ids=["counted", "containers", "nodes"],
 )
 def test_libraries_of_an_image_are_found_by_its_ranks(

@@ -85,7 +85,7 @@ def test_rank_that_lost_its_peer_is_not_blamed_if_memory_ran_out(
     [
         ("checkpoint at step 12", "checkpoint at step 11", None, ""),
         ("checkpoint at step 12", None, None, ""),
-        ("checkpoint at step 12", "checkpoint at step 12", None, "no later than"),
+        ("checkpoint at step 12", "checkpoint at step 12", None, "not newer than"),
         ("checkpoint at step 12", "checkpoint at step 11", 2, "as often as --slurm max-requeues"),
         ("checkpoint at step 12", "checkpoint at step 11", 3, ""),
         ("without a checkpoint: the run had not started", None, None, "without a checkpoint"),

@@ -75,7 +75,7 @@ def test_submit_looks_the_job_up_by_its_name(first: CommandResult) -> None:
 
 
 def test_array_that_runs_already_is_looked_up_by_the_id_of_the_array() -> None:
-    """Slurm gives each running task an id of its own, which is not the id of the array."""
+    """Slurm gives each running task another id than that of the array."""
     name = f"orch-{SITE.run_id}"
     listed = make_result(f"12_1|{name}|PENDING|N/A||Priority\n12_0|{name}|RUNNING|N/A|n1|None\n")
     assert submit(make_result("accepted\n"), listed).submitted == "12"

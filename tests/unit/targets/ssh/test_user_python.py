@@ -75,14 +75,16 @@ def test_node_without_the_stack_is_refused() -> None:
 def test_different_packages_of_nodes_are_named() -> None:
     first, second = ({"torch": "2.13.0+cpu", "pip": "1"}, {"torch": "2.13.0+cu130", "pip": "2"})
     check_equal([make_user_node(first), make_user_node(second)], PYTHON)
-    others = [make_user_node(first), replace(make_user_node({**second, "einops": "0.8"}), name="node1")]
+    unequal_nodes = [make_user_node(first), replace(make_user_node({**second, "einops": "0.8"}), name="node1")]
     with pytest.raises(PlanError, match=re.escape("einops is missing on node0 and 0.8 on node1.")):
-        check_equal(others, PYTHON)
+        check_equal(unequal_nodes, PYTHON)
 
 
 def test_recipe_needs_the_packages_of_the_stack_and_a_script_only_torch() -> None:
     packages = make_user_node({"torch": "2.13.1+cpu"}).facts.packages
-    recipe, script = (STACK.for_user_python(PYTHON, packages, own_script=own).requirements for own in (False, True))
+    recipe, script = (
+        STACK.for_user_python(PYTHON, packages, own_script=own_script).requirements for own_script in (False, True)
+    )
     assert {"torch", "transformers"} <= set(recipe)
     assert script == {"torch": "2.13.1", **BINDINGS}
 

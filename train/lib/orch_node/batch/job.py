@@ -123,7 +123,7 @@ def requeue_problem(system: NodeSystem, run_dir: Path, problem: str, limit: int 
         return f"the job was requeued {restarts} times, as often as --{system.name} max-requeues allows"
     previous = checkpoint_step(recorded_outcome(run_dir / f"outcome-{restarts - 1}.json").problem or "")
     if restarts and previous is not None and step <= previous:
-        return "the checkpoint is no later than that of the last start of the job, so the run would never finish"
+        return "the checkpoint is not newer than that of the previous start, so the run would never finish"
     return ""
 
 
