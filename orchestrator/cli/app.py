@@ -112,11 +112,15 @@ class Command(TyperCommand):
             RequestError: for a usage error; for an unknown option that may belong to the script, it
                 explains `--`.
         """
+        from orchestrator.targets.registry import check_name
+
         ctx.meta[HAS_DOUBLE_DASH] = "--" in args
         ctx.meta[SELECTED_TARGET] = target_in(args)
         try:
             return super().parse_args(ctx, args)
         except Exception as error:  # its class is typer's or click's, by their version
+            if hasattr(error, "possibilities") and any("--on" in parameter.opts for parameter in self.params):
+                check_name(ctx.meta[SELECTED_TARGET])  # the options of a target that cannot be used are unknown
             if all(parameter.name != SCRIPT_ARGUMENTS for parameter in self.params):
                 raise_usage_error(ctx, error)
             if getattr(getattr(error, "param", None), "name", "") == RECIPE:

@@ -6,10 +6,16 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.planning.request import TargetOptions
+from orchestrator.planning.request import TargetOptions, TrainRequest
 
 OPTION = "option"  # in the metadata of a field
 FOR_SHARED_FOLDER = "for_shared_folder"
+# What no option of a target can be named: the parameters and flags of `orch train` and `orch provision`.
+COMMAND_OPTIONS = {
+    *(field.name for field in dataclasses.fields(TrainRequest)),
+    *("as_json", "ask_become_pass", "context", "data", "detach", "docker_load", "dry_run", "find_links", "format"),
+    *("help", "image_option", "json", "set", "show", "target", "venv", "verbose", "verify", "wait", "wheels"),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

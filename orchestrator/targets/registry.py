@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from orchestrator.errors import ExecuteError, RequestError, did_you_mean
 from orchestrator.paths import entry_points
-from orchestrator.targets.entry import TargetEntry
+from orchestrator.planning.request import TrainRequest
+from orchestrator.targets.entry import COMMAND_OPTIONS, OPTION, TargetEntry
 
 if TYPE_CHECKING:
     from orch_node.protocol.record import RunRecord
@@ -40,13 +42,30 @@ def loaded() -> tuple[Mapping[str, TargetEntry], Mapping[str, str]]:
         except Exception as error:  # of another package, which may raise anything
             broken[name] = f"the target of package {package} cannot be imported: {type(error).__name__}: {error}"
             continue
-        if not isinstance(entry, TargetEntry) or entry.options.on != name:
-            broken[name] = f"{value} of package {package} is not a TargetEntry whose options have on = {name!r}"
-        elif name in entries or entry.name in (SSH, *(valid_entry.name for valid_entry in entries.values())):
-            broken[name] = f"package {package} has a target of the same name as another one"
+        if fault := fault_of(entry, name, entries):
+            broken[name] = f"{value} of package {package} {fault}"
         else:
-            entries[name] = entry
+            entries[name] = cast("TargetEntry", entry)
     return entries, broken
+
+
+def fault_of(entry: object, name: str, others: Mapping[str, TargetEntry]) -> str:
+    """Return why an entry cannot be used under a name next to others; empty if it can."""
+    if not isinstance(entry, TargetEntry) or not is_dataclass(entry.options) or entry.options.on != name:
+        return f"is not a TargetEntry whose options are a dataclass with on = {name!r}"
+    if name in others or entry.name in (SSH, *(other.name for other in others.values())):
+        return "has the name of another target"
+    taken = COMMAND_OPTIONS.union(*(names_of(other.options) for other in others.values()))
+    if conflicts := names_of(entry.options) & taken:
+        return f"has options whose names are in use already: {', '.join(sorted(conflicts))}"
+    if plain := [field.name for field in fields(entry.options) if OPTION not in field.metadata]:
+        return f"has options that are not made by option(): {', '.join(plain)}"
+    return ""
+
+
+def names_of(kind: Any) -> set[str]:
+    """Return the fields of a dataclass."""
+    return {field.name for field in fields(kind)}
 
 
 def entries() -> Mapping[str, TargetEntry]:
@@ -61,28 +80,63 @@ def load_object(value: str) -> object:
 
 
 def create(entry: TargetEntry | None) -> Target:
-    """Return the target of an entry; None stands for the default target."""
-    target: Target = load_object(entry.target if entry else SSH_TARGET)()  # type: ignore[operator]
-    return target
+    """Return the target of an entry; None stands for the default target.
+
+    Raises:
+        RequestError: if the target of a package cannot be imported, or does not implement `Target`.
+    """
+    if entry is None or entry.options.on in INCLUDED:
+        return load_object(entry.target if entry else SSH_TARGET)()  # type: ignore[operator, no-any-return]
+    from orchestrator.targets.interface import Target
+
+    hint = "Correct the package, or uninstall it; docs/how-to/own-targets.md describes targets."
+    try:
+        target = load_object(entry.target)()  # type: ignore[operator]
+    except Exception as error:  # of another package, which may raise anything
+        reason = f"{entry.target}: {type(error).__name__}: {error}"
+        raise RequestError(f"--on {entry.options.on}: {reason}.", hint=hint) from None
+    members = {*Target.__annotations__, *(name for name in vars(Target) if not name.startswith("_"))}
+    missing = [f"has no {name}" for name in sorted(members) if not hasattr(target, name)]
+    unknown = (
+        []
+        if missing
+        else [
+            f"refuses {name}, which TrainRequest does not have"
+            for name in target.refuses
+            if name not in names_of(TrainRequest)
+        ]
+    )
+    if faults := missing or unknown:
+        raise RequestError(f"--on {entry.options.on}: {entry.target} {', '.join(faults)}.", hint=hint)
+    return target  # type: ignore[no-any-return]
+
+
+def check_name(value: str | None) -> None:
+    """Check that `--on` names a target that can be used.
+
+    Raises:
+        RequestError: if it does not.
+    """
+    if value is None:
+        return
+    entries, broken = loaded()
+    if value in broken and value not in entries:
+        raise RequestError(f"--on {value}: {broken[value]}.", hint="Correct the package, or uninstall it.")
+    if value not in entries:
+        raise RequestError(
+            f"--on {value}: orch runs on {', '.join(entries)}, or on the nodes of --inventory.",
+            hint=did_you_mean(value, entries),
+        )
 
 
 def find_target(value: str | None) -> Target:
     """Return the target that `--on` names, or the default target.
 
     Raises:
-        RequestError: if there is no target of this name.
+        RequestError: if there is no such target, or it cannot be used.
     """
-    if value is None:
-        return create(None)
-    entries, broken = loaded()
-    if value in broken and value not in entries:
-        raise RequestError(f"--on {value}: {broken[value]}.", hint="Install another version of the package.")
-    if value not in entries:
-        raise RequestError(
-            f"--on {value}: orch runs on {', '.join(entries)}, or on the nodes of --inventory.",
-            hint=did_you_mean(value, entries),
-        )
-    return create(entries[value])
+    check_name(value)
+    return create(entries().get(value or ""))
 
 
 def target_of(record: RunRecord) -> Target:
