@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from orchestrator.operations.runs import CleanupReport, Outcome, RunHandle, RunRow
 
 RUNS_DIR = "runs"
+LISTS = ("array", "recipe_path", "extra", "image_options")  # options that take several values
 
 
 class TrainOptions(TypedDict, total=False):
@@ -33,12 +35,12 @@ class TrainOptions(TypedDict, total=False):
     module: bool
     preset: str
     array: Sequence[str]
-    recipe_path: Sequence[Path]
+    recipe_path: Sequence[str | Path]
     project: str
     project_limit: int
     requirements: str
     extra: Sequence[str]
-    env_file: Path
+    env_file: str | Path
     stack: str
     python: str | Path
     venv: str | Path
@@ -72,7 +74,10 @@ class RunError(OrchError):
     def __init__(self, outcome: Outcome) -> None:
         from orchestrator.operations.output import describe_end
 
-        super().__init__(describe_end(outcome), hint="The method logs() of the run has the output of all ranks.")
+        advice = " ".join(explanation.cure for explanation in outcome.explanations)
+        super().__init__(
+            describe_end(outcome), hint=advice or "The method logs() of the run has the output of all ranks."
+        )
         self.outcome = outcome
 
 
@@ -235,10 +240,10 @@ def train(
         args: arguments of the script.
         inventory: the inventory of the cluster; `local` is this machine.
         nodes: the number of nodes, or a pattern of their names.
-        ppn: ranks per node; by default one per NUMA node.
+        ppn: ranks per node; by default one per NUMA node, in jobs and pods one.
         settings: settings of the recipe.
         env: environment variables of the ranks, no secrets.
-        on: a target without an inventory: `slurm` or `k8s`.
+        on: a target without an inventory: `slurm`, `pbs`, `k8s`, or that of a package.
         target_options: its options, such as `{"slurm": ["partition=cpu"]}`.
         runs_dir: the folder of run records on this machine.
         options: further options of `orch train`.
@@ -252,16 +257,16 @@ def train(
     request = operation.TrainRequest(
         recipe=str(recipe),
         python=python,
-        script_args=tuple(args),
+        script_args=tuple(map(str, operation.tuple_of("args", args))),
         inventory=str(inventory),
         nodes=None if nodes is None else operation.parse_nodes(str(nodes)),
-        ppn=ppn,
-        settings=tuple(f"{name}={setting_text(value)}" for name, value in (settings or {}).items()),
+        ppn=None if ppn is None else operation.parse_ppn(str(ppn)),
+        settings=tuple(f"{name}={setting_text(name, value)}" for name, value in (settings or {}).items()),
         env=tuple(f"{name}={value}" for name, value in (env or {}).items()),
         on=on,
         options=operation.options_of_target(on, target_options or {}),
         runs_dir=Path(runs_dir),
-        **{name: tuple(value) if isinstance(value, list) else value for name, value in options.items()},  # type: ignore[arg-type]
+        **{name: operation.tuple_of(name, value, name in LISTS) for name, value in options.items()},
     )
     plan = operation.plan(request)
     if plan.array:
@@ -269,8 +274,14 @@ def train(
     return Run(operation.start(plan, Path(runs_dir).absolute() / plan.run.run_id))
 
 
-def setting_text(value: object) -> str:
-    """Return the value of a setting as --set takes it."""
+def setting_text(name: str, value: object) -> str:
+    """Return the value of a setting as --set takes it.
+
+    Raises:
+        RequestError: if it is of another type.
+    """
+    if not isinstance(value, str | Real | Path):
+        raise RequestError(f"settings: {name} is {value!r}.", hint="Use a text, a number, True or False, or omit it.")
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -354,6 +365,12 @@ def submit(
     Raises:
         OrchError: if the function cannot be pickled, or the run cannot be started.
     """
+    if not callable(function):
+        raise RequestError(f"{function!r} is not a function.", hint="Pass the function, without (), and its arguments.")
+    for name in options.keys() & {"project", "module"}:
+        raise RequestError(
+            f"orch.submit has no argument {name!r}.", hint="The function takes its place, with its own module."
+        )
     import tempfile
 
     from orchestrator.operations.submit import write_call

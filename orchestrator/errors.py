@@ -21,6 +21,7 @@ class OrchError(Exception):
         super().__init__(message)
         self.message = message
         self.hint = hint or self.advice
+        self.__notes__ = [f"hint: {self.hint}"] if self.hint else []  # Python 3.11 prints them in tracebacks
 
 
 class RequestError(OrchError):

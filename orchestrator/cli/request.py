@@ -11,33 +11,9 @@ from dataclasses import dataclass
 import typer
 from typer.models import ParameterInfo
 
-from orchestrator.planning.request import parse_nodes
+from orchestrator.planning.request import parse_nodes, parse_ppn
 
 LAUNCHER_NAMES = ("mpirun", "torchrun", "accelerate", "mpirun-accelerate")  # copied: importing LAUNCHERS is slow
-
-
-def parse_ppn(ppn: str) -> int | None:
-    """Return the ranks per node, or None for auto.
-
-    Raises:
-        RequestError: if it is neither a positive number nor auto.
-    """
-    from orchestrator.errors import RequestError
-
-    if ppn == "auto":
-        return None
-    try:
-        number = int(ppn)
-    except ValueError:
-        raise RequestError(
-            f"--ppn {ppn}: expected a number or auto.", hint="For four ranks per node: --ppn 4"
-        ) from None
-    if number < 1:
-        raise RequestError(
-            f"--ppn {ppn}: a node needs at least one rank.",
-            hint="Use --ppn auto for one rank per NUMA node, or --exclude to leave out a node.",
-        )
-    return number
 
 
 def complete_recipes(incomplete: str) -> list[str]:

@@ -7,6 +7,7 @@ import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from orchestrator.errors import OrchError, RequestError
@@ -58,11 +59,11 @@ def check_shown(shown: str, ranks: int) -> None:
 
 
 def describe_end(outcome: Outcome) -> str:
-    """Return why a run ended without success."""
+    """Return why a run ended without success, without the advice of its explanations."""
     from orchestrator.report.training import failure_lines
 
-    reasons = failure_lines(outcome, "none")
-    return "\n".join(reasons) if reasons else outcome.state
+    explanations = tuple(replace(explanation, cure="") for explanation in outcome.explanations)
+    return "\n".join(failure_lines(replace(outcome, explanations=explanations), "none"))
 
 
 def new_screen(shown: str) -> Screen:

@@ -18,6 +18,7 @@ from orchestrator.planning.refusal import check_refused
 from orchestrator.planning.request import TargetOptions
 from orchestrator.planning.request import TrainRequest as TrainRequest
 from orchestrator.planning.request import parse_nodes as parse_nodes
+from orchestrator.planning.request import parse_ppn as parse_ppn
 from orchestrator.runs import store
 from orchestrator.targets import registry
 
@@ -57,19 +58,33 @@ def options_of_target(target_name: str | None, values: Mapping[str, Any]) -> tup
     """Return the options of the target that --on names, from their values by name.
 
     Raises:
-        RequestError: if there is no such target, or it does not have an option.
+        RequestError: if there is no such target, or it does not have an option, or a list is expected.
     """
     if not values:
         return ()
     kind = registry.find_target(target_name).options
-    names = list(inspect.signature(kind).parameters) if kind else []
+    if kind is None:
+        raise RequestError(
+            f"target_options: a run without `on` has no option {next(iter(values))!r}.",
+            hint="Add `on`, or omit target_options.",
+        )
+    parameters = inspect.signature(kind).parameters
     for name in values:
-        if name not in names:
-            raise RequestError(
-                f"target_options: {target_name or 'ssh'} has no option {name!r}.", hint=did_you_mean(name, names)
-            )
-    assert kind
-    return (kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}),)
+        if name not in parameters:
+            hint = did_you_mean(name, parameters)
+            raise RequestError(f"target_options: {target_name} has no option {name!r}.", hint=hint)
+    return (kind(**{name: tuple_of(name, values[name], parameters[name].default == ()) for name in values}),)
+
+
+def tuple_of(name: str, value: Any, is_list: bool = True) -> Any:
+    """Return the value of an argument, a list as a tuple.
+
+    Raises:
+        RequestError: if the argument takes a list, and the value is a text.
+    """
+    if is_list and isinstance(value, str):
+        raise RequestError(f"{name} is a text, not a list: {value!r}.", hint=f"Write {name}={value.split()}.")
+    return tuple(value) if is_list else value
 
 
 def with_environment(request: TrainRequest) -> TrainRequest:

@@ -9,6 +9,7 @@ from typing import ClassVar, Protocol, TypeVar
 
 from orch_node.protocol.precision import AUTO
 
+from orchestrator.errors import RequestError
 from orchestrator.model.hostlist import NodePattern as NodePattern
 from orchestrator.model.hostlist import Nodes
 from orchestrator.model.hostlist import parse_nodes as parse_nodes
@@ -32,6 +33,28 @@ Options = TypeVar("Options", bound=TargetOptions)
 def find_options(kind: type[Options], options: Iterable[TargetOptions]) -> Options:
     """Return the options of a target among those of all targets, or their defaults."""
     return next((target_options for target_options in options if isinstance(target_options, kind)), kind())
+
+
+def parse_ppn(ppn: str) -> int | None:
+    """Return the ranks per node, or None for auto.
+
+    Raises:
+        RequestError: if it is neither a positive number nor auto.
+    """
+    if ppn == "auto":
+        return None
+    try:
+        number = int(ppn)
+    except ValueError:
+        raise RequestError(
+            f"--ppn {ppn}: expected a number or auto.", hint="For four ranks per node: --ppn 4"
+        ) from None
+    if number < 1:
+        raise RequestError(
+            f"--ppn {ppn}: a node needs at least one rank.",
+            hint="Use --ppn auto for one rank per NUMA node, or --exclude to leave out a node.",
+        )
+    return number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

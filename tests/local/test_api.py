@@ -37,7 +37,8 @@ def add(offset, factor):
     return {"sum": value.item() + SUMMAND, "rank": dist.get_rank()}
 """
 FAILURES = """
-import threading, orch
+import pathlib, threading, orch
+pathlib.Path("sleep.py").write_text("import time; time.sleep(100)")
 def fails():
     import torch.distributed as dist
     if dist.get_rank() == 1:
@@ -45,9 +46,17 @@ def fails():
     dist.barrier()
 def returns_object():
     return object()
+def competes():
+    sleeper = orch.train("sleep.py")
+    next(sleeper.events())
+    try:
+        orch.train("sleep.py").result
+    finally:
+        sleeper.stop()
 for call in (
     lambda: orch.submit(fails, ppn=2).results(),
     lambda: orch.submit(returns_object, ppn=1).results(),
+    competes,
     lambda: orch.submit(threading.Lock().acquire),
     lambda: orch.train("missing.py"),
     lambda: orch.train("bert-qa", on="slurm", target_options={"slrum": ["partition=cpu"]}),
@@ -62,10 +71,11 @@ for call in (
 EXPECTED_FAILURES = [
     r"RunError failed: rank 1 on node0 .* ValueError: no such thing \| .*logs\(\)",
     r"RunError failed: rank 0 on node0 .* rank 0 cannot be sent as JSON: .*",
+    r"RunError refused: node0 is taken: .* \| Another run has reserved the cores. \| --queue waits",
     r"RequestError The function .* cannot be pickled",
     r"RequestError There is no script 'missing.py'",
     r"RequestError target_options: slurm has no option 'slrum'.*Did you mean 'slurm'",
-    r"RequestError target_options: ssh has no option 'slurm'",
+    r"RequestError target_options: a run without `on` has no option 'slurm'",
     r"RequestError --on nowhere",
 ]
 TYPED = """

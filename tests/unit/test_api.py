@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import traceback
+from collections.abc import Callable
 from dataclasses import fields
+from pathlib import Path
 
+import pytest
+
+import orch
 from orchestrator import api
 from orchestrator.planning.request import TrainRequest
 
@@ -22,3 +28,64 @@ def test_train_has_all_options_of_the_command_line() -> None:
 def test_submit_has_the_parameters_of_train_except_for_what_the_function_replaces() -> None:
     train, submit = (inspect.signature(function).parameters for function in (api.train, api.submit))
     assert {*train} - {*submit} == {"recipe", "settings"}
+
+
+@pytest.mark.parametrize(
+    ("call", "message", "hint"),
+    [
+        pytest.param(
+            lambda: orch.train("train.py", args="--epochs 3"),
+            "args is a text, not a list: '--epochs 3'",
+            "args=['--epochs', '3']",
+            id="arguments as one text",
+        ),
+        pytest.param(
+            lambda: orch.train("bert-qa", on="slurm", target_options={"slurm": "partition=cpu"}),
+            "slurm is a text, not a list: 'partition=cpu'",
+            "slurm=['partition=cpu']",
+            id="option of a target as one text",
+        ),
+        pytest.param(
+            lambda: orch.train("bert-qa", image="x", image_options="shm=1g"),
+            "image_options is a text, not a list: 'shm=1g'",
+            "image_options=['shm=1g']",
+            id="option as one text",
+        ),
+        pytest.param(
+            lambda: orch.train("bert-qa", target_options={"slurm": ["partition=cpu"]}),
+            "target_options: a run without `on` has no option 'slurm'",
+            "Add `on`",
+            id="options without a target",
+        ),
+        pytest.param(
+            lambda: orch.train("bert-qa", settings={"config_name": None}),
+            "settings: config_name is None",
+            "text, a number, True or False",
+            id="setting without a value",
+        ),
+        pytest.param(
+            lambda: orch.train("bert-qa", settings={"config_name": ["a"]}),
+            "settings: config_name is ['a']",
+            "text, a number, True or False",
+            id="setting with a list",
+        ),
+        pytest.param(lambda: orch.train("bert-qa", ppn="two"), "--ppn two: expected a number", "--ppn 4", id="ppn"),
+        pytest.param(lambda: orch.submit("evaluate"), "'evaluate' is not a function", "without ()", id="no function"),
+        pytest.param(lambda: orch.submit(len, [], project="."), "no argument 'project'", "module", id="project"),
+    ],
+)
+def test_wrong_argument_is_an_error_with_a_hint(
+    call: Callable[[], object], message: str, hint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "train.py").write_text("")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(orch.OrchError) as caught:
+        call()
+    assert message in str(caught.value)
+    assert hint in caught.value.hint
+    assert not (tmp_path / "runs").exists()
+
+
+def test_traceback_of_an_error_shows_its_hint() -> None:
+    error = orch.OrchError("There is no script 'x.py'.", hint="Did you mean y.py?")
+    assert "hint: Did you mean y.py?" in "".join(traceback.format_exception(error))
