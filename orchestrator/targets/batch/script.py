@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import jinja2
 from orch_node.protocol import values
 from orch_node.protocol.batch import CONFIG, JobConfig
 
+from orchestrator.model.decision import Decision
 from orchestrator.model.printable import one_line
 from orchestrator.planning.plan import Plan, heredoc
 from orchestrator.targets.batch.settings import BatchSettings
@@ -20,15 +21,7 @@ TEMPLATES = jinja2.PackageLoader("orchestrator", "templates/batch")
 
 def render(plan: Plan, config: JobConfig, settings: BatchSettings, options: Sequence[str]) -> str:
     """Return the script of a run, with these options of its job."""
-    run = plan.run
-    return load_template("job.sh.j2").render(
-        system=settings.system,
-        options=options,
-        decisions=[one_line(decision.describe()) for decision in run.decisions],
-        command=shlex.join((run.python, f"{run.train}/node.py", "job", run.run_dir)),
-        setup=setup_commands(settings),
-        **file_values(plan, config),
-    )
+    return render_template([("", plan, config)], plan.run.decisions, settings, options)
 
 
 def render_array(
@@ -44,13 +37,33 @@ def render_array(
     """
     first = runs[0][0]
     decisions = [decision for decision in first.run.decisions if decision.topic not in ("run", "array", "resume")]
-    return load_template("array.sh.j2").render(
-        system=settings.system,
+    labelled_runs = [(label, *run) for label, run in zip(labels, runs, strict=True)]
+    return render_template(labelled_runs, decisions, settings, options, is_array=True)
+
+
+def render_template(
+    runs: Sequence[tuple[str, Plan, JobConfig]],
+    decisions: Iterable[Decision],
+    settings: BatchSettings,
+    options: Sequence[str],
+    *,
+    is_array: bool = False,
+) -> str:
+    """Return the script of a run, or of the runs of an array with their labels."""
+    environment = jinja2.Environment(  # nosec B701: a shell script, whose values are quoted
+        loader=TEMPLATES, undefined=jinja2.StrictUndefined, keep_trailing_newline=True, trim_blocks=True
+    )
+    system, first = settings.system, runs[0][1].run
+    return environment.get_template("job.sh.j2").render(
+        system=system,
         options=options,
         decisions=[one_line(decision.describe()) for decision in decisions],
-        members=[{"label": one_line(label), **file_values(*run)} for label, run in zip(labels, runs, strict=True)],
-        program=shlex.join((first.run.python, f"{first.run.train}/node.py", "job")),
+        is_array=is_array,
+        runs=[{"label": one_line(label), **file_values(plan, config)} for label, plan, config in runs],
+        run_dir='"$run_dir"' if is_array else shlex.quote(first.run_dir),
+        output=system.template["array_output" if is_array else "output"],
         setup=setup_commands(settings),
+        program=shlex.join((first.python, f"{first.train}/node.py", "job")),
     )
 
 
@@ -92,11 +105,3 @@ def file_values(plan: Plan, config: JobConfig) -> dict[str, str]:
         "settings": heredoc(text),
         "settings_file": shlex.quote(f"{plan.run.run_dir}/{CONFIG}"),
     }
-
-
-def load_template(name: str) -> jinja2.Template:
-    """Return a template of a script."""
-    environment = jinja2.Environment(  # nosec B701: a shell script, whose values are quoted
-        loader=TEMPLATES, undefined=jinja2.StrictUndefined, keep_trailing_newline=True, trim_blocks=True
-    )
-    return environment.get_template(name)

@@ -206,5 +206,5 @@ ORCH_END_OF_FILE
 ;;
 *) exit 2 ;;
 esac
-exec >> "$run_dir/slurm-${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID.out" 2>&1
+exec >> "$run_dir"/"slurm-${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID.out" 2>&1
 exec /shared/orch/stacks/current/bin/python /shared/orch/train/node.py job "$run_dir"
