@@ -12,7 +12,7 @@ from typing import Any
 from orch_node.batch import pbs as on_nodes
 from orch_node.batch.pbs import CHECKPOINT_SECONDS, time_seconds
 
-from orchestrator.errors import ConnectionLost, ExecuteError, PlanError
+from orchestrator.errors import ExecuteError, PlanError
 from orchestrator.model.command import CommandResult
 from orchestrator.planning.plan import SCRIPT, SubmitScript
 from orchestrator.runs.accounting import Accounting
@@ -116,8 +116,6 @@ HINTS = (
     ("invalid account", "Use --pbs account=NAME or --pbs project=NAME."),
     ("bad uid", "PBS does not run jobs of this user on its hosts; ask an administrator."),
     ("cannot connect to server", "`qstat -B` shows whether PBS responds. Then run the same command again."),
-    ("not found", "Run orch on a login node of the cluster."),
-    ("no such file", "Run orch on a login node of the cluster."),
 )
 
 
@@ -128,24 +126,16 @@ def query(programs: Programs, job: str) -> dict[str, Any] | None:
     """Return what qstat reports about a job, or None if PBS does not know it.
 
     Raises:
-        ControllerUnreachable: if PBS does not respond.
-        ConnectionLost: if the login node cannot be reached.
+        ExecuteError: if PBS does not respond.
     """
-    try:
-        result = programs.run("qstat", "-x", *QUERY, job)
-        if NO_HISTORY in result.err:
-            result = programs.run("qstat", *QUERY, job)
-    except ConnectionLost:
-        raise
-    except ExecuteError as error:
-        raise PBS.unreachable(error.message) from None
-    if result.code != 0 and not is_unknown(result):
-        raise PBS.unreachable(PBS.message_of(result))
-    return parse_jobs(result.out).get(job)
+    result = programs.run("qstat", "-x", *QUERY, job)
+    if NO_HISTORY in result.err:
+        result = programs.run("qstat", *QUERY, job)
+    return parse_jobs(PBS.check_response(result).out).get(job)
 
 
 def state(programs: Programs, job: str) -> JobState:
-    """Return the state of a job or of an array's task; raise ControllerUnreachable or ConnectionLost like query."""
+    """Return the state of a job or of an array's task; raise ExecuteError like query."""
     fields = query(programs, job)
     return job_state(job, fields) if fields else PBS.forgotten(job)
 
@@ -158,8 +148,8 @@ def jobs(programs: Programs, name: str = "") -> list[ListedJob]:
     """
     result = programs.run("sh", "-c", LIST, "sh", *(("-N", name) if name else ()))
     listed = parse_jobs(result.out)
-    if result.code != 0 and not listed and not is_unknown(result):
-        raise ExecuteError(f"qstat failed: {PBS.message_of(result)}", hint=PBS.check_hint)
+    if not listed:
+        PBS.check_response(result)
     return [listed_job(job, fields) for job, fields in listed.items()]
 
 
@@ -299,17 +289,13 @@ LETTERS = {
 }
 SELECT_HINT = "Use --pbs select=ncpus=N:mem=SIZE, which describes each node."
 RESERVED_OPTIONS = {
-    "nodes": "Use --nodes.",
     "nodect": "Use --nodes.",
     "ncpus": SELECT_HINT,
     "mem": SELECT_HINT,
     "mpiprocs": "Use --ppn.",
     "name": "The job has the name of the run.",
-    "output": "The output of the job is in the run's folder.",
-    "error": "The output of the job is in the run's folder.",
     "join": "The output of the job is in the run's folder.",
     "keep": "The output of the job is in the run's folder.",
-    "array": "Use --array KEY=VALUE,VALUE, which starts one run for each value.",
     "interactive": "A job of orch runs in the background; `orch attach` follows it.",
     "variables": "Use --env NAME=VALUE: other users can read the variables of a job of PBS.",
     "umask": "The files of the run are readable by you alone.",

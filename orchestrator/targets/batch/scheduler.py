@@ -11,6 +11,7 @@ from orchestrator.errors import ConnectionLost, ExecuteError
 from orchestrator.model.command import CommandResult
 from orchestrator.planning.plan import SCRIPT, SubmitScript
 from orchestrator.runs.accounting import Accounting
+from orchestrator.targets.batch.held_step import start_step
 from orchestrator.targets.batch.system import BatchSystem, ControllerUnreachable, JobState
 
 PROGRAM_SECONDS = 60.0  # The time limit of a program; a busy controller responds slowly.
@@ -63,8 +64,7 @@ class Scheduler:
         """
         self.host.put(f"{step.run_dir}/{SCRIPT}", step.script)
         if step.allocation:
-            assert self.system.held is not None
-            self.submitted = self.system.held.start(self, step)
+            self.submitted = start_step(self.system, self, step)
             return
         self.cluster = self.system.cluster_of(step)
         try:
@@ -79,8 +79,7 @@ class Scheduler:
         self.submitted = job or self.find_active_job(step.name)
         if not self.submitted:
             message = self.system.message_of(result)
-            hint = next((text for sign, text in self.system.hints if sign in message.lower()), "")
-            raise ExecuteError(f"{self.system.title} rejects the job: {message}", hint=hint)
+            raise ExecuteError(f"{self.system.title} rejects the job: {message}", hint=self.system.hint_about(message))
 
     def has_accepted(self, name: str) -> bool:
         """Return whether the system has accepted the job of an interrupted submission; its id is then known."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from orchestrator.errors import PlanError
 from orchestrator.targets.batch.image import Image
-from orchestrator.targets.batch.system import HELD, NEW, Allocation, BatchSystem
+from orchestrator.targets.batch.system import HELD, NEW, RESERVED_OPTIONS, Allocation, BatchSystem
 
 # A host as `ssh` accepts it; ports and keys belong in ~/.ssh/config.
 HOST = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9_.-]*@)?[A-Za-z0-9][A-Za-z0-9.-]*", re.ASCII)
@@ -96,7 +96,7 @@ class BatchSettings:
                     f"{flag} {name}: not an option of {self.system.submitter}.",
                     hint=f"Use an option without its dashes: {flag} {self.system.example_option}.",
                 )
-            reserved = {**self.system.reserved, "python": "Use --python PATH."}
+            reserved = {**RESERVED_OPTIONS, **self.system.reserved}
             if name in reserved:
                 raise PlanError(f"{flag} {name}: orch sets this option itself.", hint=reserved[name])
             if not value.isprintable():

@@ -5,17 +5,12 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import subprocess
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from pathlib import Path
 
-from orch_node import tail
 from orch_node.batch import slurm as on_nodes
-from orch_node.protocol import files
+from orch_node.batch.system import clock_seconds
 from orch_node.protocol.container import PYXIS
-from orch_node.whole_files import private
 
 from orchestrator.errors import ExecuteError, PlanError
 from orchestrator.model.command import CommandResult
@@ -36,12 +31,12 @@ from orchestrator.targets.batch.system import (
 from orchestrator.targets.batch.target import BatchTarget
 
 FIELDS = "%T|%S|%N|%r"
-UNKNOWN_JOB = "Invalid job id"  # The error of squeue for a job that Slurm does not know.
 # Settings of Slurm's programs; every other SLURM_* belongs to a job.
 PROGRAM_SETTINGS = ("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_TIME_FORMAT", "SLURM_JWT")
 # A job id as `sbatch --parsable` prints it, or as a wrapper without that option does.
 JOB_ID = re.compile(r"(?:Submitted batch job )?([0-9]{1,18})(?:;([\w.-]+)| on cluster ([\w.-]+))?", re.ASCII)
-LISTED_ID = re.compile(r"([0-9]{1,18})(?:_([0-9\[].*))?", re.ASCII)
+# A line of squeue about a job, or a task of an array: its id, its name and FIELDS.
+LISTED_JOB = re.compile(r"(([0-9]{1,18})(?:_([0-9\[][^|]*))?)\|([^|]*)\|(.*)", re.ASCII)
 CLUSTER_LINE = "CLUSTER: "
 # The ranks get 120 s before the time limit for a checkpoint. Slurm may send the signal up to 60 s early or late.
 CHECKPOINT_SECONDS = 150
@@ -71,65 +66,49 @@ PHASES: dict[str, Phase] = {
     **{state: phase for state, (phase, _) in ENDINGS.items()},
     **dict.fromkeys(("LAUNCH_FAILED", "RECONFIG_FAIL", "REVOKED"), Phase.ENDED),
 }
-STATE_WORD = re.compile(r"[A-Z]{4,}(?:_[A-Z]+)*", re.ASCII)
-# Explanations of temporary reasons; see JOB REASON CODES in squeue(1).
-TEMPORARY_REASONS = {
-    "None": "Slurm has not considered it yet",
-    "Priority": "jobs with a higher priority come first",
-    "Resources": "not enough nodes are free",
-    "Dependency": "it waits for another job",
-    "BeginTime": "its start is delayed, for example by two minutes after a requeue",
-    "JobArrayTaskLimit": "the array has reached its limit of active runs (%N)",
-    "Licenses": "a licence that it needs is in use",
-    "Reservation": "its reservation has not begun",
-    "ReqNodeNotAvail": "a node that it requests is down, drained or reserved",
-    "Nodes_required_for_job_are_DOWN,_DRAINED_or_reserved_for_jobs_in_higher_priority_partitions": (
-        "nodes that it needs are down, drained or reserved"
-    ),
-    "JobHeldUser": "it is held: `scontrol release` releases it",
-    "JobHeldAdmin": "an administrator holds it",
-    "launch_failed_requeued_held": "its start failed; `scontrol release` releases it",
-    "QOSMaxJobsPerUserLimit": "you have as many jobs running as your QOS allows",
-    "QOSMaxCpuPerUserLimit": "your jobs use all CPUs that your QOS allows",
-    "QOSMaxNodePerUserLimit": "your jobs use all nodes that your QOS allows",
-    "QOSGrpCpuLimit": "jobs of this QOS use all CPUs that it allows",
-    "QOSGrpNodeLimit": "jobs of this QOS use all nodes that it allows",
-    "QOSJobLimit": "this QOS has as many jobs as it allows",
-    "QOSResourceLimit": "jobs of this QOS use all resources that it allows",
-    "AssocMaxJobsLimit": "your account has as many jobs running as allowed",
-    "AssocGrpCpuLimit": "jobs of your account use all CPUs that it may use",
-    "AssocGrpNodeLimit": "jobs of your account use all nodes that it may use",
-    "AssociationJobLimit": "your account has as many jobs as allowed",
-    "MaxJobsPerAccount": "your account has as many jobs as allowed",
-    "Cleaning": "its previous processes are still being cleaned up",
-    "PartitionDown": "its partition accepts no jobs now",
-}
-# Permanent reasons: why the job cannot start, and what to request in its place.
-PERMANENT_REASONS = {
-    "PartitionConfig": (
+# A line of squeue with a state, also with one that this version of orch does not know.
+STATE_LINE = re.compile(r"^([A-Z]{4,}(?:_[A-Z]+)*)(?:\|.*){3}", re.ASCII | re.MULTILINE)
+# Reasons why a job is pending, as patterns (see JOB REASON CODES in squeue(1)); what they mean; and, for a job that
+# can never start, what to request in its place.
+REASONS = (
+    ("None", "Slurm has not considered it yet", ""),
+    ("Priority", "jobs with a higher priority come first", ""),
+    ("Resources", "not enough nodes are free", ""),
+    ("Dependency", "it waits for another job", ""),
+    ("DependencyNeverSatisfied", "the job that it waits for has failed", "no --slurm dependency"),
+    ("BeginTime", "its start is delayed, for example by two minutes after a requeue", ""),
+    ("JobArrayTaskLimit", "the array has reached its limit of active runs (%N)", ""),
+    ("Licenses", "a licence that it needs is in use", ""),
+    ("Reservation", "its reservation has not begun", ""),
+    ("ReservationDeleted", "its reservation was deleted", "no --slurm reservation"),
+    ("ReqNodeNotAvail|Nodes.required.for.job.are.DOWN", "nodes that it needs are down, drained or reserved", ""),
+    ("JobHeldUser", "it is held: `scontrol release` releases it", ""),
+    ("JobHeldAdmin", "an administrator holds it", ""),
+    ("launch.failed.requeued.held", "its start failed; `scontrol release` releases it", ""),
+    ("Cleaning", "its previous processes are still being cleaned up", ""),
+    ("PartitionDown", "its partition accepts no jobs now", ""),
+    ("PartitionInactive", "its partition is inactive", "--slurm partition=ANOTHER"),
+    ("PartitionNodeLimit", "its partition does not allow so many nodes per job", "fewer --nodes"),
+    ("PartitionTimeLimit", "its partition does not allow jobs this long", "--slurm time=LESS"),
+    (
+        "PartitionConfig",
         "its partition does not have the requested resources, or is not open to you",
         "fewer --nodes, fewer ranks on each (--ppn), less time, or --slurm partition=ANOTHER",
     ),
-    "PartitionNodeLimit": ("its partition does not allow so many nodes per job", "fewer --nodes"),
-    "PartitionTimeLimit": ("its partition does not allow jobs this long", "--slurm time=LESS"),
-    "PartitionInactive": ("its partition is inactive", "--slurm partition=ANOTHER"),
-    "BadConstraints": ("no nodes can fulfil its request", "other --slurm constraint=, cpus-per-task=, mem="),
-    "InvalidAccount": ("its account is not valid", "--slurm account=ANOTHER"),
-    "InvalidQOS": ("its QOS is not valid", "--slurm qos=ANOTHER"),
-    "AccountNotAllowed": ("its partition does not accept its account", "--slurm account=ANOTHER"),
-    "QOSNotAllowed": ("its partition does not accept its QOS", "--slurm qos=ANOTHER"),
-    "AssocMaxNodePerJobLimit": ("its account does not allow so many nodes per job", "fewer --nodes"),
-    "AssocMaxCpuPerJobLimit": ("its account does not allow so many CPUs per job", "fewer --nodes"),
-    "AssocMaxWallDurationPerJobLimit": ("its account does not allow jobs this long", "--slurm time=LESS"),
-    "QOSMaxNodePerJobLimit": ("its QOS does not allow so many nodes per job", "fewer --nodes"),
-    "QOSMaxCpuPerJobLimit": ("its QOS does not allow so many CPUs per job", "fewer --nodes"),
-    "QOSMaxWallDurationPerJobLimit": ("its QOS does not allow jobs this long", "--slurm time=LESS"),
-    "DependencyNeverSatisfied": ("the job that it waits for has failed", "no --slurm dependency"),
-    "ReservationDeleted": ("its reservation was deleted", "no --slurm reservation"),
-}
-# Newer versions of Slurm give a sentence as the reason that a partition is closed to a group, an account or a QOS.
-CLOSED_PARTITION = "permitted to use this partition"
-CLOSED_PARTITION_PROBLEM = ("its partition is not open to you", "another --slurm partition=, account= or qos=")
+    # Newer versions of Slurm give a sentence as the reason that a partition is closed to a group, an account or a QOS.
+    (".*to use this partition", "its partition is not open to you", "another --slurm partition=, account= or qos="),
+    ("BadConstraints", "no nodes can fulfil its request", "other --slurm constraint=, cpus-per-task=, mem="),
+    ("Invalid(Account|QOS)", "its {} is not valid", "another --slurm account= or qos="),
+    ("(Account|QOS)NotAllowed", "its partition does not accept its {}", "another --slurm account= or qos="),
+    ("(Assoc|QOS)Max(Cpu|Node)PerJobLimit", "its {} does not allow so many {} per job", "fewer --nodes"),
+    ("(Assoc|QOS)MaxWallDurationPerJobLimit", "its {} does not allow jobs this long", "--slurm time=LESS"),
+    ("QOSMax(Cpu|Mem|Node)(?:ory)?PerUser(?:Limit)?", "your jobs use all {} that your QOS allows", ""),
+    ("(Assoc|QOS)Grp(Cpu|Mem|Node)Limit", "jobs of your {0} use all {1} that it allows", ""),
+    ("(Assoc|QOS)(?:iation)?ResourceLimit", "jobs of your {} use all resources that it allows", ""),
+    ("QOSMaxJobsPerUserLimit", "you have as many jobs running as your QOS allows", ""),
+    ("(Assoc|QOS|)(?:iation|Grp|Max)?Jobs?(?:PerAccount)?(?:Limit)?", "your {} has as many jobs as it allows", ""),
+)
+REASON_TERMS = {"Account": "account", "Assoc": "account", "Cpu": "CPUs", "Mem": "memory", "Node": "nodes"}
 
 
 # Submitting jobs.
@@ -144,8 +123,13 @@ def submit_command(step: SubmitScript) -> tuple[str, ...]:
     options = [line.partition("=")[0].removeprefix("--") for line in step.options]
     names = [f"SBATCH_{special_names.get(name) or name.upper().replace('-', '_')}" for name in options]
     path = f"{step.run_dir}/{SCRIPT}"
-    unset = [word for name in (*names, *job_variables(os.environ)) for word in ("-u", name)]
-    return ("env", *unset, "sbatch", "--parsable", f"--chdir={step.run_dir}", path, path)
+    command = ("sbatch", "--parsable", f"--chdir={step.run_dir}", path, path)
+    return run_without((*names, *job_variables(os.environ)), command)
+
+
+def run_without(variables: Iterable[str], command: Iterable[str]) -> tuple[str, ...]:
+    """Return the command that runs a command without these variables of the environment."""
+    return ("env", *(word for name in variables for word in ("-u", name)), *command)
 
 
 def job_variables(environ: Mapping[str, str]) -> list[str]:
@@ -175,7 +159,7 @@ def parse_job_id(output: str) -> tuple[str, str]:
 
 HINTS = (
     ("invalid partition", "Use --slurm partition=NAME; `sinfo` lists partitions."),
-    ("permitted to use this partition", "--slurm partition=ANOTHER; `sinfo` lists those that are open to you."),
+    ("permitted to use this partition", "Use --slurm partition=ANOTHER; `sinfo` lists those that are open to you."),
     ("invalid account", "Use --slurm account=NAME; `sacctmgr show assoc user=$USER` lists your accounts."),
     ("invalid qos", "Use --slurm qos=NAME; `sacctmgr show qos` lists the QOS."),
     ("invalid feature", "Use --slurm constraint=FEATURE; `sinfo --format='%N %f'` lists features."),
@@ -186,8 +170,6 @@ HINTS = (
         "`sinfo --Node --long` shows the resources of nodes.",
     ),
     ("memory specification", "Use --slurm mem=LESS; `sinfo --Node --long` shows the memory of nodes."),
-    ("not found", "Run orch on a login node of the cluster."),
-    ("no such file", "Run orch on a login node of the cluster."),
 )
 
 
@@ -207,26 +189,19 @@ def squeue(programs: Programs, *options: str) -> CommandResult:
         ExecuteError: if Slurm does not respond.
     """
     # Without --all squeue hides jobs in partitions that are closed to the user.
-    result = run(programs, "squeue", "--noheader", "--all", *options)
-    if result.code != 0 and not is_unknown(result):
-        raise SLURM.unreachable(SLURM.message_of(result))
-    return result
+    return SLURM.check_response(run(programs, "squeue", "--noheader", "--all", *options))
 
 
 def state(programs: Programs, job: str) -> JobState:
-    """Return the state of a job, or of a step.
-
-    Raises:
-        ExecuteError: if Slurm does not respond.
-    """
+    """Return the state of a job, or of a step; raise ExecuteError like squeue."""
     if "." in job:
         return step_state(programs, job)
     result = squeue(programs, f"--jobs={job}", "--states=all", f"--format={FIELDS}")
     states = (parse_state(job, line) for line in result.out.splitlines())
     reported = next(filter(None, states), None)
-    unknown_word = unknown_state(result.out) if result.code == 0 else ""
-    if reported is None and unknown_word:
-        raise SLURM.unreachable(f"squeue reports job {job} as {unknown_word}, a state unknown to orch.")
+    unknown_state = STATE_LINE.search(result.out) if result.code == 0 else None
+    if reported is None and unknown_state is not None:
+        raise SLURM.unreachable(f"squeue reports job {job} as {unknown_state[1]}, a state unknown to orch.")
     return reported or SLURM.forgotten(job)
 
 
@@ -247,25 +222,18 @@ def steps_of(programs: Programs, job: str) -> dict[str, str]:
 
 
 def jobs(programs: Programs, name: str = "") -> list[ListedJob]:
-    """Return the user's jobs, or only those of one name."""
+    """Return the user's jobs, or only those of one name; raise ExecuteError like squeue."""
     name_filter = (f"--name={name}",) if name else ()
     result = squeue(programs, "--me", "--array", "--states=all", *name_filter, f"--format=%i|%j|{FIELDS}")
     listed, cluster = [], programs.cluster
     for line in result.out.splitlines():
         if line.startswith(CLUSTER_LINE):  # With --clusters, this line precedes the jobs of each cluster.
             cluster = line.removeprefix(CLUSTER_LINE).strip()
-        job, _, remainder = line.partition("|")
-        job_name, _, fields = remainder.partition("|")
-        parsed, match = parse_state(job, fields), LISTED_ID.fullmatch(job)
-        if parsed and match:
-            task = match[2] or ""
-            listed.append(ListedJob(job=match[1], name=job_name, state=parsed, task=task, cluster=cluster))
+        match = LISTED_JOB.fullmatch(line)
+        if match and (parsed := parse_state(match[1], match[5])):
+            job, task, job_name = match.group(2, 3, 4)
+            listed.append(ListedJob(job=job, task=task or "", name=job_name, state=parsed, cluster=cluster))
     return listed
-
-
-def is_unknown(result: CommandResult) -> bool:
-    """Return whether a program does not know the job."""
-    return UNKNOWN_JOB in result.err
 
 
 def parse_state(job: str, line: str) -> JobState | None:
@@ -281,23 +249,13 @@ def parse_state(job: str, line: str) -> JobState | None:
     return job_state(job, word, start=start, nodes=nodes, reason=reason)
 
 
-def unknown_state(text: str) -> str:
-    """Return the state in squeue's output that this version of orch does not know, or ''."""
-    fields = [line.split("|") for line in text.splitlines() if line.count("|") >= 3]
-    return next((columns[0] for columns in fields if STATE_WORD.fullmatch(columns[0])), "")
-
-
 def job_state(job: str, word: str, *, start: str = "", nodes: str = "", reason: str = "") -> JobState:
     """Return a job in one of Slurm's states, with explanations."""
     phase, explanation, problem = PHASES.get(word, Phase.ENDED), "", ""
-    if phase == Phase.PENDING:
-        # The reason code alone: ReqNodeNotAvail of `ReqNodeNotAvail, UnavailableNodes:n[1-3]`.
-        code = reason.split(",")[0].strip().replace(" ", "_")
-        permanent = CLOSED_PARTITION_PROBLEM if CLOSED_PARTITION in reason else PERMANENT_REASONS.get(code)
-        problem = "; use ".join(permanent) if permanent else ""
-        explanation = TEMPORARY_REASONS.get(reason) or TEMPORARY_REASONS.get(code) or problem
-        if word == "CONFIGURING":
-            explanation, reason = "its nodes are being prepared", ""
+    if word == "CONFIGURING":
+        explanation, reason = "its nodes are being prepared", ""
+    elif phase == Phase.PENDING:
+        explanation, problem = explain_reason(reason)
     elif phase not in (Phase.RUNNING, Phase.SUSPENDED, Phase.COMPLETING):
         explanation = ENDINGS[word][1] if word in ENDINGS else f"the job ended as {word}"
     reason = "" if reason == "None" else reason
@@ -313,32 +271,30 @@ def job_state(job: str, word: str, *, start: str = "", nodes: str = "", reason: 
     )
 
 
+def explain_reason(reason: str) -> tuple[str, str]:
+    """Return why a job is pending, and the problem of a job that can never start; '' for what is unknown."""
+    for pattern, text, remedy in REASONS:
+        if match := re.match(rf"(?:{pattern})(?!\w)", reason):
+            explanation = text.format(*(REASON_TERMS.get(group or "Account", group) for group in match.groups()))
+            return (f"{explanation}; use {remedy}",) * 2 if remedy else (explanation, "")
+    return "", ""
+
+
 # Accounting.
 
 ACCOUNTING_FIELDS = ("JobID", "State", "Elapsed", "MaxRSS", "Start", "End")
+SACCT = ("sacct", "--noheader", "--parsable2", f"--format={','.join(ACCOUNTING_FIELDS)}")
 SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)([KMGT]?)", re.ASCII)
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
-SCONTROL_STATE = re.compile(r"\bJobState=(\S+)")
-SCONTROL_TIME = re.compile(r"\bRunTime=(\S+)")
+SCONTROL_STATE = re.compile(r"\bJobState=(\S+) .*\bRunTime=(\S+)")
 
 
 def accounting(programs: Programs, job: str, known_state: str = "") -> Accounting | None:
-    """Return sacct's record of a job, or scontrol's if the site has no accounting; None if there is none.
-
-    Args:
-        programs: Slurm's programs.
-        job: the id of a job, of an array's task, or of a step (`12.3`).
-        known_state: the final state that the controller reported; accounting may learn of it later.
-    """
-    options = (
-        "--noheader",
-        "--parsable2",
-        f"--jobs={job.partition('.')[0]}",
-        f"--format={','.join(ACCOUNTING_FIELDS)}",
-    )
-    record = parse_sacct(job, output(programs, "sacct", *options))
+    """Return sacct's record of a job or a step, or scontrol's if the site has no accounting; None if there is none."""
+    record = parse_sacct(job, output(programs, *SACCT, f"--jobs={job.partition('.')[0]}"))
     if record is None and "." not in job:  # Only sacct shows a step that has ended.
         record = parse_scontrol(job, output(programs, "scontrol", "show", "job", "--oneliner", job))
+    # Accounting may learn later of the final state that the controller has reported.
     is_final = known_state in ENDINGS and known_state != STEP_ENDED
     if record is not None and is_final and not job_state(job, record.state).ended:
         record = replace(record, state=known_state)
@@ -382,11 +338,11 @@ def parse_sacct(job: str, text: str) -> Accounting | None:
 
 def parse_scontrol(job: str, text: str) -> Accounting | None:
     """Return the record in the output of `scontrol show job`, which does not report memory."""
-    word, elapsed = SCONTROL_STATE.search(text), SCONTROL_TIME.search(text)
-    seconds = time_seconds(elapsed[1]) if elapsed else None
-    if word is None or word[1] not in PHASES or seconds is None:
+    match = SCONTROL_STATE.search(text)
+    seconds = time_seconds(match[2]) if match else None
+    if match is None or match[1] not in PHASES or seconds is None:
         return None
-    return Accounting(source="scontrol", job=job, state=word[1], elapsed_seconds=seconds)
+    return Accounting(source="scontrol", job=job, state=match[1], elapsed_seconds=seconds)
 
 
 def time_seconds(text: str) -> int | None:
@@ -395,30 +351,20 @@ def time_seconds(text: str) -> int | None:
     The formats are MM, MM:SS, HH:MM:SS, D-HH, D-HH:MM and D-HH:MM:SS.
     """
     days, dash, clock = text.rpartition("-")
-    fields = [days or "0", *clock.split(":")]
-    if not all(field.isascii() and field.isdigit() and len(field) < 7 for field in fields):
-        return None
-    numbers = [int(field) for field in clock.split(":")]
-    units = (3600, 60, 1) if dash or len(numbers) == 3 else (60, 1)
-    if len(numbers) > len(units):
-        return None
-    seconds = sum(number * unit for number, unit in zip(numbers, units, strict=False))
-    return 86_400 * int(days or "0") + seconds
+    first_unit = 3600 if dash or clock.count(":") == 2 else 60
+    seconds, day_seconds = clock_seconds(clock, first_unit), clock_seconds(days or "0", 86_400)
+    return None if seconds is None or day_seconds is None else day_seconds + seconds
 
 
 # Options of sbatch.
 
 RESERVED_OPTIONS = {
-    "nodes": "Use --nodes.",
     "ntasks": "Use --nodes and --ppn.",
     "ntasks-per-node": "Use --ppn.",
     "job-name": "The job has the name of the run.",
-    "output": "The output of the job is in the run's folder.",
-    "error": "The output of the job is in the run's folder.",
     "chdir": "The job starts in the run's folder.",
     "overcommit": "Use --ppn with at most as many ranks as there are cores.",
     "container": "Use --image IMAGE.",
-    "array": "Use --array KEY=VALUE,VALUE, which starts one run for each value.",
     "wrap": "Name the script in place of the recipe.",
     "parsable": "orch parses the output of sbatch.",
     "wait": "Use --wait.",
@@ -490,12 +436,6 @@ def explain_option(name: str, options: Mapping[str, str]) -> str:
 
 # Steps of an allocation that the user holds.
 
-START_SECONDS = 60.0  # Slurm lists a new step within this time.
-TICK_SECONDS = 0.2
-END_SECONDS = 30.0  # A run ends within this time after its stop file is written.
-LAST_CHARACTERS = 2000
-NEW_JOB_HINT = "`--slurm allocation=new` submits a new job."
-
 
 def held_allocation(environ: Mapping[str, str]) -> Allocation | None:
     """Return the allocation in which this program runs, or None if it runs in none."""
@@ -506,90 +446,17 @@ def held_allocation(environ: Mapping[str, str]) -> Allocation | None:
     return Allocation(job=job, node_cpus=tuple(counts))
 
 
-def first_node(programs: Programs, nodes: str) -> str:
-    """Return the first node of a list such as `n[1-3]`.
+def step_command(step: SubmitScript) -> tuple[str, ...]:
+    """Return the command that starts the script as a step on the first node of the allocation.
 
     Raises:
-        ExecuteError: if scontrol cannot expand the list.
+        OSError: if scontrol does not print the allocation's nodes.
     """
-    result = run(programs, "scontrol", "show", "hostnames", nodes)
-    if result.code != 0 or not result.out.split():
-        message = SLURM.message_of(result)
-        raise ExecuteError(f"scontrol cannot expand the allocation's nodes {nodes}: {message}", hint=NEW_JOB_HINT)
-    return result.out.split()[0]
-
-
-def start_step(programs: Programs, step: SubmitScript) -> str:
-    """Start the script as a step on the first node of the allocation, and return the step's id.
-
-    The step continues when this program ends, for as long as the allocation exists.
-
-    Raises:
-        ExecuteError: if the allocation is not running, or srun ends before the step has started.
-    """
-    job = step.allocation
-    word = state(programs, job).state
-    if word != "RUNNING":
-        raise ExecuteError(
-            f"Allocation {job} (SLURM_JOB_ID) is not running: Slurm reports it as {word}.",
-            hint=f"Run `unset SLURM_JOB_ID`, or use a new `salloc`. {NEW_JOB_HINT}",
-        )
-    log = Path(step.run_dir, f"slurm-{job}.out")
-    node0 = first_node(programs, os.environ["SLURM_JOB_NODELIST"])
-    options = (
-        *on_nodes.STEP,
-        "--nodes=1",
-        "--ntasks=1",
-        f"--nodelist={node0}",
-        "--mpi=none",
-        f"--job-name={step.name}",
-    )
+    options = (*on_nodes.STEP, *on_nodes.one_task_each(on_nodes.node_names()[:1]), f"--job-name={step.name}")
+    script = ("bash", f"{step.run_dir}/{SCRIPT}")
     # SLURM_JOB_* describe the allocation; srun would use the others as its options.
-    unset = [name for name in job_variables(os.environ) if not name.startswith("SLURM_JOB_")]
-    environment = {key: value for key, value in os.environ.items() if key not in unset}
-    with open(log, "ab", opener=private) as log_file:
-        srun = subprocess.Popen(
-            ("srun", f"--jobid={job}", *options, "bash", f"{step.run_dir}/{SCRIPT}"),
-            cwd=step.run_dir,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=log_file,
-            stderr=log_file,
-            start_new_session=True,
-        )
-    try:
-        step_id = wait_for_step(programs, srun, job, step.name)
-    except BaseException:  # On Ctrl-C, too: the step's id is still unknown, so nothing else could end it.
-        end_step(srun, step.run_dir)
-        raise
-    if step_id:
-        return step_id
-    end_step(srun, step.run_dir)
-    text = tail.last_text(log, LAST_CHARACTERS).strip()
-    reason = text.splitlines()[-1] if text else "srun has printed nothing"
-    raise ExecuteError(f"The step in allocation {job} has not started: {reason}", hint=NEW_JOB_HINT)
-
-
-def wait_for_step(programs: Programs, srun: subprocess.Popen[bytes], job: str, name: str) -> str:
-    """Return the id of the step once Slurm lists it; '' if srun ends first, or after a minute."""
-    deadline = time.monotonic() + START_SECONDS
-    while srun.poll() is None and time.monotonic() < deadline:
-        if step_id := steps_of(programs, job).get(name):
-            return step_id
-        time.sleep(TICK_SECONDS)
-    return ""
-
-
-def end_step(srun: subprocess.Popen[bytes], run_dir: str) -> None:
-    """End the step and the steps that it has started.
-
-    The supervisor of the run stops at the stop file; a step without a supervisor ends at srun's SIGTERM.
-    """
-    Path(run_dir, files.STOP).touch(0o600)
-    try:
-        srun.wait(END_SECONDS)
-    except subprocess.TimeoutExpired:
-        srun.terminate()
+    step_variables = [name for name in job_variables(os.environ) if not name.startswith("SLURM_JOB_")]
+    return run_without(step_variables, ("srun", f"--jobid={step.allocation}", *options, *script))
 
 
 # Images that Pyxis runs.
@@ -641,7 +508,7 @@ SLURM: BatchSystem = BatchSystem(
     jobs=jobs,
     cancel=lambda programs, job: run(programs, "scancel", job),
     interrupt=lambda programs, job: run(programs, "scancel", "--batch", "--signal=INT", job),
-    is_unknown=is_unknown,
+    is_unknown=lambda result: "Invalid job id" in result.err,
     accounting=accounting,
     named_state=job_state,
     array_job=lambda job, number: f"{job}_{number}",
@@ -677,7 +544,12 @@ SLURM: BatchSystem = BatchSystem(
     launcher_settings={"pmi": ("auto", "none", "pmi2", "pmix")},
     image_engines={".sqsh": PYXIS_ENGINE},
     held=HeldAllocations(
-        find=held_allocation, start=start_step, program="srun --overlap --nodes=1 --ntasks=1 bash", request="salloc"
+        find=held_allocation,
+        variable="SLURM_JOB_ID",
+        command=step_command,
+        steps=steps_of,
+        program="srun --overlap --nodes=1 --ntasks=1 bash",
+        request="salloc",
     ),
 )
 

@@ -22,6 +22,15 @@ from orchestrator.runs.accounting import Accounting
 from orchestrator.targets.batch.image import APPTAINER_ENGINE, ImageEngine
 
 HELD, NEW = "held", "new"  # The values of the setting `allocation`.
+# Options of jobs that orch itself sets on every batch system, with a hint about each.
+RESERVED_OPTIONS = {
+    "nodes": "Use --nodes.",
+    "python": "Use --python PATH.",
+    **dict.fromkeys(("output", "error"), "The output of the job is in the run's folder."),
+    "array": "Use --array KEY=VALUE,VALUE, which starts one run for each value.",
+}
+# Parts of the messages of a shell that does not find the program that submits jobs.
+MISSING_PROGRAM = ("not found", "no such file")
 
 
 class Phase(Enum):
@@ -165,13 +174,18 @@ class HeldAllocations:
 
     Attributes:
         find: returns the allocation that an environment describes, or None.
-        start: starts the script as a step and returns the step's id; raises ExecuteError if that fails.
+        variable: the variable of the environment with the allocation's id.
+        command: returns the command that starts the script as a step and lasts until the step has ended; raises
+            OSError if the nodes of the allocation are unknown.
+        steps: returns the ids of the running steps of a job, by name.
         program: the command that starts the script, for a dry run; the script's path follows.
         request: the command with which the user gets an allocation, such as `salloc`.
     """
 
     find: Callable[[Mapping[str, str]], Allocation | None]
-    start: Callable[[Programs, SubmitScript], str]
+    variable: str
+    command: Callable[[SubmitScript], tuple[str, ...]]
+    steps: Callable[[Programs, str], Mapping[str, str]]
     program: str
     request: str
 
@@ -249,7 +263,7 @@ class JobOptions:
             shell for the node's name and the number of an array's task, `output` and `array_output` for the
             file of the output of a job ('' if the system writes it) and of an array's task.
         example_option: an option and its value, for hints.
-        reserved: the options that orch itself sets, with a hint about each.
+        reserved: the options that orch itself sets besides RESERVED_OPTIONS, with a hint about each.
         flags: the options that need no value.
         options_in: yields the options in the environment, as (name, value, variable).
         default_options: returns the options to add if the user has not limited the share of a node, with
@@ -375,6 +389,21 @@ class BatchSystem(JobPrograms, JobOptions, DefaultLauncher):
     def unreachable(self, reason: str) -> ControllerUnreachable:
         """Return the error for a system that does not respond, with the reason."""
         return ControllerUnreachable(f"{self.no_response}: {reason}")
+
+    def check_response(self, result: CommandResult) -> CommandResult:
+        """Return the result of a query.
+
+        Raises:
+            ControllerUnreachable: if the system does not respond. That it does not know a job is a response.
+        """
+        if result.code != 0 and not self.is_unknown(result):
+            raise self.unreachable(self.message_of(result))
+        return result
+
+    def hint_about(self, message: str) -> str:
+        """Return what the user can do about the message of a rejected job, or ''."""
+        missing = [(sign, "Run orch on a login node of the cluster.") for sign in MISSING_PROGRAM]
+        return next((hint for sign, hint in (*self.hints, *missing) if sign in message.lower()), "")
 
     def number(self, options: Mapping[str, str], name: str) -> int | None:
         """Return the value of an option as a number, or None if it is not set.

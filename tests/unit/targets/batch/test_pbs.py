@@ -122,8 +122,7 @@ def test_other_output_of_qsub_has_no_job_id(output: str) -> None:
     ids=["queue", "resource", "walltime", "limit", "limit-without-message", "disabled", "server", "file"],
 )
 def test_a_rejected_job_comes_with_a_hint(code: int, message: str, hint: str) -> None:
-    text = PBS.message_of(CommandResult(code=code, out="", err=message)).lower()
-    assert hint in next(advice for part, advice in PBS.hints if part in text)
+    assert hint in PBS.hint_about(PBS.message_of(CommandResult(code=code, out="", err=message)))
 
 
 def test_a_running_job_has_its_nodes_and_start() -> None:

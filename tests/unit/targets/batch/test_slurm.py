@@ -46,6 +46,35 @@ def test_job_that_can_never_start_is_known() -> None:
 
 
 @pytest.mark.parametrize(
+    ("code", "explanation"),
+    [
+        ("QOSGrpCpuLimit", "jobs of your QOS use all CPUs that it allows"),
+        ("AssocGrpNodeLimit", "jobs of your account use all nodes that it allows"),
+        ("AssocGrpMemLimit", "jobs of your account use all memory that it allows"),
+        ("QOSResourceLimit", "jobs of your QOS use all resources that it allows"),
+        ("QOSMaxNodePerUserLimit", "your jobs use all nodes that your QOS allows"),
+        ("QOSMaxMemoryPerUser", "your jobs use all memory that your QOS allows"),
+        ("QOSMaxJobsPerUserLimit", "you have as many jobs running as your QOS allows"),
+        ("AssocMaxJobsLimit", "your account has as many jobs as it allows"),
+        ("AssociationJobLimit", "your account has as many jobs as it allows"),
+        ("MaxJobsPerAccount", "your account has as many jobs as it allows"),
+        ("QOSMaxNodePerJobLimit", "its QOS does not allow so many nodes per job; use fewer --nodes"),
+        ("AssocMaxCpuPerJobLimit", "its account does not allow so many CPUs per job; use fewer --nodes"),
+        ("AssocMaxWallDurationPerJobLimit", "its account does not allow jobs this long; use --slurm time=LESS"),
+        ("QOSNotAllowed", "its partition does not accept its QOS; use another --slurm account= or qos="),
+        ("DependencyNeverSatisfied", "the job that it waits for has failed; use no --slurm dependency"),
+        ("ReservationDeleted", "its reservation was deleted; use no --slurm reservation"),
+        ("QOSMaxCpuMinutesPerJobLimit", ""),
+        ("QOSMinCpuNotSatisfied", ""),
+    ],
+)
+def test_reason_of_a_waiting_job_is_explained(code: str, explanation: str) -> None:
+    result = make_job("PENDING", code)
+    assert result.explanation == explanation
+    assert bool(result.problem) is ("; use " in explanation)
+
+
+@pytest.mark.parametrize(
     "reason",
     [
         "uid 1500 not in group permitted to use this partition (grace). groups allowed: root",

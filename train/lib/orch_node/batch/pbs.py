@@ -34,7 +34,7 @@ from typing import Any, BinaryIO
 
 from orch_node import program, whole_files
 from orch_node.batch.signed_lines import AGENT, SUPERVISOR, SignatureError, SignedLines, connection_key, nonce
-from orch_node.batch.system import NodeSystem
+from orch_node.batch.system import NodeSystem, clock_seconds
 from orch_node.protocol import batch, values
 from orch_node.protocol.batch import Submitted
 from orch_node.reach import BY_STEP, JOINING
@@ -87,13 +87,8 @@ first_query = functools.cache(query)  # of what does not change while the job ru
 
 def time_seconds(text: str) -> int | None:
     """Return the seconds of a time as PBS writes it, [[HH:]MM:]SS, or None if it is invalid."""
-    fields = text.split(".")[0].split(":")
-    if len(fields) > 3 or not all(word.isascii() and word.isdigit() and len(word) < 10 for word in fields):
-        return None
-    seconds = 0
-    for word in fields:
-        seconds = 60 * seconds + int(word)
-    return seconds
+    clock = text.split(".")[0]
+    return clock_seconds(clock, 60 ** clock.count(":"))
 
 
 def prepare() -> None:

@@ -76,3 +76,19 @@ def find_system(name: str) -> NodeSystem:
     """Return the batch system of this name."""
     system: NodeSystem = importlib.import_module(f"orch_node.batch.{name}").SYSTEM
     return system
+
+
+def clock_seconds(text: str, unit: int) -> int | None:
+    """Return the seconds of a time of up to three numbers, such as `1:30:00`; None if it is invalid.
+
+    Args:
+        text: the time; each number counts units of a 60th of those of the number before it.
+        unit: the seconds that the first number counts.
+    """
+    numbers = text.split(":")
+    if len(numbers) > 3 or not all(number.isascii() and number.isdigit() and len(number) < 10 for number in numbers):
+        return None
+    seconds = 0
+    for number in numbers:
+        seconds, unit = seconds + int(number) * unit, unit // 60
+    return seconds
