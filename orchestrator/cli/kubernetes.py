@@ -111,14 +111,14 @@ def role(
     k8s_file: SettingsFile = None,
 ) -> None:
     """Print a Role with all permissions that orch needs, including `init` and Kueue, as YAML."""
-    from orchestrator.errors import RequestError, did_you_mean
+    from orchestrator.planning.launch import check_name
     from orchestrator.planning.manifest import as_yaml
     from orchestrator.targets.kubernetes import rights
     from orchestrator.targets.kubernetes.load import kubernetes_settings
     from orchestrator.targets.kubernetes.manifests.kinds import KINDS
 
-    if launcher is not None and launcher not in KINDS:
-        raise RequestError(f"Unknown launcher '{launcher}'.", hint=did_you_mean(launcher, KINDS))
+    if launcher is not None:
+        check_name(launcher, KINDS, "Kubernetes")
     settings = kubernetes_settings(k8s_file, list(k8s or ()))
     settings.check_names()
     role = rights.role(settings, [launcher] if launcher else KINDS)

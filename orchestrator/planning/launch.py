@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from orchestrator.errors import PlanError, did_you_mean
-from orchestrator.launchers import DIALECTS, LAUNCHERS, WITHOUT_MPI, Job, Launch, transport
+from orchestrator.launchers import DEFAULT, DIALECTS, LAUNCHERS, WITHOUT_MPI, Job, Launch, transport
 from orchestrator.model.cluster import Cluster, Node
 from orchestrator.model.decision import Choice, Decision
 from orchestrator.model.process_group import BACKENDS, PYTORCH_BUILDS, TRANSPORT_DESCRIPTIONS, TRANSPORTS, Backend
@@ -31,6 +31,37 @@ def choose_mpi(cluster: Cluster, stack: Stack, requested: str | None) -> Decisio
 MPI_LAUNCHERS = {"mpiexec": "mpirun", "mpiexec.hydra": "mpirun", "orterun": "mpirun"}  # aliases of one program
 
 
+def check_name(name: str, names: Collection[str], target: str) -> None:
+    """Check that a launcher is one of those that a target has.
+
+    Raises:
+        PlanError: if it is not.
+    """
+    if name not in names:
+        hint = did_you_mean(MPI_LAUNCHERS.get(name, name), names)
+        raise PlanError(f"--launcher {name} does not run on {target}.", hint=hint)
+
+
+def check_mpi(mpi: str | None, launcher: str | None, launchers_without: Collection[str | None], with_mpi: str) -> None:
+    """Check that --mpi is not used with a launcher that starts the ranks without mpirun.
+
+    Args:
+        mpi: the value of --mpi.
+        launcher: the launcher; None for the default, if that is still to be chosen.
+        launchers_without: the launchers without mpirun.
+        with_mpi: a launcher with it.
+
+    Raises:
+        PlanError: if it is.
+    """
+    if mpi and launcher in launchers_without:
+        name = f"--launcher {launcher}" if launcher else "the default launcher"
+        raise PlanError(
+            f"--mpi {mpi}: {name} starts the ranks without mpirun.",
+            hint=f"Use --launcher {with_mpi}, or leave --mpi out.",
+        )
+
+
 def check_launcher(name: str, options: AccelerateOptions | None, mpi: str | None) -> None:
     """Check that the launcher exists and supports the other options.
 
@@ -38,16 +69,13 @@ def check_launcher(name: str, options: AccelerateOptions | None, mpi: str | None
         PlanError: if it does not exist, does not start accelerate although a configuration is given, or starts no MPI
             although --mpi is given.
     """
-    if name not in LAUNCHERS:
-        raise PlanError(f"There is no launcher '{name}'.", hint=did_you_mean(MPI_LAUNCHERS.get(name, name), LAUNCHERS))
-
+    check_name(name, LAUNCHERS, "SSH hosts")
     if options and name not in ACCELERATE_LAUNCHERS:
         raise PlanError(
             f"--accelerate-config {options.source}: --launcher {name} does not start accelerate.",
             hint=f"Add --launcher {' or '.join(ACCELERATE_LAUNCHERS)}.",
         )
-    if mpi and name in WITHOUT_MPI:
-        raise PlanError(f"--mpi {mpi}: --launcher {name} starts the ranks without MPI.", hint="Omit one of them.")
+    check_mpi(mpi, name, WITHOUT_MPI, DEFAULT)
 
 
 def choose_backend(

@@ -6,10 +6,11 @@ from dataclasses import dataclass, replace
 
 from orch_node.protocol.batch import LocalStack
 
-from orchestrator.errors import PlanError, did_you_mean
-from orchestrator.launchers import LAUNCHERS
+from orchestrator.errors import PlanError
+from orchestrator.launchers import DEFAULT, LAUNCHERS, WITHOUT_MPI
 from orchestrator.model.cluster import Facts, Node, UserPython
 from orchestrator.model.decision import Choice, Decision
+from orchestrator.planning import launch
 from orchestrator.planning.request import Resume, TrainRequest
 from orchestrator.planning.resolve import CountedNodes, Inputs, RankStart, Resolved, count_nodes, resolve
 from orchestrator.targets.batch.allocation import check_size
@@ -86,17 +87,10 @@ def choose_launcher(request: TrainRequest, inputs: JobInputs) -> tuple[str, Deci
     """
     system = inputs.batch.system
     name, names = request.launcher or system.launcher, tuple(dict.fromkeys((system.launcher, *LAUNCHERS)))
-    if name not in names:
-        raise PlanError(
-            f"--launcher {name} does not run on {system.title}.",
-            hint=did_you_mean(name, names) or f"Use one of {', '.join(names)}.",
-        )
-    if name in (system.own_launcher, "torchrun"):
-        if request.mpi:
-            raise PlanError(
-                f"--mpi {request.mpi}: --launcher {name} starts the ranks without mpirun.",
-                hint="Add --launcher mpirun, or leave --mpi out.",
-            )
+    without_mpi = (system.own_launcher, *WITHOUT_MPI)
+    launch.check_name(name, names, system.title)
+    launch.check_mpi(request.mpi, name, without_mpi, DEFAULT)
+    if name in without_mpi:
         return name, Decision(topic="mpi", value="")
     value = request.mpi or inputs.loaded.stack.mpi
     if value not in MPI:

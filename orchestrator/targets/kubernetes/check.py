@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from orchestrator.errors import OrchError, RequestError, did_you_mean
+from orchestrator.errors import OrchError
 from orchestrator.model.finding import Finding, finding_of
+from orchestrator.planning.launch import check_name
 from orchestrator.planning.request import find_options
 from orchestrator.targets.interface import CheckRequest, Notify
 from orchestrator.targets.kubernetes import admission, findings, image_probe, kueue, rights
@@ -25,8 +26,8 @@ TRIAL_NAME = "orch-check"  # never created: a dry run
 
 def check(request: CheckRequest, notify: Notify) -> Iterator[Finding]:
     """Yield each finding as soon as it is known; only one if the API does not respond."""
-    if request.launcher is not None and request.launcher not in KINDS:
-        raise RequestError(f"Unknown launcher '{request.launcher}'.", hint=did_you_mean(request.launcher, KINDS))
+    if request.launcher is not None:
+        check_name(request.launcher, KINDS, "Kubernetes")
     options = find_options(KubernetesOptions, request.options)
     settings = kubernetes_settings(options.k8s_file, list(options.k8s), request.image)
     try:

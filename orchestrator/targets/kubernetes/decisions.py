@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from orchestrator.errors import PlanError, did_you_mean
+from orchestrator.errors import PlanError
 from orchestrator.model.decision import Choice, Decision
 from orchestrator.model.recipe import Recipe
+from orchestrator.planning.launch import check_mpi, check_name
 from orchestrator.planning.request import Resume, TrainRequest
 from orchestrator.planning.resolve import CountedNodes, Inputs, RankStart, Resolved, count_nodes, resolve
 from orchestrator.targets.kubernetes.manifests.kinds import KINDS, Installed, default_kind
@@ -92,14 +93,9 @@ def choose_launcher(request: TrainRequest, installed: Installed) -> tuple[Choice
         PlanError: if they do not fit each other.
     """
     requested, mpi = request.launcher, requested_mpi(request)
-    if requested is not None and requested not in KINDS:
-        raise PlanError(f"--launcher {requested} does not run on Kubernetes.", hint=did_you_mean(requested, KINDS))
-    if mpi and (requested is None or requested in TORCHRUN_ONLY):
-        condition = f"of a {KINDS[requested].kind}" if requested else "unless --launcher is given"
-        raise PlanError(
-            f"--mpi {request.mpi} has no effect: torchrun starts the ranks {condition}.",
-            hint="Use --launcher mpijob, or remove --mpi.",
-        )
+    if requested is not None:
+        check_name(requested, KINDS, "Kubernetes")
+    check_mpi(request.mpi, requested, (None, *TORCHRUN_ONLY), "mpijob")
     choice = Choice(requested) if requested else default_kind(installed, elastic=bool(request.min_nodes))
     kind = KINDS[choice.value]
     mpi = mpi or (MPI["intel"] if choice.value == "mpijob" else None)

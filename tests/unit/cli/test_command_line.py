@@ -45,7 +45,7 @@ def error_of(*arguments: str) -> OrchError:
             "--inventory is for nodes behind SSH. --accelerate-config is for --launcher accelerate",
         ),
         ((*K8S, "--recipe-path", "/nonexistent"), "--recipe-path /nonexistent: no recipe.toml"),
-        ((*K8S, "--mpi", "openmpi"), "torchrun starts the ranks unless --launcher is given"),
+        ((*K8S, "--mpi", "openmpi"), "the default launcher starts the ranks without mpirun"),
         ((*K8S, "--min-nodes", "1"), "--min-nodes without --max-restarts has no effect"),
         ((*K8S, "-o", "yaml", "--json"), "-o yaml does not work with --json"),
         ((*K8S[:-1], "-o", "yaml"), "-o yaml requires --dry-run"),

@@ -223,11 +223,16 @@ def test_files_of_a_user_recipe_are_sent_to_pods() -> None:
     ("target", "fields", "message"),
     [
         pytest.param("kubernetes", {"mpi": "mpich", "launcher": "mpijob"}, "--mpi mpich is not available", id="mpich"),
-        pytest.param("kubernetes", {"mpi": "intel"}, "torchrun starts the ranks unless --launcher is given", id="mpi"),
+        pytest.param(
+            "kubernetes",
+            {"mpi": "intel"},
+            "--mpi intel: the default launcher starts the ranks without mpirun",
+            id="mpi",
+        ),
         pytest.param(
             "kubernetes",
             {"mpi": "intel", "launcher": "pytorchjob"},
-            "torchrun starts the ranks of a PyTorchJob",
+            "--launcher pytorchjob starts the ranks without mpirun",
             id="mpi of a PyTorchJob",
         ),
         pytest.param(

@@ -58,7 +58,7 @@ def error_of(*arguments: str) -> OrchError:
         pytest.param(("nodes",), "Missing argument", "nodes --help`", id="nodes"),
         pytest.param(("provision", "./empty"), "folder empty contains no inventory", "orch init", id="inventory"),
         pytest.param(("train", "./empty"), "./empty is a folder without recipe.toml", "orch recipes new", id="folder"),
-        pytest.param(("train", "own.py", "--launcher", "mpiexec"), "launcher 'mpiexec'", "mpirun'?", id="launcher"),
+        pytest.param(("train", "own.py", "--launcher", "mpiexec"), "launcher mpiexec", "mpirun'?", id="launcher"),
         pytest.param(("train", "own.py", "--runs-dir", "/proc/x"), "/proc/x", "--runs-dir", id="runs-dir"),
         pytest.param(("train", "bad.py"), "bad.py, line 1: invalid syntax: def x(:", "Nothing was", id="syntax"),
         pytest.param(("train", "-m", "bad"), "bad.py, line 1", "Nothing was", id="syntax-module"),

@@ -84,7 +84,12 @@ def test_missing_programs_are_named_with_a_remedy(test_stack: Stack) -> None:
         (make_cluster(TWO_NODES[0], bare), {"mpi": "mpich"}, "node1 has no MPICH", "orch_mpi: mpich"),
         (make_cluster(local_node), {"mpi": "openmpi"}, "node0 has no Open MPI", "pip install --prefix"),
         (make_cluster(*TWO_NODES), {"mpi": "mpic"}, "There is no MPI 'mpic'", "Did you mean 'mpich'?"),
-        (make_cluster(*TWO_NODES), {"launcher": "mpirum"}, "no launcher 'mpirum'", "Did you mean"),
+        (
+            make_cluster(*TWO_NODES),
+            {"launcher": "mpirum"},
+            "--launcher mpirum does not run on SSH hosts",
+            "Did you mean",
+        ),
     )
     for cluster, fields, message, hint in cases:
         with pytest.raises(PlanError, match=message) as caught:
