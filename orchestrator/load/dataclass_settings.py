@@ -13,7 +13,8 @@ from orchestrator.model.recipe import Setting, Value
 from orchestrator.model.setting_types import INTEGER, NUMBER, SWITCH, TEXT
 
 KINDS = {"int": INTEGER, "float": NUMBER, "bool": SWITCH}
-NO_KINDS = {"None", "Optional", "Union", "typing"}
+NO_VALUE = {"None", "Optional"}
+NO_KINDS = NO_VALUE | {"Union", "typing"}
 CLASS_VARIABLE = "ClassVar"
 TRAINING_ARGUMENTS_CLASS, TRAINING_ARGUMENTS_HELP = "TrainingArguments", "As in transformers.TrainingArguments."
 
@@ -53,6 +54,12 @@ save_strategy sharded_ddp torch_compile_backend torch_compile_mode torchdynamo t
 trackio_static_space_id train_sampling_strategy xpu_backend
 """,
 }
+# Those that may be None in one of these versions.
+OPTIONAL_SWITCHES = (
+    *("activation_checkpointing", "ddp_broadcast_buffers", "ddp_find_unused_parameters", "ddp_static_graph"),
+    *("disable_tqdm", "dispatch_batches", "gradient_checkpointing", "greater_is_better", "hub_private_repo"),
+    *("split_batches", "tf32"),
+)
 
 
 def dataclass_settings(script: Path, names: Sequence[str], folders: Sequence[Path]) -> dict[str, Setting]:
@@ -135,24 +142,31 @@ class Sources:
                         return
         if class_name.endswith(TRAINING_ARGUMENTS_CLASS):
             for kind, names in TRAINING_ARGUMENTS.items():
-                yield from ((name, Setting(kind, description=TRAINING_ARGUMENTS_HELP)) for name in names.split())
+                yield from ((name, training_argument(name, kind)) for name in names.split())
+
+
+def training_argument(name: str, kind: str) -> Setting:
+    return Setting(kind, description=TRAINING_ARGUMENTS_HELP, needs_value=name in OPTIONAL_SWITCHES)
 
 
 def fields_of(node: ast.ClassDef, lines: Sequence[bytes]) -> Iterator[tuple[str, Setting]]:
     """Yield the fields that a class itself defines."""
     for field in node.body:
         if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
-            type_names = {*re.findall(r"\w+", ast.unparse(field.annotation))} - NO_KINDS
+            words = {*re.findall(r"\w+", ast.unparse(field.annotation))}
+            type_names = words - NO_KINDS
             options = field_options(field.value)
             default = options.get("default")
             if CLASS_VARIABLE not in type_names and options.get("init") is not False:
                 comment = lines[(field.end_lineno or 1) - 1][field.end_col_offset :].decode().partition("#")[2]
+                kind = KINDS.get(type_names.pop(), TEXT) if len(type_names) == 1 else TEXT
                 yield (
                     field.target.id,
                     Setting(
-                        KINDS.get(type_names.pop(), TEXT) if len(type_names) == 1 else TEXT,
+                        kind,
                         default if isinstance(default, Value) else None,
                         str(options.get("help") or comment.strip()),
+                        needs_value=kind == SWITCH and default is None and bool(words & NO_VALUE),
                     ),
                 )
 

@@ -47,9 +47,10 @@ class RecipeFile(StrictModel):
     environment: dict[Name, str] = Field(
         default_factory=dict, description="Environment variables of the ranks, unless they are set elsewhere."
     )
-    precisions: dict[str, list[str]] = Field(
+    precisions: dict[Literal["bf16", "fp32"], list[str]] = Field(
+        min_length=1,
         description="The script's arguments that select bf16 or fp32. With both, --precision auto chooses by "
-        "the nodes' instructions; one is required."
+        "the nodes' instructions; one is required.",
     )
     settings: dict[Name, Value | SettingFile] = Field(
         default_factory=dict,

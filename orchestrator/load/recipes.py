@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib.util
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from orchestrator.errors import RequestError, did_you_mean
@@ -12,7 +12,7 @@ from orchestrator.load.dataclass_settings import dataclass_settings
 from orchestrator.load.files import read_toml
 from orchestrator.load.recipe_file import RecipeFile, SettingFile
 from orchestrator.model.recipe import Recipe, Setting, Value
-from orchestrator.model.setting_types import type_of
+from orchestrator.model.setting_types import DESCRIPTIONS, matches, type_of
 from orchestrator.paths import RECIPES, TRAIN, entry_points
 
 ENTRY_POINTS = "orch.recipes"
@@ -125,12 +125,23 @@ def module_recipe(name: str) -> Recipe:
 
 
 def recipe_from(name: str, folder: Path) -> Recipe:
+    """Return the recipe in a folder.
+
+    Raises:
+        RequestError: if its files are invalid, or do not match.
+    """
     file = read_toml(folder / "recipe.toml", RecipeFile)
+    if not (folder / file.script).is_file():
+        raise RequestError(
+            f"{folder}/recipe.toml: script: there is no file '{file.script}'.", hint="Name a file in the same folder."
+        )
     is_included = folder.parent == RECIPES
     module_folders = (folder, TRAIN / "lib", *(sorted(RECIPES.iterdir()) if is_included else ()))
     declared = dataclass_settings(folder / file.script, file.dataclasses, module_folders)
     for key, value in file.settings.items():
         declared.setdefault(key, Setting(value.type if isinstance(value, SettingFile) else type_of(value)))
+    for problem, hint in wrong_values(file, declared):
+        raise RequestError(f"{folder}/recipe.toml: {problem}.", hint=hint)
     return Recipe(
         name=name,
         summary=file.summary,
@@ -153,6 +164,23 @@ def recipe_from(name: str, folder: Path) -> Recipe:
         folder=str(folder),
         files=() if is_included else files_of(folder),
     )
+
+
+def wrong_values(file: RecipeFile, declared: Mapping[str, Setting]) -> Iterator[tuple[str, str]]:
+    """Yield what does not match the settings of a recipe, and what to do about it."""
+    excludes = {f"excludes.{name}": [name, *names] for name, names in file.excludes.items()}
+    tables: dict[str, Mapping[str, Value | SettingFile]] = {"settings": file.settings}
+    tables |= {f"presets.{name}": dict(values) for name, values in file.presets.items()}
+    for place, names in {"paths": file.paths, **excludes, **tables}.items():
+        for name in names:
+            if name not in declared:
+                listing = "Declare it in the script's dataclass or in [settings]."
+                yield f"{place}: the recipe has no setting '{name}'", did_you_mean(name, declared, listing=listing)
+    for place, values in tables.items():
+        for name, value in values.items():
+            kind = declared[name].type
+            if not isinstance(value, SettingFile) and not matches(value, kind):
+                yield f"{place}.{name} = {value}: not {DESCRIPTIONS[kind]}", "Correct it, or the type of the setting."
 
 
 def files_of(folder: Path) -> tuple[str, ...]:

@@ -24,6 +24,7 @@ class Setting:
     type: str = TEXT
     default: Value | None = None  # of the script; None if it has none or computes it
     description: str = ""
+    needs_value: bool = False  # a switch that may be None: transformers' parser takes --name=true, but not --name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +115,8 @@ class Recipe:
                 for dropped in self.excludes.get(name, ()):
                     result.pop(dropped, None)
             result |= layer
-        return result
+        needs_value = {name for name, setting in self.declared.items() if setting.needs_value}
+        return {name: "true" if value is True and name in needs_value else value for name, value in result.items()}
 
     def check_names(self, user_values: Mapping[str, Value]) -> None:
         """Raise RequestError for the first name that the recipe does not know."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,7 +12,7 @@ import pytest
 
 from orchestrator import load
 from orchestrator.errors import RequestError
-from orchestrator.model.recipe import Recipe, Setting
+from orchestrator.model.recipe import Recipe, Setting, as_arguments
 
 RECIPE_FILE = """summary = "s"
 script = "train.py"
@@ -36,6 +37,7 @@ class Settings(SharedSettings):
         metadata={"help": "A switch."},
     )
     files: list[int] = field(default_factory=list)
+    maybe: bool | None = None
     kind: Literal["a", "b"] = option("a", "One of two.")
     computed: int = 2 * 3
     required: int
@@ -68,10 +70,13 @@ def make_recipe(tmp_path: Path) -> MakeRecipe:
 
 def test_fields_are_read_with_type_default_and_description(make_recipe: MakeRecipe) -> None:
     declared = make_recipe().declared
-    assert {name: declared[name] for name in ("rate", "steps", "flag", "files", "kind", "computed", "required")} == {
+    assert {
+        name: declared[name] for name in ("rate", "steps", "flag", "maybe", "files", "kind", "computed", "required")
+    } == {
         "rate": Setting("number", 0.5, "Learning rate; 0: none."),
         "steps": Setting("integer"),
         "flag": Setting("switch", False, "A switch."),
+        "maybe": Setting("switch", needs_value=True),
         "files": Setting(),
         "kind": Setting("text", "a", "One of two."),
         "computed": Setting("integer"),
@@ -110,10 +115,11 @@ def test_values_of_recipe_file_are_defaults_with_the_types_of_the_fields(make_re
 
 
 def test_class_of_another_module_is_named_with_its_module(make_recipe: MakeRecipe) -> None:
-    recipe = make_recipe(recipe_file=RECIPE_FILE.replace('"Settings"', '"shared:Base"'))
+    text = RECIPE_FILE.replace("0.1", "2")
+    recipe = make_recipe(recipe_file=text.replace('"Settings"', '"shared:Base"'))
     assert recipe.declared["seed"] == Setting("integer", 7)
     assert "flag" not in recipe.declared
-    make_recipe(recipe_file=RECIPE_FILE.replace('"Settings"', '"Settings", "shared:Base"'))
+    make_recipe(recipe_file=text.replace('"Settings"', '"Settings", "shared:Base"'))
 
 
 @pytest.mark.parametrize(
@@ -136,8 +142,40 @@ def test_unusable_class_is_rejected(make_recipe: MakeRecipe, files: dict[str, st
 
 
 def test_missing_script_is_named(make_recipe: MakeRecipe) -> None:
-    with pytest.raises(RequestError, match=r"other\.py: .*No such file"):
-        make_recipe(recipe_file=RECIPE_FILE.replace("train.py", "other.py"))
+    for classes in ('dataclasses = ["Settings"]', ""):
+        text = RECIPE_FILE.replace("train.py", "other.py").replace('dataclasses = ["Settings"]', classes)
+        with pytest.raises(RequestError, match=r"script: there is no file 'other\.py'"):
+            make_recipe(recipe_file=text)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        pytest.param("rate = 0.1", 'rate = "high"', "settings.rate = high: not a number", id="type of a default"),
+        pytest.param(
+            "[settings]",
+            "[presets.full]\nsteps = 1.5\n[settings]",
+            "presets.full.steps = 1.5: not a whole number",
+            id="type in a preset",
+        ),
+        pytest.param("[precisions]", "paths = ['file']\n[precisions]", "paths: .*no setting 'file'", id="path"),
+        pytest.param("[settings]", "[presets.full]\nstep = 3\n[settings]", "Did you mean 'steps'", id="preset"),
+        pytest.param("[settings]", "[excludes]\nrate = ['step']\n[settings]", "excludes.rate: .*'step'", id="exclude"),
+        pytest.param("fp32 = []", "", "precisions", id="no precision"),
+        pytest.param("fp32 = []", "fp23 = []", "fp23", id="unknown precision"),
+    ],
+)
+def test_recipe_file_must_match_the_settings(make_recipe: MakeRecipe, old: str, new: str, message: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        make_recipe(recipe_file=RECIPE_FILE.replace(old, new))
+    assert re.search(message, f"{caught.value} {caught.value.hint}"), caught.value
+
+
+def test_switches_that_may_be_none_are_passed_with_their_value(make_recipe: MakeRecipe) -> None:
+    recipe = make_recipe()
+    switches = {"maybe": True, "flag": True, "greater_is_better": True, "do_train": True}
+    arguments = as_arguments(recipe.settings(None, switches))
+    assert arguments[1:] == ("--maybe=true", "--flag", "--greater_is_better=true", "--do_train")
 
 
 def test_settings_of_orch_are_known_without_torch() -> None:

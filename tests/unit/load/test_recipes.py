@@ -34,6 +34,7 @@ fp32 = []
 def recipe_folder(tmp_path: Path) -> Path:
     """Return the folder of a recipe."""
     (tmp_path / "recipe.toml").write_text(RECIPE_FILE)
+    (tmp_path / "x.py").touch()
     return tmp_path
 
 
