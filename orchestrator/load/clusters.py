@@ -6,7 +6,9 @@ import difflib
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -141,11 +143,33 @@ def local_facts(python: str) -> Facts:
         RequestError: if ORCH_CPU_ISA cannot be applied to this machine, or its facts contradict
             each other.
     """
+    prefix = Path(python).parent.parent
     try:
-        gathered = facts.gather(Path(python).parent.parent)
+        gathered = facts.gather(prefix, query_fabrics=False)
     except ValueError as error:
         raise RequestError(str(error), hint=f"Unset {facts.CPU_ISA}, or set it to a lower level.") from None
     try:
-        return parse_facts(validate(NodeFacts, gathered, "the facts of this machine"))
+        parsed = parse_facts(validate(NodeFacts, gathered, "the facts of this machine"))
     except InvalidResponse as error:
         raise RequestError(error.message, hint="The kernel or a virtual machine reports wrong CPU flags.") from None
+    return replace(parsed, fabrics=LocalFabrics(prefix, gathered["devices"]))
+
+
+class LocalFabrics(Mapping[str, str]):
+    """What each fabric lacks on this machine, determined when it is first needed: fi_info takes 0.1 s."""
+
+    def __init__(self, prefix: Path, devices: Any) -> None:
+        self._prefix, self._devices = prefix, devices
+
+    @cached_property
+    def _missing(self) -> dict[str, str]:
+        return facts.fabrics(facts.fi_info(self._prefix), self._devices)
+
+    def __getitem__(self, name: str) -> str:
+        return self._missing[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._missing)
+
+    def __len__(self) -> int:
+        return len(self._missing)

@@ -69,12 +69,13 @@ PROVIDER_LINE = re.compile(r"^([a-z0-9_]+):$", re.MULTILINE)
 RATE = re.compile(r"^([0-9.]+) Gb/sec")
 
 
-def gather(prefix: Path, folders: Sequence[str] = ()) -> dict[str, object]:
+def gather(prefix: Path, folders: Sequence[str] = (), *, query_fabrics: bool = True) -> dict[str, object]:
     """Return all facts.
 
     Args:
         prefix: the folder of the Python environment.
         folders: all folders of its packages, if it has others than its own.
+        query_fabrics: whether to start fi_info, which takes 0.1 s.
     """
     devices, installed = rdma_devices(), packages([*map(glob.escape, folders), *package_folders(prefix)])
     return {
@@ -96,7 +97,7 @@ def gather(prefix: Path, folders: Sequence[str] = ()) -> dict[str, object]:
         "gpus": len(glob.glob("/dev/nvidia[0-9]*")),
         "nics": nics(),
         "devices": devices,
-        "fabrics": fabrics(fi_info(prefix), devices),
+        "fabrics": fabrics(fi_info(prefix), devices) if query_fabrics else {},
     }
 
 
