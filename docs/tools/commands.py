@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from orchestrator.cli.main import app
+from orchestrator.cli.main import make_app
 
 HEAD = """# Command line
 
@@ -18,7 +18,7 @@ COMMAND --help` prints the same.
 
 
 def page() -> str:
-    command = typer.main.get_command(app)
+    command = typer.main.get_command(make_app())
     return "\n".join([HEAD, *describe_subcommands(command, typer.Context(command, info_name="orch"))])
 
 

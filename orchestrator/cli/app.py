@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import re
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
@@ -217,18 +216,6 @@ class App(typer.Typer):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(cls=CommandGroup, **settings)
-
-    def __call__(self, *args: Any, **settings: Any) -> Any:
-        """Run the command line, without the commands that it does not name: typer would inspect their options."""
-        name, everything = "".join(sys.argv[1:2]), (self.registered_commands, self.registered_groups)
-        commands = [info for info in self.registered_commands if info.name == name]
-        groups = [info for info in self.registered_groups if info.name == name]
-        try:
-            if commands or groups:
-                self.registered_commands, self.registered_groups = commands, groups
-            return super().__call__(*args, **settings)
-        finally:
-            self.registered_commands, self.registered_groups = everything
 
     def command(self, name: str | None = None, **settings: Any) -> Callable[[Any], Any]:
         return super().command(name, cls=Command, **settings)

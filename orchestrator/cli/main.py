@@ -4,29 +4,11 @@ from __future__ import annotations
 
 import sys
 import tempfile
+from collections.abc import Mapping
 from typing import Annotated
 
 import typer
 
-from orchestrator.cli import (
-    attach,
-    commands,
-    compare,
-    data,
-    fetch,
-    image,
-    init,
-    nodes,
-    provision,
-    recipes,
-    report,
-    runs,
-    setup,
-    stacks,
-    sync,
-    train,
-)
-from orchestrator.cli import kubernetes as k8s
 from orchestrator.cli.app import App
 from orchestrator.errors import OrchError
 from orchestrator.screen import prepare, print_text
@@ -47,16 +29,61 @@ EXAMPLES = (
     "orch train script.py --inventory inventory/lab --nodes 4 --ppn 4 -- --epochs 3",
 )
 
-TARGETS = tuple(registry.entries().values())
-app = App(
-    no_args_is_help=True,
-    epilog="\n\n".join(STEPS),
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+# Panel of the help -> command -> its function or its group, in orchestrator.cli.
+COMMANDS: Mapping[str, Mapping[str, str]] = {
+    START: {
+        "setup": "setup:setup",
+        "init": "init:init",
+        "provision": "provision:provision_command",
+        "train": "train:train_command",
+    },
+    RUNS: {
+        "runs": "runs:app",
+        "attach": "attach:attach",
+        "logs": "attach:logs",
+        "report": "report:report",
+        "fetch": "fetch:fetch",
+        "stop": "attach:stop",
+    },
+    NODES: {
+        "nodes": "nodes:nodes",
+        "exec": "commands:execute",
+        "shell": "commands:shell",
+        "sync": "sync:sync",
+        "clean": "attach:clean",
+        "k8s": "kubernetes:app",
+        "image": "image:app",
+    },
+    DEFINITIONS: {"recipes": "recipes:app", "data": "data:app", "stacks": "stacks:app"},
+}
+EPILOGS = {"train": "\n\n".join(EXAMPLES)}
 
 
-@app.callback()
+def make_app(name: str = "") -> App:
+    """Return the command line with the command `name`, or with all commands if there is no such command.
+
+    The modules of the other commands are not imported, and typer does not inspect their options.
+    """
+    app = App(
+        no_args_is_help=True,
+        epilog="\n\n".join(STEPS),
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(orch)
+    known = any(name in commands for commands in COMMANDS.values())
+    for panel, commands in COMMANDS.items():
+        for command, location in commands.items():
+            if known and command != name:
+                continue
+            value = registry.load_object(f"orchestrator.cli.{location}")
+            if isinstance(value, App):
+                app.add_typer(value, name=command, rich_help_panel=panel)
+            else:
+                app.command(command, rich_help_panel=panel, epilog=EPILOGS.get(command))(value)
+    return app
+
+
 def orch(
     version: Annotated[
         bool,
@@ -78,29 +105,6 @@ def print_version() -> None:
     raise typer.Exit
 
 
-app.command("setup", rich_help_panel=START)(setup.setup)
-app.command("init", rich_help_panel=START)(init.init)
-app.command("provision", rich_help_panel=START)(provision.command(*TARGETS))
-app.command("train", rich_help_panel=START, epilog="\n\n".join(EXAMPLES))(train.command(*TARGETS))
-app.add_typer(runs.app, name="runs", rich_help_panel=RUNS)
-app.command("attach", rich_help_panel=RUNS)(attach.attach)
-app.command("logs", rich_help_panel=RUNS)(attach.logs)
-app.command("report", rich_help_panel=RUNS)(report.report)
-app.command("fetch", rich_help_panel=RUNS)(fetch.fetch)
-app.command("stop", rich_help_panel=RUNS)(attach.stop)
-app.command("nodes", rich_help_panel=NODES)(nodes.nodes)
-app.command("exec", rich_help_panel=NODES)(commands.execute)
-app.command("shell", rich_help_panel=NODES)(commands.shell)
-app.command("sync", rich_help_panel=NODES)(sync.sync)
-app.command("clean", rich_help_panel=NODES)(attach.clean)
-app.add_typer(k8s.app, name="k8s", rich_help_panel=NODES)
-app.add_typer(image.app, name="image", rich_help_panel=NODES)
-app.add_typer(recipes.app, name="recipes", rich_help_panel=DEFINITIONS)
-app.add_typer(data.app, name="data", rich_help_panel=DEFINITIONS)
-app.add_typer(stacks.app, name="stacks", rich_help_panel=DEFINITIONS)
-runs.app.command("compare")(compare.compare)
-
-
 def main() -> None:
     """Run the command line and exit with its exit code.
 
@@ -111,7 +115,7 @@ def main() -> None:
     try:
         if uses_fallback_home():
             print_text(f"note: the home directory is not writable; using {fallback_home()}", err=True)
-        app()
+        make_app("".join(sys.argv[1:2]))()
     except OrchError as error:
         print_text(f"error: {error.message}", err=True)
         if error.hint:

@@ -11,6 +11,7 @@ from orchestrator.cli import groups
 from orchestrator.cli.options import AsJson, UserPackages
 from orchestrator.cli.train import effective_options, group_of
 from orchestrator.screen import print_text
+from orchestrator.targets import registry
 from orchestrator.targets.entry import TargetEntry
 
 if TYPE_CHECKING:
@@ -159,3 +160,6 @@ def check_where(inventory: str | None, target: str | None, *, of_nodes: object) 
             f"--on {target} only installs the stack and the scripts into the shared folder.",
             hint="Omit --verify, --data, --docker-load and --ask-become-pass.",
         )
+
+
+provision_command = command(*registry.entries().values())

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from orchestrator.cli import attach
+from orchestrator.cli import attach, compare
 from orchestrator.cli.app import App
 from orchestrator.cli.options import RUNS_DIR, AsJson, OfInventory, RunName, RunsDir, check_subcommand, print_error
 from orchestrator.screen import print_text
@@ -80,3 +80,6 @@ def logs(
 ) -> None:
     """Print the logs of a run's ranks. `orch logs` has more options."""
     attach.logs(run=run, rank=rank, runs_dir=runs_dir or context.obj)
+
+
+app.command("compare")(compare.compare)

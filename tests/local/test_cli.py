@@ -122,7 +122,7 @@ def test_shell_completion_is_silent_when_there_is_nothing_to_complete() -> None:
 
 RAISE_IN_ORCH = """
 import orchestrator.cli.main as program
-program.app = lambda: {}["\x1b no such key"]
+program.make_app = lambda name: {}["\x1b no such key"]
 program.main()
 """
 

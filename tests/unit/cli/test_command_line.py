@@ -6,9 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
+import typer
 from typer.testing import CliRunner, Result
 
-from orchestrator.cli.main import app
+from orchestrator.cli.main import COMMANDS, main, make_app
 from orchestrator.errors import OrchError
 from orchestrator.targets import registry
 
@@ -27,7 +28,7 @@ def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def orch(*arguments: str) -> Result:
-    return CliRunner().invoke(app, arguments)
+    return CliRunner().invoke(make_app(), arguments)
 
 
 def error_of(*arguments: str) -> OrchError:
@@ -175,8 +176,15 @@ def test_command_line_can_run_several_times_in_one_process(monkeypatch: pytest.M
     for command in ("recipes", "stacks"):
         monkeypatch.setattr("sys.argv", ["orch", command, "--help"])
         with pytest.raises(SystemExit) as exc_info:
-            app()
+            main()
         assert exc_info.value.code == 0
+
+
+@pytest.mark.parametrize("name", [name for commands in COMMANDS.values() for name in commands])
+def test_app_of_one_command_has_the_command_of_the_whole_app(name: str) -> None:
+    whole, alone = (typer.main.get_command(make_app(value)).commands for value in ("", name))
+    assert list(alone) == [name]
+    assert [option.opts for option in alone[name].params] == [option.opts for option in whole[name].params]
 
 
 def test_settings_of_a_recipe_are_listed_without_those_that_set_refuses() -> None:

@@ -10,7 +10,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from orchestrator.cli.main import app
+from orchestrator.cli.main import make_app
 
 NAME = re.compile(r"(-- )?[A-Za-z0-9]+([_=|,. ][A-Za-z0-9]+)*")
 
@@ -21,13 +21,13 @@ def commands(command: Any, command_path: tuple[str, ...] = ()) -> Iterator[tuple
         yield from commands(subcommand, (*command_path, name))
 
 
-COMMANDS = dict(commands(typer.main.get_command(app)))
+COMMANDS = dict(commands(typer.main.get_command(make_app())))
 
 
 @pytest.mark.parametrize("command_path", COMMANDS, ids=" ".join)
 def test_help_names_values_and_no_types(command_path: tuple[str, ...]) -> None:
     """Show `--stack NAME` for an option with a value and only the name for a flag."""
-    result = CliRunner().invoke(app, [*command_path, "--help"], prog_name="orch")
+    result = CliRunner().invoke(make_app(), [*command_path, "--help"], prog_name="orch")
     assert result.exit_code == 0, result.exception
     assert re.findall(r"<[^>]*>|[{}]|\[\[|\]\]", result.stdout) == []
     assert "Usage: " + " ".join(["orch", *command_path]) in result.stdout

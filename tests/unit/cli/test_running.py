@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from orchestrator.cli.main import app
+from orchestrator.cli.main import make_app
 from tests.support.recorded import make_run
 
 RUN = "20260101-120000-qa-0000"
@@ -19,7 +19,7 @@ def test_id_of_a_run_is_printed_at_its_beginning_and_at_its_end(tmp_path: Path, 
     output_dir = (folder / output).resolve()
     make_run(tmp_path / "runs", RUN, ranks=1, nodes=1, seconds=1, output_dir=str(output_dir))
     output_dir.mkdir(parents=True)
-    result = CliRunner().invoke(app, ["attach", "--show", "none", "--runs-dir", str(tmp_path / "runs")])
+    result = CliRunner().invoke(make_app(), ["attach", "--show", "none", "--runs-dir", str(tmp_path / "runs")])
     assert result.exit_code == 0, result.output
     first, *_, output_line, details = result.output.splitlines()
     assert first == f"run: {RUN} in {tmp_path}/runs"

@@ -20,7 +20,7 @@ from orch_node.protocol.events import Event, Joined, Launched, Progress, Waiting
 from typer.testing import CliRunner
 
 from orchestrator import screen
-from orchestrator.cli.main import app
+from orchestrator.cli.main import make_app
 from orchestrator.report import live
 from orchestrator.runs.logs import LogLine
 from orchestrator.screen import harmless
@@ -154,7 +154,7 @@ def test_a_table_of_a_scripts_names(tmp_path: Path) -> None:
     lines = (folder / "events.jsonl").read_text().splitlines()
     result = json.loads(lines[-1]) | {"after": {"[/x]\x1b": 1.0, "f1": "text"}}
     (folder / "events.jsonl").write_text("\n".join([*lines[:-1], json.dumps(result), ""]))
-    done = CliRunner().invoke(app, ["runs", "--runs-dir", str(tmp_path), "show"])
+    done = CliRunner().invoke(make_app(), ["runs", "--runs-dir", str(tmp_path), "show"])
     assert done.exit_code == 0, done.output
     assert "[/x]\\x1b" in done.output
 
@@ -219,9 +219,9 @@ def test_logs_are_shown_and_not_obeyed(tmp_path: Path) -> None:
     folder = make_run(tmp_path, ranks=1, nodes=1, seconds=3)
     log = folder / "ranks/rank-0.log"
     log.write_bytes(b"one \x1b[31mred\x1b[0m\n\xff two\n")
-    done = CliRunner().invoke(app, ["logs", "--runs-dir", str(tmp_path)])
+    done = CliRunner().invoke(make_app(), ["logs", "--runs-dir", str(tmp_path)])
     assert done.output == "[0 node0] one \\x1b[31mred\\x1b[0m\n[0 node0] \ufffd two\n"
-    result = CliRunner().invoke(app, ["logs", "--runs-dir", str(tmp_path), "--json"])
+    result = CliRunner().invoke(make_app(), ["logs", "--runs-dir", str(tmp_path), "--json"])
     assert json.loads(result.output.splitlines()[0])["line"] == "one \x1b[31mred\x1b[0m"
     assert log.read_bytes().startswith(b"one \x1b[31m"), "files stay as they are"
 

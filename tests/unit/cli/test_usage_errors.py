@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from orchestrator import load
-from orchestrator.cli.main import app
+from orchestrator.cli.main import make_app
 from orchestrator.errors import OrchError, RequestError
 from orchestrator.load.clusters import find_inventory
 from orchestrator.load.scripts import check_script_arguments
@@ -33,7 +33,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def error_of(*arguments: str) -> OrchError:
-    result = CliRunner().invoke(app, arguments)
+    result = CliRunner().invoke(make_app(), arguments)
     assert isinstance(result.exception, OrchError), result.output
     return result.exception
 
@@ -97,7 +97,7 @@ def test_usage_error_has_exit_code_2_and_a_short_hint(
 
 
 def test_orch_init_creates_an_inventory_that_is_found_by_its_name(folder: Path) -> None:
-    assert CliRunner().invoke(app, ["init", "lab", "h1"]).exit_code == 0
+    assert CliRunner().invoke(make_app(), ["init", "lab", "h1"]).exit_code == 0
     assert find_inventory("lab") == Path("inventory/lab")
     (folder / "inventory/lab/program").write_text("#!/bin/sh\n")
     (folder / "inventory/lab/program").chmod(0o755)

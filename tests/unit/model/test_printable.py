@@ -26,7 +26,7 @@ def test_errors_of_the_command_line_are_printable() -> None:
         "from orchestrator.errors import OrchError\n"
         "from orchestrator.cli import main\n"
         f"def fail(): raise OrchError({ESCAPE_SEQUENCE!r} + 'x', hint={ESCAPE_SEQUENCE!r})\n"
-        "main.app = fail\nmain.main()"
+        "main.make_app = lambda name: fail\nmain.main()"
     )
     done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True)
     assert (done.returncode, "\x1b" in done.stderr) == (OrchError.exit_code, False)

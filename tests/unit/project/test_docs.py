@@ -24,7 +24,7 @@ from orch_node.protocol import files
 from typer.core import TyperGroup
 
 from docs.tools import commands, events
-from orchestrator.cli.main import EXAMPLES, app
+from orchestrator.cli.main import EXAMPLES, make_app
 from orchestrator.load.inventory import KNOWN_VARIABLES
 from tests.support.pages import PAGES, ROOT, Block, block_id, blocks, indented_blocks
 
@@ -41,7 +41,7 @@ ALL = [(page, block) for page in PAGES for block in blocks(page)]
 DOCS = ROOT / "docs"
 CONFIGURATION = DOCS / "reference" / "configuration.md"
 GENERATED = {"reference/cli.md": commands.HEAD, "reference/events.md": events.HEAD}
-COMMAND = typer.main.get_command(app)
+COMMAND = typer.main.get_command(make_app())
 COMMAND_LINES = [
     (page, arguments)
     for page, block in ALL
