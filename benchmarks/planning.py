@@ -14,6 +14,8 @@ from measure import arguments, interleaved, report, seconds
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 SIZES = (1, 1_000, 10_000)
+PROGRAM = "from orchestrator.cli.main import main; main()"  # what the command `orch` is
+TYPER_PROGRAM = "import typer\ndef main(n: int = 1) -> None: pass\ntyper.run(main)"
 CORES = 64  # per node, with two NUMA nodes and two hardware threads per core
 
 
@@ -26,8 +28,9 @@ def main() -> None:
             "XDG_STATE_HOME": str(folder / "state"),
             "PYTHONPATH": str(REPOSITORY),
         }
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed package has bytecode
         (folder / "script.py").write_text("print('never run')\n")
-        orch = [sys.executable, "-m", "orchestrator.cli.main", "train", "script.py", "--project", "none", "--dry-run"]
+        orch = [sys.executable, "-c", PROGRAM, "train", "script.py", "--project", "none", "--dry-run"]
         first, repeated = {}, {}
         for size in SIZES:
             inventory = make_cluster(folder, size, environment)
@@ -40,6 +43,7 @@ def main() -> None:
         run = functools.partial(seconds, cwd=folder, env=environment)
         imports = {
             "import typer": functools.partial(run, [sys.executable, "-c", "import typer"]),
+            "typer program with one option": functools.partial(run, [sys.executable, "-c", TYPER_PROGRAM]),
             "orch train bert-qa --dry-run": functools.partial(run, [*orch[:4], "bert-qa", "--dry-run"]),
         }
         starts = interleaved(imports, repeats)

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from orchestrator.load.backends import plugins
-from orchestrator.load.packages import packages_for
 from orchestrator.load.projects import has_module, project_of
 from orchestrator.load.recipes import recipe as load_recipe
 from orchestrator.load.recipes import settings
@@ -103,9 +102,12 @@ def with_packages(recipe: Recipe, request: TrainRequest, stack: Stack, software:
     if software.image:
         return with_image_requirements(recipe, option, extras, stack, software.image, common_file=common_file)
     requirements = requirements_of(recipe, option, extras, common_file=common_file)
-    return replace(
-        recipe, packages=packages_for(requirements, software.nodes, software.user_python or f"stack '{stack.name}'")
-    )
+    if requirements is None:
+        return recipe
+    from orchestrator.load.packages import packages_for  # most runs need no packages, and the import takes 20 ms
+
+    packages = packages_for(requirements, software.nodes, software.user_python or f"stack '{stack.name}'")
+    return replace(recipe, packages=packages)
 
 
 def ranks_python(recipe: Recipe, stack: Stack, software: RankSoftware) -> RanksPython:

@@ -38,11 +38,11 @@ SITE, DIGEST = "packages", "digest"
 HASH = re.compile(r"--hash=(\w+:[0-9a-f]+)")
 
 
-def packages_for(requirements: Requirements | None, nodes: Sequence[Facts], stack: str) -> Packages | None:
+def packages_for(requirements: Requirements, nodes: Sequence[Facts], stack: str) -> Packages | None:
     """Return the packages to add to the stack on nodes; None if the stack has all required packages.
 
     Args:
-        requirements: of the run, or None.
+        requirements: of the run.
         nodes: the facts of the nodes with the stack.
         stack: what messages call it, such as `stack 'current'`.
 
@@ -51,7 +51,7 @@ def packages_for(requirements: Requirements | None, nodes: Sequence[Facts], stac
         RequestError: if the requirements do not fit the stack or the nodes' Python.
         ExecuteError: if the packages cannot be downloaded or installed.
     """
-    if requirements is None or not nodes:
+    if not nodes:
         return None
     facts = nodes[0]
     check_python(requirements, facts.python)
