@@ -147,7 +147,7 @@ def raise_usage_error(ctx: Any, error: Exception) -> NoReturn:
 
 def suggest_options(error: Any, min_similarity: float = 0.6) -> list[str]:
     """Return a question about the option that is most similar to an unknown one, if there is any."""
-    possibilities = getattr(error, "possibilities", None) or ()
+    possibilities = {*(getattr(error, "possibilities", None) or ())} - {"--help"}
     similar = difflib.get_close_matches(getattr(error, "option_name", ""), possibilities, 1, min_similarity)
     return [f"Did you mean {name}?" for name in similar]
 
@@ -191,6 +191,8 @@ class CommandGroup(TyperGroup):
             similar = difflib.get_close_matches(cmd_name, self.commands, n=1)
             if similar:
                 hint = f"Did you mean '{similar[0]}'?"
+            elif self.invoke_without_command and cmd_name in ("list", "ls"):
+                hint = f"`{ctx.command_path}` lists them."
             elif SHOW in self.commands:  # the name of an object may stand in place of the command
                 hint = f"To show one: {ctx.command_path} {SHOW} {cmd_name}"
             else:

@@ -33,7 +33,7 @@ Data = Annotated[
 TargetName = Annotated[
     str | None,
     typer.Option(
-        "--on", metavar="NAME", help="Set up the shared folder of this target (slurm) instead of an inventory."
+        "--on", metavar="NAME", help="Set up the shared folder of a batch system (slurm, pbs) instead of an inventory."
     ),
 ]
 StackName = Annotated[

@@ -174,8 +174,8 @@ RESTARTS: Mapping[str, ParameterInfo] = {
 IMAGE: Mapping[str, ParameterInfo] = {
     "image": typer.Option(
         metavar="IMAGE",
-        help="Run the ranks in this image: of Docker on nodes and in pods; on Slurm a .sif file or a folder with "
-        "Apptainer or Singularity, or a .sqsh file with Pyxis.",
+        help="Run the ranks in this image: of Docker on nodes, of the pods, or in batch jobs a .sif file or a folder "
+        "with Apptainer or Singularity, on Slurm also a .sqsh file with Pyxis.",
     ),
     "image_options": typer.Option(
         "--image-option",

@@ -69,6 +69,14 @@ def common_docker_variable(hosts: Mapping[str, Mapping[str, Any]]) -> DockerVari
     return values[0] if values else None
 
 
+def check_no_image_options(options: tuple[str, ...]) -> None:
+    """Raise RequestError if there are options for an image, in a run without an image."""
+    if options:
+        raise RequestError(
+            f"--image-option {options[0]} requires --image.", hint="Add --image NAME, or omit --image-option."
+        )
+
+
 def docker(image: str | None, options: tuple[str, ...], inventory: str) -> Docker | None:
     """Merge the inventory's values and those of --image-option; None without an image.
 
@@ -76,10 +84,7 @@ def docker(image: str | None, options: tuple[str, ...], inventory: str) -> Docke
         RequestError: if a value is invalid, or there are options without an image.
     """
     if image is None:
-        if options:
-            raise RequestError(
-                f"--image-option {options[0]} requires --image.", hint="Add --image NAME, or omit --image-option."
-            )
+        check_no_image_options(options)
         return None
     variable = common_docker_variable(read_inventory(find_inventory(inventory)))
     values = variable.model_dump(exclude_none=True, exclude={"image", "load"}) if variable else {}

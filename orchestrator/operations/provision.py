@@ -252,6 +252,6 @@ def recorded_root(session: Session) -> str:
     if len(roots) != 1:
         raise RequestError(
             f"The nodes of {session.source} have not been provisioned.",
-            hint=f"First: orch provision {session.request.inventory}",
+            hint=f"Run `orch provision {session.request.inventory}` first.",
         )
     return roots.pop()

@@ -107,7 +107,7 @@ def check_image_exists(batch: BatchSettings) -> None:
         batch.image.check(batch.system.engines)
         raise RequestError(
             f"--image {batch.image.path}: no such image.",
-            hint=f"Use {', or '.join(engine.format for engine in batch.system.engines)}, that all nodes see.",
+            hint=f"All nodes must see it: {', or '.join(engine.format for engine in batch.system.engines)}.",
         )
 
 

@@ -14,6 +14,7 @@ from typing import Any
 from pydantic import Field, create_model
 
 from orchestrator.errors import RequestError, did_you_mean
+from orchestrator.load.docker import check_no_image_options
 from orchestrator.load.files import StrictModel, read_current_folder_toml, read_toml
 from orchestrator.targets.batch.image import APPTAINER_ENGINE, LISTS, NAMES, Image
 from orchestrator.targets.batch.settings import BatchSettings
@@ -102,7 +103,10 @@ def batch_settings(
             )
     for option in image_options:
         settings = with_image_option(settings, option)
-    return with_image(settings, image)
+    settings = with_image(settings, image)
+    if settings.image is None:
+        check_no_image_options(tuple(image_options))
+    return settings
 
 
 def with_image(settings: BatchSettings, image: str | None) -> BatchSettings:
