@@ -208,9 +208,11 @@ class Run:
             OrchError: if no file matches, or files cannot be read or written.
         """
         from orchestrator.operations import fetch
+        from orchestrator.operations.train import tuple_of
 
+        folder = Path(destination) if destination else None
         request = fetch.FetchRequest(
-            source=source, node=node, destination=Path(destination) if destination else None, patterns=tuple(patterns)
+            source=source, node=node, destination=folder, patterns=tuple_of("patterns", patterns)
         )
         return fetch.fetch(self._handle, request, fetch.FetchListener())
 
@@ -454,11 +456,17 @@ def provision(
         OrchError: if the request is wrong, or a node fails.
     """
     from orchestrator.operations import provision as operation
+    from orchestrator.operations.train import tuple_of
 
-    request = operation.ProvisionRequest(inventory=str(inventory), stack=stack, data=tuple(map(str, data)))
+    sources = tuple(map(str, tuple_of("data", data)))
+    request = operation.ProvisionRequest(inventory=str(inventory), stack=stack, data=sources)
     listener = operation.Listener(note=notify) if notify else operation.Listener()
     report = operation.provision(request, listener, {})
     if report.exit_code:
-        problems = [f"{node.node}: {node.problem}" for node in report.nodes if node.failed]
-        raise ExecuteError(f"{'; '.join(problems) or 'Provisioning failed'}.", hint=f"Ansible's output: {report.log}")
+        failed = [node for node in report.nodes if node.failed]
+        problems = "; ".join(f"{node.node}: {node.problem}" for node in failed)
+        hints = dict.fromkeys(node.hint for node in failed if node.hint)
+        raise ExecuteError(
+            f"{problems or 'Provisioning failed'}.", hint=" ".join([*hints, f"Ansible's output: {report.log}"])
+        )
     return report

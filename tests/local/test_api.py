@@ -39,6 +39,7 @@ def add(offset, factor):
 FAILURES = """
 import pathlib, threading, orch
 pathlib.Path("sleep.py").write_text("import time; time.sleep(100)")
+pathlib.Path("dead.yml").write_text("all: {hosts: {node0: {ansible_host: 127.0.0.1, ansible_port: 1}}}")
 def fails():
     import torch.distributed as dist
     if dist.get_rank() == 1:
@@ -62,6 +63,9 @@ for call in (
     lambda: orch.train("bert-qa", on="slurm", target_options={"slrum": ["partition=cpu"]}),
     lambda: orch.train("bert-qa", target_options={"slurm": ["partition=cpu"]}),
     lambda: orch.train("bert-qa", on="nowhere"),
+    lambda: orch.provision("./dead.yml"),
+    lambda: orch.provision("./dead.yml", data="squad"),
+    lambda: orch.run().fetch(patterns="*.pt"),
 ):
     try:
         call()
@@ -77,6 +81,9 @@ EXPECTED_FAILURES = [
     r"RequestError target_options: slurm has no option 'slrum'.*Did you mean 'slurm'",
     r"RequestError target_options: a run without `on` has no option 'slurm'",
     r"RequestError --on nowhere",
+    r"ExecuteError node0: .*nothing listens on its SSH port. \| .* \| Start sshd on the node, .* Ansible's output: ",
+    r"RequestError data is a text, not a list: 'squad'",
+    r"RequestError patterns is a text, not a list",
 ]
 TYPED = """
 import orch
