@@ -112,7 +112,9 @@ HOST_OPTIONS: Mapping[str, ParameterInfo] = {
 }
 RANKS: Mapping[str, ParameterInfo] = {
     "ppn": typer.Option(
-        metavar="N|auto", parser=parse_ppn, help="Ranks per node. Default: auto, one rank per NUMA node."
+        metavar="N|auto",
+        parser=parse_ppn,
+        help="Ranks per node. Default: auto, one rank per NUMA node; in jobs and pods one rank.",
     ),
     "launcher": typer.Option(
         metavar="NAME",

@@ -329,7 +329,7 @@ def chunk(request: JobRequest, select: str | None) -> str:
     """Return the resources of a node: those of select= without its number of nodes, or a core for each rank.
 
     Raises:
-        PlanError: if select= describes other nodes than the request.
+        PlanError: if select= describes other nodes than the request, or fewer cores than ranks.
     """
     if not select:
         return f"ncpus={request.ppn}"
@@ -341,10 +341,21 @@ def chunk(request: JobRequest, select: str | None) -> str:
         )
     if count and int(count) != request.nodes:
         raise PlanError(
-            f"--pbs select={select} requests {count} nodes, but the run has {request.nodes} with its spare nodes.",
+            f"--pbs select={select} requests {count} nodes, but --nodes and --spare-nodes {request.nodes}.",
             hint=f"Use --nodes for the number of nodes, and --pbs select={resources}.",
         )
+    if (cores := ncpus(select)) is not None and cores < request.ppn:
+        raise PlanError(
+            f"--pbs select={select} requests fewer cores than a node has ranks: {request.ppn}.",
+            hint=f"Request more cores, such as --pbs select=ncpus={request.ppn}, or start fewer ranks.",
+        )
     return resources
+
+
+def ncpus(select: str) -> int | None:
+    """Return the cores of each node that select= requests; None if it does not name them."""
+    match = re.search(r"(?:^|:)ncpus=([0-9]+)(?::|$)", select)
+    return int(match[1]) if match else None
 
 
 def placement(value: str) -> str:
@@ -371,8 +382,7 @@ def default_options(options: Mapping[str, str]) -> dict[str, tuple[str, str]]:
 
 def threads_per_rank(options: Mapping[str, str], ppn: int) -> int:
     """Return the cores of each rank that select= requests; 0 if it has no ncpus."""
-    match = re.search(r"(?:^|:)ncpus=([0-9]+)(?::|$)", options.get("select", ""))
-    return int(match[1]) // ppn if match else 0
+    return (ncpus(options.get("select", "")) or 0) // ppn
 
 
 def explain_option(name: str, options: Mapping[str, str]) -> str:

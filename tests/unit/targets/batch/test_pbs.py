@@ -283,8 +283,14 @@ def test_select_may_repeat_the_number_of_nodes() -> None:
 
 @pytest.mark.parametrize(
     "values",
-    [{"select": "3:ncpus=8"}, {"select": "1:ncpus=8+1:ncpus=4"}, {"select": "2"}, {"place": "pack"}],
-    ids=["other-number", "two-chunks", "no-resources", "pack"],
+    [
+        {"select": "3:ncpus=8"},
+        {"select": "1:ncpus=8+1:ncpus=4"},
+        {"select": "2"},
+        {"select": "mem=4gb:ncpus=3"},
+        {"place": "pack"},
+    ],
+    ids=["other-number", "two-chunks", "no-resources", "fewer-cores-than-ranks", "pack"],
 )
 def test_nodes_that_differ_from_the_request_are_refused(values: dict[str, str]) -> None:
     with pytest.raises(PlanError):
