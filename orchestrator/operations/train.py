@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, get_args, get_origin, get_type_hints
 
 from orch_node.standalone import facts
 
@@ -68,12 +67,15 @@ def options_of_target(target_name: str | None, values: Mapping[str, Any]) -> tup
             f"target_options: a run without `on` has no option {next(iter(values))!r}.",
             hint="Add `on`, or omit target_options.",
         )
-    parameters = inspect.signature(kind).parameters
-    for name in values:
-        if name not in parameters:
-            hint = did_you_mean(name, parameters)
+    types = {name: type_ for name, type_ in get_type_hints(kind).items() if get_origin(type_) is not ClassVar}
+    options = {}
+    for name, value in values.items():
+        if name not in types:
+            hint = did_you_mean(name, types)
             raise RequestError(f"target_options: {target_name} has no option {name!r}.", hint=hint)
-    return (kind(**{name: tuple_of(name, values[name], parameters[name].default == ()) for name in values}),)
+        is_path = value is not None and Path in get_args(types[name])
+        options[name] = Path(value) if is_path else tuple_of(name, value, get_origin(types[name]) is tuple)
+    return (kind(**options),)
 
 
 def tuple_of(name: str, value: Any, is_list: bool = True) -> Any:

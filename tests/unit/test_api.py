@@ -52,6 +52,12 @@ def test_submit_has_the_parameters_of_train_except_for_what_the_function_replace
             id="option as one text",
         ),
         pytest.param(
+            lambda: orch.train("bert-qa", on="slurm", target_options={"slurm_file": "missing.toml"}),
+            "missing.toml",
+            "",
+            id="file of a target's option as a text",
+        ),
+        pytest.param(
             lambda: orch.train("bert-qa", target_options={"slurm": ["partition=cpu"]}),
             "target_options: a run without `on` has no option 'slurm'",
             "Add `on`",
@@ -82,7 +88,7 @@ def test_wrong_argument_is_an_error_with_a_hint(
     with pytest.raises(orch.OrchError) as caught:
         call()
     assert message in str(caught.value)
-    assert hint in caught.value.hint
+    assert hint in caught.value.hint, caught.value.hint
     assert not (tmp_path / "runs").exists()
 
 
