@@ -41,16 +41,6 @@ class PbsOptions:
     )
     pbs_file: Path | None = file_option("pbs")
 
-    @property
-    def assignments(self) -> tuple[str, ...]:
-        """Return the values of --pbs."""
-        return self.pbs
-
-    @property
-    def settings_file(self) -> Path | None:
-        """Return the value of --pbs-file."""
-        return self.pbs_file
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlurmOptions:
