@@ -37,6 +37,7 @@ def show(
 ) -> None:
     """Show the settings of a recipe, as --set takes them."""
     from orchestrator import load
+    from orchestrator.load.dataclass_settings import TRAINING_ARGUMENTS_HELP
     from orchestrator.model.recipe import SECRETS
     from orchestrator.report import listing
 
@@ -46,6 +47,8 @@ def show(
         for name, setting in recipe.declared.items()
         if name not in (*recipe.passed_by_orch, *SECRETS)
     ]
+    # Most of transformers' arguments matter to nobody; list those that the recipe sets before the others.
+    rows.sort(key=lambda row: row["default"] is None and row["description"] == TRAINING_ARGUMENTS_HELP)
     columns = ("name", "type", "default", "description")
     print_text(listing.as_json("settings", rows) if as_json else listing.table(rows, columns))
 

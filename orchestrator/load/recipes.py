@@ -43,15 +43,19 @@ def installed_recipes() -> list[tuple[str, Path]]:
     """Return the recipes of installed packages, whose entry points name the package of the recipe's folder.
 
     Raises:
-        RequestError: if an entry point does not name a package.
+        RequestError: if an entry point does not name the package of a recipe.
     """
     recipes = []
     for point in sorted(entry_points().select(group=ENTRY_POINTS)):
-        spec = importlib.util.find_spec(point.module)
+        try:
+            spec = importlib.util.find_spec(point.module)
+        except Exception:  # of the package that contains it
+            spec = None
         folders = list(spec.submodule_search_locations or []) if spec else []
-        if not folders:
+        if not folders or not (Path(folders[0]) / "recipe.toml").is_file():
             raise RequestError(
-                f"The entry point {ENTRY_POINTS}: {point.name} does not name a package: {point.value}.",
+                f"The entry point {ENTRY_POINTS}: {point.name} does not name a package with a recipe.toml: "
+                f"{point.value}.",
                 hint="Fix or uninstall it; see docs/how-to/own-recipes.md.",
             )
         recipes.append((point.name, Path(folders[0])))
