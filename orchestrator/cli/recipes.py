@@ -43,7 +43,12 @@ def show(
 
     recipe = load.recipe(name, tuple(recipe_path or ()))
     rows = [
-        {"name": name, "type": setting.type, "default": recipe.default(name), "description": setting.description}
+        {
+            "name": name,
+            "type": "|".join(setting.choices) or setting.type,
+            "default": recipe.default(name),
+            "description": setting.description,
+        }
         for name, setting in recipe.declared.items()
         if name not in (*recipe.passed_by_orch, *SECRETS)
     ]

@@ -167,8 +167,18 @@ def fields_of(node: ast.ClassDef, lines: Sequence[bytes]) -> Iterator[tuple[str,
                         default if isinstance(default, Value) else None,
                         str(options.get("help") or comment.strip()),
                         needs_value=kind == SWITCH and default is None and bool(words & NO_VALUE),
+                        choices=literal_values(field.annotation),
                     ),
                 )
+
+
+def literal_values(annotation: ast.expr) -> tuple[str, ...]:
+    """Return the values of a Literal in an annotation; empty if there is none."""
+    for node in ast.walk(annotation):
+        if isinstance(node, ast.Subscript) and ast.unparse(node.value).endswith("Literal"):
+            values = literal(node.slice)
+            return tuple(map(str, values if isinstance(values, tuple) else (values,)))
+    return ()
 
 
 def field_options(value: ast.expr | None) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from orchestrator.load.dataclass_settings import dataclass_settings
 from orchestrator.load.files import read_toml
 from orchestrator.load.recipe_file import RecipeFile, SettingFile
 from orchestrator.model.recipe import Recipe, Setting, Value
-from orchestrator.model.setting_types import DESCRIPTIONS, matches, type_of
+from orchestrator.model.setting_types import type_of
 from orchestrator.paths import RECIPES, TRAIN, entry_points
 
 ENTRY_POINTS = "orch.recipes"
@@ -182,9 +182,9 @@ def wrong_values(file: RecipeFile, declared: Mapping[str, Setting]) -> Iterator[
                 yield f"{place}: the recipe has no setting '{name}'", did_you_mean(name, declared, listing=listing)
     for place, values in tables.items():
         for name, value in values.items():
-            kind = declared[name].type
-            if not isinstance(value, SettingFile) and not matches(value, kind):
-                yield f"{place}.{name} = {value}: not {DESCRIPTIONS[kind]}", "Correct it, or the type of the setting."
+            setting = declared[name]
+            if not isinstance(value, SettingFile) and not setting.accepts(value):
+                yield f"{place}.{name} = {value}: not {setting.expected}", "Correct it, or the type of the setting."
 
 
 def files_of(folder: Path) -> tuple[str, ...]:

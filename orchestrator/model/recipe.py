@@ -25,6 +25,15 @@ class Setting:
     default: Value | None = None  # of the script; None if it has none or computes it
     description: str = ""
     needs_value: bool = False  # a switch that may be None: transformers' parser takes --name=true, but not --name
+    choices: tuple[str, ...] = ()  # the only values; any of the type if empty
+
+    @property
+    def expected(self) -> str:
+        """Return the values that it accepts, in messages."""
+        return " or ".join(self.choices) or DESCRIPTIONS.get(self.type, "a text")
+
+    def accepts(self, value: Value) -> bool:
+        return str(value) in self.choices if self.choices else matches(value, self.type)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,12 +175,12 @@ class Recipe:
     def check_types(self, user_values: Mapping[str, Value]) -> None:
         """Raise RequestError for the first value that its setting cannot have."""
         for name, value in user_values.items():
-            kind = self.declared[name].type
-            if not matches(value, kind):
+            setting = self.declared[name]
+            if not setting.accepts(value):
                 default = self.default(name)
                 raise RequestError(
-                    f"--set {name}={value}: not {DESCRIPTIONS[kind]}.",
-                    hint=f"Recipe '{self.name}' expects {DESCRIPTIONS[kind]}."
+                    f"--set {name}={value}: not {setting.expected}.",
+                    hint=f"Recipe '{self.name}' expects {setting.expected}."
                     + (f" Its default is {default}." if default is not None else ""),
                 )
 

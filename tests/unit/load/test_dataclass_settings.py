@@ -78,7 +78,7 @@ def test_fields_are_read_with_type_default_and_description(make_recipe: MakeReci
         "flag": Setting("switch", False, "A switch."),
         "maybe": Setting("switch", needs_value=True),
         "files": Setting(),
-        "kind": Setting("text", "a", "One of two."),
+        "kind": Setting("text", "a", "One of two.", choices=("a", "b")),
         "computed": Setting("integer"),
         "required": Setting("integer"),
     }
@@ -161,6 +161,9 @@ def test_missing_script_is_named(make_recipe: MakeRecipe) -> None:
         pytest.param("[precisions]", "paths = ['file']\n[precisions]", "paths: .*no setting 'file'", id="path"),
         pytest.param("[settings]", "[presets.full]\nstep = 3\n[settings]", "Did you mean 'steps'", id="preset"),
         pytest.param("[settings]", "[excludes]\nrate = ['step']\n[settings]", "excludes.rate: .*'step'", id="exclude"),
+        pytest.param(
+            "[settings]", "[presets.full]\nkind = 'c'\n[settings]", "presets.full.kind = c: not a or b", id="choice"
+        ),
         pytest.param("fp32 = []", "", "precisions", id="no precision"),
         pytest.param("fp32 = []", "fp23 = []", "fp23", id="unknown precision"),
     ],
@@ -169,6 +172,17 @@ def test_recipe_file_must_match_the_settings(make_recipe: MakeRecipe, old: str, 
     with pytest.raises(RequestError) as caught:
         make_recipe(recipe_file=RECIPE_FILE.replace(old, new))
     assert re.search(message, f"{caught.value} {caught.value.hint}"), caught.value
+
+
+def test_only_the_values_of_a_literal_are_accepted(make_recipe: MakeRecipe) -> None:
+    recipe = make_recipe(
+        "class Settings:\n    rate: float = 1\n    bits: Optional[typing.Literal[4, 8]] = None\n    one: Literal['x']\n"
+    )
+    recipe.check_types({"bits": "8", "one": "x"})
+    with pytest.raises(RequestError, match="--set bits=16: not 4 or 8"):
+        recipe.check_types({"bits": "16"})
+    with pytest.raises(RequestError, match="--set one=y: not x"):
+        recipe.check_types({"one": "y"})
 
 
 def test_switches_that_may_be_none_are_passed_with_their_value(make_recipe: MakeRecipe) -> None:
