@@ -98,7 +98,7 @@ def test_missing_file_of_an_option_is_explained(package: Path) -> None:
 
 
 def test_all_options_of_the_commands_are_reserved() -> None:
-    commands = typer.main.get_command(main.app).commands  # type: ignore[attr-defined]
+    commands = typer.main.get_command(main.make_app()).commands  # type: ignore[attr-defined]
     of_targets = {name for entry in registry.entries().values() for name in entry.options.__dataclass_fields__}  # type: ignore[attr-defined]
     for command in (commands["train"], commands["provision"]):
         for parameter in command.params:
