@@ -106,7 +106,7 @@ class Run:
         self._finishing = threading.Lock()
 
     def __repr__(self) -> str:
-        return f"<orch.Run {self.id}: {self.state}>"
+        return f"<orch.{type(self).__name__} {self.id}: {self.state}>"
 
     @property
     def id(self) -> str:
@@ -140,7 +140,8 @@ class Run:
         """Wait until the run has ended and return its outcome, whether it succeeded or failed.
 
         Args:
-            show: print the progress of the run, and the output of a rank such as `0`, of `all` or of `none`.
+            show: print the progress of the run, the output of a rank such as `0`, of `all` or of `none`, and why the
+                run did not succeed.
 
         Raises:
             OrchError: if the nodes cannot be reached.
@@ -160,6 +161,9 @@ class Run:
             lines.follow(screen.show)
             outcome = self._finish()
             lines.end()
+            if outcome.state != "done":
+                error = RunError(outcome)
+                screen.note(f"{error}\nhint: {error.hint}")
         finally:
             screen.end()
         return outcome

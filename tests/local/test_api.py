@@ -51,7 +51,9 @@ def competes():
     sleeper = orch.train("sleep.py")
     next(sleeper.events())
     try:
-        orch.train("sleep.py").result
+        refused = orch.train("sleep.py")
+        refused.wait(show="0")
+        refused.result
     finally:
         sleeper.stop()
 for call in (
@@ -121,7 +123,9 @@ def test_a_function_runs_on_all_ranks_and_returns_its_results(fixture: str, requ
 
 
 def test_errors_are_exceptions_with_a_hint(one_host: Workspace) -> None:
-    lines = expect_exit(run_python(one_host, FAILURES)).stdout.splitlines()
+    done = expect_exit(run_python(one_host, FAILURES))
+    assert re.search(r"^refused: node0 is taken.*\n.*\nhint: --queue", done.stderr, re.MULTILINE)
+    lines = done.stdout.splitlines()
     assert len(lines) == len(EXPECTED_FAILURES)
     for line, pattern in zip(lines, EXPECTED_FAILURES, strict=True):
         assert re.match(pattern, line), line
