@@ -17,8 +17,9 @@ from tests.local.workspaces import Workspace
 
 ROOT = Path(__file__).parents[2]
 CALLS = """
-import os, sys, orch
-import helper
+import os, sys, cloudpickle, orch
+import constants, helper
+cloudpickle.register_pickle_by_value(constants)
 INVENTORY = sys.argv[1] if len(sys.argv) > 1 else "local"
 job = orch.submit(helper.add, 5, kwargs={"factor": 2}, inventory=INVENTORY, ppn=1 if INVENTORY != "local" else 2)
 print("RESULTS", job.results(timeout=120))
@@ -27,14 +28,15 @@ print("EVENTS", sorted({event.name for event in job.events()} & {"joined", "fini
 print("LINES", [line.text for line in job.logs(rank=1) if "hello" in line.text])
 """
 HELPER = """
+import constants
 import torch.distributed as dist
-SUMMAND = 1
+SUMMAND = 3
 def add(offset, factor):
     import torch
     value = torch.ones(1) * (dist.get_rank() + offset) * factor
     dist.all_reduce(value)
     print("hello from", dist.get_rank())
-    return {"sum": value.item() + SUMMAND, "rank": dist.get_rank()}
+    return {"sum": value.item() + SUMMAND + constants.SUMMAND, "rank": dist.get_rank()}
 """
 FAILURES = """
 import pathlib, threading, orch
@@ -100,6 +102,7 @@ def run_python(workspace: Workspace, text: str, *arguments: str) -> subprocess.C
     """Run a program that uses orch in a workspace's folder."""
     (workspace.folder / "program.py").write_text(text)
     (workspace.folder / "helper.py").write_text(HELPER)
+    (workspace.folder / "constants.py").write_text("SUMMAND = -2\n")
     command = [sys.executable, "program.py", *arguments]
     environment = orch_environment(workspace.folder)
     return subprocess.run(

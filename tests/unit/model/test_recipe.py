@@ -46,6 +46,9 @@ def test_unknown_setting_or_preset_names_the_nearest() -> None:
     with pytest.raises(RequestError, match="no preset 'ful'") as exc_info:
         RECIPE.settings("ful", {})
     assert "full" in exc_info.value.hint
+    with pytest.raises(RequestError, match="no preset 'full'") as exc_info:
+        replace(RECIPE, presets={}).settings("full", {})
+    assert exc_info.value.hint == "Omit --preset; it has no presets."
 
 
 @pytest.mark.parametrize("name", ["output_dir", "use_ipex", "bf16"])
