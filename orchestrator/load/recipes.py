@@ -154,20 +154,25 @@ def recipe_from(name: str, folder: Path) -> Recipe:
         elastic=file.elastic,
         ipex=file.ipex,
         declared=declared,
-        defaults={
-            key: str((folder / str(value)).resolve()) if key in file.paths else value
-            for key, value in file.settings.items()
-            if not isinstance(value, SettingFile)
-        },
+        defaults=with_paths(folder, file, file.settings),
         paths=tuple(file.paths),
         excludes={key: tuple(value) for key, value in file.excludes.items()},
-        presets=file.presets,
+        presets={name: with_paths(folder, file, values) for name, values in file.presets.items()},
         precisions={key: tuple(value) for key, value in file.precisions.items()},
         stacks=tuple(file.stacks),
         environment=file.environment,
         folder=str(folder),
         files=() if is_included else files_of(folder),
     )
+
+
+def with_paths(folder: Path, file: RecipeFile, values: Mapping[str, Value | SettingFile]) -> dict[str, Value]:
+    """Return the values of a recipe's file, with the paths of files in the recipe's folder made absolute."""
+    return {
+        key: str((folder / str(value)).resolve()) if key in file.paths else value
+        for key, value in values.items()
+        if not isinstance(value, SettingFile)
+    }
 
 
 def wrong_values(file: RecipeFile, declared: Mapping[str, Setting]) -> Iterator[tuple[str, str]]:

@@ -46,8 +46,11 @@ def test_recipes_and_stacks_of_orch_can_be_loaded() -> None:
 
 
 def test_paths_of_a_recipe_are_relative_to_its_folder(recipe_folder: Path) -> None:
+    with (recipe_folder / "recipe.toml").open("a") as file:
+        file.write('[presets.large]\ntrain_file = "data/large.json"\n')
     recipe = recipe_from("mine", recipe_folder)
     assert recipe.defaults["train_file"] == str(recipe_folder / "data/a.json")
+    assert recipe.settings("large", {})["train_file"] == str(recipe_folder / "data/large.json")
     assert recipe.script == str(recipe_folder / "x.py")
 
 
