@@ -35,6 +35,14 @@ def test_stop_ends_the_run_and_its_job(site: Site) -> None:
     assert site.processes("faulty.py") == ""
 
 
+def test_a_failed_job_leaves_no_output_in_the_current_folder(site: Site) -> None:
+    options = tuple("1" if option == "2" else option for option in TWO_NODES)
+    other_host = ("--pbs", f"select=ncpus=2:host={NODE}", "--ppn", "2")  # from which PBS would have to copy it
+    site.train("faulty.py", *options, *other_host, "--", "--fault", "exit", code=1)
+    wait_until(lambda: not site.active_jobs(), "the end of the job", 10)
+    assert not list(site.home.glob("orch-*"))
+
+
 def test_a_deleted_job_is_reported_as_stopped(site: Site) -> None:
     process = site.start("faulty.py", *TWO_NODES, "--fresh", *LONG_RUN)
     run = site.wait_for_event("joined")

@@ -10,7 +10,7 @@ from signal import Signals
 from typing import Any
 
 from orch_node.batch import pbs as on_nodes
-from orch_node.batch.pbs import CHECKPOINT_SECONDS, time_seconds
+from orch_node.batch.pbs import CHECKPOINT_SECONDS, NO_OUTPUT, time_seconds
 
 from orchestrator.errors import ExecuteError, PlanError
 from orchestrator.model.command import CommandResult
@@ -87,12 +87,12 @@ def submit_command(step: SubmitScript) -> tuple[str, ...]:
     """Return the command that submits a script.
 
     PBS would start a script below a login shell that a signal to the job ends, so the job is a program, bash, and the
-    options are those of the script. Without -f, qsub leaves a process that holds its output open. With -R oe, PBS does
-    not copy the output here, for which it may need a key of the user; the script writes it to the folder of the run.
+    options are those of the script. Without -f, qsub leaves a process that holds its output open. The script writes
+    its output to the folder of the run.
     """
     options = [word for line in step.options for word in shlex.split(line)]
     path = f"{step.run_dir}/{SCRIPT}"
-    return ("qsub", "-f", *options, "-j", "oe", "-R", "oe", "--", "/bin/bash", "-l", path, path)
+    return ("qsub", "-f", *options, *NO_OUTPUT, "--", "/bin/bash", "-l", path, path)
 
 
 def parse_job_id(output: str) -> tuple[str, str]:

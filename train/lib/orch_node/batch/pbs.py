@@ -46,6 +46,8 @@ NODE, CPUS = "ORCH_PBS_NODE", "ORCH_PBS_CPUS"  # of a task: the name of its node
 SETTINGS = Path("/etc/pbs.conf")
 ARGUMENT = re.compile(r"<jsdl-hpcpa:Argument>(.*?)</jsdl-hpcpa:Argument>", re.DOTALL)
 CONNECT_SECONDS = 60.0
+# PBS would copy the output of a job to the host that submitted it, and retry that for a minute if it needs a key.
+NO_OUTPUT = ("-j", "oe", "-k", "n", "-o", "localhost:/dev/null")
 MEMORY_LINE = re.compile(r"PBS: job killed: v?mem .* exceeded limit")
 RUNNING = 42  # the substate of a job that runs; that of one that PBS requeues is 60 to 63
 DELETED = " and terminated by "  # in the comment of a job that a user has deleted, also while it still runs
@@ -160,8 +162,7 @@ def requeue(run_dir: Path) -> str:
     index = os.environ.get("PBS_ARRAY_INDEX", "")
     variables = f"{RESTARTS}={restarts}" + (f",PBS_ARRAY_INDEX={index}" if index else "")
     options = options_again(Path(arguments[-1]).read_text(), index)
-    job_values = ("-v", variables, "-j", "oe", "-R", "oe")
-    result = run("qsub", "-f", *options, *job_values, "--", "/bin/bash", *arguments)
+    result = run("qsub", "-f", *options, "-v", variables, *NO_OUTPUT, "--", "/bin/bash", *arguments)
     job = result.stdout.strip().splitlines()[-1:]
     if result.returncode != 0 or not job:
         return f"qsub: {result.stderr.strip() or f'exit code {result.returncode}'}"
