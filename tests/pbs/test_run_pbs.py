@@ -98,6 +98,15 @@ def test_a_job_that_waits_says_why(site: Site) -> None:
     assert "not enough nodes are free" in text or "done" in text
 
 
+def test_a_site_with_several_jobs_lists_the_state_of_each(site: Site) -> None:
+    one_node = tuple("1" if option == "2" else option for option in TWO_NODES)
+    for _ in range(3):  # the third waits for a node
+        site.orch("train", "faulty.py", *one_node, "--fresh", "--detach", *LONG_RUN)
+    site.wait_for_event("joined")
+    listed = json.loads(site.orch("runs", "--inventory", "pbs", "--json"))["runs"]
+    assert [run["state"] for run in listed] == ["running", "running", "waiting"]
+
+
 def test_a_lost_node_is_named_and_replaced_by_fewer_nodes(site: Site) -> None:
     process = site.start(
         "faulty.py", *TWO_NODES, "--fresh", "--max-restarts", "1", "--min-nodes", "1", "--", "--steps", "60",

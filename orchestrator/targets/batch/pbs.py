@@ -26,11 +26,13 @@ NO_HISTORY = "not configured to maintain job history"
 # The exit codes of PBS's programs for a job that has ended, and for one that PBS does not know.
 ENDED_CODE, UNKNOWN_CODE = 35, 153
 QUERY = ("-f", "-F", "json")
-# All jobs of the user, with the tasks of arrays, also those that have ended if the site keeps a history.
+# The user's jobs that have not ended, with the tasks of arrays; one may end meanwhile. Of several jobs, `qstat -F json`
+# prints only the first.
 LIST = (
-    'me=$(id -un); jobs=$(qselect -x -u "$me" "$@") || jobs=$(qselect -u "$me" "$@") || exit\n'
-    '[ -z "$jobs" ] || qstat -x -t -f -F json $jobs || qstat -t -f -F json $jobs'
+    'jobs=$(qselect -u "$(id -un)" "$@") || exit; for job in $jobs; do qstat -t -f -F json "$job"\n'
+    f"code=$?; case $code in 0|{ENDED_CODE}|{UNKNOWN_CODE}) ;; *) exit $code;; esac; done"
 )
+DOCUMENT = re.compile(r"^\{$", re.MULTILINE)
 KILOBYTES = re.compile(r"([0-9]+)kb", re.ASCII)
 PHASES = {
     **dict.fromkeys("QTWHM", Phase.PENDING),
@@ -141,16 +143,13 @@ def state(programs: Programs, job: str) -> JobState:
 
 
 def jobs(programs: Programs, name: str = "") -> list[ListedJob]:
-    """Return the user's jobs, or only those of one name.
+    """Return the user's jobs that have not ended, or only those of one name.
 
     Raises:
         ExecuteError: if PBS does not respond.
     """
-    result = programs.run("sh", "-c", LIST, "sh", *(("-N", name) if name else ()))
-    listed = parse_jobs(result.out)
-    if not listed:
-        PBS.check_response(result)
-    return [listed_job(job, fields) for job, fields in listed.items()]
+    result = PBS.check_response(programs.run("sh", "-c", LIST, "sh", *(("-N", name) if name else ())))
+    return [listed_job(job, fields) for job, fields in parse_jobs(result.out).items()]
 
 
 def listed_job(job: str, fields: Mapping[str, Any]) -> ListedJob:
@@ -167,20 +166,19 @@ def is_unknown(result: CommandResult) -> bool:
 
 
 def parse_jobs(text: str) -> dict[str, dict[str, Any]]:
-    """Return the jobs in the output of `qstat -f -F json`, by id; a login shell may print other lines.
+    """Return the jobs in the outputs of `qstat -f -F json`, by id; a login shell may print other lines.
 
     Raises:
         ControllerUnreachable: if the output is damaged.
     """
-    lines = text.splitlines()
-    if "{" not in lines:
-        return {}
+    listed, position = {}, 0
     try:
-        contents = json.loads("\n".join(lines[lines.index("{") : len(lines) - lines[::-1].index("}")]), strict=False)
-        listed = contents.get("Jobs", {})
-        return {str(job): dict(fields) for job, fields in listed.items() if JOB_ID.fullmatch(job)}
+        while start := DOCUMENT.search(text, position):
+            document, position = json.JSONDecoder(strict=False).raw_decode(text, start.start())
+            listed.update({str(job): dict(fields) for job, fields in document.get("Jobs", {}).items()})
     except (ValueError, AttributeError, TypeError):
         raise PBS.unreachable("the output of qstat is not JSON") from None
+    return {job: fields for job, fields in listed.items() if JOB_ID.fullmatch(job)}
 
 
 def job_state(job: str, fields: Mapping[str, Any]) -> JobState:

@@ -25,6 +25,7 @@ from orchestrator.targets.batch.run_folder import LocalFolder
 from orchestrator.targets.batch.scheduler import Scheduler
 from orchestrator.targets.batch.system import ControllerUnreachable, JobRequest, JobState, Phase
 from orchestrator.targets.batch.watch import JobWatch
+from orchestrator.targets.connections.local import Local
 from orchestrator.targets.interface import ignore
 from tests.support.slurm_jobs import RecordedHost
 from tests.support.slurm_plans import SITE, make_inputs, make_request
@@ -230,6 +231,20 @@ def test_tasks_of_an_array_are_listed_with_the_id_of_the_array() -> None:
         ("15[].pbs1", "3", "orch-a"),
     ]
     assert listed[1].state.phase == Phase.FAILED
+
+
+def test_each_active_job_is_queried_because_qstat_prints_only_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = "#!/bin/sh\nfor job; do :; done\ncat $0.$job; [ $job != 8.pbs1 ] || exit 35\n"  # 8.pbs1 has just ended
+    for name, text in (("qselect", "#!/bin/sh\necho 7.pbs1 8.pbs1 9.pbs1\n"), ("qstat", script)):
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    for number in (7, 8, 9):
+        listed = qstat(**({f"{number}.pbs1": {**RUNNING, "Job_Name": "orch-a"}} if number != 8 else {}))
+        (tmp_path / f"qstat.{number}.pbs1").write_text(listed.out)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert [entry.job for entry in PBS.jobs(Scheduler(PBS, Local()), "")] == ["7.pbs1", "9.pbs1"]
 
 
 def test_jobs_that_cannot_be_listed_are_an_error() -> None:
