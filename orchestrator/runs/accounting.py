@@ -21,12 +21,13 @@ class Accounting:
     job: str
     state: str  # CANCELLED, TIMEOUT, ...
     elapsed_seconds: int
-    max_rss_bytes: int | None = None  # of the largest task of any step, if the site measures it
+    max_rss_bytes: int | None = None  # if the site measures it
+    measured: str = "in its largest task"  # what used that memory
 
     def describe(self) -> str:
         """Return the recorded figures on one line."""
         memory = self.max_rss_bytes
-        size = f", {memory / (1 << 20):.0f} MiB in its largest task" if memory else ""
+        size = f", {memory / (1 << 20):.0f} MiB {self.measured}" if memory else ""
         return f"job {self.job}: {self.state}, {self.elapsed_seconds} s{size} ({self.source})"
 
 

@@ -47,15 +47,18 @@ HOLDS = {
 }
 # Parts of the comments of waiting jobs, and what they mean.
 REASONS = (
-    ("not enough free nodes", "not enough nodes are free"),
     ("not enough total nodes", "the cluster or the queue has fewer nodes than it requests"),
+    ("not enough", "not enough nodes are free"),
     ("insufficient amount of", "not enough of a resource is free"),
-    ("running job limit", "as many jobs are running as the queue or the server allows"),
-    ("limit on resource", "your jobs use as much of a resource as the queue or the server allows"),
+    ("no available resources", "no node has enough resources free"),
+    ("on resource", "your jobs use as much of a resource as the queue or the server allows"),
+    ("limit", "as many jobs are running as the queue or the server allows"),
     ("queue not started", "its queue does not start jobs now"),
     ("top job", "a job with a higher priority needs these nodes"),
     ("reservation", "a reservation needs these nodes"),
+    ("primetime", "it may only start at other times of the day or week"),
     ("dedicated time", "the site has reserved the time for other jobs"),
+    ("ineligible state", "a node that it requests is offline or down"),
 )
 NEVER = "can never run"
 FEWER = (
@@ -264,6 +267,7 @@ def accounting(programs: Programs, job: str, known_state: str = "") -> Accountin
         state=job_state(job, fields).state,
         elapsed_seconds=seconds,
         max_rss_bytes=int(memory[1]) * 1024 if memory else None,
+        measured="in all",
     )
 
 

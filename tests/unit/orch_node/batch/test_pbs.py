@@ -66,12 +66,6 @@ def test_a_script_is_submitted_again_with_its_options() -> None:
     assert pbs.options_again(script, "3")[:2] == ["-N", "orch-x-3"]
 
 
-def test_memory_line_finds_the_message_of_pbs() -> None:
-    line = "=>> PBS: job killed: mem 2096152kb exceeded limit 1048576kb"
-    assert pbs.memory_line(f"epoch 1\n{line}\nTerminated\n") == line
-    assert pbs.memory_line("=>> PBS: job killed: walltime 26 exceeded limit 10\n") == ""
-
-
 def test_a_remote_command_has_input_output_environment_and_exit_code(tmrsh: Path) -> None:
     script = "read line; echo $line $FROM_JOB $PBS_NODENUM; cat; exit 7"
     result = subprocess.run(

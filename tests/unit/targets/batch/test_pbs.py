@@ -145,6 +145,9 @@ def test_each_state_has_a_phase(letter: str, phase: Phase) -> None:
         ({"comment": "Not Running: Not enough free nodes available"}, "not enough nodes are free"),
         ({"comment": "Not Running: User has reached queue workq running job limit."}, "as many jobs are running"),
         ({"comment": "Not Running: Queue not started."}, "does not start jobs now"),
+        ({"comment": "Not Running: No available resources on nodes"}, "no node has enough resources free"),
+        ({"comment": "Not Running: Server per-user limit reached on resource ncpus"}, "as much of a resource"),
+        ({"comment": "Not Running: Job will run in primetime only"}, "at other times"),
         (
             {"comment": "Not Running: Insufficient amount of resource: ncpus (R: 4 A: 2 T: 4)"},
             "not enough of a resource",
@@ -152,7 +155,7 @@ def test_each_state_has_a_phase(letter: str, phase: Phase) -> None:
         ({"job_state": "H", "Hold_Types": "u"}, "qrls"),
         ({}, "has not considered it"),
     ],
-    ids=["nodes", "limit", "queue", "resource", "held", "new"],
+    ids=["nodes", "limit", "queue", "resources", "user-limit", "primetime", "resource", "held", "new"],
 )
 def test_the_reason_of_a_waiting_job_is_explained(fields: dict[str, str], explanation: str) -> None:
     result = state_of(job({**QUEUED, **fields}))
@@ -258,6 +261,7 @@ def test_accounting_has_the_time_and_the_memory() -> None:
     record = PBS.accounting(RecordedPrograms([job(fields)]), "7.pbs1", "")
     assert record is not None
     assert (record.state, record.elapsed_seconds, record.max_rss_bytes) == ("WALLTIME", 86, 5912 * 1024)
+    assert "MiB in all" in record.describe()
 
 
 def test_accounting_of_an_unknown_job_is_none() -> None:

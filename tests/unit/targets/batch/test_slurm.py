@@ -174,5 +174,6 @@ def test_result_has_what_slurm_recorded_of_the_job(folder: Path) -> None:
         "state": "CANCELLED",
         "elapsed_seconds": 100,
         "max_rss_bytes": 3 << 29,
+        "measured": "in its largest task",
     }
     assert "1536 MiB" in training.full_report(outcome.outcome_of(store.load(folder)))

@@ -48,7 +48,6 @@ ARGUMENT = re.compile(r"<jsdl-hpcpa:Argument>(.*?)</jsdl-hpcpa:Argument>", re.DO
 CONNECT_SECONDS = 60.0
 # PBS would copy the output of a job to the host that submitted it, and retry that for a minute if it needs a key.
 NO_OUTPUT = ("-j", "oe", "-k", "n", "-o", "localhost:/dev/null")
-MEMORY_LINE = re.compile(r"PBS: job killed: v?mem .* exceeded limit")
 RUNNING = 42  # the substate of a job that runs; that of one that PBS requeues is 60 to 63
 DELETED = " and terminated by "  # in the comment of a job that a user has deleted, also while it still runs
 
@@ -183,11 +182,6 @@ def options_again(script: str, index: str) -> list[str]:
 def output_file() -> str:
     """Return the name of the file with the output of this job, or of this task of an array."""
     return f"pbs-{os.environ.get('PBS_ARRAY_INDEX') or os.environ.get(RESTARTS, '0')}.out"
-
-
-def memory_line(text: str) -> str:
-    """Return the last line of a text in which PBS reports that memory ran out, or ''."""
-    return next((line.strip() for line in reversed(text.splitlines()) if MEMORY_LINE.search(line)), "")
 
 
 # Programs on other nodes.
@@ -390,7 +384,7 @@ SYSTEM = NodeSystem(
     is_running=is_running,
     requeue=requeue,
     output_file=output_file,
-    memory_line=memory_line,
+    memory_line=lambda text: "",  # the exit status of the job says so; PBS writes messages to its discarded output
 )
 PROGRAMS = {"attached": run_attached, "tasks": run_tasks, "task": run_task, "remote": run_remote}
 
