@@ -282,6 +282,8 @@ class JobWatch:
         preempted = run_outcome is not None and run_outcome.state == PREEMPTED
         if explains_end(run_outcome) and not preempted:
             return
+        if run_outcome is not None and supervisor_of(self.folder) is None:
+            return  # The job has never started, and orch has written why.
         if self.is_step and run_outcome is not None and time.time() - run_outcome.ended > END_SECONDS:
             return  # The allocation has ended later, independently of the run.
         job = self.await_end()

@@ -96,10 +96,12 @@ def test_suspended_job_is_reported_once_and_is_not_back_in_the_queue(folder: Pat
 
 
 def test_job_that_can_never_start_has_an_outcome(folder: Path) -> None:
+    (folder / "supervisor.json").unlink()
     host = RecordedHost(squeue=squeue("PENDING", "PartitionTimeLimit"))
     with pytest.raises(ExecuteError, match="will never start"):
         next(make_watch(folder, host).queue_events())
     assert ("scancel", "12") in host.commands
+    make_watch(folder, RecordedHost(squeue=squeue("CANCELLED"))).ensure_outcome()  # as `orch attach` does later
     result = outcome_of(folder)
     assert result.state == "failed"
     assert "will never start job 12 (PartitionTimeLimit)" in (result.problem or "")
