@@ -231,7 +231,7 @@ def train(
     args: Sequence[str] = (),
     inventory: str | Path = "local",
     nodes: int | str | None = None,
-    ppn: int | None = None,
+    ppn: int | str | None = None,
     settings: Mapping[str, object] | None = None,
     env: Mapping[str, str] | None = None,
     on: str | None = None,
@@ -246,7 +246,7 @@ def train(
         args: arguments of the script.
         inventory: the inventory of the cluster; `local` is this machine.
         nodes: the number of nodes, or a pattern of their names.
-        ppn: ranks per node; by default one per NUMA node, in jobs and pods one.
+        ppn: ranks per node; `auto`, the default, is one per NUMA node, and one in jobs and pods.
         settings: settings of the recipe.
         env: environment variables of the ranks, no secrets.
         on: a target without an inventory: `slurm`, `pbs`, `k8s`, or that of a package.
@@ -343,7 +343,7 @@ def submit(
     kwargs: Mapping[str, Any] | None = None,
     inventory: str | Path = "local",
     nodes: int | str | None = None,
-    ppn: int | None = None,
+    ppn: int | str | None = None,
     env: Mapping[str, str] | None = None,
     on: str | None = None,
     target_options: Mapping[str, Any] | None = None,

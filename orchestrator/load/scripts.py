@@ -63,6 +63,8 @@ def check_script(request: TrainRequest, recipe: Recipe, python: RanksPython) -> 
         check_syntax(path, python)
     if python.image or any(item.startswith("PYTHONPATH=") for item in request.env):
         return None
+    if python.packages and "torch" not in python.packages:  # planning explains that the stack is not installed
+        return None
     imports = read_imports(recipe, path, python)
     if not imports.importers:
         return None

@@ -9,10 +9,11 @@ import pytest
 
 from orchestrator.errors import RequestError
 from orchestrator.load.imports import Files, external_imports
-from orchestrator.load.scripts import RanksPython, read_imports
+from orchestrator.load.scripts import RanksPython, check_script, read_imports
 from orchestrator.model.imports import Imports
 from orchestrator.model.project import Project
 from orchestrator.model.recipe import Recipe
+from orchestrator.planning.request import TrainRequest
 
 
 def imports_of(folder: Path, text: str, *available: str) -> dict[str, str]:
@@ -118,3 +119,18 @@ def test_error_names_the_modules_by_the_file_that_imports_them() -> None:
         RequestError, match=r"^train\.py imports einops and peft; net/a\.py imports x, which stack current"
     ):
         imports.check(["x", "peft", "einops"])
+
+
+def test_stack_that_is_not_installed_is_left_to_its_own_check(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import module_that_is_missing\n")
+    recipe = Recipe(name="train", script=str(tmp_path / "train.py"), own_script=True)
+    request = TrainRequest(recipe="train.py")
+
+    def check(*packages: str) -> None:
+        version = ".".join(map(str, sys.version_info[:2]))
+        python = RanksPython(version=version, local_path=sys.executable, source="stack current", packages=packages)
+        check_script(request, recipe, python)
+
+    check("typer")
+    with pytest.raises(RequestError, match="imports module_that_is_missing, which stack current does not have"):
+        check("torch")
