@@ -159,8 +159,8 @@ class Docker:
         ranks = f"ranks on its {self.python}"
         if self.starts_ranks:
             ranks = "its entrypoint starts the ranks, with RANK = node"
-        reason = f"one container on each node, as the node's user; {ranks}"
-        return Decision(topic="docker", value=self.image, reason=reason)
+        reason = f"by docker, one container on each node, as the node's user; {ranks}"
+        return Decision(topic="image", value=self.image, reason=reason)
 
 
 def bind(folder: str) -> str:

@@ -24,11 +24,9 @@ FOLDED = {
     "fabric",
     "pods",
     "image",
-    "docker",
-    "container",
     "spare nodes",
 }
-IN_BRIEF = ("launcher", "mpi", "backend", "fabric", "precision", "docker", "container", "image")
+IN_BRIEF = ("launcher", "mpi", "backend", "fabric", "precision", "image")
 
 
 def lines(plan: Plan, *, verbose: bool) -> list[str]:

@@ -185,4 +185,4 @@ def choose_image(image: Image | None, launcher: str, engines: Iterable[ImageEngi
             hint="Leave --launcher out, or use an image of Apptainer: --image IMAGE.sif.",
         )
     reason = f"by {engine.title}, one for each rank, on its {image.python}"
-    return Choice(image, (Decision(topic="container", value=image.path, reason=reason),))
+    return Choice(image, (Decision(topic="image", value=image.path, reason=reason),))
