@@ -38,6 +38,9 @@ class RecordedHost:
     def put(self, path: str, content: str) -> None:
         self.commands.append(("put", path))
 
+    def close(self) -> None:
+        self.commands.append(("close",))
+
     def capture(self, argv: tuple[str, ...], *, seconds: float) -> CommandResult:
         self.commands.append(argv)
         if not self.program_results:

@@ -125,7 +125,7 @@ class ClusterJobs:
         try:
             self.jobs = self.scheduler.query_jobs(JOB_NAME_PREFIX)
         except ExecuteError as error:
-            self.problem = f"{system.title}: {error.message}"
+            self.problem = f"{system.title}: {error.message.removeprefix(f'{system.no_response}: ')}"
 
     def job_of(self, run: Run) -> JobState | None:
         """Return the job of a run, or its step in an allocation while the step may be running."""

@@ -104,7 +104,7 @@ class JobWatch:
                 self.unreachable = False
             except ControllerUnreachable as error:
                 if not self.unreachable:
-                    self.notify(f"{error.message} The job continues; retrying.")
+                    self.notify(f"{error.message.rstrip('.')}. The job continues; retrying.")
                 self.unreachable = True
         return self.last_state
 

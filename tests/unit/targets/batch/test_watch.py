@@ -199,3 +199,14 @@ def test_stop_without_a_controller_writes_the_stop_file(folder: Path, monkeypatc
     handle.watch = make_watch(folder, RecordedHost(squeue=away, scancel=away))  # type: ignore[misc]
     assert "does not respond" in handle.end()
     assert (folder / files.STOP).exists()
+
+
+def test_logs_do_not_depend_on_the_controller(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    away = CommandResult(code=1, out="", err="Unable to contact slurm controller")
+    messages: list[str] = []
+    (folder / files.rank_log(0)).parent.mkdir(exist_ok=True)
+    (folder / files.rank_log(0)).write_text("step 1\n")
+    monkeypatch.setattr("orchestrator.targets.batch.handle.host_at", lambda login: RecordedHost(squeue=away))
+    handle = BatchHandle(SLURM, store.load(folder).record, folder, messages.append)
+    assert next(handle.logs(rank=0, follow=True)).text == "step 1"
+    assert messages == []
