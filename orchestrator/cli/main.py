@@ -71,10 +71,10 @@ def make_app(name: str = "") -> App:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(orch)
-    known = any(name in commands for commands in COMMANDS.values())
+    has_command = any(name in commands for commands in COMMANDS.values())
     for panel, commands in COMMANDS.items():
         for command, location in commands.items():
-            if known and command != name:
+            if has_command and command != name:
                 continue
             value = registry.load_object(f"orchestrator.cli.{location}")
             if isinstance(value, App):

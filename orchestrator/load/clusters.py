@@ -156,7 +156,7 @@ def local_facts(python: str) -> Facts:
 
 
 class LocalFabrics(Mapping[str, str]):
-    """What each fabric lacks on this machine, determined when it is first needed: fi_info takes 0.1 s."""
+    """The problems of each fabric on this machine, determined when they are first needed: fi_info takes 0.1 s."""
 
     def __init__(self, prefix: Path, devices: Any) -> None:
         self._prefix, self._devices = prefix, devices

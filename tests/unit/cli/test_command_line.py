@@ -182,9 +182,9 @@ def test_command_line_can_run_several_times_in_one_process(monkeypatch: pytest.M
 
 @pytest.mark.parametrize("name", [name for commands in COMMANDS.values() for name in commands])
 def test_app_of_one_command_has_the_command_of_the_whole_app(name: str) -> None:
-    whole, alone = (typer.main.get_command(make_app(value)).commands for value in ("", name))
-    assert list(alone) == [name]
-    assert [option.opts for option in alone[name].params] == [option.opts for option in whole[name].params]
+    all_commands, one_command = (typer.main.get_command(make_app(value)).commands for value in ("", name))
+    assert list(one_command) == [name]
+    assert [option.opts for option in one_command[name].params] == [option.opts for option in all_commands[name].params]
 
 
 def test_settings_of_a_recipe_are_listed_without_those_that_set_refuses() -> None:

@@ -1,4 +1,4 @@
-"""Install packages with faulty targets: each is named with the reason, and no other command notices it."""
+"""Packages with faulty targets: --on explains each, and other commands work."""
 
 from __future__ import annotations
 

@@ -384,7 +384,7 @@ SYSTEM = NodeSystem(
     is_running=is_running,
     requeue=requeue,
     output_file=output_file,
-    memory_line=lambda text: "",  # the exit status of the job says so; PBS writes messages to its discarded output
+    memory_line=lambda text: "",  # PBS reports it only by the exit status of the job
 )
 PROGRAMS = {"attached": run_attached, "tasks": run_tasks, "task": run_task, "remote": run_remote}
 
