@@ -433,6 +433,8 @@ def runs(*, inventory: str | None = None, runs_dir: str | Path = RUNS_DIR) -> li
 def nodes(inventory: str | Path) -> list[dict[str, Any]]:
     """Return what `orch provision` has recorded about the nodes of an inventory: a dictionary for each.
 
+    Values that are not recorded are None.
+
     Raises:
         OrchError: if the inventory cannot be read.
     """

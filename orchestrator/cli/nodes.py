@@ -15,7 +15,8 @@ def nodes(inventory: Inventory, as_json: AsJson = False) -> None:
     from orchestrator.targets.interface import CheckRequest, ignore
 
     rows = operation.rows(inventory)
-    print_text(listing.as_json("nodes", rows) if as_json else listing.table(rows, operation.COLUMNS))
+    cells = [{name: "-" if row[name] is None else row[name] for name in operation.COLUMNS} for row in rows]
+    print_text(listing.as_json("nodes", rows) if as_json else listing.table(cells, operation.COLUMNS))
     node_findings = registry.target_at(inventory).check(CheckRequest(inventory=inventory), ignore)
     for line in findings.finding_lines(node_findings):
         print_error(line)

@@ -29,13 +29,13 @@ COLUMNS = (
 
 
 def rows(inventory: str) -> list[dict[str, Any]]:
-    """Return the recorded facts of all nodes of an inventory, in its order."""
+    """Return the recorded facts of all nodes of an inventory, in its order; None for what is unknown."""
     source = find_inventory(inventory)
     return [recorded_row(name, State.of(source)) for name in read_inventory(source)]
 
 
 def recorded_row(name: str, state: State) -> dict[str, Any]:
-    without_record = {**dict.fromkeys(COLUMNS, "-"), "node": name, "state": "unknown"}
+    without_record = {**dict.fromkeys(COLUMNS), "node": name, "state": "unknown"}
     try:
         record = read_record(state.record(name))
     except DamagedRecord:
@@ -48,16 +48,16 @@ def row(name: str, record: NodeRecord) -> dict[str, Any]:
     return {
         "node": name,
         "state": "verified" if record.verified else "not verified",
-        "address": record.address or "-",
-        "interface": record.interface or "-",
+        "address": record.address or None,
+        "interface": record.interface or None,
         "cores": len(facts.cores),
         "numa": len(facts.numa_nodes),
         "memory": f"{facts.memory_bytes / 2**30:.1f} GiB",
         "bf16": facts.bf16 or "none",
         "python": facts.python,
         "torch": facts.packages.get("torch", "none"),
-        "stack": record.stack or "-",
-        "fabrics": fabrics(facts) or "-",
+        "stack": record.stack or None,
+        "fabrics": fabrics(facts) or None,
         "nics": {name: nic.model_dump() for name, nic in record.nics.items()},
         "devices": [device.model_dump() for device in record.devices],
         "missing": {name: missing for name, missing in facts.fabrics.items() if missing},

@@ -9,9 +9,11 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 import orch
 from orchestrator import api
+from orchestrator.cli import main
 from orchestrator.planning.request import TrainRequest
 
 RENAMED = {"script_args": "args", "options": "target_options"}
@@ -95,3 +97,12 @@ def test_wrong_argument_is_an_error_with_a_hint(
 def test_traceback_of_an_error_shows_its_hint() -> None:
     error = orch.OrchError("There is no script 'x.py'.", hint="Did you mean y.py?")
     assert "hint: Did you mean y.py?" in "".join(traceback.format_exception(error))
+
+
+def test_values_of_a_node_that_is_not_recorded_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    (tmp_path / "lab.yml").write_text("all: {hosts: {node0: {}}}")
+    (node,) = orch.nodes(tmp_path / "lab.yml")
+    assert {name for name, value in node.items() if value is not None} == {"node", "state"}
+    table = CliRunner().invoke(main.make_app("nodes"), ["nodes", str(tmp_path / "lab.yml")]).stdout
+    assert table.splitlines()[1].split()[:4] == ["node0", "unknown", "-", "-"]

@@ -90,7 +90,7 @@ def test_damaged_fi_info_program_is_ignored(tmp_path: Path) -> None:
 def test_record_without_fabrics_is_read() -> None:
     record = validate(NodeRecord, make_reported_facts(), "")
     assert (record.devices, record.fabrics, record.proved) == ([], {}, {})
-    assert nodes.row("node0", record)["fabrics"] == "-"
+    assert nodes.row("node0", record)["fabrics"] is None
 
 
 def test_device_without_a_numa_node_is_read_as_it_was_written(tmp_path: Path) -> None:
