@@ -10,7 +10,7 @@ from typing import TypeVar
 from orch_node import trust
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from orchestrator.errors import RequestError, did_you_mean
+from orchestrator.errors import RequestError, describe_invalid, did_you_mean
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -83,10 +83,10 @@ def parse_toml(content: bytes, path: Path, model: type[Model]) -> Model:
     except ValidationError as error:
         # A misspelled key yields two errors, and the unknown name is more helpful than the missing one.
         first = max(error.errors(), key=lambda details: details["type"] == "extra_forbidden")
-        keys = [str(part) for part in first["loc"]]
+        keys = [str(part) for part in first["loc"] if part != "[key]"]  # as pydantic calls a key of a mapping
         line = key_line(text, keys)
         raise RequestError(
-            f"{path}, line {line}: {'.'.join(keys)}: {explain(first['type'])}",
+            f"{path}, line {line}: {'.'.join(keys)}: {describe_invalid(first['msg'])}",
             hint=key_hint(first["type"], keys, model),
         ) from None
 
@@ -100,11 +100,7 @@ def key_line(text: str, keys: list[str]) -> int:
     return 1
 
 
-def explain(kind: str) -> str:
-    messages = {"extra_forbidden": "unknown key", "missing": "is missing"}
-    return messages.get(kind, f"has the wrong type ({kind.replace('_', ' ')})")
-
-
 def key_hint(kind: str, keys: list[str], model: type[StrictModel]) -> str:
     has_unknown_key = kind == "extra_forbidden" and len(keys) == 1
-    return did_you_mean(keys[0], model.model_fields) if has_unknown_key else ""
+    names = [field.alias or name for name, field in model.model_fields.items()]
+    return did_you_mean(keys[0], names) if has_unknown_key else ""

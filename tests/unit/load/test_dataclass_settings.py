@@ -164,8 +164,8 @@ def test_missing_script_is_named(make_recipe: MakeRecipe) -> None:
         pytest.param(
             "[settings]", "[presets.full]\nkind = 'c'\n[settings]", "presets.full.kind = c: not a or b", id="choice"
         ),
-        pytest.param("fp32 = []", "", "precisions", id="no precision"),
-        pytest.param("fp32 = []", "fp23 = []", "fp23", id="unknown precision"),
+        pytest.param("fp32 = []", "", "precisions: .*at least 1 item", id="no precision"),
+        pytest.param("fp32 = []", "fp23 = []", "precisions.fp23: expected 'bf16' or 'fp32'", id="unknown precision"),
     ],
 )
 def test_recipe_file_must_match_the_settings(make_recipe: MakeRecipe, old: str, new: str, message: str) -> None:

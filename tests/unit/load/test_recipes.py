@@ -76,8 +76,8 @@ def test_settings_of_a_recipe_have_the_types_of_their_values(recipe_folder: Path
     [
         pytest.param("paths", "path", r"recipe.toml, line 3: path: unknown key", id="unknown key"),
         pytest.param('summary = "s"\n', "", "summary: is missing", id="missing key"),
-        pytest.param('"s"', "3", "line 1: summary: has the wrong type", id="wrong type"),
-        pytest.param("fp32 = []", "fp32 = 1", "line 9: precisions.fp32: has the wrong type", id="wrong item"),
+        pytest.param('"s"', "3", "line 1: summary: expected a valid string", id="wrong type"),
+        pytest.param("fp32 = []", "fp32 = 1", "line 9: precisions.fp32: expected a valid list", id="wrong item"),
         pytest.param("fp32 = []", "fp32 = []\n[[[", r"at line 10", id="no TOML"),
     ],
 )

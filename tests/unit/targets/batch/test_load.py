@@ -35,6 +35,10 @@ def test_setup_and_max_requeues_are_read_from_files_and_options(tmp_path: Path) 
     result = slurm_settings(source, ("setup=module load mpi",), {})
     assert (result.setup, result.max_requeues) == (("module load gcc", "module load mpi"), 3)
     assert slurm_settings(source, ("max-requeues=5",), {}).max_requeues == 5
+    source.write_text("max-requeue = 3\n")
+    with pytest.raises(RequestError, match="max-requeue: unknown key") as caught:
+        slurm_settings(source, (), {})
+    assert caught.value.hint == "Did you mean 'max-requeues'?"
     for assignments in (("setup=a\nb",), ("setup= ",), ("max-requeues=-1",)):
         with pytest.raises(OrchError):
             slurm_settings(None, assignments, {}).check()
