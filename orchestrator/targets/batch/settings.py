@@ -32,7 +32,7 @@ class BatchSettings:
         setup: shell commands that the job runs first.
         max_requeues: how often a job that has written a checkpoint is requeued; None for no limit.
         allocation: HELD to run as a step of the allocation in which orch runs, if it runs in one, or NEW
-            to submit a job.
+            to submit a job; '' if the user has set neither, which means HELD.
         held: the allocation in which the run is a step; None for a job.
         options: options of the job by their long names; the value of a flag is ''.
         sources: the source of each of these options, to be shown to the user.
@@ -48,7 +48,7 @@ class BatchSettings:
     launcher: Mapping[str, str] = field(default_factory=dict)
     setup: tuple[str, ...] = ()
     max_requeues: int | None = None
-    allocation: str = HELD
+    allocation: str = ""
     held: Allocation | None = None
     options: Mapping[str, str] = field(default_factory=dict)
     sources: Mapping[str, str] = field(default_factory=dict)
@@ -75,7 +75,9 @@ class BatchSettings:
                 f"{flag} login={self.login}: not a host name, as in `ssh HOST`.",
                 hint="Ports and keys belong in ~/.ssh/config.",
             )
-        if self.allocation not in (HELD, NEW):
+        if self.allocation and self.system.held is None:
+            raise PlanError(f"{flag} allocation={self.allocation}: every run on {self.system.title} is a new job.")
+        if self.allocation not in ("", HELD, NEW):
             raise PlanError(
                 f"{flag} allocation={self.allocation}: unknown value.",
                 hint=f"Use {flag} allocation={HELD} or allocation={NEW}.",

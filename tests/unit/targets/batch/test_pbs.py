@@ -377,6 +377,11 @@ def test_mpi_that_cannot_start_processes_through_pbs_is_refused() -> None:
     assert "--launcher torchrun" in exc_info.value.hint
 
 
+def test_a_setting_of_held_allocations_is_refused() -> None:
+    with pytest.raises(PlanError, match="allocation=new"):
+        batch_settings(PBS, None, ("allocation=new",)).check()
+
+
 def watch_of(folder: Path, *results: CommandResult) -> JobWatch:
     """Return the watch of a run's job, whose files are on this machine."""
     host = RecordedHost(*results)
