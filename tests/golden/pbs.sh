@@ -86,9 +86,7 @@ cat > /shared/alice/runs/20260102-030405-bert-qa-abcd/job.json <<'ORCH_END_OF_FI
  "launcher_env": {
   "I_MPI_PIN": "0",
   "I_MPI_HYDRA_BOOTSTRAP": "rsh",
-  "I_MPI_HYDRA_BOOTSTRAP_EXEC": "pbs_tmrsh",
-  "HYDRA_LAUNCHER": "rsh",
-  "HYDRA_LAUNCHER_EXEC": "pbs_tmrsh"
+  "HYDRA_LAUNCHER": "rsh"
  },
  "files": {
   "hostfile": "node-0:2\nnode-1:2\n"

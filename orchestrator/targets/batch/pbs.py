@@ -433,13 +433,8 @@ PBS: BatchSystem = BatchSystem(
     can_resume=lambda options: options.get("rerun") != "n",
     launcher="mpirun",
     launcher_summary="",
-    # pbs_tmrsh starts hydra's proxies through PBS; many sites forbid ssh between their nodes.
-    launcher_env={
-        "I_MPI_HYDRA_BOOTSTRAP": "rsh",
-        "I_MPI_HYDRA_BOOTSTRAP_EXEC": "pbs_tmrsh",
-        "HYDRA_LAUNCHER": "rsh",
-        "HYDRA_LAUNCHER_EXEC": "pbs_tmrsh",
-    },
+    # pbs_tmrsh, which the job finds, starts hydra's proxies; many sites forbid ssh between their nodes.
+    launcher_env={"I_MPI_HYDRA_BOOTSTRAP": "rsh", "HYDRA_LAUNCHER": "rsh"},
     node_hints={
         "nodes": "--pbs select=host=NAME requests a specific node.",
         "inventory": "Use --pbs queue=NAME to choose nodes.",

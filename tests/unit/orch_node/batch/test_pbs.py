@@ -79,6 +79,15 @@ def test_a_remote_command_has_input_output_environment_and_exit_code(tmrsh: Path
     assert not list(tmrsh.parent.glob(".task-*"))
 
 
+def test_the_launcher_of_mpich_starts_a_program_whose_name_it_quotes(
+    tmrsh: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmrsh.parent)
+    starter = pbs.launcher_environment()["HYDRA_LAUNCHER_EXEC"]
+    subprocess.run([starter, "pbs2", '"/bin/true"', "--control-port", "pbs1:1 2"], check=True)
+    assert tmrsh.read_text() == "pbs2 /bin/true --control-port pbs1:1 2\n"
+
+
 def test_a_remote_command_ends_with_the_program_that_has_started_it(tmrsh: Path) -> None:
     command = program.command("pbs", "remote", "localhost", "sh", "-c", "cat; echo > ended")
     process = subprocess.Popen(

@@ -52,6 +52,14 @@ RUNNING = 42  # the substate of a job that runs; that of one that PBS requeues i
 DELETED = " and terminated by "  # in the comment of a job that a user has deleted, also while it still runs
 
 
+# MPICH's hydra quotes the program for a shell on the other node, but pbs_tmrsh starts the program without a shell.
+UNQUOTING_TMRSH = """#!/bin/sh
+node=$1 program=${{2#\\"}}
+shift 2
+exec {tmrsh} "$node" "${{program%\\"}}" "$@"
+"""
+
+
 # The job.
 
 
@@ -358,11 +366,14 @@ def run_attached(argv: list[str]) -> int:
 def launcher_environment() -> dict[str, str]:
     """Return the variables with which launchers start processes on other nodes."""
     tmrsh = program_path("pbs_tmrsh")
+    unquoting = Path("pbs-tmrsh").absolute()  # in the run's folder
+    unquoting.write_text(UNQUOTING_TMRSH.format(tmrsh=shlex.quote(tmrsh)))
+    unquoting.chmod(0o700)
     return {
         JOINING: shlex.join(program.command("pbs", "attached")),
         BY_STEP: shlex.join([*program.command("pbs", "remote"), "{node}"]),
         "I_MPI_HYDRA_BOOTSTRAP_EXEC": tmrsh,
-        "HYDRA_LAUNCHER_EXEC": tmrsh,
+        "HYDRA_LAUNCHER_EXEC": str(unquoting),
     }
 
 
