@@ -76,7 +76,10 @@ class BatchSettings:
                 hint="Ports and keys belong in ~/.ssh/config.",
             )
         if self.allocation and self.system.held is None:
-            raise PlanError(f"{flag} allocation={self.allocation}: every run on {self.system.title} is a new job.")
+            raise PlanError(
+                f"{flag} allocation={self.allocation}: every run on {self.system.title} is a new job.",
+                hint="Leave it out.",
+            )
         if self.allocation not in ("", HELD, NEW):
             raise PlanError(
                 f"{flag} allocation={self.allocation}: unknown value.",
