@@ -153,8 +153,8 @@ def fields_of(node: ast.ClassDef, lines: Sequence[bytes]) -> Iterator[tuple[str,
     """Yield the fields that a class itself defines."""
     for field in node.body:
         if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
-            words = {*re.findall(r"\w+", ast.unparse(field.annotation))}
-            type_names = words - NO_KINDS
+            annotation_names = {*re.findall(r"\w+", ast.unparse(field.annotation))}
+            type_names = annotation_names - NO_KINDS
             options = field_options(field.value)
             default = options.get("default")
             if CLASS_VARIABLE not in type_names and options.get("init") is not False:
@@ -166,7 +166,7 @@ def fields_of(node: ast.ClassDef, lines: Sequence[bytes]) -> Iterator[tuple[str,
                         kind,
                         default if isinstance(default, Value) else None,
                         str(options.get("help") or comment.strip()),
-                        needs_value=kind == SWITCH and default is None and bool(words & NO_VALUE),
+                        needs_value=kind == SWITCH and default is None and bool(annotation_names & NO_VALUE),
                         choices=literal_values(field.annotation),
                     ),
                 )

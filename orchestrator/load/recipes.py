@@ -180,16 +180,16 @@ def wrong_values(file: RecipeFile, declared: Mapping[str, Setting]) -> Iterator[
     excludes = {f"excludes.{name}": [name, *names] for name, names in file.excludes.items()}
     tables: dict[str, Mapping[str, Value | SettingFile]] = {"settings": file.settings}
     tables |= {f"presets.{name}": dict(values) for name, values in file.presets.items()}
-    for place, names in {"paths": file.paths, **excludes, **tables}.items():
+    for table, names in {"paths": file.paths, **excludes, **tables}.items():
         for name in names:
             if name not in declared:
                 listing = "Declare it in the script's dataclass or in [settings]."
-                yield f"{place}: the recipe has no setting '{name}'", did_you_mean(name, declared, listing=listing)
-    for place, values in tables.items():
+                yield f"{table}: the recipe has no setting '{name}'", did_you_mean(name, declared, listing=listing)
+    for table, values in tables.items():
         for name, value in values.items():
             setting = declared[name]
             if not isinstance(value, SettingFile) and not setting.accepts(value):
-                yield f"{place}.{name} = {value}: not {setting.expected}", "Correct it, or the type of the setting."
+                yield f"{table}.{name} = {value}: not {setting.expected}", "Correct it, or the type of the setting."
 
 
 def files_of(folder: Path) -> tuple[str, ...]:

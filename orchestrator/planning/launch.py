@@ -69,7 +69,7 @@ def check_launcher(name: str, options: AccelerateOptions | None, mpi: str | None
         PlanError: if it does not exist, does not start accelerate although a configuration is given, or starts no MPI
             although --mpi is given.
     """
-    check_name(name, LAUNCHERS, "SSH hosts")
+    check_name(name, LAUNCHERS, "this machine or SSH hosts")
     if options and name not in ACCELERATE_LAUNCHERS:
         raise PlanError(
             f"--accelerate-config {options.source}: --launcher {name} does not start accelerate.",

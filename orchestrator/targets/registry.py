@@ -49,17 +49,17 @@ def loaded() -> tuple[Mapping[str, TargetEntry], Mapping[str, str]]:
     return entries, broken
 
 
-def fault_of(entry: object, name: str, others: Mapping[str, TargetEntry]) -> str:
-    """Return why an entry cannot be used under a name next to others; empty if it can."""
+def fault_of(entry: object, name: str, entries: Mapping[str, TargetEntry]) -> str:
+    """Return why an entry cannot be used under a name in addition to these entries; empty if it can."""
     if not isinstance(entry, TargetEntry) or not is_dataclass(entry.options) or entry.options.on != name:
         return f"is not a TargetEntry whose options are a dataclass with on = {name!r}"
-    if name in others or entry.name in (SSH, *(other.name for other in others.values())):
+    if name in entries or entry.name in (SSH, *(target.name for target in entries.values())):
         return "has the name of another target"
-    taken = COMMAND_OPTIONS.union(*(names_of(other.options) for other in others.values()))
-    if conflicts := names_of(entry.options) & taken:
+    used_names = COMMAND_OPTIONS.union(*(names_of(target.options) for target in entries.values()))
+    if conflicts := names_of(entry.options) & used_names:
         return f"has options whose names are in use already: {', '.join(sorted(conflicts))}"
-    if plain := [field.name for field in fields(entry.options) if OPTION not in field.metadata]:
-        return f"has options that are not made by option(): {', '.join(plain)}"
+    if invalid_names := [field.name for field in fields(entry.options) if OPTION not in field.metadata]:
+        return f"has options that are not made by option(): {', '.join(invalid_names)}"
     return ""
 
 
@@ -96,17 +96,11 @@ def create(entry: TargetEntry | None) -> Target:
         reason = f"{entry.target}: {type(error).__name__}: {error}"
         raise RequestError(f"--on {entry.options.on}: {reason}.", hint=hint) from None
     members = {*Target.__annotations__, *(name for name in vars(Target) if not name.startswith("_"))}
-    missing = [f"has no {name}" for name in sorted(members) if not hasattr(target, name)]
-    unknown = (
-        []
-        if missing
-        else [
-            f"refuses {name}, which TrainRequest does not have"
-            for name in target.refuses
-            if name not in names_of(TrainRequest)
-        ]
-    )
-    if faults := missing or unknown:
+    faults = [f"has no {name}" for name in sorted(members) if not hasattr(target, name)]
+    if not faults:
+        unknown_fields = target.refuses.keys() - names_of(TrainRequest)
+        faults = [f"refuses {name}, which TrainRequest does not have" for name in sorted(unknown_fields)]
+    if faults:
         raise RequestError(f"--on {entry.options.on}: {entry.target} {', '.join(faults)}.", hint=hint)
     return target  # type: ignore[no-any-return]
 

@@ -87,7 +87,7 @@ def test_missing_programs_are_named_with_a_remedy(test_stack: Stack) -> None:
         (
             make_cluster(*TWO_NODES),
             {"launcher": "mpirum"},
-            "--launcher mpirum does not run on SSH hosts",
+            "--launcher mpirum does not run on this machine",
             "Did you mean",
         ),
     )
