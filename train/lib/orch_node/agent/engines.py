@@ -59,8 +59,8 @@ def apptainer_prefix(spec: ContainerSpec, options: Sequence[str] = ()) -> list[s
     program = next((name for name in APPTAINER_PROGRAMS if shutil.which(name)), None)
     if program is None:
         raise ContainerError(
-            f"neither {' nor '.join(APPTAINER_PROGRAMS)} is on PATH. Load the site's module before "
-            "`orch train`, or run without --image"
+            f"neither {' nor '.join(APPTAINER_PROGRAMS)} is on PATH. Load the site's module with the "
+            "setting setup='module load NAME', or run without --image"
         )
     return [program, "exec", *spec.options, *options, spec.image]
 
