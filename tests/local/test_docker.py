@@ -15,7 +15,7 @@ import pytest
 
 from tests.conftest import HOSTILE_TEXTS, require_mpi
 from tests.local.recipes import QA_SETTINGS
-from tests.local.runs import SCRIPTS, expect_exit, last_run, run_processes, settings_options
+from tests.local.runs import SCRIPTS, expect_exit, last_run, read_outcome, run_processes, settings_options
 from tests.local.workspaces import Workspace
 from tests.support import images, matrix
 from tests.support.jobs import read_metrics
@@ -202,6 +202,16 @@ def test_ranks_and_container_end_when_the_supervisor_is_killed(workspace: Worksp
     run = start_waiting_run(workspace)
     (supervisor,) = run_processes(run, "supervise")
     os.kill(supervisor, signal.SIGKILL)
+    wait_until(lambda: not run_processes(run) and not images.list_containers(), "the end of ranks and container")
+
+
+@pytest.mark.parametrize("command", [("kill",), ("rm", "--force")], ids=" ".join)
+def test_run_fails_soon_after_its_container_has_ended(workspace: Workspace, command: tuple[str, ...]) -> None:
+    run = start_waiting_run(workspace)
+    images.run_program("docker", *command, *images.list_containers())
+    wait_until(lambda: (run / "outcome.json").exists(), "the end of the run")
+    outcome = read_outcome(run)
+    assert (outcome["state"], outcome["first_failure"]["signal"]) == ("failed", "SIGKILL")
     wait_until(lambda: not run_processes(run) and not images.list_containers(), "the end of ranks and container")
 
 

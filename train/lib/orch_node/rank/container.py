@@ -8,10 +8,13 @@ import json
 import os
 import signal
 import subprocess
+import threading
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from orch_node import process_handle
 from orch_node.agent import containers, env_file
 from orch_node.events import send
 from orch_node.protocol import values
@@ -22,6 +25,8 @@ from orch_node.whole_files import private
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 SENDER = "a contained rank"
 HEARTBEAT_SECONDS = 2.0
+POLL_SECONDS = 1.0  # for the end of a training process
+REPORT_SECONDS = 5.0  # the process in the container reports the end of the training process within this time
 # The launcher's variables for a rank; the others belong to the node, not to the image.
 LAUNCHER_PREFIXES = ("ACCELERATE_", "TORCHELASTIC_", "ORCH_")
 
@@ -72,6 +77,7 @@ class ContainedProcess:
 
     def wait(self) -> tuple[int, int, float]:
         """Return the exit code (negative: a signal), peak memory in bytes, and CPU seconds."""
+        threading.Thread(target=self.end_with_rank, daemon=True).start()
         self.forward_events()
         code = self.process.wait()
         if self.status.status is not None:
@@ -79,6 +85,19 @@ class ContainedProcess:
         else:
             code = exit_code_or_signal(code) or 1
         return code, self.status.max_rss_bytes, self.status.cpu_seconds
+
+    def end_with_rank(self) -> None:
+        """End `docker exec` if it outlives the training process.
+
+        It never ends if the container is killed or removed, because the container shares the node's process ids.
+        """
+        start = process_handle.start_time(self.pid)
+        if start is None:
+            return
+        while process_handle.is_alive(self.pid, start):
+            time.sleep(POLL_SECONDS)
+        time.sleep(REPORT_SECONDS)
+        self.process.kill()
 
 
 def parse_status(line: bytes) -> ContainedRank | None:
