@@ -1,10 +1,10 @@
 """Mirroring of files of the controller to a node, like rsync but over any connection.
 
 Options of a task besides `root`, all of them optional:
-  trees: [{src, dest, mode, manifest}]
+  trees: [{src, dest, mode, public, manifest}]
                                   folders of the controller to mirror, with deletion; `mode` of all files, by default
-                                  0700 for executable files and 0600 for others; `manifest`, a JSON file with the
-                                  SHA-256 of each file by its path, selects the files
+                                  0700 for executable files and 0600 for others, or with `public` 0755 and 0644;
+                                  `manifest`, a JSON file with the SHA-256 of each file by its path, selects the files
   files: [{dest, content, mode}]  single files; a content that is not text is written as JSON
   folders: {path: mode}           folders to create
   absent: [path]                  files to delete
@@ -155,9 +155,13 @@ def tree_sources(tree: dict[str, Any], ignored: list[str]) -> dict[str, Source]:
     Raises:
         AnsibleActionFail: if the tree does not exist.
     """
-    src, dest, mode = os.path.expanduser(tree["src"]), tree["dest"], tree.get("mode")
+    src, dest = os.path.expanduser(tree["src"]), tree["dest"]
+
+    def mode_of(path: str) -> str:
+        return str(tree.get("mode") or default_mode(path, public=tree.get("public", False)))
+
     if os.path.isfile(src):
-        return {dest: Source(path=src, mode=mode or mode_of(src))}
+        return {dest: Source(path=src, mode=mode_of(src))}
     if not os.path.isdir(src):
         raise AnsibleActionFail(f"{src} does not exist")
     sources = {}
@@ -166,20 +170,23 @@ def tree_sources(tree: dict[str, Any], ignored: list[str]) -> dict[str, Source]:
             hashes = json.load(manifest)
         for name, digest in hashes.items():
             path = os.path.join(src, name)
-            sources[os.path.join(dest, name)] = Source(path=path, mode=mode or mode_of(path), sha256=digest)
+            sources[os.path.join(dest, name)] = Source(path=path, mode=mode_of(path), sha256=digest)
         return sources
     for base, folders, files in os.walk(src, followlinks=True):
         folders[:] = [name for name in sorted(folders) if not matches(name, ignored)]
         for name in files:
             path = os.path.join(base, name)
             if not matches(name, ignored) and os.path.isfile(path):
-                sources[os.path.join(dest, os.path.relpath(path, src))] = Source(path=path, mode=mode or mode_of(path))
+                sources[os.path.join(dest, os.path.relpath(path, src))] = Source(path=path, mode=mode_of(path))
     return sources
 
 
-def mode_of(path: str) -> str:
-    """Return the mode on the node, where only the user who trains reads the file."""
-    return "0700" if os.stat(path).st_mode & stat.S_IXUSR else "0600"
+def default_mode(path: str, *, public: bool) -> str:
+    """Return the mode on the node, where only the user who trains reads a file that is not public."""
+    executable = bool(os.stat(path).st_mode & stat.S_IXUSR)
+    if public:
+        return "0755" if executable else "0644"
+    return "0700" if executable else "0600"
 
 
 def matches(name: str, patterns: list[str]) -> bool:

@@ -67,7 +67,7 @@ def main() -> None:
         },
         supports_check_mode=True,
     )
-    os.umask(0o077)  # of folders that are created for files
+    os.umask(0o077)  # of the root and of folders above it
     params = module.params
     differences = compare(params)
     different = bool(differences["drift"])
@@ -194,6 +194,8 @@ def unpack(params: dict[str, Any], paths: set[str]) -> None:
 def write_file(source: IO[bytes], path: str, params: dict[str, Any]) -> None:
     """Write a file next to its path, which may be on another disk, check its hash, and rename it to its path."""
     expected, target = params["manifest"][path], os.path.join(params["root"], path)
+    mode = int(expected["mode"], 8)
+    os.umask(0o022 if mode & stat.S_IROTH else 0o077)  # of the folder, which only those enter who read the file
     os.makedirs(os.path.dirname(target), exist_ok=True)
     descriptor, temporary = tempfile.mkstemp(prefix=".incoming-", dir=os.path.dirname(target))
     try:
@@ -201,7 +203,7 @@ def write_file(source: IO[bytes], path: str, params: dict[str, Any]) -> None:
             shutil.copyfileobj(source, file, CHUNK)
         if digest(temporary) != expected["sha256"]:
             raise ValueError(path + " was damaged in the transfer")
-        os.chmod(temporary, int(expected["mode"], 8))
+        os.chmod(temporary, mode)
         if os.path.isdir(target) and not os.path.islink(target):
             shutil.rmtree(target)
         os.replace(temporary, target)

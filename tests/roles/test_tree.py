@@ -121,3 +121,21 @@ def test_only_the_user_can_read_mirrored_files(tmp_path: Path, wide_umask: None,
     assert {mode(path) for path in root.rglob("*") if path.is_dir()} == {0o700}
     modes = {path.name: mode(path) for path in (root / "data/inner").iterdir()}
     assert modes == {"secret": 0o600, "public": 0o600, "program": 0o700}
+
+
+def test_all_users_can_read_a_public_tree(tmp_path: Path) -> None:
+    data = tmp_path / "data" / "inner"
+    data.mkdir(parents=True)
+    for name, bits in (("text", 0o600), ("program", 0o700)):
+        (data / name).write_text(name)
+        (data / name).chmod(bits)
+    root = tmp_path / "root"
+    tree_options = {"src": str(tmp_path / "data"), "dest": "data", "public": True}
+    play = {"tasks": [{"orch_tree": {"root": str(root), "folders": {"data": "0755"}, "trees": [tree_options]}}]}
+    assert "| CHANGED" in run_play(tmp_path, play)
+    assert {path.name: mode(path) for path in root.rglob("*")} == {
+        "data": 0o755,
+        "inner": 0o755,
+        "text": 0o644,
+        "program": 0o755,
+    }

@@ -100,6 +100,8 @@ def test_a_shared_folder_is_filled_once_and_trains(site: Site, laptop: Laptop) -
     for changed in (1, 0):
         (host,) = json.loads(laptop.orch("provision", "--on", "slurm", *root, "--json"))["nodes"]
         assert host["changed"] == changed
+    private = site.stdout_of("find", "/home/alice/orch", "!", "-type", "l", "!", "-perm", "-o=r", "-printf", "%P ")
+    assert not private, f"other users of the cluster cannot read {private}"
     options = ("--on", "slurm", "--nodes", "2", *root, "--set", "num_train_epochs=1", "--json")
     result = json.loads(laptop.orch("train", "bert-qa", *options, seconds=900))
     assert (result["state"], result["ranks"], result["backend"]) == ("done", 2, "ccl")
