@@ -36,7 +36,7 @@ def as_json(outcomes: Sequence[Outcome], exit_code: int) -> str:
 def started(plan: Plan) -> str:
     """Return a line for each run that was started or skipped because it was done already."""
     skipped = (decision.describe() for decision in plan.decisions if decision.topic == ALREADY_DONE)
-    return "\n".join([*skipped, *(f"{member.run.run_id} runs" for member in plan.array)])
+    return "\n".join([*skipped, *(f"submitted {member.run.run_id}" for member in plan.array)])
 
 
 def started_as_json(plan: Plan) -> str:

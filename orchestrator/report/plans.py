@@ -43,4 +43,4 @@ def started_as_json(plan: Plan) -> str:
 
 def started(plan: Plan) -> str:
     """Return a line with the commands that follow or stop a started run."""
-    return f"{plan.run.run_id} runs; orch attach shows it, orch stop ends it"
+    return f"detached from {plan.run.run_id}: orch attach shows it, orch stop ends it"

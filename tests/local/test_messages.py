@@ -64,7 +64,7 @@ def test_refused_run_leaves_no_files_and_names_the_option_to_wait(orch: Orch, tm
         assert [run["id"] for run in json.loads(orch("runs", "--json").stdout)["runs"]] == [folder.name]
         detached = expect_exit(orch(*train, "--detach"), 1)
         assert "refused: node0 is taken" in detached.stdout
-        assert " runs; orch attach" not in detached.stdout
+        assert "detached from" not in detached.stdout
         assert list((tmp_path / "runs").glob("*/")) == [folder]
     finally:
         first.send_signal(signal.SIGINT)
