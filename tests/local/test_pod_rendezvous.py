@@ -26,6 +26,8 @@ while not done:
     time.sleep(0.1)
     done.fill_(os.path.exists(os.environ["DONE"]))
     dist.all_reduce(done)
+dist.barrier()
+dist.destroy_process_group()  # without it, gloo's threads may abort the process at its exit
 """
 POD = """
 import sys
