@@ -8,17 +8,19 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from orch_node.protocol.environment import IMAGE_PACKAGES
-from packaging.requirements import InvalidRequirement, Requirement
-from packaging.utils import canonicalize_name
 
 from orchestrator.errors import RequestError, did_you_mean
 from orchestrator.load.projects import NONE
 from orchestrator.model.packages import Requirements
 from orchestrator.model.recipe import Recipe
 from orchestrator.stacks.stack import Stack
+
+if TYPE_CHECKING:
+    # Functions import it when they need it: most scripts name no packages, and a dry run is short.
+    from packaging.requirements import Requirement
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -138,6 +140,9 @@ def with_image_requirements(
             f"--requirements and --extra add packages to the stack of nodes, and the ranks run in {image}.",
             hint="Add the packages to the image: `orch image build --requirements FILE`.",
         )
+    from packaging.requirements import Requirement
+    from packaging.utils import canonicalize_name
+
     requirements = requirements_of(recipe, option, (), common_file=common_file)
     lines = [HASHES.sub("", line) for line in requirements.lines if line[0] != "-"] if requirements else []
     needed = {canonicalize_name(Requirement(line).name): line for line in lines if is_used(Requirement(line))}
@@ -230,6 +235,9 @@ def project_requirements(path: Path, extras: tuple[str, ...]) -> Requirements:
 
 def extra_lines(path: Path, table: Mapping[str, Any], extras: Iterable[str], optional: Mapping[str, Any]) -> list[str]:
     """Return the lines of optional dependencies, and of those that they name of the same project."""
+    from packaging.requirements import Requirement
+    from packaging.utils import canonicalize_name
+
     names = {canonicalize_name(name): name for name in optional}
     own_name = canonicalize_name(str(table.get("name", "")))
     lines: list[str] = []
@@ -303,6 +311,8 @@ def checked(lines: Iterable[str], source: str) -> tuple[str, ...]:
     Raises:
         RequestError: if one is not valid (PEP 508).
     """
+    from packaging.requirements import InvalidRequirement, Requirement
+
     lines = tuple(lines)
     for line in lines:
         try:

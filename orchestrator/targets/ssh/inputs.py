@@ -21,7 +21,6 @@ from orchestrator.targets.identity import new_site
 from orchestrator.targets.ssh.decisions import HostInputs
 from orchestrator.targets.ssh.nodes import ssh_config
 from orchestrator.targets.ssh.plan import plan_train
-from orchestrator.targets.ssh.user_python import with_user_python
 
 
 def plan(request: TrainRequest) -> Plan:
@@ -47,7 +46,10 @@ def read(request: TrainRequest) -> tuple[TrainRequest, HostInputs]:
     cluster = load.cluster(
         request.inventory, request.stack, nodes=request.nodes, exclude=request.exclude, spares=request.spare_nodes
     )
-    cluster = with_user_python(request, cluster)
+    if request.python is not None:
+        from orchestrator.targets.ssh.user_python import with_user_python  # which queries the nodes
+
+        cluster = with_user_python(request, cluster)
     node0 = cluster.nodes[0] if cluster.nodes else None
     software = load.RankSoftware(
         image=docker.image if docker else "",

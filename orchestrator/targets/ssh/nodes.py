@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -100,6 +99,8 @@ def query_all(
             return NodeResponse(node=host.node, value=None, problem=str(error))
         finally:
             connection.close()
+
+    from concurrent.futures import ThreadPoolExecutor  # no dry run needs it
 
     with ThreadPoolExecutor(max_workers=MAX_PARALLEL_QUERIES) as pool:
         return list(pool.map(query, hosts))

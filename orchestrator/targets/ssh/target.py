@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from orch_node.protocol.record import RunRecord
 
@@ -17,10 +18,12 @@ from orchestrator.model.hostlist import Nodes
 from orchestrator.planning.plan import Plan
 from orchestrator.planning.refusal import NO_ARRAYS, Refusal
 from orchestrator.planning.request import TargetOptions, TrainRequest
-from orchestrator.runs.cleanup import CleanupReport
 from orchestrator.state import State
 from orchestrator.targets.interface import CheckRequest, NodeCommands, Notify, RunHandle, RunList, SharedFolder
 from orchestrator.targets.ssh import inputs
+
+if TYPE_CHECKING:
+    from orchestrator.runs.cleanup import CleanupReport
 
 
 class SshTarget:
