@@ -52,7 +52,7 @@ def show(
         for name, setting in recipe.declared.items()
         if name not in (*recipe.passed_by_orch, *SECRETS)
     ]
-    # Most of transformers' arguments matter to nobody; list those that the recipe sets before the others.
+    # Few users need most of transformers' arguments; list them last, except for those that the recipe sets.
     rows.sort(key=lambda row: row["default"] is None and row["description"] == TRAINING_ARGUMENTS_HELP)
     columns = ("name", "type", "default", "description")
     print_text(listing.as_json("settings", rows) if as_json else listing.table(rows, columns))

@@ -343,7 +343,7 @@ def chunk(request: JobRequest, select: str | None) -> str:
         )
     if count and int(count) != request.nodes:
         raise PlanError(
-            f"--pbs select={select} requests {count} nodes, but --nodes and --spare-nodes {request.nodes}.",
+            f"--pbs select={select} requests {count} nodes, but --nodes plus --spare-nodes is {request.nodes}.",
             hint=f"Use --nodes for the number of nodes, and --pbs select={resources}.",
         )
     if (cores := ncpus(select)) is not None and cores < request.ppn:
