@@ -35,6 +35,7 @@ class TrainOptions(TypedDict, total=False):
     module: bool
     preset: str
     array: Sequence[str]
+    array_sample: int
     recipe_path: Sequence[str | Path]
     project: str
     project_limit: int

@@ -47,9 +47,10 @@ TRAINING_OPTIONS: Mapping[str, ParameterInfo] = {
     ),
     "array": typer.Option(
         metavar="KEY=VALUE,VALUE",
-        help="With a batch system: start one run per value of a setting, as one job array; repeat to run all "
-        "combinations. Append %N to run at most N at a time.",
+        help="Start one run per value, or (@FILE) per line of a file; repeat to run all combinations. Append %N "
+        "to run at most N at a time.",
     ),
+    "array_sample": typer.Option(metavar="N", help="Start only N combinations of --array, drawn at random."),
     "recipe_path": typer.Option(
         envvar="ORCH_RECIPE_PATH",
         metavar="FOLDER",

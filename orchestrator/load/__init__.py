@@ -7,7 +7,7 @@ from orchestrator.load.clusters import cluster
 from orchestrator.load.docker import common_docker_variable, docker
 from orchestrator.load.environment import environment
 from orchestrator.load.image_file import image_file
-from orchestrator.load.inputs import RankSoftware, inputs
+from orchestrator.load.inputs import RankSoftware, array_members, inputs
 from orchestrator.load.limits import limits
 from orchestrator.load.projects import largest_files, project_of
 from orchestrator.load.recipes import recipe, recipe_folders, settings
@@ -19,6 +19,7 @@ __all__ = [
     "RankSoftware",
     "accelerate_config",
     "all_stacks",
+    "array_members",
     "cluster",
     "common_docker_variable",
     "common_requirements",

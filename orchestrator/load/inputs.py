@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import random
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from pathlib import Path
 
+from orchestrator.errors import PlanError, RequestError
 from orchestrator.load.backends import plugins
 from orchestrator.load.projects import has_module, project_of
 from orchestrator.load.recipes import recipe as load_recipe
 from orchestrator.load.recipes import settings
-from orchestrator.load.requirements import requirements_of, source_folder, with_image_requirements
+from orchestrator.load.requirements import read_text, requirements_of, source_folder, with_image_requirements
 from orchestrator.load.scripts import RanksPython, check_script
 from orchestrator.load.stacks import stack as load_stack
 from orchestrator.model.cluster import Facts
 from orchestrator.model.recipe import Recipe, Value
 from orchestrator.planning.request import TrainRequest
 from orchestrator.planning.resolve import Inputs
+from orchestrator.planning.sweep import Member, combinations, parse_axes, parse_lines, without_limit
 from orchestrator.stacks.image import python_for
 from orchestrator.stacks.stack import Stack
+
+SAMPLE_SEED = 0  # The same command draws the same sample.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +46,40 @@ class RankSoftware:
     local_python: str = ""
     shares_files: bool = False
     requirements: str = ""
+
+
+def array_members(arguments: Sequence[str], sample: int | None) -> list[Member]:
+    """Return the runs of an array, whose values are in its arguments or in the lines of a file.
+
+    Raises:
+        PlanError: if an argument or a line is malformed.
+        RequestError: if the file cannot be read, or is mixed with values.
+    """
+    files = [argument[1:] for argument in arguments if argument.startswith("@")]
+    if not files:
+        axes = parse_axes(arguments)
+        return combinations(axes, drawn(prod(len(values) for _, values in axes), sample))
+    if len(arguments) > 1 or sample is not None:
+        raise RequestError(f"--array @{files[0]} names all runs.", hint="Omit other values of --array and samples.")
+    return lines_of(files[0])
+
+
+def drawn(total: int, sample: int | None) -> Sequence[int]:
+    """Return the numbers below `total`, or a sample of them, always the same one, in ascending order.
+
+    Raises:
+        PlanError: if the sample is larger.
+    """
+    if sample is None:
+        return range(total)
+    if not 0 < sample <= total:
+        raise PlanError(f"--array-sample {sample}, but --array has {total} combinations.", hint=f"Use 1 to {total}.")
+    return sorted(random.Random(SAMPLE_SEED).sample(range(total), sample))
+
+
+def lines_of(argument: str) -> list[Member]:
+    path = Path(without_limit(argument))
+    return parse_lines(read_text(path, "Write the arguments of one run in each line."), str(path))
 
 
 def inputs(

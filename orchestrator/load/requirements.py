@@ -337,12 +337,13 @@ def read_table(path: Path) -> dict[str, Any]:
     return parse(read_text(path), str(path))
 
 
-def read_text(path: Path) -> str:
+def read_text(path: Path, hint: str = NO_PACKAGES) -> str:
+    """Return the text of a file; raise RequestError with the hint if it cannot be read."""
     try:
         return path.read_text()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise RequestError(f"{path} cannot be read: {reason}.", hint=NO_PACKAGES) from None
+        raise RequestError(f"{path} cannot be read: {reason}.", hint=hint) from None
 
 
 def parse(text: str, source: str) -> dict[str, Any]:

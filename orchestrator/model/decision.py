@@ -8,9 +8,7 @@ from typing import Generic, TypeVar
 from orch_node.protocol.record import Decision as Decision
 
 T = TypeVar("T", covariant=True)
-# Topics of decisions about an array of runs.
-ARRAY_MEMBER = "array"  # the settings of one of its runs
-ALREADY_DONE = "done already"  # a run that is not repeated
+ARRAY_MEMBER = "array"  # the topic of the decision with the values of one run of an array
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,8 @@ def plan(request: TrainRequest) -> Plan:
     check_cpu_isa()
     target = registry.find_target(request.on)
     check_refused(request, target.refuses)
+    if request.array_sample is not None and not request.array:
+        raise RequestError("--array-sample needs --array.", hint="Add --array KEY=VALUE,VALUE.")
     return target.plan(with_environment(request))
 
 

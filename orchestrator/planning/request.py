@@ -72,6 +72,7 @@ class TrainRequest:
     preset: str | None = None
     settings: tuple[str, ...] = ()
     array: tuple[str, ...] = ()
+    array_sample: int | None = None
     recipe_path: tuple[PurePath, ...] = ()
     project: str | None = None
     project_limit: int = PROJECT_MEGABYTES

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from orchestrator.model.decision import ALREADY_DONE, ARRAY_MEMBER
+from orchestrator.model.decision import ARRAY_MEMBER
 from orchestrator.planning.plan import Plan
 from orchestrator.report import training
 from orchestrator.report.listing import SCHEMA
@@ -34,9 +34,8 @@ def as_json(outcomes: Sequence[Outcome], exit_code: int) -> str:
 
 
 def started(plan: Plan) -> str:
-    """Return a line for each run that was started or skipped because it was done already."""
-    skipped = (decision.describe() for decision in plan.decisions if decision.topic == ALREADY_DONE)
-    return "\n".join([*skipped, *(f"submitted {member.run.run_id}" for member in plan.array)])
+    """Return a line for each run that was submitted."""
+    return "\n".join(f"submitted {member.run.run_id}" for member in plan.array)
 
 
 def started_as_json(plan: Plan) -> str:

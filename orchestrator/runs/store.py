@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from orch_node import disk, supervisor_state
 from orch_node.protocol import files, values
 from orch_node.protocol import record as records
-from orch_node.protocol.outcome import DONE, FAILED, PREEMPTED, REFUSED, STOPPED, Outcome
+from orch_node.protocol.outcome import FAILED, PREEMPTED, REFUSED, STOPPED, Outcome
 from orch_node.protocol.record import RunRecord
 from orch_node.protocol.values import ProtocolError
 
@@ -262,13 +262,6 @@ def has_begun(run: Run) -> bool:
         return False
     evidence = (files.SUPERVISOR, files.EVENTS)
     return run.state != FAILED or bool(run.record.location) or any((run.folder / name).exists() for name in evidence)
-
-
-def done(base: Path, key: str) -> Run | None:
-    """Return the newest run with this key if it is done, or None."""
-    keyed = (run for run in recorded(base).runs if run.record.key == key)
-    runs = [run for run in keyed if has_begun(run)]
-    return runs[-1] if runs and runs[-1].state == DONE else None
 
 
 def unfinished(base: Path, key: str) -> Resume | None:

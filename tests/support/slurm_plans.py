@@ -11,10 +11,10 @@ from orchestrator.planning.plan import Plan, SubmitScript
 from orchestrator.planning.request import TrainRequest
 from orchestrator.planning.resolve import Inputs
 from orchestrator.planning.site import Site
-from orchestrator.targets.batch import array
 from orchestrator.targets.batch.decisions import JobInputs, with_size
+from orchestrator.targets.batch.inputs import plan_of_array
 from orchestrator.targets.batch.load import batch_settings
-from orchestrator.targets.batch.plan import plan_job, plan_run
+from orchestrator.targets.batch.plan import plan_job
 from orchestrator.targets.batch.settings import BatchSettings
 from orchestrator.targets.batch.slurm import SLURM
 from tests.conftest import make_facts
@@ -84,16 +84,10 @@ def submit_step(plan: Plan) -> SubmitScript:
     return step
 
 
-def make_array(*axes: str) -> Plan:
+def make_array(*axes: str, sample: int | None = None, **fields: object) -> Plan:
     """Return the plan of an array of runs on two nodes."""
-    request, inputs, runs = make_request({"nodes": NodeCount(2)}), make_inputs(), []
-    for number, combination in enumerate(array.combinations(axes)):
-        settings = load.settings([f"{name}={value}" for name, value in combination], inputs.loaded.recipe)
-        planned = plan_run(
-            request, replace(inputs, loaded=replace(inputs.loaded, settings=settings)), array.site_of(SITE, number)
-        )
-        runs.append((combination, planned))
-    return array.plan_array(SITE, runs, array.max_active_runs(axes))
+    request = make_request({"nodes": NodeCount(2), "array": axes, "array_sample": sample, **fields})
+    return plan_of_array(request, make_inputs(), SITE)
 
 
 def script_of(case: str) -> str:

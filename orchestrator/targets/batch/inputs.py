@@ -12,13 +12,13 @@ from orchestrator import load
 from orchestrator.errors import PlanError, RequestError
 from orchestrator.files import short_digest, source_files
 from orchestrator.paths import TRAIN
+from orchestrator.planning import sweep
 from orchestrator.planning.plan import Plan
 from orchestrator.planning.request import TargetOptions, TrainRequest
 from orchestrator.planning.site import Site
-from orchestrator.runs.resume import done as finished
-from orchestrator.runs.resume import plan_or_resume, resumed
-from orchestrator.targets.batch import array
+from orchestrator.runs.resume import plan_or_resume
 from orchestrator.targets.batch.allocation import check_options
+from orchestrator.targets.batch.array import plan_array
 from orchestrator.targets.batch.decisions import JobInputs, with_size
 from orchestrator.targets.batch.load import COMMAND_LINE, batch_settings
 from orchestrator.targets.batch.login import LoginHost, local_stack, python_hint, query_host
@@ -60,7 +60,7 @@ def plan(system: BatchSystem, request: TrainRequest) -> Plan:
     runs = runs_folder(request, batch, host)
     site = new_site(inputs.loaded.recipe.name, runs, train=train_folder(runs, batch), store=f"{runs}/.orch/store")
     if request.array:
-        return plan_of_array(request, inputs, site, request.array)
+        return plan_of_array(request, inputs, site)
     return plan_or_resume(request, lambda resume: plan_job(request, inputs, site, resume))
 
 
@@ -111,40 +111,22 @@ def check_image_exists(batch: BatchSettings) -> None:
         )
 
 
-def plan_of_array(request: TrainRequest, inputs: JobInputs, site: Site, axes: tuple[str, ...]) -> Plan:
-    """Return the plan of an array, without the runs that have already finished.
-
-    Raises:
-        RequestError: if all of them have.
-    """
-    all_runs = array.combinations(axes)
-    runs: list[tuple[array.Assignments, PlannedRun]] = []
-    done: dict[str, array.Assignments] = {}
-    for settings in all_runs:
-        planned = plan_member(request, inputs, array.site_of(site, len(runs)), settings)
-        if isinstance(planned, str):
-            done[planned] = settings
-        else:
-            runs.append((settings, planned))
-    if not runs:
-        raise RequestError(
-            f"All runs of this array are done already ({len(all_runs)}).",
-            hint=f"`orch report {' '.join(done)}` compares them; --fresh trains them again.",
-        )
-    return array.plan_array(site, runs, array.max_active_runs(axes), done)
+def plan_of_array(request: TrainRequest, inputs: JobInputs, site: Site) -> Plan:
+    """Return the plan of an array."""
+    members = load.array_members(request.array, request.array_sample)
+    runs = [
+        (member, plan_member(request, inputs, sweep.site_of(site, number), member))
+        for number, member in enumerate(members)
+    ]
+    return plan_array(site, runs, sweep.max_active_runs(request.array))
 
 
-def plan_member(request: TrainRequest, inputs: JobInputs, site: Site, settings: array.Assignments) -> PlannedRun | str:
-    """Return one run of an array, resumed if it is unfinished, or the id of a run that has finished."""
+def plan_member(request: TrainRequest, inputs: JobInputs, site: Site, member: sweep.Member) -> PlannedRun:
+    """Return one run of an array."""
     recipe = inputs.loaded.recipe
-    request = array.request_of(request, settings, own_script=recipe.own_script)
+    request = sweep.request_of(request, member, own_script=recipe.own_script)
     values = load.settings(list(request.settings), recipe)
-    inputs = replace(inputs, loaded=replace(inputs.loaded, settings=values))
-    first = plan_run(request, inputs, site)
-    if run_id := finished(request, first.plan.run.key):
-        return run_id
-    resume = resumed(request, first.plan.run.key)
-    return plan_run(request, inputs, site, resume) if resume else first
+    return plan_run(request, replace(inputs, loaded=replace(inputs.loaded, settings=values)), site)
 
 
 def read(request: TrainRequest, batch: BatchSettings, python: str, host: LoginHost) -> JobInputs:

@@ -62,4 +62,5 @@ REFUSES: Mapping[str, Refusal] = {
     "requirements": PACKAGES,
     "extra": PACKAGES,
     "array": NO_ARRAYS,
+    "array_sample": NO_ARRAYS,
 }

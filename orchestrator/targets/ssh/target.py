@@ -30,7 +30,7 @@ class SshTarget:
     """The nodes of an inventory, or this machine if no inventory is named."""
 
     name = "ssh"
-    refuses: Mapping[str, Refusal] = {"array": NO_ARRAYS}
+    refuses: Mapping[str, Refusal] = {"array": NO_ARRAYS, "array_sample": NO_ARRAYS}
     options: type[TargetOptions] | None = None
 
     def plan(self, request: TrainRequest) -> Plan:

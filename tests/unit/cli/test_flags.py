@@ -45,6 +45,7 @@ CASES: Mapping[str, Case] = {
     "preset": ("full", {}),
     "settings": (("seed=7",), {}),
     "array": (("seed=1,2",), {}),
+    "array_sample": (1, {"array": ("seed=1,2",)}),
     "project": ("none", {"recipe": "own.py"}),
     "project_limit": (0, {"recipe": "own.py"}),
     "requirements": ("missing.txt", {}),

@@ -17,8 +17,7 @@ from orch_node.protocol.record import RunRecord
 from orchestrator.errors import ExecuteError, RequestError
 from orchestrator.operations import runs
 from orchestrator.operations.runs import find_live, list_recorded_runs
-from orchestrator.planning.request import TrainRequest
-from orchestrator.runs import resume, store
+from orchestrator.runs import store
 from orchestrator.runs.outcome import untrained_notes
 from orchestrator.runs.rows import row_of
 from orchestrator.targets import registry
@@ -108,28 +107,10 @@ def test_run_that_only_its_target_can_see_counts_as_running(tmp_path: Path) -> N
     assert store.load(folder).state == "running"
 
 
-def make_run_in(precision: str, base: Path) -> None:
-    """Create a run in a precision; with `auto`, its ranks have chosen bf16."""
-    folder = make_run(base, "run", precision=precision, key="k")
-    if precision == "auto":
-        with (folder / "events.jsonl").open("a") as events:
-            events.write(json.dumps(PRECISION_EVENT) + "\n")
-
-
-@pytest.mark.parametrize(
-    ("requested", "expected"), [("auto", "run"), ("bf16", "run"), ("fp32", "")], ids=["auto", "the same", "another"]
-)
-@pytest.mark.parametrize("recorded", ["bf16", "auto"])
-def test_finished_run_is_the_requested_one_if_the_precisions_match(
-    tmp_path: Path, recorded: str, requested: str, expected: str
-) -> None:
-    make_run_in(recorded, tmp_path)
-    request = TrainRequest(recipe="qa", precision=requested, runs_dir=str(tmp_path))
-    assert resume.done(request, "k") == expected
-
-
 def test_listed_precision_is_the_choice_of_the_ranks(tmp_path: Path) -> None:
-    make_run_in("auto", tmp_path / "chosen")
+    folder = make_run(tmp_path / "chosen", "run", precision="auto")
+    with (folder / "events.jsonl").open("a") as events:
+        events.write(json.dumps(PRECISION_EVENT) + "\n")
     make_run(tmp_path / "pending", precision="auto")
     rows = [list_recorded_runs(tmp_path / name, None).rows[0] for name in ("chosen", "pending")]
     assert [row.precision for row in rows] == ["bf16", "auto"]

@@ -10,8 +10,6 @@ import pytest
 from orch_node.protocol import batch as protocol
 from orch_node.protocol.batch import CONFIG
 
-from orchestrator.errors import PlanError
-from orchestrator.targets.batch import array
 from tests.support.slurm_plans import SITE, make_array, script_of
 
 
@@ -45,22 +43,6 @@ def test_array_has_a_run_for_each_combination() -> None:
 
 
 @pytest.mark.parametrize(
-    ("axes", "problem"),
-    [
-        (("seed",), "expected KEY=VALUE"),
-        (("seed=",), "expected KEY=VALUE"),
-        (("seed=1,,2",), "expected KEY=VALUE"),
-        (("=1,2",), "expected KEY=VALUE"),
-        (("seed=1,2", "seed=3"), "names a setting twice"),
-        ((f"seed={','.join(map(str, range(1001)))}",), "the limit is 1000"),
-    ],
-)
-def test_impossible_arrays_are_refused(axes: tuple[str, ...], problem: str) -> None:
-    with pytest.raises(PlanError, match=problem):
-        array.combinations(axes)
-
-
-@pytest.mark.parametrize(
     ("axes", "tasks"),
     [
         (("learning_rate=1e-5,3e-5,1e-4%2",), "0-2%2"),
@@ -72,17 +54,3 @@ def test_array_may_limit_the_tasks_that_run_at_once(axes: tuple[str, ...], tasks
     array_plan = make_array(*axes)
     assert f"#SBATCH --array={tasks}\n" in array_plan.describe()
     assert not any("%" in decision.describe() for plan in array_plan.array for decision in plan.run.decisions)
-
-
-@pytest.mark.parametrize("axes", [("a=1,2%0",), ("a=1,2%2", "b=3%2"), ("a=%2",)])
-def test_invalid_or_repeated_limits_of_an_array_are_refused(axes: tuple[str, ...]) -> None:
-    with pytest.raises(PlanError):
-        array.max_active_runs(axes), array.combinations(axes)
-
-
-def test_percent_sign_in_a_value_is_no_limit() -> None:
-    settings = ("a=10%,20%x",)
-    assert (array.max_active_runs(settings), array.combinations(settings)) == (
-        None,
-        [(("a", "10%"),), (("a", "20%x"),)],
-    )

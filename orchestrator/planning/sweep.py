@@ -1,0 +1,167 @@
+"""The members of an array: the runs that one request starts, each with its own values. Pure."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from orchestrator.errors import PlanError
+from orchestrator.model.decision import ARRAY_MEMBER, Decision
+from orchestrator.planning.plan import Plan
+from orchestrator.planning.request import TrainRequest
+from orchestrator.planning.site import Site
+
+MAX_RUNS = 1000  # Most sites keep Slurm's default MaxArraySize of 1001.
+LIMIT = re.compile(r"%([0-9]+)", re.ASCII)  # The limit at the end of an argument, written as for `sbatch --array`.
+EXAMPLE = "Example: --array learning_rate=1e-5,3e-5"
+Axis = tuple[str, tuple[str, ...]]  # a key and its values
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """One run of an array.
+
+    Attributes:
+        values: its values by name; empty for a line of a file.
+        arguments: the words of its line of a file.
+    """
+
+    values: tuple[tuple[str, str], ...] = ()
+    arguments: tuple[str, ...] = ()
+
+    @property
+    def label(self) -> str:
+        """Return its values as a user writes them."""
+        return shlex.join(self.arguments) or " ".join(f"{name}={value}" for name, value in self.values)
+
+
+def max_active_runs(arguments: Iterable[str]) -> int | None:
+    """Return how many runs may be active at once according to `KEY=V1,V2%N`, or None for no limit.
+
+    Raises:
+        PlanError: if a limit is 0, or more than one is given.
+    """
+    limits = [int(match[1]) for text in arguments if (match := limit_in(text))]
+    if len(limits) > 1 or 0 in limits:
+        raise PlanError(
+            "--array: the limit %N of active runs must be given only once, and be 1 or more.",
+            hint="Example: --array learning_rate=1e-5,3e-5,1e-4%2",
+        )
+    return limits[0] if limits else None
+
+
+def limit_in(text: str) -> re.Match[str] | None:
+    """Return the match of the limit `%N` at the end of an argument, or None if it has none."""
+    return LIMIT.fullmatch(text, text.rfind("%")) if "%" in text else None
+
+
+def without_limit(text: str) -> str:
+    limit = limit_in(text)
+    return text[: limit.start()] if limit else text
+
+
+def parse_axes(arguments: Iterable[str]) -> tuple[Axis, ...]:
+    """Return the keys and values of the arguments `KEY=V1,V2`.
+
+    Raises:
+        PlanError: if an argument is malformed, or a key is repeated.
+    """
+    axes = tuple(parse_axis(without_limit(text)) for text in arguments)
+    if len({name for name, _ in axes}) < len(axes):
+        raise PlanError("--array names a setting twice.", hint="List all of its values after one name.")
+    return axes
+
+
+def parse_axis(text: str) -> Axis:
+    name, _, values = text.partition("=")
+    choices = tuple(dict.fromkeys(values.split(",")))
+    if not name or "" in choices:
+        raise PlanError(f"--array {text}: expected KEY=VALUE,VALUE,... or @FILE.", hint=EXAMPLE)
+    return name, choices
+
+
+def combinations(axes: Sequence[Axis], numbers: Sequence[int]) -> list[Member]:
+    """Return the combinations with these numbers; the last key varies fastest.
+
+    Raises:
+        PlanError: if there are too many.
+    """
+    check_number(len(numbers))
+    return [Member(values=combination(axes, number)) for number in numbers]
+
+
+def combination(axes: Sequence[Axis], number: int) -> tuple[tuple[str, str], ...]:
+    chosen = []
+    for name, values in reversed(axes):
+        number, index = divmod(number, len(values))
+        chosen.append((name, values[index]))
+    return tuple(reversed(chosen))
+
+
+def parse_lines(text: str, file: str) -> list[Member]:
+    """Return a run for each line of a file of arguments; empty lines and comments are skipped.
+
+    Raises:
+        PlanError: if a line cannot be split into words, or the file has no or too many lines.
+    """
+    members = []
+    for number, line in enumerate(text.splitlines(), 1):
+        try:
+            words = tuple(shlex.split(line, comments=True))
+        except ValueError as error:
+            raise PlanError(f"{file}, line {number}: {error}.", hint="Quote words as in a shell.") from None
+        members += [Member(arguments=words)] if words else []
+    if not members:
+        raise PlanError(f"{file} has no lines of arguments.", hint="Write the arguments of one run in each line.")
+    check_number(len(members))
+    return members
+
+
+def check_number(runs: int) -> None:
+    """Raise PlanError if there are too many runs."""
+    if runs > MAX_RUNS:
+        raise PlanError(
+            f"--array requests {runs} runs; the limit is {MAX_RUNS}.",
+            hint="--array-sample N draws N of them at random; or use several commands.",
+        )
+
+
+def request_of(request: TrainRequest, member: Member, *, own_script: bool) -> TrainRequest:
+    """Return the request of one run.
+
+    A recipe gets the values as settings. A user's own script gets them in place of `{NAME}` in its arguments; values
+    that its arguments do not name are appended as `--NAME=VALUE`.
+    """
+    single = replace(request, array=(), array_sample=None)
+    assignments = tuple(f"{name}={value}" for name, value in member.values)
+    if not own_script:
+        return replace(single, settings=(*request.settings, *assignments, *member.arguments))
+    named = [name for name, _ in member.values if any(f"{{{name}}}" in argument for argument in request.script_args)]
+    arguments = [substituted(argument, member) for argument in request.script_args]
+    appended = [f"--{name}={value}" for name, value in member.values if name not in named]
+    return replace(single, script_args=(*arguments, *appended, *member.arguments))
+
+
+def substituted(argument: str, member: Member) -> str:
+    """Return an argument with the member's values in place of their names in braces; other braces stay."""
+    values = dict(member.values)
+    return re.sub(r"\{([^{}]*)\}", lambda match: values.get(match[1], match[0]), argument)
+
+
+def site_of(site: Site, number: int) -> Site:
+    """Return the site of the run with this number: its folder is next to those of the other runs."""
+    return replace(site, run_id=f"{site.run_id}-{number}", run_dir=f"{site.run_dir}-{number}")
+
+
+def label_plans(plans: Sequence[tuple[Member, Plan]]) -> tuple[Plan, ...]:
+    """Return the plans of all members, each with its label and number among its decisions."""
+    labels = [f"{member.label} ({number} of {len(plans)})" for number, (member, _) in enumerate(plans, 1)]
+    return tuple(labelled(plan, label) for label, (_, plan) in zip(labels, plans, strict=True))
+
+
+def labelled(plan: Plan, label: str) -> Plan:
+    first, *remaining = plan.run.decisions
+    decisions = (first, Decision(topic=ARRAY_MEMBER, value=label), *remaining)
+    return replace(plan, run=replace(plan.run, decisions=decisions))

@@ -1,0 +1,102 @@
+"""Check which runs an array has, and what each of them gets."""
+
+from __future__ import annotations
+
+import pytest
+
+from orchestrator.errors import PlanError
+from orchestrator.load import array_members
+from orchestrator.planning.request import TrainRequest
+from orchestrator.planning.sweep import Member, max_active_runs, parse_lines, request_of
+
+
+def labels(*axes: str, sample: int | None = None) -> list[str]:
+    return [member.label for member in array_members(axes, sample)]
+
+
+def test_array_has_a_run_for_each_combination() -> None:
+    assert labels("seed=1,2", "lr=.1,.2") == ["seed=1 lr=.1", "seed=1 lr=.2", "seed=2 lr=.1", "seed=2 lr=.2"]
+
+
+@pytest.mark.parametrize(
+    ("axes", "problem"),
+    [
+        pytest.param(("seed",), "expected KEY=VALUE", id="no value"),
+        pytest.param(("seed=",), "expected KEY=VALUE", id="empty value"),
+        pytest.param(("seed=1,,2",), "expected KEY=VALUE", id="empty value between others"),
+        pytest.param(("=1,2",), "expected KEY=VALUE", id="no key"),
+        pytest.param(("seed=1,2", "seed=3"), "names a setting twice", id="repeated key"),
+        pytest.param((f"seed={','.join(map(str, range(1001)))}",), "the limit is 1000", id="too many runs"),
+    ],
+)
+def test_impossible_arrays_are_refused(axes: tuple[str, ...], problem: str) -> None:
+    with pytest.raises(PlanError, match=problem):
+        array_members(axes, None)
+
+
+@pytest.mark.parametrize("axes", [("a=1,2%0",), ("a=1,2%2", "b=3%2"), ("a=%2",)])
+def test_invalid_or_repeated_limits_of_an_array_are_refused(axes: tuple[str, ...]) -> None:
+    with pytest.raises(PlanError):
+        max_active_runs(axes), array_members(axes, None)
+
+
+def test_percent_sign_in_a_value_is_no_limit() -> None:
+    axes = ("a=10%,20%x",)
+    assert (max_active_runs(axes), labels(*axes)) == (None, ["a=10%", "a=20%x"])
+
+
+def test_sample_is_drawn_from_all_combinations_and_repeatable() -> None:
+    axes = [f"{name}={','.join(map(str, range(40)))}" for name in "abc"]
+    sample = labels(*axes, sample=6)
+    assert sample == labels(*axes, sample=6)
+    assert len(set(sample)) == 6
+    assert {label.split()[0] for label in sample} != {"a=0"}
+
+
+@pytest.mark.parametrize("sample", [0, 5])
+def test_sample_of_impossible_size_is_refused(sample: int) -> None:
+    with pytest.raises(PlanError, match="has 4 combinations"):
+        array_members(("a=1,2", "b=1,2"), sample)
+
+
+def test_lines_of_a_file_are_split_as_in_a_shell() -> None:
+    members = parse_lines("--lr 0.1 --name 'two words'\n\n# a comment\n--lr 0.2  # another\n", "runs.txt")
+    assert [member.arguments for member in members] == [("--lr", "0.1", "--name", "two words"), ("--lr", "0.2")]
+    assert members[0].label == "--lr 0.1 --name 'two words'"
+
+
+@pytest.mark.parametrize(("text", "problem"), [("\n# only a comment\n", "no lines"), ("a\n'b\n", "runs.txt, line 2")])
+def test_files_without_runs_are_refused(text: str, problem: str) -> None:
+    with pytest.raises(PlanError, match=problem):
+        parse_lines(text, "runs.txt")
+
+
+MEMBER = Member(values=(("lr", "0.1"), ("seed", "2")))
+
+
+def request_with(*script_args: str) -> TrainRequest:
+    return TrainRequest(recipe="train.py", script_args=script_args, array=("lr=0.1", "seed=2"), array_sample=1)
+
+
+def test_script_gets_values_in_place_of_their_names_in_braces() -> None:
+    result = request_of(
+        request_with("--lr", "{lr}", "--name=run-{lr}-{seed}", "{}", "{other}"), MEMBER, own_script=True
+    )
+    assert result.script_args == ("--lr", "0.1", "--name=run-0.1-2", "{}", "{other}")
+    assert (result.array, result.array_sample) == ((), None)
+
+
+def test_value_that_contains_braces_is_not_replaced_again() -> None:
+    member = Member(values=(("a", "{b}"), ("b", "1")))
+    assert request_of(request_with("{a}", "{b}"), member, own_script=True).script_args == ("{b}", "1")
+
+
+def test_script_gets_other_values_as_options_at_the_end() -> None:
+    assert request_of(request_with("{lr}"), MEMBER, own_script=True).script_args == ("0.1", "--seed=2")
+
+
+def test_recipe_gets_values_as_settings() -> None:
+    request = TrainRequest(recipe="bert-qa", settings=("a=1",))
+    assert request_of(request, MEMBER, own_script=False).settings == ("a=1", "lr=0.1", "seed=2")
+    line = Member(arguments=("lr=0.3",))
+    assert request_of(request, line, own_script=False).settings == ("a=1", "lr=0.3")
