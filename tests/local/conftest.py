@@ -18,7 +18,7 @@ from tests.local.kubernetes_runs import KubernetesRun, start_run
 from tests.local.recipes import PAIR_MODEL, QA_MODEL, prepare_pretraining_data
 from tests.local.runs import Orch
 from tests.local.ssh_node import SshNode, make_ssh_node
-from tests.local.workspaces import Workspace, make_two_hosts
+from tests.local.workspaces import Workspace, make_hosts
 from tests.support.jobs import make_tiny_bert
 from tests.support.kubernetes_api import Api
 from tests.support.ports import free_port
@@ -36,7 +36,7 @@ def one_host(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
 @pytest.fixture(scope="session")
 def two_hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workspace]:
     """Yield a workspace that trains on one rank of each of two hosts."""
-    with make_two_hosts(tmp_path_factory.mktemp("two"), "--ppn", "1") as workspace:
+    with make_hosts(tmp_path_factory.mktemp("two"), "--ppn", "1") as workspace:
         yield workspace
 
 

@@ -52,7 +52,7 @@ def run_on_node0(workspace: Workspace, *arguments: str) -> str:
     variables = {
         **ENVIRONMENT,
         "PATH": f"{prefix}/bin:/usr/local/bin:/usr/bin:/bin",
-        "I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS": f"-F {lab.root}/ssh/config",
+        "I_MPI_HYDRA_BOOTSTRAP_EXEC": f"{lab.root}/train/ssh",
     }
     assignments = [f"{name}={value}" for name, value in variables.items()]
     command = shlex.join(["env", *assignments, f"{prefix}/bin/python", *arguments])

@@ -15,7 +15,7 @@ import pytest
 
 from tests.local.recipes import MRPC, PRETRAIN, QA, mrpc_arguments, pretrain_arguments, qa_arguments
 from tests.local.runs import last_run, read_events, settings_options, start_orch
-from tests.local.workspaces import Workspace, make_two_hosts
+from tests.local.workspaces import Workspace, make_hosts
 from tests.support.jobs import read_losses, read_metrics, read_results, run_ranks, start_ranks, wait_for_ranks
 from tests.support.waiting import wait_until
 
@@ -150,7 +150,7 @@ def test_order_that_depends_on_ranks_is_refused(
 
 @pytest.fixture(scope="module")
 def workspace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workspace]:
-    with make_two_hosts(tmp_path_factory.mktemp("lost"), "--nodes", "2", "--ppn", "1") as workspace:
+    with make_hosts(tmp_path_factory.mktemp("lost"), "--nodes", "2", "--ppn", "1") as workspace:
         yield workspace
 
 

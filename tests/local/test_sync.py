@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.local.runs import expect_exit
-from tests.local.workspaces import Workspace, make_two_hosts
+from tests.local.workspaces import Workspace, make_hosts
 from tests.support.hub_server import Hub, Repository
 
 GLOO = ("--backend", "gloo", "--launcher", "torchrun", "--project", "none")
@@ -29,7 +29,7 @@ dist.barrier()
 
 @pytest.fixture(scope="module")
 def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workspace]:
-    with make_two_hosts(tmp_path_factory.mktemp("sync"), "--ppn", "1") as workspace:
+    with make_hosts(tmp_path_factory.mktemp("sync"), "--ppn", "1") as workspace:
         yield workspace
 
 

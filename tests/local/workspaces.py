@@ -1,10 +1,10 @@
-"""Folders from which `orch train` runs on this machine, or on two hosts in namespaces of it."""
+"""Folders from which `orch train` runs on this machine, or on hosts in namespaces of it."""
 
 from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -46,11 +46,20 @@ class Workspace:
 
 
 @contextmanager
-def make_two_hosts(folder: Path, *options: str) -> Iterator[Workspace]:
-    """Start two hosts on this machine, and end them afterwards."""
+def make_hosts(
+    folder: Path, *options: str, count: int = 2, variables: Mapping[str, str] | None = None
+) -> Iterator[Workspace]:
+    """Start hosts on this machine, and end them afterwards.
+
+    Args:
+        folder: of the workspace.
+        options: of each `orch train`.
+        count: how many hosts.
+        variables: the environment of programs that ssh starts there.
+    """
     if reason := hosts.missing_requirements():
         report_missing(reason)
-    lab = hosts.Hosts(folder / ".hosts")
+    lab = hosts.Hosts(folder / ".hosts", count, variables)
     try:
         inventory = lab.write_inventory(orch_environment(folder))
         yield Workspace(folder, *options, "--inventory", str(inventory), lab=lab)

@@ -14,6 +14,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -76,8 +77,16 @@ def free_network() -> int:
 class Hosts:
     """Hosts, each on one CPU; on different CPUs if this process may use as many."""
 
-    def __init__(self, base: Path, count: int = 2) -> None:
+    def __init__(self, base: Path, count: int = 2, variables: Mapping[str, str] | None = None) -> None:
+        """Start hosts.
+
+        Args:
+            base: the folder of their files.
+            count: how many.
+            variables: the environment of programs that ssh starts there; without blanks.
+        """
         self.base = base
+        self.variables = variables or {}
         number = next(LAB_NUMBERS)
         self.interface_prefix = f"o{os.getpid() % 10000}{number}"
         index = free_network()
@@ -116,7 +125,9 @@ class Hosts:
         (home / "ssh" / "config").write_text("".join(blocks))
         lines = [f"{address} {name}\n" for name, address in self.addresses.items()]
         (folder / "hosts").write_text("127.0.0.1 localhost\n" + "".join(lines))
-        (folder / "sshd_config").write_text(SSHD_CONFIG.format(address=address, base=self.base))
+        assignments = " ".join(f"{name}={value}" for name, value in self.variables.items())
+        environment = f"SetEnv {assignments}\n" if assignments else ""
+        (folder / "sshd_config").write_text(SSHD_CONFIG.format(address=address, base=self.base) + environment)
         Path("/run/sshd").mkdir(exist_ok=True)
         script = START_HOST.format(name=name, folder=folder, root=self.root)
         cpu = sorted(os.sched_getaffinity(0))[index % len(os.sched_getaffinity(0))]

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from orch_node.batch import job
 from orch_node.batch import layout as job_layout
 from orch_node.batch.slurm import SYSTEM
 from orch_node.protocol import batch as protocol
@@ -53,6 +54,11 @@ def test_ranks_get_the_cores_of_the_allocation(tmp_path: Path) -> None:
     files = job_layout.run_files(config, [make_hello(1), make_hello(2), make_hello(3)], {})
     assert files["hostfile"] == "n1:2\nn2:2\n"
     assert json.loads(files["env.json"])["MASTER_ADDR"] == "10.0.0.1"
+
+
+def test_hydra_starts_the_proxies_of_all_nodes_from_node0() -> None:
+    variables = job.hydra_variables([make_hello(number) for number in range(20)])
+    assert (variables["I_MPI_HYDRA_BRANCH_COUNT"], variables["I_MPI_HYDRA_IFACE"]) == ("20", "ib0")
 
 
 def test_spare_nodes_without_bf16_count_for_the_precision(tmp_path: Path) -> None:

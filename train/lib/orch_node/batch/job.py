@@ -97,7 +97,7 @@ def supervise(run_dir: Path, config: JobConfig, connections: AgentConnections) -
     for name, text in layout.run_files(config, hellos, facts.libraries(stack)).items():
         whole_files.write(run_dir / name, text)
     record_job(system, run_dir, hellos)
-    os.environ.update({**system.launcher_environment(), **config.launcher_env, **launcher_interface(hellos)})
+    os.environ.update({**system.launcher_environment(), **config.launcher_env, **hydra_variables(hellos)})
     arguments = [str(run_dir), *config.options, "--", *layout.launcher_command(config, hellos[0].address)]
     open_agents = functools.partial(JobAgents, system=system, connections=connections.connections)
     code = JobSupervisor(system, run_dir, supervisor.parse(arguments), open_agents).run()
@@ -210,11 +210,20 @@ def requeue(system: NodeSystem, run_dir: Path, limit: int | None = None) -> None
     print(f"no requeue: {problem}", file=sys.stderr, flush=True)
 
 
-def launcher_interface(hellos: list[Hello]) -> dict[str, str]:
-    """Return the variables that name the network interface by which hydra's proxies reach node0."""
+def hydra_variables(hellos: list[Hello]) -> dict[str, str]:
+    """Return the variables with which hydra starts its proxies on several nodes.
+
+    They name the interface by which the proxies reach node0, and have node0 start all of them: whether
+    a proxy on another node may start further ones depends on the batch system and its site.
+    """
     if len(hellos) == 1:
         return {}
-    return {"I_MPI_HYDRA_IFACE": hellos[0].interface, "HYDRA_IFACE": hellos[0].interface}
+    interface = hellos[0].interface
+    return {
+        "I_MPI_HYDRA_IFACE": interface,
+        "I_MPI_HYDRA_BRANCH_COUNT": str(len(hellos)),
+        "HYDRA_IFACE": interface,
+    }
 
 
 def record_job(system: NodeSystem, run_dir: Path, hellos: Sequence[Hello] = ()) -> None:

@@ -125,17 +125,18 @@ def prepare(config: PodConfig, script: list[str]) -> tuple[list[str], dict[str, 
         "--",
         *launcher,
     ]
-    return supervise, os.environ | launcher_variables(ssh_config)
+    return supervise, os.environ | launcher_variables(ssh_config, config.pods)
 
 
-def launcher_variables(ssh_config: Path) -> dict[str, str]:
-    """Return the variables with which the MPI launchers use ssh."""
+def launcher_variables(ssh_config: Path, pods: int) -> dict[str, str]:
+    """Return the variables with which the MPI launchers use ssh, from this pod alone: others have no configuration."""
     return {
         "ORCH_SSH_CONFIG": str(ssh_config),
         "ORCH_NODE0_AWAY": "1",  # no rank runs in this pod
         "I_MPI_PIN": "0",
         "I_MPI_HYDRA_BOOTSTRAP": "ssh",
         "I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS": f"-F {ssh_config}",
+        "I_MPI_HYDRA_BRANCH_COUNT": str(pods),
         "PRTE_MCA_plm_ssh_args": f"-F {ssh_config}",  # Open MPI 5
         "OMPI_MCA_plm_rsh_args": f"-F {ssh_config}",  # Open MPI 4
         "OMPI_MCA_plm_rsh_no_tree_spawn": "1",
