@@ -219,11 +219,7 @@ def hydra_variables(hellos: list[Hello]) -> dict[str, str]:
     if len(hellos) == 1:
         return {}
     interface = hellos[0].interface
-    return {
-        "I_MPI_HYDRA_IFACE": interface,
-        "I_MPI_HYDRA_BRANCH_COUNT": str(len(hellos)),
-        "HYDRA_IFACE": interface,
-    }
+    return {"I_MPI_HYDRA_IFACE": interface, "I_MPI_HYDRA_BRANCH_COUNT": str(len(hellos)), "HYDRA_IFACE": interface}
 
 
 def record_job(system: NodeSystem, run_dir: Path, hellos: Sequence[Hello] = ()) -> None:
