@@ -82,7 +82,7 @@ def refusals(system: BatchSystem) -> Mapping[str, Refusal]:
     return {
         "inventory": Refusal(nodes, system.node_hints["inventory"]),
         "exclude": Refusal(nodes, system.node_hints["exclude"]),
-        "queue": Refusal(nodes, f"Jobs of {system.title} wait for free nodes by themselves."),
+        "wait_for_cores": Refusal(nodes, f"Jobs of {system.title} wait for free nodes by themselves."),
         "ccl_workers": Refusal(nodes, "Leave it out: each rank computes on all of its cores."),
         "fabric": Refusal(
             f"{nodes}, on which it was verified", "Leave it out: ranks use TCP over the network of the nodes."

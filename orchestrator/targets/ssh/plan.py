@@ -113,7 +113,7 @@ def steps_of(
         options=(
             f"--claims={PurePosixPath(site.store).with_name(CLAIMS)}",
             *supervisor_options(request, recipe, resolved.launcher, launch),
-            *(["--queue"] if request.queue else []),
+            *(["--wait-for-cores"] if request.wait_for_cores else []),
         ),
     )
     return (*files.sent, *plan_steps(site, job, launch, extras))
