@@ -17,7 +17,15 @@ from orchestrator.runs.cleanup import CleanupReport
 from orchestrator.targets.batch import find, inputs, start
 from orchestrator.targets.batch.handle import BatchHandle
 from orchestrator.targets.batch.system import BatchSystem
-from orchestrator.targets.interface import CheckRequest, NodeCommands, Notify, RunHandle, RunList, SharedFolder
+from orchestrator.targets.interface import (
+    CheckRequest,
+    LiveNode,
+    NodeCommands,
+    Notify,
+    RunHandle,
+    RunList,
+    SharedFolder,
+)
 
 
 class BatchTarget:
@@ -66,6 +74,10 @@ class BatchTarget:
             f"{self.system.title} gives its nodes to jobs only.",
             hint=f"To get a shell on a node: {self.system.node_shell}.",
         )
+
+    def live_nodes(self, inventory: str) -> list[LiveNode]:
+        """Raise RequestError: the batch system itself shows its nodes."""
+        raise RequestError(f"{self.system.title} manages its nodes.", hint="Its own commands list them.")
 
     def list_runs(self, inventory: str) -> RunList:
         """Return the runs recorded on this machine, with their current state."""
