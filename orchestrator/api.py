@@ -46,7 +46,7 @@ class TrainOptions(TypedDict, total=False):
     python: str | Path
     venv: str | Path
     exclude: str
-    wait_for_cores: bool
+    queue: bool
     launcher: str
     mpi: str
     accelerate_config: str

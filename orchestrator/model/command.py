@@ -31,7 +31,7 @@ class CommandResult:
 
 
 # The hint for output that is not the output of orch's program.
-LOGIN_SCRIPT_HINT = "A login script that prints may be the cause: `ssh NODE true` must print nothing."
+LOGIN_SCRIPT_HINT = "A start-up file of the login shell may leave a program that prints: `ssh NODE sleep 10` must print nothing late."
 
 
 def program_name(argv: tuple[str, ...]) -> str:

@@ -87,7 +87,7 @@ class TrainRequest:
     inventory: str = "local"
     nodes: Nodes | None = None
     exclude: str | None = None
-    wait_for_cores: bool = False
+    queue: bool = False
     # Ranks
     ppn: int | None = None
     launcher: str | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -47,7 +47,11 @@ class Workspace:
 
 @contextmanager
 def make_hosts(
-    folder: Path, *options: str, count: int = 2, variables: Mapping[str, str] | None = None
+    folder: Path,
+    *options: str,
+    count: int = 2,
+    variables: Mapping[str, str] | None = None,
+    shells: Sequence[hosts.LoginShell] = (),
 ) -> Iterator[Workspace]:
     """Start hosts on this machine, and end them afterwards.
 
@@ -56,10 +60,11 @@ def make_hosts(
         options: of each `orch train`.
         count: how many hosts.
         variables: the environment of programs that ssh starts there.
+        shells: the login shells of the first hosts.
     """
     if reason := hosts.missing_requirements():
         report_missing(reason)
-    lab = hosts.Hosts(folder / ".hosts", count, variables)
+    lab = hosts.Hosts(folder / ".hosts", count, variables, shells)
     try:
         inventory = lab.write_inventory(orch_environment(folder))
         yield Workspace(folder, *options, "--inventory", str(inventory), lab=lab)

@@ -9,15 +9,18 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
+
+from orch_node.login_shell import StartFilter, shell_command
 
 from orchestrator.paths import TRAIN
 from orchestrator.state import State
@@ -32,6 +35,7 @@ START_HOST = """
 set -eu
 hostname {name}
 mount --bind {folder}/hosts /etc/hosts
+mount --bind {folder}/passwd /etc/passwd
 mount --bind {folder}/root {root}
 mount -t tmpfs tmpfs /dev/shm
 ip link set lo up
@@ -44,8 +48,10 @@ AuthorizedKeysFile {base}/user.pub
 StrictModes no
 PidFile none
 PermitRootLogin prohibit-password
-Subsystem sftp internal-sftp
+Subsystem sftp {sftp_server}
 """
+# Programs that serve files in the login shell of the user, by system; internal-sftp starts no shell.
+SFTP_SERVERS = ("/usr/lib/openssh/sftp-server", "/usr/libexec/openssh/sftp-server")
 SSH_CONFIG = """Host {name} {address}
     HostName {address}
     User root
@@ -55,6 +61,14 @@ SSH_CONFIG = """Host {name} {address}
     BatchMode yes
     LogLevel ERROR
 """
+
+
+@dataclass(frozen=True)
+class LoginShell:
+    """The login shell of a host's user, and the files of the home folder."""
+
+    program: str = "/bin/bash"
+    files: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass
@@ -77,16 +91,20 @@ def free_network() -> int:
 class Hosts:
     """Hosts, each on one CPU; on different CPUs if this process may use as many."""
 
-    def __init__(self, base: Path, count: int = 2, variables: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, base: Path, count: int = 2, variables: Mapping[str, str] | None = None, shells: Sequence[LoginShell] = ()
+    ) -> None:
         """Start hosts.
 
         Args:
             base: the folder of their files.
             count: how many.
             variables: the environment of programs that ssh starts there; without blanks.
+            shells: of the first hosts; the others have the shell and the home folder of this machine.
         """
         self.base = base
         self.variables = variables or {}
+        self.shells = shells
         number = next(LAB_NUMBERS)
         self.interface_prefix = f"o{os.getpid() % 10000}{number}"
         index = free_network()
@@ -127,7 +145,8 @@ class Hosts:
         (folder / "hosts").write_text("127.0.0.1 localhost\n" + "".join(lines))
         assignments = " ".join(f"{name}={value}" for name, value in self.variables.items())
         environment = f"SetEnv {assignments}\n" if assignments else ""
-        (folder / "sshd_config").write_text(SSHD_CONFIG.format(address=address, base=self.base) + environment)
+        sshd_config = SSHD_CONFIG.format(base=self.base, sftp_server=self.write_user(index, folder))
+        (folder / "sshd_config").write_text(sshd_config + environment)
         Path("/run/sshd").mkdir(exist_ok=True)
         script = START_HOST.format(name=name, folder=folder, root=self.root)
         cpu = sorted(os.sched_getaffinity(0))[index % len(os.sched_getaffinity(0))]
@@ -142,6 +161,20 @@ class Hosts:
         process.stdin.write(b"connected\n")
         process.stdin.close()
         return Host(name, address, self.wire_address(index), folder, process)
+
+    def write_user(self, index: int, folder: Path) -> str:
+        """Write the files of a host's user, and return the program that serves files there."""
+        passwd, sftp_server = Path("/etc/passwd").read_text(), "internal-sftp"
+        if index < len(self.shells):
+            shell, home = self.shells[index], folder / "home"
+            home.mkdir()
+            for name, content in shell.files.items():
+                (home / name).parent.mkdir(parents=True, exist_ok=True)
+                (home / name).write_text(content)
+            passwd = re.sub(r"(?m)^(root:.*:)[^:]*:[^:]*$", rf"\g<1>{home}:{shell.program}", passwd)
+            sftp_server = next(program for program in SFTP_SERVERS if Path(program).exists())
+        (folder / "passwd").write_text(passwd)
+        return sftp_server
 
     def connect(self, index: int, pid: int, address: str) -> None:
         """Connect a host by virtual cables to node0 and to this machine."""
@@ -197,9 +230,9 @@ class Hosts:
         """Return the facts of a host, and how this machine connects to it."""
         prefix = f"{self.root}/stacks/current"
         probe = [f"{prefix}/bin/python", f"{self.root}/train/lib/orch_node/standalone/facts.py", prefix]
-        done = subprocess.run([*self.ssh_command(host), *probe], capture_output=True, check=True, text=True)
+        done = subprocess.run([*self.ssh_command(host), shell_command(probe)], capture_output=True, check=True)
         return {
-            **json.loads(done.stdout),
+            **json.loads(StartFilter().output(done.stdout)),
             "root": str(self.root),
             "address": host.address,
             "route": "eth0",

@@ -20,11 +20,13 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from orch_node import disk
+from orch_node.login_shell import StartFilter, shell_command
 
 from orchestrator.errors import ConnectionLost, ExecuteError
 from orchestrator.model.command import LOGIN_SCRIPT_HINT, Command, CommandResult, program_name
 from orchestrator.model.host_names import keyscan_command, known_host_name
-from orchestrator.targets.connections.program_output import exit_code, read_output, relay_output
+from orchestrator.targets.connections.program_output import exit_code, read_errors, read_output, relay_output
+from orchestrator.targets.connections.sftp import open_sftp
 
 if TYPE_CHECKING:
     import paramiko
@@ -107,7 +109,7 @@ class Ssh:
     @cached_property
     def sftp(self) -> paramiko.SFTPClient:
         """Return a client for the node's files; raise ExecuteError or ConnectionLost if there is none."""
-        client: paramiko.SFTPClient = self.attempt(lambda: self.connection.sftp(), "reach it")
+        client = self.attempt(lambda: open_sftp(self.connection.transport), "reach it")
         channel = client.get_channel()
         if channel is not None:
             channel.settimeout(SILENCE_SECONDS)
@@ -218,12 +220,10 @@ class Ssh:
         """Return why a folder cannot be written to, or '' if it can.
 
         Raises:
-            TimeoutError: if the node does not respond.
+            ConnectionLost: if the node does not respond.
         """
         try:
             self.run(("env", "LC_ALL=C", "sh", "-c", TEST_WRITE, "sh", f"{folder}/.room"))
-        except TimeoutError:
-            raise
         except OSError as error:
             return disk.describe_output(folder, str(error).splitlines()[0])
         return ""
@@ -266,15 +266,14 @@ class Ssh:
         One `tail` sends the file as a stream, at the full speed of the connection.
         """
         description = f"read {path}"
-        command = shlex.join(("tail", "-c", f"+{offset + 1}", "--", path))
-        channel = self.attempt(lambda: self.connection.transport.open_session(), description)
-        with channel:
+        start = StartFilter()
+        with self.start_program(("tail", "-c", f"+{offset + 1}", "--", path), description) as channel:
             channel.settimeout(TRANSFER_SECONDS)
-            self.attempt(lambda: channel.exec_command(command), description)  # nosec
             while chunk := self.attempt(lambda: channel.recv(CHUNK), description):
-                yield chunk
+                if output := start.output(chunk):
+                    yield output
+            stderr = read_errors(channel, start, self.node)
             if channel.recv_exit_status() != 0:
-                stderr = channel.recv_stderr(CHUNK).decode(errors="replace").strip()
                 reason = stderr or "it was cut off"
                 raise ExecuteError(f"{self.node}: could not {description}: {reason}", hint=self.node_hint)
 
@@ -324,29 +323,24 @@ class Ssh:
             ConnectionLost: if the connection is lost or the program does not respond.
             ExecuteError: if the program cannot be started or prints without end.
         """
-
-        def act() -> CommandResult:
-            channel = self.connection.transport.open_session()
-            with channel:
-                channel.exec_command(shlex.join(argv))  # nosec
-                return read_output(channel, self.node, seconds)
-
-        return self.attempt(act, f"run {program_name(argv)}")
+        description = f"run {program_name(argv)}"
+        with self.start_program(argv, description) as channel:
+            return self.attempt(lambda: read_output(channel, self.node, seconds), description)
 
     def feed(self, argv: tuple[str, ...], source: Path) -> None:
         """Run a program on the node with a local file as its input; raise ExecuteError if it fails."""
 
         def act() -> CommandResult:
-            channel = self.connection.transport.open_session()
-            with channel, source.open("rb") as file:
+            with source.open("rb") as file:
                 channel.settimeout(TRANSFER_SECONDS)
-                channel.exec_command(shlex.join(argv))  # nosec
                 while block := file.read(CHUNK):
                     channel.sendall(block)
                 channel.shutdown_write()
                 return read_output(channel, self.node, FEED_SECONDS)
 
-        result = self.attempt(act, f"run {program_name(argv)}")
+        description = f"run {program_name(argv)}"
+        with self.start_program(argv, description) as channel:
+            result = self.attempt(act, description)
         if result.code != 0:
             reason = result.err.strip() or f"exit code {result.code}"
             raise ExecuteError(f"{self.node}: {program_name(argv)}: {reason}", hint=self.node_hint)
@@ -358,18 +352,19 @@ class Ssh:
             ConnectionLost: if the connection is lost before the program ends.
             ExecuteError: if the program fails or prints a line without end.
         """
-
-        channel = self.start_program(argv)
-        with channel, channel.makefile("rb") as lines:
+        start = StartFilter()
+        with self.start_program(argv) as channel, channel.makefile("rb") as lines:
             while line := self.attempt(lambda: lines.readline(MAX_LINE_BYTES), "read its logs"):
+                if not (output := start.output(line)):
+                    continue
                 if len(line) == MAX_LINE_BYTES:
                     raise ExecuteError(
                         f"{self.node}: {program_name(argv)} sends lines without an end.", hint=LOGIN_SCRIPT_HINT
                     )
-                yield bytes(line).decode(errors="replace")
+                yield output.decode(errors="replace")
             code = exit_code(channel, self.node)
+            stderr = read_errors(channel, start, self.node)
             if code != 0:
-                stderr = channel.recv_stderr(CHUNK).decode(errors="replace").strip()
                 reason = stderr or f"{program_name(argv)}: exit code {code}"
                 raise ExecuteError(f"{self.node}: {reason}", hint=FETCH_HINT)
 
@@ -382,31 +377,29 @@ class Ssh:
         with self.start_program(argv) as channel:
             return self.attempt(lambda: relay_output(channel, self.node, receive, stop), f"run {program_name(argv)}")
 
-    def start_program(self, argv: tuple[str, ...]) -> paramiko.Channel:
-        """Return the channel of a program that has been started on the node."""
+    def start_program(self, argv: tuple[str, ...], description: str = "") -> paramiko.Channel:
+        """Return the channel of a program that has been started on the node.
+
+        What precedes the start marker in its output is not the program's.
+        """
 
         def start() -> paramiko.Channel:
             channel: paramiko.Channel = self.connection.transport.open_session()
-            channel.exec_command(shlex.join(argv))  # nosec
+            channel.exec_command(shell_command(argv))  # nosec
             return channel
 
-        return self.attempt(start, f"start {program_name(argv)}")
+        return self.attempt(start, description or f"start {program_name(argv)}")
 
     def run(self, argv: tuple[str, ...], *, check: bool = True) -> None:
         """Run a short program on the node.
 
         Raises:
-            TimeoutError: if it runs for longer than RUN_SECONDS.
+            ConnectionLost: if it runs for longer than RUN_SECONDS.
             OSError: if it fails and `check` is true.
         """
-        from invoke.exceptions import CommandTimedOut
-
-        try:
-            result = self.connection.run(shlex.join(argv), hide=True, warn=True, in_stream=False, timeout=RUN_SECONDS)
-        except CommandTimedOut:
-            raise TimeoutError(f"no answer for {RUN_SECONDS:.0f} s") from None
-        if check and not result.ok:
-            raise OSError(result.stderr.strip() or f"exit code {result.exited}")
+        result = self.capture(argv, seconds=RUN_SECONDS)
+        if check and result.code != 0:
+            raise OSError(result.err.strip() or f"exit code {result.code}")
 
     def close(self) -> None:
         """Close the connection."""

@@ -8,14 +8,18 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from orch_node.login_shell import StartFilter
+
 from orchestrator.errors import ConnectionLost, ExecuteError
 from orchestrator.model.command import LOGIN_SCRIPT_HINT, CommandResult
+from orchestrator.model.printable import one_line
 
 if TYPE_CHECKING:
     import paramiko
 
 CHUNK = 1 << 20
 MAX_OUTPUT_BYTES = 1 << 28  # enough to list a million files
+LOGIN_SHELL_HINT = "`ssh NODE true` must succeed: look at the user's shell (getent passwd) and its start-up files."
 LATE_SECONDS = 1.0  # silence after which the output of an ended program counts as complete
 POLL_SECONDS = 0.005
 STOP_POLL_SECONDS = 0.1
@@ -38,7 +42,7 @@ def read_output(channel: paramiko.Channel, node: str, seconds: float) -> Command
         if time.monotonic() - start_time > seconds:
             raise ConnectionLost(f"{node}: no answer for {seconds:.0f} s.")
 
-    for descriptor, part in output_parts(channel, wait):
+    for descriptor, part in output_parts(channel, node, wait):
         output[descriptor] += part
         if sum(map(len, output.values())) > MAX_OUTPUT_BYTES or time.monotonic() - start_time > seconds:
             raise ExecuteError(
@@ -71,25 +75,60 @@ def relay_output(
             if stop.is_set():
                 channel.shutdown_write()
 
-        for descriptor, part in output_parts(channel, wait):
+        for descriptor, part in output_parts(channel, node, wait):
             receive(descriptor, part)
     return exit_code(channel, node)
 
 
-def output_parts(channel: paramiko.Channel, wait: Callable[[], None]) -> Iterator[tuple[int, bytes]]:
-    """Yield the output of a program until it ends, each part with its descriptor; call `wait` while there is none."""
+def output_parts(channel: paramiko.Channel, node: str, wait: Callable[[], None]) -> Iterator[tuple[int, bytes]]:
+    """Yield the output of a program until it ends, each part with its descriptor; call `wait` while there is none.
+
+    What the login shell prints before it is yielded as empty parts.
+
+    Raises:
+        ExecuteError: if the login shell has not started the program.
+    """
+    filters = {STDOUT: StartFilter(), STDERR: StartFilter()}
     last_output = time.monotonic()
     while True:
         if channel.recv_ready():
-            yield STDOUT, channel.recv(CHUNK)
+            yield STDOUT, filters[STDOUT].output(channel.recv(CHUNK))
         elif channel.recv_stderr_ready():
-            yield STDERR, channel.recv_stderr(CHUNK)
+            yield STDERR, filters[STDERR].output(channel.recv_stderr(CHUNK))
         elif has_ended(channel, time.monotonic() - last_output):
-            return
+            break
         else:
             wait()
             continue
         last_output = time.monotonic()
+    check_started(filters[STDOUT], filters[STDERR].dropped, node)
+
+
+def read_errors(channel: paramiko.Channel, stdout: StartFilter, node: str) -> str:
+    """Return what a program whose output has been read has printed to its standard error.
+
+    Raises:
+        ExecuteError: if the login shell has not started the program.
+    """
+    stderr = StartFilter()
+    errors = stderr.output(channel.recv_stderr(CHUNK) if channel.recv_stderr_ready() else b"")
+    check_started(stdout, stderr.dropped, node)
+    return errors.decode(errors="replace").strip()
+
+
+def check_started(stdout: StartFilter, stderr: str, node: str) -> None:
+    """Raise ExecuteError if the login shell has ended without a start of the program.
+
+    Args:
+        stdout: the filter of the program's output, which has ended.
+        stderr: what has been dropped of its standard error.
+        node: the name of its node.
+    """
+    if not stdout.started:
+        message = one_line(stderr or stdout.dropped)[:200]
+        raise ExecuteError(
+            f"{node}: its login shell does not run commands{f': {message}' if message else ''}.", hint=LOGIN_SHELL_HINT
+        )
 
 
 def exit_code(channel: paramiko.Channel, node: str) -> int:

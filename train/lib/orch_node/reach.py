@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from orch_node import program
+from orch_node.login_shell import shell_command
 
 # Written by `orch provision`, or in a pod by pod/mpi.py.
 SSH_CONFIG = Path(os.environ.get("ORCH_SSH_CONFIG", program.ROOT / "ssh" / "config"))
@@ -16,7 +17,7 @@ BY_STEP = "ORCH_BY_STEP"  # a variable with the command of the batch system, wit
 
 
 def remote_command(node: str, command: Sequence[str], variables: Sequence[str] = ()) -> list[str]:
-    """Return the command that runs a command on a node.
+    """Return the command that runs a command on a node. Over ssh, its output follows the start marker.
 
     Args:
         node: the node.
@@ -26,4 +27,4 @@ def remote_command(node: str, command: Sequence[str], variables: Sequence[str] =
     if step := os.environ.get(BY_STEP):
         return [word.replace("{node}", node) for word in shlex.split(step)] + [*command]
     remote = ["env", *variables, *command] if variables else command
-    return ["ssh", "-F", str(SSH_CONFIG), "--", node, shlex.join(remote)]
+    return ["ssh", "-F", str(SSH_CONFIG), "--", node, shell_command(remote)]

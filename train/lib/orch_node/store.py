@@ -24,6 +24,7 @@ from typing import IO, BinaryIO
 
 from orch_node import disk, filled_folder, program, reach, trust, whole_files
 from orch_node.filled_folder import MARK, has_content
+from orch_node.login_shell import program_errors
 
 ABSENT = 3  # the exit code of `use`
 PART = ".part-"  # in the name of an incomplete folder
@@ -237,7 +238,7 @@ class RemoteCommand:
     def problem(self) -> str:
         """Return what the command has printed about its failure, with the node's name."""
         self.errors.seek(0)
-        lines = self.errors.read().decode(errors="replace").strip().splitlines()
+        lines = program_errors(self.errors.read().decode(errors="replace")).splitlines()
         return f"{self.node}: {lines[-1] if lines else f'exit code {self.process.returncode}'}"
 
 

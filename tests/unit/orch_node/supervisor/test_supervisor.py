@@ -160,7 +160,7 @@ def test_run_on_reserved_cores_is_refused_or_waits(runs: Runs) -> None:
     outcome = runs.run("exit(rank)", name="second")
     assert (outcome["state"], outcome["problem"]) == ("refused", "node0 is taken: run first has cores 0-1")
     assert runs.events("launched", name="second") == []
-    waiting_run = runs.start("exit(rank)", "--wait-for-cores", name="third")
+    waiting_run = runs.start("exit(rank)", "--queue", name="third")
     wait_until(lambda: runs.events("waiting", "third"), "the third run waits", 20)
     first.send_signal(signal.SIGTERM)
     assert waiting_run.wait(20) == 0
@@ -178,7 +178,7 @@ def test_killed_run_reserves_no_cores(runs: Runs) -> None:
     first = runs.start_ranks(name="first")
     first.kill()
     first.wait()
-    assert runs.run("exit(rank)", "--wait-for-cores", name="second")["state"] == "done"
+    assert runs.run("exit(rank)", "--queue", name="second")["state"] == "done"
 
 
 def test_damaged_and_forged_events_are_counted_and_change_no_outcome(runs: Runs) -> None:
@@ -212,7 +212,7 @@ def test_damaged_and_forged_events_are_counted_and_change_no_outcome(runs: Runs)
 
 def test_endless_line_of_a_launcher_fills_no_memory(runs: Runs) -> None:
     outcome = runs.run('[os.write(1, b"x" * 60_000) for _ in range(80)]\nexit(rank)')
-    assert outcome["state"] == "failed", "the end of rank 0 or 1 is in the middle of a line"
+    assert outcome["state"] == "done", "the end of a rank is in the middle of a line, as after a prompt"
     assert (runs.base / "run" / "launcher.log").stat().st_size > 9_000_000
 
 

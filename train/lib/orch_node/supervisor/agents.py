@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from orch_node import program, tail
 from orch_node.line_pipes import Pipes
+from orch_node.login_shell import START_MARKER, program_errors
 from orch_node.protocol.agent import (
     Alive,
     Claim,
@@ -86,6 +87,8 @@ class Channel:
         """Store a response; log any other line."""
         self.last_response = time.monotonic()
         self.has_responded = True
+        if line.endswith(START_MARKER):  # a login shell may print a prompt before it
+            return
         try:
             kind, response = parse_response(line)
         except ProtocolError:  # a greeting of a login shell
@@ -163,7 +166,7 @@ class Channel:
 
     def problem(self) -> str:
         """Return the last line that ssh or the agent has printed."""
-        output = tail.last_text(self.log, LOG_CHARACTERS).strip().splitlines()
+        output = program_errors(tail.last_text(self.log, LOG_CHARACTERS)).splitlines()
         return output[-1] if output else "no answer"
 
 

@@ -9,6 +9,7 @@ Events that a script defines itself are `Other`.
 from orch_node.protocol.events.kinds import KINDS as KINDS
 from orch_node.protocol.events.kinds import PROGRESS_EVENTS as PROGRESS_EVENTS
 from orch_node.protocol.events.kinds import SCRIPT_EVENTS as SCRIPT_EVENTS
+from orch_node.protocol.events.lines import EVENT_PREFIX as EVENT_PREFIX
 from orch_node.protocol.events.lines import HEADER as HEADER
 from orch_node.protocol.events.lines import LAST_TIME as LAST_TIME
 from orch_node.protocol.events.lines import event_fields as event_fields

@@ -1,0 +1,84 @@
+"""Train on hosts whose login shells print, quote in other ways than sh, or do both."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import report_missing
+from tests.local.runs import expect_exit, write_script
+from tests.local.workspaces import Workspace, make_hosts
+from tests.support.hosts import LoginShell
+from tests.support.waiting import wait_until
+
+BANNER = '*** Welcome to cluster {\\"quota\\": 12} ***'
+SUM_SCRIPT = """
+import os, sys, time
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+value = torch.ones(1)
+dist.all_reduce(value)
+print("sum", value.item(), flush=True)
+os.makedirs("out", exist_ok=True)
+open(f"out/rank{dist.get_rank()}.bin", "wb").write(bytes(range(256)) * 100)
+time.sleep(float(sys.argv[1]) if len(sys.argv) > 1 else 0)
+dist.destroy_process_group()
+"""
+BASH = LoginShell(
+    files={
+        ".bashrc": f'echo "{BANNER}"\necho \'{{"schema": 1, "quota": 12}}\'\necho "[conda] base" >&2\n'
+        "trap 'echo bye; echo bye >&2' EXIT\nprintf '\\033[1;32mprompt> \\033[0m'\n"
+    }
+)
+CSH = LoginShell("/bin/csh", {".cshrc": 'echo "{quota: 12}"\n', ".logout": "echo bye\n"})
+FISH = LoginShell(
+    "/usr/bin/fish",
+    {
+        ".config/fish/config.fish": 'echo "[fish]"; echo warning >&2\n'
+        "function on_exit --on-event fish_exit; echo bye; end\n"
+    },
+)
+ZSH = LoginShell("/bin/zsh", {".zshenv": 'setopt xtrace\nprint -n "prompt> "\nzshexit() { print bye }\n'})
+PAIRS = {"bash-csh": (BASH, CSH), "fish-zsh": (FISH, ZSH)}
+
+
+@pytest.fixture(scope="module", params=PAIRS)
+def workspace(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workspace]:
+    """Yield a workspace whose two hosts have these login shells."""
+    shells = PAIRS[request.param]
+    if missing := [shell.program for shell in shells if not Path(shell.program).exists()]:
+        report_missing(f"no {' '.join(missing)}: tests/prepare installs them")
+    folder = tmp_path_factory.mktemp("shells")
+    write_script(folder, SUM_SCRIPT)
+    with make_hosts(folder, "--ppn", "1", shells=shells) as workspace:
+        yield workspace
+
+
+def test_run_shows_logs_and_brings_files(workspace: Workspace) -> None:
+    process = expect_exit(workspace.orch("train", "own.py", *workspace.options))
+    assert "sum 2.0" in process.stdout + process.stderr
+    assert "bye" not in process.stdout + process.stderr
+    logs = expect_exit(workspace.orch("logs", "last")).stdout
+    assert re.findall(r"sum \S+|bye|quota|warning", logs) == ["sum 2.0", "sum 2.0"]
+    expect_exit(workspace.orch("fetch", "last", "--to", "got"))
+    fetched = [path.read_bytes() for path in (workspace.folder / "got").rglob("rank0.bin")]
+    assert fetched == [bytes(range(256)) * 100]
+
+
+def test_detached_run_can_be_followed_and_stopped(workspace: Workspace) -> None:
+    expect_exit(workspace.orch("train", "own.py", "--detach", *workspace.options, "--", "600"))
+    wait_until(lambda: "sum 2.0" in workspace.orch("logs", "last").stdout, "the output of a rank", seconds=60)
+    assert "running" in expect_exit(workspace.orch("runs", *workspace.options[-2:])).stdout
+    stopped = expect_exit(workspace.orch("stop", "last"))
+    assert "unreachable" not in stopped.stdout + stopped.stderr
+
+
+def test_commands_print_only_their_own_output(workspace: Workspace) -> None:
+    script = "printf '%s|' \"$1\" 'a!b\\c'; echo done >&2"
+    process = expect_exit(workspace.orch("exec", workspace.options[-1], "--", "sh", "-c", script, "sh", "it's\nfine"))
+    assert not re.search("quota|bye|warning|conda|prompt|fish", process.stdout + process.stderr)
+    assert process.stdout.count("fine|a!b\\c|") == 2
+    assert process.stderr.count("done") == 2
