@@ -21,6 +21,13 @@ else:
 class StrictModel(BaseModel):
     model_config = ConfigDict(defer_build=True, extra="forbid", strict=True)
 
+    @classmethod
+    def hint_about_unknown_key(cls, keys: list[str]) -> str:
+        """Return what to write in place of an unknown key, whose tables precede it in the list."""
+        if len(keys) > 1:
+            return ""
+        return did_you_mean(keys[0], [field.alias or name for name, field in cls.model_fields.items()])
+
 
 Model = TypeVar("Model", bound=StrictModel)
 
@@ -87,7 +94,7 @@ def parse_toml(content: bytes, path: Path, model: type[Model]) -> Model:
         line = key_line(text, keys)
         raise RequestError(
             f"{path}, line {line}: {'.'.join(keys)}: {describe_invalid(first['msg'])}",
-            hint=key_hint(first["type"], keys, model),
+            hint=model.hint_about_unknown_key(keys) if first["type"] == "extra_forbidden" else "",
         ) from None
 
 
@@ -98,9 +105,3 @@ def key_line(text: str, keys: list[str]) -> int:
         if match := pattern.search(text):
             return text.count("\n", 0, match.end()) + 1
     return 1
-
-
-def key_hint(kind: str, keys: list[str], model: type[StrictModel]) -> str:
-    has_unknown_key = kind == "extra_forbidden" and len(keys) == 1
-    names = [field.alias or name for name, field in model.model_fields.items()]
-    return did_you_mean(keys[0], names) if has_unknown_key else ""

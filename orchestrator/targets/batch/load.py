@@ -5,24 +5,26 @@ Each of these sources takes precedence over those named before it.
 
 from __future__ import annotations
 
+import difflib
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from pydantic import Field, create_model
+from pydantic import Field, ValidationInfo, create_model, field_validator
 
 from orchestrator.errors import RequestError, did_you_mean
 from orchestrator.load.docker import check_no_image_options
 from orchestrator.load.files import StrictModel, read_current_folder_toml, read_toml
 from orchestrator.targets.batch.image import APPTAINER_ENGINE, LISTS, NAMES, Image
 from orchestrator.targets.batch.settings import BatchSettings
-from orchestrator.targets.batch.system import BatchSystem
+from orchestrator.targets.batch.system import RESERVED_OPTIONS, BatchSystem
 
 TEXT_SETTINGS = ("root", "local", "login", "runs", "allocation")
 COMMAND_LINE = "requested"  # The reason shown for options of the command line.
 SETUP, MAX_REQUEUES = "setup", "max-requeues"
+SAME_WORD = 0.8  # the similarity of names of which one is a misspelling; python and partition have 0.67
 
 
 class ContainerTable(StrictModel):
@@ -47,13 +49,58 @@ class SettingsFile(StrictModel):
     setup: list[str] = Field(default_factory=list)
     max_requeues: int | None = Field(None, alias="max-requeues", ge=0)
     container: ContainerTable = Field(default_factory=ContainerTable)
+    system: ClassVar[BatchSystem]
+
+    @classmethod
+    def key_names(cls) -> list[str]:
+        """Return the keys of the file that are outside of its tables."""
+        names = [field.alias or name for name, field in cls.model_fields.items()]
+        return [name for name in names if name not in ("container", cls.system.submitter)]
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def check_table(cls, value: Any, info: ValidationInfo) -> Any:
+        """Check that the options of a job have values of one line, and that no key of orch is among them."""
+        if info.field_name != cls.system.submitter:
+            return value
+        if not isinstance(value, dict):
+            raise ValueError(f"expected a table: a line [{cls.system.submitter}], then options as KEY = VALUE")
+        for name, text in value.items():
+            if name.replace("_", "-") in cls.key_names():
+                raise ValueError(f"{name} is a setting of orch; write it above the line [{info.field_name}]")
+            if not isinstance(text, str | int):
+                raise ValueError(f'{name}: expected a string; write it in quotes: {name} = "..."')
+        return value
+
+    @classmethod
+    def hint_about_unknown_key(cls, keys: list[str]) -> str:
+        """Return in which table of the file a key belongs."""
+        system, name = cls.system, keys[-1]
+        key = next((long for long, _ in system.long_options(name, "")), name) if name not in ("l", "W") else name
+        key = key.replace("_", "-")
+        if len(keys) == 1 and name in ContainerTable.model_fields:
+            return f"{name} belongs below a line [container]."
+        reserved = {**RESERVED_OPTIONS, **system.reserved}
+        if key in reserved and name != "python":
+            return reserved[key]
+        names = cls.key_names() if len(keys) == 1 else [*ContainerTable.model_fields]
+        near = difflib.get_close_matches(key, names, n=1, cutoff=SAME_WORD)
+        if near:
+            return f"Did you mean '{near[0]}'?"
+        meant = f", as {system.foreign[key]}" if key in system.foreign else ""
+        return (
+            f"Options of {system.submitter} belong below a line [{system.submitter}]{meant}. "
+            f"The other keys are {', '.join(names)}."
+        )
 
 
 def file_model(system: BatchSystem) -> type[SettingsFile]:
     """Return the contents of the settings file of a batch system, which adds its options and launcher settings."""
     fields: dict[str, Any] = {system.submitter: (dict[str, str | int | bool], Field(default_factory=dict))}
     fields |= {name: (str | None, None) for name in system.launcher_settings}
-    return create_model(f"{system.title}File", __base__=SettingsFile, **fields)
+    model = create_model(f"{system.title}File", __base__=SettingsFile, **fields)
+    model.system = system
+    return model
 
 
 def batch_settings(
@@ -95,7 +142,7 @@ def batch_settings(
             settings = replace(settings, setup=(*settings.setup, option_value))
         elif name == MAX_REQUEUES:
             settings = replace(settings, max_requeues=requeue_limit(system, option_value))
-        elif equals or name in system.flags:
+        elif equals or dict(system.long_options(name, "")).keys() <= {*system.flags}:
             settings = with_option(settings, name, option_value, COMMAND_LINE)
         else:
             raise RequestError(
@@ -174,10 +221,17 @@ def requeue_limit(system: BatchSystem, text: str) -> int:
 
 
 def with_option(settings: BatchSettings, name: str, value: str, source: str) -> BatchSettings:
-    """Return the settings with one option of the job; `exclusive=yes` is the same as `exclusive`."""
-    name = name.replace("_", "-")
-    value = "" if name in settings.system.flags and value in ("yes", "true", "1") else value
-    return replace(settings, options={**settings.options, name: value}, sources={**settings.sources, name: source})
+    """Return the settings with one option of the job; `exclusive=yes` is the same as `exclusive`, and `p` as partition.
+
+    Raises:
+        RequestError: if the option cannot be used.
+    """
+    for long_name, text in settings.system.long_options(name, value):
+        key = long_name.replace("_", "-")
+        text = "" if key in settings.system.flags and text in ("yes", "true", "1") else text
+        options, sources = {**settings.options, key: text}, {**settings.sources, key: source}
+        settings = replace(settings, options=options, sources=sources)
+    return settings
 
 
 def with_texts(settings: BatchSettings, texts: dict[str, str]) -> BatchSettings:

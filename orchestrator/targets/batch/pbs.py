@@ -12,7 +12,7 @@ from typing import Any
 from orch_node.batch import pbs as on_nodes
 from orch_node.batch.pbs import CHECKPOINT_SECONDS, NO_OUTPUT, time_seconds
 
-from orchestrator.errors import ExecuteError, PlanError
+from orchestrator.errors import ExecuteError, PlanError, RequestError
 from orchestrator.model.command import CommandResult
 from orchestrator.planning.plan import SCRIPT, SubmitScript
 from orchestrator.runs.accounting import Accounting
@@ -280,6 +280,8 @@ def array_job(job: str, number: int) -> str:
 
 # Options with a letter or a part of -W; all others are resources of -l.
 LETTERS = {
+    "mail-points": "-m ",
+    "mail-users": "-M ",
     "queue": "-q ",
     "account": "-A ",
     "project": "-P ",
@@ -288,6 +290,34 @@ LETTERS = {
     "rerun": "-r ",
     "depend": "-W depend=",
     "group": "-W group_list=",
+}
+LONG_NAMES = {
+    **{letter[1]: name for name, letter in LETTERS.items() if letter.endswith(" ")},
+    "e": "error",
+    "h": "hold",
+    "I": "interactive",
+    "J": "array",
+    "j": "join",
+    "k": "keep",
+    "N": "name",
+    "o": "output",
+    "V": "variables",
+    "v": "variables",
+}
+ATTRIBUTES = {"depend": "depend", "group_list": "group", "umask": "umask"}  # of -W
+NEXT_PAIR = re.compile(r",(?=[A-Za-z_]+=)")
+FOREIGN = {
+    "partition": "queue",
+    "qos": "queue",
+    "time": "walltime",
+    "cpus-per-task": "select",
+    "gres": "select",
+    "constraint": "select",
+    "nodelist": "select",
+    "dependency": "depend",
+    "begin": "start",
+    "mail-user": "mail-users",
+    "mail-type": "mail-points",
 }
 SELECT_HINT = "Use --pbs select=ncpus=N:mem=SIZE, which describes each node."
 RESERVED_OPTIONS = {
@@ -303,6 +333,24 @@ RESERVED_OPTIONS = {
     "umask": "The files of the run are readable by you alone.",
 }
 ARRANGEMENTS = ("free", "pack", "scatter", "vscatter")
+
+
+def long_options(name: str, value: str) -> Iterator[tuple[str, str]]:
+    """Yield an option under its long names, such as walltime and mem for `l`, with their values.
+
+    Raises:
+        RequestError: for an attribute of -W that orch does not pass on.
+    """
+    if name not in ("l", "W"):
+        yield LONG_NAMES.get(name, name), value
+        return
+    for pair in NEXT_PAIR.split(value):
+        key, _, text = pair.partition("=")
+        if name == "W" and key not in ATTRIBUTES:
+            raise RequestError(
+                f"--pbs W={pair}: orch passes {', '.join(ATTRIBUTES)} of -W to qsub.", hint="Leave it out."
+            )
+        yield ATTRIBUTES[key] if name == "W" else key, text
 
 
 def job_options(request: JobRequest, options: Mapping[str, str]) -> Iterator[str]:
@@ -425,6 +473,8 @@ PBS: BatchSystem = BatchSystem(
     },
     example_option="queue=NAME",
     reserved=RESERVED_OPTIONS,
+    foreign=FOREIGN,
+    long_options=long_options,
     flags=("hold",),
     options_in=lambda environ: iter(()),
     default_options=default_options,

@@ -12,7 +12,7 @@ from orchestrator.targets.batch.system import HELD, NEW, RESERVED_OPTIONS, Alloc
 
 # A host as `ssh` accepts it; ports and keys belong in ~/.ssh/config.
 HOST = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9_.-]*@)?[A-Za-z0-9][A-Za-z0-9.-]*", re.ASCII)
-OPTION = re.compile(r"[a-z][a-z0-9-]*", re.ASCII)
+OPTION = re.compile(r"[a-z][a-z0-9-]+", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +99,12 @@ class BatchSettings:
             if not OPTION.fullmatch(name):
                 raise PlanError(
                     f"{flag} {name}: not an option of {self.system.submitter}.",
-                    hint=f"Use an option without its dashes: {flag} {self.system.example_option}.",
+                    hint=f"Use the long name of an option without its dashes: {flag} {self.system.example_option}.",
+                )
+            if name in self.system.foreign:
+                raise PlanError(
+                    f"{flag} {name}: not an option of {self.system.submitter}.",
+                    hint=f"Did you mean '{self.system.foreign[name]}'?",
                 )
             reserved = {**RESERVED_OPTIONS, **self.system.reserved}
             if name in reserved:

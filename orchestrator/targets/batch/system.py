@@ -264,7 +264,10 @@ class JobOptions:
             file of the output of a job ('' if the system writes it) and of an array's task.
         example_option: an option and its value, for hints.
         reserved: the options that orch itself sets besides RESERVED_OPTIONS, with a hint about each.
+        foreign: the options of other batch systems, with the option that users mean by each.
         flags: the options that need no value.
+        long_options: yields an option under its long names, with their values; other names are unchanged. Raises
+            RequestError for an option that cannot be expressed by them.
         options_in: yields the options in the environment, as (name, value, variable).
         default_options: returns the options to add if the user has not limited the share of a node, with
             the reason for each.
@@ -280,7 +283,9 @@ class JobOptions:
     template: Mapping[str, str]
     example_option: str
     reserved: Mapping[str, str]
+    foreign: Mapping[str, str]
     flags: tuple[str, ...]
+    long_options: Callable[[str, str], Iterator[tuple[str, str]]]
     options_in: Callable[[Mapping[str, str]], Iterator[tuple[str, str, str]]]
     default_options: Callable[[Mapping[str, str]], Mapping[str, tuple[str, str]]]
     threads_per_rank: Callable[[Mapping[str, str], int], int]

@@ -7,6 +7,10 @@ from pathlib import Path
 import pytest
 
 from orchestrator.errors import OrchError, RequestError
+from orchestrator.targets.batch.load import batch_settings
+from orchestrator.targets.batch.pbs import PBS
+from orchestrator.targets.batch.slurm import SLURM
+from orchestrator.targets.batch.system import BatchSystem, JobRequest
 from tests.support.slurm_plans import make_plan, slurm_settings
 
 
@@ -42,3 +46,94 @@ def test_setup_and_max_requeues_are_read_from_files_and_options(tmp_path: Path) 
     for assignments in (("setup=a\nb",), ("setup= ",), ("max-requeues=-1",)):
         with pytest.raises(OrchError):
             slurm_settings(None, assignments, {}).check()
+
+
+MISPLACED = {
+    "option": ('partition = "cpu"\ntime = "12:00:00"\n', "belong below a line [sbatch]"),
+    "letter": ('p = "cpu"\n', "belong below a line [sbatch]"),
+    "resembles container": ('constraint = "avx512"\n', "belong below a line [sbatch]"),
+    "of PBS": ('queue = "long"\n', "below a line [sbatch], as partition"),
+    "other table": ('[slurm]\npartition = "cpu"\n', "belong below a line [sbatch]"),
+    "in container": ('[container]\nimage = "/a.sif"\nqos = "high"\n', "belong below a line [sbatch]"),
+    "of container": ('mounts = ["/data:/data"]\n', "mounts belongs below a line [container]"),
+    "of orch": ("nodes = 4\n", "Use --nodes."),
+    "misspelled": ('pyton = "/x"\n', "Did you mean 'python'?"),
+    "misspelled in container": ('[container]\nmount = "/data"\n', "Did you mean 'mounts'?"),
+}
+
+
+@pytest.mark.parametrize(("content", "hint"), MISPLACED.values(), ids=MISPLACED)
+def test_misplaced_key_is_refused_with_its_table(content: str, hint: str, tmp_path: Path) -> None:
+    path = tmp_path / "site.toml"
+    path.write_text(content)
+    with pytest.raises(RequestError, match="unknown key") as caught:
+        slurm_settings(path, (), {})
+    assert hint in caught.value.hint
+
+
+@pytest.mark.parametrize("key", ["queue", "walltime", "q", "l"])
+def test_misplaced_option_of_qsub_is_refused_with_its_table(key: str, tmp_path: Path) -> None:
+    path = tmp_path / "site.toml"
+    path.write_text(f'{key} = "x"\n')
+    with pytest.raises(RequestError, match=f"{key}: unknown key") as caught:
+        batch_settings(PBS, path, (), {})
+    assert "Options of qsub belong below a line [qsub]." in caught.value.hint
+
+
+WRONG_TABLES = {
+    "setting of orch": ('[sbatch]\npartition = "cpu"\nroot = "/x"\n', "root is a setting of orch.*above the line"),
+    "time without quotes": ("[sbatch]\ntime = 12:00:00\n", "time: expected a string; write it in quotes"),
+    "list": ('[sbatch]\nnodelist = ["a", "b"]\n', "nodelist: expected a string"),
+    "no table": ('sbatch = ["--partition=cpu"]\n', r"expected a table: a line \[sbatch\]"),
+}
+
+
+@pytest.mark.parametrize(("content", "problem"), WRONG_TABLES.values(), ids=WRONG_TABLES)
+def test_wrong_value_in_the_table_of_options_is_named(content: str, problem: str, tmp_path: Path) -> None:
+    path = tmp_path / "site.toml"
+    path.write_text(content)
+    with pytest.raises(RequestError, match=problem):
+        slurm_settings(path, (), {})
+
+
+def test_short_options_of_sbatch_count_as_the_long_ones(tmp_path: Path) -> None:
+    path = tmp_path / "site.toml"
+    path.write_text('[sbatch]\np = "cpu"\nt = 30\nH = true\n')
+    result = slurm_settings(path, ("p=big", "c=8"), {})
+    assert result.options == {"partition": "big", "time": "30", "hold": "", "cpus-per-task": "8"}
+    result.check()
+    assert slurm_settings(None, ("H",), {}).options == {"hold": ""}
+
+
+def test_letters_of_qsub_count_as_the_options_that_they_mean() -> None:
+    assignments = ("q=long", "l=walltime=2:00:00,software=abaqus", "W=depend=afterok:7,group_list=g", "m=abe", "h")
+    result = batch_settings(PBS, None, assignments, {})
+    expected = {"queue": "long", "walltime": "2:00:00", "software": "abaqus", "depend": "afterok:7", "group": "g"}
+    assert result.options == {**expected, "mail-points": "abe", "hold": ""}
+    lines = [*PBS.job_options(JobRequest(name="n", nodes=1, ppn=1), result.options)]
+    assert lines[4:] == [
+        *("-q long", "-l walltime=2:00:00", "-l software=abaqus", "-W depend=afterok:7", "-W group_list=g"),
+        *("-m abe", "-h"),
+    ]
+    with pytest.raises(RequestError, match="W=block=true"):
+        batch_settings(PBS, None, ("W=block=true",), {})
+
+
+@pytest.mark.parametrize(
+    ("system", "assignment", "hint"),
+    [
+        (SLURM, "N=4", "Use --nodes."),
+        (SLURM, "J=name", "The job has the name of the run."),
+        (SLURM, "queue=long", "Did you mean 'partition'?"),
+        (SLURM, "z=1", "Use the long name"),
+        (PBS, "partition=cpu", "Did you mean 'queue'?"),
+        (PBS, "N=name", "The job has the name of the run."),
+        (PBS, "l=nodes=2:ppn=4", "Use --nodes."),
+        (PBS, "S=/bin/sh", "Use the long name"),
+    ],
+    ids=lambda value: str(getattr(value, "name", value)),
+)
+def test_option_that_a_job_cannot_have_is_refused(system: BatchSystem, assignment: str, hint: str) -> None:
+    with pytest.raises(OrchError) as caught:
+        batch_settings(system, None, (assignment,), {}).check()
+    assert hint in caught.value.hint
