@@ -10,6 +10,7 @@ from pathlib import Path
 from orchestrator.errors import RequestError, did_you_mean
 from orchestrator.load.dataclass_settings import dataclass_settings
 from orchestrator.load.files import read_toml
+from orchestrator.load.foreign_files import check_script_file
 from orchestrator.load.recipe_file import RecipeFile, SettingFile
 from orchestrator.model.recipe import Recipe, Setting, Value
 from orchestrator.model.setting_types import type_of
@@ -99,6 +100,7 @@ def recipe(name: str, plugins: Sequence[Path] = (), *, module: bool = False) -> 
     if (script / "recipe.toml").is_file():
         return recipe_from(*with_name(script.resolve()))
     if script.is_file():
+        check_script_file(script)
         return Recipe(name=script.stem, script=str(script.resolve()), own_script=True)
     if script.is_dir() and "/" in name:
         raise RequestError(

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from orch_node.protocol.environment import IMAGE_PACKAGES
 
 from orchestrator.errors import RequestError, did_you_mean
+from orchestrator.load.foreign_files import check_dependency_tables, check_requirements_file
 from orchestrator.load.projects import NONE
 from orchestrator.model.packages import Requirements
 from orchestrator.model.recipe import Recipe
@@ -32,7 +33,9 @@ PYPROJECT = "pyproject.toml"
 BLOCK = re.compile(r"(?m)^# /// (?P<type>[a-zA-Z0-9-]+)$\s(?P<content>(^#(| .*)$\s)+)^# ///$")
 INCLUDE = re.compile(r"(-r|--requirement|-c|--constraint)[ =]?\s*(\S.*)")
 FIND_LINKS = re.compile(r"(?:-f|--find-links)[ =]\s*(\S.*)")
-LOCAL = re.compile(r"(-e|--editable)\b|\.{0,2}/|\.$|file:")
+EDITABLE = re.compile(r"(-e|--editable)[ =]\s*")
+LOCAL = re.compile(r"^(-e|--editable)\b|^\.{0,2}/|^\.$|^file:|@\s*file:")
+REMOTE = re.compile(r"\bhttps?://|\bgit@|\b(?:git|hg|svn|bzr)\+")
 HASHES = re.compile(r"\s+--hash=.*")
 NO_PACKAGES = "To run without them: --requirements none."
 
@@ -97,11 +100,12 @@ def named_requirements(path: Path, extras: tuple[str, ...] = ()) -> Requirements
     Raises:
         RequestError: if the file cannot be used.
     """
+    if path.suffix in (".toml", ".py"):
+        check_requirements_file(path, read_text(path))
     if path.suffix == ".toml":
         return project_requirements(path, extras)
     if path.suffix != ".py":
         return file_requirements(path)
-    read_text(path)
     if requirements := script_requirements(path):
         return requirements
     raise RequestError(f"{path} has no block '# /// script'.", hint="Add one (PEP 723), or name a requirements file.")
@@ -187,9 +191,11 @@ def find_pyproject(recipe: Recipe) -> Path | None:
     folder = Path(recipe.script_file).parent if recipe.script_file else Path.cwd()
     for parent in (folder, *folder.parents):
         path = parent / PYPROJECT
-        table = read_table(path).get("project") if path.is_file() else None
+        content = read_table(path) if path.is_file() else {}
+        table = content.get("project")
         if isinstance(table, dict) and table.get("dependencies"):
             return path
+        check_dependency_tables(path, content)
         if is_top(parent, folder, recipe):
             return None
     return None
@@ -216,8 +222,10 @@ def source_folder(recipe: Recipe) -> str:
 
 def project_requirements(path: Path, extras: tuple[str, ...]) -> Requirements:
     """Return the dependencies in a pyproject.toml, with the versions of the uv.lock next to it."""
-    table = read_table(path).get("project")
+    content = read_table(path)
+    table = content.get("project")
     if not isinstance(table, dict) or "dependencies" not in table:
+        check_dependency_tables(path, content)
         raise RequestError(
             f"{path} has no dependencies in [project].", hint="List them there, or name a requirements file."
         )
@@ -286,16 +294,21 @@ def requirement_lines(path: Path, parents: tuple[Path, ...]) -> Iterator[tuple[s
     """
     if path.resolve() in parents:
         raise RequestError(f"{path} includes itself by -r or -c.", hint="Remove that line.")
-    text = re.sub(r"\\\n", " ", read_text(path))
+    content = read_text(path)
+    check_requirements_file(path, content)
+    text = re.sub(r"\\\n", " ", content)
     for line in (re.sub(r"(^|\s+)#.*", "", line).strip() for line in text.splitlines()):
         if include := INCLUDE.fullmatch(line):
             for inner, is_constraint in requirement_lines(path.parent / include[2], (*parents, path.resolve())):
                 yield inner, is_constraint or include[1] in ("-c", "--constraint")
-        elif LOCAL.match(line):
+        elif LOCAL.search(line) and not REMOTE.search(line):
             raise RequestError(
                 f"{path}: '{line}' is a folder or file of this machine.",
-                hint="Remove the line: the script's project is sent to the nodes as a whole.",
+                hint="Remove the line: the script's project is sent to the nodes as a whole. A package of conda: give "
+                "its version, as in NAME==VERSION (`pip list --format=freeze`).",
             )
+        elif EDITABLE.match(line) or line.startswith("git@"):
+            raise unnamed_package(line, str(path))
         elif links := FIND_LINKS.fullmatch(line):
             folder = path.parent / links[1]
             yield f"--find-links {folder.absolute() if folder.exists() else links[1]}", False
@@ -318,11 +331,27 @@ def checked(lines: Iterable[str], source: str) -> tuple[str, ...]:
         try:
             Requirement(HASHES.sub("", line))
         except InvalidRequirement as error:
+            if REMOTE.search(line):
+                raise unnamed_package(line, source) from None
             raise RequestError(
                 f"{source}: '{line}' is not a requirement: {str(error).splitlines()[0]}.",
                 hint="Expected a form such as einops>=0.8.",
             ) from None
     return lines
+
+
+def unnamed_package(line: str, source: str) -> RequestError:
+    """Return the error for the URL of a package without the package's name, with the line that is meant."""
+    url = EDITABLE.sub("", line)
+    url = re.sub(r"^(?:git\+)?(?:ssh://)?git@([^:/]+)[:/]", r"git+ssh://git@\1/", url)
+    address, _, fragment = url.partition("#")
+    egg = re.search(r"(?:^|&)egg=([\w.-]+)", fragment)
+    last = re.split(r"[/@]", re.sub(r"(?<=\w)@[\w.-]+$", "", address).rstrip("/"))[-1]
+    name = egg[1] if egg else re.split(r"-\d|\.git$", last)[0]
+    return RequestError(
+        f"{source}: '{line}' is an address without the name of the package.",
+        hint=f"Write it as NAME @ URL, such as {name} @ {address}",
+    )
 
 
 def strings(table: Mapping[str, Any], key: str, path: Path) -> list[str]:
@@ -342,7 +371,7 @@ def read_text(path: Path, hint: str = NO_PACKAGES) -> str:
     try:
         return path.read_text()
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8; save it again as UTF-8"
         raise RequestError(f"{path} cannot be read: {reason}.", hint=hint) from None
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from orchestrator.errors import PlanError
+from orchestrator.errors import PlanError, did_you_mean
 from orchestrator.launchers.job import Job
 from orchestrator.model.decision import Decision
 from orchestrator.model.hostlist import NodeCount
@@ -21,6 +23,18 @@ GPU_OPTIONS = (
     "tpu_name",
     "tpu_use_cluster",
 )
+LOCAL_MACHINE = "LOCAL_MACHINE"
+# The fields of ClusterConfig in accelerate 0.12 to 1.15, which refuses all others (commands/config/config_args.py).
+KEYS = {
+    *("compute_environment", "distributed_type", "mixed_precision", "use_cpu", "debug", "num_processes"),
+    *("machine_rank", "num_machines", "gpu_ids", "main_process_ip", "main_process_port", "rdzv_backend"),
+    *("same_network", "main_training_function", "enable_cpu_affinity", "fp8_config", "deepspeed_config"),
+    *("fsdp_config", "parallelism_config", "megatron_lm_config", "ipex_config", "mpirun_config", "downcast_bf16"),
+    *("tpu_name", "tpu_zone", "tpu_use_cluster", "tpu_use_sudo", "command_file", "commands", "tpu_vm", "tpu_env"),
+    *("dynamo_config", "dynamo_backend", "fp16"),
+}
+SAGEMAKER_KEYS = {"ec2_instance_type", "iam_role_name", "image_uri", "sagemaker_inputs_file", "base_job_name"}
+DEEPSPEED_KEYS = {"train_batch_size", "train_micro_batch_size_per_gpu", "zero_optimization"}
 PRECISIONS = {"no": "fp32", "bf16": "bf16"}
 ACCELERATE_LAUNCHERS = ("accelerate", "mpirun-accelerate")
 
@@ -36,6 +50,25 @@ class AccelerateOptions:
     precision: str | None = None
     port: int | None = None
 
+    def without(self, *, nodes: object, ppn: object) -> AccelerateOptions:
+        """Return the options without those for which the request has a value."""
+        return replace(self, nodes=None if nodes else self.nodes, ppn=None if ppn else self.ppn)
+
+    @contextlib.contextmanager
+    def named_in_errors(self) -> Iterator[None]:
+        """Name the file's keys in errors about the options that only the file sets."""
+        keys = {
+            f"--nodes {self.nodes}": f"num_machines {self.nodes} of {self.source}",
+            f"--ppn {self.ppn}": f"num_processes {self.values.get('num_processes')} of {self.source}",
+        }
+        try:
+            yield
+        except PlanError as error:
+            option = next((option for option in keys if re.match(rf"{option}\b", error.message)), None)
+            if option is None:
+                raise
+            raise PlanError(error.message.replace(option, keys[option], 1), hint=error.hint) from None
+
 
 def parse_options(values: Mapping[str, object], source: str) -> AccelerateOptions:
     """Return the options in a configuration of accelerate.
@@ -43,15 +76,19 @@ def parse_options(values: Mapping[str, object], source: str) -> AccelerateOption
     Raises:
         PlanError: if it cannot be trained with on CPUs.
     """
-    kind = str(values.get("distributed_type", "NO"))
-    gpu_options = [name for name in GPU_OPTIONS if values.get(name)]
-    if kind not in CPU_TYPES or values.get("use_cpu") is False or gpu_options:
-        reason = gpu_options[0] if gpu_options else f"distributed_type {kind}, use_cpu {values.get('use_cpu')}"
+    check_keys(values, source)
+    kind = values.get("distributed_type", "NO")
+    kind = "NO" if kind is False else str(kind)  # YAML reads NO without quotes as false
+    gpu_options = [f"it has {name}" for name in GPU_OPTIONS if values.get(name)]
+    other_type = [f"its distributed_type is {kind}"] if kind not in CPU_TYPES else []
+    no_cpu = ["its use_cpu is false"] if values.get("use_cpu") is False else []
+    if reasons := [*other_type, *gpu_options, *no_cpu]:
         raise PlanError(
-            f"{source} is for GPUs ({reason}); orch trains on CPUs.",
-            hint="Create a configuration for multi-CPU with `accelerate config`.",
+            f"{source} is not for CPUs, on which orch trains: {reasons[0]}.",
+            hint="Create a configuration for multi-CPU with `accelerate config`, or change it: distributed_type: "
+            "MULTI_CPU, use_cpu: true.",
         )
-    precision = str(values.get("mixed_precision") or "no")
+    precision = str(values.get("mixed_precision") or "no").lower()
     if precision not in PRECISIONS:
         raise PlanError(f"{source}: mixed_precision {precision} is not available on CPUs.", hint="Use bf16 or no.")
     ranks, machines = integer(values, "num_processes"), integer(values, "num_machines")
@@ -64,6 +101,31 @@ def parse_options(values: Mapping[str, object], source: str) -> AccelerateOption
         precision=PRECISIONS[precision],
         port=integer(values, "main_process_port"),
     )
+
+
+def check_keys(values: Mapping[str, object], source: str) -> None:
+    """Check that a file is a configuration of accelerate for the user's own machines.
+
+    Raises:
+        PlanError: if it is for another service, another program's, or has a key that accelerate does not know.
+    """
+    environment = str(values.get("compute_environment", LOCAL_MACHINE))
+    if environment != LOCAL_MACHINE or SAGEMAKER_KEYS & values.keys():
+        service = "SageMaker" if "SAGEMAKER" in environment or SAGEMAKER_KEYS & values.keys() else environment
+        raise PlanError(
+            f"{source} is a configuration of accelerate for {service}, where orch cannot train.",
+            hint="Create one with compute_environment LOCAL_MACHINE by `accelerate config`, or omit it.",
+        )
+    if DEEPSPEED_KEYS & values.keys():
+        raise PlanError(
+            f"{source} is a configuration of DeepSpeed, not of accelerate.",
+            hint="Pass it to the script as its argument, after --.",
+        )
+    if unknown_keys := sorted(values.keys() - KEYS):
+        raise PlanError(
+            f"{source}: {unknown_keys[0]}: accelerate has no such key in its configuration.",
+            hint=did_you_mean(unknown_keys[0], KEYS, listing="`accelerate config` creates a file with its keys."),
+        )
 
 
 def integer(values: Mapping[str, object], name: str) -> int | None:

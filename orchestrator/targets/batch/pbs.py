@@ -305,7 +305,7 @@ LONG_NAMES = {
     "v": "variables",
 }
 ATTRIBUTES = {"depend": "depend", "group_list": "group", "umask": "umask"}  # of -W
-NEXT_PAIR = re.compile(r",(?=[A-Za-z_]+=)")
+NEXT_ASSIGNMENT = re.compile(r",(?=[A-Za-z_]+=)")
 FOREIGN = {
     "partition": "queue",
     "qos": "queue",
@@ -344,11 +344,11 @@ def long_options(name: str, value: str) -> Iterator[tuple[str, str]]:
     if name not in ("l", "W"):
         yield LONG_NAMES.get(name, name), value
         return
-    for pair in NEXT_PAIR.split(value):
-        key, _, text = pair.partition("=")
+    for assignment in NEXT_ASSIGNMENT.split(value):
+        key, _, text = assignment.partition("=")
         if name == "W" and key not in ATTRIBUTES:
             raise RequestError(
-                f"--pbs W={pair}: orch passes {', '.join(ATTRIBUTES)} of -W to qsub.", hint="Leave it out."
+                f"--pbs W={assignment}: orch passes {', '.join(ATTRIBUTES)} of -W to qsub.", hint="Leave it out."
             )
         yield ATTRIBUTES[key] if name == "W" else key, text
 

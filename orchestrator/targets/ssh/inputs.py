@@ -25,22 +25,27 @@ from orchestrator.targets.ssh.plan import plan_train
 
 def plan(request: TrainRequest) -> Plan:
     """Return the plan of a request, without a query of any host and without writing files."""
-    request, inputs = read(request)
-    site = site_of(inputs.loaded.recipe.name, Path(request.runs_dir).absolute(), inputs.cluster)
-    plan = plan_or_resume(request, lambda resume: plan_train(request, inputs, site, resume))
+    file = load.accelerate_config(request.accelerate_config) if request.accelerate_config is not None else None
+    unset = AccelerateOptions(source="") if file is None else file.without(nodes=request.nodes, ppn=request.ppn)
+    with unset.named_in_errors():
+        request, inputs = read(request, file)
+        site = site_of(inputs.loaded.recipe.name, Path(request.runs_dir).absolute(), inputs.cluster)
+        plan = plan_or_resume(request, lambda resume: plan_train(request, inputs, site, resume))
     ssh_config_step = ssh_config(inputs.cluster)
     return replace(plan, steps=(ssh_config_step, *plan.steps)) if ssh_config_step else plan
 
 
-def read(request: TrainRequest) -> tuple[TrainRequest, HostInputs]:
+def read(request: TrainRequest, accelerate: AccelerateOptions | None) -> tuple[TrainRequest, HostInputs]:
     """Load the files that a request names.
+
+    Args:
+        request: the request.
+        accelerate: the options of its configuration of accelerate, if it names one.
 
     Returns:
         The request, with options that only its configuration of accelerate sets, and the files.
     """
-    accelerate = None
-    if request.accelerate_config is not None:
-        accelerate = load.accelerate_config(request.accelerate_config)
+    if accelerate is not None:
         request = with_options(request, accelerate)
     docker = load.docker(request.image, request.image_options, request.inventory)
     cluster = load.cluster(

@@ -47,6 +47,47 @@ def test_file_for_gpus_is_refused(change: dict[str, Any]) -> None:
         accelerate_file.parse_options({**FILE, **change}, "f.yaml")
 
 
+OTHER_FILES: dict[str, tuple[dict[str, Any], str]] = {
+    "use_cpu": ({"distributed_type": False, "use_cpu": False}, "its use_cpu is false"),
+    "GPUs": ({"distributed_type": "MULTI_GPU", "num_machines": 2}, "its distributed_type is MULTI_GPU"),
+    "DeepSpeed by accelerate": (
+        {"distributed_type": "DEEPSPEED", "deepspeed_config": {}},
+        "distributed_type is DEEPSPEED",
+    ),
+    "SageMaker": (
+        {"compute_environment": "AMAZON_SAGEMAKER", "distributed_type": "NO", "ec2_instance_type": "ml.p3"},
+        "of accelerate for SageMaker",
+    ),
+    "DeepSpeed": ({"train_batch_size": 8, "zero_optimization": {"stage": 2}}, "a configuration of DeepSpeed"),
+    "misspelled": ({"distributed_type": "MULTI_CPU", "num_proceses": 4}, "num_proceses: accelerate has no such key"),
+}
+
+
+@pytest.mark.parametrize(("values", "problem"), OTHER_FILES.values(), ids=OTHER_FILES)
+def test_file_that_cannot_be_used_is_named_by_what_it_is(values: dict[str, Any], problem: str) -> None:
+    with pytest.raises(PlanError, match=problem):
+        accelerate_file.parse_options(values, "f.yaml")
+
+
+def test_no_distribution_without_quotes_is_read_as_accelerate_means_it() -> None:
+    options = accelerate_file.parse_options({"distributed_type": False, "use_cpu": True, "num_processes": 1}, "f.yaml")
+    assert options.ppn == 1
+
+
+@pytest.mark.parametrize(
+    ("option", "problem"),
+    [("--nodes 2", "num_machines 2 of f.yaml"), ("--ppn 2", "num_processes 4 of f.yaml")],
+    ids=["nodes", "ppn"],
+)
+def test_error_about_an_option_names_the_key_of_the_file(option: str, problem: str) -> None:
+    options = accelerate_file.parse_options(FILE, "f.yaml")
+    with pytest.raises(PlanError, match=f"^{problem}, but"), options.named_in_errors():
+        raise PlanError(f"{option}, but there is one.")
+    unset = options.without(nodes=NodeCount(2), ppn=2)
+    with pytest.raises(PlanError, match=f"^{option}, but"), unset.named_in_errors():
+        raise PlanError(f"{option}, but there is one.")
+
+
 def with_file(stack: Stack) -> HostInputs:
     options = accelerate_file.parse_options(FILE, "f.yaml")
     return make_inputs(make_cluster(*TWO_NODES), USER_SCRIPT, stack, accelerate=options)
