@@ -46,7 +46,7 @@ class TrainOptions(TypedDict, total=False):
     python: str | Path
     venv: str | Path
     exclude: str
-    queue: bool
+    wait_for_cores: bool
     launcher: str
     mpi: str
     accelerate_config: str

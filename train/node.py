@@ -26,6 +26,7 @@ SUBCOMMANDS = {
     "cleanup": "orch_node.agent.cleanup",
     "runs": "orch_node.agent.list_runs",
     "damaged": "orch_node.agent.damaged_runs",
+    "usage": "orch_node.agent.usage",
     "logs": "orch_node.agent.tail_logs",
     "verify": "orch_node.verify",
     "prove": "orch_node.fabric.check",

@@ -71,7 +71,7 @@ void check_equal_sizes(const char* name, const Tensors& list, const at::Tensor& 
 Handle ProcessGroupCCL::broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) {
   check_single("broadcast", tensors.size());
   auto tensor = tensors[0];
-  check_tensor("broadcast", tensor);
+  check_output("broadcast", tensor); // on all ranks, so that all of them refuse the call
   auto data = as_contiguous(tensor);
   const int root = static_cast<int>(options.rootRank);
   check_rank("broadcast", root, getSize());
@@ -121,6 +121,7 @@ Handle ProcessGroupCCL::gather_all(TensorLists& outputs, Tensors& inputs, const 
   for (size_t i = 0; i < inputs.size(); ++i) {
     check_tensor("allgather", inputs[i]);
     check_list("allgather", outputs[i], inputs[i], getSize());
+    check_outputs("allgather", outputs[i]);
     TORCH_CHECK_VALUE(
         outputs[i][getRank()].numel() == inputs[i].numel(),
         "ccl: allgather: this rank's input has ", inputs[i].numel(), " elements, its output ",
@@ -162,12 +163,14 @@ Handle ProcessGroupCCL::allgather_into_tensor_coalesced(
   Operation operation{"allgather", OpType::_ALLGATHER_BASE};
   for (size_t i = 0; i < inputs.size(); ++i) {
     check_tensor("all_gather_into_tensor", inputs[i]);
-    check_tensor("all_gather_into_tensor", outputs[i]);
+    check_output("all_gather_into_tensor", outputs[i]);
     check_same_type("all_gather_into_tensor", inputs[i], outputs[i]);
     TORCH_CHECK_VALUE(
         outputs[i].numel() == inputs[i].numel() * getSize(),
         "ccl: all_gather_into_tensor: the output must have as many elements as the inputs of all ranks together");
-    parts->push_back({as_contiguous(inputs[i]), as_contiguous(outputs[i]), outputs[i]});
+    const auto packed_output = as_contiguous(outputs[i]);
+    const auto* own_part = static_cast<const char*>(packed_output.data_ptr()) + getRank() * bytes_of(inputs[i]);
+    parts->push_back({as_separate_input(inputs[i], packed_output, own_part), packed_output, outputs[i]});
     operation.call += describe(inputs[i]);
   }
   operation.start = [parts](const Group& group, Events& events) {
@@ -195,6 +198,7 @@ Handle ProcessGroupCCL::gather(TensorLists& outputs, Tensors& inputs, const c10d
   if (is_root) {
     check_single("gather", outputs.size());
     check_equal_sizes("gather", outputs[0], inputs[0], getSize());
+    check_outputs("gather", outputs[0]);
     targets = outputs[0];
   }
   const auto input = as_contiguous(inputs[0]);
@@ -216,7 +220,7 @@ Handle ProcessGroupCCL::gather(TensorLists& outputs, Tensors& inputs, const c10d
 
 Handle ProcessGroupCCL::scatter(Tensors& outputs, TensorLists& inputs, const c10d::ScatterOptions& options) {
   check_single("scatter", outputs.size());
-  check_tensor("scatter", outputs[0]);
+  check_output("scatter", outputs[0]);
   const int root = static_cast<int>(options.rootRank);
   check_rank("scatter", root, getSize());
   const bool is_root = getRank() == root;
@@ -248,12 +252,12 @@ Handle ProcessGroupCCL::alltoall_base(
     std::vector<int64_t>& input_splits,
     const c10d::AllToAllOptions& options) {
   check_tensor("all_to_all_single", input);
-  check_tensor("all_to_all_single", output);
+  check_output("all_to_all_single", output);
   check_same_type("all_to_all_single", input, output);
   const auto in = bytes_per_rank(input, input_splits, getSize());
   const auto out = bytes_per_rank(output, output_splits, getSize());
-  auto from = as_contiguous(input);
   auto to = as_contiguous(output);
+  auto from = as_separate_input(input, to);
   Operation operation{"alltoall", OpType::ALLTOALL_BASE};
   operation.sent = in;
   operation.received = out;
@@ -271,7 +275,7 @@ Handle ProcessGroupCCL::alltoall(Tensors& outputs, Tensors& inputs, const c10d::
   TORCH_CHECK_VALUE(
       inputs.size() == size && outputs.size() == size, "ccl: all_to_all needs one input and one output per rank");
   check_tensors("all_to_all", inputs);
-  check_tensors("all_to_all", outputs);
+  check_outputs("all_to_all", outputs);
   const auto from = flatten(inputs);
   const auto to = empty_buffer_for(outputs);
   Operation operation{"alltoall", OpType::ALLTOALL};

@@ -61,6 +61,7 @@ Handle ProcessGroupCCL::recvAnysource(Tensors& tensors, int tag) {
 
 Handle ProcessGroupCCL::receive(Tensors& tensors, int source, int tag, c10d::OpType type) {
   auto tensor = check_single_tensor("recv", tensors);
+  check_output("recv", tensor);
   auto receive = std::make_shared<Receive>(Receive{source, tag, as_contiguous(tensor)});
   Operation operation{"recv", type, Lane::receiving, source};
   operation.source = std::make_shared<int>(source);

@@ -1,7 +1,6 @@
 // The variants of allreduce, reduce and reduce_scatter.
 
 #include <algorithm>
-#include <cstring>
 #include <map>
 
 #include "process_group.h"
@@ -33,10 +32,7 @@ void fold(const Reduction& reduction, const at::Tensor& gathered, int size, size
     return;
   const size_t block = bytes_of(gathered) / size;
   const auto* in = static_cast<const uint8_t*>(gathered.data_ptr()) + offset;
-  auto* target = static_cast<uint8_t*>(out.data_ptr());
-  std::memcpy(target, in, bytes_of(out));
-  for (int rank = 1; rank < size; ++rank)
-    reduction.fold(in + rank * block, target, bytes_of(out));
+  reduction.fold(in, block, size, static_cast<uint8_t*>(out.data_ptr()), bytes_of(out));
 }
 
 // A piece of a reduce_scatter that is too long for one call: `count` elements, beginning with `first`, of the part of
@@ -79,7 +75,7 @@ void average(const Reduction& reduction, at::Tensor& data, int size) {
 Handle ProcessGroupCCL::allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) {
   check_single("allreduce", tensors.size());
   auto tensor = tensors[0];
-  check_tensor("allreduce", tensor);
+  check_output("allreduce", tensor);
   const auto reduction = reduction_for("allreduce", options.reduceOp, tensor.scalar_type());
   auto data = as_contiguous(tensor);
   auto gathered = make_gather_buffer(reduction, data, getSize());
@@ -106,7 +102,7 @@ Handle ProcessGroupCCL::allreduce_sparse(Tensors& tensors, const c10d::Allreduce
 
 // Tensors of the same dtype are sent as one buffer: many small messages cost more than copying.
 Handle ProcessGroupCCL::allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) {
-  check_tensors("allreduce_coalesced", tensors);
+  check_outputs("allreduce_coalesced", tensors);
   struct Bundle {
     Reduction reduction;
     Tensors members;
@@ -145,7 +141,7 @@ Handle ProcessGroupCCL::allreduce_coalesced(Tensors& tensors, const c10d::Allred
 Handle ProcessGroupCCL::reduce(Tensors& tensors, const c10d::ReduceOptions& options) {
   check_single("reduce", tensors.size());
   auto tensor = tensors[0];
-  check_tensor("reduce", tensor);
+  check_output("reduce", tensor); // on all ranks, so that all of them refuse the call
   const auto reduction = reduction_for("reduce", options.reduceOp, tensor.scalar_type());
   const int root = static_cast<int>(options.rootRank);
   check_rank("reduce", root, getSize());
@@ -178,7 +174,7 @@ Handle ProcessGroupCCL::reduce_scatter(
     Tensors& outputs, TensorLists& inputs, const c10d::ReduceScatterOptions& options) {
   check_single("reduce_scatter", outputs.size());
   check_single("reduce_scatter", inputs.size());
-  check_tensor("reduce_scatter", outputs[0]);
+  check_output("reduce_scatter", outputs[0]);
   check_tensors("reduce_scatter", inputs[0]);
   TORCH_CHECK_VALUE(
       inputs[0].size() == static_cast<size_t>(getSize()),
@@ -250,15 +246,16 @@ Handle ProcessGroupCCL::reduce_scatter_tensor_coalesced(
   Operation operation{"reduce_scatter", OpType::_REDUCE_SCATTER_BASE};
   for (size_t i = 0; i < inputs.size(); ++i) {
     check_tensor("reduce_scatter_tensor", inputs[i]);
-    check_tensor("reduce_scatter_tensor", outputs[i]);
+    check_output("reduce_scatter_tensor", outputs[i]);
     check_same_type("reduce_scatter_tensor", inputs[i], outputs[i]);
     TORCH_CHECK_VALUE(
         inputs[i].numel() == outputs[i].numel() * getSize(),
         "ccl: reduce_scatter_tensor: the input must have as many elements as the outputs of all ranks together");
     const auto reduction = reduction_for("reduce_scatter_tensor", options.reduceOp, inputs[i].scalar_type());
-    const auto input = as_contiguous(inputs[i]);
+    const auto packed_output = as_contiguous(outputs[i]);
+    const auto input = as_separate_input(inputs[i], packed_output);
     parts->push_back(
-        {reduction, input, make_gather_buffer(reduction, input, getSize()), as_contiguous(outputs[i]), outputs[i]});
+        {reduction, input, make_gather_buffer(reduction, input, getSize()), packed_output, outputs[i]});
     if (!reduction.fold && reduction.count(outputs[i]) > wire::max_elements_per_call()) {
       parts->back().scratch = flat_like(input, wire::max_elements_per_call());
       for (const auto& piece : pieces_of(reduction.count(outputs[i]), getSize()))

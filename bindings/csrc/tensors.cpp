@@ -1,5 +1,6 @@
 #include "tensors.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include <c10/util/Exception.h>
@@ -8,6 +9,32 @@
 #include "types.h"
 
 namespace orch_ccl {
+namespace {
+
+// Returns false if each stride exceeds the extent of the dimensions with shorter strides.
+bool may_overlap_itself(const at::Tensor& tensor) {
+  if (tensor.is_contiguous() || tensor.numel() < 2)
+    return false;
+  std::vector<std::pair<int64_t, int64_t>> dimensions; // stride, size
+  for (int64_t i = 0; i < tensor.dim(); ++i)
+    if (tensor.size(i) > 1)
+      dimensions.emplace_back(tensor.stride(i), tensor.size(i));
+  std::sort(dimensions.begin(), dimensions.end());
+  int64_t extent = 0;
+  for (const auto& [stride, size] : dimensions) {
+    if (stride <= extent)
+      return true;
+    extent += stride * (size - 1);
+  }
+  return false;
+}
+
+bool share_memory(const at::Tensor& a, const at::Tensor& b) {
+  const auto *begin_a = static_cast<const char*>(a.data_ptr()), *begin_b = static_cast<const char*>(b.data_ptr());
+  return begin_a < begin_b + bytes_of(b) && begin_b < begin_a + bytes_of(a);
+}
+
+} // namespace
 
 void check_tensor(const char* collective, const at::Tensor& tensor) {
   if (tensor.layout() != at::kStrided)
@@ -21,6 +48,19 @@ void check_tensor(const char* collective, const at::Tensor& tensor) {
 void check_tensors(const char* collective, const std::vector<at::Tensor>& tensors) {
   for (const auto& tensor : tensors)
     check_tensor(collective, tensor);
+}
+
+void check_output(const char* collective, const at::Tensor& tensor) {
+  check_tensor(collective, tensor);
+  TORCH_CHECK_VALUE(
+      !may_overlap_itself(tensor), "ccl: ", collective, " cannot write to a tensor of shape ", tensor.sizes(),
+      " and strides ", tensor.strides(), ": several of its elements share memory. Use tensor.contiguous(), for example "
+      "after expand()");
+}
+
+void check_outputs(const char* collective, const std::vector<at::Tensor>& tensors) {
+  for (const auto& tensor : tensors)
+    check_output(collective, tensor);
 }
 
 void check_single(const char* collective, size_t given) {
@@ -45,6 +85,11 @@ bool is_dense_in_memory(const at::Tensor& tensor) {
 
 at::Tensor as_contiguous(const at::Tensor& tensor) {
   return is_dense_in_memory(tensor) ? tensor : tensor.clone(at::MemoryFormat::Contiguous);
+}
+
+at::Tensor as_separate_input(const at::Tensor& input, const at::Tensor& output, const void* allowed) {
+  auto data = as_contiguous(input);
+  return share_memory(data, output) && data.data_ptr() != allowed ? data.clone() : data;
 }
 
 void copy_back(const at::Tensor& from, at::Tensor& to) {

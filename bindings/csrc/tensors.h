@@ -12,6 +12,10 @@ namespace orch_ccl {
 // The tensor must be dense and on the CPU.
 void check_tensor(const char* collective, const at::Tensor& tensor);
 void check_tensors(const char* collective, const std::vector<at::Tensor>& tensors);
+// Tensors that receive a result. Their elements must not share memory, as those of expand() do, because the result could
+// not be copied to them after the communication.
+void check_output(const char* collective, const at::Tensor& tensor);
+void check_outputs(const char* collective, const std::vector<at::Tensor>& tensors);
 // c10d passes lists from the time when a process could drive several GPUs; here they must have one entry.
 void check_single(const char* collective, size_t given);
 // `rank`, a root or a peer, must be in the group.
@@ -20,6 +24,9 @@ void check_same_type(const char* collective, const at::Tensor& a, const at::Tens
 
 // Returns the tensor itself if its memory is contiguous and holds its values, otherwise a contiguous copy.
 at::Tensor as_contiguous(const at::Tensor& tensor);
+// Like as_contiguous(), for an input that is read while the contiguous tensor `output` is written: also copies an input
+// that shares memory with it, unless the input begins at `allowed`, where it is overwritten with its own values only.
+at::Tensor as_separate_input(const at::Tensor& input, const at::Tensor& output, const void* allowed = nullptr);
 // Copies the result back if as_contiguous() has made a copy.
 void copy_back(const at::Tensor& from, at::Tensor& to);
 

@@ -1,5 +1,6 @@
 #include "types.h"
 
+#include <cstring>
 #include <functional>
 #include <optional>
 
@@ -25,9 +26,37 @@ std::optional<ccl::datatype> arithmetic_type(at::ScalarType type) {
 
 // Bitwise operations do not depend on the width of an element, so this works for all integer types.
 template <typename BitOperation>
-void fold_bytes(const uint8_t* in, uint8_t* inout, size_t bytes) {
-  for (size_t i = 0; i < bytes; ++i)
-    inout[i] = static_cast<uint8_t>(BitOperation()(inout[i], in[i]));
+void fold_bytes(const uint8_t* first, size_t stride, int ranks, uint8_t* out, size_t bytes) {
+  std::memcpy(out, first, bytes);
+  for (int rank = 1; rank < ranks; ++rank)
+    for (size_t i = 0; i < bytes; ++i)
+      out[i] = static_cast<uint8_t>(BitOperation()(out[i], first[rank * stride + i]));
+}
+
+// The sum of 2^31 integers of 64 bits fits into 128 bits. The mean is truncated towards zero, as in NCCL.
+template <typename T>
+void average_integers(const uint8_t* first, size_t stride, int ranks, uint8_t* out, size_t bytes) {
+  for (size_t at = 0; at < bytes; at += sizeof(T)) {
+    __int128 sum = 0;
+    T value;
+    for (int rank = 0; rank < ranks; ++rank) {
+      std::memcpy(&value, first + rank * stride + at, sizeof(T));
+      sum += value;
+    }
+    value = static_cast<T>(sum / ranks);
+    std::memcpy(out + at, &value, sizeof(T));
+  }
+}
+
+Fold integer_average(at::ScalarType type) {
+  switch (type) {
+    case at::kChar: return average_integers<int8_t>;
+    case at::kByte: return average_integers<uint8_t>;
+    case at::kShort: return average_integers<int16_t>;
+    case at::kInt: return average_integers<int32_t>;
+    case at::kLong: return average_integers<int64_t>;
+    default: return nullptr;
+  }
 }
 
 std::optional<Reduction> bitwise_reduction(Op op, ccl::datatype dtype) {
@@ -93,7 +122,10 @@ Reduction make_reduction(const char* collective, Op kind, at::ScalarType type) {
         " tensors: convert them to float32 first, or use a gloo group (new_group(backend='gloo'))");
   switch (kind) {
     case Op::SUM: return {*dtype, ccl::reduction::sum};
-    case Op::AVG: return {*dtype, ccl::reduction::sum, nullptr, true};
+    case Op::AVG:
+      if (const auto fold = integer_average(type))
+        return {*dtype, ccl::reduction::none, fold};
+      return {*dtype, ccl::reduction::sum, nullptr, true};
     case Op::PRODUCT: return {*dtype, ccl::reduction::prod};
     case Op::MIN: return {*dtype, ccl::reduction::min};
     case Op::MAX: return {*dtype, ccl::reduction::max};
@@ -127,11 +159,6 @@ void divide_in_place(at::Tensor& tensor, int64_t divisor) {
     case at::kDouble: return divide<double>(tensor, divisor);
     case at::kBFloat16: return divide<c10::BFloat16>(tensor, divisor);
     case at::kHalf: return divide<c10::Half>(tensor, divisor);
-    case at::kChar: return divide<int8_t>(tensor, divisor);
-    case at::kByte: return divide<uint8_t>(tensor, divisor);
-    case at::kShort: return divide<int16_t>(tensor, divisor);
-    case at::kInt: return divide<int32_t>(tensor, divisor);
-    case at::kLong: return divide<int64_t>(tensor, divisor);
     case at::kComplexFloat: return divide<c10::complex<float>>(tensor, divisor);
     case at::kComplexDouble: return divide<c10::complex<double>>(tensor, divisor);
     default: not_implemented("ReduceOp.AVG of this dtype: use ReduceOp.SUM and divide");

@@ -8,15 +8,16 @@
 
 namespace orch_ccl {
 
-// Computes inout = inout <op> in, byte by byte.
-using Fold = void (*)(const uint8_t* in, uint8_t* inout, size_t bytes);
+// Reduces `bytes` bytes of each rank to `out`. Those of rank r begin at `first` + r * `stride`.
+using Fold = void (*)(const uint8_t* first, size_t stride, int ranks, uint8_t* out, size_t bytes);
 
 // How a reduction of torch is done with those of oneCCL.
 struct Reduction {
   ccl::datatype dtype;
   ccl::reduction op;
-  // Set for bitwise operations, which oneCCL lacks (its MPI transport rejects user-defined reductions): the data of all
-  // ranks is gathered, and every rank reduces it with this function.
+  // Set for what oneCCL lacks (its MPI transport rejects user-defined reductions): bitwise operations, and averages of
+  // integers, whose sum may not fit into the type. The data of all ranks is gathered, and every rank reduces it with
+  // this function.
   Fold fold = nullptr;
   bool average = false; // the sum is divided by the group's size afterwards
   size_t parts = 1; // numbers per element: two for complex types
@@ -29,7 +30,7 @@ struct Reduction {
 // Throws NotImplementedError, with an alternative, for an unsupported combination of operation and type.
 Reduction reduction_for(const char* collective, const c10d::ReduceOp& op, at::ScalarType type);
 
-// Divides a contiguous tensor in place. Integer results are truncated towards zero, as in NCCL.
+// Divides a contiguous tensor of a floating-point or complex type in place.
 void divide_in_place(at::Tensor& tensor, int64_t divisor);
 
 [[noreturn]] void not_implemented(const std::string& message);

@@ -1,6 +1,6 @@
 #include "work.h"
 
-#include <ATen/core/grad_mode.h>
+#include <c10/core/InferenceMode.h>
 
 #include "engine.h"
 #include "fork_guard.h"
@@ -58,7 +58,8 @@ bool CclWork::test(bool may_spin) {
 void CclWork::finish_operation() {
   if (!operation_.finish)
     return;
-  at::NoGradGuard no_grad; // results are often copied to parameters and gradients
+  // The tensors may be parameters, or inference tensors of another thread, which only this mode may change.
+  const c10::InferenceMode inference_mode;
   operation_.finish();
 }
 
@@ -82,6 +83,7 @@ bool CclWork::complete(std::exception_ptr error) {
 }
 
 void CclWork::complete_future() {
+  const c10::InferenceMode mode_of_caller(inference_mode_);
   if (const auto error = exception())
     future_->setErrorIfNeeded(error);
   else

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include <ATen/core/ivalue.h>
+#include <c10/core/InferenceMode.h>
 #include <oneapi/ccl.hpp>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
@@ -106,6 +107,7 @@ class CclWork final : public c10d::Work {
   size_t tested_ = 0; // the first events_ that have completed
   const uint64_t sequence_;
   std::atomic<bool> started_{false};
+  const bool inference_mode_ = c10::InferenceMode::is_enabled(); // of the caller, for the callbacks of the future
   const Millis timeout_;
   const Clock::time_point submitted_ = Clock::now();
   std::atomic<Clock::time_point> completed_at_{};

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+import typer
+
 from orchestrator.cli.options import AsJson, print_error
 from orchestrator.cli.provision import Inventory
 from orchestrator.screen import print_text
 
+Live = Annotated[bool, typer.Option("--live", help="Query the nodes: load, free memory, and runs that use them.")]
 
-def nodes(inventory: Inventory, as_json: AsJson = False) -> None:
+
+def nodes(inventory: Inventory, live: Live = False, as_json: AsJson = False) -> None:
     """List the nodes of an inventory, as recorded by `orch provision`."""
     from orchestrator.operations import nodes as operation
     from orchestrator.report import findings, listing
     from orchestrator.targets import registry
     from orchestrator.targets.interface import CheckRequest, ignore
 
-    rows = operation.rows(inventory)
-    cells = [{name: "-" if row[name] is None else row[name] for name in operation.COLUMNS} for row in rows]
-    print_text(listing.as_json("nodes", rows) if as_json else listing.table(cells, operation.COLUMNS))
+    rows = operation.live_rows(inventory) if live else operation.rows(inventory)
+    columns = operation.LIVE_COLUMNS if live else operation.COLUMNS
+    cells = [{name: "-" if row[name] is None else row[name] for name in columns} for row in rows]
+    print_text(listing.as_json("nodes", rows) if as_json else listing.table(cells, columns))
+    if live:
+        return
     node_findings = registry.target_at(inventory).check(CheckRequest(inventory=inventory), ignore)
     for line in findings.finding_lines(node_findings):
         print_error(line)

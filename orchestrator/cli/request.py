@@ -109,7 +109,7 @@ HOST_OPTIONS: Mapping[str, ParameterInfo] = {
         "node[1-3],node7 or a group. Default: all.",
     ),
     "exclude": typer.Option(metavar="PATTERN", help="Nodes to exclude: a pattern as for --nodes."),
-    "queue": typer.Option(help="Wait until other runs have released their cores."),
+    "wait_for_cores": typer.Option(help="Wait until other runs have released their cores."),
 }
 RANKS: Mapping[str, ParameterInfo] = {
     "ppn": typer.Option(

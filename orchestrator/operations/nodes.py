@@ -1,8 +1,10 @@
-"""List the recorded facts of an inventory's nodes, without connecting to them."""
+"""List the nodes of an inventory: their recorded facts, or who uses them now."""
 
 from __future__ import annotations
 
 from typing import Any
+
+from orch_node.protocol.record import number_ranges
 
 from orchestrator.load.clusters import find_inventory
 from orchestrator.load.facts import DamagedRecord, NodeRecord, read_record
@@ -10,6 +12,8 @@ from orchestrator.load.inventory import read_inventory
 from orchestrator.load.records import parse_facts
 from orchestrator.model.cluster import Facts
 from orchestrator.state import State
+from orchestrator.targets import registry
+from orchestrator.targets.interface import LiveNode
 
 COLUMNS = (
     "node",
@@ -26,6 +30,26 @@ COLUMNS = (
     "fabrics",
     "fingerprint",
 )
+LIVE_COLUMNS = ("node", "state", "load", "free_memory", "cores", "runs")
+
+
+def live_rows(inventory: str) -> list[dict[str, Any]]:
+    """Query all nodes of an inventory in parallel, and return who uses them; None for what is unknown."""
+    return [live_row(node) for node in registry.target_at(inventory).live_nodes(inventory)]
+
+
+def live_row(node: LiveNode) -> dict[str, Any]:
+    usage = node.usage
+    if usage is None:
+        return {**dict.fromkeys(LIVE_COLUMNS), "node": node.name, "state": f"no response: {node.problem}"}
+    return {
+        "node": node.name,
+        "state": "busy" if usage.reserved else "free",
+        "load": round(float(usage.load), 2),
+        "free_memory": f"{usage.memory_available / 2**30:.1f} GiB",
+        "cores": node.cores,
+        "runs": [f"{reserved.run} (CPUs {number_ranges(reserved.cpus)})" for reserved in usage.reserved],
+    }
 
 
 def rows(inventory: str) -> list[dict[str, Any]]:

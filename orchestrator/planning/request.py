@@ -87,7 +87,7 @@ class TrainRequest:
     inventory: str = "local"
     nodes: Nodes | None = None
     exclude: str | None = None
-    queue: bool = False
+    wait_for_cores: bool = False
     # Ranks
     ppn: int | None = None
     launcher: str | None = None

@@ -36,6 +36,11 @@ def module_folders(recipe: Recipe, run_dir: str, packages: str = "") -> tuple[st
     return tuple(filter(None, [source, packages]))
 
 
+def claims_folder(store: str) -> str:
+    """Return the folder next to a node's store in which its runs reserve cores."""
+    return str(PurePosixPath(store).with_name("claims"))
+
+
 def stored_packages(recipe: Recipe, site: Site) -> str:
     """Return the folder of the packages in the store of the nodes, or nothing."""
     return f"{site.store}/{recipe.packages.digest}" if recipe.packages else ""

@@ -249,7 +249,7 @@ KNOWN_SIGNATURES = (
         name="cores taken",
         pattern=r"\S+ is taken: run (\S+) has cores",
         cause="Another run has reserved the cores.",
-        cure="--queue waits until they are free. `orch stop {1}` ends the other run.",
+        cure="--wait-for-cores waits until they are free. `orch stop {1}` ends the other run.",
     ),
     Signature(
         name="out of memory",

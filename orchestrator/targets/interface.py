@@ -11,6 +11,7 @@ from orchestrator.runs.store import Notify as Notify
 
 if TYPE_CHECKING:
     from orch_node.protocol.events import Event
+    from orch_node.protocol.listing import NodeUsage
     from orch_node.protocol.record import RunRecord
 
     from orchestrator.model.finding import Finding
@@ -119,6 +120,22 @@ class CommandEnd:
     code: int | None
     problem: str = ""
     hint: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveNode:
+    """A node as it is now.
+
+    Attributes:
+        cores: the number of its physical cores that orch may use; 0 if that is unknown.
+        usage: who uses it, or None if it has not responded.
+        problem: why it has not responded.
+    """
+
+    name: str
+    cores: int
+    usage: NodeUsage | None
+    problem: str = ""
 
 
 class NodeCommands(Protocol):
@@ -267,6 +284,13 @@ class Target(Protocol):
 
         Raises:
             RequestError: if the pattern names no node, or another tool runs commands there.
+        """
+
+    def live_nodes(self, inventory: str) -> list[LiveNode]:
+        """Query the nodes of an inventory, and return who uses them.
+
+        Raises:
+            RequestError: if another tool manages the nodes.
         """
 
     def list_runs(self, inventory: str) -> RunList:

@@ -64,6 +64,14 @@ def test_messages_lists_and_callbacks(run_ranks, launcher, ranks):
     run_ranks("messages.py", ranks=ranks, launcher=launcher, timeout=120)
 
 
+@pytest.mark.parametrize("shared", ["0", "1"], ids=["oneccl", "shared"])
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_tensors_of_any_layout(run_ranks, ranks, shared):
+    cases = ("strided", "inference", "inference_tensors_outside_the_mode", "callbacks", "parameters")
+    cases += ("shared_elements", "inputs_in_outputs", "averages")
+    run_ranks("layouts.py", *cases, ranks=ranks, launcher="bare", timeout=120, env={"ORCH_CCL_SHARED_MEMORY": shared})
+
+
 @pytest.mark.parametrize(("kind", "mode", "launcher", "shared"), FAILURES)
 def test_every_operation_with_one_kind_of_failure(run_ranks, kind, mode, launcher, shared):
     env = {"ORCH_CCL_SHARED_MEMORY": shared} | ({"ORCH_CCL_CHECK": "1"} if kind == "wrong-size" else {})

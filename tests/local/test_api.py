@@ -79,7 +79,7 @@ for call in (
 EXPECTED_FAILURES = [
     r"RunError failed: rank 1 on node0 .* ValueError: no such thing \| .*logs\(\)",
     r"RunError failed: rank 0 on node0 .* rank 0 cannot be sent as JSON: .*",
-    r"RunError refused: node0 is taken: .* \| Another run has reserved the cores. \| --queue waits",
+    r"RunError refused: node0 is taken: .* \| Another run has reserved the cores. \| --wait-for-cores waits",
     r"RequestError The function .* cannot be pickled",
     r"RequestError There is no script 'missing.py'",
     r"RequestError target_options: slurm has no option 'slrum'.*Did you mean 'slurm'",
@@ -127,7 +127,7 @@ def test_a_function_runs_on_all_ranks_and_returns_its_results(fixture: str, requ
 
 def test_errors_are_exceptions_with_a_hint(one_host: Workspace) -> None:
     done = expect_exit(run_python(one_host, FAILURES))
-    assert re.search(r"^refused: node0 is taken.*\n.*\nhint: --queue", done.stderr, re.MULTILINE)
+    assert re.search(r"^refused: node0 is taken.*\n.*\nhint: --wait-for-cores", done.stderr, re.MULTILINE)
     lines = done.stdout.splitlines()
     assert len(lines) == len(EXPECTED_FAILURES)
     for line, pattern in zip(lines, EXPECTED_FAILURES, strict=True):

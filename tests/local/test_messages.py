@@ -57,7 +57,7 @@ def test_refused_run_leaves_no_files_and_names_the_option_to_wait(orch: Orch, tm
         assert "this machine" in orch("runs").stdout
         refused = expect_exit(orch(*train), 1)
         assert "refused: node0 is taken" in refused.stdout
-        assert "--queue waits" in refused.stdout
+        assert "--wait-for-cores waits" in refused.stdout
         assert (refused.stdout + refused.stderr).count("is taken") == 1
         assert "files:" not in refused.stdout
         assert list((tmp_path / "runs").glob("*/")) == [folder]

@@ -17,7 +17,15 @@ from orchestrator.runs.cleanup import CleanupReport
 from orchestrator.targets.batch import find, inputs, start
 from orchestrator.targets.batch.handle import BatchHandle
 from orchestrator.targets.batch.system import BatchSystem
-from orchestrator.targets.interface import CheckRequest, NodeCommands, Notify, RunHandle, RunList, SharedFolder
+from orchestrator.targets.interface import (
+    CheckRequest,
+    LiveNode,
+    NodeCommands,
+    Notify,
+    RunHandle,
+    RunList,
+    SharedFolder,
+)
 
 
 class BatchTarget:
@@ -67,6 +75,10 @@ class BatchTarget:
             hint=f"To get a shell on a node: {self.system.node_shell}.",
         )
 
+    def live_nodes(self, inventory: str) -> list[LiveNode]:
+        """Raise RequestError: the batch system itself shows its nodes."""
+        raise RequestError(f"{self.system.title} manages its nodes.", hint="Its own commands list them.")
+
     def list_runs(self, inventory: str) -> RunList:
         """Return the runs recorded on this machine, with their current state."""
         return find.list_runs(self.system, inventory)
@@ -82,7 +94,7 @@ def refusals(system: BatchSystem) -> Mapping[str, Refusal]:
     return {
         "inventory": Refusal(nodes, system.node_hints["inventory"]),
         "exclude": Refusal(nodes, system.node_hints["exclude"]),
-        "queue": Refusal(nodes, f"Jobs of {system.title} wait for free nodes by themselves."),
+        "wait_for_cores": Refusal(nodes, f"Jobs of {system.title} wait for free nodes by themselves."),
         "ccl_workers": Refusal(nodes, "Leave it out: each rank computes on all of its cores."),
         "fabric": Refusal(
             f"{nodes}, on which it was verified", "Leave it out: ranks use TCP over the network of the nodes."

@@ -51,7 +51,7 @@ REFUSES: Mapping[str, Refusal] = {
     "inventory": Refusal(NODES, "Use --k8s context=NAME and namespace=NAME to choose the cluster."),
     "exclude": Refusal(NODES, "Use --k8s node_selector.LABEL=VALUE to choose nodes."),
     "spare_nodes": Refusal(NODES, "The scheduler of Kubernetes replaces nodes by itself."),
-    "queue": Refusal(NODES, "Pods wait for free nodes by themselves."),
+    "wait_for_cores": Refusal(NODES, "Pods wait for free nodes by themselves."),
     "ccl_workers": Refusal(NODES, "Cores are reserved only on nodes where orch pins ranks."),
     "fabric": Refusal("is for nodes behind SSH, on which it was verified", "Pods use TCP over the cluster's network."),
     "accelerate_config": Refusal(

@@ -22,6 +22,7 @@ from orchestrator.runs.outcome import Outcome
 from orchestrator.targets.interface import (
     CheckRequest,
     FetchRequest,
+    LiveNode,
     NodeCommands,
     Notify,
     RunHandle,
@@ -128,6 +129,9 @@ class KubernetesTarget:
         raise RequestError(
             "orch does not run commands in pods.", hint="To get a shell in a pod: kubectl exec -it POD -- sh."
         )
+
+    def live_nodes(self, inventory: str) -> list[LiveNode]:
+        raise RequestError("Kubernetes manages its nodes.", hint="kubectl top nodes lists them.")
 
     def list_runs(self, inventory: str) -> RunList:
         return find.list_runs(inventory)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import PurePosixPath
 
 from orch_node.protocol.files import BINDINGS
 
@@ -19,7 +18,7 @@ from orchestrator.planning.launch import choose_launch
 from orchestrator.planning.plan import CheckImports, Plan, Step
 from orchestrator.planning.request import Resume, TrainRequest
 from orchestrator.planning.resolve import Resolved
-from orchestrator.planning.sent_files import Files, module_folders, stored_packages, working_directory
+from orchestrator.planning.sent_files import Files, claims_folder, module_folders, stored_packages, working_directory
 from orchestrator.planning.site import Site
 from orchestrator.planning.supervision import supervisor_options
 from orchestrator.planning.training import (
@@ -36,8 +35,6 @@ from orchestrator.runs.record import with_record
 from orchestrator.targets.ssh import container_steps
 from orchestrator.targets.ssh.decisions import HostInputs, ResolvedHosts, resolve_hosts
 from orchestrator.targets.ssh.steps import Extras, plan_steps, reachable_files, run_node, run_nodes
-
-CLAIMS = "claims"  # the folder next to the store in which the runs of a node reserve its cores
 
 
 def plan_train(request: TrainRequest, inputs: HostInputs, site: Site, resume: Resume | None = None) -> Plan:
@@ -111,9 +108,9 @@ def steps_of(
         container=container_file(request, inputs.docker, resolved, site, files),
         working_directory=working_directory(recipe, site.run_dir),
         options=(
-            f"--claims={PurePosixPath(site.store).with_name(CLAIMS)}",
+            f"--claims={claims_folder(site.store)}",
             *supervisor_options(request, recipe, resolved.launcher, launch),
-            *(["--queue"] if request.queue else []),
+            *(["--wait-for-cores"] if request.wait_for_cores else []),
         ),
     )
     return (*files.sent, *plan_steps(site, job, launch, extras))

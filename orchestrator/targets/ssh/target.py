@@ -19,7 +19,15 @@ from orchestrator.planning.plan import Plan
 from orchestrator.planning.refusal import NO_ARRAYS, Refusal
 from orchestrator.planning.request import TargetOptions, TrainRequest
 from orchestrator.state import State
-from orchestrator.targets.interface import CheckRequest, NodeCommands, Notify, RunHandle, RunList, SharedFolder
+from orchestrator.targets.interface import (
+    CheckRequest,
+    LiveNode,
+    NodeCommands,
+    Notify,
+    RunHandle,
+    RunList,
+    SharedFolder,
+)
 from orchestrator.targets.ssh import inputs
 
 if TYPE_CHECKING:
@@ -72,6 +80,11 @@ class SshTarget:
         from orchestrator.targets.ssh import commands
 
         return commands.on_cluster(inventory, nodes, stack)
+
+    def live_nodes(self, inventory: str) -> list[LiveNode]:
+        from orchestrator.targets.ssh import usage
+
+        return usage.query_inventory(inventory)
 
     def list_runs(self, inventory: str) -> RunList:
         from orchestrator.targets.ssh import find

@@ -59,7 +59,7 @@ CASES: Mapping[str, Case] = {
     "inventory": ("nosuch", {}),
     "nodes": (NodeCount(1), {}),
     "exclude": ("host1", {}),
-    "queue": (True, {}),
+    "wait_for_cores": (True, {}),
     "ppn": (2, {}),
     "launcher": ("torchrun", {}),
     "mpi": ("openmpi", {}),
@@ -169,10 +169,10 @@ def test_field_changes_the_plan_or_is_refused(name: str, field: str) -> None:
 def test_all_refused_fields_are_reported_at_once() -> None:
     for request in BASE.values():
         assert set(registry.find_target(request.on).refuses) <= set(FIELDS)
-    request = replace(BASE["kubernetes"], inventory="nosuch", accelerate_config="/nonexistent", queue=True)
+    request = replace(BASE["kubernetes"], inventory="nosuch", accelerate_config="/nonexistent", wait_for_cores=True)
     with pytest.raises(PlanError) as exc_info:
         train.plan(request)
-    for option in ("--inventory is for nodes", "--accelerate-config", "--queue"):
+    for option in ("--inventory is for nodes", "--accelerate-config", "--wait-for-cores"):
         assert option in exc_info.value.message
 
 

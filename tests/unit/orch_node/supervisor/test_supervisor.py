@@ -160,7 +160,7 @@ def test_run_on_reserved_cores_is_refused_or_waits(runs: Runs) -> None:
     outcome = runs.run("exit(rank)", name="second")
     assert (outcome["state"], outcome["problem"]) == ("refused", "node0 is taken: run first has cores 0-1")
     assert runs.events("launched", name="second") == []
-    waiting_run = runs.start("exit(rank)", "--queue", name="third")
+    waiting_run = runs.start("exit(rank)", "--wait-for-cores", name="third")
     wait_until(lambda: runs.events("waiting", "third"), "the third run waits", 20)
     first.send_signal(signal.SIGTERM)
     assert waiting_run.wait(20) == 0
@@ -178,7 +178,7 @@ def test_killed_run_reserves_no_cores(runs: Runs) -> None:
     first = runs.start_ranks(name="first")
     first.kill()
     first.wait()
-    assert runs.run("exit(rank)", "--queue", name="second")["state"] == "done"
+    assert runs.run("exit(rank)", "--wait-for-cores", name="second")["state"] == "done"
 
 
 def test_damaged_and_forged_events_are_counted_and_change_no_outcome(runs: Runs) -> None:

@@ -1,4 +1,4 @@
-"""The output of `node.py runs` and `node.py damaged`: the runs whose files are on a node."""
+"""The output of `node.py runs`, `damaged` and `usage`: the runs on a node, and what they use."""
 
 from __future__ import annotations
 
@@ -75,3 +75,21 @@ def render_damaged_runs(report: DamagedRuns) -> str:
     """Return the output of `node.py damaged`."""
     value = values.record(report)
     return json.dumps({"schema": value.pop("schema"), **value})
+
+
+@dataclass(frozen=True)
+class ReservedCores:
+    """The CPUs of a node that a run has reserved; the name of another user's run names the user."""
+
+    run: str
+    cpus: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class NodeUsage:
+    """The result of `node.py usage`."""
+
+    load: Measured  # the average number of runnable processes in the last minute
+    memory_available: int  # bytes
+    reserved: tuple[ReservedCores, ...]
+    schema: int = SCHEMA

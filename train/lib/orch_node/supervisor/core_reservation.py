@@ -15,7 +15,7 @@ from orch_node.supervisor import layouts
 from orch_node.supervisor.agents import Agents
 
 TICK_SECONDS = 0.1
-QUEUE_SECONDS = 2.0
+WAIT_SECONDS = 2.0
 
 
 @dataclass(frozen=True)
@@ -40,22 +40,22 @@ class CoreReservation:
         self.agents = agents
         self.stopped = stopped
 
-    def claim(self, *, queue: bool, record: Callable[[Event], None]) -> AttemptResult | None:
+    def claim(self, *, wait: bool, record: Callable[[Event], None]) -> AttemptResult | None:
         """Claim all cores; return why that failed, or None.
 
         Args:
-            queue: wait for cores that another run has claimed.
+            wait: wait for cores that another run has claimed.
             record: called with the event that the run waits.
         """
         waiting = False
         while (refusal := self.try_to_claim()) is not None:
             self.agents.request(ReleaseClaim(), Response, seconds=2.0)
-            if refusal.state != REFUSED or not queue:
+            if refusal.state != REFUSED or not wait:
                 return refusal
             if not waiting:
                 record(Waiting(text=refusal.problem or ""))
             waiting = True
-            self.pump(QUEUE_SECONDS)
+            self.pump(WAIT_SECONDS)
         return None
 
     def try_to_claim(self) -> AttemptResult | None:

@@ -1,0 +1,43 @@
+"""Report who uses this node: `node.py usage CLAIMS`, one JSON object.
+
+CLAIMS is the folder in which the runs of this user reserve cores.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from orch_node.agent.core_claims import Claims, claims_of_other_users
+from orch_node.protocol import values
+from orch_node.protocol.listing import NodeUsage, ReservedCores
+
+MEMINFO = Path("/proc/meminfo")
+
+
+def node_usage(claims: Path) -> NodeUsage:
+    """Return the load, the free memory and the runs that have reserved cores of this node."""
+    held = [*Claims(claims).living(), *claims_of_other_users()]
+    cpus: dict[str, set[int]] = {}
+    for claim in held:  # several nodes of a run may be one machine
+        cpus.setdefault(claim.run, set()).update(claim.cpus)
+    return NodeUsage(
+        load=os.getloadavg()[0],
+        memory_available=memory_available(),
+        reserved=tuple(ReservedCores(run=run, cpus=tuple(sorted(numbers))) for run, numbers in cpus.items()),
+    )
+
+
+def memory_available(meminfo: Path = MEMINFO) -> int:
+    """Return the bytes of memory that new programs can use, as the kernel estimates them (proc(5), MemAvailable)."""
+    for line in meminfo.read_text().splitlines():
+        name, _, value = line.partition(":")
+        if name == "MemAvailable":
+            return int(value.split()[0]) * 1024
+    return 0
+
+
+def main(argv: list[str]) -> None:
+    """Print the usage as JSON."""
+    print(json.dumps(values.record(node_usage(Path(argv[0])))))
