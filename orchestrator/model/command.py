@@ -31,7 +31,9 @@ class CommandResult:
 
 
 # The hint for output that is not the output of orch's program.
-LOGIN_SCRIPT_HINT = "A start-up file of the login shell may leave a program that prints: `ssh NODE sleep 10` must print nothing late."
+LOGIN_SCRIPT_HINT = (
+    "A start-up file of the login shell may have started a program that prints: `ssh NODE sleep 10` shows its output."
+)
 
 
 def program_name(argv: tuple[str, ...]) -> str:

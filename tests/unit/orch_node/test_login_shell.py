@@ -10,7 +10,10 @@ from orch_node.login_shell import START_MARKER, StartFilter, program_errors, she
 
 from tests.conftest import report_missing
 
-ARGUMENTS = (*("a'b", "c\\d\\0", "e!f", '$HOME `id` "q"', "line\nbreak", "ü\udcff"), *("-", "*?", "{a,b}", "~", "", "%s"))
+ARGUMENTS = (
+    *("a'b", "c\\d\\0", "e!f", '$HOME `id` "q"', "line\nbreak", "ü\udcff"),
+    *("-", "*?", "{a,b}", "~", "", "%s"),
+)
 BANNER = b'{"schema": 1}\nprompt> '
 
 
