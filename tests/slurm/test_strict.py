@@ -68,7 +68,7 @@ def test_pmix_works_or_sruns_message_is_shown(site: Site) -> None:
     done = site.orch("train", "faulty.py", *TWO_NODES, "--slurm", "pmi=pmix", "--", "--steps", "3")
     output = done.stdout + done.stderr
     assert done.returncode == (0 if site.is_trixie else 1), output
-    message = "last line: srun: error: Invalid MPI type 'pmix'"
+    message = "reports: srun: error: Invalid MPI type 'pmix'"
     assert (message in output) is not site.is_trixie, output
 
 

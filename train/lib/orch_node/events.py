@@ -8,6 +8,7 @@ end of the run have a warning.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -125,10 +126,14 @@ def _complain(text: str) -> None:
 
 
 def _write(line: bytes) -> None:
-    """Write a line to the pipe of the supervisor, if there is one."""
+    """Write a line to the pipe of the supervisor, if there is one.
+
+    A launcher's daemon that was killed leaves a broken pipe; the agent of the node reports it.
+    """
     fd = os.environ.get(PIPE)
     if fd is not None:
-        os.write(int(fd), line)
+        with contextlib.suppress(BrokenPipeError):
+            os.write(int(fd), line)
 
 
 def _number_in(value: Any) -> Any:

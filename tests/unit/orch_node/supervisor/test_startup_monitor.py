@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from orch_node.protocol.events import Started
+from orch_node.supervisor.launcher_log import LauncherLog
 from orch_node.supervisor.rank_tracker import RankTracker
 from orch_node.supervisor.startup_monitor import NO_CHILDREN_SECONDS, REPORT_SECONDS, StartupMonitor
 
@@ -17,6 +18,10 @@ from tests.support.layouts import make_layout
 SRUN_ERROR = "srun: error: n2: task 1: Exited with exit code 1\n"
 WAIT = "import sys; print(flush=True); sys.stdin.read()"
 PARENT = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {WAIT!r}])"
+
+
+def make_log(folder: Path) -> LauncherLog:
+    return LauncherLog(folder / "launcher.log", make_layout("node0", "node1"))
 
 
 @pytest.fixture
@@ -38,25 +43,24 @@ def test_startup_fails_when_the_launcher_has_no_process(
     launcher: tuple[int, bool], tracker: RankTracker, tmp_path: Path
 ) -> None:
     pid, has_child = launcher
-    log = tmp_path / "launcher.log"
-    log.write_text(SRUN_ERROR)
-    monitor = StartupMonitor(pid, "/venv/bin/mpiexec.hydra", log)
+    monitor = StartupMonitor(pid, "/venv/bin/mpiexec.hydra", make_log(tmp_path))
+    (tmp_path / "launcher.log").write_text(SRUN_ERROR)
     assert monitor.problem(tracker, NO_CHILDREN_SECONDS - 1) == "", "it may be about to start one"
     problem = monitor.problem(tracker, 1 + NO_CHILDREN_SECONDS)
     assert bool(problem) is not has_child
-    assert has_child or problem.endswith(f"the launcher's last line: {SRUN_ERROR.strip()}")
+    assert has_child or problem.endswith(f"the launcher reports: {SRUN_ERROR.strip()}")
     monitor.checked_at = -9.0
     tracker.add_event(Started(rank=0, node="node0", pid=1, wrapper=1, host="node0"), 0.0)
     assert monitor.problem(tracker, 1 + NO_CHILDREN_SECONDS) == "", "its proxies may have ended"
 
 
 def test_torchrun_needs_no_process_to_start_ranks(tracker: RankTracker, tmp_path: Path) -> None:
-    monitor = StartupMonitor(0, "/venv/bin/python", tmp_path / "launcher.log")
+    monitor = StartupMonitor(0, "/venv/bin/python", make_log(tmp_path))
     assert monitor.problem(tracker, 1000.0) == ""
 
 
 def test_missing_progress_is_reported_once(tracker: RankTracker, tmp_path: Path) -> None:
-    monitor = StartupMonitor(0, "mpiexec", tmp_path / "launcher.log")
+    monitor = StartupMonitor(0, "mpiexec", make_log(tmp_path))
     assert monitor.news(tracker, REPORT_SECONDS - 1) == ""
     text = monitor.news(tracker, REPORT_SECONDS)
     assert text.startswith("no progress for 20 s: 0 of 2 ranks have started, 0 of 2 ranks joined")

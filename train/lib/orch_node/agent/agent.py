@@ -23,6 +23,7 @@ from orch_node import whole_files
 from orch_node.agent import containers, preemption, processes, shared_memory, stack_traces
 from orch_node.agent.core_claims import Claims
 from orch_node.agent.engines import ContainerError
+from orch_node.agent.launcher_processes import LauncherProcesses
 from orch_node.disk import describe_on_node
 from orch_node.protocol import files
 from orch_node.protocol.agent import (
@@ -90,6 +91,7 @@ class Agent:
         self.is_local = processes.role_of(processes.read_argv(parent), parent) == "supervisor"
         self.noted_at = 0.0
         self.segments: set[str] = set()  # names in /dev/shm
+        self.launcher = LauncherProcesses()
         shared_memory.begin(self.notes)
 
     def serve(self) -> None:
@@ -133,7 +135,10 @@ class Agent:
         return self.release_claim(request)
 
     def ping(self, request: Ping) -> Alive:
-        return Alive(host=socket.gethostname(), time=time.time(), preempted=self.preempted)
+        if not self.launcher.wrappers:
+            self.launcher.add(self.find_processes())
+        lost = self.launcher.describe_lost(time.monotonic())
+        return Alive(host=socket.gethostname(), time=time.time(), preempted=self.preempted, lost_launcher=lost)
 
     def preempt(self, number: int, frame: FrameType | None) -> None:
         """Record SIGTERM for the supervisor, which lets all ranks write a checkpoint.
@@ -161,6 +166,7 @@ class Agent:
 
     def end_all(self, request: EndAll) -> AllEnded:
         self.note_segments(now=True)
+        self.launcher = LauncherProcesses()
         termination = processes.terminate(self.find_processes, term_seconds=TERM_SECONDS, seconds=END_SECONDS)
         removed, remaining = self.remove_containers()
         segments = shared_memory.remove(self.notes)
@@ -204,7 +210,9 @@ class Agent:
         new, self.segments = names - self.segments, names
         if now or new or time.monotonic() - self.noted_at > SHM_SECONDS:
             self.noted_at = time.monotonic()
-            shared_memory.note_usage(self.notes, self.find_processes())
+            living = self.find_processes()
+            self.launcher.add(living)
+            shared_memory.note_usage(self.notes, living)
 
     def end_without_supervisor(self) -> None:
         """End the run here, unless a supervisor on another node starts a new agent meanwhile."""

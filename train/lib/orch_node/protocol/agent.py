@@ -39,11 +39,13 @@ class Alive(Response):
         host: the node's host name.
         time: seconds since the epoch, by the node's own clock.
         preempted: whether the agent received SIGTERM: the job is preempted.
+        lost_launcher: which process of the launcher has ended although its ranks continue; '' if none.
     """
 
     host: str = ""
     time: float = 0.0
     preempted: bool = False
+    lost_launcher: str = ""
 
 
 @dataclass(frozen=True)

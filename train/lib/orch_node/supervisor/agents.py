@@ -58,6 +58,7 @@ class Channel:
         self.skew = 0.0  # seconds between the node's clock and the time of the request
         self.skew_reported = False
         self.preempted = False  # whether its agent has received SIGTERM
+        self.lost_launcher = ""  # what its agent says about a lost process of the launcher
 
     def open(self, pipes: Pipes) -> None:
         """Start the agent, or the connection to it."""
@@ -98,6 +99,7 @@ class Channel:
         if isinstance(response, Alive):
             self.skew = clock_offset(response.time, self.requested_at, time.time())
             self.preempted = self.preempted or response.preempted
+            self.lost_launcher = response.lost_launcher
 
     def log_line(self, line: bytes) -> None:
         """Append a line to the channel's log, up to a limit: a node must not fill node0's disk."""
@@ -200,6 +202,15 @@ class Agents:
     def preempted(self) -> bool:
         """Return whether an agent has received SIGTERM."""
         return any(channel.preempted for channel in self.channels.values())
+
+    def forget_lost_launcher(self) -> None:
+        """Forget the lost processes of a launcher before the next one starts."""
+        for channel in self.channels.values():
+            channel.lost_launcher = ""
+
+    def describe_lost_launcher(self) -> str:
+        """Return the processes of the launcher that have ended although their ranks continue, or ''."""
+        return "; ".join(f"{channel.node}: {channel.lost_launcher}" for channel in self.living if channel.lost_launcher)
 
     @property
     def living(self) -> list[Channel]:

@@ -74,6 +74,12 @@ class Launcher:
             pass
         self.process.wait()
 
+    @property
+    def signal(self) -> str:
+        """Return the name of the signal that has ended the launcher, or ''."""
+        code = self.process.returncode
+        return signal.Signals(-code).name if code is not None and code < 0 else ""
+
     def close(self) -> int:
         """Wait for the end; return the exit code as a shell does."""
         self.pipes.drop(self.stdout)

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 from orch_node.agent.processes import has_children
+from orch_node.supervisor.launcher_log import LauncherLog
 from orch_node.supervisor.rank_tracker import RankTracker
-from orch_node.tail import last_text
 
 REPORT_SECONDS = 20.0
 NO_CHILDREN_SECONDS = 10.0
 CHECK_SECONDS = 1.0
-MAX_LINE_CHARACTERS = 300
-LOG_CHARACTERS = 20_000  # of the end of the log, in which the last line is searched
 # Launchers that start each rank by a child process: ssh, srun or a proxy.
 PARENTS = ("mpiexec", "mpiexec.hydra", "mpirun")
 
@@ -21,13 +18,13 @@ PARENTS = ("mpiexec", "mpiexec.hydra", "mpirun")
 class StartupMonitor:
     """The launcher of an attempt until all ranks have joined."""
 
-    def __init__(self, launcher: int, program: str, log: Path) -> None:
+    def __init__(self, launcher: int, program: str, log: LauncherLog) -> None:
         """Watch a launcher.
 
         Args:
             launcher: its process number.
             program: its path.
-            log: the file that holds its output.
+            log: its output.
         """
         self.launcher = launcher
         self.program = os.path.basename(program)
@@ -44,7 +41,7 @@ class StartupMonitor:
         missing = (
             f"{len(tracker.started)} of {len(tracker.nodes)} ranks have started, {tracker.describe_missing_ranks()}"
         )
-        return f"no progress for {seconds:.0f} s: {missing}{self.last_launcher_line()}"
+        return f"no progress for {seconds:.0f} s: {missing}{self.launcher_reason()}"
 
     def problem(self, tracker: RankTracker, now: float) -> str:
         """Return why no rank can start any more, or ''.
@@ -59,12 +56,9 @@ class StartupMonitor:
         if has_children(self.launcher):
             return ""
         reason = f"{self.program} has no process left that could start a rank"
-        return f"{reason}: none of {len(tracker.nodes)} has started{self.last_launcher_line()}"
+        return f"{reason}: none of {len(tracker.nodes)} has started{self.launcher_reason()}"
 
-    def last_launcher_line(self) -> str:
-        """Return the last line of the launcher's log, to be added to a message, or ''."""
-        try:
-            lines = last_text(self.log, LOG_CHARACTERS).strip().splitlines()
-        except OSError:
-            return ""
-        return f"; the launcher's last line: {lines[-1][:MAX_LINE_CHARACTERS]}" if lines else ""
+    def launcher_reason(self) -> str:
+        """Return what the launcher says about its trouble, to be added to a message, or ''."""
+        reason = self.log.reason()
+        return f"; the launcher reports: {reason}" if reason else ""

@@ -1,0 +1,95 @@
+"""Find the reason of a launcher's end in its output; the texts are those of real launchers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from orch_node.protocol.events import Started
+from orch_node.protocol.layout import NodeEntry
+from orch_node.supervisor.launcher_log import LauncherLog
+
+from tests.support.layouts import make_layout
+
+WARNING = (
+    "[W1126 16:51:26.970953954 socket.cpp:207] [c10d] The hostname of the client socket cannot be retrieved. err=-3\n"
+)
+LINE = "=" * 83 + "\n"
+SSH = """[bstrap:0:3@node3] Error: Unable to run bstrap_proxy on 10.213.98.5 (pid 1552, exit code 65280)
+[bstrap:0:3@node3] poll_for_event (../../../../../src/pm/i_hydra/libhydra/demux/hydra_demux_poll.c:157): poll error
+[bstrap:0:3@node3] Error setting up the bootstrap proxies
+[bstrap:0:3@node3] 4. Ssh bootstrap cannot launch processes on remote host.
+[bstrap:0:3@node3]    You may try using -bootstrap option to select alternative launcher.
+No ED25519 host key is known for 10.213.98.5 and you have requested strict checking.
+Host key verification failed.
+[mpiexec@node0] Error: Downstream from host 10.213.98.4 exited abnormally
+[mpiexec@node0] Trying to close other downstreams
+"""
+INTEL = f"""
+{LINE}=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES
+=   RANK 1 PID 2890 RUNNING AT 10.213.98.2
+=   KILLED BY SIGNAL: 9 (Killed)
+{LINE}"""
+MPICH = f"""
+{LINE}=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES
+=   PID 2890 RUNNING AT 10.213.98.2
+=   EXIT CODE: 9
+=   CLEANING UP REMAINING PROCESSES
+=   YOU CAN IGNORE THE BELOW CLEANUP MESSAGES
+{LINE}[proxy:0@node0] HYD_pmcd_pmip_control_cmd_cb (/mpich-5.0.2/src/pm/hydra/proxy/pmip_cb.c:490): assert failed
+"""
+OPEN_MPI = f"""{"-" * 74}
+prterun noticed that process rank 1 with PID 2890 on node node1 exited on
+signal 9 (Killed).
+{"-" * 74}
+"""
+LOST_DAEMON = """A daemon failed to report back after being spawned. This could
+be due to several factors, including inability to find the
+daemon executable.
+
+  Local host:    node0
+  Remote host:   node1
+  Daemon exit status: 255
+
+check that any firewall (e.g., iptables) has been disabled and
+try again.
+"""
+ADDRESSES = {"node0": "10.213.98.1", "node1": "10.213.98.2", "node3": "10.213.98.4", "node4": "10.213.98.5"}
+LAYOUT = make_layout(
+    *ADDRESSES, nodes=tuple(NodeEntry(name, name, None, address, None, {}) for name, address in ADDRESSES.items())
+)
+STARTED = {rank: Started(rank=rank, node=f"node{rank}", pid=2891 + rank, wrapper=2889 + rank) for rank in (0, 1)}
+
+
+def read_log(folder: Path, text: str) -> LauncherLog:
+    log = LauncherLog(folder / "launcher.log", LAYOUT)
+    (folder / "launcher.log").write_text(text)
+    return log
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (WARNING + SSH + WARNING, "node4 cannot be reached: Host key verification failed."),
+        (LOST_DAEMON, "the daemon on node1 has ended"),
+        (WARNING, ""),
+        (WARNING + LINE, ""),
+        ("torchrun on node1 ended with 255\n" + WARNING, "torchrun on node1 ended with 255"),
+        ("[mpiexec@node0] match_arg: unrecognized argument x\n", "node0: match_arg: unrecognized argument x"),
+    ],
+    ids=["ssh", "daemon", "warning", "separator", "torchrun", "hydra"],
+)
+def test_reason_is_what_ended_the_launcher(tmp_path: Path, text: str, reason: str) -> None:
+    assert read_log(tmp_path, text).reason() == reason
+
+
+@pytest.mark.parametrize("text", [INTEL, MPICH, OPEN_MPI], ids=["intel", "mpich", "openmpi"])
+def test_killed_rank_is_found_with_its_signal(tmp_path: Path, text: str) -> None:
+    (end,) = read_log(tmp_path, text).killed_ranks(STARTED)
+    assert (end.rank, end.node, end.signal) == (1, "node1", "SIGKILL")
+
+
+def test_output_of_an_earlier_attempt_is_not_read(tmp_path: Path) -> None:
+    (tmp_path / "launcher.log").write_text(INTEL)
+    log = LauncherLog(tmp_path / "launcher.log", LAYOUT)
+    assert (log.reason(), log.killed_ranks(STARTED)) == ("", [])
