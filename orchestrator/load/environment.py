@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from orch_node.agent.env_file import NAME, EnvFileError, read
+from orch_node.protocol.environment import find_reserved
 
 from orchestrator.errors import RequestError
 from orchestrator.model.variables import SECRET
-
-# Variables that orch or a launcher sets for each rank.
-SET_BY_ORCH = re.compile(
-    r"RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|NODE_RANK|GROUP_\w+|ROLE_\w+|MASTER_(ADDR|PORT)|TORCHELASTIC_\w+"
-    r"|OMP_NUM_THREADS|LD_PRELOAD|PMIX?_\w+|ORCH_(RUN_DIR|EVENTS_FD|PLANNED_WORLD_SIZE|ATTEMPT|NODE|RANK_DEFAULTS)"
-)
 
 
 def environment(assignments: Sequence[str], file: Path | None, shell: Mapping[str, str]) -> dict[str, str]:
@@ -57,7 +51,5 @@ def check_name(name: str) -> None:
             hint="Set it in orch_secrets of the inventory, or in a Secret of the Kubernetes namespace; "
             "docs/how-to/secrets.md shows how.",
         )
-    if SET_BY_ORCH.fullmatch(name):
-        raise RequestError(
-            f"{name}: orch sets this variable for each rank.", hint="Leave it out of --env and --env-file."
-        )
+    if reserved := find_reserved([name]):
+        raise RequestError(f"{name}: {reserved[1]}.", hint="Leave it out of --env and --env-file.")

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from orch_node.protocol.environment import find_reserved
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from orchestrator.errors import RequestError, describe_invalid, did_you_mean
@@ -248,13 +249,20 @@ def check_variables(host: str, variables: Mapping[str, Any]) -> None:
     """Check that orch knows each `orch_*` variable.
 
     Raises:
-        RequestError: if a name is unknown: a misspelled one would be ignored silently.
+        RequestError: if a name is unknown, which would be ignored silently, or orch sets a variable of the ranks.
     """
     for name in variables:
         if name.startswith(CACHED_PREFIX) and name not in KNOWN_VARIABLES:
             raise RequestError(
                 one_line(f"Unknown variable '{name}' of {host} in the inventory."),
                 hint=did_you_mean(name, KNOWN_VARIABLES),
+            )
+    for name in UNCACHED_VARIABLES:
+        rank_variables = variables.get(name)
+        if isinstance(rank_variables, dict) and (reserved := find_reserved(map(str, rank_variables))):
+            raise RequestError(
+                one_line(f"{name} of {host} in the inventory: {reserved[0]}: {reserved[1]}."),
+                hint=f"Leave {reserved[0]} out.",
             )
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, StringConstraints
+from orch_node.protocol.environment import find_reserved
+from pydantic import Field, StringConstraints, field_validator
 
 from orchestrator.load.files import StrictModel
 from orchestrator.model.recipe import Value
@@ -60,6 +61,14 @@ class RecipeFile(StrictModel):
     presets: dict[str, dict[str, Value]] = Field(
         default_factory=dict, description="Named sets of settings for --preset."
     )
+
+    @field_validator("environment")
+    @classmethod
+    def check_environment(cls, environment: dict[str, str]) -> dict[str, str]:
+        """Return the variables; raise ValueError if orch sets one of them."""
+        if reserved := find_reserved(environment):
+            raise ValueError(f"{reserved[0]}: {reserved[1]}")
+        return environment
 
 
 def schema() -> dict[str, Any]:

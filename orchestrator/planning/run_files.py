@@ -120,15 +120,15 @@ def env_json(address: str, port: int, backend: Backend, preload: tuple[str, ...]
         port: its port.
         backend: the backend of the process group.
         preload: the libraries for LD_PRELOAD.
-        launcher: the variables that the launcher requires.
+        launcher: the variables that the launcher requires, and those of the user.
     """
     environment = {
         "MASTER_ADDR": address,
         "MASTER_PORT": str(port),
         **ALWAYS,
+        **preload_variables(preload),
         **dict(backend.env),
         **launcher,
-        **preload_variables(preload),
     }
     return json.dumps(environment, indent=1) + "\n"
 

@@ -6,9 +6,10 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
-from orch_node.protocol.environment import BINDINGS, PYTHON_PATH, USER_PYTHON, defaults
+from orch_node.protocol.environment import BINDINGS, PYTHON_PATH, USER_PYTHON, defaults, user_variables
 from orch_node.protocol.files import PRECISION
 from orch_node.protocol.layout import RunPrecision
 from orch_node.protocol.precision import AUTO, PLACEHOLDER
@@ -201,10 +202,23 @@ def explain_restarts(restarts: int, recipe: Recipe, min_nodes: int | None) -> tu
 
 
 def rank_variables(
-    request: TrainRequest, recipe: Recipe, module_folders: tuple[str, ...], python: UserPython | None = None
+    request: TrainRequest,
+    recipe: Recipe,
+    module_folders: tuple[str, ...],
+    python: UserPython | None = None,
+    settings: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, str]:
-    """Return the variables of all ranks that the recipe, the user and the user's modules set."""
-    variables = dict((name, value) for name, _, value in (item.partition("=") for item in request.env))
+    """Return the variables of all ranks that the recipe, the user and the user's modules set.
+
+    Args:
+        request: the request, whose variables override all others.
+        recipe: the recipe.
+        module_folders: where the ranks find the user's modules.
+        python: the user's interpreter.
+        settings: the variables in the user's settings of the target.
+    """
+    requested = dict((name, value) for name, _, value in (item.partition("=") for item in request.env))
+    variables = user_variables({**settings, **requested})
     if python:
         variables |= {USER_PYTHON: python.path, **({BINDINGS: python.bindings} if python.bindings else {})}
     folders = {PYTHON_PATH: ":".join(module_folders)} if module_folders else {}

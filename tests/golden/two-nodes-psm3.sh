@@ -22,12 +22,12 @@ for node in node0 node1; do ssh -- "$node" 'umask 077 && mkdir -p /opt/orch/runs
  "MASTER_PORT": "24609",
  "PYTHONUNBUFFERED": "1",
  "TOKENIZERS_PARALLELISM": "false",
- "CCL_ATL_TRANSPORT": "mpi",
- "CCL_WORKER_OFFLOAD": "0",
- "CCL_WORKER_COUNT": "1",
  "LD_PRELOAD": "/venv/lib/libiomp5.so",
  "KMP_AFFINITY": "granularity=fine,compact,1,0",
- "KMP_BLOCKTIME": "1"
+ "KMP_BLOCKTIME": "1",
+ "CCL_ATL_TRANSPORT": "mpi",
+ "CCL_WORKER_OFFLOAD": "0",
+ "CCL_WORKER_COUNT": "1"
 }
 ORCH_END_OF_FILE
 done

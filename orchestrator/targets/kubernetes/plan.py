@@ -191,7 +191,9 @@ def pod_config(request: TrainRequest, plan: Plan, pods: ResolvedPods, archive: b
         "env": {
             **ALWAYS,
             **dict(backend.env),
-            **rank_variables(request, resolved.recipe, module_folders(resolved.recipe, plan.run.run_dir)),
+            **rank_variables(
+                request, resolved.recipe, module_folders(resolved.recipe, plan.run.run_dir), settings=kubernetes.env
+            ),
         },
         "preload": list(resolved.stack.value.preload),
         "stack": plan.origin.stack,

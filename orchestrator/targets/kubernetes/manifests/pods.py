@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from orch_node.protocol.environment import find_reserved
+
 from orchestrator.errors import PlanError
 from orchestrator.planning.manifest import Object
 from orchestrator.targets.kubernetes.manifests import names, pod_settings
@@ -101,7 +103,7 @@ def variables(job: KubernetesJob) -> list[Object]:
     """
     defaults, settings = environment(job), job.settings
     user_names = sorted({*settings.env, *settings.secret_env})
-    if conflicts := [name for name in user_names if name in defaults or name.startswith(("ORCH_", "PET_"))]:
+    if conflicts := [name for name in user_names if name in defaults or find_reserved([name])]:
         raise PlanError(
             f"env: {', '.join(conflicts)}: set by orch itself.",
             hint="Remove it, and use the options of `orch train` instead.",

@@ -118,7 +118,7 @@ def run_files(config: JobConfig, hellos: Sequence[Hello], libraries: Mapping[str
     return {
         **planned,
         files.LAYOUT: layouts.render(create_layout(config, hellos)),
-        files.ENVIRONMENT: json.dumps({**config.env, **preload_variables(preload), **rendezvous}, indent=1),
+        files.ENVIRONMENT: json.dumps({**preload_variables(preload), **config.env, **rendezvous}, indent=1),
         **({files.HOSTFILE: mpirun.hostfile(config.mpi, slots)} if config.mpi else {}),
     }
 

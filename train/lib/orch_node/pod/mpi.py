@@ -71,7 +71,7 @@ def node_name(host: str) -> str:
 def rank_variables(env: Mapping[str, str], preload: Sequence[str], libraries: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of every rank; LD_PRELOAD has the libraries that this image has."""
     paths = [libraries[name] for name in preload if name in libraries]
-    return {**env, **preload_variables(paths)}
+    return {**preload_variables(paths), **env}
 
 
 def sshd(config: PodConfig) -> list[str]:

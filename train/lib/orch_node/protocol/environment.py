@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 
-# For all ranks. Threads of the tokenizers library would compete with those of the rank.
+# For all ranks. Logs of unbuffered output are always up to date. Threads of the tokenizers library would compete with
+# those of the rank.
 ALWAYS = {"PYTHONUNBUFFERED": "1", "TOKENIZERS_PARALLELISM": "false"}
 # Intel's recommendation for one pinned process per set of cores, as in torch.backends.xeon.run_cpu
 # and IPEX's launcher.
@@ -13,6 +15,24 @@ OPENMP = {"KMP_AFFINITY": "granularity=fine,compact,1,0", "KMP_BLOCKTIME": "1"}
 
 # JSON of a recipe's variables, which ranks have unless they are set elsewhere.
 DEFAULTS = "ORCH_RANK_DEFAULTS"
+
+# Names of the variables that the user has set, separated by spaces: they override what orch sets.
+USER_VARIABLES = "ORCH_USER_VARIABLES"
+
+# Variables of orch that a user may set for ranks.
+USER_SETTINGS = ("ORCH_STACK_SIGNAL", "ORCH_PREEMPT_SIGNAL", "ORCH_PREEMPT_SECONDS", "ORCH_CCL_SHARED_MEMORY")
+# Why a user cannot set a variable for ranks.
+RESERVED = {
+    "orch or the launcher sets this variable for each rank": re.compile(
+        r"RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|NODE_RANK|GROUP_(RANK|WORLD_SIZE|NAME)|ROLE_(RANK|WORLD_SIZE|NAME)"
+        r"|MASTER_(ADDR|PORT)|TORCHELASTIC_\w+|OMP_NUM_THREADS|LD_PRELOAD|CCL_LOCAL_(RANK|SIZE)|PMIX?_\w+|PET_\w+"
+        r"|MPI_LOCAL\w+|OMPI_(COMM_)?WORLD_\w+"
+        rf"|(?!({'|'.join(USER_SETTINGS)})$)ORCH_\w+"
+    ),
+    "the launcher reads this variable before it starts the ranks, and orch sets it": re.compile(
+        r"I_MPI_(PIN|HYDRA)\w*|HYDRA_\w+|PRTE_\w+|OMPI_MCA_mca_base_env_list|TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
+    ),
+}
 
 # Folders of the user's modules, which ranks search after those of the stack; separated by colons.
 PYTHON_PATH = "ORCH_PYTHON_PATH"
@@ -30,6 +50,41 @@ IMAGE_PACKAGES = "ORCH_IMAGE_PACKAGES"
 def defaults(variables: Mapping[str, str]) -> dict[str, str]:
     """Return the variable that carries a recipe's defaults to the ranks."""
     return {DEFAULTS: json.dumps(dict(variables), sort_keys=True)} if variables else {}
+
+
+def user_variables(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return the user's variables, with their names, so that each rank keeps their values."""
+    return {USER_VARIABLES: " ".join(sorted(variables)), **variables} if variables else {}
+
+
+def user_names(environment: Mapping[str, str]) -> list[str]:
+    """Return the names of the variables that the user has set."""
+    return environment.get(USER_VARIABLES, "").split()
+
+
+def override(
+    settings: Mapping[str, str], planned: Mapping[str, str], user_settings: Mapping[str, str]
+) -> dict[str, str]:
+    """Return what orch sets, overridden by a recipe's variables, those of the user's files, and those of the request.
+
+    Args:
+        settings: what orch sets for a rank.
+        planned: the variables of the run, with those of the recipe and of the request.
+        user_settings: those of the inventory or of a file.
+    """
+    recipe = {name: value for name, value in json.loads(planned.get(DEFAULTS, "{}")).items() if name in settings}
+    request = {name: planned[name] for name in user_names(planned) if name in planned}
+    names = {*user_settings, *user_names(planned)}
+    return {**settings, **recipe, **user_settings, **request, USER_VARIABLES: " ".join(sorted(names))}
+
+
+def find_reserved(names: Iterable[str]) -> tuple[str, str] | None:
+    """Return the first name that a user cannot set for ranks, with the reason; None if there is none."""
+    for name in names:
+        for reason, pattern in RESERVED.items():
+            if pattern.fullmatch(name):
+                return name, reason
+    return None
 
 
 def apply_defaults(environment: Mapping[str, str]) -> dict[str, str]:

@@ -132,7 +132,8 @@ def check_environment(planned: dict[str, str]) -> None:
     for name, value in planned.items():
         # The ranks check the rendezvous by meeting there, at another port on each attempt;
         # check_preload() checks preloaded libraries, which may be links, in the memory map.
-        is_checked_elsewhere = name == "LD_PRELOAD" or name.startswith("MASTER_")
+        # The folders of the user's modules are appended to PYTHONPATH.
+        is_checked_elsewhere = name in ("LD_PRELOAD", "PYTHONPATH") or name.startswith("MASTER_")
         if not is_checked_elsewhere and os.environ.get(name) != value:
             raise RankError(f"the variable {name} is {os.environ.get(name)!r}, and was planned as {value!r}.")
 

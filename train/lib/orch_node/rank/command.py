@@ -20,7 +20,14 @@ from orch_node.agent.containers import read_spec
 from orch_node.agent.processes import Process
 from orch_node.protocol import files
 from orch_node.protocol import layout as layouts
-from orch_node.protocol.environment import ALWAYS, USER_PYTHON, apply_defaults, interface_variables, python_path
+from orch_node.protocol.environment import (
+    ALWAYS,
+    USER_PYTHON,
+    apply_defaults,
+    interface_variables,
+    override,
+    python_path,
+)
 from orch_node.protocol.values import ProtocolError
 from orch_node.rank.checks import RankError, fail
 from orch_node.rank.environment import provisioned_environment, read_env_file, setvars_variables
@@ -81,7 +88,8 @@ def command_environment(options: argparse.Namespace) -> dict[str, str]:
             fail("the ranks of this run are in containers. `docker exec` and `apptainer exec` run commands there.")
         planned = read_env_file(options.run / files.ENVIRONMENT)
         sourced = setvars_variables(layout, options.node)
-        variables = {**sourced, **variables, **planned, **layout.entry(options.node).env}
+        settings = {**facts.isa_variables(), **planned, **layout.entry(options.node).env}
+        variables = {**sourced, **override(settings, planned, provisioned_environment())}
         enter(layout.working_directory)
     else:
         variables = {**ALWAYS, **(interface_variables(options.interface) if options.interface else {}), **variables}

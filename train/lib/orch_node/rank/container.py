@@ -19,6 +19,7 @@ from orch_node.agent import containers, env_file
 from orch_node.events import send
 from orch_node.protocol import values
 from orch_node.protocol.container import ContainedRank, ContainerSpec, RankRequest
+from orch_node.protocol.environment import find_reserved, user_names
 from orch_node.protocol.events import Heartbeat, Joined
 from orch_node.whole_files import private
 
@@ -130,7 +131,10 @@ class EntrypointProcess:
         del environment["ORCH_EVENTS_FD"]
         # The engine shows a container's variables to all its users; pass secrets by a pipe.
         secrets = {name: environment.pop(name) for name in order.secrets if name in environment}
-        secrets |= {name: text for name, text in order.given.items() if name not in environment}
+        for name, text in order.given.items():
+            if name not in user_names(order.environment):
+                environment.pop(name, None)
+                secrets[name] = text
         command = containers.entry_command(
             run_dir,
             spec,
@@ -174,10 +178,12 @@ def start(run_dir: Path, spec: ContainerSpec, order: RankRequest) -> ContainedPr
     """Start the rank, or the image's own entrypoint.
 
     Raises:
-        EnvFileError: if the file of variables for the container cannot be used.
+        EnvFileError: if the file of variables for the container cannot be used, or sets one that is orch's.
     """
     process_class = EntrypointProcess if spec.starts_ranks else ContainedProcess
     variables = env_file.read(Path(spec.env_file), os.environ) if spec.env_file else {}
+    if reserved := find_reserved(variables):
+        raise env_file.EnvFileError(f"env_file {spec.env_file} sets {reserved[0]}: {reserved[1]}")
     return process_class(run_dir, spec, replace(order, given=variables))
 
 

@@ -18,6 +18,7 @@ from orch_node.pod.mpi import rank_variables
 from orch_node.process_handle import ProcessHandle
 from orch_node.protocol import values
 from orch_node.protocol.container import RankRequest
+from orch_node.protocol.environment import override
 from orch_node.rank.output import open_log
 from orch_node.rank.process import start
 from orch_node.rank.setvars import SetvarsError, find_in_packages, sourced_variables
@@ -50,12 +51,13 @@ def main(argv: list[str]) -> int:
 
 
 def rank_environment(order: RankRequest, events: int) -> dict[str, str]:
-    """Return the image's environment, then the run's, with the image's libraries to preload."""
+    """Return the image's environment, then the run's, with the image's libraries to preload, then the user's file."""
     setvars = sourced_variables(find_in_packages(order.setvars), os.environ) if order.setvars else {}
+    settings = rank_variables(order.environment, order.preload, facts.libraries(Path(sys.prefix)))
     return {
         **os.environ,
         **setvars,
-        **rank_variables(order.environment, order.preload, facts.libraries(Path(sys.prefix))),
+        **override(settings, order.environment, order.given),
         "ORCH_EVENTS_FD": str(events),
     }
 

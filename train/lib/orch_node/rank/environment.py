@@ -10,6 +10,7 @@ from pathlib import Path
 from orch_node import program, stack_signal
 from orch_node.protocol import files
 from orch_node.protocol.container import ContainerSpec
+from orch_node.protocol.environment import find_reserved, override
 from orch_node.protocol.layout import Placement, RunLayout
 from orch_node.rank import container as rank_container
 from orch_node.rank.checks import fail, repair_command
@@ -37,11 +38,13 @@ def training_environment(
 
 
 def rank_environment(run_dir: Path, layout: RunLayout, placement: Placement) -> dict[str, str]:
-    """Return what orch sets; the node's variables override the run's, and the rank's override both."""
+    """Return what orch sets, and what the user has set: in the inventory, and above all in the request."""
     planned = read_env_file(run_dir / files.ENVIRONMENT)
-    return {
+    provisioned = provisioned_environment()
+    if reserved := find_reserved(provisioned):
+        fail(f"{placement.node}: {reserved[0]} in orch_env or orch_secrets of the inventory: {reserved[1]}.")
+    settings = {
         **facts.isa_variables(),
-        **provisioned_environment(),
         **planned,
         "MASTER_PORT": master_port(planned["MASTER_PORT"]),
         "ORCH_PLANNED_WORLD_SIZE": str(layout.planned_size),
@@ -52,6 +55,7 @@ def rank_environment(run_dir: Path, layout: RunLayout, placement: Placement) -> 
         **layout.entry(placement.node).env,
         **placement.env,
     }
+    return override(settings, planned, provisioned)
 
 
 def torchrun_variables(

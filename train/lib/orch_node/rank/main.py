@@ -28,7 +28,7 @@ from orch_node.events import send
 from orch_node.program import PROGRAM
 from orch_node.protocol import files
 from orch_node.protocol import layout as layouts
-from orch_node.protocol.environment import IMAGE_PACKAGES
+from orch_node.protocol.environment import DEFAULTS, IMAGE_PACKAGES, USER_VARIABLES, user_names
 from orch_node.protocol.events import Heartbeat, Joined, Raised, ScriptEnded
 from orch_node.protocol.outcome import EX_TEMPFAIL
 from orch_node.rank import communication, frameworks, heartbeat, hub, precision, training_check
@@ -61,7 +61,7 @@ def main(argv: list[str]) -> None:
     placement = layout.placement(int(os.environ["RANK"]))
     node = layout.entry(placement.node)
     run_environment = json.loads((run_dir / files.ENVIRONMENT).read_text())
-    environment = {**run_environment, **node.env, **placement.env}
+    environment = checked_variables({**run_environment, **node.env, **placement.env}, run_environment)
     traces = StackTraces(placement.node)
     try:
         enter(layout.working_directory)
@@ -117,6 +117,14 @@ def main(argv: list[str]) -> None:
         with contextlib.suppress(OSError):  # a full disk
             (run_dir / files.finished_mark(placement.rank)).touch(0o600)
     leave(torch, layout.backend, lambda: heartbeat.current(torch, metrics.steps))
+
+
+def checked_variables(settings: dict[str, str], planned: dict[str, str]) -> dict[str, str]:
+    """Return what this process must have: what orch sets and the request's variables, which are in `planned`."""
+    requested = {name: planned[name] for name in user_names(planned) if name in planned}
+    overridden = {*user_names(os.environ), *json.loads(planned.get(DEFAULTS, "{}"))}.difference(requested)
+    expected = {**settings, **requested}
+    return {name: value for name, value in expected.items() if name not in {*overridden, USER_VARIABLES}}
 
 
 @contextlib.contextmanager

@@ -52,9 +52,7 @@ def start(placement: Placement, environment: dict[str, str], log: int, command: 
             os._exit(143)
         if placement.cpus:
             os.sched_setaffinity(0, placement.cpus)
-        # Unbuffered, so that the log is always up to date.
-        python, *arguments = program.command("run-script", *command)
-        os.execve(sys.executable, [python, "-u", *arguments], environment)
+        os.execve(sys.executable, program.command("run-script", *command), environment)
     except OSError as error:
         send(Raised(text=f"rank {placement.rank} could not be started: {error}"))
     os._exit(71)  # EX_OSERR

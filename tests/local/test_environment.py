@@ -1,0 +1,108 @@
+"""What a user sets for the ranks is what they have: no variable that orch sets replaces it in silence."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from orch_node.protocol.environment import find_reserved
+
+from tests.conftest import orch_environment
+from tests.local.runs import Orch, expect_exit, write_script
+from tests.local.workspaces import Workspace, make_two_hosts
+from tests.support.matrix import STARTERS
+
+PRINT_ENVIRONMENT = "import json, os\nprint('ENVIRONMENT', json.dumps(dict(os.environ)))\n"
+# What the launchers themselves set, shells, and Python in the locale C.
+NOT_BY_ORCH = (
+    "HYDRA_",
+    "I_MPI_",
+    "OMPI_",
+    "OPAL_",
+    "PMI",
+    "PRTE_",
+    "GFORTRAN_",
+    "_",
+    "PWD",
+    "OLDPWD",
+    "SHLVL",
+    "LC_CTYPE",
+)
+# Variables that orch or PyTorch reads in each rank need a value that they understand.
+VALUES = {
+    "KMP_AFFINITY": "none",
+    "KMP_BLOCKTIME": "2",
+    "GLOO_SOCKET_IFNAME": "lo,lo",
+    "GLIBC_TUNABLES": "glibc.malloc.mmap_max=1",
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
+    "TORCH_DIST_INIT_BARRIER": "0",
+    "ORCH_STACK_SIGNAL": "44",
+    "ORCH_PREEMPT_SIGNAL": "43",
+}
+
+
+def rank_environments(workspace: Workspace, *options: str) -> list[dict[str, str]]:
+    """Run a script and return the environment of each rank."""
+    cell = workspace.train_text(PRINT_ENVIRONMENT, *options)
+    return [json.loads(cell.printed("ENVIRONMENT", rank)) for rank in range(2)]
+
+
+def set_by_orch(workspace: Workspace, *options: str) -> dict[str, str]:
+    """Return the variables of the ranks that orch sets, with either backend."""
+    inherited = orch_environment(workspace.folder)
+    variables = {}
+    for backend in ("gloo", "ccl"):
+        for environment in rank_environments(workspace, *options, "--backend", backend):
+            variables |= {name: value for name, value in environment.items() if inherited.get(name) != value}
+    return {name: value for name, value in variables.items() if not name.startswith(NOT_BY_ORCH)}
+
+
+def user_values(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return another value of each variable that a user may set."""
+    paths = {name: f"{value}:/nowhere" for name, value in variables.items() if name.endswith("PATH")}
+    others = dict.fromkeys(variables, "other") | paths | {k: v for k, v in VALUES.items() if k in variables}
+    return {name: value for name, value in others.items() if not find_reserved([name])}
+
+
+def as_options(variables: Mapping[str, str]) -> list[str]:
+    return [word for name, value in variables.items() for word in ("--env", f"{name}={value}")]
+
+
+@pytest.mark.parametrize("starter", ["mpirun, Intel MPI", "mpirun, Open MPI", "torchrun", "accelerate, Intel MPI"])
+def test_each_variable_that_orch_sets_is_obeyed_or_refused(one_host: Workspace, starter: str) -> None:
+    variables = set_by_orch(one_host, *STARTERS[starter])
+    values = user_values(variables)
+    obeyed = {"KMP_AFFINITY", "KMP_BLOCKTIME", "GLOO_SOCKET_IFNAME", "CCL_KVS_IFACE", "FI_TCP_IFACE", "GLIBC_TUNABLES"}
+    assert obeyed <= values.keys()
+    environments = rank_environments(one_host, *STARTERS[starter], "--backend", "gloo", *as_options(values))
+    for environment in environments:
+        assert {name: environment.get(name) for name in values} == values
+    for name in variables.keys() - values.keys():
+        process = one_host.orch("train", "own.py", "--env", f"{name}=1", *one_host.options, "--dry-run")
+        assert f"{name}: " in expect_exit(process, 2).stderr, name
+
+
+def test_ranks_of_hosts_have_the_variables_of_the_inventory_and_of_the_request(tmp_path: Path) -> None:
+    with make_two_hosts(tmp_path, "--ppn", "1") as hosts:
+        command = [*hosts.lab.ssh_command(hosts.lab.hosts[0]), "env"]
+        login = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        names = {line.partition("=")[0] for line in login.splitlines()}
+        variables = {name: value for name, value in set_by_orch(hosts).items() if name not in names}
+        values = user_values(variables) | {"GLOO_SOCKET_IFNAME": "eth0,eth0"}
+        inventory = {name: value for name, value in values.items() if name < "K"}
+        requested = {name: value for name, value in values.items() if name not in inventory}
+        for host in hosts.lab.hosts:
+            provisioned = {**inventory, **dict.fromkeys(requested, "of the inventory")}
+            (host.folder / "root/env.json").write_text(json.dumps(provisioned))
+        for environment in rank_environments(hosts, "--backend", "gloo", *as_options(requested)):
+            assert {name: environment.get(name) for name in values} == values
+
+
+def test_inventory_cannot_set_what_orch_sets_for_each_rank(tmp_path: Path, orch: Orch) -> None:
+    inventory = tmp_path / "hosts.yml"
+    inventory.write_text("all: {vars: {orch_env: {RANK: 7}}, hosts: {far: }}")
+    process = orch("train", write_script(tmp_path), "--inventory", str(inventory), "--dry-run")
+    assert "orch_env of far in the inventory: RANK: orch or the launcher sets" in expect_exit(process, 2).stderr
