@@ -9,6 +9,7 @@ from orchestrator.errors import ExecuteError
 from orchestrator.operations.runs import find_refreshed
 from orchestrator.report import page, several
 from orchestrator.report.comparison import Comparison, Side, compare
+from orchestrator.report.ranking import RankedRun, rank_runs
 from orchestrator.runs import store
 from orchestrator.runs.measures import measures
 from orchestrator.runs.outcome import outcome_of
@@ -52,6 +53,16 @@ def comparison(base: Path, a: str, b: str, notify: Notify = ignore) -> Compariso
         RequestError: if a run does not exist.
     """
     return compare(side_of(store.find(base, a, notify)), side_of(store.find(base, b, ignore)))
+
+
+def ranking(base: Path, array: str, result: str | None) -> tuple[RankedRun, ...]:
+    """Return the runs of an array, ranked by a result; nothing if there is no such array.
+
+    Raises:
+        RequestError: if no run of the array has this result.
+    """
+    members = store.members(base, array)
+    return rank_runs([side_of(run) for run in members], result) if members else ()
 
 
 def side_of(run: store.Run) -> Side:

@@ -182,6 +182,16 @@ def recorded(base: Path) -> Recorded:
     return Recorded(runs=tuple(runs), damaged=tuple(damaged))
 
 
+def members(base: Path, array: str) -> tuple[Run, ...]:
+    """Return the runs of an array by its id, in its order; nothing if there is no such array."""
+    numbers = {
+        run.id: int(number)
+        for run in recorded(base).runs
+        if (number := run.id.removeprefix(f"{array}-")) != run.id and number.isdecimal()
+    }
+    return tuple(sorted((load(base / name) for name in numbers), key=lambda run: numbers[run.id]))
+
+
 NO_FOLDER = (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.EROFS)  # wrong --runs-dir, not a full disk
 LISTING = "`orch runs` lists the runs."
 Notify = Callable[[str], None]  # called with each line for the user

@@ -1,0 +1,56 @@
+"""Check how the runs of an array are ranked."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.errors import RequestError
+from orchestrator.operations.report import ranking
+from orchestrator.report.ranking import as_json, as_text
+from tests.support.recorded import make_run
+
+ARRAY = "20260101-120000-qa-0000"
+SCORES: tuple[dict[str, float] | None, ...] = ({"f1": 70.0}, {"f1": 90.5, "eval_loss": 0.5}, None, {"f1": 80.0})
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    """Create four runs of an array, the third one without a result, and a run of another array."""
+    for number, scores in enumerate(SCORES):
+        decisions = [
+            {"topic": "run", "value": "x", "reason": ""},
+            {"topic": "array", "value": f"lr={number} ({number + 1} of 4)", "reason": ""},
+        ]
+        folder = make_run(tmp_path, f"{ARRAY}-{number}", decisions=decisions)
+        result: dict[str, Any] = {"event": "result", "rank": 0, "time": 1.0, "after": scores}
+        (folder / "events.jsonl").write_text(json.dumps(result) + "\n" if scores else "")
+    make_run(tmp_path, f"{ARRAY}x-0")
+    return tmp_path
+
+
+def test_runs_without_an_order_are_listed_as_in_the_array(base: Path) -> None:
+    assert [run.id for run in ranking(base, ARRAY, None)] == [f"{ARRAY}-{number}" for number in range(4)]
+
+
+@pytest.mark.parametrize(("by", "order"), [("f1", "1302"), ("eval_loss", "1023")])
+def test_best_run_comes_first_and_runs_without_the_result_last(base: Path, by: str, order: str) -> None:
+    ranked = ranking(base, ARRAY, by)
+    assert "".join(run.id[-1] for run in ranked) == order
+    assert ranked[0].values == "lr=1"
+    lines = as_text(ranked, by).splitlines()
+    assert lines[0].split()[3] == by.upper()
+    assert [run["run"] for run in json.loads(as_json(ranked))["runs"]] == [run.id for run in ranked]
+
+
+def test_unknown_result_is_refused_with_those_that_there_are(base: Path) -> None:
+    with pytest.raises(RequestError, match="f11") as exc_info:
+        ranking(base, ARRAY, "f11")
+    assert "f1" in exc_info.value.hint
+
+
+def test_other_name_is_no_array(base: Path) -> None:
+    assert ranking(base, "last", None) == ()
