@@ -10,10 +10,11 @@ from orchestrator.runs.known_errors import KNOWN_SIGNATURES
 
 LONGEST_LINE = 2000  # characters; the time of patterns with .* grows with the square of this length
 CONTEXT = "During handling of the above exception, another exception occurred:"
+TORCH_WARNING = re.compile(r"\[?W\d{4} \d\d:\d\d:")  # of its C++ and its Python part
 FRAME = re.compile(r'File "([^"]*)", line \d+')
 
 
-def explain(log_text: str, *, exception: str = "") -> tuple[Finding, ...]:
+def explain(log_text: str, *, exception: str = "", all_joined: bool = False) -> tuple[Finding, ...]:
     """Return a finding for each signature that matches a line, in the order of the signatures.
 
     Only the first signature that matches a line explains it, and each signature explains one line.
@@ -22,10 +23,14 @@ def explain(log_text: str, *, exception: str = "") -> tuple[Finding, ...]:
         log_text: the logs and messages of a failed run.
         exception: the traceback that ended the rank, if it is known. Other lines are then not searched
             for errors that scripts often handle.
+        all_joined: whether all ranks have joined the process group. What torch warns about while they
+            join, in successful runs as well, then explains nothing.
     """
     explanations: dict[str, Finding] = {}
     reasons = {line for line, _ in lines_with_frames(exception.rpartition(CONTEXT)[2])}
     for line, frame in dict.fromkeys(lines_with_frames(log_text)):
+        if all_joined and TORCH_WARNING.match(line):
+            continue
         for signature in KNOWN_SIGNATURES:
             if signature.may_be_harmless and exception and line not in reasons:
                 continue

@@ -142,7 +142,8 @@ def explanations_of(run: Run, failure: Failure | None) -> tuple[Finding, ...]:
     """Return the known errors in the logs of a failed run and in the reason of its end."""
     record = run.record
     exception = failure.text if failure and TRACEBACK in failure.text else ""
-    errors = explain(run_output(run, failure), exception=exception)
+    joined = {event.rank for event in run.events() if isinstance(event, Joined)}
+    errors = explain(run_output(run, failure), exception=exception, all_joined=len(joined) >= len(record.layout))
     return tuple(advise_on_volume(error, record.location, record.run_dir) for error in errors)
 
 

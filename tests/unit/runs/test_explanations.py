@@ -99,3 +99,9 @@ def test_patterns_match_one_line_and_are_fast() -> None:
         re.compile(signature.pattern)
         assert "\n" not in signature.pattern
     assert [explanation.subject for explanation in explain("No space left on device " * 20_000)] == ["disk full"]
+
+
+def test_warning_of_torch_explains_only_a_start() -> None:
+    line = "[W1126 16:51:26.97 socket.cpp:207] [c10d] The hostname of the client socket cannot be retrieved. err=-3"
+    assert [explanation.subject for explanation in explain(line)] == ["name of the client"]
+    assert explain(line, all_joined=True) == ()

@@ -36,6 +36,7 @@ def test_first_rank_that_failed_is_the_culprit() -> None:
         pytest.param("error: rank 1 on node0: full disk", id="error of another rank"),
         pytest.param("ccl: allreduce #4: rank 1 (vm, pid 7) is gone: its process has ended", id="ccl lost a rank"),
         pytest.param("ccl: allreduce #4: rank 1 has left the job with exit code 3", id="ccl rank left"),
+        pytest.param("ccl: broadcast #1: rank 1 has left this group after an error; see", id="ccl group left"),
     ],
 )
 def test_rank_that_only_lost_its_peer_is_not_the_culprit(text: str) -> None:
@@ -52,6 +53,45 @@ def test_log_of_a_rank_counts_only_if_its_backend_aborts() -> None:
 def test_rank_killed_for_its_memory_is_the_culprit() -> None:
     killed = Exited(rank=0, signal="SIGKILL", oom="oom_kill rose")
     assert culprit(Raised(rank=0, text="Broken pipe"), killed, Exited(rank=1, code=1)) == 0
+
+
+ELASTIC = """\
+============================================================
+fails.py FAILED
+------------------------------------------------------------
+Failures:
+  <NO_OTHER_FAILURES>
+------------------------------------------------------------
+Root Cause (first observed failure):
+[0]:
+  time      : 2026-11-26_17:12:18
+  host      : localhost
+  rank      : 1 (local_rank: 1)
+  exitcode  : 1 (pid: 32582)
+  error_file: <N/A>
+  traceback : To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html
+============================================================"""
+ELASTIC_WITH_TRACEBACK = ELASTIC.replace(
+    "To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html",
+    'Traceback (most recent call last):\n    File "fails.py", line 1\n  ValueError: planned',
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (f"ChildFailedError:\n{ELASTIC}", "fails.py FAILED: rank 1 (local_rank: 1), exitcode 1 (pid: 32582)"),
+        (
+            ELASTIC_WITH_TRACEBACK,
+            "fails.py FAILED: rank 1 (local_rank: 1), exitcode 1 (pid: 32582): ValueError: planned",
+        ),
+    ],
+    ids=["exit code", "traceback"],
+)
+def test_reason_is_no_separator_of_elastic(text: str, reason: str) -> None:
+    failure = failures.first_failure(failures.rank_ends([Raised(rank=0, text=text)]), {})
+    assert failure is not None
+    assert failure.text.splitlines()[-1] == reason
 
 
 @settings(max_examples=100, deadline=None)

@@ -45,6 +45,16 @@ def test_ranks_that_never_reached_a_collective_are_named() -> None:
     assert tracker.describe_missing_ranks().endswith("; node1 rank 1 never reached the first collective")
 
 
+def test_stopped_rank_is_not_said_to_have_reached_no_collective() -> None:
+    """Its collectives since its last report are unknown."""
+    events = [Joined(rank=0), Joined(rank=1), Heartbeat(rank=0, collectives=18)]
+    tracker = make_tracker("node0", "node1", events=events)
+    tracker.stopped = {1}
+    text = tracker.describe_missing_ranks()
+    assert "never reached" not in text
+    assert text.endswith("; node1 rank 1 is stopped by a signal (SIGSTOP, SIGTSTP) or a debugger")
+
+
 def test_ranks_that_have_ended_are_not_behind() -> None:
     tracker = make_tracker("node0", "node1", events=[Joined(rank=0), Joined(rank=1), Exited(rank=0)])
     assert tracker.describe_missing_ranks() == "1 of 2 ranks have ended; no progress of node1 rank 1"

@@ -8,14 +8,16 @@ import sys
 from collections import deque
 from pathlib import Path
 
+from orch_node.protocol.failures import summarize_elastic
+
 TAIL_BYTES = 2000
 FATAL = b"Fatal Python error: "  # what faulthandler writes before its stack traces
 SEARCHED_BYTES = 1 << 16  # of the log's end; enough for the stack traces of many threads
 MAX_WRITES = 400  # the newest writes to sys.stderr; a line may take several
 TRACEBACK = "Traceback (most recent call last):"
 OWN_PREFIX = "orch: "
-# Source lines below a warning, progress bars, warnings and what orch itself prints.
-NO_REASON = re.compile(r"\s|.*\r|orch: |.*\d: \w*Warning: |.*\b(DEBUG|INFO|WARNING)\b")
+# Source lines below a warning, progress bars, warnings, separators and what orch itself prints.
+NO_REASON = re.compile(r"\s|.*\r|orch: |.*\d: \w*Warning: |.*\b(DEBUG|INFO|WARNING)\b|\[?W\d{4} |[\W_]*$")
 
 
 def open_log(path: Path) -> int:
@@ -57,7 +59,7 @@ class StderrRecorder:
 
     def reason(self) -> str:
         """Return the last traceback, else the last line that may be a reason, else nothing."""
-        lines = "".join(self.pieces).split("\n")
+        lines = summarize_elastic("".join(self.pieces)).split("\n")
         if TRACEBACK in lines:
             begin = len(lines) - 1 - lines[::-1].index(TRACEBACK)
             return "\n".join(lines[begin:]).rstrip()

@@ -62,6 +62,7 @@ class RankTracker:
         self.leaving: set[int] = set()  # ranks in their exit handlers
         self.checkpoints: dict[int, int] = {}  # steps of preempted ranks
         self.unanswered: set[int] = set()  # ranks that cannot write stack traces
+        self.stopped: set[int] = set()  # ranks whose process a signal or a debugger has stopped
 
     def knows(self, rank: int) -> bool:
         """Return whether events may have this rank; NO_RANK is one that never learnt its number."""
@@ -237,7 +238,8 @@ class RankTracker:
             parts.append(f"{ahead} of {len(self.nodes)} ranks wait in collective {furthest}")
             if active := [rank for rank in behind if counts[rank]]:
                 parts.append(f"behind: {self.format_ranks(active, counts)}")
-            if inactive := [rank for rank in behind if not counts[rank]]:
+            # The count of a stopped process is that of its last report.
+            if inactive := [rank for rank in behind if not counts[rank] and rank not in self.stopped]:
                 parts.append(f"{self.format_ranks(inactive)} never reached the first collective")
         elif furthest:
             parts.append(
@@ -245,6 +247,9 @@ class RankTracker:
             )
         else:
             parts.append(f"no progress of {self.format_ranks(waiting)}")
+        if stopped := [rank for rank in waiting if rank in self.stopped]:
+            stopped_text = "are stopped" if len(stopped) > 1 else "is stopped"
+            parts.append(f"{self.format_ranks(stopped)} {stopped_text} by a signal (SIGSTOP, SIGTSTP) or a debugger")
         return "; ".join(parts)
 
     def format_ranks(self, ranks: Iterable[int], counts: dict[int, int] | None = None) -> str:
