@@ -20,6 +20,12 @@ def init(
             "node[1-8]. With --from-ssh-config: hosts to select. Default: all.",
         ),
     ] = None,
+    hostfile: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Read the hosts from a hostfile of MPI or a batch system; - is the standard input."
+        ),
+    ] = None,
     from_ssh_config: Annotated[
         bool, typer.Option("--from-ssh-config", help="Read the hosts from an SSH configuration.")
     ] = False,
@@ -28,8 +34,13 @@ def init(
     ),
 ) -> None:
     """Create inventory/NAME/hosts.yml, an inventory with the hosts of a cluster and comments."""
+    from orchestrator.load.hostfile import Hostfile, load_hostfile
     from orchestrator.operations import init as operation
 
     config = ssh_config.expanduser() if from_ssh_config else None
-    folder = operation.init(name, hosts or (), config)
+    listed = load_hostfile(hostfile) if hostfile else Hostfile((), frozenset())
+    folder = operation.init(name, (*(hosts or ()), *listed.hosts), config)
     print_text(f"Created {folder}/hosts.yml. Review it, then run:\n  orch provision {folder}")
+    if max(listed.slots, default=1) > 1:
+        slots = " or ".join(map(str, sorted(listed.slots)))
+        print_text(f"The slots of {hostfile} ({slots}) are not part of an inventory: set ranks per node by --ppn.")

@@ -11,6 +11,11 @@ from dataclasses import dataclass
 
 RANGE = re.compile(r"(?P<before>[^\[\]]*)\[(?P<first>\d+)[-:](?P<last>\d+)\](?P<after>[^\[\]]*)")
 NUMBERED = re.compile(r"(?P<before>.*?)(?P<number>\d+)(?P<after>\D*)")
+BRACKETS = re.compile(r"(?P<before>[^\[\]]*)\[(?P<items>[^\[\]]*)\](?P<after>.*)")
+ITEM = re.compile(
+    r"(?P<first>[0-9]{1,9}|[a-z]|[A-Z])(?:[-:](?P<last>[0-9]{1,9}|[a-z]|[A-Z])(?::(?P<step>[1-9][0-9]{0,8}))?)?"
+)
+MAX_HOSTS = 10_000  # of one list
 MAX_LISTED = 8  # up to this number, names are easier to read than ranges
 
 
@@ -54,6 +59,44 @@ def expand(pattern: str, is_group: Callable[[str], bool]) -> list[str]:
     width = len(match["first"])
     numbers = range(int(match["first"]), int(match["last"]) + 1)
     return [f"{sign}{match['before']}{number:0{width}}{match['after']}" for number in numbers]
+
+
+def split_list(text: str) -> list[str]:
+    """Return the parts of a list of hosts (`node[1,3],gpu1`), which commas outside of brackets divide."""
+    return [part for part in re.split(r",(?![^\[\]]*\])", text) if part]
+
+
+def expand_list(pattern: str) -> list[str]:
+    """Return the names in a pattern with any number of ranges, as Slurm and Ansible write them.
+
+    `rack[1-2]n[08-09,12]` has Slurm's ranges, `node[1:9:2]` and `node[a:c]` have Ansible's.
+
+    Raises:
+        ValueError: if a range is invalid or descending, or the pattern has more than MAX_HOSTS names.
+    """
+    match = BRACKETS.fullmatch(pattern)
+    if match is None:
+        return [pattern]
+    items = [item for text in match["items"].split(",") for item in expand_item(text)]
+    endings = expand_list(match["after"])
+    if len(items) * len(endings) > MAX_HOSTS:
+        raise ValueError(f"{pattern!r:.80} has more than {MAX_HOSTS} hosts")
+    return [f"{match['before']}{item}{ending}" for item in items for ending in endings]
+
+
+def expand_item(text: str) -> list[str]:
+    """Return the numbers or letters of one range, or a single one; numbers keep their leading zeros."""
+    match = ITEM.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{text!r:.80} is not a range")
+    first, last, step = match["first"], match["last"] or match["first"], int(match["step"] or 1)
+    if first.isdecimal() != last.isdecimal():
+        raise ValueError(f"{text!r:.80} is not a range")
+    start, end = (int(first), int(last)) if first.isdecimal() else (ord(first), ord(last))
+    if not 0 <= end - start < MAX_HOSTS:
+        raise ValueError(f"{text!r:.80} is descending or has more than {MAX_HOSTS} hosts")
+    numbers = range(start, end + 1, step)
+    return [f"{number:0{len(first)}}" if first.isdecimal() else chr(number) for number in numbers]
 
 
 def fold(names: Iterable[str]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import json
 import re
+import shlex
 import subprocess
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,16 +15,21 @@ from pathlib import Path
 
 from orchestrator.errors import ExecuteError, RequestError, did_you_mean
 from orchestrator.files import PUBLIC, write_whole
-from orchestrator.model.host_names import is_host
-from orchestrator.model.hostlist import expand
+from orchestrator.model.host_names import SSH_PORT, is_host
+from orchestrator.model.hostlist import expand_list, split_list
 from orchestrator.model.printable import one_line
 from orchestrator.paths import TEMPLATES
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", re.ASCII)
 UNQUOTED = re.compile(r"[A-Za-z0-9~/][A-Za-z0-9~/_.@-]*", re.ASCII)  # YAML reads it as text without quotes
-MAX_HOSTS = 10_000  # of one range
 SSH_SECONDS = 10
-EXAMPLES = "Examples: node1, alice@node1:2222, node[1-8], 10.0.0.1."
+EXAMPLES = "Examples: node1, alice@node1:2222, node[1-8], 10.0.0.[1-8]. A file of hosts: --hostfile FILE."
+URI = "ssh://"  # before a host with any port
+LOWEST_PORT = 1024  # a lower number after a colon may be the slots of a hostfile; 22 is always a port
+HIGHEST_PORT = 65535
+# Colons in brackets belong to a range, and several colons to an IPv6 address.
+PORT = re.compile(r"(?P<address>(?:[^\[\]:]|\[[^\[\]]*\])*):(?P<port>[^:]*)")
+BRACES = re.compile(r"\{(\w+)\.\.(\w+)\}")  # of a shell
 # Key in the output of `ssh -G` -> Ansible variable.
 VARIABLE_OF_KEY = {
     "hostname": "ansible_host",
@@ -59,6 +65,8 @@ def init(name: str, host_patterns: Sequence[str], ssh_config: Path | None) -> Pa
             f"Invalid cluster name {name!r:.80}.",
             hint="Use letters, digits, '-', '_' and '.': orch init lab user@node1",
         )
+    for word in (part for pattern in host_patterns for part in split_list(pattern)):
+        check_word(word)
     hosts = tuple(configured(host_patterns, ssh_config) if ssh_config else listed_hosts(host_patterns))
     check_hosts(hosts)
     folder = Path("inventory") / name
@@ -81,7 +89,10 @@ def check_hosts(hosts: Sequence[Host]) -> None:
     if not names:
         raise RequestError("No hosts.", hint="Name hosts (alice@node1, node[1-8], 10.0.0.1), or use --from-ssh-config.")
     if duplicates := sorted(name for name, times in Counter(names).items() if times > 1)[:3]:
-        raise RequestError(f"Named twice: {', '.join(duplicates)}.", hint="Remove hosts that a range includes.")
+        raise RequestError(
+            f"Named twice: {', '.join(duplicates)}.",
+            hint="Remove hosts that a range includes. To read a file with a line for each rank: --hostfile FILE",
+        )
     for name in names:
         if not is_host(name):
             raise RequestError(f"Invalid host name {one_line(name)[:80]!r}.", hint=EXAMPLES)
@@ -107,16 +118,29 @@ def render(name: str, path: str, hosts: Sequence[Host]) -> str:
     return template.render(name=name, path=path, hosts=nodes, shared=dict(sorted(shared.items())))
 
 
+def check_word(word: str) -> None:
+    """Raise RequestError for an argument that is a file, or a part of a hostfile, and not a host."""
+    shown = one_line(word)[:80]
+    path = word.removeprefix("@")
+    if word.startswith("@") or "/" in word.removeprefix(URI) or Path(path).is_file():
+        kind = "is a file" if Path(path).is_file() else "is not a host"
+        raise RequestError(f"{shown} {kind}.", hint=f"To read hosts from a file: --hostfile {shlex.quote(path)}")
+    if re.match(r"\w+=", word) or len(word.split()) > 1:
+        raise RequestError(
+            f"{shown!r} is not a host.",
+            hint="Give each host as a word of its own; --hostfile FILE reads a hostfile with slots.",
+        )
+    if match := BRACES.search(word):
+        ranged = word.replace(match[0], f"[{match[1]}-{match[2]}]")
+        raise RequestError(f"{shown!r} is not a host.", hint=f"Write the range as {one_line(ranged)[:80]}")
+
+
 def listed_hosts(host_patterns: Iterable[str]) -> Iterator[Host]:
     """Yield hosts written as `[user@]name[:port]` or ranges; addresses get the names node0, node1, ..."""
     addresses = 0
-    for word in host_patterns:
-        user, _, address_and_port = word.rpartition("@")
-        address, colon, port = (
-            address_and_port.rpartition(":") if address_and_port.count(":") == 1 else (address_and_port, "", "")
-        )
-        if colon and not port.isdecimal():
-            raise RequestError(f"{one_line(word)[:80]}: invalid port {port!r:.20}.", hint=EXAMPLES)
+    for word in (part for pattern in host_patterns for part in split_list(pattern)):
+        user, _, address_and_port = word.removeprefix(URI).rpartition("@")
+        address, port = split_port(word, address_and_port)
         variables = {"ansible_user": user, "ansible_port": port}
         for host in expand_range(address):
             if is_address(host):
@@ -126,18 +150,38 @@ def listed_hosts(host_patterns: Iterable[str]) -> Iterator[Host]:
                 yield Host(name=host, variables=yaml_values(variables))
 
 
+def split_port(word: str, address_and_port: str) -> tuple[str, str]:
+    """Return the address and the port, or '', of a host.
+
+    Raises:
+        RequestError: if the port is invalid, or may be a number of slots.
+    """
+    match = PORT.fullmatch(address_and_port)
+    if match is None:
+        return address_and_port, ""
+    address, port = match["address"], match["port"]
+    shown = one_line(word)[:80]
+    if not port.isdecimal() or not 0 < int(port[:6]) <= HIGHEST_PORT:
+        raise RequestError(f"{shown}: invalid port {port!r:.20}.", hint=EXAMPLES)
+    if int(port) < LOWEST_PORT and int(port) != SSH_PORT and not word.startswith(URI):
+        raise RequestError(
+            f"{shown}: {port} may be a port or a number of slots.",
+            hint=f"--hostfile FILE reads a hostfile with slots; ranks per node are set by `orch train --ppn {port}`. "
+            f"For a port, write {URI}{shown}",
+        )
+    return address, port
+
+
 def expand_range(word: str) -> list[str]:
     """Return the hosts of a range: node[1-3] is node1, node2, node3.
 
     Raises:
-        RequestError: if the range is descending or has more than MAX_HOSTS hosts.
+        RequestError: if the range is invalid or too long.
     """
-    match = re.search(r"\[(\d{1,9})[-:](\d{1,9})\]", word)
-    if match and not 0 <= int(match[2]) - int(match[1]) < MAX_HOSTS:
-        raise RequestError(
-            f"{one_line(word)[:80]}: expected an ascending range of at most {MAX_HOSTS} hosts.", hint=EXAMPLES
-        )
-    return expand(word, lambda group: False)
+    try:
+        return expand_list(word)
+    except ValueError as error:
+        raise RequestError(f"{one_line(word)[:80]}: {error}.", hint=EXAMPLES) from None
 
 
 def is_address(word: str) -> bool:

@@ -60,9 +60,20 @@ def test_inventory_has_the_settings_of_an_ssh_configuration(orch: Orch, tmp_path
         ("x", ["a", "b@a"], "Named twice: a"),
         ("x", ["-oProxyCommand=x"], "nvalid host name"),
         ("x", ["a:b"], "invalid port"),
-        ("x", ["n[1-999999999]"], "at most 10000 hosts"),
+        ("x", ["n[1-999999999]"], "more than 10000 hosts"),
+        ("x", ["n[3-1]"], "descending"),
+        ("x", ["node1:4", "node2:4"], "4 may be a port or a number of slots"),
+        ("x", ["node1", "slots=4", "node2", "slots=4"], "'slots=4' is not a host"),
+        ("x", ["node1 node2"], "'node1 node2' is not a host"),
+        ("x", ["@hosts"], "@hosts is not a host"),
+        ("x", [__file__], "is a file"),
+        ("x", ["node{1..4}"], "'node{1..4}' is not a host"),
+        ("x", ["node1:99999"], "invalid port '99999'"),
     ],
-    ids=["cluster-name", "no-hosts", "duplicate", "option", "port", "too-many-hosts"],
+    ids=[
+        *("cluster-name", "no-hosts", "duplicate", "option", "port", "too-many-hosts", "descending", "slots"),
+        *("slots-of-open-mpi", "two-hosts", "at-sign", "file", "braces", "port-number"),
+    ],
 )
 def test_invalid_request_is_refused(
     name: str, hosts: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -71,6 +82,16 @@ def test_invalid_request_is_refused(
     with pytest.raises(RequestError, match=re.escape(message)):
         init(name, hosts, None)
     assert not list(tmp_path.iterdir())
+
+
+def test_inventory_has_the_hosts_of_a_hostfile_and_of_lists(orch: Orch, tmp_path: Path) -> None:
+    (tmp_path / "hostfile").write_text("alice@n1 slots=4\nn2 slots=4\n")
+    process = expect_exit(orch("init", "lab", "gpu[01,03],ssh://n9:443", "rack[1:2][a:b]", "--hostfile", "hostfile"))
+    assert "--ppn" in process.stdout
+    hosts = {name: dict(variables) for name, variables in read_inventory(tmp_path / "inventory/lab").items()}
+    assert hosts.pop("n1") == {"ansible_user": "alice"}
+    assert hosts.pop("n9") == {"ansible_port": 443}
+    assert list(hosts) == ["gpu01", "gpu03", "rack1a", "rack1b", "rack2a", "rack2b", "n2"]
 
 
 def test_example_inventory_is_what_init_writes() -> None:

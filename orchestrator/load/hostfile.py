@@ -1,0 +1,110 @@
+"""Read the hosts in a hostfile of MPICH, Open MPI, Intel MPI, DeepSpeed, Slurm, PBS or Grid Engine."""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrator.errors import RequestError
+from orchestrator.model.hostlist import split_list
+from orchestrator.model.printable import one_line
+
+FORMS = "Each line has a host and optionally its slots: `node1`, `node1:4` (MPICH), `node1 slots=4` (Open MPI), "
+FORMS += "`node[1-4,7]` (Slurm)."
+STDIN = "-"
+MAX_BYTES = 1 << 24
+MAX_SLOTS = 1023
+HOST = re.compile(r"(?P<host>[^:\s]+)(?::(?P<slots>\d+))?")
+SETTING = re.compile(r"(?P<name>[A-Za-z][\w-]*)=(?P<value>\S+)")
+# Files of other formats: how a line of theirs begins, and what to do with them.
+OTHER_FORMATS = (
+    (re.compile(r"\[[^\]]*\]\s*$|all:\s*$|---\s*$"), "an Ansible inventory", "Use it as it is: --inventory {path}"),
+    (
+        re.compile(r"(Host|Match)\s", re.IGNORECASE),
+        "an SSH configuration",
+        "Read it by: orch init NAME --from-ssh-config --ssh-config {path}",
+    ),
+    (
+        re.compile(r"[0-9a-fA-F.:]*[.:]\S*\s+[A-Za-z][^=\s]*(\s|$)"),
+        "a file such as /etc/hosts",
+        "Give the names of the hosts: orch init NAME node1 node2",
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Hostfile:
+    """The hosts of a file, each once.
+
+    Attributes:
+        hosts: names, addresses or ranges, with a user before `@` if the file has one.
+        slots: the numbers of slots of its hosts; 1 for a host without a number.
+    """
+
+    hosts: tuple[str, ...]
+    slots: frozenset[int]
+
+
+def load_hostfile(path: Path) -> Hostfile:
+    """Return the hosts in a file, or in the standard input for the path `-`.
+
+    Raises:
+        RequestError: if the file cannot be read, or a line is not one of a hostfile.
+    """
+    try:
+        text = sys.stdin.read(MAX_BYTES) if str(path) == STDIN else path.read_text()[:MAX_BYTES]
+    except (OSError, UnicodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not a text file"
+        raise RequestError(f"Cannot read {path}: {reason}.", hint=f"--hostfile reads a text file. {FORMS}") from None
+    return parse_hostfile(text, str(path))
+
+
+def parse_hostfile(text: str, source: str) -> Hostfile:
+    """Return the hosts in the text of a hostfile. A host that stands on several lines has a slot on each."""
+    slots: dict[str, int] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        entry = line.partition("#")[0].strip()
+        for host, count in parse_line(entry, f"{source}, line {number}", source) if entry else ():
+            slots[host] = slots.get(host, 0) + count
+    return Hostfile(tuple(slots), frozenset(slots.values()))
+
+
+def parse_line(entry: str, place: str, source: str) -> list[tuple[str, int]]:
+    """Return the hosts in a line, each with its slots; raise RequestError for a line of another format."""
+    for pattern, name, hint in OTHER_FORMATS:
+        if pattern.match(entry):
+            raise RequestError(f"{place}: this looks like {name}.", hint=hint.format(path=source))
+    words, *settings = entry.split()
+    user, counts = "", []
+    if (
+        len(settings) == 3 and settings[0].isdecimal() and "@" in settings[1]
+    ):  # Grid Engine: host, slots, queue, processors
+        settings = [f"slots={settings[0]}"]
+    for setting in settings:
+        match = SETTING.fullmatch(setting)
+        if match is None:
+            raise RequestError(f"{place}: unexpected {one_line(setting)[:80]!r} after the host.", hint=FORMS)
+        if match["name"] in ("slots", "cpu", "cpus", "count"):
+            counts.append(match["value"])
+        elif match["name"] in ("user", "username", "user_name"):
+            user = f"{match['value']}@"
+    return [parse_host(word, user, counts, place) for word in split_list(words)]
+
+
+def parse_host(word: str, user: str, counts: list[str], place: str) -> tuple[str, int]:
+    """Return a host with its user, and its number of slots."""
+    is_address = word.count(":") > 1
+    match = None if is_address else HOST.fullmatch(word)
+    if match is None and not is_address:
+        raise RequestError(f"{place}: {one_line(word)[:80]!r} is not a host.", hint=FORMS)
+    host, slots = (match["host"], match["slots"]) if match else (word, None)
+    for count in (*counts, *([slots] if slots else [])):
+        if not count.isdecimal() or not 0 < int(count) <= MAX_SLOTS:
+            raise RequestError(
+                f"{place}: {one_line(count)[:20]!r} is not a number of slots from 1 to {MAX_SLOTS}.",
+                hint="A number after a colon in a hostfile means slots. A port belongs in ~/.ssh/config or on the "
+                "command line: orch init NAME node1:2222",
+            )
+    return (host if "@" in host else f"{user}{host}"), int(slots or (counts or ["1"])[0])
