@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 
 from orch_node.protocol.events import Event, Launched, Waiting
 from orch_node.protocol.files import is_run_id
-from orch_node.protocol.record import RunRecord
+from orch_node.protocol.record import RunNode, RunRecord
 
 from orchestrator.errors import ExecuteError
-from orchestrator.model.hostlist import Nodes
+from orchestrator.model.hostlist import Nodes, fold
 from orchestrator.planning.sent_files import project_copy
 from orchestrator.runs import follow, store
 from orchestrator.runs.cleanup import CleanupReport
@@ -24,8 +24,8 @@ from orchestrator.state import state_home
 from orchestrator.targets.fetch import fetch_files, fetch_project, requested_node
 from orchestrator.targets.interface import FetchRequest, NodeCommands, Notify, ignore
 from orchestrator.targets.ssh import cleanup, commands, logs
-from orchestrator.targets.ssh.nodes import connection_to
-from orchestrator.targets.ssh.watch import copy_files, copy_state, event_source
+from orchestrator.targets.ssh.nodes import connection_to, on_each
+from orchestrator.targets.ssh.watch import copy_all_files, copy_state, event_source
 
 END_SECONDS = 10.0  # time limit for a supervisor to end after it has written its outcome
 
@@ -64,11 +64,8 @@ class SshHandle:
         copy_state(self.record, self.folder)
 
     def finish(self) -> Outcome:
-        for host in self.record.nodes:
-            try:
-                copy_files(self.record, self.folder, host)
-            except ExecuteError as error:
-                self.notify(f"the files of {host.node} are incomplete: {error.message}")
+        for nodes, reason in nodes_by_reason(copy_all_files(self.record, self.folder)):
+            self.notify(f"the files of {nodes} are incomplete: {reason}")
         return outcome_of(store.load(self.folder))
 
     def logs(self, *, rank: int | None, follow: bool) -> Iterator[LogLine]:
@@ -95,15 +92,22 @@ class SshHandle:
         if problem := unsafe_to_delete(self.record, self.folder):
             self.notify(f"{self.record.run_dir} was not deleted: {problem}")
             return
-        for host in self.record.nodes:
-            connection = connection_to(host)
-            try:
-                connection.capture(("rm", "-rf", "--", self.record.run_dir), seconds=END_SECONDS)
-            except ExecuteError as error:
-                self.notify(f"{host.node}: {self.record.run_dir} was not deleted: {error.message}")
-            finally:
-                connection.close()
+        results = on_each(self.record.nodes, self.delete_folder)
+        errors = {host.node: error for host, error in zip(self.record.nodes, results, strict=True) if error}
+        for nodes, reason in nodes_by_reason(errors):
+            self.notify(f"{nodes}: {self.record.run_dir} was not deleted: {reason}")
         shutil.rmtree(self.folder, ignore_errors=True)
+
+    def delete_folder(self, host: RunNode) -> ExecuteError | None:
+        """Delete the run's folder on a node; return the error if that fails."""
+        connection = connection_to(host)
+        try:
+            connection.capture(("rm", "-rf", "--", self.record.run_dir), seconds=END_SECONDS)
+        except ExecuteError as error:
+            return error
+        finally:
+            connection.close()
+        return None
 
     def commands(self, nodes: Nodes | None) -> NodeCommands:
         return commands.on_run(self.record, nodes)
@@ -117,6 +121,14 @@ class SshHandle:
             return fetch_files(host, self.folder, request, listener)
         finally:
             host.close()
+
+
+def nodes_by_reason(errors: Mapping[str, ExecuteError]) -> list[tuple[str, str]]:
+    """Return the nodes of each reason as text, with the reason."""
+    nodes: dict[str, list[str]] = {}
+    for node, error in errors.items():
+        nodes.setdefault(error.message.replace(node, "NODE"), []).append(node)
+    return [(fold(names), reason.replace("NODE", fold(names))) for reason, names in nodes.items()]
 
 
 def store_of(record: RunRecord) -> str:

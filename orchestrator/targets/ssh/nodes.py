@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from orch_node.protocol import values
 from orch_node.protocol.record import RunNode, RunRecord
@@ -19,6 +19,7 @@ from orchestrator.targets.connections.connection import CONNECT_SECONDS, Ssh
 from orchestrator.targets.connections.local import Local
 
 MAX_PARALLEL_QUERIES = 64  # nodes that are queried in parallel
+Result = TypeVar("Result")
 
 
 def connection_to(host: RunNode, connect_seconds: int = CONNECT_SECONDS) -> Local | Ssh:
@@ -100,10 +101,15 @@ def query_all(
         finally:
             connection.close()
 
+    return on_each(hosts, query)
+
+
+def on_each(hosts: Iterable[RunNode], action: Callable[[RunNode], Result]) -> list[Result]:
+    """Call an action for all nodes in parallel; return its results in the order of `hosts`."""
     from concurrent.futures import ThreadPoolExecutor  # no dry run needs it
 
     with ThreadPoolExecutor(max_workers=MAX_PARALLEL_QUERIES) as pool:
-        return list(pool.map(query, hosts))
+        return list(pool.map(action, hosts))
 
 
 def last_line(text: str) -> str:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from orch_node.protocol.record import RunNode, RunRecord
 
+from orchestrator.errors import ConnectionLost, ExecuteError
 from orchestrator.runs.follow import LocalRun, Source
-from orchestrator.targets.connections.connection import Ssh
+from orchestrator.runs.state_files import outcome_in
+from orchestrator.targets.connections.connection import CONNECT_SECONDS, Ssh
 from orchestrator.targets.connections.mirror import Mirror, ReconnectingMirror
 from orchestrator.targets.interface import Notify
-from orchestrator.targets.ssh.nodes import connection_to
+from orchestrator.targets.ssh.nodes import connection_to, on_each
+
+BUSY_CONNECT_SECONDS = 60
 
 
 def event_source(record: RunRecord, folder: Path, notify: Notify) -> Source:
@@ -39,13 +44,48 @@ def copy_state(record: RunRecord, folder: Path) -> None:
         connection.close()
 
 
-def copy_files(record: RunRecord, folder: Path, host: RunNode) -> None:
+def copy_all_files(record: RunRecord, folder: Path) -> dict[str, ExecuteError]:
+    """Copy the files of the run from all its nodes in parallel, and once more from nodes that do not answer.
+
+    A node may be too busy to answer while the ranks of a large run end.
+
+    Returns:
+        The errors of the nodes whose files are incomplete.
+    """
+    errors = copy_from(record.nodes, record, folder, CONNECT_SECONDS)
+    ended = outcome_in(folder)
+    lost = {node for node, end in ended.nodes.items() if end.lost} if ended else set()
+    busy = [
+        host for host in record.nodes if host.node not in lost and isinstance(errors.get(host.node), ConnectionLost)
+    ]
+    for host in busy:
+        del errors[host.node]
+    return errors | copy_from(busy, record, folder, BUSY_CONNECT_SECONDS)
+
+
+def copy_from(
+    hosts: Sequence[RunNode], record: RunRecord, folder: Path, connect_seconds: int
+) -> dict[str, ExecuteError]:
+    """Copy the files of the run from some nodes in parallel; return the errors by node."""
+
+    def copy(host: RunNode) -> ExecuteError | None:
+        try:
+            copy_files(record, folder, host, connect_seconds)
+        except ExecuteError as error:
+            return error
+        return None
+
+    errors = dict(zip(hosts, on_each(hosts, copy), strict=True))
+    return {host.node: error for host, error in errors.items() if error is not None}
+
+
+def copy_files(record: RunRecord, folder: Path, host: RunNode, connect_seconds: int) -> None:
     """Copy a node's files of the run: the logs of its ranks, and from node0 also the results.
 
     Raises:
         ExecuteError: if the files cannot be read from the node or written to the folder.
     """
-    connection = connection_to(host)
+    connection = connection_to(host, connect_seconds)
     if not isinstance(connection, Ssh):
         return
     mirror = Mirror(connection, record.run_dir, folder, ranks=len(record.layout))

@@ -36,6 +36,7 @@ def summarize_elastic(text: str) -> str:
 
 
 def describe_elastic_failure(match: re.Match[str]) -> str:
+    """Return the failed program and rank, its exit code, and the error if elastic knows it."""
     fields = dict(ELASTIC_FIELD.findall(match["root"]))
     summary = f"{match['title']}: rank {fields.get('rank', '?')}, exitcode {fields.get('exitcode', '?').strip()}"
     has_traceback = not fields.get("traceback", NO_TRACEBACK).startswith(NO_TRACEBACK)
