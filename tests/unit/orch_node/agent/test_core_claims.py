@@ -135,6 +135,29 @@ sys.stdin.read()
 """
 
 
+FORGE = """
+import os, socket, sys
+os.setuid(int(sys.argv[1]))
+forged = socket.socket(socket.AF_UNIX, getattr(socket, sys.argv[2]))
+forged.bind(("\\0orch-claim:%s:9600:1:a-run:7" % sys.argv[3]).encode())
+if sys.argv[2] == "SOCK_STREAM":
+    forged.listen()
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="runs a program as another user")
+@pytest.mark.parametrize("kind", ["SOCK_DGRAM", "SOCK_STREAM"])
+def test_socket_in_the_name_of_another_user_is_no_claim(tmp_path: Path, kind: str) -> None:
+    command = [sys.executable, "-c", FORGE, str(OTHER_USER), kind, str(OTHER_USER - 1)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        assert Claims(tmp_path).take(make_claim("run", FIRST_CORE)) == ()
+        process.communicate()
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="runs a program as another user")
 @pytest.mark.parametrize(
     ("run", "cpus", "conflicting"),

@@ -13,6 +13,8 @@ import json
 import os
 import re
 import socket
+import struct
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -23,9 +25,12 @@ from orch_node.protocol import values
 from orch_node.protocol.agent import Claim
 
 # Abstract sockets (unix(7)): every user of the machine sees their names, and they end with their
-# process. /proc/net/unix shows the names: user, first CPU, mask of CPUs from it on, run, process.
+# process. /proc/net/unix shows the names: user, first CPU, mask of CPUs from it on, run, process. Anybody can choose such
+# a name, so that a name counts only if the kernel says that a process of this user listens at it.
 SOCKET = re.compile(rb"@orch-claim:(\d{1,10}):(\d{1,5}):([0-9a-f]{1,24}):([\w.-]{1,40}):\d{1,10}$", re.ASCII)
 CPUS_PER_SOCKET = 96  # 24 digits: a name has at most 107 bytes
+CONNECT_SECONDS = 1.0  # an agent accepts connections at once
+CREDENTIALS = struct.Struct("3i")  # struct ucred of unix(7): process, user, group
 
 
 class Claims:
@@ -34,7 +39,7 @@ class Claims:
     def __init__(self, folder: Path) -> None:
         self.folder = folder / (machine.this_machine().boot or "unknown")
         self.held: int | None = None
-        self.announced: tuple[int, ...] = ()
+        self.announced: tuple[socket.socket, ...] = ()
 
     def take(self, claim: Claim) -> tuple[Claim, ...]:
         """Claim these cores unless a living run has one of them; return one claim for each run in the way.
@@ -75,8 +80,9 @@ class Claims:
 
     def release(self, run_id: str) -> None:
         """Give the claim back."""
-        for descriptor in self.announced:
-            os.close(descriptor)
+        for announcement in self.announced:
+            announcement.shutdown(socket.SHUT_RDWR)  # ends accept_connections()
+            announcement.close()
         self.announced = ()
         if self.held is not None:
             self.path_of(run_id).unlink(missing_ok=True)
@@ -118,23 +124,44 @@ def locked(descriptor: int) -> bool:
     return False
 
 
-def announce(claim: Claim) -> tuple[int, ...]:
-    """Return the descriptors of sockets that show the claim to other users, as far as possible."""
+def announce(claim: Claim) -> tuple[socket.socket, ...]:
+    """Return sockets that show the claim to other users, as far as possible."""
     blocks: dict[int, int] = {}  # first CPU -> mask
     for cpu in set(claim.cpus):
         first = cpu - cpu % CPUS_PER_SOCKET
         blocks[first] = blocks.get(first, 0) | 1 << cpu - first
-    descriptors: list[int] = []
+    announcements: list[socket.socket] = []
     for first, mask in blocks.items():
         name = f"orch-claim:{os.getuid()}:{first}:{mask:x}:{claim.run[:40]}:{os.getpid()}"
-        announcement = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        announcement = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             announcement.bind(b"\0" + name.encode())
+            announcement.listen()
         except OSError:
             announcement.close()
         else:
-            descriptors.append(announcement.detach())
-    return tuple(descriptors)
+            threading.Thread(target=accept_connections, args=(announcement,), daemon=True).start()
+            announcements.append(announcement)
+    return tuple(announcements)
+
+
+def accept_connections(announcement: socket.socket) -> None:
+    """Close each connection to a socket until the socket is closed."""
+    with contextlib.suppress(OSError):
+        while True:
+            announcement.accept()[0].close()
+
+
+def listening_user(name: bytes) -> int | None:
+    """Return the user whose process listens at an abstract socket; None if nobody accepts connections."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(CONNECT_SECONDS)
+        try:
+            connection.connect(b"\0" + name)
+            credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
+        except OSError:
+            return None
+    return int(CREDENTIALS.unpack(credentials)[1])
 
 
 def claims_of_other_users() -> Iterator[Claim]:
@@ -146,7 +173,7 @@ def claims_of_other_users() -> Iterator[Claim]:
     cpus_by_run: dict[str, set[int]] = {}
     for line in lines:
         match = SOCKET.search(line)
-        if match and int(match[1]) != os.getuid():
+        if match and int(match[1]) != os.getuid() and listening_user(match[0][1:]) == int(match[1]):
             first, mask = int(match[2]), int(match[3], 16)
             cpus = {first + bit for bit in range(mask.bit_length()) if mask >> bit & 1}
             cpus_by_run.setdefault(f"{match[4].decode()} (user {match[1].decode()})", set()).update(cpus)
