@@ -353,8 +353,8 @@ def submit(
 ) -> Job:
     """Call a function on every rank, in a process group, and return a job with a future of each rank.
 
-    The function is sent as pickled by cloudpickle, together with what it uses from its own module. Its result must be
-    representable in JSON, because objects that nodes have pickled are not loaded here.
+    The function is sent as pickled by cloudpickle, together with what it uses from its own module. Its result
+    consists of numbers, text, lists, tuples and dicts, because objects that nodes have pickled are not loaded here.
 
     Args:
         function: the function.

@@ -81,11 +81,27 @@ closed_output = ClosedOutput()
 
 
 def prepare() -> None:
-    """Escape characters that the terminal's encoding lacks, instead of raising an error."""
+    """Escape characters that the terminal's encoding lacks, and discard output to a closed descriptor (`2>&-`)."""
+    open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             with contextlib.suppress(OSError, ValueError):
                 stream.reconfigure(errors="backslashreplace")
+
+
+def open_closed_streams() -> None:
+    """Open /dev/null as each standard stream that is closed; otherwise a file that is opened later takes its place."""
+    for descriptor, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            null = os.open(os.devnull, os.O_RDONLY if descriptor == 0 else os.O_WRONLY)
+            if null != descriptor:
+                os.dup2(null, descriptor)
+                os.close(null)
+            os.set_inheritable(descriptor, True)
+            mode = "r" if descriptor == 0 else "w"
+            setattr(sys, name, os.fdopen(descriptor, mode, encoding="utf-8", closefd=False))
 
 
 def console(*, stderr: bool = True) -> Console:

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import torch.distributed as dist
+from orch_training import ranks
 
 
 def main() -> None:
@@ -29,14 +30,30 @@ def main() -> None:
     function, args, kwargs = pickle.loads(call)  # nosec B301: the user sent it
     result = function(*args, **kwargs)
     try:
-        text = json.dumps(result)
+        text = json.dumps(describe(result))
     except (TypeError, ValueError) as error:
-        message = "A function returns numbers, text, lists and dicts; write anything else to a file."
+        message = "A function returns numbers, text, lists, tuples and dicts; write anything else to a file."
         raise TypeError(f"The result of rank {dist.get_rank()} cannot be sent as JSON: {error}. {message}") from None
-    texts: list[str | None] = [None] * dist.get_world_size()
-    dist.all_gather_object(texts, text)
+    texts = ranks.gather(text)
     if dist.get_rank() == 0:
         Path("results.json").write_text(json.dumps(texts))
+
+
+def describe(value: object) -> object:
+    """Return a value in JSON, which has neither tuples nor dicts with keys other than text.
+
+    Raises:
+        TypeError: if it has no representation.
+    """
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, tuple):
+        return {"tuple": [describe(item) for item in value]}
+    if isinstance(value, list):
+        return [describe(item) for item in value]
+    if isinstance(value, dict):
+        return {"dict": [[describe(key), describe(item)] for key, item in value.items()]}
+    raise TypeError(f"it contains a {type(value).__name__}")
 
 
 if __name__ == "__main__":

@@ -79,8 +79,8 @@ def read_results(handle: RunHandle) -> list[Any]:
         fetch.fetch(handle, request, fetch.FetchListener())
         try:
             texts = json.loads((Path(folder) / RESULTS).read_bytes())
-            results = [json.loads(text) for text in texts]
-        except (OSError, ValueError, TypeError) as error:
+            results = [restore(json.loads(text)) for text in texts]
+        except (OSError, ValueError, TypeError, RecursionError) as error:
             raise ExecuteError(
                 f"The results of {handle.record.run_id} cannot be read: {error}.", hint="Submit the function again."
             ) from None
@@ -89,3 +89,20 @@ def read_results(handle: RunHandle) -> list[Any]:
             f"{handle.record.run_id} has results of {len(results)} ranks only.", hint="Submit the function again."
         )
     return results
+
+
+def restore(value: Any) -> Any:
+    """Return a result from the JSON that function_call.describe() makes of it.
+
+    Raises:
+        ValueError: if it is damaged.
+        TypeError: if it is damaged.
+    """
+    if isinstance(value, list):
+        return [restore(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    ((kind, content),) = value.items()
+    if kind == "dict":
+        return {restore(key): restore(item) for key, item in content}
+    return tuple(restore(item) for item in content)

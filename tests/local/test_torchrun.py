@@ -83,6 +83,14 @@ def test_torchrun_restarts_the_ranks_of_all_nodes(two_hosts: Workspace) -> None:
     assert [cell.printed("TRAINED", rank) for rank in (0, 1)] == ["1", "1"]
 
 
+def test_temporary_files_of_torchrun_are_in_the_folder_of_the_run(orch: Orch, tmp_path: Path) -> None:
+    text = "import os\nprint(os.environ['TORCHELASTIC_ERROR_FILE'])\n"
+    expect_exit(orch("train", write_script(tmp_path, text), "--ppn", "1", *TORCHRUN))
+    run = last_run(tmp_path)
+    assert f"{run}/.torchrun-" in rank_log(run, 0)
+    assert not list(run.glob(".torchrun-*"))
+
+
 def test_torchrun_runs_no_code_from_its_rendezvous(orch: Orch, tmp_path: Path) -> None:
     """Attack the rendezvous; tests/support/matrix.py checks who listens at which addresses."""
     expect_exit(orch("train", write_script(tmp_path, ATTACK), "--ppn", "1", *TORCHRUN), 1)

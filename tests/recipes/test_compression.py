@@ -65,6 +65,12 @@ def test_local_sgd_sends_weights_in_each_fourth_step(results: Results) -> None:
     assert results["local"]["changed"], "ranks have different weights before the last average"
 
 
+def test_resumed_local_sgd_has_no_second_warm_up() -> None:
+    averages, last_average = 5, 1  # after steps 23, 27, 31, 35 and 39
+    sizes = [size for _, size in train("resumed", 1)["sent"]]
+    assert sizes == [WEIGHT_BYTES] * (averages + last_average)
+
+
 def test_ranks_are_grouped_by_node() -> None:
     assert ranks_of_nodes(["b", "b", "a", "a", "b"]) == [[0, 1, 4], [2, 3]]
 

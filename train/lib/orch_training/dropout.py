@@ -14,7 +14,7 @@ import importlib.util
 import socket
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
@@ -152,7 +152,7 @@ def settle(requested: str, start: Path | None = None) -> str:
         RecipeError: if the kernel was requested and a node does not have it.
     """
     recorded = ranks.from_main(checkpoint.facts_of(start).get(FACT) if start else None)
-    kernel, reason = choose(requested, ranks.gather(measure()), recorded)
+    kernel, reason = choose(requested, [Measurement(**fields) for fields in ranks.gather(asdict(measure()))], recorded)
     if kernel:
         use_kernel()
     else:

@@ -67,6 +67,8 @@ class LocalSteps:
 
     def __init__(self, model: Any, optimizer: Any, period: int) -> None:
         self.parameters: list[Any] = []
+        self.hook_state: Any = None
+        self.averager = averagers.PeriodicModelAverager(max(period, 1), warmup_steps=WARMUP_STEPS)
         if not period or not isinstance(model, DistributedDataParallel):
             return
         nodes = ranks_of_nodes(ranks.gather(os.environ.get("ORCH_NODE") or socket.gethostname()))
@@ -75,12 +77,17 @@ class LocalSteps:
             return
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         node_group, _ = dist.new_subgroups_by_enumeration(nodes)
-        state = post_local.PostLocalSGDState(None, node_group, start_localSGD_iter=WARMUP_STEPS)
-        model.register_comm_hook(state, post_local.post_localSGD_hook)
-        averager = averagers.PeriodicModelAverager(period, warmup_steps=WARMUP_STEPS)
+        self.hook_state = post_local.PostLocalSGDState(None, node_group, start_localSGD_iter=WARMUP_STEPS)
+        model.register_comm_hook(self.hook_state, post_local.post_localSGD_hook)
         torch_optimizer = getattr(optimizer, "optimizer", optimizer)  # accelerate wraps it
-        torch_optimizer.register_step_post_hook(lambda *_: averager.average_parameters(iter(self.parameters)))
+        torch_optimizer.register_step_post_hook(lambda *_: self.averager.average_parameters(iter(self.parameters)))
         report_decision(f"weights averaged over {len(nodes)} nodes every {period} steps")
+
+    def resume(self, step: int) -> None:
+        """Continue after a step of an earlier attempt: warm-up and periods count from the run's first step."""
+        if self.hook_state is not None:
+            self.hook_state.iter = min(step, WARMUP_STEPS)
+            self.averager.step = step
 
     def average_weights(self) -> None:
         """Average the weights over all ranks, before they are saved or evaluated."""

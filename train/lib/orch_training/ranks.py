@@ -14,6 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from orch_training import messages
 from orch_training.errors import RecipeError
 
 
@@ -60,12 +61,20 @@ def sum_over_ranks(value: float) -> float:
 
 
 def gather(value: Any) -> list[Any]:
-    """Return the value of every rank, on every rank."""
+    """Return the value of every rank, on every rank.
+
+    torch's own collectives of objects send pickles, which can run code of whoever reaches the ranks' ports.
+    """
     if not has_group():
         return [value]
-    values: list[Any] = [None] * world_size()
-    dist.all_gather_object(values, value)
-    return values
+    message = as_tensor(messages.encode(value))
+    sizes = [torch.zeros(1, dtype=torch.int64, device=message.device) for _ in range(world_size())]
+    dist.all_gather(sizes, torch.tensor([len(message)], device=message.device))
+    padded = torch.zeros(max(int(size) for size in sizes), dtype=torch.uint8, device=message.device)
+    padded[: len(message)] = message
+    received = [torch.empty_like(padded) for _ in sizes]
+    dist.all_gather(received, padded)
+    return [messages.decode(as_bytes(part[: int(size)])) for part, size in zip(received, sizes, strict=True)]
 
 
 def from_main(value: Any) -> Any:
@@ -77,9 +86,23 @@ def broadcast(source: int, value: Any) -> Any:
     """Return the value of rank `source`."""
     if not has_group():
         return value
-    values = [value]
-    dist.broadcast_object_list(values, src=source)
-    return values[0]
+    message = as_tensor(messages.encode(value) if rank() == source else b"")
+    size = torch.tensor([len(message)], device=message.device)
+    dist.broadcast(size, src=source)
+    if rank() != source:
+        message = torch.empty(int(size), dtype=torch.uint8, device=message.device)
+    dist.broadcast(message, src=source)
+    return value if rank() == source else messages.decode(as_bytes(message))
+
+
+def as_tensor(message: bytes) -> torch.Tensor:
+    """Return bytes as a tensor on the device that the backend sends from."""
+    tensor = torch.frombuffer(bytearray(message), dtype=torch.uint8) if message else torch.empty(0, dtype=torch.uint8)
+    return tensor.cuda() if dist.get_backend() == "nccl" else tensor
+
+
+def as_bytes(message: torch.Tensor) -> bytes:
+    return message.cpu().numpy().tobytes()
 
 
 @contextmanager

@@ -50,7 +50,7 @@ def write_shard(path: Path, parts: Sequence[Path], number: int, shards: int, rng
     table = pa.concat_tables([*tables, SCHEMA.empty_table()])
     order = list(range(table.num_rows))
     rng.shuffle(order)
-    write(path, table.take(order))
+    write(path, table.take(pa.array(order, pa.int64())))
 
 
 def share(before: int, count: int, shard: int, shards: int) -> int:

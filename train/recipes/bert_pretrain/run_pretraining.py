@@ -108,6 +108,7 @@ class Pretraining:
         # With equal seeds, all ranks would drop the same units for different sequences.
         set_seed(self.args.seed + ranks.rank())
         step = self.start()
+        self.local_steps.resume(step)
         course = Course(Path(self.args.output_dir), samples_per_step=self.phases[0].batch, start_step=step)
         self.model.train()
         for phase, data in zip(self.phases, self.data, strict=True):

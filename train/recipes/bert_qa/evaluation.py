@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from answers import Prediction, Scores, Search, predict
 from features import Collator, Window, make_windows
 from orch_training import ranks
 from orch_training.results import score_in_batches
 from squad import Question
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +85,8 @@ def evaluate(model: Any, evaluator: Evaluator, phase: str) -> Evaluation:
         predict(question, by_question.get(index, []), evaluator.search)
         for index, question in enumerate(local_questions)
     ]
-    gathered = in_order(ranks.gather(predictions))
+    fields = in_order(ranks.gather([asdict(prediction) for prediction in predictions]))
+    gathered = [Prediction(**values) for values in fields]
     seconds = time.perf_counter() - began
     texts = {prediction.id: prediction.text for prediction in gathered}
     scores = ranks.from_main(score(texts, evaluator.questions) if ranks.is_main() else None)
@@ -94,7 +97,7 @@ def evaluate(model: Any, evaluator: Evaluator, phase: str) -> Evaluation:
     )
 
 
-def in_order(parts: Sequence[Sequence[Prediction]]) -> list[Prediction]:
+def in_order(parts: Sequence[Sequence[T]]) -> list[T]:
     """Return predictions in the order of the questions; rank i % ranks has predicted question i."""
     total = sum(len(part) for part in parts)
     return [parts[index % len(parts)][index // len(parts)] for index in range(total)]

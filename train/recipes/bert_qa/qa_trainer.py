@@ -128,6 +128,7 @@ class QaTrainer(Trainer):  # type: ignore[misc]
         if self.local_steps is None:  # the first step: Trainer has just wrapped the model
             compress(model, self.compression)
             self.local_steps = LocalSteps(model, self.optimizer, self.local_sgd)
+            self.local_steps.resume(self.state.global_step)
         if WEIGHT not in inputs:
             return super().training_step(model, inputs, *args)
         weight = inputs.pop(WEIGHT)

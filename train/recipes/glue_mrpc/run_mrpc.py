@@ -150,6 +150,7 @@ class Training:
         if self.start:
             self.snapshots.load(self.start)
         step = checkpoint.step_of(self.start) if self.start else 0
+        self.local_steps.resume(step)
         course = Course(Path(args.output_dir), samples_per_step=self.dealing.batch.size, start_step=step)
         course.begin(step, self.steps)
         self.model.train()

@@ -25,8 +25,8 @@ from orch_node.protocol import values
 from orch_node.protocol.agent import Claim
 
 # Abstract sockets (unix(7)): every user of the machine sees their names, and they end with their
-# process. /proc/net/unix shows the names: user, first CPU, mask of CPUs from it on, run, process. Anybody can choose such
-# a name, so that a name counts only if the kernel says that a process of this user listens at it.
+# process. /proc/net/unix shows the names: user, first CPU, mask of CPUs from it on, run, process.
+# Anybody can choose such a name: it counts only if the kernel says that this user listens there.
 SOCKET = re.compile(rb"@orch-claim:(\d{1,10}):(\d{1,5}):([0-9a-f]{1,24}):([\w.-]{1,40}):\d{1,10}$", re.ASCII)
 CPUS_PER_SOCKET = 96  # 24 digits: a name has at most 107 bytes
 CONNECT_SECONDS = 1.0  # an agent accepts connections at once

@@ -32,8 +32,9 @@ def main(argv: list[str]) -> int:
     registry = importlib.import_module(f"{ELASTIC}").rendezvous_handler_registry
     registry.register(RENDEZVOUS, lambda parameters: handler(parameters, key))
     run = importlib.import_module("torch.distributed.run").main
-    # Otherwise torchrun leaves a folder in the node's /tmp after each run.
-    with tempfile.TemporaryDirectory(prefix="orch-torchrun-") as folder:
+    # By default torchrun leaves a folder in the node's /tmp after each run. What remains of a killed process is deleted
+    # with its run.
+    with tempfile.TemporaryDirectory(prefix=".torchrun-", dir=os.environ.get("ORCH_RUN_DIR")) as folder:
         run([f"--log_dir={folder}", *argv])
     return 0
 

@@ -1,0 +1,99 @@
+"""Messages between ranks carry values, and never code."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from orch_training.messages import MessageError, decode, encode
+
+from orchestrator.operations.function_call import describe
+from orchestrator.operations.submit import restore
+from orchestrator.paths import LIB
+from tests.support.ports import free_port
+
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
+KEYS = SCALARS | st.tuples(SCALARS, SCALARS)
+
+
+def values(scalars: st.SearchStrategy[object]) -> st.SearchStrategy[object]:
+    return st.recursive(
+        scalars,
+        lambda items: st.lists(items) | st.lists(items).map(tuple) | st.dictionaries(KEYS, items),
+        max_leaves=20,
+    )
+
+
+@given(values(SCALARS | st.binary()))
+def test_message_restores_value_with_its_types(value: object) -> None:
+    result = decode(encode(value))
+    assert (result, repr(result)) == (value, repr(value))
+
+
+@given(values(SCALARS))
+def test_result_of_a_submitted_function_keeps_its_types(value: object) -> None:
+    result = restore(describe(value))
+    assert (result, repr(result)) == (value, repr(value))
+
+
+@pytest.mark.parametrize("value", [{1}, object(), b"x", 1j], ids=repr)
+def test_result_without_a_representation_is_an_error(value: object) -> None:
+    with pytest.raises(TypeError, match=f"contains a {type(value).__name__}"):
+        describe([value])
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        pytest.param(torch.arange(6).reshape(2, 3).t(), id="not-contiguous"),
+        pytest.param(torch.tensor(1.5, dtype=torch.bfloat16), id="scalar-bf16"),
+        pytest.param(torch.empty(0, 4), id="empty"),
+        pytest.param(torch.tensor([True, False]), id="bool"),
+    ],
+)
+def test_message_restores_tensors(tensor: torch.Tensor) -> None:
+    (result,) = decode(encode([tensor]))
+    assert result.dtype == tensor.dtype
+    assert torch.equal(result, tensor)
+
+
+@given(st.binary(max_size=200))
+def test_damaged_message_is_an_error(message: bytes) -> None:
+    with pytest.raises(MessageError):
+        decode(message)
+
+
+def test_pickle_is_not_loaded() -> None:
+    with pytest.raises(MessageError):
+        decode(pickle.dumps({"a": 1}))
+
+
+RANKS = """
+from orch_training import ranks
+ranks.join()
+number = ranks.rank()
+print(ranks.gather((number, b"x" * number, "a" * 5 * number)), ranks.broadcast(1, {number: None}))
+ranks.destroy_group()
+"""
+
+
+def test_ranks_gather_values_of_different_sizes() -> None:
+    variables = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2", "PYTHONPATH": str(LIB)}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", RANKS],
+            env={**os.environ, **variables, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    assert [process.communicate(timeout=240)[0] for process in processes] == [
+        "[(0, b'', ''), (1, b'x', 'aaaaa')] {1: None}\n"
+    ] * 2
