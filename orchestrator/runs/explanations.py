@@ -6,12 +6,12 @@ import re
 from collections.abc import Iterator
 
 from orchestrator.model.finding import Finding
-from orchestrator.runs.known_errors import KNOWN_SIGNATURES
+from orchestrator.runs.known_errors import KNOWN_SIGNATURES, Signature
+from orchestrator.runs.tracebacks import Frame, parse_frame
 
 LONGEST_LINE = 2000  # characters; the time of patterns with .* grows with the square of this length
 CONTEXT = "During handling of the above exception, another exception occurred:"
 TORCH_WARNING = re.compile(r"\[?W\d{4} \d\d:\d\d:")  # of its C++ and its Python part
-FRAME = re.compile(r'File "([^"]*)", line \d+')
 
 
 def explain(log_text: str, *, exception: str = "", all_joined: bool = False) -> tuple[Finding, ...]:
@@ -28,36 +28,52 @@ def explain(log_text: str, *, exception: str = "", all_joined: bool = False) -> 
     """
     explanations: dict[str, Finding] = {}
     reasons = {line for line, _ in lines_with_frames(exception.rpartition(CONTEXT)[2])}
-    for line, frame in dict.fromkeys(lines_with_frames(log_text)):
+    for line, frames in dict.fromkeys(lines_with_frames(log_text)):
         if all_joined and TORCH_WARNING.match(line):
             continue
         for signature in KNOWN_SIGNATURES:
             if signature.may_be_harmless and exception and line not in reasons:
                 continue
             match = re.search(signature.pattern, line)
-            if match and (re.search(signature.frame, line) or re.search(signature.frame, frame)):
+            if match and raised_where_expected(signature, match, line, frames):
                 cause, cure = fill(signature.cause, match), fill(signature.cure, match)
                 finding = Finding(subject=signature.name, message=cause, evidence=line.strip(), cure=cure)
                 explanations.setdefault(signature.name, finding)
                 break
+    for signature in KNOWN_SIGNATURES:
+        if signature.name in explanations:
+            explanations = {name: value for name, value in explanations.items() if name not in signature.hides}
     order = [signature.name for signature in KNOWN_SIGNATURES]
     return tuple(sorted(explanations.values(), key=lambda entry: order.index(entry.subject)))
 
 
-def lines_with_frames(log_text: str) -> Iterator[tuple[str, str]]:
-    """Yield each line, with the file of the innermost frame if the line ends a traceback."""
-    frame = ""
+def raised_where_expected(signature: Signature, match: re.Match[str], line: str, frames: tuple[Frame, ...]) -> bool:
+    """Return whether the line and the frames of its traceback are those that a signature expects."""
+    pattern = fill(signature.frame, match, as_pattern=True)
+    innermost = frames[-1].path if frames else ""
+    if not (re.search(pattern, line) or re.search(pattern, innermost)):
+        return False
+    if signature.from_script and all(frame.is_library for frame in frames):
+        return False
+    callers = (f"{frame.path} {frame.function}" for frame in frames)
+    return not signature.caller or any(re.search(signature.caller, caller) for caller in callers)
+
+
+def lines_with_frames(log_text: str) -> Iterator[tuple[str, tuple[Frame, ...]]]:
+    """Yield each line, with the frames of its traceback if the line ends one."""
+    frames: list[Frame] = []
     for text in log_text.splitlines():
         line = text[:LONGEST_LINE].strip()
-        if match := FRAME.match(line):
-            frame = match.group(1)
-        elif not (frame and text[:1].isspace()):  # unlike the error, source lines are indented
-            yield line, frame
-            frame = ""
+        if frame := parse_frame(line):
+            frames.append(frame)
+        elif not (frames and text[:1].isspace()):  # unlike the error, source lines are indented
+            yield line, tuple(frames)
+            frames = []
 
 
-def fill(template: str, match: re.Match[str]) -> str:
-    """Return the template with {1} and {2} replaced by the groups of the match."""
+def fill(template: str, match: re.Match[str], *, as_pattern: bool = False) -> str:
+    """Return the template with {1} and {2} replaced by the groups of the match, as text or as a regular expression."""
     for number, text in enumerate(match.groups(), start=1):
-        template = template.replace(f"{{{number}}}", text or "")
+        value = re.escape(text or "") if as_pattern else text or ""
+        template = template.replace(f"{{{number}}}", value)
     return template

@@ -15,7 +15,10 @@ class Signature:
         cause: the cause of the error; `{1}` is replaced by the first group of the pattern.
         cure: what the user can do about it, with the same replacements.
         frame: a regular expression that the line or the file of the innermost frame of its traceback
-            must match, so that an error of the script itself gets no explanation.
+            must match, so that an error of the script itself gets no explanation; with the same replacements.
+        caller: a regular expression that the file and the function of one of the frames must match.
+        from_script: whether one of the frames must be of the user's code.
+        hides: the names of signatures whose errors are consequences of this one.
         may_be_harmless: whether scripts often continue after this error. If the exception that ended the
             rank is known, only that exception is explained by this signature.
     """
@@ -25,6 +28,9 @@ class Signature:
     cause: str
     cure: str
     frame: str = ""
+    caller: str = ""
+    from_script: bool = False
+    hides: tuple[str, ...] = ()
     may_be_harmless: bool = False
 
 
@@ -39,6 +45,25 @@ RENDEZVOUS = (
     r"\btorch\.distributed\.|-packages/torch/distributed/|\bc10d\b|socket has failed|\bGloo\b|/gloo/transport/"
     r"|-packages/oneccl_bindings_for_pytorch/|CCL_ERROR|\bHYD[A-Z]*_|\bhydra_|\bhydt_|\bmpiexec\b|\bmpirun\b|^ssh: "
 )
+
+# The file of a library, and one that is none, as the end of an ImportError has it.
+LIBRARY_FILE = r"-packages/|/lib/python3[^/]*/"
+USER_FILE = r"\((?!\S*-packages/|\S*/lib/python3)(/\S*/(\w+)\.py)\)"
+HIDDEN_CAUSE = (
+    "The file {2}.py of your project has the name of a package, so that Python imports it in place of the package."
+)
+HIDDEN_CURE = "Rename {1}, and delete the folder __pycache__ next to it."
+# Variables that say which rank a process is, of launchers that orch does not use, or not always.
+LAUNCHER_VARIABLES = (
+    r"SLURM_(?:PROCID|LOCALID|NTASKS|NPROCS|NNODES|NODEID|JOB_ID|JOBID|JOB_NODELIST|NODELIST|STEP_NODELIST|JOB_NUM_NODES"
+    r"|NTASKS_PER_NODE|TASKS_PER_NODE|LAUNCH_NODE_IPADDR|GPUS_ON_NODE)|OMPI_COMM_WORLD_\w+|MV2_COMM_WORLD_\w+|PMI_\w+"
+    r"|PALS_\w+|FLUX_TASK_RANK"
+)
+RANK_ARGUMENTS = (
+    r"-(?:local[-_]rank|rank|node[-_]rank|machine[-_]rank|world[-_]size|master[-_](?:addr|port)|nproc[-_]per[-_]node|nnodes"
+    r"|dist[-_]url)\b"
+)
+RANK_VARIABLES = "RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT"
 
 # Explanations are shown in this order: errors that cause other errors come first.
 KNOWN_SIGNATURES = (
@@ -131,7 +156,46 @@ KNOWN_SIGNATURES = (
         cure="Install oneccl_bind_pt of the stack; its module is torch_ccl up to 1.11 and "
         "oneccl_bindings_for_pytorch from 1.12.",
     ),
+    Signature(
+        name="DeepSpeed builds ccl",
+        pattern=r"^ValueError: Didn't find CCL_ROOT, install oneCCL",
+        cause="DeepSpeed chooses ccl wherever oneccl_bindings_for_pytorch can be imported, whatever --backend is, and "
+        "then compiles its own code against an installed oneCCL.",
+        cure="Let DeepSpeed use the process group that orch created. Before deepspeed.init_distributed() and "
+        'deepspeed.initialize(): deepspeed.accelerator.get_accelerator()._communication_backend_name = "gloo".',
+    ),
     # The environment of the ranks.
+    Signature(
+        name="no main guard",
+        pattern=r"^[A-Za-z_][\w.]*(?:Error|Exception)\b",
+        caller=r"/multiprocessing/spawn\.py _fixup_main_from_(?:path|name)$",
+        hides=("port taken", "port of the script", "no MASTER_ADDR", "module not found", "file not found"),
+        cause="A worker process, such as one of a DataLoader, ran the script again from its first line, because its "
+        "start method is spawn or forkserver.",
+        cure='Put everything except imports, functions and classes below `if __name__ == "__main__":`.',
+    ),
+    Signature(
+        name="variable of another launcher",
+        pattern=rf"^KeyError: '({LAUNCHER_VARIABLES})'$",
+        frame=r"^<frozen os>$|/os\.py$",
+        cause="The script reads {1}, which another launcher sets.",
+        cure=f"Read the variables that orch sets on every target, as torchrun does: {RANK_VARIABLES}.",
+        may_be_harmless=True,
+    ),
+    Signature(
+        name="rank as an argument",
+        pattern=rf"error: the following arguments are required: .*-{RANK_ARGUMENTS}|Missing option '-{RANK_ARGUMENTS}",
+        cause="The script expects its rank as an argument, as from torch.distributed.launch.",
+        cure=f"Read it from the environment, as with torchrun: {RANK_VARIABLES}. Example: "
+        'parser.add_argument("--local_rank", type=int, default=int(os.environ["LOCAL_RANK"]))',
+    ),
+    Signature(
+        name="rank -1",
+        pattern=r"^RuntimeError: (?:Device index must not be negative|Invalid device string: 'cuda:-1')",
+        cause="The script selects the GPU of its local rank, but the ranks train on CPUs. The local rank is -1 because "
+        "no argument sets it.",
+        cure='Use the device "cpu", and read the local rank from the environment: int(os.environ["LOCAL_RANK"]).',
+    ),
     Signature(
         name="no MASTER_ADDR",
         pattern=r"env:// rendezvous: environment variable "
@@ -238,6 +302,16 @@ KNOWN_SIGNATURES = (
         cure="Add the names of all nodes to /etc/hosts on each node.",
     ),
     Signature(
+        name="port of the script",
+        pattern=r"EADDRINUSE|[Aa]ddress already in use",
+        frame=RENDEZVOUS,
+        from_script=True,
+        hides=("port taken",),
+        cause="The script opens a port itself, which another rank of this node or another program has opened already.",
+        cure="Use the process group that orch created: dist.init_process_group() without init_method, store and port. "
+        "For a port of your own, listen on one rank alone, or on port 0.",
+    ),
+    Signature(
         name="port taken",
         pattern=r"EADDRINUSE|[Aa]ddress already in use",
         frame=RENDEZVOUS,
@@ -321,8 +395,114 @@ KNOWN_SIGNATURES = (
         "and --nodes.",
     ),
     Signature(
+        name="device_ids of DDP",
+        pattern=r"DistributedDataParallel device_ids and output_device arguments only work with single-device",
+        cause="The script gives DistributedDataParallel the number of a GPU (device_ids), but the model is on the CPU.",
+        cure="Omit device_ids and output_device: DistributedDataParallel(model).",
+    ),
+    Signature(
+        name="unused parameters",
+        pattern=r"^RuntimeError: Expected to have finished reduction in the prior iteration",
+        cause="The loss of a step does not depend on some parameters of the model, and DistributedDataParallel waits "
+        "for their gradients.",
+        cure="Freeze or remove them (requires_grad_(False)), or use DistributedDataParallel(model, "
+        "find_unused_parameters=True). Trainer: ddp_find_unused_parameters=True. Lightning: "
+        'strategy="ddp_find_unused_parameters_true". TORCH_DISTRIBUTED_DEBUG=INFO by --env names them.',
+    ),
+    Signature(
+        name="monitored_barrier",
+        pattern=r"^ValueError: monitored_barrier is only implemented for GLOO backend",
+        cause="monitored_barrier() exists for gloo alone, and the group is on another backend.",
+        cure="Use torch.distributed.barrier(): orch itself names ranks that are missing. Or use --backend gloo.",
+    ),
+    Signature(
+        name="question to the user",
+        pattern=r"^EOFError(?:: EOF when reading a line)?$",
+        frame=r"^EOFError: |/getpass\.py$",
+        cause="The script asks a question (input(), getpass()), but ranks have no terminal.",
+        cure="Pass the value as an argument of the script (after --), or as a variable: --env NAME=VALUE, for secrets "
+        "--env-file FILE.",
+        may_be_harmless=True,
+    ),
+    Signature(
+        name="login of wandb",
+        pattern=r"^wandb\.errors\.\w*\.?UsageError: (?:api_key not configured|No API key configured)",
+        cause="wandb asks for an API key, but ranks have no terminal.",
+        cure="Write WANDB_API_KEY=... into a file for --env-file, or use --env WANDB_MODE=offline.",
+    ),
+    Signature(
+        name="debugger",
+        pattern=r"^bdb\.BdbQuit$",
+        cause="The script stops in the debugger (breakpoint(), pdb.set_trace()), but ranks have no terminal.",
+        cure="Remove the breakpoint, or disable all of them: --env PYTHONBREAKPOINT=0. `orch logs ID` shows what ranks "
+        "print.",
+    ),
+    Signature(
+        name="notebook",
+        pattern=r"^NameError: name '(get_ipython|display)' is not defined",
+        cause="The script has lines of a notebook: {1} exists in Jupyter alone.",
+        cure="Remove what was a line with ! or % in the notebook. Packages: --requirements FILE.",
+    ),
+    Signature(
+        name="relative import",
+        pattern=r"^ImportError: attempted relative import (?:with no known parent package|beyond top-level package)",
+        cause="A script has no parent package, so that it cannot import with a leading dot.",
+        cure="Run it as a module, in the folder that contains its package: orch train -m PACKAGE.MODULE.",
+        may_be_harmless=True,
+    ),
+    Signature(
+        name="hidden package",
+        pattern=rf"^ImportError: cannot import name '\w+' from (?:partially initialized module )?'\S+' .*{USER_FILE}$",
+        frame="^{1}$",
+        cause=HIDDEN_CAUSE,
+        cure=HIDDEN_CURE,
+        may_be_harmless=True,
+    ),
+    Signature(
+        name="hidden package",
+        pattern=rf"^ImportError: cannot import name '\w+' from (?:partially initialized module )?'\S+' .*{USER_FILE}$",
+        frame=LIBRARY_FILE,
+        cause=HIDDEN_CAUSE,
+        cure=HIDDEN_CURE,
+        may_be_harmless=True,
+    ),
+    Signature(
+        name="hidden package",
+        pattern=r"\(consider renaming '(/\S*/(\w+)\.py)' since it has the same name as",
+        cause=HIDDEN_CAUSE,
+        cure=HIDDEN_CURE,
+        may_be_harmless=True,
+    ),
+    Signature(
+        name="hidden package",
+        pattern=r"^AttributeError: (partially initialized module '(\w+)') has no attribute '\w+' \(most likely due to",
+        frame=r"/{2}\.py$",
+        cause=HIDDEN_CAUSE,
+        cure="Rename the file {2}.py, and delete the folder __pycache__ next to it.",
+        may_be_harmless=True,
+    ),
+    Signature(
+        name="hidden package",
+        pattern=r"^ModuleNotFoundError: (No module named '[\w.]+'); '(\w+)' is not a package$",
+        from_script=True,
+        cause="Python imports a single file {2}.py in place of the package {2}: usually a file of your project with "
+        "its name.",
+        cure="Rename the file {2}.py, and delete the folder __pycache__ next to it.",
+        may_be_harmless=True,
+    ),
+    Signature(
+        name="package for GPUs",
+        pattern=r"ModuleNotFoundError: No module named '(apex|flash_attn|xformers|bitsandbytes|triton|amp_C|vllm)\b"
+        r"|(FlashAttention2) has been toggled on, but it cannot be used",
+        cause="{1}{2} is for GPUs, but the ranks train on CPUs.",
+        cure='Leave it out. Attention of transformers: attn_implementation="sdpa". Precision: --precision, or '
+        'torch.autocast("cpu", dtype=torch.bfloat16).',
+        may_be_harmless=True,
+    ),
+    Signature(
         name="no gpu",
-        pattern=r"Torch not compiled with CUDA enabled|Found no NVIDIA driver on your system"
+        pattern=r"Distributed package doesn't have NCCL built in|ProcessGroupNCCL is only supported with GPUs"
+        r"|Torch not compiled with CUDA enabled|Found no NVIDIA driver on your system"
         r"|No CUDA GPUs are available"
         r"|deserialize object on a CUDA device but torch\.cuda\.is_available\(\) is False"
         r"|module 'torch\._C' has no attribute '_cuda_\w+'",
@@ -349,9 +529,8 @@ KNOWN_SIGNATURES = (
         pattern=r"ModuleNotFoundError: No module named '([^']+)'",
         may_be_harmless=True,
         cause="The ranks do not find the module {1}.",
-        cure="Add it to the stack by --requirements FILE or a `# /// script` block in the script; in containers and "
-        "pods, to the image. Your own modules go to the nodes with the script if they are in its project (--project "
-        "FOLDER).",
+        cure="Your own modules go to the nodes with the script if they are in its project (--project FOLDER). "
+        "Packages: --requirements FILE, or a block in the script; in containers and pods, the image.",
     ),
     Signature(
         name="file not found",

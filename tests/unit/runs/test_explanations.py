@@ -70,8 +70,65 @@ def test_error_of_the_script_itself_is_not_explained(log: str) -> None:
 
 
 def test_error_in_torch_distributed_is_explained_by_its_traceback() -> None:
-    log = make_traceback("OSError: [Errno 98] Address already in use", "/home/me/t.py", TORCH)
+    log = make_traceback("OSError: [Errno 98] Address already in use", TORCH)
     assert [explanation.subject for explanation in explain(log)] == ["port taken"]
+
+
+def test_port_that_the_script_opens_is_not_blamed_on_an_earlier_job() -> None:
+    warning = (
+        "[W1126 16:46:24.1 socket.cpp:464] [c10d] The server socket has failed to bind to [::]:29877 (errno: 98 - "
+    )
+    log = make_traceback("torch.distributed.DistNetworkError: EADDRINUSE", "/home/me/t.py", TORCH)
+    for text in (log, f"{warning}Address already in use).\n{log}"):
+        (explanation,) = explain(text, exception=log)
+        assert explanation.subject == "port of the script"
+        assert "earlier job" not in explanation.message + explanation.cure
+
+
+SPAWNED = """Traceback (most recent call last):
+  File "<string>", line 1, in <module>
+  File "/usr/lib/python3.11/multiprocessing/spawn.py", line 297, in _fixup_main_from_path
+    main_content = runpy.run_path(main_path,
+                   ^^^^^^^^^^^^^^^^^^^^^^^^^
+  File "<frozen runpy>", line 88, in _run_code
+  File "/home/me/train.py", line 3, in <module>
+    dist.init_process_group("gloo")
+  File "/venv/lib/python3.11/site-packages/torch/distributed/rendezvous.py", line 199, in _create_c10d_store
+    return TCPStore(
+           ^^^^^^^^^
+torch.distributed.DistNetworkError: The server socket has failed to listen. port: 26325, code: -98, name: EADDRINUSE
+"""
+
+
+def test_script_without_a_guard_is_not_blamed_on_its_port() -> None:
+    exception = make_traceback("RuntimeError: DataLoader worker (pid(s) 534) exited unexpectedly", "/home/me/train.py")
+    (explanation,) = explain(SPAWNED + exception, exception=exception)
+    assert explanation.subject == "no main guard"
+    assert '`if __name__ == "__main__":`' in explanation.cure
+
+
+CIRCULAR = (
+    "ImportError: cannot import name 'f' from partially initialized module 'a' (most likely due to a circular import)"
+)
+
+
+def test_circular_import_of_two_modules_hides_no_package() -> None:
+    assert explain(make_traceback(f"{CIRCULAR} (/home/me/a.py)", "/home/me/train.py", "/home/me/b.py")) == ()
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        make_traceback("EOFError: Ran out of input", "/home/me/train.py"),
+        make_traceback("EOFError", "/home/me/train.py"),
+        make_traceback("KeyError: 'SLURM_PROCID'", "/home/me/config.py"),
+        make_traceback("ValueError: cannot handle RANK -1", "/home/me/train.py"),
+        "train.py: error: the following arguments are required: --data, --ranking",
+    ],
+    ids=["pickle", "other", "dict", "rank", "argument"],
+)
+def test_similar_error_of_the_script_is_not_explained(log: str) -> None:
+    assert explain(log, exception=log) == ()
 
 
 HANDLED = (
