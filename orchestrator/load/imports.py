@@ -47,6 +47,22 @@ class Files:
                 self.names[folder] = set(os.listdir(folder))
         return any(entry.partition(".")[0] == name for entry in self.names.get(folder, ()))
 
+    def modules_in(self, folder: Path) -> tuple[str, ...]:
+        """Return the modules and packages in a folder."""
+        names = self.names.get(folder, ())
+        return tuple(name.removesuffix(".py") for name in sorted(names) if name.endswith(".py") or "." not in name)
+
+
+def relative_import(script: Path) -> ast.ImportFrom | None:
+    """Return the first relative import of a file that always happens, or None, also if the file sets its package."""
+    try:
+        content = script.read_bytes()
+        statements = [] if b"__package__" in content else ast.parse(content).body
+    except (OSError, ValueError, SyntaxError):  # the ranks report it
+        return None
+    imports = (statement for statement in statements if isinstance(statement, ast.ImportFrom))
+    return next((statement for statement in imports if statement.level), None)
+
 
 def files_of(project: Project | None, script: str, *, is_remote: bool) -> Files:
     """Return the files that ranks see: those of the project, of this machine, or the script alone on other machines."""

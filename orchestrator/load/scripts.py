@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import subprocess
 import sys
 import warnings
@@ -14,13 +15,14 @@ from pathlib import Path
 from orch_node.protocol.environment import PYTHON_PATH
 
 from orchestrator.errors import RequestError, did_you_mean
-from orchestrator.load.imports import Files, external_imports, files_of
+from orchestrator.load.imports import INIT, Files, external_imports, files_of, relative_import
 from orchestrator.model.imports import Imports
 from orchestrator.model.printable import one_line
 from orchestrator.model.recipe import Recipe
 from orchestrator.paths import RECIPES, TRAIN
 from orchestrator.planning.request import TrainRequest
 
+NOTEBOOK_LINE = re.compile(r"\s*[!%]\s*\w")
 MISSING_MODULES = (str(TRAIN / "node.py"), "find-module", "--missing")
 
 
@@ -61,6 +63,8 @@ def check_script(request: TrainRequest, recipe: Recipe, python: RanksPython) -> 
     path = find_module(python, recipe.script) if recipe.module and is_local else recipe.script_file
     if path:
         check_syntax(path, python)
+    if path and not recipe.module:
+        check_relative_imports(Path(path))
     if python.image or any(item.startswith("PYTHONPATH=") for item in request.env):
         return None
     if python.packages and "torch" not in python.packages:  # planning explains that the stack is not installed
@@ -125,7 +129,9 @@ def read_imports(recipe: Recipe, path: str, python: RanksPython) -> Imports:
         importers = external_imports(Path(path), files, folder, is_available)
     recorded = {name.replace("-", "_") for name in python.packages}
     return Imports(
-        importers={name: importer for name, importer in importers.items() if name not in recorded}, source=python.source
+        importers={name: importer for name, importer in importers.items() if name not in recorded},
+        source=python.source,
+        project_modules=files.modules_in(folder),
     )
 
 
@@ -149,13 +155,32 @@ def check_syntax(script: str, python: RanksPython) -> None:
             compile(Path(script).read_bytes(), script, "exec", dont_inherit=True)
     except SyntaxError as error:
         line = f": {error.text.strip()}" if error.text else ""
+        cell = " Lines with ! or % belong to notebooks; remove them." if NOTEBOOK_LINE.match(error.text or "") else ""
         newer = f" If the image has a newer Python than {python.version}, call orch with that one."
         raise RequestError(
             one_line(f"{script}, line {error.lineno}: {error.msg}{line}"),
-            hint=f"Nothing was started.{newer if python.image else ''}",
+            hint=f"Nothing was started.{cell}{newer if python.image else ''}",
         ) from None
     except (OSError, ValueError):  # the ranks report it
         return
+
+
+def check_relative_imports(script: Path) -> None:
+    """Check that a script has no relative import outside of functions, conditions and try, which always fails.
+
+    Raises:
+        RequestError: with the module to name instead of the script.
+    """
+    statement = relative_import(script)
+    if statement is None:
+        return
+    package = next(parent for parent in script.parents if not (parent / INIT).is_file())
+    package = script.parent.parent if package == script.parent else package
+    module = ".".join(script.relative_to(package).with_suffix("").parts)
+    raise RequestError(
+        f"{script}, line {statement.lineno}: a script cannot import with a leading dot, because it has no package.",
+        hint=f"Nothing was started. Run it as a module, in the folder {package}: orch train -m {module}",
+    )
 
 
 def find_module(python: RanksPython, name: str) -> str:

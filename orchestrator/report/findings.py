@@ -28,7 +28,8 @@ def detail_lines(finding: Finding, head: str = "", *, indent: int = 2, printed: 
     """Return what is wrong, the evidence unless it is part of the printed text, and the cure."""
     is_printed = finding.evidence in printed
     evidence = [] if is_printed else [f"{'':{indent}}why: {finding.evidence}"]
-    cure = [f"{'':{indent}}cure: {finding.cure}"] if finding.cure else []
+    text = finding.cure.replace("\n", f"\n{'':{indent + 2}}")
+    cure = [f"{'':{indent}}cure: {text}"] if finding.cure else []
     return [f"{head}{finding.message}", *evidence, *cure]
 
 

@@ -18,6 +18,7 @@ from orchestrator.runs import accounting
 from orchestrator.runs.accounting import Accounting
 from orchestrator.runs.events import notes
 from orchestrator.runs.explanations import explain
+from orchestrator.runs.modules import advise_on_module
 from orchestrator.runs.store import Run
 from orchestrator.runs.timeline import Moment, how_it_failed, timeline_of
 from orchestrator.runs.volumes import advise_on_volume
@@ -144,7 +145,10 @@ def explanations_of(run: Run, failure: Failure | None) -> tuple[Finding, ...]:
     exception = failure.text if failure and TRACEBACK in failure.text else ""
     joined = {event.rank for event in run.events() if isinstance(event, Joined)}
     errors = explain(run_output(run, failure), exception=exception, all_joined=len(joined) >= len(record.layout))
-    return tuple(advise_on_volume(error, record.location, record.run_dir) for error in errors)
+    script = run.origin.scripts
+    folder = Path(script.path).parent if script else None
+    advised = (advise_on_module(error, folder) for error in errors)
+    return tuple(advise_on_volume(error, record.location, record.run_dir) for error in advised)
 
 
 def precision_of(run: Run) -> str:

@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator.errors import RequestError
 from orchestrator.load.imports import Files, external_imports
-from orchestrator.load.scripts import RanksPython, check_script, read_imports
+from orchestrator.load.scripts import RanksPython, check_relative_imports, check_script, check_syntax, read_imports
 from orchestrator.model.imports import Imports
 from orchestrator.model.project import Project
 from orchestrator.model.recipe import Recipe
@@ -134,3 +134,52 @@ def test_stack_that_is_not_installed_is_left_to_its_own_check(tmp_path: Path) ->
     check("typer")
     with pytest.raises(RequestError, match="imports module_that_is_missing, which stack current does not have"):
         check("torch")
+
+
+def test_error_suggests_a_module_of_the_project_or_the_lines_to_paste() -> None:
+    imports = Imports(importers={"pgk": "train.py"}, source="stack current", project_modules=("train", "pkg"))
+    with pytest.raises(RequestError) as caught:
+        imports.check(["pgk"])
+    assert caught.value.hint == "Did you mean your module 'pkg'?"
+    imports = Imports(importers={"cv2": "train.py", "einops_exts": "train.py"}, source="stack current")
+    with pytest.raises(RequestError) as caught:
+        imports.check(["cv2", "einops_exts"])
+    lines = '# /// script\n# dependencies = ["opencv-python-headless", "einops-exts"]\n# ///'
+    assert caught.value.hint.endswith(f"\n{lines}")
+
+
+@pytest.mark.parametrize(
+    ("content", "is_refused"),
+    [
+        ("import torch\nfrom .data import X\n", True),
+        ("from . import data\n", True),
+        ("try:\n    from .data import X\nexcept ImportError:\n    from data import X\n", False),
+        ('__package__ = "pkg"\nfrom .data import X\n', False),
+        ("import torch\n", False),
+    ],
+    ids=["member", "module", "tried", "own package", "absolute"],
+)
+def test_script_with_a_relative_import_is_refused_with_its_module(
+    content: str, is_refused: bool, tmp_path: Path
+) -> None:
+    package = tmp_path / "nets" / "big"
+    package.mkdir(parents=True)
+    for folder in (package, package.parent):
+        (folder / "__init__.py").touch()
+    script = package / "train.py"
+    script.write_text(content)
+    if not is_refused:
+        check_relative_imports(script)
+        return
+    with pytest.raises(RequestError, match="leading dot") as caught:
+        check_relative_imports(script)
+    assert caught.value.hint.endswith(f"in the folder {tmp_path}: orch train -m nets.big.train")
+
+
+def test_syntax_of_a_notebook_in_a_script_is_named(tmp_path: Path) -> None:
+    script = tmp_path / "colab.py"
+    script.write_text("import torch\n!pip install einops\n")
+    version = ".".join(map(str, sys.version_info[:2]))
+    with pytest.raises(RequestError, match="line 2") as caught:
+        check_syntax(str(script), RanksPython(version=version))
+    assert "belong to notebooks" in caught.value.hint
