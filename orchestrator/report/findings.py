@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from orchestrator.model.finding import Finding
 from orchestrator.report.listing import SCHEMA
+from orchestrator.runs.tracebacks import LONGEST_LINE
 
 MARKS = {"ok": "ok  ", "miss": "MISS", "absent": "-   ", "unknown": "?   "}
 
@@ -26,7 +27,7 @@ def finding_lines(findings: Iterable[Finding]) -> list[str]:
 
 def detail_lines(finding: Finding, head: str = "", *, indent: int = 2, printed: str = "") -> list[str]:
     """Return what is wrong, the evidence unless it is part of the printed text, and the cure."""
-    is_printed = finding.evidence in printed
+    is_printed = finding.evidence[:LONGEST_LINE] in printed
     evidence = [] if is_printed else [f"{'':{indent}}why: {finding.evidence}"]
     text = finding.cure.replace("\n", f"\n{'':{indent + 2}}")
     cure = [f"{'':{indent}}cure: {text}"] if finding.cure else []

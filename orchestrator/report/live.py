@@ -24,12 +24,14 @@ from orch_node.protocol.events import (
     Warned,
 )
 from orch_node.protocol.events import Progress as Told
+from orch_node.protocol.outcome import Failure
 from orch_node.protocol.remaining import format_seconds, remaining_seconds
 from rich.console import RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 from rich.text import Text
 
 from orchestrator.model.printable import counted
+from orchestrator.report.failure import error_lines
 from orchestrator.report.rank_lines import STATE_SECONDS, RankLines
 from orchestrator.runs import timeline
 from orchestrator.runs.logs import LogLine
@@ -147,6 +149,7 @@ class Screen:
         )
         self.tasks: dict[str, TaskID] = {}
         self.joined: set[int] = set()
+        self.failure: Failure | None = None  # the last one, which is explained if the ranks start again
         self.warned: set[str] = set()
         self.shown: dict[str, float] = {}
         self.last: dict[str, Figures] = {}  # by phase, the newest one last
@@ -216,6 +219,7 @@ class Screen:
             self.end_start()
         if isinstance(event, Decided) and not event.topic and self.of_ranks in ("0", "all"):
             return  # a recipe's decision, which rank 0 prints as well
+        self.explain_restart(event)
         if isinstance(event, PRINTED_EVENTS) and not timeline.is_echo(event, self.warned):
             for line in timeline.describe_event(event):
                 self.note(line)
@@ -230,6 +234,15 @@ class Screen:
                 self.show_steps(event)
             else:
                 self.step(event)
+
+    def explain_restart(self, event: Event) -> None:
+        """Show the error of the failed rank before its run starts again."""
+        if isinstance(event, Failed):
+            self.failure = event.failure
+        elif isinstance(event, Restarting) and self.failure:
+            is_shown = self.of_ranks in ("all", str(self.failure.rank))
+            for line in error_lines(self.failure.text, is_shown=is_shown):
+                self.note(f"  {line}")
 
     def show_steps(self, event: Told) -> None:
         """Show the steps that orch has counted, in place or after 30 seconds without output."""

@@ -12,13 +12,12 @@ from orch_node.protocol.outcome import PREEMPTED, REFUSED, nodes_record
 
 from orchestrator.model.finding import Finding
 from orchestrator.report.cleanup import left_in_memory
+from orchestrator.report.failure import describe_same_error, error_lines
 from orchestrator.report.figures import table_lines
 from orchestrator.report.findings import detail_lines
 from orchestrator.report.listing import SCHEMA
 from orchestrator.runs import timeline
 from orchestrator.runs.outcome import Outcome
-
-TEXT_LINES = 25
 
 
 def as_json(outcome: Outcome) -> str:
@@ -77,9 +76,9 @@ def failure_lines(outcome: Outcome, shown: str) -> list[str]:
     """Return what went wrong, the explanations for it, and the nodes with leftovers."""
     reasons = [f"{outcome.state}: {outcome.problem}{resume_hint(outcome)}"] if outcome.problem else []
     if outcome.failure:
-        is_shown = shown in ("all", str(outcome.failure.rank))
-        last = outcome.failure.text.splitlines()[-1 if is_shown else -TEXT_LINES :]
-        reasons += [f"failed: {outcome.failure.describe()}", *(f"  {line}" for line in last)]
+        is_shown = shown in ("all", *map(str, (outcome.failure.rank, *outcome.same_error)))
+        lines = [*error_lines(outcome.failure.text, is_shown=is_shown), *describe_same_error(outcome.same_error)]
+        reasons += [f"failed: {outcome.failure.describe()}", *(f"  {line}" for line in lines)]
     if reasons:
         return [*reasons, *explanation_lines(outcome, printed="\n".join(reasons)), *left_lines(outcome)]
     return [] if outcome.state == "done" else [f"state: {outcome.state}", *left_lines(outcome)]

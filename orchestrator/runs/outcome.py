@@ -8,6 +8,7 @@ from pathlib import Path
 
 from orch_node.protocol import outcome as outcomes
 from orch_node.protocol.events import Decided, Event, Joined, Launched, Progress, Result, ScriptEnded
+from orch_node.protocol.failures import rank_ends
 from orch_node.protocol.outcome import NodeEnd
 from orch_node.protocol.precision import AUTO
 from orch_node.protocol.record import Decision
@@ -21,11 +22,11 @@ from orchestrator.runs.explanations import explain
 from orchestrator.runs.modules import advise_on_module
 from orchestrator.runs.store import Run
 from orchestrator.runs.timeline import Moment, how_it_failed, timeline_of
+from orchestrator.runs.tracebacks import HEADER, error_key
 from orchestrator.runs.volumes import advise_on_volume
 
 LOG_CHARACTERS = 200_000
 EXIT_CODES = {outcomes.DONE: 0, outcomes.STOPPED: 130, outcomes.PREEMPTED: outcomes.EX_TEMPFAIL}
-TRACEBACK = "Traceback (most recent call last):"
 WELL = (outcomes.DONE, outcomes.PREEMPTED, "running", "unknown")  # states without an error to explain
 
 
@@ -70,6 +71,7 @@ class Outcome:
         precision: the precision that was used.
         seconds: the duration of the run, or None if it has not ended.
         failure: the first rank that failed, or None.
+        same_error: the other ranks that ended with the same error.
         problem: the reason why the run ended early, or None.
         explanations: the known errors in the logs of a failed run.
         result: the figures that the script reported, or None.
@@ -92,6 +94,7 @@ class Outcome:
     precision: str
     seconds: float | None
     failure: Failure | None
+    same_error: tuple[int, ...]
     problem: str | None
     explanations: tuple[Finding, ...]
     result: Result | None
@@ -127,6 +130,7 @@ def outcome_of(run: Run) -> Outcome:
         precision=chosen_precision(events) or run.record.precision,
         seconds=ended.ended - ended.started if ended else None,
         failure=failure,
+        same_error=ranks_with_same_error(events, failure) if failure else (),
         problem=ended.problem if ended else None,
         explanations=() if run.state in WELL else explanations_of(run, failure),
         result=run.result(),
@@ -142,13 +146,22 @@ def outcome_of(run: Run) -> Outcome:
 def explanations_of(run: Run, failure: Failure | None) -> tuple[Finding, ...]:
     """Return the known errors in the logs of a failed run and in the reason of its end."""
     record = run.record
-    exception = failure.text if failure and TRACEBACK in failure.text else ""
+    exception = failure.text if failure and HEADER in failure.text else ""
     joined = {event.rank for event in run.events() if isinstance(event, Joined)}
     errors = explain(run_output(run, failure), exception=exception, all_joined=len(joined) >= len(record.layout))
     script = run.origin.scripts
     folder = Path(script.path).parent if script else None
     advised = (advise_on_module(error, folder) for error in errors)
     return tuple(advise_on_volume(error, record.location, record.run_dir) for error in advised)
+
+
+def ranks_with_same_error(events: Sequence[Event], failure: Failure) -> tuple[int, ...]:
+    """Return the other ranks of the last attempt that ended with the error of the first failure."""
+    launches = [index for index, event in enumerate(events) if isinstance(event, Launched)]
+    ends = rank_ends(events[launches[-1] if launches else 0 :])
+    error = error_key(failure.text)
+    texts = {rank: end.raised.text for rank, end in ends.items() if end.raised and rank != failure.rank}
+    return tuple(sorted(rank for rank, text in texts.items() if rank >= 0 and error_key(text) == error))
 
 
 def precision_of(run: Run) -> str:

@@ -28,6 +28,7 @@ from orch_node.protocol.events import (
 from orch_node.protocol.record import number_ranges
 
 from orchestrator.model.printable import counted
+from orchestrator.runs.tracebacks import summary
 
 RANK = re.compile(r"[0-9]{1,9}")
 Announcement = Decided | NodeNews | NodesLost | Refused | Stopping | Waiting
@@ -73,6 +74,8 @@ def timeline_of(events: Iterable[Event]) -> list[Moment]:
         if is_echo(event, warned):
             continue
         timeline += (Moment(time=event.time, text=text) for text in describe_event(event))
+        if isinstance(event, Failed) and event.failure and (cause := summary(event.failure.text)):
+            timeline.append(Moment(time=event.time, text=f"  {cause}"))
         if isinstance(event, Joined) and event.rank not in joined_ranks:
             joined_ranks.add(event.rank)
             if len(joined_ranks) == ranks:

@@ -14,6 +14,7 @@ MARKERS = re.compile(r"[\s~^]*")
 LIBRARY = re.compile(r"-packages/|^<|/lib/python3[^/]*/|/orch_node/|/train/node\.py$")
 PACKAGE = re.compile(r"-packages/([^/]+)")
 CURRENT_THREAD = re.compile(r"Current thread 0x[0-9a-f]+ .*\(most recent call first\):")
+RUN_COPY = re.compile(r"^.*/\d{8}-\d{6}-[^/]+/project/")
 MOST_FRAMES = 6  # of the user's code that are shown of one traceback
 MOST_MESSAGE_LINES = 8
 LONGEST_LINE = 400  # characters
@@ -97,22 +98,24 @@ def stack_of_signal(text: str) -> Traceback | None:
     return Traceback(frames[::-1]) if frames else None
 
 
-def shorten(traceback: Traceback, folders: Sequence[str]) -> Iterator[str]:
+def shorten(traceback: Traceback, folder: str) -> Iterator[str]:
     """Yield the lines of a traceback with the frames of libraries folded.
 
     Args:
         traceback: the traceback.
-        folders: folders of the user's code, whose paths are shown relative to them.
+        folder: the folder of the user's code, to which paths below it are relative.
     """
     is_user = [not frame.is_library for frame in traceback.frames]
     omitted: list[Frame] = []
     for index, frame in enumerate(traceback.frames):
+        if is_user[index] and not any(is_user[:index]):
+            omitted = []  # what calls the user's code says nothing about the error
         if not is_user[index] or sum(is_user[index:]) > MOST_FRAMES:
             omitted.append(frame)
             continue
         yield from describe_omitted(omitted)
         omitted = []
-        yield f'File "{relative(frame.path, folders)}", line {frame.line}, in {frame.function}'
+        yield f'File "{relative(frame.path, folder)}", line {frame.line}, in {frame.function}'
         if frame.source:
             yield f"  {frame.source}"
     yield from describe_omitted(omitted)
@@ -136,18 +139,20 @@ def shorten_message(message: Sequence[str]) -> Iterator[str]:
         yield f"... {len(lines) - MOST_MESSAGE_LINES} more lines"
 
 
-def relative(path: str, folders: Sequence[str]) -> str:
-    """Return a path relative to the first of the folders that contains it."""
-    for folder in folders:
-        if path.startswith(f"{folder.rstrip('/')}/"):
-            return path[len(folder.rstrip("/")) + 1 :]
-    return path
+def relative(path: str, folder: str) -> str:
+    """Return a path relative to the run's copy of the project, or to the folder if it is below it."""
+    path = RUN_COPY.sub("", path)
+    return path.removeprefix(f"{folder.rstrip('/')}/") if folder else path
 
 
-def location(traceback: Traceback, folders: Sequence[str]) -> str:
-    """Return the innermost line of the user's code, as in `train.py, line 3, in main`, or ''."""
+def summary(text: str) -> str:
+    """Return the exception of a traceback with the line of the user's code that led to it, or ''."""
+    traceback = parse_last(text)
+    if traceback is None or not traceback.message:
+        return ""
     frame = next(iter(traceback.user_frames[::-1]), None)
-    return f"{relative(frame.path, folders)}, line {frame.line}, in {frame.function}" if frame else ""
+    location = f"{RUN_COPY.sub('', frame.path)}, line {frame.line}: " if frame else ""
+    return f"{location}{traceback.message[0][:LONGEST_LINE]}"
 
 
 def error_key(text: str) -> str:

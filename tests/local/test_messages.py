@@ -87,7 +87,8 @@ def test_traceback_is_printed_once_and_the_id_of_a_run_twice(orch: Orch, tmp_pat
     run = last_run(tmp_path)
     assert f"run: {run.name} in {run.parent}\n" in process.stderr
     assert output.count(run.name) == 2
-    assert "Traceback (most recent call last)" in orch(*train, "--show", "none").stdout
+    assert output.count("line 2, in act") == 2
+    assert "line 3, in <module>" in orch(*train, "--show", "none").stdout
 
 
 def test_line_with_an_explanation_is_printed_once_after_the_output(orch: Orch, tmp_path: Path) -> None:

@@ -128,11 +128,11 @@ FAULTS = {
     "printed": (
         "import traceback\n  try: None.x\n  except AttributeError: traceback.print_exc(); sys.exit(3)",
         "exited with code 3",
-        "\n  Traceback (most recent call last):\n",
+        "\n  AttributeError: 'NoneType' object has no attribute 'x'",
     ),
     "message": ("sys.exit('no data')", "exited with code 1", "no data"),
     "kill": ("os.kill(os.getpid(), 9)", "was ended by SIGKILL", ""),
-    "crash": ("os.kill(os.getpid(), 11)", "was ended by SIGSEGV", ""),
+    "crash": ("os.kill(os.getpid(), 11)", "was ended by SIGSEGV", ", in <module>\n"),
 }
 # How a rank ends matters to both backends; how its output is read does not depend on them.
 FAULTS_WITH_BACKENDS = [(fault, "gloo") for fault in FAULTS] + [

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from orch_node.protocol.events import Progress
+from orch_node.protocol.events import Failed, Progress, Restarting
+from orch_node.protocol.outcome import Failure
 
 from orchestrator.report import live
+from tests.unit.runs.test_tracebacks import SHAPES
 
 
 @pytest.mark.parametrize(
@@ -25,3 +27,14 @@ def test_progress_shows_the_remaining_time(
     for seconds, step in steps:
         screen.show(Progress(rank=0, time=1e9 + seconds, phase="train", step=step, steps=40))
     assert capsys.readouterr().err.splitlines()[-len(expected) :] == expected
+
+
+def test_error_is_shown_before_the_ranks_start_again(capsys: pytest.CaptureFixture[str]) -> None:
+    screen = live.Screen()
+    screen.show(Failed(failure=Failure(rank=1, node="node0", code=1, text=SHAPES)))
+    assert "mat1" not in capsys.readouterr().err
+    screen.show(Restarting(attempt=2, of=1))
+    lines = capsys.readouterr().err.splitlines()
+    assert "    return model(x)" in lines
+    assert "mat1 and mat2" in lines[-2]
+    assert lines[-1] == "starts again: attempt 2 of 2"

@@ -38,6 +38,17 @@ def test_log_tail_prefers_the_cause_to_stack_traces(tmp_path: Path) -> None:
     assert len(result) <= TAIL_BYTES
 
 
+def test_log_tail_has_the_thread_that_a_signal_ended(tmp_path: Path) -> None:
+    threads = ("\nThread 0x1 (most recent call first):\n" + FRAME * 9) * 20
+    current = '\nCurrent thread 0x2 (most recent call first):\n  File "/home/me/segv.py", line 3 in main\n'
+    result = log_tail(
+        make_log(tmp_path, f"step 1\nFatal Python error: Segmentation fault\n{threads}{current}{FRAME * 99}")
+    )
+    assert result.startswith("step 1\nFatal Python error: Segmentation fault\n\nCurrent thread")
+    assert "segv.py" in result
+    assert len(result) <= TAIL_BYTES
+
+
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(content=st.binary() | st.binary().map(lambda data: b"Fatal Python error: " + data))
 def test_log_tail_is_short_text_of_any_content(content: bytes, tmp_path: Path) -> None:

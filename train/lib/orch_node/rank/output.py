@@ -12,6 +12,7 @@ from orch_node.protocol.failures import summarize_elastic
 
 TAIL_BYTES = 2000
 FATAL = b"Fatal Python error: "  # what faulthandler writes before its stack traces
+CURRENT_THREAD = b"\nCurrent thread 0x"
 SEARCHED_BYTES = 1 << 16  # of the log's end; enough for the stack traces of many threads
 MAX_WRITES = 400  # the newest writes to sys.stderr; a line may take several
 TRACEBACK = "Traceback (most recent call last):"
@@ -38,6 +39,8 @@ def log_tail(log: Path) -> str:
     begin = max(0, len(content) - TAIL_BYTES)
     if (fatal := content.rfind(FATAL)) >= 0:
         begin = min(begin, max(0, fatal - TAIL_BYTES // 2))
+        if (current := content.find(CURRENT_THREAD, fatal)) > begin + TAIL_BYTES // 2:  # after many other threads
+            content = content[: content.find(b"\n", fatal) + 1] + content[current:]
     tail = content[begin : begin + TAIL_BYTES].decode(errors="replace")
     return "\n".join(line for line in tail.split("\n") if not line.startswith(OWN_PREFIX)).strip()
 
