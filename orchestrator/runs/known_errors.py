@@ -53,7 +53,7 @@ HIDDEN_CAUSE = (
     "The file {2}.py of your project has the name of a package, so that Python imports it in place of the package."
 )
 HIDDEN_CURE = "Rename {1}, and delete the folder __pycache__ next to it."
-# Variables that say which rank a process is, of launchers that orch does not use, or not always.
+# Variables from which scripts read the number of their rank, of launchers that orch does not use, or not always.
 LAUNCHER_VARIABLES = (
     r"SLURM_(?:PROCID|LOCALID|NTASKS|NPROCS|NNODES|NODEID|JOB_ID|JOBID|JOB_NODELIST|NODELIST|STEP_NODELIST|JOB_NUM_NODES"
     r"|NTASKS_PER_NODE|TASKS_PER_NODE|LAUNCH_NODE_IPADDR|GPUS_ON_NODE)|OMPI_COMM_WORLD_\w+|MV2_COMM_WORLD_\w+|PMI_\w+"

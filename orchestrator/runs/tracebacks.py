@@ -109,7 +109,7 @@ def shorten(traceback: Traceback, folder: str) -> Iterator[str]:
     omitted: list[Frame] = []
     for index, frame in enumerate(traceback.frames):
         if is_user[index] and not any(is_user[:index]):
-            omitted = []  # what calls the user's code says nothing about the error
+            omitted = []  # of orch or of the launcher
         if not is_user[index] or sum(is_user[index:]) > MOST_FRAMES:
             omitted.append(frame)
             continue
