@@ -183,8 +183,8 @@ def test_ranks_that_only_make_remote_calls_may_train(one_host: Workspace, backen
 def test_new_process_groups_have_their_timeout_and_the_backend_of_the_run(one_host: Workspace, backend: str) -> None:
     cell = one_host.train_text(NEW_GROUPS, "--backend", backend)
 
-    def expected(seconds: str) -> str:
-        return f"{backend} 2 {seconds if backend == 'gloo' else 0}"  # ccl has no options to read
+    def expected(seconds: str, name: str = "gloo") -> str:  # the name that the script requests
+        return f"{name} 2 {seconds if backend == 'gloo' else 0}"  # ccl has no options to read
 
     for rank in (0, 1):
         assert cell.printed("ADOPTED", rank) == expected("7200")
@@ -248,6 +248,122 @@ def test_import_of_torchao_adds_no_lines_to_the_log(one_host: Workspace) -> None
     pytest.importorskip("torchao")
     cell = one_host.train_text("import torchao\nprint('IMPORTED', torchao.__name__)\n")
     assert cell.logs[0].splitlines() == ["IMPORTED torchao"]
+
+
+CHILD = """
+import os, sys
+import torch.distributed as dist
+
+def work(rank, port):
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=1)
+    dist.destroy_process_group()
+
+if __name__ == "__main__":
+    PORT = 20000 + os.getpid() % 10000
+    START
+"""
+
+STARTED_PROCESSES = {
+    "spawn": "import torch.multiprocessing as mp; mp.spawn(work, args=(PORT,), nprocs=1)",
+    "fork": "import multiprocessing as mp\n"
+    "    process = mp.get_context('fork').Process(target=work, args=(0, PORT)); process.start(); process.join()",
+    "forked-with-the-group-of-the-rank": "import multiprocessing as mp, torch\n"
+    "    process = mp.get_context('fork').Process(target=dist.all_reduce, args=(torch.ones(1),))\n"
+    "    process.start(); process.join()",
+    "torchrun": "import subprocess\n"
+    "    open('inner.py', 'w').write('import torch.distributed as d; d.init_process_group()')\n"
+    "    subprocess.call([sys.executable, '-m', 'torch.distributed.run', '--standalone', '--nproc-per-node', '1',"
+    " 'inner.py'])",
+}
+
+
+@pytest.mark.parametrize("start", STARTED_PROCESSES.values(), ids=STARTED_PROCESSES.keys())
+def test_script_that_starts_its_own_process_group_on_every_rank_fails(one_host: Workspace, start: str) -> None:
+    cell = one_host.train_text(CHILD.replace("START", start), code=1)
+    assert "starts further processes, which form a process group" in cell.report["failure"]["text"]
+
+
+def test_worker_that_imports_an_unprotected_script_again_is_explained(one_host: Workspace) -> None:
+    text = (
+        "import torch, torch.distributed as dist\ndist.init_process_group()\n"
+        "loader = torch.utils.data.DataLoader(range(4), num_workers=1, multiprocessing_context='spawn')\n"
+        "print(list(loader))\n"
+    )
+    cell = one_host.train_text(text, code=1)
+    assert 'if __name__ == "__main__":' in cell.report["failure"]["text"]
+
+
+WORKERS = """
+import subprocess, sys
+import torch
+import torch.distributed as dist
+
+class Shards(torch.utils.data.IterableDataset):
+    def __iter__(self):
+        yield dist.get_rank() if dist.is_initialized() else -1
+
+if __name__ == "__main__":
+    for method in ("fork", "spawn"):
+        loader = torch.utils.data.DataLoader(Shards(), num_workers=1, multiprocessing_context=method)
+        print(method.upper(), [int(batch) for batch in loader])
+    program = "import sys, torch; print('HIDDEN', any('child_python' in folder for folder in sys.path))"
+    print(subprocess.check_output([sys.executable, "-c", program], text=True))
+"""
+
+
+def test_processes_without_a_process_group_work_as_usual(one_host: Workspace) -> None:
+    cell = one_host.train_text(WORKERS)
+    for rank in (0, 1):
+        assert cell.printed("FORK", rank) == f"[{rank}]"
+        assert cell.printed("SPAWN", rank) == "[-1]"
+        assert cell.printed("HIDDEN", rank) == "False"
+
+
+CHILD_TRAINS = """
+import subprocess, sys
+subprocess.check_call([sys.executable, "-c", "import torch; w = torch.nn.Parameter(torch.ones(1));"
+                       " w.grad = torch.ones(1); torch.optim.SGD([w], lr=0.1).step()"])
+"""
+
+
+def test_training_in_a_process_of_the_script_is_seen(one_host: Workspace) -> None:
+    process = expect_exit(one_host.orch("train", write_script(one_host.folder, CHILD_TRAINS), *one_host.options))
+    assert "no training step" not in process.stdout
+
+
+OTHER_LAUNCHERS = """
+import os
+names = ("PMI_RANK", "PMI_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK")
+print("NUMBERS", *(os.environ[name] for name in names))
+"""
+
+
+@pytest.mark.parametrize("launcher", ["mpirun", "torchrun"])
+def test_scripts_for_another_launcher_find_their_rank(one_host: Workspace, launcher: str) -> None:
+    cell = one_host.train_text(OTHER_LAUNCHERS, "--launcher", launcher)
+    assert [cell.printed("NUMBERS", rank) for rank in (0, 1)] == ["0 2 0 2 0", "1 2 1 2 1"]
+
+
+IGNITE = """
+import torch
+import ignite.distributed as idist
+
+def training(local_rank, config):
+    print("MODEL", type(idist.auto_model(torch.nn.Linear(8, 1))).__name__)
+
+START
+"""
+
+
+@pytest.mark.parametrize(
+    "start",
+    ["with idist.Parallel(backend='gloo') as parallel:\n    parallel.run(training, {})", "training(0, {})"],
+    ids=["parallel", "existing-group"],
+)
+def test_ignite_wraps_the_model(one_host: Workspace, start: str) -> None:
+    pytest.importorskip("ignite")
+    cell = one_host.train_text(IGNITE.replace("START", start))
+    assert [cell.printed("MODEL", rank) for rank in (0, 1)] == ["DistributedDataParallel"] * 2
 
 
 NAN = """

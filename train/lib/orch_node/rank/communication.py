@@ -13,6 +13,11 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
+from orch_node.rank import child_processes
+
+# Methods of torch's ProcessGroup that its Python functions call; the last ones reduce.
+COLLECTIVES = ("allgather", "_allgather_base", "alltoall", "alltoall_base", "barrier", "broadcast", "gather", "scatter")
+REDUCTIONS = ("allreduce", "allreduce_coalesced", "reduce", "reduce_scatter", "_reduce_scatter_base")
 LOCK = threading.Lock()  # held while groups are inspected and while they are destroyed
 MAX_GROUPS = 100  # the newest groups of a rank; the counts of more do not fit into an event
 
@@ -38,6 +43,9 @@ class Counts:
         destroyed: collectives of groups that were destroyed.
         destroyed_world: collectives of destroyed default groups, in which every rank took part.
         destroyed_groups: collectives of other destroyed groups, by the key of the group.
+        in_backward: collectives that Python code has called during backward().
+        largest_exchange: elements of the largest tensor in a collective that Python code has called.
+        largest_reduction: the same for collectives that reduce.
     """
 
     point_to_point: int = 0
@@ -46,6 +54,9 @@ class Counts:
     destroyed: int = 0
     destroyed_world: int = 0
     destroyed_groups: Counter[str] = field(default_factory=Counter)
+    in_backward: int = 0
+    largest_exchange: int = 0
+    largest_reduction: int = 0
 
 
 COUNTS = Counts()
@@ -60,6 +71,8 @@ def begin(torch: ModuleType) -> None:
         return
     for name in ("send", "recv", "recv_anysource"):
         count_calls(torch, name)
+    for name in (*COLLECTIVES, *REDUCTIONS):
+        measure_calls(torch, name)
     count_remote_calls(torch)
     keep_counts(torch)
 
@@ -79,6 +92,37 @@ def count_calls(torch: ModuleType, name: str) -> None:
         return result
 
     setattr(group_type, name, counted)
+
+
+def measure_calls(torch: ModuleType, name: str) -> None:
+    """Record the largest tensor that Python code passes to a collective, and calls during backward()."""
+    group_type = torch.distributed.ProcessGroup
+    original = getattr(group_type, name, None)
+    if original is None:  # an older torch
+        return
+    process = os.getpid()
+    graph_task = getattr(torch._C, "_current_graph_task_id", lambda: -1)
+
+    @functools.wraps(original)
+    def measured(group: Any, *args: Any, **kwargs: Any) -> Any:
+        child_processes.check_process(process)
+        COUNTS.in_backward += graph_task() != -1
+        size = largest_size(torch, (*args, *kwargs.values()))
+        COUNTS.largest_exchange = max(COUNTS.largest_exchange, size)
+        if name in REDUCTIONS:
+            COUNTS.largest_reduction = max(COUNTS.largest_reduction, size)
+        return original(group, *args, **kwargs)
+
+    setattr(group_type, name, measured)
+
+
+def largest_size(torch: ModuleType, value: Any) -> int:
+    """Return the number of elements of the largest tensor in nested lists."""
+    if torch.is_tensor(value):
+        return int(value.numel())
+    if isinstance(value, (list, tuple)):
+        return max((largest_size(torch, item) for item in value), default=0)
+    return 0
 
 
 def count_remote_calls(torch: ModuleType) -> None:
@@ -171,6 +215,19 @@ def live_collectives(torch: ModuleType) -> int:
 
 def live_world_collectives(torch: ModuleType) -> int:
     return collectives_of(torch, distributed_world(torch).default_pg) if has_joined(torch) else 0
+
+
+def uses_rpc(torch: ModuleType) -> bool:
+    """Return whether the script has started torch.distributed.rpc, of which not all calls are counted."""
+    rpc = torch.distributed.rpc
+    return bool(rpc.is_available() and rpc.api._is_current_rpc_agent_set())
+
+
+def has_subgroup(torch: ModuleType) -> bool:
+    """Return whether the script has created a process group of some of the ranks."""
+    distributed = torch.distributed
+    sizes = map(distributed.get_world_size, list(distributed_world(torch).pg_map))
+    return any(0 < size < distributed.get_world_size() for size in sizes)
 
 
 def has_joined(torch: ModuleType) -> bool:

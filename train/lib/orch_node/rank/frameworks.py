@@ -175,10 +175,32 @@ def adopt_timeouts(set_timeout: Callable[[datetime.timedelta], None]) -> None:
     def patch_lightning(module: ModuleType) -> None:
         wrap(module, "_init_dist_connection", lambda *args, **kwargs: adopt(kwargs.get("timeout")))
 
-    sys.meta_path.insert(0, AfterImport("accelerate.state", patch_accelerate))
+    AfterImport("accelerate.state", patch_accelerate).install()
     for package in ("lightning.fabric", "lightning_fabric"):
-        sys.meta_path.insert(0, AfterImport(f"{package}.utilities.distributed", patch_lightning))
-    sys.meta_path.insert(0, AfterImport("transformers.training_args", patch_trainer))
+        AfterImport(f"{package}.utilities.distributed", patch_lightning).install()
+    AfterImport("transformers.training_args", patch_trainer).install()
+
+
+def name_backend_for_ignite() -> None:
+    """Make ignite treat an existing group of a backend that it does not know as one of gloo.
+
+    Its auto_model() uses DDP for the backends that it knows by name, and leaves the model alone otherwise.
+    """
+
+    def patch(module: ModuleType) -> None:
+        model_class = getattr(module, "_NativeDistModel", None)
+        if model_class is None:
+            return
+        original, supported = model_class.backend, tuple(model_class.available_backends)
+
+        @functools.wraps(original)
+        def backend(model: Any) -> str:
+            name = str(original(model))
+            return name if name in supported else "gloo"
+
+        model_class.backend = backend
+
+    AfterImport("ignite.distributed.comp_models.native", patch).install()
 
 
 def record_losses() -> None:
@@ -191,7 +213,7 @@ def record_losses() -> None:
     def patch(module: ModuleType) -> None:
         wrap(module.CallbackHandler, "on_log", record)
 
-    sys.meta_path.insert(0, AfterImport("transformers.trainer_callback", patch))
+    AfterImport("transformers.trainer_callback", patch).install()
 
 
 def wrap(owner: type | ModuleType, name: str, before: Callable[..., None]) -> None:
@@ -212,6 +234,10 @@ class AfterImport(MetaPathFinder):
     def __init__(self, name: str, function: Callable[[ModuleType], None]) -> None:
         self.name = name
         self.function = function
+
+    def install(self) -> None:
+        """Apply from the next import on."""
+        sys.meta_path.insert(0, self)
 
     def find_spec(self, name: str, path: Any, target: ModuleType | None = None) -> ModuleSpec | None:
         if name != self.name:

@@ -31,7 +31,7 @@ from orch_node.protocol import layout as layouts
 from orch_node.protocol.environment import DEFAULTS, IMAGE_PACKAGES, USER_VARIABLES, user_names
 from orch_node.protocol.events import Heartbeat, Joined, Raised, ScriptEnded
 from orch_node.protocol.outcome import EX_TEMPFAIL
-from orch_node.rank import communication, frameworks, heartbeat, hub, precision, training_check
+from orch_node.rank import child_processes, communication, frameworks, heartbeat, hub, precision, training_check
 from orch_node.rank import metrics as rank_metrics
 from orch_node.rank.checks import (
     RankError,
@@ -44,7 +44,7 @@ from orch_node.rank.checks import (
     repair_command,
 )
 from orch_node.rank.output import StderrRecorder
-from orch_node.rank.process_group import join
+from orch_node.rank.process_group import join, set_mpi_variables
 from orch_node.rank.script import add_module_folders, check_program, enter, link_bindings, run_program
 from orch_node.rank.stack_traces import StackTraces
 
@@ -82,6 +82,9 @@ def main(argv: list[str]) -> None:
         argv = precision.choose(torch, layout, placement.rank, argv)
     except Exception as error:
         give_up(error)
+    if layout.world_size > 1:
+        set_mpi_variables(layout, placement, os.environ)
+    child_processes.begin(placement.rank, layout.world_size, os.environ)
     joined = Joined(
         node=placement.node,
         pid=os.getpid(),
@@ -97,16 +100,24 @@ def main(argv: list[str]) -> None:
         callbacks.append(heartbeat.StepProgress(lambda: metrics.steps).report)
     heartbeat.begin(torch, lambda: metrics.steps, callbacks)
     agreement = preemption.AGREEMENT  # its collectives are not part of the training
-    training_check.begin(torch, lambda: communication.operations(torch) - agreement.collectives)
+
+    def operations() -> int:
+        return communication.operations(torch) - agreement.collectives
+
+    training_check.begin(torch, operations)
     frameworks.record_losses()
     hub.use_synced_data()
 
     def report_end() -> None:
+        try:
+            child_processes.check(placement.rank)
+        except RankError as error:
+            give_up(error, lambda: heartbeat.current(torch, metrics.steps))
         send(
             ScriptEnded(
                 world_collectives=communication.world_collectives(torch),
                 groups=communication.group_collectives(torch),
-                trained=metrics.trained,
+                trained=metrics.trained or child_processes.have_trained(placement.rank),
             )
         )
 
@@ -246,6 +257,7 @@ def give_up(error: BaseException, counts: Callable[[], Heartbeat] | None = None,
     """
     if counts:
         send(counts())
+        error = child_processes.cause(error)
     if isinstance(error, SystemExit):
         code = error.code if isinstance(error.code, int) else 1
         text = f"sys.exit({error.code!r})"

@@ -13,13 +13,13 @@ import inspect
 import itertools
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, MutableMapping
 from types import ModuleType
 from typing import Any
 
 from orch_node.bound_store import bind_stores
 from orch_node.protocol.layout import Placement, RunLayout
-from orch_node.rank import communication, frameworks
+from orch_node.rank import child_processes, communication, frameworks
 from orch_node.rank.checks import RankError
 
 
@@ -54,7 +54,11 @@ def join(torch: ModuleType, layout: RunLayout, placement: Placement, planned: Ma
     adopt_group(distributed, layout)
     frameworks.use_cpu_without_accelerator(torch)
     frameworks.hide_gpu_messages(torch)
+    frameworks.name_backend_for_ignite()
     frameworks.adopt_timeouts(functools.partial(set_timeout, distributed))
+    process = os.getpid()
+    ddp_class = torch.nn.parallel.DistributedDataParallel
+    frameworks.wrap(ddp_class, "__init__", lambda *_, **__: child_processes.check_process(process))
     if layout.world_size > 1:
         forbid_training_alone(torch, layout, placement)
 
@@ -81,9 +85,12 @@ def adopt_group(distributed: ModuleType, layout: RunLayout) -> None:
     store = distributed.distributed_c10d._get_default_store()
     rank, world_size = distributed.get_rank(), distributed.get_world_size()
     groups = itertools.count(1)
+    process = os.getpid()
+    original_name = distributed.get_backend
 
     @functools.wraps(original)
     def init_process_group(*args: Any, **kwargs: Any) -> None:
+        child_processes.check_process(process)
         requested = signature.bind(*args, **kwargs).arguments
         exists = distributed.is_initialized()
         print(
@@ -91,6 +98,9 @@ def adopt_group(distributed: ModuleType, layout: RunLayout) -> None:
             f"{'the one that orch created, on' if exists else 'a new one on'} {layout.backend}.",
             file=sys.stderr,
         )
+        report_gloo = names_gloo(requested.get("backend"))
+        get_backend = reported_backend(original_name, layout.backend) if report_gloo else original_name
+        vars(distributed)["get_backend"] = get_backend
         if not exists:
             timeout = requested.get("timeout") or planned_timeout(layout)
             options = {**requested, "backend": layout.backend, "timeout": timeout}
@@ -107,6 +117,27 @@ def adopt_group(distributed: ModuleType, layout: RunLayout) -> None:
 
     for module in (distributed, distributed.distributed_c10d):
         vars(module)["init_process_group"] = init_process_group
+
+
+def names_gloo(backend: object) -> bool:
+    """Return whether a script requests gloo for the CPU, as in "gloo" and in "cpu:gloo,cuda:nccl"."""
+    name = str(backend or "").lower()
+    return name == "gloo" or "cpu:gloo" in name.split(",")
+
+
+def reported_backend(original: Callable[..., Any], backend: str) -> Callable[..., Any]:
+    """Return torch.distributed.get_backend() for a script that requested gloo.
+
+    Libraries choose what they do by names that they know, and ccl is not among them. torch itself uses the function
+    of distributed_c10d, which returns the true name.
+    """
+
+    @functools.wraps(original)
+    def get_backend(*args: Any, **kwargs: Any) -> Any:
+        name = original(*args, **kwargs)
+        return "gloo" if name == backend else name
+
+    return get_backend
 
 
 def planned_timeout(layout: RunLayout) -> datetime.timedelta:
@@ -157,7 +188,9 @@ def forbid_training_alone(torch: ModuleType, layout: RunLayout, placement: Place
         steps.append(None)
         frameworks.check_numbers(layout, placement)
         has_communicated = communication.operations(torch) != initial_operations
-        is_counted = torch.distributed.is_initialized() and not has_script_groups(torch) and not uses_rpc(torch)
+        is_counted = (
+            torch.distributed.is_initialized() and not has_script_groups(torch) and not communication.uses_rpc(torch)
+        )
         if is_counted and not has_communicated:
             raise RankError(
                 "the script trains alone on every rank: it made an optimizer step before the ranks "
@@ -169,10 +202,24 @@ def forbid_training_alone(torch: ModuleType, layout: RunLayout, placement: Place
     optimizer.register_optimizer_step_pre_hook(check)
 
 
-def uses_rpc(torch: ModuleType) -> bool:
-    """Return whether the script has started torch.distributed.rpc, of which not all calls are counted."""
-    rpc = torch.distributed.rpc
-    return bool(rpc.is_available() and rpc.api._is_current_rpc_agent_set())
+def set_mpi_variables(layout: RunLayout, placement: Placement, environment: MutableMapping[str, str]) -> None:
+    """Set the variables of MPI launchers that some scripts read, unless the launcher has set them.
+
+    Without them such a script takes every rank for rank 0 of 1. MPI itself must not see them before it is initialized.
+    """
+    local = {"rank": placement.local_rank, "size": placement.local_world_size}
+    variables = {
+        "PMI_RANK": placement.rank,
+        "PMI_SIZE": layout.world_size,
+        "MPI_LOCALRANKID": local["rank"],
+        "MPI_LOCALNRANKS": local["size"],
+        "OMPI_COMM_WORLD_RANK": placement.rank,
+        "OMPI_COMM_WORLD_SIZE": layout.world_size,
+        "OMPI_COMM_WORLD_LOCAL_RANK": local["rank"],
+        "OMPI_COMM_WORLD_LOCAL_SIZE": local["size"],
+    }
+    for name, number in variables.items():
+        environment.setdefault(name, str(number))
 
 
 def has_script_groups(torch: ModuleType) -> bool:

@@ -1,0 +1,149 @@
+"""Notice processes of a script that form another process group than that of the ranks.
+
+A script that starts processes (mp.spawn, notebook_launcher, torchrun) starts them on every rank: each rank would train
+a separate model. Forked children inherit what process_group.py replaces; other Python processes import
+orch_node/child_python/sitecustomize.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import os
+from collections.abc import MutableMapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NoReturn
+
+from orch_node.protocol import files
+from orch_node.rank.checks import RankError
+from orch_node.rank.frameworks import AfterImport
+
+PARENT = "ORCH_PARENT_RANK"  # "RANK WORLD_SIZE" of the rank that started a process
+FOLDER = Path(__file__).resolve().parent.parent / "child_python"
+MESSAGE = (
+    "every rank of the script starts further processes, which form a process group: each of the {size} ranks would "
+    "train a separate model. orch starts one process per rank: call the training function directly instead of "
+    "mp.spawn(), notebook_launcher(), torchrun or Parallel(nproc_per_node=...), with RANK and WORLD_SIZE of the "
+    "environment; or run the script with --nodes 1 --ppn 1."
+)
+IMPORTED_AGAIN_MESSAGE = (
+    "a process that the script starts, such as a worker of a DataLoader, imports the script again and creates a "
+    'process group there. Put the part of the script that trains below `if __name__ == "__main__":`.'
+)
+
+
+def begin(rank: int, world_size: int, environment: MutableMapping[str, str]) -> None:
+    """Watch the processes that this one starts from now on."""
+    for mark in (refused_mark(rank), trained_mark(rank)):
+        mark.unlink(missing_ok=True)
+    environment[PARENT] = f"{rank} {world_size}"
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(FOLDER), environment.get("PYTHONPATH"))))
+
+
+def watch() -> None:
+    """Watch this process, which a rank has started, if it imports parts of torch."""
+    if PARENT in os.environ:
+        AfterImport("torch.distributed.distributed_c10d", refuse_groups).install()
+        AfterImport("torch.optim.optimizer", record_training).install()
+
+
+def refuse_groups(module: ModuleType) -> None:
+    """Make init_process_group() fail in a process that a rank has started."""
+    original = module.init_process_group
+
+    @functools.wraps(original)
+    def init_process_group(*args: Any, **kwargs: Any) -> Any:
+        if parent_size() > 1:
+            refuse_group()
+        return original(*args, **kwargs)
+
+    vars(module)["init_process_group"] = init_process_group
+
+
+def record_training(module: ModuleType) -> None:
+    """Record the first optimizer step of a process that a rank has started."""
+    if not hasattr(module, "register_optimizer_step_post_hook"):  # torch 2.0
+        return
+    steps: list[None] = []
+
+    def record(*_: Any) -> None:
+        if not steps:
+            steps.append(None)
+            write_mark(trained_mark(parent_rank()))
+
+    module.register_optimizer_step_post_hook(record)
+
+
+def check_process(process: int) -> None:
+    """Raise RankError if this process has been forked by a rank of a run of several ranks, and is not that rank."""
+    if os.getpid() != process and parent_size() > 1:
+        refuse_group()
+
+
+def refuse_group() -> NoReturn:
+    """Raise RankError, and record that for the rank, which may ignore how its processes end."""
+    message = IMPORTED_AGAIN_MESSAGE if is_imported_again() else MESSAGE.format(size=parent_size())
+    write_mark(refused_mark(parent_rank()), message)
+    raise RankError(message)
+
+
+def is_imported_again() -> bool:
+    """Return whether multiprocessing is importing the parent's script in this process."""
+    frame = inspect.currentframe()
+    while frame is not None:
+        if frame.f_code.co_name == "<module>" and frame.f_globals.get("__name__") == "__mp_main__":
+            return True
+        frame = frame.f_back
+    return False
+
+
+def check(rank: int) -> None:
+    """Check that no process of this rank has tried to create a process group.
+
+    Raises:
+        RankError: if one has.
+    """
+    mark = refused_mark(rank)
+    if mark.exists():
+        raise RankError(mark.read_text())
+
+
+def cause(error: BaseException) -> BaseException:
+    """Return why a process of this rank was refused a process group if one was, otherwise the error of the rank."""
+    try:
+        check(parent_rank())
+    except RankError as refusal:
+        return refusal
+    except (LookupError, OSError):
+        pass
+    return error
+
+
+def have_trained(rank: int) -> bool:
+    """Return whether a process that this rank has started has made an optimizer step."""
+    return trained_mark(rank).exists()
+
+
+def parent_rank() -> int:
+    return int(os.environ[PARENT].split()[0])
+
+
+def parent_size() -> int:
+    """Return the number of ranks of the run of the rank that started this process, 1 if there is none."""
+    return int(os.environ.get(PARENT, "0 1").split()[1])
+
+
+def refused_mark(rank: int) -> Path:
+    return Path(os.environ["ORCH_RUN_DIR"], files.child_group_mark(rank))
+
+
+def trained_mark(rank: int) -> Path:
+    return Path(os.environ["ORCH_RUN_DIR"], files.child_trained_mark(rank))
+
+
+def write_mark(path: Path, text: str = "") -> None:
+    with contextlib.suppress(OSError):  # a full disk
+        path.write_text(text)
+        path.chmod(0o600)
