@@ -394,11 +394,24 @@ WARM = pytest.mark.xdist_group("recipes")  # tests that share a server of warm p
 RANKS = """
 import os, sys
 sys.path.insert(0, {train!r})
+from pathlib import Path
 import torch, torch.distributed as dist
-from orch_node.rank import communication, training_check
+from orch_node.rank import communication, training_check, weight_comparison
 rank = int(sys.argv[1])
+communication.begin(torch)
 dist.init_process_group("gloo", init_method="file://{file}", rank=rank, world_size=2)
-training_check.begin(torch, lambda: communication.collectives(torch))
+training_check.begin(torch, lambda: communication.operations(torch))
+comparison = weight_comparison.begin(
+    torch,
+    weight_comparison.Peers(
+        rank=rank,
+        store=dist.distributed_c10d._get_default_store(),
+        operations=lambda: communication.operations(torch),
+        restarted=bool(os.environ.get("RESTARTED")),
+        equal_mark=Path({mark!r}),
+        advice=lambda: "Wrap the model",
+    ),
+)
 from torch.nn.parallel import DistributedDataParallel as DDP
 torch.manual_seed(0)
 model = torch.nn.Sequential(torch.nn.Linear(6, 16), torch.nn.Linear(16, 1))
@@ -411,6 +424,7 @@ def train(call, weights, steps=5):
     print("trained")
 try:
 {body}
+    comparison.check_end()
 except BaseException as error:
     print(type(error).__name__, error)
 sys.stdout.flush()
@@ -421,7 +435,8 @@ os._exit(0)
 def run_on_two_ranks(folder: Path, body: str) -> str:
     script = folder / "script.py"
     lines = "".join(f"    {line}\n" for line in body.strip().splitlines())
-    script.write_text(RANKS.format(train=str(LIB), file=folder / "store", body=lines))
+    mark = str(folder / "equal-weights")
+    script.write_text(RANKS.format(train=str(LIB), file=folder / "store", mark=mark, body=lines))
     ranks = [rank for number in (0, 1) for rank in start_ranks(script, number)]
     return "".join(out + err for _, out, err in wait_for_ranks(ranks))
 
@@ -433,7 +448,6 @@ def run_on_two_ranks(folder: Path, body: str) -> str:
         "ddp = DDP(model); train(ddp, ddp.parameters())",
         "ddp = DDP(model, gradient_as_bucket_view=True); train(ddp, model.parameters())",
         "ddp = DDP(model, static_graph=True); train(ddp, ddp.parameters())",
-        "ddp = DDP(model)\nwith ddp.no_sync():\n    train(ddp, ddp.parameters())",
         "from torch.distributed.fsdp import fully_shard\n"
         "fully_shard(model, mesh=dist.device_mesh.init_device_mesh('cpu', (2,)))\n"
         "train(model, model.parameters())",
@@ -451,13 +465,13 @@ def run_on_two_ranks(folder: Path, body: str) -> str:
         "    optimizer.step()\n"
         "print('trained')",
     ],
-    ids=["ddp", "bucket-views", "static-graph", "no-sync", "fsdp2", "fsdp", "fsdp-parts", "zero"],
+    ids=["ddp", "bucket-views", "static-graph", "fsdp2", "fsdp", "fsdp-parts", "zero"],
 )
 def test_ranks_that_train_together_are_accepted(tmp_path: Path, body: str) -> None:
     output = run_on_two_ranks(tmp_path, body)
     assert output.count("trained") == 2, output
     assert "Error" not in output
-    assert ("warning" in output) == ("no_sync" in body), output  # gradients that may be averaged later
+    assert "warning" not in output
 
 
 @WARM
@@ -478,3 +492,174 @@ def test_training_without_calling_the_ddp_wrapper_is_ended(tmp_path: Path, body:
 def test_ddp_wrapper_around_a_copy_is_ended(tmp_path: Path) -> None:
     output = run_on_two_ranks(tmp_path, "import copy; ddp = DDP(copy.deepcopy(model)); train(ddp, model.parameters())")
     assert output.count("RankError training does not change the weights that the model uses") == 2, output
+
+
+# Training steps on different data, whose loss is all-reduced for a log.
+STEPS_ON_TWO_RANKS = """
+def steps(call, optimizer, count=6, logged=True, after=lambda step: None):
+    generator = torch.Generator().manual_seed(rank)
+    for step in range(count):
+        optimizer.zero_grad()
+        loss = call(torch.randn(4, 6, generator=generator)).pow(2).mean()
+        loss.backward()
+        optimizer.step()
+        if logged:
+            dist.all_reduce(loss.detach().clone())
+        after(step)
+def average(*_):
+    for weight in model.parameters():
+        dist.all_reduce(weight.data)
+        weight.data /= 2
+adam = torch.optim.AdamW(model.parameters(), lr=1e-2)
+"""
+
+
+def compare_two_ranks(folder: Path, body: str) -> str:
+    return run_on_two_ranks(folder, STEPS_ON_TWO_RANKS + body)
+
+
+ENDED_AT_THIRD_STEP = {
+    "module-inside": "ddp = DDP(model); steps(model, adam)",
+    "another-module": "import copy; used = copy.deepcopy(model); ddp = DDP(model)\n"
+    "steps(used, torch.optim.SGD(used.parameters(), lr=0.1))",
+    "small-learning-rate": "ddp = DDP(model); steps(model, torch.optim.AdamW(model.parameters(), lr=1e-7))",
+    "bf16": "model.bfloat16(); ddp = DDP(model)\nsteps(lambda x: model(x.bfloat16()), adam)",
+    "second-optimizer": "ddp = DDP(model); steps(ddp, adam); head = DDP(torch.nn.Linear(6, 1))\n"
+    "steps(head.module, torch.optim.SGD(head.parameters(), lr=0.1))",
+}
+
+
+@WARM
+@pytest.mark.parametrize("body", ENDED_AT_THIRD_STEP.values(), ids=ENDED_AT_THIRD_STEP.keys())
+def test_ranks_with_a_logged_loss_that_train_alone_are_ended(tmp_path: Path, body: str) -> None:
+    output = compare_two_ranks(tmp_path, body)
+    assert output.count("RankError every rank trains alone: after 3 optimizer steps") == 1, output
+
+
+ENDED_AT_END = {
+    "no-ddp": "steps(model, adam)",
+    "no-logged-loss": "steps(model, adam, logged=False)",
+    "no-sync": "ddp = DDP(model)\nwith ddp.no_sync():\n    steps(ddp, adam)",
+    "weights-shown-at-the-end": "steps(model, adam); weight = model[0].weight.data\n"
+    "dist.all_gather([torch.zeros_like(weight) for _ in range(2)], weight)",
+    "hook-without-exchange": "ddp = DDP(model)\n"
+    "def keep(state, bucket):\n"
+    "    future = torch.futures.Future(); future.set_result(bucket.buffer()); return future\n"
+    "ddp.register_comm_hook(None, keep); steps(ddp, adam)",
+    "one-of-two-models-in-ddp": "head = DDP(torch.nn.Linear(1, 1))\n"
+    "steps(lambda x: head(model(x)), torch.optim.AdamW([*model.parameters(), *head.parameters()], lr=1e-2))",
+}
+
+
+@WARM
+@pytest.mark.parametrize("body", ENDED_AT_END.values(), ids=ENDED_AT_END.keys())
+def test_ranks_whose_weights_are_never_averaged_fail_at_their_end(tmp_path: Path, body: str) -> None:
+    output = compare_two_ranks(tmp_path, body)
+    assert output.count("unless they are averaged later, every rank trains alone") == 1, output
+    assert output.count("RankError every rank trained alone") == 1, output
+
+
+AVERAGED = {
+    "every-step": "steps(model, adam, after=average)",
+    "every-second-step": "steps(model, adam, after=lambda step: average() if step % 2 else None)",
+    "at-the-sixth-step": "steps(model, adam, 8, after=lambda step: average() if step == 5 else None)",
+    "after-the-last-step": "steps(model, adam); average()",
+    "another-model-at-the-end": "steps(model, adam)\n"
+    "for weight in model.state_dict().values():\n    dist.all_reduce(weight.clone())",
+    "by-objects": "import copy\nfor part in range(2):\n"
+    "    used = copy.deepcopy(model); steps(used, torch.optim.SGD(used.parameters(), lr=0.1))\n"
+    "    states = [None, None]; dist.all_gather_object(states, used.state_dict())\n"
+    "    model.load_state_dict({name: (states[0][name] + states[1][name]) / 2 for name in states[0]})",
+    "in-the-optimizer": "adam.register_step_post_hook(average); steps(model, adam)",
+    "separate-models-on-purpose": "os.environ['ORCH_SEPARATE_MODELS'] = '1'; steps(model, adam)",
+}
+
+
+@WARM
+@pytest.mark.parametrize("body", AVERAGED.values(), ids=AVERAGED.keys())
+def test_ranks_that_average_their_weights_are_accepted(tmp_path: Path, body: str) -> None:
+    output = compare_two_ranks(tmp_path, body)
+    assert "Error" not in output
+
+
+TOGETHER = {
+    "accumulated": "ddp = DDP(model)\nfor step in range(5):\n"
+    "    with ddp.no_sync():\n        ddp(torch.randn(4, 6)).pow(2).mean().backward()\n"
+    "    steps(ddp, adam, 1)",
+    "gradients-averaged-by-hand": "def step(x):\n    return model(x)\n"
+    "for weight in model.parameters():\n"
+    "    weight.register_post_accumulate_grad_hook(lambda weight: dist.all_reduce(weight.grad))\n"
+    "steps(model, adam)",
+    "different-numbers-of-steps": "ddp = DDP(model)\n"
+    "with torch.distributed.algorithms.join.Join([ddp]):\n    steps(ddp, adam, 2 + 5 * rank, logged=False)",
+    "rank-0-never-steps": "dist.barrier()\nif rank:\n    steps(model, adam, logged=False)\n    dist.barrier()\nelse:\n"
+    "    dist.barrier()",
+    "parts-of-one-model": "dist.new_group([0]); dist.new_group([1])\nsteps(model, adam)",
+    "sent-and-received": "dist.send(torch.ones(1), 1) if rank == 0 else dist.recv(torch.ones(1), 0)\n"
+    "steps(model, adam)",
+    "other-weights-from-the-start": "ddp = DDP(model); torch.manual_seed(rank); head = torch.nn.Linear(1, 1)\n"
+    "dist.new_group([0])\n"
+    "steps(lambda x: head(ddp(x)), torch.optim.SGD([*model.parameters(), *head.parameters()], lr=0.1))",
+}
+
+
+@WARM
+@pytest.mark.parametrize("body", TOGETHER.values(), ids=TOGETHER.keys())
+def test_ranks_that_train_parts_or_different_numbers_of_steps_are_accepted(tmp_path: Path, body: str) -> None:
+    output = compare_two_ranks(tmp_path, body)
+    assert "Error" not in output
+    assert output.count("warning") == ("if rank:" in body), "a rank that trains alone while the other one waits"
+    assert "comparison of the ranks' weights is off" not in output
+
+
+@WARM
+def test_ranks_with_models_of_their_own_are_warned_of(tmp_path: Path) -> None:
+    body = (
+        "torch.manual_seed(rank); model = torch.nn.Linear(6, 1)\nsteps(model, torch.optim.SGD(model.parameters(), 0.1))"
+    )
+    output = compare_two_ranks(tmp_path, body)
+    assert output.count("differ from those of rank") == 1, output
+    assert "Error" not in output
+
+
+@WARM
+@pytest.mark.parametrize("restarted", [False, True])
+def test_ddp_whose_weights_one_rank_has_replaced_is_ended(
+    tmp_path: Path, restarted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if restarted:
+        monkeypatch.setenv("RESTARTED", "1")
+    body = "ddp = DDP(model)\nif rank == 0:\n    torch.nn.init.zeros_(model[0].weight)\nsteps(ddp, adam)"
+    output = compare_two_ranks(tmp_path, body)
+    assert output.count("RankError the ranks do not start with the same weights") == 1, output
+
+
+RESUMED = """
+if rank == 0:
+    other = torch.optim.AdamW(model.parameters())
+    for step in range(31):
+        model(torch.ones(1, 6)).sum().backward(); type(other).step.__wrapped__(other)
+    adam.load_state_dict(other.state_dict())
+"""
+
+
+@WARM
+@pytest.mark.parametrize("wrapped", [True, False], ids=["ddp", "without-ddp"])
+def test_restarted_run_in_which_one_rank_has_resumed_is_ended(
+    tmp_path: Path, wrapped: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RESTARTED", "1")
+    output = compare_two_ranks(tmp_path, RESUMED + f"steps({'DDP(model)' if wrapped else 'model'}, adam)")
+    assert output.count("rank 0 has resumed from a checkpoint at optimizer step 31, and rank 1 has not") == 1, output
+
+
+@WARM
+def test_restarted_run_whose_ranks_were_equal_before_must_start_with_equal_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = "steps(model, torch.optim.SGD(model.parameters(), lr=0.1), after=average)"
+    assert "Error" not in compare_two_ranks(tmp_path, body)
+    monkeypatch.setenv("RESTARTED", "1")
+    (tmp_path / "store").unlink()
+    output = compare_two_ranks(tmp_path, f"model[0].weight.data += rank\n{body}")
+    assert "although they were equal when the run began" in output

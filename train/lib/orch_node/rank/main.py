@@ -44,7 +44,7 @@ from orch_node.rank.checks import (
     repair_command,
 )
 from orch_node.rank.output import StderrRecorder
-from orch_node.rank.process_group import join, set_mpi_variables
+from orch_node.rank.process_group import compare_weights, join, set_mpi_variables
 from orch_node.rank.script import add_module_folders, check_program, enter, link_bindings, run_program
 from orch_node.rank.stack_traces import StackTraces
 
@@ -105,12 +105,15 @@ def main(argv: list[str]) -> None:
         return communication.operations(torch) - agreement.collectives
 
     training_check.begin(torch, operations)
+    comparison = compare_weights(torch, layout, placement, operations)
     frameworks.record_losses()
     hub.use_synced_data()
 
     def report_end() -> None:
         try:
             child_processes.check(placement.rank)
+            if comparison:
+                comparison.check_end()
         except RankError as error:
             give_up(error, lambda: heartbeat.current(torch, metrics.steps))
         send(

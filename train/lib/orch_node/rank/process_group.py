@@ -14,12 +14,14 @@ import itertools
 import os
 import sys
 from collections.abc import Callable, Mapping, MutableMapping
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from orch_node.bound_store import bind_stores
+from orch_node.protocol import files
 from orch_node.protocol.layout import Placement, RunLayout
-from orch_node.rank import child_processes, communication, frameworks
+from orch_node.rank import child_processes, communication, frameworks, weight_comparison
 from orch_node.rank.checks import RankError
 
 
@@ -200,6 +202,32 @@ def forbid_training_alone(torch: ModuleType, layout: RunLayout, placement: Place
 
     optimizer = importlib.import_module("torch.optim.optimizer")
     optimizer.register_optimizer_step_pre_hook(check)
+
+
+def compare_weights(
+    torch: ModuleType, layout: RunLayout, placement: Placement, operations: Callable[[], int]
+) -> weight_comparison.WeightComparison | None:
+    """Compare the weights of all ranks in the first steps; return None in a run of one rank.
+
+    Args:
+        torch: the torch module.
+        layout: of the run.
+        placement: of this rank.
+        operations: returns the number of operations between ranks so far, without orch's own.
+    """
+    if layout.world_size == 1:
+        return None
+    run_dir = Path(os.environ["ORCH_RUN_DIR"])
+    restarts = int(os.environ.get("ORCH_ATTEMPT", "1")) - 1 + int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+    peers = weight_comparison.Peers(
+        rank=placement.rank,
+        store=torch.distributed.distributed_c10d._get_default_store(),
+        operations=operations,
+        restarted=restarts > 0,
+        equal_mark=run_dir / files.equal_weights_mark(),
+        advice=functools.partial(frameworks.advice, layout, placement),
+    )
+    return weight_comparison.begin(torch, peers)
 
 
 def set_mpi_variables(layout: RunLayout, placement: Placement, environment: MutableMapping[str, str]) -> None:

@@ -50,10 +50,6 @@ DDP_NOT_CALLED_MESSAGE = (
     "although there is a DistributedDataParallel. Call it instead of the module inside it, and "
     "wrap what ipex.optimize() returned."
 )
-NO_COLLECTIVES_MESSAGE = (
-    "{steps} optimizer steps were made without any collective operation: unless the weights are "
-    "averaged later, every rank trains alone."
-)
 REPLACED_WEIGHTS_MESSAGE = (
     "{count} weights that get gradients are in no optimizer and do not change, while an optimizer "
     "holds as many weights of the same shapes that get none. It was probably created before a part "
@@ -123,7 +119,7 @@ class ComputingWeights:
         for key, weight in self.by_id.items():
             if key not in self.initial:
                 checksum = weights.checksum(self.torch, weight)
-                self.initial[key] = (checksum, sample(weight))
+                self.initial[key] = (checksum, weights.sample(weight))
             elif not self.changed:
                 self.changed = not self.is_unchanged(key)
 
@@ -137,7 +133,7 @@ class ComputingWeights:
 
     def moved_far(self) -> bool:
         """Return whether the weights have moved so far that any loss must have changed."""
-        samples = [(sample(weight), self.initial[key][1]) for key, weight in self.by_id.items()]
+        samples = [(weights.sample(weight), self.initial[key][1]) for key, weight in self.by_id.items()]
         distance = sum(float((current - first).float().norm()) for current, first in samples)
         return distance > 1e-3 * sum(float(first.float().norm()) for _, first in samples)
 
@@ -335,7 +331,7 @@ class TrainingCheck:
         )
 
     def check_collectives(self) -> None:
-        """Raise RankError or warn if ranks have trained without any collective operation."""
+        """Raise RankError if there is a DistributedDataParallel, but no collective operation."""
         distributed = self.torch.distributed
         if not (distributed.is_available() and distributed.is_initialized()):
             return
@@ -345,7 +341,6 @@ class TrainingCheck:
             return
         if weights.has_data_parallel(self.torch):
             raise RankError(DDP_NOT_CALLED_MESSAGE.format(steps=self.step - 1))
-        warn(NO_COLLECTIVES_MESSAGE.format(steps=self.step - 1))
 
     def check_replaced_weights(self) -> None:
         """Warn if unused optimizer weights have the shapes of weights that nobody updates."""
@@ -372,8 +367,3 @@ class TrainingCheck:
             if self.computing.moved_far():
                 warn(CONSTANT_LOSS_MESSAGE.format(loss=self.losses[0], steps=len(self.losses)))
             self.finish_unless_ipex_pending()
-
-
-def sample(weight: Any) -> Any:
-    """Return a copy of about 64 elements of a weight, spread over all of it."""
-    return weight.detach().reshape(-1)[:: max(1, weight.numel() // 64)].clone()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
+import zlib
 from collections.abc import Iterable, Iterator
 from types import ModuleType
 from typing import Any
@@ -53,6 +54,16 @@ def checksum(torch: ModuleType, tensor: Any) -> int:
     if integers.storage_offset() % 8:
         integers = integers.clone()
     return int(integers.view(torch.int64).sum()) + int(data[aligned_size:].sum())
+
+
+def sample(weight: Any) -> Any:
+    """Return a copy of about 64 elements of a weight, spread over all of it."""
+    return weight.detach().reshape(-1)[:: max(1, weight.numel() // 64)].clone()
+
+
+def shape_checksum(held: Iterable[Any]) -> int:
+    """Return a checksum of the shapes and types of tensors, which is not 0."""
+    return zlib.crc32(repr([(*weight.shape, str(weight.dtype)) for weight in held]).encode()) | 1
 
 
 def parameters(optimizers: Iterable[Any]) -> Iterator[Any]:

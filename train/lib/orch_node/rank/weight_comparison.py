@@ -1,0 +1,537 @@
+"""Compare the weights of all ranks, to detect ranks that train alone or start in different states.
+
+Each optimizer is compared twice: before its first step and after its third. The ranks exchange short
+summaries through the store of the default group: the first rank that gets there sets the reference,
+with an atomic compare-and-set, and every other rank compares itself with it. No rank waits for
+another one, however many steps each makes, no collective of the script is reordered, and the cost
+is one round trip per rank.
+
+Weights in a DistributedDataParallel that averages gradients over all ranks must be equal at all times.
+Other weights that started equal and differ may be averaged later (local SGD, federated learning): a
+warning comes first, and an error at the end of the script if they were never averaged. Sharded
+weights are not compared, nor are those of ranks that compute one model together (pipelines, tensor and
+expert parallelism).
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import json
+import os
+import sys
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from orch_node.events import warn
+from orch_node.rank import communication
+from orch_node.rank import weight_inspection as weights
+from orch_node.rank.checks import RankError
+
+UNKNOWN_STEPS = -2  # a rank may hold no part of sharded weights, and so no state
+COMPARED_STEP = 3  # after so many steps of an optimizer its weights are compared
+MAX_OPTIMIZERS = 8  # of a process; later ones are not compared
+BUCKETS = 16  # sums of sampled elements in a summary
+MAX_SAMPLED_WEIGHTS = 512
+MAX_WATCHED_WEIGHTS = 3  # whose changes outside of optimizers are noticed; averaging changes all weights
+# Ranks that train together differ by rounding alone, far less than what three steps change; ranks that
+# train alone on different data differ by a large part of it.
+TOLERANCE = 0.01
+SAME_START = 1e-5  # relative; random initial weights may differ in the last bit between CPUs
+SEPARATE_MODELS = "ORCH_SEPARATE_MODELS"
+# DDP hooks of these packages leave equal gradients on all ranks, apart from LOCAL_HOOKS.
+HOOK_PACKAGES = ("torch.", "orch_training.")
+LOCAL_HOOKS = ("post_localSGD_hook", "noop_hook")
+
+ALONE_MESSAGE = (
+    "every rank trains alone: after {steps} optimizer steps the weights of rank {rank} differ from those of rank "
+    "{reference}, although {cause}. Call the DistributedDataParallel itself, not the module inside it, and create the "
+    "optimizer from its parameters."
+)
+WARNING = (
+    "after {steps} optimizer steps the weights of rank {rank} differ from those of rank {reference}, which started "
+    "equal: unless they are averaged later, every rank trains alone, and the run will fail at its end."
+)
+NEVER_AVERAGED_MESSAGE = (
+    "every rank trained alone: the weights of rank {rank} differ from those of rank {reference}, which started equal, "
+    "and they were never averaged. {advice}. If every rank is meant to train a separate model, set "
+    f"{SEPARATE_MODELS}=1 by --env or in the script."
+)
+SEPARATE_MESSAGE = (
+    "the weights of rank {rank} differ from those of rank {reference} from the start, and the ranks exchange no "
+    "gradients: unless the weights are averaged later, every rank trains a separate model."
+)
+NO_EXCHANGE_MESSAGE = (
+    "{steps} optimizer steps were made without any collective operation: unless the weights are averaged later, every "
+    "rank trains alone."
+)
+UNEQUAL_START_MESSAGE = (
+    "the ranks do not start with the same weights: before the first optimizer step those of rank {rank} differ from "
+    "those of rank {reference}, {cause}. Load a checkpoint on every rank, or before the model is passed to "
+    "DistributedDataParallel."
+)
+RESUMED_MESSAGE = (
+    "the ranks do not start from the same state: {resumed} has resumed from a checkpoint{at}, and {fresh}. Every rank "
+    "must load the same checkpoint: make sure that the file exists on every node."
+)
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A short description of the values of some weights, by which ranks compare them."""
+
+    shapes: int  # a checksum of their shapes, 0 if there are no weights
+    checksum: int  # of all bits
+    sums: tuple[float, ...]  # of sampled elements with alternating signs
+
+    def starts_like(self, other: Summary) -> bool:
+        """Return whether both describe the same weights, up to rounding."""
+        if self.shapes != other.shapes:
+            return False
+        if self.checksum == other.checksum:
+            return True
+        scale = max(map(abs, (*self.sums, *other.sums)), default=0.0)
+        return distance(self.sums, other.sums) <= SAME_START * scale
+
+    def moved_apart(self, start: Summary, other: Summary, other_start: Summary) -> bool:
+        """Return whether steps from these starts have led to different weights, not only rounded differently."""
+        if self.shapes != other.shapes or self.checksum == other.checksum:
+            return False
+        if self.checksum == start.checksum and other.checksum == other_start.checksum:  # frozen weights
+            return False
+        movement = max(distance(self.sums, start.sums), distance(other.sums, other_start.sums))
+        apart = distance(self.sums, other.sums)
+        return movement == 0 or apart > TOLERANCE * movement  # False if a value is NaN
+
+
+@dataclass(frozen=True)
+class State:
+    """What a rank tells the others about one of its optimizers.
+
+    Attributes:
+        rank: of the sender.
+        steps: the largest step number in the optimizer's state, -1 if it has none, or UNKNOWN_STEPS.
+        has_state: whether the optimizer has any state, as from a checkpoint.
+        shared: weights that a DistributedDataParallel keeps equal.
+        shared_start: these before the first step.
+        other: the other weights.
+        other_start: these before the first step.
+        was_equal: whether an earlier attempt of the run started with equal weights.
+    """
+
+    rank: int
+    steps: int
+    has_state: bool
+    shared: Summary
+    shared_start: Summary
+    other: Summary
+    other_start: Summary
+    was_equal: bool
+
+    def encode(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def decode(cls, text: str | bytes) -> State:
+        values = json.loads(text)
+        for name in ("shared", "shared_start", "other", "other_start"):
+            values[name] = Summary(**{**values[name], "sums": tuple(values[name]["sums"])})
+        return cls(**values)
+
+
+@dataclass
+class OptimizerRecord:
+    """An optimizer in its first steps."""
+
+    index: int  # in the order of the first steps
+    optimizer: weakref.ref[Any]
+    steps: int = 0
+    shared: list[Any] = field(default_factory=list)
+    other: list[Any] = field(default_factory=list)
+    start: State | None = None  # None if its weights cannot be compared
+
+
+@dataclass(frozen=True)
+class Peers:
+    """A rank, and how it reaches the others.
+
+    Attributes:
+        rank: of this process.
+        store: of the default group.
+        operations: returns the number of operations between ranks so far, without orch's own.
+        restarted: whether this is a later attempt of the run.
+        equal_mark: a file that exists once the ranks of this node have started with equal weights.
+        advice: returns what to change in a script that trains alone.
+    """
+
+    rank: int
+    store: Any
+    operations: Callable[[], int]
+    restarted: bool
+    equal_mark: Path
+    advice: Callable[[], str]
+
+
+def begin(torch: ModuleType, peers: Peers) -> WeightComparison | None:
+    """Compare the weights of this rank's optimizers with those of other ranks from now on.
+
+    Returns:
+        The comparison, or None for torch 2.0, which has no hooks for optimizer steps.
+    """
+    optimizer = importlib.import_module("torch.optim.optimizer")
+    if not hasattr(optimizer, "register_optimizer_step_post_hook"):
+        return None
+    comparison = WeightComparison(torch, peers)
+    optimizer.register_optimizer_step_pre_hook(comparison.before_step)
+    optimizer.register_optimizer_step_post_hook(comparison.after_step)
+    return comparison
+
+
+class WeightComparison:
+    """Compares the weights of this rank's optimizers with the reference of all ranks."""
+
+    def __init__(self, torch: ModuleType, peers: Peers) -> None:
+        self.torch = torch
+        self.peers = peers
+        self.pid = os.getpid()
+        self.records: list[OptimizerRecord] = []
+        self.stepping: Any = None  # the outermost optimizer whose step() runs, such as that of ZeRO
+        self.operations_before_step = 0
+        self.operations_at_start = 0
+        self.has_warned = False
+        self.suspicion: Suspicion | None = None
+        self.averages = False  # whether the script seems to average weights from time to time
+        self.failed = False
+
+    # Entry points: called by torch before and after each optimizer step, and at the end of the script.
+
+    def before_step(self, optimizer: Any, *_: Any) -> None:
+        if self.stepping is not None or not self.is_active():
+            return
+        self.stepping = optimizer
+        self.run_safely(lambda: self.begin_step(optimizer))
+
+    def after_step(self, optimizer: Any, *_: Any) -> None:
+        if self.stepping is not optimizer:
+            return
+        self.stepping = None
+        if self.is_active():
+            self.run_safely(lambda: self.end_step(optimizer))
+
+    def check_end(self) -> None:
+        """Check at the end of the script that weights which moved apart were averaged.
+
+        Raises:
+            RankError: if this rank has trained alone.
+        """
+        suspicion = self.suspicion
+        if suspicion is None or not self.is_active() or os.environ.get(SEPARATE_MODELS) == "1":
+            return
+        if not (suspicion.has_changed(self.torch) or suspicion.has_reduced()):
+            raise RankError(
+                NEVER_AVERAGED_MESSAGE.format(
+                    rank=self.peers.rank, reference=suspicion.reference, advice=self.peers.advice()
+                )
+            )
+
+    def is_active(self) -> bool:
+        return not self.failed and os.getpid() == self.pid
+
+    def run_safely(self, compare: Callable[[], None]) -> None:
+        """Run a comparison; if it cannot be made, as after the end of rank 0, there are no more."""
+        try:
+            compare()
+        except RankError:
+            self.failed = True
+            raise
+        except Exception as error:
+            print(f"orch: the comparison of the ranks' weights is off: {error!r:.300}", file=sys.stderr)
+            self.failed = True
+
+    # Steps.
+
+    def begin_step(self, optimizer: Any) -> None:
+        if self.suspicion and (self.suspicion.has_changed(self.torch) or self.suspicion.has_exchanged()):
+            self.end_suspicion()
+        record = self.find_record(optimizer)
+        if record and record.steps == 0:
+            self.begin_record(record, optimizer)
+        if self.suspicion or (record and record.steps <= COMPARED_STEP):
+            self.operations_before_step = self.peers.operations()
+
+    def end_step(self, optimizer: Any) -> None:
+        record = self.find_record(optimizer)
+        if self.suspicion:
+            if self.peers.operations() > self.operations_before_step:
+                self.end_suspicion()  # the optimizer exchanges something itself
+            else:
+                self.suspicion.sample()
+        if record is None or record.steps >= COMPARED_STEP:
+            return
+        record.steps += 1
+        if record.steps == COMPARED_STEP:
+            self.compare_updated(record)
+            record.shared, record.other = [], []
+
+    def end_suspicion(self) -> None:
+        self.suspicion, self.averages = None, True
+
+    def find_record(self, optimizer: Any) -> OptimizerRecord | None:
+        """Return the record of an optimizer, a new one if it is unknown; None if there are too many."""
+        for record in self.records:
+            if record.optimizer() is optimizer:
+                return record
+        if len(self.records) >= MAX_OPTIMIZERS:
+            return None
+        self.records.append(OptimizerRecord(len(self.records), weakref.ref(optimizer)))
+        return self.records[-1]
+
+    def begin_record(self, record: OptimizerRecord, optimizer: Any) -> None:
+        """Compare the state of an optimizer before its first step."""
+        if not self.torch.distributed.is_initialized():
+            return
+        held = list(weights.parameters([optimizer]))
+        if record.index == 0:
+            self.operations_at_start = self.peers.operations()
+            communication.COUNTS.largest_exchange = communication.COUNTS.largest_reduction = 0
+        elif any(known.optimizer() is None for known in self.records):  # one optimizer per round
+            self.averages |= communication.COUNTS.largest_exchange >= largest_size(held)
+        readable = all(weights.is_readable(self.torch, weight) for weight in held) and not has_fsdp()
+        if readable:
+            shared = shared_weights(self.torch)
+            record.shared = [weight for weight in held if id(weight) in shared]
+            record.other = [weight for weight in held if id(weight) not in shared]
+        first, second = summarize(self.torch, record.shared), summarize(self.torch, record.other)
+        steps = optimizer_steps(optimizer)
+        if steps < 0 and not readable:
+            steps = UNKNOWN_STEPS
+        was_equal = self.peers.equal_mark.exists()
+        has_state = readable and len(optimizer.state) > 0
+        state = State(self.peers.rank, steps, has_state, first, first, second, second, was_equal)
+        reference = self.exchange(record, "start", state)
+        if readable:
+            record.start = state
+        self.check_start(state, reference)
+
+    def compare_updated(self, record: OptimizerRecord) -> None:
+        """Compare the weights of an optimizer after its first steps."""
+        start = record.start
+        if start is None or not self.torch.distributed.is_initialized():
+            return
+        state = State(
+            rank=self.peers.rank,
+            steps=COMPARED_STEP,
+            has_state=False,
+            shared=summarize(self.torch, record.shared),
+            shared_start=start.shared_start,
+            other=summarize(self.torch, record.other),
+            other_start=start.other_start,
+            was_equal=False,
+        )
+        reference = self.exchange(record, "updated", state)
+        if reference.rank != state.rank:
+            self.check_updated(record, state, reference)
+        if self.exchanged_nothing():
+            self.warn_once(NO_EXCHANGE_MESSAGE, reference)
+
+    def exchange(self, record: OptimizerRecord, moment: str, state: State) -> State:
+        """Return the state of the first rank that came to this point: the reference of all ranks."""
+        key = f"orch/weights/{record.index}/{moment}"
+        return State.decode(self.peers.store.compare_set(key, "", state.encode()))
+
+    # Decide.
+
+    def check_start(self, state: State, reference: State) -> None:
+        """Raise RankError if this rank starts in another state than the reference, although it must not."""
+        is_shared = state.shared.shapes != 0 and state.shared.shapes == reference.shared.shapes
+        if is_shared or self.peers.restarted:
+            check_resumed(state, reference)
+        if is_shared and not state.shared.starts_like(reference.shared):
+            cause = "although a DistributedDataParallel keeps them equal"
+        elif self.peers.restarted and (state.was_equal or reference.was_equal) and not starts_equal(state, reference):
+            cause = "although they were equal when the run began"
+        else:
+            if starts_equal(state, reference) and state.rank != reference.rank and not self.peers.restarted:
+                self.peers.equal_mark.touch(0o600)
+            return
+        raise RankError(UNEQUAL_START_MESSAGE.format(rank=state.rank, reference=reference.rank, cause=cause))
+
+    def check_updated(self, record: OptimizerRecord, state: State, reference: State) -> None:
+        """Raise RankError or warn if the weights of this rank and the reference have moved apart."""
+        shared_apart = state.shared.moved_apart(state.shared_start, reference.shared, reference.shared_start)
+        other_apart = state.other.moved_apart(state.other_start, reference.other, reference.other_start)
+        if not (shared_apart or other_apart) or os.environ.get(SEPARATE_MODELS) == "1":
+            return
+        shared_now = shared_weights(self.torch)
+        if shared_apart and any(id(weight) in shared_now for weight in record.shared):
+            self.end_alone(reference, "a DistributedDataParallel holds them")
+        same_start = state.shared_start.starts_like(reference.shared_start) and starts_equal(state, reference)
+        if shared_now and same_start and not self.holds_shared():
+            self.end_alone(reference, "there is a DistributedDataParallel, whose weights no optimizer changes")
+        if self.averages or self.has_exchanged_in_step() or computes_together(self.torch):
+            return
+        total = sum(int(weight.numel()) for weight in (*record.shared, *record.other))
+        if communication.COUNTS.largest_reduction >= total:  # as DeepSpeed does, whose ranks hold parts
+            return
+        if not same_start:
+            if not self.holds_shared():
+                self.warn_once(SEPARATE_MESSAGE, reference)
+            return
+        self.suspicion = Suspicion(reference.rank, [*record.shared, *record.other])
+        self.warn_once(WARNING, reference)
+
+    def end_alone(self, reference: State, cause: str) -> None:
+        raise RankError(
+            ALONE_MESSAGE.format(steps=COMPARED_STEP, rank=self.peers.rank, reference=reference.rank, cause=cause)
+        )
+
+    def holds_shared(self) -> bool:
+        """Return whether any optimizer holds weights that a DistributedDataParallel keeps equal."""
+        return any(record.start and record.start.shared.shapes for record in self.records)
+
+    def has_exchanged_in_step(self) -> bool:
+        return self.peers.operations() > self.operations_before_step
+
+    def exchanged_nothing(self) -> bool:
+        """Return whether the ranks have exchanged nothing that is counted since the first step."""
+        operations = self.peers.operations()
+        return 0 < operations == self.operations_at_start
+
+    def warn_once(self, message: str, reference: State) -> None:
+        if not self.has_warned:
+            self.has_warned = True
+            warn(message.format(steps=COMPARED_STEP, rank=self.peers.rank, reference=reference.rank))
+
+
+class Suspicion:
+    """Weights that may be those of a rank that trains alone, until something shows that they are not.
+
+    Averaging changes weights between two steps, and exchanges tensors at least as large as the weights.
+    """
+
+    def __init__(self, reference: int, held: Sequence[Any]) -> None:
+        self.reference = reference  # the rank whose weights are different
+        self.watched = sorted(held, key=lambda weight: -int(weight.numel()))[:MAX_WATCHED_WEIGHTS]
+        self.size = largest_size(held)
+        self.samples: list[Any] = []
+        communication.COUNTS.largest_exchange = communication.COUNTS.largest_reduction = 0
+        self.sample()
+
+    def sample(self) -> None:
+        """Record the weights after an optimizer step."""
+        self.samples = [weights.sample(weight) for weight in self.watched]
+
+    def has_changed(self, torch: ModuleType) -> bool:
+        """Return whether anything but an optimizer has changed the weights since the last sample."""
+        pairs = zip(self.watched, self.samples, strict=True)
+        return any(not torch.equal(weights.sample(weight), values) for weight, values in pairs)
+
+    def has_exchanged(self) -> bool:
+        """Return whether the script has exchanged tensors as large as the weights."""
+        return communication.COUNTS.largest_exchange >= self.size
+
+    def has_reduced(self) -> bool:
+        """Return whether the script has summed tensors as large as the weights over ranks."""
+        return communication.COUNTS.largest_reduction >= self.size
+
+
+def check_resumed(state: State, reference: State) -> None:
+    """Raise RankError if one of two ranks has resumed from a checkpoint and the other has not, or from another one."""
+    if UNKNOWN_STEPS in (state.steps, reference.steps):
+        return
+    if state.steps == reference.steps and state.has_state == reference.has_state:
+        return
+    first, second = sorted((state, reference), key=lambda s: (-s.steps, not s.has_state))
+    at = f" at optimizer step {first.steps}" if first.steps >= 0 else ""
+    fresh = f"rank {second.rank} has not"
+    if second.steps > 0:
+        fresh = f"rank {second.rank} from one at optimizer step {second.steps}"
+    raise RankError(RESUMED_MESSAGE.format(resumed=f"rank {first.rank}", at=at, fresh=fresh))
+
+
+def starts_equal(state: State, reference: State) -> bool:
+    """Return whether all weights of two ranks were equal before the first step."""
+    return state.shared_start.starts_like(reference.shared_start) and state.other_start.starts_like(
+        reference.other_start
+    )
+
+
+def largest_size(held: Iterable[Any]) -> int:
+    """Return the number of elements of the largest weight."""
+    return max((int(weight.numel()) for weight in held), default=0)
+
+
+def distance(first: Iterable[float], second: Iterable[float]) -> float:
+    return max((abs(a - b) for a, b in zip(first, second, strict=True)), default=0.0)
+
+
+def summarize(torch: ModuleType, held: Sequence[Any]) -> Summary:
+    """Return the summary of some weights."""
+    if not held:
+        return Summary(0, 0, ())
+    shapes = weights.shape_checksum(held)
+    checksum = sum(index * weights.checksum(torch, weight) for index, weight in enumerate(held, start=1))
+    samples = [weights.sample(weight).double() for weight in held[:MAX_SAMPLED_WEIGHTS]]
+    values = torch.cat(samples)
+    positions = torch.arange(values.numel())
+    signs = (positions * 2654435761 >> 16) % 2 * 2 - 1
+    sums = torch.zeros(BUCKETS, dtype=torch.float64).index_add_(0, positions % BUCKETS, values * signs)
+    return Summary(shapes, checksum % (1 << 62), tuple(sums.tolist()))
+
+
+def optimizer_steps(optimizer: Any) -> int:
+    """Return the largest step number in an optimizer's state, or -1 if there is none."""
+    steps = (state.get("step") for state in list(optimizer.state.values()) if isinstance(state, dict))
+    return max((int(step) for step in steps if step is not None), default=-1)
+
+
+def shared_weights(torch: ModuleType) -> set[int]:
+    """Return the ids of all weights that a DistributedDataParallel keeps equal on all ranks."""
+    ddp_class = torch.nn.parallel.DistributedDataParallel
+    modules = [value for value in gc.get_objects() if issubclass(type(value), ddp_class)]
+    return {
+        id(weight)
+        for module in modules
+        if keeps_equal(torch, module)
+        for name, weight in module.module.named_parameters()
+        if weight.requires_grad and name not in module.parameters_to_ignore
+    }
+
+
+def keeps_equal(torch: ModuleType, module: Any) -> bool:
+    """Return whether a DistributedDataParallel averages gradients over all ranks at present."""
+    hooks = [hook for hook, _ in getattr(module, "_comm_hooks", ())]
+    return (
+        bool(getattr(module, "require_backward_grad_sync", False))
+        and torch.distributed.get_world_size(module.process_group) == torch.distributed.get_world_size()
+        and all(averages_gradients(hook) for hook in hooks)
+    )
+
+
+def averages_gradients(hook: Any) -> bool:
+    """Return whether a DDP hook is known to leave equal gradients on all ranks."""
+    name, package = getattr(hook, "__name__", ""), f"{getattr(hook, '__module__', '')}."
+    return package.startswith(HOOK_PACKAGES) and name not in LOCAL_HOOKS
+
+
+def has_fsdp() -> bool:
+    """Return whether a FullyShardedDataParallel of FSDP1 exists, whose weights may look like ordinary ones."""
+    module = sys.modules.get("torch.distributed.fsdp")
+    fsdp_class = getattr(module, "FullyShardedDataParallel", None)
+    return fsdp_class is not None and any(issubclass(type(value), fsdp_class) for value in gc.get_objects())
+
+
+def computes_together(torch: ModuleType) -> bool:
+    """Return whether the ranks seem to compute one model together, each with a part of its weights."""
+    counts = communication.COUNTS
+    return bool(
+        communication.has_subgroup(torch)
+        or communication.uses_rpc(torch)
+        or counts.point_to_point
+        or counts.remote_calls
+        or counts.in_backward
+    )
