@@ -20,7 +20,10 @@ DEFAULTS = "ORCH_RANK_DEFAULTS"
 USER_VARIABLES = "ORCH_USER_VARIABLES"
 
 # Variables of orch that a user may set for ranks.
-USER_SETTINGS = ("ORCH_STACK_SIGNAL", "ORCH_PREEMPT_SIGNAL", "ORCH_PREEMPT_SECONDS", "ORCH_CCL_SHARED_MEMORY")
+USER_SETTINGS = (
+    *("ORCH_STACK_SIGNAL", "ORCH_PREEMPT_SIGNAL", "ORCH_PREEMPT_SECONDS"),
+    *("ORCH_CCL_SHARED_MEMORY", "ORCH_SEPARATE_MODELS"),
+)
 # Why a user cannot set a variable for ranks.
 RESERVED = {
     "orch or the launcher sets this variable for each rank": re.compile(

@@ -39,7 +39,9 @@ def begin(rank: int, world_size: int, environment: MutableMapping[str, str]) -> 
     for mark in (refused_mark(rank), trained_mark(rank)):
         mark.unlink(missing_ok=True)
     environment[PARENT] = f"{rank} {world_size}"
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(FOLDER), environment.get("PYTHONPATH"))))
+    folders = environment.get("PYTHONPATH", "")
+    if str(FOLDER) not in folders.split(os.pathsep):
+        environment["PYTHONPATH"] = f"{FOLDER}{os.pathsep}{folders}" if folders else str(FOLDER)
 
 
 def watch() -> None:
