@@ -24,7 +24,7 @@ RANKS = $(shell $(BIN)/python -c 'import sys; from orchestrator.load.clusters im
 	print(min(2, len(local_facts(sys.executable).cores)))')
 # Four epochs on a single core, five on two: as good a score, and 3 minutes also on a CPU with AVX2.
 demo: .venv/.stack    ## train bert-qa on this machine with 2 ranks, or with 1 on a single core
-	ranks=$(RANKS); $(BIN)/orch train bert-qa --preset demo --ppn $$ranks --fresh \
+	ranks=$(RANKS); $(BIN)/orch train bert-qa --preset demo --ppn $$ranks \
 		--set per_device_train_batch_size=$$((8 / ranks)) --set num_train_epochs=$$((3 + ranks))
 
 test: .venv/.dev machine wheels    ## run all tests

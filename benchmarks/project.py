@@ -95,7 +95,6 @@ def start(inventory: Path, folder: Path, *, nodes: int = 2, change: bool = False
         backend="gloo",
         launcher="torchrun",
         project_limit=1000,
-        fresh=True,
         runs_dir=folder.parent / "runs",
         **options,
     )

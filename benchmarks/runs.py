@@ -56,7 +56,7 @@ def main() -> None:
 
 
 def orch_train(mark: str, behavior: str, seconds: int) -> list[str]:
-    options = ["--ppn", "2", "--backend", "gloo", "--fresh"]
+    options = ["--ppn", "2", "--backend", "gloo"]
     return [ORCH, "train", "script.py", *options, "--", mark, behavior, str(seconds)]
 
 

@@ -74,7 +74,7 @@ def array_by_hand(site: Site) -> float:
 
 def array(site: Site) -> float:
     values = ",".join(map(str, range(TASKS)))
-    options = ("--on", "slurm", "--nodes", "2", "--slurm", "hold", "--detach", "--fresh", "--array", f"x={values}")
+    options = ("--on", "slurm", "--nodes", "2", "--slurm", "hold", "--detach", "--array", f"x={values}")
     return submission(site, *orch_command("train", "script.py", *options))
 
 

@@ -126,7 +126,7 @@ def trainer(folder: Path, launcher: str, options: list[str]) -> float:
 def orch(folder: Path, options: list[str]) -> float:
     recipe_settings = settings(command_line().steps) | {"do_eval": "false", "evaluate_before_training": "false"}
     sets = [part for name, value in recipe_settings.items() for part in ("--set", f"{name}={value}")]
-    command = [str(BIN / "orch"), *("train", "bert-qa", "--ppn", "2", "--json", "--precision", PRECISION, "--fresh")]
+    command = [str(BIN / "orch"), *("train", "bert-qa", "--ppn", "2", "--json", "--precision", PRECISION)]
     command += [*options, *sets]
     return float(json.loads(run(folder, command, {}))["result"]["train_samples_per_second"])
 

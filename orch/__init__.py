@@ -13,6 +13,7 @@ from orchestrator.api import Run as Run
 from orchestrator.api import RunError as RunError
 from orchestrator.api import nodes as nodes
 from orchestrator.api import provision as provision
+from orchestrator.api import resume as resume
 from orchestrator.api import run as run
 from orchestrator.api import runs as runs
 from orchestrator.api import submit as submit

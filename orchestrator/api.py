@@ -56,7 +56,6 @@ class TrainOptions(TypedDict, total=False):
     precision: str
     allow_slow_bf16: bool
     ipex: bool
-    fresh: bool
     stall_timeout: float
     max_restarts: int
     spare_nodes: int
@@ -384,7 +383,7 @@ def submit(
 
     with tempfile.TemporaryDirectory(prefix="orch-submit-") as folder:
         script = write_call(Path(folder), function, args, kwargs or {})
-        options = {"fresh": True, **options, "project": folder}
+        options = {**options, "project": folder}
         run = train(
             script,
             inventory=inventory,
@@ -397,6 +396,60 @@ def submit(
             **options,
         )
     return Job(run._handle)
+
+
+def resume(
+    run_id: str = "last",
+    *,
+    nodes: int | str | None = None,
+    exclude: str | None = None,
+    ppn: int | str | None = None,
+    precision: str | None = None,
+    max_restarts: int | None = None,
+    env: Mapping[str, str] | None = None,
+    code: bool = False,
+    force: bool = False,
+    runs_dir: str | Path = RUNS_DIR,
+    notify: Callable[[str], None] | None = None,
+) -> Run:
+    """Start the next attempt of a run that failed, was stopped, preempted or lost, and return the run.
+
+    The working directory of this process is that of the first attempt while the attempt is started.
+
+    Args:
+        run_id: its id; `last` is the newest unfinished run.
+        nodes: the number of nodes, or a pattern of their names, in place of the recorded one.
+        exclude: the nodes to exclude.
+        ppn: ranks per node.
+        precision: the precision of a recipe.
+        max_restarts: restarts after a failure.
+        env: further environment variables of the ranks.
+        code: send the files of the project that have changed.
+        force: continue a recipe's checkpoint although the data, the model or the settings have changed.
+        runs_dir: the folder of run records on this machine.
+        notify: receives what differs from the last attempt as lines.
+
+    Raises:
+        OrchError: if there is no such run, it cannot be resumed, or it cannot be started.
+    """
+    from orchestrator.operations import resume as operation
+    from orchestrator.operations.train import parse_nodes
+
+    changes = operation.Changes(
+        nodes=None if nodes is None else parse_nodes(str(nodes)),
+        exclude=exclude,
+        ppn=None if ppn is None else str(ppn),
+        precision=precision,
+        max_restarts=max_restarts,
+        env=tuple(f"{name}={value}" for name, value in (env or {}).items()),
+        code=code,
+        force=force,
+    )
+    base, listener = Path(runs_dir).absolute(), notify or (lambda line: None)
+    runs = operation.find_runs(base, run_id, listener)
+    if len(runs) > 1:
+        raise RequestError("orch.resume starts one run, not an array.", hint="Call it once for each of its runs.")
+    return Run(operation.start(operation.plan(runs[0], changes, base, listener), runs, base))
 
 
 def run(run_id: str = "last", *, inventory: str | None = None, runs_dir: str | Path = RUNS_DIR) -> Run:

@@ -24,6 +24,7 @@ SUBCOMMANDS = {
     "torchrun-agent": "orch_node.supervisor.torchrun_agent",
     "agent": "orch_node.agent.agent",
     "cleanup": "orch_node.agent.cleanup",
+    "prepare-attempt": "orch_node.agent.prepare_attempt",
     "runs": "orch_node.agent.list_runs",
     "damaged": "orch_node.agent.damaged_runs",
     "usage": "orch_node.agent.usage",

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
-from orchestrator.cli.options import print_error
+from orchestrator.cli.options import print_error, resume_command
 from orchestrator.planning.plan import Plan
 from orchestrator.screen import print_text
+
+if TYPE_CHECKING:
+    from orchestrator.runs.outcome import Outcome
 
 
 def follow(plan: Plan, base: Path, *, as_json: bool, wait: bool) -> None:
@@ -45,4 +50,14 @@ def follow(plan: Plan, base: Path, *, as_json: bool, wait: bool) -> None:
         outcomes += [handle.finish() for handle in unfinished]
     code = runs.array_exit_code(outcomes)
     print_text(arrays.as_json(outcomes, code) if as_json else arrays.text(outcomes))
+    print_resume(outcomes, as_json=as_json)
     raise typer.Exit(code)
+
+
+def print_resume(outcomes: Sequence[Outcome], *, as_json: bool) -> None:
+    """Print the command that resumes the unfinished runs of an array, next to JSON on standard error."""
+    from orchestrator.runs import store
+
+    if any(store.can_resume(store.load(outcome.folder)) for outcome in outcomes):
+        array, base = outcomes[0].run_id.rpartition("-")[0], outcomes[0].folder.parent
+        (print_error if as_json else print_text)(f"resume: {resume_command(array, base)}")

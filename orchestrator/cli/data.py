@@ -67,7 +67,6 @@ REQUEST = Group(
         },
         "Where": some("Where", "inventory", "nodes", "exclude"),
         "Ranks": some("Ranks", "ppn"),
-        "Restarts": {"fresh": typer.Option(help="Start a new run; finished files in --out are kept.")},
     },
     fixed={"recipe": RECIPE, "precision": "fp32"},
 )

@@ -39,6 +39,7 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
     },
     RUNS: {
         "runs": "runs:app",
+        "resume": "resume:resume_command",
         "attach": "attach:attach",
         "logs": "attach:logs",
         "report": "report:report",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -73,3 +74,13 @@ def check_subcommand(context: typer.Context, *read: str) -> None:
 def print_error(line: str) -> None:
     """Print a line on standard error."""
     print_text(line, err=True)
+
+
+def runs_dir_option(base: Path) -> str:
+    """Return the option that names the folder of all runs, or '' for the default."""
+    return "" if base == RUNS_DIR.absolute() else f" --runs-dir {shlex.quote(str(base))}"
+
+
+def resume_command(run_id: str, base: Path) -> str:
+    """Return the command that resumes a run of the folder `base` of all runs."""
+    return f"orch resume {run_id}{runs_dir_option(base)}"

@@ -152,9 +152,6 @@ PRECISION: Mapping[str, ParameterInfo] = {
     "ipex": typer.Option(help="Use the Intel Extension for PyTorch (IPEX), on stacks that have it."),
 }
 RESTARTS: Mapping[str, ParameterInfo] = {
-    "fresh": typer.Option(
-        help="Start from the beginning instead of resuming from the checkpoint of an unfinished run."
-    ),
     "stall_timeout": typer.Option(
         metavar="SECONDS",
         help="Stop a run that makes no progress for this long (no event, collective, optimizer step or "

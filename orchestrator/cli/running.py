@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import signal
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
@@ -12,7 +11,7 @@ import typer
 from orch_node.protocol.outcome import DONE, FAILED, REFUSED
 
 from orchestrator.cli import arrays
-from orchestrator.cli.options import RUNS_DIR, print_error
+from orchestrator.cli.options import print_error, resume_command, runs_dir_option
 from orchestrator.cli.output import Output
 from orchestrator.planning.plan import Plan
 from orchestrator.screen import closed_output, print_text
@@ -149,11 +148,13 @@ def run_line(handle: RunHandle) -> str:
 
 
 def end_lines(handle: RunHandle, outcome: Outcome) -> list[str]:
-    """Return where an ended run has written its model, and the commands that fetch it and show details.
+    """Return where an ended run has written its model, and the commands that fetch it, show details and resume it.
 
     Only the first path or command has the run's id; the commands after it name the last run.
     """
-    output, option = output_folder(handle, outcome), runs_dir_option(outcome)
+    from orchestrator.runs import store
+
+    output, option = output_folder(handle, outcome), runs_dir_option(outcome.folder.parent)
     name = "last" if outcome.run_id in output else outcome.run_id
     lines = []
     if output and is_on_this_machine(handle):
@@ -163,6 +164,8 @@ def end_lines(handle: RunHandle, outcome: Outcome) -> list[str]:
         name = "last"
     if command := {"done": "report", "failed": "logs"}.get(outcome.state):
         lines.append(f"details: orch {command} {name}{option}")
+    if store.can_resume(store.load(handle.folder)):
+        lines.append(f"resume: {resume_command(outcome.run_id, outcome.folder.parent)}")
     return lines
 
 
@@ -179,9 +182,3 @@ def output_folder(handle: RunHandle, outcome: Outcome) -> str:
 def is_on_this_machine(handle: RunHandle) -> bool:
     """Return whether the nodes of a run write its output to this machine."""
     return not handle.record.node0.via and not handle.record.location
-
-
-def runs_dir_option(outcome: Outcome) -> str:
-    """Return the option that names the folder of a run, or '' for the default."""
-    base = outcome.folder.parent
-    return "" if base == RUNS_DIR.absolute() else f" --runs-dir {shlex.quote(str(base))}"

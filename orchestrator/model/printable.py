@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+MAX_NAMED = 3
+
 
 def one_line(text: str) -> str:
     r"""Return the text with line breaks and other unprintable characters escaped as in Python (\\x1b, \\n)."""
@@ -16,3 +20,9 @@ def counted(number: int | str, noun: str) -> str:
     """Return a number with its noun in the singular or the plural: `1 rank`, `2 processes`."""
     plural = f"{noun}{'es' if noun.endswith(('s', 'ch')) else 's'}"
     return f"{number} {noun if str(number) == '1' else plural}"
+
+
+def enumeration(names: Sequence[str]) -> str:
+    """Return the first names and the number of the others: `a.py, b.py, c.py and 4 more`."""
+    text = ", ".join(map(one_line, names[:MAX_NAMED]))
+    return f"{text} and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else text

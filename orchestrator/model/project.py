@@ -48,6 +48,15 @@ class Project:
         """Return where a script starts in a copy of the project: the place of the caller's folder."""
         return copy if self.directory == "." else f"{copy}/{self.directory}"
 
+    def changes_since(self, earlier: Project) -> list[str]:
+        """Return the files that are new, changed or gone in comparison to an earlier state of the project."""
+        names = sorted({*self.files, *earlier.files})
+        return [name for name in names if self.entry(name) != earlier.entry(name)]
+
+    def entry(self, name: str) -> FileEntry | None:
+        """Return the kind and the hash of a file, or None if there is none."""
+        return FileEntry(name, self.kinds.get(name, ""), self.files[name]) if name in self.files else None
+
     def explain(self) -> Decision:
         """Return the decision that names the folder and what is sent of it."""
         count = counted(len(self.files), "file")

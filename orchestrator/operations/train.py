@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, get_args, get_origin, get_type_hints
 
+from orch_node.protocol.outcome import REFUSED
 from orch_node.standalone import facts
 
 from orchestrator import load
 from orchestrator.errors import RequestError, did_you_mean
 from orchestrator.planning.plan import Plan
 from orchestrator.planning.refusal import check_refused
-from orchestrator.planning.request import TargetOptions
+from orchestrator.planning.request import Resume, TargetOptions
 from orchestrator.planning.request import TrainRequest as TrainRequest
 from orchestrator.planning.request import parse_nodes as parse_nodes
 from orchestrator.planning.request import parse_ppn as parse_ppn
@@ -28,8 +29,12 @@ LOCAL = "local"  # the inventory that is this machine
 DATA_SETTINGS = ("kind", "data_dir", "input_file", "input_files")  # settings that `orch data prepare` makes
 
 
-def plan(request: TrainRequest) -> Plan:
+def plan(request: TrainRequest, resume: Resume | None = None) -> Plan:
     """Plan a run from local files, without connecting to any host.
+
+    Args:
+        request: the request.
+        resume: the unfinished run whose next attempt is planned, or None.
 
     Raises:
         PlanError: if the run is impossible, or the target does not support an option.
@@ -40,7 +45,14 @@ def plan(request: TrainRequest) -> Plan:
     check_refused(request, target.refuses)
     if request.array_sample is not None and not request.array:
         raise RequestError("--array-sample needs --array.", hint="Add --array KEY=VALUE,VALUE.")
-    return target.plan(with_environment(request))
+    return recording(request, target.plan(with_environment(request), resume))
+
+
+def recording(request: TrainRequest, plan: Plan) -> Plan:
+    """Return the plan that records variables as the user gave them, without values from the shell or from a file."""
+    recorded = replace(plan.origin.request, env=request.env, env_file=request.env_file)
+    members = tuple(recording(request, member) for member in plan.array)
+    return replace(plan, origin=replace(plan.origin, request=recorded), array=members)
 
 
 def choose_python(python: str | Path | None, venv: str | Path | None) -> str | None:
@@ -110,15 +122,14 @@ def check_cpu_isa() -> None:
         raise RequestError(str(error), hint=f"Unset {facts.CPU_ISA}, or set a lower level.") from None
 
 
-def unreadable_runs(request: TrainRequest) -> Iterator[str]:
-    """Yield why recorded runs are not resumed: damaged, or possibly still running elsewhere."""
-    if request.fresh:
-        return
-    recorded = store.recorded(Path(request.runs_dir))
-    yield from (damaged.describe() for damaged in recorded.damaged)
-    for run in recorded.runs:
-        if run.state == "unknown":
-            yield f"{run.id} is not resumed: it may still run on a host that is not reachable from here"
+def unfinished_run(plan: Plan, base: Path) -> str:
+    """Return the id of the newest run of the planned script in the folder `base` if it is unfinished, or ''."""
+    runs = [
+        run
+        for run in store.recorded(base).runs
+        if (run.record.recipe, run.origin.directory) == (plan.run.recipe, str(Path.cwd())) and run.state != REFUSED
+    ]
+    return runs[-1].id if runs and store.can_resume(runs[-1]) else ""
 
 
 def start(plan: Plan, folder: Path) -> RunHandle:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count
 from pathlib import PurePosixPath
 from typing import Any
@@ -19,6 +19,7 @@ from orchestrator.model.packages import Packages
 from orchestrator.model.printable import one_line
 from orchestrator.model.project import Project
 from orchestrator.model.recipe import Value
+from orchestrator.planning.request import TrainRequest
 
 HEREDOC_DELIMITER = "ORCH_END_OF_FILE"
 SCRIPT = "job.sh"  # for a scheduler, in the run's folder
@@ -138,6 +139,9 @@ class StoreFolder:
         node_program: the interpreter on the nodes, and node.py there.
         run_dir: the folder of the run that uses it.
         copy: where the run gets a writable copy of it; empty for none.
+        replaces: the folder of the store from which an existing copy was made; the files that differ between the two
+            folders are replaced in the copy.
+        keeps_copies: whether a node with a copy does not need the folder, because this machine cannot send it any more.
     """
 
     nodes: tuple[RunNode, ...]
@@ -147,10 +151,14 @@ class StoreFolder:
     node_program: tuple[str, str]
     run_dir: str
     copy: str = ""
+    replaces: str = ""
+    keeps_copies: bool = False
 
     def command(self, name: str) -> tuple[str, ...]:
         """Return the command `use` or `receive` on the first node; the second reads the gzipped tar archive."""
         copy = ["--copy", self.copy] if self.copy else []
+        copy += ["--replaces", self.replaces] if self.replaces else []
+        copy += ["--keep"] if self.keeps_copies else []
         receivers = ["--to", *(node.node for node in self.nodes[1:])] if self.nodes[1:] else []
         return (*self.node_program, "store", name, self.path, self.run_dir, *copy, *receivers)
 
@@ -193,13 +201,15 @@ class CopyFiles:
         source: the folder.
         files: their paths below it.
         path: the folder of the copy.
-        digest: the hash of the files (`folder_hash`).
+        digest: the hash of all files of a new copy (`folder_hash`); '' if the copy exists.
+        removed: the SHA-256 of files that are removed from the copy unless the run has changed them, by path.
     """
 
     source: str
     files: tuple[str, ...]
     path: str
-    digest: str
+    digest: str = ""
+    removed: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     @property
     def nodes(self) -> tuple[RunNode, ...]:
@@ -209,7 +219,23 @@ class CopyFiles:
         names = heredoc("".join(f"{name}\n" for name in self.files))
         target = shlex.quote(self.path)
         pack = f"tar -C {shlex.quote(self.source)} -c --mode=u+w --verbatim-files-from --no-unquote -T - {names}"
-        return f"(umask 077 && mkdir -p {target}) && {pack}".replace("\n", f" | tar -C {target} -x\n", 1)
+        text = f"(umask 077 && mkdir -p {target}) && {pack}".replace("\n", f" | tar -C {target} -x\n", 1)
+        return "\n".join([text, *(f"rm -f {shlex.quote(f'{self.path}/{name}')}" for name in self.removed)])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrepareAttempt:
+    """A step that removes from a run's folder what reports the end of its last attempt.
+
+    Attributes:
+        command: the program on each node.
+    """
+
+    nodes: tuple[RunNode, ...]
+    command: tuple[str, ...]
+
+    def describe(self) -> str:
+        return "\n".join(shell_at(node, shlex.join(self.command)) for node in self.nodes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -290,6 +316,7 @@ Step = (
     | StoreFolder
     | CopyFiles
     | CheckImports
+    | PrepareAttempt
     | StartRun
     | ApplyObjects
     | SubmitScript
@@ -301,6 +328,7 @@ class Origin:
     """The inputs that a run is made from.
 
     Attributes:
+        request: the request, with the values of all variables.
         script: the path on this machine; empty for a module.
         settings: the settings of a recipe.
         script_args: the arguments of a script or module.
@@ -309,6 +337,7 @@ class Origin:
         fingerprints: the nodes by the fingerprint of their packages.
     """
 
+    request: TrainRequest
     script: str
     stack: str
     fingerprints: Mapping[str, str]

@@ -1,4 +1,4 @@
-"""The request of the command line, and the unfinished run that it resumes."""
+"""The request of the command line, and the unfinished run whose next attempt it is."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from orchestrator.errors import RequestError
 from orchestrator.model.hostlist import NodePattern as NodePattern
 from orchestrator.model.hostlist import Nodes
 from orchestrator.model.hostlist import parse_nodes as parse_nodes
+from orchestrator.model.project import Project
 
 # Half of torch.distributed's own timeout of a collective, and longer than any step, evaluation or compilation should
 # take without reporting.
@@ -101,7 +102,6 @@ class TrainRequest:
     allow_slow_bf16: bool = False
     ipex: bool = False
     # Restarts
-    fresh: bool = False
     stall_timeout: float = STALL_SECONDS
     max_restarts: int = 0
     spare_nodes: int = 0
@@ -120,9 +120,28 @@ class TrainRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resume:
-    """An unfinished run of the same request, whose output folder is reused."""
+    """An unfinished run whose next attempt is planned, in the same folders.
+
+    Attributes:
+        run_id: the id of the run.
+        run_dir: the run's folder on its nodes.
+        started_by: the user and host that started the run.
+        created: when the run was planned, in seconds since the epoch.
+        state: how its last attempt ended.
+        attempt: the number of the next attempt.
+        precision: as planned; `auto` if its ranks chose it.
+        nodes: the nodes of the last attempt.
+        project: the files that were sent with a script, or None.
+        sends_code: whether to bring the run's copy of the project up to date.
+    """
 
     run_id: str
+    run_dir: str
+    started_by: str
+    created: float
     state: str
-    output_dir: str
-    precision: str = AUTO  # as planned; `auto` if its ranks chose it
+    attempt: int = 2
+    precision: str = AUTO
+    nodes: tuple[str, ...] = ()
+    project: Project | None = None
+    sends_code: bool = False

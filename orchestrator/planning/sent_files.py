@@ -9,6 +9,7 @@ from pathlib import PurePosixPath
 from orch_node.protocol import files
 from orch_node.protocol.record import RunNode
 
+from orchestrator.model.project import Project
 from orchestrator.model.recipe import Recipe, Value
 from orchestrator.planning.plan import CopyFiles, SendFile, StoreFolder
 from orchestrator.planning.site import Site
@@ -80,9 +81,23 @@ def project_copy(run_dir: str) -> str:
     return f"{run_dir}/{files.PROJECT}"
 
 
+def project_of_copy(recipe: Recipe, site: Site) -> Project | None:
+    """Return the project as the run's copy of it was or will be made from; None without a project."""
+    resume = site.resume
+    if resume and resume.project and recipe.project and not resume.sends_code:
+        return resume.project
+    return recipe.project
+
+
 def working_directory(recipe: Recipe, run_dir: str) -> str:
     """Return the folder in which the script starts, in the run's copy of the project; empty without a project."""
     return recipe.project.working_directory(project_copy(run_dir)) if recipe.project else ""
+
+
+def replaced_folder(project: Project, site: Site) -> str:
+    """Return the folder of the store from which the run's copy was made, if the project brings it up to date."""
+    earlier = site.resume.project if site.resume else None
+    return f"{site.store}/{earlier.digest}" if earlier and earlier.digest != project.digest else ""
 
 
 def sent_files(
@@ -94,19 +109,21 @@ def sent_files(
     """
     paths: dict[str, str] = {}
     sent: list[SendFile | StoreFolder] = []
-    if recipe.project:
+    if project := project_of_copy(recipe, site):
         copy = project_copy(site.run_dir)
         step = StoreFolder(
             nodes=nodes,
-            source=recipe.project.folder,
-            files=tuple(recipe.project.files),
-            path=f"{site.store}/{recipe.project.digest}",
+            source=project.folder,
+            files=tuple(project.files),
+            path=f"{site.store}/{project.digest}",
             node_program=(python, f"{site.train}/node.py"),
             run_dir=site.run_dir,
             copy=copy,
+            replaces=replaced_folder(project, site),
+            keeps_copies=recipe.project is not None and project.digest != recipe.project.digest,
         )
         sent.append(step)
-        paths = {script: recipe.project.path_in(copy, script) for script in [recipe.script_file] if script}
+        paths = {script: project.path_in(copy, script) for script in [recipe.script_file] if script}
     for path in named_files(recipe, settings):
         if path in paths:
             continue

@@ -1,13 +1,15 @@
-"""The identity and the folders of a new run, in the same form for every target."""
+"""The identity and the folders of a run, in the same form for every target."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from orchestrator.planning.request import Resume
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """A new run. All folders are absolute paths.
+    """A new run, or the next attempt of a run. All folders are absolute paths.
 
     Attributes:
         run_id: the id of the run.
@@ -18,6 +20,7 @@ class Site:
         started_by: the user and host that planned the run, as `user@host`.
         created: when the run was planned, in seconds since the epoch.
         root: orch's folder on other machines; '' if the ranks see the folders of this machine.
+        resume: the run whose next attempt is planned, or None for a new run.
     """
 
     run_id: str
@@ -28,3 +31,9 @@ class Site:
     created: float
     store: str = ""
     root: str = ""
+    resume: Resume | None = None
+
+    @property
+    def attempt(self) -> int:
+        """Return the number of the next attempt."""
+        return self.resume.attempt if self.resume else 1

@@ -46,12 +46,15 @@ def launcher_restarts(request: TrainRequest, launcher: str) -> int:
     return request.max_restarts if launcher in RESTARTING else 0
 
 
-def supervisor_options(request: TrainRequest, recipe: Recipe, launcher: str, launch: Launch) -> tuple[str, ...]:
+def supervisor_options(
+    request: TrainRequest, recipe: Recipe, launcher: str, launch: Launch, *, attempt: int
+) -> tuple[str, ...]:
     """Return the options of the supervisor that do not depend on the target."""
     positions = (("size", launch.size_at), ("nodes", launch.nodes_at))  # of these numbers in the launcher's command
     position_options = [f"--{name}-at={position}" for name, position in positions if position is not None]
     return (
         f"--stall-timeout={request.stall_timeout:g}",
+        *([f"--first-attempt={attempt}"] if attempt > 1 else []),
         *([f"--max-restarts={request.max_restarts}"] if request.max_restarts else []),
         *(["--launcher-restarts"] if launcher_restarts(request, launcher) else []),
         *(["--elastic", *position_options] if recipe.elastic or request.min_nodes else []),

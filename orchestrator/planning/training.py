@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -12,32 +10,33 @@ from typing import Any
 from orch_node.protocol.environment import BINDINGS, PYTHON_PATH, USER_PYTHON, defaults, user_variables
 from orch_node.protocol.files import PRECISION
 from orch_node.protocol.layout import RunPrecision
+from orch_node.protocol.outcome import FAILED
 from orch_node.protocol.precision import AUTO, PLACEHOLDER
 from orch_node.protocol.record import RunNode, RunRecord
 
 from orchestrator.launchers import Job
 from orchestrator.model.cluster import UserPython
-from orchestrator.model.decision import Choice, Decision
+from orchestrator.model.decision import Decision
 from orchestrator.model.links import Link
+from orchestrator.model.printable import enumeration
 from orchestrator.model.recipe import Recipe, as_arguments
 from orchestrator.planning.accelerate_options import AccelerateOptions
 from orchestrator.planning.plan import Origin, Plan
 from orchestrator.planning.request import Resume, TrainRequest
 from orchestrator.planning.resolve import Resolved
 from orchestrator.planning.run_files import master_port
+from orchestrator.planning.sent_files import project_of_copy
 from orchestrator.planning.site import Site
 from orchestrator.planning.supervision import launcher_restarts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Home:
-    """The location of a run, and what identifies it there.
+    """The location of a run.
 
     Attributes:
         nodes: its nodes, node0 first.
         python: the interpreter of orch's programs.
-        hosts: the hosts or the cluster, for the run's key.
-        names: whatever else distinguishes the runs of a recipe on this target, for the run's key.
         fingerprints: the nodes by the fingerprint of their packages.
         target: the name of the target.
         location: what the target needs to find the run.
@@ -45,8 +44,6 @@ class Home:
 
     nodes: tuple[RunNode, ...]
     python: str
-    hosts: tuple[str, ...]
-    names: tuple[str, ...] = ()
     fingerprints: Mapping[str, str] = field(default_factory=dict)
     target: str = "ssh"
     location: Mapping[str, Any] = field(default_factory=dict)
@@ -59,7 +56,7 @@ def new_plan(
     home: Home,
     *,
     decisions: tuple[Decision, ...],
-    output: Choice[str | None],
+    output: str | None,
 ) -> Plan:
     """Return the plan of a run, still without steps.
 
@@ -72,35 +69,36 @@ def new_plan(
         output: the script's output folder.
     """
     recipe = resolved.recipe
+    project = project_of_copy(recipe, site)
     all_decisions = (
         Decision(topic="run", value=site.run_id),
+        *explain_resume(recipe, site.resume),
         *decisions,
-        *output.decisions,
         *explain_environment(request),
-        *([recipe.project.explain()] if recipe.project else []),
+        *([project.explain()] if project else []),
+        *explain_changed_project(recipe, site.resume),
         *explain_packages(recipe),
     )
     origin = Origin(
+        request=request,
         script=recipe.script_file,
         stack=resolved.stack.value.name,
         fingerprints=home.fingerprints,
         settings=recipe.with_script_defaults(resolved.settings),
         script_args=request.script_args,
-        project=recipe.project,
+        project=project,
         packages=recipe.packages,
     )
-    key = request_key(request, resolved, home)
-    record = run_record(resolved, site, home, key=key, decisions=all_decisions, output_dir=output.value)
+    record = run_record(resolved, site, home, decisions=all_decisions, output_dir=output)
     return Plan(run=record, origin=origin, steps=())
 
 
 def run_record(
-    resolved: Resolved, site: Site, home: Home, *, key: str, decisions: tuple[Decision, ...], output_dir: str | None
+    resolved: Resolved, site: Site, home: Home, *, decisions: tuple[Decision, ...], output_dir: str | None
 ) -> RunRecord:
-    """Return the record of a run; `key` is equal for requests that ask for the same training."""
+    """Return the record of a run."""
     return RunRecord(
         run_id=site.run_id,
-        key=key,
         node0=home.nodes[0],
         nodes=home.nodes,
         run_dir=site.run_dir,
@@ -118,18 +116,6 @@ def run_record(
         target=home.target,
         location=dict(home.location),
     )
-
-
-def request_key(request: TrainRequest, resolved: Resolved, home: Home) -> str:
-    """Return a key that is equal for requests that ask for the same training.
-
-    It is the first 12 digits of a SHA-256. The precision is not part of it: a run can be resumed in another one.
-    """
-    requested = [request.inventory, home.hosts, request.ppn, request.ipex, request.script_args, *request.env]
-    software = (resolved.stack.value.name, resolved.backend.value.name)
-    decided = (*software, *filter(None, [request.python]), *home.names)
-    value = [resolved.recipe.script, sorted(resolved.settings.items()), requested, decided]
-    return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:12]
 
 
 def launcher_job(
@@ -176,16 +162,35 @@ def rank_command(python: str, site: Site, script: tuple[str, ...]) -> tuple[str,
     return (python, f"{site.train}/node.py", "rank", "--run", site.run_dir, "--", *script)
 
 
-def choose_output(recipe: Recipe, run_dir: str, resume: Resume | None) -> Choice[str | None]:
+def output_of(recipe: Recipe, run_dir: str) -> str | None:
     """Return the script's --output_dir; None for a user's own script."""
-    if recipe.own_script:
-        folder = None
-    else:
-        folder = resume.output_dir if resume else f"{run_dir}/output"
+    return None if recipe.own_script else f"{run_dir}/output"
+
+
+def explain_resume(recipe: Recipe, resume: Resume | None) -> tuple[Decision, ...]:
+    """Return the number of the attempt of a resumed run, and from where it continues."""
     if resume is None:
-        return Choice(folder)
-    reason = f"the same request, {resume.state}; --fresh starts from the beginning"
-    return Choice(folder, (Decision(topic="resume", value=f"carries on {resume.run_id}", reason=reason),))
+        return ()
+    if recipe.own_script:
+        source = "the script finds the files of the run as it left them"
+    elif recipe.resumes:
+        source = "from the newest valid checkpoint"
+    else:
+        source = "the recipe saves no checkpoints and starts from the beginning"
+    ended = resume.state if resume.state == FAILED else f"was {resume.state}"
+    reason = f"the last one {ended}; {source}"
+    return (Decision(topic="resume", value=f"attempt {resume.attempt}", reason=reason),)
+
+
+def explain_changed_project(recipe: Recipe, resume: Resume | None) -> tuple[Decision, ...]:
+    """Return which files of the project differ from those that a resumed run was started with."""
+    if resume is None or recipe.project is None or resume.project is None:
+        return ()
+    changed = recipe.project.changes_since(resume.project)
+    if not changed:
+        return (Decision(topic="code", value="as the run was started with"),)
+    reason = "sent" if resume.sends_code else "not sent: --code sends them"
+    return (Decision(topic="code", value=f"differs in {enumeration(changed)}", reason=reason),)
 
 
 def explain_restarts(restarts: int, recipe: Recipe, min_nodes: int | None) -> tuple[Decision, ...]:

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from orch_node.protocol.events import record
-from orch_node.protocol.outcome import PREEMPTED, REFUSED, nodes_record
+from orch_node.protocol.outcome import REFUSED, nodes_record
 
 from orchestrator.model.finding import Finding
 from orchestrator.report.cleanup import left_in_memory
@@ -74,7 +74,7 @@ def full_report(outcome: Outcome) -> str:
 
 def failure_lines(outcome: Outcome, shown: str) -> list[str]:
     """Return what went wrong, the explanations for it, and the nodes with leftovers."""
-    reasons = [f"{outcome.state}: {outcome.problem}{resume_hint(outcome)}"] if outcome.problem else []
+    reasons = [f"{outcome.state}: {outcome.problem}"] if outcome.problem else []
     if outcome.failure:
         is_shown = shown in ("all", *map(str, (outcome.failure.rank, *outcome.same_error)))
         lines = [*error_lines(outcome.failure.text, is_shown=is_shown), *describe_same_error(outcome.same_error)]
@@ -82,12 +82,6 @@ def failure_lines(outcome: Outcome, shown: str) -> list[str]:
     if reasons:
         return [*reasons, *explanation_lines(outcome, printed="\n".join(reasons)), *left_lines(outcome)]
     return [] if outcome.state == "done" else [f"state: {outcome.state}", *left_lines(outcome)]
-
-
-def resume_hint(outcome: Outcome) -> str:
-    """Return a hint how to continue a run that was preempted."""
-    preempted = outcome.state == PREEMPTED
-    return "; start again with the same command to go on" if preempted else ""
 
 
 def left_lines(outcome: Outcome) -> list[str]:

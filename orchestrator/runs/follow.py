@@ -88,15 +88,15 @@ class LocalRun:
             os.close(process)
 
 
-def follow(folder: Path, source: Source, *, ranks: int) -> Iterator[Event]:
+def follow(folder: Path, source: Source, *, ranks: int, offset: int = 0) -> Iterator[Event]:
     """Yield the events of a run as they arrive, until its outcome exists or its supervisor has ended.
 
     Args:
         folder: the local folder of the run.
         source: keeps the folder up to date.
         ranks: the number of ranks of the run, or 0 if it is unknown.
+        offset: the bytes of the events to skip.
     """
-    offset = 0
     pid = await_start(folder, source)
     while True:
         # This order ensures that everything written before the end is read before the loop stops.

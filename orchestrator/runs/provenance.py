@@ -13,6 +13,7 @@ from orch_node.protocol import values
 from orchestrator.model.command import Command
 from orchestrator.model.packages import Packages
 from orchestrator.model.project import Project
+from orchestrator.planning import recorded_request
 from orchestrator.planning.plan import Plan, StartRun
 
 GIT_SECONDS = 10
@@ -51,6 +52,8 @@ class Provenance:
     All fields are empty if another controller has started the run.
 
     Attributes:
+        request: the request, as `recorded_request` renders it; empty if it is unknown.
+        directory: the folder in which the run was requested.
         script: the plan as a shell script.
         stack: the name of the stack.
         fingerprints: the nodes with each set of packages, by its fingerprint.
@@ -63,6 +66,8 @@ class Provenance:
         command: the command that was started, or None if it is unknown.
     """
 
+    request: dict[str, Any] = field(default_factory=dict)
+    directory: str = ""
     script: str = ""
     stack: str = ""
     fingerprints: dict[str, str] = field(default_factory=dict)
@@ -87,6 +92,8 @@ def provenance(plan: Plan) -> Provenance:
     """Return the provenance of a run that is about to start."""
     start = next((step for step in plan.steps if isinstance(step, StartRun)), None)
     return Provenance(
+        request=recorded_request.render(plan.origin.request),
+        directory=str(Path.cwd()),
         script=plan.describe(),
         stack=plan.origin.stack,
         fingerprints=dict(plan.origin.fingerprints),

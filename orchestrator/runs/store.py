@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,6 @@ from orch_node.protocol.values import ProtocolError
 from orchestrator.errors import ExecuteError, RequestError, did_you_mean
 from orchestrator.files import make_user_folder, other_owner, write_whole
 from orchestrator.planning.plan import Plan
-from orchestrator.planning.request import Resume
 from orchestrator.runs import provenance as origins
 from orchestrator.runs.damaged import ASIDE, Damaged
 from orchestrator.runs.provenance import Provenance, provenance
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from orch_node.protocol.events import Event, Progress, Result
 
 GIT_IGNORE = ".gitignore"  # keeps the folder of all runs out of the user's git repository
+UNFINISHED = (FAILED, PREEMPTED, STOPPED, supervisor_state.KILLED)  # states of runs that `orch resume` continues
 SUPERVISOR_ENDED = "gone"  # file in the local folder of a remote run whose supervisor has ended
 
 
@@ -266,25 +266,45 @@ def newest(all_runs: Recorded) -> Run:
     return runs[-1]
 
 
-def has_begun(run: Run) -> bool:
-    """Return whether a run got as far as its ranks; a run that could not be started is recorded as failed."""
-    if run.state in ("planned", REFUSED):
-        return False
-    evidence = (files.SUPERVISOR, files.EVENTS)
-    return run.state != FAILED or bool(run.record.location) or any((run.folder / name).exists() for name in evidence)
-
-
-def unfinished(base: Path, key: str) -> Resume | None:
-    """Return the newest run with this key if it ended early and can be resumed, or None.
+def can_resume(run: Run) -> bool:
+    """Return whether a run ended early, is not another user's, and is to be started again from here.
 
     Runs of other users are not resumed, because loading a checkpoint can execute its code.
     """
-    keyed = (run for run in recorded(base).runs if run.record.key == key)
-    runs = (run for run in keyed if not other_owner(run.folder))
-    candidates = [run for run in runs if has_begun(run)]
-    if not candidates or candidates[-1].state not in (FAILED, PREEMPTED, STOPPED, "killed"):
-        return None
-    run = candidates[-1]
-    if not run.record.resumes or run.record.output_dir is None:
-        return None
-    return Resume(run_id=run.id, state=run.state, output_dir=run.record.output_dir, precision=run.record.precision)
+    return run.state in UNFINISHED and bool(run.origin.request) and not other_owner(run.folder)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Positions:
+    """The sizes of a run's files at the end of its earlier attempts.
+
+    Attributes:
+        events: the bytes of events.jsonl.
+        logs: the bytes of the local copy of each rank's log.
+    """
+
+    events: int = 0
+    logs: Mapping[int, int] = field(default_factory=dict)
+
+
+def positions(folder: Path) -> Positions:
+    """Return the sizes of the files of a run's earlier attempts, as they are on this machine."""
+    events = folder / files.EVENTS
+    logs = {
+        rank: path.stat().st_size
+        for path in (folder / files.RANKS).glob("rank-*.log")
+        if (rank := files.rank_of(path.name)) is not None
+    }
+    return Positions(events=events.stat().st_size if events.exists() else 0, logs=logs)
+
+
+def plan_bytes(folder: Path) -> bytes | None:
+    """Return the content of plan.json in a run's folder, or None if there is none."""
+    path = folder / PLAN
+    return path.read_bytes() if path.exists() else None
+
+
+def forget_end(folder: Path) -> None:
+    """Remove from the local folder of a run what reports the end of its last attempt."""
+    for name in (files.OUTCOME, files.SUPERVISOR, SUPERVISOR_ENDED):
+        (folder / name).unlink(missing_ok=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Protocol
 
-from orch_node.filled_folder import all_files, hash_of
+from orch_node.filled_folder import all_files, describe, hash_of
 from orch_node.protocol import files
 from orch_node.protocol.record import RunNode
 from orch_node.store import ABSENT
@@ -25,6 +25,7 @@ from orchestrator.planning.plan import (
     CheckImports,
     CopyFiles,
     Plan,
+    PrepareAttempt,
     PutFile,
     PutLocalFile,
     SendFile,
@@ -43,6 +44,7 @@ STORE_HINT = (
     "Check whether node0 reaches the other nodes over SSH, and whether the disks have free space. After an update of "
     "orch, run `orch provision` again."
 )
+ATTEMPT_HINT = "`orch runs` shows the state of the run; `orch stop` ends its remaining processes."
 COPY_HINT = "`df` shows whether the disk has space. If the file is gone, the project has changed; start the run again."
 
 
@@ -117,10 +119,8 @@ def do(step: Step, connections: Mapping[str, Connection], applier: Applier | Non
     match step:
         case PutLocalFile(path=path, content=content):
             write_private(Path(path), content)
-        case PutFile(nodes=nodes, path=path, content=content):
-            on_all(nodes, connections, lambda connection: connection.put(path, content))
-        case SendFile(nodes=nodes, source=source, path=path):
-            on_all(nodes, connections, lambda connection: connection.send(source, path))
+        case PutFile() | SendFile() | PrepareAttempt():
+            on_all(step.nodes, connections, lambda connection: do_on_node(step, connection))
         case SendFolder():
             with packed(Path(step.source), source_files(Path(step.source))) as archive:
                 connections[step.node.node].feed(step.unpack(), archive)
@@ -134,6 +134,20 @@ def do(step: Step, connections: Mapping[str, Connection], applier: Applier | Non
             connections[step.node.node].start(command, f"{run_dir}/{files.SUPERVISOR_LOG}")
         case ApplyObjects():
             apply_objects(step, applier)
+
+
+def do_on_node(step: PutFile | SendFile | PrepareAttempt, connection: Connection) -> None:
+    """Do a step on one of its nodes; raise ExecuteError if that fails."""
+    if isinstance(step, PutFile):
+        connection.put(step.path, step.content)
+        return
+    if isinstance(step, SendFile):
+        connection.send(step.source, step.path)
+        return
+    result = connection.capture(step.command, seconds=CHECK_SECONDS)
+    if result.code != 0:
+        # on_all() replaces NODE with the names of the nodes.
+        raise ExecuteError(f"NODE: {result.err.strip() or f'exit code {result.code}'}.", hint=ATTEMPT_HINT)
 
 
 def apply_objects(step: ApplyObjects, applier: Applier | None) -> None:
@@ -171,10 +185,14 @@ def copy_files(step: CopyFiles) -> None:
         for name in step.files:
             copy = folder / name
             copy.parent.mkdir(parents=True, exist_ok=True)
+            copy.unlink(missing_ok=True)
             shutil.copy(Path(step.source, name), copy, follow_symlinks=False)
             if not copy.is_symlink():
                 copy.chmod(copy.stat().st_mode | 0o600)
-        is_changed = hash_of(folder) != step.digest
+        for name, digest in step.removed.items():
+            if (folder / name).exists() and describe(folder, folder / name).sha256 == digest:
+                (folder / name).unlink()
+        is_changed = bool(step.digest) and hash_of(folder) != step.digest
     except OSError as error:
         raise ExecuteError(
             f"{step.source} cannot be copied: {error.filename or folder}: {error.strerror}.", hint=COPY_HINT

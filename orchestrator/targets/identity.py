@@ -1,4 +1,4 @@
-"""Name new runs, in the same way for every target."""
+"""Name runs, in the same way for every target."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import secrets
 import socket
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from orchestrator.paths import TRAIN
+from orchestrator.planning.request import Resume
 from orchestrator.planning.site import Site
 from orchestrator.state import user_name
 
@@ -50,10 +51,20 @@ def run_id(identity: Identity, recipe: str) -> str:
     return f"{identity.stamp}-{''.join(letters)[:40]}-{identity.suffix}"
 
 
-def new_site(recipe: str, runs: str, *, train: str, store: str = "", root: str = "", name: RunName = run_id) -> Site:
-    """Return the identity and the folders of a new run.
+def site_of(
+    resume: Resume | None,
+    recipe: str,
+    runs: str,
+    *,
+    train: str,
+    store: str = "",
+    root: str = "",
+    name: RunName = run_id,
+) -> Site:
+    """Return the identity and the folders of a new run, or those of the run that is resumed.
 
     Args:
+        resume: the run whose next attempt is planned, or None.
         recipe: the name of the recipe.
         runs: the folder of runs on the nodes.
         train: the `train` folder on the nodes.
@@ -63,7 +74,7 @@ def new_site(recipe: str, runs: str, *, train: str, store: str = "", root: str =
     """
     identity = new_identity()
     new_id = name(identity, recipe)
-    return Site(
+    site = Site(
         run_id=new_id,
         run_dir=f"{runs}/{new_id}",
         train=train,
@@ -72,4 +83,14 @@ def new_site(recipe: str, runs: str, *, train: str, store: str = "", root: str =
         created=identity.created,
         store=store,
         root=root,
+    )
+    if resume is None:
+        return site
+    return replace(
+        site,
+        run_id=resume.run_id,
+        run_dir=resume.run_dir,
+        started_by=resume.started_by,
+        created=resume.created,
+        resume=resume,
     )

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from orchestrator.model.project import Project
     from orchestrator.planning.plan import Plan
     from orchestrator.planning.refusal import Refusal
-    from orchestrator.planning.request import TargetOptions, TrainRequest
+    from orchestrator.planning.request import Resume, TargetOptions, TrainRequest
     from orchestrator.runs.cleanup import CleanupReport
     from orchestrator.runs.fetch import Collected, FetchListener
     from orchestrator.runs.logs import LogLine
@@ -243,10 +243,14 @@ class Target(Protocol):
     refuses: Mapping[str, Refusal]
     options: type[TargetOptions] | None
 
-    def plan(self, request: TrainRequest) -> Plan:
+    def plan(self, request: TrainRequest, resume: Resume | None = None) -> Plan:
         """Read the files that a request names, and decide how to run it.
 
         This writes no files. The only host it may query is one that alone knows the nodes' stack.
+
+        Args:
+            request: the request.
+            resume: the unfinished run whose next attempt is planned; it keeps its id and its folders.
         """
 
     def check(self, request: CheckRequest, notify: Notify) -> Iterator[Finding]:

@@ -88,7 +88,7 @@ def test_ranks_in_containers_train_and_failure_names_rank_and_node(
     docker_reports: dict[str, dict[str, str]], lab_session: Site
 ) -> None:
     report = lab_session.train(
-        str(matrix.SCRIPT), *CONTAINER_OPTIONS, "--backend", "ccl", "--fresh", "--", "--by-hand", "--fail", "1", code=1
+        str(matrix.SCRIPT), *CONTAINER_OPTIONS, "--backend", "ccl", "--", "--by-hand", "--fail", "1", code=1
     )
     assert (report["failure"]["rank"], report["failure"]["node"]) == (1, "node1")
     assert report["failure"]["text"].endswith("ValueError: boom of this script")

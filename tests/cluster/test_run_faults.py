@@ -153,7 +153,7 @@ def test_wrong_clock_is_reported(lab: Site) -> None:
 
 
 def test_full_disk_is_explained_and_run_resumes_on_a_larger_disk(lab: Site) -> None:
-    """Fill the disk by a checkpoint; the checkpoint before it stays usable for the same command."""
+    """Fill the disk by a checkpoint; the checkpoint before it stays usable."""
     runs = f"{ROOT}/runs"
     lab.cluster.mount("node0", "-t", "tmpfs", "-o", "size=330m,mode=0777", "tmpfs", runs)
     try:
@@ -163,8 +163,7 @@ def test_full_disk_is_explained_and_run_resumes_on_a_larger_disk(lab: Site) -> N
         assert (report["failure"]["rank"], report["failure"]["node"]) == (0, "node0")
         assert run_processes(run.id) == {}
         lab.cluster.mount("node0", "-o", "remount,size=2g", runs)
-        second_run = start_training(lab, *small_bert_qa(save_steps=2), *TWO_NODES)
-        second_report = second_run.wait_for_report(code=0, seconds=240)
+        second_report = run_orch_json(lab, "resume", run.id, seconds=240)
         assert second_report["state"] == "done"
         assert "resume" in {decision["topic"] for decision in second_report["decisions"]}
     finally:

@@ -16,9 +16,7 @@ def test_launcher_and_backend_train_on_two_nodes(lab_session: Site, starter: str
     def start(script: str, *arguments: str) -> matrix.Cell:
         separator = arguments.index("--")
         options, script_arguments = arguments[:separator], arguments[separator:]
-        return matrix.Cell.from_report(
-            1, lab_session.train(script, *options, *TWO_NODES, "--fresh", *script_arguments, code=1)
-        )
+        return matrix.Cell.from_report(1, lab_session.train(script, *options, *TWO_NODES, *script_arguments, code=1))
 
     planned = tuple(lab_session.cluster.address(node) for node in ("node0", "node1"))
     matrix.check(start, starter, backend, planned=planned)

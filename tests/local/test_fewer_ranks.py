@@ -176,7 +176,7 @@ def test_run_that_loses_a_node_learns_the_same(workspace: Workspace, qa_model: P
     out, err = process.communicate(timeout=600)
     assert process.returncode == 0, out + err
     undisturbed = last_run(workspace.folder)
-    process = start_training(workspace, qa_model, "--max-restarts", "1", "--fresh")
+    process = start_training(workspace, qa_model, "--max-restarts", "1")
 
     def second_checkpoint_exists() -> bool:
         run = last_run(workspace.folder)

@@ -94,11 +94,12 @@ def test_preempted_recipe_writes_a_checkpoint_and_resumes_from_it(tmp_path: Path
     output, outcome = run.wait(75)
     step = run.preempted_step()
     assert (outcome["state"], outcome["problem"]) == ("preempted", f"checkpoint at step {step}")
-    assert f"preempted: checkpoint at step {step}; start again with the same command" in output
+    assert f"preempted: checkpoint at step {step}\n" in output
+    assert f"resume: orch resume {run.folder.name}\n" in output
     assert [path.name for path in run.folder.glob("output/checkpoint-*")] == [f"checkpoint-{step}"]
 
-    resumed = expect_exit(orch("train", *command, "--ppn", "2", timeout=300))
-    assert f"resume: carries on {run.folder.name}" in resumed.stderr
+    resumed = expect_exit(orch("resume", run.folder.name, timeout=300))
+    assert "resume: attempt 2 (the last one was preempted; from the newest valid checkpoint)" in resumed.stderr
     assert [line["step"] for line in read_metrics(run.folder / "output")] == list(range(1, 61))
 
 

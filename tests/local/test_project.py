@@ -51,7 +51,7 @@ def test_a_node_without_a_store_is_named(two_hosts: Workspace, script: str) -> N
     store = Path(two_hosts.lab.hosts[1].folder, "root/store")
     shutil.rmtree(store, ignore_errors=True)
     store.write_text("")
-    process = two_hosts.orch("train", script, *two_hosts.options, *GLOO, "--fresh")
+    process = two_hosts.orch("train", script, *two_hosts.options, *GLOO)
     store.unlink()
     assert process.returncode == 1
     assert "node1: " in process.stderr

@@ -30,7 +30,7 @@ class Workspace:
     def train(self, script: str, *arguments: str, code: int = 0) -> matrix.Cell:
         """Run a script to its end and check orch's exit code; script arguments follow "--"."""
         split = arguments.index("--") if "--" in arguments else len(arguments)
-        options = (*arguments[:split], *self.options, "--fresh", "--json")
+        options = (*arguments[:split], *self.options, "--json")
         process = self.orch("train", script, *options, *arguments[split:])
         assert process.stdout.startswith("{"), process.stderr
         cell = matrix.Cell.from_report(process.returncode, json.loads(process.stdout))

@@ -77,7 +77,7 @@ class Site:
         """Train, and return what orch printed with --json."""
         split = arguments.index("--") if "--" in arguments else len(arguments)
         result: dict[str, Any] = json.loads(
-            self.orch("train", *arguments[:split], "--json", "--fresh", *arguments[split:], code=code)
+            self.orch("train", *arguments[:split], "--json", *arguments[split:], code=code)
         )
         return result
 

@@ -44,7 +44,7 @@ def test_a_failed_job_leaves_no_output_in_the_current_folder(site: Site) -> None
 
 
 def test_a_deleted_job_is_reported_as_stopped(site: Site) -> None:
-    process = site.start("faulty.py", *TWO_NODES, "--fresh", *LONG_RUN)
+    process = site.start("faulty.py", *TWO_NODES, *LONG_RUN)
     run = site.wait_for_event("joined")
     site.run("qdel", json.loads((run / "plan.json").read_text())["location"]["job"])
     output, _ = process.communicate(timeout=120)
@@ -83,9 +83,7 @@ def test_an_array_of_one_run_is_a_single_job(site: Site) -> None:
 
 def test_a_job_that_can_never_run_is_cancelled(site: Site) -> None:
     three_nodes = tuple("3" if option == "2" else option for option in TWO_NODES)
-    done = site.run(
-        *("python", "-m", "orchestrator.cli.main", "train", "faulty.py", *three_nodes, "--fresh"), seconds=60
-    )
+    done = site.run(*("python", "-m", "orchestrator.cli.main", "train", "faulty.py", *three_nodes), seconds=60)
     assert done.returncode == 1
     assert "Can Never Run" in done.stderr
     site.wait_for_no_jobs()
@@ -93,7 +91,7 @@ def test_a_job_that_can_never_run_is_cancelled(site: Site) -> None:
 
 def test_a_job_that_waits_says_why(site: Site) -> None:
     site.run("sh", "-c", "echo sleep 20 | qsub -f -l select=2:ncpus=2 -l place=scatter")
-    site.orch("train", "faulty.py", *TWO_NODES, "--fresh", "--detach", "--", "--steps", "2")
+    site.orch("train", "faulty.py", *TWO_NODES, "--detach", "--", "--steps", "2")
     text = site.orch("attach", site.newest_run().name)
     assert "not enough nodes are free" in text or "done" in text
 
@@ -101,7 +99,7 @@ def test_a_job_that_waits_says_why(site: Site) -> None:
 def test_a_site_with_several_jobs_lists_the_state_of_each(site: Site) -> None:
     one_node = tuple("1" if option == "2" else option for option in TWO_NODES)
     for _ in range(3):  # the third waits for a node
-        site.orch("train", "faulty.py", *one_node, "--fresh", "--detach", *LONG_RUN)
+        site.orch("train", "faulty.py", *one_node, "--detach", *LONG_RUN)
     site.wait_for_event("joined")
     listed = json.loads(site.orch("runs", "--inventory", "pbs", "--json"))["runs"]
     assert [run["state"] for run in listed] == ["running", "running", "waiting"]
@@ -109,7 +107,7 @@ def test_a_site_with_several_jobs_lists_the_state_of_each(site: Site) -> None:
 
 def test_a_lost_node_is_named_and_replaced_by_fewer_nodes(site: Site) -> None:
     process = site.start(
-        "faulty.py", *TWO_NODES, "--fresh", "--max-restarts", "1", "--min-nodes", "1", "--", "--steps", "60",
+        "faulty.py", *TWO_NODES, "--max-restarts", "1", "--min-nodes", "1", "--", "--steps", "60",
         "--seconds", "0.2",
     )  # fmt: skip
     run = site.wait_for_event("joined")

@@ -10,7 +10,7 @@ from typing import Any
 from tests.slurm.site import LOGIN, Site, orch_command
 from tests.support.waiting import wait_until
 
-PROJECT_ON_TWO_NODES = ("--on", "slurm", "--nodes", "2", "--ppn", "1", "--backend", "gloo", "--fresh")
+PROJECT_ON_TWO_NODES = ("--on", "slurm", "--nodes", "2", "--ppn", "1", "--backend", "gloo")
 # The script where it is; it starts in the run's folder.
 TWO_NODES = (*PROJECT_ON_TWO_NODES, "--project", "none")
 ONE_NODE = tuple("1" if option == "2" else option for option in TWO_NODES)

@@ -36,7 +36,7 @@ def test_a_run_in_an_allocation_is_a_step_of_it(site: Site, launcher: str) -> No
 
 
 def test_a_run_takes_fewer_nodes_than_its_allocation_has(site: Site) -> None:
-    options = ("--on", "slurm", "--nodes", "1", "--ppn", "2", "--backend", "gloo", "--fresh", "--project", "none")
+    options = ("--on", "slurm", "--nodes", "1", "--ppn", "2", "--backend", "gloo", "--project", "none")
     done = train_in_allocation(site, *options, "--json", "--", "--steps", "3")
     output, _, listed = done.stdout.rpartition("code ")
     assert listed.startswith("0\n"), done.stdout + done.stderr

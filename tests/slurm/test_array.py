@@ -8,7 +8,7 @@ from tests.slurm.runs import TWO_NODES, find_row
 from tests.slurm.site import Site
 
 
-def test_an_array_reports_each_of_its_runs(site: Site) -> None:
+def test_an_array_resumes_only_the_run_that_failed(site: Site) -> None:
     done = site.orch(
         "train",
         "faulty.py",
@@ -35,5 +35,13 @@ def test_an_array_reports_each_of_its_runs(site: Site) -> None:
     outcomes = [json.loads((site.home / "runs" / name / "outcome.json").read_text()) for name in (good, bad)]
     assert outcomes[0]["ended"] <= outcomes[1]["started"], "one run at a time"
     assert [find_row(site, name)["state"] for name in (good, bad)] == ["done", "failed"]
+    array = good.removesuffix("-0")
+    assert f"resume: orch resume {array}" in done.stderr
+    done = site.orch("resume", array, "--json")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert [run["run_id"] for run in [json.loads(done.stdout)]] == [bad]
+    done = site.orch("resume", good)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert "nothing to resume" in done.stderr
     done = site.orch("report", good, bad)
     assert done.returncode == 0, done.stdout + done.stderr

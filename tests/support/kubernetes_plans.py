@@ -10,7 +10,7 @@ from typing import Any
 from orchestrator.model.hostlist import NodeCount
 from orchestrator.model.recipe import Recipe
 from orchestrator.planning.plan import ApplyObjects, Plan
-from orchestrator.planning.request import Resume, TrainRequest
+from orchestrator.planning.request import TrainRequest
 from orchestrator.planning.resolve import Inputs
 from orchestrator.planning.site import Site
 from orchestrator.stacks.stack import Stack
@@ -58,12 +58,11 @@ def make_plan(
     kubernetes: KubernetesSettings = SETTINGS,
     site: Site = SITE,
     stack: Stack | None = None,
-    resume: Resume | None = None,
     **files: Any,
 ) -> Plan:
     """Return the plan of a request; by default of a recipe on two pods of two ranks."""
     inputs = PodInputs(loaded=Inputs(recipe=recipe, stack=stack or make_stack()), kubernetes=kubernetes, **files)
-    return plan_kubernetes(replace(request, launcher=launcher), inputs, site, resume)
+    return plan_kubernetes(replace(request, launcher=launcher), inputs, site)
 
 
 def objects(plan: Plan) -> tuple[dict[str, Any], ...]:

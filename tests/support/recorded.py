@@ -24,7 +24,6 @@ PRECISION_EVENT = {
 FAR_NODE = RunNode(node="node0", via=("ssh", "-F", "/state/ssh config", "node0"))
 RUN_RECORD = RunRecord(
     run_id="20260101-120000-qa-0000",
-    key="k",
     node0=FAR_NODE,
     nodes=(FAR_NODE, RunNode(node="n1")),
     run_dir="/opt/orch/runs/r",
@@ -120,7 +119,8 @@ def make_plan(folder: Path, layout: list[dict[str, Any]]) -> dict[str, Any]:
     return {
         "schema": 1,
         "run_id": folder.name,
-        "key": "k",
+        "request": {"recipe": "qa"},
+        "directory": str(folder.parent),
         "created": STARTED,
         "recipe": "qa",
         "node0": NODE0,

@@ -116,8 +116,8 @@ def test_run_of_another_user_is_neither_opened_nor_resumed(tmp_path: Path) -> No
     folder = make_run(tmp_path, ranks=1, nodes=1, seconds=2)
     (folder / "outcome.json").write_text('{"state": "failed"}')
     assert find(tmp_path, "last", None).folder == folder
-    assert store.unfinished(tmp_path, "k") is not None
+    assert store.can_resume(store.load(folder))
     os.chown(folder, OTHER_USER, OTHER_USER)
     with pytest.raises(RequestError, match="belongs to another user"):
         find(tmp_path, "last", None)
-    assert store.unfinished(tmp_path, "k") is None
+    assert not store.can_resume(store.load(folder))

@@ -50,13 +50,22 @@ class BatchHandle:
         record: the record of the run.
         folder: the folder of the run on this machine.
         notify: the callback for messages about the connection and the controller.
+        earlier: the files of earlier attempts, which are not shown.
     """
 
-    def __init__(self, system: BatchSystem, record: RunRecord, folder: Path, notify: Notify = ignore) -> None:
+    def __init__(
+        self,
+        system: BatchSystem,
+        record: RunRecord,
+        folder: Path,
+        notify: Notify = ignore,
+        earlier: store.Positions | None = None,
+    ) -> None:
         self.system = system
         self.record = record
         self.folder = folder
         self.notify = notify
+        self.earlier = earlier or store.Positions()
 
     @cached_property
     def host(self) -> Local | Ssh:
@@ -85,7 +94,7 @@ class BatchHandle:
 
         run_folder = run_folder_of(self.record, self.folder, host, notify)
         scheduler = scheduler_at(self.system, host, location_of(self.record).cluster)
-        return JobWatch(self.record, self.folder, scheduler, run_folder, notify)
+        return JobWatch(self.record, self.folder, scheduler, run_folder, notify, first_byte=self.earlier.events)
 
     def started(self) -> None:
         """Check that the job can start, and wait for nothing else: the system has it.
@@ -148,7 +157,8 @@ class BatchHandle:
         try:
             watch.refresh()
             watch.record_nodes()
-            yield from logs.log_lines(watch, store.load(self.folder), rank=rank, follow=follow)
+            run, starts = store.load(self.folder), self.earlier.logs
+            yield from logs.log_lines(watch, run, rank=rank, follow=follow, starts=starts)
         finally:
             host.close()
 

@@ -14,9 +14,8 @@ from orchestrator.files import short_digest, source_files
 from orchestrator.paths import TRAIN
 from orchestrator.planning import sweep
 from orchestrator.planning.plan import Plan
-from orchestrator.planning.request import TargetOptions, TrainRequest
+from orchestrator.planning.request import Resume, TargetOptions, TrainRequest
 from orchestrator.planning.site import Site
-from orchestrator.runs.resume import plan_or_resume
 from orchestrator.targets.batch.allocation import check_options
 from orchestrator.targets.batch.array import plan_array
 from orchestrator.targets.batch.decisions import JobInputs, with_size
@@ -25,12 +24,12 @@ from orchestrator.targets.batch.login import LoginHost, local_stack, python_hint
 from orchestrator.targets.batch.plan import PlannedRun, plan_job, plan_run
 from orchestrator.targets.batch.settings import BatchSettings
 from orchestrator.targets.batch.system import NEW, BatchSystem
-from orchestrator.targets.identity import new_site
+from orchestrator.targets.identity import site_of
 from orchestrator.targets.interface import SharedFolder
 from orchestrator.targets.interpreter import check_no_image, path_of, user_python
 
 
-def plan(system: BatchSystem, request: TrainRequest) -> Plan:
+def plan(system: BatchSystem, request: TrainRequest, resume: Resume | None = None) -> Plan:
     """Return the plan of a request.
 
     The batch system is not queried and nothing is written. A login node is queried for its stack.
@@ -58,10 +57,11 @@ def plan(system: BatchSystem, request: TrainRequest) -> Plan:
     host = query_host(system, batch.login or "", python, is_user_python=bool(batch.python))
     inputs = read(request, batch, python, host)
     runs = runs_folder(request, batch, host)
-    site = new_site(inputs.loaded.recipe.name, runs, train=train_folder(runs, batch), store=f"{runs}/.orch/store")
+    train, store = train_folder(runs, batch), f"{runs}/.orch/store"
+    site = site_of(resume, inputs.loaded.recipe.name, runs, train=train, store=store)
     if request.array:
         return plan_of_array(request, inputs, site)
-    return plan_or_resume(request, lambda resume: plan_job(request, inputs, site, resume))
+    return plan_job(request, inputs, site)
 
 
 def with_allocation(batch: BatchSettings, environ: Mapping[str, str], *, array: bool = False) -> BatchSettings:

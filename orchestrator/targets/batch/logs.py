@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from orch_node.protocol import files
 from orch_node.tail import Tail
@@ -16,7 +16,9 @@ from orchestrator.targets.batch.watch import JobWatch
 POLL_SECONDS = 0.2
 
 
-def log_lines(watch: JobWatch, run: Run, *, rank: int | None, follow: bool) -> Iterator[LogLine]:
+def log_lines(
+    watch: JobWatch, run: Run, *, rank: int | None, follow: bool, starts: Mapping[int, int]
+) -> Iterator[LogLine]:
     """Yield the log lines, rank by rank.
 
     Args:
@@ -24,12 +26,13 @@ def log_lines(watch: JobWatch, run: Run, *, rank: int | None, follow: bool) -> I
         run: the run.
         rank: the only rank to read; None for all of them.
         follow: yield lines as they are written, until the run has ended.
+        starts: the bytes of each rank's log to skip.
 
     Raises:
         RequestError: if the run does not have this rank.
     """
     nodes = requested_ranks(run, rank)
-    tails = {number: Tail(run.folder / files.rank_log(number), 0) for number in nodes}
+    tails = {number: Tail(run.folder / files.rank_log(number), starts.get(number, 0)) for number in nodes}
     running = follow
     while running:
         watch.refresh()

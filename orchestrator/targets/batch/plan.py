@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
 from orch_node.protocol import files as run_files
-from orch_node.protocol.batch import NODE0, JobConfig
+from orch_node.protocol.batch import NODE0, JobConfig, job_file
 from orch_node.protocol.environment import ALWAYS
 from orch_node.protocol.record import RunNode
 
@@ -15,10 +15,11 @@ from orchestrator.launchers import LAUNCHERS, Launch
 from orchestrator.model.command import Command
 from orchestrator.model.decision import Decision, all_decisions
 from orchestrator.model.links import Link
+from orchestrator.model.project import Project
 from orchestrator.model.recipe import Recipe, Value
 from orchestrator.planning.containers import shared_folders
 from orchestrator.planning.hosts import explain_python
-from orchestrator.planning.plan import CopyFiles, Plan, SendFolder, Step, SubmitScript
+from orchestrator.planning.plan import CopyFiles, Plan, PrepareAttempt, SendFolder, Step, SubmitScript
 from orchestrator.planning.request import Resume, TrainRequest
 from orchestrator.planning.resolve import Resolved
 from orchestrator.planning.run_files import TIMEOUT_SECONDS, master_port
@@ -37,10 +38,10 @@ from orchestrator.planning.site import Site
 from orchestrator.planning.supervision import supervisor_options
 from orchestrator.planning.training import (
     Home,
-    choose_output,
     explain_restarts,
     launcher_job,
     new_plan,
+    output_of,
     rank_command,
     rank_variables,
     run_precision,
@@ -77,14 +78,14 @@ class PlannedRun:
     batch: BatchSettings
 
 
-def plan_job(request: TrainRequest, inputs: JobInputs, site: Site, resume: Resume | None = None) -> Plan:
+def plan_job(request: TrainRequest, inputs: JobInputs, site: Site) -> Plan:
     """Return the plan of a request as one job.
 
     Raises:
         PlanError: if the request cannot run as it is.
         RequestError: if an option or a setting is invalid.
     """
-    planned = plan_run(request, inputs, site, resume)
+    planned = plan_run(request, inputs, site)
     name = f"{JOB_NAME_PREFIX}{site.run_id}"
     options = job_options(name, planned.config, planned.batch)
     system, held = planned.batch.system, planned.batch.held
@@ -97,21 +98,30 @@ def plan_job(request: TrainRequest, inputs: JobInputs, site: Site, resume: Resum
         program=system.held.program if held and system.held else system.submitter,
         allocation=held.job if held else "",
     )
-    return replace(planned.plan, steps=(*send_steps(planned, site), step))
+    return replace(planned.plan, steps=(*send_steps(planned, site), *prepare_attempt(planned.batch, site), step))
 
 
-def plan_run(request: TrainRequest, inputs: JobInputs, site: Site, resume: Resume | None = None) -> PlannedRun:
+def prepare_attempt(batch: BatchSettings, site: Site) -> tuple[PrepareAttempt, ...]:
+    """Return the step before the next attempt of a resumed run, which another job starts."""
+    if site.resume is None:
+        return ()
+    names = (job_file(batch.system.name),)
+    command = (LOGIN_PYTHON, f"{site.train}/node.py", "prepare-attempt", site.run_dir, *names)
+    return (PrepareAttempt(nodes=(login_of(batch),), command=command),)
+
+
+def plan_run(request: TrainRequest, inputs: JobInputs, site: Site) -> PlannedRun:
     """Return a run with all decisions made.
 
     Raises:
         PlanError: if the request cannot run as it is.
         RequestError: if an option or a setting is invalid.
     """
-    resolved = resolve_job(request, inputs, resume)
+    resolved = resolve_job(request, inputs, site.resume)
     recipe = resolved.recipe
-    output = choose_output(recipe, site.run_dir, resume)
+    output = output_of(recipe, site.run_dir)
     files = files_of(resolved, inputs.batch, site)
-    script = script_command(request, resolved, files.paths, output.value)
+    script = script_command(request, resolved, files.paths, output)
     launch = launch_of(request, inputs, resolved, site, script)
     decisions = (
         *all_decisions(resolved.stack),
@@ -125,10 +135,10 @@ def plan_run(request: TrainRequest, inputs: JobInputs, site: Site, resume: Resum
         *explain_restarts(request.max_restarts, recipe, request.min_nodes),
         *explain_python(resolved.nodes.value[0]),
     )
-    home = home_of(request, resolved, inputs, site)
+    home = home_of(resolved, inputs, site)
     plan = new_plan(request, resolved, site, home, decisions=decisions, output=output)
     config = config_of(request, resolved, inputs, site, launch)
-    config = replace(config, precision=run_precision(resolved, output.value))
+    config = replace(config, precision=run_precision(resolved, output))
     if inputs.batch.image:
         config = with_container(config, inputs.batch.image, files, site, recipe.script)
     return PlannedRun(plan=plan, config=config, files=files, batch=inputs.batch)
@@ -179,8 +189,19 @@ def shared_files(recipe: Recipe, settings: Mapping[str, Value], site: Site) -> F
         return Files(paths=paths, sent=())
     if recipe.script_file:
         paths[recipe.script_file] = project.path_in(copy, recipe.script_file)
-    step = CopyFiles(source=project.folder, files=tuple(project.files), path=copy, digest=project.digest)
-    return Files(paths=paths, sent=(step,))
+    return Files(paths=paths, sent=copy_steps(project, copy, site.resume))
+
+
+def copy_steps(project: Project, copy: str, resume: Resume | None) -> tuple[CopyFiles, ...]:
+    """Return the step that copies the project, or for a resumed run the files that have changed, if it sends them."""
+    if resume is None or resume.project is None:
+        return (CopyFiles(source=project.folder, files=tuple(project.files), path=copy, digest=project.digest),)
+    changed = project.changes_since(resume.project) if resume.sends_code else []
+    if not changed:
+        return ()
+    new = tuple(name for name in changed if name in project.files)
+    removed = {name: resume.project.files[name] for name in changed if name not in project.files}
+    return (CopyFiles(source=project.folder, files=new, path=copy, removed=removed),)
 
 
 def login_of(batch: BatchSettings) -> RunNode:
@@ -255,16 +276,13 @@ def explain_local_stack(inputs: JobInputs) -> tuple[Decision, ...]:
     return (Decision(topic="local stack", value=inputs.local.folder, reason=reason),)
 
 
-def home_of(request: TrainRequest, resolved: Resolved, inputs: JobInputs, site: Site) -> Home:
-    """Return the nodes of the run, its location in the batch system and what identifies it there."""
+def home_of(resolved: Resolved, inputs: JobInputs, site: Site) -> Home:
+    """Return the nodes of the run, and its location in the batch system."""
     batch = inputs.batch
     location = JobLocation(name=f"{JOB_NAME_PREFIX}{site.run_id}", login=batch.login or "")
-    image = [batch.image.path] if batch.image else []
     return Home(
         nodes=tuple(RunNode(node=node.name) for node in resolved.nodes.value),
         python=inputs.python,
-        hosts=(batch.system.name, batch.login or "", batch.root or "", *image),
-        names=(resolved.launcher, str(request.nodes or "")),
         fingerprints={inputs.facts.fingerprint: "all nodes"},
         target=batch.system.name,
         location=locations.render(location),
@@ -300,7 +318,7 @@ def config_of(request: TrainRequest, resolved: Resolved, inputs: JobInputs, site
         launcher=launch.command.argv,
         launcher_env=with_bootstrap(dict(launch.command.env), system),
         files={**launch.files, **launch.shared},
-        options=supervisor_options(request, recipe, resolved.launcher, launch),
+        options=supervisor_options(request, recipe, resolved.launcher, launch, attempt=site.attempt),
         requeue=system.can_resume(inputs.batch.options) and inputs.batch.held is None,
         max_requeues=inputs.batch.max_requeues,
         local=inputs.local,

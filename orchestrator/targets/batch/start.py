@@ -8,9 +8,12 @@ from pathlib import Path
 from orch_node.protocol.record import RunRecord
 
 from orchestrator.errors import OrchError
+from orchestrator.files import write_whole
 from orchestrator.planning.plan import SCRIPT, Plan, SubmitScript
 from orchestrator.planning.sent_files import project_copy
 from orchestrator.runs import store
+from orchestrator.runs.state_files import PLAN
+from orchestrator.runs.store import Positions
 from orchestrator.targets.batch.location import location_of, with_job
 from orchestrator.targets.batch.login import host_at, scheduler_at
 from orchestrator.targets.batch.run_folder import delete_remote_files, write_remote_record
@@ -22,33 +25,47 @@ from orchestrator.targets.connections.local import Local
 from orchestrator.targets.execute import execute
 
 
-def start(system: BatchSystem, plan: Plan, folder: Path) -> RunRecord:
-    """Record the plan, submit its script, and return the record of the run.
+def start(system: BatchSystem, plan: Plan, folder: Path) -> tuple[RunRecord, Positions | None]:
+    """Record the plan and submit its script.
 
     The run continues when this program ends. After an interrupted start only a run that the batch system has
     accepted is recorded.
+
+    Returns:
+        The record of the run, and what belongs to earlier attempts of a resumed run; None for a new run.
 
     Raises:
         OrchError: if the run cannot be started.
     """
     plans = plan.array or (plan,)
     folders = [folder.parent / member.run.run_id for member in plans]
+    earlier_plan = store.plan_bytes(folder)
+    earlier = store.positions(folder) if earlier_plan else None
     for member, run_folder in zip(plans, folders, strict=True):
         store.create(member, run_folder)
+
+    def forget_start() -> None:
+        if earlier_plan:
+            write_whole(folder / PLAN, earlier_plan)
+        else:
+            delete_folders(plan, folders, host)
+
     host = host_at(location_of(plan.run).login)
     scheduler = scheduler_at(system, host)
     try:
         execute(plan, {node.node: host for step in plan.steps for node in step.nodes}, submitter=scheduler)
-        return record_jobs(plan, folders, scheduler)
+        if earlier:
+            store.forget_end(folder)
+        return record_jobs(plan, folders, scheduler), earlier
     except KeyboardInterrupt:
         if scheduler.has_accepted(job_name(plan)):
             record_jobs(plan, folders, scheduler)  # so that the job can be stopped
         elif not scheduler.uncertain:
-            delete_folders(plan, folders, host)
+            forget_start()
         raise
     except OrchError:
         if not scheduler.submitted and not scheduler.uncertain:
-            delete_folders(plan, folders, host)
+            forget_start()
         raise
     finally:
         host.close()

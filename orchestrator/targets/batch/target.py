@@ -12,7 +12,7 @@ from orchestrator.model.finding import Finding
 from orchestrator.model.hostlist import Nodes
 from orchestrator.planning.plan import Plan
 from orchestrator.planning.refusal import Refusal
-from orchestrator.planning.request import TargetOptions, TrainRequest
+from orchestrator.planning.request import Resume, TargetOptions, TrainRequest
 from orchestrator.runs.cleanup import CleanupReport
 from orchestrator.targets.batch import find, inputs, start
 from orchestrator.targets.batch.handle import BatchHandle
@@ -44,9 +44,9 @@ class BatchTarget:
         self.refuses = refusals(system)
         self.options: type[TargetOptions] | None = system.options
 
-    def plan(self, request: TrainRequest) -> Plan:
+    def plan(self, request: TrainRequest, resume: Resume | None = None) -> Plan:
         """Return the plan of a job, or of an array of jobs."""
-        return inputs.plan(self.system, request)
+        return inputs.plan(self.system, request, resume)
 
     def check(self, request: CheckRequest, notify: Notify) -> Iterator[Finding]:
         """Yield nothing: the batch system itself refuses a job that cannot run, with the reason."""
@@ -54,7 +54,8 @@ class BatchTarget:
 
     def start(self, plan: Plan, folder: Path) -> RunHandle:
         """Record the plan, submit its script, and return a handle of the run."""
-        return BatchHandle(self.system, start.start(self.system, plan, folder), folder)
+        record, earlier = start.start(self.system, plan, folder)
+        return BatchHandle(self.system, record, folder, earlier=earlier)
 
     def handle(self, record: RunRecord, folder: Path) -> RunHandle:
         """Return a handle of a recorded run."""

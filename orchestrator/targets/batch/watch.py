@@ -64,10 +64,18 @@ class JobWatch:
         unreachable: whether the system does not respond.
         suspended: whether the job was suspended at the last query.
         query_count: how often the system has been queried.
+        first_byte: where the events of the newest attempts begin.
     """
 
     def __init__(
-        self, record: RunRecord, folder: Path, scheduler: Scheduler, run_folder: RunFolder, notify: Notify
+        self,
+        record: RunRecord,
+        folder: Path,
+        scheduler: Scheduler,
+        run_folder: RunFolder,
+        notify: Notify,
+        *,
+        first_byte: int = 0,
     ) -> None:
         self.record = record
         self.folder = folder
@@ -81,6 +89,7 @@ class JobWatch:
         self.unreachable = False
         self.suspended = False
         self.query_count = 0
+        self.first_byte = first_byte
 
     def state(self, *, now: bool = False) -> JobState:
         """Return the last known state of the job, after querying the system if that is due.
@@ -190,7 +199,7 @@ class JobWatch:
 
     def run_events(self) -> Iterator[Event]:
         """Yield the events of the run since its supervisor has started."""
-        return follow.follow(self.folder, self, ranks=len(self.record.layout))
+        return follow.follow(self.folder, self, ranks=len(self.record.layout), offset=self.first_byte)
 
     def is_requeued(self) -> bool:
         """Return whether the job was requeued.

@@ -14,10 +14,9 @@ from orchestrator.model.project import Project
 from orchestrator.model.recipe import Recipe
 from orchestrator.paths import TRAIN
 from orchestrator.planning.plan import Plan
-from orchestrator.planning.request import TrainRequest
+from orchestrator.planning.request import Resume, TrainRequest
 from orchestrator.planning.sent_files import named_files
-from orchestrator.runs.resume import plan_or_resume
-from orchestrator.targets.identity import new_site
+from orchestrator.targets.identity import site_of
 from orchestrator.targets.kubernetes import installed_kinds
 from orchestrator.targets.kubernetes.decisions import PodInputs
 from orchestrator.targets.kubernetes.load import kubernetes_settings, read_patch
@@ -31,16 +30,17 @@ from orchestrator.targets.kubernetes.settings import KubernetesSettings
 MAX_PROJECT_BYTES = 8_000_000
 
 
-def plan(request: TrainRequest) -> Plan:
+def plan(request: TrainRequest, resume: Resume | None = None) -> Plan:
     """Return the plan of a request; the cluster is only queried for its kinds of jobs."""
     inputs = read(request)
-    site = new_site(
+    site = site_of(
+        resume,
         inputs.loaded.recipe.name,
         f"{inputs.kubernetes.mount}/runs",
         train=f"{inputs.kubernetes.root}/train",
         name=lambda identity, recipe: names.run_id(identity.stamp, recipe, identity.suffix),
     )
-    return plan_or_resume(request, lambda resume: plan_kubernetes(request, inputs, site, resume))
+    return plan_kubernetes(request, inputs, site)
 
 
 def read(request: TrainRequest) -> PodInputs:

@@ -32,7 +32,7 @@ def log_lines(watch: JobWatch, *, rank: int | None, follow: bool) -> Iterator[Lo
     """
     folder = watch.folder
     requested_ranks(store.load(folder), rank)
-    sizes: dict[Path, int] = {}
+    sizes = {folder / files.rank_log(number): size for number, size in watch.earlier.logs.items()}
     errors: list[tuple[str, OrchError]] = []
     if follow:
         for _ in wait_for_lines(watch):

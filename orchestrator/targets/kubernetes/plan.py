@@ -20,9 +20,9 @@ from orchestrator.planning.sent_files import module_folders, project_copy
 from orchestrator.planning.site import Site
 from orchestrator.planning.training import (
     Home,
-    choose_output,
     explain_restarts,
     new_plan,
+    output_of,
     rank_variables,
     run_precision,
     script_command,
@@ -47,18 +47,18 @@ from orchestrator.targets.kubernetes.settings import KubernetesSettings
 CONFIG_SCHEMA = 1
 
 
-def plan_kubernetes(request: TrainRequest, inputs: PodInputs, site: Site, resume: Resume | None = None) -> Plan:
+def plan_kubernetes(request: TrainRequest, inputs: PodInputs, site: Site) -> Plan:
     """Return the plan of a request.
 
     Raises:
         PlanError: if the request cannot be fulfilled.
         RequestError: if it is malformed.
     """
-    pods = resolve_pods(request, inputs, resume)
+    pods = resolve_pods(request, inputs, site.resume)
     resolved = pods.resolved
-    output = choose_output(resolved.recipe, site.run_dir, resume)
+    output = output_of(resolved.recipe, site.run_dir)
     files = files_of(inputs, site)
-    script = script_command(request, resolved, files.paths_of(resolved.recipe, resolved.settings), output.value)
+    script = script_command(request, resolved, files.paths_of(resolved.recipe, resolved.settings), output)
     decisions = (
         *resolved.stack.decisions,
         *describe_pods(pods),
@@ -69,7 +69,7 @@ def plan_kubernetes(request: TrainRequest, inputs: PodInputs, site: Site, resume
     )
     home = home_of(site.run_id, pods, request)
     plan = new_plan(request, resolved, site, home, decisions=decisions, output=output)
-    job = job_of(request, plan, pods, script=script, files=files, project=inputs.project)
+    job = job_of(request, plan, pods, site, script=script, files=files, project=inputs.project)
     *objects, job_object = (config_map(job), *project_maps(job), *KINDS[pods.launcher.value].launch(job))
     patched_objects = patched((*objects, in_queue(job_object, inputs.kubernetes.queue)), inputs.patch)
     return replace(plan, steps=(ApplyObjects(objects=patched_objects),))
@@ -93,7 +93,14 @@ def files_of(inputs: PodInputs, site: Site) -> Files:
 
 
 def job_of(
-    request: TrainRequest, plan: Plan, pods: ResolvedPods, *, script: tuple[str, ...], files: Files, project: bytes
+    request: TrainRequest,
+    plan: Plan,
+    pods: ResolvedPods,
+    site: Site,
+    *,
+    script: tuple[str, ...],
+    files: Files,
+    project: bytes,
 ) -> KubernetesJob:
     layout = plan.layout
     return KubernetesJob(
@@ -106,7 +113,7 @@ def job_of(
         threads=layout.rank_places[0].threads,
         max_restarts=request.max_restarts,
         script=script,
-        config=pod_config(request, plan, pods, project),
+        config=pod_config(request, plan, pods, project, site),
         record=run_records.without_lists(plan.run),
         files=files.sent_contents(pods.kubernetes),
         project=project,
@@ -120,15 +127,13 @@ def describe_elastic(request: TrainRequest, pods: ResolvedPods) -> tuple[Decisio
 
 
 def home_of(run_id: str, pods: ResolvedPods, request: TrainRequest) -> Home:
-    """Return the pods of the run and what identifies it."""
+    """Return the pods of the run."""
     kubernetes, launcher = pods.kubernetes, pods.launcher.value
     job_location = location(run_id, launcher, kubernetes)
     wait_limit = request.options_of(KubernetesOptions).wait_limit
     return Home(
         nodes=tuple(RunNode(node=node) for node in pods.resolved.layout.value.nodes),
         python=kubernetes.python,
-        hosts=("k8s", kubernetes.context or "", kubernetes.namespace or "", kubernetes.claim),
-        names=(launcher, str(request.nodes or "")),
         target="kubernetes",
         location=values.record(replace(job_location, wait_limit=wait_limit)),
     )
@@ -156,25 +161,37 @@ def location(run_id: str, launcher: str, settings: KubernetesSettings) -> JobLoc
     )
 
 
-def pod_project(plan: Plan, archive: bytes, settings: KubernetesSettings) -> PodProject | None:
+def pod_project(plan: Plan, archive: bytes, settings: KubernetesSettings, resume: Resume | None) -> PodProject | None:
     """Return what the pods need to unpack the project."""
     if plan.origin.project is None:
         return None
     copy = project_copy(plan.run.run_dir)
+    replaced, removed = changed_files(plan, resume)
     return PodProject(
         parts=tuple(f"{settings.files}/{path}" for path in part_paths(archive)),
         sha256=hashlib.sha256(archive).hexdigest(),
         copy=copy,
         working_directory=plan.origin.project.working_directory(copy),
+        replaced=replaced,
+        removed=removed,
     )
 
 
-def pod_config(request: TrainRequest, plan: Plan, pods: ResolvedPods, archive: bytes) -> dict[str, Any]:
+def changed_files(plan: Plan, resume: Resume | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the files of the project that a resumed run replaces in its copy, and those that it removes."""
+    project = plan.origin.project
+    if project is None or resume is None or resume.project is None or not resume.sends_code:
+        return (), ()
+    changed = project.changes_since(resume.project)
+    return tuple(name for name in changed if name in project.files), tuple(set(changed) - project.files.keys())
+
+
+def pod_config(request: TrainRequest, plan: Plan, pods: ResolvedPods, archive: bytes, site: Site) -> dict[str, Any]:
     """Return the content of pod.json, which all pods of the run read."""
     kubernetes, resolved = pods.kubernetes, pods.resolved
     backend, first = resolved.backend.value, plan.layout.rank_places[0]
     precision = run_precision(resolved, plan.run.output_dir)
-    project = pod_project(plan, archive, kubernetes)
+    project = pod_project(plan, archive, kubernetes, site.resume)
     return {
         "schema": CONFIG_SCHEMA,
         "run_id": plan.run.run_id,
@@ -202,5 +219,6 @@ def pod_config(request: TrainRequest, plan: Plan, pods: ResolvedPods, archive: b
         "max_restarts": request.max_restarts,
         **({"precision": values.record(precision)} if precision else {}),
         **({"project": values.record(project)} if project else {}),
+        **({"attempt": site.attempt} if site.attempt > 1 else {}),
         "ssh": {"folder": kubernetes.ssh_folder, "port": kubernetes.ssh_port},
     }

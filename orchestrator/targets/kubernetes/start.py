@@ -12,23 +12,37 @@ from types import FrameType
 
 from orch_node.protocol.record import RunRecord
 
-from orchestrator.errors import OrchError
+from orchestrator.errors import ExecuteError, OrchError
+from orchestrator.files import write_whole
 from orchestrator.planning.manifest import Object
 from orchestrator.planning.plan import ApplyObjects, Plan
 from orchestrator.runs import store
 from orchestrator.runs.state_files import PLAN
+from orchestrator.runs.store import Positions
 from orchestrator.targets.execute import execute
 from orchestrator.targets.kubernetes.api.client import KubernetesClient
 from orchestrator.targets.kubernetes.api.connect import connect
 from orchestrator.targets.kubernetes.cleanup import remove_expired
 from orchestrator.targets.kubernetes.kueue import check_queue
 from orchestrator.targets.kubernetes.manifests.names import QUEUE
-from orchestrator.targets.kubernetes.objects import delete_job, delete_other_objects, give_owner
+from orchestrator.targets.kubernetes.objects import (
+    STOPPED,
+    await_pods_gone,
+    delete_job,
+    delete_objects,
+    delete_other_objects,
+    give_owner,
+)
 from orchestrator.targets.kubernetes.run_record import location_of
 
 
-def start(plan: Plan, folder: Path) -> RunRecord:
-    """Create the objects of a run, which does not need this process any longer; return its record.
+def start(plan: Plan, folder: Path) -> tuple[RunRecord, Positions | None]:
+    """Create the objects of a run, which does not need this process any longer.
+
+    The objects of an earlier attempt, whose names are the same, are deleted first.
+
+    Returns:
+        The record of the run, and what belongs to earlier attempts of a resumed run; None for a new run.
 
     Raises:
         OrchError: if an object cannot be created. Those that were created are deleted then, and also
@@ -41,17 +55,41 @@ def start(plan: Plan, folder: Path) -> RunRecord:
     if queue := job["metadata"].get("labels", {}).get(QUEUE):
         check_queue(cluster, queue)
     record = plan.run
+    earlier_plan = store.plan_bytes(folder)
+    earlier = store.positions(folder) if earlier_plan else None
+    if earlier:
+        delete_attempt(cluster, store.load(folder).record)
     store.create(plan, folder)
     remove_expired(cluster)
     try:
         execute(plan, {}, UninterruptedApplier(cluster))
     except (OrchError, KeyboardInterrupt):
-        (folder / PLAN).unlink()  # nothing was started
-        folder.rmdir()
+        if earlier_plan:
+            write_whole(folder / PLAN, earlier_plan)
+        else:
+            (folder / PLAN).unlink()  # nothing was started
+            folder.rmdir()
         delete_created(cluster, record)
         raise
+    if earlier:
+        store.forget_end(folder)
+        (folder / STOPPED).unlink(missing_ok=True)
     give_owner(cluster, location_of(record), other_objects)  # the job's time to live ends theirs
-    return record
+    return record, earlier
+
+
+def delete_attempt(cluster: KubernetesClient, record: RunRecord) -> None:
+    """Delete the objects of a run's last attempt, and wait until its pods are gone.
+
+    Raises:
+        ExecuteError: if they cannot be deleted.
+    """
+    delete_objects(cluster, location_of(record), record.run_id)
+    if remaining := await_pods_gone(cluster, record.run_id):
+        raise ExecuteError(
+            f"Pods of the last attempt of {record.run_id} still exist: {', '.join(remaining)}.",
+            hint="`kubectl describe pod` shows why; resume the run when they are gone.",
+        )
 
 
 class UninterruptedApplier:

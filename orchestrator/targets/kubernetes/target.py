@@ -14,7 +14,8 @@ from orchestrator.errors import RequestError
 from orchestrator.model.finding import Finding
 from orchestrator.model.hostlist import Nodes
 from orchestrator.planning.plan import Plan
-from orchestrator.planning.request import TargetOptions, TrainRequest
+from orchestrator.planning.request import Resume, TargetOptions, TrainRequest
+from orchestrator.runs import store
 from orchestrator.runs.cleanup import CleanupReport
 from orchestrator.runs.fetch import Collected, FetchListener
 from orchestrator.runs.logs import LogLine
@@ -43,10 +44,13 @@ from orchestrator.targets.kubernetes.watch import JobWatch
 class KubernetesHandle:
     """A run on Kubernetes, which connects to the cluster only when it needs to."""
 
-    def __init__(self, record: RunRecord, folder: Path, notify: Notify = ignore) -> None:
+    def __init__(
+        self, record: RunRecord, folder: Path, notify: Notify = ignore, earlier: store.Positions | None = None
+    ) -> None:
         self.record = record
         self.folder = folder
         self.notify = notify
+        self.earlier = earlier or store.Positions()
 
     @cached_property
     def cluster(self) -> KubernetesClient:
@@ -55,7 +59,8 @@ class KubernetesHandle:
 
     @cached_property
     def watch(self) -> JobWatch:
-        return JobWatch(self.record, self.folder, lambda line: self.notify(line), self.cluster)
+        notify = lambda line: self.notify(line)  # noqa: E731
+        return JobWatch(self.record, self.folder, notify, self.cluster, earlier=self.earlier)
 
     def started(self) -> None:
         self.watch.started()
@@ -104,14 +109,15 @@ class KubernetesTarget:
     refuses = REFUSES
     options: type[TargetOptions] | None = KubernetesOptions
 
-    def plan(self, request: TrainRequest) -> Plan:
-        return inputs.plan(request)
+    def plan(self, request: TrainRequest, resume: Resume | None = None) -> Plan:
+        return inputs.plan(request, resume)
 
     def check(self, request: CheckRequest, notify: Notify) -> Iterator[Finding]:
         return check.check(request, notify)
 
     def start(self, plan: Plan, folder: Path) -> RunHandle:
-        return KubernetesHandle(start.start(plan, folder), folder)
+        record, earlier = start.start(plan, folder)
+        return KubernetesHandle(record, folder, earlier=earlier)
 
     def handle(self, record: RunRecord, folder: Path) -> RunHandle:
         return KubernetesHandle(record, folder)

@@ -48,10 +48,17 @@ FOLLOW_SECONDS = 0.5
 class JobWatch:
     """A run that this process watches: it copies the logs of its pods into a local folder.
 
-    `notify` is called with messages about the cluster.
+    `notify` is called with messages about the cluster. Events and logs of `earlier` attempts are left out.
     """
 
-    def __init__(self, record: RunRecord, folder: Path, notify: Notify, cluster: KubernetesClient) -> None:
+    def __init__(
+        self,
+        record: RunRecord,
+        folder: Path,
+        notify: Notify,
+        cluster: KubernetesClient,
+        earlier: store.Positions | None = None,
+    ) -> None:
         self.record = record
         self.location = location_of(record)
         self.folder = folder
@@ -61,6 +68,7 @@ class JobWatch:
         self.copy = RunCopy(folder, ranks=len(record.layout))
         self.follower = Follower(cluster, self.selector)
         self.began = time.time()
+        self.earlier = earlier or store.Positions()
         self.lost_since: float | None = None
         self.queue_checked = False
         self.ranks_started = False
@@ -108,21 +116,21 @@ class JobWatch:
 
     def copied_events(self) -> Iterator[Event]:
         """Yield events that another command copies until it ends, then those of the pods."""
-        reported = 0
+        first = reported = events_before(self.folder, self.earlier.events)
         while True:
             acquired = self.acquire()
             run = store.load(self.folder)
             events = run.events()
             yield from events[reported:]
             reported = len(events)
-            self.ranks_started = any(isinstance(event, Started) for event in events)
+            self.ranks_started = any(isinstance(event, Started) for event in events[first:])
             if run.outcome is not None:
                 return
             if acquired:
                 break
             time.sleep(FOLLOW_SECONDS)
             yield with_current_time(Heartbeat())
-        if not reported:
+        if reported == first:
             self.follower.items.put(self.launched())
         self.follower.start()
         state, polled = None, time.monotonic()
@@ -137,7 +145,8 @@ class JobWatch:
     def launched(self) -> Event:
         """Return the event of the start, with the time at which the cluster created the job."""
         nodes = tuple(host.node for host in self.record.nodes)
-        event = with_current_time(Launched(ranks=len(self.record.layout), nodes=nodes))
+        attempt = 1 + sum(isinstance(event, Launched) for event in store.load(self.folder).events())
+        event = with_current_time(Launched(attempt=attempt, ranks=len(self.record.layout), nodes=nodes))
         try:
             created = created_at(self.job())
         except OrchError:  # poll_job() reports it
@@ -304,3 +313,12 @@ class JobWatch:
                 self.write_outcome(state)
         except OrchError as error:
             self.notify(error.message)
+
+
+def events_before(folder: Path, position: int) -> int:
+    """Return the number of events that a run's folder has before a position in bytes."""
+    path = folder / files.EVENTS
+    if not position or not path.exists():
+        return 0
+    with path.open("rb") as events:
+        return events.read(position).count(b"\n")

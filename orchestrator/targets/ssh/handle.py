@@ -38,14 +38,18 @@ class SshHandle:
         notify: called with each line about the connection to the nodes.
         source: the events of the run, as they arrive in `folder`.
         rank_nodes: the nodes on which the ranks have started.
+        earlier: the files of earlier attempts, which are not shown.
     """
 
-    def __init__(self, record: RunRecord, folder: Path, notify: Notify = ignore) -> None:
+    def __init__(
+        self, record: RunRecord, folder: Path, notify: Notify = ignore, earlier: store.Positions | None = None
+    ) -> None:
         self.record = record
         self.folder = folder
         self.notify = notify
         self.source = event_source(record, folder, lambda line: self.notify(line))
         self.rank_nodes = logs.RankNodes()
+        self.earlier = earlier
 
     def started(self) -> None:
         """Wait until the ranks have been launched, the run waits for cores, or it has ended."""
@@ -54,7 +58,8 @@ class SshHandle:
                 return
 
     def events(self) -> Iterator[Event]:
-        events = follow.follow(self.folder, self.source, ranks=len(self.record.layout))
+        offset = self.earlier.events if self.earlier else 0
+        events = follow.follow(self.folder, self.source, ranks=len(self.record.layout), offset=offset)
         yield from self.rank_nodes.watch(events)
 
     def interrupt(self) -> None:
@@ -70,7 +75,8 @@ class SshHandle:
 
     def logs(self, *, rank: int | None, follow: bool) -> Iterator[LogLine]:
         run = store.load(self.folder)
-        selection = logs.LogSelection(rank=rank, follow=follow, rank_nodes=self.rank_nodes)
+        is_latest = self.earlier is not None
+        selection = logs.LogSelection(rank=rank, follow=follow, is_latest=is_latest, rank_nodes=self.rank_nodes)
         return logs.log_lines(self.record, run, selection, notify=self.notify)
 
     def stop(self) -> CleanupReport:

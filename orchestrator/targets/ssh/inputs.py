@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from orch_node.protocol.files import EVENTS
 from orch_node.protocol.precision import AUTO
 
 from orchestrator import load
@@ -12,27 +13,35 @@ from orchestrator.load.inventory import inventory_files
 from orchestrator.model.cluster import Cluster
 from orchestrator.paths import TRAIN
 from orchestrator.planning.accelerate_options import AccelerateOptions
-from orchestrator.planning.plan import Plan
-from orchestrator.planning.request import TrainRequest
+from orchestrator.planning.plan import Plan, SendFile
+from orchestrator.planning.request import Resume, TrainRequest
 from orchestrator.planning.site import Site
-from orchestrator.runs.resume import plan_or_resume
 from orchestrator.state import state_home
-from orchestrator.targets.identity import new_site
+from orchestrator.targets import identity
 from orchestrator.targets.ssh.decisions import HostInputs
 from orchestrator.targets.ssh.nodes import ssh_config
 from orchestrator.targets.ssh.plan import plan_train
 
 
-def plan(request: TrainRequest) -> Plan:
+def plan(request: TrainRequest, resume: Resume | None = None) -> Plan:
     """Return the plan of a request, without a query of any host and without writing files."""
     file = load.accelerate_config(request.accelerate_config) if request.accelerate_config is not None else None
     unset = AccelerateOptions(source="") if file is None else file.without(nodes=request.nodes, ppn=request.ppn)
+    base = Path(request.runs_dir).absolute()
     with unset.named_in_errors():
         request, inputs = read(request, file)
-        site = site_of(inputs.loaded.recipe.name, Path(request.runs_dir).absolute(), inputs.cluster)
-        plan = plan_or_resume(request, lambda resume: plan_train(request, inputs, site, resume))
+        plan = plan_train(request, inputs, site_of(resume, inputs.loaded.recipe.name, base, inputs.cluster))
     ssh_config_step = ssh_config(inputs.cluster)
-    return replace(plan, steps=(ssh_config_step, *plan.steps)) if ssh_config_step else plan
+    first_steps = [ssh_config_step] if ssh_config_step else []
+    return replace(plan, steps=(*first_steps, *events_for_new_node0(plan, base, resume), *plan.steps))
+
+
+def events_for_new_node0(plan: Plan, base: Path, resume: Resume | None) -> tuple[SendFile, ...]:
+    """Return the step that gives another node0 than that of the last attempt the events that the old one has sent."""
+    node0, events = plan.run.node0, base / plan.run.run_id / EVENTS
+    if resume is None or not node0.via or node0.node in resume.nodes[:1] or not events.exists():
+        return ()
+    return (SendFile(nodes=(node0,), source=str(events), path=f"{plan.run.run_dir}/{EVENTS}"),)
 
 
 def read(request: TrainRequest, accelerate: AccelerateOptions | None) -> tuple[TrainRequest, HostInputs]:
@@ -88,9 +97,9 @@ def with_options(request: TrainRequest, options: AccelerateOptions) -> TrainRequ
     )
 
 
-def site_of(recipe: str, base: Path, cluster: Cluster) -> Site:
-    """Return the folders and the identity of a new run."""
+def site_of(resume: Resume | None, recipe: str, base: Path, cluster: Cluster) -> Site:
+    """Return the folders and the identity of a run."""
     root = next((node.root for node in cluster.nodes if not node.local), None)
     if root:
-        return new_site(recipe, f"{root}/runs", train=f"{root}/train", store=f"{root}/store", root=root)
-    return new_site(recipe, str(base), train=str(TRAIN), store=str(state_home() / "store"))
+        return identity.site_of(resume, recipe, f"{root}/runs", train=f"{root}/train", store=f"{root}/store", root=root)
+    return identity.site_of(resume, recipe, str(base), train=str(TRAIN), store=str(state_home() / "store"))

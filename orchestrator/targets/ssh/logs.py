@@ -130,17 +130,20 @@ class LogSelection:
     Attributes:
         rank: the rank to read, or None for all ranks.
         follow: whether to wait for new lines until the run ends.
+        is_latest: whether to leave out the lines of attempts before the run was resumed.
         rank_nodes: the nodes of the ranks, as far as they are known.
     """
 
     rank: int | None
     follow: bool
+    is_latest: bool
     rank_nodes: RankNodes
 
     @property
     def options(self) -> tuple[str, ...]:
         """Return the options of the node's program that select these lines."""
-        return (*(["--follow"] if self.follow else []), *(["--rank", str(self.rank)] if self.rank is not None else []))
+        follow, latest = ["--follow"] * self.follow, ["--latest"] * self.is_latest
+        return (*follow, *latest, *(["--rank", str(self.rank)] if self.rank is not None else []))
 
 
 OnFailure = Callable[[Stream, ExecuteError], None]  # called for a node whose lines cannot be read

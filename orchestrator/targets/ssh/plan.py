@@ -15,18 +15,18 @@ from orchestrator.planning import accelerate_options
 from orchestrator.planning.containers import Docker
 from orchestrator.planning.hosts import explain_damaged, explain_idle_cores, explain_python, explain_torch
 from orchestrator.planning.launch import choose_launch
-from orchestrator.planning.plan import CheckImports, Plan, Step
-from orchestrator.planning.request import Resume, TrainRequest
+from orchestrator.planning.plan import CheckImports, Plan, PrepareAttempt, Step
+from orchestrator.planning.request import TrainRequest
 from orchestrator.planning.resolve import Resolved
 from orchestrator.planning.sent_files import Files, claims_folder, module_folders, stored_packages, working_directory
 from orchestrator.planning.site import Site
 from orchestrator.planning.supervision import supervisor_options
 from orchestrator.planning.training import (
     Home,
-    choose_output,
     explain_restarts,
     launcher_job,
     new_plan,
+    output_of,
     rank_command,
     rank_variables,
     script_command,
@@ -37,19 +37,19 @@ from orchestrator.targets.ssh.decisions import HostInputs, ResolvedHosts, resolv
 from orchestrator.targets.ssh.steps import Extras, plan_steps, reachable_files, run_node, run_nodes
 
 
-def plan_train(request: TrainRequest, inputs: HostInputs, site: Site, resume: Resume | None = None) -> Plan:
+def plan_train(request: TrainRequest, inputs: HostInputs, site: Site) -> Plan:
     """Decide how to run a request.
 
     Raises:
         PlanError: if the nodes or the stack cannot do what is requested.
         RequestError: if the request contradicts itself or names something unknown.
     """
-    hosts = resolve_hosts(request, inputs, resume)
+    hosts = resolve_hosts(request, inputs, site.resume)
     resolved = hosts.resolved
     recipe, node0, links = resolved.recipe, resolved.nodes.value[0], hosts.links.value
     files = reachable_files(recipe, resolved.settings, resolved.all_nodes, site)
-    output = choose_output(recipe, site.run_dir, resume)
-    script = script_command(request, resolved, files.paths, output.value)
+    output = output_of(recipe, site.run_dir)
+    script = script_command(request, resolved, files.paths, output)
     job = launcher_job(
         request,
         resolved,
@@ -64,9 +64,10 @@ def plan_train(request: TrainRequest, inputs: HostInputs, site: Site, resume: Re
         *decisions_of(inputs, hosts, job, launch),
         *explain_restarts(request.max_restarts, recipe, request.min_nodes),
     )
-    plan = new_plan(request, resolved, site, home_of(inputs, resolved), decisions=decisions, output=output)
+    plan = new_plan(request, resolved, site, home_of(resolved), decisions=decisions, output=output)
     steps = (
         *check_imports(inputs, job),
+        *prepare_attempt(site, resolved),
         *steps_of(request, inputs, resolved, site, files=files, job=job, launch=launch.value),
     )
     return with_record(replace(plan, steps=steps))
@@ -109,7 +110,7 @@ def steps_of(
         working_directory=working_directory(recipe, site.run_dir),
         options=(
             f"--claims={claims_folder(site.store)}",
-            *supervisor_options(request, recipe, resolved.launcher, launch),
+            *supervisor_options(request, recipe, resolved.launcher, launch, attempt=site.attempt),
             *(["--wait-for-cores"] if request.wait_for_cores else []),
         ),
     )
@@ -123,6 +124,14 @@ def check_imports(inputs: HostInputs, job: Job) -> tuple[CheckImports, ...]:
         return ()
     command = (job.ranks[0], f"{job.train}/node.py", "find-module", "--missing", *imports.importers)
     return (CheckImports(node=run_node(job.nodes[0]), command=command, imports=imports),)
+
+
+def prepare_attempt(site: Site, resolved: Resolved) -> tuple[PrepareAttempt, ...]:
+    """Return the step before the next attempt of a resumed run."""
+    if site.resume is None:
+        return ()
+    command = (resolved.nodes.value[0].python, f"{site.train}/node.py", "prepare-attempt", site.run_dir)
+    return (PrepareAttempt(nodes=run_nodes(resolved.all_nodes), command=command),)
 
 
 def container_file(
@@ -139,14 +148,11 @@ def container_file(
     )
 
 
-def home_of(inputs: HostInputs, resolved: Resolved) -> Home:
-    """Return the nodes of the run and what identifies it."""
-    docker = inputs.docker
+def home_of(resolved: Resolved) -> Home:
+    """Return the nodes of the run and their software."""
     return Home(
         nodes=run_nodes(resolved.all_nodes),
         python=resolved.nodes.value[0].python,
-        hosts=inputs.cluster.selection.hosts,
-        names=(docker.image, docker.start) if docker else (),
         fingerprints=fingerprints(resolved.all_nodes),
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,9 +13,11 @@ from orch_node.protocol import files, outcome
 from orch_node.protocol.outcome import FAILED, STOPPED, Outcome
 
 from orchestrator.errors import ConnectionLost, ExecuteError, RequestError
+from orchestrator.files import write_whole
 from orchestrator.planning.plan import Plan, StartRun
 from orchestrator.runs import store
-from orchestrator.runs.state_files import write_json
+from orchestrator.runs.state_files import PLAN, write_json
+from orchestrator.runs.store import Positions
 from orchestrator.targets.execute import execute
 from orchestrator.targets.ssh.nodes import connection_to
 
@@ -24,15 +27,43 @@ UNREACHABLE_HINT = (
 )
 
 
-def start(plan: Plan, folder: Path) -> None:
+def start(plan: Plan, folder: Path) -> Positions | None:
     """Record the plan and do its steps; the run continues without this program.
+
+    Returns:
+        What belongs to earlier attempts of a resumed run; None for a new run.
 
     Raises:
         ExecuteError: if a step fails. If the run has not begun by then, it is recorded as failed,
             and as stopped if the start is interrupted.
         RequestError: if a module is missing that the script imports.
     """
+    with recorded(plan, folder) as earlier:
+        start_steps(plan, folder)
+    return earlier
+
+
+@contextlib.contextmanager
+def recorded(plan: Plan, folder: Path) -> Iterator[Positions | None]:
+    """Record the plan, and yield what belongs to earlier attempts of the run; remove the record of a wrong request."""
+    earlier_plan = store.plan_bytes(folder)
     store.create(plan, folder)
+    try:
+        yield store.positions(folder) if earlier_plan else None
+    except RequestError:  # as with other wrong requests, nothing is left
+        if earlier_plan:
+            write_whole(folder / PLAN, earlier_plan)
+        else:
+            shutil.rmtree(folder)
+        raise
+
+
+def start_steps(plan: Plan, folder: Path) -> None:
+    """Do the steps of a plan.
+
+    Raises:
+        OrchError: if a step fails.
+    """
     hosts = {host.node: host for step in plan.steps for host in step.nodes}
     connections = {node: connection_to(host) for node, host in hosts.items()}
     preparation = tuple(step for step in plan.steps if not isinstance(step, StartRun))
@@ -43,12 +74,10 @@ def start(plan: Plan, folder: Path) -> None:
         except ExecuteError as error:
             record_end(folder, FAILED, error.message)
             raise not_started(error) from None
-        except RequestError:  # as with other wrong requests, nothing is left
-            shutil.rmtree(folder)
-            raise
         except KeyboardInterrupt:
             record_end(folder, STOPPED)
             raise
+        store.forget_end(folder)
         execute(replace(plan, steps=supervisor_start), connections)
     finally:
         for connection in connections.values():

@@ -17,7 +17,7 @@ from orchestrator.model.finding import Finding, finding_of
 from orchestrator.model.hostlist import Nodes
 from orchestrator.planning.plan import Plan
 from orchestrator.planning.refusal import NO_ARRAYS, Refusal
-from orchestrator.planning.request import TargetOptions, TrainRequest
+from orchestrator.planning.request import Resume, TargetOptions, TrainRequest
 from orchestrator.state import State
 from orchestrator.targets.interface import (
     CheckRequest,
@@ -41,8 +41,8 @@ class SshTarget:
     refuses: Mapping[str, Refusal] = {"array": NO_ARRAYS, "array_sample": NO_ARRAYS}
     options: type[TargetOptions] | None = None
 
-    def plan(self, request: TrainRequest) -> Plan:
-        return inputs.plan(request)
+    def plan(self, request: TrainRequest, resume: Resume | None = None) -> Plan:
+        return inputs.plan(request, resume)
 
     def check(self, request: CheckRequest, notify: Notify) -> Iterator[Finding]:
         """Yield each node whose record is missing or damaged."""
@@ -57,9 +57,9 @@ class SshTarget:
 
     def start(self, plan: Plan, folder: Path) -> RunHandle:
         from orchestrator.targets.ssh import start
+        from orchestrator.targets.ssh.handle import SshHandle
 
-        start.start(plan, folder)
-        return self.handle(plan.run, folder)
+        return SshHandle(plan.run, folder, earlier=start.start(plan, folder))
 
     def handle(self, record: RunRecord, folder: Path) -> RunHandle:
         from orchestrator.targets.ssh.handle import SshHandle

@@ -16,16 +16,13 @@ from orchestrator.cli.request import PANELS
 from orchestrator.errors import OrchError, PlanError
 from orchestrator.model.hostlist import NodeCount, NodePattern
 from orchestrator.operations import train
-from orchestrator.planning.plan import Plan
 from orchestrator.planning.refusal import Refusal, check_refused, flag
 from orchestrator.planning.request import TrainRequest
 from orchestrator.planning.run_files import master_port
-from orchestrator.runs import store
 from orchestrator.targets import registry
 from orchestrator.targets.batch.options import PbsOptions, SlurmOptions
 from orchestrator.targets.kubernetes.options import KubernetesOptions
 from tests.support.node_responses import make_inventory, make_node_record
-from tests.support.recorded import make_outcome, write_json
 
 FIELDS = tuple(field.name for field in fields(TrainRequest))
 IMAGE = "registry.example/orch"
@@ -70,7 +67,6 @@ CASES: Mapping[str, Case] = {
     "precision": ("fp32", {}),
     "allow_slow_bf16": (True, {"nodes": NodePattern("slow"), "precision": "bf16"}),
     "ipex": (True, {}),
-    "fresh": (True, {"runs_dir": PurePath("unfinished")}),
     "stall_timeout": (1.0, {}),
     "max_restarts": (1, {}),
     "spare_nodes": (1, {"max_restarts": 1}),
@@ -78,7 +74,6 @@ CASES: Mapping[str, Case] = {
     "image": ("orch:current", {}),
     "image_options": (("shm=4g",), {"image": "orch:current"}),
     "options": ((PODS,), {}),
-    "runs_dir": (PurePath("unfinished"), {}),
 }
 CASES_OF_TARGETS: Mapping[tuple[str, str], Case] = {
     ("kubernetes", "launcher"): ("mpijob", {}),
@@ -103,7 +98,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def lab(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Create four hosts, a user recipe and an unfinished run of each target."""
+    """Create four hosts and a user recipe."""
     monkeypatch.chdir(folder)
     monkeypatch.setenv("XDG_STATE_HOME", str(folder / "state"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
@@ -122,13 +117,6 @@ def lab(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     )
     (recipe_folder / "train.py").write_text("import beside\n")
     (recipe_folder / "beside.py").write_text("")
-    for request in BASE.values():
-        leave_unfinished(train.plan(request), folder / "unfinished")
-
-
-def leave_unfinished(plan: Plan, base: Path) -> None:
-    store.create(plan, base / plan.run.run_id)
-    write_json(base / plan.run.run_id / "outcome.json", make_outcome("stopped"))
 
 
 @cache
@@ -150,7 +138,7 @@ def test_same_request_has_the_same_plan(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", BASE, ids=str)
-@pytest.mark.parametrize("field", FIELDS, ids=str)
+@pytest.mark.parametrize("field", sorted({*FIELDS} - {"runs_dir"}), ids=str)  # the folder of records on this machine
 def test_field_changes_the_plan_or_is_refused(name: str, field: str) -> None:
     target = registry.find_target(BASE[name].on)
     value, context = CASES_OF_TARGETS.get((name, field), CASES[field])

@@ -69,17 +69,16 @@ def unfinished_on_other_host(runs: Path) -> str:
     """Return what the second host would resume."""
     code = (
         "import sys; from pathlib import Path; from orchestrator.runs import store;"
-        "print(store.load(Path(sys.argv[1]) / sys.argv[2]).state,"
-        "store.unfinished(Path(sys.argv[1]), 'k'))"
+        "run = store.load(Path(sys.argv[1]) / sys.argv[2]); print(run.state, store.can_resume(run))"
     )
     result = on_other_host(sys.executable, "-c", code, str(runs), RUN)
     return result.stdout.strip() or result.stderr
 
 
 def test_other_host_does_not_resume_a_living_run(living_run: Path) -> None:
-    assert unfinished_on_other_host(living_run.parent) == "running None"
+    assert unfinished_on_other_host(living_run.parent) == "running False"
     os.utime(living_run / files.LEASE, (1, 1))  # its host is cut off from the storage
-    assert "killed Resume" in unfinished_on_other_host(living_run.parent)
+    assert "killed True" in unfinished_on_other_host(living_run.parent)
 
 
 def test_other_host_does_not_clean_a_living_run(living_run: Path) -> None:

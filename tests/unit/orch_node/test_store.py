@@ -9,11 +9,13 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from orch_node import filled_folder
 from orch_node.protocol.record import RunNode
 
+from orchestrator.errors import ExecuteError
 from orchestrator.operations import runs
 from orchestrator.paths import TRAIN
 from orchestrator.planning.plan import StoreFolder
@@ -106,3 +108,66 @@ def test_incomplete_folders_are_removed_after_a_day(step: StoreFolder, clean: Ca
     make_old(old, 2 * DAYS)
     assert set(clean().unused) == {str(old), step.path}
     assert (old.exists(), new.exists()) == (False, True)
+
+
+# The copy of a resumed run.
+
+
+@pytest.fixture
+def copy(step: StoreFolder) -> Path:
+    """Return the run's copy, to which the run has added a file; the user has changed the project since then."""
+    source, copy = Path(step.source), Path(step.copy)
+    (source / "train.py").write_text("2")
+    (copy / "checkpoint.pt").write_text("weights")
+    return copy
+
+
+def changed(step: StoreFolder, **fields: Any) -> StoreFolder:
+    """Return the step for the files as they are now."""
+    source = Path(step.source)
+    names = tuple(path.name for path in source.iterdir())
+    path = Path(step.path).with_name(filled_folder.hash_of(source))
+    return replace(step, files=names, path=str(path), replaces=step.path, **fields)
+
+
+def test_code_is_brought_up_to_date_and_what_the_run_wrote_stays(step: StoreFolder, copy: Path) -> None:
+    (Path(step.source) / "new.py").write_text("new")
+    store(changed(step), Local())
+    assert {path.name: path.read_text() for path in copy.iterdir()} == {
+        "train.py": "2",
+        "new.py": "new",
+        "checkpoint.pt": "weights",
+    }
+    assert os.access(copy / "new.py", os.W_OK)
+
+
+def test_file_that_only_the_run_has_changed_stays(step: StoreFolder, copy: Path) -> None:
+    (Path(step.source) / "log.txt").write_text("")
+    first = changed(step)
+    store(first, Local())
+    (copy / "log.txt").write_text("of the run")
+    (Path(step.source) / "train.py").write_text("3")
+    store(replace(changed(step), replaces=first.path), Local())
+    assert ((copy / "log.txt").read_text(), (copy / "train.py").read_text()) == ("of the run", "3")
+
+
+def test_removed_file_is_removed_from_the_copy_unless_the_run_has_changed_it(step: StoreFolder, copy: Path) -> None:
+    source = Path(step.source)
+    for name in ("train.py", "old.py"):
+        (source / name).write_text(name)
+    first = changed(step)
+    store(first, Local())
+    (copy / "train.py").write_text("of the run")
+    for name in ("train.py", "old.py"):
+        (source / name).unlink()
+    (source / "other.py").write_text("")
+    store(replace(changed(step), replaces=first.path), Local())
+    assert sorted(path.name for path in copy.iterdir()) == ["checkpoint.pt", "other.py", "train.py"]
+
+
+def test_copy_is_kept_although_its_folder_is_gone_and_cannot_be_sent(step: StoreFolder, copy: Path) -> None:
+    filled_folder.remove(Path(step.path))
+    store(replace(step, keeps_copies=True), Local())
+    assert (copy / "train.py").read_text() == "1"
+    with pytest.raises(ExecuteError, match="have changed"):
+        store(replace(step, keeps_copies=True, copy=f"{step.copy}2"), Local())

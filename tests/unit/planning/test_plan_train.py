@@ -9,7 +9,7 @@ import pytest
 from orchestrator.errors import PlanError
 from orchestrator.model.cluster import Cluster, Node
 from orchestrator.model.recipe import Recipe
-from orchestrator.planning.plan import Plan, PutFile, SendFile, StartRun
+from orchestrator.planning.plan import Plan, PrepareAttempt, PutFile, SendFile, StartRun
 from orchestrator.planning.request import Resume
 from orchestrator.stacks.stack import Stack
 from orchestrator.targets.ssh.plan import plan_train
@@ -53,7 +53,8 @@ def decide(
 ) -> Plan:
     """Return the plan of a request with these fields, on a cluster or on one node of this machine."""
     inputs = make_inputs(cluster or make_cluster(node or make_node()), recipe, stack)
-    return plan_train(replace(QA_REQUEST, **fields), inputs, REMOTE_SITE if cluster else LOCAL_SITE, resume)
+    site = replace(REMOTE_SITE if cluster else LOCAL_SITE, resume=resume)
+    return plan_train(replace(QA_REQUEST, **fields), inputs, site)
 
 
 def argv(plan: Plan) -> tuple[str, ...]:
@@ -95,21 +96,6 @@ def test_own_script_decides_its_precision(stack: Stack) -> None:
         decide(stack, recipe=USER_SCRIPT, precision="bf16")
     plan = decide(stack, recipe=USER_SCRIPT, script_args=("--x", "$(y)"))
     assert argv(plan)[-3:] == ("/home/me/own script.py", "--x", "$(y)")
-
-
-def test_resume_keeps_the_output_of_the_unfinished_run(stack: Stack) -> None:
-    resume = Resume(run_id="old", state="killed", output_dir="/runs/old/output")
-    plan = decide(stack, resume=resume)
-    assert "--output_dir=/runs/old/output" in argv(plan)
-    assert plan.run.key == decide(stack).run.key
-    assert any("carries on old" in line for line in plan.summary())
-
-
-def test_key_depends_on_what_is_trained(stack: Stack) -> None:
-    key = decide(stack).run.key
-    assert decide(stack, ppn=2).run.key != key
-    assert decide(stack, precision="fp32").run.key == key
-    assert decide(stack, script_args=("--learning_rate=1",)).run.key != key
 
 
 @pytest.mark.parametrize(
@@ -154,8 +140,16 @@ def test_node_with_too_few_cores_is_refused_with_remedies(stack: Stack) -> None:
     assert "--exclude" in exc_info.value.hint
 
 
-def test_same_hosts_are_the_same_training_however_they_were_named(stack: Stack) -> None:
-    assert len({decide(stack, nodes=nodes).run.key for nodes in ("1", "node0", None)}) == 1
+def test_next_attempt_prepares_the_folder_on_all_nodes_before_it_is_written(stack: Stack) -> None:
+    folder = "/opt/orch/runs/r"
+    resume = Resume(run_id="r", run_dir=folder, started_by="me@here", created=1.0, state="failed", attempt=3)
+    plan = decide(stack, cluster=TWO, resume=resume)
+    step = next(step for step in plan.steps if not isinstance(step, SendFile))
+    assert isinstance(step, PrepareAttempt)
+    assert [node.node for node in step.nodes] == ["node0", "node1"]
+    assert "--first-attempt=3" in argv(plan)
+    assert "--output_dir=/opt/orch/runs/r/output" in argv(plan)
+    assert any("attempt 3 (the last one failed; from the newest valid checkpoint)" in line for line in plan.summary())
 
 
 def test_files_of_this_machine_are_sent_to_every_node(stack: Stack) -> None:

@@ -33,7 +33,7 @@ from tests.support.node_responses import make_reported_facts
 
 RECIPE = Recipe(name="qa", script="qa.py", precisions={"bf16": ("--bf16",), "fp32": ("--no-bf16",)})
 REQUEST = TrainRequest(recipe="qa")
-RESUME = Resume(run_id="old", state="failed", output_dir="/out", precision="bf16")
+RESUME = Resume(run_id="old", run_dir="/runs/old", started_by="me@here", created=1.0, state="failed", precision="bf16")
 
 
 def make_nodes(*flags: str) -> tuple[Node, ...]:

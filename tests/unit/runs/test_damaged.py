@@ -6,7 +6,6 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,8 +17,6 @@ from orch_node.protocol.events import UnreadableEvent
 from orchestrator.errors import OrchError, RequestError
 from orchestrator.load.inventory import read_cached_listing
 from orchestrator.operations import runs as operation
-from orchestrator.operations.train import unreadable_runs
-from orchestrator.planning.request import TrainRequest
 from orchestrator.runs import damaged, store
 from orchestrator.runs.state_files import supervises
 from orchestrator.state import describe_holder
@@ -69,7 +66,6 @@ def test_damaged_plan_hides_no_other_run(base: Path, damage: Callable[[bytes], b
         store.find(base, "last")
     with pytest.raises(OrchError, match="is damaged"):
         store.find(base, BAD)
-    assert store.unfinished(base, "k") is None
 
 
 @pytest.mark.parametrize("kind", ["folder", "link to nothing", "unreadable"])
@@ -83,13 +79,6 @@ def test_plan_that_is_no_readable_file_hides_no_other_run(base: Path, kind: str)
     else:
         path.touch(mode=0)
     assert list_ids(base)[0] == {GOOD}
-
-
-def test_training_warns_of_runs_that_it_cannot_resume(base: Path) -> None:
-    (base / BAD / "plan.json").write_text("")
-    request = TrainRequest(recipe="qa", runs_dir=base)
-    assert [BAD in line for line in unreadable_runs(request)] == [True]
-    assert list(unreadable_runs(replace(request, fresh=True))) == []
 
 
 def test_damaged_run_is_set_aside_with_all_files(base: Path) -> None:
@@ -154,7 +143,7 @@ def test_any_damage_of_a_run_hides_no_other_run(
         ids, warnings = list_ids(base)
         assert GOOD in ids
         assert BAD in ids or BAD in warnings
-        store.unfinished(base, "k")
+        store.recorded(base)
     finally:
         path.write_bytes(content)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import threading
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -114,33 +113,6 @@ def test_listed_precision_is_the_choice_of_the_ranks(tmp_path: Path) -> None:
     make_run(tmp_path / "pending", precision="auto")
     rows = [list_recorded_runs(tmp_path / name, None).rows[0] for name in ("chosen", "pending")]
     assert [row.precision for row in rows] == ["bf16", "auto"]
-
-
-@pytest.mark.parametrize(
-    ("states", "expected"),
-    [
-        pytest.param(["failed"], "run-0", id="failed"),
-        pytest.param(["failed", "done"], None, id="a later run is done"),
-        pytest.param(["done", "stopped"], "run-1", id="stopped"),
-        pytest.param(["preempted", "unbegun failed"], "run-0", id="a later run has not begun"),
-        pytest.param(["done", "unbegun failed"], None, id="done before one that has not begun"),
-        pytest.param(["unbegun failed"], None, id="not begun"),
-        pytest.param([None], "run-0", id="killed"),
-        pytest.param([], None, id="no run"),
-    ],
-)
-def test_only_the_newest_unfinished_run_resumes(tmp_path: Path, states: list[str | None], expected: str | None) -> None:
-    for index, (key, state) in enumerate([*(("k", state) for state in states), ("other", "failed")]):
-        folder = make_run(tmp_path, f"run-{index}", ranks=1, nodes=1, seconds=1, key=key, created=time.time() + index)
-        (folder / "outcome.json").unlink()
-        if state:
-            write_json(folder / "outcome.json", make_outcome(state.removeprefix("unbegun ")))
-        if (state or "").startswith("unbegun"):
-            (folder / "events.jsonl").unlink()
-        else:
-            write_json(folder / "supervisor.json", {"pid": 2**22 + 1, "started": 1.0})
-    result = store.unfinished(tmp_path, "k")
-    assert (result.run_id if result else None) == expected
 
 
 class Handle:

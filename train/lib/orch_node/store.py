@@ -4,7 +4,9 @@
   node.py store receive FOLDER RUN_DIR ...  read the folder from stdin, as a gzipped tar archive
 
 Both record that the run uses the folder, make a copy of it for the run (--copy COPY), and do the same on other nodes,
-to which they pass it on (--to NODE ...). Nodes that share the store may do this at the same time.
+to which they pass it on (--to NODE ...). A copy that exists stays as the run has left it, and with --keep it does not
+need the folder; with --replaces EARLIER, the files that differ between the folders EARLIER and FOLDER are replaced in
+it. Nodes that share the store may do this at the same time.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import contextlib
 import fcntl
 import os
 import shutil
+import stat
 import subprocess
 import sys
 import tempfile
@@ -23,14 +26,16 @@ from pathlib import Path
 from typing import IO, BinaryIO
 
 from orch_node import disk, filled_folder, program, reach, trust, whole_files
-from orch_node.filled_folder import MARK, has_content
+from orch_node.filled_folder import MARK, describe, has_content
 from orch_node.login_shell import program_errors
+from orch_node.protocol.folders import FileEntry
 
 ABSENT = 3  # the exit code of `use`
 PART = ".part-"  # in the name of an incomplete folder
 UNUSED_SECONDS = 30 * 24 * 3600.0
 INCOMPLETE_SECONDS = 24 * 3600.0  # longer than any transfer takes
 WRITE_BITS = 0o222
+SEND_CODE = "The project has changed; `orch resume --code` sends it"
 CHANGED = "its files have changed since the run was planned. Start it again"
 
 
@@ -45,17 +50,23 @@ def main(argv: list[str]) -> int:
     parser.add_argument("folder", type=Path)
     parser.add_argument("run_dir")
     parser.add_argument("--copy", type=Path)
+    parser.add_argument("--replaces", type=Path)
+    parser.add_argument("--keep", action="store_true")
     parser.add_argument("--to", nargs="*", default=[])
     options = parser.parse_args(argv)
     os.umask(0o077)
     folder = options.folder
     arguments = [str(folder), options.run_dir, *(["--copy", str(options.copy)] if options.copy else [])]
+    arguments += ["--replaces", str(options.replaces)] if options.replaces else []
+    arguments += ["--keep"] if options.keep else []
     try:
         if options.command == "receive":
             with receivers_of(options.to, arguments) as receivers:
                 receive(folder, receivers)
-            use(folder, options.run_dir, options.copy)
-        elif not use(folder, options.run_dir, options.copy):
+            use(folder, options.run_dir, options.copy, options.replaces)
+        elif options.keep and options.copy.is_dir() and not is_complete(folder):
+            query_others(options.to, arguments)
+        elif not use(folder, options.run_dir, options.copy, options.replaces):
             return ABSENT
         else:
             with receivers_of(options.to, arguments) as receivers:
@@ -69,20 +80,70 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def use(folder: Path, run_dir: str, copy: Path | None) -> bool:
+def use(folder: Path, run_dir: str, copy: Path | None, replaces: Path | None = None) -> bool:
     """Record that a run uses a folder, and copy it for the run; return whether the folder is there.
 
     Raises:
         StoreError: if it cannot be copied.
-        OSError: if the record cannot be written, or the folder is not trusted.
+        OSError: if the record or the copy cannot be written, or the folder is not trusted.
     """
     with locked(folder, fcntl.LOCK_SH) as users:
         if not is_complete(folder):
             return False
         users.write(f"{run_dir}\n".encode())
-        if copy:
+        if copy and not copy.is_dir():
             make_copy(folder, copy)
+        elif copy and replaces:
+            update_copy(folder, copy, replaces)
     return True
+
+
+def query_others(nodes: Sequence[str], arguments: list[str]) -> None:
+    """Let other nodes keep or make their copies from their own stores, because this node cannot pass the folder on.
+
+    Raises:
+        StoreError: if a node has neither a copy nor the folder.
+    """
+    commands = [RemoteCommand(node, "use", arguments, subprocess.DEVNULL) for node in nodes]
+    failed = [command for command in commands if command.end() != 0]
+    if absent := [command.node for command in failed if command.process.returncode == ABSENT]:
+        raise StoreError(f"{', '.join(absent)}: no copy of the project as the run was started with. {SEND_CODE}")
+    raise_failures(failed)
+
+
+def update_copy(folder: Path, copy: Path, replaces: Path) -> None:
+    """Replace the files of a copy that differ between the folder from which it was made and another one.
+
+    Files that are equal in both folders stay as the run has left them, as do its own files. If the earlier folder is
+    gone, all files of the new one are replaced.
+
+    Raises:
+        OSError: if a file cannot be read or written.
+    """
+    earlier = entries_of(replaces) if is_complete(replaces) else {}
+    entries = entries_of(folder)
+    for name, entry in entries.items():
+        if earlier.get(name) != entry:
+            replace_file(folder / name, copy / name)
+    for name in earlier.keys() - entries.keys():
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            if describe(copy, copy / name) == earlier[name]:
+                (copy / name).unlink()
+
+
+def entries_of(folder: Path) -> dict[str, FileEntry]:
+    """Return the files of a folder by their paths below it."""
+    return {entry.name: entry for path in filled_folder.all_files(folder) for entry in [describe(folder, path)]}
+
+
+def replace_file(source: Path, path: Path) -> None:
+    """Replace a file or a link whole, and make it writable."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.{os.getpid()}{PART}")
+    shutil.copy2(source, part, follow_symlinks=False)
+    if not part.is_symlink():
+        part.chmod(part.stat().st_mode | stat.S_IWUSR)
+    part.replace(path)
 
 
 def is_complete(folder: Path) -> bool:

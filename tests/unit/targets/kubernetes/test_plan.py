@@ -19,7 +19,6 @@ from orch_node.protocol.precision import PLACEHOLDER
 from orchestrator.errors import PlanError
 from orchestrator.model.hostlist import NodeCount
 from orchestrator.model.project import Project
-from orchestrator.planning.request import Resume
 from orchestrator.targets.kubernetes.image_probe import probe_pod
 from orchestrator.targets.kubernetes.manifests import names
 from orchestrator.targets.kubernetes.manifests.helper_pods import reader_pod
@@ -169,6 +168,8 @@ def test_project_is_divided_into_config_maps_that_the_api_accepts() -> None:
     assert config(plan)["project"] == {
         "parts": ["/etc/orch/project/0", "/etc/orch/project/1", "/etc/orch/project/2"],
         "sha256": hashlib.sha256(archive).hexdigest(),
+        "replaced": [],
+        "removed": [],
         "copy": copy,
         "working_directory": f"{copy}/sub",
     }
@@ -209,14 +210,6 @@ def test_pods_check_a_requested_bf16_unless_it_may_be_emulated() -> None:
     bf16 = replace(REQUEST, precision="bf16")
     assert config(make_plan(request=bf16))["needs_bf16"] is True
     assert config(make_plan(request=replace(bf16, allow_slow_bf16=True)))["needs_bf16"] is False
-
-
-def test_resumed_run_keeps_its_output() -> None:
-    resume = Resume(run_id="old", state="failed", output_dir="/orch/runs/old/output")
-    plan = make_plan(resume=resume)
-    assert "--output_dir=/orch/runs/old/output" in containers(objects(plan)[1])[0]["args"]
-    assert plan.run.key == make_plan().run.key
-    assert plan.run.key != make_plan(kubernetes=replace(SETTINGS, claim="other")).run.key
 
 
 def expand(text: str, variables: dict[str, str]) -> str:

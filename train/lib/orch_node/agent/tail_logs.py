@@ -1,7 +1,8 @@
 """Print the logs of a run's ranks on this node as JSON lines: `node.py logs RUN_DIR [--follow] ...`.
 
 Each line is {"rank": 3, "at": 4096, "lines": [...]}; `at` is the offset after these lines in the
-rank's log, so a client that lost the connection continues with `--from 3:4096`. Lines are complete;
+rank's log, so a client that lost the connection continues with `--from 3:4096`. With `--latest`, a log
+begins where the last attempt of a resumed run has ended. Lines are complete;
 the last one may lack its end once nobody writes any more. Until then its text is in `state`, once a
 second at most.
 """
@@ -9,6 +10,7 @@ second at most.
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import sys
 import time
@@ -50,11 +52,20 @@ class RankLog(Tail):
 def add_new_logs(folder: Path, rank_logs: dict[int, RankLog], options: argparse.Namespace) -> None:
     """Add the logs that have appeared since the last call."""
     starts = (start.partition(":") for start in options.starts)
-    offsets = {int(rank): int(offset) for rank, _, offset in starts}
+    offsets = earlier_sizes(folder.parent) if options.latest else {}
+    offsets |= {int(rank): int(offset) for rank, _, offset in starts}
     for path in folder.glob("rank-*.log"):
         rank = int(re.sub(r"\D", "", path.stem))
         if rank not in rank_logs and (not options.rank or rank in options.rank):
             rank_logs[rank] = RankLog(path, rank, offsets.get(rank, 0))
+
+
+def earlier_sizes(run_dir: Path) -> dict[int, int]:
+    """Return how long the log of each rank was when the last attempt of a resumed run had ended."""
+    try:
+        return {int(rank): int(size) for rank, size in json.loads((run_dir / files.EARLIER_LOGS).read_bytes()).items()}
+    except (OSError, ValueError, TypeError, AttributeError):
+        return {}
 
 
 class RunCheck:
@@ -98,6 +109,7 @@ def main(argv: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="node.py logs")
     parser.add_argument("run_dir", type=Path)
     parser.add_argument("--follow", action="store_true")
+    parser.add_argument("--latest", action="store_true")
     parser.add_argument("--rank", type=int, nargs="*", default=[])
     parser.add_argument("--from", dest="starts", nargs="*", default=[], metavar="RANK:BYTE")
     try:

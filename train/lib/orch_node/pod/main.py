@@ -67,9 +67,11 @@ def main(argv: list[str]) -> int:
     config = pod.parse(Path(argv[1]).read_text())
     if problem := why_not(config, ranks=argv[0] != "mpirun"):
         refuse(problem)
+    if config.attempt > 1:
+        remove_stop(config)
     if config.project and argv[0] != "sshd":  # the pod of mpirun creates the copy before it starts ranks
         try:
-            project.unpack(config.project)
+            project.unpack(config.project, config.attempt)
         except project.ProjectError as error:
             refuse(str(error))
     return MODES[argv[0]](config, argv[1], argv[argv.index("--") + 1 :] if "--" in argv else [])
@@ -312,6 +314,14 @@ def ended(child: int) -> int | None:
 def stopped(config: PodConfig) -> bool:
     """Return whether `orch stop` has requested the end of the run."""
     return (Path(config.run_dir) / files.STOP).exists()
+
+
+def remove_stop(config: PodConfig) -> None:
+    """Remove the request to end an earlier attempt of the run; only the first pod of this attempt does so."""
+    run_dir = Path(config.run_dir)
+    with contextlib.suppress(FileExistsError):
+        (run_dir / f".attempt-{config.attempt}").touch(0o600, exist_ok=False)
+        (run_dir / files.STOP).unlink(missing_ok=True)
 
 
 MODES = {"torchrun": torchrun, "mpirun": mpirun, "sshd": sshd}

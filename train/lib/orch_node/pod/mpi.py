@@ -122,6 +122,7 @@ def prepare(config: PodConfig, script: list[str]) -> tuple[list[str], dict[str, 
         f"--claims={tempfile.gettempdir()}/orch-claims",
         f"--stall-timeout={config.stall_timeout:g}",
         *([f"--max-restarts={config.max_restarts}"] if config.max_restarts else []),
+        *([f"--first-attempt={config.attempt}"] if config.attempt > 1 else []),
         "--",
         *launcher,
     ]

@@ -17,16 +17,18 @@ class ProjectError(Exception):
     """An error whose message is the reason, in one sentence, why there is no copy of the project."""
 
 
-def unpack(project: PodProject) -> None:
+def unpack(project: PodProject, attempt: int = 1) -> None:
     """Create the run's copy of the project, unless another pod has created it.
 
-    A pod can be killed at any time, so the copy gets its name when it is complete.
+    A pod can be killed at any time, so the copy gets its name when it is complete. A copy that exists gets the files
+    that a resumed run replaces.
 
     Raises:
         ProjectError: if the archive is damaged, or the copy cannot be written.
     """
     copy = Path(project.copy)
     if copy.is_dir():
+        update(project, copy, copy.with_name(f".{copy.name}-{attempt}"))
         return
     archive = read_archive(project)
     try:
@@ -36,6 +38,28 @@ def unpack(project: PodProject) -> None:
             move(staging, copy)
         finally:
             shutil.rmtree(staging, ignore_errors=True)
+    except OSError as error:
+        raise ProjectError(disk.describe_error(copy, error)) from None
+
+
+def update(project: PodProject, copy: Path, mark: Path) -> None:
+    """Replace files of the copy, unless a pod of the same attempt has done so, which the mark shows.
+
+    Raises:
+        ProjectError: if the archive is damaged, or the copy cannot be written.
+    """
+    if not (project.replaced or project.removed) or mark.exists():
+        return
+    archive = read_archive(project)
+    try:
+        with tempfile.TemporaryDirectory(prefix=f"{copy.name}.", dir=copy.parent) as staging:
+            extract(archive, Path(staging))
+            for name in project.replaced:
+                (copy / name).parent.mkdir(parents=True, exist_ok=True)
+                Path(staging, name).replace(copy / name)
+        for name in project.removed:
+            (copy / name).unlink(missing_ok=True)
+        mark.touch(0o600)
     except OSError as error:
         raise ProjectError(disk.describe_error(copy, error)) from None
 

@@ -46,6 +46,9 @@ USER_PYTHON = "ORCH_USER_PYTHON"
 BINDINGS = "ORCH_BINDINGS"
 
 
+# Set if a recipe is to continue from a checkpoint that was made from other data or settings.
+FORCE_RESUME = "ORCH_FORCE_RESUME"
+
 # Names of packages that an image has to contain, separated by spaces.
 IMAGE_PACKAGES = "ORCH_IMAGE_PACKAGES"
 

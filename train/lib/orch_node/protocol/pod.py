@@ -27,12 +27,16 @@ class PodProject:
         sha256: the hash of the archive.
         copy: the folder to unpack it to.
         working_directory: the folder in that copy in which the script starts.
+        replaced: files of the archive that replace those of a copy that exists.
+        removed: files that are removed from such a copy.
     """
 
     parts: tuple[str, ...]
     sha256: str
     copy: str
     working_directory: str
+    replaced: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -59,6 +63,7 @@ class PodConfig:
     ssh: SshAccess
     precision: RunPrecision | None = None  # None if the plan has decided
     project: PodProject | None = None  # None if only the script is sent, or nothing
+    attempt: int = 1  # the number of the first attempt of the job
     schema: int = SCHEMA
 
     @property

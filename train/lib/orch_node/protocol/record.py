@@ -66,7 +66,6 @@ class RunRecord:
     """The record of a run. Paths are those of its nodes, of which node0 is the first."""
 
     run_id: str
-    key: str
     node0: RunNode
     nodes: tuple[RunNode, ...]
     run_dir: str

@@ -68,6 +68,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--wait-for-cores", action="store_true", help="wait for cores that another run has claimed")
     parser.add_argument("--stall-timeout", type=float, default=0.0, help="seconds without progress; 0 for no limit")
     parser.add_argument("--max-restarts", type=int, default=0)
+    parser.add_argument("--first-attempt", type=int, default=1, help="number of this start's first attempt")
     parser.add_argument("--elastic", action="store_true", help="restart without lost nodes")
     parser.add_argument("--keeps-batch", action="store_true", help="the recipe keeps its global batch with fewer ranks")
     parser.add_argument("--min-nodes", type=int, default=1, help="fewest nodes for --elastic")
@@ -182,10 +183,16 @@ class Supervisor:
         """Return why the run can no longer write its files, or ''."""
         return self.leases.problem() or self.event_log.problem()
 
+    @property
+    def attempt_number(self) -> int:
+        """Return the number of the newest attempt, also counting those before the run was resumed."""
+        return self.attempts + int(self.options.first_attempt) - 1
+
     def attempt(self) -> AttemptResult:
         """Start the launcher once; return how that ended."""
         self.attempts += 1
-        launched = Launched(attempt=self.attempts, ranks=self.layout.world_size, nodes=tuple(self.layout.node_names))
+        nodes = tuple(self.layout.node_names)
+        launched = Launched(attempt=self.attempt_number, ranks=self.layout.world_size, nodes=nodes)
         self.event_log.record(launched)
         self.latest = Attempt(
             self.run_dir,
@@ -199,7 +206,7 @@ class Supervisor:
             stall_timeout=self.options.stall_timeout,
         )
         folder = self.options.path or os.path.dirname(self.launcher_argv[0])
-        environment = launcher_environment(folder, self.run_dir, self.attempts)
+        environment = launcher_environment(folder, self.run_dir, self.attempt_number)
         ending = self.latest.run(self.launcher_argv, environment)
         self.nodes.update(self.latest.nodes)
         return ending
@@ -266,7 +273,7 @@ class Supervisor:
             first_failure=ending.failure,
             problem=ending.problem,
             launcher_code=ending.launcher_code,
-            attempts=self.attempts,
+            attempts=self.attempt_number,
             nodes=self.nodes,
             started=self.started,
             ended=time.time(),

@@ -1,0 +1,77 @@
+"""The command `orch resume`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from typer.models import ParameterInfo
+
+from orchestrator.cli import groups
+from orchestrator.cli.groups import Group
+from orchestrator.cli.options import print_error
+from orchestrator.cli.output import OUTPUT, Output, check_format
+from orchestrator.cli.request import HOST_OPTIONS, PRECISION, RESTARTS, TRAINING_OPTIONS
+from orchestrator.operations.resume import Changes
+
+if TYPE_CHECKING:
+    from orchestrator.planning.plan import Plan
+    from orchestrator.targets.interface import RunHandle
+
+CHANGES: Mapping[str, ParameterInfo] = {
+    "nodes": HOST_OPTIONS["nodes"],
+    "exclude": HOST_OPTIONS["exclude"],
+    "ppn": typer.Option(metavar="N|auto", help="Ranks per node."),
+    "precision": PRECISION["precision"],
+    "max_restarts": RESTARTS["max_restarts"],
+    "env": TRAINING_OPTIONS["env"],
+    "code": typer.Option(
+        "--code", help="Send the files of the project that have changed. What the run has written stays."
+    ),
+    "force": typer.Option(
+        "--force", help="Continue from a checkpoint although the data, the model or the settings have changed."
+    ),
+}
+
+
+def resume(
+    changes: Changes,
+    output: Output,
+    run: Annotated[
+        str,
+        typer.Argument(
+            metavar="ID",
+            help="ID of a run, or of an array for its unfinished runs; `orch runs` lists the runs.",
+            show_default="the newest unfinished run",
+        ),
+    ] = "last",
+) -> None:
+    """Start the next attempt of a run that failed, was stopped, lost or preempted.
+
+    It has the same ID, folders and copy of the project, and continues from the newest valid checkpoint. The options
+    replace those of the first command.
+    """
+    from orchestrator.cli.running import show_or_run
+    from orchestrator.operations import resume as operation
+
+    check_format(output)
+    base = output.runs_dir.absolute()
+    runs = operation.find_runs(base, run, print_error)
+    plans = tuple(operation.plan(member, changes, base, print_error) for member in runs)
+    steps = tuple(step for member in plans for step in member.steps)
+    plan = replace(plans[0], steps=steps, array=plans) if len(plans) > 1 else plans[0]
+
+    def begin(planned: Plan, folder: Path) -> RunHandle:
+        return operation.start(planned, runs, base)
+
+    show_or_run(plan, output, begin)
+
+
+resume_command = groups.command(
+    resume,
+    changes=Group(kind=Changes, panels={"What changes": CHANGES}),
+    output=Group(kind=Output, panels={"Output": OUTPUT}),
+)

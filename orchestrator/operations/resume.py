@@ -1,0 +1,230 @@
+"""Resume unfinished runs: plan and start the next attempt of a recorded run, in its folders."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from orch_node import supervisor_state
+from orch_node.protocol.environment import FORCE_RESUME
+from orch_node.protocol.events import Launched
+from orch_node.protocol.outcome import DONE
+from orch_node.protocol.values import ProtocolError
+
+from orchestrator.errors import ExecuteError, RequestError
+from orchestrator.model.hostlist import Nodes
+from orchestrator.operations import runs as operation
+from orchestrator.operations import train
+from orchestrator.planning import recorded_request
+from orchestrator.planning.plan import Plan
+from orchestrator.planning.refusal import flag
+from orchestrator.planning.request import Resume, TargetOptions, TrainRequest, parse_ppn
+from orchestrator.runs import store
+from orchestrator.runs.provenance import script_of
+from orchestrator.runs.store import Run
+from orchestrator.targets import registry
+from orchestrator.targets.interface import Notify, RunHandle
+
+LAST = "last"
+MEMBER = re.compile(r"-[0-9]+", re.ASCII)  # what follows an array's id in the id of one of its runs
+REQUESTED = ("nodes", "exclude", "precision", "max_restarts")  # fields of a request that a resumed run may change
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changes:
+    """What `orch resume` changes of a recorded request; None keeps what was recorded.
+
+    Attributes:
+        nodes: the value of --nodes.
+        exclude: the value of --exclude.
+        ppn: the value of --ppn: a number or auto.
+        precision: the value of --precision.
+        max_restarts: the value of --max-restarts.
+        env: further variables of the ranks.
+        code: whether to send the files of the project that have changed.
+        force: whether a recipe continues a checkpoint that was made from other data or settings.
+    """
+
+    nodes: Nodes | None = None
+    exclude: str | None = None
+    ppn: str | None = None
+    precision: str | None = None
+    max_restarts: int | None = None
+    env: tuple[str, ...] = ()
+    code: bool = False
+    force: bool = False
+
+    def apply(self, request: TrainRequest) -> TrainRequest:
+        """Return the request with these changes."""
+        fields = {name: value for name in REQUESTED if (value := getattr(self, name)) is not None}
+        ppn = request.ppn if self.ppn is None else parse_ppn(self.ppn)
+        names = {variable.partition("=")[0] for variable in self.env}
+        env = tuple(variable for variable in request.env if variable.partition("=")[0] not in names)
+        return replace(request, ppn=ppn, env=(*env, *self.env), **fields)
+
+
+def find_runs(base: Path, name: str, notify: Notify) -> list[Run]:
+    """Return the run of an id, the unfinished runs of an array's id, or the newest unfinished run for `last`.
+
+    Args:
+        base: the folder of all runs.
+        name: the id, or `last`.
+        notify: called with each warning.
+
+    Raises:
+        RequestError: if there is no such run, or it cannot be resumed.
+    """
+    for run_id, problem in operation.refresh_live(base).items():
+        notify(f"{run_id}: {problem}")
+    recorded = store.recorded(base)
+    unfinished = [run for run in recorded.runs if store.can_resume(run)]
+    if name == LAST:
+        if not unfinished:
+            raise RequestError(
+                f"There is no unfinished run in {base}.", hint="`orch train` starts a run; `orch runs` lists all."
+            )
+        return unfinished[-1:]
+    members = [run for run in recorded.runs if run.id.startswith(name) and MEMBER.fullmatch(run.id[len(name) :])]
+    if members:
+        selected = [run for run in members if run in unfinished]
+        if not selected:
+            check_unfinished(members[-1])
+        return selected
+    run = operation.find_refreshed(base, name, None, notify)
+    check_unfinished(run)
+    return [run]
+
+
+def check_unfinished(run: Run) -> None:
+    """Raise RequestError unless a run ended early and its request is recorded here."""
+    if run.state == DONE:
+        raise RequestError(f"{run.id} is done: there is nothing to resume.", hint="`orch train` starts a new run.")
+    if run.state not in store.UNFINISHED:
+        raise RequestError(
+            f"{run.id} has not ended: its state is '{run.state}'.",
+            hint=f"`orch attach {run.id}` shows it, `orch stop {run.id}` ends it.",
+        )
+    if not run.origin.request:
+        raise RequestError(
+            f"{run.id} was started by {run.record.started_by}, and its request is recorded only there.",
+            hint="Resume it from there, with the same folder of runs.",
+        )
+
+
+@contextmanager
+def in_folder_of(run: Run) -> Iterator[None]:
+    """Work in the folder in which a run was requested, to which the paths in its request are relative.
+
+    Raises:
+        RequestError: if the folder is gone.
+    """
+    here = Path.cwd()
+    try:
+        os.chdir(run.origin.directory)
+    except OSError as error:
+        raise RequestError(
+            f"{run.id} was started in {run.origin.directory}: {error.strerror}.",
+            hint="The paths of its request are relative to that folder. Restore it, or start a new run.",
+        ) from None
+    try:
+        yield
+    finally:
+        os.chdir(here)
+
+
+def plan(run: Run, changes: Changes, base: Path, notify: Callable[[str], None]) -> Plan:
+    """Return the plan of the next attempt of a run.
+
+    Args:
+        run: the run.
+        changes: what differs from its request.
+        base: the folder of all runs.
+        notify: called with what differs from the last attempt.
+
+    Raises:
+        OrchError: if the run cannot be resumed like this.
+    """
+    recorded = request_of(run)
+    request = replace(changes.apply(recorded), runs_dir=base)
+    resume = Resume(
+        run_id=run.id,
+        run_dir=run.record.run_dir,
+        started_by=run.record.started_by,
+        created=run.record.created,
+        state=run.state,
+        attempt=last_attempt(run) + 1,
+        precision=run.record.precision,
+        nodes=tuple(node.node for node in run.record.nodes),
+        project=run.origin.project,
+        sends_code=changes.code,
+    )
+    forced = (*request.env, f"{FORCE_RESUME}=1") if changes.force else request.env
+    with in_folder_of(run):
+        planned = train.recording(request, train.plan(replace(request, env=forced), resume))
+        for line in differences(run, recorded, request, planned):
+            notify(line)
+    return planned
+
+
+def request_of(run: Run) -> TrainRequest:
+    """Return the recorded request of a run.
+
+    Raises:
+        ExecuteError: if it is damaged, or of another version of orch.
+    """
+
+    def kind_of(name: str | None) -> type[TargetOptions] | None:
+        return registry.find_target(name).options
+
+    try:
+        return recorded_request.parse(run.origin.request, kind_of)
+    except ProtocolError as error:
+        raise ExecuteError(f"{run.id} cannot be resumed: {error}", hint="`orch train` starts a new run.") from None
+
+
+def last_attempt(run: Run) -> int:
+    """Return the number of the last attempt of a run; 0 if none was started."""
+    return max((event.attempt or 0 for event in run.events() if isinstance(event, Launched)), default=0)
+
+
+def differences(run: Run, recorded: TrainRequest, request: TrainRequest, planned: Plan) -> Iterator[str]:
+    """Yield what differs from the last attempt of a run: options, the code of a script that runs in place, software."""
+    for name in (*REQUESTED, "ppn", "env"):
+        before, now = getattr(recorded, name), getattr(request, name)
+        if before != now:
+            yield f"changed: {flag(name)} {shown(now)} (was {shown(before)})"
+    script, origin = planned.origin.script, planned.origin
+    if script and origin.project is None and run.origin.scripts:
+        if script_of(Path(script)).sha256 != run.origin.scripts.sha256:
+            yield f"changed: {script} differs from the one that the run was started with"
+        else:
+            yield f"unchanged: {script}"
+    if run.origin.fingerprints and not origin.fingerprints.keys() <= run.origin.fingerprints.keys():
+        others = [names for key, names in origin.fingerprints.items() if key not in run.origin.fingerprints]
+        yield f"changed: the packages of {', '.join(others)} are not those of the last attempt"
+
+
+def shown(value: object) -> str:
+    """Return the value of an option for a message."""
+    if isinstance(value, tuple):
+        return " ".join(map(str, value)) or "none"
+    return "the default" if value is None else str(value)
+
+
+def start(planned: Plan, runs: list[Run], base: Path) -> RunHandle:
+    """Start the next attempt of each of these runs, whose plans are `planned`, and return the first run.
+
+    Raises:
+        OrchError: if one cannot be started.
+    """
+    handles = []
+    for run, member in zip(runs, planned.array or (planned,), strict=True):
+        with in_folder_of(run):
+            if run.state == supervisor_state.KILLED:
+                operation.handle_of(run).stop()  # what the supervisor has left may hold the cores
+            handles.append(train.start(member, base / run.id))
+    return handles[0]

@@ -1,0 +1,97 @@
+"""A request as the record of its run stores it, from which `orch resume` plans the next attempt. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import PurePath
+from types import NoneType, UnionType
+from typing import Any, ClassVar, Union, get_args, get_origin, get_type_hints
+
+from orch_node.protocol import values
+from orch_node.protocol.values import ProtocolError
+
+from orchestrator.model.hostlist import NodeCount, parse_nodes
+from orchestrator.planning.refusal import changed_fields
+from orchestrator.planning.request import TargetOptions, TrainRequest
+
+SOURCE = "the recorded request"
+OPTIONS = "options"
+NOT_RECORDED = (OPTIONS, "runs_dir")
+
+KindOf = Callable[[str | None], type[TargetOptions] | None]  # the class of the options of the target that --on names
+
+
+def render(request: TrainRequest) -> dict[str, Any]:
+    """Return the options that differ from their defaults, for JSON."""
+    recorded = {name: plain(getattr(request, name)) for name in changed_fields(request) if name not in NOT_RECORDED}
+    for options in request.options:
+        if options.on == request.on:
+            recorded[OPTIONS] = {name: plain(getattr(options, name)) for name in changed_fields(options)}
+    return recorded
+
+
+def plain(value: Any) -> Any:
+    """Return the value of an option as JSON can represent it."""
+    if isinstance(value, tuple):
+        return [plain(item) for item in value]
+    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
+
+
+def parse(recorded: object, kind_of: KindOf) -> TrainRequest:
+    """Return the request that `render` has rendered.
+
+    Args:
+        recorded: the JSON object.
+        kind_of: returns the class of the options of a target.
+
+    Raises:
+        ProtocolError: if it is not a request that this version of orch knows.
+    """
+    fields = dict(values.check_object(recorded, SOURCE))
+    target_values = fields.pop(OPTIONS, None)
+    arguments = arguments_of(TrainRequest, fields)
+    if target_values is not None:
+        kind = kind_of(arguments.get("on"))
+        if kind is None:
+            raise ProtocolError(f"{SOURCE}: {OPTIONS} are for a target, and the run has none.")
+        arguments[OPTIONS] = (kind(**arguments_of(kind, values.check_object(target_values, f"{SOURCE}: {OPTIONS}"))),)
+    if "recipe" not in arguments:
+        raise ProtocolError(f"{SOURCE} has no 'recipe'.")
+    return TrainRequest(**arguments)
+
+
+def arguments_of(kind: type[Any], recorded: Mapping[str, object]) -> dict[str, Any]:
+    """Return the values of a dataclass' fields.
+
+    Raises:
+        ProtocolError: if a field is unknown or its value is of another type.
+    """
+    kinds = {name: hint for name, hint in get_type_hints(kind).items() if get_origin(hint) is not ClassVar}
+    for name in recorded:
+        if name not in kinds:
+            raise ProtocolError(f"{SOURCE} has the unknown key {name!r:.60}.")
+    return {name: value_of(kinds[name], value, f"{SOURCE}: {name}") for name, value in recorded.items()}
+
+
+def value_of(kind: Any, value: object, source: str) -> Any:
+    """Return the value of an option.
+
+    Raises:
+        ProtocolError: if it is of another type than the option.
+    """
+    if get_origin(kind) in (Union, UnionType):
+        kinds = get_args(kind)
+        if value is None and NoneType in kinds:
+            return None
+        if NodeCount in kinds:
+            return parse_nodes(value_of(str, value, source))
+        return value_of(next(choice for choice in kinds if choice is not NoneType), value, source)
+    if get_origin(kind) is tuple:
+        return tuple(value_of(get_args(kind)[0], item, source) for item in values.check_list(value, source))
+    if issubclass(kind, PurePath):
+        return kind(value_of(str, value, source))
+    if kind is float and type(value) is int:
+        return float(value)
+    if type(value) is not kind:
+        raise ProtocolError(f"{source} is {value!r:.60}, not of type {kind.__name__}.")
+    return value

@@ -1,0 +1,73 @@
+"""Resume unfinished runs on this machine and on two hosts: same id, same folders, next attempt."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.local.runs import Orch, expect_exit, last_run, rank_log, write_script
+from tests.local.workspaces import Workspace
+
+# Saves in its folder, and fails once on the last rank.
+SCRIPT = """
+import os, torch.distributed as dist
+rank, size = dist.get_rank(), dist.get_world_size()
+first = not os.path.exists("saved")
+if rank == 0:
+    print("begins" if first else "continues with", open("saved").read() if not first else "", flush=True)
+dist.barrier()
+if first:
+    open("saved", "w").write(f"what {size} ranks wrote")
+    dist.barrier()
+    if rank == size - 1:
+        raise RuntimeError("once")
+"""
+GLOO = ("--backend", "gloo")
+
+
+def test_run_of_this_machine_is_resumed_with_another_number_of_ranks(orch: Orch, tmp_path: Path) -> None:
+    script = write_script(tmp_path, SCRIPT)
+    failed = expect_exit(orch("train", script, "--ppn", "2", *GLOO), 1)
+    run = last_run(tmp_path)
+    assert failed.stdout.splitlines()[-1] == f"resume: orch resume {run.name}"
+    note = orch("train", script, "--ppn", "2", *GLOO, "--dry-run").stderr
+    assert f"{run.name} is unfinished, to resume it: orch resume {run.name}" in note
+    resumed = expect_exit(orch("resume", "--ppn", "1"))
+    assert last_run(tmp_path) == run
+    assert "changed: --ppn 1 (was 2)" in resumed.stderr
+    assert "attempt 2 (the last one failed" in resumed.stderr
+    assert "continues with what 2 ranks wrote" in resumed.stderr
+    assert "begins" not in resumed.stderr, "only the output of the new attempt is shown"
+    assert rank_log(run, 0).count("\n") >= 2
+    again = expect_exit(orch("resume", run.name), 2)
+    assert f"{run.name} is done: there is nothing to resume" in again.stderr
+
+
+def test_changed_script_of_this_machine_is_named(orch: Orch, tmp_path: Path) -> None:
+    write_script(tmp_path, "raise SystemExit(1)\n")
+    expect_exit(orch("train", "own.py", "--ppn", "1", *GLOO), 1)
+    write_script(tmp_path, "print('better')\n")
+    resumed = expect_exit(orch("resume"))
+    assert f"changed: {tmp_path / 'own.py'} differs from the one that the run was started with" in resumed.stderr
+
+
+@pytest.fixture
+def project(two_hosts: Workspace) -> Path:
+    """Return a folder with a project."""
+    folder = two_hosts.folder / "project"
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+def test_run_on_two_hosts_is_resumed_in_its_copies_of_the_project(two_hosts: Workspace, project: Path) -> None:
+    (project / "train.py").write_text(SCRIPT)
+    command = ("train", "project/train.py", *two_hosts.options, *GLOO, "--project", "project")
+    failed = expect_exit(two_hosts.orch(*command), 1)
+    run = failed.stdout.splitlines()[-1].removeprefix("resume: orch resume ")
+    (project / "train.py").write_text("import time\n" + (project / "train.py").read_text())
+    resumed = expect_exit(two_hosts.orch("resume", run, "--dry-run"))
+    assert "code: differs in train.py (not sent: --code sends them)" in resumed.stdout
+    resumed = expect_exit(two_hosts.orch("resume", run, "--code"))
+    assert "code: differs in train.py (sent)" in resumed.stderr
+    assert "continues with what 2 ranks wrote" in resumed.stderr
