@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from orch_node import supervisor_state
-from orch_node.protocol.environment import FORCE_RESUME
 from orch_node.protocol.events import Launched
 from orch_node.protocol.outcome import DONE
 from orch_node.protocol.values import ProtocolError
@@ -161,10 +160,10 @@ def plan(run: Run, changes: Changes, base: Path, notify: Callable[[str], None]) 
         nodes=tuple(node.node for node in run.record.nodes),
         project=run.origin.project,
         sends_code=changes.code,
+        forces=changes.force,
     )
-    forced = (*request.env, f"{FORCE_RESUME}=1") if changes.force else request.env
     with in_folder_of(run):
-        planned = train.recording(request, train.plan(replace(request, env=forced), resume))
+        planned = train.plan(request, resume)
         for line in differences(run, recorded, request, planned):
             notify(line)
     return planned

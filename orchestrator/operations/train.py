@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, get_args, get_origin, get_type_hints
 
+from orch_node.protocol.environment import FORCE_RESUME
 from orch_node.protocol.outcome import REFUSED
 from orch_node.standalone import facts
 
@@ -45,7 +46,10 @@ def plan(request: TrainRequest, resume: Resume | None = None) -> Plan:
     check_refused(request, target.refuses)
     if request.array_sample is not None and not request.array:
         raise RequestError("--array-sample needs --array.", hint="Add --array KEY=VALUE,VALUE.")
-    return recording(request, target.plan(with_environment(request), resume))
+    complete = with_environment(request)
+    if resume and resume.forces:
+        complete = replace(complete, env=(*complete.env, f"{FORCE_RESUME}=1"))
+    return recording(request, target.plan(complete, resume))
 
 
 def recording(request: TrainRequest, plan: Plan) -> Plan:

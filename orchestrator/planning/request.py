@@ -133,6 +133,7 @@ class Resume:
         nodes: the nodes of the last attempt.
         project: the files that were sent with a script, or None.
         sends_code: whether to bring the run's copy of the project up to date.
+        forces: whether a recipe continues a checkpoint that was made from other data or settings.
     """
 
     run_id: str
@@ -145,3 +146,4 @@ class Resume:
     nodes: tuple[str, ...] = ()
     project: Project | None = None
     sends_code: bool = False
+    forces: bool = False

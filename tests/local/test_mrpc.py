@@ -44,6 +44,21 @@ def test_resumed_training_ends_with_the_same_weights(pair_model: Path, tmp_path:
         assert (tmp_path / "model" / "model.safetensors").read_bytes() == weights
 
 
+def test_changed_data_is_an_error_that_names_the_file(pair_model: Path, tmp_path: Path) -> None:
+    data = tmp_path / "mine.tsv"
+    lines = (DATA / "train.tsv").read_text().splitlines()
+    data.write_text("\n".join(lines) + "\n")
+    command = mrpc_arguments(pair_model, tmp_path / "out", save_steps=4, train_file=data)
+    run_ranks(MRPC, *command)
+    ((_, out, _),) = run_ranks(MRPC, *command)
+    assert "nothing is left to train: checkpoint-24 is the last of 24 steps" in out
+    inverted = [f"{1 - int(line[0])}{line[1:]}" for line in lines[1:]]
+    data.write_text("\n".join([lines[0], *inverted]) + "\n")
+    ((code, _, err),) = wait_for_ranks(start_ranks(MRPC, *command))
+    assert code == 1
+    assert f"training data ({data}) changed since checkpoint-24 was written" in err
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

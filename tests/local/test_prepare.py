@@ -89,6 +89,17 @@ def test_preparation_with_other_settings_is_refused(prepared: Path, tmp_path: Pa
     assert "was prepared with seed = 12345, not 1" in err
 
 
+def test_shards_of_changed_text_are_not_kept(tmp_path: Path) -> None:
+    text = tmp_path / "mine.txt"
+    text.write_text(PRETRAINING_TEXT.read_text())
+    command = make_arguments(tmp_path, input_file=text)
+    run_ranks(PREPARE, *command)
+    text.write_text(PRETRAINING_TEXT.read_text().replace("e", "a"))  # as many bytes as before
+    ((code, _, err),) = wait_for_ranks(start_ranks(PREPARE, *command))
+    assert code == 1
+    assert "was prepared from other text: mine.txt" in err
+
+
 def test_each_node_has_all_data_without_a_shared_file_system(prepared: Path, tmp_path: Path) -> None:
     nodes = [tmp_path / "a", tmp_path / "b"]
     for node in nodes:

@@ -78,7 +78,6 @@ def test_without_an_image_nothing_is_different(test_stack: Stack) -> None:
     request = replace(QA_REQUEST, ppn=2)
     result = plan_train(request, make_inputs(make_cluster(*TWO_NODES), QA_RECIPE, test_stack), SITE_OF_TWO)
     assert "container" not in result.describe()
-    assert result.run.key != plan(test_stack).run.key, "another image is another training"
 
 
 def test_folders_of_script_runs_and_programs_exist_on_this_machine(test_stack: Stack) -> None:

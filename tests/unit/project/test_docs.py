@@ -76,7 +76,7 @@ QUOTED_OUTPUT = (
     "no progress for",
     "nodes are as they should be",
     "ranks wait in collective",
-    "resume: orch resume",
+    "orch resume ",
     "the fastest one that was",
 )
 

@@ -40,6 +40,8 @@ class Course:
         self.began = self.logged_at = time.perf_counter()
 
     def begin(self, step: int, steps: int, phase: str = "train") -> None:
+        if step >= steps:
+            ranks.note(f"nothing is left to train: checkpoint-{step} is the last of {steps} steps.")
         self.steps = steps
         self.first_step = step
         self.progress = Progress(phase, steps)

@@ -20,7 +20,7 @@ from orch_training.imports import speed_up_imports
 speed_up_imports()
 
 import torch
-from batches import Sequences
+from batches import Sequences, manifest_of
 from lamb import Lamb, groups_of
 from orch_node import preemption
 from orch_training import checkpoint, dropout, ranks
@@ -29,6 +29,7 @@ from orch_training.errors import RecipeError
 from orch_training.events import report_computation, report_decision
 from orch_training.global_batch import describe_dealing
 from orch_training.gradients import IN_BUCKETS, LocalSteps, compress
+from orch_training.made_from import MadeFrom, made_from
 from orch_training.metrics import Course
 from orch_training.models import load_tokenizer
 from orch_training.results import save_model, write_results
@@ -73,7 +74,10 @@ def run(args: PretrainArguments) -> None:
     if ranks.planned_world_size() != ranks.world_size():
         for phase in phases:
             report_decision(describe_dealing(phase.dealing, f"as asked for phase {phase.number}"))
-    summary = Pretraining(args, model, phases, data, owner=owner).run()
+    model_args = ModelArguments(model_name_or_path=args.tokenizer_name, model_revision=args.model_revision)
+    manifests = {"training data": [manifest_of(data_dir)]}
+    made = made_from(__file__, model_args, manifests, {"training data": args.text_file or args.data_dir}, args)
+    summary = Pretraining(args, model, phases, data, made, owner=owner).run()
 
     # save
     save_model(model, tokenizer, output_dir / "model", writes=ranks.is_main())
@@ -84,9 +88,16 @@ class Pretraining:
     """The training loop and the state to resume it from any of its checkpoints."""
 
     def __init__(
-        self, args: PretrainArguments, model: Any, phases: Sequence[Phase], data: Sequence[Sequences], *, owner: bool
+        self,
+        args: PretrainArguments,
+        model: Any,
+        phases: Sequence[Phase],
+        data: Sequence[Sequences],
+        made: MadeFrom,
+        *,
+        owner: bool,
     ) -> None:
-        self.args, self.phases, self.data = args, phases, data
+        self.args, self.phases, self.data, self.made = args, phases, data, made
         self.optimizer = Lamb(
             groups_of(model, args.weight_decay), lr=args.learning_rate, max_grad_norm=args.max_grad_norm
         )
@@ -95,6 +106,7 @@ class Pretraining:
             owner=owner,
             parts={"model": model, "optimizer": self.optimizer},
             limit=args.save_total_limit,
+            facts=made.facts,
         )
         losses = Losses(model)
         grouped = ranks.has_group()
@@ -111,6 +123,8 @@ class Pretraining:
         self.local_steps.resume(step)
         course = Course(Path(self.args.output_dir), samples_per_step=self.phases[0].batch, start_step=step)
         self.model.train()
+        if step >= self.steps:
+            course.begin(step, self.steps)
         for phase, data in zip(self.phases, self.data, strict=True):
             if step < phase.last:
                 course.samples_per_step = phase.batch
@@ -125,7 +139,8 @@ class Pretraining:
         Raises:
             RecipeError: if phase 2 has no last checkpoint of phase 1 to start from.
         """
-        start_checkpoint = start_from(self.args.resume, self.snapshots.output_dir, owner=self.snapshots.owner)
+        folder, owner = self.snapshots.output_dir, self.snapshots.owner
+        start_checkpoint = start_from(self.args.resume, folder, self.made, owner=owner)
         first_step = self.phases[0].before
         if start_checkpoint is None and self.args.init_checkpoint:
             start_checkpoint = Path(self.args.init_checkpoint)

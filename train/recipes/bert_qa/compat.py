@@ -20,6 +20,9 @@ CURRENT_ARGUMENTS = frozenset(f.name for f in fields(TrainingArguments) if f.ini
 TRUE, FALSE = ("true", "1", "yes", "t", "y"), ("false", "0", "no", "f", "n")
 
 
+SCHEDULE = "lr_scheduler_type"
+
+
 @dataclass
 class TrainingOptions(TrainingArguments):
     """TrainingArguments with the defaults of this recipe; the command line can set each of them.
@@ -59,6 +62,34 @@ class Extras:
 
     warmup_ratio: float = 0.0
     overwrite_output_dir: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparedOptions:
+    """The arguments of Trainer that change the computation."""
+
+    learning_rate: float
+    weight_decay: float
+    adam_beta1: float
+    adam_beta2: float
+    adam_epsilon: float
+    max_grad_norm: float
+    num_train_epochs: float
+    max_steps: int
+    lr_scheduler_type: str
+    warmup_steps: float
+    label_smoothing_factor: float
+    dataloader_drop_last: bool
+    seed: int
+    data_seed: int | None
+
+
+def compared_options(training: TrainingOptions) -> ComparedOptions:
+    """Return the arguments of Trainer that a checkpoint names."""
+    return ComparedOptions(
+        **{item.name: getattr(training, item.name) for item in fields(ComparedOptions) if item.name != SCHEDULE},
+        lr_scheduler_type=str(getattr(training.lr_scheduler_type, "value", training.lr_scheduler_type)),
+    )
 
 
 class Argv:

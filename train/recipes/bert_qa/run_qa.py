@@ -20,6 +20,7 @@ from orch_training.imports import speed_up_imports
 speed_up_imports()
 
 from callbacks import TrainingMetrics
+from compat import compared_options
 from config import Config, parse_arguments
 from evaluation import Evaluator, evaluate
 from features import Collator, Window, make_windows
@@ -27,6 +28,7 @@ from orch_node import preemption
 from orch_training import checkpoint, dropout, ranks
 from orch_training.events import report_computation
 from orch_training.global_batch import Dealing
+from orch_training.made_from import MadeFrom, made_from
 from orch_training.metrics import Course
 from orch_training.models import load_model, load_tokenizer, sequence_length
 from orch_training.results import save_model, scores_before, write_results
@@ -72,7 +74,7 @@ def run(config: Config) -> None:
     # loop
     summary: dict[str, Any] = {"world_size": ranks.world_size(), "output_dir": str(output_dir)}
     if config.training.do_train:
-        start = starting_point(config, output_dir, len(windows))
+        start = starting_point(config, output_dir, windows, validation)
         if config.run.evaluate_before_training:
             summary["before"] = scores_before(
                 output_dir, start.checkpoint is not None, lambda: evaluate(model, evaluator, "evaluate before").scores
@@ -114,23 +116,42 @@ class Start:
     Attributes:
         checkpoint: the checkpoint to resume from, the same on all ranks.
         dealing: how a step is divided among the ranks.
+        made: what the checkpoints are made from.
     """
 
     checkpoint: Path | None
     dealing: Dealing
+    made: MadeFrom
 
 
-def starting_point(config: Config, output_dir: Path, windows: int) -> Start:
+def starting_point(
+    config: Config, output_dir: Path, windows: Sequence[Window], validation: Sequence[Question]
+) -> Start:
     """Choose the checkpoint to resume from and divide the batch among the ranks."""
     training = config.training
+    made = made_from(
+        __file__,
+        config.model,
+        {"training data": map(tokens_of, windows), "evaluation data": validation},
+        {
+            "training data": config.data.train_file or config.data.dataset_name,
+            "evaluation data": config.data.validation_file or config.data.dataset_name,
+        },
+        *(config.model, config.data, config.run, config.extras, compared_options(training)),
+    )
     requested = "none" if config.extras.overwrite_output_dir else training.resume_from_checkpoint
-    start_checkpoint = start_from(requested, output_dir, owner=training.writes)
+    start_checkpoint = start_from(requested, output_dir, made, owner=training.writes)
     dealing = divide_batch(
         start_checkpoint, micro=training.per_device_train_batch_size, accumulation=training.gradient_accumulation_steps
     )
     if training.dataloader_drop_last:
-        dealing.batch.check_filled(windows, "windows")
-    return Start(start_checkpoint, dealing)
+        dealing.batch.check_filled(len(windows), "windows")
+    return Start(start_checkpoint, dealing, made)
+
+
+def tokens_of(window: Window) -> dict[str, Any]:
+    """Return what the model gets of a window."""
+    return {"input_ids": window.input_ids, "positions": [window.start, window.end]}
 
 
 def train_model(
@@ -159,6 +180,7 @@ def train_model(
         evaluator=evaluator if training.do_eval else None,
         warmup_ratio=config.extras.warmup_ratio,
         dealing=start.dealing,
+        made=start.made,
         compression=config.run.gradient_compression,
         local_sgd=config.run.local_sgd,
         lengths=[len(w.input_ids) for w in windows] if config.run.length_grouping else None,

@@ -70,7 +70,7 @@ def run(config: Config, quant: QuantArguments) -> None:
     # loop
     summary: dict[str, Any] = {"world_size": ranks.world_size(), "output_dir": str(output_dir)}
     if config.training.do_train:
-        start = starting_point(config, output_dir, len(windows))
+        start = starting_point(config, output_dir, windows, validation)
         summary |= train_model(config, model, windows, evaluator, start)
 
     # quantize

@@ -25,6 +25,7 @@ from orch_node import preemption
 from orch_training import checkpoint, dropout, ranks
 from orch_training.events import report_computation
 from orch_training.gradients import IN_BUCKETS, LocalSteps, compress
+from orch_training.made_from import MadeFrom, made_from
 from orch_training.metrics import Course
 from orch_training.models import load_model, load_tokenizer, sequence_length
 from orch_training.optimizers import adamw, check_ipex, configure_ipex
@@ -60,6 +61,16 @@ def run(config: Config) -> None:
         length = sequence_length(config.data.max_seq_length, tokenizer)
         train, validation = load_rows(config, tokenizer, length)
         model = load_model(AutoModelForSequenceClassification, config.model, loop.seed, num_labels=2)
+    made = made_from(
+        __file__,
+        config.model,
+        {"training data": train, "evaluation data": validation},
+        {
+            "training data": config.data.train_file or config.data.dataset_name,
+            "evaluation data": config.data.validation_file or config.data.dataset_name,
+        },
+        *(config.model, config.data, loop),
+    )
     collate = Collator(tokenizer)
     size = loop.per_device_eval_batch_size
     judge = Judge(rows=validation, collate=collate, batch_size=size, bf16=loop.bf16)
@@ -70,7 +81,7 @@ def run(config: Config) -> None:
         if loop.evaluate_before_training and loop.do_eval:
             resumed = loop.resume != "none" and bool(checkpoint.list_checkpoints(output_dir))
             summary["before"] = scores_before(output_dir, resumed, lambda: judge.scores(model, "evaluate before")[0])
-        training = Training(loop, accelerator, model, train, collate, owner=owner)
+        training = Training(loop, accelerator, model, train, collate, made, owner=owner)
         report_computation(
             bf16=loop.bf16,
             attention=config.model.attn_implementation,
@@ -110,11 +121,12 @@ class Training:
         model: Any,
         rows: Sequence[dict[str, Any]],
         collate: Collator,
+        made: MadeFrom,
         *,
         owner: bool,
     ) -> None:
         self.args, self.accelerator, output_dir = args, accelerator, Path(args.output_dir)
-        self.start = start_from(args.resume, output_dir, owner=owner)
+        self.start = start_from(args.resume, output_dir, made, owner=owner)
         self.dealing = divide_batch(
             self.start, micro=args.per_device_train_batch_size, accumulation=args.gradient_accumulation_steps
         )
@@ -135,7 +147,7 @@ class Training:
             owner=owner,
             parts={"model": model, "optimizer": optimizer, "schedule": self.schedule},
             limit=args.save_total_limit,
-            facts=self.dealing.batch.facts,
+            facts={**self.dealing.batch.facts, **made.facts},
         )
         self.model, self.optimizer = accelerator.prepare(model, optimizer)
         compress(self.model, args.gradient_compression)

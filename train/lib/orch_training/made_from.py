@@ -1,0 +1,169 @@
+"""What a checkpoint was made from: its data, its model, its code and the settings that change the computation.
+
+A checkpoint's manifest holds a fingerprint of each. A run that resumes from a checkpoint of something else would end as
+a model that nobody asked for, so it is an error that names what has changed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import os
+from array import array
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from orch_node.protocol.environment import FORCE_RESUME
+
+from orch_training import checkpoint, models, ranks
+from orch_training.arguments import ModelArguments
+from orch_training.errors import RecipeError
+
+FACT = "made_from"  # in a checkpoint's manifest
+SETTINGS = "settings"
+DIGITS = 16  # of a fingerprint
+LIBRARY = Path(__file__).parent
+MODEL_FILES = ("*.json", "*.txt", "*.safetensors", "*.bin")
+# Arguments that do not change the result, that other fingerprints cover, or that may differ when a run is resumed.
+# The manifest has the global batch, so a step has the same examples with any number of ranks.
+NOT_COMPARED = {
+    *("output_dir", "overwrite_output_dir", "resume_from_checkpoint", "logging_steps", "save_steps"),
+    *("save_total_limit", "cpu", "mixed_precision", "use_ipex", "dropout_kernel", "do_eval", "do_train"),
+    *("evaluate_before_training", "per_device_train_batch_size", "per_device_eval_batch_size"),
+    *("gradient_accumulation_steps", "train_file", "validation_file", "dataset_name", "dataset_config_name"),
+    *("model_name_or_path", "config_name", "tokenizer_name", "cache_dir", "model_revision", "token"),
+    *("trust_remote_code", "data_dir", "text_file", "init_checkpoint", "phase", "optim"),
+    *("max_train_samples", "max_eval_samples", "overwrite_cache", "preprocessing_num_workers"),
+    *("per_device_train_batch_size_phase2", "writes"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MadeFrom:
+    """The fingerprints of everything that determines a training.
+
+    Attributes:
+        fingerprints: the fingerprint of each thing, such as `training data`.
+        sources: the file or the name of a thing, for messages.
+        settings: the settings that change the computation.
+    """
+
+    fingerprints: Mapping[str, str]
+    sources: Mapping[str, str]
+    settings: Mapping[str, Any]
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """Return the facts for a checkpoint's manifest."""
+        return {FACT: {**self.fingerprints, SETTINGS: dict(self.settings)}}
+
+    def differences(self, recorded: Mapping[str, Any]) -> Iterator[str]:
+        """Yield what differs from the facts of a checkpoint."""
+        for name, fingerprint in self.fingerprints.items():
+            if recorded.get(name, fingerprint) != fingerprint:
+                source = self.sources.get(name)
+                yield f"{name} ({source})" if source else name
+        settings: dict[str, Any] = recorded.get(SETTINGS) or {}
+        for name, value in self.settings.items():
+            if settings.get(name, value) != value:
+                yield f"setting {name} ({value}, before: {settings[name]})"
+
+
+def made_from(
+    script: str, model: ModelArguments, data: Mapping[str, Iterable[Any]], sources: Mapping[str, object], *options: Any
+) -> MadeFrom:
+    """Return what a training is made from.
+
+    Args:
+        script: the file of the recipe's script.
+        model: the arguments that name the model.
+        data: the tokenized rows of each data set, by its name.
+        sources: the file of each data set, or another value that names it.
+        options: dataclasses with the arguments of the recipe.
+    """
+    fingerprints = {name: rows_fingerprint(rows) for name, rows in data.items()}
+    fingerprints["model"] = model_fingerprint(model)
+    fingerprints["code"] = code_fingerprint(Path(script).parent)
+    names = {name: str(source) for name, source in sources.items() if source}
+    return MadeFrom(
+        fingerprints=fingerprints, sources={"model": model.model_name_or_path, **names}, settings=settings_of(*options)
+    )
+
+
+def check(made: MadeFrom, start: Path) -> None:
+    """Check that a checkpoint was made from the same data, model, code and settings.
+
+    Raises:
+        RecipeError: if something differs, unless `orch resume --force` was used.
+    """
+    recorded = ranks.from_main(checkpoint.facts_of(start).get(FACT))
+    changed = list(made.differences(recorded)) if isinstance(recorded, dict) else []
+    all_changed = list(dict.fromkeys(name for names in ranks.gather(changed) for name in names))
+    if not all_changed:
+        return
+    message = f"{', '.join(all_changed)} changed since {start.name} was written"
+    if os.environ.get(FORCE_RESUME):
+        ranks.note(f"{message}; --force continues from it.")
+        return
+    raise RecipeError(
+        f"{message}, so the run cannot continue from it. Restore what has changed, train anew with `orch train`, or "
+        "continue anyway with `orch resume --force`.",
+        shared=True,
+    )
+
+
+def rows_fingerprint(rows: Iterable[Any]) -> str:
+    """Return the fingerprint of rows: mappings, dataclasses, or other values with a stable repr()."""
+    digest = hashlib.sha256()
+    for row in rows:
+        for name, value in fields_of(row):
+            digest.update(name.encode())
+            digest.update(value_bytes(value))
+    return digest.hexdigest()[:DIGITS]
+
+
+def value_bytes(value: Any) -> bytes:
+    """Return a value of a row as bytes; lists of tokens, which are nearly all of the data, in the fastest way."""
+    if isinstance(value, list):
+        with contextlib.suppress(TypeError, OverflowError):
+            return array("q", value).tobytes()
+    return repr(value).encode()
+
+
+def fields_of(row: Any) -> list[tuple[str, Any]]:
+    """Return the fields of a row with their values."""
+    if isinstance(row, Mapping):
+        return sorted(row.items())
+    if dataclasses.is_dataclass(row):
+        return [(field.name, getattr(row, field.name)) for field in dataclasses.fields(row)]
+    return [("", row)]
+
+
+def model_fingerprint(args: ModelArguments) -> str:
+    """Return the fingerprint of a model's files, or of its name and revision on the hub."""
+    names = (args.model_name_or_path, args.config_name, args.tokenizer_name)
+    places = [Path(models.locate(name)) for name in dict.fromkeys(filter(None, names))]
+    digest = hashlib.sha256(args.model_revision.encode())
+    for place in places:
+        files = sorted({file for pattern in MODEL_FILES for file in place.glob(pattern)}) if place.is_dir() else []
+        digest.update("\n".join(f"{file.name} {checkpoint.sha256(file)}" for file in files).encode() or bytes(place))
+    return digest.hexdigest()[:DIGITS]
+
+
+def code_fingerprint(folder: Path) -> str:
+    """Return the fingerprint of a recipe's modules and of those that recipes share."""
+    files = [*sorted(folder.glob("*.py")), *sorted(LIBRARY.glob("*.py"))]
+    return hashlib.sha256("\n".join(map(checkpoint.sha256, files)).encode()).hexdigest()[:DIGITS]
+
+
+def settings_of(*options: Any) -> dict[str, Any]:
+    """Return the arguments that change the computation, as a manifest holds them."""
+    values = {field.name: getattr(option, field.name) for option in options for field in dataclasses.fields(option)}
+    return {
+        name: value if value is None or isinstance(value, bool | int | float | str) else str(value)
+        for name, value in values.items()
+        if name not in NOT_COMPARED
+    }
