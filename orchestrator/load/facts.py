@@ -103,14 +103,20 @@ class NodeFacts(FromNode):
         return flags
 
 
-class NodeConnection(FromNode):
-    """The connection settings that Ansible used; see model.ssh_options.SshOptions."""
+class SshSettings(FromNode):
+    """The settings of ssh for one host; see model.ssh_options.SshOptions."""
 
     host: Word
     port: str = Field(default="", pattern=r"^[0-9]{0,5}$")
     user: Line = ""
     key: Line = ""
     arguments: str = Field(default="", max_length=10_000)
+
+
+class NodeConnection(SshSettings):
+    """The connection settings that Ansible used, and those of the jump hosts by name."""
+
+    hops: dict[HostName, SshSettings] = Field(default_factory=dict)
 
 
 class Verified(FromNode):
@@ -208,13 +214,13 @@ def read_record(path: Path) -> NodeRecord | None:
         raise DamagedRecord(path, describe_problem(error)) from None
 
 
-def record_json(facts: object, node: str) -> str:
-    """Return the record of a node as JSON.
+def parse_record(facts: object, node: str) -> NodeRecord:
+    """Return the record of a node.
 
     Raises:
         InvalidResponse: if the facts are invalid.
     """
-    return render_record(validate(NodeRecord, facts, f"the facts of {node}"))
+    return validate(NodeRecord, facts, f"the facts of {node}")
 
 
 def render_record(record: NodeRecord) -> str:

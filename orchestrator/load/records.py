@@ -11,7 +11,7 @@ from orch_node.protocol.cores import cores_of
 from orch_node.protocol.fabrics import Device, Proof
 
 from orchestrator.errors import RequestError
-from orchestrator.load.facts import DamagedRecord, NodeFacts, NodeRecord, read_record
+from orchestrator.load.facts import DamagedRecord, NodeConnection, NodeFacts, NodeRecord, SshSettings, read_record
 from orchestrator.load.inventory import is_template
 from orchestrator.model.cluster import Facts, Node
 from orchestrator.model.ssh_options import SshOptions, host_block
@@ -57,7 +57,7 @@ def load_records(
             if record and name in selected and record.root is not None:
                 records.nodes[name] = make_node(state, name, selected[name], record, stack)
             if record and rewrite and record.connection:
-                records.ssh_blocks[name] = ssh_block(state, name, record)
+                records.ssh_blocks[name] = ssh_blocks(state, name, record.connection)
         except DamagedRecord as error:
             records.damaged[name] = (
                 error.describe()
@@ -99,17 +99,25 @@ def address_of(state: State, name: str, variables: Mapping[str, Any], record: No
     return record.address
 
 
-def ssh_block(state: State, name: str, record: NodeRecord) -> str:
-    """Return the host's block of the ssh configuration.
+def ssh_blocks(state: State, name: str, connection: NodeConnection) -> str:
+    """Return the blocks of the ssh configuration for a host and its jump hosts.
 
     Raises:
         DamagedRecord: if orch's connections cannot use a recorded setting, or it is unsafe.
     """
-    connection = record.connection.model_dump() if record.connection else {}
     try:
-        return host_block(SshOptions(node=name, **connection))
+        return connection_blocks(name, connection)
     except (RequestError, ValueError) as error:
         raise DamagedRecord(state.record(name), str(error)) from None
+
+
+def connection_blocks(name: str, connection: NodeConnection) -> str:
+    """Return the blocks of a host and its jump hosts; raise RequestError or ValueError for a setting that is unsafe."""
+    settings: dict[str, SshSettings] = {name: connection, **connection.hops}
+    blocks = [
+        host_block(SshOptions(node=host, **values.model_dump(exclude={"hops"}))) for host, values in settings.items()
+    ]
+    return "\n".join(blocks)
 
 
 def parse_facts(record: NodeFacts) -> Facts:

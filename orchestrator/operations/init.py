@@ -128,7 +128,7 @@ def check_word(word: str) -> None:
     if re.match(r"\w+=", word) or len(word.split()) > 1:
         raise RequestError(
             f"{shown!r} is not a host.",
-            hint="Give each host as a word of its own; --hostfile FILE reads a hostfile with slots.",
+            hint="Separate hosts by spaces outside of quotes; --hostfile FILE reads a hostfile with slots.",
         )
     if match := BRACES.search(word):
         ranged = word.replace(match[0], f"[{match[1]}-{match[2]}]")

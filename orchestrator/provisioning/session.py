@@ -11,7 +11,15 @@ from typing import Any
 
 from orchestrator.errors import OrchError, RequestError
 from orchestrator.load.clusters import NO_HOSTS, find_inventory
-from orchestrator.load.facts import DamagedRecord, InvalidResponse, ProofFacts, read_record, record_json
+from orchestrator.load.facts import (
+    DamagedRecord,
+    InvalidResponse,
+    NodeRecord,
+    ProofFacts,
+    parse_record,
+    read_record,
+    render_record,
+)
 from orchestrator.load.inventory import read_inventory
 from orchestrator.model.finding import Finding
 from orchestrator.model.printable import one_line
@@ -30,6 +38,7 @@ from orchestrator.provisioning.report import (
     message_of,
     ssh_settings,
 )
+from orchestrator.provisioning.ssh_settings import resolve_connection
 from orchestrator.provisioning.task_result import TaskResult
 from orchestrator.state import State, write_private
 
@@ -153,7 +162,7 @@ class Session:
             if result.action in SET_FACT and result.role in RECORDING_ROLES:
                 facts = result.result.get("ansible_facts")
                 record = facts.get(RECORD_VARIABLE) if isinstance(facts, dict) else None
-                write_private(self.state.record(result.node), record_json(record, result.node))
+                write_private(self.state.record(result.node), render_record(recorded(record, result.node)))
             elif result.task.startswith(PROBE_TASK) and result.role in PROBING_ROLES:
                 parsed = probe.parse_result(result.node, result.result.get("probe"))
                 if result.role == "preflight":
@@ -263,6 +272,18 @@ def open_session(
         nodes={name: NodeReport(node=name) for name in hosts},
         hosts=hosts,
     )
+
+
+def recorded(facts: object, node: str) -> NodeRecord:
+    """Return the record of a node with the settings of the user's ssh configuration.
+
+    Raises:
+        InvalidResponse: if the facts are invalid.
+    """
+    record = parse_record(facts, node)
+    if record.connection is None:
+        return record
+    return record.model_copy(update={"connection": resolve_connection(record.connection)})
 
 
 def clock_skew(result: TaskResult, now: float) -> float:

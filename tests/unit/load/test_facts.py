@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.load.facts import DamagedRecord, read_record, record_json
+from orchestrator.load.facts import DamagedRecord, parse_record, read_record, render_record
 from tests.support.node_responses import make_reported_facts
 
 
@@ -20,7 +20,7 @@ def test_record_is_read_as_it_was_written(tmp_path: Path) -> None:
         "connection": {"host": "10.0.0.1", "port": "22"},
         "future": 1,
     }
-    (tmp_path / "node0.json").write_text(record_json(record_values, "node0"))
+    (tmp_path / "node0.json").write_text(render_record(parse_record(record_values, "node0")))
     record = read_record(tmp_path / "node0.json")
     assert record is not None
     assert (record.root, record.hostname, record.connection and record.connection.port) == ("/opt/orch", "node0", "22")

@@ -11,7 +11,7 @@ from orch_node.protocol import fabrics as protocol
 from orch_node.protocol.fabrics import RDMA, Device
 from orch_node.standalone import facts as node_facts
 
-from orchestrator.load.facts import NodeRecord, read_record, record_json, validate
+from orchestrator.load.facts import NodeRecord, parse_record, read_record, render_record, validate
 from orchestrator.model.process_group import TRANSPORTS
 from orchestrator.operations import nodes
 from tests.conftest import make_facts
@@ -96,7 +96,7 @@ def test_record_without_fabrics_is_read() -> None:
 def test_device_without_a_numa_node_is_read_as_it_was_written(tmp_path: Path) -> None:
     devices = node_facts.rdma_devices(write_sysfs("rxe", tmp_path))
     facts = make_reported_facts(devices=devices, nics={"eth0": {"speed": 25_000, "numa": None}})
-    (tmp_path / "record.json").write_text(record_json(facts, "node0"))
+    (tmp_path / "record.json").write_text(render_record(parse_record(facts, "node0")))
     assert read_record(tmp_path / "record.json") == validate(NodeRecord, facts, "")
 
 

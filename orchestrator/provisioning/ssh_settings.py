@@ -1,0 +1,108 @@
+"""Record what the user's ssh configuration says about a node, so that all connections use the same settings.
+
+Ansible's ssh reads ~/.ssh/config and /etc/ssh/ssh_config. orch's own connections and those between nodes read only the
+configuration that orch writes from its records.
+"""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from orchestrator.load.facts import NodeConnection, SshSettings
+from orchestrator.model.host_names import is_host
+
+SSH_SECONDS = 10.0  # time limit for `ssh -G`, whose configuration may run programs
+MAX_HOPS = 8
+# The options of ssh_config(5) that decide how a connection is opened, by their keys in the output of `ssh -G`. Others
+# are about terminals, forwarding, shared connections or the verification of host keys, which orch sets itself.
+RECORDED_OPTIONS = {
+    name.lower(): name
+    for name in (
+        *("AddressFamily", "BindAddress", "BindInterface", "CertificateFile", "Ciphers", "Compression"),
+        *("ConnectionAttempts", "GlobalKnownHostsFile", "GSSAPIAuthentication", "GSSAPIDelegateCredentials"),
+        *("HostKeyAlgorithms", "HostKeyAlias", "IdentitiesOnly", "IdentityAgent", "IdentityFile", "KexAlgorithms"),
+        *("MACs", "PKCS11Provider", "PreferredAuthentications", "ProxyCommand", "ProxyJump", "ProxyUseFdpass"),
+        *("PubkeyAcceptedAlgorithms", "PubkeyAuthentication", "RekeyLimit", "SecurityKeyProvider"),
+        *("UserKnownHostsFile",),
+    )
+}
+FILES = ("CertificateFile", "IdentityFile")  # one path for each line
+Settings = dict[str, list[str]]  # the values of each key
+
+
+def resolve_connection(connection: NodeConnection, config: Path | None = None) -> NodeConnection:
+    """Return the settings with those of the user's ssh configuration for the node and its jump hosts.
+
+    Args:
+        connection: the settings in the inventory.
+        config: the configuration; ~/.ssh/config and that of the system by default.
+    """
+    settings, recorded = resolve(connection, config)
+    hops: dict[str, SshSettings] = {}
+    waiting = jump_hosts(settings)
+    while waiting and len(hops) < MAX_HOPS:
+        name = waiting.pop(0)
+        if name not in hops and is_host(name):
+            hop_settings, hops[name] = resolve(SshSettings(host=name), config)
+            waiting += jump_hosts(hop_settings)
+    return NodeConnection(**recorded.model_dump(), hops=hops)
+
+
+def resolve(connection: SshSettings, config: Path | None) -> tuple[Settings, SshSettings]:
+    """Return all settings of ssh for a host, and the given ones with those that the user's configuration adds."""
+    arguments = [
+        *shlex.split(connection.arguments),
+        *(["-p", connection.port] if connection.port else []),
+        *(["-l", connection.user] if connection.user else []),
+        *(["-i", connection.key] if connection.key else []),
+        *("--", connection.host),
+    ]
+    selected = ["-F", str(config)] if config else []
+    settings, defaults = query_ssh([*selected, *arguments]), query_ssh(["-F", "none", *arguments])
+    if not settings or not defaults:
+        return {}, connection
+    changed = {key: values for key, values in settings.items() if values != defaults.get(key)}
+    options = [
+        f"-o {shlex.quote(f'{option}={quoted(option, value)}')}"
+        for key, option in RECORDED_OPTIONS.items()
+        for value in changed.get(key, ())
+        if option not in FILES or Path(value).expanduser().is_file()
+    ]
+    host = settings["hostname"][0]
+    recorded = SshSettings(
+        host=host if is_host(host) else connection.host,
+        port=changed.get("port", [connection.port])[0],
+        user=changed.get("user", [connection.user])[0],
+        key=connection.key,
+        arguments=" ".join([connection.arguments.strip(), *options]).strip(),
+    )
+    return settings, recorded
+
+
+def query_ssh(arguments: Sequence[str]) -> Settings:
+    """Return the settings that `ssh -G` prints, or none if it fails."""
+    try:
+        done = subprocess.run(
+            ["ssh", "-G", *arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=SSH_SECONDS
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return {}
+    settings: Settings = {}
+    for line in done.stdout.splitlines() if done.returncode == 0 else ():
+        key, _, value = line.partition(" ")
+        settings.setdefault(key, []).append(value)
+    return settings
+
+
+def quoted(option: str, value: str) -> str:
+    """Return a value as a configuration has it; only single paths can have spaces that belong to them."""
+    return f'"{value}"' if option in FILES and " " in value else value
+
+
+def jump_hosts(settings: Settings) -> list[str]:
+    """Return the names of the jump hosts in a list such as `alice@gate:2222,inner`."""
+    words = [word for value in settings.get("proxyjump", ()) for word in value.split(",") if word != "none"]
+    return [word.removeprefix("ssh://").rpartition("@")[2].partition(":")[0] for word in words]
