@@ -29,6 +29,11 @@ FOLDER_VARIABLE = "ORCH_PLAYBOOK"
 # Ansible's marker for text that it does not evaluate as a template (parsing/ajson, in all supported versions). A
 # template runs programs on this machine, and a text from a node may look like one.
 UNSAFE = "__ansible_unsafe"
+# The options of ansible.cfg that the user's arguments must not change.
+SSH_OPTIONS = (
+    "-o RemoteCommand=none -o RequestTTY=no -o ClearAllForwardings=yes -o PermitLocalCommand=no "
+    "-o StrictHostKeyChecking=yes"
+)
 RENEW_SECONDS = 600.0  # the role `lock` takes over a lock that was not renewed for an hour
 
 
@@ -193,6 +198,8 @@ def settings(playbook: Playbook) -> dict[str, str]:
         # Facts that a node returns must not become variables.
         "ANSIBLE_INJECT_FACT_VARS": "False",
         "ANSIBLE_NOCOLOR": "True",
+        "ANSIBLE_SSH_EXECUTABLE": os.environ.get("ANSIBLE_SSH_EXECUTABLE", str(SHARE / "playbooks" / "ssh")),
+        "ORCH_PYTHON": sys.executable,
         "ANSIBLE_SSH_CONTROL_PATH_DIR": shared_connections(playbook.state),
         "PATH": f"{programs}{os.pathsep}{os.environ.get('PATH', '')}",
     }
@@ -201,7 +208,7 @@ def settings(playbook: Playbook) -> dict[str, str]:
 def verified_ssh_args() -> dict[str, str]:
     """Return the user's ssh arguments with host key checks, if the environment has such arguments."""
     arguments = os.environ.get("ANSIBLE_SSH_ARGS")
-    return {} if arguments is None else {"ANSIBLE_SSH_ARGS": f"-o StrictHostKeyChecking=yes {arguments}"}
+    return {} if arguments is None else {"ANSIBLE_SSH_ARGS": f"{SSH_OPTIONS} {arguments}"}
 
 
 def shared_connections(state: Path) -> str:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import report_missing
+from orchestrator.provisioning.playbook import Playbook, settings
+from tests.conftest import orch_environment, report_missing
 from tests.local.runs import expect_exit, write_script
 from tests.local.workspaces import Workspace, make_hosts
 from tests.support.hosts import LoginShell
@@ -42,6 +44,9 @@ FISH = LoginShell(
     },
 )
 ZSH = LoginShell("/bin/zsh", {".zshenv": 'setopt xtrace\nprint -n "prompt> "\nzshexit() { print bye }\n'})
+# Settings for a person at a terminal, and a program that runs with another /etc/passwd.
+SSH_CONFIG = "Host *\n  RemoteCommand tmux attach\n  RequestTTY force\n  LocalForward 18080 localhost:80\n"
+AS_USER = 'mount --bind "$1" /etc/passwd; shift; exec "$@"'
 PAIRS = {"bash-csh": (BASH, CSH), "fish-zsh": (FISH, ZSH)}
 
 
@@ -82,3 +87,27 @@ def test_commands_print_only_their_own_output(workspace: Workspace) -> None:
     assert not re.search("quota|bye|warning|conda|prompt|fish", process.stdout + process.stderr)
     assert process.stdout.count("fine|a!b\\c|") == 2
     assert process.stderr.count("done") == 2
+
+
+def test_ansible_reads_only_the_results_of_its_modules(workspace: Workspace) -> None:
+    """Run modules and copy a file; settings for a terminal in ~/.ssh/config have no effect."""
+    folder = workspace.folder
+    (folder / "home/.ssh").mkdir(parents=True)
+    (folder / "home/.ssh/config").write_text(SSH_CONFIG)
+    passwd = Path("/etc/passwd").read_text().replace(":/root:", f":{folder}/home:")
+    (folder / "passwd").write_text(passwd)
+    environment = {
+        **orch_environment(folder),
+        **settings(Playbook(name="", inventory=folder, variables={}, state=folder, log=folder)),
+    }
+    ansible = ["ansible", "-i", workspace.options[-1], "all"]
+    for arguments in (
+        ["-m", "ansible.builtin.copy", "-a", f"src={folder}/own.py dest={folder}/copied-{{{{inventory_hostname}}}}"],
+        ["-m", "ansible.builtin.command", "-a", "echo done"],
+    ):
+        command = ["unshare", "--mount", "sh", "-c", AS_USER, "sh", str(folder / "passwd"), *ansible, *arguments]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=180)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert not re.search("junk|quota|bye|tmux", done.stdout + done.stderr)
+    assert done.stdout.count("rc=0 >>\ndone\n") == 2
+    assert {path.read_text() for path in folder.glob("copied-*")} == {SUM_SCRIPT}
