@@ -11,6 +11,7 @@ import typer
 from orchestrator.cli import attach, compare
 from orchestrator.cli.app import App
 from orchestrator.cli.options import RUNS_DIR, AsJson, OfInventory, RunName, RunsDir, check_subcommand, print_error
+from orchestrator.model.hostlist import fold
 from orchestrator.screen import print_text
 
 app = App(help="List the runs, show one, or compare two.", invoke_without_command=True)
@@ -52,7 +53,7 @@ def runs(
 
 def name_this_machine(row: dict[str, Any]) -> dict[str, Any]:
     """Return a row that does not call this machine by the name of a cluster's first node."""
-    return {**row, "nodes": "this machine"} if row["local"] else row
+    return {**row, "nodes": "this machine" if row["local"] else fold(row["nodes"])}
 
 
 @app.command()

@@ -6,17 +6,18 @@ ClusterShell's NodeSet would sort the names, and treat group subscripts and `&` 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
+from orch_node.protocol.node_names import fold as fold
+from orch_node.protocol.node_names import ranges as ranges
+
 RANGE = re.compile(r"(?P<before>[^\[\]]*)\[(?P<first>\d+)[-:](?P<last>\d+)\](?P<after>[^\[\]]*)")
-NUMBERED = re.compile(r"(?P<before>.*?)(?P<number>\d+)(?P<after>\D*)")
 BRACKETS = re.compile(r"(?P<before>[^\[\]]*)\[(?P<items>[^\[\]]*)\](?P<after>.*)")
 ITEM = re.compile(
     r"(?P<first>[0-9]{1,9}|[a-z]|[A-Z])(?:[-:](?P<last>[0-9]{1,9}|[a-z]|[A-Z])(?::(?P<step>[1-9][0-9]{0,8}))?)?"
 )
 MAX_HOSTS = 10_000  # of one list
-MAX_LISTED = 8  # up to this number, names are easier to read than ranges
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,36 +98,3 @@ def expand_item(text: str) -> list[str]:
         raise ValueError(f"{text!r:.80} is descending or has more than {MAX_HOSTS} hosts")
     numbers = range(start, end + 1, step)
     return [f"{number:0{len(first)}}" if first.isdecimal() else chr(number) for number in numbers]
-
-
-def fold(names: Iterable[str]) -> str:
-    """Return names in the form that --nodes accepts; many names are written as ranges."""
-    hosts = tuple(names)
-    return ",".join(ranges(hosts)) if len(hosts) > MAX_LISTED else ", ".join(hosts)
-
-
-def ranges(names: tuple[str, ...]) -> Iterator[str]:
-    """Yield each longest run of consecutive names as one range."""
-    run: list[str] = []
-    for name in names:
-        if run and name != successor(run[-1]):
-            yield as_range(run)
-            run = []
-        run.append(name)
-    if run:
-        yield as_range(run)
-
-
-def successor(name: str) -> str | None:
-    match = NUMBERED.fullmatch(name)
-    if match is None:
-        return None
-    width = len(match["number"])
-    return f"{match['before']}{int(match['number']) + 1:0{width}}{match['after']}"
-
-
-def as_range(run: list[str]) -> str:
-    first, last = (NUMBERED.fullmatch(name) for name in (run[0], run[-1]))
-    if len(run) == 1 or first is None or last is None:
-        return run[0]
-    return f"{first['before']}[{first['number']}-{last['number']}]{first['after']}"

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import PurePosixPath
 from typing import Any
 
-from orch_node.protocol.record import RunNode, RunRecord
+from orch_node.protocol.node_names import MAX_LISTED, fold
+from orch_node.protocol.record import Place, RunNode, RunRecord, number_ranges
 
 from orchestrator.model.command import Command
 from orchestrator.model.decision import Decision
@@ -387,5 +388,22 @@ class Plan:
 
     def summary(self) -> list[str]:
         """Return the decisions with their reasons, one line each, and the place of every rank."""
-        rank_lines = [rank_place.describe() for rank_place in self.layout.rank_places]
-        return [*(decision.describe() for decision in self.decisions), *rank_lines]
+        return [*(decision.describe() for decision in self.decisions), *describe_places(self.layout.rank_places)]
+
+
+def describe_places(places: Sequence[Place]) -> list[str]:
+    """Return a line for each rank, or one for all of many nodes whose ranks have the same cores."""
+    by_node: dict[str, list[Place]] = {}
+    for place in places:
+        by_node.setdefault(place.node, []).append(place)
+    if len(by_node) <= MAX_LISTED:
+        return [place.describe() for place in places]
+    nodes_by_places: dict[tuple[str, ...], list[str]] = {}
+    for node, local_places in by_node.items():
+        texts = tuple(place.describe().partition(f": {node}, ")[2] for place in local_places)
+        nodes_by_places.setdefault(texts, []).append(node)
+    return [
+        f"ranks {number_ranges(place.rank for node in nodes for place in by_node[node])}: {len(texts)} on each of "
+        f"{fold(nodes)}: {'; '.join(texts)}"
+        for texts, nodes in nodes_by_places.items()
+    ]

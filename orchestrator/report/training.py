@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from orch_node.protocol.events import record
+from orch_node.protocol.node_names import fold_by_text
 from orch_node.protocol.outcome import REFUSED, nodes_record
 
 from orchestrator.model.finding import Finding
@@ -85,12 +86,13 @@ def failure_lines(outcome: Outcome, shown: str) -> list[str]:
 
 
 def left_lines(outcome: Outcome) -> list[str]:
-    """Return a line for each node that has not confirmed that it has no leftovers."""
-    return [
-        f"{node}: {f'not reached: {cleanup.lost}' if cleanup.lost else 'processes are left'}; orch stop tries again"
+    """Return a line for the nodes with the same problem that have not confirmed that they have no leftovers."""
+    problems = {
+        node: f"not reached: {cleanup.lost}" if cleanup.lost else "processes are left"
         for node, cleanup in outcome.nodes.items()
         if cleanup.lost or cleanup.left
-    ]
+    }
+    return [f"{nodes}: {problem}; orch stop tries again" for nodes, problem in fold_by_text(problems)]
 
 
 def memory_lines(outcome: Outcome) -> list[str]:

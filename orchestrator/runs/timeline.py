@@ -25,6 +25,7 @@ from orch_node.protocol.events import (
     Waiting,
     Warned,
 )
+from orch_node.protocol.node_names import MAX_LISTED, fold
 from orch_node.protocol.record import number_ranges
 
 from orchestrator.model.printable import counted
@@ -110,7 +111,7 @@ def told_by_rank(event: Warned) -> Iterator[str]:
 
 def launched(event: Launched) -> Iterator[str]:
     suffix = f" (attempt {event.attempt})" if event.attempt > 1 else ""
-    yield f"started {counted(event.ranks, 'rank')} on {', '.join(event.nodes)}{suffix}"
+    yield f"started {counted(event.ranks, 'rank')} on {fold(event.nodes)}{suffix}"
 
 
 def announcement(event: Announcement) -> Iterator[str]:
@@ -145,8 +146,14 @@ def stalled(event: Stalled) -> Iterator[str]:
 
 
 def ended(event: Ended) -> Iterator[str]:
-    """Yield a line for each node about the processes that were ended there."""
+    """Yield a line for each node about the processes that were ended there, or one for many nodes in the same state."""
+    clean = {node: end for node, end in event.nodes.items() if end.lost is None and not end.left}
+    if len(clean) > MAX_LISTED:
+        processes, seconds = sum(end.ended for end in clean.values()), max(end.seconds for end in clean.values())
+        yield f"{fold(clean)}: ended {counted(processes, 'process')} in {seconds:.1f} s, none left"
     for node, node_end in event.nodes.items():
+        if node in clean and len(clean) > MAX_LISTED:
+            continue
         if node_end.lost is not None:
             yield f"{node}: {node_end.lost}"
         elif node_end.left:

@@ -12,13 +12,13 @@ from typing import Protocol
 
 from orch_node.filled_folder import all_files, describe, hash_of
 from orch_node.protocol import files
+from orch_node.protocol.node_names import fold_by_text
 from orch_node.protocol.record import RunNode
 from orch_node.store import ABSENT
 
 from orchestrator.errors import ExecuteError
 from orchestrator.files import make_user_folder, pack_files, source_files
 from orchestrator.model.command import Command, CommandResult
-from orchestrator.model.hostlist import fold
 from orchestrator.planning.manifest import Object
 from orchestrator.planning.plan import (
     ApplyObjects,
@@ -229,7 +229,7 @@ def on_all(
         ExecuteError: if it fails for any node; the message groups the nodes by their reason.
         KeyboardInterrupt: if Ctrl-C is pressed; the connections are closed, so that no action continues.
     """
-    failed_nodes: dict[str, list[str]] = {}
+    reasons: dict[str, str] = {}
     hints: list[str] = []
     with ThreadPoolExecutor(max_workers=min(MAX_PARALLEL_NODES, len(nodes))) as pool:
         try:
@@ -237,14 +237,12 @@ def on_all(
                 try:
                     future.result()
                 except ExecuteError as error:
-                    reason = error.message.removesuffix(".").replace(node.node, "NODE")
-                    failed_nodes.setdefault(reason, []).append(node.node)
+                    reasons[node.node] = error.message.removesuffix(".")
                     hints.append(error.hint)
         except KeyboardInterrupt:
             pool.shutdown(wait=False, cancel_futures=True)
             for node in nodes:
                 connections[node.node].close()
             raise
-    if failed_nodes:
-        messages = [reason.replace("NODE", fold(nodes)) for reason, nodes in failed_nodes.items()]
-        raise ExecuteError(f"{'; '.join(messages)}.", hint=hints[0])
+    if reasons:
+        raise ExecuteError(f"{'; '.join(reason for _, reason in fold_by_text(reasons))}.", hint=hints[0])

@@ -16,6 +16,7 @@ from typing import IO
 from orch_node import disk
 from orch_node.filled_folder import MARK, all_files, hash_of
 from orch_node.protocol.folders import EXECUTABLE, LINK
+from orch_node.protocol.node_names import fold
 from orch_node.protocol.record import RunNode, RunRecord
 
 from orchestrator.errors import ExecuteError, RequestError
@@ -39,7 +40,7 @@ def requested_node(record: RunRecord, name: str | None) -> RunNode:
         return record.nodes[0]
     nodes = {node.node: node for node in record.nodes}
     if name not in nodes:
-        raise RequestError(f"Run {record.run_id} has no node '{name}'.", hint=f"It has {', '.join(nodes)}.")
+        raise RequestError(f"Run {record.run_id} has no node '{name}'.", hint=f"It has {fold(nodes)}.")
     return nodes[name]
 
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 from orch_node.protocol.events import Event, Launched, Waiting
 from orch_node.protocol.files import is_run_id
+from orch_node.protocol.node_names import fold_by_text
 from orch_node.protocol.record import RunNode, RunRecord
 
 from orchestrator.errors import ExecuteError
-from orchestrator.model.hostlist import Nodes, fold
+from orchestrator.model.hostlist import Nodes
 from orchestrator.planning.sent_files import project_copy
 from orchestrator.runs import follow, store
 from orchestrator.runs.cleanup import CleanupReport
@@ -69,7 +70,7 @@ class SshHandle:
         copy_state(self.record, self.folder)
 
     def finish(self) -> Outcome:
-        for nodes, reason in nodes_by_reason(copy_all_files(self.record, self.folder)):
+        for nodes, reason in fold_by_text(copy_all_files(self.record, self.folder)):
             self.notify(f"the files of {nodes} are incomplete: {reason}")
         return outcome_of(store.load(self.folder))
 
@@ -99,8 +100,8 @@ class SshHandle:
             self.notify(f"{self.record.run_dir} was not deleted: {problem}")
             return
         results = on_each(self.record.nodes, self.delete_folder)
-        errors = {host.node: error for host, error in zip(self.record.nodes, results, strict=True) if error}
-        for nodes, reason in nodes_by_reason(errors):
+        errors = {host.node: error.message for host, error in zip(self.record.nodes, results, strict=True) if error}
+        for nodes, reason in fold_by_text(errors):
             self.notify(f"{nodes}: {self.record.run_dir} was not deleted: {reason}")
         shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -127,14 +128,6 @@ class SshHandle:
             return fetch_files(host, self.folder, request, listener)
         finally:
             host.close()
-
-
-def nodes_by_reason(errors: Mapping[str, ExecuteError]) -> list[tuple[str, str]]:
-    """Return the nodes of each reason as text, with the reason."""
-    nodes: dict[str, list[str]] = {}
-    for node, error in errors.items():
-        nodes.setdefault(error.message.replace(node, "NODE"), []).append(node)
-    return [(fold(names), reason.replace("NODE", fold(names))) for reason, names in nodes.items()]
 
 
 def store_of(record: RunRecord) -> str:

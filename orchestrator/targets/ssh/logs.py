@@ -16,6 +16,7 @@ from orch_node.protocol.values import ProtocolError
 
 from orchestrator.errors import ConnectionLost, ExecuteError
 from orchestrator.model.command import LOGIN_SCRIPT_HINT
+from orchestrator.model.hostlist import fold
 from orchestrator.runs.logs import LogLine, requested_ranks
 from orchestrator.runs.store import Run
 from orchestrator.targets.connections.mirror import GIVE_UP_SECONDS, RETRY_SECONDS
@@ -175,7 +176,7 @@ def log_lines(record: RunRecord, run: Run, selection: LogSelection, *, notify: N
     if failed_streams:
         unread_nodes = {stream.host.node for stream in failed_streams if not stream.offsets}
         yield from copied_lines(run, {number: node for number, node in nodes.items() if node in unread_nodes})
-        names = ", ".join(stream.host.node for stream in failed_streams)
+        names = fold(stream.host.node for stream in failed_streams)
         raise ExecuteError(f"Lines may be missing: no response from {names}.", hint="Run the same command again.")
 
 

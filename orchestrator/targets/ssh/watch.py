@@ -44,13 +44,13 @@ def copy_state(record: RunRecord, folder: Path) -> None:
         connection.close()
 
 
-def copy_all_files(record: RunRecord, folder: Path) -> dict[str, ExecuteError]:
+def copy_all_files(record: RunRecord, folder: Path) -> dict[str, str]:
     """Copy the files of the run from all its nodes in parallel, and once more from nodes that do not answer.
 
     A node may be too busy to answer while the ranks of a large run end.
 
     Returns:
-        The errors of the nodes whose files are incomplete.
+        The messages of the nodes whose files are incomplete.
     """
     errors = copy_from(record.nodes, record, folder, CONNECT_SECONDS)
     ended = outcome_in(folder)
@@ -60,7 +60,8 @@ def copy_all_files(record: RunRecord, folder: Path) -> dict[str, ExecuteError]:
     ]
     for host in busy:
         del errors[host.node]
-    return errors | copy_from(busy, record, folder, BUSY_CONNECT_SECONDS)
+    errors |= copy_from(busy, record, folder, BUSY_CONNECT_SECONDS)
+    return {node: error.message for node, error in errors.items()}
 
 
 def copy_from(

@@ -8,7 +8,6 @@ import re
 import socket
 import sys
 import tempfile
-from importlib import metadata
 from pathlib import Path
 from typing import NoReturn
 
@@ -104,6 +103,8 @@ def check_image_packages(names: str, spec: ContainerSpec | None) -> None:
     Raises:
         RankError: if one of them is not installed.
     """
+    from importlib import metadata  # the wrappers, which import this module for its messages, do without it
+
     missing = []
     for name in names.split():
         try:

@@ -11,7 +11,6 @@ from types import ModuleType
 from typing import Any
 
 from orch_node import program
-from orch_node.rank.frameworks import AfterImport
 
 FOLDER = "hub"  # next to train/: a cache of the hub's client
 CACHES = ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE")  # the second is the name in huggingface_hub before 0.20
@@ -54,6 +53,8 @@ def use_synced_data() -> None:
             return original(str(copy) if copy else path, revision, *args, **kwargs)
 
         module.dataset_module_factory = load_copy  # type: ignore[attr-defined]
+
+    from orch_node.rank.frameworks import AfterImport  # wrappers do without it
 
     sys.meta_path.insert(0, AfterImport("datasets.load", patch))
 

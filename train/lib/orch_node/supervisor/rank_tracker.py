@@ -21,6 +21,7 @@ from orch_node.protocol.events import (
 )
 from orch_node.protocol.failures import RankEnd
 from orch_node.protocol.layout import RunLayout
+from orch_node.protocol.node_names import MAX_LISTED, fold
 from orch_node.protocol.outcome import Failure
 from orch_node.protocol.record import number_ranges
 
@@ -253,10 +254,18 @@ class RankTracker:
         return "; ".join(parts)
 
     def format_ranks(self, ranks: Iterable[int], counts: dict[int, int] | None = None) -> str:
-        """Return ranks with their nodes: `node3 ranks 12-14, node5 rank 20 (at 17)`."""
+        """Return ranks with their nodes: `node3 ranks 12-14, node5 rank 20 (at 17)`.
+
+        Ranks on many nodes are in one range: `ranks 0-31 on node[0-15]`.
+        """
         by_node: dict[str, list[int]] = {}
         for rank in ranks:
             by_node.setdefault(self.nodes[rank], []).append(rank)
+        if len(by_node) > MAX_LISTED:
+            values = sorted({counts[rank] for local in by_node.values() for rank in local}) if counts else []
+            counts_text = f" (at {number_ranges(values)})" if values else ""
+            folded_ranks = number_ranges(rank for local in by_node.values() for rank in local)
+            return f"ranks {folded_ranks} on {fold(by_node)}{counts_text}"
         parts = []
         for node, local in by_node.items():
             counts_text = f" (at {', '.join(str(counts[rank]) for rank in local)})" if counts else ""

@@ -29,6 +29,7 @@ from orch_node.protocol import files, outcome
 from orch_node.protocol import layout as layouts
 from orch_node.protocol.agent import AllEnded, EndAll, Response, WriteFile
 from orch_node.protocol.events import Launched, NodeNews, Restarting
+from orch_node.protocol.node_names import fold
 from orch_node.protocol.outcome import DONE, EX_TEMPFAIL, FAILED, PREEMPTED, REFUSED, STOPPED, NodeEnd, Outcome
 from orch_node.protocol.values import record
 from orch_node.supervisor.agents import Agents
@@ -234,7 +235,7 @@ class Supervisor:
         if self.restarts >= self.options.max_restarts:
             return False
         if leftover_nodes := [node for node, end in self.nodes.items() if end.left]:
-            self.record_news(f"no restart: processes could not be ended on {', '.join(leftover_nodes)}")
+            self.record_news(f"no restart: processes could not be ended on {fold(leftover_nodes)}")
             return False
         lost = set(self.latest.lost())
         if lost and not self.recover(lost):
