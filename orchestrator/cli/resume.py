@@ -28,6 +28,7 @@ CHANGES: Mapping[str, ParameterInfo] = {
     "precision": PRECISION["precision"],
     "max_restarts": RESTARTS["max_restarts"],
     "env": TRAINING_OPTIONS["env"],
+    "wait_for_cores": HOST_OPTIONS["wait_for_cores"],
     "code": typer.Option(
         "--code", help="Send the files of the project that have changed. What the run has written stays."
     ),

@@ -79,8 +79,10 @@ def show_or_run(plan: Plan, output: Output, begin: Callable[[Plan, Path], RunHan
 
 
 def end_command(handle: RunHandle, outcome: Outcome) -> NoReturn:
-    """End the program with the exit code of a run that has ended; a refused run leaves no files."""
-    if outcome.state == REFUSED:
+    """End the program with the exit code of a run; one that was refused before its first attempt leaves no files."""
+    from orchestrator.runs import store
+
+    if outcome.state == REFUSED and not store.was_launched(store.load(handle.folder)):
         handle.discard()
     raise typer.Exit(outcome.exit_code)
 

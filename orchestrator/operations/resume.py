@@ -11,7 +11,7 @@ from pathlib import Path
 
 from orch_node import supervisor_state
 from orch_node.protocol.events import Launched
-from orch_node.protocol.outcome import DONE
+from orch_node.protocol.outcome import DONE, REFUSED
 from orch_node.protocol.values import ProtocolError
 
 from orchestrator.errors import ExecuteError, RequestError
@@ -44,6 +44,7 @@ class Changes:
         precision: the value of --precision.
         max_restarts: the value of --max-restarts.
         env: further variables of the ranks.
+        wait_for_cores: whether to wait until other runs have released their cores.
         code: whether to send the files of the project that have changed.
         force: whether a recipe continues a checkpoint that was made from other data or settings.
     """
@@ -54,6 +55,7 @@ class Changes:
     precision: str | None = None
     max_restarts: int | None = None
     env: tuple[str, ...] = ()
+    wait_for_cores: bool = False
     code: bool = False
     force: bool = False
 
@@ -63,7 +65,8 @@ class Changes:
         ppn = request.ppn if self.ppn is None else parse_ppn(self.ppn)
         names = {variable.partition("=")[0] for variable in self.env}
         env = tuple(variable for variable in request.env if variable.partition("=")[0] not in names)
-        return replace(request, ppn=ppn, env=(*env, *self.env), **fields)
+        waits = request.wait_for_cores or self.wait_for_cores
+        return replace(request, ppn=ppn, env=(*env, *self.env), wait_for_cores=waits, **fields)
 
 
 def find_runs(base: Path, name: str, notify: Notify) -> list[Run]:
@@ -102,7 +105,7 @@ def check_unfinished(run: Run) -> None:
     """Raise RequestError unless a run ended early and its request is recorded here."""
     if run.state == DONE:
         raise RequestError(f"{run.id} is done: there is nothing to resume.", hint="`orch train` starts a new run.")
-    if run.state not in store.UNFINISHED:
+    if run.state not in (*store.UNFINISHED, REFUSED):
         raise RequestError(
             f"{run.id} has not ended: its state is '{run.state}'.",
             hint=f"`orch attach {run.id}` shows it, `orch stop {run.id}` ends it.",

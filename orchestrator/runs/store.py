@@ -271,7 +271,15 @@ def can_resume(run: Run) -> bool:
 
     Runs of other users are not resumed, because loading a checkpoint can execute its code.
     """
-    return run.state in UNFINISHED and bool(run.origin.request) and not other_owner(run.folder)
+    is_unfinished = run.state in UNFINISHED or (run.state == REFUSED and was_launched(run))
+    return is_unfinished and bool(run.origin.request) and not other_owner(run.folder)
+
+
+def was_launched(run: Run) -> bool:
+    """Return whether ranks of a run were started at any time; a resumed run may be refused after that."""
+    from orch_node.protocol.events import Launched
+
+    return any(isinstance(event, Launched) for event in run.events())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

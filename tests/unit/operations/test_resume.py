@@ -1,0 +1,99 @@
+"""Find the runs that `orch resume` continues, and change their requests."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from orchestrator.errors import OrchError, RequestError
+from orchestrator.model.hostlist import NodeCount
+from orchestrator.operations.resume import Changes, check_unfinished, find_runs, in_folder_of, last_attempt, request_of
+from orchestrator.planning.request import TrainRequest
+from orchestrator.runs import store
+from orchestrator.targets.interface import ignore
+from tests.support.recorded import make_outcome, make_run, write_json
+
+
+def make(base: Path, run_id: str, state: str, *, created: float = 1.0, attempts: int = 1, **fields: object) -> Path:
+    """Write a run that has ended in this state after some attempts."""
+    folder = make_run(base, run_id, ranks=1, nodes=1, seconds=1, created=created, **fields)
+    write_json(folder / "outcome.json", make_outcome(state))
+    events = [{"event": "launched", "rank": -1, "time": 1.0, "attempt": number + 1} for number in range(attempts)]
+    (folder / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+    return folder
+
+
+def ids(base: Path, name: str) -> list[str]:
+    return [run.id for run in find_runs(base, name, ignore)]
+
+
+def test_last_is_the_newest_unfinished_run(tmp_path: Path) -> None:
+    for number, state in enumerate(["failed", "stopped", "done"]):
+        make(tmp_path, f"run-{number}x", state, created=float(number))
+    assert ids(tmp_path, "last") == ["run-1x"]
+
+
+def test_an_array_stands_for_its_unfinished_runs(tmp_path: Path) -> None:
+    for number, state in enumerate(["failed", "done", "preempted"]):
+        make(tmp_path, f"sweep-{number}", state, created=float(number))
+    assert ids(tmp_path, "sweep") == ["sweep-0", "sweep-2"]
+    assert ids(tmp_path, "sweep-2") == ["sweep-2"]
+
+
+@pytest.mark.parametrize(
+    ("state", "fields", "message"),
+    [
+        pytest.param("done", {}, "is done: there is nothing to resume", id="done"),
+        pytest.param("failed", {"request": {}}, "its request is recorded only there", id="of another machine"),
+    ],
+)
+def test_other_runs_are_refused_with_the_reason(
+    tmp_path: Path, state: str, fields: dict[str, object], message: str
+) -> None:
+    make(tmp_path, "run", state, **fields)
+    with pytest.raises(RequestError, match=message):
+        ids(tmp_path, "run")
+    with pytest.raises(RequestError, match="There is no unfinished run"):
+        ids(tmp_path, "last")
+
+
+def test_running_run_is_refused(tmp_path: Path) -> None:
+    folder = make(tmp_path, "run", "failed", target="kubernetes", location={"job": "orch-r"})
+    (folder / "outcome.json").unlink()
+    with pytest.raises(RequestError, match="has not ended: its state is 'running'"):
+        check_unfinished(store.load(folder))
+
+
+def test_resumed_run_that_was_refused_can_be_resumed_again(tmp_path: Path) -> None:
+    assert store.can_resume(store.load(make(tmp_path, "resumed", "refused")))
+    assert not store.can_resume(store.load(make(tmp_path, "new", "refused", attempts=0)))
+
+
+def test_last_attempt_is_that_of_the_newest_start(tmp_path: Path) -> None:
+    assert last_attempt(store.load(make(tmp_path, "run", "failed", attempts=3))) == 3
+    assert last_attempt(store.load(make(tmp_path, "new", "failed", attempts=0))) == 0
+
+
+def test_changes_replace_only_what_they_name() -> None:
+    request = TrainRequest(recipe="q", nodes=NodeCount(2), ppn=2, env=("A=1", "B=2"), max_restarts=1)
+    assert Changes().apply(request) == request
+    result = Changes(nodes=NodeCount(1), ppn="auto", env=("B=3",), max_restarts=0).apply(request)
+    assert result == TrainRequest(recipe="q", nodes=NodeCount(1), env=("A=1", "B=3"))
+
+
+def test_damaged_request_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(OrchError, match="run cannot be resumed: the recorded request has the unknown key 'speed'"):
+        request_of(store.load(make(tmp_path, "run", "failed", request={"recipe": "q", "speed": 1})))
+
+
+def test_folder_of_the_request_is_the_working_directory_and_must_exist(tmp_path: Path) -> None:
+    run = store.load(make(tmp_path / "runs", "run", "failed", directory=str(tmp_path)))
+    here = Path.cwd()
+    with in_folder_of(run):
+        assert Path.cwd() == tmp_path
+    assert Path.cwd() == here
+    run = store.load(make(tmp_path / "runs", "gone", "failed", directory=str(tmp_path / "gone")))
+    with pytest.raises(RequestError, match="No such file or directory"), in_folder_of(run):
+        pass
