@@ -60,6 +60,7 @@ class TrainOptions(TypedDict, total=False):
     max_restarts: int
     spare_nodes: int
     min_nodes: int
+    stop_on_nan: bool
     image: str
     image_options: Sequence[str]
 

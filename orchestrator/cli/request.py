@@ -170,6 +170,7 @@ RESTARTS: Mapping[str, ParameterInfo] = {
         help="Restart with as few as K nodes after node failures; also works for your own scripts. With "
         "torchrun, sets --nnodes K:N.",
     ),
+    "stop_on_nan": typer.Option(help="Stop the run when the loss has been NaN in 10 backward passes in a row."),
 }
 IMAGE: Mapping[str, ParameterInfo] = {
     "image": typer.Option(

@@ -107,7 +107,7 @@ def list_recorded_runs(base: Path, inventory: str | None) -> RunList:
             run.record,
             state="unknown" if run.id in problems else run.state,
             nodes=run.nodes,
-            progress=progress_words(run.progress()),
+            progress=progress_words(run.progress(), is_nan=run.has_nan_loss()),
             folder=str(run.folder),
             precision=precision_of(run),
             local=is_local(run.record),

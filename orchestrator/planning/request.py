@@ -106,6 +106,7 @@ class TrainRequest:
     max_restarts: int = 0
     spare_nodes: int = 0
     min_nodes: int = 0
+    stop_on_nan: bool = False
     # Image of the ranks
     image: str | None = None
     image_options: tuple[str, ...] = ()

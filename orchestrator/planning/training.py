@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from orch_node.protocol.environment import BINDINGS, PYTHON_PATH, USER_PYTHON, defaults, user_variables
+from orch_node.protocol.environment import BINDINGS, PYTHON_PATH, STOP_ON_NAN, USER_PYTHON, defaults, user_variables
 from orch_node.protocol.files import PRECISION
 from orch_node.protocol.layout import RunPrecision
 from orch_node.protocol.outcome import FAILED
@@ -227,7 +227,8 @@ def rank_variables(
     if python:
         variables |= {USER_PYTHON: python.path, **({BINDINGS: python.bindings} if python.bindings else {})}
     folders = {PYTHON_PATH: ":".join(module_folders)} if module_folders else {}
-    return {**defaults(recipe.environment), **variables, **folders}
+    stop = {STOP_ON_NAN: "1"} if request.stop_on_nan else {}
+    return {**defaults(recipe.environment), **variables, **folders, **stop}
 
 
 def explain_environment(request: TrainRequest) -> tuple[Decision, ...]:

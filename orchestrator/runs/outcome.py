@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orch_node.protocol import outcome as outcomes
-from orch_node.protocol.events import Decided, Event, Joined, Launched, Progress, Result, ScriptEnded
+from orch_node.protocol.events import NAN_LOSS, Decided, Event, Joined, Launched, Progress, Result, ScriptEnded, Warned
 from orch_node.protocol.failures import rank_ends
 from orch_node.protocol.outcome import NodeEnd
 from orch_node.protocol.precision import AUTO
-from orch_node.protocol.record import Decision
+from orch_node.protocol.record import Decision, number_ranges
 from orch_node.tail import last_text
 
 from orchestrator.model.finding import Finding
@@ -139,7 +139,7 @@ def outcome_of(run: Run) -> Outcome:
         nodes=ended.nodes if ended else {},
         attempts=ended.attempts if ended else 1,
         timeline=tuple(timeline_of(events)),
-        notes=(*run.problems, *notes(events), *untrained_notes(run.state, events)),
+        notes=(*run.problems, *notes(events), *untrained_notes(run.state, events), *nan_notes(failure, events)),
     )
 
 
@@ -212,6 +212,15 @@ def untrained_notes(state: str, events: Sequence[Event]) -> list[str]:
     if state != "done" or not ended or any(event.trained for event in ended):
         return []
     return ["note: no training step was seen: the script ended without one on every rank"]
+
+
+def nan_notes(failure: Failure | None, events: Sequence[Event]) -> list[str]:
+    """Return a warning for a run that did not fail although its loss was NaN."""
+    ranks = sorted({event.rank for event in events if isinstance(event, Warned) and event.text.startswith(NAN_LOSS)})
+    if failure or not ranks:
+        return []
+    names = f"rank{'s' * (len(ranks) > 1)} {number_ranges(ranks)}"
+    return [f"warning: {NAN_LOSS} on {names}; --stop-on-nan ends a run then"]
 
 
 def run_output(run: Run, failure: Failure | None) -> str:

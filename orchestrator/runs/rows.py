@@ -60,9 +60,10 @@ def row_of(
     )
 
 
-def progress_words(progress: Progress | Standing | None) -> str:
-    """Return the phase and the step of a run, or an empty string without progress."""
+def progress_words(progress: Progress | Standing | None, *, is_nan: bool = False) -> str:
+    """Return the phase and the step of a run, or an empty string without progress, and whether its loss was NaN."""
+    loss = "loss NaN" if is_nan else ""
     if progress is None or progress.step is None:
-        return ""
+        return loss
     phase = f"{progress.phase} " if progress.phase else ""
-    return f"{phase}{progress.step}/{progress.steps or '?'}"
+    return f"{phase}{progress.step}/{progress.steps or '?'}{loss and f', {loss}'}"

@@ -65,6 +65,15 @@ class Run:
         """Return the nodes of the run in the order of its ranks."""
         return tuple(dict.fromkeys(placement.node for placement in self.record.layout))
 
+    def has_nan_loss(self) -> bool:
+        """Return whether the last warning of a rank is that its loss stays NaN."""
+        from orch_node.protocol.events import NAN_LOSS, Warned
+
+        from orchestrator.runs.events import newest as newest_event
+
+        warning = newest_event(self.folder / files.EVENTS, Warned, ranks=len(self.record.layout))
+        return warning is not None and warning.text.startswith(NAN_LOSS)
+
     def progress(self) -> Progress | None:
         """Return the newest progress that a rank has reported, or None."""
         from orch_node.protocol.events import Progress

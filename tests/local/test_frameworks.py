@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from orch_node.rank import metrics
+from orch_node.rank.checks import RankError
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tests.local.runs import SCRIPTS, expect_exit, last_run, rank_log, write_script
@@ -386,6 +387,15 @@ def test_loss_that_stays_nan_causes_a_warning(one_host: Workspace) -> None:
     assert warning in process.stderr
     assert "no training step" not in process.stdout
     assert rank_log(last_run(one_host.folder), 1).count(warning) == 1
+    output = process.stdout + process.stderr
+    assert "warning: the loss has been NaN on ranks 0-1; --stop-on-nan" in output
+    assert "loss NaN" in one_host.orch("runs").stdout
+
+
+def test_loss_that_stays_nan_ends_the_run_if_requested(one_host: Workspace) -> None:
+    command = ("train", write_script(one_host.folder, NAN), *one_host.options, "--stop-on-nan")
+    process = expect_exit(one_host.orch(*command), 1)
+    assert "error: the loss has been NaN in 10 backward passes in a row" in process.stdout + process.stderr
 
 
 @pytest.mark.parametrize("count", [9, 10])
@@ -398,6 +408,16 @@ def test_few_nan_losses_cause_no_warning(capsys: pytest.CaptureFixture[str], cou
         losses.check(torch, [torch.tensor(1.0)])
         losses.check(torch, torch.ones(3))
     assert capsys.readouterr().err.count("warning") == (count == 10)
+
+
+def test_stop_on_nan_raises_again_if_the_script_handles_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ORCH_STOP_ON_NAN", "1")
+    losses, nan = metrics.NanLosses(), torch.tensor(float("nan"))
+    for _ in range(9):
+        losses.check(torch, nan)
+    for _ in range(2):
+        with pytest.raises(RankError, match="NaN in 10 backward passes"):
+            losses.check(torch, nan)
 
 
 def test_loss_without_a_value_does_not_end_the_training() -> None:

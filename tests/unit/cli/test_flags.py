@@ -71,6 +71,7 @@ CASES: Mapping[str, Case] = {
     "max_restarts": (1, {}),
     "spare_nodes": (1, {"max_restarts": 1}),
     "min_nodes": (1, {"max_restarts": 1}),
+    "stop_on_nan": (True, {}),
     "image": ("orch:current", {}),
     "image_options": (("shm=4g",), {"image": "orch:current"}),
     "options": ((PODS,), {}),

@@ -49,6 +49,9 @@ BINDINGS = "ORCH_BINDINGS"
 # Set if a recipe is to continue from a checkpoint that was made from other data or settings.
 FORCE_RESUME = "ORCH_FORCE_RESUME"
 
+# Whether a rank ends when the loss stays NaN.
+STOP_ON_NAN = "ORCH_STOP_ON_NAN"
+
 # Names of packages that an image has to contain, separated by spaces.
 IMAGE_PACKAGES = "ORCH_IMAGE_PACKAGES"
 

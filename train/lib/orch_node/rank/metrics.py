@@ -22,8 +22,10 @@ from types import ModuleType
 from typing import Any
 
 from orch_node.events import NOTED, send, warn
-from orch_node.protocol.events import FirstStep
+from orch_node.protocol.environment import STOP_ON_NAN
+from orch_node.protocol.events import NAN_LOSS, FirstStep
 from orch_node.protocol.files import rank_metrics
+from orch_node.rank.checks import RankError
 from orch_node.whole_files import private
 
 # One line a second at first; later lines are written less often: about 6,000 in a day.
@@ -135,9 +137,14 @@ class NanLosses:
 
     def __init__(self) -> None:
         self.in_a_row = 0
+        self.ends_rank = STOP_ON_NAN in os.environ
 
     def check(self, torch: ModuleType, tensors: Any) -> None:
-        """Check the tensor that backward() starts from; reading one on a device would wait for it."""
+        """Check the tensor that backward() starts from; reading one on a device would wait for it.
+
+        Raises:
+            RankError: if the loss has been NaN too often and the user wants the run to end then.
+        """
         loss: Any = tensors if torch.is_tensor(tensors) else next(iter(tensors or ()), None)
         if self.in_a_row >= MAX_NAN_LOSSES or not torch.is_tensor(loss):
             return
@@ -149,7 +156,11 @@ class NanLosses:
             return
         self.in_a_row = self.in_a_row + 1 if value != value else 0
         if self.in_a_row == MAX_NAN_LOSSES:
-            warn(f"the loss has been NaN in {MAX_NAN_LOSSES} backward passes in a row.")
+            message = f"{NAN_LOSS} in {MAX_NAN_LOSSES} backward passes in a row."
+            if self.ends_rank:
+                self.in_a_row -= 1  # also if the script handles this error
+                raise RankError(message)
+            warn(message)
 
 
 def mean(values: list[float]) -> float | None:

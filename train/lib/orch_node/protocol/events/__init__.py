@@ -21,6 +21,7 @@ from orch_node.protocol.events.lines import parse_line as parse_line
 from orch_node.protocol.events.lines import read as read
 from orch_node.protocol.events.lines import record as record
 from orch_node.protocol.events.lines import render as render
+from orch_node.protocol.events.rank_events import NAN_LOSS as NAN_LOSS
 from orch_node.protocol.events.rank_events import NO_RANK as NO_RANK
 from orch_node.protocol.events.rank_events import STEPS_PER_SECOND as STEPS_PER_SECOND
 from orch_node.protocol.events.rank_events import Decided as Decided

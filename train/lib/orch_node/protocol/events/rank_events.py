@@ -191,6 +191,9 @@ class Exited(Event):
         return self.code == EX_TEMPFAIL
 
 
+NAN_LOSS = "the loss has been NaN"  # the beginning of a warning
+
+
 @dataclass(frozen=True)
 class Warned(Event):
     """A warning; the run continues."""
