@@ -216,7 +216,7 @@ def untrained_notes(state: str, events: Sequence[Event]) -> list[str]:
 
 def nan_notes(failure: Failure | None, events: Sequence[Event]) -> list[str]:
     """Return a warning for a run that did not fail although its loss was NaN."""
-    ranks = sorted({event.rank for event in events if isinstance(event, Warned) and event.text.startswith(NAN_LOSS)})
+    ranks = sorted({event.rank for event in events if isinstance(event, Warned) and NAN_LOSS in event.text})
     if failure or not ranks:
         return []
     names = f"rank{'s' * (len(ranks) > 1)} {number_ranges(ranks)}"

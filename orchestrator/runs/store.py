@@ -72,7 +72,7 @@ class Run:
         from orchestrator.runs.events import newest as newest_event
 
         warning = newest_event(self.folder / files.EVENTS, Warned, ranks=len(self.record.layout))
-        return warning is not None and warning.text.startswith(NAN_LOSS)
+        return warning is not None and NAN_LOSS in warning.text
 
     def progress(self) -> Progress | None:
         """Return the newest progress that a rank has reported, or None."""

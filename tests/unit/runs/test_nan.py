@@ -10,7 +10,7 @@ from orch_node.protocol.events import Event, Launched, Progress, Warned
 from orchestrator.runs.outcome import nan_notes
 from orchestrator.runs.rows import progress_words
 
-NAN = "the loss has been NaN in 10 backward passes in a row."
+NAN = "warning: the loss has been NaN in 10 backward passes in a row."
 
 
 @pytest.mark.parametrize(

@@ -191,7 +191,7 @@ class Exited(Event):
         return self.code == EX_TEMPFAIL
 
 
-NAN_LOSS = "the loss has been NaN"  # the beginning of a warning
+NAN_LOSS = "the loss has been NaN"  # part of a warning
 
 
 @dataclass(frozen=True)
