@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestrator.cli.options import RUNS_DIR, SHOW, AsJson, OfInventory, RunName, RunsDir, print_error
+from orchestrator.cli.options import RUNS_DIR, SHOW, AsJson, OfInventory, RunName, RunsDir, print_error, resume_command
 from orchestrator.screen import print_text
 
 if TYPE_CHECKING:
@@ -74,6 +74,8 @@ def stop(
         print_text(f"{cleanup.describe_stop(done, before=before, after=after)}\n{cleanup.text(done)}")
         if other_runs:
             print_text(f"Still running: {', '.join(other_runs)}. To stop one: orch stop ID")
+        if store.can_resume(store.load(handle.folder)):
+            print_text(f"resume: {resume_command(handle.record.run_id, handle.folder.absolute().parent)}")
     raise typer.Exit(done.exit_code)
 
 

@@ -7,7 +7,15 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from orch_node.protocol.environment import BINDINGS, PYTHON_PATH, STOP_ON_NAN, USER_PYTHON, defaults, user_variables
+from orch_node.protocol.environment import (
+    BINDINGS,
+    FORCE_RESUME,
+    PYTHON_PATH,
+    STOP_ON_NAN,
+    USER_PYTHON,
+    defaults,
+    user_variables,
+)
 from orch_node.protocol.files import PRECISION
 from orch_node.protocol.layout import RunPrecision
 from orch_node.protocol.outcome import FAILED
@@ -233,9 +241,10 @@ def rank_variables(
 
 def explain_environment(request: TrainRequest) -> tuple[Decision, ...]:
     """Return the variables of --env and --env-file."""
-    if not request.env:
+    variables = [variable for variable in request.env if not variable.startswith(f"{FORCE_RESUME}=")]
+    if not variables:
         return ()
-    return (Decision(topic="environment", value=", ".join(request.env), reason="--env"),)
+    return (Decision(topic="environment", value=", ".join(variables), reason="--env"),)
 
 
 def explain_packages(recipe: Recipe) -> tuple[Decision, ...]:

@@ -9,6 +9,7 @@ import os
 import tarfile
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -99,3 +100,41 @@ def test_credentials_of_the_cluster_are_not_sent(api: Api, orch: Orch, tmp_path:
     assert {"own.py", "orch-k8s.toml"} <= set(names)
     assert (tmp_path / "kubeconfig").exists()
     assert "kubeconfig" not in names
+
+
+def jobs(api: Api) -> list[dict[str, Any]]:
+    return [get_object(api, "jobs", name) for name in api.names("jobs")]
+
+
+RESUMABLE = """
+import os, torch.distributed as dist
+first = not os.path.exists("saved")
+dist.barrier()
+if first:
+    open("saved", "w").write("a checkpoint")
+    dist.barrier()
+    raise SystemExit(1)
+print("continues with", open("saved").read())
+"""
+
+
+def test_run_in_pods_is_resumed_in_its_copy_with_changed_code(api: Api, tmp_path: Path) -> None:
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    script = write_script(folder, RESUMABLE)
+    operator, orch = Operator(api), partial(run_orch_in, folder)
+    settings = ("--k8s-file", str(tmp_path / "orch-k8s.toml"))
+    wait = in_background(orch, "train", script, *TWO_PODS, *settings, "--launcher", "job", "--backend", "gloo")
+    operator.run("jobs", free_port())
+    failed = expect_exit(wait(), 1)
+    first = get_object(api, "jobs")
+    run = last_run(folder)
+    assert f"resume: orch resume {run.name}" in failed.stdout
+    write_script(folder, f"{RESUMABLE}print('with changed code')\n")
+    wait = in_background(orch, "resume", run.name, "--code")
+    api.wait_for(lambda: any(job["metadata"]["uid"] != first["metadata"]["uid"] for job in jobs(api)), 100)
+    operator.run("jobs", free_port())
+    resumed = expect_exit(wait())
+    assert "continues with a checkpoint" in resumed.stderr
+    assert "with changed code" in resumed.stderr
+    assert len(api.names("jobs")) == 1

@@ -51,7 +51,7 @@ def test_changed_data_is_an_error_that_names_the_file(pair_model: Path, tmp_path
     command = mrpc_arguments(pair_model, tmp_path / "out", save_steps=4, train_file=data)
     run_ranks(MRPC, *command)
     ((_, out, _),) = run_ranks(MRPC, *command)
-    assert "nothing is left to train: checkpoint-24 is the last of 24 steps" in out
+    assert "nothing is left to train: training ends at step 24, and checkpoint-24 has reached it" in out
     inverted = [f"{1 - int(line[0])}{line[1:]}" for line in lines[1:]]
     data.write_text("\n".join([lines[0], *inverted]) + "\n")
     ((code, _, err),) = wait_for_ranks(start_ranks(MRPC, *command))

@@ -71,3 +71,16 @@ def test_run_on_two_hosts_is_resumed_in_its_copies_of_the_project(two_hosts: Wor
     resumed = expect_exit(two_hosts.orch("resume", run, "--code"))
     assert "code: differs in train.py (sent)" in resumed.stderr
     assert "continues with what 2 ranks wrote" in resumed.stderr
+
+
+def test_run_continues_on_another_node_than_its_first(two_hosts: Workspace, project: Path) -> None:
+    (project / "train.py").write_text(SCRIPT)
+    command = ("train", "project/train.py", *two_hosts.options, *GLOO, "--project", "project")
+    failed = expect_exit(two_hosts.orch(*command), 1)
+    run = failed.stdout.splitlines()[-1].removeprefix("resume: orch resume ")
+    resumed = expect_exit(two_hosts.orch("resume", run, "--exclude", "node0"))
+    assert "changed: --exclude node0 (was the default)" in resumed.stderr
+    assert "continues with what 2 ranks wrote" in resumed.stderr
+    report = two_hosts.orch("runs", "show", run).stdout
+    assert "started 1 rank on node1 (attempt 2)" in report
+    assert "rank 1 on node1 exited with code 1" in report, "the events of the first attempt stay"

@@ -137,6 +137,7 @@ class Api:
     def remove(self, plural: str, name: str) -> Json | None:
         with self.changed:
             removed = self.state.objects.pop((plural, name), None)
+            self.state.owners.pop((plural, name), None)
             if removed is not None:
                 self.state.version += 1
                 removed["metadata"]["resourceVersion"] = str(self.state.version)

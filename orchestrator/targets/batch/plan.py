@@ -98,15 +98,16 @@ def plan_job(request: TrainRequest, inputs: JobInputs, site: Site) -> Plan:
         program=system.held.program if held and system.held else system.submitter,
         allocation=held.job if held else "",
     )
-    return replace(planned.plan, steps=(*send_steps(planned, site), *prepare_attempt(planned.batch, site), step))
+    return replace(planned.plan, steps=(*send_steps(planned, site), *prepare_attempt(planned, site), step))
 
 
-def prepare_attempt(batch: BatchSettings, site: Site) -> tuple[PrepareAttempt, ...]:
+def prepare_attempt(planned: PlannedRun, site: Site) -> tuple[PrepareAttempt, ...]:
     """Return the step before the next attempt of a resumed run, which another job starts."""
     if site.resume is None:
         return ()
-    names = (job_file(batch.system.name),)
-    command = (LOGIN_PYTHON, f"{site.train}/node.py", "prepare-attempt", site.run_dir, *names)
+    batch = planned.batch
+    python = LOGIN_PYTHON if batch.login else planned.plan.run.python
+    command = (python, f"{site.train}/node.py", "prepare-attempt", site.run_dir, job_file(batch.system.name))
     return (PrepareAttempt(nodes=(login_of(batch),), command=command),)
 
 

@@ -41,7 +41,9 @@ class Course:
 
     def begin(self, step: int, steps: int, phase: str = "train") -> None:
         if step >= steps:
-            ranks.note(f"nothing is left to train: checkpoint-{step} is the last of {steps} steps.")
+            ranks.note(
+                f"nothing is left to train: training ends at step {steps}, and checkpoint-{step} has reached it."
+            )
         self.steps = steps
         self.first_step = step
         self.progress = Progress(phase, steps)
