@@ -345,6 +345,33 @@ def test_scripts_for_another_launcher_find_their_rank(one_host: Workspace, launc
     assert [cell.printed("NUMBERS", rank) for rank in (0, 1)] == ["0 2 0 2 0", "1 2 1 2 1"]
 
 
+RESUMED_ON_ONE_RANK = """
+import os
+import torch
+import torch.distributed as dist
+rank = dist.get_rank()
+torch.manual_seed(0)
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1))
+optimizer = torch.optim.AdamW(model.parameters())
+if os.path.exists("saved.pt") and rank == 0:
+    optimizer.load_state_dict(torch.load("saved.pt"))
+for step in range(6):
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+if rank == 0:
+    torch.save(optimizer.state_dict(), "saved.pt")
+dist.barrier()
+raise SystemExit(1)
+"""
+
+
+def test_restart_in_which_one_rank_does_not_resume_names_it(one_host: Workspace) -> None:
+    (one_host.folder / "saved.pt").unlink(missing_ok=True)
+    cell = one_host.train_text(RESUMED_ON_ONE_RANK, "--max-restarts", "1", code=1)
+    expected = "rank 0 has resumed from a checkpoint at optimizer step 6, and rank 1 has not"
+    assert expected in cell.report["failure"]["text"]
+
+
 IGNITE = """
 import torch
 import ignite.distributed as idist

@@ -229,7 +229,7 @@ class WeightComparison:
             RankError: if this rank has trained alone.
         """
         suspicion = self.suspicion
-        if suspicion is None or not self.is_active() or os.environ.get(SEPARATE_MODELS) == "1":
+        if suspicion is None or not self.is_active() or has_separate_models():
             return
         if not (suspicion.has_changed(self.torch) or suspicion.has_reduced()):
             raise RankError(
@@ -347,6 +347,8 @@ class WeightComparison:
 
     def check_start(self, state: State, reference: State) -> None:
         """Raise RankError if this rank starts in another state than the reference, although it must not."""
+        if has_separate_models():
+            return
         is_shared = state.shared.shapes != 0 and state.shared.shapes == reference.shared.shapes
         if is_shared or self.peers.restarted:
             check_resumed(state, reference)
@@ -364,7 +366,7 @@ class WeightComparison:
         """Raise RankError or warn if the weights of this rank and the reference have moved apart."""
         shared_apart = state.shared.moved_apart(state.shared_start, reference.shared, reference.shared_start)
         other_apart = state.other.moved_apart(state.other_start, reference.other, reference.other_start)
-        if not (shared_apart or other_apart) or os.environ.get(SEPARATE_MODELS) == "1":
+        if not (shared_apart or other_apart) or has_separate_models():
             return
         shared_now = shared_weights(self.torch)
         if shared_apart and any(id(weight) in shared_now for weight in record.shared):
@@ -437,6 +439,11 @@ class Suspicion:
     def has_reduced(self) -> bool:
         """Return whether the script has summed tensors as large as the weights over ranks."""
         return communication.COUNTS.largest_reduction >= self.size
+
+
+def has_separate_models() -> bool:
+    """Return whether the user says that every rank trains a separate model."""
+    return os.environ.get(SEPARATE_MODELS) == "1"
 
 
 def check_resumed(state: State, reference: State) -> None:

@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from orch_node.rank import child_processes, process_group
+
+
+def run_child(folder: Path, program: str) -> str:
+    """Run a Python program as a process of rank 0 of 2."""
+    environment = {**os.environ, "ORCH_RUN_DIR": str(folder), "PYTHONPATH": str(folder)}
+    (folder / "ranks").mkdir(exist_ok=True)
+    child_processes.begin(0, 2, environment)
+    return subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True).stdout
+
+
+@pytest.fixture(autouse=True)
+def own_run_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("ORCH_RUN_DIR", str(tmp_path))
+
+
+def test_child_imports_the_sitecustomize_of_the_user_and_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("print('customized')")
+    program = "import sys; print([name for name in sys.modules if name.startswith('orch_node')], len(sys.path) > 2)"
+    assert run_child(tmp_path, program).splitlines() == ["customized", "[] True"]
+
+
+def test_child_that_creates_a_group_is_refused_with_a_reason(tmp_path: Path) -> None:
+    program = """
+import torch.distributed as dist
+try:
+    dist.init_process_group("gloo", init_method="file:///nowhere/store", rank=0, world_size=1)
+except Exception as error:
+    print(type(error).__name__)
+"""
+    assert run_child(tmp_path, program) == "RankError\n"
+    with pytest.raises(Exception, match="each of the 2 ranks would train a separate model"):
+        child_processes.check(0)
+    child_processes.check(1)
+
+
+def test_python_path_has_the_folder_once() -> None:
+    environment = {"PYTHONPATH": "first:second"}
+    for _ in range(2):
+        child_processes.begin(0, 2, environment)
+    assert environment["PYTHONPATH"] == f"{child_processes.FOLDER}:first:second"
+
+
+@pytest.mark.parametrize(
+    ("backend", "expected"),
+    [("gloo", True), ("GLOO", True), ("cpu:gloo,cuda:nccl", True), ("ccl", False), ("nccl", False), (None, False)],
+    ids=["gloo", "upper-case", "for-the-cpu", "ccl", "nccl", "no-request"],
+)
+def test_request_for_gloo_is_recognized(backend: str | None, expected: bool) -> None:
+    assert process_group.names_gloo(backend) == expected
