@@ -271,6 +271,7 @@ STARTED_PROCESSES = {
     "forked-with-the-group-of-the-rank": "import multiprocessing as mp, torch\n"
     "    process = mp.get_context('fork').Process(target=dist.all_reduce, args=(torch.ones(1),))\n"
     "    process.start(); process.join()",
+    "notebook": "import accelerate; accelerate.notebook_launcher(work, (0, PORT), num_processes=2)",
     "torchrun": "import subprocess\n"
     "    open('inner.py', 'w').write('import torch.distributed as d; d.init_process_group()')\n"
     "    subprocess.call([sys.executable, '-m', 'torch.distributed.run', '--standalone', '--nproc-per-node', '1',"

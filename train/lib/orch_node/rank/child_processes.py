@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 from orch_node.protocol import files
 from orch_node.rank.checks import RankError
-from orch_node.rank.frameworks import AfterImport
+from orch_node.rank.frameworks import AfterImport, wrap
 
 PARENT = "ORCH_PARENT_RANK"  # "RANK WORLD_SIZE" of the rank that started a process
 FOLDER = Path(__file__).resolve().parent.parent / "child_python"
@@ -39,6 +39,7 @@ def begin(rank: int, world_size: int, environment: MutableMapping[str, str]) -> 
     for mark in (refused_mark(rank), trained_mark(rank)):
         mark.unlink(missing_ok=True)
     environment[PARENT] = f"{rank} {world_size}"
+    AfterImport("torch.distributed.launcher.api", refuse_launches).install()
     folders = environment.get("PYTHONPATH", "")
     if str(FOLDER) not in folders.split(os.pathsep):
         environment["PYTHONPATH"] = f"{FOLDER}{os.pathsep}{folders}" if folders else str(FOLDER)
@@ -64,6 +65,11 @@ def refuse_groups(module: ModuleType) -> None:
     vars(module)["init_process_group"] = init_process_group
 
 
+def refuse_launches(module: ModuleType) -> None:
+    """Make torchrun's agent fail in a rank itself, as in notebook_launcher(): its port is in use on a shared node."""
+    wrap(module, "launch_agent", lambda *_, **__: check_process(0))
+
+
 def record_training(module: ModuleType) -> None:
     """Record the first optimizer step of a process that a rank has started."""
     if not hasattr(module, "register_optimizer_step_post_hook"):  # torch 2.0
@@ -79,7 +85,7 @@ def record_training(module: ModuleType) -> None:
 
 
 def check_process(process: int) -> None:
-    """Raise RankError if this process has been forked by a rank of a run of several ranks, and is not that rank."""
+    """Raise RankError if this process is not the given one, and was started in a run of several ranks."""
     if os.getpid() != process and parent_size() > 1:
         refuse_group()
 

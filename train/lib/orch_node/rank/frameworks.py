@@ -181,13 +181,14 @@ def adopt_timeouts(set_timeout: Callable[[datetime.timedelta], None]) -> None:
     AfterImport("transformers.training_args", patch_trainer).install()
 
 
-def name_backend_for_ignite() -> None:
-    """Make ignite treat an existing group of a backend that it does not know as one of gloo.
+def name_backend_for_libraries() -> None:
+    """Make libraries that know backends by name treat an existing group as one of gloo.
 
-    Its auto_model() uses DDP for the backends that it knows by name, and leaves the model alone otherwise.
+    ignite's auto_model() leaves the model alone for a backend that it does not know. DeepSpeed compiles code of its
+    own against an installed oneCCL if the bindings of ccl can be imported.
     """
 
-    def patch(module: ModuleType) -> None:
+    def patch_ignite(module: ModuleType) -> None:
         model_class = getattr(module, "_NativeDistModel", None)
         if model_class is None:
             return
@@ -200,7 +201,11 @@ def name_backend_for_ignite() -> None:
 
         model_class.backend = backend
 
-    AfterImport("ignite.distributed.comp_models.native", patch).install()
+    def patch_deepspeed(module: ModuleType) -> None:
+        module.CPU_Accelerator.communication_backend_name = lambda _: "gloo"
+
+    AfterImport("ignite.distributed.comp_models.native", patch_ignite).install()
+    AfterImport("deepspeed.accelerator.cpu_accelerator", patch_deepspeed).install()
 
 
 def record_losses() -> None:

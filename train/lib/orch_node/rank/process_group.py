@@ -56,7 +56,7 @@ def join(torch: ModuleType, layout: RunLayout, placement: Placement, planned: Ma
     adopt_group(distributed, layout)
     frameworks.use_cpu_without_accelerator(torch)
     frameworks.hide_gpu_messages(torch)
-    frameworks.name_backend_for_ignite()
+    frameworks.name_backend_for_libraries()
     frameworks.adopt_timeouts(functools.partial(set_timeout, distributed))
     process = os.getpid()
     ddp_class = torch.nn.parallel.DistributedDataParallel
