@@ -86,7 +86,8 @@ def peak_memory() -> float:
 def by_orch(cluster: Any, path: str) -> int:
     from orchestrator.targets.kubernetes.api.exec import PodExec
 
-    return sum(map(len, PodExec(cluster, "reader").chunks(path, 0)))
+    with PodExec(cluster, "reader").open_program(("cat", path)) as program:
+        return sum(map(len, iter(lambda: program.output.read(MIB), b"")))
 
 
 def by_client(cluster: Any, path: str) -> int:

@@ -206,8 +206,8 @@ class Run:
         Args:
             destination: a folder; by default output/ in the run's folder.
             patterns: patterns of the files to copy; all files if empty.
-            source: a folder on the node; by default the run's output folder.
-            node: the node to copy from; by default node0.
+            source: a folder on the nodes, relative to the run's output folder, which is the default.
+            node: the only node to copy from; by default all nodes.
 
         Raises:
             OrchError: if no file matches, or files cannot be read or written.

@@ -10,7 +10,7 @@ import shutil
 import stat
 import tarfile
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, BinaryIO
 
@@ -38,10 +38,21 @@ def sha256(path: Path) -> str:
 
 
 def sha256_of_stream(file: BinaryIO) -> str:
+    return digest_of_stream(file).hexdigest()
+
+
+def digest_of_stream(file: BinaryIO) -> hashlib._Hash:
+    """Return the SHA-256 of a file as a hash object, to which more content can be added."""
     total = hashlib.sha256()
     while block := file.read(CHUNK):
         total.update(block)
-    return total.hexdigest()
+    return total
+
+
+def write_all(file: BinaryIO, content: bytes) -> None:
+    """Write content to an unbuffered file."""
+    while content:
+        content = content[file.write(content) :]
 
 
 def link_or_copy(source: Path, target: Path) -> None:
@@ -168,11 +179,11 @@ class ConfinedFolder:
         except FileNotFoundError:
             return 0
 
-    def sha256(self, path: str) -> str | None:
-        """Return the SHA-256 of a file; None if it does not exist."""
+    def digest(self, path: str) -> hashlib._Hash | None:
+        """Return the SHA-256 of a file as a hash object; None if it does not exist."""
         try:
             with self.open(path, os.O_RDONLY) as file:
-                return sha256_of_stream(file)
+                return digest_of_stream(file)
         except FileNotFoundError:
             return None
 
@@ -180,23 +191,49 @@ class ConfinedFolder:
         """Write content from the byte offset on, creating the file if needed."""
         with self.open(path, os.O_RDWR | os.O_CREAT, make=True) as file:
             file.seek(offset)
-            while content:
-                content = content[file.write(content) :]
+            write_all(file, content)
 
     def append(self, path: str, content: bytes) -> None:
         """Write content at the end of a file, creating it if needed."""
         with self.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, make=True) as file:
-            while content:
-                content = content[file.write(content) :]
+            write_all(file, content)
 
-    def rename(self, path: str, name: str) -> None:
-        """Rename a file within its folder."""
-        with self.parent(path, make=False) as (folder_fd, old):
-            os.replace(old, name, src_dir_fd=folder_fd, dst_dir_fd=folder_fd)
+    def move(self, path: str, new_path: str) -> None:
+        """Give a file or a link another path, creating its parent folders; replace what is there, except a folder."""
+        with (
+            self.parent(new_path, make=True) as (new_fd, new_name),
+            self.parent(path, make=False) as (old_fd, old_name),
+        ):
+            os.replace(old_name, new_name, src_dir_fd=old_fd, dst_dir_fd=new_fd)
+
+    def make_folder(self, path: str) -> None:
+        """Create a folder and its parents unless they exist."""
+        with self.parent(f"{path}/entry", make=True):
+            pass
+
+    def make_link(self, path: str, target: str) -> None:
+        """Create a symbolic link, replacing a file or a link; the caller checks where its target leads."""
+        self.remove(path)
+        with self.parent(path, make=True) as (folder_fd, name):
+            os.symlink(target, name, dir_fd=folder_fd)
+
+    def read_link(self, path: str) -> str | None:
+        """Return the target of a symbolic link; None if there is none."""
+        try:
+            with self.parent(path, make=False) as (folder_fd, name):
+                return os.readlink(name, dir_fd=folder_fd)
+        except OSError:
+            return None
 
     def remove(self, path: str) -> None:
-        with self.parent(path, make=False) as (folder_fd, name):
+        """Delete a file or a link if it exists."""
+        with suppress(FileNotFoundError), self.parent(path, make=False) as (folder_fd, name):
             os.unlink(name, dir_fd=folder_fd)
+
+    def remove_folder(self, path: str) -> None:
+        """Delete a folder unless it has entries or does not exist."""
+        with suppress(OSError), self.parent(path, make=False) as (folder_fd, name):
+            os.rmdir(name, dir_fd=folder_fd)
 
 
 def path_components(path: str) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,6 +16,8 @@ from orchestrator.screen import console, harmless, print_text
 
 if TYPE_CHECKING:
     from orchestrator.runs.fetch import FetchListener
+
+PROGRESS_SECONDS = 5.0  # between lines with the size, where there is no terminal
 
 
 def fetch(
@@ -30,9 +33,11 @@ def fetch(
     ] = None,
     source: Annotated[
         str | None,
-        typer.Option("--from", metavar="FOLDER", help="Folder on the node. Default: the run's output folder."),
+        typer.Option(
+            "--from", metavar="FOLDER", help="Folder, relative to the output unless absolute. Default: all output."
+        ),
     ] = None,
-    node: Annotated[str | None, typer.Option(metavar="NODE", help="Node to copy from. Default: node0.")] = None,
+    node: Annotated[str | None, typer.Option(metavar="NODE", help="Node to copy from. Default: all nodes.")] = None,
     destination: Annotated[
         Path | None,
         typer.Option("--to", metavar="FOLDER", help="Destination. Default: output/ or code/ in the run's folder."),
@@ -44,6 +49,8 @@ def fetch(
     as_json: AsJson = False,
 ) -> None:
     """Copy a run's checkpoints and output to this machine and verify their hashes.
+
+    Files of other nodes that differ from node0's are stored in folders with the names of their nodes.
 
     Run the same command again to resume an interrupted copy.
     """
@@ -66,17 +73,19 @@ def fetch(
             "files": len(fetched.files),
             "bytes": size,
             "brought": list(fetched.brought),
+            "unchanged": fetched.unchanged,
             "omitted": [{"path": entry.path, "problem": entry.problem} for entry in fetched.left_out],
         }
         print_text(json.dumps(value, indent=1))
     else:
+        unchanged = f"; left out {counted(fetched.unchanged, 'file')} that the run has not changed"
         print_text(
             f"{counted(len(fetched.files), 'file')} ({size / 2**20:.1f} MiB, {len(fetched.brought)} new) "
-            f"in {fetched.folder}"
+            f"in {fetched.folder}{unchanged if fetched.unchanged else ''}"
         )
     for entry in fetched.left_out:
         print_error(f"skipped: {harmless(entry.path)}: {entry.problem}")
-    raise typer.Exit(int(bool(fetched.left_out)))
+    raise typer.Exit(int(not fetched.is_complete))
 
 
 class Bar:
@@ -94,6 +103,8 @@ class Bar:
             console=self.console,
             disable=not sys.stderr.isatty(),
         )
+        self.done = self.total = 0  # bytes
+        self.shown = time.monotonic()
         self.task = self.progress.add_task("listing", total=None)
 
     def __enter__(self) -> Bar:
@@ -106,14 +117,22 @@ class Bar:
     def listener(self) -> FetchListener:
         from orchestrator.runs.fetch import FetchListener
 
-        return FetchListener(
-            total=lambda files, size: self.progress.update(self.task, total=size, description=counted(files, "file")),
-            file=self.begin,
-            advance=lambda size: self.progress.advance(self.task, size),
-        )
+        return FetchListener(total=self.begin_node, file=self.begin, advance=self.advance)
 
-    def begin(self, path: str) -> None:
+    def begin_node(self, files: int, size: int) -> None:
+        """Add the files of a node to the total."""
+        self.total += size
+        self.progress.update(self.task, total=self.total, description=counted(files, "file"))
+
+    def begin(self, path: str, size: int) -> None:
         if self.progress.disable:
-            self.console.print(harmless(path))
+            self.console.print(harmless(path), soft_wrap=True, markup=False, highlight=False)
         else:
             self.progress.update(self.task, description=harmless(path))
+
+    def advance(self, size: int) -> None:
+        self.done += size
+        self.progress.advance(self.task, size)
+        if self.progress.disable and time.monotonic() - self.shown > PROGRESS_SECONDS:
+            self.shown = time.monotonic()
+            self.console.print(f"{self.done / 2**20:.0f} of {self.total / 2**20:.0f} MiB")

@@ -6,6 +6,8 @@ from dataclasses import replace
 from itertools import zip_longest
 from pathlib import Path, PurePosixPath
 
+from orch_node.protocol.record import RunRecord
+
 from orchestrator.errors import RequestError
 from orchestrator.planning.sent_files import project_copy
 from orchestrator.runs import store
@@ -24,22 +26,26 @@ def fetch(handle: RunHandle, request: FetchRequest, listener: FetchListener) -> 
     Args:
         handle: the run.
         request: the files. Without a `source`, the run's output folder, or what it has written in its copy of the
-            project.
+            project. A relative `source` is one in that folder, or else in the folder in which the script has started.
         listener: receives the progress.
 
     Raises:
         RequestError: if the output folder is unknown, or no file matches.
         ExecuteError: if the copy fails.
     """
-    request = request if request.source else with_output(handle, request)
+    request = (
+        replace(request, folders=find_folders(handle, request.source))
+        if request.source
+        else (with_output(handle, request))
+    )
     collected = handle.fetch(request, listener)
     if request.patterns and not collected.files and not collected.left_out:
         raise RequestError(
-            f"No file in {request.source} matches {' or '.join(request.patterns)}.",
+            f"No file in {collected.source} matches {' or '.join(request.patterns)}.",
             hint="To fetch all files, omit --only.",
         )
     files = [{"path": entry.path, "size": entry.size, "sha256": entry.sha256} for entry in collected.files]
-    value = {"schema": 1, "from": request.source, "folder": str(collected.folder), "files": files}
+    value = {"schema": 1, "from": collected.source, "folder": str(collected.folder), "files": files}
     write_json(handle.folder / FETCHED, value)
     return collected
 
@@ -76,7 +82,21 @@ def with_output(handle: RunHandle, request: FetchRequest) -> FetchRequest:
             hint="Name the folder on the node: --from /path/to/output.",
         )
     is_copy = folder == project_copy(handle.record.run_dir)
-    return replace(request, source=folder, unchanged=project.files if project and is_copy else None)
+    return replace(request, folders=(folder,), unchanged=project.files if project and is_copy else None)
+
+
+def find_folders(handle: RunHandle, source: str) -> tuple[str, ...]:
+    """Return the paths that a folder may have: in the output, in the script's working directory, or as it is named."""
+    project = store.load(handle.folder).origin.project
+    working_directory = project.working_directory(project_copy(handle.record.run_dir)) if project else ""
+    bases = filter(None, (find_output(handle), working_directory))
+    user_path = str(Path(source).absolute()) if is_local(handle.record) else source
+    return tuple(dict.fromkeys([*(str(PurePosixPath(base, source)) for base in bases), user_path]))
+
+
+def is_local(record: RunRecord) -> bool:
+    """Return whether the output of a run is on this machine."""
+    return not record.node0.via and not record.location
 
 
 def find_output(handle: RunHandle) -> str | None:
@@ -91,5 +111,4 @@ def find_output(handle: RunHandle) -> str | None:
     if origin.project:
         copy = project_copy(record.run_dir)
         return str(PurePosixPath(origin.project.working_directory(copy), folder)) if folder else copy
-    is_local = not record.node0.via and not record.location
-    return str(Path(folder).absolute()) if folder and is_local else folder
+    return str(Path(folder).absolute()) if folder and is_local(record) else folder

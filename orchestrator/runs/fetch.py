@@ -1,4 +1,4 @@
-"""Fetching of a folder from a node, file by file, resumable and verified by hashes on both sides."""
+"""Fetching of a folder from the nodes of a run: resumable, and verified by hashes on both sides."""
 
 from __future__ import annotations
 
@@ -7,63 +7,30 @@ import hashlib
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
-from typing import Protocol
 
-from orch_node.protocol import values
-from orch_node.protocol.values import ProtocolError
+from orch_node.standalone.send_files import FILE, FOLDER, LINK
 
 from orchestrator.errors import ExecuteError
-from orchestrator.files import ConfinedFolder
-from orchestrator.model.command import LOGIN_SCRIPT_HINT, CommandResult
-from orchestrator.model.printable import one_line
-from orchestrator.paths import STANDALONE
+from orchestrator.files import ConfinedFolder, write_all
+from orchestrator.runs.file_sender import Basis, FileSender, Remote, sender_command
+from orchestrator.runs.file_sender import Entry as Entry
 
-HASH_SECONDS = 3600.0
-LARGEST = 1 << 60  # maximum size of a file in bytes
-SHA256 = re.compile(r"[0-9a-f]{64}")
-LONGEST_NAME = 255  # bytes, on most file systems
 IMPOSSIBLE_NAME = (errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ)
-PART = ".part"  # suffix of an incomplete file, which the next fetch continues
-
-
-class Remote(Protocol):
-    """The operations that fetching needs on the machine that has the files."""
-
-    def capture(self, argv: tuple[str, ...], *, seconds: float) -> CommandResult:
-        """Run a program there and wait until it ends.
-
-        Raises:
-            ExecuteError: if the program cannot be run or does not end within `seconds`.
-        """
-
-    def chunks(self, path: str, offset: int) -> Iterator[bytes]:
-        """Yield the content of a file from `offset` on.
-
-        Raises:
-            ExecuteError: if the file cannot be read.
-        """
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
-    """A file below the folder.
-
-    Attributes:
-        path: the path relative to the folder.
-        size: the size in bytes.
-        sha256: the hash in hexadecimal digits.
-        problem: the reason why it cannot be fetched, or "".
-    """
-
-    path: str
-    size: int
-    sha256: str
-    problem: str = ""
+PARTS = ".orch-parts"  # a folder of incomplete files, which the next fetch continues
+# What orch itself writes, and gives another name or deletes once it is complete.
+INCOMPLETE_NAME = re.compile(
+    r"\.(?:checkpoint-staging|model-staging|discarded-(?:checkpoint-\d+|model)|orch-parts|orch-content"
+    r"|.+\.\d+-[0-9a-f]{8}\.tmp)",
+    re.DOTALL,
+)
+INCOMPLETE = "orch has not completed it"
+BYTECODE = "__pycache__"
+EXECUTABLE_MODE, FILE_MODE = 0o700, 0o600
 
 
 @dataclass(slots=True, kw_only=True)
@@ -71,14 +38,29 @@ class FetchListener:
     """Callbacks for the progress of a fetch.
 
     Attributes:
-        total: called with the number of missing files and their size in bytes.
-        file: called with the path of each file before it is fetched.
-        advance: called with the number of bytes of each chunk.
+        total: called with the number of files to compare or copy, and their size in bytes.
+        file: called with the path and the size of each file that is copied.
+        advance: called with the number of bytes of each part that was compared or copied.
     """
 
     total: Callable[[int, int], None] = lambda files, size: None
-    file: Callable[[str], None] = lambda path: None
+    file: Callable[[str, int], None] = lambda path, size: None
     advance: Callable[[int], None] = lambda size: None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """A node that has files of a run.
+
+    Attributes:
+        name: the name of the node, and of the folder for its files if they differ from those of the first node.
+        remote: the connection to it.
+        python: its Python interpreter.
+    """
+
+    name: str
+    remote: Remote
+    python: str = "python3"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,15 +69,25 @@ class Collected:
 
     Attributes:
         folder: the local folder.
-        files: the files that are complete in it.
-        brought: the paths of the files that had to be copied.
-        left_out: the files that cannot be fetched, each with its problem.
+        source: the folder on the nodes.
+        files: the entries that are complete in the local folder.
+        brought: the paths of those that had to be copied.
+        left_out: the entries that cannot be fetched, each with its problem; the path of a node that cannot be read ends
+            with a slash.
+        unchanged: the number of files that were left out because the run has not written them.
     """
 
     folder: Path
+    source: str = ""
     files: tuple[Entry, ...]
     brought: tuple[str, ...]
     left_out: tuple[Entry, ...] = ()
+    unchanged: int = 0
+
+    @property
+    def is_complete(self) -> bool:
+        """Return whether nothing was left out but what orch itself is still writing."""
+        return all(entry.problem == INCOMPLETE for entry in self.left_out)
 
 
 def default_target(folder: Path, node: str | None) -> Path:
@@ -104,126 +96,304 @@ def default_target(folder: Path, node: str | None) -> Path:
 
 
 def collect(
-    remote: Remote,
-    folder: str,
+    sources: Sequence[Source],
+    folders: Sequence[str],
     target: Path,
     *,
-    patterns: tuple[str, ...],
+    patterns: tuple[str, ...] = (),
     listener: FetchListener,
     unchanged: Mapping[str, str] | None = None,
+    expected: Mapping[str, str] | None = None,
 ) -> Collected:
     """Fetch the files of a folder that match one of the patterns, or all files without patterns.
 
-    A local file with the right hash is not fetched again. The node is not trusted: only plain files
-    below `target` are written, and no file becomes longer than announced.
+    A local file with the right hash is not fetched again. The nodes are not trusted: only plain files, folders, and
+    links that stay inside are written, all below `target`, and no file becomes longer than announced.
 
     Args:
-        remote: the machine that has the files.
-        folder: the folder there.
+        sources: the nodes. Files of the others are stored below their names if they differ from those of the first.
+        folders: possible names of the folder; on each node the first that exists is used.
         target: the local folder.
         patterns: shell patterns for the path of a file, or for the first folder in it.
         listener: the callbacks for the progress.
         unchanged: the hashes by path of files that are left out as long as they have them, as is bytecode.
+        expected: the hashes by path of the only files that are fetched; links that have them may lead elsewhere.
 
     Raises:
+        NoFolderError: if none of the folders exists.
         ExecuteError: if a file cannot be listed, read or written, or there is not enough space.
     """
-    target_folder = ConfinedFolder(target)
-    listed = [
-        entry
-        for entry in entries_of(remote, folder)
-        if matches(entry.path, patterns) and (unchanged is None or is_output(entry, unchanged))
-    ]
-    entries = [entry for entry in listed if not entry.problem]
-    with telling(target):
-        missing = [entry for entry in entries if local_hash(target_folder, entry.path) != entry.sha256]
-    check_room(target, missing)
-    listener.total(len(missing), sum(entry.size for entry in missing))
-    left_out = [entry for entry in listed if entry.problem]
-    for entry in missing:
-        listener.file(entry.path)
-        with telling(target):
-            source = f"{folder}/{entry.path}"
-            if problem := bring_unless_impossible(remote, source, target_folder, entry=entry, listener=listener):
-                left_out.append(replace(entry, problem=problem))
-    paths = {entry.path for entry in left_out}
+    fetch = Fetch(target, listener, unchanged, expected)
+    with ExitStack() as stack:
+        senders = open_senders(stack, sources, folders, fetch.left_out)
+        folder = next((sender.folder for sender in senders.values() if sender.folder), None)
+        if folder is None:
+            raise NoFolderError(f"There is no folder {' or '.join(dict.fromkeys(folders))}.")
+        for name, sender in senders.items():
+            entries = [entry for entry in sender.entries if matches(entry.path, patterns)]
+            if name == sources[0].name:
+                fetch.bring(sender, entries)
+            elif sender.folder == folder:
+                fetch.bring(sender, entries, prefix=f"{unused_name(name, senders[sources[0].name].entries)}/")
+    fetch.local.remove_folder(PARTS)
     return Collected(
         folder=target,
-        files=tuple(entry for entry in entries if entry.path not in paths),
-        brought=tuple(entry.path for entry in missing if entry.path not in paths),
-        left_out=tuple(left_out),
+        source=folder,
+        files=tuple(fetch.files),
+        brought=tuple(fetch.brought),
+        left_out=tuple(fetch.left_out),
+        unchanged=fetch.unchanged_files,
     )
 
 
-def is_output(entry: Entry, unchanged: Mapping[str, str]) -> bool:
-    """Return whether the run has written a file that is new or changed, and not bytecode."""
-    return unchanged.get(entry.path) != entry.sha256 and "__pycache__" not in PurePosixPath(entry.path).parts
-
-
-def bring_unless_impossible(
-    remote: Remote, source: str, target_folder: ConfinedFolder, *, entry: Entry, listener: FetchListener
-) -> str:
-    """Fetch a file; return why the local file system cannot store its name, or an empty string."""
-    try:
-        bring(remote, source, target_folder, entry=entry, listener=listener)
-    except OSError as error:
-        if error.errno not in IMPOSSIBLE_NAME:
-            raise
-        with suppress(OSError):
-            target_folder.remove(part_of(entry.path))
-        return f"this file system cannot have such a name: {error.strerror}"
-    return ""
-
-
-def entries_of(remote: Remote, folder: str) -> tuple[Entry, ...]:
-    """Return the files below a remote folder.
+def open_senders(
+    stack: ExitStack, sources: Sequence[Source], folders: Sequence[str], left_out: list[Entry]
+) -> dict[str, FileSender]:
+    """Start the senders of all nodes, and return them with their lists; a node that cannot be reached is left out.
 
     Raises:
-        ExecuteError: if the folder cannot be listed, or its list is invalid.
+        ExecuteError: if the first node cannot be reached, or sends an invalid list.
     """
-    text = (STANDALONE / "checksums.py").read_text(encoding="utf-8")
-    result = remote.capture(("python3", "-I", "-S", "-c", text, folder), seconds=HASH_SECONDS)
-    if result.code != 0:
-        raise ExecuteError(
-            f"{folder} could not be listed: {result.err.strip()}.",
-            hint="If the script has written elsewhere: --from FOLDER. Otherwise check that you may read the folder; "
-            "`orch runs` shows the state of the run.",
-        )
-    try:
-        entries = tuple(entry_of(line) for line in result.out.split("\n") if line)
-    except ProtocolError as error:
-        raise ExecuteError(f"The list of {folder} cannot be read: {error}", hint=LOGIN_SCRIPT_HINT) from None
-    if len({entry.path for entry in entries}) < len(entries):
-        raise ExecuteError(f"The list of {folder} names a file twice.", hint=LOGIN_SCRIPT_HINT)
-    return entries
+    senders: dict[str, FileSender] = {}
+    for step in ("open", "list"):  # all nodes list their folders at the same time
+        for source in sources:
+            try:
+                if step == "open":
+                    program = stack.enter_context(source.remote.open_program(sender_command(source.python)))
+                    senders[source.name] = FileSender(program, folders)
+                elif source.name in senders:
+                    senders[source.name].list()
+            except ExecuteError as error:
+                if source is sources[0]:
+                    raise
+                senders.pop(source.name, None)
+                left_out.append(Entry(path=f"{source.name}/", kind=FOLDER, problem=error.message))
+    return senders
 
 
-def entry_of(line: str) -> Entry:
-    """Parse a line of a folder's list; checksums.py never lists names that start with a dot.
+class NoFolderError(ExecuteError):
+    """An error for a folder that no node has."""
 
-    Raises:
-        ProtocolError: if the line, the path, the size or the hash is invalid.
+    advice = (
+        "If the script has written elsewhere: --from FOLDER, an absolute path or one relative to what `orch fetch` "
+        "shows. `orch runs` shows the state of the run."
+    )
+
+
+def unused_name(name: str, entries: Sequence[Entry]) -> str:
+    """Return the name of a node, made longer while the first node has a file or a folder of that name."""
+    names = {entry.path.partition("/")[0] for entry in entries}
+    while name in names:
+        name += "-files"
+    return name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalContent:
+    """The content of a file that need not be fetched.
+
+    Attributes:
+        basis: the size and the hash of the local file, of an incomplete one, or of the file that need not be fetched.
+        digest: the hash object of an incomplete file; None if `basis` describes a whole file.
+        excluded: the hashes with which the file need not be fetched.
     """
-    entry = values.parse(Entry, line, "a line of it")
-    parts = entry.path.split("/")
-    if any(part in ("", "..") or part.startswith(".") or "\0" in part for part in parts):
-        raise ProtocolError(f"{entry.path!r:.200} is not a path inside this folder.")
-    if not writable(entry.path):
-        return replace(entry, problem="its name is not UTF-8")
-    if entry.problem:
-        return replace(entry, problem=f"it cannot be read: {one_line(entry.problem)[:200]}")
-    if not 0 <= entry.size <= LARGEST or not SHA256.fullmatch(entry.sha256):
-        raise ProtocolError(f"{entry.path!r:.200} has a size or a hash that cannot be.")
-    return entry
+
+    basis: Basis
+    digest: hashlib._Hash | None = None
+    excluded: tuple[str, ...] = ()
 
 
-def writable(path: str) -> bool:
-    """Return whether a path can be encoded as UTF-8."""
-    try:
-        path.encode()
-    except UnicodeEncodeError:
+class Fetch:
+    """The state of a fetch, and its results as Collected has them.
+
+    Attributes:
+        first: what the first node has, by path; first_hashes has the hashes of its files.
+    """
+
+    def __init__(
+        self,
+        target: Path,
+        listener: FetchListener,
+        unchanged: Mapping[str, str] | None,
+        expected: Mapping[str, str] | None,
+    ) -> None:
+        self.target = target
+        self.local = ConfinedFolder(target)
+        self.listener = listener
+        self.unchanged = unchanged
+        self.expected = expected
+        self.first: dict[str, Entry] = {}
+        self.first_hashes: dict[str, str] = {}
+        self.files: list[Entry] = []
+        self.brought: list[str] = []
+        self.left_out: list[Entry] = []
+        self.unchanged_files = 0
+
+    def bring(self, sender: FileSender, entries: Sequence[Entry], prefix: str = "") -> None:
+        """Fetch entries of a node, without those that the first node has, too.
+
+        Args:
+            sender: the sender of the node.
+            entries: the entries.
+            prefix: the local folder for them, with a slash; '' for the first node.
+
+        Raises:
+            ExecuteError: if a file cannot be read or written, or there is not enough space.
+        """
+        missing = [entry for entry in self.usable(entries, prefix) if self.first.get(entry.path) != entry]
+        files = [entry for entry in missing if entry.kind == FILE]
+        contents = [self.local_content(entry, prefix) for entry in files]
+        check_room(self.target, files, contents)
+        self.listener.total(len(files), sum(entry.size for entry in files))
+        sender.request(zip(files, (content.basis for content in contents), strict=True))
+        hashes = {}
+        with writing(self.target):
+            for entry, content in zip(files, contents, strict=True):
+                hashes[entry.path] = self.receive(sender, entry, content, prefix)
+            for entry in missing:
+                if entry.kind != FILE:
+                    self.make(entry, prefix)
+        if not prefix:
+            self.first = {entry.path: entry for entry in entries}
+            self.first_hashes = hashes
+
+    def usable(self, entries: Sequence[Entry], prefix: str) -> Iterator[Entry]:
+        """Yield the entries that can be fetched, and record those that are left out."""
+        incomplete_paths = set()
+        for entry in entries if self.expected is None else self.expected_entries(entries):
+            parts = entry.path.split("/")
+            if self.unchanged is not None and BYTECODE in parts:
+                continue
+            incomplete = next((index for index, part in enumerate(parts, 1) if INCOMPLETE_NAME.fullmatch(part)), 0)
+            path = "/".join(parts[:incomplete])
+            if path and path not in incomplete_paths:
+                self.leave_out(replace(entry, path=path), prefix, INCOMPLETE)
+                incomplete_paths.add(path)
+            elif not path and entry.problem:
+                self.leave_out(entry, prefix, entry.problem)
+            elif not path:
+                yield entry
+
+    def expected_entries(self, entries: Sequence[Entry]) -> Iterator[Entry]:
+        """Yield the entries that are expected; links that lead elsewhere must have the expected target."""
+        assert self.expected is not None
+        for entry in entries:
+            if entry.path in self.expected and (
+                entry.kind != LINK or self.expected[entry.path] == hash_of_target(entry)
+            ):
+                yield replace(entry, problem="")
+
+    def leave_out(self, entry: Entry, prefix: str, problem: str) -> None:
+        """Record an entry that cannot be fetched."""
+        self.left_out.append(replace(entry, path=prefix + entry.path, problem=problem))
+
+    def local_content(self, entry: Entry, prefix: str) -> LocalContent:
+        """Return the content of a file that need not be fetched."""
+        path = prefix + entry.path
+        part = part_of(path)
+        hashes = (self.first_hashes.get(entry.path), (self.unchanged or {}).get(entry.path))
+        excluded = tuple(filter(None, hashes))
+        with suppress(OSError):  # there is a link or a folder of that name, or it cannot be one here
+            if self.local.size(path) == entry.size and (digest := self.local.digest(path)):
+                basis = Basis(size=entry.size, sha256=digest.hexdigest())
+                return LocalContent(basis=basis, excluded=excluded)
+        with writing(self.target):
+            size = self.local.size(part)
+            if 0 < size <= entry.size and (digest := self.local.digest(part)):
+                basis = Basis(size=size, sha256=digest.hexdigest())
+                return LocalContent(basis=basis, digest=digest, excluded=excluded)
+        basis = Basis(size=entry.size, sha256=excluded[0]) if excluded else Basis()
+        return LocalContent(basis=basis, excluded=excluded)
+
+    def receive(self, sender: FileSender, entry: Entry, content: LocalContent, prefix: str) -> str:
+        """Fetch a file, continuing an incomplete one; return its hash on the node, or '' if it cannot be read.
+
+        Raises:
+            ExecuteError: if the connection is lost.
+            OSError: if it cannot be written.
+        """
+        part = part_of(prefix + entry.path)
+        offset = sender.offset(entry, content.basis)
+        digest = content.digest if content.digest and offset else hashlib.sha256()
+        blocks = self.counted_blocks(sender, entry, offset, prefix)
+        if block := next(blocks, None):
+            with self.local.open(part, os.O_RDWR | os.O_CREAT, make=True) as file:
+                file.truncate(offset)
+                file.seek(offset)
+                while block:
+                    digest.update(block)
+                    write_all(file, block)
+                    block = next(blocks, None)
+            is_new = True
+        else:
+            is_new = bool(content.digest)
+        result = sender.end(entry)
+        is_same = not is_new and content.basis.sha256 == result.sha256
+        if result.problem:
+            self.leave_out(result, prefix, result.problem)
+        elif result.sha256 in content.excluded:
+            self.unchanged_files += 1
+        elif not is_same and digest.hexdigest() != result.sha256:
+            self.leave_out(entry, prefix, "it does not have the hash that its node has computed")
+        elif is_same or self.complete(entry, part, prefix):
+            self.files.append(replace(result, path=prefix + entry.path))
+        if not is_same:
+            self.local.remove(part)
+        return result.sha256
+
+    def counted_blocks(self, sender: FileSender, entry: Entry, offset: int, prefix: str) -> Iterator[bytes]:
+        """Yield the blocks of a file, and notify the listener of the file and of their sizes."""
+        self.listener.advance(offset)
+        for number, block in enumerate(sender.blocks(entry, offset)):
+            if not number:
+                self.listener.file(prefix + entry.path, entry.size)
+            yield block
+            self.listener.advance(len(block))
+
+    def complete(self, entry: Entry, part: str, prefix: str) -> bool:
+        """Give a file that is complete its name; return False if the file system cannot have such a name."""
+        with self.naming(entry, prefix):
+            with self.local.open(part, os.O_RDWR | os.O_CREAT, make=True) as file:
+                os.fchmod(file.fileno(), EXECUTABLE_MODE if entry.executable else FILE_MODE)
+            self.local.move(part, prefix + entry.path)
+            self.brought.append(prefix + entry.path)
+            return True
         return False
-    return True
+
+    def make(self, entry: Entry, prefix: str) -> None:
+        """Make a link, or a folder without entries."""
+        path = prefix + entry.path
+        if entry.kind == LINK and (self.unchanged or {}).get(entry.path) == hash_of_target(entry):
+            self.unchanged_files += 1
+            return
+        with self.naming(entry, prefix):
+            if entry.kind == FOLDER:
+                self.local.make_folder(path)
+            elif self.local.read_link(path) != entry.target:
+                self.local.make_link(part_of(path), entry.target)
+                self.local.move(part_of(path), path)
+                self.brought.append(path)
+            self.files.append(replace(entry, path=path))
+
+    @contextmanager
+    def naming(self, entry: Entry, prefix: str) -> Iterator[None]:
+        """Leave an entry out if the local file system cannot have its name."""
+        try:
+            yield
+        except OSError as error:
+            if error.errno not in IMPOSSIBLE_NAME:
+                raise
+            self.leave_out(entry, prefix, f"this file system cannot have such a name: {error.strerror}")
+
+
+def hash_of_target(entry: Entry) -> str:
+    """Return the SHA-256 of the target of a link, as projects record it."""
+    return hashlib.sha256(entry.target.encode(errors="surrogateescape")).hexdigest()
+
+
+def part_of(path: str) -> str:
+    """Return the path of a file while it is incomplete."""
+    return f"{PARTS}/{hashlib.sha256(os.fsencode(path)).hexdigest()}"
 
 
 def matches(path: str, patterns: tuple[str, ...]) -> bool:
@@ -232,10 +402,11 @@ def matches(path: str, patterns: tuple[str, ...]) -> bool:
     return not patterns or any(fnmatchcase(path, pattern) or fnmatchcase(first, pattern) for pattern in patterns)
 
 
-def check_room(target: Path, missing: list[Entry]) -> None:
-    """Raise ExecuteError if the target's disk has too little space for the missing files."""
+def check_room(target: Path, files: Sequence[Entry], contents: Sequence[LocalContent]) -> None:
+    """Raise ExecuteError if the target's disk has too little space for what has to be fetched."""
     existing = next(path for path in (target, *target.absolute().parents) if path.exists())
-    needed, free = sum(entry.size for entry in missing), shutil.disk_usage(existing).free
+    needed = sum(entry.size - content.basis.size for entry, content in zip(files, contents, strict=True))
+    free = shutil.disk_usage(existing).free
     if needed > free:
         raise ExecuteError(
             f"{target} has room for {free / 2**30:.1f} GiB, and {needed / 2**30:.1f} GiB are to come.",
@@ -244,7 +415,7 @@ def check_room(target: Path, missing: list[Entry]) -> None:
 
 
 @contextmanager
-def telling(target: Path) -> Iterator[None]:
+def writing(target: Path) -> Iterator[None]:
     """Convert errors of the local file system into an ExecuteError.
 
     Raises:
@@ -257,64 +428,3 @@ def telling(target: Path) -> Iterator[None]:
             f"{error.filename or target} cannot be written: {error.strerror}.",
             hint="Links below the folder are not followed; --to names another one.",
         ) from None
-
-
-def bring(remote: Remote, source: str, target_folder: ConfinedFolder, *, entry: Entry, listener: FetchListener) -> None:
-    """Fetch a file, continuing a local part; start again once if the result has the wrong hash.
-
-    Raises:
-        ExecuteError: if the file changes while it is read, or cannot be read.
-        OSError: if the file cannot be written.
-    """
-    part_path = part_of(entry.path)
-    if target_folder.size(part_path) > entry.size:
-        target_folder.remove(part_path)
-    for _ in range(2):
-        append(target_folder, part_path, remote, source, size=entry.size, listener=listener)
-        if target_folder.sha256(part_path) == entry.sha256:
-            target_folder.rename(part_path, PurePosixPath(entry.path).name)
-            return
-        target_folder.remove(part_path)
-    raise ExecuteError(f"{source} changes while it is read.", hint="Fetch again when the run has written it.")
-
-
-def part_of(path: str) -> str:
-    """Return the path of a file while it is incomplete; no list contains such a name."""
-    folder, slash, name = path.rpartition("/")
-    if len(os.fsencode(name)) > LONGEST_NAME - len(PART) - 1:
-        name = hashlib.sha256(os.fsencode(name)).hexdigest()
-    return f"{folder}{slash}.{name}{PART}"
-
-
-def append(
-    target_folder: ConfinedFolder, part_path: str, remote: Remote, source: str, *, size: int, listener: FetchListener
-) -> None:
-    """Append the missing bytes to an incomplete file, which must not grow beyond `size`.
-
-    Raises:
-        ExecuteError: if the remote sends more bytes than announced, or the file cannot be read.
-        OSError: if the file cannot be written.
-    """
-    present_bytes = target_folder.size(part_path)
-    listener.advance(present_bytes)
-    target_folder.add(part_path, b"", present_bytes)
-    for chunk in remote.chunks(source, present_bytes):
-        if present_bytes + len(chunk) > size:
-            target_folder.remove(part_path)
-            raise ExecuteError(
-                f"{source} has more than the {size} bytes that were announced.",
-                hint="Fetch again when the run has written it.",
-            )
-        target_folder.add(part_path, chunk, present_bytes)
-        present_bytes += len(chunk)
-        listener.advance(len(chunk))
-
-
-def local_hash(target_folder: ConfinedFolder, path: str) -> str | None:
-    """Return the hash of a local file, or None if it does not exist."""
-    try:
-        return target_folder.sha256(path)
-    except OSError as error:
-        if error.errno in (errno.ENOENT, *IMPOSSIBLE_NAME):
-            return None
-        raise

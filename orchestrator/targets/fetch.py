@@ -2,35 +2,25 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
 import shutil
-import tarfile
 import tempfile
-import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
 
 from orch_node import disk
-from orch_node.filled_folder import MARK, all_files, hash_of
-from orch_node.protocol.folders import EXECUTABLE, LINK
+from orch_node.filled_folder import all_files, hash_of
 from orch_node.protocol.node_names import fold
 from orch_node.protocol.record import RunNode, RunRecord
+from orch_node.standalone.send_files import FILE
 
 from orchestrator.errors import ExecuteError, RequestError
-from orchestrator.model.printable import one_line
 from orchestrator.model.project import Project
-from orchestrator.runs.fetch import Collected, Entry, FetchListener, collect, default_target
-from orchestrator.targets.connections.connection import Ssh
+from orchestrator.runs.fetch import Collected, Entry, FetchListener, NoFolderError, Source, collect, default_target
 from orchestrator.targets.connections.local import Local
-from orchestrator.targets.connections.program_output import STDOUT
 from orchestrator.targets.interface import FetchRequest
 
 CODE = "code"  # the default destination of a project, in the run's folder
-MEMBER_BYTES = 2048  # of an archive for each file, besides its content
-EXTRA_MEMBERS = 10_000  # folders, at most
 NOT_AS_SENT = "To see what the run has in its copy, which it may have changed: --from {copy}."
 
 
@@ -44,11 +34,11 @@ def requested_node(record: RunRecord, name: str | None) -> RunNode:
     return nodes[name]
 
 
-def fetch_files(host: Local | Ssh, folder: Path, request: FetchRequest, listener: FetchListener) -> Collected:
-    """Copy the requested files of a host to this machine.
+def fetch_files(sources: Sequence[Source], folder: Path, request: FetchRequest, listener: FetchListener) -> Collected:
+    """Copy the requested files of nodes to this machine.
 
     Args:
-        host: the host that has the files.
+        sources: the nodes that have the files.
         folder: the run's folder on this machine.
         request: the files. The default destination of local files is the folder that they are in.
         listener: receives the progress.
@@ -56,22 +46,31 @@ def fetch_files(host: Local | Ssh, folder: Path, request: FetchRequest, listener
     Raises:
         ExecuteError: if the files cannot be read or written.
     """
-    default = Path(request.source) if isinstance(host, Local) else default_target(folder, request.node)
-    target = request.destination or default
+    default = default_target(folder, request.node)
+    if isinstance(sources[0].remote, Local):
+        default = next(filter(Path.is_dir, map(Path, request.folders)), default)
     return collect(
-        host, request.source, target, patterns=request.patterns, listener=listener, unchanged=request.unchanged
+        sources,
+        request.folders,
+        request.destination or default,
+        patterns=request.patterns,
+        listener=listener,
+        unchanged=request.unchanged,
     )
 
 
-def fetch_project(host: Local | Ssh, store: str, copy: str, folder: Path, request: FetchRequest) -> Collected:
+def fetch_project(
+    source: Source, store: str, copy: str, folder: Path, request: FetchRequest, listener: FetchListener
+) -> Collected:
     """Copy a project to this machine as it was sent, and verify its hash.
 
     Args:
-        host: the host that has received it.
+        source: the host that has received it.
         store: the folder of what the host has received.
         copy: the run's copy of the project on the host.
         folder: the run's folder on this machine.
         request: the project and the destination.
+        listener: receives the progress.
 
     Raises:
         RequestError: if the destination has other content.
@@ -85,20 +84,35 @@ def fetch_project(host: Local | Ssh, store: str, copy: str, folder: Path, reques
     if is_new:
         path, hint = f"{store}/{project.digest}", NOT_AS_SENT.format(copy=copy)
         try:
-            with staging_folder(target) as staging, tempfile.TemporaryFile() as archive:
-                receive_archive(host, path, project, archive, hint)
-                extract(archive, project, staging)
+            with staging_folder(target) as staging:
+                fetch_expected(source, path, staging, project, listener, hint)
                 if hash_of(staging) != project.digest:
                     raise ExecuteError(f"{path} is not as it was sent; somebody has changed it.", hint=hint)
                 staging.replace(target)
-        except tarfile.TarError as error:
-            raise ExecuteError(f"{path} cannot be read: {error}.", hint=hint) from None
         except OSError as error:
             raise ExecuteError(f"{disk.describe_error(target, error)}.", hint="--to names another folder.") from None
     files = tuple(
-        Entry(path=name, size=(target / name).lstat().st_size, sha256=sha256) for name, sha256 in project.files.items()
+        Entry(path=name, kind=FILE, size=(target / name).lstat().st_size, sha256=sha256)
+        for name, sha256 in project.files.items()
     )
-    return Collected(folder=target, files=files, brought=tuple(project.files) if is_new else ())
+    return Collected(folder=target, source=store, files=files, brought=tuple(project.files) if is_new else ())
+
+
+def fetch_expected(
+    source: Source, path: str, staging: Path, project: Project, listener: FetchListener, hint: str
+) -> None:
+    """Copy the files of a project that a store has to an empty folder.
+
+    Raises:
+        ExecuteError: if the store does not have it, or its files cannot be copied.
+    """
+    try:
+        collect([source], [path], staging, listener=listener, expected=project.files)
+    except NoFolderError:
+        raise ExecuteError(
+            f"The project is not there any more: there is no folder {path}.",
+            hint=f"`orch clean` removes what no run has used for 30 days. {hint}",
+        ) from None
 
 
 def has_project(folder: Path, project: Project) -> bool:
@@ -116,54 +130,3 @@ def staging_folder(target: Path) -> Iterator[Path]:
         yield staging
     finally:
         shutil.rmtree(staging, ignore_errors=True)
-
-
-def receive_archive(host: Local | Ssh, path: str, project: Project, archive: IO[bytes], hint: str) -> None:
-    """Write the tar archive of a project in a store to a file.
-
-    Raises:
-        ExecuteError: if the host does not have it, or sends more than the project has.
-    """
-    errors = bytearray()
-    limit = project.size + MEMBER_BYTES * (len(project.files) + EXTRA_MEMBERS)
-
-    def receive(descriptor: int, part: bytes) -> None:
-        if descriptor != STDOUT:
-            errors.extend(part[:MEMBER_BYTES])
-        elif archive.tell() + len(part) > limit:
-            raise ExecuteError(f"{path} is larger than what was sent; somebody has changed it.", hint=hint)
-        else:
-            archive.write(part)
-
-    pack = ("env", "LC_ALL=C", "tar", "-c", "--hard-dereference", f"--exclude=./{MARK}", "-C", path, ".")
-    if host.relay(pack, receive, threading.Event()) != 0:
-        reason = (errors.decode(errors="replace").strip().splitlines() or ["tar failed"])[0]
-        raise ExecuteError(
-            f"The project is not there any more: {one_line(reason)}.",
-            hint=f"`orch clean` removes what no run has used for 30 days. {hint}",
-        )
-    archive.seek(0)
-
-
-def extract(archive: IO[bytes], project: Project, folder: Path) -> None:
-    """Write those files of an archive to a folder that the project has, with the content that it has.
-
-    Links are written last, so that no file is written through one.
-    """
-    links = []
-    with tarfile.open(fileobj=archive, mode="r:") as members:
-        for member in members:
-            name, file = member.name.removeprefix("./"), members.extractfile(member) if member.isreg() else None
-            content = file.read() if file else os.fsencode(member.linkname)
-            kind = project.kinds.get(name, "")
-            if project.files.get(name) != hashlib.sha256(content).hexdigest() or member.issym() != (kind == LINK):
-                continue
-            path = folder / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            if kind == LINK:
-                links.append((path, member.linkname))
-            else:
-                path.write_bytes(content)
-                path.chmod(0o755 if kind == EXECUTABLE else 0o644)
-    for path, link in links:
-        path.symlink_to(link)

@@ -36,16 +36,18 @@ class FetchRequest:
     """The files that `orch fetch` copies.
 
     Attributes:
-        source: the folder on the node.
-        node: the name of the node, or None for node0.
+        source: the requested folder on the nodes, absolute or relative to the output; '' for the output.
+        folders: the paths that this folder may have; on the nodes, the first that exists is copied.
+        node: the name of the only node whose files are copied, or None for all nodes.
         destination: the folder on this machine, or None for the default.
-        patterns: patterns of the paths in `source` to copy; all paths if empty.
-        unchanged: SHA-256 by path of files in `source` that are not copied as long as they have this content; None to
+        patterns: patterns of the paths in the folder to copy; all paths if empty.
+        unchanged: SHA-256 by path of files in the folder that are not copied as long as they have this content; None to
             copy all files.
-        project: the project that is copied as it was sent, in place of a `source`.
+        project: the project that is copied as it was sent, in place of a folder.
     """
 
-    source: str
+    source: str = ""
+    folders: tuple[str, ...] = ()
     node: str | None = None
     destination: Path | None = None
     patterns: tuple[str, ...] = ()

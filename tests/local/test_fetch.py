@@ -3,52 +3,66 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from orchestrator.errors import ConnectionLost, ExecuteError
-from orchestrator.model.command import CommandResult
 from orchestrator.runs import fetch
 from orchestrator.runs.fetch import FetchListener
 from orchestrator.targets.connections import connection, program_output
 from orchestrator.targets.connections.connection import Ssh
 from orchestrator.targets.connections.local import Local
+from orchestrator.targets.connections.pipes import PipedProgram
 from tests.local.runs import Orch, expect_exit
 from tests.support.ports import free_port
 from tests.support.recorded import make_placement, make_run
 
-NAMES = ("model/two words.bin", "checkpoint-10/it's $(x).pt", "checkpoint-20/ünï\ncode", "log.txt")
+SIZE_BYTES = 4  # of the size of a block
+NAMES = ("model/two words.bin", "checkpoint-10/it's $(x).pt", "checkpoint-20/ünï\ncode", "log.txt", ".metadata")
 BIG = os.urandom(5 * 2**20 + 17)
 
 
-@dataclass
 class CountingConnection:
-    """A connection that counts the bytes that are read, and can break.
+    """A connection that counts the bytes of files that are read, and can break.
 
     Attributes:
         limit: number of bytes after which the connection breaks.
-        sizes: of the chunks that were read.
+        sizes: of the blocks that were read.
     """
 
-    connection: Local | Ssh
-    limit: int | None = None
-    sizes: list[int] = field(default_factory=list)
+    def __init__(self, connection: Local | Ssh) -> None:
+        self.connection = connection
+        self.limit: int | None = None
+        self.sizes: list[int] = []
 
-    def capture(self, argv: tuple[str, ...], *, seconds: float) -> CommandResult:
-        return self.connection.capture(argv, seconds=seconds)
+    @contextmanager
+    def open_program(self, argv: tuple[str, ...]) -> Iterator[PipedProgram]:
+        with self.connection.open_program(argv) as program:
+            program.output = CountingOutput(program.output, self)
+            yield program
 
-    def chunks(self, path: str, offset: int) -> Iterator[bytes]:
-        for chunk in self.connection.chunks(path, offset):
-            if self.limit is not None and sum(self.sizes) + len(chunk) > self.limit:
+
+class CountingOutput(io.BufferedReader):
+    """The output of a program, whose large reads are counted."""
+
+    def __init__(self, output: Any, connection: CountingConnection) -> None:
+        super().__init__(output.raw)  # not through two buffers, of which the inner one would wait until it is full
+        self.connection = connection
+
+    def read(self, size: int | None = -1) -> bytes:
+        data = super().read(size)
+        if len(data) > SIZE_BYTES:
+            if self.connection.limit is not None and sum(self.connection.sizes) > self.connection.limit:
                 raise ExecuteError("the connection is gone")
-            self.sizes.append(len(chunk))
-            yield chunk
+            self.connection.sizes.append(len(data))
+        return data
 
 
 @pytest.fixture
@@ -60,7 +74,6 @@ def source(tmp_path: Path) -> Path:
         (folder / name).write_bytes(BIG if name.startswith("model") else name.encode())
     (folder / ".checkpoint-staging").mkdir()
     (folder / ".checkpoint-staging" / "half").write_text("half")
-    (folder / "link").symlink_to("/etc/passwd")
     return folder
 
 
@@ -80,14 +93,15 @@ def remote(request: pytest.FixtureRequest) -> Iterator[CountingConnection]:
 
 
 def collect(remote: Any, source: Path, target: Path, *patterns: str) -> fetch.Collected:
-    return fetch.collect(remote, str(source), target, patterns=patterns, listener=FetchListener())
+    sources = [fetch.Source(name="far", remote=remote)]
+    return fetch.collect(sources, [str(source)], target, patterns=patterns, listener=FetchListener())
 
 
 def test_node_without_a_server_is_named(tmp_path: Path) -> None:
     config = tmp_path / "config"
     config.write_text(f"Host far\n  HostName 127.0.0.1\n  Port {free_port()}\n")
     with pytest.raises(ConnectionLost, match="far does not answer"):
-        list(Ssh("far", str(config)).chunks("/etc/hostname", 0))
+        collect(Ssh("far", str(config)), Path("/etc"), tmp_path)
 
 
 def test_each_file_arrives_with_its_hash(remote: CountingConnection, source: Path, target: Path) -> None:
@@ -105,12 +119,13 @@ def test_interrupted_fetch_continues_where_it_stopped(remote: CountingConnection
     remote.limit = 3 * 2**20
     with pytest.raises(ExecuteError, match="the connection is gone"):
         collect(remote, source, target, "model")
-    fetched = (target / "model/.two words.bin.part").stat().st_size
-    assert fetched > 0
+    (part,) = (target / fetch.PARTS).iterdir()
+    assert 3 * 2**20 < (fetched := part.stat().st_size) < len(BIG)
     remote.limit, remote.sizes = None, []
     collect(remote, source, target, "model")
     assert (target / "model/two words.bin").read_bytes() == BIG
     assert sum(remote.sizes) == len(BIG) - fetched, "only the missing bytes are read"
+    assert not (target / fetch.PARTS).exists()
 
 
 def test_unchanged_files_are_not_fetched_again(remote: CountingConnection, source: Path, target: Path) -> None:
@@ -124,8 +139,9 @@ def test_unchanged_files_are_not_fetched_again(remote: CountingConnection, sourc
 
 
 def test_part_of_another_version_is_discarded(source: Path, target: Path) -> None:
-    (target / "model").mkdir(parents=True)
-    (target / "model/.two words.bin.part").write_bytes(b"of an earlier version")
+    part = target / fetch.part_of(NAMES[0])
+    part.parent.mkdir(parents=True)
+    part.write_bytes(b"of an earlier version")
     collect(Local(), source, target, "model")
     assert (target / "model/two words.bin").read_bytes() == BIG
 
@@ -142,21 +158,43 @@ def test_endless_output_of_a_node_is_cut_off(sshd: str, tmp_path: Path, monkeypa
         node.capture(("sleep", "60"), seconds=0.6)
     result = node.capture(("sh", "-c", "echo out; echo err >&2; sleep 60 & exit 3"), seconds=30.0)
     assert (result.code, result.out, result.err) == (3, "out\n", "err\n")
-    with pytest.raises(ExecuteError, match="/dev/zero has more than the 0 bytes"):
-        collect(NodeWithEndlessFile(node), Path("/dev"), tmp_path)
     node.close()
 
 
-class NodeWithEndlessFile:
-    """A node that lists an endless file as an empty one."""
+def test_text_that_a_login_script_prints_is_skipped(sshd: str, source: Path, target: Path) -> None:
+    """Print to the same streams as the login script of a node."""
 
-    def __init__(self, node: Ssh) -> None:
-        self.node = node
-        self.chunks = node.chunks
+    class Greeting(Ssh):
+        def open_program(self, argv: tuple[str, ...]) -> Any:
+            return super().open_program(("sh", "-c", 'echo Welcome; printf "no end" >&1; exec "$@"', "sh", *argv))
 
-    def capture(self, argv: tuple[str, ...], *, seconds: float) -> CommandResult:
-        entry = {"path": "zero", "size": 0, "sha256": hashlib.sha256().hexdigest()}
-        return CommandResult(code=0, out=json.dumps(entry) + "\n", err="")
+    node = Greeting("far", sshd)
+    assert len(collect(node, source, target).files) == len(NAMES)
+    node.close()
+
+
+def test_file_that_grows_is_fetched_up_to_the_listed_size(source: Path, target: Path) -> None:
+    log = source / "log.txt"
+
+    class Appending(Local):
+        @contextmanager
+        def open_program(self, argv: tuple[str, ...]) -> Iterator[PipedProgram]:
+            with super().open_program(argv) as program:
+                send, calls = program.send, []
+
+                def append(data: bytes) -> None:
+                    if calls:
+                        log.write_text(log.read_text() + "more")
+                    calls.append(data)
+                    send(data)
+
+                program.send = append  # type: ignore[method-assign]
+                yield program
+
+    assert collect(Appending(), source, target).left_out[0].path == ".checkpoint-staging"
+    assert (target / "log.txt").read_text() == "log.txt"
+    assert collect(Local(), source, target).brought == ("log.txt",)
+    assert (target / "log.txt").read_text() == "log.txtmore"
 
 
 def test_only_files_that_match_a_pattern_are_fetched(source: Path, target: Path) -> None:
@@ -165,7 +203,7 @@ def test_only_files_that_match_a_pattern_are_fetched(source: Path, target: Path)
 
 
 def test_missing_folder_is_an_error(remote: CountingConnection, tmp_path: Path, target: Path) -> None:
-    with pytest.raises(ExecuteError, match="there is no folder") as exc_info:
+    with pytest.raises(ExecuteError, match="There is no folder") as exc_info:
         collect(remote, tmp_path / "nowhere", target)
     assert "--from FOLDER" in exc_info.value.hint
 
@@ -183,13 +221,19 @@ def test_command_fetches_the_output_of_a_run(orch: Orch, source: Path, tmp_path:
     value = json.loads(process.stdout)
     assert (value["schema"], value["kind"]) == (1, "fetch")
     assert value.keys() >= {"folder", "files", "bytes", "brought"}
-    assert (value["files"], value["folder"]) == (4, str(run / "output"))
+    assert (value["files"], value["folder"]) == (5, str(run / "output"))
+    assert value["omitted"] == [{"path": ".checkpoint-staging", "problem": fetch.INCOMPLETE}]
     assert (run / "output/model/two words.bin").read_bytes() == BIG
     assert "log.txt" in process.stderr.splitlines()
-    assert len(json.loads((run / "fetched.json").read_text())["files"]) == 4
-    assert "4 files (5.0 MiB, 0 new)" in orch("fetch", "x").stdout
+    assert len(json.loads((run / "fetched.json").read_text())["files"]) == 5
+    assert "5 files (5.0 MiB, 0 new)" in orch("fetch", "x").stdout
     expect_exit(orch("fetch", "x", "--only", "nothing*"), 2)
     expect_exit(orch("fetch", "x", "--node", "other"), 2)
+    expect_exit(orch("fetch", "x", "--from", "model", "--to", "weights"))
+    assert (tmp_path / "weights/two words.bin").read_bytes() == BIG
+    expect_exit(orch("fetch", "x", "--from", "nowhere"), 1)
+    (source / "passwords").symlink_to("/etc/passwd")
+    assert "skipped: passwords: it is a link to /etc/passwd" in expect_exit(orch("fetch", "x"), 1).stderr
 
 
 @pytest.mark.parametrize(
@@ -200,5 +244,5 @@ def test_command_fetches_the_output_folder_of_the_script_arguments(
 ) -> None:
     run = make_remote_run(tmp_path, sshd, script_args=[word.format(source) for word in arguments])
     process = expect_exit(orch("fetch", "x", "--json"))
-    assert json.loads(process.stdout)["files"] == 4
+    assert json.loads(process.stdout)["files"] == 5
     assert json.loads((run / "fetched.json").read_text())["from"] == str(source)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.errors import ConnectionLost, ExecuteError
+from orchestrator.errors import ConnectionLost
 from orchestrator.targets.kubernetes.api.client import KubernetesClient
 from orchestrator.targets.kubernetes.api.exec import PodExec
 from tests.support.kubernetes_api import Api, make_client
@@ -21,30 +21,36 @@ def cluster(api: Api) -> KubernetesClient:
     return make_client(api.url)
 
 
-def test_large_file_is_read_in_small_chunks(cluster: KubernetesClient, tmp_path: Path) -> None:
+def test_large_output_is_read_in_small_parts(cluster: KubernetesClient, tmp_path: Path) -> None:
     """Read slower than the API server sends, so that many frames are there at once."""
     content = os.urandom(16 * MIB)
     (tmp_path / "weights").write_bytes(content)
-    digest, largest = hashlib.sha256(), 0
-    for chunk in PodExec(cluster, "reader").chunks(str(tmp_path / "weights"), MIB):
-        digest.update(chunk)
-        largest = max(largest, len(chunk))
-    assert digest.digest() == hashlib.sha256(content[MIB:]).digest()
-    assert largest < 2 * MIB
+    digest = hashlib.sha256()
+    with PodExec(cluster, "reader").open_program(("cat", str(tmp_path / "weights"))) as program:
+        while part := program.output.read(MIB):
+            digest.update(part)
+    assert digest.digest() == hashlib.sha256(content).digest()
+
+
+def test_program_reads_what_is_sent_to_it(cluster: KubernetesClient) -> None:
+    content = os.urandom(MIB // 4)
+    with PodExec(cluster, "reader").open_program(("head", "-c", str(len(content)))) as program:
+        program.send(content)
+        assert program.output.read(len(content)) == content
 
 
 def test_output_and_exit_code_of_a_program_are_returned(cluster: KubernetesClient, tmp_path: Path) -> None:
     text = "import sys; print('out' * 100_000); print('err', file=sys.stderr); sys.exit(7)"
     result = PodExec(cluster, "reader").capture(("python3", "-c", text), seconds=60)
     assert (result.code, result.err, len(result.out)) == (7, "err\n", 300_001)
-    with pytest.raises(ExecuteError, match="No such file"):
-        list(PodExec(cluster, "reader").chunks(str(tmp_path / "none"), 0))
+    with PodExec(cluster, "reader").open_program(("cat", str(tmp_path / "none"))) as program:
+        assert program.output.read() == b""
+        assert "No such file" in program.failure().message
 
 
-def test_chunks_received_before_a_connection_breaks_are_returned(api: Api, cluster: KubernetesClient) -> None:
-    """Return them so that the next attempt can continue there."""
+def test_output_before_a_connection_breaks_is_returned(api: Api, cluster: KubernetesClient) -> None:
+    """Return it so that the next attempt can continue there."""
     api.state.break_execs = 1
-    chunks = PodExec(cluster, "reader").chunks(__file__, 0)
-    assert next(chunks) == Path(__file__).read_bytes()
-    with pytest.raises(ConnectionLost):
-        next(chunks)
+    with PodExec(cluster, "reader").open_program(("cat", __file__)) as program:
+        assert program.output.read() == Path(__file__).read_bytes()
+        assert isinstance(program.failure(), ConnectionLost)

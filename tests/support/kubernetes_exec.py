@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import json
 import os
 import select
+import socket
 import struct
 import subprocess
-from typing import Any
+import threading
+from typing import IO, Any
 
 MAGIC = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
-STDOUT, STDERR, ERROR = 1, 2, 3
+STDIN, STDOUT, STDERR, ERROR = 0, 1, 2, 3
+CLOSE = 8  # the opcode of the last frame
 PROTOCOL = "v4.channel.k8s.io"
 MAX_DATA = 32 * 1024  # bytes that Kubernetes reads of a program's output at once
 
@@ -32,7 +36,7 @@ def serve_exec(request: Any, query: dict[str, list[str]]) -> None:
         request.send_header(name, value)
     request.end_headers()
     try:
-        code = run_command(request, query["command"])
+        code = run_command(request, query["command"], stdin=query.get("stdin", [""])[0].lower() == "true")
         if is_broken(request):
             return
         send_frame(request, 2, bytes([ERROR]) + json.dumps(exit_status(code)).encode())
@@ -41,6 +45,8 @@ def serve_exec(request: Any, query: dict[str, list[str]]) -> None:
         pass
     finally:
         request.close_connection = True
+        with contextlib.suppress(OSError):
+            request.connection.shutdown(socket.SHUT_RDWR)  # ends pass_input()
 
 
 def is_broken(request: Any) -> bool:
@@ -51,12 +57,14 @@ def is_broken(request: Any) -> bool:
     return bool(remaining)
 
 
-def run_command(request: Any, command: list[str]) -> int:
+def run_command(request: Any, command: list[str], *, stdin: bool) -> int:
     """Run a command, send its output in the same pieces as Kubernetes, and return its exit code."""
-    options = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen(command, **options) as process:
+    source = subprocess.PIPE if stdin else subprocess.DEVNULL
+    with subprocess.Popen(command, stdin=source, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stderr is not None
+        if process.stdin:
+            threading.Thread(target=pass_input, args=(request, process.stdin), daemon=True).start()
         channels = {process.stdout.fileno(): STDOUT, process.stderr.fileno(): STDERR}
         try:
             while channels:
@@ -69,6 +77,28 @@ def run_command(request: Any, command: list[str]) -> int:
         finally:
             process.kill()
     return process.returncode
+
+
+def pass_input(request: Any, stdin: IO[bytes]) -> None:
+    """Pass the frames of standard input on to a command, until the client disconnects."""
+    with contextlib.suppress(OSError, ValueError, struct.error):
+        while frame := read_frame(request.rfile):
+            if frame[0] == STDIN:
+                stdin.write(frame[1:])
+                stdin.flush()
+    with contextlib.suppress(OSError):
+        stdin.close()
+
+
+def read_frame(file: IO[bytes]) -> bytes:
+    """Return the data of the next frame of a client, which masks it; nothing for the frame that closes."""
+    first, second = file.read(2)
+    size = second & 0x7F
+    if size >= 126:
+        size = struct.unpack(*((">H", file.read(2)) if size == 126 else (">Q", file.read(8))))[0]
+    mask = file.read(4)
+    data = bytes(byte ^ mask[index % 4] for index, byte in enumerate(file.read(size)))
+    return b"" if first & 0x0F == CLOSE else data
 
 
 def exit_status(code: int) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from orchestrator.planning.sent_files import project_copy
 from orchestrator.runs import store
 from orchestrator.runs.accounting import write as write_accounting
 from orchestrator.runs.cleanup import CleanupReport, NodeCleanup
-from orchestrator.runs.fetch import Collected, FetchListener
+from orchestrator.runs.fetch import Collected, FetchListener, Source
 from orchestrator.runs.logs import LogLine
 from orchestrator.runs.outcome import Outcome, outcome_of
 from orchestrator.runs.state_files import outcome_in
@@ -241,6 +241,7 @@ class BatchHandle:
             RequestError: if the run has no node of the requested name, or no project as it was sent.
         """
         requested_node(self.record, request.node)
+        source = Source(name=self.record.node0.node, remote=self.host)
         if request.project and isinstance(self.host, Local):
             raise RequestError(
                 f"--code: without a login node, nodes of {self.system.title} keep no copy of the project as sent.",
@@ -248,8 +249,9 @@ class BatchHandle:
             )
         if request.project:
             store_folder = store_of(self.record.run_dir)
-            return fetch_project(self.host, store_folder, project_copy(self.record.run_dir), self.folder, request)
-        return fetch_files(self.host, self.folder, request, listener)
+            copy = project_copy(self.record.run_dir)
+            return fetch_project(source, store_folder, copy, self.folder, request, listener)
+        return fetch_files([source], self.folder, request, listener)
 
 
 def wait_until(condition: Callable[[], bool], seconds: float, tick: float = TICK_SECONDS) -> bool:

@@ -20,11 +20,12 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from orch_node import disk
-from orch_node.login_shell import StartFilter, shell_command
+from orch_node.login_shell import StartFilter, program_errors, shell_command
 
 from orchestrator.errors import ConnectionLost, ExecuteError
 from orchestrator.model.command import LOGIN_SCRIPT_HINT, Command, CommandResult, program_name
 from orchestrator.model.host_names import keyscan_command, known_host_name
+from orchestrator.targets.connections.pipes import PipedProgram, last_line, piped_program
 from orchestrator.targets.connections.program_output import exit_code, read_errors, read_output, relay_output
 from orchestrator.targets.connections.sftp import open_sftp
 
@@ -45,6 +46,18 @@ TERMINATE = r"""arguments=$(tr '\0' '\n' < "/proc/$1/cmdline"; echo .)
 case $arguments in *"$2"*) kill -INT "$1";; esac"""
 TEST_WRITE = f"""umask 077; head -c {disk.TEST_BYTES} /dev/zero > "$1"; code=$?
 rm -f -- "$1"; exit $code"""
+OPENSSH_FAILED = 255  # the exit code of ssh if the connection fails
+# The node must answer within SILENCE_SECONDS, and what a configuration sets for a user's own sessions is off.
+OPENSSH_OPTIONS = (
+    "BatchMode=yes",
+    "StrictHostKeyChecking=yes",
+    f"ServerAliveInterval={KEEPALIVE_SECONDS}",
+    "ServerAliveCountMax=3",
+    "ClearAllForwardings=yes",
+    "RemoteCommand=none",
+    "RequestTTY=no",
+    "LogLevel=ERROR",
+)
 KNOWN_HOSTS = "~/.ssh/known_hosts"
 MAX_NAMES = 1_000_000  # in a folder
 UNKNOWN_NAME_HINT = (
@@ -260,22 +273,35 @@ class Ssh:
 
         return self.attempt(act, f"read {path}")
 
-    def chunks(self, path: str, offset: int) -> Iterator[bytes]:
-        """Yield the bytes of a file from `offset` on.
+    @contextlib.contextmanager
+    def open_program(self, argv: tuple[str, ...]) -> Iterator[PipedProgram]:
+        """Start a program on the node through OpenSSH, which moves large amounts of data faster than paramiko.
 
-        One `tail` sends the file as a stream, at the full speed of the connection.
+        Raises:
+            ExecuteError: if this machine has no OpenSSH.
         """
-        description = f"read {path}"
-        start = StartFilter()
-        with self.start_program(("tail", "-c", f"+{offset + 1}", "--", path), description) as channel:
-            channel.settimeout(TRANSFER_SECONDS)
-            while chunk := self.attempt(lambda: channel.recv(CHUNK), description):
-                if output := start.output(chunk):
-                    yield output
-            stderr = read_errors(channel, start, self.node)
-            if channel.recv_exit_status() != 0:
-                reason = stderr or "it was cut off"
-                raise ExecuteError(f"{self.node}: could not {description}: {reason}", hint=self.node_hint)
+        config = ("-F", self.ssh_config) if self.ssh_config else ()
+        timeout = f"ConnectTimeout={self.connect_seconds}"
+        options = tuple(word for option in (*OPENSSH_OPTIONS, timeout) for word in ("-o", option))
+        command = ("ssh", *config, *options, "--", self.node, shell_command(argv))
+        try:
+            with piped_program(command, lambda code, output: self.program_failure(argv, code, output)) as program:
+                yield program
+        except FileNotFoundError:
+            raise ExecuteError(
+                "ssh cannot be started: No such file or directory.", hint="Install the OpenSSH client."
+            ) from None
+
+    def program_failure(self, argv: tuple[str, ...], code: int, output: str) -> ExecuteError:
+        """Return the error for a program that has ended too early."""
+        reason = last_line(program_errors(output)) or f"exit code {code}"
+        if code != OPENSSH_FAILED:
+            return ExecuteError(f"{self.node}: {program_name(argv)}: {reason}.", hint=self.node_hint)
+        try:
+            self.attempt(lambda: self.connection, "reach it")  # explains why a node cannot be reached
+        except ExecuteError as error:
+            return error
+        return ConnectionLost(f"{self.node}: the connection was lost ({reason}).")
 
     def list(self, folder: str) -> list[str]:
         """Return the sorted names in a folder, or no names if there is no folder."""

@@ -7,6 +7,7 @@ import selectors
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from orch_node import disk
@@ -14,11 +15,18 @@ from orch_node import disk
 from orchestrator.errors import ExecuteError
 from orchestrator.files import make_user_folder, write_whole
 from orchestrator.model.command import Command, CommandResult, program_name
+from orchestrator.targets.connections.pipes import PipedProgram, last_line, piped_program
 from orchestrator.targets.connections.program_output import STDERR, STDOUT, STOP_POLL_SECONDS
 
 CHUNK = 1 << 20
 WRITE_HINT = "Check whether you may write there, and whether the disk has free space: `df`."
 LOGS_HINT = "The log files are in the run's folder, which `orch runs` shows."
+
+
+def program_failure(argv: tuple[str, ...], code: int, output: str) -> ExecuteError:
+    """Return the error for a program that has ended too early."""
+    reason = last_line(output) or f"exit code {code}"
+    return ExecuteError(f"{program_name(argv)}: {reason}.", hint=WRITE_HINT)
 
 
 def not_started(name: str, error: OSError) -> ExecuteError:
@@ -44,15 +52,14 @@ class Local:
         """Copy a text file; raise ExecuteError if it cannot be written."""
         self.put(path, Path(source).read_text())
 
-    def chunks(self, path: str, offset: int) -> Iterator[bytes]:
-        """Yield the bytes of a file from `offset` on; raise ExecuteError if it cannot be read."""
+    @contextmanager
+    def open_program(self, argv: tuple[str, ...]) -> Iterator[PipedProgram]:
+        """Start a program with pipes; raise ExecuteError if it cannot be started."""
         try:
-            with open(path, "rb") as file:
-                file.seek(offset)
-                while chunk := file.read(CHUNK):
-                    yield chunk
-        except OSError as error:
-            raise ExecuteError(f"{path} cannot be read: {error.strerror}.", hint=f"ls -l {path}") from None
+            with piped_program(argv, lambda code, output: program_failure(argv, code, output)) as program:
+                yield program
+        except FileNotFoundError as error:
+            raise not_started(argv[0], error) from None
 
     def start(self, command: Command, log: str) -> None:
         """Start a program that continues after this one; raise ExecuteError if it cannot be started."""

@@ -11,7 +11,7 @@ from orch_node.protocol.outcome import FAILED
 
 from orchestrator.errors import ExecuteError, OrchError
 from orchestrator.runs import store
-from orchestrator.runs.fetch import FetchListener, collect
+from orchestrator.runs.fetch import FetchListener, Source, collect
 from orchestrator.runs.logs import LogLine, requested_ranks
 from orchestrator.targets.kubernetes.outcome import nodes_of
 from orchestrator.targets.kubernetes.volume import reader
@@ -77,7 +77,8 @@ def copy_from_volume(watch: JobWatch) -> dict[str, OrchError]:
         if missing:
             remote, local = f"{watch.record.run_dir}/{files.RANKS}", watch.folder.absolute() / files.RANKS
             with reader(watch.cluster, watch.record) as pod:
-                collect(pod, remote, local, patterns=("rank-*",), listener=FetchListener())
+                source = Source(name="the volume", remote=pod)
+                collect([source], [remote], local, patterns=("rank-*",), listener=FetchListener())
     except OrchError as error:
         return {"the volume": error}
     watch.write_outcome(ended)

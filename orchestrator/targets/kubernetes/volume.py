@@ -14,7 +14,7 @@ from orch_node.protocol.record import RunRecord
 
 from orchestrator.errors import ExecuteError, RequestError
 from orchestrator.planning.manifest import Object
-from orchestrator.runs.fetch import Collected, FetchListener, collect
+from orchestrator.runs.fetch import Collected, FetchListener, Source, collect
 from orchestrator.targets.interface import FetchRequest
 from orchestrator.targets.kubernetes.api.client import KubernetesClient
 from orchestrator.targets.kubernetes.api.errors import NotThere
@@ -134,5 +134,10 @@ def fetch(
     target = request.destination or folder.absolute() / "output"
     with reader(cluster, record) as pod:
         return collect(
-            pod, request.source, target, patterns=request.patterns, listener=listener, unchanged=request.unchanged
+            [Source(name="the volume", remote=pod)],
+            request.folders,
+            target,
+            patterns=request.patterns,
+            listener=listener,
+            unchanged=request.unchanged,
         )

@@ -17,7 +17,7 @@ from orchestrator.model.hostlist import Nodes
 from orchestrator.planning.sent_files import project_copy
 from orchestrator.runs import follow, store
 from orchestrator.runs.cleanup import CleanupReport
-from orchestrator.runs.fetch import Collected, FetchListener
+from orchestrator.runs.fetch import Collected, FetchListener, Source
 from orchestrator.runs.logs import LogLine
 from orchestrator.runs.outcome import Outcome, outcome_of
 from orchestrator.runs.state_files import supervisor_of
@@ -120,14 +120,20 @@ class SshHandle:
         return commands.on_run(self.record, nodes)
 
     def fetch(self, request: FetchRequest, listener: FetchListener) -> Collected:
-        host = connection_to(requested_node(self.record, request.node))
+        node = requested_node(self.record, request.node)
+        hosts = [node] if request.node or request.project else self.record.nodes
+        connections = {host.node: connection_to(host) for host in hosts}
+        sources = [
+            Source(name=name, remote=connection, python=self.record.python) for name, connection in connections.items()
+        ]
         try:
             if request.project:
                 copy = project_copy(self.record.run_dir)
-                return fetch_project(host, store_of(self.record), copy, self.folder, request)
-            return fetch_files(host, self.folder, request, listener)
+                return fetch_project(sources[0], store_of(self.record), copy, self.folder, request, listener)
+            return fetch_files(sources, self.folder, request, listener)
         finally:
-            host.close()
+            for connection in connections.values():
+                connection.close()
 
 
 def store_of(record: RunRecord) -> str:

@@ -3,51 +3,67 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import io
 import json
 import os
+import socket
+import struct
+import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from orch_node.standalone.send_files import MARKER
 
 from orchestrator.errors import ExecuteError
-from orchestrator.model.command import CommandResult
-from orchestrator.runs.fetch import Collected, FetchListener, collect
+from orchestrator.runs.fetch import INCOMPLETE, PARTS, Collected, FetchListener, Source, collect
 from orchestrator.targets.connections.local import Local
 from tests.support.hostile import JSON
 
-EMPTY_SHA256 = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 
-
-@dataclass
 class Node:
-    """A node that sends arbitrary responses and counts the sent bytes in `sent`."""
+    """A node that sends arbitrary bytes; each file has the same content."""
 
-    out: str
-    content: bytes = b""
-    endless: bool = False
-    sent: list[int] = field(default_factory=list)
+    def __init__(self, lines: str, content: bytes = b"", *, endless: bool = False, end: str | None = None) -> None:
+        self.output: BinaryIO = io.BytesIO()
+        self.sent = 0
+        self.endless = endless
+        self.output.write(
+            b"Welcome" + MARKER + b'\n"/out"\n' + lines.rstrip("\n").encode("utf-8", "surrogatepass") + b"\n\n"
+        )
+        end = end or json.dumps({"sha256": hashlib.sha256(content).hexdigest()})
+        for line in lines.split("\n")[: None if content or end else 0]:
+            if '"kind": "file"' in line:
+                self.output.write(b"0\n" + (struct.pack(">I", len(content)) + content if content else b""))
+                self.output.write(bytes(4) * (not endless) + end.encode() + b"\n")
+        self.output.seek(0)
 
-    def capture(self, argv: tuple[str, ...], *, seconds: float) -> CommandResult:
-        return CommandResult(code=0, out=self.out, err="")
+    @contextlib.contextmanager
+    def open_program(self, argv: tuple[str, ...]) -> Iterator[Node]:
+        yield self
 
-    def chunks(self, path: str, offset: int) -> Iterator[bytes]:
-        yield self.content[offset:]
-        while self.endless:
-            self.sent.append(1 << 16)
-            yield bytes(1 << 16)
+    def send(self, data: bytes) -> None:
+        """Ignore the requests."""
 
-
-def make_entry(path: str, size: Any = 0, sha256: Any = EMPTY_SHA256, **fields: Any) -> str:
-    return json.dumps({"path": path, "size": size, "sha256": sha256, **fields})
+    def failure(self) -> ExecuteError:
+        return ExecuteError("/out: the connection was lost")
 
 
-def fetch(node: Node, target: Path) -> Collected:
-    return collect(node, "/out", target, patterns=(), listener=FetchListener())
+def make_entry(path: str, size: Any = 0, **fields: Any) -> str:
+    return json.dumps({"path": path, "kind": "file", "size": size, "stamp": "1", **fields})
+
+
+def fetch(node: Node, target: Path, **options: Any) -> Collected:
+    return collect([Source(name="node0", remote=node)], ["/out"], target, listener=FetchListener(), **options)
+
+
+def collect_local(folder: Path, target: Path, **options: Any) -> Collected:
+    source = Source(name="node0", remote=Local(), python=sys.executable)
+    return collect([source], [str(folder)], target, listener=FetchListener(), **options)
 
 
 @pytest.mark.parametrize(
@@ -63,16 +79,13 @@ def fetch(node: Node, target: Path) -> Collected:
         make_entry("a", "1"),
         make_entry("a", -1),
         make_entry("a", True),
-        make_entry("a", 0, "zz"),
-        make_entry("a", 0, EMPTY_SHA256.upper() + "0"),
+        make_entry("a", kind="block"),
         make_entry("a", more=1),
         make_entry("/etc/cron.d/x"),
         make_entry("../x"),
         make_entry("a/../../x"),
         make_entry(""),
         make_entry("."),
-        make_entry(".ssh/authorized_keys"),
-        make_entry("a/.x"),
         make_entry("a//b"),
         make_entry("a/"),
         make_entry("nul\0"),
@@ -91,19 +104,32 @@ def test_impossible_listing_is_refused(tmp_path: Path, line: str) -> None:
 
 @pytest.mark.parametrize("size", [0, 5, 100_000])
 def test_file_larger_than_announced_is_cut_off(tmp_path: Path, size: int) -> None:
-    node = Node(make_entry("a", size, "ab" * 32), content=b"", endless=True)
+    node = Node(make_entry("a", size), content=bytes(size + 1))
     with pytest.raises(ExecuteError, match="announced"):
         fetch(node, tmp_path / "here")
-    assert sum(node.sent) < 1 << 20
     assert not (tmp_path / "here/a").exists()
 
 
-def test_partial_file_that_is_too_long_is_discarded(tmp_path: Path) -> None:
-    local_folder = tmp_path / "here"
-    local_folder.mkdir()
-    (local_folder / ".a.part").write_bytes(b"much too long")
-    fetch(Node(make_entry("a")), local_folder)
-    assert (local_folder / "a").read_bytes() == b""
+@pytest.mark.parametrize(
+    "end", ["", "[]", '{"sha256": "zz"}', '{"problem": 1}', "1" * 100_000], ids=lambda end: end[:9]
+)
+def test_invalid_end_of_a_file_is_refused(tmp_path: Path, end: str) -> None:
+    with pytest.raises(ExecuteError, match="/out"):
+        fetch(Node(make_entry("a", 4), content=b"evil", end=end or "\n"), tmp_path / "here")
+    assert not (tmp_path / "here/a").exists()
+
+
+def test_content_without_the_promised_hash_is_left_out(tmp_path: Path) -> None:
+    result = fetch(Node(make_entry("a", 4), content=b"evil", end=json.dumps({"sha256": "ab" * 32})), tmp_path)
+    assert [entry.path for entry in result.left_out] == ["a"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_lost_connection_keeps_what_has_arrived(tmp_path: Path) -> None:
+    with pytest.raises(ExecuteError, match="connection was lost"):
+        fetch(Node(make_entry("a", 100), content=b"half", endless=True, end="x"), tmp_path)
+    (part,) = (tmp_path / PARTS).iterdir()
+    assert part.read_bytes() == b"half"
 
 
 @pytest.mark.parametrize("link", ["a", "a/b"])
@@ -113,17 +139,38 @@ def test_link_in_the_target_is_not_followed(tmp_path: Path, link: str) -> None:
     user_folder.mkdir()
     (user_folder / "b").write_text("mine")
     (local_folder / link).symlink_to(user_folder / "b" if link == "a/b" else user_folder)
-    node = Node(make_entry("a/b", 4, "ab" * 32), content=b"evil")
-    with pytest.raises(ExecuteError):
+    node = Node(make_entry("a/b", 4), content=b"evil")
+    with contextlib.suppress(ExecuteError):
         fetch(node, local_folder)
     assert [path.read_text() for path in user_folder.iterdir()] == ["mine"]
 
 
 def test_fetched_files_are_plain_files(tmp_path: Path) -> None:
-    names = ("Model.bin", "model.bin", "a b/c d", "x.part", "x")
+    names = ("Model.bin", "model.bin", "a b/c d", "x.part", ".x.part", "x")
     fetch(Node("".join(make_entry(name) + "\n" for name in names)), tmp_path)
     assert sorted(str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*") if p.is_file()) == (sorted(names))
     assert {(tmp_path / name).stat().st_mode & 0o7111 for name in names} == {0}
+
+
+LEAVING_TARGETS = ("/etc/passwd", "..", "../x", "a/../../x", "b/..", ".", "", "a//b", "a\0b", "\udcff")
+
+
+@pytest.mark.parametrize("target", LEAVING_TARGETS, ids=repr)
+def test_link_that_leaves_is_left_out(tmp_path: Path, target: str) -> None:
+    lines = [json.dumps({"path": path, "kind": "link", "target": target}) for path in ("latest", "a")]
+    result = fetch(Node("\n".join([*lines, make_entry("good")]) + "\n"), tmp_path / "here")
+    assert [path.name for path in (tmp_path / "here").iterdir()] == ["good"]
+    assert [entry.path for entry in result.left_out] == ["latest", "a"]
+    assert not result.is_complete
+
+
+def test_nothing_is_written_through_a_fetched_link(tmp_path: Path) -> None:
+    (tmp_path / "here/b").mkdir(parents=True)
+    link = json.dumps({"path": "b/a", "kind": "link", "target": "../c"})
+    node = Node(f"{link}\n{make_entry('b/a/x', 4)}\n", content=b"evil")
+    with pytest.raises(ExecuteError):
+        fetch(node, tmp_path / "here")
+    assert not (tmp_path / "here/c").exists()
 
 
 ODD_NAMES = {
@@ -148,7 +195,7 @@ def test_odd_name_keeps_no_other_file_from_being_fetched(tmp_path: Path, case: s
         with open(path, "wb") as file:
             file.write(b"content")
     for patterns in (("good.bin",), ()):
-        result = collect(Local(), str(output), local_folder, patterns=patterns, listener=FetchListener())
+        result = collect_local(output, local_folder, patterns=patterns)
         assert (local_folder / "good.bin").read_bytes() == b"content"
     assert [entry.problem for entry in result.left_out] == ([f"its name is {problem}"] if problem else [])
     assert os.path.exists(os.fsencode(local_folder) + b"/" + name) is not problem.startswith("not")
@@ -164,9 +211,9 @@ def test_name_that_this_file_system_cannot_have_is_left_out(tmp_path: Path) -> N
 
 
 def test_file_that_the_node_cannot_read_is_left_out(tmp_path: Path) -> None:
-    node = Node(f"{make_entry('secret', 0, '', problem='Permission denied')}\n{make_entry('good')}\n")
+    node = Node(f"{make_entry('secret', 0, problem='Permission denied')}\n{make_entry('good')}\n")
     result = fetch(node, tmp_path)
-    assert [entry.problem for entry in result.left_out] == ["it cannot be read: Permission denied"]
+    assert [entry.problem for entry in result.left_out] == ["Permission denied"]
     assert [path.name for path in tmp_path.iterdir()] == ["good"]
 
 
@@ -181,3 +228,63 @@ def test_no_listing_leaves_its_folder(tmp_path_factory: Any, lines: list[str]) -
         fetch(Node("\n".join(lines)), base / "home/here")
     outside = [path for path in base.rglob("*") if path.is_file() and not path.is_relative_to(base / "home/here")]
     assert not outside
+
+
+def test_everything_that_a_run_writes_is_fetched_or_named(tmp_path: Path) -> None:
+    output, target = tmp_path / "output", tmp_path / "here"
+    for name in ("step-3/.metadata", ".hidden/.x", "tool.sh", ".checkpoint-staging/step/half", ".y.12-0123abcd.tmp"):
+        (output / name).parent.mkdir(parents=True, exist_ok=True)
+        (output / name).write_text(name)
+    (output / "tool.sh").chmod(0o4755)
+    os.link(output / "tool.sh", output / "hard")
+    (output / "latest").symlink_to("step-3")
+    (output / "step-3/absolute").symlink_to(output / "tool.sh")
+    (output / "elsewhere").symlink_to("/etc")
+    (output / "empty/folder").mkdir(parents=True)
+    os.mkfifo(output / "pipe")
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(output / "socket"))
+        result = collect_local(output, target)
+    assert {entry.path: entry.problem for entry in result.left_out} == {
+        ".checkpoint-staging": INCOMPLETE,
+        ".y.12-0123abcd.tmp": INCOMPLETE,
+        "elsewhere": "it is a link to /etc, which is not inside of this folder",
+        "pipe": "it is a pipe",
+        "socket": "it is a socket",
+    }
+    assert not result.is_complete
+    files = {str(path.relative_to(target)) for path in target.rglob("*") if not path.is_dir() or path.is_symlink()}
+    assert files == {"step-3/.metadata", ".hidden/.x", "tool.sh", "hard", "latest", "step-3/absolute"}
+    assert (target / "empty/folder").is_dir()
+    assert (target / "latest").readlink() == Path("step-3")
+    assert (target / "step-3/absolute").read_text() == "tool.sh"
+    assert (target / "tool.sh").stat().st_mode & 0o7777 == 0o700
+    assert collect_local(output, target).brought == ()
+
+
+def test_files_of_other_nodes_are_fetched_where_they_differ(tmp_path: Path) -> None:
+    contents = {"a": {"same": "x", "log": "a", "only-a": "1"}, "b": {"same": "x", "log": "b", "only-b": "2"}}
+    for node, files in contents.items():
+        for name, text in files.items():
+            (tmp_path / node / "run/out" / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / node / "run/out" / name).write_text(text)
+    remotes = [Source(name=f"node{i}", remote=InFolder(tmp_path / node)) for i, node in enumerate(contents)]
+    result = collect(remotes, ["run/out"], tmp_path / "here", listener=FetchListener(), unchanged={})
+    expected = {"same": "x", "log": "a", "only-a": "1", "node1/log": "b", "node1/only-b": "2"}
+    assert {entry.path: (tmp_path / "here" / entry.path).read_text() for entry in result.files} == expected
+    shared = [Source(name=f"node{i}", remote=InFolder(tmp_path / "b")) for i in range(2)]
+    result = collect(shared, ["run/out"], tmp_path / "shared", listener=FetchListener())
+    assert {entry.path for entry in result.files} == set(contents["b"])
+    (tmp_path / "a/run/out/node1").mkdir()
+    result = collect(remotes, ["run/out"], tmp_path / "taken", listener=FetchListener())
+    assert (tmp_path / "taken/node1-files/log").read_text() == "b"
+
+
+class InFolder(Local):
+    """This machine, with another working directory: relative paths stand for those of a node."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def open_program(self, argv: tuple[str, ...]) -> Any:
+        return super().open_program(("env", "-C", str(self.folder), *argv))

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import json
 import time
 from collections.abc import Iterator
-from typing import Any
+from contextlib import contextmanager, suppress
+from typing import Any, BinaryIO
 
 from orchestrator.errors import ConnectionLost, ExecuteError
 from orchestrator.model.command import CommandResult, program_name
 from orchestrator.model.printable import one_line
 from orchestrator.targets.kubernetes.api.client import KubernetesClient
 
-STDOUT, STDERR, STATUS = 1, 2, 3
+STDIN, STDOUT, STDERR, STATUS = 0, 1, 2, 3
 NO_CHANNEL = -1  # stands for a second without output
 TICK_SECONDS = 1.0
 
@@ -53,6 +55,8 @@ class Channels:
                 yield NO_CHANNEL, b""
                 continue
             except (WebSocketException, OSError) as error:
+                if self.status:  # the program has ended, and the closing handshake fails
+                    return
                 raise ConnectionLost(f"The connection to {self.pod} ended: {error}.") from None
             if opcode == ABNF.OPCODE_CLOSE:
                 return
@@ -62,6 +66,13 @@ class Channels:
                 self.status += frame.data[1:]
             else:
                 yield frame.data[0], frame.data[1:]
+
+    def send(self, frame: bytes) -> None:
+        """Send a frame; do nothing if the connection has ended, which frames() reports."""
+        from websocket import WebSocketException
+
+        with suppress(WebSocketException, OSError):
+            self.socket.send_binary(frame)
 
     def code(self) -> int:
         """Return the program's exit code.
@@ -80,17 +91,58 @@ class Channels:
 
 QUIET_SECONDS = 120.0
 CHUNK = 1 << 20
-MAX_OUTPUT = 1 << 28  # bytes of a program's output: the list of a million files
+MAX_OUTPUT = 1 << 28  # bytes of a program's output
 MAX_ERROR = 1 << 16
+INPUT_FRAME = 1 << 15  # bytes that are sent at once
 BUSY_HINT = "Its node may be too busy, or its volume may hang. `kubectl describe pod` shows it. Then try again."
-UID_HINT = "The pod reads as the user of the run (uid in orch-k8s.toml). Check whether that user may read it."
-# Run with -I -S, so that nothing is imported from the image's site-packages.
-COPY = (
-    "import shutil,sys\n"
-    "with open(sys.argv[1],'rb') as file:\n"
-    "    file.seek(int(sys.argv[2]))\n"
-    "    shutil.copyfileobj(file,sys.stdout.buffer,1<<20)\n"
-)
+UID_HINT = "The pod reads as the user of the run (uid in orch-k8s.toml). Check whether that user may read the files."
+
+
+class PodProgram(io.RawIOBase):
+    """A program that runs in a pod; this object is also the unbuffered stream of its standard output.
+
+    Attributes:
+        output: its standard output.
+    """
+
+    def __init__(self, channels: Channels, frames: Iterator[tuple[int, bytes]], argv: tuple[str, ...]) -> None:
+        self.channels = channels
+        self.frames = frames
+        self.argv = argv
+        self.pending = b""
+        self.errors = bytearray()
+        self.output: BinaryIO = io.BufferedReader(self, CHUNK)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Read what has arrived into a buffer; return 0 at the end of the output."""
+        while not self.pending:
+            channel, data = next(self.frames, (STATUS, b""))
+            if channel == STATUS:
+                return 0
+            if channel == STDOUT:
+                self.pending = data
+            elif channel == STDERR and len(self.errors) < MAX_ERROR:
+                self.errors += data
+        size = min(len(buffer), len(self.pending))
+        buffer[:size], self.pending = self.pending[:size], self.pending[size:]
+        return size
+
+    def send(self, data: bytes) -> None:
+        """Write to its standard input."""
+        for start in range(0, len(data), INPUT_FRAME):
+            self.channels.send(bytes([STDIN]) + data[start : start + INPUT_FRAME])
+
+    def failure(self) -> ExecuteError:
+        """Return why its output has ended too early."""
+        try:
+            code = self.channels.code()
+        except ConnectionLost as error:
+            return error
+        reason = one_line(self.errors.decode(errors="replace").strip().rpartition("\n")[2]) or f"exit code {code}"
+        return ExecuteError(f"{program_name(self.argv)} in {self.channels.pod}: {reason}.", hint=UID_HINT)
 
 
 class PodExec:
@@ -122,31 +174,11 @@ class PodExec:
         out, err = (text.decode(errors="replace") for text in output.values())
         return CommandResult(code=code, out=out, err=err)
 
-    def chunks(self, path: str, offset: int) -> Iterator[bytes]:
-        """Yield a file from `offset` bytes on, about a megabyte at a time.
-
-        Raises:
-            ExecuteError: after all received bytes are yielded, if the file cannot be read.
-        """
-        pending, errors = bytearray(), bytearray()
-        with self.open(("python3", "-I", "-S", "-c", COPY, path, str(offset))) as channels:
-            try:
-                for channel, data in self.frames(channels):
-                    if channel == STDOUT:
-                        pending += data
-                    elif channel == STDERR and len(errors) < MAX_ERROR:
-                        errors += data
-                    if len(pending) >= CHUNK:
-                        yield bytes(pending)
-                        pending.clear()
-            except ConnectionLost:
-                yield bytes(pending)  # the next attempt continues after it
-                raise
-            yield bytes(pending)
-            if channels.code() != 0:
-                message = errors.decode(errors="replace").strip()
-                reason = one_line(message.rpartition("\n")[2]) or "it was cut off"
-                raise ExecuteError(f"{path} cannot be read: {reason}.", hint=UID_HINT)
+    @contextmanager
+    def open_program(self, argv: tuple[str, ...]) -> Iterator[PodProgram]:
+        """Start a program whose input and output are used while it runs, and end it with the context."""
+        with self.open(argv, stdin=True) as channels:
+            yield PodProgram(channels, self.frames(channels), argv)
 
     def frames(self, channels: Channels) -> Iterator[tuple[int, bytes]]:
         """Yield the frames of channels, and raise ConnectionLost if none comes for too long."""
@@ -158,7 +190,7 @@ class PodExec:
                 raise ConnectionLost(f"{self.pod} has sent nothing for {QUIET_SECONDS:.0f} s.")
             yield channel, data
 
-    def open(self, argv: tuple[str, ...]) -> Channels:
+    def open(self, argv: tuple[str, ...], *, stdin: bool = False) -> Channels:
         from kubernetes import client
         from kubernetes.stream import stream
 
@@ -169,7 +201,7 @@ class PodExec:
                 self.pod,
                 self.cluster.namespace,
                 command=list(argv),
-                stdin=False,
+                stdin=stdin,
                 stdout=True,
                 stderr=True,
                 tty=False,

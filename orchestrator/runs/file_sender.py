@@ -1,0 +1,252 @@
+"""Talk to the program that sends the files of a folder from another machine.
+
+`standalone/send_files.py` describes the exchange. The machine is not trusted: everything that it sends is checked here.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
+from typing import BinaryIO, Protocol
+
+from orch_node.protocol import values
+from orch_node.protocol.values import ProtocolError
+from orch_node.standalone import send_files
+from orch_node.standalone.send_files import FILE, FOLDER, LINK, MARKER, SPECIAL
+
+from orchestrator.errors import ExecuteError
+from orchestrator.model.command import LOGIN_SCRIPT_HINT
+from orchestrator.model.printable import one_line
+from orchestrator.paths import STANDALONE
+
+MAX_SIZE = 1 << 60  # bytes of a file
+MAX_LINE = 1 << 16  # bytes; the path of an entry is shorter
+MAX_LIST = 1 << 30  # bytes of a list: millions of files
+MAX_GREETING = 1 << 20  # bytes that login scripts may print before the list
+MAX_BLOCK = send_files.BLOCK
+SHA256 = re.compile(r"[0-9a-f]{64}")
+KINDS = (FILE, LINK, FOLDER, SPECIAL)
+# Reads the program of N bytes from standard input, because some login shells accept no line breaks in arguments.
+BOOTSTRAP = "import sys; exec(sys.stdin.buffer.read({}))"
+
+
+class Program(Protocol):
+    """A program that runs on the machine that has the files.
+
+    Attributes:
+        output: its standard output.
+    """
+
+    output: BinaryIO
+
+    def send(self, data: bytes) -> None:
+        """Write to its standard input; do nothing if it has ended."""
+
+    def failure(self) -> ExecuteError:
+        """Return why its output has ended too early."""
+
+
+class Remote(Protocol):
+    """A machine that has files to fetch."""
+
+    def open_program(self, argv: tuple[str, ...]) -> AbstractContextManager[Program]:
+        """Start a program there, which ends with the context.
+
+        Raises:
+            ExecuteError: if it cannot be started.
+        """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """A file, a link or a folder without entries, below the folder that is fetched.
+
+    Attributes:
+        path: the path relative to the folder.
+        kind: FILE, LINK, FOLDER or SPECIAL.
+        size: the size of a file in bytes.
+        executable: whether its owner may execute it.
+        stamp: a text that changes when the file is written, and differs between files of different nodes.
+        target: the target of a link.
+        problem: the reason why it cannot be fetched, or "".
+        sha256: the hash of a file that is complete here, in hexadecimal digits.
+    """
+
+    path: str
+    kind: str
+    size: int = 0
+    executable: bool = False
+    stamp: str = ""
+    target: str = ""
+    problem: str = ""
+    sha256: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Basis:
+    """The first bytes of a file, as this machine knows them; nothing if the hash is empty."""
+
+    size: int = 0
+    sha256: str = ""
+
+
+class FileSender:
+    """The program that sends the files of a folder.
+
+    Attributes:
+        folder: the folder, or "" before list() or if it does not exist.
+        entries: what is in it, after list().
+    """
+
+    def __init__(self, program: Program, folders: Sequence[str]) -> None:
+        """Ask for the first existing folder of several."""
+        self.program = program
+        self.folders = folders
+        self.folder = ""
+        self.entries: tuple[Entry, ...] = ()
+        source = (STANDALONE / "send_files.py").read_bytes()
+        program.send(source + json.dumps(list(folders)).encode() + b"\n")
+
+    def list(self) -> None:
+        """Read the list of the folder.
+
+        Raises:
+            ExecuteError: if the machine ends the connection, or its list is invalid.
+        """
+        with self.checking(f"The list of {' or '.join(self.folders)}"):
+            self.skip_greeting()
+            folder = values.loads(self.line(), "its first line")
+            if folder is None:
+                return
+            if folder not in self.folders:
+                raise ProtocolError(f"{folder!r:.200} was not requested.")
+            self.folder = folder
+            self.entries = tuple(map(parse_entry, self.lines()))
+            if len({entry.path for entry in self.entries}) < len(self.entries):
+                raise ProtocolError("it names a file twice.")
+
+    def request(self, requests: Iterable[tuple[Entry, Basis]]) -> None:
+        """Request files; what is in their basis is not sent."""
+        lines = (json.dumps([entry.path, basis.size, basis.sha256]) + "\n" for entry, basis in requests)
+        self.program.send("".join(lines).encode() + b"\n")
+
+    def offset(self, entry: Entry, basis: Basis) -> int:
+        """Return where the content of the next file begins: after its basis, or at 0."""
+        with self.checking(f"The content of {self.folder}/{entry.path}"):
+            offset = values.loads(self.line(), "its offset")
+            if type(offset) is not int or offset not in (0, basis.size):
+                raise ProtocolError(f"{offset!r:.200} is not its offset.")
+        return offset
+
+    def blocks(self, entry: Entry, offset: int) -> Iterator[bytes]:
+        """Yield the content of the file from the offset on, never more than was announced."""
+        with self.checking(f"The content of {self.folder}/{entry.path}"):
+            while size := struct.unpack(">I", self.read(4))[0]:
+                offset += size
+                if offset > entry.size or size > MAX_BLOCK:
+                    raise ProtocolError(f"it has more than the {entry.size} bytes that were announced.")
+                yield self.read(size)
+
+    def end(self, entry: Entry) -> Entry:
+        """Return the entry of the file that was sent, with its hash or a problem."""
+        with self.checking(f"The content of {self.folder}/{entry.path}"):
+            end = values.check_object(values.loads(self.line(), "its end"), "its end")
+            problem, sha256 = end.get("problem", ""), end.get("sha256", "")
+            if not isinstance(problem, str) or not isinstance(sha256, str):
+                raise ProtocolError("its end is invalid.")
+            if problem:
+                return replace(entry, problem=one_line(problem)[:200])
+            if not SHA256.fullmatch(sha256):
+                raise ProtocolError("its hash is invalid.")
+        return replace(entry, sha256=sha256)
+
+    def skip_greeting(self) -> None:
+        """Skip what login scripts print before the program starts."""
+        limit = MAX_GREETING
+        while not (line := self.line(limit)).endswith(MARKER + b"\n"):
+            limit -= len(line)
+
+    def lines(self) -> Iterator[bytes]:
+        """Yield lines up to an empty one."""
+        size = 0
+        while (line := self.line()) != b"\n":
+            size += len(line)
+            if size > MAX_LIST:
+                raise ProtocolError("it has no end.")
+            yield line
+
+    def line(self, limit: int = MAX_LINE) -> bytes:
+        """Return the next line of the output."""
+        line = self.program.output.readline(limit)
+        if line.endswith(b"\n"):
+            return line
+        if len(line) >= limit:
+            raise ProtocolError("a line has no end.")
+        raise self.program.failure()
+
+    def read(self, size: int) -> bytes:
+        """Return the next bytes of the output."""
+        data = self.program.output.read(size)
+        if len(data) < size:
+            raise self.program.failure()
+        return data
+
+    @contextmanager
+    def checking(self, subject: str) -> Iterator[None]:
+        """Convert a ProtocolError into an ExecuteError."""
+        try:
+            yield
+        except ProtocolError as error:
+            raise ExecuteError(f"{subject} cannot be read: {error}", hint=LOGIN_SCRIPT_HINT) from None
+
+
+def sender_command(python: str) -> tuple[str, ...]:
+    """Return the command that starts the program, which FileSender sends to its standard input."""
+    size = (STANDALONE / "send_files.py").stat().st_size
+    return (python, "-I", "-S", "-c", BOOTSTRAP.format(size))
+
+
+def parse_entry(line: bytes) -> Entry:
+    """Parse a line of a folder's list.
+
+    Raises:
+        ProtocolError: if the line or one of its values is invalid.
+    """
+    entry = values.parse(Entry, line, "a line of it")
+    if any(part in ("", ".", "..") or "\0" in part for part in entry.path.split("/")):
+        raise ProtocolError(f"{entry.path!r:.200} is not a path inside this folder.")
+    if entry.kind not in KINDS or not 0 <= entry.size <= MAX_SIZE:
+        raise ProtocolError(f"{entry.path!r:.200} has a kind or a size that cannot be.")
+    if not is_utf8(entry.path):
+        return replace(entry, problem="its name is not UTF-8")
+    if entry.problem or entry.kind == SPECIAL:
+        return replace(entry, problem=one_line(entry.problem)[:200] or "it is not a file")
+    if entry.kind == LINK and (problem := link_problem(entry)):
+        return replace(entry, problem=problem)
+    return replace(entry, sha256="")
+
+
+def link_problem(entry: Entry) -> str:
+    """Return why a link is left out, or ''.
+
+    Links inside of the folder first go up and then down, so that they stay inside also if they lead through each other.
+    """
+    parts = entry.target.split("/")
+    ups = next((index for index, part in enumerate(parts) if part != ".."), len(parts))
+    is_below = not any(part in ("", ".", "..") or "\0" in part for part in parts[ups:])
+    if is_utf8(entry.target) and is_below and ups <= entry.path.count("/"):
+        return ""
+    return f"it is a link to {one_line(entry.target)[:200]}, which is not inside of this folder"
+
+
+def is_utf8(path: str) -> bool:
+    """Return whether a path can be encoded as UTF-8."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
