@@ -36,6 +36,7 @@ SUBCOMMANDS = {
     "pod-rank": "orch_node.pod.torchrun_rank",
     "receive-folder": "orch_node.filled_folder",
     "store": "orch_node.store",
+    "run-files": "orch_node.run_files",
     "job": "orch_node.batch.job",
     "job-fill": "orch_node.batch.local_stack",
     "job-agent": "orch_node.batch.agent",

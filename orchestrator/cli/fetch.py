@@ -78,7 +78,7 @@ def fetch(
         }
         print_text(json.dumps(value, indent=1))
     else:
-        unchanged = f"; left out {counted(fetched.unchanged, 'file')} that the run has not changed"
+        unchanged = f"; left out {counted(fetched.unchanged, 'file')} as sent, or the same on another node"
         print_text(
             f"{counted(len(fetched.files), 'file')} ({size / 2**20:.1f} MiB, {len(fetched.brought)} new) "
             f"in {fetched.folder}{unchanged if fetched.unchanged else ''}"

@@ -41,9 +41,12 @@ def check_restarts(request: TrainRequest, nodes: int) -> None:
             )
 
 
-def launcher_restarts(request: TrainRequest, launcher: str) -> int:
-    """Return how often the launcher itself restarts the ranks; 0 if that is up to the supervisor."""
-    return request.max_restarts if launcher in RESTARTING else 0
+def launcher_restarts(request: TrainRequest, recipe: Recipe, launcher: str) -> int:
+    """Return how often the launcher itself restarts the ranks; 0 if that is up to the supervisor.
+
+    The supervisor restarts runs with a copy of a project, because it gives node0's files to the other nodes before.
+    """
+    return request.max_restarts if launcher in RESTARTING and recipe.project is None else 0
 
 
 def supervisor_options(
@@ -56,7 +59,7 @@ def supervisor_options(
         f"--stall-timeout={request.stall_timeout:g}",
         *([f"--first-attempt={attempt}"] if attempt > 1 else []),
         *([f"--max-restarts={request.max_restarts}"] if request.max_restarts else []),
-        *(["--launcher-restarts"] if launcher_restarts(request, launcher) else []),
+        *(["--launcher-restarts"] if launcher_restarts(request, recipe, launcher) else []),
         *(["--elastic", *position_options] if recipe.elastic or request.min_nodes else []),
         *(["--keeps-batch"] if recipe.elastic else []),
         *([f"--min-nodes={request.min_nodes}"] if request.min_nodes else []),

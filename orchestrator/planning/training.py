@@ -160,7 +160,7 @@ def launcher_job(
         precision=resolved.precision.value,
         ipex=request.ipex,
         accelerate=accelerate.values if accelerate else {},
-        restarts=launcher_restarts(request, resolved.launcher),
+        restarts=launcher_restarts(request, resolved.recipe, resolved.launcher),
         min_nodes=request.min_nodes,
     )
 

@@ -74,7 +74,7 @@ class Collected:
         brought: the paths of those that had to be copied.
         left_out: the entries that cannot be fetched, each with its problem; the path of a node that cannot be read ends
             with a slash.
-        unchanged: the number of files that were left out because the run has not written them.
+        unchanged: the number of files that are as they were sent, or on several nodes with the same content.
     """
 
     folder: Path
@@ -352,6 +352,8 @@ class Fetch:
 
     def complete(self, entry: Entry, part: str, prefix: str) -> bool:
         """Give a file that is complete its name; return False if the file system cannot have such a name."""
+        if not entry.size:
+            self.listener.file(prefix + entry.path, 0)
         with self.naming(entry, prefix):
             with self.local.open(part, os.O_RDWR | os.O_CREAT, make=True) as file:
                 os.fchmod(file.fileno(), EXECUTABLE_MODE if entry.executable else FILE_MODE)

@@ -27,7 +27,8 @@ from typing import IO, BinaryIO
 
 from orch_node import disk, filled_folder, program, reach, trust, whole_files
 from orch_node.filled_folder import MARK, describe, has_content
-from orch_node.login_shell import program_errors
+from orch_node.login_shell import START_MARKER, program_errors
+from orch_node.protocol import files
 from orch_node.protocol.folders import FileEntry
 
 ABSENT = 3  # the exit code of `use`
@@ -95,6 +96,8 @@ def use(folder: Path, run_dir: str, copy: Path | None, replaces: Path | None = N
             make_copy(folder, copy)
         elif copy and replaces:
             update_copy(folder, copy, replaces)
+        if copy:
+            whole_files.write(copy.with_name(files.SENT_PROJECT), str(folder))
     return True
 
 
@@ -277,13 +280,20 @@ def remove_whole(folder: Path) -> None:
 
 
 class RemoteCommand:
-    """A command of this program that runs on another node."""
+    """A command of orch that runs on another node.
 
-    def __init__(self, node: str, name: str, arguments: list[str], stdin: int) -> None:
+    Attributes:
+        output: what it has printed, after end().
+        error_output: the same of its standard error.
+    """
+
+    def __init__(self, node: str, arguments: Sequence[str], stdin: int) -> None:
         self.node = node
+        self.output = b""
+        self.error_output = ""
         self.errors = tempfile.TemporaryFile()  # noqa: SIM115
-        command = reach.remote_command(node, program.command("store", name, *arguments))
-        self.process = subprocess.Popen(command, stdin=stdin, stdout=subprocess.DEVNULL, stderr=self.errors)
+        command = reach.remote_command(node, program.command(*arguments))
+        self.process = subprocess.Popen(command, stdin=stdin, stdout=subprocess.PIPE, stderr=self.errors)
 
     def write(self, block: bytes) -> None:
         """Write to its standard input unless it has ended."""
@@ -293,13 +303,16 @@ class RemoteCommand:
 
     def end(self) -> int:
         """Close its standard input, wait for its end, and return its exit code."""
-        self.process.communicate()
+        output, _ = self.process.communicate()
+        self.output = output.rpartition(START_MARKER)[2]
+        with self.errors:
+            self.errors.seek(0)
+            self.error_output = program_errors(self.errors.read().decode(errors="replace"))
         return self.process.returncode
 
     def problem(self) -> str:
         """Return what the command has printed about its failure, with the node's name."""
-        self.errors.seek(0)
-        lines = program_errors(self.errors.read().decode(errors="replace")).splitlines()
+        lines = self.error_output.splitlines()
         return f"{self.node}: {lines[-1] if lines else f'exit code {self.process.returncode}'}"
 
 
@@ -314,10 +327,10 @@ def receivers_of(nodes: Sequence[str], arguments: list[str]) -> Iterator[list[Re
     Raises:
         StoreError: if a node cannot be reached, or cannot store or copy the folder.
     """
-    commands = [RemoteCommand(node, "use", arguments, subprocess.DEVNULL) for node in nodes]
+    commands = [RemoteCommand(node, ("store", "use", *arguments), subprocess.DEVNULL) for node in nodes]
     raise_failures([command for command in commands if command.end() not in (0, ABSENT)])
     absent = [command.node for command in commands if command.process.returncode == ABSENT]
-    receivers = [RemoteCommand(node, "receive", arguments, subprocess.PIPE) for node in absent]
+    receivers = [RemoteCommand(node, ("store", "receive", *arguments), subprocess.PIPE) for node in absent]
     try:
         yield receivers
     finally:

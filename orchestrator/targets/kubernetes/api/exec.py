@@ -111,6 +111,7 @@ class PodProgram(io.RawIOBase):
         self.argv = argv
         self.pending = b""
         self.errors = bytearray()
+        self.lost: ConnectionLost | None = None
         self.output: BinaryIO = io.BufferedReader(self, CHUNK)
 
     def readable(self) -> bool:
@@ -119,7 +120,11 @@ class PodProgram(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         """Read what has arrived into a buffer; return 0 at the end of the output."""
         while not self.pending:
-            channel, data = next(self.frames, (STATUS, b""))
+            try:
+                channel, data = next(self.frames, (STATUS, b""))
+            except ConnectionLost as error:
+                self.lost = error
+                return 0
             if channel == STATUS:
                 return 0
             if channel == STDOUT:
@@ -140,7 +145,7 @@ class PodProgram(io.RawIOBase):
         try:
             code = self.channels.code()
         except ConnectionLost as error:
-            return error
+            return self.lost or error
         reason = one_line(self.errors.decode(errors="replace").strip().rpartition("\n")[2]) or f"exit code {code}"
         return ExecuteError(f"{program_name(self.argv)} in {self.channels.pod}: {reason}.", hint=UID_HINT)
 

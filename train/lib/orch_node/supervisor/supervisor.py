@@ -32,10 +32,12 @@ from orch_node.protocol.events import Launched, NodeNews, Restarting
 from orch_node.protocol.node_names import fold
 from orch_node.protocol.outcome import DONE, EX_TEMPFAIL, FAILED, PREEMPTED, REFUSED, STOPPED, NodeEnd, Outcome
 from orch_node.protocol.values import record
+from orch_node.reach import BY_STEP
 from orch_node.supervisor.agents import Agents
-from orch_node.supervisor.attempt import END_SECONDS, Attempt
+from orch_node.supervisor.attempt import END_SECONDS, POLL_SECONDS, Attempt
 from orch_node.supervisor.core_reservation import AttemptResult, CoreReservation
 from orch_node.supervisor.event_log import EventLog
+from orch_node.supervisor.file_sharing import FileSharing
 from orch_node.supervisor.folders import FolderLeases
 from orch_node.supervisor.launcher_process import launcher_environment
 from orch_node.supervisor.preemption import preemption_signal
@@ -240,6 +242,9 @@ class Supervisor:
         lost = set(self.latest.lost())
         if lost and not self.recover(lost):
             return False
+        if problem := self.share_files():
+            self.record_news(f"no restart: {problem}")
+            return False
         self.restarts += 1
         self.record_restart(ending)
         return True
@@ -260,6 +265,25 @@ class Supervisor:
         request = WriteFile(name=files.LAYOUT, content=layouts.render(self.layout))
         responses = self.agents.request(request, Response, seconds=5.0)
         return set(responses) >= set(self.layout.node_names)
+
+    def share_files(self) -> str:
+        """Give what node0 has written in the copy of the project to the other nodes; return the problem, or ''.
+
+        The nodes of a batch job share the run's folder.
+        """
+        node0, *other_nodes = self.layout.node_names
+        if BY_STEP in os.environ or not (self.run_dir / files.PROJECT).is_dir() or self.agents.node0 != node0:
+            return ""
+        sharing = FileSharing(self.run_dir, other_nodes, self.attempts)
+        sharing.start()
+        while sharing.is_alive():
+            self.agents.pipes.pump(POLL_SECONDS)
+            self.agents.watch()
+            if self.is_to_end() or set(other_nodes) & set(self.agents.lost):
+                sharing.cancel()
+        for text in sharing.news:
+            self.record_news(text)
+        return sharing.problem
 
     def record_news(self, text: str) -> None:
         """Record a message about the nodes of the run."""

@@ -1,0 +1,139 @@
+"""Give node0's files to nodes that have a run's folder of their own, in mount namespaces of this machine."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from orch_node.reach import BY_STEP
+from orch_node.supervisor import file_sharing
+from orch_node.supervisor.file_sharing import FileSharing
+
+from tests.support.hosts import missing_requirements
+
+pytestmark = pytest.mark.skipif(bool(missing_requirements()), reason=missing_requirements() or "runs here")
+
+PROJECT = {"train.py": "print()", "conf/a b.json": "{}", "data.txt": "data"}
+RUN_ON_NODE = 'test "$1" = shared || mount --bind "$2/$1" "$2/run"; shift 2; exec "$@"'
+
+
+class Nodes:
+    """A run on node0, whose folder is `run`, and on other nodes, which see their own folder in its place."""
+
+    def __init__(self, folder: Path, *names: str) -> None:
+        self.folder = folder
+        self.run_dir = folder / "run"
+        write(folder / "store" / "0123", PROJECT)
+        for name in ("run", *names):
+            shutil.copytree(folder / "store" / "0123", folder / name / "project")
+            (folder / name / "project.txt").write_text(str(folder / "store" / "0123"))
+        (self.run_dir / "supervisor.json").write_text("{}")
+
+    def share(self, *nodes: str, attempt: int = 1) -> FileSharing:
+        sharing = FileSharing(self.run_dir, nodes, attempt)
+        sharing.run()
+        return sharing
+
+    def content(self, node: str) -> dict[str, str]:
+        """Return the texts of the files of a node's copy of the project."""
+        copy = self.folder / node / "project"
+        return {str(path.relative_to(copy)): path.read_text() for path in copy.rglob("*") if path.is_file()}
+
+
+def write(folder: Path, texts: dict[str, str]) -> None:
+    for name, text in texts.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+
+
+@pytest.fixture
+def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Nodes:
+    monkeypatch.setenv(BY_STEP, f"unshare -m sh -euc '{RUN_ON_NODE}' sh {{node}} {tmp_path}")
+    return Nodes(tmp_path, "node1", "node2")
+
+
+def test_nodes_get_what_node0_wrote(nodes: Nodes) -> None:
+    written = {
+        "out/checkpoint-20/model.pt": "weights",
+        "-rf": "option",
+        "data.txt": "changed",
+        "n\n": "newline",
+        ".x": "",
+    }
+    write(nodes.run_dir / "project", {**written, "__pycache__/train.pyc": "bytecode"})
+    (nodes.run_dir / "project/out/latest").symlink_to("checkpoint-20")
+    (nodes.run_dir / "project/tool.sh").write_text("")
+    (nodes.run_dir / "project/tool.sh").chmod(0o700)
+    os.mkfifo(nodes.run_dir / "project/pipe")
+    write(nodes.folder / "node1/project", {"out/rng_1.pth": "of rank 1", "out/checkpoint-20/model.pt": "weights"})
+    sharing = nodes.share("node1", "node2")
+    assert sharing.problem == ""
+    expected = {**PROJECT, **written, "tool.sh": ""}
+    assert nodes.content("node1") == {**expected, "out/rng_1.pth": "of rank 1"}
+    assert nodes.content("node2") == expected
+    for node in ("node1", "node2"):
+        copy = nodes.folder / node / "project"
+        assert (copy / "out/latest").readlink() == Path("checkpoint-20")
+        assert os.access(copy / "tool.sh", os.X_OK)
+        assert (copy / "data.txt").stat().st_mtime == (nodes.run_dir / "project/data.txt").stat().st_mtime
+    assert len(sharing.news) == 2  # node1 needs other files than node2
+    assert all("limit 100 GB" in line for line in sharing.news)
+    assert nodes.share("node1", "node2").news == []
+
+
+def test_other_contents_of_a_node_are_kept_beside_and_named(nodes: Nodes) -> None:
+    write(nodes.run_dir / "project", {"log": "node0", "folder": "file"})
+    write(nodes.folder / "node1/project", {"log": "node1", "data.txt": "node1", "folder/x": "node1"})
+    sharing = nodes.share("node1")
+    assert sharing.problem == ""
+    assert nodes.content("node1") == {
+        **PROJECT,
+        "log": "node0",
+        "log.node1.attempt-1": "node1",
+        "data.txt": "node1",
+        "folder": "file",
+        "folder.node1.attempt-1/x": "node1",
+    }
+    assert "log.node1.attempt-1" in sharing.news[-1]
+    write(nodes.run_dir / "project", {"log": "node0 again"})
+    assert "had written" not in str(nodes.share("node1", attempt=2).news)
+    assert nodes.content("node1")["log"] == "node0 again"
+
+
+def test_what_node0_has_deleted_is_deleted(nodes: Nodes) -> None:
+    write(nodes.run_dir / "project", {"checkpoint-1": "old", "mine": "old"})
+    nodes.share("node1")
+    for name in ("checkpoint-1", "mine", "data.txt", "train.py"):
+        (nodes.run_dir / "project" / name).unlink()
+    write(nodes.folder / "node1/project", {"mine": "changed", "train.py": "changed"})
+    assert nodes.share("node1", attempt=2).problem == ""
+    content = nodes.content("node1")
+    assert content == {"conf/a b.json": "{}", "mine": "changed", "train.py.node1.attempt-2": "changed"}
+
+
+def test_nothing_is_copied_in_a_shared_folder(nodes: Nodes) -> None:
+    write(nodes.run_dir / "project", {"out/model.pt": "weights"})
+    sharing = nodes.share("shared")
+    assert (sharing.problem, sharing.news) == ("", [])
+    assert not (nodes.run_dir / "received.json").exists()
+
+
+def test_files_above_the_limit_are_a_problem(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file_sharing, "MAX_BYTES", 3)
+    write(nodes.run_dir / "project", {"model.pt": "weights"})
+    assert "is too much" in nodes.share("node1").problem
+    assert "model.pt" not in nodes.content("node1")
+
+
+def test_node_that_cannot_be_reached_is_a_problem(nodes: Nodes) -> None:
+    write(nodes.run_dir / "project", {"model.pt": "weights"})
+    assert "nowhere: " in nodes.share("node1", "nowhere").problem
+
+
+def test_all_files_count_as_written_if_the_store_has_been_cleaned(nodes: Nodes) -> None:
+    shutil.rmtree(nodes.folder / "store")
+    write(nodes.run_dir / "project", {"data.txt": "changed"})
+    assert nodes.share("node1").problem == ""
+    assert nodes.content("node1")["data.txt"] == "changed"

@@ -1,0 +1,222 @@
+"""Keep the files of a run the same on its nodes: what node0 wrote is given to nodes with a copy of their own.
+
+  node.py run-files list RUN_DIR TOKEN       print what the run has written in its copy of the project on this node, or
+                                             that the folder is shared with the node that has this token
+  node.py run-files receive RUN_DIR SUFFIX   read node0's list, then an archive of the files that differ, from stdin
+
+Contents that this node wrote to the same paths are kept: the suffix is added to the names of their files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from orch_node import disk, filled_folder, store, whole_files
+from orch_node.protocol import files, values
+from orch_node.protocol.values import ProtocolError
+
+BYTECODE = "__pycache__"
+STAGING = ".received-"
+
+
+@dataclass(frozen=True)
+class Content:
+    """The content of a file: its kind, as `FileEntry` has it, its hash and its size in bytes."""
+
+    kind: str
+    sha256: str
+    size: int
+
+
+@dataclass(frozen=True)
+class Written:
+    """What a run has written in its copy of the project on a node.
+
+    Attributes:
+        files: new and changed files, by path.
+        deleted: files of the project that the run has deleted.
+        shared: whether the folder is another node's; then the lists are empty.
+    """
+
+    files: dict[str, Content] = field(default_factory=dict)
+    deleted: tuple[str, ...] = ()
+    shared: bool = False
+
+
+@dataclass(frozen=True)
+class Received:
+    """What has become of the files of a node that differed from node0's: the new names of its own."""
+
+    renamed: tuple[str, ...] = ()
+
+
+def main(argv: list[str]) -> int:
+    """Run the command of the arguments; return the exit code."""
+    command, run_dir, argument = argv
+    os.umask(0o077)
+    try:
+        if command == "list":
+            is_shared = token_of(Path(run_dir)) == argument
+            result: Written | Received = Written(shared=True) if is_shared else written_files(Path(run_dir))
+        else:
+            result = receive(Path(run_dir), argument)
+    except OSError as error:
+        print(disk.describe_error(run_dir, error), file=sys.stderr)
+        return 1
+    except (store.StoreError, ProtocolError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    print(json.dumps(values.record(result)))
+    return 0
+
+
+def token_of(run_dir: Path) -> str:
+    """Return the hash of the supervisor's file, which only nodes that share its folder see; '' if there is none."""
+    try:
+        return hashlib.sha256((run_dir / files.SUPERVISOR).read_bytes()).hexdigest()
+    except OSError:
+        return ""
+
+
+def written_files(run_dir: Path) -> Written:
+    """Return what the run has written on this node.
+
+    If the project as it was sent is not in the store any more, all files count as written.
+    """
+    copy, sent = run_dir / files.PROJECT, sent_project(run_dir)
+    if not copy.is_dir():
+        return Written()
+    present = {str(path.relative_to(copy)) for path in regular_files(copy)}
+    changed = {path: content_of(copy / path) for path in sorted(present) if not is_as_sent(copy, sent, path)}
+    names = {str(path.relative_to(sent)) for path in filled_folder.all_files(sent)} if sent else set()
+    return Written(files=changed, deleted=tuple(sorted(name for name in names if not os.path.lexists(copy / name))))
+
+
+def sent_project(run_dir: Path) -> Path | None:
+    """Return the folder of the project as it was sent; None if it is not there any more."""
+    try:
+        folder = Path((run_dir / files.SENT_PROJECT).read_text())
+    except OSError:
+        return None
+    return folder if folder.is_dir() else None
+
+
+def regular_files(folder: Path) -> Iterator[Path]:
+    """Yield the files and links below a folder but bytecode and what is no file."""
+    for path in filled_folder.all_files(folder):
+        if BYTECODE not in path.relative_to(folder).parts and (path.is_symlink() or path.is_file()):
+            yield path
+
+
+def content_of(path: Path) -> Content:
+    """Return the content of a file."""
+    entry = filled_folder.describe(path.parent, path)
+    return Content(entry.kind, entry.sha256, path.lstat().st_size)
+
+
+def is_as_sent(copy: Path, sent: Path | None, path: str) -> bool:
+    """Return whether a file of the copy has the content that was sent."""
+    if sent is None or not os.path.lexists(sent / path):
+        return False
+    has_size = (copy / path).lstat().st_size == (sent / path).lstat().st_size
+    return has_size and content_of(copy / path) == content_of(sent / path)
+
+
+@dataclass(frozen=True)
+class Header:
+    """The line before the archive.
+
+    Attributes:
+        written: what node0 wrote.
+        archived: the paths in the archive.
+    """
+
+    written: Written
+    archived: tuple[str, ...]
+
+
+def receive(run_dir: Path, suffix: str) -> Received:
+    """Read node0's list and the files that differ here, and put them into the copy of the project.
+
+    Raises:
+        StoreError: if the archive does not have the announced content.
+        OSError: if the copy cannot be written.
+    """
+    header = values.parse(Header, sys.stdin.buffer.readline(), "the list")
+    copy, contents = run_dir / files.PROJECT, header.written.files
+    with tempfile.TemporaryDirectory(prefix=STAGING, dir=run_dir) as name:
+        staging = Path(name)
+        unpack = ("tar", "-xf", "-", "--no-same-owner", "--no-same-permissions", "-C", name)
+        store.run(run_dir, *unpack, blocks=iter(lambda: sys.stdin.buffer.read(filled_folder.CHUNK), b""))
+        for path in header.archived:
+            if content_of(staging / path) != contents[path]:
+                raise store.StoreError(f"{copy / path} did not arrive as node0 has it")
+        updates = CopyUpdate(run_dir, suffix)
+        for path in (*updates.stale(contents), *header.written.deleted):
+            updates.remove(path)
+        for path in header.archived:
+            updates.put(staging / path, path)
+    whole_files.write(run_dir / files.RECEIVED, json.dumps({path: entry.sha256 for path, entry in contents.items()}))
+    return Received(tuple(updates.renamed))
+
+
+class CopyUpdate:
+    """The update of a node's copy of the project to what node0 has.
+
+    Attributes:
+        renamed: the new names of files that this node had written itself.
+    """
+
+    def __init__(self, run_dir: Path, suffix: str) -> None:
+        self.copy = run_dir / files.PROJECT
+        self.sent = sent_project(run_dir)
+        self.suffix = suffix
+        self.renamed: list[str] = []
+        try:
+            self.received: dict[str, str] = json.loads((run_dir / files.RECEIVED).read_text())
+        except OSError:
+            self.received = {}
+
+    def stale(self, contents: dict[str, Content]) -> list[str]:
+        """Return the files that were received earlier and that node0 does not have any more."""
+        return [path for path in self.received if path not in contents and not self.is_own(path)]
+
+    def is_own(self, path: str) -> bool:
+        """Return whether this node has itself written what is at a path."""
+        current = self.copy / path
+        if not os.path.lexists(current):
+            return False
+        if current.is_dir() and not current.is_symlink():
+            return True
+        is_received = self.received.get(path) == content_of(current).sha256
+        return not is_received and not is_as_sent(self.copy, self.sent, path)
+
+    def remove(self, path: str) -> None:
+        """Remove a file, or rename it if this node wrote it."""
+        if self.is_own(path):
+            self.rename(path)
+        elif os.path.lexists(self.copy / path):
+            (self.copy / path).unlink()
+
+    def put(self, source: Path, path: str) -> None:
+        """Move a file to its place."""
+        self.remove(path)
+        for parent in reversed(Path(path).parents[:-1]):
+            if os.path.lexists(self.copy / parent) and not (self.copy / parent).is_dir():
+                self.remove(str(parent))
+        (self.copy / path).parent.mkdir(parents=True, exist_ok=True)
+        shutil.move(source, self.copy / path)
+
+    def rename(self, path: str) -> None:
+        """Add the suffix to the name of a file or a folder."""
+        name = f"{path}.{self.suffix}"
+        shutil.move(self.copy / path, self.copy / name)
+        self.renamed.append(name)

@@ -1,0 +1,152 @@
+"""Give what node0 has written in a run's copy of the project to the other nodes, before the ranks start again.
+
+"Rank 0 saves, all ranks load" then works on nodes that share no folder. Runs in a thread, because the supervisor has to
+watch the agents meanwhile.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import tempfile
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from orch_node import run_files, store
+from orch_node.protocol import files, values
+from orch_node.protocol.values import ProtocolError
+from orch_node.run_files import Header, Received, Written
+from orch_node.store import RemoteCommand, StoreError
+
+MAX_BYTES = 100 * 10**9  # of the files that node0 gives to a node
+MAX_NAMES = 5  # in a message
+
+
+class FileSharing(threading.Thread):
+    """The transfer of node0's files to other nodes.
+
+    Attributes:
+        news: what was given to which nodes, and the new names of their own files.
+        problem: why the files are not the same on all nodes, or ''.
+    """
+
+    def __init__(self, run_dir: Path, nodes: Sequence[str], attempt: int) -> None:
+        """Prepare a transfer; start() starts it.
+
+        Args:
+            run_dir: the run's folder on all nodes; this is node0.
+            nodes: the other nodes of the next attempt.
+            attempt: the number of the attempt that has ended.
+        """
+        super().__init__(daemon=True)
+        self.run_dir = run_dir
+        self.nodes = nodes
+        self.attempt = attempt
+        self.news: list[str] = []
+        self.problem = ""
+        self.commands: list[RemoteCommand] = []
+        self.is_cancelled = False
+
+    def run(self) -> None:
+        """Give each node what it does not have."""
+        try:
+            self.share()
+        except (OSError, StoreError, ProtocolError) as error:
+            self.problem = f"the files that node0 wrote could not be given to the other nodes: {error}"
+
+    def cancel(self) -> None:
+        """End the transfer."""
+        self.is_cancelled = True
+        for command in [*self.commands]:
+            command.process.kill()
+
+    def share(self) -> None:
+        """Compare the nodes, and send files to those that need them.
+
+        Raises:
+            StoreError: if a node cannot be reached or cannot write the files, or they are too large.
+        """
+        arguments = ("run-files", "list", str(self.run_dir), run_files.token_of(self.run_dir))
+        commands = [self.command(node, arguments, subprocess.DEVNULL) for node in self.nodes]
+        here = run_files.written_files(self.run_dir) if commands else Written()
+        store.raise_failures([command for command in commands if command.end() != 0])
+        receivers: dict[tuple[str, ...], list[str]] = {}
+        for command in commands:
+            there = values.parse(Written, command.output, f"the list of {command.node}")
+            if not there.shared and (here, there.files) != (Written(), {}):
+                receivers.setdefault(differing_paths(here, there), []).append(command.node)
+        for paths, nodes in receivers.items():
+            self.send(here, paths, nodes)
+
+    def command(self, node: str, arguments: Sequence[str], stdin: int) -> RemoteCommand:
+        """Start a command on a node that cancel() ends."""
+        if self.is_cancelled:
+            raise StoreError("cancelled")
+        self.commands.append(RemoteCommand(node, arguments, stdin))
+        return self.commands[-1]
+
+    def send(self, here: Written, paths: Sequence[str], nodes: Sequence[str]) -> None:
+        """Send the files of these paths to nodes at the same time."""
+        size = sum(here.files[path].size for path in paths)
+        limit = f"limit {MAX_BYTES / 1e9:.0f} GB"
+        if size > MAX_BYTES:
+            raise StoreError(
+                f"{size / 1e9:.1f} GB is too much ({limit}); a folder that all nodes share needs no copies"
+            )
+        header = json.dumps(values.record(Header(here, tuple(paths)))).encode() + b"\n"
+        commands = [
+            self.command(node, ("run-files", "receive", str(self.run_dir), self.suffix(node)), subprocess.PIPE)
+            for node in nodes
+        ]
+        for command in commands:
+            command.write(header)
+        self.send_archive(paths, commands)
+        store.raise_failures([command for command in commands if command.end() != 0])
+        if paths:
+            self.news.append(f"gave {describe(paths)}, {size / 1e6:.1f} MB, to {', '.join(nodes)} ({limit})")
+        for command in commands:
+            received = values.parse(Received, command.output, f"the response of {command.node}")
+            if received.renamed:
+                self.news.append(f"{command.node} had written other contents, now in {describe(received.renamed)}")
+
+    def suffix(self, node: str) -> str:
+        """Return what is added to the names of files that a node wrote itself."""
+        return f"{node}.attempt-{self.attempt}"
+
+    def send_archive(self, paths: Sequence[str], commands: Sequence[RemoteCommand]) -> None:
+        """Send an archive of files."""
+        with tempfile.TemporaryFile() as names:
+            names.write(b"".join(os.fsencode(path) + b"\0" for path in paths))
+            names.seek(0)
+            pack = (
+                *(
+                    "tar",
+                    "-c",
+                    "--format=posix",
+                    "--hard-dereference",
+                    "--no-recursion",
+                    "-C",
+                    str(self.run_dir / files.PROJECT),
+                ),
+                *("--null", "--verbatim-files-from", "-T", "-"),
+            )
+            with subprocess.Popen(pack, stdin=names, stdout=subprocess.PIPE) as tar:
+                assert tar.stdout is not None
+                for _ in store.passed_on(tar.stdout, commands):
+                    pass
+            if tar.returncode != 0:
+                raise StoreError(f"tar: exit code {tar.returncode}")
+
+
+def differing_paths(here: Written, there: Written) -> tuple[str, ...]:
+    """Return the paths of node0's files that another node does not have."""
+    present: Mapping[str, object] = there.files
+    return tuple(path for path, content in here.files.items() if present.get(path) != content)
+
+
+def describe(paths: Sequence[str]) -> str:
+    """Return the number of files, and the names of the first."""
+    names = ", ".join([*paths[:MAX_NAMES], *(["..."] if len(paths) > MAX_NAMES else [])])
+    return f"{len(paths)} file{'s' * (len(paths) != 1)} ({names})"
