@@ -17,6 +17,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 
 from orch_node import disk, filled_folder, store, whole_files
@@ -216,7 +217,8 @@ class CopyUpdate:
         shutil.move(source, self.copy / path)
 
     def rename(self, path: str) -> None:
-        """Add the suffix to the name of a file or a folder."""
-        name = f"{path}.{self.suffix}"
+        """Add the suffix to the name of a file or a folder, and a number if there is such a name."""
+        names = (f"{path}.{self.suffix}{f'-{number}' if number else ''}" for number in count())
+        name = next(name for name in names if not os.path.lexists(self.copy / name))
         shutil.move(self.copy / path, self.copy / name)
         self.renamed.append(name)

@@ -114,6 +114,7 @@ class Supervisor:
         if preempting := preemption_signal(run_dir):
             signal.signal(preempting, self.handle_preemption_signal)
         nodes = [*self.layout.node_names, *self.layout.spare_hosts]
+        self.is_resumed = (run_dir / files.EVENTS).exists()
         self.event_log = EventLog(run_dir, nodes)
         # Once the file SUPERVISOR exists, `orch stop` sends a signal; before, it only writes the file STOP.
         self.leases = FolderLeases(run_dir)
@@ -156,6 +157,8 @@ class Supervisor:
         ending = start.claim(wait=self.options.wait_for_cores, record=self.event_log.record)
         if ending == AttemptResult(STOPPED) and not self.stop_signal:
             ending = PREEMPTED_BEFORE_START
+        if ending is None and self.is_resumed and (problem := self.share_files()):
+            ending = AttemptResult(FAILED, problem)
         while ending is None or self.may_restart(ending):
             ending = self.attempt()
         self.agents.leave()  # release the cores before outcome.json reports the end
