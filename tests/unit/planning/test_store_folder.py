@@ -99,7 +99,8 @@ def test_nodes_that_share_a_store_receive_a_folder_at_the_same_time(step: StoreF
         assert set(pool.map(receive, range(8))) == {(0, b"")}
     digest = Path(step.path).name
     assert sorted(path.name for path in (tmp_path / "store").iterdir()) == [f".{digest}.lock", digest]
-    assert [path.name for path in (tmp_path / "run").iterdir()] == ["project"]
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["project", "project.txt"]
+    assert (tmp_path / "run/project.txt").read_text() == step.path
 
 
 def test_other_content_does_not_get_the_name(step: StoreFolder, tmp_path: Path) -> None:
