@@ -107,7 +107,7 @@ def query_others(nodes: Sequence[str], arguments: list[str]) -> None:
     Raises:
         StoreError: if a node has neither a copy nor the folder.
     """
-    commands = [RemoteCommand(node, "use", arguments, subprocess.DEVNULL) for node in nodes]
+    commands = [RemoteCommand(node, ("store", "use", *arguments), subprocess.DEVNULL) for node in nodes]
     failed = [command for command in commands if command.end() != 0]
     if absent := [command.node for command in failed if command.process.returncode == ABSENT]:
         raise StoreError(f"{', '.join(absent)}: no copy of the project as the run was started with. {SEND_CODE}")

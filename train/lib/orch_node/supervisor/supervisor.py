@@ -114,7 +114,6 @@ class Supervisor:
         if preempting := preemption_signal(run_dir):
             signal.signal(preempting, self.handle_preemption_signal)
         nodes = [*self.layout.node_names, *self.layout.spare_hosts]
-        self.is_resumed = (run_dir / files.EVENTS).exists()
         self.event_log = EventLog(run_dir, nodes)
         # Once the file SUPERVISOR exists, `orch stop` sends a signal; before, it only writes the file STOP.
         self.leases = FolderLeases(run_dir)
@@ -157,7 +156,7 @@ class Supervisor:
         ending = start.claim(wait=self.options.wait_for_cores, record=self.event_log.record)
         if ending == AttemptResult(STOPPED) and not self.stop_signal:
             ending = PREEMPTED_BEFORE_START
-        if ending is None and self.is_resumed and (problem := self.share_files()):
+        if ending is None and self.options.first_attempt > 1 and (problem := self.share_files()):
             ending = AttemptResult(FAILED, problem)
         while ending is None or self.may_restart(ending):
             ending = self.attempt()
@@ -277,7 +276,7 @@ class Supervisor:
         node0, *other_nodes = self.layout.node_names
         if BY_STEP in os.environ or not (self.run_dir / files.PROJECT).is_dir() or self.agents.node0 != node0:
             return ""
-        sharing = FileSharing(self.run_dir, other_nodes, self.attempts)
+        sharing = FileSharing(self.run_dir, other_nodes, self.attempt_number)
         sharing.start()
         while sharing.is_alive():
             self.agents.pipes.pump(POLL_SECONDS)
