@@ -32,6 +32,8 @@ from orch_node.whole_files import private
 PING_SECONDS = 2.0
 LOST_SECONDS = 15.0  # without a response
 CONNECT_SECONDS = 20.0
+# All connections are opened at the same time, and each takes some processor time of node0.
+CONNECT_SECONDS_PER_NODE = 0.25
 SEND_SECONDS = 2.0
 # A longer pause between two calls of watch() means that this process did not run, because its job was
 # suspended or its machine was frozen. No response could be read in that time either.
@@ -187,6 +189,7 @@ class Agents:
         self.pipes = pipes
         self.lost: dict[str, str] = {}
         self.news: list[tuple[str, str]] = []
+        self.connect_seconds = CONNECT_SECONDS + CONNECT_SECONDS_PER_NODE * len(nodes)
         self.last_ping = 0.0
         self.last_watch = time.monotonic()
         self.channels = {node: self.channel(node, folder / f"{node}.log") for node in nodes}
@@ -238,7 +241,7 @@ class Agents:
                 channel.request(Ping())
                 channel.shorten_log()
         for channel in self.living:
-            if now - channel.last_response > (LOST_SECONDS if channel.has_responded else CONNECT_SECONDS):
+            if now - channel.last_response > (LOST_SECONDS if channel.has_responded else self.connect_seconds):
                 self.lose(channel, f"no answer for {now - channel.last_response:.0f} s")
             elif not channel.connected:
                 self.reconnect(channel)
