@@ -25,19 +25,21 @@ from orch_node.protocol.agent import (
     parse_response,
     render_request,
 )
+from orch_node.protocol.node_names import fold
 from orch_node.protocol.values import ProtocolError
 from orch_node.reach import remote_command
 from orch_node.whole_files import private
 
 PING_SECONDS = 2.0
 LOST_SECONDS = 15.0  # without a response
-CONNECT_SECONDS = 20.0
+CONNECT_SECONDS = 30.0
 # All connections are opened at the same time, and each takes some processor time of node0.
 CONNECT_SECONDS_PER_NODE = 0.25
 SEND_SECONDS = 2.0
 # A longer pause between two calls of watch() means that this process did not run, because its job was
 # suspended or its machine was frozen. No response could be read in that time either.
 STANDSTILL_SECONDS = 5.0
+MAX_LOST_LAUNCHERS = 3  # nodes whose lost processes of the launcher are described
 LOG_BYTES = 1 << 20  # of a node's lines that are not responses, and of its standard error
 LOG_CHARACTERS = 4000  # of the end of a log, in which the reason of a lost connection is looked for
 SKEW_SECONDS = 5.0  # tolerated error of a node's clock, as in preflight
@@ -213,7 +215,10 @@ class Agents:
 
     def describe_lost_launcher(self) -> str:
         """Return the processes of the launcher that have ended although their ranks continue, or ''."""
-        return "; ".join(f"{channel.node}: {channel.lost_launcher}" for channel in self.living if channel.lost_launcher)
+        texts = {channel.node: channel.lost_launcher for channel in self.living if channel.lost_launcher}
+        shown = [f"{node}: {text}" for node, text in list(texts.items())[:MAX_LOST_LAUNCHERS]]
+        others = list(texts)[MAX_LOST_LAUNCHERS:]
+        return "; ".join([*shown, *([f"the same on {fold(others)}"] if others else [])])
 
     @property
     def living(self) -> list[Channel]:
