@@ -48,7 +48,7 @@ def test_changed_data_is_an_error_that_names_the_file(pair_model: Path, tmp_path
     data = tmp_path / "mine.tsv"
     lines = (DATA / "train.tsv").read_text().splitlines()
     data.write_text("\n".join(lines) + "\n")
-    command = mrpc_arguments(pair_model, tmp_path / "out", save_steps=4, train_file=data)
+    command = mrpc_arguments(pair_model, tmp_path, save_steps=4, train_file=data)
     run_ranks(MRPC, *command)
     ((_, out, _),) = run_ranks(MRPC, *command)
     assert "nothing is left to train: training ends at step 24, and checkpoint-24 has reached it" in out

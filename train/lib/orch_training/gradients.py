@@ -68,13 +68,14 @@ class LocalSteps:
     def __init__(self, model: Any, optimizer: Any, period: int) -> None:
         self.parameters: list[Any] = []
         self.hook_state: Any = None
-        self.averager = averagers.PeriodicModelAverager(max(period, 1), warmup_steps=WARMUP_STEPS)
+        self.averager: Any = None  # of torch, which needs a process group
         if not period or not isinstance(model, DistributedDataParallel):
             return
         nodes = ranks_of_nodes(ranks.gather(os.environ.get("ORCH_NODE") or socket.gethostname()))
         if len(nodes) == 1:
             report_decision("local_sgd has no effect: all ranks are on one node")
             return
+        self.averager = averagers.PeriodicModelAverager(period, warmup_steps=WARMUP_STEPS)
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         node_group, _ = dist.new_subgroups_by_enumeration(nodes)
         self.hook_state = post_local.PostLocalSGDState(None, node_group, start_localSGD_iter=WARMUP_STEPS)
