@@ -28,26 +28,29 @@ def follow(plan: Plan, base: Path, *, as_json: bool, wait: bool) -> None:
     Raises:
         typer.Exit: With exit code 1 if a run failed.
     """
-    from orchestrator.operations import runs
+    from orchestrator.operations import queue, runs
     from orchestrator.report import arrays
 
-    handles = runs.array_handles(plan, base, print_error)
+    names = [member.run.run_id for member in plan.array]
+    waits = plan.origin.request.wait_for_cores
+    handles = [] if waits else runs.array_handles(plan, base, print_error)
     if not wait:
-        handles[0].started()
+        for handle in handles[:1]:
+            handle.started()
         print_text(arrays.started_as_json(plan) if as_json else arrays.started(plan))
         return
     print_error(arrays.started(plan))
     outcomes = []
     try:
-        for outcome in runs.follow_array(handles, print_error):
+        for outcome in queue.follow(base, names, print_error) if waits else runs.follow_array(handles, print_error):
             print_error(arrays.line(outcome))
             outcomes.append(outcome)
     except KeyboardInterrupt:
         print_error("interrupted: stopping all runs")
-        unfinished = handles[len(outcomes) :]
-        for handle in unfinished:
-            handle.interrupt()
-        outcomes += [handle.finish() for handle in unfinished]
+        ended = {outcome.run_id for outcome in outcomes}
+        unfinished = [name for name in names if name not in ended]
+        outcomes += queue.interrupt(base, unfinished) if waits else runs.interrupt_all(handles, unfinished)
+    outcomes.sort(key=lambda outcome: names.index(outcome.run_id))
     code = runs.array_exit_code(outcomes)
     print_text(arrays.as_json(outcomes, code) if as_json else arrays.text(outcomes))
     print_resume(outcomes, as_json=as_json)

@@ -60,10 +60,14 @@ def stop(
 
     The exit code is 1 if a process remains.
     """
+    from orchestrator.operations import queue
     from orchestrator.operations import runs as operation
     from orchestrator.report import cleanup
     from orchestrator.runs import store
 
+    if inventory is None and (reports := queue.stop_array(runs_dir.absolute(), run)):
+        print_text(cleanup.array_as_json(run, reports) if as_json else cleanup.array_text(reports))
+        raise typer.Exit(max(report.exit_code for report in reports))
     handle, other_runs = operation.find_live(runs_dir, run, inventory, print_error)
     before = store.load(handle.folder).state
     done = handle.stop()

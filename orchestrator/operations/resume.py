@@ -15,10 +15,11 @@ from orch_node.protocol.outcome import DONE, REFUSED
 from orch_node.protocol.values import ProtocolError
 
 from orchestrator.errors import ExecuteError, RequestError
+from orchestrator.model.decision import ARRAY_MEMBER
 from orchestrator.model.hostlist import Nodes
 from orchestrator.operations import runs as operation
 from orchestrator.operations import train
-from orchestrator.planning import recorded_request
+from orchestrator.planning import recorded_request, sweep
 from orchestrator.planning.plan import Plan
 from orchestrator.planning.refusal import flag
 from orchestrator.planning.request import Resume, TargetOptions, TrainRequest, parse_ppn
@@ -169,7 +170,8 @@ def plan(run: Run, changes: Changes, base: Path, notify: Callable[[str], None]) 
         planned = train.plan(request, resume)
         for line in differences(run, recorded, request, planned):
             notify(line)
-    return planned
+    label = next((decision.value for decision in run.record.decisions if decision.topic == ARRAY_MEMBER), "")
+    return sweep.labelled(planned, label) if label else planned
 
 
 def request_of(run: Run) -> TrainRequest:
@@ -223,6 +225,8 @@ def start(planned: Plan, runs: list[Run], base: Path) -> RunHandle:
     Raises:
         OrchError: if one cannot be started.
     """
+    if planned.origin.request.wait_for_cores:
+        return train.start(planned, base / planned.run.run_id)
     handles = []
     for run, member in zip(runs, planned.array or (planned,), strict=True):
         with in_folder_of(run):

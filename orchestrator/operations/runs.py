@@ -6,7 +6,7 @@ import contextlib
 import queue
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from orch_node import supervisor_state
@@ -16,11 +16,13 @@ from orch_node.protocol.record import DEFAULT_TARGET, RunRecord
 
 from orchestrator.errors import OrchError, RequestError
 from orchestrator.files import other_owner
+from orchestrator.operations.waiting_run import WaitingRun
 from orchestrator.planning.plan import Plan
 from orchestrator.runs import store as store
 from orchestrator.runs.cleanup import CleanupReport as CleanupReport
 from orchestrator.runs.outcome import Outcome as Outcome
 from orchestrator.runs.outcome import outcome_of, precision_of
+from orchestrator.runs.queued import QUEUED, describe_wait
 from orchestrator.runs.rows import RunRow as RunRow
 from orchestrator.runs.rows import progress_words, row_of
 from orchestrator.runs.state_files import PLAN
@@ -67,6 +69,8 @@ def handle_of(run: Run) -> RunHandle:
             f"{run.folder} belongs to another user ({user}): its record is not trusted.",
             hint="To find the run on its nodes: --inventory.",
         )
+    if run.state == QUEUED:
+        return WaitingRun(run.folder, handle_of)
     return registry.target_of(run.record).handle(run.record, run.folder)
 
 
@@ -107,7 +111,7 @@ def list_recorded_runs(base: Path, inventory: str | None) -> RunList:
             run.record,
             state="unknown" if run.id in problems else run.state,
             nodes=run.nodes,
-            progress=progress_words(run.progress(), is_nan=run.has_nan_loss()),
+            progress=progress_of(run),
             folder=str(run.folder),
             precision=precision_of(run),
             local=is_local(run.record),
@@ -116,6 +120,13 @@ def list_recorded_runs(base: Path, inventory: str | None) -> RunList:
     )
     warnings = (f"{run.id}: {problems[run.id]}; last seen {run.state}" for run in recorded.runs if run.id in problems)
     return RunList(rows=tuple(rows), warnings=(*recorded.warnings(), *warnings))
+
+
+def progress_of(run: Run) -> str:
+    """Return the phase and the step of a run, or what it waits for."""
+    if run.state == QUEUED:
+        return describe_wait(run.folder)
+    return progress_words(run.progress(), is_nan=run.has_nan_loss())
 
 
 def find_live(base: Path, name: str, inventory: str | None, notify: Notify) -> tuple[RunHandle, tuple[str, ...]]:
@@ -149,7 +160,15 @@ def refresh_live(base: Path) -> dict[str, str]:
     Returns:
         Why the state of a run could not be updated, by the run's id.
     """
-    runs = [run for run in store.recorded(base).runs if run.state not in ENDED and not is_local(run.record)]
+    return refresh([run for run in store.recorded(base).runs if run.state not in ENDED and not is_local(run.record)])
+
+
+def refresh(runs: Sequence[Run]) -> dict[str, str]:
+    """Update the records of runs in parallel.
+
+    Returns:
+        Why the state of a run could not be updated, by the run's id.
+    """
     waiting = queue.SimpleQueue[Run]()
     for run in runs:
         waiting.put(run)
@@ -213,6 +232,14 @@ def follow_array(handles: Sequence[RunHandle], notify: Notify) -> Iterator[Outco
         except OrchError as error:
             notify(f"{handle.record.run_id}: {error.message}")
             yield outcome_of(store.load(handle.folder))
+
+
+def interrupt_all(handles: Sequence[RunHandle], names: Collection[str]) -> list[Outcome]:
+    """Ask the supervisors of the runs with these ids to stop them, and return the outcomes."""
+    unfinished = [handle for handle in handles if handle.record.run_id in names]
+    for handle in unfinished:
+        handle.interrupt()
+    return [handle.finish() for handle in unfinished]
 
 
 def array_exit_code(outcomes: Sequence[Outcome]) -> int:

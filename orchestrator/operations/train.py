@@ -10,10 +10,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, get_args, get_origin, get_type_
 
 from orch_node.protocol.environment import FORCE_RESUME
 from orch_node.protocol.outcome import REFUSED
+from orch_node.protocol.record import DEFAULT_TARGET
 from orch_node.standalone import facts
 
 from orchestrator import load
 from orchestrator.errors import RequestError, did_you_mean
+from orchestrator.model.hostlist import NodeCount
+from orchestrator.operations import queue
+from orchestrator.planning import sweep
 from orchestrator.planning.plan import Plan
 from orchestrator.planning.refusal import check_refused
 from orchestrator.planning.request import Resume, TargetOptions
@@ -24,7 +28,7 @@ from orchestrator.runs import store
 from orchestrator.targets import registry
 
 if TYPE_CHECKING:
-    from orchestrator.targets.interface import RunHandle
+    from orchestrator.targets.interface import RunHandle, Target
 
 LOCAL = "local"  # the inventory that is this machine
 DATA_SETTINGS = ("kind", "data_dir", "input_file", "input_files")  # settings that `orch data prepare` makes
@@ -46,10 +50,30 @@ def plan(request: TrainRequest, resume: Resume | None = None) -> Plan:
     check_refused(request, target.refuses)
     if request.array_sample is not None and not request.array:
         raise RequestError("--array-sample needs --array.", hint="Add --array KEY=VALUE,VALUE.")
+    if request.array and target.name == DEFAULT_TARGET:
+        return plan_on_hosts(request, target)
     complete = with_environment(request)
     if resume and resume.forces:
         complete = replace(complete, env=(*complete.env, f"{FORCE_RESUME}=1"))
     return recording(request, target.plan(complete, resume))
+
+
+def plan_on_hosts(request: TrainRequest, target: Target) -> Plan:
+    """Return the plan of an array on hosts, whose runs wait for free nodes, each for one unless --nodes is given.
+
+    Their nodes are decided when they start.
+    """
+    recipe = load.recipe(request.recipe, tuple(map(Path, request.recipe_path)), module=request.module)
+    request = replace(request, nodes=request.nodes or NodeCount(1), wait_for_cores=True)
+    members = load.array_members(request.array, request.array_sample)
+    requests = [sweep.request_of(request, member, own_script=recipe.own_script) for member in members]
+    first = target.plan(with_environment(requests[0])).run
+    plans = [
+        recording(single, target.plan(with_environment(single), sweep.member_of(first, number)))
+        for number, single in enumerate(requests)
+    ]
+    labelled = sweep.label_plans(list(zip(members, plans, strict=True)))
+    return replace(labelled[0], array=labelled, max_active=sweep.max_active_runs(request.array))
 
 
 def recording(request: TrainRequest, plan: Plan) -> Plan:
@@ -137,7 +161,9 @@ def unfinished_run(plan: Plan, base: Path) -> str:
 
 
 def start(plan: Plan, folder: Path) -> RunHandle:
-    """Record the plan, start it, and return the run, which does not depend on this process."""
+    """Record the plan, start it or let it wait for free nodes, and return the run, which outlives this process."""
+    if plan.origin.request.wait_for_cores:
+        return queue.submit(plan, folder.parent)
     return registry.target_of(plan.run).start(plan, folder)
 
 

@@ -355,12 +355,14 @@ class Plan:
     Attributes:
         run: the record of the run.
         array: all runs of a plan that starts several, including this one; they share its steps.
+        max_active: how many of these may be active at once; None for no limit.
     """
 
     run: RunRecord
     origin: Origin
     steps: tuple[Step, ...]
     array: tuple[Plan, ...] = ()
+    max_active: int | None = None
 
     @property
     def layout(self) -> Layout:

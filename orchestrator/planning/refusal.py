@@ -26,7 +26,7 @@ class Refusal:
     hint: str
 
 
-NO_ARRAYS = Refusal("is for batch systems, such as --on slurm", "Start one run for each value with --set KEY=VALUE.")
+NO_ARRAYS = Refusal("is for hosts and batch systems", "Start one run for each value.")
 
 
 def flag(field: str) -> str:

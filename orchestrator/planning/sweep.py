@@ -7,15 +7,18 @@ import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from orch_node.protocol.record import RunRecord
+
 from orchestrator.errors import PlanError
 from orchestrator.model.decision import ARRAY_MEMBER, Decision
 from orchestrator.planning.plan import Plan
-from orchestrator.planning.request import TrainRequest
+from orchestrator.planning.request import Resume, TrainRequest
 from orchestrator.planning.site import Site
 
 MAX_RUNS = 1000  # Most sites keep Slurm's default MaxArraySize of 1001.
 LIMIT = re.compile(r"%([0-9]+)", re.ASCII)  # The limit at the end of an argument, written as for `sbatch --array`.
 EXAMPLE = "Example: --array learning_rate=1e-5,3e-5"
+PLANNED = "planned"  # the state of a run that has not started
 Axis = tuple[str, tuple[str, ...]]  # a key and its values
 
 
@@ -155,6 +158,23 @@ def site_of(site: Site, number: int) -> Site:
     return replace(site, run_id=f"{site.run_id}-{number}", run_dir=f"{site.run_dir}-{number}")
 
 
+def member_of(array: RunRecord, number: int) -> Resume:
+    """Return the run of an array with this number, whose first attempt is planned; its folder is next to the others.
+
+    Args:
+        array: the record of a run whose id and folder are those of the array.
+        number: the number of the run, from 0.
+    """
+    return Resume(
+        run_id=f"{array.run_id}-{number}",
+        run_dir=f"{array.run_dir}-{number}",
+        started_by=array.started_by,
+        created=array.created,
+        state=PLANNED,
+        attempt=1,
+    )
+
+
 def label_plans(plans: Sequence[tuple[Member, Plan]]) -> tuple[Plan, ...]:
     """Return the plans of all members, each with its label and number among its decisions."""
     labels = [f"{member.label} ({number} of {len(plans)})" for number, (member, _) in enumerate(plans, 1)]
@@ -162,6 +182,7 @@ def label_plans(plans: Sequence[tuple[Member, Plan]]) -> tuple[Plan, ...]:
 
 
 def labelled(plan: Plan, label: str) -> Plan:
+    """Return the plan of a member with this label among its decisions."""
     first, *remaining = plan.run.decisions
     decisions = (first, Decision(topic=ARRAY_MEMBER, value=label), *remaining)
     return replace(plan, run=replace(plan.run, decisions=decisions))

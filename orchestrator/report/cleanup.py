@@ -12,7 +12,7 @@ from orch_node.protocol.outcome import STOPPED
 from orchestrator.report.listing import SCHEMA, table
 from orchestrator.runs.cleanup import CleanupReport
 
-LIVING = ("planned", "running")
+LIVING = ("planned", "queued", "running")
 COLUMNS = ("node", "state", "ended", "left", "segments", "problem")
 
 
@@ -45,6 +45,17 @@ def table_rows(cleanup: CleanupReport) -> list[dict[str, object]]:
         {"node": fold(nodes), **dict(zip(COLUMNS[1:], values, strict=False))}
         for values, nodes in nodes_by_values.items()
     ]
+
+
+def array_text(reports: Sequence[CleanupReport]) -> str:
+    """Return a line for each run of an array that had not ended."""
+    return "\n".join(describe_stop(report, before="running", after=STOPPED) for report in reports)
+
+
+def array_as_json(array: str, reports: Sequence[CleanupReport]) -> str:
+    """Return what was ended of each run of an array as JSON."""
+    head = {"schema": SCHEMA, "kind": "stop", "array": array, "exit_code": max(report.exit_code for report in reports)}
+    return json.dumps({**head, "runs": [asdict(report) for report in reports]}, indent=1)
 
 
 def describe_stop(cleanup: CleanupReport, *, before: str, after: str) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from orch_node import disk, supervisor_state
 from orch_node.protocol import files, values
+from orch_node.protocol import outcome as outcomes
 from orch_node.protocol import record as records
 from orch_node.protocol.outcome import FAILED, PREEMPTED, REFUSED, STOPPED, Outcome
 from orch_node.protocol.record import RunRecord
@@ -19,6 +22,7 @@ from orchestrator.errors import ExecuteError, RequestError, did_you_mean
 from orchestrator.files import make_user_folder, other_owner, write_whole
 from orchestrator.planning.plan import Plan
 from orchestrator.runs import provenance as origins
+from orchestrator.runs import queued
 from orchestrator.runs.damaged import ASIDE, Damaged
 from orchestrator.runs.provenance import Provenance, provenance
 from orchestrator.runs.state_files import PLAN, read_outcome, supervisor_of, write_json
@@ -41,7 +45,7 @@ class Run:
         record: the record of the run.
         origin: the provenance of the run.
         outcome: the recorded outcome, or None.
-        state: planned, running, done, failed, refused, preempted, stopped, killed, or unknown if its
+        state: planned, queued, running, done, failed, refused, preempted, stopped, killed, or unknown if its
             supervisor is on a host that cannot be checked from this machine.
         problems: messages about files that cannot be read and are treated as missing.
     """
@@ -168,6 +172,8 @@ def state_of(folder: Path, outcome: Outcome | None, record: RunRecord) -> str:
         return outcome.state
     if record.location:  # only the run's target knows its state; there is no supervisor file
         return "running"
+    if queue := queued.queue_of(folder):
+        return queued.QUEUED if queued.is_active(queue) else supervisor_state.KILLED
     supervisor = supervisor_of(folder)
     if record.node0.via:
         supervisor_ended = (folder / SUPERVISOR_ENDED).exists()
@@ -319,6 +325,14 @@ def plan_bytes(folder: Path) -> bytes | None:
     """Return the content of plan.json in a run's folder, or None if there is none."""
     path = folder / PLAN
     return path.read_bytes() if path.exists() else None
+
+
+def record_end(folder: Path, state: str, problem: str | None = None) -> None:
+    """Record the state of a run that has not begun, if that can still be written."""
+    now = time.time()
+    end = Outcome(state=state, problem=problem, started=now, ended=now)
+    with contextlib.suppress(OSError):
+        write_json(folder / files.OUTCOME, outcomes.record(end))
 
 
 def forget_end(folder: Path) -> None:

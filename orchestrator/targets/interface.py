@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -292,8 +292,8 @@ class Target(Protocol):
             RequestError: if the pattern names no node, or another tool runs commands there.
         """
 
-    def live_nodes(self, inventory: str) -> list[LiveNode]:
-        """Query the nodes of an inventory, and return who uses them.
+    def live_nodes(self, inventory: str, names: Collection[str] | None = None) -> list[LiveNode]:
+        """Query the nodes of an inventory, or those with these names, and return who uses them.
 
         Raises:
             RequestError: if another tool manages the nodes.

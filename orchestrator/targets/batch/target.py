@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 from orch_node.protocol.record import RunRecord
@@ -76,7 +76,7 @@ class BatchTarget:
             hint=f"To get a shell on a node: {self.system.node_shell}.",
         )
 
-    def live_nodes(self, inventory: str) -> list[LiveNode]:
+    def live_nodes(self, inventory: str, names: Collection[str] | None = None) -> list[LiveNode]:
         """Raise RequestError: the batch system itself shows its nodes."""
         raise RequestError(f"{self.system.title} manages its nodes.", hint="Its own commands list them.")
 

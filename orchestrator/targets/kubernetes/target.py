@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -136,7 +136,7 @@ class KubernetesTarget:
             "orch does not run commands in pods.", hint="To get a shell in a pod: kubectl exec -it POD -- sh."
         )
 
-    def live_nodes(self, inventory: str) -> list[LiveNode]:
+    def live_nodes(self, inventory: str, names: Collection[str] | None = None) -> list[LiveNode]:
         raise RequestError("Kubernetes manages its nodes.", hint="kubectl top nodes lists them.")
 
     def list_runs(self, inventory: str) -> RunList:

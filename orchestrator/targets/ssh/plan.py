@@ -63,6 +63,7 @@ def plan_train(request: TrainRequest, inputs: HostInputs, site: Site) -> Plan:
     decisions = (
         *decisions_of(inputs, hosts, job, launch),
         *explain_restarts(request.max_restarts, recipe, request.min_nodes),
+        *explain_wait(request),
     )
     plan = new_plan(request, resolved, site, home_of(resolved), decisions=decisions, output=output)
     steps = (
@@ -71,6 +72,13 @@ def plan_train(request: TrainRequest, inputs: HostInputs, site: Site) -> Plan:
         *steps_of(request, inputs, resolved, site, files=files, job=job, launch=launch.value),
     )
     return with_record(replace(plan, steps=steps))
+
+
+def explain_wait(request: TrainRequest) -> tuple[Decision, ...]:
+    """Return the decision that the nodes are chosen when the run starts, if it waits for free ones."""
+    if not request.wait_for_cores:
+        return ()
+    return (Decision(topic="start", value="on the first free nodes, once there are enough", reason="--wait-for-cores"),)
 
 
 def decisions_of(inputs: HostInputs, hosts: ResolvedHosts, job: Job, launch: Choice[Launch]) -> tuple[Decision, ...]:
@@ -111,7 +119,6 @@ def steps_of(
         options=(
             f"--claims={claims_folder(site.store)}",
             *supervisor_options(request, recipe, resolved.launcher, launch, attempt=site.attempt),
-            *(["--wait-for-cores"] if request.wait_for_cores else []),
         ),
     )
     return (*files.sent, *plan_steps(site, job, launch, extras))

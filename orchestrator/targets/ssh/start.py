@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from orch_node.protocol import files, outcome
-from orch_node.protocol.outcome import FAILED, STOPPED, Outcome
+from orch_node.protocol.outcome import FAILED, STOPPED
 
 from orchestrator.errors import ConnectionLost, ExecuteError, RequestError
 from orchestrator.files import write_whole
 from orchestrator.planning.plan import Plan, StartRun
 from orchestrator.runs import store
-from orchestrator.runs.state_files import PLAN, write_json
+from orchestrator.runs.state_files import PLAN
 from orchestrator.runs.store import Positions
 from orchestrator.targets.execute import execute
 from orchestrator.targets.ssh.nodes import connection_to
@@ -72,24 +70,16 @@ def start_steps(plan: Plan, folder: Path) -> None:
         try:
             execute(replace(plan, steps=preparation), connections)
         except ExecuteError as error:
-            record_end(folder, FAILED, error.message)
+            store.record_end(folder, FAILED, error.message)
             raise not_started(error) from None
         except KeyboardInterrupt:
-            record_end(folder, STOPPED)
+            store.record_end(folder, STOPPED)
             raise
         store.forget_end(folder)
         execute(replace(plan, steps=supervisor_start), connections)
     finally:
         for connection in connections.values():
             connection.close()
-
-
-def record_end(folder: Path, state: str, problem: str | None = None) -> None:
-    """Record the state of a run that has not begun, if that can still be written."""
-    now = time.time()
-    end = Outcome(state=state, problem=problem, started=now, ended=now)
-    with contextlib.suppress(OSError):
-        write_json(folder / files.OUTCOME, outcome.record(end))
 
 
 def not_started(error: ExecuteError) -> ExecuteError:

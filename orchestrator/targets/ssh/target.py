@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +16,7 @@ from orchestrator.load.inventory import read_inventory
 from orchestrator.model.finding import Finding, finding_of
 from orchestrator.model.hostlist import Nodes
 from orchestrator.planning.plan import Plan
-from orchestrator.planning.refusal import NO_ARRAYS, Refusal
+from orchestrator.planning.refusal import Refusal
 from orchestrator.planning.request import Resume, TargetOptions, TrainRequest
 from orchestrator.state import State
 from orchestrator.targets.interface import (
@@ -38,7 +38,7 @@ class SshTarget:
     """The nodes of an inventory, or this machine if no inventory is named."""
 
     name = "ssh"
-    refuses: Mapping[str, Refusal] = {"array": NO_ARRAYS, "array_sample": NO_ARRAYS}
+    refuses: Mapping[str, Refusal] = {}
     options: type[TargetOptions] | None = None
 
     def plan(self, request: TrainRequest, resume: Resume | None = None) -> Plan:
@@ -81,10 +81,10 @@ class SshTarget:
 
         return commands.on_cluster(inventory, nodes, stack)
 
-    def live_nodes(self, inventory: str) -> list[LiveNode]:
+    def live_nodes(self, inventory: str, names: Collection[str] | None = None) -> list[LiveNode]:
         from orchestrator.targets.ssh import usage
 
-        return usage.query_inventory(inventory)
+        return usage.query_inventory(inventory, names)
 
     def list_runs(self, inventory: str) -> RunList:
         from orchestrator.targets.ssh import find

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from orch_node.protocol import values
 from orch_node.protocol.listing import NodeUsage
@@ -22,11 +22,11 @@ USAGE_SECONDS = 10.0  # time limit of a node's response
 CONNECT_SECONDS = 5
 
 
-def query_inventory(inventory: str) -> list[LiveNode]:
-    """Query all nodes of an inventory, and return who uses them."""
+def query_inventory(inventory: str, names: Collection[str] | None) -> list[LiveNode]:
+    """Query the nodes of an inventory, or those with these names, and return who uses them."""
     cluster = load.cluster(inventory)
     write_ssh_config(cluster)
-    return query_usage(cluster.nodes)
+    return query_usage([node for node in cluster.nodes if names is None or node.name in names])
 
 
 def query_usage(nodes: Sequence[Node]) -> list[LiveNode]:

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -157,16 +158,14 @@ def test_failed_attempts_are_restarted_up_to_the_limit(runs: Runs) -> None:
     assert runs.run(succeeds_at_second_attempt, "--max-restarts", "2", name="two")["state"] == "done"
 
 
-def test_run_on_reserved_cores_is_refused_or_waits(runs: Runs) -> None:
+def test_run_on_reserved_cores_is_refused(runs: Runs) -> None:
     first = runs.start_ranks(name="first")
     outcome = runs.run("exit(rank)", name="second")
     assert (outcome["state"], outcome["problem"]) == ("refused", "node0 is taken: run first has cores 0-1")
     assert runs.events("launched", name="second") == []
-    waiting_run = runs.start("exit(rank)", "--wait-for-cores", name="third")
-    wait_until(lambda: runs.events("waiting", "third"), "the third run waits", 20)
     first.send_signal(signal.SIGTERM)
-    assert waiting_run.wait(20) == 0
     first.wait()
+    assert runs.run("exit(rank)", name="third")["state"] == "done"
 
 
 def test_only_one_of_two_simultaneous_runs_reserves_the_cores(runs: Runs) -> None:
@@ -180,7 +179,8 @@ def test_killed_run_reserves_no_cores(runs: Runs) -> None:
     first = runs.start_ranks(name="first")
     first.kill()
     first.wait()
-    assert runs.run("exit(rank)", "--wait-for-cores", name="second")["state"] == "done"
+    names = (f"later-{number}" for number in count())
+    wait_until(lambda: runs.run("exit(rank)", name=next(names))["state"] == "done", "the ranks have ended", 60)
 
 
 def test_damaged_and_forged_events_are_counted_and_change_no_outcome(runs: Runs) -> None:

@@ -8,14 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orch_node.protocol.agent import Claim, ClaimConflicts, ReleaseClaim, Response, TakeClaim
-from orch_node.protocol.events import Event, Waiting
 from orch_node.protocol.layout import RunLayout
 from orch_node.protocol.outcome import FAILED, REFUSED, STOPPED, Failure
 from orch_node.supervisor import layouts
 from orch_node.supervisor.agents import Agents
 
 TICK_SECONDS = 0.1
-WAIT_SECONDS = 2.0
 
 
 @dataclass(frozen=True)
@@ -40,23 +38,12 @@ class CoreReservation:
         self.agents = agents
         self.stopped = stopped
 
-    def claim(self, *, wait: bool, record: Callable[[Event], None]) -> AttemptResult | None:
-        """Claim all cores; return why that failed, or None.
-
-        Args:
-            wait: wait for cores that another run has claimed.
-            record: called with the event that the run waits.
-        """
-        waiting = False
-        while (refusal := self.try_to_claim()) is not None:
+    def claim(self) -> AttemptResult | None:
+        """Claim all cores; return why that failed, or None."""
+        refusal = self.try_to_claim()
+        if refusal is not None:
             self.agents.request(ReleaseClaim(), Response, seconds=2.0)
-            if refusal.state != REFUSED or not wait:
-                return refusal
-            if not waiting:
-                record(Waiting(text=refusal.problem or ""))
-            waiting = True
-            self.pump(WAIT_SECONDS)
-        return None
+        return refusal
 
     def try_to_claim(self) -> AttemptResult | None:
         """Ask all nodes once; return why a node refuses, or None."""

@@ -68,7 +68,6 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="node.py supervise")
     parser.add_argument("run_dir")
     parser.add_argument("--claims", help="folder of all runs' claims on a node's cores")
-    parser.add_argument("--wait-for-cores", action="store_true", help="wait for cores that another run has claimed")
     parser.add_argument("--stall-timeout", type=float, default=0.0, help="seconds without progress; 0 for no limit")
     parser.add_argument("--max-restarts", type=int, default=0)
     parser.add_argument("--first-attempt", type=int, default=1, help="number of this start's first attempt")
@@ -153,7 +152,7 @@ class Supervisor:
             self.agents.leave()
             return AttemptResult(REFUSED, refusal)
         start = CoreReservation(self.run_dir, self.layout, self.agents, self.is_to_end)
-        ending = start.claim(wait=self.options.wait_for_cores, record=self.event_log.record)
+        ending = start.claim()
         if ending == AttemptResult(STOPPED) and not self.stop_signal:
             ending = PREEMPTED_BEFORE_START
         if ending is None and self.options.first_attempt > 1 and (problem := self.share_files()):

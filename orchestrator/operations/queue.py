@@ -1,0 +1,156 @@
+"""Let runs wait for free nodes of an inventory: record them, and start or end the process that starts them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from orch_node import trust
+from orch_node.protocol.outcome import REFUSED
+from orch_node.tail import last_text
+
+from orchestrator.errors import ExecuteError
+from orchestrator.files import make_user_folder
+from orchestrator.model.hostlist import fold
+from orchestrator.model.project import Project
+from orchestrator.operations import runs
+from orchestrator.planning.plan import Plan
+from orchestrator.runs import queued, store
+from orchestrator.runs.cleanup import CleanupReport
+from orchestrator.runs.outcome import Outcome, outcome_of
+from orchestrator.targets.interface import Notify, RunHandle
+
+POLL_SECONDS = 1.0
+PROCESS = "orchestrator.operations.queue_process"
+START_SECONDS = 30.0  # time limit for the process to begin
+STOP_SECONDS = 60.0  # time limit for all runs of a queue to stop
+SNAPSHOT = "project"  # the folder of a queue with a copy of the project as it was submitted
+LOG_CHARACTERS = 2000  # of the log of a process that did not begin
+
+
+def copy_project(project: Project, queue: Path) -> None:
+    """Copy the files of a project to the folder of a queue."""
+    for name in project.files:
+        target = queue / SNAPSHOT / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(Path(project.folder, name), target, follow_symlinks=False)
+
+
+def submit(plan: Plan, base: Path) -> RunHandle:
+    """Let the runs of a plan wait for free nodes, and return the first one.
+
+    Args:
+        plan: the plan of a run or of an array, on nodes that may be busy.
+        base: the folder of all runs.
+
+    Raises:
+        OrchError: if the runs cannot be recorded, or the process does not begin.
+    """
+    members = plan.array or (plan,)
+    names = [member.run.run_id for member in members]
+    queue = base / (names[0].rpartition("-")[0] if plan.array else names[0])
+    for member, name in zip(members, names, strict=True):
+        store.create(member, base / name)
+        store.forget_end(base / name)
+        queued.mark(base / name, queue.name)
+    make_user_folder(queue)
+    if plan.origin.project:
+        copy_project(plan.origin.project, queue)
+    begin(base, queue, names, plan.max_active, plan.origin.request.env)
+    return runs.handle_of(store.load(base / names[0]))
+
+
+def begin(base: Path, queue: Path, names: Sequence[str], limit: int | None, env: Sequence[str]) -> None:
+    """Start the process of a queue, and wait until it has its place among the queues.
+
+    Raises:
+        ExecuteError: if it does not begin.
+    """
+    arguments = json.dumps({"waiting": list(names), "limit": limit, "env": list(env)})
+    with trust.open_private(queue / queued.LOG) as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", PROCESS, str(base), queue.name],
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=log,
+            cwd="/",
+            start_new_session=True,
+        )
+    assert process.stdin is not None
+    with contextlib.suppress(BrokenPipeError), process.stdin as pipe:
+        pipe.write(arguments.encode())
+    deadline = time.monotonic() + START_SECONDS
+    while (state := queued.read_state(queue)) is None or state.pid != process.pid:
+        if process.poll() is not None or time.monotonic() > deadline:
+            output = last_text(queue / queued.LOG, LOG_CHARACTERS).strip()
+            raise ExecuteError(f"The process that starts the runs of {queue.name} did not begin: {output}")
+        time.sleep(0.02)
+
+
+def follow(base: Path, names: Sequence[str], notify: Notify) -> Iterator[Outcome]:
+    """Yield the outcomes of runs as they end, and pass on where each of them starts.
+
+    The process of the queue keeps the files of the runs on this machine up to date.
+
+    Args:
+        base: the folder of all runs.
+        names: the ids of the runs of a queue.
+        notify: called with the node on which a run starts.
+    """
+    pending, started = list(names), dict.fromkeys(names, "")
+    queue = queued.queue_of(base / names[0]) or base / names[0].rpartition("-")[0]
+    while pending:
+        is_active = queued.is_active(queue)
+        for run in [store.load(base / name) for name in pending]:
+            if run.state in runs.ENDED and not (is_active and run.state == REFUSED):
+                pending.remove(run.id)
+                yield outcome_of(run)
+            elif run.state != queued.QUEUED and (nodes := fold(run.nodes)) != started[run.id]:
+                started[run.id] = nodes
+                notify(f"{run.id}: started on {nodes}")
+        time.sleep(POLL_SECONDS)
+
+
+def interrupt(base: Path, names: Sequence[str]) -> list[Outcome]:
+    """Stop all runs of a queue, and return the outcomes of these runs."""
+    for name in names[:1]:
+        stop(base / name.rpartition("-")[0])
+    return [outcome_of(store.load(base / name)) for name in names]
+
+
+def stop_array(base: Path, array: str) -> list[CleanupReport]:
+    """Stop all runs of an array, and return what was ended of each run that had not ended.
+
+    Raises:
+        ExecuteError: if the process that starts its runs does not end.
+    """
+    unfinished = [run for run in store.members(base, array) if run.state not in runs.ENDED]
+    stop(base / array)
+    return [runs.handle_of(store.load(run.folder)).stop() for run in unfinished]
+
+
+def stop(queue: Path) -> None:
+    """End the process of a queue, which stops its runs, if it lives.
+
+    Raises:
+        ExecuteError: if it does not end in time.
+    """
+    state = queued.read_state(queue)
+    deadline = time.monotonic() + STOP_SECONDS
+    while state and queued.is_active(queue):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(state.pid, signal.SIGTERM)
+        if time.monotonic() > deadline:
+            raise ExecuteError(
+                f"The process {state.pid}, which starts the runs of {queue.name}, does not end.",
+                hint=f"`kill -9 {state.pid}` ends it, `orch stop` its runs.",
+            )
+        time.sleep(0.1)

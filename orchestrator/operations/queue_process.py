@@ -1,0 +1,324 @@
+"""Start runs on any free nodes of an inventory, in the order of submission.
+
+A detached process of this machine does it: `python -m orchestrator.operations.queue_process`. It plans each run anew
+for the nodes that are free, starts it like `orch resume` starts an attempt, and follows it until it ends. Queues of one
+inventory start runs in the order in which they were created: each holds a locked ticket as long as runs wait in it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from orch_node import trust
+from orch_node.protocol.outcome import FAILED, REFUSED, STOPPED
+
+from orchestrator import load
+from orchestrator.errors import ExecuteError, OrchError, RequestError
+from orchestrator.load.clusters import find_inventory
+from orchestrator.model.hostlist import NodeCount, NodePattern, fold
+from orchestrator.model.printable import counted
+from orchestrator.operations import resume, runs
+from orchestrator.operations.queue import SNAPSHOT
+from orchestrator.planning.plan import Plan, StoreFolder
+from orchestrator.planning.request import TrainRequest
+from orchestrator.runs import queued, store
+from orchestrator.runs.provenance import script_of
+from orchestrator.runs.store import Run
+from orchestrator.state import private_folder, state_home
+from orchestrator.targets import registry
+from orchestrator.targets.interface import LiveNode, RunHandle, ignore
+
+POLL_SECONDS = 1.0
+QUERY_SECONDS = 2.0  # between two queries of busy nodes
+LOST_SECONDS = 30.0  # a run whose node0 does not respond for so long is lost
+AVOIDED_SECONDS = 60.0  # how long a node is left out after a run could not be started there, or was lost
+MAX_LOST = 2  # how often a run is started again after its node was lost
+MAX_FAILED_STARTS = 5  # how often the start of a run is tried on other nodes
+TICKETS = "queue"  # the folder of the tickets in orch's state folder
+
+
+@dataclass
+class ActiveRun:
+    """A run that the queue has started.
+
+    Attributes:
+        nodes: the names of its nodes.
+        silent_since: when its nodes stopped to respond, or None.
+    """
+
+    handle: RunHandle
+    nodes: frozenset[str]
+    silent_since: float | None = None
+
+
+@dataclass
+class Queue:
+    """The runs of one command that wait for free nodes, and those that it has started.
+
+    Attributes:
+        base: the folder of all runs.
+        folder: the folder of the queue.
+        waiting: the ids of the waiting runs in the order of their start.
+        limit: how many runs may be active at once; None for no limit.
+        env: variables of the ranks with their values, which may not be recorded.
+    """
+
+    base: Path
+    folder: Path
+    waiting: list[str]
+    limit: int | None
+    env: tuple[str, ...]
+    active: dict[str, ActiveRun] = field(default_factory=dict)
+    lost: dict[str, int] = field(default_factory=dict)  # how often, by run
+    failed_starts: dict[str, int] = field(default_factory=dict)  # in a row, by run
+    avoided: dict[str, float] = field(default_factory=dict)  # node -> until when it is not tried again
+    next_query: float = 0.0
+    stopped: bool = False
+
+    def work(self) -> None:
+        """Start all runs and wait for their ends."""
+        with ticket(resume.request_of(load_run(self.base, self.waiting[0]))) as my_turn:
+            queued.write_state(self.folder, self.waiting, "waits for runs that were submitted earlier")
+            while self.waiting and not self.stopped:
+                self.drop_stopped()
+                self.end_finished()
+                if self.waiting and my_turn() and self.has_room() and time.monotonic() >= self.next_query:
+                    self.start_first()
+                else:
+                    time.sleep(POLL_SECONDS)
+        while self.active and not self.stopped:
+            self.end_finished()
+            time.sleep(POLL_SECONDS)
+        if self.stopped:
+            self.stop_all()
+
+    def has_room(self) -> bool:
+        return self.limit is None or len(self.active) < self.limit
+
+    def drop_stopped(self) -> None:
+        """Forget waiting runs that `orch stop` has ended."""
+        self.waiting = [name for name in self.waiting if queued.queue_of(self.base / name) is not None]
+
+    def start_first(self) -> None:
+        """Start the first waiting run on free nodes, or note what it waits for."""
+        run = load_run(self.base, self.waiting[0])
+        try:
+            nodes, reason = self.free_nodes(run)
+            if nodes:
+                self.start(run, nodes)
+            else:
+                self.next_query = time.monotonic() + QUERY_SECONDS
+                queued.write_state(self.folder, self.waiting, reason)
+        except OrchError as error:  # wrong for any nodes
+            self.end(run, FAILED, error.message)
+
+    def free_nodes(self, run: Run) -> tuple[tuple[str, ...], str]:
+        """Return free nodes for a run, or nothing and what it waits for."""
+        request = resume.request_of(run)
+        with resume.in_folder_of(run):
+            candidates, count = candidate_nodes(request)
+            used = {name for active in self.active.values() for name in active.nodes}
+            unused = [name for name in candidates if name not in used and not self.is_avoided(name)]
+            if len(unused) < count:
+                return (), f"waits for {counted(count, 'free node')} of {fold(candidates)}"
+            listed = registry.find_target(request.on).live_nodes(request.inventory, unused)
+        return choose_nodes(listed, count)
+
+    def is_avoided(self, node: str) -> bool:
+        return time.monotonic() < self.avoided.get(node, 0.0)
+
+    def start(self, run: Run, nodes: tuple[str, ...]) -> None:
+        """Start a run on these nodes; if they turn out to be unusable, it waits for others."""
+        changes = resume.Changes(nodes=NodePattern(",".join(nodes)), env=self.env)
+        queued.write_state(self.folder, self.waiting, f"starting on {fold(nodes)}")
+        try:
+            planned = resume.plan(run, changes, self.base, ignore)
+            check_unchanged(run, planned)
+            origin = replace(planned.origin, request=resume.request_of(run))  # it may start on other nodes again
+            planned = with_snapshot(replace(planned, origin=origin), self.folder)
+            if queued.queue_of(run.folder) is None:
+                return  # `orch stop` was faster
+            queued.unmark(run.folder)
+            with resume.in_folder_of(run):
+                handle = registry.target_of(planned.run).start(planned, run.folder)
+        except ExecuteError as error:
+            self.failed_starts[run.id] = self.failed_starts.get(run.id, 0) + 1
+            if self.failed_starts[run.id] == MAX_FAILED_STARTS:
+                raise
+            self.avoid(nodes)
+            self.put_back(run, f"{fold(nodes)}: {error.message}")
+            return
+        self.failed_starts.pop(run.id, None)
+        self.waiting.remove(run.id)
+        self.active[run.id] = ActiveRun(handle=handle, nodes=frozenset(nodes))
+        queued.write_state(self.folder, self.waiting, "")
+
+    def avoid(self, nodes: Sequence[str]) -> None:
+        """Leave nodes out for some time."""
+        self.avoided.update(dict.fromkeys(nodes, time.monotonic() + AVOIDED_SECONDS))
+
+    def put_back(self, run: Run, reason: str) -> None:
+        """Let a run wait at the front of the queue again."""
+        store.forget_end(run.folder)
+        queued.mark(run.folder, self.folder.name)
+        if run.id not in self.waiting:
+            self.waiting.insert(0, run.id)
+        queued.write_state(self.folder, self.waiting, reason)
+
+    def end(self, run: Run, state: str, problem: str | None = None) -> None:
+        """Record the end of a run that waits."""
+        store.record_end(run.folder, state, problem)
+        queued.unmark(run.folder)
+        self.waiting.remove(run.id)
+
+    def end_finished(self) -> None:
+        """Collect the files of runs that have ended, and start lost ones again."""
+        problems = runs.refresh([load_run(self.base, name) for name in self.active])
+        for name, active in list(self.active.items()):
+            run = load_run(self.base, name)
+            if run.state in runs.ENDED:
+                del self.active[name]
+                self.finish(run, active)
+            elif name not in problems:
+                active.silent_since = None
+            else:
+                active.silent_since = active.silent_since or time.monotonic()
+                if time.monotonic() - active.silent_since > LOST_SECONDS:
+                    del self.active[name]
+                    self.replace_lost(run, active, problems[name])
+
+    def finish(self, run: Run, active: ActiveRun) -> None:
+        if run.state == REFUSED:  # another run was faster
+            self.put_back(run, run.outcome.problem or "" if run.outcome else "")
+            self.next_query = time.monotonic() + QUERY_SECONDS
+            return
+        with contextlib.suppress(OrchError):
+            active.handle.finish()
+        self.next_query = 0.0
+
+    def replace_lost(self, run: Run, active: ActiveRun, problem: str) -> None:
+        """Start a run whose nodes do not respond again on others, from what this machine has of it."""
+        self.avoid(sorted(active.nodes))
+        self.lost[run.id] = self.lost.get(run.id, 0) + 1
+        if self.lost[run.id] > MAX_LOST:
+            store.record_end(run.folder, FAILED, problem)
+        else:
+            self.put_back(run, f"{fold(sorted(active.nodes))} was lost: {problem}")
+
+    def stop_all(self) -> None:
+        """Record that the waiting runs are stopped, and stop the others."""
+        for name in list(self.waiting):
+            self.end(load_run(self.base, name), STOPPED)
+        for active in self.active.values():
+            with contextlib.suppress(OrchError):
+                active.handle.stop()
+        for active in self.active.values():
+            with contextlib.suppress(OrchError):
+                active.handle.finish()
+
+
+def load_run(base: Path, name: str) -> Run:
+    return store.load(base / name)
+
+
+def candidate_nodes(request: TrainRequest) -> tuple[tuple[str, ...], int]:
+    """Return the nodes on which a run may start, and how many of them it needs."""
+    nodes = request.nodes
+    is_count = isinstance(nodes, NodeCount)
+    cluster = load.cluster(request.inventory, request.stack, nodes=None if is_count else nodes, exclude=request.exclude)
+    hosts = cluster.selection.hosts
+    return hosts, nodes.number + request.spare_nodes if isinstance(nodes, NodeCount) else len(hosts)
+
+
+def choose_nodes(nodes: Sequence[LiveNode], count: int) -> tuple[tuple[str, ...], str]:
+    """Return the first free nodes, or nothing and who uses the others."""
+    free = [node.name for node in nodes if node.usage and not node.usage.reserved]
+    if len(free) >= count:
+        return tuple(free[:count]), ""
+    users: dict[str, list[str]] = {}
+    for node in nodes:
+        if node.usage is None:
+            users.setdefault("does not respond", []).append(node.name)
+        elif node.usage.reserved:
+            users.setdefault(f"is taken by run {node.usage.reserved[0].run}", []).append(node.name)
+    reasons = "; ".join(f"{fold(names)} {user}" for user, names in users.items())
+    return (), f"waits for {counted(count, 'free node')}: {reasons}"
+
+
+def check_unchanged(run: Run, planned: Plan) -> None:
+    """Raise RequestError if a script that runs in place has changed since the run was submitted."""
+    recorded, script = run.origin.scripts, planned.origin.script
+    if planned.origin.project is None and script and recorded and script_of(Path(script)).sha256 != recorded.sha256:
+        raise RequestError(
+            f"{script} has changed since {run.id} was submitted.", hint="Submit the runs again to train the new script."
+        )
+
+
+def with_snapshot(planned: Plan, queue: Path) -> Plan:
+    """Return a plan that sends the project as it was submitted."""
+    project = planned.origin.project
+    if project is None:
+        return planned
+    steps = tuple(
+        replace(step, source=str(queue / SNAPSHOT))
+        if isinstance(step, StoreFolder) and step.source == project.folder
+        else step
+        for step in planned.steps
+    )
+    return replace(planned, steps=steps)
+
+
+@contextlib.contextmanager
+def ticket(request: TrainRequest) -> Iterator[Callable[[], bool]]:
+    """Take a place among the queues of an inventory, and yield a function that says whether this queue is the first."""
+    source = str(find_inventory(request.inventory).absolute())
+    folder = private_folder(state_home() / TICKETS / hashlib.sha256(source.encode()).hexdigest()[:16])
+    path = folder / f"{time.time_ns():020d}-{os.getpid()}"
+    with trust.open_private(path) as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        try:
+            yield lambda: is_first(path)
+        finally:
+            path.unlink(missing_ok=True)
+
+
+def is_first(path: Path) -> bool:
+    """Return whether no living queue has an earlier ticket; delete the tickets of dead ones."""
+    for earlier in sorted(path.parent.iterdir()):
+        if earlier == path:
+            return True
+        with contextlib.suppress(FileNotFoundError), earlier.open("rb") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return False
+            earlier.unlink()
+    return True
+
+
+def main(argv: Sequence[str]) -> None:
+    """Start the runs that standard input names; the arguments are the folder of all runs and the name of the queue."""
+    base, folder = Path(argv[0]), Path(argv[0], argv[1])
+    arguments = json.load(sys.stdin)
+    queue = Queue(base, folder, waiting=arguments["waiting"], limit=arguments["limit"], env=tuple(arguments["env"]))
+
+    def request_stop(*_: object) -> None:
+        queue.stopped = True
+
+    signal.signal(signal.SIGTERM, request_stop)
+    with queued.lock(folder):
+        queue.work()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

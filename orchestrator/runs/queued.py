@@ -1,0 +1,106 @@
+"""Runs that wait on this machine for free nodes: the files that say so.
+
+The file `queued.json` in a run's folder names its queue, a folder next to it. In that folder, queue.json has the order
+of the waiting runs and what the first one waits for, and the process that starts the runs holds a lock on queue.lock.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from orch_node.protocol.files import is_run_id
+
+from orchestrator.errors import ExecuteError
+from orchestrator.model.printable import counted
+from orchestrator.runs.state_files import read_json, write_json
+
+QUEUED = "queued"  # the state
+MARK, QUEUE, LOCK, LOG = "queued.json", "queue.json", "queue.lock", "queue.log"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueState:
+    """What the process of a queue has written last.
+
+    Attributes:
+        pid: the process.
+        waiting: the ids of the waiting runs, the next one first.
+        reason: what the next one waits for.
+    """
+
+    pid: int
+    waiting: tuple[str, ...]
+    reason: str
+
+
+def mark(folder: Path, queue: str) -> None:
+    """Record that the run in a folder waits in a queue."""
+    write_json(folder / MARK, {"queue": queue})
+
+
+def unmark(folder: Path) -> None:
+    """Record that the run in a folder does not wait any longer."""
+    (folder / MARK).unlink(missing_ok=True)
+
+
+def queue_of(folder: Path) -> Path | None:
+    """Return the folder of the queue in which a run waits, or None if it does not wait."""
+    name = (read_json(folder / MARK) or {}).get("queue")
+    return folder.parent / name if isinstance(name, str) and is_run_id(name) else None
+
+
+def is_active(queue: Path) -> bool:
+    """Return whether the process of a queue lives."""
+    try:
+        with (queue / LOCK).open("rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def lock(queue: Path) -> BinaryIO:
+    """Return the locked file of a queue, for its process.
+
+    Raises:
+        ExecuteError: if another process holds it.
+    """
+    file = open(queue / LOCK, "w+b", opener=lambda path, flags: os.open(path, flags, 0o600))  # noqa: SIM115
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise ExecuteError(
+            f"Another process starts the runs of {queue.name}.", hint="`orch runs` lists them."
+        ) from None
+    return file
+
+
+def write_state(queue: Path, waiting: Sequence[str], reason: str) -> None:
+    """Write the order of the waiting runs, and what the first one waits for."""
+    write_json(queue / QUEUE, {"pid": os.getpid(), "waiting": list(waiting), "reason": reason})
+
+
+def read_state(queue: Path) -> QueueState | None:
+    """Return what the process of a queue has written last, or None if that cannot be read."""
+    value = read_json(queue / QUEUE) or {}
+    pid, waiting, reason = value.get("pid"), value.get("waiting"), value.get("reason")
+    if not (isinstance(pid, int) and pid > 1 and isinstance(waiting, list) and isinstance(reason, str)):
+        return None
+    return QueueState(pid=pid, waiting=tuple(map(str, waiting)), reason=reason)
+
+
+def describe_wait(folder: Path) -> str:
+    """Return what a run waits for."""
+    queue = queue_of(folder)
+    state = read_state(queue) if queue else None
+    if state is None or folder.name not in state.waiting:
+        return "starting"
+    position = state.waiting.index(folder.name)
+    return f"waits for {counted(position, 'run')} before it" if position else state.reason

@@ -1,0 +1,99 @@
+"""Train the runs of an array on the hosts of an inventory: they wait for free nodes, and start in their order."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.local.runs import expect_exit, start_orch, write_script
+from tests.local.workspaces import Workspace, make_hosts
+from tests.support.waiting import wait_until
+
+SCRIPT = """
+import argparse, os, time
+parser = argparse.ArgumentParser()
+parser.add_argument("--lr", type=float)
+parser.add_argument("--seconds", type=float, default=2.0)
+arguments = parser.parse_args()
+import torch.distributed as dist
+if not dist.is_initialized():
+    dist.init_process_group()
+print("LR", arguments.lr, "on", os.uname().nodename, flush=True)
+open("begun", "w").close()
+time.sleep(arguments.seconds)
+"""
+OPTIONS = ("--ppn", "1", "--backend", "gloo", "--launcher", "torchrun")
+
+
+@pytest.fixture(scope="module")
+def two_hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workspace]:
+    folder = tmp_path_factory.mktemp("sweep")
+    with make_hosts(folder, *OPTIONS) as workspace:
+        write_script(folder, SCRIPT, "sweep.py")
+        yield workspace
+
+
+def runs_of(workspace: Workspace) -> dict[str, dict[str, object]]:
+    """Return the recorded runs by their ids."""
+    listed = expect_exit(workspace.orch("runs", "--json"))
+    return {run["id"]: run for run in json.loads(listed.stdout)["runs"]}
+
+
+def outcomes_of(array: str, workspace: Workspace) -> list[dict[str, float]]:
+    folders = sorted((workspace.folder / "runs").glob(f"{array}-*"))
+    return [json.loads((folder / "outcome.json").read_text()) for folder in folders]
+
+
+def test_runs_of_an_array_use_all_nodes_in_their_order(two_hosts: Workspace) -> None:
+    options = (*two_hosts.options, "--array", "lr=0.1,0.2,0.3,0.4", "--json", "--", "--lr", "{lr}")
+    process = expect_exit(two_hosts.orch("train", "sweep.py", *options))
+    reports = json.loads(process.stdout)["runs"]
+    assert [report["state"] for report in reports] == ["done"] * 4
+    array = reports[0]["run_id"].removesuffix("-0")
+    records = [json.loads((two_hosts.folder / "runs" / f"{array}-{n}/plan.json").read_text()) for n in range(4)]
+    assert {record["node0"]["node"] for record in records} == {"node0", "node1"}
+    outcomes = outcomes_of(array, two_hosts)
+    started = [outcome["started"] for outcome in outcomes]
+    assert started == sorted(started)
+    assert started[1] < outcomes[0]["ended"], "the first two runs train side by side"
+    logs = [expect_exit(two_hosts.orch("logs", f"{array}-{number}")).stdout for number in range(4)]
+    for number, log in enumerate(logs):
+        assert f"LR 0.{number + 1} on" in log
+    compared = expect_exit(two_hosts.orch("runs", "compare", array)).stdout
+    assert "lr=0.3" in compared
+
+
+def test_array_survives_its_command_and_is_stopped_as_a_whole(two_hosts: Workspace) -> None:
+    options = (*two_hosts.options, "--array", "lr=1,2,3", "--detach", "--json", "--", "--seconds", "600")
+    process = expect_exit(two_hosts.orch("train", "sweep.py", *options))
+    ids = json.loads(process.stdout)["runs"]
+    array = ids[0].removesuffix("-0")
+    wait_until(lambda: [runs_of(two_hosts)[name]["state"] for name in ids] == ["running", "running", "queued"], "start")
+    waiting = runs_of(two_hosts)[ids[2]]
+    assert "waits for 1 free node" in str(waiting["progress"])
+    refused = two_hosts.orch("fetch", ids[2])
+    assert refused.returncode == 2
+    assert "has not started" in refused.stderr
+    stopped = expect_exit(two_hosts.orch("stop", array))
+    assert stopped.stdout.count("Stopped run") == 3, stopped.stdout
+    assert {runs_of(two_hosts)[name]["state"] for name in ids} == {"stopped"}
+
+
+def test_run_whose_node_is_lost_starts_again_on_another(two_hosts: Workspace) -> None:
+    options = (*two_hosts.options, "--array", "lr=1,2,3", "--", "--lr", "{lr}", "--seconds", "20")
+    with start_orch(two_hosts.folder, "train", "sweep.py", *options) as process:
+
+        def begun() -> list[Path]:
+            folders = [host.folder / "root/runs" for host in two_hosts.lab.hosts]
+            return [path for folder in folders for path in folder.glob("*/project/begun")]
+
+        before = len(begun())
+        wait_until(lambda: len(begun()) >= before + 2, "two runs train", seconds=120)
+        two_hosts.lab.disconnect(two_hosts.lab.hosts[1])
+        output, errors = process.communicate(timeout=400)
+    assert process.returncode == 0, (output, errors)
+    assert output.count(": done") == 3, (output, errors)
+    assert errors.count("started on node0") == 3, errors

@@ -1,0 +1,43 @@
+"""Check which nodes a waiting run gets, and in which order queues start their runs."""
+
+from __future__ import annotations
+
+import fcntl
+from pathlib import Path
+
+import pytest
+from orch_node.protocol.listing import NodeUsage, ReservedCores
+
+from orchestrator.operations.queue_process import choose_nodes, is_first
+from orchestrator.targets.interface import LiveNode
+
+
+def make_node(name: str, *runs: str, responds: bool = True) -> LiveNode:
+    reserved = tuple(ReservedCores(run=run, cpus=(0,)) for run in runs)
+    usage = NodeUsage(load=0.0, memory_available=1, reserved=reserved) if responds else None
+    return LiveNode(name=name, cores=1, usage=usage, problem="" if responds else "timed out")
+
+
+NODES = (make_node("a1", "other"), make_node("a2"), make_node("a3", responds=False), make_node("a4"))
+
+
+def test_run_gets_the_first_free_nodes() -> None:
+    assert choose_nodes(NODES, 1) == (("a2",), "")
+    assert choose_nodes(NODES, 2) == (("a2", "a4"), "")
+
+
+def test_run_that_needs_more_nodes_waits_and_names_who_has_the_others() -> None:
+    nodes, reason = choose_nodes(NODES, 3)
+    assert nodes == ()
+    assert reason == "waits for 3 free nodes: a1 is taken by run other; a3 does not respond"
+
+
+@pytest.mark.parametrize("holder_lives", [True, False])
+def test_queue_is_the_first_if_no_living_queue_is_earlier(tmp_path: Path, holder_lives: bool) -> None:
+    earlier, later = tmp_path / "1-100", tmp_path / "2-200"
+    with earlier.open("wb") as holder, later.open("wb"):
+        if holder_lives:
+            fcntl.flock(holder, fcntl.LOCK_EX)
+        assert is_first(later) is not holder_lives
+        assert earlier.exists() is holder_lives
+    assert is_first(later)
