@@ -30,7 +30,7 @@ def attach(
     from orchestrator.operations.runs import find
     from orchestrator.report import live
 
-    screen = live.Screen(of_ranks=show)
+    screen = live.Screen(of_ranks=show, keeps_stdout=as_json)
     handle = find(runs_dir, run, inventory, screen.note)
     record = handle.record
     check_shown(show, len(record.layout))
@@ -111,7 +111,7 @@ def logs(
     runs_dir: RunsDir = RUNS_DIR,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
 ) -> None:
-    """Print the logs of all ranks, each line with its rank and node."""
+    """Print the logs of all ranks, each line with its rank and node, to the stream to which the rank wrote it."""
     from orchestrator.operations import output
     from orchestrator.operations.runs import find
 
@@ -132,23 +132,32 @@ def print_json(lines: Iterable[LogLine]) -> None:
     from orchestrator.report.listing import SCHEMA
 
     for line in lines:
-        record = {"schema": SCHEMA, "kind": "line", "rank": line.rank, "node": line.node}
+        record = {"schema": SCHEMA, "kind": "line", "rank": line.rank, "node": line.node, "stream": line.stream}
         if line.finished:
             print_text(json.dumps({**record, "line": line.text}))
 
 
 def print_lines(lines: Iterable[LogLine]) -> None:
-    """Print each line; on a terminal, redraw unfinished lines in place."""
+    """Print each line where its rank has written it; on a terminal, redraw unfinished lines in place."""
+    from orch_node.streams import STDERR
     from rich.live import Live
 
+    from orchestrator.report.live import shares_terminal
     from orchestrator.report.rank_lines import RankLines
     from orchestrator.screen import console
 
     screen = console(stderr=False)
     on_terminal = sys.stdout.isatty() and not screen.is_dumb_terminal
-    shown = RankLines(
-        screen.print if on_terminal else print_text, lambda line: f"[{line.rank} {line.node}] ", is_live=on_terminal
-    )
-    with Live(shown, console=screen, transient=True) if on_terminal else contextlib.nullcontext():
+
+    def print_to(text: str, stream: str) -> None:
+        if on_terminal and (stream != STDERR or shares_terminal()):
+            screen.print(text)
+        else:
+            print_text(text, err=stream == STDERR)
+
+    shown = RankLines(print_to, lambda line: f"[{line.rank} {line.node}] ", is_live=on_terminal)
+    with (
+        Live(shown, console=screen, transient=True, redirect_stderr=False) if on_terminal else contextlib.nullcontext()
+    ):
         for line in lines:
             shown.add((line,))

@@ -45,7 +45,7 @@ def show_or_run(plan: Plan, output: Output, begin: Callable[[Plan, Path], RunHan
     from orchestrator.report import decided, live
     from orchestrator.runs import store
 
-    screen = live.Screen(of_ranks=output.show)
+    screen = live.Screen(of_ranks=output.show, keeps_stdout=output.json)
     if output.wait:  # CI systems and systemd end a command with SIGTERM; handle it like Ctrl-C.
         signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
@@ -63,7 +63,7 @@ def show_or_run(plan: Plan, output: Output, begin: Callable[[Plan, Path], RunHan
             end_command(
                 handle, print_outcome(handle, handle.finish(), shown="none", as_json=output.json, with_files=True)
             )
-        print_text(plans.started_as_json(plan) if output.json else plans.started(plan))
+        print_text(plans.started_as_json(plan) if output.json else plans.started(plan), err=not output.json)
         return
     screen.begin([run_line(handle), *decided.lines(plan, verbose=output.verbose)])
 
@@ -122,7 +122,7 @@ def watch(handle: RunHandle, screen: Screen, *, as_json: bool, interrupted: Call
 
 
 def print_outcome(handle: RunHandle, outcome: Outcome, *, shown: str, as_json: bool, with_files: bool) -> Outcome:
-    """Print and return the outcome of a run.
+    """Print and return the outcome of a run; only JSON goes to standard output.
 
     Args:
         handle: the run.
@@ -133,10 +133,11 @@ def print_outcome(handle: RunHandle, outcome: Outcome, *, shown: str, as_json: b
     """
     from orchestrator.report import training
 
-    print_text(training.as_json(outcome) if as_json else training.text(outcome, shown=shown, with_files=with_files))
-    if not as_json:
-        for line in end_lines(handle, outcome):
-            print_text(line)
+    if as_json:
+        print_text(training.as_json(outcome))
+        return outcome
+    for line in (training.text(outcome, shown=shown, with_files=with_files), *end_lines(handle, outcome)):
+        print_text(line, err=True)
     return outcome
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import time
@@ -26,6 +27,7 @@ from orch_node.protocol.events import (
 from orch_node.protocol.events import Progress as Told
 from orch_node.protocol.outcome import Failure
 from orch_node.protocol.remaining import format_seconds, remaining_seconds
+from orch_node.streams import STDERR
 from rich.console import RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 from rich.text import Text
@@ -36,7 +38,7 @@ from orchestrator.report.rank_lines import STATE_SECONDS, RankLines
 from orchestrator.runs import timeline
 from orchestrator.runs.logs import LogLine
 from orchestrator.runs.result import number
-from orchestrator.screen import console, harmless
+from orchestrator.screen import console, harmless, print_text
 
 STARTING = "starting the ranks: they import torch and join the process group"
 START_SECONDS = 3.0  # delay of the STARTING line in a pipe
@@ -124,13 +126,18 @@ class LiveView(Progress):
 
 
 class Screen:
-    """Progress on standard error, as a bar on a terminal and as plain lines in a pipe.
+    """Progress on standard error, as a bar on a terminal and as plain lines in a pipe, and the output of ranks."""
 
-    `of_ranks` is the value of `--show`: the ranks whose output is printed as well.
-    """
+    def __init__(self, of_ranks: str = "none", *, keeps_stdout: bool = False) -> None:
+        """Create the display.
 
-    def __init__(self, of_ranks: str = "none") -> None:
+        Args:
+            of_ranks: the value of `--show`: the ranks whose output is printed as well.
+            keeps_stdout: print what ranks write to standard output on standard error, because a JSON object will follow
+                on standard output.
+        """
         self.of_ranks = of_ranks
+        self.keeps_stdout = keeps_stdout
         self.ranks = 0
         self.console = console()
         self.progress = LiveView(
@@ -140,10 +147,11 @@ class Screen:
             TextColumn("{task.fields[detail]}", markup=False),
             console=self.console,
             transient=True,
+            redirect_stdout=False,
             disable=not sys.stderr.isatty() or self.console.is_dumb_terminal,
         )
         self.progress.rank_lines = self.rank_lines = RankLines(
-            self.console.print,
+            self.print_rank_lines,
             lambda line: f"[{line.rank}] " if of_ranks == "all" else "",
             is_live=not self.progress.disable,
         )
@@ -203,6 +211,13 @@ class Screen:
     def note(self, line: str) -> None:
         """Print a line above the bar."""
         self.console.print(harmless(line))
+
+    def print_rank_lines(self, text: str, stream: str) -> None:
+        """Print lines of ranks where they were written to; above the bar if that is on the same terminal."""
+        if stream == STDERR or self.keeps_stdout or (not self.progress.disable and shares_terminal()):
+            self.console.print(text)
+        else:
+            print_text(text)
 
     def lines(self, lines: Sequence[LogLine]) -> None:
         """Show lines that ranks have printed, above the bar."""
@@ -285,6 +300,14 @@ class Screen:
         for task in self.tasks.values():
             self.progress.remove_task(task)
         self.tasks.clear()
+
+
+def shares_terminal() -> bool:
+    """Return whether standard output and standard error are the same terminal."""
+    try:
+        return os.ttyname(sys.stdout.fileno()) == os.ttyname(sys.stderr.fileno())
+    except OSError:  # one of them is a file or a pipe
+        return False
 
 
 def describe_steps(event: Told) -> str:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
+import operator
 import time
 from collections.abc import Callable, Iterator, Sequence
 
+from orch_node.streams import STDERR
 from orch_node.tail import last_state
 from rich.console import Console, ConsoleOptions
 from rich.text import Text
@@ -23,30 +26,46 @@ class RankLines:
     a progress bar is printed every 30 seconds.
 
     Attributes:
-        states: the last state of each rank's unfinished line, by rank.
+        states: the last state of each unfinished line, by rank and stream.
         printed_at: the monotonic time of each rank's last printed line, by rank.
     """
 
-    def __init__(self, print_text: Callable[[str], None], label: Callable[[LogLine], str], *, is_live: bool) -> None:
-        self.print_text = print_text
+    def __init__(
+        self, print_lines: Callable[[str, str], None], label: Callable[[LogLine], str], *, is_live: bool
+    ) -> None:
+        """Create the display.
+
+        Args:
+            print_lines: prints text that ranks have written to a stream, stdout or stderr.
+            label: returns what precedes a line.
+            is_live: whether the states are drawn on a terminal.
+        """
+        self.print_lines = print_lines
         self.label = label
         self.is_live = is_live
-        self.states: dict[int, str] = {}
+        self.states: dict[tuple[int, str], str] = {}
         self.printed_at: dict[int, float] = {}
 
     def add(self, lines: Sequence[LogLine]) -> None:
-        """Print the lines that are finished or due, in one piece."""
-        texts = [text for line in lines if (text := self.text_to_print(line)) is not None]
-        if texts:
-            self.print_text("\n".join(texts))
+        """Print the lines that are finished or due, consecutive ones of a stream in one piece.
+
+        The state of an unfinished line goes to standard error: the line itself follows.
+        """
+        texts = [
+            (text, line.stream if line.finished else STDERR)
+            for line in lines
+            if (text := self.text_to_print(line)) is not None
+        ]
+        for stream, group in itertools.groupby(texts, key=operator.itemgetter(1)):
+            self.print_lines("\n".join(text for text, _ in group), stream)
 
     def text_to_print(self, line: LogLine) -> str | None:
         """Return the text of a finished line or of a state that is due, otherwise None."""
         text = harmless(self.label(line) + last_state(line.text))
         if line.finished:
-            self.states.pop(line.rank, None)
+            self.states.pop((line.rank, line.stream), None)
         else:
-            self.states[line.rank] = text
+            self.states[line.rank, line.stream] = text
             if self.is_live or self.seconds_since_print(line.rank) < STATE_SECONDS:
                 return None
         self.printed_at[line.rank] = time.monotonic()

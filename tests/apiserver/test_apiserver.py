@@ -152,7 +152,7 @@ def test_attach_follows_a_job_until_it_fails(orch: Orch, server: Server, tmp_pat
     done = orch("attach", run)
     assert done.returncode == 1, done.stderr
     assert "worker-0: waits for a node: 0/3 nodes are available" in done.stdout + done.stderr
-    assert "it has failed" in done.stdout
+    assert "it has failed" in done.stderr
 
 
 def test_refused_and_missing_kinds_are_named_and_leave_no_files(orch: Orch, server: Server, tmp_path: Path) -> None:

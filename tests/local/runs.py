@@ -10,6 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from orch_node.streams import without_marks
+
 from tests.conftest import orch_environment
 
 Process = subprocess.CompletedProcess[str]
@@ -56,7 +58,7 @@ def last_run(folder: Path) -> Path:
 
 def rank_log(run: Path, rank: int) -> str:
     """Return what a rank has printed."""
-    return (run / "ranks" / f"rank-{rank}.log").read_text()
+    return without_marks((run / "ranks" / f"rank-{rank}.log").read_text())
 
 
 def read_events(run: Path, *kinds: str) -> list[dict[str, Any]]:

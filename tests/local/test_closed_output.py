@@ -42,7 +42,7 @@ def training(tmp_path: Path) -> Iterator[Training]:
     with (
         os.fdopen(reading) as output,
         (tmp_path / "results").open("w") as results,
-        start_orch(tmp_path, *arguments, stdout=results, stderr=writing) as process,
+        start_orch(tmp_path, *arguments, stdout=writing, stderr=results) as process,
     ):
         os.close(writing)
         assert any("line 0" in line for line in output)

@@ -242,7 +242,7 @@ def test_lightning_fabric_with_a_wrong_rank_ends_before_its_first_step(two_hosts
 def test_script_that_ends_before_it_trains_is_reported(one_host: Workspace) -> None:
     script = write_script(one_host.folder, "print('Unable to locate sufficient 2 gpus. Exiting.')\nraise SystemExit\n")
     process = expect_exit(one_host.orch("train", script, *one_host.options))
-    assert "note: no training step was seen" in process.stdout
+    assert "note: no training step was seen" in process.stderr
 
 
 def test_import_of_torchao_adds_no_lines_to_the_log(one_host: Workspace) -> None:
@@ -330,7 +330,7 @@ subprocess.check_call([sys.executable, "-c", "import torch; w = torch.nn.Paramet
 
 def test_training_in_a_process_of_the_script_is_seen(one_host: Workspace) -> None:
     process = expect_exit(one_host.orch("train", write_script(one_host.folder, CHILD_TRAINS), *one_host.options))
-    assert "no training step" not in process.stdout
+    assert "no training step" not in process.stderr
 
 
 OTHER_LAUNCHERS = """
@@ -413,7 +413,7 @@ def test_loss_that_stays_nan_causes_a_warning(one_host: Workspace) -> None:
     process = expect_exit(one_host.orch("train", write_script(one_host.folder, NAN), *one_host.options))
     warning = "the loss has been NaN in 10 backward passes in a row"
     assert warning in process.stderr
-    assert "no training step" not in process.stdout
+    assert "no training step" not in process.stderr
     assert rank_log(last_run(one_host.folder), 1).count(warning) == 1
     output = process.stdout + process.stderr
     assert "warning: the loss has been NaN on ranks 0-1; --stop-on-nan" in output

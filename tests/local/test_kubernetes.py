@@ -83,7 +83,7 @@ def test_run_trains_and_is_recorded(api: Api, orch: Orch, tmp_path: Path, launch
     process = expect_exit(wait())
     assert "all 2 ranks joined on gloo" in process.stderr
     line = "sum 2.0 ['$(HOME)', 'two words']"
-    assert process.stderr.count(f"{line}\n") == 1, "the line of rank 0 is shown"
+    assert process.stdout.count(f"{line}\n") == 1, "the line of rank 0 is shown"
     assert operator.starts == 1
     assert orch("logs").stdout.count(line) == 2
     (local_run,) = json.loads(orch("runs", "--json").stdout)["runs"]
@@ -244,7 +244,7 @@ def test_run_that_waits_longer_than_its_limit_is_ended(
     else:
         run.set_pod(0, status)
     process = expect_exit(wait(), 1)
-    assert f"have not started within 5 s (--wait-limit): {reason}" in process.stdout
+    assert f"have not started within 5 s (--wait-limit): {reason}" in process.stderr
     assert api.names("pytorchjobs") == api.names("configmaps") == []
     api.wait_for(lambda: not api.names("pods"))
 
@@ -277,8 +277,8 @@ def test_first_failing_rank_is_named_although_streams_break(api: Api, run: Kuber
         run.set_pod(index, FAILED)
     run.finish("Failed")
     process = expect_exit(wait(), 1)
-    assert "failed: rank 1 on worker-1 exited with code 1" in process.stdout
-    assert "ValueError: enough" in process.stdout
+    assert "failed: rank 1 on worker-1 exited with code 1" in process.stderr
+    assert "ValueError: enough" in process.stderr
     for rank in (0, 1):
         lines = run.log(rank).read_text().splitlines()
         assert lines == [f"line {number}" for number in range(50)], "each line is recorded once and in order"
@@ -313,12 +313,12 @@ def test_reason_for_the_end_of_a_pod_is_shown(
     api.add_log_lines(run.set_pod(0, RUNNING), rank_started(), end=True)
     run.set_pod(0, status)
     run.finish("Failed")
-    assert message in expect_exit(run.attach()(), 1).stdout
+    assert message in expect_exit(run.attach()(), 1).stderr
 
 
 def test_deleted_job_is_reported(api: Api, orch: Orch, run: KubernetesRun) -> None:
     api.remove("pytorchjobs", run.job)
-    assert f"the job {run.job} is gone" in expect_exit(orch("attach", run.id, warm=False), 1).stdout
+    assert f"the job {run.job} is gone" in expect_exit(orch("attach", run.id, warm=False), 1).stderr
 
 
 def test_deletion_of_the_job_is_the_reason_and_not_that_of_its_pods(api: Api, run: KubernetesRun) -> None:
@@ -334,8 +334,8 @@ def test_deletion_of_the_job_is_the_reason_and_not_that_of_its_pods(api: Api, ru
     api.put("pods", {**deleted, "status": FAILED})
     api.remove("pytorchjobs", run.job)
     process = expect_exit(wait(), 1)
-    assert f"the job {run.job} is gone" in process.stdout
-    assert "pod was deleted" not in process.stdout
+    assert f"the job {run.job} is gone" in process.stderr
+    assert "pod was deleted" not in process.stderr
 
 
 def test_lost_node_is_reported_while_its_pod_is_still_running(run: KubernetesRun) -> None:
@@ -347,7 +347,7 @@ def test_lost_node_is_reported_while_its_pod_is_still_running(run: KubernetesRun
     run.finish("Failed")
     process = expect_exit(wait(), 1)
     assert "worker-1: its node does not respond" in process.stderr
-    assert "worker-1: its node does not respond" in process.stdout
+    assert "worker-1: its node does not respond" in process.stderr
 
 
 # Failures of the API.

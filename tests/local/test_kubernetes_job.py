@@ -43,8 +43,8 @@ def test_first_failing_rank_of_a_job_is_named(api: Api, orch: Orch, tmp_path: Pa
     wait = in_background(orch, "train", write_script(tmp_path, FAIL_ON_RANK_1), *JOB)
     operator.run("jobs", free_port())
     process = expect_exit(wait(), 1)
-    assert "failed: rank 1" in process.stdout
-    assert "ValueError: rank 1 has had enough" in process.stdout
+    assert "failed: rank 1" in process.stderr
+    assert "ValueError: rank 1 has had enough" in process.stderr
     run = last_run(tmp_path)
     outcome = read_outcome(run)
     assert (outcome["state"], outcome["first_failure"]["rank"]) == ("failed", 1)

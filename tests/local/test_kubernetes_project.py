@@ -48,7 +48,7 @@ def test_project_of_several_files_trains_in_pods(
     wait = in_background(orch, "train", *program, *options)
     operator.run(f"{launcher}s", free_port())
     process = expect_exit(wait())
-    assert f"RESULT {RESULT}" in process.stderr
+    assert f"RESULT {RESULT}" in process.stdout
     run_id = last_run(tmp_path / caller).name
     copy = tmp_path / "volume" / "runs" / run_id / "project"
     assert json.loads((copy / "conf/small.json").read_text()) == {"steps": 4}

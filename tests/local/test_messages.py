@@ -56,15 +56,15 @@ def test_refused_run_leaves_no_files_and_names_the_option_to_wait(orch: Orch, tm
         folder = last_run(tmp_path)
         assert "this machine" in orch("runs").stdout
         refused = expect_exit(orch(*train), 1)
-        assert "refused: node0 is taken" in refused.stdout
-        assert "--wait-for-cores waits" in refused.stdout
+        assert "refused: node0 is taken" in refused.stderr
+        assert "--wait-for-cores waits" in refused.stderr
         assert (refused.stdout + refused.stderr).count("is taken") == 1
-        assert "files:" not in refused.stdout
+        assert "files:" not in refused.stderr
         assert list((tmp_path / "runs").glob("*/")) == [folder]
         assert [run["id"] for run in json.loads(orch("runs", "--json").stdout)["runs"]] == [folder.name]
         detached = expect_exit(orch(*train, "--detach"), 1)
-        assert "refused: node0 is taken" in detached.stdout
-        assert "detached from" not in detached.stdout
+        assert "refused: node0 is taken" in detached.stderr
+        assert "detached from" not in detached.stderr
         assert list((tmp_path / "runs").glob("*/")) == [folder]
     finally:
         first.send_signal(signal.SIGINT)
@@ -83,26 +83,26 @@ def test_traceback_is_printed_once_and_the_id_of_a_run_twice(orch: Orch, tmp_pat
     process = expect_exit(orch(*train), 1)
     output = process.stdout + process.stderr
     assert output.count("Traceback (most recent call last)") == 1
-    assert "ValueError: a reason" in process.stdout
+    assert "ValueError: a reason" in process.stderr
     run = last_run(tmp_path)
     assert f"run: {run.name} in {run.parent}\n" in process.stderr
     assert output.count(run.name) == 2
     assert output.count("line 2, in act") == 2
-    assert "line 3, in <module>" in orch(*train, "--show", "none").stdout
+    assert "line 3, in <module>" in orch(*train, "--show", "none").stderr
 
 
 def test_line_with_an_explanation_is_printed_once_after_the_output(orch: Orch, tmp_path: Path) -> None:
     script = "try:\n    import apex\nexcept ImportError as error:\n    print(repr(error))\nopen('data/x.csv')\n"
     process = expect_exit(orch("train", write_script(tmp_path, script), "--ppn", "1"), 1)
-    assert process.stdout.count("No such file or directory: 'data/x.csv'") == 1
-    assert "data/x.csv does not exist where the rank runs" in process.stdout
-    assert "apex" not in process.stdout, "the script has handled that error"
+    assert process.stderr.count("No such file or directory: 'data/x.csv'") == 2, "by the rank, and as the cause"
+    assert "data/x.csv does not exist where the rank runs" in process.stderr
+    assert "apex" not in process.stderr, "the script has handled that error"
 
 
 def test_progress_that_rank_0_prints_is_not_repeated(orch: Orch, tmp_path: Path) -> None:
     train = ("train", write_script(tmp_path, PRINT_PROGRESS), "--ppn", "1")
     process = expect_exit(orch(*train))
-    assert "step 3/3" in process.stderr
+    assert "step 3/3" in process.stdout
     assert (process.stdout + process.stderr).count(last_run(tmp_path).name) == 2
     assert "train: " not in process.stderr
     assert "train: 3/3" in orch(*train, "--show", "none").stderr
@@ -127,5 +127,5 @@ def test_missing_key_file_is_named(orch: Orch, tmp_path: Path, sshd: str) -> Non
     inventory = tmp_path / "lab.yml"
     inventory.write_text(json.dumps({"all": {"hosts": {"far": variables}}}))
     process = expect_exit(orch("provision", str(inventory)), 1)
-    assert f"its key file {folder}/nosuch does not exist on this machine" in process.stdout
-    assert "Correct ansible_ssh_private_key_file" in process.stdout
+    assert f"its key file {folder}/nosuch does not exist on this machine" in process.stderr
+    assert "Correct ansible_ssh_private_key_file" in process.stderr

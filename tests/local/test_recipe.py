@@ -57,5 +57,5 @@ def test_invalid_data_fails_with_one_message(orch: Orch, tmp_path: Path) -> None
     (tmp_path / "bad.jsonl").write_text(json.dumps({"id": "1", "question": "q", "context": "c"}) + "\n")
     process = expect_exit(orch("train", "bert-qa", "--ppn", "2", "--set", "train_file=bad.jsonl"), 1)
     for text in ("bad.jsonl", "line 1", "answers"):
-        assert text in process.stdout
-    assert "Traceback" not in process.stdout
+        assert text in process.stderr
+    assert "Traceback" not in process.stderr

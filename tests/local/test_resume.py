@@ -30,15 +30,15 @@ def test_run_of_this_machine_is_resumed_with_another_number_of_ranks(orch: Orch,
     script = write_script(tmp_path, SCRIPT)
     failed = expect_exit(orch("train", script, "--ppn", "2", *GLOO), 1)
     run = last_run(tmp_path)
-    assert failed.stdout.splitlines()[-1] == f"resume: orch resume {run.name}"
+    assert failed.stderr.splitlines()[-1] == f"resume: orch resume {run.name}"
     note = orch("train", script, "--ppn", "2", *GLOO, "--dry-run").stderr
     assert f"{run.name} is unfinished, to resume it: orch resume {run.name}" in note
     resumed = expect_exit(orch("resume", "--ppn", "1"))
     assert last_run(tmp_path) == run
     assert "changed: --ppn 1 (was 2)" in resumed.stderr
     assert "attempt 2 (the last one failed" in resumed.stderr
-    assert "continues with what 2 ranks wrote" in resumed.stderr
-    assert "begins" not in resumed.stderr, "only the output of the new attempt is shown"
+    assert "continues with what 2 ranks wrote" in resumed.stdout
+    assert "begins" not in resumed.stdout, "only the output of the new attempt is shown"
     assert rank_log(run, 0).count("\n") >= 2
     again = expect_exit(orch("resume", run.name), 2)
     assert f"{run.name} is done: there is nothing to resume" in again.stderr
@@ -64,23 +64,23 @@ def test_run_on_two_hosts_is_resumed_in_its_copies_of_the_project(two_hosts: Wor
     (project / "train.py").write_text(SCRIPT)
     command = ("train", "project/train.py", *two_hosts.options, *GLOO, "--project", "project")
     failed = expect_exit(two_hosts.orch(*command), 1)
-    run = failed.stdout.splitlines()[-1].removeprefix("resume: orch resume ")
+    run = failed.stderr.splitlines()[-1].removeprefix("resume: orch resume ")
     (project / "train.py").write_text("import time\n" + (project / "train.py").read_text())
     resumed = expect_exit(two_hosts.orch("resume", run, "--dry-run"))
     assert "code: differs in train.py (not sent: --code sends them)" in resumed.stdout
     resumed = expect_exit(two_hosts.orch("resume", run, "--code"))
     assert "code: differs in train.py (sent)" in resumed.stderr
-    assert "continues with what 2 ranks wrote" in resumed.stderr
+    assert "continues with what 2 ranks wrote" in resumed.stdout
 
 
 def test_run_continues_on_another_node_than_its_first(two_hosts: Workspace, project: Path) -> None:
     (project / "train.py").write_text(SCRIPT)
     command = ("train", "project/train.py", *two_hosts.options, *GLOO, "--project", "project")
     failed = expect_exit(two_hosts.orch(*command), 1)
-    run = failed.stdout.splitlines()[-1].removeprefix("resume: orch resume ")
+    run = failed.stderr.splitlines()[-1].removeprefix("resume: orch resume ")
     resumed = expect_exit(two_hosts.orch("resume", run, "--exclude", "node0"))
     assert "changed: --exclude node0 (was the default)" in resumed.stderr
-    assert "continues with what 2 ranks wrote" in resumed.stderr
+    assert "continues with what 2 ranks wrote" in resumed.stdout
     report = two_hosts.orch("runs", "show", run).stdout
     assert "started 1 rank on node1 (attempt 2)" in report
     assert "rank 1 on node1 exited with code 1" in report, "the events of the first attempt stay"

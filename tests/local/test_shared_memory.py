@@ -40,7 +40,7 @@ def test_only_segments_of_the_run_are_deleted_from_shared_memory(orch: Orch, tmp
     assert data.read_bytes() == b"precious"
     assert cache.exists(), "its owner is unknown"
     report = f"node0: left in /dev/shm: {cache} ("
-    assert report in process.stdout
+    assert report in process.stderr
     assert not library_file.exists()
     run = last_run(tmp_path)
     (pid,) = (event["pid"] for event in read_events(run, "joined"))

@@ -52,22 +52,22 @@ ONE_RANK, TWO_RANKS = ("--ppn", "1"), ("--ppn", "2", "--backend", "gloo")
 
 
 def start_watched(folder: Path, *arguments: str) -> subprocess.Popen[str]:
-    """Start orch with a pipe for what it shows of the ranks."""
-    return start_orch(folder, *arguments, stdout=subprocess.DEVNULL)
+    """Start orch with one pipe for what it shows of the ranks and what it says itself."""
+    return start_orch(folder, *arguments, stderr=subprocess.STDOUT)
 
 
 def test_lines_are_shown_while_the_run_continues(tmp_path: Path) -> None:
     train = ("train", write_script(tmp_path, BEGIN_AND_END), *TWO_RANKS, "--show", "all")
     with start_watched(tmp_path, *train) as process:
-        assert process.stderr is not None
+        assert process.stdout is not None
         missing = {f"[{rank}] rank {rank} \\x1b[31mbegins\n" for rank in (0, 1)}
-        for line in process.stderr:
+        for line in process.stdout:
             missing.discard(line)
             if not missing:
                 break
         assert not missing, "both lines come before the script may end"
         (tmp_path / "go").touch()
-        assert {"[0] rank 0 ends", "[1] rank 1 ends"} <= set(process.stderr.read().splitlines())
+        assert {"[0] rank 0 ends", "[1] rank 1 ends"} <= set(process.stdout.read().splitlines())
     assert process.returncode == 0
 
 
@@ -75,7 +75,7 @@ def test_terminal_shows_lines_of_rank_0_and_decisions_in_one_line(tmp_path: Path
     (tmp_path / "go").touch()
     terminal, orch_end = pty.openpty()
     train = ("train", write_script(tmp_path, BEGIN_AND_END), *TWO_RANKS)
-    with start_orch(tmp_path, *train, stdout=subprocess.DEVNULL, stderr=orch_end) as process:
+    with start_orch(tmp_path, *train, stdout=orch_end, stderr=orch_end) as process:
         os.close(orch_end)
         shown = read_all(terminal)
     assert process.returncode == 0, shown
@@ -89,10 +89,10 @@ def test_terminal_shows_lines_of_rank_0_and_decisions_in_one_line(tmp_path: Path
 def test_lost_lines_are_reported_once_and_at_once(tmp_path: Path) -> None:
     """Kill the program that reads the log, as the kernel may do when memory is low."""
     with start_watched(tmp_path, "train", write_script(tmp_path, WAIT), *ONE_RANK) as process:
-        assert process.stderr is not None
+        assert process.stdout is not None
         shown: list[str] = []
         give_up = threading.Timer(20, (tmp_path / "go").touch)
-        for line in process.stderr:
+        for line in process.stdout:
             shown.append(line)
             if line == "begins\n":
                 os.kill(find_log_reader(process.pid), signal.SIGKILL)
@@ -104,7 +104,7 @@ def test_lost_lines_are_reported_once_and_at_once(tmp_path: Path) -> None:
         assert shown[-1].endswith(f" Complete output: orch logs {run}\n")
         give_up.cancel()
         (tmp_path / "go").touch()
-        assert "late or missing" not in process.stderr.read()
+        assert "late or missing" not in process.stdout.read()
     assert process.returncode == 0
 
 
@@ -165,7 +165,7 @@ def test_progress_bar_is_shown_in_logs_while_it_changes(orch: Orch, tmp_path: Pa
     expect_exit(orch("train", write_script(tmp_path, PROGRESS_BAR), *ONE_RANK, "--detach"))
     shown = watch_until("of 10000 <bar>", tmp_path, "logs", "--follow")
     assert "[0 node0] last state\r\n" in shown
-    assert orch("logs").stdout == "[0 node0] last state\n", "logs have what a terminal would show"
+    assert orch("logs").stderr == "[0 node0] last state\n", "logs have what a terminal would show"
 
 
 def test_steps_of_a_script_that_prints_nothing_are_shown(tmp_path: Path) -> None:

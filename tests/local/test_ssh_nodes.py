@@ -37,7 +37,7 @@ def test_dry_run_writes_nothing_and_its_script_can_be_pasted(orch: Orch, ssh_nod
 
 
 def test_output_of_rank_0_is_shown_while_the_run_is_watched(orch: Orch, ssh_node: SshNode) -> None:
-    assert expect_exit(orch(*TRAIN)).stderr.count("sum 2.0") == 1
+    assert expect_exit(orch(*TRAIN)).stdout.count("sum 2.0") == 1
 
 
 def test_commands_work_from_this_and_from_another_controller(orch: Orch, ssh_node: SshNode, tmp_path: Path) -> None:

@@ -71,8 +71,8 @@ def test_torchrun_restarts_failed_ranks(orch: Orch, tmp_path: Path) -> None:
 def test_failure_after_the_last_restart_is_reported(orch: Orch, tmp_path: Path) -> None:
     script = write_script(tmp_path, FAIL)
     process = expect_exit(orch("train", script, "--ppn", "2", *TORCHRUN, "--max-restarts", "1", "--", "9"), 1)
-    assert "rank 1 on node0 exited with code 1" in process.stdout
-    assert "ValueError: boom" in process.stdout
+    assert "rank 1 on node0 exited with code 1" in process.stderr
+    assert "ValueError: boom" in process.stderr
     run = last_run(tmp_path)
     assert (run / "attempts").read_text() == "xx", "orch and torchrun do not both restart"
     assert run_processes(run) == []

@@ -71,10 +71,10 @@ def test_unmodified_ddp_script_trains_on_two_ranks(orch: Orch, tmp_path: Path, b
     assert first.groups() == second.groups(), "DDP keeps the weights equal"
     assert first.group(2) == "['--flag', 'value']"
     assert f"mpirun, {backend}, stack current" in process.stderr
-    assert f"weights {first.group(1)}" in process.stderr, "the output of rank 0 is shown"
+    assert f"weights {first.group(1)}" in process.stdout, "the output of rank 0 is shown"
     assert rank_log(run, 1).endswith(f"{backend}\n")
     assert f"run: {run.name} in {run.parent}\n" in process.stderr
-    assert process.stdout.endswith(f"details: orch report {run.name}\n")
+    assert process.stderr.endswith(f"details: orch report {run.name}\n")
 
 
 def test_hostile_paths_and_arguments_arrive_unchanged(orch: Orch, tmp_path: Path) -> None:
@@ -149,11 +149,11 @@ def test_first_failing_rank_is_named_and_others_are_stopped(
     start = time.monotonic()
     process = expect_exit(orch("train", script, *TWO_RANKS, "--backend", backend), 1)
     assert time.monotonic() - start < 60, "orch does not wait for the rank that sleeps"
-    assert f"rank 1 on node0 {end}" in process.stdout
+    assert f"rank 1 on node0 {end}" in process.stderr
     assert "most recent call first" not in process.stderr
-    assert output in process.stdout
+    assert output in process.stderr
     run = last_run(tmp_path)
-    assert process.stdout.endswith(f"details: orch logs {run.name}\n")
+    assert process.stderr.endswith(f"details: orch logs {run.name}\n")
     assert "time.sleep" in rank_log(run, 0) or f'{script}", line' in rank_log(run, 0), "its log has a stack trace"
     assert run_processes(run) == []
 
@@ -169,8 +169,8 @@ def test_script_whose_ranks_train_separately_is_stopped(orch: Orch, tmp_path: Pa
     linear = "torch.nn.Linear(4, 1)"
     text = DDP.replace("dist.init_process_group()", "").replace(f"DistributedDataParallel({linear})", linear)
     process = expect_exit(orch("train", write_script(tmp_path, text), *TWO_RANKS, "--backend", backend), 1)
-    assert "trains alone on every rank" in process.stdout
-    assert "Traceback" not in process.stdout
+    assert "trains alone on every rank" in process.stderr
+    assert "Traceback" not in process.stderr
 
 
 TRAIN_ON_ONE_RANK = """
@@ -327,7 +327,7 @@ def test_requested_isa_lowers_the_precision_and_limits_the_kernels(orch: Orch, t
     assert "precision: fp32 (node0 has no BF16 instructions)" in dry_run.stdout
     script = write_script(tmp_path, "import torch\nprint('CAPABILITY', torch.backends.cpu.get_cpu_capability())\n")
     process = expect_exit(orch("train", script, "--ppn", "1", "--show", "0", env=avx2))
-    assert "CAPABILITY AVX2" in process.stderr
+    assert "CAPABILITY AVX2" in process.stdout
 
 
 @pytest.mark.parametrize(
@@ -345,9 +345,9 @@ def test_script_that_trains_other_weights_than_it_computes_with_is_stopped(
     assert old in text
     script = write_script(tmp_path, text.replace(old, new))
     process = expect_exit(orch("train", script, *TWO_RANKS, "--backend", "gloo"), 1)
-    assert message in process.stdout
-    assert "rank " in process.stdout
-    assert "Traceback" not in process.stdout
+    assert message in process.stderr
+    assert "rank " in process.stderr
+    assert "Traceback" not in process.stderr
 
 
 def test_warning_of_a_rank_is_shown_once(orch: Orch, tmp_path: Path) -> None:

@@ -30,8 +30,8 @@ def test_script_that_ends_early_on_one_rank_is_the_reason_for_the_failure(
 ) -> None:
     options = ("--ppn", "2", "--launcher", launcher, "--backend", backend, "--stall-timeout", "150")
     process = expect_exit(orch("train", write_script(tmp_path, SCRIPT), *options), 1)
-    assert REASON in process.stdout
-    assert "cure: Give every rank the same number of batches" in process.stdout
+    assert REASON in process.stderr
+    assert "cure: Give every rank the same number of batches" in process.stderr
     assert run_processes(last_run(tmp_path)) == []
 
 
@@ -59,8 +59,8 @@ def test_script_that_ends_early_on_one_rank_of_a_subgroup_is_the_reason_for_the_
 ) -> None:
     options = ("--ppn", "2", "--launcher", launcher, "--backend", backend, "--stall-timeout", "150")
     process = expect_exit(orch("train", write_script(tmp_path, SUBGROUP_SCRIPT), *options), 1)
-    assert SUBGROUP_REASON in process.stdout
-    assert "cure: Give every rank the same number of batches" in process.stdout
+    assert SUBGROUP_REASON in process.stderr
+    assert "cure: Give every rank the same number of batches" in process.stderr
 
 
 LAUNCHERS = ("mpirun", "torchrun", "accelerate", "mpirun-accelerate")
@@ -100,8 +100,8 @@ def test_rank_that_exits_in_the_middle_of_its_script_is_the_reason_for_the_failu
 ) -> None:
     script = write_script(tmp_path, EXIT_EARLY.replace("END", end))
     process = expect_exit(orch("train", script, "--ppn", "2", "--launcher", launcher, "--stall-timeout", "150"), 1)
-    assert f"failed: node0 rank 1 ended without finishing the script {reason}" in process.stdout
-    assert "cure: End the script on every rank at the same place" in process.stdout
+    assert f"failed: node0 rank 1 ended without finishing the script {reason}" in process.stderr
+    assert "cure: End the script on every rank at the same place" in process.stderr
     assert run_processes(last_run(tmp_path)) == []
 
 
@@ -110,7 +110,7 @@ def test_rank_that_exits_in_the_middle_of_its_script_is_the_reason_for_the_failu
 def test_ranks_may_exit_at_the_end_of_their_script(orch: Orch, tmp_path: Path, launcher: str, end: str) -> None:
     script = write_script(tmp_path, EXIT_AT_END.replace("END", end))
     process = expect_exit(orch("train", script, "--ppn", "2", "--launcher", launcher, "--stall-timeout", "100"))
-    assert "done in" in process.stdout
+    assert "done in" in process.stderr
     assert "SAVED" in rank_log(last_run(tmp_path), 0)
     assert run_processes(last_run(tmp_path)) == []
 

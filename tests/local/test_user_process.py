@@ -86,7 +86,7 @@ wait_forever()
 @pytest.mark.parametrize("name", ["node.py", "agent.py"])
 def test_script_named_like_a_program_of_orch_is_traced_and_ended(orch: Orch, tmp_path: Path, name: str) -> None:
     process = expect_exit(orch("train", write_script(tmp_path, FAIL_ON_RANK_1, name), *GLOO), 1)
-    assert "rank 1 on node0 exited with code 1" in process.stdout
+    assert "rank 1 on node0 exited with code 1" in process.stderr
     run = last_run(tmp_path)
     assert "in wait_forever" in (run / "stacks" / "rank-0.txt").read_text()
     assert read_outcome(run)["nodes"]["node0"]["left"] == []
@@ -125,7 +125,7 @@ time.sleep(100)
 def test_signal_handler_of_a_script_is_called_and_stacks_are_traced(orch: Orch, tmp_path: Path, name: str) -> None:
     script = write_script(tmp_path, HANDLE_SIGNAL.replace("signal.SIGNAL", f"signal.{name}"), "handles.py")
     process = expect_exit(orch("train", script, *GLOO), 1)
-    assert "rank 1 on node0 exited with code 3" in process.stdout
+    assert "rank 1 on node0 exited with code 3" in process.stderr
     run = last_run(tmp_path)
     assert rank_log(run, 0).count("CALLED") == 1, "stack traces use another signal"
     assert script in (run / "stacks" / "rank-0.txt").read_text()
@@ -203,7 +203,7 @@ if os.environ["RANK"] == "1":
 
 def test_script_with_invalid_reports_completes(orch: Orch, tmp_path: Path) -> None:
     process = expect_exit(orch("train", write_script(tmp_path, INVALID_REPORTS), *GLOO))
-    notes = [line for line in process.stdout.splitlines() if line.startswith("note: ")]
+    notes = [line for line in process.stderr.splitlines() if line.startswith("note: ")]
     assert [line.partition(" could")[0] for line in notes] == [
         "note: 1 event without a rank",
         "note: 7 events of rank 0",
@@ -213,7 +213,7 @@ def test_script_with_invalid_reports_completes(orch: Orch, tmp_path: Path) -> No
     assert "exit is an event of orch's own" in notes[1]
     assert "loss 1.5000" in process.stderr
     assert "\x1b" not in process.stdout + process.stderr
-    assert "[/f1]\\x1b" in process.stdout
+    assert "[/f1]\\x1b" in process.stderr
     run = last_run(tmp_path)
     text = rank_log(run, 1)
     assert text.count("orch: report(): progress: step is 'three'") == 1

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from orch_node.streams import without_marks
 
 SCRIPT = Path(__file__).parents[1] / "scripts" / "curve.py"
 RESULTS = Path(__file__).parents[2] / "docs" / "matrix.json"
@@ -66,7 +67,7 @@ class Cell:
     def from_report(cls, code: int, report: dict[str, Any]) -> Cell:
         """Return the cell of a run with this exit code and this report of `orch train`."""
         logs = Path(report["folder"], "ranks").glob("rank-*.log")
-        texts = {int(path.stem[5:]): path.read_text(errors="replace") for path in logs}
+        texts = {int(path.stem[5:]): without_marks(path.read_text(errors="replace")) for path in logs}
         return cls(code=code, report=report, logs=texts)
 
     def printed(self, key: str, rank: int) -> Any:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from orch_node.protocol import files
 from orch_node.tail import Tail
 
-from orchestrator.runs.logs import LogLine, requested_ranks
+from orchestrator.runs.logs import LineParser, LogLine, requested_ranks
 from orchestrator.runs.state_files import outcome_in
 from orchestrator.runs.store import Run
 from orchestrator.targets.batch.watch import JobWatch
@@ -33,26 +33,28 @@ def log_lines(
     """
     nodes = requested_ranks(run, rank)
     tails = {number: Tail(run.folder / files.rank_log(number), starts.get(number, 0)) for number in nodes}
+    parser = LineParser()
     running = follow
     while running:
         watch.refresh()
         running = outcome_in(run.folder) is None and not watch.state().ended
         watch.run_folder.copy_logs(nodes)
-        yield from lines(tails, nodes, last=False)
+        yield from lines(tails, nodes, parser, last=False)
         time.sleep(POLL_SECONDS)
     watch.run_folder.copy_logs(nodes)
-    yield from lines(tails, nodes, last=True)
+    yield from lines(tails, nodes, parser, last=True)
+    yield from parser.end()
 
 
-def lines(tails: dict[int, Tail], nodes: dict[int, str], *, last: bool) -> Iterator[LogLine]:
+def lines(tails: dict[int, Tail], nodes: dict[int, str], parser: LineParser, *, last: bool) -> Iterator[LogLine]:
     """Yield each rank's new lines, then its unfinished line, which a later call may replace."""
     for rank, tail in tails.items():
         if not tail.path.exists():
             continue
         while complete := tail.lines(last=False):
-            yield from (LogLine(rank=rank, node=nodes[rank], text=text) for text in complete)
+            yield from (line for text in complete for line in parser.parse(rank, nodes[rank], text))
         if last:
             last_lines = tail.lines(last=True)
-            yield from (LogLine(rank=rank, node=nodes[rank], text=text) for text in last_lines)
+            yield from (line for text in last_lines for line in parser.parse(rank, nodes[rank], text))
         elif tail.state:
-            yield LogLine(rank=rank, node=nodes[rank], text=tail.state, finished=False)
+            yield from parser.parse(rank, nodes[rank], tail.state, finished=False)

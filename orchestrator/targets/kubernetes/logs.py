@@ -12,7 +12,7 @@ from orch_node.protocol.outcome import FAILED
 from orchestrator.errors import ExecuteError, OrchError
 from orchestrator.runs import store
 from orchestrator.runs.fetch import FetchListener, Source, collect
-from orchestrator.runs.logs import LogLine, requested_ranks
+from orchestrator.runs.logs import LineParser, LogLine, requested_ranks
 from orchestrator.targets.kubernetes.outcome import nodes_of
 from orchestrator.targets.kubernetes.volume import reader
 from orchestrator.targets.kubernetes.watch import FOLLOW_SECONDS, JobWatch
@@ -33,17 +33,19 @@ def log_lines(watch: JobWatch, *, rank: int | None, follow: bool) -> Iterator[Lo
     folder = watch.folder
     requested_ranks(store.load(folder), rank)
     sizes = {folder / files.rank_log(number): size for number, size in watch.earlier.logs.items()}
+    parser = LineParser()
     errors: list[tuple[str, OrchError]] = []
     if follow:
         for _ in wait_for_lines(watch):
-            yield from new_lines(folder, sizes, rank)
+            yield from new_lines(folder, sizes, rank, parser)
     elif not (folder / files.OUTCOME).exists():
         try:
             errors += watch.catch_up().items()
             errors += copy_from_volume(watch).items()
         except OrchError as error:
             errors.append(("the cluster", error))
-    yield from new_lines(folder, sizes, rank)
+    yield from new_lines(folder, sizes, rank, parser)
+    yield from parser.end()
     for source, problem in errors[:1]:
         raise ExecuteError(f"Lines may be missing: {source}: {problem.message}", hint=problem.hint)
     if not sizes and rank is None:
@@ -94,7 +96,7 @@ def check_has_lines(run: store.Run) -> None:
         )
 
 
-def new_lines(folder: Path, sizes: dict[Path, int], rank: int | None) -> Iterator[LogLine]:
+def new_lines(folder: Path, sizes: dict[Path, int], rank: int | None, parser: LineParser) -> Iterator[LogLine]:
     """Yield the lines of the local logs that have not been yielded yet."""
     nodes = rank_nodes(folder)
     paths = {files.rank_of(path.name): path for path in folder.glob("ranks/rank-*.log")}
@@ -106,7 +108,7 @@ def new_lines(folder: Path, sizes: dict[Path, int], rank: int | None) -> Iterato
             *lines, _ = file.read().split(b"\n")
         sizes[path] = sizes.get(path, 0) + sum(len(line) + 1 for line in lines)
         for line in lines:
-            yield LogLine(rank=number, node=nodes.get(number, "?"), text=line.decode(errors="replace"))
+            yield from parser.parse(number, nodes.get(number, "?"), line.decode(errors="replace"))
 
 
 def rank_nodes(folder: Path) -> dict[int, str]:

@@ -17,7 +17,7 @@ from orch_node.protocol.values import ProtocolError
 from orchestrator.errors import ConnectionLost, ExecuteError
 from orchestrator.model.command import LOGIN_SCRIPT_HINT
 from orchestrator.model.hostlist import fold
-from orchestrator.runs.logs import LogLine, requested_ranks
+from orchestrator.runs.logs import LineParser, LogLine, requested_ranks
 from orchestrator.runs.store import Run
 from orchestrator.targets.connections.mirror import GIVE_UP_SECONDS, RETRY_SECONDS
 from orchestrator.targets.interface import Notify
@@ -33,12 +33,14 @@ class Stream:
     Attributes:
         options: the options of the node's program that select the lines.
         offsets: how many bytes of each rank's log have been read.
+        parser: has the unfinished lines of the ranks.
     """
 
     record: RunRecord
     host: RunNode
     options: tuple[str, ...]
     offsets: dict[int, int] = field(default_factory=dict)
+    parser: LineParser = field(default_factory=LineParser)
 
     def lines(self) -> Iterator[LogLine]:
         """Yield the lines that have not been read yet, until the node has no more.
@@ -54,10 +56,11 @@ class Stream:
             for line in connection.stream((*command, *(["--from", *starts] if starts else []))):
                 chunk = self.chunk_of(line)
                 for text in chunk.lines:
-                    yield LogLine(rank=chunk.rank, node=self.host.node, text=text)
+                    yield from self.parser.parse(chunk.rank, self.host.node, text)
                 if chunk.state:
-                    yield LogLine(rank=chunk.rank, node=self.host.node, text=chunk.state, finished=False)
+                    yield from self.parser.parse(chunk.rank, self.host.node, chunk.state, finished=False)
                 self.offsets[chunk.rank] = chunk.at
+            yield from self.parser.end()
         finally:
             connection.close()
 
@@ -182,12 +185,14 @@ def log_lines(record: RunRecord, run: Run, selection: LogSelection, *, notify: N
 
 def copied_lines(run: Run, nodes: Mapping[int, str]) -> Iterator[LogLine]:
     """Yield the lines in the local copies of the logs of these ranks, given with their nodes."""
+    parser = LineParser()
     for rank, node in nodes.items():
         path = run.folder / "ranks" / f"rank-{rank}.log"
         if path.exists():
             with path.open(errors="replace", newline="\n") as lines:
                 for line in lines:
-                    yield LogLine(rank=rank, node=node, text=line.rstrip("\n"))
+                    yield from parser.parse(rank, node, line.rstrip("\n"))
+    yield from parser.end()
 
 
 class Streams:

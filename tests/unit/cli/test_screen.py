@@ -66,9 +66,11 @@ def test_lines_of_ranks_are_text_and_a_bar_that_writes_over_itself_is_one_line(
         LogLine(rank=12, node="node0", text="\r 10%|#\r100%|##########\r"),
     ]
     live.Screen(of_ranks="0").lines(lines)
-    assert capsys.readouterr().err == "[b] \\x1b[2J\n100%|##########\n"
+    assert capsys.readouterr().out == "[b] \\x1b[2J\n100%|##########\n"
     live.Screen(of_ranks="all").lines(lines)
-    assert capsys.readouterr().err == "[0] [b] \\x1b[2J\n[12] 100%|##########\n"
+    assert capsys.readouterr().out == "[0] [b] \\x1b[2J\n[12] 100%|##########\n"
+    live.Screen(of_ranks="0", keeps_stdout=True).lines(lines[:1])
+    assert capsys.readouterr().err == "[b] \\x1b[2J\n"
 
 
 STARTS = "starting the ranks"
@@ -121,8 +123,9 @@ def test_attach_shows_the_newest_progress_after_older_output(
     for step in (7, 8):
         shown.show(Progress(time=float(step), rank=0, phase="train", step=step, steps=8))
     shown.end()
-    lines = capsys.readouterr().err.splitlines()
-    assert [line.partition(" 00:")[0] for line in lines] == ["loading data", "epoch 1", "train: 7/8", "train: 8/8"]
+    output = capsys.readouterr()
+    assert output.out == "loading data\nepoch 1\n"
+    assert [line.partition(" 00:")[0] for line in output.err.splitlines()] == ["train: 7/8", "train: 8/8"]
 
 
 def test_attach_shows_the_newest_progress_of_a_run_that_reports_nothing_more(
@@ -131,8 +134,9 @@ def test_attach_shows_the_newest_progress_of_a_run_that_reports_nothing_more(
     shown = live.Screen(of_ranks="0")
     show_past_run(shown)
     shown.end()
-    lines = capsys.readouterr().err.splitlines()
-    assert [line.partition(" 00:")[0] for line in lines] == ["loading data", "epoch 1", "train: 6/8"]
+    output = capsys.readouterr()
+    assert output.out == "loading data\nepoch 1\n"
+    assert [line.partition(" 00:")[0] for line in output.err.splitlines()] == ["train: 6/8"]
 
 
 @pytest.mark.parametrize(("of_ranks", "times"), [("0", 0), ("all", 0), ("none", 3), ("1", 3)])

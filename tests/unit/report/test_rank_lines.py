@@ -36,14 +36,14 @@ def test_tail_divides_an_endless_progress_bar_between_its_states(tmp_path: Path)
 
 def test_rank_lines_print_what_a_terminal_finally_shows() -> None:
     printed: list[str] = []
-    lines = RankLines(printed.append, lambda line: f"[{line.rank}] ", is_live=False)
+    lines = RankLines(lambda text, stream: printed.append(text), lambda line: f"[{line.rank}] ", is_live=False)
     lines.add([make_line("\r 10%\r 20%"), make_line("over")])
     assert printed == ["[0]  20%\n[0] over"]
 
 
 def test_rank_lines_print_a_state_only_after_the_interval(monkeypatch: pytest.MonkeyPatch) -> None:
     printed: list[str] = []
-    lines = RankLines(printed.append, lambda line: "", is_live=False)
+    lines = RankLines(lambda text, stream: printed.append(text), lambda line: "", is_live=False)
     lines.add([make_line("10%", finished=False)])
     assert printed == []
     monkeypatch.setattr(rank_lines, "STATE_SECONDS", 0.0)
@@ -53,9 +53,9 @@ def test_rank_lines_print_a_state_only_after_the_interval(monkeypatch: pytest.Mo
 
 def test_rank_lines_keep_states_for_a_terminal_until_the_line_ends() -> None:
     printed: list[str] = []
-    lines = RankLines(printed.append, lambda line: "", is_live=True)
+    lines = RankLines(lambda text, stream: printed.append(text), lambda line: "", is_live=True)
     lines.add([make_line("10%", finished=False)])
-    assert (printed, lines.states) == ([], {0: "10%"})
+    assert (printed, lines.states) == ([], {(0, "stdout"): "10%"})
     lines.add([make_line("\r10%\r20%")])
     assert (printed, lines.states) == (["20%"], {})
 

@@ -6,6 +6,8 @@ import io
 import os
 from pathlib import Path
 
+from orch_node import streams
+
 CHUNK = 1 << 18
 MAX_CHARACTER_BYTES = 4  # of UTF-8
 
@@ -23,6 +25,7 @@ class Tail:
         self.path = path
         self.at = at
         self.state = ""
+        self.stream = streams.STDOUT  # of the line that was divided there
 
     def lines(self, *, last: bool = False) -> list[str]:
         """Return the next lines, as many as fit into a chunk; with `last`, also an unfinished line."""
@@ -38,9 +41,13 @@ class Tail:
         elif not end and last:
             end = len(chunk)
         self.at += end
-        self.state = last_state(chunk[end:].decode(errors="replace"))
-        text = chunk[:end].decode(errors="replace")
-        return text.removesuffix("\n").split("\n") if text else []
+        text = streams.mark(chunk[:end].decode(errors="replace"), self.stream)
+        if end:
+            self.stream = streams.STDOUT if text.endswith("\n") else streams.split(text.rpartition("\n")[2])[-1][1]
+        unfinished = streams.mark(chunk[end:].decode(errors="replace"), self.stream)
+        state, stream = streams.split(unfinished)[-1]
+        self.state = streams.mark(last_state(state), stream) if last_state(state) else ""
+        return text.removesuffix("\n").split("\n") if end else []
 
 
 def last_state(line: str) -> str:
@@ -58,6 +65,6 @@ def last_text(path: Path, characters: int) -> str:
         with path.open("rb") as file, io.TextIOWrapper(file, encoding="utf-8", errors="replace") as text:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - MAX_CHARACTER_BYTES * (characters + 1)))
-            return text.read()[-characters:]
+            return streams.without_marks(text.read())[-characters:]
     except FileNotFoundError:
         return ""

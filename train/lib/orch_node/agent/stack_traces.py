@@ -12,6 +12,7 @@ from orch_node.program import PROGRAM
 from orch_node.protocol import files
 from orch_node.protocol.agent import RankStack
 from orch_node.stack_signal import signal_of_process
+from orch_node.streams import without_marks
 
 WRITE_SECONDS = 0.3  # faulthandler writes the traces of a rank within milliseconds
 MAX_CHARACTERS = 20_000  # of one rank
@@ -54,7 +55,7 @@ def text_after(log: Path, offset: int) -> str:
     try:
         with log.open("rb") as file:
             file.seek(offset)
-            return file.read(MAX_CHARACTERS).decode(errors="replace")
+            return without_marks(file.read(MAX_CHARACTERS).decode(errors="replace"))
     except OSError:
         return ""
 

@@ -11,6 +11,7 @@ from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 
+from orch_node import streams
 from orch_node.protocol import events, files, outcome
 from orch_node.protocol.events import Event, OutcomeReported
 from orch_node.protocol.values import ProtocolError
@@ -110,8 +111,11 @@ class Relay:
         elif path.suffix == ".jsonl":
             emit(json.dumps({"metrics": rank, "line": line}).encode() + b"\n")
         else:
+            stream = streams.STDOUT
             for position in range(0, max(len(line), 1), LONGEST):
-                emit(f"[{rank}] {line[position : position + LONGEST]}\n".encode(errors="replace"))
+                piece = streams.mark(line[position : position + LONGEST], stream)
+                stream = streams.split(piece)[-1][1]
+                emit(f"[{rank}] {piece}\n".encode(errors="replace"))
 
 
 def rank_of(path: Path) -> int | None:

@@ -16,11 +16,14 @@ from pathlib import Path
 
 from orch_node import process_handle
 from orch_node.agent import containers, env_file
+from orch_node.disk import describe_on_node
 from orch_node.events import send
 from orch_node.protocol import values
 from orch_node.protocol.container import ContainedRank, ContainerSpec, RankRequest
 from orch_node.protocol.environment import find_reserved, user_names
-from orch_node.protocol.events import Heartbeat, Joined
+from orch_node.protocol.events import Heartbeat, Joined, Raised
+from orch_node.rank.output import open_log
+from orch_node.streams import LogWriter
 from orch_node.whole_files import private
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
@@ -123,6 +126,7 @@ class EntrypointProcess:
 
     def __init__(self, run_dir: Path, spec: ContainerSpec, order: RankRequest) -> None:
         placement, processes = order.placement, spec.processes[order.placement.node]
+        self.node = placement.node
         environment = {
             **order.environment,
             "NPROC_PER_NODE": str(processes),
@@ -144,15 +148,16 @@ class EntrypointProcess:
             through_shell=containers.entrypoint_of(spec.image) if secrets else None,
         )
         self.log = Path(order.log)
-        with open(self.log, "ab", opener=private) as log:
-            self.process = subprocess.Popen(
-                command,
-                env={**os.environ, **environment},
-                stdin=subprocess.PIPE if secrets else subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                preexec_fn=die_with_parent,
-            )
+        self.writer = LogWriter(open_log(self.log), self.report_log_error)
+        self.process = subprocess.Popen(
+            command,
+            env={**os.environ, **environment},
+            stdin=subprocess.PIPE if secrets else subprocess.DEVNULL,
+            stdout=self.writer.stdout,
+            stderr=self.writer.stderr,
+            preexec_fn=die_with_parent,
+        )
+        self.writer.begin()
         if self.process.stdin is not None:
             with contextlib.suppress(BrokenPipeError), self.process.stdin as pipe:
                 pipe.write(containers.as_exports(secrets))
@@ -161,13 +166,18 @@ class EntrypointProcess:
             node=placement.node, pid=self.pid, cpus=placement.cpus, backend="the image's own", torch="its own"
         )
 
+    def report_log_error(self, error: OSError) -> None:
+        send(Raised(text=describe_on_node(self.node, self.log.parent.parent, error)))
+
     def wait(self) -> tuple[int, int, float]:
         """Return the exit code (negative: a signal); memory and CPU seconds are unknown, thus 0."""
         send(self.joined)
         size = 0
         while True:
             try:
-                return exit_code_or_signal(self.process.wait(HEARTBEAT_SECONDS)), 0, 0.0
+                code = self.process.wait(HEARTBEAT_SECONDS)
+                self.writer.drain()
+                return exit_code_or_signal(code), 0, 0.0
             except subprocess.TimeoutExpired:
                 size, last_size = self.log.stat().st_size, size
             if size != last_size:

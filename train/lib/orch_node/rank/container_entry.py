@@ -14,15 +14,19 @@ import sys
 import threading
 from pathlib import Path
 
+from orch_node.disk import describe_on_node
+from orch_node.events import send
 from orch_node.pod.mpi import rank_variables
 from orch_node.process_handle import ProcessHandle
 from orch_node.protocol import values
 from orch_node.protocol.container import RankRequest
 from orch_node.protocol.environment import override
+from orch_node.protocol.events import Raised
 from orch_node.rank.output import open_log
 from orch_node.rank.process import start
 from orch_node.rank.setvars import SetvarsError, find_in_packages, sourced_variables
 from orch_node.standalone import facts
+from orch_node.streams import LogWriter
 
 
 def main(argv: list[str]) -> int:
@@ -37,7 +41,12 @@ def main(argv: list[str]) -> int:
     except SetvarsError as error:
         print(f"error: {error}. To repair the image: `orch image build`.", file=sys.stderr)
         return 1
-    child = start(order.placement, environment, open_log(Path(order.log)), order.command)
+
+    def report_log_error(error: OSError) -> None:
+        send(Raised(text=describe_on_node(order.placement.node, Path(argv[0]), error)))
+
+    log = LogWriter(open_log(Path(order.log)), report_log_error)
+    child = start(order.placement, environment, log, order.command)
     rank = ProcessHandle(child)
     # Handle the signals, do not ignore them: exec() keeps ignored signals ignored.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -45,6 +54,7 @@ def main(argv: list[str]) -> int:
     write_event(events, pid=child)
     threading.Thread(target=kill_with_wrapper, args=(rank,), daemon=True).start()
     _, status, usage = os.wait4(child, 0)
+    log.drain()
     cpu_seconds = usage.ru_utime + usage.ru_stime
     write_event(events, status=status, max_rss_bytes=usage.ru_maxrss * 1024, cpu_seconds=cpu_seconds)
     return 0

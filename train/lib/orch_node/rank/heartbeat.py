@@ -12,13 +12,16 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from types import ModuleType
 
 from orch_node import events
+from orch_node.protocol import files
 from orch_node.protocol.events import STEPS_PER_SECOND, Heartbeat, Progress
 from orch_node.rank import communication
 
 SECONDS = 2.0
+RANK_LOG = Path(os.environ.get("ORCH_RUN_DIR", ""), files.rank_log(int(os.environ.get("RANK", "0"))))
 IDLE_SECONDS = 20.0  # without progress, after which a rank that uses no CPU is idle
 IDLE_CPU_SHARE = 0.2  # of one core; a rank that waits in a collective of ccl polls and sleeps
 MAX_REPORTS = 2000  # about so many progress reports in all: a long run reports less often
@@ -50,8 +53,8 @@ def current(torch: ModuleType, steps: int) -> Heartbeat:
 
 def log_size() -> int:
     try:
-        return os.fstat(1).st_size
-    except OSError:  # the script has closed its standard output
+        return os.stat(RANK_LOG).st_size
+    except OSError:
         return 0
 
 

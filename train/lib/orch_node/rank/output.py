@@ -9,6 +9,7 @@ from collections import deque
 from pathlib import Path
 
 from orch_node.protocol.failures import summarize_elastic
+from orch_node.streams import without_marks
 
 TAIL_BYTES = 2000
 FATAL = b"Fatal Python error: "  # what faulthandler writes before its stack traces
@@ -42,7 +43,8 @@ def log_tail(log: Path) -> str:
         if (current := content.find(CURRENT_THREAD, fatal)) > begin + TAIL_BYTES // 2:  # after many other threads
             content = content[: content.find(b"\n", fatal) + 1] + content[current:]
     tail = content[begin : begin + TAIL_BYTES].decode(errors="replace")
-    return "\n".join(line for line in tail.split("\n") if not line.startswith(OWN_PREFIX)).strip()
+    lines = without_marks(tail).split("\n")
+    return "\n".join(line for line in lines if not line.startswith(OWN_PREFIX)).strip()
 
 
 class StderrRecorder:

@@ -22,6 +22,7 @@ from orch_node.protocol.events import Raised
 from orch_node.protocol.layout import Placement
 from orch_node.rank.hub import with_synced_hub
 from orch_node.rank.libc_environment import with_kept_heap, with_loadable_preload
+from orch_node.streams import LogWriter
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 # Left to the script: batch systems announce the end of a job with them.
@@ -33,19 +34,26 @@ LINGER_BEFORE_RESTART_SECONDS = 1.5  # torchrun restarts the ranks as soon as on
 KILL_AFTER_SECONDS = 5.0
 
 
-def start(placement: Placement, environment: dict[str, str], log: int, command: Sequence[str]) -> int:
-    """Fork and exec the training process, and return its pid. It dies with this process."""
+def start(placement: Placement, environment: dict[str, str], log: LogWriter, command: Sequence[str]) -> int:
+    """Fork and exec the training process, and return its pid. It dies with this process.
+
+    Args:
+        placement: of the rank.
+        environment: of the training process.
+        log: gets what the process prints.
+        command: the script and its arguments.
+    """
     events = int(environment["ORCH_EVENTS_FD"])
     environment = with_kept_heap(with_loadable_preload(with_synced_hub(apply_defaults(environment))))
     parent = os.getpid()
     child = os.fork()
     if child:
-        os.close(log)
+        log.begin()
         return child
     try:
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        os.dup2(log, 1)
-        os.dup2(log, 2)
+        os.dup2(log.stdout, 1)
+        os.dup2(log.stderr, 2)
         os.set_inheritable(events, True)
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:  # the parent died before prctl
@@ -70,12 +78,14 @@ class Process(Protocol):
 class Child:
     """A training process that is a child of this process."""
 
-    def __init__(self, pid: int) -> None:
+    def __init__(self, pid: int, log: LogWriter) -> None:
         self.pid = pid
+        self.log = log
 
     def wait(self) -> tuple[int, int, float]:
         """Return the exit code (negative: a signal), peak memory in bytes, and CPU seconds."""
         _, status, usage = os.wait4(self.pid, 0)
+        self.log.drain()
         code = os.waitstatus_to_exitcode(status)
         return code, usage.ru_maxrss * 1024, usage.ru_utime + usage.ru_stime
 

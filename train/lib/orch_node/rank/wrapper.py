@@ -24,7 +24,7 @@ from orch_node.events import send
 from orch_node.protocol import files
 from orch_node.protocol import layout as layouts
 from orch_node.protocol.container import ContainerSpec, RankRequest
-from orch_node.protocol.events import Exited, Started
+from orch_node.protocol.events import Exited, Raised, Started
 from orch_node.protocol.layout import Placement, RunLayout
 from orch_node.protocol.outcome import EX_TEMPFAIL
 from orch_node.protocol.values import ProtocolError
@@ -35,6 +35,7 @@ from orch_node.rank.listening_sockets import close_listening
 from orch_node.rank.oom import OomDetector
 from orch_node.rank.output import log_tail, open_log
 from orch_node.rank.process import Child, Process, SignalForwarder, start
+from orch_node.streams import LogWriter
 
 # (rank, world size) of hydra, Open MPI, torchrun and accelerate, and srun. srun comes last: it may
 # have started any of the others.
@@ -58,8 +59,12 @@ def main(argv: list[str]) -> int:
     log_path = run_dir / files.rank_log(placement.rank)
     marks = Marks(run_dir / files.preempted_mark(placement.rank), run_dir / files.finished_mark(placement.rank))
     marks.delete()
+
+    def report_log_error(error: OSError) -> None:
+        send(Raised(text=describe_on_node(placement.node, run_dir, error)))
+
     try:
-        log = open_log(log_path)
+        log = LogWriter(open_log(log_path), report_log_error)
     except OSError as error:
         fail(describe_on_node(placement.node, log_path, error))
     oom = OomDetector()
@@ -73,7 +78,7 @@ def main(argv: list[str]) -> int:
         except EnvFileError as error:
             fail(f"{placement.node}: {error}.")
     else:
-        child = Child(start(placement, environment, log, command))
+        child = Child(start(placement, environment, log, command), log)
     host = socket.gethostname()
     send(Started(node=placement.node, pid=child.pid, wrapper=os.getpid(), host=host))
     return wait(child, placement, oom, log_path, marks)

@@ -1,0 +1,73 @@
+"""What ranks write to standard output is on standard output, and nothing else is."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import orch_environment
+from tests.local.runs import Orch, expect_exit, start_orch, write_script
+from tests.local.test_show import read_all
+from tests.local.workspaces import Workspace
+
+SCRIPT = """
+import subprocess, sys
+print("result", 1)
+print("warning", file=sys.stderr)
+print("half a ", end="", flush=True)
+print("remark", file=sys.stderr, flush=True)
+print("line")
+subprocess.run(["sh", "-c", "echo child; echo complaint >&2"])
+print("no end", end="")
+"""
+RESULTS = ["result 1", "half a line", "child", "no end"]
+REMARKS = {"warning", "remark", "complaint"}
+ONE_RANK = ("--ppn", "1", "--backend", "gloo")
+
+
+def test_results_are_on_standard_output_and_all_else_on_standard_error(orch: Orch, tmp_path: Path) -> None:
+    process = expect_exit(orch("train", write_script(tmp_path, SCRIPT), *ONE_RANK))
+    assert process.stdout.splitlines() == RESULTS
+    assert set(process.stderr.splitlines()) > REMARKS
+    assert "done in" in process.stderr
+    attached = expect_exit(orch("attach"))
+    assert attached.stdout.splitlines() == RESULTS
+    assert set(attached.stderr.splitlines()) > REMARKS
+    logs = expect_exit(orch("logs"))
+    assert logs.stdout.splitlines() == [f"[0 node0] {line}" for line in RESULTS]
+    assert {f"[0 node0] {line}" for line in REMARKS} <= set(logs.stderr.splitlines())
+    records = map(json.loads, expect_exit(orch("logs", "--json")).stdout.splitlines())
+    assert [record["line"] for record in records if record["stream"] == "stdout"] == RESULTS
+    as_json = expect_exit(orch("attach", "--json"))
+    assert json.loads(as_json.stdout)["state"] == "done"
+    assert set(RESULTS) < set(as_json.stderr.splitlines())
+
+
+@pytest.mark.parametrize("fixture", ["two_hosts"])
+def test_results_of_hosts_are_on_standard_output(fixture: str, request: pytest.FixtureRequest) -> None:
+    workspace: Workspace = request.getfixturevalue(fixture)
+    script = write_script(workspace.folder, SCRIPT)
+    process = expect_exit(workspace.orch("train", script, *workspace.options, "--show", "all"))
+    assert sorted(process.stdout.splitlines()) == sorted(f"[{rank}] {line}" for rank in (0, 1) for line in RESULTS)
+    assert {f"[1] {line}" for line in REMARKS} < set(process.stderr.splitlines())
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_one_stream_is_a_terminal(tmp_path: Path, stream: str) -> None:
+    terminal, orch_end = pty.openpty()
+    other = tmp_path / "other.txt"
+    environment = {**orch_environment(tmp_path), "TERM": "xterm", "COLUMNS": "100"}
+    train = ("train", write_script(tmp_path, SCRIPT), *ONE_RANK)
+    with other.open("w") as file:
+        streams = {"stdout": file, "stderr": file, stream: orch_end}
+        with start_orch(tmp_path, *train, env=environment, **streams) as process:
+            os.close(orch_end)
+            shown = read_all(terminal)
+    assert process.returncode == 0, shown
+    results, remarks = (shown, other.read_text()) if stream == "stdout" else (other.read_text(), shown)
+    assert results.splitlines() == RESULTS
+    assert all(remark in remarks for remark in (*REMARKS, "done in"))
