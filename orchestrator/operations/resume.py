@@ -17,6 +17,7 @@ from orch_node.protocol.values import ProtocolError
 from orchestrator.errors import ExecuteError, RequestError
 from orchestrator.model.decision import ARRAY_MEMBER
 from orchestrator.model.hostlist import Nodes
+from orchestrator.model.secret_values import MASK, mask
 from orchestrator.operations import runs as operation
 from orchestrator.operations import train
 from orchestrator.planning import recorded_request, sweep
@@ -153,6 +154,7 @@ def plan(run: Run, changes: Changes, base: Path, notify: Callable[[str], None]) 
     """
     recorded = request_of(run)
     request = replace(changes.apply(recorded), runs_dir=base)
+    check_secrets(run, request)
     resume = Resume(
         run_id=run.id,
         run_dir=run.record.run_dir,
@@ -172,6 +174,27 @@ def plan(run: Run, changes: Changes, base: Path, notify: Callable[[str], None]) 
             notify(line)
     label = next((decision.value for decision in run.record.decisions if decision.topic == ARRAY_MEMBER), "")
     return sweep.labelled(planned, label) if label else planned
+
+
+def check_secrets(run: Run, request: TrainRequest) -> None:
+    """Check that a request has the secrets that its record does not have.
+
+    Raises:
+        RequestError: if one is masked.
+    """
+    for variable in request.env:
+        name, _, value = variable.partition("=")
+        if MASK in value:
+            raise RequestError(
+                f"{run.id}: the record of the run does not have the secret in {name}.",
+                hint=f"Pass it again: orch resume {run.id} --env {name}",
+            )
+    for argument in (*request.settings, *request.script_args):
+        if MASK in argument:
+            raise RequestError(
+                f"{run.id}: the record of the run does not have the secret among the script's arguments.",
+                hint="Start a new run, with the secret in orch_secrets of the inventory: resumed runs have it, too.",
+            )
 
 
 def request_of(run: Run) -> TrainRequest:
@@ -200,7 +223,7 @@ def differences(run: Run, recorded: TrainRequest, request: TrainRequest, planned
     for name in (*REQUESTED, "ppn", "env"):
         before, now = getattr(recorded, name), getattr(request, name)
         if before != now:
-            yield f"changed: {flag(name)} {shown(now)} (was {shown(before)})"
+            yield mask(f"changed: {flag(name)} {shown(now)} (was {shown(before)})", planned.secrets)
     script, origin = planned.origin.script, planned.origin
     if script and origin.project is None and run.origin.scripts:
         if script_of(Path(script)).sha256 != run.origin.scripts.sha256:

@@ -20,6 +20,7 @@ from orchestrator.model.packages import Packages
 from orchestrator.model.printable import one_line
 from orchestrator.model.project import Project
 from orchestrator.model.recipe import Value
+from orchestrator.model.secret_values import find_secrets, mask
 from orchestrator.planning.request import TrainRequest
 
 HEREDOC_DELIMITER = "ORCH_END_OF_FILE"
@@ -378,19 +379,29 @@ class Plan:
         return all(isinstance(step, ApplyObjects) for step in self.steps)
 
     def describe(self) -> str:
-        """Return the plan as a shell script: its decisions as comments, its steps as commands.
+        """Return the plan as a shell script without secrets: its decisions as comments, its steps as commands.
 
         A script for a scheduler on this machine that needs no other steps is returned itself. It has the decisions.
         """
         match self.steps:
             case (SubmitScript() as step,) if not step.node.via:
-                return step.script.rstrip("\n") + "\n"
+                return mask(step.script.rstrip("\n") + "\n", self.secrets)
         comments = [f"# {one_line(line)}" for line in self.summary()]
-        return "\n".join([*comments, *(step.describe() for step in self.steps)]) + "\n"
+        return mask("\n".join([*comments, *(step.describe() for step in self.steps)]) + "\n", self.secrets)
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """Return the secrets in the request, which only the ranks get."""
+        return secrets_of(self.origin.request)
 
     def summary(self) -> list[str]:
         """Return the decisions with their reasons, one line each, and the place of every rank."""
         return [*(decision.describe() for decision in self.decisions), *describe_places(self.layout.rank_places)]
+
+
+def secrets_of(request: TrainRequest) -> tuple[str, ...]:
+    """Return the secrets in a request's variables, settings and script arguments."""
+    return find_secrets((*request.env, *request.settings, *request.script_args))
 
 
 def describe_places(places: Sequence[Place]) -> list[str]:

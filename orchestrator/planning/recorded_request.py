@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import PurePath
 from types import NoneType, UnionType
 from typing import Any, ClassVar, Union, get_args, get_origin, get_type_hints
@@ -11,6 +12,7 @@ from orch_node.protocol import values
 from orch_node.protocol.values import ProtocolError
 
 from orchestrator.model.hostlist import NodeCount, parse_nodes
+from orchestrator.model.secret_values import masked
 from orchestrator.planning.refusal import changed_fields
 from orchestrator.planning.request import TargetOptions, TrainRequest
 
@@ -22,7 +24,10 @@ KindOf = Callable[[str | None], type[TargetOptions] | None]  # the class of the 
 
 
 def render(request: TrainRequest) -> dict[str, Any]:
-    """Return the options that differ from their defaults, for JSON."""
+    """Return the options that differ from their defaults, for JSON; secrets are masked."""
+    request = replace(
+        request, env=masked(request.env), settings=masked(request.settings), script_args=masked(request.script_args)
+    )
     recorded = {name: plain(getattr(request, name)) for name in changed_fields(request) if name not in NOT_RECORDED}
     for options in request.options:
         if options.on == request.on:

@@ -28,6 +28,7 @@ from orchestrator.model.decision import Decision
 from orchestrator.model.links import Link
 from orchestrator.model.printable import enumeration
 from orchestrator.model.recipe import Recipe, as_arguments
+from orchestrator.model.secret_values import masked
 from orchestrator.planning.accelerate_options import AccelerateOptions
 from orchestrator.planning.plan import Origin, Plan
 from orchestrator.planning.request import Resume, TrainRequest
@@ -244,7 +245,7 @@ def explain_environment(request: TrainRequest) -> tuple[Decision, ...]:
     variables = [variable for variable in request.env if not variable.startswith(f"{FORCE_RESUME}=")]
     if not variables:
         return ()
-    return (Decision(topic="environment", value=", ".join(variables), reason="--env"),)
+    return (Decision(topic="environment", value=", ".join(masked(variables)), reason="--env"),)
 
 
 def explain_packages(recipe: Recipe) -> tuple[Decision, ...]:

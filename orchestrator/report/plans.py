@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 
+from orchestrator.model.secret_values import mask
 from orchestrator.planning.plan import ApplyObjects, Plan, PutFile, StartRun, SubmitScript
 from orchestrator.report.listing import SCHEMA
 
@@ -15,7 +16,7 @@ def as_json(plan: Plan) -> str:
     start = next((step for step in plan.steps if isinstance(step, StartRun)), None)
     objects = [document for step in plan.steps if isinstance(step, ApplyObjects) for document in step.objects]
     scripts = any(isinstance(step, SubmitScript) for step in plan.steps)
-    return json.dumps(
+    text = json.dumps(
         {
             "schema": SCHEMA,
             "kind": "plan",
@@ -33,6 +34,7 @@ def as_json(plan: Plan) -> str:
         },
         indent=1,
     )
+    return mask(text, plan.secrets)
 
 
 def started_as_json(plan: Plan) -> str:

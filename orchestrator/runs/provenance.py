@@ -13,6 +13,7 @@ from orch_node.protocol import values
 from orchestrator.model.command import Command
 from orchestrator.model.packages import Packages
 from orchestrator.model.project import Project
+from orchestrator.model.secret_values import mask, masked
 from orchestrator.planning import recorded_request
 from orchestrator.planning.plan import Plan, StartRun
 
@@ -91,19 +92,24 @@ class RecordedCommand:
 def provenance(plan: Plan) -> Provenance:
     """Return the provenance of a run that is about to start."""
     start = next((step for step in plan.steps if isinstance(step, StartRun)), None)
+    secrets = plan.secrets
+    command = start.command if start else Command(argv=())  # otherwise the manifest contains it
     return Provenance(
         request=recorded_request.render(plan.origin.request),
         directory=str(Path.cwd()),
         script=plan.describe(),
         stack=plan.origin.stack,
         fingerprints=dict(plan.origin.fingerprints),
-        settings=dict(plan.origin.settings),
-        script_args=plan.origin.script_args,
+        settings={
+            name: mask(value, secrets) if isinstance(value, str) else value
+            for name, value in plan.origin.settings.items()
+        },
+        script_args=masked(plan.origin.script_args),
         project=plan.origin.project,
         packages=plan.origin.packages,
         seeds=seeds(plan),
         scripts=script_of(Path(plan.origin.script)) if plan.origin.script else None,
-        command=start.command if start else Command(argv=()),  # otherwise the manifest contains it
+        command=replace(command, argv=tuple(mask(word, secrets) for word in command.argv)),
     )
 
 

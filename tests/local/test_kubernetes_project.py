@@ -129,12 +129,12 @@ def test_run_in_pods_is_resumed_in_its_copy_with_changed_code(api: Api, tmp_path
     failed = expect_exit(wait(), 1)
     first = get_object(api, "jobs")
     run = last_run(folder)
-    assert f"resume: orch resume {run.name}" in failed.stdout
+    assert f"resume: orch resume {run.name}" in failed.stderr
     write_script(folder, f"{RESUMABLE}print('with changed code')\n")
     wait = in_background(orch, "resume", run.name, "--code")
     api.wait_for(lambda: any(job["metadata"]["uid"] != first["metadata"]["uid"] for job in jobs(api)), 100)
     operator.run("jobs", free_port())
     resumed = expect_exit(wait())
-    assert "continues with a checkpoint" in resumed.stderr
-    assert "with changed code" in resumed.stderr
+    assert "continues with a checkpoint" in resumed.stdout
+    assert "with changed code" in resumed.stdout
     assert len(api.names("jobs")) == 1

@@ -86,7 +86,7 @@ def test_traceback_is_printed_once_and_the_id_of_a_run_twice(orch: Orch, tmp_pat
     assert "ValueError: a reason" in process.stderr
     run = last_run(tmp_path)
     assert f"run: {run.name} in {run.parent}\n" in process.stderr
-    assert output.count(run.name) == 2
+    assert output.count(run.name) == 3, "of the run, its logs and how to resume it"
     assert output.count("line 2, in act") == 2
     assert "line 3, in <module>" in orch(*train, "--show", "none").stderr
 

@@ -1,0 +1,54 @@
+"""Find secrets in options and arguments, and replace them in everything that is printed, recorded or shared."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Sequence
+
+MASK = "<masked>"
+# The user's name and password, or a token, in the URL of a server or a database.
+USER_IN_URL = re.compile(r"\b[a-z][a-z0-9+.-]*://(?:[^\s/:@]*:)?([^\s/@]+)@", re.I)
+# Tokens and keys whose format is known: Hugging Face, GitHub, GitLab, OpenAI, Anthropic, AWS, Google, Slack, npm, PyPI,
+# Docker, and JSON web tokens.
+TOKEN = re.compile(
+    r"(?<![A-Za-z0-9])(?:hf_[A-Za-z0-9]{8,}|gh[opsur]_[A-Za-z0-9]{16,}|github_pat_\w{20,}|glpat-[\w-]{16,}|sk-[\w-]{16,}"
+    r"|A(?:KI|SI)A[A-Z0-9]{16}|AIza[\w-]{30,}|xox[abeoprs]-[\w-]{10,}|npm_[A-Za-z0-9]{30,}|pypi-[\w-]{30,}"
+    r"|dckr_pat_[\w-]{20,}|eyJ[\w-]{10,}\.eyJ[\w-]{10,}\.[\w-]+)"
+)
+# Names of arguments and variables whose value is a secret: --hf_token, API_KEY=, but not --max_tokens or --pad_token 0.
+NAME = re.compile(
+    r"(?:^|[_-])(?:token|secret|password|passwd|passphrase|pwd|credentials?)$|(?:api|access|private|auth|secret)[_-]?key$",
+    re.I,
+)
+MIN_LENGTH = 6  # of a value that only its name makes a secret; shorter ones are special tokens, such as [PAD]
+
+
+def find_secrets(words: Sequence[str]) -> tuple[str, ...]:
+    """Return the secrets in a list of arguments or assignments, the longest first."""
+    return tuple(sorted(set(secrets_in(words)), key=lambda secret: (-len(secret), secret)))
+
+
+def secrets_in(words: Sequence[str]) -> Iterator[str]:
+    for word, following in zip(words, (*words, "")[1:], strict=True):
+        yield from USER_IN_URL.findall(word)
+        yield from TOKEN.findall(word)
+        name, has_value, value = word.partition("=")
+        if not has_value and name.startswith("-"):
+            value = following
+        if NAME.search(name) and len(value) >= MIN_LENGTH and value != MASK and not value.startswith("-"):
+            yield value
+
+
+def mask(text: str, secrets: Iterable[str]) -> str:
+    """Return a text, such as a script or JSON, with secrets replaced."""
+    for secret in secrets:
+        for form in (secret, json.dumps(secret)[1:-1]):
+            text = text.replace(form, MASK)
+    return text
+
+
+def masked(words: Sequence[str]) -> tuple[str, ...]:
+    """Return arguments or assignments with their secrets replaced."""
+    secrets = find_secrets(words)
+    return tuple(mask(word, secrets) for word in words)

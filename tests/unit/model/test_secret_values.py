@@ -1,0 +1,44 @@
+"""Secrets in options and arguments are recognized, and other values are not."""
+
+from __future__ import annotations
+
+import pytest
+
+from orchestrator.model.secret_values import MASK, find_secrets, masked
+
+AWS = "AKIA" + "ABCDEFGHIJKLMNOP"
+HUB = "hf_" + "abcdefghijklmnopqrst"
+
+
+@pytest.mark.parametrize(
+    ("words", "secrets"),
+    [
+        pytest.param(["DATABASE_URL=postgres://me:pw@h/db"], ("pw",), id="password-in-a-url"),
+        pytest.param([f"--index-url=https://{HUB}@example.org/simple"], (HUB,), id="token-in-a-url"),
+        pytest.param(["--hf_token", "abcdefgh"], ("abcdefgh",), id="by-name"),
+        pytest.param(["--api-key=abcdefgh", "--password", "correct horse"], ("correct horse", "abcdefgh"), id="two"),
+        pytest.param([f"--note={HUB}", AWS], (HUB, AWS), id="by-format"),
+        pytest.param(["WANDB_API_KEY=0123456789"], ("0123456789",), id="assignment"),
+    ],
+)
+def test_secrets_are_found(words: list[str], secrets: tuple[str, ...]) -> None:
+    assert set(find_secrets(words)) == set(secrets)
+    assert not any(secret in word for secret in secrets for word in masked(words))
+    assert masked(masked(words)) == masked(words)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param([], id="nothing"),
+        pytest.param(["--max_tokens", "1000000"], id="number-of-tokens"),
+        pytest.param(["--pad_token", "[PAD]"], id="special-token"),
+        pytest.param(["--sort_key", "alphabetical"], id="other-key"),
+        pytest.param(["--token", "--verbose"], id="switch"),
+        pytest.param(["https://example.org/a@b", "s3://bucket/key", "user@host:path"], id="without-a-password"),
+        pytest.param(["sk-learn", "hf_", "gh_x"], id="short"),
+        pytest.param([f"--token={MASK}"], id="masked"),
+    ],
+)
+def test_other_values_are_kept(words: list[str]) -> None:
+    assert find_secrets(words) == ()
