@@ -5,6 +5,7 @@
 #include <mutex>
 #include <thread>
 
+#include "groups.h"
 #include "threads.h"
 
 namespace orch_ccl {
@@ -24,7 +25,8 @@ class CallbackThreads {
  private:
   [[noreturn]] void run_thread() {
     become_background_thread(kCallbackThreadName);
-    lower_priority();
+    if (have_one_core_on_one_host())
+      lower_priority();
     std::unique_lock<std::mutex> lock(mutex_);
     for (;;) {
       ++idle_threads_;

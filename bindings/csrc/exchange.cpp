@@ -11,6 +11,9 @@ namespace {
 constexpr size_t kMaxReplicatedBytes = 16 * 1024;
 // Tensors of medium size are divided into several rounds, so that the ranks work at the same time.
 constexpr size_t kMinRounds = 4;
+// Shorter stripes take longer than one thread does for all of them: with 4 ranks of 4 threads, 1 MB took 488 us in four
+// stripes and 349 us in one (a Xeon with AMX).
+constexpr size_t kMinStripeBytes = 1024 * 1024;
 // Used if the system does not report the size of the third-level cache.
 constexpr size_t kDefaultCacheBytes = 32 * 1024 * 1024;
 
@@ -34,6 +37,21 @@ bool is_reduction(const Exchange& exchange) {
   return exchange.kind <= Exchange::reduce_scatter;
 }
 
+int count_stripes(const Exchange& exchange, int max_stripes) {
+  return static_cast<int>(std::clamp<size_t>(exchange.bytes / kMinStripeBytes, 1, max_stripes));
+}
+
+Exchange stripe_of(const Exchange& exchange, int stripe, int stripes) {
+  Exchange part = exchange;
+  const size_t length = align_up(divide_up(exchange.bytes, stripes));
+  const size_t begin = std::min(stripe * length, exchange.bytes);
+  part.in = static_cast<const char*>(exchange.in) + begin;
+  part.out = static_cast<char*>(exchange.out) + begin;
+  part.bytes = std::min(length, exchange.bytes - begin);
+  part.bytes_of_call = exchange.bytes;
+  return part;
+}
+
 Pieces::Pieces(const Exchange& exchange, int ranks, size_t slot_bytes)
     : tensor_bytes_(exchange.bytes), max_piece_bytes_(slot_bytes) {
   const bool scatters = exchange.kind == Exchange::reduce_scatter;
@@ -42,7 +60,8 @@ Pieces::Pieces(const Exchange& exchange, int ranks, size_t slot_bytes)
     replicated_ = !scatters && length <= std::min(kMaxReplicatedBytes, max_piece_bytes_);
     if (!replicated_) {
       part_bytes_ = scatters ? length : align_up(divide_up(length, ranks));
-      tensor_bytes_ = scatters ? length * ranks : length;
+      part_distance_ = scatters ? exchange.whole_bytes() : part_bytes_;
+      tensor_bytes_ = scatters ? part_distance_ * (ranks - 1) + length : length;
       length = part_bytes_;
       max_piece_bytes_ /= ranks;
     }
@@ -51,11 +70,12 @@ Pieces::Pieces(const Exchange& exchange, int ranks, size_t slot_bytes)
   max_piece_bytes_ = std::min(max_piece_bytes_, balanced_bytes);
   rounds_ = std::max<size_t>(1, divide_up(length, max_piece_bytes_));
   streamed_ =
-      (scatters || exchange.kind == Exchange::all_gather) && exchange.bytes * (ranks + 1) * ranks > cached_bytes();
+      (scatters || exchange.kind == Exchange::all_gather) &&
+      exchange.whole_bytes() * (ranks + 1) * ranks > cached_bytes();
 }
 
 Pieces::Piece Pieces::share(int rank, uint64_t round) const {
-  const size_t begin = rank * part_bytes_;
+  const size_t begin = rank * part_distance_;
   const size_t end = std::min(begin + part_bytes_, tensor_bytes_);
   const size_t offset = std::min(begin + round * max_piece_bytes_, std::max(begin, end));
   return {offset, end > offset ? std::min(max_piece_bytes_, end - offset) : 0};

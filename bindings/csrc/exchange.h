@@ -18,6 +18,10 @@ struct Exchange {
   int root = 0;
   NumberType number_type = NumberType::uint8;
   CombineOp op = CombineOp::sum;
+  // `bytes` of the whole call, of which this exchange may be a stripe (see SharedExchanges); 0: it is the whole call.
+  size_t bytes_of_call = 0;
+
+  size_t whole_bytes() const { return bytes_of_call > 0 ? bytes_of_call : bytes; }
 };
 
 constexpr size_t kCacheLine = 64; // bytes
@@ -44,12 +48,13 @@ class Pieces {
   // The piece that a rank reduces in a round.
   Piece share(int rank, uint64_t round) const;
   // The offset of share() in that rank's part of a reduce_scatter.
-  size_t offset_in_part(int rank, const Piece& piece) const { return piece.offset - rank * part_bytes_; }
+  size_t offset_in_part(int rank, const Piece& piece) const { return piece.offset - rank * part_distance_; }
   // The piece that a round moves if nothing is reduced, or if each rank reduces all of the tensor.
   Piece piece_of_tensor(uint64_t round) const;
 
  private:
   size_t part_bytes_ = 0; // how much of the tensor each rank reduces
+  size_t part_distance_ = 0; // from the beginning of a rank's part to that of the next
   size_t tensor_bytes_;
   size_t max_piece_bytes_;
   uint64_t rounds_;
@@ -57,5 +62,9 @@ class Pieces {
 };
 
 bool is_reduction(const Exchange& exchange);
+// Returns the number of stripes into which to divide an exchange, at most `max_stripes`.
+int count_stripes(const Exchange& exchange, int max_stripes);
+// Returns a stripe of an exchange: a part of the tensor, or the same part of the part of each rank.
+Exchange stripe_of(const Exchange& exchange, int stripe, int stripes);
 
 } // namespace orch_ccl

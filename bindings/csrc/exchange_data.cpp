@@ -85,7 +85,7 @@ void ExchangeData::write_result(char* to, const char* from, size_t bytes) const 
 
 void ExchangeData::copy_own_part(uint64_t round) const {
   const auto piece = piece_of_tensor(round);
-  write_result(out(rank_ * exchange_.bytes + piece.offset), in(piece.offset), piece.bytes);
+  write_result(out(rank_ * exchange_.whole_bytes() + piece.offset), in(piece.offset), piece.bytes);
 }
 
 // Returns where the other ranks expect the result of this rank's share, `piece` of the tensor.
@@ -146,7 +146,7 @@ void ExchangeData::copy(uint64_t round) const {
     case Exchange::all_gather:
       for (int other = 0; other < ranks_; ++other)
         if (other != rank_)
-          write_result(out(other * exchange_.bytes + piece.offset), peer_data(other, round, piece, 0), piece.bytes);
+          write_result(out(other * exchange_.whole_bytes() + piece.offset), peer_data(other, round, piece, 0), piece.bytes);
       break;
     case Exchange::broadcast:
       if (rank_ != exchange_.root)

@@ -46,6 +46,8 @@ class Group {
   const ccl::communicator& comm() const { return *comm_; }
   // Null if the ranks do not use shared memory.
   SharedExchanges* shared() const { return sharing_.exchanges.get(); }
+  // With how many threads this rank moves data.
+  int threads() const { return shared() ? shared()->threads() : 1; }
   // There are more ranks on this host than cores for them, so a waiting rank must not spin.
   bool oversubscribed() const { return sharing_.oversubscribed; }
   Millis timeout() const { return Millis(timeout_ms_.load()); }

@@ -35,4 +35,10 @@ std::vector<std::shared_ptr<Group>> living_groups() {
   return out;
 }
 
+bool have_one_core_on_one_host() {
+  const auto groups = living_groups();
+  return std::all_of(
+      groups.begin(), groups.end(), [](const auto& group) { return group->on_one_host() && group->threads() == 1; });
+}
+
 } // namespace orch_ccl

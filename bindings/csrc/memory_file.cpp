@@ -142,8 +142,11 @@ void MemoryFile::reserve() {
 
 // The kernel merges adjacent mappings.
 void MemoryFile::map_to(size_t end) {
-  const size_t begin = mapped_;
   end = (end + kPage - 1) / kPage * kPage;
+  if (end <= mapped_)
+    return;
+  std::lock_guard<std::mutex> lock(mapping_);
+  const size_t begin = mapped_;
   if (end <= begin)
     return;
   const size_t bytes = end - begin;

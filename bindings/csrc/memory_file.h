@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <mutex>
 #include <string>
 
 #include <sys/types.h>
@@ -19,7 +20,7 @@ constexpr size_t kPage = 4096;
 // dumps exclude the mapped part. The first kHeaderBytes hold a random token; a page that was never touched needs no
 // memory.
 //
-// Not thread-safe, except for id(), bytes() and at(). In a forked child the destructor does nothing, because the child
+// Not thread-safe, except for id(), bytes(), at() and map_to(). In a forked child the destructor does nothing, because the child
 // may have mapped something else at these addresses.
 class MemoryFile {
  public:
@@ -55,6 +56,7 @@ class MemoryFile {
   int file_ = -1;
   size_t bytes_ = 0;
   void* memory_ = nullptr;
+  std::mutex mapping_; // held by map_to() while it changes mapped_
   std::atomic<size_t> mapped_{0}; // bytes from the beginning of the file
   bool kept_from_children_ = false;
   std::string id_;

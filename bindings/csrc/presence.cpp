@@ -39,7 +39,7 @@ void leave(const Segment& segment, int rank, const std::function<bool(int)>& ali
   segment.progress_of(rank).left.store(true, std::memory_order_seq_cst);
   const auto deadline = Clock::now() + kMaxVisitTime;
   for (int other = 0; other < segment.ranks(); ++other)
-    while (other != rank && is_visiting(segment, other) && Clock::now() < deadline && alive(other))
+    while (is_visiting(segment, other) && Clock::now() < deadline && alive(other))
       std::this_thread::sleep_for(kVisitCheckInterval);
 }
 

@@ -7,8 +7,8 @@
 
 namespace orch_ccl {
 
-// While a Visit exists, this rank may read and write the memory of the other ranks. The thread that drives operations
-// creates it, under the engine's lock, for one test of a transfer. Throws RankLeft.
+// While a Visit exists, this rank may read and write the memory of the other ranks. The thread that tests a transfer
+// creates it for one test. Throws RankLeft.
 class Visit {
  public:
   Visit(const Segment& segment, int rank);
@@ -19,8 +19,8 @@ class Visit {
   std::atomic<bool>& visiting_;
 };
 
-// Leaves the group permanently and waits until earlier visits of the other ranks have ended. Any thread may call it,
-// with or without the engine's lock, but not during a visit. `alive` returns whether the process of a rank is alive.
+// Leaves the group permanently and waits until earlier visits have ended, also those of this rank's own threads. Any
+// thread may call it, with or without the engine's lock, but not during a visit. `alive` returns whether the process of a rank is alive.
 void leave(const Segment& segment, int rank, const std::function<bool(int)>& alive);
 
 } // namespace orch_ccl

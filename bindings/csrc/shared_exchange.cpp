@@ -2,7 +2,8 @@
 
 #include <utility>
 
-#include "transfer.h"
+#include "presence.h"
+#include "striped_transfer.h"
 
 namespace orch_ccl {
 namespace {
@@ -16,10 +17,10 @@ int count_binary_digits(size_t number) {
 
 } // namespace
 
-SharedExchanges::SharedExchanges(std::shared_ptr<Segment> segment, Heaps heaps, int rank)
-    : segment_(std::move(segment)), heaps_(std::make_shared<Heaps>(std::move(heaps))), rank_(rank) {}
+SegmentAccess::SegmentAccess(std::shared_ptr<Segment> segment, std::shared_ptr<const Heaps> heaps, int rank)
+    : segment_(std::move(segment)), heaps_(std::move(heaps)), rank_(rank) {}
 
-std::shared_ptr<Pollable> SharedExchanges::begin(const Exchange& exchange) {
+std::shared_ptr<Transfer> SegmentAccess::begin(const Exchange& exchange) {
   const size_t heap_offset = heap_offset_of(exchange);
   auto transfer = std::make_shared<Transfer>(
       segment_, routes(exchange, heap_offset != kNotInHeap), rank_,
@@ -29,13 +30,16 @@ std::shared_ptr<Pollable> SharedExchanges::begin(const Exchange& exchange) {
 }
 
 // Returns the offset of this rank's input in its heap, if the other ranks can read it there.
-size_t SharedExchanges::heap_offset_of(const Exchange& exchange) const {
+size_t SegmentAccess::heap_offset_of(const Exchange& exchange) const {
   if (heaps_->empty())
     return kNotInHeap;
   switch (exchange.kind) {
     case Exchange::all_reduce: // the other ranks write the result to where they read the input
       return exchange.in == exchange.out ? Heap::get().heap_offset_of(exchange.in, exchange.bytes) : kNotInHeap;
-    case Exchange::reduce_scatter: return Heap::get().heap_offset_of(exchange.in, exchange.bytes * segment_->ranks());
+    case Exchange::reduce_scatter: {
+      const size_t bytes_to_last_part = exchange.whole_bytes() * (segment_->ranks() - 1);
+      return Heap::get().heap_offset_of(exchange.in, bytes_to_last_part + exchange.bytes);
+    }
     case Exchange::all_gather: return Heap::get().heap_offset_of(exchange.in, exchange.bytes);
     default: return kNotInHeap;
   }
@@ -43,7 +47,7 @@ size_t SharedExchanges::heap_offset_of(const Exchange& exchange) const {
 
 // broadcast and reduce use the routes of all_gather and all_reduce: in them a rank does not see the costs of the
 // others.
-std::shared_ptr<RouteSelector> SharedExchanges::routes(const Exchange& exchange, bool in_heap) {
+std::shared_ptr<RouteSelector> SegmentAccess::routes(const Exchange& exchange, bool in_heap) {
   const auto measured_kind = exchange.kind == Exchange::broadcast ? Exchange::all_gather
       : exchange.kind == Exchange::reduce               ? Exchange::all_reduce
                                                         : exchange.kind;
@@ -53,6 +57,27 @@ std::shared_ptr<RouteSelector> SharedExchanges::routes(const Exchange& exchange,
   if (!selector)
     selector = std::make_shared<RouteSelector>(segment_->best_route(kind, digits));
   return selector;
+}
+
+SharedExchanges::SharedExchanges(const std::vector<std::shared_ptr<Segment>>& segments, Heaps heaps, int rank)
+    : heaps_(std::make_shared<Heaps>(std::move(heaps))), rank_(rank) {
+  for (const auto& segment : segments)
+    segments_.push_back(std::make_unique<SegmentAccess>(segment, heaps_, rank));
+}
+
+void SharedExchanges::leave(const std::function<bool(int)>& alive) {
+  for (const auto& access : segments_)
+    orch_ccl::leave(access->segment(), rank_, alive);
+}
+
+std::shared_ptr<Pollable> SharedExchanges::begin(const Exchange& exchange) {
+  const int stripes = count_stripes(exchange, threads());
+  if (stripes == 1)
+    return segments_[0]->begin(exchange);
+  std::vector<std::shared_ptr<Transfer>> transfers;
+  for (int stripe = 0; stripe < stripes; ++stripe)
+    transfers.push_back(segments_[stripe]->begin(stripe_of(exchange, stripe, stripes)));
+  return std::make_shared<StripedTransfer>(std::move(transfers));
 }
 
 } // namespace orch_ccl

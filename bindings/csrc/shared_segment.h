@@ -28,6 +28,7 @@ struct Progress {
   alignas(128) std::atomic<bool> visiting; // it may be accessing the memory of other ranks; see presence.h
   alignas(128) std::atomic<bool> left; // after an error: other ranks must not access its memory
   alignas(128) cpu_set_t cores; // the CPU affinity of its process
+  int threads; // with which its process computes
 };
 
 // Memory that all ranks of a group map. For each rank it holds a Progress and kSlots slots. Created by the thread that

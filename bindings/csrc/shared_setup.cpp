@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <sstream>
+
+#include <ATen/Parallel.h>
 
 namespace orch_ccl {
 namespace {
@@ -12,11 +15,43 @@ constexpr size_t kMinShareBytes = 1024;
 // How the messages of the ranks begin.
 const std::string kSuccess = "ok ";
 const std::string kFailure = "no ";
+constexpr char kIdSeparator = ',';
+// More threads of a rank gain little, because they share the memory's bandwidth.
+constexpr int kMaxThreads = 8;
 
 // Every rank comes to the same result, because all know the same members. Two containers count as two hosts.
 bool can_share_memory(const std::vector<Identity>& members) {
   const int ranks = static_cast<int>(members.size());
   return slot_bytes_for(ranks) / ranks >= kMinShareBytes && on_one_host(members);
+}
+
+// Returns how many ranks may run on the cores of a rank.
+int ranks_on_cores_of(const Segment& segment, int rank) {
+  int ranks_here = 0;
+  for (int other = 0; other < segment.ranks(); ++other) {
+    cpu_set_t common;
+    CPU_AND(&common, &segment.progress_of(rank).cores, &segment.progress_of(other).cores);
+    ranks_here += CPU_COUNT(&common) > 0;
+  }
+  return ranks_here;
+}
+
+// Returns whether more ranks may run on this rank's cores than there are such cores.
+bool has_too_few_cores(const Segment& segment, int rank) {
+  return ranks_on_cores_of(segment, rank) > CPU_COUNT(&segment.progress_of(rank).cores);
+}
+
+// Returns with how many threads each rank can move data: as many as the rank with the fewest cores or threads has, or
+// ORCH_CCL_THREADS, which is for tests. All ranks come to the same result.
+int threads_per_rank(const Segment& segment) {
+  if (const char* value = getenv("ORCH_CCL_THREADS"))
+    return std::clamp(atoi(value), 1, kMaxThreads);
+  int threads = kMaxThreads;
+  for (int rank = 0; rank < segment.ranks(); ++rank) {
+    const auto& progress = segment.progress_of(rank);
+    threads = std::min({threads, progress.threads, CPU_COUNT(&progress.cores) / ranks_on_cores_of(segment, rank)});
+  }
+  return std::max(threads, 1);
 }
 
 // Lets the ranks of a group perform steps of the setup together, by messages through the store.
@@ -65,24 +100,48 @@ class StoreMeeting {
   std::chrono::steady_clock::time_point deadline_;
 };
 
-// Creates the segment on rank 0 and opens it on the others. Returns null and sets `failure_reason` if any rank fails.
-std::shared_ptr<Segment> create_common_segment(
-    StoreMeeting& meeting, int rank, const std::vector<Identity>& members, std::string& failure_reason) {
+using Segments = std::vector<std::shared_ptr<Segment>>;
+
+// Creates segments on rank 0 and opens them on the others. Returns none and sets `failure_reason` if any rank fails.
+Segments create_common_segments(
+    StoreMeeting& meeting, const std::string& topic, int count, int rank, const std::vector<Identity>& members,
+    std::string& failure_reason) {
   const int ranks = static_cast<int>(members.size());
-  std::shared_ptr<Segment> segment;
-  meeting.run_on_all_ranks("segment", ranks, failure_reason, [&] {
+  Segments segments;
+  meeting.run_on_all_ranks(topic, ranks, failure_reason, [&] {
+    std::string ids;
     if (rank == 0) {
-      segment = Segment::create(ranks);
+      for (int i = 0; i < count; ++i)
+        segments.push_back(Segment::create(ranks));
     } else {
-      const auto offer = meeting.wait_for("segment", 0);
+      const auto offer = meeting.wait_for(topic, 0);
       if (!offer.starts_with(kSuccess))
         throw std::runtime_error("rank 0 could not create it");
-      segment = Segment::open(offer.substr(kSuccess.size()), static_cast<pid_t>(members[0].pid), ranks);
+      std::istringstream offered(offer.substr(kSuccess.size()));
+      for (std::string id; std::getline(offered, id, kIdSeparator);)
+        segments.push_back(Segment::open(id, static_cast<pid_t>(members[0].pid), ranks));
+      if (static_cast<int>(segments.size()) != count)
+        throw std::runtime_error("rank 0 has created another number of segments");
     }
-    sched_getaffinity(0, sizeof(cpu_set_t), &segment->progress_of(rank).cores);
-    return segment->id();
+    auto& progress = segments.at(0)->progress_of(rank);
+    sched_getaffinity(0, sizeof(cpu_set_t), &progress.cores);
+    progress.threads = at::get_num_threads();
+    for (const auto& segment : segments)
+      ids += segment->id() + kIdSeparator;
+    return ids;
   });
-  return failure_reason.empty() ? segment : nullptr;
+  return failure_reason.empty() ? segments : Segments();
+}
+
+// Adds segments, one for each further thread with which every rank can move data. Without them, one thread does it.
+void add_segments(
+    StoreMeeting& meeting, int rank, const std::vector<Identity>& members, Segments& segments) {
+  const int threads = threads_per_rank(*segments[0]);
+  if (threads == 1)
+    return;
+  std::string failure_reason;
+  for (auto& segment : create_common_segments(meeting, "segments", threads - 1, rank, members, failure_reason))
+    segments.push_back(std::move(segment));
 }
 
 // Lets each rank map the heaps of all others. Returns no heaps and sets `failure_reason` if any rank fails.
@@ -96,18 +155,6 @@ Heaps map_heaps(StoreMeeting& meeting, int rank, const std::vector<Identity>& me
       return "";
     });
   return failure_reason.empty() ? heaps : Heaps();
-}
-
-// Returns whether more ranks may run on this rank's cores than there are such cores.
-bool has_too_few_cores(const Segment& segment, int rank) {
-  const auto& affinity = segment.progress_of(rank).cores;
-  int ranks_here = 0;
-  for (int other = 0; other < segment.ranks(); ++other) {
-    cpu_set_t common;
-    CPU_AND(&common, &affinity, &segment.progress_of(other).cores);
-    ranks_here += CPU_COUNT(&common) > 0;
-  }
-  return ranks_here > CPU_COUNT(&affinity);
 }
 
 } // namespace
@@ -126,13 +173,15 @@ Sharing share_memory(
     return {};
   StoreMeeting meeting(store, rank, deadline);
   std::string failure_reason, no_heaps_reason;
-  const auto segment = create_common_segment(meeting, rank, members, failure_reason);
-  if (!segment)
+  auto segments = create_common_segments(meeting, "segment", 1, rank, members, failure_reason);
+  if (segments.empty())
     return {nullptr, failure_reason};
-  segment->close();
+  add_segments(meeting, rank, members, segments);
+  for (const auto& segment : segments)
+    segment->close();
   auto heaps = map_heaps(meeting, rank, members, no_heaps_reason);
   return {
-      std::make_unique<SharedExchanges>(segment, std::move(heaps), rank), "", has_too_few_cores(*segment, rank),
+      std::make_unique<SharedExchanges>(segments, std::move(heaps), rank), "", has_too_few_cores(*segments[0], rank),
       no_heaps_reason};
 }
 

@@ -5,7 +5,6 @@
 
 #include <x86intrin.h>
 
-#include "shared_exchange.h"
 
 namespace orch_ccl {
 namespace {
@@ -37,8 +36,8 @@ class Stopwatch {
 uint64_t hash_of(const Exchange& exchange) {
   uint64_t hash = 1469598103934665603u; // FNV-1a
   for (const uint64_t part :
-       {uint64_t{exchange.kind}, uint64_t{exchange.bytes}, uint64_t(exchange.root), uint64_t(exchange.number_type),
-        uint64_t(exchange.op)})
+       {uint64_t{exchange.kind}, uint64_t{exchange.bytes}, uint64_t{exchange.whole_bytes()}, uint64_t(exchange.root),
+        uint64_t(exchange.number_type), uint64_t(exchange.op)})
     hash = (hash ^ part) * 1099511628211u;
   return hash;
 }
@@ -80,9 +79,10 @@ bool Transfer::done() {
 
 bool Transfer::test(bool may_spin) {
   const Visit visit(*segment_, rank_);
+  advanced_ = false;
   for (int actions = 0, idle_polls = 0; actions < kMaxActionsPerTest && !done();) {
     if (advance())
-      ++actions, idle_polls = 0;
+      ++actions, idle_polls = 0, advanced_ = true;
     else if (!may_spin || ++idle_polls == kMaxIdlePolls)
       return false;
     else

@@ -7,8 +7,8 @@
 
 namespace orch_ccl {
 
-// One rank's part in an exchange: decides which phase of which round is possible, and runs it. Created and tested under
-// the engine's lock.
+// One rank's part in an exchange: decides which phase of which round is possible, and runs it. Created under the engine's
+// lock, and tested by one thread at a time.
 class Transfer final : public Pollable {
  public:
   // `first`: the group's number of the first round. `routes`: for exchanges of this kind and length.
@@ -19,6 +19,8 @@ class Transfer final : public Pollable {
   uint64_t end() const { return first_ + data_.pieces().rounds(); }
   // Throws CollectiveMismatch, RankLeft and InvalidHeapOffset.
   bool test(bool may_spin) override;
+  // Whether the last test() has moved data.
+  bool advanced() const { return advanced_; }
 
  private:
   using Counter = std::atomic<uint64_t> Progress::*;
@@ -48,6 +50,7 @@ class Transfer final : public Pollable {
   Progress& progress_;
   const ExchangeData data_;
   const uint64_t call_hash_;
+  bool advanced_ = false;
   bool measured_ = false; // its rounds are samples for routes_
   const uint64_t first_;
   uint64_t staged_, reduced_, copied_; // rounds that this rank has completed
