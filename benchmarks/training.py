@@ -38,7 +38,6 @@ BY_HAND = {
     "OMP_NUM_THREADS": "1",
     "MASTER_ADDR": "127.0.0.1",
     "MASTER_PORT": "29512",
-    "KMP_AFFINITY": "granularity=fine,compact,1,0",
     "KMP_BLOCKTIME": "1",
     "LD_PRELOAD": str(BIN.parent / "lib" / "libiomp5.so"),
 }

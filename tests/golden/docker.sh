@@ -20,8 +20,7 @@ for node in node0 node1; do ssh -F '/state/ssh config' -- "$node" 'umask 077 && 
 {
  "MASTER_ADDR": "10.0.0.0",
  "MASTER_PORT": "24609",
- "PYTHONUNBUFFERED": "1",
- "TOKENIZERS_PARALLELISM": "false"
+ "PYTHONUNBUFFERED": "1"
 }
 ORCH_END_OF_FILE
 done

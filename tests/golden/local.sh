@@ -16,9 +16,7 @@ ORCH_END_OF_FILE
  "MASTER_ADDR": "127.0.0.1",
  "MASTER_PORT": "31136",
  "PYTHONUNBUFFERED": "1",
- "TOKENIZERS_PARALLELISM": "false",
  "LD_PRELOAD": "/venv/lib/libiomp5.so",
- "KMP_AFFINITY": "granularity=fine,compact,1,0",
  "KMP_BLOCKTIME": "1"
 }
 ORCH_END_OF_FILE

@@ -22,9 +22,7 @@ for node in node0 node1 node2; do ssh -F '/state/ssh config' -- "$node" 'umask 0
  "MASTER_ADDR": "10.0.0.0",
  "MASTER_PORT": "24609",
  "PYTHONUNBUFFERED": "1",
- "TOKENIZERS_PARALLELISM": "false",
  "LD_PRELOAD": "/venv/lib/libiomp5.so",
- "KMP_AFFINITY": "granularity=fine,compact,1,0",
  "KMP_BLOCKTIME": "1"
 }
 ORCH_END_OF_FILE

@@ -75,7 +75,7 @@ def as_options(variables: Mapping[str, str]) -> list[str]:
 def test_each_variable_that_orch_sets_is_obeyed_or_refused(one_host: Workspace, starter: str) -> None:
     variables = set_by_orch(one_host, *STARTERS[starter])
     values = user_values(variables)
-    obeyed = {"KMP_AFFINITY", "KMP_BLOCKTIME", "GLOO_SOCKET_IFNAME", "CCL_KVS_IFACE", "FI_TCP_IFACE", "GLIBC_TUNABLES"}
+    obeyed = {"KMP_BLOCKTIME", "GLOO_SOCKET_IFNAME", "CCL_KVS_IFACE", "FI_TCP_IFACE", "GLIBC_TUNABLES"}
     assert obeyed <= values.keys()
     environments = rank_environments(one_host, *STARTERS[starter], "--backend", "gloo", *as_options(values))
     for environment in environments:

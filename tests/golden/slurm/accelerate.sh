@@ -41,7 +41,6 @@ cat > /shared/alice/runs/20260102-030405-bert-qa-abcd/job.json <<'ORCH_END_OF_FI
  "timeout_seconds": 1800.0,
  "env": {
   "PYTHONUNBUFFERED": "1",
-  "TOKENIZERS_PARALLELISM": "false",
   "ACCELERATE_USE_CPU": "True",
   "ACCELERATE_MIXED_PRECISION": "no"
  },

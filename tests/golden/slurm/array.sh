@@ -42,8 +42,7 @@ cat > /shared/alice/runs/20260102-030405-bert-qa-abcd-0/job.json <<'ORCH_END_OF_
  "setvars": "",
  "timeout_seconds": 1800.0,
  "env": {
-  "PYTHONUNBUFFERED": "1",
-  "TOKENIZERS_PARALLELISM": "false"
+  "PYTHONUNBUFFERED": "1"
  },
  "preload": [
   "libiomp5.so",
@@ -131,8 +130,7 @@ cat > /shared/alice/runs/20260102-030405-bert-qa-abcd-1/job.json <<'ORCH_END_OF_
  "setvars": "",
  "timeout_seconds": 1800.0,
  "env": {
-  "PYTHONUNBUFFERED": "1",
-  "TOKENIZERS_PARALLELISM": "false"
+  "PYTHONUNBUFFERED": "1"
  },
  "preload": [
   "libiomp5.so",

@@ -61,8 +61,7 @@ cat > /shared/alice/runs/20260102-030405-bert-qa-abcd/job.json <<'ORCH_END_OF_FI
  "setvars": "",
  "timeout_seconds": 1800.0,
  "env": {
-  "PYTHONUNBUFFERED": "1",
-  "TOKENIZERS_PARALLELISM": "false"
+  "PYTHONUNBUFFERED": "1"
  },
  "preload": [
   "libiomp5.so",
