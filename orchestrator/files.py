@@ -122,6 +122,8 @@ def make_user_folder(path: Path) -> Path:
     Raises:
         OSError: if a folder cannot be created.
     """
+    if path.is_dir():
+        return path
     missing = [folder for folder in (path, *path.parents) if not folder.exists()]
     for folder in reversed(missing):
         folder.mkdir(mode=0o700, exist_ok=True)

@@ -219,6 +219,7 @@ class Fetch:
     ) -> None:
         self.target = target
         self.local = ConfinedFolder(target)
+        self.had_files = target.is_dir() and any(target.iterdir())
         self.listener = listener
         self.unchanged = unchanged
         self.expected = expected
@@ -294,11 +295,11 @@ class Fetch:
         hashes = (self.first_hashes.get(entry.path), (self.unchanged or {}).get(entry.path))
         excluded = tuple(filter(None, hashes))
         with suppress(OSError):  # there is a link or a folder of that name, or it cannot be one here
-            if self.local.size(path) == entry.size and (digest := self.local.digest(path)):
+            if self.had_files and self.local.size(path) == entry.size and (digest := self.local.digest(path)):
                 basis = Basis(size=entry.size, sha256=digest.hexdigest())
                 return LocalContent(basis=basis, excluded=excluded)
         with writing(self.target):
-            size = self.local.size(part)
+            size = self.local.size(part) if self.had_files else 0
             if 0 < size <= entry.size and (digest := self.local.digest(part)):
                 basis = Basis(size=size, sha256=digest.hexdigest())
                 return LocalContent(basis=basis, digest=digest, excluded=excluded)
@@ -324,6 +325,7 @@ class Fetch:
                     digest.update(block)
                     write_all(file, block)
                     block = next(blocks, None)
+                os.fchmod(file.fileno(), mode_of(entry))
             is_new = True
         else:
             is_new = bool(content.digest)
@@ -337,8 +339,8 @@ class Fetch:
             self.leave_out(entry, prefix, "it does not have the hash that its node has computed")
         elif is_same or self.complete(entry, part, prefix):
             self.files.append(replace(result, path=prefix + entry.path))
-        if not is_same:
-            self.local.remove(part)
+            return result.sha256
+        self.local.remove(part)
         return result.sha256
 
     def counted_blocks(self, sender: FileSender, entry: Entry, offset: int, prefix: str) -> Iterator[bytes]:
@@ -354,9 +356,9 @@ class Fetch:
         """Give a file that is complete its name; return False if the file system cannot have such a name."""
         if not entry.size:
             self.listener.file(prefix + entry.path, 0)
-        with self.naming(entry, prefix):
             with self.local.open(part, os.O_RDWR | os.O_CREAT, make=True) as file:
-                os.fchmod(file.fileno(), EXECUTABLE_MODE if entry.executable else FILE_MODE)
+                os.fchmod(file.fileno(), mode_of(entry))
+        with self.naming(entry, prefix):
             self.local.move(part, prefix + entry.path)
             self.brought.append(prefix + entry.path)
             return True
@@ -386,6 +388,11 @@ class Fetch:
             if error.errno not in IMPOSSIBLE_NAME:
                 raise
             self.leave_out(entry, prefix, f"this file system cannot have such a name: {error.strerror}")
+
+
+def mode_of(entry: Entry) -> int:
+    """Return the permissions of a fetched file."""
+    return EXECUTABLE_MODE if entry.executable else FILE_MODE
 
 
 def hash_of_target(entry: Entry) -> str:

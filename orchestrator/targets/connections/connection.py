@@ -12,6 +12,7 @@ import shlex
 import socket
 import stat
 import struct
+import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from functools import cached_property
@@ -47,6 +48,7 @@ case $arguments in *"$2"*) kill -INT "$1";; esac"""
 TEST_WRITE = f"""umask 077; head -c {disk.TEST_BYTES} /dev/zero > "$1"; code=$?
 rm -f -- "$1"; exit $code"""
 OPENSSH_FAILED = 255  # the exit code of ssh if the connection fails
+FAST_CIPHER = "aes128-gcm@openssh.com"
 # The node must answer within SILENCE_SECONDS, and what a configuration sets for a user's own sessions is off.
 OPENSSH_OPTIONS = (
     "BatchMode=yes",
@@ -282,7 +284,8 @@ class Ssh:
         """
         config = ("-F", self.ssh_config) if self.ssh_config else ()
         timeout = f"ConnectTimeout={self.connect_seconds}"
-        options = tuple(word for option in (*OPENSSH_OPTIONS, timeout) for word in ("-o", option))
+        ciphers = openssh_ciphers((*config, "--", self.node))
+        options = tuple(word for option in (*OPENSSH_OPTIONS, timeout, *ciphers) for word in ("-o", option))
         command = ("ssh", *config, *options, "--", self.node, shell_command(argv))
         try:
             with piped_program(command, lambda code, output: self.program_failure(argv, code, output)) as program:
@@ -430,6 +433,21 @@ class Ssh:
     def close(self) -> None:
         """Close the connection."""
         self.reset()
+
+
+def openssh_ciphers(arguments: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the option that prefers AES-GCM among the ciphers that ssh would use, if it is one of them.
+
+    With AES instructions it needs a fraction of the time of ChaCha20, which OpenSSH prefers.
+    """
+    try:
+        settings = subprocess.run(("ssh", "-G", *arguments), capture_output=True, text=True, timeout=RUN_SECONDS).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return ()
+    ciphers = next((line.split()[1] for line in settings.splitlines() if line.startswith("ciphers ")), "").split(",")
+    if FAST_CIPHER not in ciphers:
+        return ()
+    return (f"Ciphers={','.join(sorted(ciphers, key=lambda name: name != FAST_CIPHER))}",)
 
 
 def detect_silence(transport: paramiko.Transport) -> None:

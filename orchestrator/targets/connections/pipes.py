@@ -12,6 +12,7 @@ from orchestrator.errors import ExecuteError
 from orchestrator.model.printable import one_line
 
 MAX_ERROR_BYTES = 1 << 16
+PIPE_BYTES = 1 << 20  # Linux's limit for users; larger pipes need fewer switches between processes
 
 
 class PipedProgram:
@@ -63,7 +64,9 @@ def piped_program(command: tuple[str, ...], explain: Callable[[int, str], Execut
     """
     pipe = subprocess.PIPE
     with tempfile.TemporaryFile() as errors:
-        process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=errors, start_new_session=True)
+        process = subprocess.Popen(
+            command, stdin=pipe, stdout=pipe, stderr=errors, start_new_session=True, pipesize=PIPE_BYTES
+        )
         program = PipedProgram(process, errors, explain)
         try:
             yield program
