@@ -11,6 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from orch_node.streams import without_marks
+
 from tests.support.waiting import wait_until
 
 NODE = Path(__file__).parents[2] / "train" / "node.py"
@@ -69,7 +71,7 @@ def parse_events(output: str, *kinds: str) -> list[dict[str, Any]]:
 
 def rank_lines(output: str, rank: int) -> list[str]:
     """Return the lines of a rank in a pod's output."""
-    return re.findall(rf"^\[{rank}\] (.*)$", output, re.MULTILINE)
+    return re.findall(rf"^\[{rank}\] (.*)$", without_marks(output), re.MULTILINE)
 
 
 def await_in_logs(condition: Callable[[], bool], *logs: Path) -> None:
