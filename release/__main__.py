@@ -1,4 +1,4 @@
-"""Build a release in build/release and try it in an empty container: `make release`.
+"""Build a release in build/release (`make release`), or try it in an empty container (`make release-trial`).
 
 A release has orch's sdist and wheel, a wheel of the ccl bindings, a software bill of materials and checksums.
 """
@@ -111,20 +111,25 @@ def report(progress: str) -> None:
 
 
 def main() -> int:
-    """Build, try and sign a release, and return the exit code."""
+    """Build and sign a release, or try the one that was built, and return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m release", description=__doc__)
     parser.add_argument(
         "--quick", action="store_true", help="Use the bindings' wheel of .venv, which does not run on all hosts."
     )
     parser.add_argument("--key", type=Path, help=f"SSH key to sign {SUMS} with.")
+    parser.add_argument("--try", dest="is_trial", action="store_true", help="Use the release in an empty container.")
     args = parser.parse_args()
+    if args.is_trial:
+        code = try_release()
+        report("it works in an empty container" if code == 0 else f"it failed in an empty container: exit code {code}")
+        return code
     build(quick=args.quick)
-    code = try_release()
-    if args.key and code == 0:
+    if args.key:
         sign(FOLDER / SUMS, args.key)
-    report(f"{FOLDER}: {', '.join(sorted(path.name for path in FOLDER.iterdir()))}")
-    report("it works in an empty container" if code == 0 else f"it failed in an empty container: exit code {code}")
-    return code
+    report(f"built in {FOLDER}:")
+    for path in sorted(FOLDER.iterdir()):
+        print(f"{path.stat().st_size / 1e6:9.1f} MB  {path.name}", flush=True)
+    return 0
 
 
 if __name__ == "__main__":

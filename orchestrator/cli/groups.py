@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from pathlib import Path, PurePath
-from types import UnionType
-from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
 import typer
 from typer.models import OptionInfo, ParameterInfo
@@ -78,8 +77,6 @@ def typer_type(kind: Any) -> Any:
     """Return the type that typer needs for a field: list for tuple, Path for PurePath."""
     if get_origin(kind) is tuple:
         return list[typer_type(get_args(kind)[0])] | None  # type: ignore[misc]
-    if get_origin(kind) is UnionType:
-        return Union[tuple(map(typer_type, get_args(kind)))]  # noqa: UP007
     return Path if kind is PurePath else kind
 
 

@@ -19,6 +19,8 @@ from orchestrator.model.printable import one_line
 GLIBC_MINORS = (17, 28, *range(31, 41))  # uv's names of platforms
 NO_SOLUTION = 1  # uv's exit code
 LONGEST_REASON = 600  # characters of uv's message
+# Of pip's settings, those that take precedence last. Which pip lists last depends on its version.
+PIP_SECTIONS = ("global", "install", ":env:")
 # The settings of pip that name indexes, the variables with which uv reads the same, and how they separate values.
 INDEX_SETTINGS = {
     "index-url": ("UV_DEFAULT_INDEX", " "),
@@ -111,11 +113,12 @@ def index_settings() -> tuple[dict[str, str], list[str]]:
     command = [sys.executable, "-I", "-m", "pip", "--disable-pip-version-check", "config", "list"]
     listed = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False).stdout
     values: dict[str, list[str]] = {}
-    for line in listed.splitlines():
-        name, _, value = line.partition("=")
-        section, _, key = name.rpartition(".")
-        if key in (*INDEX_SETTINGS, "no-index") and section in ("global", ":env:", "install"):
-            values[key] = value.strip("'\"").replace("\\n", " ").split()
+    for section in PIP_SECTIONS:
+        for line in listed.splitlines():
+            name, _, value = line.partition("=")
+            key = name.removeprefix(f"{section}.")
+            if key != name and key in (*INDEX_SETTINGS, "no-index"):
+                values[key] = value.strip("'\"").replace("\\n", " ").split()
     links = values.get("find-links", [])  # uv starts in another folder
     links[:] = [str(Path(link).absolute()) if Path(link).exists() else link for link in links]
     no_index = values.pop("no-index", ["false"])[0].lower() in ("1", "true", "yes", "on")

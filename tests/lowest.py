@@ -1,0 +1,100 @@
+"""Test orch on the lowest versions of its dependencies that pyproject.toml allows: python -m tests.lowest [FOLDER].
+
+FOLDER gets a copy of the development environment, of hard links, in which these versions replace the newest ones.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+
+ROOT = Path(__file__).parents[1]
+FOLDER = ROOT / "build" / "lowest"
+EXTRAS = ("k8s", "data")
+TESTS = ("tests/unit/cli", "tests/unit/load", "tests/unit/provisioning")
+# ansible-core 2.17, the last for Python 3.10, describes errors of inventories in other words.
+LEFT_OUT = "tests/unit/load/test_inventory.py::test_unreadable_inventory_is_reported_with_ansibles_message"
+# huggingface-hub requires it, and its files would replace those of typer.
+SAME_FILES = "typer-slim"
+PIN = re.compile(r"([\w.-]+)==(\S+)")
+
+
+def main() -> int:
+    """Return the exit code of the tests, or 1 if a bound is not a version that can be installed."""
+    folder = Path(sys.argv[1]).absolute() if len(sys.argv) > 1 else FOLDER
+    # kubernetes requires newer versions of some packages than orch does.
+    pins = {**lowest_versions(EXTRAS), **lowest_versions(())}
+    pins.pop(SAME_FILES, None)
+    if wrong := sorted(wrong_bounds(pins)):
+        print("the lower bounds in pyproject.toml are not the versions that are installed:", *wrong, sep="\n  ")
+        return 1
+    python = make_environment(folder, [f"{name}=={version}" for name, version in pins.items()])
+    environment = {**os.environ, "PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}"}
+    for command in (
+        [str(python.parent / "orch"), "--version"],
+        [str(python.parent / "orch"), "train", "bert-qa", "--dry-run"],
+        # click and others warn about calls of the old versions.
+        [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "default", "--deselect", LEFT_OUT, *TESTS],
+    ):
+        if code := subprocess.run(command, cwd=ROOT, env=environment).returncode:
+            return code
+    return 0
+
+
+def lowest_versions(extras: Sequence[str]) -> dict[str, str]:
+    """Return the lowest versions of the dependencies, and the newest of those that only others require."""
+    command = ["uv", "pip", "compile", "--quiet", "--no-header", "--no-annotate", "--resolution", "lowest-direct"]
+    options = [word for extra in extras for word in ("--extra", extra)]
+    python = ("--python-version", ".".join(map(str, sys.version_info[:2])))
+    done = subprocess.run(
+        [*command, *python, *options, "pyproject.toml"], cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True
+    )
+    return {canonicalize_name(name): version for name, version in PIN.findall(done.stdout)}
+
+
+def wrong_bounds(pins: dict[str, str]) -> list[str]:
+    """Return the dependencies whose lowest version is not the one in pyproject.toml."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    texts = [*project["dependencies"], *(text for extra in EXTRAS for text in project["optional-dependencies"][extra])]
+    requirements = [Requirement(text) for text in texts]
+    return [
+        f"{requirement}: {version}"
+        for requirement in requirements
+        if requirement.marker is None or requirement.marker.evaluate()
+        if (version := pins[canonicalize_name(requirement.name)])
+        if not any(spec.operator == ">=" and is_same(spec.version, version) for spec in requirement.specifier)
+    ]
+
+
+def is_same(bound: str, version: str) -> bool:
+    """Return whether a version is the bound, which may leave out zeros at its end."""
+    return re.sub(r"(\.0)+$", "", bound) == re.sub(r"(\.0)+$", "", version)
+
+
+def make_environment(folder: Path, requirements: Sequence[str]) -> Path:
+    """Return the Python of a copy of this environment in which these packages are installed."""
+    shutil.rmtree(folder, ignore_errors=True)
+    subprocess.run(["cp", "--archive", "--link", sys.prefix, str(folder)], check=True)
+    python = folder / "bin" / "python"
+    install = ["uv", "pip", "install", "--quiet", "--no-deps", "--link-mode", "copy", "--python", str(python)]
+    subprocess.run([*install, *requirements], check=True)
+    subprocess.run([*install, "--editable", str(ROOT)], check=True)
+    return python
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
