@@ -1,4 +1,4 @@
-"""Runs that wait on this machine for free nodes: the files that say so.
+"""Read and write the files of runs that wait on this machine for free nodes.
 
 The file `queued.json` in a run's folder names its queue, a folder next to it. In that folder, queue.json has the order
 of the waiting runs and what the first one waits for, and the process that starts the runs holds a lock on queue.lock.
@@ -25,7 +25,7 @@ MARK, QUEUE, LOCK, LOG = "queued.json", "queue.json", "queue.lock", "queue.log"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueState:
-    """What the process of a queue has written last.
+    """The state of a queue, as its process has written it.
 
     Attributes:
         pid: the process.
