@@ -91,7 +91,10 @@ def begin(base: Path, queue: Path, names: Sequence[str], limit: int | None, env:
     while (state := queued.read_state(queue)) is None or state.pid != process.pid:
         if process.poll() is not None or time.monotonic() > deadline:
             output = last_text(queue / queued.LOG, LOG_CHARACTERS).strip()
-            raise ExecuteError(f"The process that starts the runs of {queue.name} did not begin: {output}")
+            raise ExecuteError(
+                f"The process that starts the runs of {queue.name} did not begin: {output or 'it wrote nothing'}",
+                hint=f"`orch resume {queue.name}` tries it again.",
+            )
         time.sleep(0.02)
 
 
