@@ -43,10 +43,19 @@ def main() -> None:
             send_line(entry)
         output.write(b"\n")
         output.flush()
-        lines = iter(requests.readline, b"\n")
-        for path, size, digest in [json.loads(line or "null") for line in lines]:  # null: the controller has gone
+        for path, size, digest in read_requests(requests):
             send_file(os.path.join(folder, path), entries[path], size, digest)
     output.flush()
+
+
+def read_requests(requests: BinaryIO) -> list[tuple[str, int, str]]:
+    """Return the requested files; none if the controller has gone before the empty line."""
+    lines = []
+    for line in requests:
+        if line == b"\n":
+            return [(path, size, digest) for path, size, digest in map(json.loads, lines)]
+        lines.append(line)
+    return []
 
 
 def send_line(value: object) -> None:
