@@ -12,7 +12,7 @@ from orch_node.protocol.environment import find_reserved
 
 from tests.conftest import orch_environment
 from tests.local.runs import Orch, expect_exit, write_script
-from tests.local.workspaces import Workspace, make_two_hosts
+from tests.local.workspaces import Workspace, make_hosts
 from tests.support.matrix import STARTERS
 
 PRINT_ENVIRONMENT = "import json, os\nprint('ENVIRONMENT', json.dumps(dict(os.environ)))\n"
@@ -86,7 +86,7 @@ def test_each_variable_that_orch_sets_is_obeyed_or_refused(one_host: Workspace, 
 
 
 def test_ranks_of_hosts_have_the_variables_of_the_inventory_and_of_the_request(tmp_path: Path) -> None:
-    with make_two_hosts(tmp_path, "--ppn", "1") as hosts:
+    with make_hosts(tmp_path, "--ppn", "1") as hosts:
         command = [*hosts.lab.ssh_command(hosts.lab.hosts[0]), "env"]
         login = subprocess.run(command, capture_output=True, text=True, check=True).stdout
         names = {line.partition("=")[0] for line in login.splitlines()}

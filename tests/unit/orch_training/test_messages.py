@@ -42,7 +42,7 @@ def test_result_of_a_submitted_function_keeps_its_types(value: object) -> None:
     assert (result, repr(result)) == (value, repr(value))
 
 
-@pytest.mark.parametrize("value", [{1}, object(), b"x", 1j], ids=repr)
+@pytest.mark.parametrize("value", [{1}, object(), b"x", 1j], ids=lambda value: type(value).__name__)
 def test_result_without_a_representation_is_an_error(value: object) -> None:
     with pytest.raises(TypeError, match=f"contains a {type(value).__name__}"):
         describe([value])

@@ -50,7 +50,7 @@ def main() -> None:
 
 def read_requests(requests: BinaryIO) -> list[tuple[str, int, str]]:
     """Return the requested files; none if the controller has gone before the empty line."""
-    lines = []
+    lines: list[bytes] = []
     for line in requests:
         if line == b"\n":
             return [(path, size, digest) for path, size, digest in map(json.loads, lines)]
