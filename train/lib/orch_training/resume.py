@@ -5,25 +5,25 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from orch_training import checkpoint, copies, made_from, ranks
+from orch_training import checkpoint, copies, ranks
 from orch_training.errors import RecipeError
 from orch_training.events import report_decision
 from orch_training.global_batch import Dealing, describe_dealing, global_batch
-from orch_training.made_from import MadeFrom
+from orch_training.provenance import Provenance, check_provenance
 
 
-def start_from(requested: str | None, output_dir: Path, made: MadeFrom, *, owner: bool) -> Path | None:
+def start_from(requested: str | None, output_dir: Path, provenance: Provenance, *, owner: bool) -> Path | None:
     """Return the checkpoint to resume from, the same on all ranks; report it and remove newer ones.
 
     Newer checkpoints belong to an abandoned run; they must not be used later.
 
     Raises:
-        RecipeError: if no checkpoint can be used, or that of this run was made from something else.
+        RecipeError: if no checkpoint can be used, or this run has another provenance than its checkpoint.
     """
     start = choose(requested, output_dir)
     if start:
         if requested in (None, "auto"):
-            made_from.check(made, start)
+            check_provenance(provenance, start)
         report(start)
     step = checkpoint.step_of(start) if start else -1
     for path in checkpoint.list_checkpoints(output_dir) if owner else ():

@@ -29,9 +29,9 @@ from orch_training.errors import RecipeError
 from orch_training.events import report_computation, report_decision
 from orch_training.global_batch import describe_dealing
 from orch_training.gradients import IN_BUCKETS, LocalSteps, compress
-from orch_training.made_from import MadeFrom, made_from
 from orch_training.metrics import Course
 from orch_training.models import load_tokenizer
+from orch_training.provenance import Provenance, provenance_of
 from orch_training.results import save_model, write_results
 from orch_training.resume import start_from
 from orch_training.script import run_script
@@ -76,8 +76,10 @@ def run(args: PretrainArguments) -> None:
             report_decision(describe_dealing(phase.dealing, f"as asked for phase {phase.number}"))
     model_args = ModelArguments(model_name_or_path=args.tokenizer_name, model_revision=args.model_revision)
     manifests = {"training data": [manifest_of(data_dir)]}
-    made = made_from(__file__, model_args, manifests, {"training data": args.text_file or args.data_dir}, args)
-    summary = Pretraining(args, model, phases, data, made, owner=owner).run()
+    provenance = provenance_of(
+        __file__, model_args, manifests, {"training data": args.text_file or args.data_dir}, args
+    )
+    summary = Pretraining(args, model, phases, data, provenance, owner=owner).run()
 
     # save
     save_model(model, tokenizer, output_dir / "model", writes=ranks.is_main())
@@ -93,11 +95,11 @@ class Pretraining:
         model: Any,
         phases: Sequence[Phase],
         data: Sequence[Sequences],
-        made: MadeFrom,
+        provenance: Provenance,
         *,
         owner: bool,
     ) -> None:
-        self.args, self.phases, self.data, self.made = args, phases, data, made
+        self.args, self.phases, self.data, self.provenance = args, phases, data, provenance
         self.optimizer = Lamb(
             groups_of(model, args.weight_decay), lr=args.learning_rate, max_grad_norm=args.max_grad_norm
         )
@@ -106,7 +108,7 @@ class Pretraining:
             owner=owner,
             parts={"model": model, "optimizer": self.optimizer},
             limit=args.save_total_limit,
-            facts=made.facts,
+            facts=provenance.facts,
         )
         losses = Losses(model)
         grouped = ranks.has_group()
@@ -140,7 +142,7 @@ class Pretraining:
             RecipeError: if phase 2 has no last checkpoint of phase 1 to start from.
         """
         folder, owner = self.snapshots.output_dir, self.snapshots.owner
-        start_checkpoint = start_from(self.args.resume, folder, self.made, owner=owner)
+        start_checkpoint = start_from(self.args.resume, folder, self.provenance, owner=owner)
         first_step = self.phases[0].before
         if start_checkpoint is None and self.args.init_checkpoint:
             start_checkpoint = Path(self.args.init_checkpoint)

@@ -17,7 +17,7 @@ from orch_training.errors import RecipeError
 from orch_training.events import note
 from orch_training.global_batch import Dealing
 from orch_training.gradients import IN_BUCKETS, LocalSteps, compress
-from orch_training.made_from import MadeFrom
+from orch_training.provenance import Provenance
 from orch_training.safe_loading import read
 from orch_training.shuffling import WEIGHT, EpochSampler, Grouping, Micros, loader, weighted
 from orch_training.snapshot import Snapshots, rng_file
@@ -62,14 +62,14 @@ class QaTrainer(Trainer):  # type: ignore[misc]
         evaluator: Evaluator | None,
         warmup_ratio: float,
         dealing: Dealing,
-        made: MadeFrom,
+        provenance: Provenance,
         compression: str,
         local_sgd: int,
         lengths: Sequence[int] | None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.dealing, self.made = dealing, made
+        self.dealing, self.provenance = dealing, provenance
         self.grouping = Grouping(lengths, dealing.batch.size) if lengths else None
         self.compression, self.local_sgd = compression, local_sgd
         self.local_steps: LocalSteps | None = None
@@ -192,7 +192,7 @@ class QaTrainer(Trainer):  # type: ignore[misc]
             output_dir=Path(self.args.output_dir),
             owner=self.args.writes,
             limit=self.args.save_total_limit,
-            facts={**self.dealing.batch.facts, **self.made.facts},
+            facts={**self.dealing.batch.facts, **self.provenance.facts},
             random_state=random_states,
         )
 

@@ -28,9 +28,9 @@ from orch_node import preemption
 from orch_training import checkpoint, dropout, ranks
 from orch_training.events import report_computation
 from orch_training.global_batch import Dealing
-from orch_training.made_from import MadeFrom, made_from
 from orch_training.metrics import Course
 from orch_training.models import load_model, load_tokenizer, sequence_length
+from orch_training.provenance import Provenance, provenance_of
 from orch_training.results import save_model, scores_before, write_results
 from orch_training.resume import divide_batch, start_from
 from orch_training.script import run_script
@@ -116,12 +116,12 @@ class Start:
     Attributes:
         checkpoint: the checkpoint to resume from, the same on all ranks.
         dealing: how a step is divided among the ranks.
-        made: what the checkpoints are made from.
+        provenance: the fingerprints of the data, model, code and settings.
     """
 
     checkpoint: Path | None
     dealing: Dealing
-    made: MadeFrom
+    provenance: Provenance
 
 
 def starting_point(
@@ -129,7 +129,7 @@ def starting_point(
 ) -> Start:
     """Choose the checkpoint to resume from and divide the batch among the ranks."""
     training = config.training
-    made = made_from(
+    provenance = provenance_of(
         __file__,
         config.model,
         {"training data": map(tokens_of, windows), "evaluation data": validation},
@@ -140,13 +140,13 @@ def starting_point(
         *(config.model, config.data, config.run, config.extras, compared_options(training)),
     )
     requested = "none" if config.extras.overwrite_output_dir else training.resume_from_checkpoint
-    start_checkpoint = start_from(requested, output_dir, made, owner=training.writes)
+    start_checkpoint = start_from(requested, output_dir, provenance, owner=training.writes)
     dealing = divide_batch(
         start_checkpoint, micro=training.per_device_train_batch_size, accumulation=training.gradient_accumulation_steps
     )
     if training.dataloader_drop_last:
         dealing.batch.check_filled(len(windows), "windows")
-    return Start(start_checkpoint, dealing, made)
+    return Start(start_checkpoint, dealing, provenance)
 
 
 def tokens_of(window: Window) -> dict[str, Any]:
@@ -180,7 +180,7 @@ def train_model(
         evaluator=evaluator if training.do_eval else None,
         warmup_ratio=config.extras.warmup_ratio,
         dealing=start.dealing,
-        made=start.made,
+        provenance=start.provenance,
         compression=config.run.gradient_compression,
         local_sgd=config.run.local_sgd,
         lengths=[len(w.input_ids) for w in windows] if config.run.length_grouping else None,

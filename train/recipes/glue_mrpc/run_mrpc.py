@@ -25,10 +25,10 @@ from orch_node import preemption
 from orch_training import checkpoint, dropout, ranks
 from orch_training.events import report_computation
 from orch_training.gradients import IN_BUCKETS, LocalSteps, compress
-from orch_training.made_from import MadeFrom, made_from
 from orch_training.metrics import Course
 from orch_training.models import load_model, load_tokenizer, sequence_length
 from orch_training.optimizers import adamw, check_ipex, configure_ipex
+from orch_training.provenance import Provenance, provenance_of
 from orch_training.results import save_model, scores_before, write_results
 from orch_training.resume import divide_batch, start_from
 from orch_training.script import run_script
@@ -61,7 +61,7 @@ def run(config: Config) -> None:
         length = sequence_length(config.data.max_seq_length, tokenizer)
         train, validation = load_rows(config, tokenizer, length)
         model = load_model(AutoModelForSequenceClassification, config.model, loop.seed, num_labels=2)
-    made = made_from(
+    provenance = provenance_of(
         __file__,
         config.model,
         {"training data": train, "evaluation data": validation},
@@ -81,7 +81,7 @@ def run(config: Config) -> None:
         if loop.evaluate_before_training and loop.do_eval:
             resumed = loop.resume != "none" and bool(checkpoint.list_checkpoints(output_dir))
             summary["before"] = scores_before(output_dir, resumed, lambda: judge.scores(model, "evaluate before")[0])
-        training = Training(loop, accelerator, model, train, collate, made, owner=owner)
+        training = Training(loop, accelerator, model, train, collate, provenance, owner=owner)
         report_computation(
             bf16=loop.bf16,
             attention=config.model.attn_implementation,
@@ -121,12 +121,12 @@ class Training:
         model: Any,
         rows: Sequence[dict[str, Any]],
         collate: Collator,
-        made: MadeFrom,
+        provenance: Provenance,
         *,
         owner: bool,
     ) -> None:
         self.args, self.accelerator, output_dir = args, accelerator, Path(args.output_dir)
-        self.start = start_from(args.resume, output_dir, made, owner=owner)
+        self.start = start_from(args.resume, output_dir, provenance, owner=owner)
         self.dealing = divide_batch(
             self.start, micro=args.per_device_train_batch_size, accumulation=args.gradient_accumulation_steps
         )
@@ -147,7 +147,7 @@ class Training:
             owner=owner,
             parts={"model": model, "optimizer": optimizer, "schedule": self.schedule},
             limit=args.save_total_limit,
-            facts={**self.dealing.batch.facts, **made.facts},
+            facts={**self.dealing.batch.facts, **provenance.facts},
         )
         self.model, self.optimizer = accelerator.prepare(model, optimizer)
         compress(self.model, args.gradient_compression)

@@ -1,7 +1,7 @@
-"""What a checkpoint was made from: its data, its model, its code and the settings that change the computation.
+"""The provenance of a checkpoint: its data, model and code, and the settings that change the computation.
 
-A checkpoint's manifest holds a fingerprint of each. A run that resumes from a checkpoint of something else would end as
-a model that nobody asked for, so it is an error that names what has changed.
+A checkpoint's manifest holds a fingerprint of each. A run that resumed from a checkpoint of other data, another model
+or other settings would train a model that nobody requested, so this is an error that names what has changed.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ NOT_COMPARED = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MadeFrom:
+class Provenance:
     """The fingerprints of everything that determines a training.
 
     Attributes:
@@ -72,10 +72,10 @@ class MadeFrom:
                 yield f"setting {name} ({value}, before: {settings[name]})"
 
 
-def made_from(
+def provenance_of(
     script: str, model: ModelArguments, data: Mapping[str, Iterable[Any]], sources: Mapping[str, object], *options: Any
-) -> MadeFrom:
-    """Return what a training is made from.
+) -> Provenance:
+    """Return the fingerprints of what determines a training.
 
     Args:
         script: the file of the recipe's script.
@@ -88,19 +88,19 @@ def made_from(
     fingerprints["model"] = model_fingerprint(model)
     fingerprints["code"] = code_fingerprint(Path(script).parent)
     names = {name: str(source) for name, source in sources.items() if source}
-    return MadeFrom(
+    return Provenance(
         fingerprints=fingerprints, sources={"model": model.model_name_or_path, **names}, settings=settings_of(*options)
     )
 
 
-def check(made: MadeFrom, start: Path) -> None:
+def check_provenance(provenance: Provenance, start: Path) -> None:
     """Check that a checkpoint was made from the same data, model, code and settings.
 
     Raises:
         RecipeError: if something differs, unless `orch resume --force` was used.
     """
     recorded = ranks.from_main(checkpoint.facts_of(start).get(FACT))
-    changed = list(made.differences(recorded)) if isinstance(recorded, dict) else []
+    changed = list(provenance.differences(recorded)) if isinstance(recorded, dict) else []
     all_changed = list(dict.fromkeys(name for names in ranks.gather(changed) for name in names))
     if not all_changed:
         return
@@ -145,11 +145,11 @@ def fields_of(row: Any) -> list[tuple[str, Any]]:
 def model_fingerprint(args: ModelArguments) -> str:
     """Return the fingerprint of a model's files, or of its name and revision on the hub."""
     names = (args.model_name_or_path, args.config_name, args.tokenizer_name)
-    places = [Path(models.locate(name)) for name in dict.fromkeys(filter(None, names))]
+    paths = [Path(models.locate(name)) for name in dict.fromkeys(filter(None, names))]
     digest = hashlib.sha256(args.model_revision.encode())
-    for place in places:
-        files = sorted({file for pattern in MODEL_FILES for file in place.glob(pattern)}) if place.is_dir() else []
-        digest.update("\n".join(f"{file.name} {checkpoint.sha256(file)}" for file in files).encode() or bytes(place))
+    for path in paths:
+        files = sorted({file for pattern in MODEL_FILES for file in path.glob(pattern)}) if path.is_dir() else []
+        digest.update("\n".join(f"{file.name} {checkpoint.sha256(file)}" for file in files).encode() or bytes(path))
     return digest.hexdigest()[:DIGITS]
 
 

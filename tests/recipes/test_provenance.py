@@ -1,4 +1,4 @@
-"""Check what a checkpoint names as its origin, and that a resumed run notices changes."""
+"""Check the provenance in a checkpoint's manifest, and that a resumed run notices changes."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from orch_training import made_from as origin
 from orch_training.arguments import ModelArguments
 from orch_training.checkpoint import MANIFEST
 from orch_training.errors import RecipeError
-from orch_training.made_from import MadeFrom
+from orch_training.provenance import Provenance, check_provenance, code_fingerprint, provenance_of
 
 ROWS = [{"input_ids": [101, 7, 102], "labels": 1}, {"input_ids": [101, 9, 102], "labels": 0}]
 
@@ -34,22 +33,22 @@ def model(tmp_path: Path) -> ModelArguments:
     return ModelArguments(model_name_or_path=str(folder))
 
 
-def make(model: ModelArguments, rows: list[dict[str, Any]] | None = None, **options: Any) -> MadeFrom:
+def make(model: ModelArguments, rows: list[dict[str, Any]] | None = None, **options: Any) -> Provenance:
     data = {"training data": ROWS if rows is None else rows, "evaluation data": ["q"]}
-    return origin.made_from(__file__, model, data, {"training data": "mine.tsv"}, Options(**options))
+    return provenance_of(__file__, model, data, {"training data": "mine.tsv"}, Options(**options))
 
 
-def make_checkpoint(folder: Path, made: MadeFrom) -> Path:
-    """Write the manifest of a checkpoint that was made from this."""
+def make_checkpoint(folder: Path, recorded: Provenance) -> Path:
+    """Write the manifest of a checkpoint that has this provenance."""
     checkpoint = folder / "checkpoint-5"
     checkpoint.mkdir()
-    (checkpoint / MANIFEST).write_text(json.dumps({"step": 5, **made.facts}))
+    (checkpoint / MANIFEST).write_text(json.dumps({"step": 5, **recorded.facts}))
     return checkpoint
 
 
-def test_equal_origins_have_equal_facts(model: ModelArguments, tmp_path: Path) -> None:
+def test_equal_provenance_is_accepted(model: ModelArguments, tmp_path: Path) -> None:
     checkpoint = make_checkpoint(tmp_path, make(model))
-    origin.check(make(model, [dict(row) for row in ROWS], save_steps=7), checkpoint)
+    check_provenance(make(model, [dict(row) for row in ROWS], save_steps=7), checkpoint)
 
 
 @pytest.mark.parametrize(
@@ -67,16 +66,16 @@ def test_changed_data_is_an_error_that_names_the_file(
 ) -> None:
     checkpoint = make_checkpoint(tmp_path, make(model))
     with pytest.raises(RecipeError, match=r"^training data \(mine\.tsv\) changed since checkpoint-5 was written"):
-        origin.check(make(model, rows), checkpoint)
+        check_provenance(make(model, rows), checkpoint)
 
 
 def test_changed_settings_and_models_are_named(model: ModelArguments, tmp_path: Path) -> None:
     checkpoint = make_checkpoint(tmp_path, make(model))
     with pytest.raises(RecipeError, match=r"setting learning_rate \(0\.2, before: 0\.1\) changed"):
-        origin.check(make(model, learning_rate=0.2), checkpoint)
+        check_provenance(make(model, learning_rate=0.2), checkpoint)
     Path(model.model_name_or_path, "model.safetensors").write_bytes(b"others!")
     with pytest.raises(RecipeError, match=r"^model \(.*/model\) changed"):
-        origin.check(make(model), checkpoint)
+        check_provenance(make(model), checkpoint)
 
 
 def test_force_continues_with_a_note(
@@ -84,12 +83,12 @@ def test_force_continues_with_a_note(
 ) -> None:
     checkpoint = make_checkpoint(tmp_path, make(model))
     monkeypatch.setenv("ORCH_FORCE_RESUME", "1")
-    origin.check(make(model, []), checkpoint)
+    check_provenance(make(model, []), checkpoint)
     assert "note: training data (mine.tsv) changed since checkpoint-5" in capsys.readouterr().out
 
 
 def test_changed_code_is_noticed(tmp_path: Path) -> None:
     (tmp_path / "run.py").write_text("1")
-    before = origin.code_fingerprint(tmp_path)
+    before = code_fingerprint(tmp_path)
     (tmp_path / "run.py").write_text("2")
-    assert origin.code_fingerprint(tmp_path) != before
+    assert code_fingerprint(tmp_path) != before
