@@ -20,8 +20,8 @@ class StripedTransfer final : public Pollable, public std::enable_shared_from_th
 
   // Under the engine's lock. Throws what a stripe has thrown, on whichever thread.
   bool test(bool may_spin) override;
-  // For any thread: tests a stripe that no other thread is testing, beginning with number `first`. Returns whether data
-  // has moved.
+  // For any thread: tests the stripes that no thread is testing, from number `first` on, until data of one has moved.
+  // Returns whether it has.
   bool advance(size_t first, bool may_spin);
   // No stripe is left to advance.
   bool finished() const { return remaining_.load(std::memory_order_acquire) == 0 || failed_; }

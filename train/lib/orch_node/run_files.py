@@ -1,4 +1,4 @@
-"""Keep the files of a run the same on its nodes: what node0 wrote is given to nodes with a copy of their own.
+"""Keep the files of a run the same on nodes that share no folder: node0 sends the files that it has written.
 
   node.py run-files list RUN_DIR TOKEN       print what the run has written in its copy of the project on this node, or
                                              that the folder is shared with the node that has this token
@@ -39,7 +39,7 @@ class Content:
 
 @dataclass(frozen=True)
 class Written:
-    """What a run has written in its copy of the project on a node.
+    """The changes that a run has made to its copy of the project on a node.
 
     Attributes:
         files: new and changed files, by path.
@@ -54,7 +54,7 @@ class Written:
 
 @dataclass(frozen=True)
 class Received:
-    """What has become of the files of a node that differed from node0's: the new names of its own."""
+    """The response of a node that has received files: the new names of files that it had written differently."""
 
     renamed: tuple[str, ...] = ()
 
@@ -90,7 +90,7 @@ def token_of(run_dir: Path) -> str:
 def written_files(run_dir: Path) -> Written:
     """Return what the run has written on this node.
 
-    If the project as it was sent is not in the store any more, all files count as written.
+    If the project as it was sent is no longer in the store, all files count as written.
     """
     copy, sent = run_dir / files.PROJECT, sent_project(run_dir)
     if not copy.is_dir():
@@ -102,7 +102,7 @@ def written_files(run_dir: Path) -> Written:
 
 
 def sent_project(run_dir: Path) -> Path | None:
-    """Return the folder of the project as it was sent; None if it is not there any more."""
+    """Return the folder of the project as it was sent; None if it no longer exists."""
     try:
         folder = Path((run_dir / files.SENT_PROJECT).read_text())
     except OSError:
@@ -111,7 +111,7 @@ def sent_project(run_dir: Path) -> Path | None:
 
 
 def regular_files(folder: Path) -> Iterator[Path]:
-    """Yield the files and links below a folder but bytecode and what is no file."""
+    """Yield the regular files and the links below a folder, without bytecode."""
     for path in filled_folder.all_files(folder):
         if BYTECODE not in path.relative_to(folder).parts and (path.is_symlink() or path.is_file()):
             yield path
@@ -187,7 +187,7 @@ class CopyUpdate:
             self.received = {}
 
     def stale(self, contents: dict[str, Content]) -> list[str]:
-        """Return the files that were received earlier and that node0 does not have any more."""
+        """Return the files that were received earlier and that node0 no longer has."""
         return [path for path in self.received if path not in contents and not self.is_own(path)]
 
     def is_own(self, path: str) -> bool:

@@ -21,8 +21,8 @@ def test_file_of_variables_replaces_what_orch_sets_and_the_request_replaces_both
 ) -> None:
     monkeypatch.setattr(facts, "libraries", lambda prefix: {"libiomp5.so": "/lib/libiomp5.so"})
     environment = {"GLOO_SOCKET_IFNAME": "eth0", "MASTER_PORT": "1", **user_variables({"KMP_BLOCKTIME": "3"})}
-    given = {"KMP_AFFINITY": "none", "KMP_BLOCKTIME": "2", "GLOO_SOCKET_IFNAME": "lo"}
-    order = RankRequest(PLACEMENT, environment, (), "", "", preload=("libiomp5.so",), given=given)
+    file_variables = {"KMP_AFFINITY": "none", "KMP_BLOCKTIME": "2", "GLOO_SOCKET_IFNAME": "lo"}
+    order = RankRequest(PLACEMENT, environment, (), "", "", preload=("libiomp5.so",), given=file_variables)
     result = container_entry.rank_environment(order, events=3)
     expected = {"KMP_AFFINITY": "none", "KMP_BLOCKTIME": "3", "GLOO_SOCKET_IFNAME": "lo", "MASTER_PORT": "1"}
     assert {name: result[name] for name in expected} == expected

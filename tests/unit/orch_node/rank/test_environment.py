@@ -15,18 +15,18 @@ from orch_node.rank.main import checked_variables
 
 from tests.support.layouts import make_layout
 
-CHOSEN = {**OPENMP, "CCL_WORKER_COUNT": "1"}
+ORCH_VARIABLES = {**OPENMP, "CCL_WORKER_COUNT": "1"}
 VALUES = {"KMP_AFFINITY": "none", "GLOO_SOCKET_IFNAME": "lo", "CCL_WORKER_COUNT": "4"}
 
 
 def make_run(folder: Path, **variables: str) -> tuple[RunLayout, Placement]:
-    """Write the files of a run whose node and rank have variables of their own."""
+    """Write the files of a run that has variables for its node and its rank."""
     node = NodeEntry(name="node0", host="", torch=None, address=None, interface=None, env=interface_variables("eth0"))
     layout = make_layout("node0", nodes=(node,))
     ranks = tuple(replace(rank, env={"CCL_WORKER_COUNT": "2"}) for rank in layout.ranks)
     layout = replace(layout, ranks=ranks)
     (folder / "layout.json").write_text(layouts.render(layout))
-    (folder / "env.json").write_text(json.dumps({"MASTER_PORT": "1", **CHOSEN, **variables}))
+    (folder / "env.json").write_text(json.dumps({"MASTER_PORT": "1", **ORCH_VARIABLES, **variables}))
     return layout, layout.ranks[0]
 
 

@@ -1,4 +1,4 @@
-"""Give node0's files to nodes that have a run's folder of their own, in mount namespaces of this machine."""
+"""Send node0's files to nodes that share no folder with it, in mount namespaces of this machine."""
 
 from __future__ import annotations
 

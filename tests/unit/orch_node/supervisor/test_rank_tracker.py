@@ -55,7 +55,7 @@ def test_ranks_that_never_reached_a_collective_are_named() -> None:
 
 
 def test_stopped_rank_is_not_said_to_have_reached_no_collective() -> None:
-    """Its collectives since its last report are unknown."""
+    """Check the message about a rank that may have made collectives since its last report."""
     events = [Joined(rank=0), Joined(rank=1), Heartbeat(rank=0, collectives=18)]
     tracker = make_tracker("node0", "node1", events=events)
     tracker.stopped = {1}

@@ -75,8 +75,8 @@ UNEQUAL_START_MESSAGE = (
     "DistributedDataParallel."
 )
 RESUMED_MESSAGE = (
-    "the ranks do not start from the same state: {resumed} has resumed from a checkpoint{at}, and {fresh}. Every rank "
-    "must load the same checkpoint: make sure that the file exists on every node."
+    "the ranks do not start from the same state: {resumed} has resumed from a checkpoint{step}, and {fresh}. Every "
+    "rank must load the same checkpoint: make sure that the file exists on every node."
 )
 
 
@@ -88,29 +88,29 @@ class Summary:
     checksum: int  # of all bits
     sums: tuple[float, ...]  # of sampled elements with alternating signs
 
-    def starts_like(self, other: Summary) -> bool:
-        """Return whether both describe the same weights, up to rounding."""
-        if self.shapes != other.shapes:
+    def starts_like(self, reference: Summary) -> bool:
+        """Return whether the weights are those of the reference, up to rounding."""
+        if self.shapes != reference.shapes:
             return False
-        if self.checksum == other.checksum:
+        if self.checksum == reference.checksum:
             return True
-        scale = max(map(abs, (*self.sums, *other.sums)), default=0.0)
-        return distance(self.sums, other.sums) <= SAME_START * scale
+        scale = max(map(abs, (*self.sums, *reference.sums)), default=0.0)
+        return distance(self.sums, reference.sums) <= SAME_START * scale
 
-    def moved_apart(self, start: Summary, other: Summary, other_start: Summary) -> bool:
+    def moved_apart(self, start: Summary, reference: Summary, reference_start: Summary) -> bool:
         """Return whether steps from these starts have led to different weights, not only rounded differently."""
-        if self.shapes != other.shapes or self.checksum == other.checksum:
+        if self.shapes != reference.shapes or self.checksum == reference.checksum:
             return False
-        if self.checksum == start.checksum and other.checksum == other_start.checksum:  # frozen weights
+        if self.checksum == start.checksum and reference.checksum == reference_start.checksum:  # frozen weights
             return False
-        movement = max(distance(self.sums, start.sums), distance(other.sums, other_start.sums))
-        apart = distance(self.sums, other.sums)
-        return movement == 0 or apart > TOLERANCE * movement  # False if a value is NaN
+        movement = max(distance(self.sums, start.sums), distance(reference.sums, reference_start.sums))
+        difference = distance(self.sums, reference.sums)
+        return movement == 0 or difference > TOLERANCE * movement  # False if a value is NaN
 
 
 @dataclass(frozen=True)
 class State:
-    """What a rank tells the others about one of its optimizers.
+    """The state of an optimizer of a rank, for comparison with that of other ranks.
 
     Attributes:
         rank: of the sender.
@@ -118,8 +118,8 @@ class State:
         has_state: whether the optimizer has any state, as from a checkpoint.
         shared: weights that a DistributedDataParallel keeps equal.
         shared_start: these before the first step.
-        other: the other weights.
-        other_start: these before the first step.
+        unshared: the other weights.
+        unshared_start: these before the first step.
         was_equal: whether an earlier attempt of the run started with equal weights.
     """
 
@@ -128,8 +128,8 @@ class State:
     has_state: bool
     shared: Summary
     shared_start: Summary
-    other: Summary
-    other_start: Summary
+    unshared: Summary
+    unshared_start: Summary
     was_equal: bool
 
     def encode(self) -> str:
@@ -138,7 +138,7 @@ class State:
     @classmethod
     def decode(cls, text: str | bytes) -> State:
         values = json.loads(text)
-        for name in ("shared", "shared_start", "other", "other_start"):
+        for name in ("shared", "shared_start", "unshared", "unshared_start"):
             values[name] = Summary(**{**values[name], "sums": tuple(values[name]["sums"])})
         return cls(**values)
 
@@ -151,7 +151,7 @@ class OptimizerRecord:
     optimizer: weakref.ref[Any]
     steps: int = 0
     shared: list[Any] = field(default_factory=list)
-    other: list[Any] = field(default_factory=list)
+    unshared: list[Any] = field(default_factory=list)
     start: State | None = None  # None if its weights cannot be compared
 
 
@@ -275,7 +275,7 @@ class WeightComparison:
         record.steps += 1
         if record.steps == COMPARED_STEP:
             self.compare_updated(record)
-            record.shared, record.other = [], []
+            record.shared, record.unshared = [], []
 
     def end_suspicion(self) -> None:
         self.suspicion, self.averages = None, True
@@ -298,14 +298,14 @@ class WeightComparison:
         if record.index == 0:
             self.operations_at_start = self.peers.operations()
             communication.COUNTS.largest_exchange = communication.COUNTS.largest_reduction = 0
-        elif any(known.optimizer() is None for known in self.records):  # one optimizer per round
+        elif any(earlier.optimizer() is None for earlier in self.records):  # one optimizer per round
             self.averages |= communication.COUNTS.largest_exchange >= largest_size(held)
         readable = all(weights.is_readable(self.torch, weight) for weight in held) and not has_fsdp()
         if readable:
             shared = shared_weights(self.torch)
             record.shared = [weight for weight in held if id(weight) in shared]
-            record.other = [weight for weight in held if id(weight) not in shared]
-        first, second = summarize(self.torch, record.shared), summarize(self.torch, record.other)
+            record.unshared = [weight for weight in held if id(weight) not in shared]
+        first, second = summarize(self.torch, record.shared), summarize(self.torch, record.unshared)
         steps = optimizer_steps(optimizer)
         if steps < 0 and not readable:
             steps = UNKNOWN_STEPS
@@ -328,8 +328,8 @@ class WeightComparison:
             has_state=False,
             shared=summarize(self.torch, record.shared),
             shared_start=start.shared_start,
-            other=summarize(self.torch, record.other),
-            other_start=start.other_start,
+            unshared=summarize(self.torch, record.unshared),
+            unshared_start=start.unshared_start,
             was_equal=False,
         )
         reference = self.exchange(record, "updated", state)
@@ -365,8 +365,8 @@ class WeightComparison:
     def check_updated(self, record: OptimizerRecord, state: State, reference: State) -> None:
         """Raise RankError or warn if the weights of this rank and the reference have moved apart."""
         shared_apart = state.shared.moved_apart(state.shared_start, reference.shared, reference.shared_start)
-        other_apart = state.other.moved_apart(state.other_start, reference.other, reference.other_start)
-        if not (shared_apart or other_apart) or has_separate_models():
+        unshared_apart = state.unshared.moved_apart(state.unshared_start, reference.unshared, reference.unshared_start)
+        if not (shared_apart or unshared_apart) or has_separate_models():
             return
         shared_now = shared_weights(self.torch)
         if shared_apart and any(id(weight) in shared_now for weight in record.shared):
@@ -376,14 +376,14 @@ class WeightComparison:
             self.end_alone(reference, "there is a DistributedDataParallel, whose weights no optimizer changes")
         if self.averages or self.has_exchanged_in_step() or computes_together(self.torch):
             return
-        total = sum(int(weight.numel()) for weight in (*record.shared, *record.other))
+        total = sum(int(weight.numel()) for weight in (*record.shared, *record.unshared))
         if communication.COUNTS.largest_reduction >= total:  # as DeepSpeed does, whose ranks hold parts
             return
         if not same_start:
             if not self.holds_shared():
                 self.warn_once(SEPARATE_MESSAGE, reference)
             return
-        self.suspicion = Suspicion(reference.rank, [*record.shared, *record.other])
+        self.suspicion = Suspicion(reference.rank, [*record.shared, *record.unshared])
         self.warn_once(WARNING, reference)
 
     def end_alone(self, reference: State, cause: str) -> None:
@@ -429,8 +429,8 @@ class Suspicion:
 
     def has_changed(self, torch: ModuleType) -> bool:
         """Return whether anything but an optimizer has changed the weights since the last sample."""
-        pairs = zip(self.watched, self.samples, strict=True)
-        return any(not torch.equal(weights.sample(weight), values) for weight, values in pairs)
+        samples = zip(self.watched, self.samples, strict=True)
+        return any(not torch.equal(weights.sample(weight), values) for weight, values in samples)
 
     def has_exchanged(self) -> bool:
         """Return whether the script has exchanged tensors as large as the weights."""
@@ -453,17 +453,17 @@ def check_resumed(state: State, reference: State) -> None:
     if state.steps == reference.steps and state.has_state == reference.has_state:
         return
     first, second = sorted((state, reference), key=lambda s: (-s.steps, not s.has_state))
-    at = f" at optimizer step {first.steps}" if first.steps >= 0 else ""
+    step = f" at optimizer step {first.steps}" if first.steps >= 0 else ""
     fresh = f"rank {second.rank} has not"
     if second.steps > 0:
         fresh = f"rank {second.rank} from one at optimizer step {second.steps}"
-    raise RankError(RESUMED_MESSAGE.format(resumed=f"rank {first.rank}", at=at, fresh=fresh))
+    raise RankError(RESUMED_MESSAGE.format(resumed=f"rank {first.rank}", step=step, fresh=fresh))
 
 
 def starts_equal(state: State, reference: State) -> bool:
     """Return whether all weights of two ranks were equal before the first step."""
-    return state.shared_start.starts_like(reference.shared_start) and state.other_start.starts_like(
-        reference.other_start
+    return state.shared_start.starts_like(reference.shared_start) and state.unshared_start.starts_like(
+        reference.unshared_start
     )
 
 

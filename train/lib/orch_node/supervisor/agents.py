@@ -217,8 +217,8 @@ class Agents:
         """Return the processes of the launcher that have ended although their ranks continue, or ''."""
         texts = {channel.node: channel.lost_launcher for channel in self.living if channel.lost_launcher}
         shown = [f"{node}: {text}" for node, text in list(texts.items())[:MAX_LOST_LAUNCHERS]]
-        others = list(texts)[MAX_LOST_LAUNCHERS:]
-        return "; ".join([*shown, *([f"the same on {fold(others)}"] if others else [])])
+        unlisted = list(texts)[MAX_LOST_LAUNCHERS:]
+        return "; ".join([*shown, *([f"the same on {fold(unlisted)}"] if unlisted else [])])
 
     @property
     def living(self) -> list[Channel]:

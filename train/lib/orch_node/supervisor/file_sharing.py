@@ -1,4 +1,4 @@
-"""Give what node0 has written in a run's copy of the project to the other nodes, before the ranks start again.
+"""Send the files that node0 has written in a run's copy of the project to the other nodes, before a restart.
 
 "Rank 0 saves, all ranks load" then works on nodes that share no folder. Runs in a thread, because the supervisor has to
 watch the agents meanwhile.
@@ -28,7 +28,7 @@ class FileSharing(threading.Thread):
     """The transfer of node0's files to other nodes.
 
     Attributes:
-        news: what was given to which nodes, and the new names of their own files.
+        news: which files were sent to which nodes, and which files of these nodes were renamed.
         problem: why the files are not the same on all nodes, or ''.
     """
 
@@ -50,7 +50,7 @@ class FileSharing(threading.Thread):
         self.is_cancelled = False
 
     def run(self) -> None:
-        """Give each node what it does not have."""
+        """Send each node the files that it lacks."""
         try:
             self.share()
         except (OSError, StoreError, ProtocolError) as error:
@@ -70,15 +70,15 @@ class FileSharing(threading.Thread):
         """
         arguments = ("run-files", "list", str(self.run_dir), run_files.token_of(self.run_dir))
         commands = [self.command(node, arguments, subprocess.DEVNULL) for node in self.nodes]
-        here = run_files.written_files(self.run_dir) if commands else Written()
+        local = run_files.written_files(self.run_dir) if commands else Written()
         store.raise_failures([command for command in commands if command.end() != 0])
         receivers: dict[tuple[str, ...], list[str]] = {}
         for command in commands:
-            there = values.parse(Written, command.output, f"the list of {command.node}")
-            if not there.shared and (here, there.files) != (Written(), {}):
-                receivers.setdefault(differing_paths(here, there), []).append(command.node)
+            remote = values.parse(Written, command.output, f"the list of {command.node}")
+            if not remote.shared and (local, remote.files) != (Written(), {}):
+                receivers.setdefault(differing_paths(local, remote), []).append(command.node)
         for paths, nodes in receivers.items():
-            self.send(here, paths, nodes)
+            self.send(local, paths, nodes)
 
     def command(self, node: str, arguments: Sequence[str], stdin: int) -> RemoteCommand:
         """Start a command on a node that cancel() ends."""
@@ -87,15 +87,15 @@ class FileSharing(threading.Thread):
         self.commands.append(RemoteCommand(node, arguments, stdin))
         return self.commands[-1]
 
-    def send(self, here: Written, paths: Sequence[str], nodes: Sequence[str]) -> None:
+    def send(self, local: Written, paths: Sequence[str], nodes: Sequence[str]) -> None:
         """Send the files of these paths to nodes at the same time."""
-        size = sum(here.files[path].size for path in paths)
+        size = sum(local.files[path].size for path in paths)
         limit = f"limit {MAX_BYTES / 1e9:.0f} GB"
         if size > MAX_BYTES:
             raise StoreError(
                 f"{size / 1e9:.1f} GB is too much ({limit}); a folder that all nodes share needs no copies"
             )
-        header = json.dumps(values.record(Header(here, tuple(paths)))).encode() + b"\n"
+        header = json.dumps(values.record(Header(local, tuple(paths)))).encode() + b"\n"
         commands = [
             self.command(node, ("run-files", "receive", str(self.run_dir), self.suffix(node)), subprocess.PIPE)
             for node in nodes
@@ -140,10 +140,10 @@ class FileSharing(threading.Thread):
                 raise StoreError(f"tar: exit code {tar.returncode}")
 
 
-def differing_paths(here: Written, there: Written) -> tuple[str, ...]:
-    """Return the paths of node0's files that another node does not have."""
-    present: Mapping[str, object] = there.files
-    return tuple(path for path, content in here.files.items() if present.get(path) != content)
+def differing_paths(local: Written, remote: Written) -> tuple[str, ...]:
+    """Return the paths of node0's files that a node lacks or has with another content."""
+    present: Mapping[str, object] = remote.files
+    return tuple(path for path, content in local.files.items() if present.get(path) != content)
 
 
 def describe(paths: Sequence[str]) -> str:

@@ -38,7 +38,7 @@ HYDRA_PREFIX = re.compile(r"^\[\w+(?::\d+)*@(\S+?)\] ")
 
 
 class LauncherLog:
-    """The output of a launcher that is no event of a rank."""
+    """The log of a launcher: its messages, without the events of ranks."""
 
     def __init__(self, path: Path, layout: RunLayout) -> None:
         """Read a log.
