@@ -71,12 +71,12 @@ def parse_hostfile(text: str, source: str) -> Hostfile:
     return Hostfile(tuple(slots), frozenset(slots.values()))
 
 
-def parse_line(entry: str, place: str, source: str) -> list[tuple[str, int]]:
+def parse_line(entry: str, location: str, source: str) -> list[tuple[str, int]]:
     """Return the hosts in a line, each with its slots; raise RequestError for a line of another format."""
     for pattern, name, hint in OTHER_FORMATS:
         if pattern.match(entry):
-            raise RequestError(f"{place}: this looks like {name}.", hint=hint.format(path=source))
-    words, *settings = entry.split()
+            raise RequestError(f"{location}: this looks like {name}.", hint=hint.format(path=source))
+    hosts, *settings = entry.split()
     user, counts = "", []
     if (
         len(settings) == 3 and settings[0].isdecimal() and "@" in settings[1]
@@ -85,25 +85,25 @@ def parse_line(entry: str, place: str, source: str) -> list[tuple[str, int]]:
     for setting in settings:
         match = SETTING.fullmatch(setting)
         if match is None:
-            raise RequestError(f"{place}: unexpected {one_line(setting)[:80]!r} after the host.", hint=FORMS)
+            raise RequestError(f"{location}: unexpected {one_line(setting)[:80]!r} after the host.", hint=FORMS)
         if match["name"] in ("slots", "cpu", "cpus", "count"):
             counts.append(match["value"])
         elif match["name"] in ("user", "username", "user_name"):
             user = f"{match['value']}@"
-    return [parse_host(word, user, counts, place) for word in split_list(words)]
+    return [parse_host(host, user, counts, location) for host in split_list(hosts)]
 
 
-def parse_host(word: str, user: str, counts: list[str], place: str) -> tuple[str, int]:
+def parse_host(text: str, user: str, counts: list[str], location: str) -> tuple[str, int]:
     """Return a host with its user, and its number of slots."""
-    is_address = word.count(":") > 1
-    match = None if is_address else HOST.fullmatch(word)
+    is_address = text.count(":") > 1
+    match = None if is_address else HOST.fullmatch(text)
     if match is None and not is_address:
-        raise RequestError(f"{place}: {one_line(word)[:80]!r} is not a host.", hint=FORMS)
-    host, slots = (match["host"], match["slots"]) if match else (word, None)
+        raise RequestError(f"{location}: {one_line(text)[:80]!r} is not a host.", hint=FORMS)
+    host, slots = (match["host"], match["slots"]) if match else (text, None)
     for count in (*counts, *([slots] if slots else [])):
         if not count.isdecimal() or not 0 < int(count) <= MAX_SLOTS:
             raise RequestError(
-                f"{place}: {one_line(count)[:20]!r} is not a number of slots from 1 to {MAX_SLOTS}.",
+                f"{location}: {one_line(count)[:20]!r} is not a number of slots from 1 to {MAX_SLOTS}.",
                 hint="A number after a colon in a hostfile means slots. A port belongs in ~/.ssh/config or on the "
                 "command line: orch init NAME node1:2222",
             )

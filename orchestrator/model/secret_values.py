@@ -24,16 +24,16 @@ NAME = re.compile(
 MIN_LENGTH = 6  # of a value that only its name makes a secret; shorter ones are special tokens, such as [PAD]
 
 
-def find_secrets(words: Sequence[str]) -> tuple[str, ...]:
+def find_secrets(arguments: Sequence[str]) -> tuple[str, ...]:
     """Return the secrets in a list of arguments or assignments, the longest first."""
-    return tuple(sorted(set(secrets_in(words)), key=lambda secret: (-len(secret), secret)))
+    return tuple(sorted(set(secrets_in(arguments)), key=lambda secret: (-len(secret), secret)))
 
 
-def secrets_in(words: Sequence[str]) -> Iterator[str]:
-    for word, following in zip(words, (*words, "")[1:], strict=True):
-        yield from USER_IN_URL.findall(word)
-        yield from TOKEN.findall(word)
-        name, has_value, value = word.partition("=")
+def secrets_in(arguments: Sequence[str]) -> Iterator[str]:
+    for argument, following in zip(arguments, (*arguments, "")[1:], strict=True):
+        yield from USER_IN_URL.findall(argument)
+        yield from TOKEN.findall(argument)
+        name, has_value, value = argument.partition("=")
         if not has_value and name.startswith("-"):
             value = following
         if NAME.search(name) and len(value) >= MIN_LENGTH and value != MASK and not value.startswith("-"):
@@ -48,7 +48,7 @@ def mask(text: str, secrets: Iterable[str]) -> str:
     return text
 
 
-def masked(words: Sequence[str]) -> tuple[str, ...]:
+def masked(arguments: Sequence[str]) -> tuple[str, ...]:
     """Return arguments or assignments with their secrets replaced."""
-    secrets = find_secrets(words)
-    return tuple(mask(word, secrets) for word in words)
+    secrets = find_secrets(arguments)
+    return tuple(mask(argument, secrets) for argument in arguments)

@@ -37,7 +37,7 @@ REQUESTED = ("nodes", "exclude", "precision", "max_restarts")  # fields of a req
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changes:
-    """What `orch resume` changes of a recorded request; None keeps what was recorded.
+    """The changes of `orch resume` to a recorded request; None keeps the recorded value.
 
     Attributes:
         nodes: the value of --nodes.
@@ -126,7 +126,7 @@ def in_folder_of(run: Run) -> Iterator[None]:
     Raises:
         RequestError: if the folder is gone.
     """
-    here = Path.cwd()
+    previous_directory = Path.cwd()
     try:
         os.chdir(run.origin.directory)
     except OSError as error:
@@ -137,7 +137,7 @@ def in_folder_of(run: Run) -> Iterator[None]:
     try:
         yield
     finally:
-        os.chdir(here)
+        os.chdir(previous_directory)
 
 
 def plan(run: Run, changes: Changes, base: Path, notify: Callable[[str], None]) -> Plan:
@@ -231,8 +231,8 @@ def differences(run: Run, recorded: TrainRequest, request: TrainRequest, planned
         else:
             yield f"unchanged: {script}"
     if run.origin.fingerprints and not origin.fingerprints.keys() <= run.origin.fingerprints.keys():
-        others = [names for key, names in origin.fingerprints.items() if key not in run.origin.fingerprints]
-        yield f"changed: the packages of {', '.join(others)} are not those of the last attempt"
+        changed_nodes = [names for key, names in origin.fingerprints.items() if key not in run.origin.fingerprints]
+        yield f"changed: the packages of {', '.join(changed_nodes)} are not those of the last attempt"
 
 
 def shown(value: object) -> str:

@@ -381,7 +381,7 @@ class Plan:
     def describe(self) -> str:
         """Return the plan as a shell script without secrets: its decisions as comments, its steps as commands.
 
-        A script for a scheduler on this machine that needs no other steps is returned itself. It has the decisions.
+        If the only step submits a job script on this machine, return that script, which contains the decisions.
         """
         match self.steps:
             case (SubmitScript() as step,) if not step.node.via:
@@ -404,19 +404,19 @@ def secrets_of(request: TrainRequest) -> tuple[str, ...]:
     return find_secrets((*request.env, *request.settings, *request.script_args))
 
 
-def describe_places(places: Sequence[Place]) -> list[str]:
+def describe_places(rank_places: Sequence[Place]) -> list[str]:
     """Return a line for each rank, or one for all of many nodes whose ranks have the same cores."""
     by_node: dict[str, list[Place]] = {}
-    for place in places:
-        by_node.setdefault(place.node, []).append(place)
+    for rank_place in rank_places:
+        by_node.setdefault(rank_place.node, []).append(rank_place)
     if len(by_node) <= MAX_LISTED:
-        return [place.describe() for place in places]
+        return [rank_place.describe() for rank_place in rank_places]
     nodes_by_places: dict[tuple[str, ...], list[str]] = {}
     for node, local_places in by_node.items():
-        texts = tuple(place.describe().partition(f": {node}, ")[2] for place in local_places)
+        texts = tuple(rank_place.describe().partition(f": {node}, ")[2] for rank_place in local_places)
         nodes_by_places.setdefault(texts, []).append(node)
     return [
-        f"ranks {number_ranges(place.rank for node in nodes for place in by_node[node])}: {len(texts)} on each of "
-        f"{fold(nodes)}: {'; '.join(texts)}"
+        f"ranks {number_ranges(rank_place.rank for node in nodes for rank_place in by_node[node])}: {len(texts)} on "
+        f"each of {fold(nodes)}: {'; '.join(texts)}"
         for texts, nodes in nodes_by_places.items()
     ]

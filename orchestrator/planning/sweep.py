@@ -24,11 +24,11 @@ Axis = tuple[str, tuple[str, ...]]  # a key and its values
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
-    """One run of an array.
+    """A run of an array.
 
     Attributes:
-        values: its values by name; empty for a line of a file.
-        arguments: the words of its line of a file.
+        values: its values by name; empty for a run from a line of a file.
+        arguments: the arguments in its line of a file; empty otherwise.
     """
 
     values: tuple[tuple[str, str], ...] = ()
@@ -96,11 +96,11 @@ def combinations(axes: Sequence[Axis], numbers: Sequence[int]) -> list[Member]:
 
 
 def combination(axes: Sequence[Axis], number: int) -> tuple[tuple[str, str], ...]:
-    chosen = []
+    assignments = []
     for name, values in reversed(axes):
         number, index = divmod(number, len(values))
-        chosen.append((name, values[index]))
-    return tuple(reversed(chosen))
+        assignments.append((name, values[index]))
+    return tuple(reversed(assignments))
 
 
 def parse_lines(text: str, file: str) -> list[Member]:
@@ -112,10 +112,10 @@ def parse_lines(text: str, file: str) -> list[Member]:
     members = []
     for number, line in enumerate(text.splitlines(), 1):
         try:
-            words = tuple(shlex.split(line, comments=True))
+            arguments = tuple(shlex.split(line, comments=True))
         except ValueError as error:
             raise PlanError(f"{file}, line {number}: {error}.", hint="Quote words as in a shell.") from None
-        members += [Member(arguments=words)] if words else []
+        members += [Member(arguments=arguments)] if arguments else []
     if not members:
         raise PlanError(f"{file} has no lines of arguments.", hint="Write the arguments of one run in each line.")
     check_number(len(members))
@@ -141,9 +141,11 @@ def request_of(request: TrainRequest, member: Member, *, own_script: bool) -> Tr
     assignments = tuple(f"{name}={value}" for name, value in member.values)
     if not own_script:
         return replace(single, settings=(*request.settings, *assignments, *member.arguments))
-    named = [name for name, _ in member.values if any(f"{{{name}}}" in argument for argument in request.script_args)]
+    placeholders = [
+        name for name, _ in member.values if any(f"{{{name}}}" in argument for argument in request.script_args)
+    ]
     arguments = [substituted(argument, member) for argument in request.script_args]
-    appended = [f"--{name}={value}" for name, value in member.values if name not in named]
+    appended = [f"--{name}={value}" for name, value in member.values if name not in placeholders]
     return replace(single, script_args=(*arguments, *appended, *member.arguments))
 
 

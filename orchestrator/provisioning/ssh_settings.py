@@ -104,5 +104,5 @@ def quoted(option: str, value: str) -> str:
 
 def jump_hosts(settings: Settings) -> list[str]:
     """Return the names of the jump hosts in a list such as `alice@gate:2222,inner`."""
-    words = [word for value in settings.get("proxyjump", ()) for word in value.split(",") if word != "none"]
-    return [word.removeprefix("ssh://").rpartition("@")[2].partition(":")[0] for word in words]
+    hosts = [host for value in settings.get("proxyjump", ()) for host in value.split(",") if host != "none"]
+    return [host.removeprefix("ssh://").rpartition("@")[2].partition(":")[0] for host in hosts]

@@ -63,8 +63,8 @@ def set_by_orch(workspace: Workspace, *options: str) -> dict[str, str]:
 def user_values(variables: Mapping[str, str]) -> dict[str, str]:
     """Return another value of each variable that a user may set."""
     paths = {name: f"{value}:/nowhere" for name, value in variables.items() if name.endswith("PATH")}
-    others = dict.fromkeys(variables, "other") | paths | {k: v for k, v in VALUES.items() if k in variables}
-    return {name: value for name, value in others.items() if not find_reserved([name])}
+    values = dict.fromkeys(variables, "other") | paths | {k: v for k, v in VALUES.items() if k in variables}
+    return {name: value for name, value in values.items() if not find_reserved([name])}
 
 
 def as_options(variables: Mapping[str, str]) -> list[str]:

@@ -47,13 +47,13 @@ ZSH = LoginShell("/bin/zsh", {".zshenv": 'setopt xtrace\nprint -n "prompt> "\nzs
 # Settings for a person at a terminal, and a program that runs with another /etc/passwd.
 SSH_CONFIG = "Host *\n  RemoteCommand tmux attach\n  RequestTTY force\n  LocalForward 18080 localhost:80\n"
 AS_USER = 'mount --bind "$1" /etc/passwd; shift; exec "$@"'
-PAIRS = {"bash-csh": (BASH, CSH), "fish-zsh": (FISH, ZSH)}
+SHELLS_OF_HOSTS = {"bash-csh": (BASH, CSH), "fish-zsh": (FISH, ZSH)}
 
 
-@pytest.fixture(scope="module", params=PAIRS)
+@pytest.fixture(scope="module", params=SHELLS_OF_HOSTS)
 def workspace(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workspace]:
     """Yield a workspace whose two hosts have these login shells."""
-    shells = PAIRS[request.param]
+    shells = SHELLS_OF_HOSTS[request.param]
     if missing := [shell.program for shell in shells if not Path(shell.program).exists()]:
         report_missing(f"no {' '.join(missing)}: tests/prepare installs them")
     folder = tmp_path_factory.mktemp("shells")

@@ -40,8 +40,8 @@ def test_run_of_this_machine_is_resumed_with_another_number_of_ranks(orch: Orch,
     assert "continues with what 2 ranks wrote" in resumed.stdout
     assert "begins" not in resumed.stdout, "only the output of the new attempt is shown"
     assert rank_log(run, 0).count("\n") >= 2
-    again = expect_exit(orch("resume", run.name), 2)
-    assert f"{run.name} is done: there is nothing to resume" in again.stderr
+    refused = expect_exit(orch("resume", run.name), 2)
+    assert f"{run.name} is done: there is nothing to resume" in refused.stderr
 
 
 def test_changed_script_of_this_machine_is_named(orch: Orch, tmp_path: Path) -> None:

@@ -59,15 +59,15 @@ def test_results_of_hosts_are_on_standard_output(fixture: str, request: pytest.F
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
 def test_one_stream_is_a_terminal(tmp_path: Path, stream: str) -> None:
     terminal, orch_end = pty.openpty()
-    other = tmp_path / "other.txt"
+    output = tmp_path / "other.txt"
     environment = {**orch_environment(tmp_path), "TERM": "xterm", "COLUMNS": "100"}
     train = ("train", write_script(tmp_path, SCRIPT), *ONE_RANK)
-    with other.open("w") as file:
+    with output.open("w") as file:
         streams = {"stdout": file, "stderr": file, stream: orch_end}
         with start_orch(tmp_path, *train, env=environment, **streams) as process:
             os.close(orch_end)
             shown = read_all(terminal)
     assert process.returncode == 0, shown
-    results, remarks = (shown, other.read_text()) if stream == "stdout" else (other.read_text(), shown)
+    results, remarks = (shown, output.read_text()) if stream == "stdout" else (output.read_text(), shown)
     assert results.splitlines() == RESULTS
     assert all(remark in remarks for remark in (*REMARKS, "done in"))

@@ -184,9 +184,9 @@ def shared_elements() -> None:
         if RANK != 0:
             dist.gather(values(RANK), None, 0)
         assert "several of its elements" in error_of(lambda layout=layout: dist.recv(layout(outputs_of()), PREVIOUS))
-    one = torch.full((1,), float(RANK + 1)).expand(5)
+    expanded = torch.full((1,), float(RANK + 1)).expand(5)
     out = torch.empty(5 * SIZE)
-    all_gather_single(out, one)
+    all_gather_single(out, expanded)
     assert out.tolist() == [rank + 1.0 for rank in range(SIZE) for _ in range(5)]
     part = torch.empty(5)
     reduce_scatter_single(part, torch.full((1,), 2.0).expand(5 * SIZE))
@@ -196,21 +196,21 @@ def shared_elements() -> None:
 def inputs_in_outputs() -> None:
     """Check results whose input shares memory with the output."""
     for length in (6, 300_000):
-        wholes = [torch.arange(SIZE * length, dtype=torch.float32) % 1000 + rank for rank in range(SIZE)]
-        mine = slice(RANK * length, (RANK + 1) * length)
-        exchanged = torch.cat([whole[mine] for whole in wholes])
-        data = wholes[RANK].clone()
+        tensors = [torch.arange(SIZE * length, dtype=torch.float32) % 1000 + rank for rank in range(SIZE)]
+        rank_slice = slice(RANK * length, (RANK + 1) * length)
+        exchanged = torch.cat([tensor[rank_slice] for tensor in tensors])
+        data = tensors[RANK].clone()
         dist.all_to_all_single(data, data)
         assert torch.equal(data, exchanged), length
         for part in (0, 1):  # this rank's part of the tensor, and that of the next rank
             begins = [(rank + part) % SIZE * length for rank in range(SIZE)]
             inside = slice(begins[RANK], begins[RANK] + length)
-            data = wholes[RANK].clone()
+            data = tensors[RANK].clone()
             reduce_scatter_single(data[inside], data)
-            assert torch.equal(data[inside], sum(wholes)[mine]), (length, part)
-            data = wholes[RANK].clone()
+            assert torch.equal(data[inside], sum(tensors)[rank_slice]), (length, part)
+            data = tensors[RANK].clone()
             all_gather_single(data, data[inside])
-            expected = [whole[begin : begin + length] for whole, begin in zip(wholes, begins, strict=True)]
+            expected = [tensor[begin : begin + length] for tensor, begin in zip(tensors, begins, strict=True)]
             assert torch.equal(data, torch.cat(expected)), (length, part)
 
 

@@ -11,7 +11,7 @@ HUB = "hf_" + "abcdefghijklmnopqrst"
 
 
 @pytest.mark.parametrize(
-    ("words", "secrets"),
+    ("arguments", "secrets"),
     [
         pytest.param(["DATABASE_URL=postgres://me:pw@h/db"], ("pw",), id="password-in-a-url"),
         pytest.param([f"--index-url=https://{HUB}@example.org/simple"], (HUB,), id="token-in-a-url"),
@@ -21,14 +21,14 @@ HUB = "hf_" + "abcdefghijklmnopqrst"
         pytest.param(["WANDB_API_KEY=0123456789"], ("0123456789",), id="assignment"),
     ],
 )
-def test_secrets_are_found(words: list[str], secrets: tuple[str, ...]) -> None:
-    assert set(find_secrets(words)) == set(secrets)
-    assert not any(secret in word for secret in secrets for word in masked(words))
-    assert masked(masked(words)) == masked(words)
+def test_secrets_are_found(arguments: list[str], secrets: tuple[str, ...]) -> None:
+    assert set(find_secrets(arguments)) == set(secrets)
+    assert not any(secret in argument for secret in secrets for argument in masked(arguments))
+    assert masked(masked(arguments)) == masked(arguments)
 
 
 @pytest.mark.parametrize(
-    "words",
+    "arguments",
     [
         pytest.param([], id="nothing"),
         pytest.param(["--max_tokens", "1000000"], id="number-of-tokens"),
@@ -40,5 +40,5 @@ def test_secrets_are_found(words: list[str], secrets: tuple[str, ...]) -> None:
         pytest.param([f"--token={MASK}"], id="masked"),
     ],
 )
-def test_other_values_are_kept(words: list[str]) -> None:
-    assert find_secrets(words) == ()
+def test_other_values_are_kept(arguments: list[str]) -> None:
+    assert find_secrets(arguments) == ()

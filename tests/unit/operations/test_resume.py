@@ -90,10 +90,10 @@ def test_damaged_request_is_an_error(tmp_path: Path) -> None:
 
 def test_folder_of_the_request_is_the_working_directory_and_must_exist(tmp_path: Path) -> None:
     run = store.load(make(tmp_path / "runs", "run", "failed", directory=str(tmp_path)))
-    here = Path.cwd()
+    previous_directory = Path.cwd()
     with in_folder_of(run):
         assert Path.cwd() == tmp_path
-    assert Path.cwd() == here
+    assert Path.cwd() == previous_directory
     run = store.load(make(tmp_path / "runs", "gone", "failed", directory=str(tmp_path / "gone")))
     with pytest.raises(RequestError, match="No such file or directory"), in_folder_of(run):
         pass

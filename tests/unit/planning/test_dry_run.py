@@ -60,10 +60,10 @@ def test_any_reason_is_printed_as_a_comment(reason: str, tmp_path_factory: pytes
 
 
 def test_places_of_ranks_on_many_nodes_are_one_line() -> None:
-    places = [
+    rank_places = [
         Place(rank=rank, node=f"node{rank // 2}", local_rank=rank % 2, local_world_size=2, cpus=(rank % 2,), threads=1)
         for rank in range(2000)
     ]
     line = "ranks 0-1999: 2 on each of node[0-999]: cores 0, 1 thread; cores 1, 1 thread"
-    assert describe_places(places) == [line]
-    assert describe_places(places[:4])[2] == "rank 2: node1, cores 0, 1 thread"
+    assert describe_places(rank_places) == [line]
+    assert describe_places(rank_places[:4])[2] == "rank 2: node1, cores 0, 1 thread"

@@ -36,13 +36,13 @@ def test_runs_without_an_order_are_listed_as_in_the_array(base: Path) -> None:
     assert [run.id for run in ranking(base, ARRAY, None)] == [f"{ARRAY}-{number}" for number in range(4)]
 
 
-@pytest.mark.parametrize(("by", "order"), [("f1", "1302"), ("eval_loss", "1023")])
-def test_best_run_comes_first_and_runs_without_the_result_last(base: Path, by: str, order: str) -> None:
-    ranked = ranking(base, ARRAY, by)
+@pytest.mark.parametrize(("result", "order"), [("f1", "1302"), ("eval_loss", "1023")])
+def test_best_run_comes_first_and_runs_without_the_result_last(base: Path, result: str, order: str) -> None:
+    ranked = ranking(base, ARRAY, result)
     assert "".join(run.id[-1] for run in ranked) == order
     assert ranked[0].values == "lr=1"
-    lines = as_text(ranked, by).splitlines()
-    assert lines[0].split()[3] == by.upper()
+    lines = as_text(ranked, result).splitlines()
+    assert lines[0].split()[3] == result.upper()
     assert [run["run"] for run in json.loads(as_json(ranked))["runs"]] == [run.id for run in ranked]
 
 
