@@ -54,6 +54,10 @@ def test_any_reason_is_printed_as_a_comment(reason: str, tmp_path_factory: pytes
         def summary(self) -> list[str]:
             return [decision.describe()]
 
+        @property
+        def secrets(self) -> tuple[str, ...]:
+            return ()
+
     plan = object.__new__(DescribedPlan)
     object.__setattr__(plan, "steps", ())
     shell(plan.describe(), folder)

@@ -35,7 +35,7 @@ def test_invalid_variable_name_of_a_recipe_is_rejected(tmp_path: Path, name: str
         load.recipe("mine", (tmp_path,))
 
 
-def test_intels_openmp_is_pinned() -> None:
+def test_variables_of_intels_openmp_are_set() -> None:
     assert preload_variables([]) == {}
     assert preload_variables(["/a/libtcmalloc.so"]) == {"LD_PRELOAD": "/a/libtcmalloc.so"}
     with_openmp = preload_variables(["/a/libiomp5.so", "/b.so"])
