@@ -48,7 +48,7 @@ class Changes:
         env: further variables of the ranks.
         wait_for_cores: whether to wait until other runs have released their cores.
         code: whether to send the files of the project that have changed.
-        force: whether a recipe continues a checkpoint that was made from other data or settings.
+        force: whether a recipe continues from a checkpoint although its data or settings have changed.
     """
 
     nodes: Nodes | None = None

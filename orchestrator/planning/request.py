@@ -134,7 +134,7 @@ class Resume:
         nodes: the nodes of the last attempt.
         project: the files that were sent with a script, or None.
         sends_code: whether to bring the run's copy of the project up to date.
-        forces: whether a recipe continues a checkpoint that was made from other data or settings.
+        forces: whether a recipe continues from a checkpoint although its data or settings have changed.
     """
 
     run_id: str

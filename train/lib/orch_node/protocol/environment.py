@@ -47,7 +47,7 @@ USER_PYTHON = "ORCH_USER_PYTHON"
 BINDINGS = "ORCH_BINDINGS"
 
 
-# Set if a recipe is to continue from a checkpoint that was made from other data or settings.
+# Set if a recipe is to continue from a checkpoint although its data or settings have changed.
 FORCE_RESUME = "ORCH_FORCE_RESUME"
 
 # Whether a rank ends when the loss stays NaN.
