@@ -29,6 +29,7 @@ from orchestrator.runs.outcome import Outcome, outcome_of
 from orchestrator.targets.interface import Notify, RunHandle
 
 POLL_SECONDS = 1.0
+UNMASKED = ("env", "settings", "script_args")  # fields of a request that may contain secrets
 PROCESS = "orchestrator.operations.queue_process"
 START_SECONDS = 30.0  # time limit for the process to begin
 STOP_SECONDS = 60.0  # time limit for all runs of a queue to stop
@@ -64,17 +65,21 @@ def submit(plan: Plan, base: Path) -> RunHandle:
     make_user_folder(queue)
     if plan.origin.project:
         copy_project(plan.origin.project, queue)
-    begin(base, queue, names, plan.max_active, plan.origin.request.env)
+    begin(base, queue, members, plan.max_active)
     return runs.handle_of(store.load(base / names[0]))
 
 
-def begin(base: Path, queue: Path, names: Sequence[str], limit: int | None, env: Sequence[str]) -> None:
+def begin(base: Path, queue: Path, members: Sequence[Plan], limit: int | None) -> None:
     """Start the process of a queue, and wait until it has its place among the queues.
+
+    It gets on standard input what may contain secrets, which are not recorded.
 
     Raises:
         ExecuteError: if it does not begin.
     """
-    arguments = json.dumps({"waiting": list(names), "limit": limit, "env": list(env)})
+    requests = {member.run.run_id: member.origin.request for member in members}
+    unmasked = {name: {field: getattr(request, field) for field in UNMASKED} for name, request in requests.items()}
+    arguments = json.dumps({"runs": unmasked, "limit": limit})
     with trust.open_private(queue / queued.LOG) as log:
         process = subprocess.Popen(
             [sys.executable, "-m", PROCESS, str(base), queue.name],

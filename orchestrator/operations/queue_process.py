@@ -15,9 +15,10 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from orch_node import trust
 from orch_node.protocol.outcome import FAILED, REFUSED, STOPPED
@@ -70,14 +71,14 @@ class Queue:
         folder: the folder of the queue.
         waiting: the ids of the waiting runs in the order of their start.
         limit: how many runs may be active at once; None for no limit.
-        env: variables of the ranks with their values, which may not be recorded.
+        unmasked: what may contain secrets, which are not recorded: fields of the request, by run.
     """
 
     base: Path
     folder: Path
     waiting: list[str]
     limit: int | None
-    env: tuple[str, ...]
+    unmasked: Mapping[str, Mapping[str, Any]]
     active: dict[str, ActiveRun] = field(default_factory=dict)
     lost: dict[str, int] = field(default_factory=dict)  # how often, by run
     failed_starts: dict[str, int] = field(default_factory=dict)  # in a row, by run
@@ -87,7 +88,10 @@ class Queue:
 
     def work(self) -> None:
         """Start all runs and wait for their ends."""
-        with ticket(resume.request_of(load_run(self.base, self.waiting[0]))) as my_turn:
+        first = load_run(self.base, self.waiting[0])
+        with resume.in_folder_of(first):
+            inventory = find_inventory(resume.request_of(first).inventory).absolute()
+        with ticket(inventory) as my_turn:
             queued.write_state(self.folder, self.waiting, "waits for runs that were submitted earlier")
             while self.waiting and not self.stopped:
                 self.drop_stopped()
@@ -139,7 +143,7 @@ class Queue:
 
     def start(self, run: Run, nodes: tuple[str, ...]) -> None:
         """Start a run on these nodes; if they turn out to be unusable, it waits for others."""
-        changes = resume.Changes(nodes=NodePattern(",".join(nodes)), env=self.env)
+        changes = replace(resume.Changes(nodes=NodePattern(",".join(nodes))), **self.unmasked[run.id])
         queued.write_state(self.folder, self.waiting, f"starting on {fold(nodes)}")
         try:
             planned = resume.plan(run, changes, self.base, ignore)
@@ -148,7 +152,6 @@ class Queue:
             planned = with_snapshot(replace(planned, origin=origin), self.folder)
             if queued.queue_of(run.folder) is None:
                 return  # `orch stop` was faster
-            queued.unmark(run.folder)
             with resume.in_folder_of(run):
                 handle = registry.target_of(planned.run).start(planned, run.folder)
         except ExecuteError as error:
@@ -161,6 +164,10 @@ class Queue:
         self.failed_starts.pop(run.id, None)
         self.waiting.remove(run.id)
         self.active[run.id] = ActiveRun(handle=handle, nodes=frozenset(nodes))
+        if queued.queue_of(run.folder) is None:  # `orch stop` has ended it during its start
+            with contextlib.suppress(OrchError):
+                handle.stop()
+        queued.unmark(run.folder)
         queued.write_state(self.folder, self.waiting, "")
 
     def avoid(self, nodes: Sequence[str]) -> None:
@@ -279,10 +286,9 @@ def with_snapshot(planned: Plan, queue: Path) -> Plan:
 
 
 @contextlib.contextmanager
-def ticket(request: TrainRequest) -> Iterator[Callable[[], bool]]:
+def ticket(inventory: Path) -> Iterator[Callable[[], bool]]:
     """Take a place among the queues of an inventory, and yield a function that says whether this queue is the first."""
-    source = str(find_inventory(request.inventory).absolute())
-    folder = private_folder(state_home() / TICKETS / hashlib.sha256(source.encode()).hexdigest()[:16])
+    folder = private_folder(state_home() / TICKETS / hashlib.sha256(str(inventory).encode()).hexdigest()[:16])
     path = folder / f"{time.time_ns():020d}-{os.getpid()}"
     with trust.open_private(path) as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -310,14 +316,20 @@ def main(argv: Sequence[str]) -> None:
     """Start the runs that standard input names; the arguments are the folder of all runs and the name of the queue."""
     base, folder = Path(argv[0]), Path(argv[0], argv[1])
     arguments = json.load(sys.stdin)
-    queue = Queue(base, folder, waiting=arguments["waiting"], limit=arguments["limit"], env=tuple(arguments["env"]))
+    unmasked = {
+        run: {field: tuple(values) for field, values in fields.items()} for run, fields in arguments["runs"].items()
+    }
+    queue = Queue(base, folder, waiting=list(unmasked), limit=arguments["limit"], unmasked=unmasked)
 
     def request_stop(*_: object) -> None:
         queue.stopped = True
 
     signal.signal(signal.SIGTERM, request_stop)
-    with queued.lock(folder):
-        queue.work()
+    try:
+        with queued.lock(folder):
+            queue.work()
+    except OrchError as error:
+        sys.exit(str(error))
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -31,7 +30,7 @@ from orchestrator.targets import registry
 from orchestrator.targets.interface import Notify, RunHandle
 
 LAST = "last"
-MEMBER = re.compile(r"-[0-9]+", re.ASCII)  # what follows an array's id in the id of one of its runs
+WITH_SECRETS = ("settings", "script_args")  # fields whose secrets are not recorded
 REQUESTED = ("nodes", "exclude", "precision", "max_restarts")  # fields of a request that a resumed run may change
 
 
@@ -46,6 +45,8 @@ class Changes:
         precision: the value of --precision.
         max_restarts: the value of --max-restarts.
         env: further variables of the ranks.
+        settings: the settings with their secrets.
+        script_args: the arguments of the script with their secrets.
         wait_for_cores: whether to wait until other runs have released their cores.
         code: whether to send the files of the project that have changed.
         force: whether a recipe continues from a checkpoint although its data or settings have changed.
@@ -57,13 +58,15 @@ class Changes:
     precision: str | None = None
     max_restarts: int | None = None
     env: tuple[str, ...] = ()
+    settings: tuple[str, ...] | None = None
+    script_args: tuple[str, ...] | None = None
     wait_for_cores: bool = False
     code: bool = False
     force: bool = False
 
     def apply(self, request: TrainRequest) -> TrainRequest:
         """Return the request with these changes."""
-        fields = {name: value for name in REQUESTED if (value := getattr(self, name)) is not None}
+        fields = {name: value for name in (*REQUESTED, *WITH_SECRETS) if (value := getattr(self, name)) is not None}
         ppn = request.ppn if self.ppn is None else parse_ppn(self.ppn)
         names = {variable.partition("=")[0] for variable in self.env}
         env = tuple(variable for variable in request.env if variable.partition("=")[0] not in names)
@@ -84,17 +87,15 @@ def find_runs(base: Path, name: str, notify: Notify) -> list[Run]:
     """
     for run_id, problem in operation.refresh_live(base).items():
         notify(f"{run_id}: {problem}")
-    recorded = store.recorded(base)
-    unfinished = [run for run in recorded.runs if store.can_resume(run)]
     if name == LAST:
+        unfinished = [run for run in store.recorded(base).runs if store.can_resume(run)]
         if not unfinished:
             raise RequestError(
                 f"There is no unfinished run in {base}.", hint="`orch train` starts a run; `orch runs` lists all."
             )
         return unfinished[-1:]
-    members = [run for run in recorded.runs if run.id.startswith(name) and MEMBER.fullmatch(run.id[len(name) :])]
-    if members:
-        selected = [run for run in members if run in unfinished]
+    if members := store.members(base, name):
+        selected = [run for run in members if store.can_resume(run)]
         if not selected:
             check_unfinished(members[-1])
         return selected
@@ -248,12 +249,13 @@ def start(planned: Plan, runs: list[Run], base: Path) -> RunHandle:
     Raises:
         OrchError: if one cannot be started.
     """
+    for run in runs:
+        if run.state == supervisor_state.KILLED and store.was_launched(run):
+            operation.handle_of(run).stop()  # what the supervisor has left may hold the cores
     if planned.origin.request.wait_for_cores:
         return train.start(planned, base / planned.run.run_id)
     handles = []
     for run, member in zip(runs, planned.array or (planned,), strict=True):
         with in_folder_of(run):
-            if run.state == supervisor_state.KILLED:
-                operation.handle_of(run).stop()  # what the supervisor has left may hold the cores
             handles.append(train.start(member, base / run.id))
     return handles[0]

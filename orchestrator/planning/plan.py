@@ -20,7 +20,7 @@ from orchestrator.model.packages import Packages
 from orchestrator.model.printable import one_line
 from orchestrator.model.project import Project
 from orchestrator.model.recipe import Value
-from orchestrator.model.secret_values import find_secrets, mask
+from orchestrator.model.secret_values import mask
 from orchestrator.planning.request import TrainRequest
 
 HEREDOC_DELIMITER = "ORCH_END_OF_FILE"
@@ -330,13 +330,14 @@ class Origin:
     """The inputs that a run is made from.
 
     Attributes:
-        request: the request, with the values of all variables.
+        request: the request as it is recorded.
         script: the path on this machine; empty for a module.
         settings: the settings of a recipe.
         script_args: the arguments of a script or module.
         project: the files that are sent with a script, or None.
         packages: the packages that are added to the stack, or None.
         fingerprints: the nodes by the fingerprint of their packages.
+        secrets: the secrets in variables, settings and arguments, also in variables that the request only names.
     """
 
     request: TrainRequest
@@ -347,6 +348,7 @@ class Origin:
     script_args: tuple[str, ...]
     project: Project | None = None
     packages: Packages | None = None
+    secrets: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -391,17 +393,12 @@ class Plan:
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """Return the secrets in the request, which only the ranks get."""
-        return secrets_of(self.origin.request)
+        """Return the secrets in the requests of all runs, which only the ranks get."""
+        return tuple(dict.fromkeys(secret for plan in (self, *self.array) for secret in plan.origin.secrets))
 
     def summary(self) -> list[str]:
         """Return the decisions with their reasons, one line each, and the place of every rank."""
         return [*(decision.describe() for decision in self.decisions), *describe_places(self.layout.rank_places)]
-
-
-def secrets_of(request: TrainRequest) -> tuple[str, ...]:
-    """Return the secrets in a request's variables, settings and script arguments."""
-    return find_secrets((*request.env, *request.settings, *request.script_args))
 
 
 def describe_places(rank_places: Sequence[Place]) -> list[str]:

@@ -11,6 +11,7 @@ from orch_node.protocol.record import RunRecord
 
 from orchestrator.errors import PlanError
 from orchestrator.model.decision import ARRAY_MEMBER, Decision
+from orchestrator.model.secret_values import masked
 from orchestrator.planning.plan import Plan
 from orchestrator.planning.request import Resume, TrainRequest
 from orchestrator.planning.site import Site
@@ -36,8 +37,10 @@ class Member:
 
     @property
     def label(self) -> str:
-        """Return its values as a user writes them."""
-        return shlex.join(self.arguments) or " ".join(f"{name}={value}" for name, value in self.values)
+        """Return its values as a user writes them, without secrets."""
+        return shlex.join(masked(self.arguments)) or " ".join(
+            masked([f"{name}={value}" for name, value in self.values])
+        )
 
 
 def max_active_runs(arguments: Iterable[str]) -> int | None:

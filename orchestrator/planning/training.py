@@ -28,7 +28,7 @@ from orchestrator.model.decision import Decision
 from orchestrator.model.links import Link
 from orchestrator.model.printable import enumeration
 from orchestrator.model.recipe import Recipe, as_arguments
-from orchestrator.model.secret_values import masked
+from orchestrator.model.secret_values import find_secrets, masked
 from orchestrator.planning.accelerate_options import AccelerateOptions
 from orchestrator.planning.plan import Origin, Plan
 from orchestrator.planning.request import Resume, TrainRequest
@@ -97,6 +97,7 @@ def new_plan(
         script_args=request.script_args,
         project=project,
         packages=recipe.packages,
+        secrets=find_secrets((*request.env, *request.settings, *request.script_args)),
     )
     record = run_record(resolved, site, home, decisions=all_decisions, output_dir=output)
     return Plan(run=record, origin=origin, steps=())

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from tests.local.runs import Orch, expect_exit, last_run, rank_log, write_script
 
 SCRIPT = """
@@ -15,6 +17,7 @@ raise SystemExit(os.path.exists("saved") is False and open("saved", "w").close()
 TOKEN = "hf_" + "a" * 20
 SECRETS = ("--env", "DATABASE_URL=postgres://me:pa55word@h")
 ARGUMENTS = ("--", "--hf_token", TOKEN)
+INVENTORY = "all: {hosts: {node0: {ansible_connection: local}}}"
 
 
 def test_secrets_by_value_are_masked(orch: Orch, tmp_path: Path) -> None:
@@ -36,3 +39,24 @@ def test_secrets_by_value_are_masked(orch: Orch, tmp_path: Path) -> None:
     assert json.loads((run / "plan.json").read_text())
     refused = expect_exit(orch("resume", run.name), 2)
     assert "does not have the secret in DATABASE_URL" in refused.stderr
+
+
+def test_variable_that_is_only_named_is_masked(orch: Orch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DATABASE_URL", "postgres://me:pa55word@h")
+    train = ("train", write_script(tmp_path, SCRIPT), "--ppn", "1", "--dry-run", "--env", "DATABASE_URL")
+    for options in ((), ("--json",)):
+        shown = expect_exit(orch(*train, *options)).stdout
+        assert "<masked>" in shown
+        assert "pa55word" not in shown
+
+
+def test_waiting_run_gets_secrets_that_are_not_recorded(orch: Orch, tmp_path: Path) -> None:
+    (tmp_path / "inventory/mine").mkdir(parents=True)
+    (tmp_path / "inventory/mine/hosts.yml").write_text(INVENTORY)
+    options = ("--inventory", "inventory/mine", "--wait-for-cores", "--ppn", "1", "--backend", "gloo")
+    expect_exit(orch("train", write_script(tmp_path, SCRIPT), *options, *SECRETS, *ARGUMENTS), 1)
+    run = last_run(tmp_path)
+    assert rank_log(run, 0).splitlines()[-1] == "True True"
+    for path in (path for path in run.rglob("*") if path.is_file() and path.name != "env.json"):
+        assert b"pa55word" not in path.read_bytes(), path
+        assert TOKEN.encode() not in path.read_bytes(), path

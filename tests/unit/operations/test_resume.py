@@ -42,6 +42,13 @@ def test_an_array_stands_for_its_unfinished_runs(tmp_path: Path) -> None:
     assert ids(tmp_path, "sweep-2") == ["sweep-2"]
 
 
+def test_runs_of_an_array_are_resumed_in_its_order(tmp_path: Path) -> None:
+    names = [f"sweep-{number}" for number in range(12)]
+    for name in names:
+        make(tmp_path, name, "stopped")
+    assert ids(tmp_path, "sweep") == names
+
+
 @pytest.mark.parametrize(
     ("state", "fields", "message"),
     [

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from orchestrator.errors import PlanError
@@ -100,3 +102,10 @@ def test_recipe_gets_values_as_settings() -> None:
     assert request_of(request, MEMBER, own_script=False).settings == ("a=1", "lr=0.1", "seed=2")
     line = Member(arguments=("lr=0.3",))
     assert request_of(request, line, own_script=False).settings == ("a=1", "lr=0.3")
+
+
+def test_labels_have_no_secrets(tmp_path: Path) -> None:
+    token = "hf_" + "a" * 20
+    (tmp_path / "lines").write_text(f"--hf_token {token}\n")
+    assert labels(f"hf_token={token}") == ["hf_token=<masked>"]
+    assert labels(f"@{tmp_path}/lines") == ["--hf_token '<masked>'"]
