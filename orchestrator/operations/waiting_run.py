@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from orch_node.protocol.events import Event, Waiting
-from orch_node.protocol.outcome import STOPPED
+from orch_node.protocol.outcome import REFUSED, STOPPED
 from orch_node.protocol.record import RunRecord
 
 from orchestrator.errors import RequestError
@@ -31,6 +31,7 @@ class WaitingRun:
 
     def __init__(self, folder: Path, open_run: Callable[[store.Run], RunHandle]) -> None:
         self.folder = folder
+        self.queue = queued.queue_of(folder) or folder
         self.notify: Notify = ignore
         self.open_run = open_run
         self.record: RunRecord = self.run.record  # its nodes are decided at the start
@@ -74,8 +75,17 @@ class WaitingRun:
             time.sleep(POLL_SECONDS)
 
     def events(self) -> Iterator[Event]:
-        yield from self.await_start()
-        yield from self.handle.events()
+        while True:
+            yield from self.await_start()
+            yield from self.handle.events()
+            if not self.is_put_back():
+                return
+
+    def is_put_back(self) -> bool:
+        """Return whether the run waits again, because another run has taken its cores; the queue decides that."""
+        while self.run.state == REFUSED and queued.is_active(self.queue):
+            time.sleep(POLL_SECONDS)
+        return self.waits
 
     def logs(self, *, rank: int | None, follow: bool) -> Iterator[LogLine]:
         if follow:

@@ -168,12 +168,15 @@ def load(folder: Path) -> Run:
 
 def state_of(folder: Path, outcome: Outcome | None, record: RunRecord) -> str:
     """Return the state as known on this machine; a remote run counts as running until its end is seen."""
+    queue = queued.queue_of(folder)
+    if queue and queued.is_active(queue):  # the end of a failed start is not the end of the run
+        return queued.QUEUED
     if outcome is not None:
         return outcome.state
     if record.location:  # only the run's target knows its state; there is no supervisor file
         return "running"
-    if queue := queued.queue_of(folder):
-        return queued.QUEUED if queued.is_active(queue) else supervisor_state.KILLED
+    if queue:
+        return supervisor_state.KILLED
     supervisor = supervisor_of(folder)
     if record.node0.via:
         supervisor_ended = (folder / SUPERVISOR_ENDED).exists()

@@ -1,0 +1,70 @@
+"""Check how a run that waits for free nodes is followed until it has really ended."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import cast
+
+from orch_node.protocol.events import Event
+from orch_node.protocol.outcome import DONE, FAILED, REFUSED
+
+from orchestrator.operations.waiting_run import WaitingRun
+from orchestrator.runs import queued, store
+from orchestrator.targets.interface import RunHandle
+from tests.support.recorded import make_run
+
+
+def make_waiting_run(base: Path) -> Path:
+    """Write a run that waits in its own queue."""
+    folder = make_run(base, "run", ranks=1, nodes=1, seconds=1)
+    (folder / "outcome.json").unlink()
+    queued.mark(folder, folder.name)
+    return folder
+
+
+def test_end_of_a_failed_start_is_not_the_end_of_the_run(tmp_path: Path) -> None:
+    folder = make_waiting_run(tmp_path)
+    with queued.lock(folder):
+        store.record_end(folder, FAILED, "no connection")
+        assert store.load(folder).state == queued.QUEUED
+    assert store.load(folder).state == FAILED
+
+
+class Attempts:
+    """A handle that only follows attempts: the first one is refused."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.states = [REFUSED, DONE]
+
+    def events(self) -> Iterator[Event]:
+        store.record_end(self.folder, self.states.pop(0))
+        yield from ()
+
+
+def test_refused_run_that_waits_again_is_followed_further(tmp_path: Path) -> None:
+    folder = make_waiting_run(tmp_path)
+    attempts = Attempts(folder)
+    waiting = WaitingRun(folder, lambda run: cast("RunHandle", attempts))
+
+    def put_back() -> None:
+        store.forget_end(folder)
+        queued.mark(folder, folder.name)
+        threading.Timer(0.7, queued.unmark, [folder]).start()
+
+    with queued.lock(folder):
+        queued.unmark(folder)
+        threading.Timer(0.2, put_back).start()
+        assert list(waiting.events())
+    assert store.load(folder).state == DONE
+    assert not attempts.states
+
+
+def test_refused_run_without_a_queue_has_ended(tmp_path: Path) -> None:
+    folder = make_waiting_run(tmp_path)
+    queued.unmark(folder)
+    attempts = Attempts(folder)
+    assert not list(WaitingRun(folder, lambda run: cast("RunHandle", attempts)).events())
+    assert attempts.states == [DONE]
