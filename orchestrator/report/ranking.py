@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -32,7 +33,7 @@ class RankedRun:
 
 
 def rank_runs(sides: Sequence[Side], result: str | None) -> tuple[RankedRun, ...]:
-    """Return the runs in the order of a result, the best one first; runs without it come last.
+    """Return the runs in the order of a result, the best one first; runs without it, or with NaN, come last.
 
     Args:
         sides: the runs of an array.
@@ -51,7 +52,12 @@ def rank_runs(sides: Sequence[Side], result: str | None) -> tuple[RankedRun, ...
             f"No run of the array has the result {result!r}.", hint=did_you_mean(result, names, listing=listing)
         )
     sign = 1 if any(part in result for part in SMALLER_IS_BETTER) else -1
-    return tuple(sorted(runs, key=lambda run: (result not in run.results, sign * run.results.get(result, 0.0))))
+
+    def order(run: RankedRun) -> tuple[bool, float]:
+        value = run.results.get(result, math.nan)
+        return (True, 0.0) if math.isnan(value) else (False, sign * value)
+
+    return tuple(sorted(runs, key=order))
 
 
 def ranked_run(side: Side) -> RankedRun:
