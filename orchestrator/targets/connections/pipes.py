@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
@@ -64,10 +65,10 @@ def piped_program(command: tuple[str, ...], explain: Callable[[int, str], Execut
     """
     pipe = subprocess.PIPE
     with tempfile.TemporaryFile() as errors:
-        process = subprocess.Popen(
-            command, stdin=pipe, stdout=pipe, stderr=errors, start_new_session=True, pipesize=PIPE_BYTES
-        )
+        process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=errors, start_new_session=True)
         program = PipedProgram(process, errors, explain)
+        with contextlib.suppress(OSError):  # Linux limits the pipes of a user: 64 MiB for all
+            fcntl.fcntl(program.output, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
         try:
             yield program
         finally:
