@@ -374,6 +374,10 @@ def submit(
     """
     if not callable(function):
         raise RequestError(f"{function!r} is not a function.", hint="Pass the function, without (), and its arguments.")
+    if options.get("wait_for_cores"):
+        raise RequestError(
+            "orch.submit does not wait for cores.", hint="Call it again later, or train a script with `orch.train`."
+        )
     for name in options.keys() & {"project", "module"}:
         raise RequestError(
             f"orch.submit has no argument {name!r}.", hint="The function takes its place, with its own module."
@@ -408,6 +412,7 @@ def resume(
     precision: str | None = None,
     max_restarts: int | None = None,
     env: Mapping[str, str] | None = None,
+    wait_for_cores: bool = False,
     code: bool = False,
     force: bool = False,
     runs_dir: str | Path = RUNS_DIR,
@@ -425,6 +430,7 @@ def resume(
         precision: the precision of a recipe.
         max_restarts: restarts after a failure.
         env: further environment variables of the ranks.
+        wait_for_cores: wait until other runs have released their cores.
         code: send the files of the project that have changed.
         force: continue a recipe's checkpoint although the data, the model or the settings have changed.
         runs_dir: the folder of run records on this machine.
@@ -443,6 +449,7 @@ def resume(
         precision=precision,
         max_restarts=max_restarts,
         env=tuple(f"{name}={value}" for name, value in (env or {}).items()),
+        wait_for_cores=wait_for_cores,
         code=code,
         force=force,
     )

@@ -67,6 +67,8 @@ def stop(
 
     if inventory is None and (reports := queue.stop_array(runs_dir.absolute(), run)):
         print_text(cleanup.array_as_json(run, reports) if as_json else cleanup.array_text(reports))
+        if not as_json and any(map(store.can_resume, store.members(runs_dir.absolute(), run))):
+            print_text(f"resume: {resume_command(run, runs_dir.absolute())}")
         raise typer.Exit(max(report.exit_code for report in reports))
     handle, other_runs = operation.find_live(runs_dir, run, inventory, print_error)
     before = store.load(handle.folder).state

@@ -79,6 +79,7 @@ def test_array_survives_its_command_and_is_stopped_as_a_whole(two_hosts: Workspa
     assert "has not started" in refused.stderr
     stopped = expect_exit(two_hosts.orch("stop", array))
     assert stopped.stdout.count("Stopped run") == 3, stopped.stdout
+    assert stopped.stdout.endswith(f"resume: orch resume {array}\n")
     assert {runs_of(two_hosts)[name]["state"] for name in ids} == {"stopped"}
 
 

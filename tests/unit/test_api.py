@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 import orch
 from orchestrator import api
 from orchestrator.cli import main
+from orchestrator.cli.resume import CHANGES
 from orchestrator.planning.request import TrainRequest
 
 RENAMED = {"script_args": "args", "options": "target_options"}
@@ -30,6 +31,10 @@ def test_train_has_all_options_of_the_command_line() -> None:
 def test_submit_has_the_parameters_of_train_except_for_what_the_function_replaces() -> None:
     train, submit = (inspect.signature(function).parameters for function in (api.train, api.submit))
     assert {*train} - {*submit} == {"recipe", "settings"}
+
+
+def test_resume_has_all_changes_of_the_command_line() -> None:
+    assert {*CHANGES} <= {*inspect.signature(api.resume).parameters}
 
 
 @pytest.mark.parametrize(
@@ -80,6 +85,7 @@ def test_submit_has_the_parameters_of_train_except_for_what_the_function_replace
         pytest.param(lambda: orch.train("bert-qa", ppn="two"), "--ppn two: expected a number", "--ppn 4", id="ppn"),
         pytest.param(lambda: orch.submit("evaluate"), "'evaluate' is not a function", "without ()", id="no function"),
         pytest.param(lambda: orch.submit(len, [], project="."), "no argument 'project'", "module", id="project"),
+        pytest.param(lambda: orch.submit(len, [], wait_for_cores=True), "not wait for cores", "later", id="waiting"),
     ],
 )
 def test_wrong_argument_is_an_error_with_a_hint(
