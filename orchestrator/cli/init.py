@@ -43,4 +43,4 @@ def init(
     print_text(f"Created {folder}/hosts.yml. Review it, then run:\n  orch provision {folder}")
     if max(listed.slots, default=1) > 1:
         slots = " or ".join(map(str, sorted(listed.slots)))
-        print_text(f"The slots of {hostfile} ({slots}) are not part of an inventory: set ranks per node by --ppn.")
+        print_text(f"The inventory does not record the slots of {hostfile} ({slots}): use `orch train --ppn N`.")

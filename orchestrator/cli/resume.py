@@ -30,7 +30,7 @@ CHANGES: Mapping[str, ParameterInfo] = {
     "env": TRAINING_OPTIONS["env"],
     "wait_for_cores": HOST_OPTIONS["wait_for_cores"],
     "code": typer.Option(
-        "--code", help="Send the files of the project that have changed. What the run has written stays."
+        "--code", help="Send the files of the project that have changed. Files that the run has written are kept."
     ),
     "force": typer.Option(
         "--force", help="Continue from a checkpoint although the data, the model or the settings have changed."

@@ -24,7 +24,7 @@ OTHER_FORMATS = (
     (
         re.compile(r"(Host|Match)\s", re.IGNORECASE),
         "an SSH configuration",
-        "Read it by: orch init NAME --from-ssh-config --ssh-config {path}",
+        "Read it with: orch init NAME --from-ssh-config --ssh-config {path}",
     ),
     (
         re.compile(r"[0-9a-fA-F.:]*[.:]\S*\s+[A-Za-z][^=\s]*(\s|$)"),

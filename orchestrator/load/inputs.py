@@ -60,7 +60,10 @@ def array_members(arguments: Sequence[str], sample: int | None) -> list[Member]:
         axes = parse_axes(arguments)
         return combinations(axes, drawn(prod(len(values) for _, values in axes), sample))
     if len(arguments) > 1 or sample is not None:
-        raise RequestError(f"--array @{files[0]} names all runs.", hint="Omit other values of --array and samples.")
+        raise RequestError(
+            f"--array @{files[0]} cannot be combined with other values.",
+            hint="Omit the other --array and --array-sample.",
+        )
     return lines_of(files[0])
 
 

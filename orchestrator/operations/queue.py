@@ -34,7 +34,7 @@ PROCESS = "orchestrator.operations.queue_process"
 START_SECONDS = 30.0  # time limit for the process to begin
 STOP_SECONDS = 60.0  # time limit for all runs of a queue to stop
 SNAPSHOT = "project"  # the folder of a queue with a copy of the project as it was submitted
-LOG_CHARACTERS = 2000  # of the log of a process that did not begin
+LOG_CHARACTERS = 2000  # of the log of a process that did not start
 
 
 def copy_project(project: Project, queue: Path) -> None:
@@ -97,8 +97,8 @@ def begin(base: Path, queue: Path, members: Sequence[Plan], limit: int | None) -
         if process.poll() is not None or time.monotonic() > deadline:
             output = last_text(queue / queued.LOG, LOG_CHARACTERS).strip()
             raise ExecuteError(
-                f"The process that starts the runs of {queue.name} did not begin: {output or 'it wrote nothing'}",
-                hint=f"`orch resume {queue.name}` tries it again.",
+                f"The queue process of {queue.name} did not start: {output or 'it printed nothing'}",
+                hint=f"Start it again with `orch resume {queue.name}`.",
             )
         time.sleep(0.02)
 
@@ -158,7 +158,7 @@ def stop(queue: Path) -> None:
             os.kill(state.pid, signal.SIGTERM)
         if time.monotonic() > deadline:
             raise ExecuteError(
-                f"The process {state.pid}, which starts the runs of {queue.name}, does not end.",
-                hint=f"`kill -9 {state.pid}` ends it, `orch stop` its runs.",
+                f"The queue process of {queue.name} (process {state.pid}) does not end.",
+                hint=f"End it with `kill -9 {state.pid}`, then its runs with `orch stop {queue.name}`.",
             )
         time.sleep(0.1)

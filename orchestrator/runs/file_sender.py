@@ -220,7 +220,7 @@ def parse_entry(line: bytes) -> Entry:
     if any(part in ("", ".", "..") or "\0" in part for part in entry.path.split("/")):
         raise ProtocolError(f"{entry.path!r:.200} is not a path inside this folder.")
     if entry.kind not in KINDS or not 0 <= entry.size <= MAX_SIZE:
-        raise ProtocolError(f"{entry.path!r:.200} has a kind or a size that cannot be.")
+        raise ProtocolError(f"{entry.path!r:.200} has an invalid kind or size.")
     if not is_utf8(entry.path):
         return replace(entry, problem="its name is not UTF-8")
     if entry.problem or entry.kind == SPECIAL:

@@ -46,14 +46,14 @@ RENDEZVOUS = (
     r"|-packages/oneccl_bindings_for_pytorch/|CCL_ERROR|\bHYD[A-Z]*_|\bhydra_|\bhydt_|\bmpiexec\b|\bmpirun\b|^ssh: "
 )
 
-# The file of a library, and one that is none, as the end of an ImportError has it.
+# The path of a library's file, and that of another file at the end of an ImportError.
 LIBRARY_FILE = r"-packages/|/lib/python3[^/]*/"
 USER_FILE = r"\((?!\S*-packages/|\S*/lib/python3)(/\S*/(\w+)\.py)\)"
 HIDDEN_CAUSE = (
-    "The file {2}.py of your project has the name of a package, so that Python imports it in place of the package."
+    "The file {2}.py of your project has the same name as a package, so Python imports the file instead of the package."
 )
 HIDDEN_CURE = "Rename {1}, and delete the folder __pycache__ next to it."
-# Variables from which scripts read the number of their rank, of launchers that orch does not use, or not always.
+# Variables with the ranks of other launchers, which orch sets never or only with some launchers.
 LAUNCHER_VARIABLES = (
     r"SLURM_(?:PROCID|LOCALID|NTASKS|NPROCS|NNODES|NODEID|JOB_ID|JOBID|JOB_NODELIST|NODELIST|STEP_NODELIST|JOB_NUM_NODES"
     r"|NTASKS_PER_NODE|TASKS_PER_NODE|LAUNCH_NODE_IPADDR|GPUS_ON_NODE)|OMPI_COMM_WORLD_\w+|MV2_COMM_WORLD_\w+|PMI_\w+"
@@ -307,9 +307,9 @@ KNOWN_SIGNATURES = (
         frame=RENDEZVOUS,
         from_script=True,
         hides=("port taken",),
-        cause="The script opens a port itself, which another rank of this node or another program has opened already.",
+        cause="The script opens a port that another rank of this node or another program already uses.",
         cure="Use the process group that orch created: dist.init_process_group() without init_method, store and port. "
-        "For a port of your own, listen on one rank alone, or on port 0.",
+        "To open a port for another purpose, listen on one rank only, or on port 0.",
     ),
     Signature(
         name="port taken",
@@ -397,7 +397,7 @@ KNOWN_SIGNATURES = (
     Signature(
         name="device_ids of DDP",
         pattern=r"DistributedDataParallel device_ids and output_device arguments only work with single-device",
-        cause="The script gives DistributedDataParallel the number of a GPU (device_ids), but the model is on the CPU.",
+        cause="The script passes a GPU number (device_ids) to DistributedDataParallel, but the model is on the CPU.",
         cure="Omit device_ids and output_device: DistributedDataParallel(model).",
     ),
     Signature(
@@ -412,8 +412,8 @@ KNOWN_SIGNATURES = (
     Signature(
         name="monitored_barrier",
         pattern=r"^ValueError: monitored_barrier is only implemented for GLOO backend",
-        cause="monitored_barrier() exists for gloo alone, and the group is on another backend.",
-        cure="Use torch.distributed.barrier(): orch itself names ranks that are missing. Or use --backend gloo.",
+        cause="monitored_barrier() works only with gloo, but the group uses another backend.",
+        cure="Use torch.distributed.barrier(): orch itself reports missing ranks. Or use --backend gloo.",
     ),
     Signature(
         name="question to the user",
@@ -440,13 +440,13 @@ KNOWN_SIGNATURES = (
     Signature(
         name="notebook",
         pattern=r"^NameError: name '(get_ipython|display)' is not defined",
-        cause="The script has lines of a notebook: {1} exists in Jupyter alone.",
-        cure="Remove what was a line with ! or % in the notebook. Packages: --requirements FILE.",
+        cause="The script contains code of a notebook: {1} exists only in Jupyter.",
+        cure="Remove the code that was a line with ! or % in the notebook. Install packages with --requirements FILE.",
     ),
     Signature(
         name="relative import",
         pattern=r"^ImportError: attempted relative import (?:with no known parent package|beyond top-level package)",
-        cause="A script has no parent package, so that it cannot import with a leading dot.",
+        cause="A script that runs as a file has no parent package, so imports with a leading dot fail.",
         cure="Run it as a module, in the folder that contains its package: orch train -m PACKAGE.MODULE.",
         may_be_harmless=True,
     ),
@@ -495,7 +495,7 @@ KNOWN_SIGNATURES = (
         pattern=r"ModuleNotFoundError: No module named '(apex|flash_attn|xformers|bitsandbytes|triton|amp_C|vllm)\b"
         r"|(FlashAttention2) has been toggled on, but it cannot be used",
         cause="{1}{2} is for GPUs, but the ranks train on CPUs.",
-        cure='Leave it out. Attention of transformers: attn_implementation="sdpa". Precision: --precision, or '
+        cure='Do not use it. In transformers, use attn_implementation="sdpa". For BF16, use --precision or '
         'torch.autocast("cpu", dtype=torch.bfloat16).',
         may_be_harmless=True,
     ),

@@ -77,7 +77,7 @@ def lock(queue: Path) -> BinaryIO:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         raise ExecuteError(
-            f"Another process starts the runs of {queue.name}.", hint="`orch runs` lists them."
+            f"The runs of {queue.name} already have a queue process.", hint="`orch runs` lists them."
         ) from None
     return file
 

@@ -110,7 +110,7 @@ def fetch_expected(
         collect([source], [path], staging, listener=listener, expected=project.files)
     except NoFolderError:
         raise ExecuteError(
-            f"The project is not there any more: there is no folder {path}.",
+            f"The project no longer exists: there is no folder {path}.",
             hint=f"`orch clean` removes what no run has used for 30 days. {hint}",
         ) from None
 
