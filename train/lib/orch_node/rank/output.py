@@ -9,7 +9,7 @@ from collections import deque
 from pathlib import Path
 
 from orch_node.protocol.failures import summarize_elastic
-from orch_node.streams import without_marks
+from orch_node.streams import MARKS
 
 TAIL_BYTES = 2000
 FATAL = b"Fatal Python error: "  # what faulthandler writes before its stack traces
@@ -37,14 +37,15 @@ def log_tail(log: Path) -> str:
     with log.open("rb") as file:
         file.seek(max(0, log.stat().st_size - SEARCHED_BYTES))
         content = file.read()
+    for mark in MARKS.values():
+        content = content.replace(mark.encode(), b"")
     begin = max(0, len(content) - TAIL_BYTES)
     if (fatal := content.rfind(FATAL)) >= 0:
         begin = min(begin, max(0, fatal - TAIL_BYTES // 2))
         if (current := content.find(CURRENT_THREAD, fatal)) > begin + TAIL_BYTES // 2:  # after many other threads
             content = content[: content.find(b"\n", fatal) + 1] + content[current:]
     tail = content[begin : begin + TAIL_BYTES].decode(errors="replace")
-    lines = without_marks(tail).split("\n")
-    return "\n".join(line for line in lines if not line.startswith(OWN_PREFIX)).strip()
+    return "\n".join(line for line in tail.split("\n") if not line.startswith(OWN_PREFIX)).strip()
 
 
 class StderrRecorder:
