@@ -542,6 +542,7 @@ ENDED_AT_END = {
     "no-sync": "ddp = DDP(model)\nwith ddp.no_sync():\n    steps(ddp, adam)",
     "weights-shown-at-the-end": "steps(model, adam); weight = model[0].weight.data\n"
     "dist.all_gather([torch.zeros_like(weight) for _ in range(2)], weight)",
+    "saved-in-bf16": "steps(model, adam); model.bfloat16()",
     "hook-without-exchange": "ddp = DDP(model)\n"
     "def keep(state, bucket):\n"
     "    future = torch.futures.Future(); future.set_result(bucket.buffer()); return future\n"
@@ -663,3 +664,25 @@ def test_restarted_run_whose_ranks_were_equal_before_must_start_with_equal_weigh
     (tmp_path / "store").unlink()
     output = compare_two_ranks(tmp_path, f"model[0].weight.data += rank\n{body}")
     assert "although they were equal when the run began" in output
+
+
+RESUMED_PART = """
+model = torch.nn.Linear(6, 1 + rank)
+adam = torch.optim.AdamW(model.parameters())
+""" + RESUMED + "\nsteps(model, adam)"
+HEAD = """
+torch.manual_seed(rank); head = torch.nn.Linear(1, 1)
+steps(model, torch.optim.SGD(model.parameters(), lr=0.1), after=average)
+steps(lambda x: head(model(x)), torch.optim.SGD(head.parameters(), lr=0.1))
+"""
+
+
+@WARM
+@pytest.mark.parametrize("body", [RESUMED_PART, HEAD], ids=["another-model-on-each-rank", "head-of-each-rank"])
+def test_restarted_run_whose_ranks_have_weights_of_their_own_is_accepted(
+    tmp_path: Path, body: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for restarted in ("", "1"):
+        monkeypatch.setenv("RESTARTED", restarted)
+        assert "RankError the ranks do not start" not in compare_two_ranks(tmp_path, body)
+        (tmp_path / "store").unlink(missing_ok=True)

@@ -164,7 +164,8 @@ class Peers:
         store: of the default group.
         operations: returns the number of operations between ranks so far, without orch's own.
         restarted: whether this is a later attempt of the run.
-        equal_mark: a file that exists once the ranks of this node have started with equal weights.
+        equal_mark: with the number of an optimizer, the name of a file that exists once the ranks of this node have
+            started with equal weights of it.
         advice: returns what to change in a script that trains alone.
     """
 
@@ -309,13 +310,13 @@ class WeightComparison:
         steps = optimizer_steps(optimizer)
         if steps < 0 and not readable:
             steps = UNKNOWN_STEPS
-        was_equal = self.peers.equal_mark.exists()
+        was_equal = self.equal_mark(record).exists()
         has_state = readable and len(optimizer.state) > 0
         state = State(self.peers.rank, steps, has_state, first, first, second, second, was_equal)
         reference = self.exchange(record, "start", state)
         if readable:
             record.start = state
-        self.check_start(state, reference)
+        self.check_start(record, state, reference)
 
     def compare_updated(self, record: OptimizerRecord) -> None:
         """Compare the weights of an optimizer after its first steps."""
@@ -343,14 +344,21 @@ class WeightComparison:
         key = f"orch/weights/{record.index}/{moment}"
         return State.decode(self.peers.store.compare_set(key, "", state.encode()))
 
+    def equal_mark(self, record: OptimizerRecord) -> Path:
+        return self.peers.equal_mark.with_name(f"{self.peers.equal_mark.name}-{record.index}")
+
     # Decide.
 
-    def check_start(self, state: State, reference: State) -> None:
+    def check_start(self, record: OptimizerRecord, state: State, reference: State) -> None:
         """Raise RankError if this rank starts in another state than the reference, although it must not."""
         if has_separate_models():
             return
         is_shared = state.shared.shapes != 0 and state.shared.shapes == reference.shared.shapes
-        if is_shared or self.peers.restarted:
+        is_same_model = all(
+            first.shapes == second.shapes
+            for first, second in ((state.shared, reference.shared), (state.unshared, reference.unshared))
+        )
+        if is_shared or (self.peers.restarted and is_same_model):
             check_resumed(state, reference)
         if is_shared and not state.shared.starts_like(reference.shared):
             cause = "although a DistributedDataParallel keeps them equal"
@@ -358,7 +366,7 @@ class WeightComparison:
             cause = "although they were equal when the run began"
         else:
             if starts_equal(state, reference) and state.rank != reference.rank and not self.peers.restarted:
-                self.peers.equal_mark.touch(0o600)
+                self.equal_mark(record).touch(0o600)
             return
         raise RankError(UNEQUAL_START_MESSAGE.format(rank=state.rank, reference=reference.rank, cause=cause))
 
@@ -428,9 +436,13 @@ class Suspicion:
         self.samples = [weights.sample(weight) for weight in self.watched]
 
     def has_changed(self, torch: ModuleType) -> bool:
-        """Return whether anything but an optimizer has changed the weights since the last sample."""
-        samples = zip(self.watched, self.samples, strict=True)
-        return any(not torch.equal(weights.sample(weight), values) for weight, values in samples)
+        """Return whether anything but an optimizer has changed the weights since the last sample.
+
+        Another type, in which a script saves the weights, rounds them.
+        """
+        current_samples = map(weights.sample, self.watched)
+        samples = zip(current_samples, self.samples, strict=True)
+        return any(now.dtype == before.dtype and not torch.equal(now, before) for now, before in samples)
 
     def has_exchanged(self) -> bool:
         """Return whether the script has exchanged tensors as large as the weights."""
