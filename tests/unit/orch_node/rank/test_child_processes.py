@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -26,6 +27,19 @@ def test_child_imports_the_sitecustomize_of_the_user_and_nothing_else(tmp_path: 
     (tmp_path / "sitecustomize.py").write_text("print('customized')")
     program = "import sys; print([name for name in sys.modules if name.startswith('orch_node')], len(sys.path) > 2)"
     assert run_child(tmp_path, program).splitlines() == ["customized", "[] True"]
+
+
+def test_child_whose_python_cannot_import_orch_imports_torch(tmp_path: Path) -> None:
+    broken = tmp_path / "lib/child_python"
+    broken.mkdir(parents=True)
+    (tmp_path / "orch_node").mkdir()
+    (tmp_path / "orch_node/__init__.py").write_text("match = print match")  # as new syntax in an old Python
+    (tmp_path / "torch.py").write_text("print('torch')")
+    shutil.copy(child_processes.FOLDER / "sitecustomize.py", broken)
+    environment = {**os.environ, "PYTHONPATH": f"{broken}:{tmp_path}", "ORCH_PARENT_RANK": "0 2"}
+    command = [sys.executable, "-c", "import torch"]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert (result.stdout, result.returncode) == ("torch\n", 0), result.stderr
 
 
 def test_child_that_creates_a_group_is_refused_with_a_reason(tmp_path: Path) -> None:

@@ -24,7 +24,8 @@ class TorchFinder(MetaPathFinder):
         if name == "torch":
             sys.meta_path.remove(self)
             sys.path.append(LIB)
-            importlib.import_module("orch_node.rank.child_processes").watch()
+            with contextlib.suppress(Exception):  # another Python of the user may be too old for orch
+                importlib.import_module("orch_node.rank.child_processes").watch()
         return None
 
 
