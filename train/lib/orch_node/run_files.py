@@ -161,8 +161,10 @@ def receive(run_dir: Path, suffix: str) -> Received:
             if content_of(staging / path) != contents[path]:
                 raise store.StoreError(f"{copy / path} did not arrive as node0 has it")
         updates = CopyUpdate(run_dir, suffix)
-        for path in (*updates.stale(contents), *header.written.deleted):
+        for path in header.written.deleted:
             updates.remove(path)
+        for path in updates.stale(header.written):
+            updates.restore(path)
         for path in header.archived:
             updates.put(staging / path, path)
     whole_files.write(run_dir / files.RECEIVED, json.dumps({path: entry.sha256 for path, entry in contents.items()}))
@@ -186,9 +188,10 @@ class CopyUpdate:
         except OSError:
             self.received = {}
 
-    def stale(self, contents: dict[str, Content]) -> list[str]:
-        """Return the files that were received earlier and that node0 no longer has."""
-        return [path for path in self.received if path not in contents and not self.is_own(path)]
+    def stale(self, written: Written) -> list[str]:
+        """Return the files that were received earlier and that node0 no longer has, or has again as they were sent."""
+        gone = (path for path in self.received if path not in written.files and path not in written.deleted)
+        return [path for path in gone if not self.is_own(path)]
 
     def is_own(self, path: str) -> bool:
         """Return whether this node has itself written what is at a path."""
@@ -206,6 +209,13 @@ class CopyUpdate:
             self.rename(path)
         elif os.path.lexists(self.copy / path):
             (self.copy / path).unlink()
+
+    def restore(self, path: str) -> None:
+        """Give a file the content that was sent, or remove it if none was sent."""
+        if self.sent and os.path.lexists(self.sent / path):
+            store.replace_file(self.sent / path, self.copy / path)
+        else:
+            self.remove(path)
 
     def put(self, source: Path, path: str) -> None:
         """Move a file to its place."""

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from orch_node.reach import BY_STEP
+from orch_node.store import StoreError
 from orch_node.supervisor import file_sharing
 from orch_node.supervisor.file_sharing import FileSharing
 
@@ -111,6 +112,27 @@ def test_what_node0_has_deleted_is_deleted(nodes: Nodes) -> None:
     assert nodes.share("node1", attempt=2).problem == ""
     content = nodes.content("node1")
     assert content == {"conf/a b.json": "{}", "mine": "changed", "train.py.node1.attempt-2": "changed"}
+
+
+@pytest.mark.parametrize("text", ["data", "sent later"], ids=["restored", "sent again"])
+def test_file_that_node0_has_again_as_it_was_sent_stays(nodes: Nodes, text: str) -> None:
+    write(nodes.run_dir / "project", {"data.txt": "changed"})
+    nodes.share("node1")
+    write(nodes.run_dir / "project", {"data.txt": text, "new": ""})
+    if text != PROJECT["data.txt"]:  # `orch resume --code` has replaced it on all nodes
+        write(nodes.folder / "node1/project", {"data.txt": text})
+        write(nodes.folder / "store/0123", {"data.txt": text})
+    assert nodes.share("node1", attempt=2).problem == ""
+    assert nodes.content("node1") == {**PROJECT, "data.txt": text, "new": ""}
+
+
+def test_cancelled_transfer_reads_no_further_files(nodes: Nodes) -> None:
+    with (nodes.run_dir / "project/large").open("wb") as file:
+        file.truncate(1 << 30)
+    sharing = FileSharing(nodes.run_dir, ["node1"], 1)
+    sharing.is_cancelled = True
+    with pytest.raises(StoreError, match="tar"):
+        sharing.send_archive(["large"], [])
 
 
 def test_nothing_is_copied_in_a_shared_folder(nodes: Nodes) -> None:

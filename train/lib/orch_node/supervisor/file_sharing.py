@@ -45,7 +45,7 @@ class FileSharing(threading.Thread):
         self.nodes = nodes
         self.attempt = attempt
         self.news: list[str] = []
-        self.problem = ""
+        self.problem = "the files that node0 wrote were not given to the other nodes"
         self.commands: list[RemoteCommand] = []
         self.is_cancelled = False
 
@@ -53,6 +53,7 @@ class FileSharing(threading.Thread):
         """Send each node the files that it lacks."""
         try:
             self.share()
+            self.problem = ""
         except (OSError, StoreError, ProtocolError) as error:
             self.problem = f"the files that node0 wrote could not be given to the other nodes: {error}"
 
@@ -135,7 +136,8 @@ class FileSharing(threading.Thread):
             with subprocess.Popen(pack, stdin=names, stdout=subprocess.PIPE) as tar:
                 assert tar.stdout is not None
                 for _ in store.passed_on(tar.stdout, commands):
-                    pass
+                    if self.is_cancelled:
+                        tar.kill()
             if tar.returncode != 0:
                 raise StoreError(f"tar: exit code {tar.returncode}")
 
