@@ -666,10 +666,14 @@ def test_restarted_run_whose_ranks_were_equal_before_must_start_with_equal_weigh
     assert "although they were equal when the run began" in output
 
 
-RESUMED_PART = """
+RESUMED_PART = (
+    """
 model = torch.nn.Linear(6, 1 + rank)
 adam = torch.optim.AdamW(model.parameters())
-""" + RESUMED + "\nsteps(model, adam)"
+"""
+    + RESUMED
+    + "\nsteps(model, adam)"
+)
 HEAD = """
 torch.manual_seed(rank); head = torch.nn.Linear(1, 1)
 steps(model, torch.optim.SGD(model.parameters(), lr=0.1), after=average)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -11,7 +12,10 @@ from itertools import count
 from pathlib import Path
 
 import pytest
+from orch_node.protocol.layout import render
 
+from tests.support import supervised_runs
+from tests.support.layouts import make_layout
 from tests.support.supervised_runs import NODE_PROGRAM, SLEEP, Runs
 from tests.support.waiting import wait_until
 
@@ -127,6 +131,33 @@ def test_run_that_was_stopped_before_it_began_does_not_start(runs: Runs, has_fol
     assert runs.supervise("run", "/no/such/mpiexec").wait(20) == 130
     assert runs.outcome()["state"] == "stopped"
     assert runs.events("waiting") == runs.events("launched") == []
+
+
+# Runs a command here, but waits in place of one that lists the files of a run; the command's words are in parts.
+SSH = """#!/bin/sh
+for command; do :; done
+case $(echo "$command" | tr -d "' ") in *run-files*) touch {mark}; exec sleep 60;; esac
+exec /bin/sh -c "$command"
+"""
+
+
+@pytest.mark.parametrize(("number", "state"), [(signal.SIGINT, "stopped"), (signal.SIGTERM, "preempted")])
+def test_resumed_run_that_is_stopped_while_its_nodes_are_compared_has_not_failed(
+    runs: Runs, number: signal.Signals, state: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mark, ssh = runs.base / "compared", runs.base / "bin/ssh"
+    ssh.parent.mkdir()
+    ssh.write_text(SSH.format(mark=mark))
+    ssh.chmod(0o700)
+    monkeypatch.setenv("PATH", f"{ssh.parent}:{os.environ['PATH']}")
+    monkeypatch.setattr(supervised_runs, "LAYOUT", render(make_layout("node0", "node1")))
+    (runs.base / "run/project").mkdir(parents=True)
+    process = runs.supervise("run", "/no/such/mpiexec", options=("--first-attempt", "2"))
+    wait_until(mark.exists, "the nodes are compared", 30)
+    process.send_signal(number)
+    process.wait(30)
+    assert (runs.outcome()["state"], runs.outcome()["attempts"]) == (state, 1)
+    assert runs.processes() == []
 
 
 def test_stop_waits_for_a_supervisor_that_is_about_to_start(runs: Runs) -> None:

@@ -153,10 +153,10 @@ class Supervisor:
             return AttemptResult(REFUSED, refusal)
         start = CoreReservation(self.run_dir, self.layout, self.agents, self.is_to_end)
         ending = start.claim()
+        if ending is None and self.options.first_attempt > 1 and (problem := self.share_files()):
+            ending = AttemptResult(STOPPED) if self.is_to_end() else AttemptResult(FAILED, problem)
         if ending == AttemptResult(STOPPED) and not self.stop_signal:
             ending = PREEMPTED_BEFORE_START
-        if ending is None and self.options.first_attempt > 1 and (problem := self.share_files()):
-            ending = AttemptResult(FAILED, problem)
         while ending is None or self.may_restart(ending):
             ending = self.attempt()
         self.agents.leave()  # release the cores before outcome.json reports the end
