@@ -106,7 +106,7 @@ def enlarge(stored: Path) -> None:
         (change, "is not as it was sent"),
         (replace_by_link, "is not as it was sent"),
         (enlarge, "is not as it was sent"),
-        (filled_folder.remove, "not there any more: there is no folder"),
+        (filled_folder.remove, "no longer exists: there is no folder"),
     ],
     ids=["changed", "link", "larger", "removed"],
 )
