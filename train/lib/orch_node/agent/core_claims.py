@@ -54,8 +54,7 @@ class Claims:
         for folder in (self.folder.parent, self.folder):
             folder.mkdir(mode=0o700, exist_ok=True)
             trust.check_entry(folder)
-        with trust.open_private(self.folder / "lock") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with self.locked():
             requested = set(claim.cpus)
             conflicts: dict[str, Claim] = {}
             for held in (*self.living(), *claims_of_other_users()):
@@ -66,6 +65,20 @@ class Claims:
             if not conflicts and self.held is None:
                 self.hold(claim)
             return tuple(conflicts.values())
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Let no other process take or read claims meanwhile."""
+        with trust.open_private(self.folder / "lock") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+    def read(self) -> tuple[Claim, ...]:
+        """Return the claims that hold."""
+        if not self.folder.is_dir():
+            return ()
+        with self.locked():
+            return tuple(self.living())
 
     def hold(self, claim: Claim) -> None:
         """Write and lock the file of this agent's claim, and announce it to other users."""
@@ -90,7 +103,7 @@ class Claims:
             self.held = None
 
     def living(self) -> Iterator[Claim]:
-        """Yield the claims that hold; delete the files of dead ones."""
+        """Yield the claims that hold; delete the files of dead ones. For callers with the lock: new files are empty."""
         for path in sorted(self.folder.glob("*.json")):
             with contextlib.suppress(FileNotFoundError):  # it was released meanwhile
                 if claim := living_claim(path):

@@ -18,7 +18,7 @@ MEMINFO = Path("/proc/meminfo")
 
 def node_usage(claims: Path) -> NodeUsage:
     """Return the load, the free memory and the runs that have reserved cores of this node."""
-    held = [*Claims(claims).living(), *claims_of_other_users()]
+    held = [*Claims(claims).read(), *claims_of_other_users()]
     cpus: dict[str, set[int]] = {}
     for claim in held:  # several nodes of a run may be one machine
         cpus.setdefault(claim.run, set()).update(claim.cpus)
