@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from orch_node.pod.torchrun_rank import placement_of
+from orch_node.pod.torchrun_rank import environment, placement_of
 from orch_node.protocol import pod
 
 from orchestrator.errors import PlanError
@@ -99,6 +99,14 @@ def test_ranks_that_share_a_core_are_not_pinned(local: int, monkeypatch: pytest.
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     placement = placement_of(pod.parse(json.dumps(config(plan))), "orch-x-worker-0", local, [7])
     assert placement.cpus == ()
+
+
+def test_ranks_of_a_resumed_job_know_that_it_is_not_their_first_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They compare their weights more strictly then."""
+    monkeypatch.setenv("MASTER_ADDR", "orch-x-worker-0")
+    monkeypatch.setenv("MASTER_PORT", "29500")
+    resumed = pod.parse(json.dumps({**config(make_plan()), "attempt": 3}))
+    assert environment(resumed)["ORCH_ATTEMPT"] == "3"
 
 
 @pytest.mark.parametrize(

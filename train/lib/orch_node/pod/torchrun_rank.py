@@ -75,4 +75,5 @@ def environment(config: PodConfig) -> dict[str, str]:
     """Return the variables of this rank."""
     rendezvous = {name: os.environ[name] for name in ("MASTER_ADDR", "MASTER_PORT")}
     libraries = facts.libraries(Path(sys.prefix))
-    return {**rank_variables(config.env, config.preload, libraries), **rendezvous}
+    attempt = {"ORCH_ATTEMPT": str(config.attempt)}
+    return {**rank_variables(config.env, config.preload, libraries), **rendezvous, **attempt}
