@@ -26,6 +26,7 @@ from orchestrator.planning.plan import Plan
 from orchestrator.runs import queued, store
 from orchestrator.runs.cleanup import CleanupReport
 from orchestrator.runs.outcome import Outcome, outcome_of
+from orchestrator.targets.fetch import has_project
 from orchestrator.targets.interface import Notify, RunHandle
 
 POLL_SECONDS = 1.0
@@ -38,11 +39,19 @@ LOG_CHARACTERS = 2000  # of the log of a process that did not start
 
 
 def copy_project(project: Project, queue: Path) -> None:
-    """Copy the files of a project to the folder of a queue."""
+    """Copy the files of a project to the folder of a queue, unless it has them.
+
+    Files of the project of a resumed run may be gone; with_snapshot() uses only a whole copy.
+    """
+    folder = queue / SNAPSHOT
+    if has_project(folder, project):
+        return
+    shutil.rmtree(folder, ignore_errors=True)
     for name in project.files:
-        target = queue / SNAPSHOT / name
+        target = folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(Path(project.folder, name), target, follow_symlinks=False)
+        with contextlib.suppress(FileNotFoundError):
+            shutil.copy2(Path(project.folder, name), target, follow_symlinks=False)
 
 
 def submit(plan: Plan, base: Path) -> RunHandle:

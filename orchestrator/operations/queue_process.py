@@ -37,6 +37,7 @@ from orchestrator.runs.provenance import script_of
 from orchestrator.runs.store import Run
 from orchestrator.state import private_folder, state_home
 from orchestrator.targets import registry
+from orchestrator.targets.fetch import has_project
 from orchestrator.targets.interface import LiveNode, RunHandle, ignore
 
 POLL_SECONDS = 1.0
@@ -272,12 +273,12 @@ def check_unchanged(run: Run, planned: Plan) -> None:
 
 
 def with_snapshot(planned: Plan, queue: Path) -> Plan:
-    """Return a plan that sends the project as it was submitted."""
+    """Return a plan that sends the project as it was submitted, if the queue has it."""
     project = planned.origin.project
-    if project is None:
+    if project is None or not has_project(queue / SNAPSHOT, project):
         return planned
     steps = tuple(
-        replace(step, source=str(queue / SNAPSHOT))
+        replace(step, source=str(queue / SNAPSHOT), keeps_copies=False)
         if isinstance(step, StoreFolder) and step.source == project.folder
         else step
         for step in planned.steps

@@ -140,9 +140,8 @@ class StoreFolder:
         path: the folder's place in the store; its name is the hash of the content (`folder_hash`).
         node_program: the interpreter on the nodes, and node.py there.
         run_dir: the folder of the run that uses it.
-        copy: where the run gets a writable copy of it; empty for none.
-        replaces: the folder of the store from which an existing copy was made; the files that differ between the two
-            folders are replaced in the copy.
+        copy: where the run gets a writable copy of it; empty for none. A copy that was made from another folder gets
+            the files that have changed.
         keeps_copies: whether a node with a copy does not need the folder, because this machine cannot send it any more.
     """
 
@@ -153,13 +152,11 @@ class StoreFolder:
     node_program: tuple[str, str]
     run_dir: str
     copy: str = ""
-    replaces: str = ""
     keeps_copies: bool = False
 
     def command(self, name: str) -> tuple[str, ...]:
         """Return the command `use` or `receive` on the first node; the second reads the gzipped tar archive."""
         copy = ["--copy", self.copy] if self.copy else []
-        copy += ["--replaces", self.replaces] if self.replaces else []
         copy += ["--keep"] if self.keeps_copies else []
         receivers = ["--to", *(node.node for node in self.nodes[1:])] if self.nodes[1:] else []
         return (*self.node_program, "store", name, self.path, self.run_dir, *copy, *receivers)

@@ -94,12 +94,6 @@ def working_directory(recipe: Recipe, run_dir: str) -> str:
     return recipe.project.working_directory(project_copy(run_dir)) if recipe.project else ""
 
 
-def replaced_folder(project: Project, site: Site) -> str:
-    """Return the folder of the store from which the run's copy was made, if the project brings it up to date."""
-    earlier = site.resume.project if site.resume else None
-    return f"{site.store}/{earlier.digest}" if earlier and earlier.digest != project.digest else ""
-
-
 def sent_files(
     recipe: Recipe, settings: Mapping[str, Value], nodes: tuple[RunNode, ...], site: Site, *, python: str
 ) -> Files:
@@ -119,7 +113,6 @@ def sent_files(
             node_program=(python, f"{site.train}/node.py"),
             run_dir=site.run_dir,
             copy=copy,
-            replaces=replaced_folder(project, site),
             keeps_copies=recipe.project is not None and project.digest != recipe.project.digest,
         )
         sent.append(step)

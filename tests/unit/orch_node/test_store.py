@@ -127,7 +127,7 @@ def changed(step: StoreFolder, **fields: Any) -> StoreFolder:
     source = Path(step.source)
     names = tuple(path.name for path in source.iterdir())
     path = Path(step.path).with_name(filled_folder.hash_of(source))
-    return replace(step, files=names, path=str(path), replaces=step.path, **fields)
+    return replace(step, files=names, path=str(path), **fields)
 
 
 def test_code_is_brought_up_to_date_and_what_the_run_wrote_stays(step: StoreFolder, copy: Path) -> None:
@@ -147,7 +147,7 @@ def test_file_that_only_the_run_has_changed_stays(step: StoreFolder, copy: Path)
     store(first, Local())
     (copy / "log.txt").write_text("of the run")
     (Path(step.source) / "train.py").write_text("3")
-    store(replace(changed(step), replaces=first.path), Local())
+    store(changed(step), Local())
     assert ((copy / "log.txt").read_text(), (copy / "train.py").read_text()) == ("of the run", "3")
 
 
@@ -161,7 +161,7 @@ def test_removed_file_is_removed_from_the_copy_unless_the_run_has_changed_it(ste
     for name in ("train.py", "old.py"):
         (source / name).unlink()
     (source / "other.py").write_text("")
-    store(replace(changed(step), replaces=first.path), Local())
+    store(changed(step), Local())
     assert sorted(path.name for path in copy.iterdir()) == ["checkpoint.pt", "other.py", "train.py"]
 
 

@@ -4,9 +4,9 @@
   node.py store receive FOLDER RUN_DIR ...  read the folder from stdin, as a gzipped tar archive
 
 Both record that the run uses the folder, make a copy of it for the run (--copy COPY), and do the same on other nodes,
-to which they pass it on (--to NODE ...). A copy that exists stays as the run has left it, and with --keep it does not
-need the folder; with --replaces EARLIER, the files that differ between the folders EARLIER and FOLDER are replaced in
-it. Nodes that share the store may do this at the same time.
+to which they pass it on (--to NODE ...). A copy that exists stays as the run has left it, except for the files that
+differ between FOLDER and the folder from which it was made; with --keep it does not need the folder. Nodes that share
+the store may do this at the same time.
 """
 
 from __future__ import annotations
@@ -51,23 +51,21 @@ def main(argv: list[str]) -> int:
     parser.add_argument("folder", type=Path)
     parser.add_argument("run_dir")
     parser.add_argument("--copy", type=Path)
-    parser.add_argument("--replaces", type=Path)
     parser.add_argument("--keep", action="store_true")
     parser.add_argument("--to", nargs="*", default=[])
     options = parser.parse_args(argv)
     os.umask(0o077)
     folder = options.folder
     arguments = [str(folder), options.run_dir, *(["--copy", str(options.copy)] if options.copy else [])]
-    arguments += ["--replaces", str(options.replaces)] if options.replaces else []
     arguments += ["--keep"] if options.keep else []
     try:
         if options.command == "receive":
             with receivers_of(options.to, arguments) as receivers:
                 receive(folder, receivers)
-            use(folder, options.run_dir, options.copy, options.replaces)
+            use(folder, options.run_dir, options.copy)
         elif options.keep and options.copy.is_dir() and not is_complete(folder):
             query_others(options.to, arguments)
-        elif not use(folder, options.run_dir, options.copy, options.replaces):
+        elif not use(folder, options.run_dir, options.copy):
             return ABSENT
         else:
             with receivers_of(options.to, arguments) as receivers:
@@ -81,8 +79,8 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def use(folder: Path, run_dir: str, copy: Path | None, replaces: Path | None = None) -> bool:
-    """Record that a run uses a folder, and copy it for the run; return whether the folder is there.
+def use(folder: Path, run_dir: str, copy: Path | None) -> bool:
+    """Record that a run uses a folder, and make or update its copy of it; return whether the folder is there.
 
     Raises:
         StoreError: if it cannot be copied.
@@ -94,11 +92,19 @@ def use(folder: Path, run_dir: str, copy: Path | None, replaces: Path | None = N
         users.write(f"{run_dir}\n".encode())
         if copy and not copy.is_dir():
             make_copy(folder, copy)
-        elif copy and replaces:
-            update_copy(folder, copy, replaces)
+        elif copy and (earlier := origin_of(copy)) and earlier != folder:
+            update_copy(folder, copy, earlier)
         if copy:
             whole_files.write(copy.with_name(files.SENT_PROJECT), str(folder))
     return True
+
+
+def origin_of(copy: Path) -> Path | None:
+    """Return the folder from which a copy was made; None if that was not recorded."""
+    try:
+        return Path(copy.with_name(files.SENT_PROJECT).read_text())
+    except FileNotFoundError:
+        return None
 
 
 def query_others(nodes: Sequence[str], arguments: list[str]) -> None:
@@ -114,7 +120,7 @@ def query_others(nodes: Sequence[str], arguments: list[str]) -> None:
     raise_failures(failed)
 
 
-def update_copy(folder: Path, copy: Path, replaces: Path) -> None:
+def update_copy(folder: Path, copy: Path, earlier_folder: Path) -> None:
     """Replace the files of a copy that differ between the folder from which it was made and another one.
 
     Files that are equal in both folders stay as the run has left them, as do its own files. If the earlier folder is
@@ -123,7 +129,7 @@ def update_copy(folder: Path, copy: Path, replaces: Path) -> None:
     Raises:
         OSError: if a file cannot be read or written.
     """
-    earlier = entries_of(replaces) if is_complete(replaces) else {}
+    earlier = entries_of(earlier_folder) if is_complete(earlier_folder) else {}
     entries = entries_of(folder)
     for name, entry in entries.items():
         if earlier.get(name) != entry:

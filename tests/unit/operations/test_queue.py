@@ -1,0 +1,55 @@
+"""Check the copy of the project that a queue keeps until its runs start."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from orch_node import filled_folder
+
+from orchestrator.model.project import Project
+from orchestrator.operations.queue import SNAPSHOT, copy_project
+from orchestrator.targets.fetch import has_project
+
+
+def read_project(folder: Path) -> Project:
+    entries = [filled_folder.describe(folder, path) for path in filled_folder.all_files(folder)]
+    kinds = {entry.name: entry.kind for entry in entries if entry.kind}
+    return Project(folder=str(folder), files={entry.name: entry.sha256 for entry in entries}, kinds=kinds, size=0)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Create a project with a link and a file that cannot be written."""
+    folder = tmp_path / "home"
+    (folder / "sub").mkdir(parents=True)
+    (folder / "train.py").write_text("1")
+    (folder / "train.py").chmod(0o444)
+    (folder / "link").symlink_to("train.py")
+    (folder / "sub/run.sh").write_text("")
+    (folder / "sub/run.sh").chmod(0o755)
+    return folder
+
+
+def test_resumed_runs_get_the_project_as_it_was_submitted(folder: Path, tmp_path: Path) -> None:
+    submitted = read_project(folder)
+    copy_project(submitted, tmp_path)
+    (folder / "train.py").unlink()
+    copy_project(submitted, tmp_path)
+    assert has_project(tmp_path / SNAPSHOT, submitted)
+
+
+def test_changed_project_replaces_the_copy(folder: Path, tmp_path: Path) -> None:
+    copy_project(read_project(folder), tmp_path)
+    (folder / "train.py").unlink()
+    (folder / "other.py").write_text("2")
+    changed = read_project(folder)
+    copy_project(changed, tmp_path)
+    assert has_project(tmp_path / SNAPSHOT, changed)
+
+
+def test_missing_file_of_a_resumed_run_leaves_no_whole_copy(folder: Path, tmp_path: Path) -> None:
+    submitted = read_project(folder)
+    (folder / "train.py").unlink()
+    copy_project(submitted, tmp_path)
+    assert not has_project(tmp_path / SNAPSHOT, submitted)
