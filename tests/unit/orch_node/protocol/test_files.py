@@ -29,7 +29,7 @@ def test_generated_run_ids_are_valid(name: str) -> None:
 
 @pytest.mark.parametrize("recipe", [*HOSTILE_TEXTS, "../..", "x" * 300])
 def test_run_id_is_valid_for_any_recipe_name(recipe: str) -> None:
-    assert files.is_run_id(site_of(recipe, Path("/runs"), make_cluster()).run_id)
+    assert files.is_run_id(site_of(None, recipe, Path("/runs"), make_cluster()).run_id)
 
 
 @pytest.mark.parametrize(
