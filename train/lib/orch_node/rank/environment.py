@@ -17,6 +17,9 @@ from orch_node.rank.checks import fail, repair_command
 from orch_node.rank.setvars import SetvarsError, find_in_packages, sourced_variables
 from orch_node.standalone import facts
 
+# `accelerate launch` sets it for ranks on CPUs (accelerate/utils/launch.py). It would pin the main thread to one core.
+ACCELERATE_AFFINITY = {"KMP_AFFINITY": "granularity=fine,compact,1,0"}
+
 
 def training_environment(
     run_dir: Path, layout: RunLayout, placement: Placement, spec: ContainerSpec | None
@@ -29,7 +32,8 @@ def training_environment(
         inherited = rank_container.launcher_variables(os.environ)
     else:
         inherited = {**os.environ, **setvars_variables(layout, placement.node)}
-    environment = {**inherited, **rank_environment(run_dir, layout, placement)}
+    launcher = {name: value for name, value in inherited.items() if ACCELERATE_AFFINITY.get(name) != value}
+    environment = {**launcher, **rank_environment(run_dir, layout, placement)}
     try:
         signals = {name: str(stack_signal.configured_signal(environment, name)) for name in stack_signal.DEFAULTS}
     except ValueError as error:
