@@ -74,14 +74,13 @@ def test_a_login_node_with_an_unknown_key_is_refused(site: Site, laptop: Laptop)
     assert "known_hosts" in output
 
 
-def test_a_login_shell_that_prints_is_named(site: Site, laptop: Laptop) -> None:
+def test_a_login_shell_that_prints_changes_nothing(site: Site, laptop: Laptop) -> None:
     shell = site.home / ".bashrc"
     shell.write_text("echo Welcome to the cluster\n")
     try:
-        output = laptop.orch("train", "faulty.py", *TWO_NODES, code=1)
+        laptop.orch("train", "faulty.py", *TWO_NODES)
     finally:
         shell.unlink()
-    assert "Welcome to the cluster" in output, output
 
 
 @pytest.mark.skipif("ORCH_SLURM_SUITE" not in os.environ, reason="needs ORCH_SLURM_SUITE (make test-all)")

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
+import pwd
 import re
 import shlex
 import socket
@@ -282,7 +284,7 @@ class Ssh:
         Raises:
             ExecuteError: if this machine has no OpenSSH.
         """
-        config = ("-F", self.ssh_config) if self.ssh_config else ()
+        config = ("-F", self.ssh_config) if self.ssh_config else home_config()
         timeout = f"ConnectTimeout={self.connect_seconds}"
         ciphers = openssh_ciphers((*config, "--", self.node))
         options = tuple(word for option in (*OPENSSH_OPTIONS, timeout, *ciphers) for word in ("-o", option))
@@ -433,6 +435,12 @@ class Ssh:
     def close(self) -> None:
         """Close the connection."""
         self.reset()
+
+
+def home_config() -> tuple[str, ...]:
+    """Return the option for ~/.ssh/config if HOME is not the user's home folder, where alone OpenSSH looks for it."""
+    home, config = Path(pwd.getpwuid(os.getuid()).pw_dir), Path.home() / ".ssh/config"
+    return ("-F", str(config)) if Path.home() != home and config.exists() else ()
 
 
 def openssh_ciphers(arguments: tuple[str, ...]) -> tuple[str, ...]:
