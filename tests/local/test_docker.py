@@ -43,7 +43,7 @@ time.sleep(300)
 """
 WAIT_WITH_SECRET = """
 import json, os, time
-print('waiting', json.dumps(os.environ['ORCH_TEST_TOKEN']), flush=True)
+print('waiting', json.dumps(os.environ['APP_TEST_TOKEN']), flush=True)
 time.sleep(300)
 """
 PRINT_DUPLICATES = """
@@ -153,7 +153,7 @@ def test_arguments_and_exit_codes_pass_through_the_container_unchanged(image: st
 def test_variables_of_a_file_reach_the_ranks_but_no_listing(
     request: pytest.FixtureRequest, tmp_path: Path, start: str, image_fixture: str, options: tuple[str, ...]
 ) -> None:
-    (tmp_path / "own env").write_text("ORCH_TEST_TOKEN=hush $(id) 'x'\nHERE_ALONE\n")
+    (tmp_path / "own env").write_text("APP_TEST_TOKEN=hush $(id) 'x'\nHERE_ALONE\n")
     docker_options = ("--image-option", f"start={start}", "--image-option", f"env_file={tmp_path / 'own env'}")
     workspace = make_workspace(tmp_path, request.getfixturevalue(image_fixture), *docker_options)
     run = start_waiting_run(workspace, WAIT_WITH_SECRET, options, ranks=1)

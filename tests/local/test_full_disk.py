@@ -119,5 +119,5 @@ def test_node_with_a_full_disk_is_named(two_hosts: Workspace) -> None:
         subprocess.run([*inside, sys.executable, "-c", detach], check=True)
     failure = cell.report["failure"]
     assert (failure["rank"], failure["node"]) == (1, host.name)
-    assert f"OSError: [Errno 28] {NO_SPACE}" in failure["text"]
+    assert f"is full ({NO_SPACE})" in failure["text"]
     assert not any(node["left"] for node in cell.report["nodes"].values())
