@@ -127,5 +127,5 @@ def test_missing_key_file_is_named(orch: Orch, tmp_path: Path, sshd: str) -> Non
     inventory = tmp_path / "lab.yml"
     inventory.write_text(json.dumps({"all": {"hosts": {"far": variables}}}))
     process = expect_exit(orch("provision", str(inventory)), 1)
-    assert f"its key file {folder}/nosuch does not exist on this machine" in process.stderr
-    assert "Correct ansible_ssh_private_key_file" in process.stderr
+    assert f"its key file {folder}/nosuch does not exist on this machine" in process.stdout
+    assert "Correct ansible_ssh_private_key_file" in process.stdout

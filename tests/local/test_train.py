@@ -153,7 +153,7 @@ def test_first_failing_rank_is_named_and_others_are_stopped(
     assert "most recent call first" not in process.stderr
     assert output in process.stderr
     run = last_run(tmp_path)
-    assert process.stderr.endswith(f"details: orch logs {run.name}\n")
+    assert process.stderr.endswith(f"details: orch logs {run.name}\nresume: orch resume {run.name}\n")
     assert "time.sleep" in rank_log(run, 0) or f'{script}", line' in rank_log(run, 0), "its log has a stack trace"
     assert run_processes(run) == []
 
