@@ -14,6 +14,7 @@ from orchestrator.model.cluster import Node
 from orchestrator.model.command import Command
 from orchestrator.model.layout import lay_out
 from orchestrator.model.links import Link
+from orchestrator.paths import TRAIN
 from tests.conftest import make_facts, make_job, make_node, require_mpi
 from tests.local.runs import expect_exit
 from tests.local.workspaces import Workspace
@@ -35,10 +36,12 @@ def make_numa_node(name: str, address: str, mpi: dict[str, str], root: str, *, n
     return replace(make_node(name, facts, address=address), root=root)
 
 
-def make_launch(nodes: tuple[Node, ...], folder: Path, run_dir: str, *, interface: str, ranks: str, mpi: str) -> Launch:
+def make_launch(
+    nodes: tuple[Node, ...], folder: Path, run_dir: str, *, train: str, interface: str, ranks: str, mpi: str
+) -> Launch:
     """Return mpirun's launch of a shell script on all nodes; write its files into the folder."""
     links = tuple(Link(node=node.name, interface=interface, address=node.address, reason="") for node in nodes)
-    job = make_job(nodes, links=links, run_dir=run_dir, ranks=("sh", "-c", ranks), mpi=mpi)
+    job = make_job(nodes, links=links, run_dir=run_dir, train=train, ranks=("sh", "-c", ranks), mpi=mpi)
     launch = LAUNCHERS["mpirun"](job)
     for name, content in launch.files.items():
         (folder / name).write_text(content)
@@ -54,7 +57,7 @@ def test_each_host_gets_the_ranks_of_its_layout(tmp_path: Path, mpi: str) -> Non
         make_numa_node(f"node{index}", f"127.0.0.{index}", require_mpi(mpi), "/nowhere", numa=numa, cores=2)
         for index, numa in enumerate((2, 3, 1), start=1)
     )
-    launch = make_launch(nodes, tmp_path, str(tmp_path), interface="lo", ranks=PRINT_RANK, mpi=mpi)
+    launch = make_launch(nodes, tmp_path, str(tmp_path), train=str(TRAIN), interface="lo", ranks=PRINT_RANK, mpi=mpi)
     path = f"{tmp_path}:{Path(launch.command.argv[0]).parent}:{os.environ['PATH']}"
     environment = {**os.environ, **dict(launch.command.env), "PATH": path}
     process = expect_exit(
@@ -75,7 +78,8 @@ def test_two_hosts_get_unequal_numbers_of_ranks(two_hosts: Workspace, mpi: str) 
         for host, numa in zip(lab.hosts, (1, 2), strict=True)
     )
     folder = lab.hosts[0].folder / "root"
-    launch = make_launch(nodes, folder, str(lab.root), interface="eth0", ranks=PRINT_RANK_AND_HOSTNAME, mpi=mpi)
+    train, ranks = f"{lab.root}/train", PRINT_RANK_AND_HOSTNAME
+    launch = make_launch(nodes, folder, str(lab.root), train=train, interface="eth0", ranks=ranks, mpi=mpi)
     root = (("OMPI_ALLOW_RUN_AS_ROOT", "1"), ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"))
     path = ("PATH", f"{Path(launch.command.argv[0]).parent}:/usr/bin:/bin")
     command = Command(argv=launch.command.argv, env=(*launch.command.env, *root, path))

@@ -29,7 +29,7 @@ LOADED = sorted({name.partition(".")[0] for name in sys.modules})
 import json, os
 
 import torch  # modules that torch imports are not counted
-bare = json.loads(os.popen(f"{sys.executable} -c 'import sys, json, torch;"
+bare = json.loads(os.popen(f"env -u PYTHONPATH {sys.executable} -c 'import sys, json, torch;"
                            f" print(json.dumps(sorted(sys.modules)))'").read())
 known = {name.partition(".")[0] for name in bare} | set(sys.stdlib_module_names)
 print("MODULES", sorted(set(LOADED) - known - {"__main__", "__mp_main__"}))
