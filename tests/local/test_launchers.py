@@ -21,7 +21,7 @@ from tests.local.workspaces import Workspace
 
 # Runs commands for any host on this machine, with the host in a variable.
 FAKE_SSH = """#!/bin/sh
-while :; do case $1 in -F) shift 2;; -*) shift;; *) break;; esac; done
+while :; do case $1 in -F|-o) shift 2;; -*) shift;; *) break;; esac; done
 export HOST=$1
 shift
 exec sh -c "$*"
