@@ -79,7 +79,7 @@ def test_failure_after_the_last_restart_is_reported(orch: Orch, tmp_path: Path) 
 
 
 def test_torchrun_restarts_the_ranks_of_all_nodes(two_hosts: Workspace) -> None:
-    """The supervisor restarts them, because it gives the files of node0 to all nodes before."""
+    """Expect a restart by the supervisor, which first gives the files of node0 to all nodes."""
     cell = two_hosts.train_text(FAIL, *TORCHRUN, "--max-restarts", "1", "--", "1")
     assert [cell.printed("TRAINED", rank) for rank in (0, 1)] == ["0", "0"]
 

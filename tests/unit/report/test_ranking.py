@@ -49,8 +49,8 @@ def test_best_run_comes_first_and_runs_without_the_result_last(base: Path, resul
 def test_run_whose_result_is_not_a_number_is_not_the_best(base: Path) -> None:
     result = {"event": "result", "rank": 0, "time": 1.0, "after": {"f1": float("nan"), "eval_loss": float("nan")}}
     (base / f"{ARRAY}-0/events.jsonl").write_text(json.dumps(result) + "\n")
-    for by in ("f1", "eval_loss"):
-        assert ranking(base, ARRAY, by)[0].id == f"{ARRAY}-1"
+    for name in ("f1", "eval_loss"):
+        assert ranking(base, ARRAY, name)[0].id == f"{ARRAY}-1"
 
 
 def test_unknown_result_is_refused_with_those_that_there_are(base: Path) -> None:

@@ -190,8 +190,8 @@ class CopyUpdate:
 
     def stale(self, written: Written) -> list[str]:
         """Return the files that were received earlier and that node0 no longer has, or has again as they were sent."""
-        gone = (path for path in self.received if path not in written.files and path not in written.deleted)
-        return [path for path in gone if not self.is_own(path)]
+        removed = (path for path in self.received if path not in written.files and path not in written.deleted)
+        return [path for path in removed if not self.is_own(path)]
 
     def is_own(self, path: str) -> bool:
         """Return whether this node has itself written what is at a path."""

@@ -68,7 +68,7 @@ class Claims:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Let no other process take or read claims meanwhile."""
+        """Hold the lock without which no process takes or reads claims."""
         with trust.open_private(self.folder / "lock") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
