@@ -8,10 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from orch_training import provenance
 from orch_training.arguments import ModelArguments
 from orch_training.checkpoint import MANIFEST
 from orch_training.errors import RecipeError
-from orch_training.provenance import Provenance, check_provenance, code_fingerprint, provenance_of
+from orch_training.provenance import Provenance, check_provenance, provenance_of
+
+from tests.support.jobs import run_ranks
 
 ROWS = [{"input_ids": [101, 7, 102], "labels": 1}, {"input_ids": [101, 9, 102], "labels": 0}]
 
@@ -87,8 +90,57 @@ def test_force_continues_with_a_note(
     assert "note: training data (mine.tsv) changed since checkpoint-5" in capsys.readouterr().out
 
 
-def test_changed_code_is_noticed(tmp_path: Path) -> None:
-    (tmp_path / "run.py").write_text("1")
-    before = code_fingerprint(tmp_path)
-    (tmp_path / "run.py").write_text("2")
-    assert code_fingerprint(tmp_path) != before
+def make_with_code(script: Path, model: ModelArguments) -> Provenance:
+    return provenance_of(str(script), model, {}, {})
+
+
+def test_changed_code_of_the_user_is_an_error(model: ModelArguments, tmp_path: Path) -> None:
+    script = tmp_path / "run.py"
+    script.write_text("1")
+    checkpoint = make_checkpoint(tmp_path, make_with_code(script, model))
+    script.write_text("2")
+    with pytest.raises(RecipeError, match=r"^code changed since checkpoint-5 was written"):
+        check_provenance(make_with_code(script, model), checkpoint)
+
+
+@pytest.mark.parametrize("changed", ["lib/shared.py", "recipes/mine/run.py"])
+def test_another_version_of_orch_is_a_note(
+    model: ModelArguments,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    changed: str,
+) -> None:
+    monkeypatch.setattr(provenance, "LIBRARY", tmp_path / "lib")
+    monkeypatch.setattr(provenance, "INCLUDED", tmp_path / "recipes")
+    script = tmp_path / "recipes/mine/run.py"
+    for file in (script, tmp_path / "lib/shared.py"):
+        file.parent.mkdir(parents=True)
+        file.write_text("1")
+    checkpoint = make_checkpoint(tmp_path, make_with_code(script, model))
+    check_provenance(make_with_code(script, model), checkpoint)
+    assert not capsys.readouterr().out
+    (tmp_path / changed).write_text("2")
+    check_provenance(make_with_code(script, model), checkpoint)
+    assert "note: orch changed since checkpoint-5 was written" in capsys.readouterr().out
+
+
+def test_one_rank_of_a_node_reads_the_model_and_all_have_its_fingerprints(
+    model: ModelArguments, tmp_path: Path
+) -> None:
+    script = tmp_path / "ranks.py"
+    script.write_text(
+        "import sys\n"
+        f"sys.path.append({str(provenance.LIBRARY.parent)!r})\n"
+        "from orch_training import provenance, ranks\n"
+        "from orch_training.arguments import ModelArguments\n"
+        "ranks.join()\n"
+        "model = ModelArguments(model_name_or_path=sys.argv[1])\n"
+        "def rows():\n"
+        "    print('reads the rows')\n"
+        "    yield 1\n"
+        "print(provenance.provenance_of(__file__, model, {'data': rows()}, {}).fingerprints)\n"
+    )
+    (_, first, _), (_, second, _) = run_ranks(script, model.model_name_or_path, ranks=2)
+    assert [first.count("reads the rows"), second.count("reads the rows")] == [1, 0]
+    assert first.splitlines()[-1] == second.splitlines()[-1]

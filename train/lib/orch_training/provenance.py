@@ -1,7 +1,8 @@
 """The provenance of a checkpoint: its data, model and code, and the settings that change the computation.
 
-A checkpoint's manifest holds a fingerprint of each. A run that resumed from a checkpoint of other data, another model
-or other settings would train a model that nobody requested, so this is an error that names what has changed.
+A checkpoint's manifest holds a fingerprint of each. A run that resumed from a checkpoint of other data, another model,
+other code of the user or other settings would train a model that nobody requested, so this is an error that names what
+has changed. Another version of orch is only a note, so that an update does not stop runs.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ from orch_training.errors import RecipeError
 FACT = "made_from"  # in a checkpoint's manifest
 SETTINGS = "settings"
 DIGITS = 16  # of a fingerprint
-LIBRARY = Path(__file__).parent
+LIBRARY = Path(__file__).resolve().parent
+INCLUDED = LIBRARY.parents[1] / "recipes"  # the recipes that come with orch
+ORCH = "orch"  # the fingerprint of orch's own code
 MODEL_FILES = ("*.json", "*.txt", "*.safetensors", "*.bin")
 # Arguments that do not change the result, that other fingerprints cover, or that may differ when a run is resumed.
 # The manifest has the global batch, so a step has the same examples with any number of ranks.
@@ -61,9 +64,9 @@ class Provenance:
         return {FACT: {**self.fingerprints, SETTINGS: dict(self.settings)}}
 
     def differences(self, recorded: Mapping[str, Any]) -> Iterator[str]:
-        """Yield what differs from the facts of a checkpoint."""
+        """Yield what differs from the facts of a checkpoint, except orch's own code."""
         for name, fingerprint in self.fingerprints.items():
-            if recorded.get(name, fingerprint) != fingerprint:
+            if name != ORCH and recorded.get(name, fingerprint) != fingerprint:
                 source = self.sources.get(name)
                 yield f"{name} ({source})" if source else name
         settings: dict[str, Any] = recorded.get(SETTINGS) or {}
@@ -75,7 +78,7 @@ class Provenance:
 def provenance_of(
     script: str, model: ModelArguments, data: Mapping[str, Iterable[Any]], sources: Mapping[str, object], *options: Any
 ) -> Provenance:
-    """Return the fingerprints of what determines a training.
+    """Return the fingerprints of what determines a training, which one rank of each node computes.
 
     Args:
         script: the file of the recipe's script.
@@ -84,23 +87,40 @@ def provenance_of(
         sources: the file of each data set, or another value that names it.
         options: dataclasses with the arguments of the recipe.
     """
-    fingerprints = {name: rows_fingerprint(rows) for name, rows in data.items()}
-    fingerprints["model"] = model_fingerprint(model)
-    fingerprints["code"] = code_fingerprint(Path(script).parent)
+    computed = None
+    if not ranks.has_group() or os.environ.get("LOCAL_RANK", "0") == "0":
+        computed = fingerprints_of(Path(script).resolve().parent, model, data)
+    of_rank_0: dict[str, str] = ranks.from_main(computed)
+    fingerprints = computed or of_rank_0
     names = {name: str(source) for name, source in sources.items() if source}
     return Provenance(
         fingerprints=fingerprints, sources={"model": model.model_name_or_path, **names}, settings=settings_of(*options)
     )
 
 
+def fingerprints_of(folder: Path, model: ModelArguments, data: Mapping[str, Iterable[Any]]) -> dict[str, str]:
+    """Return the fingerprints of the data, the model, orch, and the code of a recipe that is not part of orch."""
+    fingerprints = {name: rows_fingerprint(rows) for name, rows in data.items()}
+    fingerprints["model"] = model_fingerprint(model)
+    if folder.is_relative_to(INCLUDED):
+        return {**fingerprints, ORCH: code_fingerprint(LIBRARY, folder)}
+    return {**fingerprints, ORCH: code_fingerprint(LIBRARY), "code": code_fingerprint(folder)}
+
+
 def check_provenance(provenance: Provenance, start: Path) -> None:
     """Check that a checkpoint was made from the same data, model, code and settings.
+
+    If only orch has changed, print a note.
 
     Raises:
         RecipeError: if something differs, unless `orch resume --force` was used.
     """
     recorded = ranks.from_main(checkpoint.facts_of(start).get(FACT))
-    changed = list(provenance.differences(recorded)) if isinstance(recorded, dict) else []
+    if not isinstance(recorded, dict):
+        return
+    if recorded.get(ORCH, "") != provenance.fingerprints[ORCH]:
+        ranks.note(f"orch changed since {start.name} was written; the run continues with the installed version.")
+    changed = list(provenance.differences(recorded))
     all_changed = list(dict.fromkeys(name for names in ranks.gather(changed) for name in names))
     if not all_changed:
         return
@@ -153,9 +173,9 @@ def model_fingerprint(args: ModelArguments) -> str:
     return digest.hexdigest()[:DIGITS]
 
 
-def code_fingerprint(folder: Path) -> str:
-    """Return the fingerprint of a recipe's modules and of those that recipes share."""
-    files = [*sorted(folder.glob("*.py")), *sorted(LIBRARY.glob("*.py"))]
+def code_fingerprint(*folders: Path) -> str:
+    """Return the fingerprint of the modules in folders."""
+    files = [file for folder in folders for file in sorted(folder.glob("*.py"))]
     return hashlib.sha256("\n".join(map(checkpoint.sha256, files)).encode()).hexdigest()[:DIGITS]
 
 
