@@ -1,4 +1,4 @@
-"""Create the reference page of a run's events from their types."""
+"""Print docs/reference/events.md, the reference page of a run's events, from their types."""
 
 from __future__ import annotations
 
@@ -12,11 +12,7 @@ HEAD = """# Events
 
 This page lists the events in `events.jsonl` of a run. You need it when you process this file with your own program.
 
-The file contains one line of JSON per event:
-
-```json
-{"event": "joined", "rank": 3, "time": 1767268800.0, "node": "node1"}
-```
+The file contains one line of JSON per event: `{"event": "joined", "rank": 3, "time": 1767268800.0, "node": "node1"}`.
 
 Every event has `event` (its kind), `rank` (-1 for the run as a whole), `time` (seconds since the epoch) and `restart`
 (the number of torchrun's restart to which the rank belongs). A missing field has its default value. Kinds that are not
@@ -38,3 +34,7 @@ def rows() -> Iterator[str]:
         docstring = (kind.__doc__ or "").split("\n\n")[0]
         meaning = "" if docstring.startswith(f"{kind.__name__}(") else " ".join(docstring.split())
         yield f"| `{name}` | {meaning} | {', '.join(f'`{field}`' for field in fields)} |"
+
+
+if __name__ == "__main__":
+    print(page(), end="")

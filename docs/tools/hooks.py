@@ -1,4 +1,4 @@
-"""Add generated pages to the site of mkdocs, and show links to files outside of it as file names."""
+"""Add the generated page of commands to the site of mkdocs, and show links to files outside of it as file names."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from mkdocs.structure.files import File, Files
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "train" / "lib")]
 
-from docs.tools import commands, events  # noqa: E402  needs the path above
+from docs.tools import commands  # noqa: E402  needs the path above
 
-PAGES = {"reference/cli.md": commands.page, "reference/events.md": events.page}
+PAGES = {"reference/cli.md": commands.page}
 RELATIVE_LINK = re.compile(r"\[([^\]]+)\]\((\.\./[^)#\s]+)(#[^)\s]*)?\)")
 
 
