@@ -92,20 +92,26 @@ class Queue:
         first = load_run(self.base, self.waiting[0])
         with resume.in_folder_of(first):
             inventory = find_inventory(resume.request_of(first).inventory).absolute()
-        with ticket(inventory) as my_turn:
-            queued.write_state(self.folder, self.waiting, "waits for runs that were submitted earlier")
-            while self.waiting and not self.stopped:
-                self.drop_stopped()
-                self.end_finished()
-                if self.waiting and my_turn() and self.has_room() and time.monotonic() >= self.next_query:
-                    self.start_first()
-                else:
-                    time.sleep(POLL_SECONDS)
-        while self.active and not self.stopped:
-            self.end_finished()
-            time.sleep(POLL_SECONDS)
+        while (self.waiting or self.active) and not self.stopped:
+            if self.waiting:
+                with ticket(inventory) as my_turn:
+                    self.start_all(my_turn)
+            else:
+                self.end_finished()  # a lost run waits again
+                time.sleep(POLL_SECONDS)
         if self.stopped:
             self.stop_all()
+
+    def start_all(self, my_turn: Callable[[], bool]) -> None:
+        """Start the waiting runs, as soon as no earlier queue has runs that wait."""
+        queued.write_state(self.folder, self.waiting, "waits for runs that were submitted earlier")
+        while self.waiting and not self.stopped:
+            self.drop_stopped()
+            self.end_finished()
+            if self.waiting and my_turn() and self.has_room() and time.monotonic() >= self.next_query:
+                self.start_first()
+            else:
+                time.sleep(POLL_SECONDS)
 
     def has_room(self) -> bool:
         return self.limit is None or len(self.active) < self.limit
