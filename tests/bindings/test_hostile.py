@@ -27,7 +27,7 @@ FILES = {
     "negative": "invalid id",
     "too-long": "invalid id",
     "one-more-word": "invalid id",
-    "empty": "invalid id",
+    "empty": "another number of segments",
 }
 OFFSETS = ["in-the-header", "at-the-end", "beyond", "far-beyond", "wraps"]
 

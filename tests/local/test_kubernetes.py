@@ -333,9 +333,9 @@ def test_deletion_of_the_job_is_the_reason_and_not_that_of_its_pods(api: Api, ru
     api.add_log_lines(name, end=True)
     api.put("pods", {**deleted, "status": FAILED})
     api.remove("pytorchjobs", run.job)
-    process = expect_exit(wait(), 1)
-    assert f"the job {run.job} is gone" in process.stderr
-    assert "pod was deleted" not in process.stderr
+    (reason,) = [line for line in expect_exit(wait(), 1).stderr.splitlines() if line.startswith("failed: ")]
+    assert f"the job {run.job} is gone" in reason
+    assert "pod was deleted" not in reason
 
 
 def test_lost_node_is_reported_while_its_pod_is_still_running(run: KubernetesRun) -> None:
