@@ -23,6 +23,7 @@ from orchestrator.errors import ExecuteError
 from orchestrator.files import other_owner, write_whole
 
 MAX_LOGS = 20
+NODES = "nodes"  # in the state of an inventory: the folder of the records
 TOKEN = re.compile(r"[0-9a-f]{32}")
 
 
@@ -163,16 +164,16 @@ class State:
 
     def record(self, host: str) -> Path:
         """Return the file with the recorded facts of a host."""
-        return self.folder / "nodes" / f"{host}.json"
+        return self.folder / NODES / f"{host}.json"
 
     def records(self) -> list[Path]:
-        return sorted((self.folder / "nodes").glob("*.json"))
+        return sorted((self.folder / NODES).glob("*.json"))
 
     def ssh_config_is_current(self) -> bool:
         """Return whether the ssh configuration is newer than every record."""
         try:
             written = self.ssh_config.stat().st_mtime_ns
-            return written > (self.folder / "nodes").stat().st_mtime_ns
+            return written > (self.folder / NODES).stat().st_mtime_ns
         except FileNotFoundError:
             return False
 

@@ -18,13 +18,12 @@ from orch_node.standalone import facts
 from orchestrator.errors import RequestError
 from orchestrator.load.facts import InvalidResponse, NodeFacts, validate
 from orchestrator.load.inventory import read_listing
-from orchestrator.load.records import OWN_STACK, load_records, parse_facts
+from orchestrator.load.records import OWN_STACK, load_records, parse_facts, state_of
 from orchestrator.load.run_variables import common_requirements, mpi_flavours, requested_fabric
 from orchestrator.load.selection import select, title
 from orchestrator.model.cluster import Cluster, Facts, Node
 from orchestrator.model.hostlist import Nodes
 from orchestrator.paths import INVENTORY
-from orchestrator.state import State
 
 NO_HOSTS = "Add hosts below all: hosts: node1: {ansible_host: 10.0.0.1}."
 
@@ -54,7 +53,7 @@ def cluster(
     selection = select(source, listing, nodes=nodes, exclude=exclude, spares=spares)
     selected = {host: listing.hosts[host] for host in (*selection.hosts, *selection.spares)}
     remote = {host: variables for host, variables in selected.items() if variables.get("ansible_connection") != "local"}
-    records = load_records(State.of(source), remote, listing.hosts, stack)
+    records = load_records(state_of(source), remote, listing.hosts, stack)
     local = {host: local_node(host, variables, stack) for host, variables in selected.items() if host not in remote}
     nodes_by_host = records.nodes | local
     return Cluster(

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from operator import attrgetter
+from pathlib import Path
 from typing import Any
 
 from orch_node.protocol.cores import cores_of
@@ -12,13 +15,15 @@ from orch_node.protocol.fabrics import Device, Proof
 
 from orchestrator.errors import RequestError
 from orchestrator.load.facts import DamagedRecord, NodeConnection, NodeFacts, NodeRecord, SshSettings, read_record
-from orchestrator.load.inventory import is_template
+from orchestrator.load.inventory import is_template, read_inventory
 from orchestrator.model.cluster import Facts, Node
 from orchestrator.model.ssh_options import SshOptions, host_block
-from orchestrator.state import State
+from orchestrator.state import NODES, State, private_folder, write_private
 
 LOCATION = attrgetter("numa", "socket", "core", "cpu")
 OWN_STACK = "current"  # what `orch setup` installs
+HOSTS = "hosts.json"  # in the state of an inventory: what identifies its hosts
+IDENTITY = ("ansible_host", "ansible_port", "ansible_user", "ansible_connection", "orch_root")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +39,51 @@ class Records:
     nodes: dict[str, Node] = field(default_factory=dict)
     ssh_blocks: dict[str, str] = field(default_factory=dict)
     damaged: dict[str, str] = field(default_factory=dict)
+
+
+def state_of(source: Path) -> State:
+    """Return the state of an inventory; if it has no records, the newest one of an inventory with the same hosts.
+
+    So nodes stay provisioned when the folder of their inventory is moved or copied.
+    """
+    state = State.of(source)
+    files = [path for path in state.folder.parent.glob(f"*/{HOSTS}") if (path.parent / NODES).is_dir()]
+    if (state.folder / NODES).is_dir() or not files:
+        return state
+    hosts = hosts_of(read_inventory(source))
+    matches = [path for path in files if has_same_hosts(path, hosts)]
+    return State(folder=max(matches, key=lambda path: path.stat().st_mtime).parent) if matches else state
+
+
+def hosts_of(hosts: Mapping[str, Mapping[str, Any]]) -> dict[str, list[str]]:
+    """Return what identifies each host of an inventory that is another machine."""
+    return {
+        name: [str(variables.get(key, "")) for key in IDENTITY]
+        for name, variables in hosts.items()
+        if variables.get("ansible_connection") != "local"
+    }
+
+
+def has_same_hosts(path: Path, hosts: Mapping[str, list[str]]) -> bool:
+    """Return whether a recorded inventory shares hosts with another one, and all of these are the same machines."""
+    try:
+        recorded = json.loads(path.read_bytes())
+        shared = hosts.keys() & recorded.keys()
+    except (OSError, ValueError, RecursionError, AttributeError):
+        return False
+    is_same = all(hosts[name] == recorded[name] and not any(map(is_template, hosts[name])) for name in shared)
+    return bool(shared) and is_same
+
+
+def claim_state(source: Path, hosts: Mapping[str, Mapping[str, Any]]) -> State:
+    """Return the state of an inventory that a command changes, with the records of a moved or copied inventory."""
+    state, origin = State.of(source), state_of(source)
+    if origin != state:
+        private_folder(state.folder)
+        for folder in filter(Path.is_dir, (origin.folder / NODES, origin.trust)):
+            shutil.copytree(folder, state.folder / folder.name, dirs_exist_ok=True)
+    write_private(state.folder / HOSTS, json.dumps(hosts_of(hosts)))
+    return state
 
 
 def load_records(

@@ -9,7 +9,7 @@ from orch_node.protocol.record import number_ranges
 from orchestrator.load.clusters import find_inventory
 from orchestrator.load.facts import DamagedRecord, NodeRecord, read_record
 from orchestrator.load.inventory import read_inventory
-from orchestrator.load.records import parse_facts
+from orchestrator.load.records import parse_facts, state_of
 from orchestrator.model.cluster import Facts
 from orchestrator.state import State
 from orchestrator.targets import registry
@@ -55,7 +55,8 @@ def live_row(node: LiveNode) -> dict[str, Any]:
 def rows(inventory: str) -> list[dict[str, Any]]:
     """Return the recorded facts of all nodes of an inventory, in its order; None for what is unknown."""
     source = find_inventory(inventory)
-    return [recorded_row(name, State.of(source)) for name in read_inventory(source)]
+    state = state_of(source)
+    return [recorded_row(name, state) for name in read_inventory(source)]
 
 
 def recorded_row(name: str, state: State) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from orchestrator.load.facts import (
     render_record,
 )
 from orchestrator.load.inventory import read_inventory
+from orchestrator.load.records import claim_state
 from orchestrator.model.finding import Finding
 from orchestrator.model.printable import one_line
 from orchestrator.provisioning import fabric_checks, playbook, probe
@@ -261,7 +262,7 @@ def open_session(
     hosts = read_inventory(source)
     if not hosts:
         raise RequestError(f"Inventory {source} has no hosts.", hint=NO_HOSTS)
-    state = State.of(source)
+    state = claim_state(source, hosts)
     return Session(
         request=request,
         source=source,

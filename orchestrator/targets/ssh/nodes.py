@@ -12,9 +12,10 @@ from orch_node.protocol.record import RunNode, RunRecord
 from orch_node.protocol.values import ProtocolError
 
 from orchestrator.errors import ExecuteError
+from orchestrator.load.records import state_of
 from orchestrator.model.cluster import Cluster
 from orchestrator.planning.plan import PutLocalFile
-from orchestrator.state import State, write_private
+from orchestrator.state import write_private
 from orchestrator.targets.connections.connection import CONNECT_SECONDS, Ssh
 from orchestrator.targets.connections.local import Local
 
@@ -37,7 +38,7 @@ def ssh_config(cluster: Cluster) -> PutLocalFile | None:
     """
     if cluster.ssh_config is None:
         return None
-    path = State.of(Path(cluster.source)).ssh_config
+    path = state_of(Path(cluster.source)).ssh_config
     return PutLocalFile(path=str(path), content=cluster.ssh_config)
 
 

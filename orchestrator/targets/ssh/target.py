@@ -13,12 +13,12 @@ from orchestrator.errors import RequestError
 from orchestrator.load.clusters import find_inventory
 from orchestrator.load.facts import DamagedRecord, read_record
 from orchestrator.load.inventory import read_inventory
+from orchestrator.load.records import state_of
 from orchestrator.model.finding import Finding, finding_of
 from orchestrator.model.hostlist import Nodes
 from orchestrator.planning.plan import Plan
 from orchestrator.planning.refusal import Refusal
 from orchestrator.planning.request import Resume, TargetOptions, TrainRequest
-from orchestrator.state import State
 from orchestrator.targets.interface import (
     CheckRequest,
     LiveNode,
@@ -47,9 +47,10 @@ class SshTarget:
     def check(self, request: CheckRequest, notify: Notify) -> Iterator[Finding]:
         """Yield each node whose record is missing or damaged."""
         source = find_inventory(request.inventory)
+        state = state_of(source)
         for name in read_inventory(source):
             try:
-                if read_record(State.of(source).record(name)) is None:
+                if read_record(state.record(name)) is None:
                     cure = f"orch provision {request.inventory}"
                     yield Finding(subject=name, severity="unknown", message="nothing is recorded yet", cure=cure)
             except DamagedRecord as error:

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -81,6 +82,44 @@ def lab(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     else:
         make_inventory(inventory, RECORDS)
     return inventory
+
+
+@pytest.fixture
+def moved_lab(lab: Path) -> Iterator[Path]:
+    """Return the path of an inventory with the same hosts as one whose nodes were provisioned."""
+    open_session(ProvisionRequest(inventory="./lab.yml"), Listener(), {}, "provision")
+    moved = Path("elsewhere/hosts.yml")
+    moved.parent.mkdir()
+    shutil.copy(lab, moved)
+    yield moved
+    shutil.rmtree(moved.parent)
+
+
+def test_nodes_of_a_moved_inventory_are_provisioned(moved_lab: Path) -> None:
+    cluster = load.cluster(str(moved_lab))
+    assert [node.name for node in cluster.nodes] == list(RECORDS)
+    assert {node.via[2] for node in cluster.nodes} == {ssh_config(cluster).path}
+    assert "unknown" not in {row["state"] for row in nodes.rows(str(moved_lab))}
+    assert not State.of(moved_lab).folder.exists(), "a plan writes nothing"
+
+
+def test_nodes_of_a_copied_inventory_with_another_host_are_provisioned(moved_lab: Path) -> None:
+    moved_lab.write_text(moved_lab.read_text().replace("host2:", "host7:"))
+    assert [node.name for node in load.cluster(str(moved_lab)).nodes] == ["host0", "host1"]
+
+
+@pytest.mark.parametrize(
+    "change", ["ansible_host: 10.9.9.9", "ansible_port: 2222", "orch_root: /srv", "orch_address: 10.9.9.9"]
+)
+def test_copied_inventory_with_other_machines_is_not_provisioned(moved_lab: Path, change: str) -> None:
+    moved_lab.write_text(moved_lab.read_text().replace("host1:", f"host1: {{{change}}}"))
+    assert bool(load.cluster(str(moved_lab)).nodes) == ("orch_address" in change)
+
+
+def test_provisioning_a_moved_inventory_starts_from_its_records(moved_lab: Path) -> None:
+    session = open_session(ProvisionRequest(inventory=str(moved_lab)), Listener(), {}, "sync")
+    assert session.state == State.of(moved_lab)
+    assert [path.stem for path in session.state.records()] == list(RECORDS)
 
 
 @pytest.fixture(params=DAMAGES)
