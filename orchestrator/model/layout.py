@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from orch_node.protocol.cores import split
+from orch_node.protocol.cores import default_ranks, split
 from orch_node.protocol.record import Place as Place
 
 from orchestrator.errors import PlanError
@@ -95,7 +95,7 @@ def shares_of(node: Node, ppn: int | None, workers: int) -> tuple[Share, ...]:
         PlanError: if there are too few cores.
     """
     check_ranks(node, ppn)
-    shares = split(node.facts.cores, ppn or len(node.facts.numa_nodes))
+    shares = split(node.facts.cores, ppn or default_ranks(node.facts.cores))
     check_workers(node, len(shares[0]), workers)
     first_cpus = (tuple(core.cpus[0] for core in cores) for cores in shares)
     return tuple((cpus[: len(cpus) - workers], cpus[len(cpus) - workers :]) for cpus in first_cpus)
@@ -116,7 +116,7 @@ def check_ranks(node: Node, ppn: int | None) -> None:
         return
     raise PlanError(
         f"--ppn {ppn}, but {node.name} has {counted(cores, 'physical core')} that orch may use.",
-        hint=f"Use --ppn 1 to {cores}; --ppn auto means {len(node.facts.numa_nodes)} on this node, "
+        hint=f"Use --ppn 1 to {cores}; --ppn auto means {default_ranks(node.facts.cores)} on this node, "
         "one rank per NUMA node. --exclude excludes a node.",
     )
 

@@ -114,7 +114,9 @@ def explain_idle_cores(nodes: tuple[Node, ...], layout: Layout) -> tuple[Decisio
     rank_places = layout.by_node()
     idle = {node.name: unused_cores(node, rank_places[node.name]) for node in nodes}
     return tuple(
-        Decision(topic="idle", value=f"{counted(count, 'core')} of {fold(names)}", reason="they do not divide evenly")
+        Decision(
+            topic="idle", value=f"{counted(count, 'core')} of {fold(names)}", reason="no equal share of a NUMA node"
+        )
         for count, names in by_value(idle).items()
         if count
     )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import PurePosixPath
 
+from orch_node.protocol.cores import default_ranks
+
 from orchestrator.errors import PlanError
 from orchestrator.launchers import DEFAULT
 from orchestrator.model.cluster import Node
@@ -49,7 +51,7 @@ def explain_image_ranks(request: TrainRequest) -> tuple[Decision, ...]:
 
 def ranks_per_node(nodes: tuple[Node, ...], ppn: int | None) -> dict[str, int]:
     """Return the number of ranks per node that the image itself is to start."""
-    return {node.name: ppn or len(node.facts.numa_nodes) for node in nodes}
+    return {node.name: ppn or default_ranks(node.facts.cores) for node in nodes}
 
 
 def mounted_folders(files: Files, recipe: Recipe, site: Site) -> tuple[str, ...]:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from itertools import groupby
+from itertools import chain, groupby
+
+# A rank gets cores of several NUMA nodes rather than fewer than this part of the cores that it could have.
+MIN_LOCAL_SHARE = 7 / 8
 
 
 @dataclass(frozen=True, order=True)
@@ -19,22 +22,32 @@ class Core:
 
 @cache  # a cluster has few kinds of nodes, and nodes of a kind have equal cores
 def by_numa(cores: tuple[Core, ...]) -> tuple[tuple[Core, ...], ...]:
-    """Return the cores of each NUMA node."""
-    return tuple(tuple(group) for _, group in groupby(sorted(cores), key=lambda core: core.numa))
+    """Return the cores of each NUMA node; the NUMA nodes of a socket follow each other."""
+    groups = groupby(sorted(cores), key=lambda core: core.numa)
+    return tuple(sorted((tuple(group) for _, group in groups), key=lambda group: (group[0].socket, group[0].numa)))
+
+
+@cache
+def default_ranks(cores: tuple[Core, ...]) -> int:
+    """Return the number of ranks for --ppn auto: one for each NUMA node, or for each that has enough cores."""
+    sizes = sorted(map(len, by_numa(cores)))
+    used, ranks = max((size * (len(sizes) - index), len(sizes) - index) for index, size in enumerate(sizes))
+    if used >= MIN_LOCAL_SHARE * (len(cores) - len(cores) % len(sizes)):
+        return ranks
+    return len(sizes)
 
 
 @cache
 def split(cores: tuple[Core, ...], ppn: int) -> tuple[tuple[Core, ...], ...]:
-    """Return the cores of each rank: equal shares, within NUMA nodes if possible."""
-    numa_nodes = by_numa(cores)
-    if ppn % len(numa_nodes) == 0:
-        per_numa = ppn // len(numa_nodes)
-        share = min(len(numa) // per_numa for numa in numa_nodes)
-        if share:
-            return tuple(numa[index * share : (index + 1) * share] for numa in numa_nodes for index in range(per_numa))
-    share = len(cores) // ppn
-    ordered = tuple(sorted(cores))
-    return tuple(ordered[index * share : (index + 1) * share] for index in range(ppn))
+    """Return the cores of each rank: equal shares, within NUMA nodes unless that leaves many cores unused."""
+    numa_nodes, largest = by_numa(cores), len(cores) // ppn
+    share = next((size for size in range(largest, 0, -1) if sum(len(numa) // size for numa in numa_nodes) >= ppn), 0)
+    if share < MIN_LOCAL_SHARE * largest:
+        numa_nodes, share = (tuple(chain.from_iterable(numa_nodes)),), largest
+    # A NUMA node gets its second rank when all others have their first one.
+    shares = sorted((index, number) for number, numa in enumerate(numa_nodes) for index in range(len(numa) // share))
+    in_numa_order = sorted((number, index) for index, number in shares[:ppn])
+    return tuple(numa_nodes[number][index * share : (index + 1) * share] for number, index in in_numa_order)
 
 
 @cache

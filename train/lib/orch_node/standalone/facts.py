@@ -106,24 +106,28 @@ def allowed_cpus() -> list[int]:
     return sorted(os.sched_getaffinity(0))
 
 
-def topology(cpu: int) -> dict[str, int]:
-    """Return the core (unique per socket), socket and NUMA node of a hardware thread."""
-    base = Path(f"/sys/devices/system/cpu/cpu{cpu}")
-    numa = [int(path.name[4:]) for path in base.glob("node[0-9]*")]
+def topology(cpu: int, root: Path = ROOT) -> dict[str, int]:
+    """Return the core, socket and NUMA node of a hardware thread.
+
+    A core has the number of its first online hardware thread. Its `core_id` is not unique: on some ARM, RISC-V and
+    s390x machines the cores of each cluster are numbered from 0.
+    """
+    base = root / f"sys/devices/system/cpu/cpu{cpu}"
     return {
         "cpu": cpu,
-        "core": read_int(base / "topology/core_id", cpu),
-        "socket": read_int(base / "topology/physical_package_id", 0),
-        "numa": numa[0] if numa else 0,
+        "core": min(read_int(base / f"topology/{name}", cpu) for name in ("core_cpus_list", "thread_siblings_list")),
+        "socket": max(0, read_int(base / "topology/physical_package_id", 0)),  # -1 where the firmware does not say
+        "numa": min((int(path.name[4:]) for path in base.glob("node[0-9]*")), default=0),
     }
 
 
 def read_int(path: Path, default: int) -> int:
-    """Return the number in a file of /sys."""
+    """Return the number in a file of /sys, or the first one of a list such as `0-3,8`."""
     try:
-        return int(path.read_text())
-    except (OSError, ValueError):  # missing in some virtual machines and containers
+        number = re.match("-?[0-9]+", path.read_text())
+    except OSError:  # missing in some virtual machines and containers
         return default
+    return int(number[0]) if number else default
 
 
 def cpuinfo_value(name: str) -> str:
