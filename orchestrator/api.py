@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from orchestrator.operations.runs import CleanupReport, Outcome, RunHandle, RunRow
 
 RUNS_DIR = "runs"
-LISTS = ("array", "recipe_path", "extra", "image_options")  # options that take several values
+LISTS = ("array", "recipe_path", "extra", "packages", "image_options")  # options that take several values
 
 
 class TrainOptions(TypedDict, total=False):
@@ -41,6 +41,7 @@ class TrainOptions(TypedDict, total=False):
     project_limit: int
     requirements: str
     extra: Sequence[str]
+    packages: Sequence[str]
     env_file: str | Path
     stack: str
     python: str | Path

@@ -68,6 +68,12 @@ TRAINING_OPTIONS: Mapping[str, ParameterInfo] = {
         "`# /// script` block, or of the project's pyproject.toml; none: no packages.",
     ),
     "extra": typer.Option(metavar="NAME", help="Optional dependencies of the pyproject.toml; may be repeated."),
+    "packages": typer.Option(
+        "--with",
+        metavar="PACKAGE",
+        help="Package to add to the stack and to the packages of --requirements or its default, such as einops>=0.8; "
+        "may be repeated.",
+    ),
     "env": typer.Option(
         metavar="NAME|NAME=VALUE",
         help="Environment variable of the ranks; without a value, that of this shell; may be repeated. For all "

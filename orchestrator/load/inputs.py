@@ -141,10 +141,9 @@ def read_settings(assignments: tuple[str, ...], recipe: Recipe, volume: str) -> 
 
 def with_packages(recipe: Recipe, request: TrainRequest, stack: Stack, software: RankSoftware) -> Recipe:
     """Return the recipe with the packages to add to the nodes' stack, or with those that the image has to contain."""
-    option, extras, common_file = request.requirements, request.extra, software.requirements
     if software.image:
-        return with_image_requirements(recipe, option, extras, stack, software.image, common_file=common_file)
-    requirements = requirements_of(recipe, option, extras, common_file=common_file)
+        return with_image_requirements(recipe, request, stack, software.image, common_file=software.requirements)
+    requirements = requirements_of(recipe, request, common_file=software.requirements)
     if requirements is None:
         return recipe
     from orchestrator.load.packages import packages_for  # most runs need no packages, and the import takes 20 ms

@@ -17,6 +17,7 @@ from orchestrator.load.foreign_files import check_dependency_tables, check_requi
 from orchestrator.load.projects import NONE
 from orchestrator.model.packages import Requirements
 from orchestrator.model.recipe import Recipe
+from orchestrator.planning.request import TrainRequest
 from orchestrator.stacks.stack import Stack
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ else:
     import tomli as tomllib
 
 PYPROJECT = "pyproject.toml"
+PACKAGE_OPTION = "--with"
 # The expression of PEP 723.
 BLOCK = re.compile(r"(?m)^# /// (?P<type>[a-zA-Z0-9-]+)$\s(?P<content>(^#(| .*)$\s)+)^# ///$")
 INCLUDE = re.compile(r"(-r|--requirement|-c|--constraint)[ =]?\s*(\S.*)")
@@ -37,44 +39,43 @@ EDITABLE = re.compile(r"(-e|--editable)[ =]\s*")
 LOCAL = re.compile(r"^(-e|--editable)\b|^\.{0,2}/|^\.$|^file:|@\s*file:")
 REMOTE = re.compile(r"\bhttps?://|\bgit@|\b(?:git|hg|svn|bzr)\+")
 HASHES = re.compile(r"\s+--hash=.*")
-NO_PACKAGES = "To run without them: --requirements none."
+NO_PACKAGES = "To run without them: --requirements none, and no --with."
 
 
-def requirements_of(
-    recipe: Recipe, option: str | None, extras: tuple[str, ...], *, common_file: str = ""
-) -> Requirements | None:
+def requirements_of(recipe: Recipe, request: TrainRequest, *, common_file: str = "") -> Requirements | None:
     """Return the packages that a run requires; None if nothing names any.
 
     They are those of `--requirements`, or else of the script's metadata (PEP 723), or else of the pyproject.toml of
-    its project, together with those of the inventory.
+    its project, together with those of `--with` and of the inventory.
 
     Args:
         recipe: the recipe, script or module, with its project.
-        option: the value of --requirements: a file, `none`, or None for the default.
-        extras: optional dependencies of pyproject.toml to add.
+        request: the request.
         common_file: the requirements file of the inventory, or nothing.
 
     Raises:
         RequestError: if a file cannot be used.
     """
-    requirements = None
+    option, extras = request.requirements, request.extra
+    parts = []
     project = None
     if option not in (None, NONE):
         path = Path(str(option))
         project = path if path.suffix == ".toml" else None
-        requirements = named_requirements(path, extras)
+        parts = [named_requirements(path, extras)]
     elif option is None and recipe.own_script:
-        requirements = script_requirements(Path(recipe.script_file)) if recipe.script_file else None
-        project = None if requirements else find_pyproject(recipe)
-        requirements = project_requirements(project, extras) if project else requirements
+        inline = script_requirements(Path(recipe.script_file)) if recipe.script_file else None
+        project = None if inline else find_pyproject(recipe)
+        parts = [inline] if inline else [project_requirements(project, extras)] if project else []
     if extras and not project:
         raise RequestError(
             f"--extra {extras[0]}: no pyproject.toml is used.", hint=f"Name it: --requirements path/to/{PYPROJECT}."
         )
+    if request.packages:
+        parts.append(Requirements(source=PACKAGE_OPTION, lines=checked(request.packages, PACKAGE_OPTION)))
     if common_file and option != NONE:
-        common = file_requirements(Path(common_file))
-        requirements = merge(requirements, common) if requirements else common
-    return requirements if requirements and requirements.lines else None
+        parts.append(file_requirements(Path(common_file)))
+    return merged(parts)
 
 
 def shared_requirements(*files: str | None) -> Requirements | None:
@@ -90,6 +91,11 @@ def shared_requirements(*files: str | None) -> Requirements | None:
     if NONE in files:
         return None
     parts = [named_requirements(Path(file)) for file in files if file]
+    return merged(parts)
+
+
+def merged(parts: list[Requirements]) -> Requirements | None:
+    """Return all requirements together; None if they name no package."""
     requirements = functools.reduce(merge, parts) if parts else None
     return requirements if requirements and requirements.lines else None
 
@@ -124,30 +130,29 @@ def merge(requirements: Requirements, common: Requirements) -> Requirements:
 
 
 def with_image_requirements(
-    recipe: Recipe, option: str | None, extras: tuple[str, ...], stack: Stack, image: str, *, common_file: str = ""
+    recipe: Recipe, request: TrainRequest, stack: Stack, image: str, *, common_file: str = ""
 ) -> Recipe:
     """Return the recipe with the packages that ranks need from an image in addition to those of the stack.
 
     Args:
         recipe: the recipe, script or module, with its project.
-        option: the value of --requirements.
-        extras: the values of --extra.
+        request: the request.
         stack: the stack.
         image: the name of the image.
         common_file: the requirements file of the inventory, or nothing.
 
     Raises:
-        RequestError: if --requirements or --extra is used, which cannot change an image.
+        RequestError: if --requirements, --extra or --with is used, which cannot change an image.
     """
-    if option not in (None, NONE) or extras:
+    if request.requirements not in (None, NONE) or request.extra or request.packages:
         raise RequestError(
-            f"--requirements and --extra add packages to the stack of nodes, and the ranks run in {image}.",
+            f"--requirements, --extra and --with add packages to the stack of nodes, and the ranks run in {image}.",
             hint="Add the packages to the image: `orch image build --requirements FILE`.",
         )
     from packaging.requirements import Requirement
     from packaging.utils import canonicalize_name
 
-    requirements = requirements_of(recipe, option, (), common_file=common_file)
+    requirements = requirements_of(recipe, request, common_file=common_file)
     lines = [HASHES.sub("", line) for line in requirements.lines if line[0] != "-"] if requirements else []
     needed = {canonicalize_name(Requirement(line).name): line for line in lines if is_used(Requirement(line))}
     for name in stack.requirements:

@@ -11,7 +11,8 @@ from orchestrator.model.printable import one_line
 
 HINT = (
     "Nothing was started. Your modules must be in the project and not be ignored; --project names another folder. "
-    "Imports inside of try or a function are not checked. Packages: --requirements FILE, or these lines in the script:"
+    "Imports inside of try or a function are not checked. Packages: --with NAME, --requirements FILE, or these lines "
+    "in the script:"
 )
 SAME_WORD = 0.8  # the similarity of names of which one is a misspelling
 # Packages whose name on PyPI is not that of their module with dashes.

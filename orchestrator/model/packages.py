@@ -50,7 +50,7 @@ class Packages:
         return Decision(
             topic="packages",
             value=f"{describe_versions(self.versions)}, {self.digest[:12]}",
-            reason=f"{self.source}; --requirements none runs without them",
+            reason=f"{self.source}; --requirements none adds only those of --with",
         )
 
 

@@ -10,7 +10,7 @@ from orchestrator.errors import PlanError
 from orchestrator.planning.request import TargetOptions, TrainRequest
 
 # Options whose names differ from those of their fields.
-NAMES = {"settings": "--set", "image_options": "--image-option"}
+NAMES = {"settings": "--set", "image_options": "--image-option", "packages": "--with"}
 
 
 @dataclass(frozen=True, slots=True)

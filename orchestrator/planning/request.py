@@ -79,6 +79,7 @@ class TrainRequest:
     project_limit: int = PROJECT_MEGABYTES
     requirements: str | None = None
     extra: tuple[str, ...] = ()
+    packages: tuple[str, ...] = ()
     env: tuple[str, ...] = ()
     env_file: PurePath | None = None
     stack: str = "current"

@@ -61,6 +61,7 @@ REFUSES: Mapping[str, Refusal] = {
     "image_options": Refusal("is for containers on nodes", "Use --k8s KEY=VALUE for the settings of pods."),
     "requirements": PACKAGES,
     "extra": PACKAGES,
+    "packages": PACKAGES,
     "array": NO_ARRAYS,
     "array_sample": NO_ARRAYS,
 }

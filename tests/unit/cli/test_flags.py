@@ -47,6 +47,7 @@ CASES: Mapping[str, Case] = {
     "project_limit": (0, {"recipe": "own.py"}),
     "requirements": ("missing.txt", {}),
     "extra": (("train",), {}),
+    "packages": (("einops ==",), {}),
     "env": (("A=1",), {}),
     "env_file": (PurePath("variables.env"), {}),
     "recipe_path": ((PurePath("recipes"),), {"recipe": "my-own"}),

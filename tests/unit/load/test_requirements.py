@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ from orchestrator.errors import RequestError
 from orchestrator.load.requirements import requirements_of, source_folder, with_image_requirements
 from orchestrator.load.run_variables import common_requirements
 from orchestrator.model.recipe import Recipe
+from orchestrator.planning.request import TrainRequest
 from orchestrator.stacks.stack import Stack
 
 INLINE = '# /// script\n# requires-python = ">=3.10"\n# dependencies = [\n#   "einops>=0.8",  # why\n# ]\n# ///\n'
@@ -22,6 +24,10 @@ dependencies = ["hydra-core"]
 eval = ["rouge"]
 All = ["my_model[eval]", "tensorboard"]
 """
+
+
+def make_request(requirements: str | None = None, **options: Any) -> TrainRequest:
+    return TrainRequest(recipe="train.py", requirements=requirements, **options)
 
 
 @pytest.fixture
@@ -41,10 +47,16 @@ def script(tmp_path: Path) -> Callable[..., Recipe]:
 
 def test_metadata_of_a_script_precedes_the_project(script: Callable[..., Recipe]) -> None:
     recipe = script(INLINE + "import einops\n", pyproject_DOT_toml=PYPROJECT)
-    result = requirements_of(recipe, None, ())
+    result = requirements_of(recipe, make_request())
     assert result is not None
     assert (result.source, result.lines, result.python) == ("train.py", ("einops>=0.8",), ">=3.10")
-    assert requirements_of(recipe, "none", ()) is None
+    assert requirements_of(recipe, make_request("none")) is None
+    result = requirements_of(recipe, make_request(packages=("peft", "rouge==1")))
+    assert result is not None
+    assert (result.source, result.lines) == ("train.py and --with", ("einops>=0.8", "peft", "rouge==1"))
+    result = requirements_of(recipe, make_request("none", packages=("peft",)))
+    assert result is not None
+    assert (result.source, result.lines) == ("--with", ("peft",))
 
 
 def test_dependencies_of_the_project_with_its_extras_and_locked_versions(
@@ -55,13 +67,13 @@ def test_dependencies_of_the_project_with_its_extras_and_locked_versions(
         '[[package]]\nname = "my-model"\nversion = "0.1"\nsource = { editable = "." }\n'
     )
     recipe = script(pyproject_DOT_toml=PYPROJECT, uv_DOT_lock=lock)
-    result = requirements_of(recipe, None, ("all",))
+    result = requirements_of(recipe, make_request(extra=("all",)))
     assert result is not None
     assert result.lines == ("hydra-core", "tensorboard", "rouge")
     assert result.preferred == ("hydra-core==1.3.2",)
     assert result.source == str(tmp_path / "pyproject.toml")
     with pytest.raises(RequestError, match="no such extra") as error:
-        requirements_of(recipe, None, ("evaluate",))
+        requirements_of(recipe, make_request(extra=("evaluate",)))
     assert "'eval'" in error.value.hint
 
 
@@ -69,9 +81,9 @@ def test_nothing_above_the_repository_is_read(script: Callable[..., Recipe], tmp
     recipe = script()
     (tmp_path.parent / "pyproject.toml").write_text(PYPROJECT)
     try:
-        assert requirements_of(recipe, None, ()) is None
+        assert requirements_of(recipe, make_request()) is None
         with pytest.raises(RequestError, match=r"no pyproject.toml is used"):
-            requirements_of(recipe, None, ("eval",))
+            requirements_of(recipe, make_request(extra=("eval",)))
     finally:
         (tmp_path.parent / "pyproject.toml").unlink()
 
@@ -84,7 +96,7 @@ def test_a_file_replaces_other_sources_and_includes_files(script: Callable[..., 
     (tmp_path / "all.txt").write_text(
         "-r base.txt\n-c limits.txt\n-f .\n--index-url https://host/simple#x\nrich # why\n"
     )
-    result = requirements_of(recipe, str(tmp_path / "all.txt"), ())
+    result = requirements_of(recipe, make_request(str(tmp_path / "all.txt")))
     assert result is not None
     assert [line.split() for line in result.lines] == [
         ["peft", "==", "0.9", "--hash=sha256:00"],
@@ -102,11 +114,11 @@ def test_packages_of_the_inventory_are_added_to_those_of_the_script(
     (tmp_path / "all.txt").write_text("rich<15\n-c limits.txt\n")
     (tmp_path / "limits.txt").write_text("pygments<3\n")
     common_file = common_requirements(tmp_path, {"a": {"orch_requirements": "all.txt"}})
-    result = requirements_of(recipe, None, (), common_file=common_file)
+    result = requirements_of(recipe, make_request(), common_file=common_file)
     assert result is not None
     assert (result.lines, result.constraints) == (("einops>=0.8", "rich<15"), ("pygments<3",))
     assert result.source == f"train.py and {tmp_path / 'all.txt'}"
-    assert requirements_of(recipe, "none", (), common_file=common_file) is None
+    assert requirements_of(recipe, make_request("none"), common_file=common_file) is None
     with pytest.raises(RequestError, match="orch_requirements differs"):
         common_requirements(tmp_path, {"a": {"orch_requirements": "all.txt"}, "b": {}})
 
@@ -115,17 +127,17 @@ def test_packages_that_an_image_has_to_contain_are_named(
     script: Callable[..., Recipe], test_stack: Stack, tmp_path: Path
 ) -> None:
     recipe = script(INLINE.replace("[\n", '[\n#   "torch",\n'))
-    result = with_image_requirements(recipe, None, (), test_stack, "image")
+    result = with_image_requirements(recipe, make_request(), test_stack, "image")
     assert result.image_requirements == "einops>=0.8 (train.py)"
     assert result.environment == {"ORCH_IMAGE_PACKAGES": "einops"}
-    assert with_image_requirements(recipe, "none", (), test_stack, "image") == recipe
+    assert with_image_requirements(recipe, make_request("none"), test_stack, "image") == recipe
     common_file = tmp_path / "common.txt"
     lines = "--index-url https://index.example\npeft==0.18 --hash=sha256:ab\npywin32; sys_platform=='win32'\n"
     common_file.write_text(lines)
-    result = with_image_requirements(recipe, None, (), test_stack, "image", common_file=str(common_file))
+    result = with_image_requirements(recipe, make_request(), test_stack, "image", common_file=str(common_file))
     assert result.image_requirements == f"einops>=0.8, peft==0.18 (train.py and {common_file})"
     with pytest.raises(RequestError, match="the ranks run in image"):
-        with_image_requirements(recipe, "needs.txt", (), test_stack, "image")
+        with_image_requirements(recipe, make_request("needs.txt"), test_stack, "image")
 
 
 @pytest.mark.parametrize(
@@ -141,10 +153,10 @@ def test_project_files_of_another_form_are_named(
 ) -> None:
     recipe = script(pyproject_DOT_toml=pyproject, uv_DOT_lock=lock)
     with pytest.raises(RequestError, match=message):
-        requirements_of(recipe, None, ())
+        requirements_of(recipe, make_request())
     another_script = replace(recipe, script=str(Path(recipe.script).with_name("x.py")))
     Path(recipe.script).parents[1].joinpath("pyproject.toml").write_text("project = 3")
-    assert requirements_of(another_script, None, ()) is None
+    assert requirements_of(another_script, make_request()) is None
 
 
 @pytest.mark.parametrize(
@@ -162,7 +174,7 @@ def test_wrong_lines_of_a_file_are_named(
 ) -> None:
     (tmp_path / "bad.txt").write_text(text)
     with pytest.raises(RequestError, match=message):
-        requirements_of(script(), str(tmp_path / "bad.txt"), ())
+        requirements_of(script(), make_request(str(tmp_path / "bad.txt")))
 
 
 @pytest.mark.parametrize(
@@ -175,7 +187,7 @@ def test_wrong_lines_of_a_file_are_named(
 )
 def test_wrong_metadata_is_an_error(script: Callable[..., Recipe], text: str, message: str) -> None:
     with pytest.raises(RequestError, match=message):
-        requirements_of(script(text), None, ())
+        requirements_of(script(text), make_request())
 
 
 def test_the_folder_src_of_a_project_is_found(script: Callable[..., Recipe], tmp_path: Path) -> None:

@@ -135,5 +135,5 @@ def test_program_parses_and_its_imports_from_orch_exist(page: Path, block: Block
 
 
 def test_example_on_the_events_page_is_valid() -> None:
-    (example,) = re.findall(r"```json\n(.*?)```", events.HEAD, re.DOTALL)
+    (example,) = re.findall(r"`({.*})`", events.HEAD)
     assert lines.parse_line(example).rank == json.loads(example)["rank"]
