@@ -33,6 +33,7 @@ class TrainOptions(TypedDict, total=False):
     """Further options of `orch train`, named like those of the command line; `orch train --help` explains them."""
 
     module: bool
+    name: str
     preset: str
     array: Sequence[str]
     array_sample: int

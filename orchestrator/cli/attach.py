@@ -49,7 +49,9 @@ def stop(
     run: Annotated[
         str,
         typer.Argument(
-            metavar="ID", help="Run ID; `orch runs` lists the runs.", show_default="the newest run that has not ended"
+            metavar="ID",
+            help="ID or name of a run or an array; `orch runs` lists the runs.",
+            show_default="the newest run that has not ended",
         ),
     ] = "last",
     inventory: OfInventory = None,

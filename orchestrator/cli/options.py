@@ -11,7 +11,8 @@ import typer
 from orchestrator.screen import print_text
 
 RunName = Annotated[
-    str, typer.Argument(metavar="ID|last", help="Run ID, or last for the newest run. `orch runs` lists the runs.")
+    str,
+    typer.Argument(metavar="ID|last", help="ID or name of a run, or last for the newest run. `orch runs` lists them."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 UserPackages = Annotated[

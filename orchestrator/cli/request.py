@@ -38,6 +38,9 @@ ARGUMENTS: Mapping[str, ParameterInfo] = {
 }
 TRAINING_OPTIONS: Mapping[str, ParameterInfo] = {
     "module": typer.Option("--module", "-m", help="Run RECIPE_OR_SCRIPT as a Python module, like `python -m`."),
+    "name": typer.Option(
+        metavar="NAME", help="Name of the run, which `orch runs` shows and other commands take in place of its ID."
+    ),
     "preset": typer.Option(
         metavar="NAME", help="Named set of settings; `orch recipes` lists the presets of each recipe."
     ),

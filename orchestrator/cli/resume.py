@@ -45,7 +45,7 @@ def resume(
         str,
         typer.Argument(
             metavar="ID",
-            help="ID of a run, or of an array for its unfinished runs; `orch runs` lists the runs.",
+            help="ID or name of a run, or of an array for its unfinished runs; `orch runs` lists the runs.",
             show_default="the newest unfinished run",
         ),
     ] = "last",

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
+import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from orchestrator.cli import attach, compare
 from orchestrator.cli.app import App
 from orchestrator.cli.options import RUNS_DIR, AsJson, OfInventory, RunName, RunsDir, check_subcommand, print_error
-from orchestrator.model.hostlist import fold
 from orchestrator.screen import print_text
 
 app = App(help="List the runs, show one, or compare two.", invoke_without_command=True)
-COLUMNS = ("id", "state", "recipe", "ranks", "nodes", "progress", "started_by")
 
 # The same option after the subcommand; the option before it reads the variable ORCH_RUNS_DIR.
 SubcommandRunsDir = Annotated[
@@ -34,26 +35,23 @@ def runs(
     """
     from orchestrator.operations import runs as operation
     from orchestrator.report import listing
+    from orchestrator.report import run_list as table
 
     context.obj = runs_dir
     if context.invoked_subcommand:
         check_subcommand(context, "runs_dir")
         return
     run_list = operation.list_recorded_runs(runs_dir, inventory)
-    rows = [asdict(row) for row in run_list.rows]
-    print_text(
-        listing.as_json("runs", rows) if as_json else listing.table([name_this_machine(row) for row in rows], COLUMNS)
-    )
+    if as_json:
+        print_text(listing.as_json("runs", [asdict(row) for row in run_list.rows]))
+    else:
+        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+        print_text(table.text(run_list.rows, now=time.time(), width=width))
     for line in run_list.warnings:
         print_error(f"warning: {line}")
     for line in run_list.unreachable:
         print_error(f"no response from {line}")
     raise typer.Exit(1 if run_list.unreachable else 0)
-
-
-def name_this_machine(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a row that does not call this machine by the name of a cluster's first node."""
-    return {**row, "nodes": "this machine" if row["local"] else fold(row["nodes"])}
 
 
 @app.command()

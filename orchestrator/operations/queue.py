@@ -149,6 +149,7 @@ def stop_array(base: Path, array: str) -> list[CleanupReport]:
     Raises:
         ExecuteError: if the process that starts its runs does not end.
     """
+    array = store.array_of(base, array)
     unfinished = [run for run in store.members(base, array) if run.state not in runs.ENDED]
     stop(base / array)
     return [runs.handle_of(store.load(run.folder)).stop() for run in unfinished]

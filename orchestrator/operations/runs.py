@@ -24,7 +24,7 @@ from orchestrator.runs.outcome import Outcome as Outcome
 from orchestrator.runs.outcome import outcome_of, precision_of
 from orchestrator.runs.queued import QUEUED, describe_wait
 from orchestrator.runs.rows import RunRow as RunRow
-from orchestrator.runs.rows import progress_words, row_of
+from orchestrator.runs.rows import report_of, row_of
 from orchestrator.runs.state_files import PLAN
 from orchestrator.runs.store import Run
 from orchestrator.targets import registry
@@ -109,9 +109,10 @@ def list_recorded_runs(base: Path, inventory: str | None) -> RunList:
     rows = (
         row_of(
             run.record,
+            report_of(run),
             state="unknown" if run.id in problems else run.state,
             nodes=run.nodes,
-            progress=progress_of(run),
+            wait=describe_wait(run.folder) if run.state == QUEUED else "",
             folder=str(run.folder),
             precision=precision_of(run),
             local=is_local(run.record),
@@ -120,13 +121,6 @@ def list_recorded_runs(base: Path, inventory: str | None) -> RunList:
     )
     warnings = (f"{run.id}: {problems[run.id]}; last seen {run.state}" for run in recorded.runs if run.id in problems)
     return RunList(rows=tuple(rows), warnings=(*recorded.warnings(), *warnings))
-
-
-def progress_of(run: Run) -> str:
-    """Return the phase and the step of a run, or what it waits for."""
-    if run.state == QUEUED:
-        return describe_wait(run.folder)
-    return progress_words(run.progress(), is_nan=run.has_nan_loss())
 
 
 def find_live(base: Path, name: str, inventory: str | None, notify: Notify) -> tuple[RunHandle, tuple[str, ...]]:

@@ -20,7 +20,7 @@ from orchestrator.operations import queue
 from orchestrator.planning import sweep
 from orchestrator.planning.plan import Plan
 from orchestrator.planning.refusal import check_refused
-from orchestrator.planning.request import Resume, TargetOptions
+from orchestrator.planning.request import Resume, TargetOptions, check_name
 from orchestrator.planning.request import TrainRequest as TrainRequest
 from orchestrator.planning.request import parse_nodes as parse_nodes
 from orchestrator.planning.request import parse_ppn as parse_ppn
@@ -46,6 +46,8 @@ def plan(request: TrainRequest, resume: Resume | None = None) -> Plan:
         RequestError: if ORCH_CPU_ISA or a variable of --env is wrong.
     """
     check_cpu_isa()
+    if request.name is not None:
+        check_name(request.name)
     target = registry.find_target(request.on)
     check_refused(request, target.refuses)
     if request.array_sample is not None and not request.array:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import ClassVar, Protocol, TypeVar
 
+from orch_node.protocol.files import is_run_id
 from orch_node.protocol.precision import AUTO
 
 from orchestrator.errors import RequestError
@@ -58,6 +59,15 @@ def parse_ppn(ppn: str) -> int | None:
     return number
 
 
+def check_name(name: str) -> None:
+    """Raise RequestError unless this can be the name of a run."""
+    if name == "last" or not is_run_id(name):
+        raise RequestError(
+            f"--name {name}: expected letters, digits, dots, underscores and hyphens, and not 'last'.",
+            hint="Example: --name lr-1e-4",
+        )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainRequest:
     """The options of a command line as the user gave them.
@@ -68,6 +78,7 @@ class TrainRequest:
 
     # What
     recipe: str
+    name: str | None = None
     module: bool = False
     script_args: tuple[str, ...] = ()
     preset: str | None = None

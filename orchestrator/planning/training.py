@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -81,6 +81,7 @@ def new_plan(
     project = project_of_copy(recipe, site)
     all_decisions = (
         Decision(topic="run", value=site.run_id),
+        *([Decision(topic="name", value=request.name)] if request.name else []),
         *explain_resume(recipe, site.resume),
         *decisions,
         *explain_environment(request),
@@ -99,8 +100,16 @@ def new_plan(
         packages=recipe.packages,
         secrets=find_secrets((*request.env, *request.settings, *request.script_args)),
     )
-    record = run_record(resolved, site, home, decisions=all_decisions, output_dir=output)
+    record = replace(
+        run_record(resolved, site, home, decisions=all_decisions, output_dir=output),
+        name=request.name or "",
+        arguments=masked((*preset_of(request), *request.settings, *request.script_args)),
+    )
     return Plan(run=record, origin=origin, steps=())
+
+
+def preset_of(request: TrainRequest) -> tuple[str, ...]:
+    return (f"preset={request.preset}",) if request.preset else ()
 
 
 def run_record(

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import BinaryIO, TypeVar
 
 from orch_node.protocol.events import Event, UnreadableEvent, UnreadableEvents, parse_line
+from orch_node.tail import lines_backwards
 
 Kind = TypeVar("Kind", bound=Event)
 BLOCK_BYTES = 1 << 20  # size of one read
-NEAR_END_BYTES = 1 << 23  # size of the part at the end in which the newest event of a kind is searched
 WHOLE_BYTES = 1 << 22  # the progress events of a longer log are thinned out: reading one takes 0.1 ms
 PROGRESS = b'"progress"'
 RANK = re.compile(rb'"rank": ?(-?[0-9]{1,9})')
@@ -90,24 +90,6 @@ def newest(path: Path, kind: type[Kind], *, ranks: int) -> Kind | None:
             return next((event for event in backwards if isinstance(event, kind)), None)
     except OSError:
         return None
-
-
-def lines_backwards(file: BinaryIO) -> Iterator[bytes]:
-    """Yield the complete lines in the last NEAR_END_BYTES of a file, from the end."""
-    end = file.seek(0, os.SEEK_END)
-    first = max(0, end - NEAR_END_BYTES)
-    first_part, is_last = b"", True
-    while end > first:
-        start = max(first, end - BLOCK_BYTES)
-        file.seek(start)
-        first_part, *lines = (file.read(end - start) + first_part).split(b"\n")
-        if is_last and lines:
-            lines.pop()  # text after the last line break may still be incomplete
-            is_last = False
-        yield from reversed(lines)
-        end = start
-    if first == 0 and not is_last:
-        yield first_part
 
 
 def whole_lines(path: Path, offset: int = 0) -> list[bytes]:

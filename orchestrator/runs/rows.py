@@ -2,12 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from orch_node.protocol.events import Progress
 from orch_node.protocol.listing import Standing
+from orch_node.protocol.outcome import Outcome
 from orch_node.protocol.record import RunRecord
+
+from orchestrator.runs.result import numbers
+from orchestrator.runs.state_files import supervisor_of
+from orchestrator.runs.store import Run
+from orchestrator.runs.timeline import how_it_failed
+from orchestrator.runs.tracebacks import summary
+
+NO_SCORES = ("train_seconds", "train_samples_per_second")  # figures of a result that are no scores of the model
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """The report of a run until now, as far as it is known.
+
+    Attributes:
+        started: when its supervisor began, in seconds since the epoch.
+        progress: its newest progress.
+        result: the figures that its script reported at its end.
+        is_nan: whether the last warning of a rank is that its loss stays NaN.
+        outcome: how it ended.
+    """
+
+    started: float | None = None
+    progress: Progress | Standing | None = None
+    result: Mapping[str, Any] = field(default_factory=dict)
+    is_nan: bool = False
+    outcome: Outcome | None = None
+
+    @property
+    def loss(self) -> float | None:
+        """Return the last loss, or None if it is unknown or NaN."""
+        loss = self.progress.loss if self.progress else None
+        return None if loss is None or not math.isfinite(loss) else loss
+
+    @property
+    def has_nan_loss(self) -> bool:
+        loss = self.progress.loss if self.progress else None
+        return self.is_nan or (loss is not None and math.isnan(loss))
+
+    def scores(self) -> dict[str, float]:
+        """Return the finite scores of the trained model by name."""
+        after = numbers(self.result.get("after")) or numbers(self.result)
+        return {name: value for name, value in after.items() if name not in NO_SCORES and math.isfinite(value)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,55 +61,115 @@ class RunRow:
     """A run in a list.
 
     Attributes:
+        name: as the user named it, or ''.
+        arguments: the settings of the recipe and the arguments of the script, without secrets.
+        progress: the phase and the step, or what the run waits for.
+        loss: the last loss, or None if it is unknown or NaN.
+        has_nan_loss: whether the loss was NaN at the end.
+        scores: the results of the script by name.
+        cause: why the run ended early, in one line, or what it waits for.
+        created: when it was planned, in seconds since the epoch.
+        started: when its last attempt began, or None if it has not.
+        ended: when it ended, or None if it has not.
         folder: the folder of its files, on this machine or on its nodes.
         local: whether it runs on this machine alone.
     """
 
     id: str
+    name: str
     state: str
     recipe: str
+    arguments: tuple[str, ...]
     ranks: int
     backend: str
     precision: str
     nodes: tuple[str, ...]
     progress: str
+    loss: float | None
+    has_nan_loss: bool
+    scores: Mapping[str, float]
+    cause: str
     started_by: str
     created: float
+    started: float | None
+    ended: float | None
     folder: str
     local: bool = False
 
 
+def report_of(run: Run) -> Report:
+    """Return what a run has reported, read from its folder on this machine."""
+    supervisor, result = supervisor_of(run.folder), run.result()
+    return Report(
+        started=supervisor.started if supervisor else None,
+        progress=run.progress(),
+        result=result.figures if result else {},
+        is_nan=run.has_nan_loss(),
+        outcome=run.outcome,
+    )
+
+
 def row_of(
     record: RunRecord,
+    report: Report,
     *,
     state: str,
     nodes: Iterable[str],
-    progress: str,
     folder: str,
+    wait: str = "",
     precision: str = "",
     local: bool = False,
 ) -> RunRow:
-    """Return the row of a run; `precision` is the one that its ranks chose, if it is known."""
+    """Return the row of a run.
+
+    Args:
+        record: the record of the run.
+        report: what the run has reported.
+        state: its state.
+        nodes: the names of its nodes.
+        folder: the folder of its files.
+        wait: what it waits for, or ''.
+        precision: the one that its ranks chose, if it is known.
+        local: whether it runs on this machine alone.
+    """
+    outcome = None if wait else report.outcome
     return RunRow(
         id=record.run_id,
+        name=record.name,
         state=state,
         recipe=record.recipe,
+        arguments=record.arguments,
         ranks=len(record.layout),
         backend=record.backend,
         precision=precision or record.precision,
         nodes=tuple(nodes),
-        progress=progress,
+        progress=wait or progress_words(report.progress),
+        loss=report.loss,
+        has_nan_loss=report.has_nan_loss,
+        scores=report.scores(),
+        cause=wait or cause_of(outcome),
         started_by=record.started_by,
         created=record.created,
+        started=(outcome.started if outcome else report.started) or None,
+        ended=outcome.ended if outcome else None,
         folder=folder,
         local=local,
     )
 
 
-def progress_words(progress: Progress | Standing | None, *, is_nan: bool = False) -> str:
-    """Return the phase and the step of a run, or an empty string without progress, and whether its loss was NaN."""
-    loss = "loss NaN" if is_nan else ""
+def progress_words(progress: Progress | Standing | None) -> str:
+    """Return the phase and the step of a run, or an empty string without progress."""
     if progress is None or progress.step is None:
-        return loss
+        return ""
     phase = f"{progress.phase} " if progress.phase else ""
-    return f"{phase}{progress.step}/{progress.steps or '?'}{loss and f', {loss}'}"
+    return f"{phase}{progress.step}/{progress.steps or '?'}"
+
+
+def cause_of(outcome: Outcome | None) -> str:
+    """Return why a run ended early, in one line, or an empty string."""
+    failure = outcome.first_failure if outcome else None
+    if outcome is None or failure is None:
+        text = (outcome.problem if outcome else None) or ""
+    else:
+        text = summary(failure.text, is_short=True) or how_it_failed(failure)
+    return next(iter(text.strip().splitlines()), "")

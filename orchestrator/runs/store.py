@@ -20,6 +20,7 @@ from orch_node.protocol.values import ProtocolError
 
 from orchestrator.errors import ExecuteError, RequestError, did_you_mean
 from orchestrator.files import make_user_folder, other_owner, write_whole
+from orchestrator.model.decision import ARRAY_MEMBER
 from orchestrator.planning.plan import Plan
 from orchestrator.runs import provenance as origins
 from orchestrator.runs import queued
@@ -200,8 +201,16 @@ def recorded(base: Path) -> Recorded:
     return Recorded(runs=tuple(runs), damaged=tuple(damaged))
 
 
+def array_of(base: Path, name: str) -> str:
+    """Return the id of the array whose runs have a name, or `name` itself if the newest such run is in no array."""
+    matches = [run for run in recorded(base).runs if run.record.name == name]
+    is_member = matches and any(decision.topic == ARRAY_MEMBER for decision in matches[-1].record.decisions)
+    return matches[-1].id.rpartition("-")[0] if is_member else name
+
+
 def members(base: Path, array: str) -> tuple[Run, ...]:
-    """Return the runs of an array by its id, in its order; nothing if there is no such array."""
+    """Return the runs of an array by its id or name, in its order; nothing if there is no such array."""
+    array = array_of(base, array)
     numbers = {
         run.id: int(number)
         for run in recorded(base).runs
@@ -240,21 +249,28 @@ def find(base: Path, name: str, notify: Notify = lambda line: None) -> Run:
         )
     if name == "last":
         return newest(all_runs)
-    runs_by_id = {run.id: run for run in runs}
-    return runs_by_id[match_id(name, list(runs_by_id), f"in {base}")]
+    run_id = match_id(name, [run.record for run in runs], f"in {base}", notify)
+    return next(run for run in runs if run.id == run_id)
 
 
-def match_id(name: str, ids: Sequence[str], location: str) -> str:
-    """Return the id that is `name` or the only one that begins with it.
+def match_id(name: str, records: Sequence[RunRecord], location: str, notify: Notify) -> str:
+    """Return the id of the run whose id or name is `name`, or of the only one whose id begins with it.
 
     Args:
-        name: an id, or its beginning.
-        ids: the known ids, the oldest first.
+        name: an id, its beginning, or the name of runs, of which the newest is meant.
+        records: the known runs, the oldest first.
         location: the place of the runs as part of messages: `in runs`.
+        notify: called with the id if several runs have the name.
 
     Raises:
         RequestError: if there is no such run, or several ids begin with `name`.
     """
+    ids = [record.run_id for record in records]
+    matches = [record.run_id for record in records if name and record.name == name and name not in ids]
+    if matches:
+        if len(matches) > 1:
+            notify(f"{len(matches)} runs have the name {name}; this is the newest: {matches[-1]}")
+        return matches[-1]
     matches = [name] if name in ids else [key for key in ids if name and key.startswith(name)]
     if len(matches) == 1:
         return matches[0]
@@ -263,7 +279,8 @@ def match_id(name: str, ids: Sequence[str], location: str) -> str:
             f"{len(matches)} runs {location} begin with '{name}'.", hint=f"The newest of them is {matches[-1]}."
         )
     raise RequestError(
-        f"There is no run '{name}' {location}.", hint=did_you_mean(name, ids, listing=LISTING) if ids else ""
+        f"There is no run '{name}' {location}.",
+        hint=did_you_mean(name, [*ids, *{record.name for record in records}], listing=LISTING) if ids else "",
     )
 
 

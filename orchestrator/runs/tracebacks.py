@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import PurePath
 
 HEADER = "Traceback (most recent call last):"
 # The frames of a traceback, and of a stack trace of faulthandler, which has no comma before "in".
@@ -145,13 +146,19 @@ def relative(path: str, folder: str) -> str:
     return path.removeprefix(f"{folder.rstrip('/')}/") if folder else path
 
 
-def summary(text: str) -> str:
-    """Return the exception of a traceback with the line of the user's code that led to it, or ''."""
+def summary(text: str, *, is_short: bool = False) -> str:
+    """Return the exception of a traceback with the line of the user's code that led to it, or ''.
+
+    Args:
+        text: the text with the traceback.
+        is_short: whether to name the file without its folder.
+    """
     traceback = parse_last(text)
     if traceback is None or not traceback.message:
         return ""
     frame = next(iter(traceback.user_frames[::-1]), None)
-    location = f"{RUN_COPY.sub('', frame.path)}, line {frame.line}: " if frame else ""
+    path = RUN_COPY.sub("", frame.path) if frame else ""
+    location = f"{PurePath(path).name if is_short else path}, line {frame.line}: " if frame else ""
     return f"{location}{traceback.message[0][:LONGEST_LINE]}"
 
 

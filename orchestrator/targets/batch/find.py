@@ -15,7 +15,7 @@ from orchestrator.planning.request import RUNS_DIR
 from orchestrator.runs import store
 from orchestrator.runs.cleanup import CleanupReport, NodeCleanup
 from orchestrator.runs.outcome import precision_of
-from orchestrator.runs.rows import RunRow, progress_words, row_of
+from orchestrator.runs.rows import RunRow, report_of, row_of
 from orchestrator.runs.store import Run
 from orchestrator.targets.batch.cleanup import clean_stores
 from orchestrator.targets.batch.load import batch_settings
@@ -24,30 +24,33 @@ from orchestrator.targets.batch.login import host_at, scheduler_at
 from orchestrator.targets.batch.options import file_variable
 from orchestrator.targets.batch.run_folder import run_folder_of
 from orchestrator.targets.batch.system import BatchSystem, JobState
-from orchestrator.targets.interface import RunList, ignore
+from orchestrator.targets.interface import Notify, RunList, ignore
 
 ENDING_SECONDS = 60.0  # A job may take this long to end or to be requeued after its outcome.
 
 
-def find_run(system: BatchSystem, base: Path, name: str) -> tuple[RunRecord, Path]:
+def find_run(system: BatchSystem, base: Path, name: str, notify: Notify) -> tuple[RunRecord, Path]:
     """Return the record and the local folder of a run.
 
     Args:
         system: the batch system.
         base: the folder of all runs on this machine.
-        name: a run id, or `last` for the newest run that was not refused.
+        name: the id or the name of a run, or `last` for the newest run that was not refused.
+        notify: called with a line if several runs have the name.
 
     Raises:
         RequestError: if there is no such run.
     """
     runs = {run.id: run for run in recorded_runs(system, base)}
     accepted = [run.id for run in runs.values() if run.state != REFUSED] or list(runs)
-    run_id = accepted[-1] if name == "last" and runs else name
-    if run_id not in runs:
+    if not runs:
         raise RequestError(
             f"There is no run '{name}' on {system.title} in {base}.",
             hint="Runs are recorded in the folder in which they were started. --runs-dir selects another folder.",
         )
+    records = [run.record for run in runs.values()]
+    is_last = name == "last"
+    run_id = accepted[-1] if is_last else store.match_id(name, records, f"on {system.title} in {base}", notify)
     return runs[run_id].record, runs[run_id].folder
 
 
@@ -163,16 +166,17 @@ def run_row(run: Run, cluster: ClusterJobs | None) -> RunRow:
     if cluster:
         cluster.jobs.pop(location_of(run.record).name, None)
     state = run.state if cluster is None or cluster.problem else run_state(run, job)
-    progress = progress_words(run.progress())
+    wait = ""
     if job is not None and job.pending:
-        progress = job.describe_waiting()
+        wait = job.describe_waiting()
     elif job is not None and job.suspended:
-        progress = job.describe_suspension()
+        wait = job.describe_suspension()
     return row_of(
         run.record,
+        report_of(run),
         state=state,
         nodes=(node.node for node in run.record.nodes),
-        progress=progress,
+        wait=wait,
         folder=str(run.folder),
         precision=precision_of(run),
     )

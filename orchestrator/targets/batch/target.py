@@ -63,7 +63,7 @@ class BatchTarget:
 
     def find(self, base: Path, name: str, inventory: str, notify: Notify) -> RunHandle:
         """Return a handle of a run that is recorded on this machine."""
-        return BatchHandle(self.system, *find.find_run(self.system, base, name))
+        return BatchHandle(self.system, *find.find_run(self.system, base, name, notify))
 
     def shared_folder(self, options: tuple[TargetOptions, ...]) -> SharedFolder:
         """Return the folder that `orch provision` fills; raise RequestError if there is none."""

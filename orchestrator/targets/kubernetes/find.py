@@ -9,15 +9,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from orch_node.protocol import values
-from orch_node.protocol.events import Progress
+from orch_node.protocol.events import NAN_LOSS, OutcomeReported, Progress, Result, Warned
 from orch_node.protocol.record import RunRecord
 from orch_node.protocol.values import ProtocolError
 
 from orchestrator.errors import OrchError
 from orchestrator.runs import store
-from orchestrator.runs.rows import RunRow, progress_words, row_of
+from orchestrator.runs.rows import Report, RunRow, row_of
 from orchestrator.runs.state_files import PLAN
-from orchestrator.targets.interface import RunList
+from orchestrator.targets.interface import Notify, RunList
 from orchestrator.targets.kubernetes.api.client import KubernetesClient
 from orchestrator.targets.kubernetes.api.connect import connect
 from orchestrator.targets.kubernetes.api.errors import NotThere
@@ -75,13 +75,14 @@ def query_runs(cluster: KubernetesClient) -> NamespaceRuns:
     return NamespaceRuns(cluster=cluster, records=tuple(ordered), distrusted=distrusted, damaged=tuple(damaged))
 
 
-def find_run(base: Path, name: str, inventory: str) -> tuple[RunRecord, Path]:
+def find_run(base: Path, name: str, inventory: str, notify: Notify) -> tuple[RunRecord, Path]:
     """Return the record and the local folder of a run in a cluster.
 
     Args:
         base: the folder of all runs on this machine.
-        name: a run id, or `last` for the newest run.
+        name: the id or the name of a run, or `last` for the newest run.
         inventory: `k8s` or `k8s:NAMESPACE`.
+        notify: called with a line if several runs have the name.
 
     Raises:
         OrchError: if there is no such run, or its record cannot be trusted.
@@ -89,7 +90,7 @@ def find_run(base: Path, name: str, inventory: str) -> tuple[RunRecord, Path]:
     recorded = query_runs(cluster_of(inventory))
     records = {record.run_id: record for record in recorded.records}
     is_last = name == "last" and records
-    run_id = list(records)[-1] if is_last else store.match_id(name, list(records), f"in {inventory}")
+    run_id = list(records)[-1] if is_last else store.match_id(name, list(records.values()), f"in {inventory}", notify)
     if error := recorded.distrusted.get(run_id):
         raise error
     folder = base / run_id
@@ -110,9 +111,9 @@ def list_runs(inventory: str) -> RunList:
         is_trusted = record.run_id not in recorded.distrusted
         return row_of(
             record,
+            report_in(cluster, pods.get(record.run_id, ()), record),
             state=state_in(cluster, record) if is_trusted else "unknown",
             nodes=(host.node for host in record.nodes),
-            progress=progress_words(newest_progress(cluster, pods.get(record.run_id, ()), record)),
             folder=record.run_dir,
         )
 
@@ -141,12 +142,19 @@ def logged_pods(cluster: KubernetesClient) -> dict[str, list[str]]:
     return pods
 
 
-def newest_progress(cluster: KubernetesClient, pods: Sequence[str], record: RunRecord) -> Progress | None:
-    """Return the newest progress in the log of the first of these pods, or None if it cannot be read."""
-    newest = None
+def report_in(cluster: KubernetesClient, pods: Sequence[str], record: RunRecord) -> Report:
+    """Return what a run has reported at the end of the log of the first of these pods, as far as it can be read."""
+    report = Report()
     with suppress(OrchError):
         for pod in sorted(pods)[:1]:
             for line in cluster.log(pod, follow=False, since=None, tail=TAIL_LINES):
                 event = parse(split_time(line)[1], ranks=len(record.layout)).event
-                newest = event if isinstance(event, Progress) else newest
-    return newest
+                if isinstance(event, Progress):
+                    report = replace(report, progress=event)
+                elif isinstance(event, Result):
+                    report = replace(report, result=event.figures)
+                elif isinstance(event, Warned):
+                    report = replace(report, is_nan=NAN_LOSS in event.text)
+                elif isinstance(event, OutcomeReported):
+                    report = replace(report, outcome=event.outcome)
+    return report

@@ -123,7 +123,7 @@ class KubernetesTarget:
         return KubernetesHandle(record, folder)
 
     def find(self, base: Path, name: str, inventory: str, notify: Notify) -> RunHandle:
-        return KubernetesHandle(*find.find_run(base, name, inventory))
+        return KubernetesHandle(*find.find_run(base, name, inventory, notify))
 
     def shared_folder(self, options: tuple[TargetOptions, ...]) -> SharedFolder:
         raise RequestError(

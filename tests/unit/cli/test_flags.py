@@ -73,6 +73,7 @@ CASES: Mapping[str, Case] = {
     "spare_nodes": (1, {"max_restarts": 1}),
     "min_nodes": (1, {"max_restarts": 1}),
     "stop_on_nan": (True, {}),
+    "name": ("first", {}),
     "image": ("orch:current", {}),
     "image_options": (("shm=4g",), {"image": "orch:current"}),
     "options": ((PODS,), {}),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,8 @@ from hypothesis import strategies as st
 from orch_node.agent import list_runs
 from orch_node.pod import relay
 from orch_node.protocol import listing as listings
+from orch_node.protocol import record
 from orch_node.protocol.events import Exited, Progress, Stalled, UnreadableEvent
-from orch_node.protocol.listing import ListedRun
 
 from orchestrator.operations.report import comparison, report
 from orchestrator.operations.runs import list_recorded_runs
@@ -33,7 +34,7 @@ from orchestrator.targets.kubernetes.log_lines import parse as parse_pod_line
 from orchestrator.targets.kubernetes.outcome import outcome as kubernetes_outcome
 from orchestrator.targets.kubernetes.status import JobState
 from tests.support.hostile import DEEP_EVENT, FILES, HUGE_NUMBER_EVENT, JSON, LINES, TEXTS
-from tests.support.recorded import STARTED, make_run
+from tests.support.recorded import RUN_RECORD, STARTED, make_run
 
 FEW = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 DAMAGED_LINES = (
@@ -196,7 +197,8 @@ def test_any_figures_of_a_rank_can_be_reported(line: Any, tmp_path_factory: pyte
 def test_any_run_can_be_listed_by_its_node(content: bytes, tmp_path_factory: pytest.TempPathFactory) -> None:
     names = ("events.jsonl", "outcome.json", "supervisor.json")
     folder = make_small_run(tmp_path_factory, **dict.fromkeys(names, content))
-    run = ListedRun({}, list_runs.state_of(folder), list_runs.last_progress(folder / "events.jsonl"))
+    (folder / "run.json").write_text(json.dumps(record.render(replace(RUN_RECORD, run_id=folder.name))))
+    run = list_runs.listed_run(folder)
     assert len(listings.parse(listings.render(listings.Listing((run,)))).runs) == 1
 
 

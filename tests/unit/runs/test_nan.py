@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
-from orch_node.protocol.events import Event, Launched, Progress, Warned
+from orch_node.protocol.events import Event, Launched, Warned
 
 from orchestrator.runs.outcome import nan_notes
-from orchestrator.runs.rows import progress_words
 
 NAN = "warning: the loss has been NaN in 10 backward passes in a row."
 
@@ -25,10 +22,3 @@ NAN = "warning: the loss has been NaN in 10 backward passes in a row."
 )
 def test_end_of_a_run_repeats_that_its_loss_was_nan(events: list[Event], expected: list[str]) -> None:
     assert [note.partition(";")[0] for note in nan_notes(None, events)] == expected
-
-
-def test_list_of_runs_marks_a_loss_that_was_nan(tmp_path: Path) -> None:
-    progress = Progress(rank=0, phase="train", step=30, steps=30)
-    assert progress_words(progress, is_nan=True) == "train 30/30, loss NaN"
-    assert progress_words(None, is_nan=True) == "loss NaN"
-    assert progress_words(progress) == "train 30/30"

@@ -18,7 +18,7 @@ from orchestrator.operations import runs
 from orchestrator.operations.runs import find_live, list_recorded_runs
 from orchestrator.runs import store
 from orchestrator.runs.outcome import untrained_notes
-from orchestrator.runs.rows import row_of
+from orchestrator.runs.rows import Report, row_of
 from orchestrator.targets import registry
 from orchestrator.targets.interface import RunList, ignore
 from tests.support.recorded import (
@@ -81,6 +81,21 @@ def test_run_is_found_by_a_unique_prefix(tmp_path: Path) -> None:
     assert SECOND in exc_info.value.hint
 
 
+def test_name_finds_the_newest_run_that_has_it_or_its_array(tmp_path: Path) -> None:
+    member = {"topic": "array", "value": "lr=1 (1 of 1)", "reason": ""}
+    for number, (run, name) in enumerate(((FIRST, "mine"), (SECOND, "mine"), (f"{THIRD}-0", "sweep"))):
+        decisions = [member] if name == "sweep" else []
+        make_run(tmp_path, run, created=float(number), name=name, decisions=decisions)
+    lines: list[str] = []
+    assert store.find(tmp_path, "mine", lines.append).id == SECOND
+    assert lines == [f"2 runs have the name mine; this is the newest: {SECOND}"]
+    assert [run.id for run in store.members(tmp_path, "sweep")] == [f"{THIRD}-0"]
+    assert store.members(tmp_path, "mine") == ()
+    with pytest.raises(RequestError, match="no run 'min'") as exc_info:
+        store.find(tmp_path, "min")
+    assert "mine" in exc_info.value.hint
+
+
 def test_last_is_never_a_refused_run(tmp_path: Path) -> None:
     make_run(tmp_path, FIRST, created=1.0)
     refused = make_run(tmp_path, SECOND, created=2.0)
@@ -139,7 +154,7 @@ class Target:
         def open_run(base: Path, name: str, notify: Any) -> Any:
             return Handle(replace(RUN_RECORD, run_id=name), base)
 
-        row = row_of(RUN_RECORD, state="running", nodes=(), progress="", folder="")
+        row = row_of(RUN_RECORD, Report(), state="running", nodes=(), folder="")
         return RunList(rows=(row,), open=open_run)
 
 

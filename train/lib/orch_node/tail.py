@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import io
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from orch_node import streams
 
 CHUNK = 1 << 18
+BLOCK_BYTES = 1 << 20  # size of one read of lines_backwards()
+NEAR_END_BYTES = 1 << 23  # size of the part at the end that it reads by default
 MAX_CHARACTER_BYTES = 4  # of UTF-8
 
 
@@ -68,3 +72,21 @@ def last_text(path: Path, characters: int) -> str:
             return streams.without_marks(text.read())[-characters:]
     except FileNotFoundError:
         return ""
+
+
+def lines_backwards(file: BinaryIO, limit: int = NEAR_END_BYTES) -> Iterator[bytes]:
+    """Yield the complete lines in the last bytes of a file, as many as the limit, from the end."""
+    end = file.seek(0, os.SEEK_END)
+    first = max(0, end - limit)
+    first_part, is_last = b"", True
+    while end > first:
+        start = max(first, end - BLOCK_BYTES)
+        file.seek(start)
+        first_part, *lines = (file.read(end - start) + first_part).split(b"\n")
+        if is_last and lines:
+            lines.pop()  # text after the last line break may still be incomplete
+            is_last = False
+        yield from reversed(lines)
+        end = start
+    if first == 0 and not is_last:
+        yield first_part

@@ -17,6 +17,7 @@ from orchestrator.runs import store
 from orchestrator.targets.batch import find
 from orchestrator.targets.batch.location import location_of
 from orchestrator.targets.batch.slurm import PHASES, SLURM, job_state
+from orchestrator.targets.interface import ignore
 from tests.support.recorded import make_outcome, make_run
 from tests.support.slurm_jobs import write_job_outcome
 
@@ -35,7 +36,7 @@ def test_last_is_not_a_refused_run(tmp_path: Path) -> None:
             tmp_path, run_id, created=float(number), target="slurm", location={"name": f"orch-{number}", "job": "12"}
         )
         (folder / "outcome.json").write_text(json.dumps(make_outcome(state)))
-    assert find.find_run(SLURM, tmp_path, "last")[0].run_id == "20260101-120000-qa-0000"
+    assert find.find_run(SLURM, tmp_path, "last", ignore)[0].run_id == "20260101-120000-qa-0000"
 
 
 @pytest.fixture

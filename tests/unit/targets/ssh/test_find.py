@@ -10,6 +10,7 @@ import pytest
 from orch_node.protocol.outcome import DONE, REFUSED
 from orch_node.protocol.record import RunNode, render
 
+from orchestrator.runs.rows import Report
 from orchestrator.targets.interface import ignore
 from orchestrator.targets.ssh.find import InventoryRuns, NodeRun, check_same_nodes, find_run, merge_response
 from orchestrator.targets.ssh.nodes import NodeResponse
@@ -26,7 +27,7 @@ def make_runs(**states: str) -> InventoryRuns:
     ids = dict(zip(states, (FIRST, SECOND), strict=True))
     runs = {
         run_id: NodeRun(
-            record=replace(RUN_RECORD, run_id=run_id, created=float(number)), state=states[key], progress=None
+            record=replace(RUN_RECORD, run_id=run_id, created=float(number)), state=states[key], report=Report()
         )
         for number, (key, run_id) in enumerate(ids.items())
     }

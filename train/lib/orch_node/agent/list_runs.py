@@ -6,14 +6,19 @@ whose record cannot be read is listed as damaged, and does not affect the others
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from orch_node import supervisor_state
-from orch_node.protocol import events, files, listing, outcome, record, values
+from orch_node.protocol import events, files, listing, record, values
+from orch_node.protocol import outcome as outcomes
+from orch_node.protocol.events import NAN_LOSS, Event, Progress, Result, Warned
 from orch_node.protocol.listing import DamagedRun, ListedRun, Listing, Standing
+from orch_node.protocol.outcome import Outcome
 from orch_node.protocol.values import ProtocolError
+from orch_node.tail import lines_backwards
 
-TAIL_BYTES = 1 << 16  # of events.jsonl, which contain the newest progress of most runs
+LOG_BYTES = 1 << 20  # of the end of events.jsonl, in which the newest events are searched
 
 
 def list_runs(base: Path) -> Listing:
@@ -22,16 +27,35 @@ def list_runs(base: Path) -> Listing:
     damaged: list[DamagedRun] = []
     for folder in run_folders(base):
         try:
-            runs.append(
-                ListedRun(
-                    record=record.render(read_record(folder)),
-                    state=state_of(folder),
-                    progress=last_progress(folder / files.EVENTS),
-                )
-            )
+            runs.append(listed_run(folder))
         except (OSError, ProtocolError) as error:
             damaged.append(DamagedRun(folder=folder.name, problem=str(error)))
     return Listing(runs=tuple(runs), damaged=tuple(damaged))
+
+
+def listed_run(folder: Path) -> ListedRun:
+    """Return the run in a folder.
+
+    Raises:
+        OSError: if its record cannot be read.
+        ProtocolError: if its record is damaged, or belongs to another run.
+    """
+    run_record = record.render(read_record(folder))
+    outcome, supervisor = last_outcome(folder), supervisor_state.read_supervisor(folder)
+    state = supervisor_state.state_of(folder, supervisor) if supervisor and not outcome else None
+    newest = newest_events(folder / files.EVENTS)
+    progress, result, warning = newest.get(Progress), newest.get(Result), newest.get(Warned)
+    return ListedRun(
+        record=run_record,
+        state=outcome.state if outcome else state,
+        progress=Standing(progress.phase, progress.step, progress.steps, progress.loss)
+        if isinstance(progress, Progress)
+        else None,
+        result=result.figures if isinstance(result, Result) else {},
+        is_nan=isinstance(warning, Warned) and NAN_LOSS in warning.text,
+        started=supervisor.started if supervisor else None,
+        outcome=outcome,
+    )
 
 
 def run_folders(base: Path) -> list[Path]:
@@ -52,29 +76,27 @@ def read_record(folder: Path) -> record.RunRecord:
     return run_record
 
 
-def state_of(folder: Path) -> str | None:
-    """Return the state of a run: its outcome, or that of its supervisor; None without both."""
+def last_outcome(folder: Path) -> Outcome | None:
+    """Return how a run ended, without the results of the nodes, or None."""
     try:
-        return outcome.parse((folder / files.OUTCOME).read_bytes()).state
+        return replace(outcomes.parse((folder / files.OUTCOME).read_bytes()), nodes={})
     except (OSError, ProtocolError):
-        pass
-    supervisor = supervisor_state.read_supervisor(folder)
-    return supervisor_state.state_of(folder, supervisor) if supervisor else None
+        return None
 
 
-def last_progress(log: Path) -> Standing | None:
-    """Return the newest progress that a rank has reported."""
+def newest_events(log: Path) -> dict[type[Event], Event]:
+    """Return the last event of each of these kinds near the end of a log: Progress, Result and Warned."""
+    newest: dict[type[Event], Event] = {}
+    names = {f'"{kind.kind}"'.encode(): kind for kind in (Progress, Result, Warned)}
     try:
         with log.open("rb") as file:
-            file.seek(max(0, log.stat().st_size - TAIL_BYTES))
-            lines = file.read().split(b"\n")
+            for line in lines_backwards(file, LOG_BYTES):
+                if any(kind not in newest and name in line for name, kind in names.items()):
+                    event = events.parse_line(line)
+                    newest.setdefault(type(event), event)
     except OSError:
-        return None
-    for line in reversed(lines[:-1]):
-        event = events.parse(line)  # None for the half line at the start
-        if isinstance(event, events.Progress):
-            return Standing(event.phase, event.step, event.steps, event.loss)
-    return None
+        pass
+    return newest
 
 
 def main(argv: list[str]) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from orch_node.protocol import values
+from orch_node.protocol.outcome import Outcome
 from orch_node.protocol.values import Measured
 
 SCHEMA = 1
@@ -29,6 +30,10 @@ class ListedRun:
     record: Any  # its run.json
     state: str | None  # None if only node0 knows it
     progress: Standing | None
+    result: dict[str, Any] = field(default_factory=dict)  # the figures that its script reported at its end
+    is_nan: bool = False  # whether the last warning of a rank is that its loss stays NaN
+    started: Measured | None = None  # seconds since the epoch
+    outcome: Outcome | None = None  # without the results of the nodes
 
 
 @dataclass(frozen=True)

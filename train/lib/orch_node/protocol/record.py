@@ -82,6 +82,8 @@ class RunRecord:
     layout: tuple[Place, ...]
     target: str = DEFAULT_TARGET
     location: dict[str, Any] = field(default_factory=dict)  # the values with which its target finds it
+    name: str = ""  # as the user named it
+    arguments: tuple[str, ...] = ()  # the settings of the recipe and the arguments of the script, without secrets
 
 
 NAMES = tuple(item.name for item in fields(RunRecord))
@@ -114,14 +116,17 @@ def find_problems(record: RunRecord) -> Iterator[str]:
         yield f"node0 is {record.node0.node!r:.60}, not the first of its nodes"
     if not record.layout or any(placement.rank != rank for rank, placement in enumerate(record.layout)):
         yield "layout must contain the ranks from 0 on"
+    if record.name and not files.is_run_id(record.name):
+        yield f"name {record.name!r:.60} is not a valid name"
     if not 0 <= record.created < MAX_TIME:
         yield f"created {record.created!r:.30} is not a valid time"
 
 
 def render(record: RunRecord) -> dict[str, Any]:
-    """Return the record as a JSON object, without target and location of a run over SSH."""
+    """Return the record as a JSON object, without target and location of a run over SSH, and empty optional fields."""
     content = {"schema": SCHEMA, **values.record(record)}
-    omitted = ("target", "location") if record.target == DEFAULT_TARGET else ()
+    omitted = {"target", "location"} if record.target == DEFAULT_TARGET else set()
+    omitted |= {name for name in ("name", "arguments") if not content[name]}
     return {name: value for name, value in content.items() if name not in omitted}
 
 
