@@ -18,7 +18,7 @@ from orchestrator.runs.store import Run
 from orchestrator.runs.timeline import how_it_failed
 from orchestrator.runs.tracebacks import summary
 
-NO_SCORES = ("train_seconds", "train_samples_per_second")  # figures of a result that are no scores of the model
+NO_SCORES = ("train_seconds", "train_samples_per_second")  # figures of a result that do not rate the model
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
