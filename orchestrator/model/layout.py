@@ -116,8 +116,8 @@ def check_ranks(node: Node, ppn: int | None) -> None:
         return
     raise PlanError(
         f"--ppn {ppn}, but {node.name} has {counted(cores, 'physical core')} that orch may use.",
-        hint=f"Use --ppn 1 to {cores}; --ppn auto means {default_ranks(node.facts.cores)} on this node, "
-        "one rank per NUMA node. --exclude excludes a node.",
+        hint=f"Use --ppn {'1' if cores == 1 else f'1 to {cores}'}; --ppn auto means "
+        f"{default_ranks(node.facts.cores)} on this node, one rank per NUMA node. --exclude excludes a node.",
     )
 
 

@@ -75,7 +75,13 @@ def with_output(handle: RunHandle, request: FetchRequest) -> FetchRequest:
     Raises:
         RequestError: if it is unknown.
     """
-    folder, project = find_output(handle), store.load(handle.folder).origin.project
+    folder, origin = find_output(handle), store.load(handle.folder).origin
+    project = origin.project
+    if folder is None and is_local(handle.record):
+        raise RequestError(
+            f"{handle.record.recipe} ran on this machine in {origin.directory}: its files are there.",
+            hint="Copy one of its folders with --from FOLDER.",
+        )
     if folder is None:
         raise RequestError(
             f"The output folder of {handle.record.recipe} is unknown, because it is your own script.",

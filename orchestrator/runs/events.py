@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
-from orch_node.protocol.events import Event, UnreadableEvent, UnreadableEvents, parse_line
+from orch_node.protocol.events import Event, Launched, UnreadableEvent, UnreadableEvents, parse_line
 from orch_node.tail import lines_backwards
 
 Kind = TypeVar("Kind", bound=Event)
@@ -26,10 +26,12 @@ def events_in(lines: Iterable[bytes], *, ranks: int) -> Iterator[Event]:
 
     Args:
         lines: the lines of the log.
-        ranks: the number of ranks of the run, or 0 if it is unknown.
+        ranks: the number of ranks of the run, or 0 if it is unknown. Attempts before a resume may have had more.
     """
     for line in lines:
         event = parse_line(line)
+        if isinstance(event, Launched) and ranks:
+            ranks = max(ranks, event.ranks)
         if 0 < ranks <= event.rank:
             yield UnreadableEvent(time=event.time, text=f"rank {event.rank} does not belong to this run")
         else:

@@ -68,6 +68,12 @@ def test_short_log_is_complete(tmp_path: Path) -> None:
     assert len(events.stored(tmp_path / "events.jsonl", ranks=1)) == 1002
 
 
+def test_ranks_of_a_larger_attempt_before_a_resume_are_known() -> None:
+    begun, other = ('{"event": "launched", "rank": -1, "ranks": 2}', '{"event": "started", "rank": %d, "pid": 1}')
+    found = events.events_in([begun.encode(), *((other % rank).encode() for rank in (1, 2))], ranks=1)
+    assert [type(event).__name__ for event in found] == ["Launched", "Started", "UnreadableEvent"]
+
+
 PARTS = st.lists(st.sampled_from([b"", b"a", b"bb" * 9, b"\n", b"\n\n"]))
 
 
