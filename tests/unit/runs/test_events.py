@@ -12,8 +12,8 @@ from typing import cast
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from orch_node import tail
 from orch_node.protocol.events import Progress, Result
-from orch_node.tail import last_text
 
 from orchestrator.runs import events
 from orchestrator.runs.outcome import run_output
@@ -34,8 +34,7 @@ def make_log(path: Path, lines: int) -> None:
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reduce the block size, so that a log of about 100 KB is read like a long one."""
-    monkeypatch.setattr(events, "BLOCK_BYTES", 1 << 12)
-    monkeypatch.setattr(events, "NEAR_END_BYTES", 1 << 16)
+    monkeypatch.setattr(tail, "BLOCK_BYTES", 1 << 12)
     monkeypatch.setattr(events, "WHOLE_BYTES", 1 << 14)
 
 
@@ -81,8 +80,8 @@ PARTS = st.lists(st.sampled_from([b"", b"a", b"bb" * 9, b"\n", b"\n\n"]))
 def test_lines_are_read_backwards(parts: list[bytes], block: int) -> None:
     content = b"".join(parts)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(events, "BLOCK_BYTES", block)
-        backwards = list(events.lines_backwards(io.BytesIO(content)))
+        patch.setattr(tail, "BLOCK_BYTES", block)
+        backwards = list(tail.lines_backwards(io.BytesIO(content)))
     assert backwards[::-1] == content.split(b"\n")[:-1]
 
 
@@ -109,8 +108,8 @@ def test_blocks_of_lines_add_up_to_the_log(tmp_path_factory: pytest.TempPathFact
 def test_last_text_is_the_end_of_a_file(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "launcher.log"
     path.write_bytes(content)
-    assert last_text(path, 2000) == path.read_text(errors="replace")[-2000:]
-    assert last_text(tmp_path / "missing", 2000) == ""
+    assert tail.last_text(path, 2000) == path.read_text(errors="replace")[-2000:]
+    assert tail.last_text(tmp_path / "missing", 2000) == ""
 
 
 def test_only_the_end_of_a_long_launcher_log_is_read(tmp_path: Path) -> None:
