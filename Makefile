@@ -119,6 +119,7 @@ bench: .venv/.dev    ## side-by-side measurements, printed as ratios
 	$(BIN)/python benchmarks/runs.py
 	$(BIN)/python benchmarks/fetch.py
 	$(BIN)/python benchmarks/project.py
+	$(BIN)/python benchmarks/nodes.py
 	$(BIN)/python benchmarks/step.py
 	$(BIN)/python benchmarks/training.py
 	$(BIN)/python benchmarks/preemption.py

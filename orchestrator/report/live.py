@@ -228,7 +228,7 @@ class Screen:
     def show(self, event: Event) -> None:
         """Show one event; progress is shown for rank 0, which represents all ranks."""
         if isinstance(event, Launched):
-            self.joined, self.ranks = set(), event.ranks
+            self.joined, self.ranks, self.failure = set(), event.ranks, None
             self.begin_start()
         elif isinstance(event, ENDS_START):
             self.end_start()

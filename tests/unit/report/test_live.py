@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from orch_node.protocol.events import Failed, Progress, Restarting
+from orch_node.protocol.events import Failed, Launched, Progress, Restarting
 from orch_node.protocol.outcome import Failure
 
 from orchestrator.report import live
@@ -38,3 +38,6 @@ def test_error_is_shown_before_the_ranks_start_again(capsys: pytest.CaptureFixtu
     assert "    return model(x)" in lines
     assert "mat1 and mat2" in lines[-2]
     assert lines[-1] == "starts again: attempt 2 of 2"
+    screen.show(Launched(attempt=2, ranks=2))
+    screen.show(Restarting(attempt=3, of=2))  # after a lost node, for example
+    assert capsys.readouterr().err.splitlines() == ["starts again: attempt 3 of 3"]

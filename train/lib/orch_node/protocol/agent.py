@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, ClassVar
 
 from orch_node.protocol import values
@@ -180,6 +181,7 @@ REQUEST_TYPES = (TakeClaim, ReleaseClaim, Ping, TakeStackTraces, PreemptRanks, S
 REQUESTS: dict[str, type[Request]] = {request.kind: request for request in REQUEST_TYPES}
 
 
+@lru_cache(maxsize=1)  # the same request goes to all agents, one after the other
 def render_request(request: Request) -> bytes:
     """Return a request as a line."""
     return line({"ask": request.kind, **values.record(request)})

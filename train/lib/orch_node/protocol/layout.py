@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from orch_node.protocol import files, values
 
@@ -81,7 +82,15 @@ class RunLayout:
     @property
     def node_names(self) -> list[str]:
         """Return the names of the nodes that have ranks, node0 first."""
-        return list(dict.fromkeys(placement.node for placement in self.ranks))
+        return list(self.ranks_by_node)
+
+    @cached_property
+    def ranks_by_node(self) -> dict[str, list[Placement]]:
+        """Return the ranks of each node, node0 first."""
+        ranks: dict[str, list[Placement]] = {}
+        for placement in self.ranks:
+            ranks.setdefault(placement.node, []).append(placement)
+        return ranks
 
     @property
     def spare_hosts(self) -> dict[str, str]:
@@ -101,7 +110,7 @@ class RunLayout:
 
     def ranks_on(self, node: str) -> list[Placement]:
         """Return the ranks of a node."""
-        return [placement for placement in self.ranks if placement.node == node]
+        return self.ranks_by_node.get(node, [])
 
     def entry(self, node: str) -> NodeEntry:
         """Return the entry of a node.

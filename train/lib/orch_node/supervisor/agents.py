@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import resource
 import select
 import subprocess
 import time
@@ -31,6 +33,9 @@ from orch_node.reach import remote_command
 from orch_node.whole_files import private
 
 PING_SECONDS = 2.0
+WATCH_SECONDS = 0.1  # between two looks at all channels
+# Two pipes to an agent of this program, and two more of a launcher that inherits the limit.
+FILES_PER_NODE, OTHER_FILES = 4, 200
 LOST_SECONDS = 15.0  # without a response
 CONNECT_SECONDS = 30.0
 # All connections are opened at the same time, and each takes some processor time of node0.
@@ -134,12 +139,12 @@ class Channel:
             self.claimed = request.claim if isinstance(request, TakeClaim) else None
         data = self.seal(render_request(request))
         deadline = time.monotonic() + SEND_SECONDS
-        try:
+        with contextlib.suppress(ConnectionError):
             while data and time.monotonic() < deadline:
-                if select.select([], [self.stdin], [], SEND_SECONDS)[1]:
+                try:
                     data = data[os.write(self.stdin, data) :]
-        except (BlockingIOError, ConnectionError):
-            pass
+                except BlockingIOError:
+                    wait_until_writable(self.stdin, SEND_SECONDS)
 
     def seal(self, line: bytes) -> bytes:
         """Return a line as it is sent. ssh and pipes need no signature."""
@@ -193,10 +198,16 @@ class Agents:
         self.news: list[tuple[str, str]] = []
         self.connect_seconds = CONNECT_SECONDS + CONNECT_SECONDS_PER_NODE * len(nodes)
         self.last_ping = 0.0
-        self.last_watch = time.monotonic()
-        self.channels = {node: self.channel(node, folder / f"{node}.log") for node in nodes}
-        for channel in self.channels.values():
+        self.last_watch = self.last_look = time.monotonic()
+        allow_open_files(len(nodes))
+        self.channels: dict[str, Channel] = {}
+        for node in nodes:
+            channel = self.channel(node, folder / f"{node}.log")
             channel.open(pipes)
+            self.channels[node] = channel
+            # A thousand connections take more seconds to open than an agent waits for a request.
+            pipes.pump(0)
+            self.watch()
 
     def channel(self, node: str, log: Path) -> Channel:
         """Return the channel to a node, not yet open."""
@@ -240,12 +251,20 @@ class Agents:
             self.news.append((self.node0, text))
             for channel in self.living:
                 channel.last_response += standstill
+        if now - self.last_look >= WATCH_SECONDS:
+            self.last_look = now
+            self.look(now)
+        return standstill
+
+    def look(self, now: float) -> None:
+        """Ping the agents from time to time, and handle nodes that do not respond and connections that have ended."""
+        channels = self.living
         if now - self.last_ping >= PING_SECONDS:
             self.last_ping = now
-            for channel in self.living:
+            for channel in channels:
                 channel.request(Ping())
                 channel.shorten_log()
-        for channel in self.living:
+        for channel in channels:
             if now - channel.last_response > (LOST_SECONDS if channel.has_responded else self.connect_seconds):
                 self.lose(channel, f"no answer for {now - channel.last_response:.0f} s")
             elif not channel.connected:
@@ -254,7 +273,6 @@ class Agents:
                 channel.skew_reported = True
                 text = f"its clock is {channel.skew:+.0f} s off node0's, and so are the times of its events"
                 self.news.append((channel.node, text))
-        return standstill
 
     def reconnect(self, channel: Channel) -> None:
         """Open a connection again that has ended, or mark the node as lost."""
@@ -302,6 +320,22 @@ class Agents:
         for channel in self.living:
             channel.close()
             channel.end(max(0.0, deadline - time.monotonic()))
+
+
+def wait_until_writable(descriptor: int, seconds: float) -> None:
+    """Wait until a pipe has space, or for at most this many seconds."""
+    poll = select.poll()  # select() knows only descriptors below 1024
+    poll.register(descriptor, select.POLLOUT)
+    poll.poll(seconds * 1000)
+
+
+def allow_open_files(nodes: int) -> None:
+    """Raise the limit on open files if the channels to these nodes need more than it allows."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = OTHER_FILES + FILES_PER_NODE * nodes
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        limit = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
 
 
 def clock_offset(moment: float, begin: float, end: float) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,12 +65,6 @@ class CoreReservation:
         while node not in self.agents.lost and not self.stopped():
             if response := channel.response(TakeClaim, ClaimConflicts):
                 return response
-            self.pump(TICK_SECONDS)
-        return None
-
-    def pump(self, seconds: float) -> None:
-        """Handle messages of the agents for some time, or until the run is stopped."""
-        deadline = time.monotonic() + seconds
-        while not self.stopped() and (remaining := deadline - time.monotonic()) > 0:
-            self.agents.pipes.pump(min(remaining, TICK_SECONDS))
+            self.agents.pipes.pump(TICK_SECONDS)
             self.agents.watch()
+        return None

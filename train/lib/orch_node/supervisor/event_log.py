@@ -8,13 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from orch_node import whole_files
 from orch_node.agent.stack_traces import describe_position
 from orch_node.disk import Appender, Reserve, describe_on_node
 from orch_node.protocol import events, files, outcome
 from orch_node.protocol.agent import RankStack
 from orch_node.protocol.events import Event, Finished, UnreadableEvent, UnreadableEvents
 from orch_node.protocol.outcome import Outcome
+from orch_node.whole_files import private
 
 UNREADABLE_PREFIX = b"orch: not read: "
 MAX_LINE_BYTES = 4096
@@ -74,7 +74,9 @@ class EventLog:
             text = f"{stack.stack}\n{kernel}".encode(errors="backslashreplace")
             with contextlib.suppress(OSError):  # on a full disk, which problem() reports
                 folder.mkdir(mode=0o700, exist_ok=True)
-                whole_files.write(folder / f"rank-{rank}.txt", text)
+                # Without a flush to the disk, which takes milliseconds for each of possibly thousands of files.
+                with open(folder / f"rank-{rank}.txt", "wb", opener=private) as file:
+                    file.write(text)
         return {str(rank): describe_position(stack) for rank, stack in sorted(stacks.items())}
 
     def end(self, ending: Outcome) -> None:

@@ -136,6 +136,8 @@ class RankTracker:
 
         Another rank of the group never takes part in it, because its script has ended.
         """
+        if not self.script_ends:
+            return {}
         return self.positions_beyond_ended_scripts(set(self.unfinished()) - set(self.script_ends))
 
     def positions_beyond_ended_scripts(self, ranks: Iterable[int]) -> dict[int, Position]:

@@ -1,0 +1,66 @@
+"""Check a run on many nodes, for whose agents and ranks this process stands in."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+from pathlib import Path
+
+from orch_node.protocol import files
+from orch_node.protocol.events import Failed, Joined, Launched, NodeNews, NodesLost
+from orch_node.supervisor.agents import wait_until_writable
+
+from tests.support.stand_ins import SimulatedRun
+from tests.support.waiting import wait_until
+
+NODES = 50
+
+
+def test_run_on_many_nodes_restarts_and_stops(tmp_path: Path) -> None:
+    run = SimulatedRun(tmp_path, NODES)
+    supervisor = run.supervise("--max-restarts=2", open_files=NODES)
+    try:
+        start_attempt(run, 1)
+        run.fail(20, "ValueError: planned")
+        wait_until(lambda: run.events(Failed), "the failure is recorded")
+        assert [event.failure and (event.failure.rank, event.failure.node) for event in run.events(Failed)] == [
+            (20, "node20")
+        ]
+        start_attempt(run, 2)
+        traces = {path.name for path in (run.folder / files.STACK_TRACES).iterdir()}
+        assert traces == {f"rank-{rank}.txt" for rank in range(1, NODES) if rank != 20}  # node0 has a real agent
+        run.stand_ins.refused.add("node30")
+        start_attempt(run, 3)
+        assert [event.nodes for event in run.events(NodesLost)] == [("node30",)]
+        assert "node50" in run.events(Launched)[-1].nodes
+        assert not [event.text for event in run.events(NodeNews) if "did not run" in event.text]
+        (run.folder / files.STOP).touch()
+        supervisor.terminate()
+        assert supervisor.wait(60) == 130
+    finally:
+        supervisor.kill()
+        run.stand_ins.stop()
+    outcome = json.loads((run.folder / files.OUTCOME).read_text())
+    assert (outcome["state"], outcome["attempts"], len(outcome["nodes"])) == ("stopped", 3, NODES + 1)
+
+
+def start_attempt(run: SimulatedRun, attempt: int) -> None:
+    """Start the ranks of an attempt, and wait until they have joined."""
+    wait_until(lambda: run.stand_ins.attempts == attempt, f"attempt {attempt} has started")
+    run.begin_attempt()
+    wait_until(lambda: len(run.events(Joined)) == attempt * NODES, f"the ranks of attempt {attempt} have joined")
+
+
+def test_pipe_with_a_large_number_can_be_waited_for() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    number = 1500
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, number + 1), hard))
+    reader, writer = os.pipe()
+    try:
+        os.dup2(writer, number)
+        wait_until_writable(number, 10.0)
+    finally:
+        for descriptor in (reader, writer, number):
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
