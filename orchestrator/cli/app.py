@@ -10,7 +10,8 @@ from typing import Any, NoReturn
 import typer
 from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 
-from orchestrator.errors import RequestError, describe_invalid
+from orchestrator.cli import defaults
+from orchestrator.errors import OrchError, RequestError, describe_invalid
 
 SCRIPT_ARGUMENTS = "script_args"  # parameter of commands that pass arguments on to a script
 RECIPE = "recipe"
@@ -115,8 +116,9 @@ class Command(TyperCommand):
 
         ctx.meta[HAS_DOUBLE_DASH] = "--" in args
         ctx.meta[SELECTED_TARGET] = target_in(args)
+        defaults.set_defaults(ctx, args)
         try:
-            return super().parse_args(ctx, args)
+            remaining = super().parse_args(ctx, args)
         except Exception as error:  # its class is typer's or click's, by their version
             if hasattr(error, "possibilities") and any("--on" in parameter.opts for parameter in self.params):
                 check_name(ctx.meta[SELECTED_TARGET])  # the options of a target that cannot be used are unknown
@@ -128,6 +130,17 @@ class Command(TyperCommand):
                 raise_usage_error(ctx, error)
             hint = " ".join([DOUBLE_DASH_HINT, *suggest_options(error, MIN_SIMILARITY)])
             raise RequestError(describe_usage_error(error), hint=hint) from None
+        defaults.apply_precedence(ctx)
+        return remaining
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command; errors name the options that a pyproject.toml sets."""
+        try:
+            return super().invoke(ctx)
+        except OrchError as error:
+            if isinstance(error, RequestError):
+                error.hint = " ".join(filter(None, [error.hint, defaults.describe_table(ctx)]))
+            raise
 
 
 def raise_usage_error(ctx: Any, error: Exception) -> NoReturn:

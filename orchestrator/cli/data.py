@@ -11,6 +11,7 @@ from typer.models import ParameterInfo
 
 from orchestrator.cli import groups
 from orchestrator.cli.app import App
+from orchestrator.cli.defaults import with_defaults
 from orchestrator.cli.groups import Group
 from orchestrator.cli.output import OUTPUT, Output
 from orchestrator.cli.request import PANELS
@@ -79,7 +80,7 @@ def data() -> None:
     """Prepare training data."""
 
 
-def prepare(data: Data, request: TrainRequest, output: Output) -> None:
+def prepare(context: typer.Context, data: Data, request: TrainRequest, output: Output) -> None:
     """Convert text into tokenized, masked Parquet shards for bert-pretrain, in parallel.
 
     Run the same command again to resume: finished shards are skipped.
@@ -87,7 +88,7 @@ def prepare(data: Data, request: TrainRequest, output: Output) -> None:
     from orchestrator.cli.running import show_or_run
     from orchestrator.operations import train
 
-    request = replace(request, runs_dir=output.runs_dir)
+    request = with_defaults(replace(request, runs_dir=output.runs_dir), context)
     plan = train.plan_data(request, kind=data.kind.value, inputs=data.inputs, out=data.out)
     show_or_run(plan, output, train.start)
 

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from orchestrator.provisioning.report import Report
     from orchestrator.provisioning.session import Listener
 
-Inventory = Annotated[str, typer.Argument(metavar="INVENTORY", help="Name or path of an Ansible inventory.")]
-Inventories = Annotated[str | None, typer.Argument(metavar="INVENTORY", help="Name or path of an Ansible inventory.")]
+INVENTORY = typer.Argument(envvar="ORCH_INVENTORY", metavar="INVENTORY", help="Name or path of an Ansible inventory.")
+Inventory = Annotated[str, INVENTORY]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Print Ansible's output instead of progress.")]
 AskBecomePass = Annotated[bool, typer.Option("--ask-become-pass", "-K", help="Ask for the sudo password.")]
 SOURCE = "NAME|URL|PATH"
@@ -69,7 +69,7 @@ def command(*targets: TargetEntry) -> Callable[..., None]:
 
 def provision(
     context: typer.Context,
-    inventory: Inventories = None,
+    inventory: Annotated[str | None, INVENTORY] = None,
     target: TargetName = None,
     stack: StackName = "current",
     dry_run: DryRun = False,

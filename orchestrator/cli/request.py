@@ -109,7 +109,9 @@ INTERPRETER_OPTIONS: Mapping[str, ParameterInfo] = {
 }
 HOST_OPTIONS: Mapping[str, ParameterInfo] = {
     "inventory": typer.Option(
-        metavar="INVENTORY", help="Ansible inventory of the cluster; `orch init` creates one. local: this machine."
+        envvar="ORCH_INVENTORY",
+        metavar="INVENTORY",
+        help="Ansible inventory of the cluster; `orch init` creates one. local: this machine.",
     ),
     "nodes": typer.Option(
         metavar="N|PATTERN",

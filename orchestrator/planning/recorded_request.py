@@ -18,7 +18,7 @@ from orchestrator.planning.request import TargetOptions, TrainRequest
 
 SOURCE = "the recorded request"
 OPTIONS = "options"
-NOT_RECORDED = (OPTIONS, "runs_dir")
+NOT_RECORDED = (OPTIONS, "runs_dir", "defaults")
 
 KindOf = Callable[[str | None], type[TargetOptions] | None]  # the class of the options of the target that --on names
 

@@ -11,6 +11,7 @@ from orch_node.protocol.files import is_run_id
 from orch_node.protocol.precision import AUTO
 
 from orchestrator.errors import RequestError
+from orchestrator.model.decision import Decision
 from orchestrator.model.hostlist import NodePattern as NodePattern
 from orchestrator.model.hostlist import Nodes
 from orchestrator.model.hostlist import parse_nodes as parse_nodes
@@ -125,6 +126,8 @@ class TrainRequest:
     # Options of a single target, and the folder of run records
     options: tuple[TargetOptions, ...] = ()
     runs_dir: PurePath = RUNS_DIR
+    # Which options come from the environment or from a file
+    defaults: tuple[Decision, ...] = ()
 
     def options_of(self, kind: type[Options]) -> Options:
         """Return a target's own options, or their defaults."""

@@ -82,6 +82,7 @@ def new_plan(
     all_decisions = (
         Decision(topic="run", value=site.run_id),
         *([Decision(topic="name", value=request.name)] if request.name else []),
+        *request.defaults,
         *explain_resume(recipe, site.resume),
         *decisions,
         *explain_environment(request),

@@ -14,6 +14,7 @@ import pytest
 from orchestrator.cli.main import make_app
 from orchestrator.cli.request import PANELS
 from orchestrator.errors import OrchError, PlanError
+from orchestrator.model.decision import Decision
 from orchestrator.model.hostlist import NodeCount, NodePattern
 from orchestrator.operations import train
 from orchestrator.planning.refusal import Refusal, check_refused, flag
@@ -48,6 +49,7 @@ CASES: Mapping[str, Case] = {
     "requirements": ("missing.txt", {}),
     "extra": (("train",), {}),
     "packages": (("einops ==",), {}),
+    "defaults": ((Decision("defaults", "--ppn 2", "a file"),), {}),
     "env": (("A=1",), {}),
     "env_file": (PurePath("variables.env"), {}),
     "recipe_path": ((PurePath("recipes"),), {"recipe": "my-own"}),
@@ -179,9 +181,9 @@ def test_fields_with_their_default_are_not_refused() -> None:
 
 
 def test_every_field_is_an_option_of_the_command_line() -> None:
-    """Except `on` and `options`, which follow from the targets, `runs_dir`, and `python`, which --venv sets, too."""
+    """Except what follows from the targets, the environment, files, or from several options."""
     option_names = [name for options in PANELS.values() for name in options]
-    assert sorted([*option_names, "on", "options", "python", "runs_dir"]) == sorted(FIELDS)
+    assert sorted([*option_names, "defaults", "on", "options", "python", "runs_dir"]) == sorted(FIELDS)
     assert all(field.default is not MISSING for field in fields(TrainRequest)[1:])
 
 

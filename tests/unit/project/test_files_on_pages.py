@@ -23,6 +23,7 @@ from orchestrator.load.files import read_toml, tomllib
 from orchestrator.load.inventory import run_ansible_inventory
 from orchestrator.load.limits import limits
 from orchestrator.load.recipe_file import RecipeFile
+from orchestrator.load.tool_options import parse_table
 from orchestrator.targets import registry
 from orchestrator.targets.batch.load import batch_settings
 from orchestrator.targets.batch.pbs import PBS
@@ -99,6 +100,7 @@ READERS: dict[str, Callable[[Path], object]] = {
     "plug-ins of a stack": check_plugins,
     "a patch": read_patch,
     "labels": check_labels,
+    "[tool.orch]": lambda path: parse_table(path, tomllib.loads(path.read_text())["tool"]["orch"]),
 }
 
 

@@ -1,0 +1,158 @@
+"""Defaults of options from ORCH_INVENTORY and from [tool.orch] of a pyproject.toml."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from orchestrator.cli.main import make_app
+from orchestrator.errors import OrchError
+from tests.support.node_responses import make_node_record, write_records
+
+TABLE = """[tool.orch]
+inventory = "lab"
+nodes = 2
+ppn = 1
+max-restarts = 3
+with = ["torch"]
+env = ["A=1"]
+"""
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a git repository with an inventory of three nodes, and a script in a folder of it."""
+    folder = tmp_path_factory.mktemp("defaults")
+    for name in (".git", "inventory/lab", "tools"):
+        (folder / name).mkdir(parents=True)
+    (folder / "tools/train.py").write_text("import torch\n")
+    return folder
+
+
+@pytest.fixture
+def project(repository: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the repository with the table; the current folder is the script's."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(repository / "state"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(repository / "cache"))
+    monkeypatch.delenv("ORCH_INVENTORY", raising=False)
+    monkeypatch.chdir(repository / "tools")
+    records = {f"host{i}": make_node_record(i) for i in range(3)}
+    hosts = "".join(f"    {name}:\n" for name in records)
+    (repository / "inventory/lab/hosts.yml").write_text(f"all:\n  hosts:\n{hosts}")
+    write_records(repository / "inventory/lab", records)
+    (repository / "pyproject.toml").write_text(TABLE)
+    return repository
+
+
+def orch(*arguments: str) -> str:
+    """Return the output of a command.
+
+    Raises:
+        OrchError: as the command.
+    """
+    result = CliRunner().invoke(make_app(arguments[0]), arguments)
+    if result.exception and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result.output
+
+
+def plan(*options: str) -> dict[str, Any]:
+    text = orch("train", "train.py", "--project", "none", *options, "--dry-run", "--json")
+    return json.loads(text[text.index("{") :])
+
+
+def decisions(*options: str) -> dict[str, str]:
+    """Return the decisions of a plan by their topic."""
+    topics: dict[str, list[str]] = {}
+    for entry in plan(*options)["decisions"]:
+        topics.setdefault(entry["topic"], []).append(f"{entry['value']} ({entry['reason']})")
+    return {topic: "; ".join(lines) for topic, lines in topics.items()}
+
+
+def test_table_sets_defaults_also_in_a_subfolder_and_the_plan_says_so(project: Path) -> None:
+    result = decisions()
+    assert result["nodes"].startswith("host0, host1 (")
+    assert result["ranks"].startswith("2 (")
+    assert result["environment"] == "A=1 (--env)"
+    options = "--with torch, --env A=1, --inventory ../inventory/lab, --nodes 2, --ppn 1, --max-restarts 3"
+    assert result["defaults"] == f"{options} ([tool.orch] of ../pyproject.toml)"
+
+
+def test_command_line_replaces_single_defaults(project: Path) -> None:
+    result = decisions("--nodes", "1", "--env", "B=2")
+    assert result["nodes"].startswith("host0 (")
+    assert result["environment"] == "B=2 (--env)"
+    assert "--nodes" not in result["defaults"]
+
+
+@pytest.mark.parametrize("source", ["command line", "environment"])
+def test_defaults_of_other_hosts_are_not_used(project: Path, monkeypatch: pytest.MonkeyPatch, source: str) -> None:
+    if source == "environment":
+        monkeypatch.setenv("ORCH_INVENTORY", "local")
+    result = decisions(*(["--inventory", "local"] if source == "command line" else []))
+    assert "cluster 'local'" in result["nodes"]
+    assert "--nodes" not in result["defaults"]
+    assert "--max-restarts 3" in result["defaults"]
+
+
+def test_environment_is_named_and_replaces_the_table(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ORCH_INVENTORY", "../inventory/lab")
+    (project / "pyproject.toml").write_text('[tool.orch]\ninventory = "nosuch"\n')
+    assert decisions()["defaults"] == "--inventory ../inventory/lab (ORCH_INVENTORY)"
+    assert "host2" in orch("nodes")
+    assert "host2" not in orch("nodes", "local")
+
+
+def test_inventory_of_the_table_is_that_of_nodes_and_of_unknown_runs(project: Path) -> None:
+    assert "host2" in orch("nodes")
+    with pytest.raises(OrchError) as exc_info:
+        orch("attach", "no-such-run")
+    assert "../inventory/lab" in f"{exc_info.value.message} {exc_info.value.hint}"
+
+
+def test_target_on_the_command_line_replaces_the_inventory(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ORCH_INVENTORY", "lab")
+    options = ["--on", "k8s", "--nodes", "2", "--image", "orch:current", "--project", "none"]
+    result = decisions(*options)
+    assert result["defaults"] == "--env A=1, --max-restarts 3 ([tool.orch] of ../pyproject.toml)"
+    assert "note: --with ([tool.orch] of ../pyproject.toml) has no effect with --on k8s" in orch(
+        "train", "train.py", *options, "--dry-run"
+    )
+
+
+@pytest.mark.parametrize(
+    ("table", "message", "hint"),
+    [
+        pytest.param("max_restarts = 1", "unknown key 'max_restarts'", "'max-restarts'", id="unknown"),
+        pytest.param("epochs = 1", "unknown key 'epochs'", "There are: ", id="no similar key"),
+        pytest.param('ppn = "2"', "ppn is '2', not of type int", "--ppn", id="text"),
+        pytest.param('env = "A=1"', "env", "--env", id="no list"),
+        pytest.param('precision = "fp8"', "fp8", "[tool.orch] of ../pyproject.toml sets --precision", id="wrong value"),
+    ],
+)
+def test_wrong_table_is_an_error_that_names_the_file(project: Path, table: str, message: str, hint: str) -> None:
+    (project / "pyproject.toml").write_text(f"[tool.orch]\n{table}\n")
+    with pytest.raises(OrchError) as exc_info:
+        orch("train", "train.py", "--dry-run")
+    assert message in exc_info.value.message
+    assert hint in exc_info.value.hint
+    assert "Usage" in orch("train", "--help")
+
+
+def test_table_of_another_user_is_refused(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("orchestrator.load.tool_options.other_owner", lambda path: "mallory")
+    with pytest.raises(OrchError, match="belongs to another user"):
+        orch("train", "train.py", "--dry-run")
+
+
+def test_table_above_the_repository_is_not_read(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    inner = project / "tools/inner"
+    (inner / ".git").mkdir(parents=True)
+    monkeypatch.chdir(inner)
+    assert orch("runs") == "none\n"
+    with pytest.raises(OrchError, match="Missing argument INVENTORY"):
+        orch("nodes")
