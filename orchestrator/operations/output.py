@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import heapq
+import itertools
+import operator
 import queue
 import re
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from orchestrator.errors import OrchError, RequestError
+from orchestrator.runs import store
 from orchestrator.runs.logs import LogLine as LogLine
 
 if TYPE_CHECKING:
@@ -98,17 +102,37 @@ class RanksOutput:
         self.thread: threading.Thread | None = None
 
     def follow(self, show_event: Callable[[Event], None]) -> None:
-        """Pass on the events of the run until it ends, and show the ranks' output from the first event on."""
-        for event in self.handle.events():
+        """Pass on the events of the run until it ends, and show the ranks' output from the first event on.
+
+        If the run has ended before, events and output are shown in the order of time.
+        """
+        events = self.handle.events()
+        for event in events:
+            if self.thread is None and self.shown != NONE and store.load(self.handle.folder).has_ended:
+                self.replay(itertools.chain((event,), events), show_event)
+                return
             self.begin()
             show_event(event)
+
+    def replay(self, events: Iterable[Event], show_event: Callable[[Event], None]) -> None:
+        """Pass on the events and show the output of a run that has ended, in the order of time."""
+        items: list[Iterable[Event | LogLine]] = [events, self.read_lines()]
+        lines: list[LogLine] = []
+        for item in heapq.merge(*items, key=operator.attrgetter("time")):
+            if isinstance(item, LogLine):
+                lines.append(item)
+            if lines and (len(lines) == MAX_BATCH or not isinstance(item, LogLine)):
+                self.show(lines)
+                lines = []
+            if not isinstance(item, LogLine):
+                show_event(item)
+        if lines:
+            self.show(lines)
 
     def begin(self) -> None:
         """Start reading at the first event of the run. Later calls do nothing."""
         if self.thread is None and self.shown != NONE:
-            reader = copy(self.handle)
-            reader.notify = self.warn_once
-            threading.Thread(target=self.read, args=(reader,), daemon=True).start()
+            threading.Thread(target=self.read, daemon=True).start()
             self.thread = threading.Thread(target=self.print, daemon=True)
             self.thread.start()
 
@@ -118,17 +142,24 @@ class RanksOutput:
             self.thread.join(DRAIN_SECONDS)
         return self.thread is None or not self.thread.is_alive()
 
-    def read(self, handle: RunHandle) -> None:
+    def read_lines(self) -> Iterator[LogLine]:
+        """Yield the lines of the shown ranks until the run has ended, and warn once if some may be missing."""
         from orchestrator.runs import stack_traces
 
+        reader = copy(self.handle)
+        reader.notify = self.warn_once
         rank = None if self.shown == ALL else int(self.shown)
         try:
-            for line in stack_traces.without(handle.logs(rank=rank, follow=True)):
+            yield from stack_traces.without(reader.logs(rank=rank, follow=True))
+        except OrchError as error:
+            self.warn_once(error.message)
+
+    def read(self) -> None:
+        try:
+            for line in self.read_lines():
                 if self.arrived.full():
                     self.warn_once("The ranks print faster than the terminal can show.")
                 self.arrived.put(line)
-        except OrchError as error:
-            self.warn_once(error.message)
         finally:
             self.arrived.put(None)
 

@@ -9,9 +9,7 @@ import time
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
-from orch_node import supervisor_state
 from orch_node.protocol.events import Waiting
-from orch_node.protocol.outcome import DONE, FAILED, PREEMPTED, REFUSED, STOPPED
 from orch_node.protocol.record import DEFAULT_TARGET, RunRecord
 
 from orchestrator.errors import OrchError, RequestError
@@ -31,7 +29,7 @@ from orchestrator.targets import registry
 from orchestrator.targets.interface import Notify, RunList, ignore
 from orchestrator.targets.interface import RunHandle as RunHandle
 
-ENDED = (DONE, FAILED, REFUSED, STOPPED, PREEMPTED, supervisor_state.KILLED)
+ENDED = store.ENDED
 REFRESH_WORKERS = 8
 QUERY_SECONDS = 5.0  # time limit for the hosts of recorded runs that may have ended
 

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import heapq
+import math
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 
+from orch_node.protocol import files
 from orch_node.streams import STDOUT, split
+from orch_node.tail import Tail
 
 from orchestrator.errors import RequestError
 from orchestrator.runs.store import Run
+
+TIME = re.compile(r"(\d{1,15}) (\d{1,11}\.\d{3})", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +28,7 @@ class LogLine:
     text: str
     finished: bool = True  # False for the visible state of a line that has no line break yet
     stream: str = STDOUT  # or stderr
+    time: float = 0.0  # when it was written, in seconds since the epoch; 0 if that is unknown
 
 
 class LineParser:
@@ -56,3 +65,37 @@ def requested_ranks(run: Run, rank: int | None) -> dict[int, str]:
     if rank is not None and rank not in nodes:
         raise RequestError(f"Run {run.id} has ranks 0 to {max(nodes)}.", hint="Without --rank all are shown.")
     return nodes if rank is None else {rank: nodes[rank]}
+
+
+def copied_lines(run: Run, nodes: Mapping[int, str], starts: Mapping[int, int]) -> Iterator[LogLine]:
+    """Yield the lines in the local logs of ranks in the order of time.
+
+    Args:
+        run: the run.
+        nodes: the node of each rank.
+        starts: the bytes of each rank's log to skip.
+    """
+    logs = (rank_lines(run.folder, rank, node, starts.get(rank, 0)) for rank, node in nodes.items())
+    return heapq.merge(*logs, key=lambda line: line.time)
+
+
+def rank_lines(folder: Path, rank: int, node: str, start: int) -> Iterator[LogLine]:
+    """Yield the lines in the local log of a rank, each with the time of its end; lines without times come last."""
+    log, parser, times = Tail(folder / files.rank_log(rank), start), LineParser(), recorded_times(folder, rank)
+    following = next(times, None)
+    time = 0.0 if following else math.inf
+    while texts := log.lines() or log.lines(last=True):
+        for text, end in zip(texts, log.ends, strict=True):
+            while following and following[0] < end:
+                (_, time), following = following, next(times, None)
+            yield from (replace(line, time=time) for line in parser.parse(rank, node, text))
+    yield from (replace(line, time=time) for line in parser.end())
+
+
+def recorded_times(folder: Path, rank: int) -> Iterator[tuple[int, float]]:
+    """Yield positions in the log of a rank with the times from which on it was written there."""
+    times = Tail(folder / files.rank_times(rank))
+    while lines := times.lines():
+        for line in lines:
+            if match := TIME.fullmatch(line):
+                yield int(match[1]), float(match[2])

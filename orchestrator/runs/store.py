@@ -14,7 +14,7 @@ from orch_node import disk, supervisor_state
 from orch_node.protocol import files, values
 from orch_node.protocol import outcome as outcomes
 from orch_node.protocol import record as records
-from orch_node.protocol.outcome import FAILED, PREEMPTED, REFUSED, STOPPED, Outcome
+from orch_node.protocol.outcome import DONE, FAILED, PREEMPTED, REFUSED, STOPPED, Outcome
 from orch_node.protocol.record import RunRecord
 from orch_node.protocol.values import ProtocolError
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from orch_node.protocol.events import Event, Progress, Result
 
 GIT_IGNORE = ".gitignore"  # keeps the folder of all runs out of the user's git repository
+ENDED = (DONE, FAILED, REFUSED, STOPPED, PREEMPTED, supervisor_state.KILLED)
 UNFINISHED = (FAILED, PREEMPTED, STOPPED, supervisor_state.KILLED)  # states of runs that `orch resume` continues
 SUPERVISOR_ENDED = "gone"  # file in the local folder of a remote run whose supervisor has ended
 
@@ -69,6 +70,10 @@ class Run:
     def nodes(self) -> tuple[str, ...]:
         """Return the nodes of the run in the order of its ranks."""
         return tuple(dict.fromkeys(placement.node for placement in self.record.layout))
+
+    @property
+    def has_ended(self) -> bool:
+        return self.state in ENDED
 
     def has_nan_loss(self) -> bool:
         """Return whether the last warning of a rank is that its loss stays NaN."""

@@ -24,6 +24,18 @@ print("line")
 subprocess.run(["sh", "-c", "echo child; echo complaint >&2"])
 print("no end", end="")
 """
+TURNS = """
+import os, time
+import torch.distributed as dist
+if not dist.is_initialized():
+    dist.init_process_group()
+for turn in range(3):
+    for rank in (0, 1):
+        dist.barrier()
+        if rank == int(os.environ["RANK"]):
+            print(turn, flush=True)
+        time.sleep(0.2)
+"""
 RESULTS = ["result 1", "half a line", "child", "no end"]
 REMARKS = {"warning", "remark", "complaint"}
 ONE_RANK = ("--ppn", "1", "--backend", "gloo")
@@ -54,6 +66,15 @@ def test_results_of_hosts_are_on_standard_output(fixture: str, request: pytest.F
     process = expect_exit(workspace.orch("train", script, *workspace.options, "--show", "all"))
     assert sorted(process.stdout.splitlines()) == sorted(f"[{rank}] {line}" for rank in (0, 1) for line in RESULTS)
     assert {f"[1] {line}" for line in REMARKS} < set(process.stderr.splitlines())
+
+
+def test_output_of_a_run_that_has_ended_is_in_the_order_of_time(two_hosts: Workspace) -> None:
+    script = write_script(two_hosts.folder, TURNS, "turns.py")
+    expect_exit(two_hosts.orch("train", script, *two_hosts.options, "--show", "none"))
+    expected = [f"{rank} {turn}" for turn in range(3) for rank in (0, 1)]
+    for command in (("attach", "--show", "all"), ("logs",)):
+        lines = expect_exit(two_hosts.orch(*command)).stdout.splitlines()
+        assert [f"{line[1]} {line.split()[-1]}" for line in lines] == expected, lines
 
 
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])

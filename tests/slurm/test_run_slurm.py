@@ -131,6 +131,7 @@ def test_a_job_that_slurm_signals_writes_a_checkpoint_and_continues(site: Site) 
     assert run.count_restarts() == 1
     first_outcome = json.loads((run.folder / "outcome-0.json").read_text())
     assert first_outcome["problem"].startswith("checkpoint at step")
+    assert (first_outcome["attempts"], run.read_outcome()["attempts"]) == (1, 2)
 
 
 def test_a_job_that_slurm_preempts_starts_again(site: Site) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from orch_node.protocol import files
 from orch_node.tail import Tail
 
-from orchestrator.runs.logs import LineParser, LogLine, requested_ranks
+from orchestrator.runs.logs import LineParser, LogLine, copied_lines, requested_ranks
 from orchestrator.runs.state_files import outcome_in
 from orchestrator.runs.store import Run
 from orchestrator.targets.batch.watch import JobWatch
@@ -19,7 +19,7 @@ POLL_SECONDS = 0.2
 def log_lines(
     watch: JobWatch, run: Run, *, rank: int | None, follow: bool, starts: Mapping[int, int]
 ) -> Iterator[LogLine]:
-    """Yield the log lines, rank by rank.
+    """Yield the log lines in the order of time, or as they are written while the run is followed.
 
     Args:
         watch: the watch over the run's job.
@@ -32,9 +32,13 @@ def log_lines(
         RequestError: if the run does not have this rank.
     """
     nodes = requested_ranks(run, rank)
+    if not follow or outcome_in(run.folder) is not None:
+        watch.run_folder.copy_logs(nodes)
+        yield from copied_lines(run, nodes, starts)
+        return
     tails = {number: Tail(run.folder / files.rank_log(number), starts.get(number, 0)) for number in nodes}
     parser = LineParser()
-    running = follow
+    running = True
     while running:
         watch.refresh()
         running = outcome_in(run.folder) is None and not watch.state().ended

@@ -141,7 +141,8 @@ class RemoteFolder(ReconnectingMirror):
 
     def copy_logs(self, ranks: Iterable[int]) -> None:
         for rank in ranks:
-            self.attempt(lambda rank=rank: self.mirror.append(files.rank_log(rank)), None)  # type: ignore[misc]
+            for name in (files.rank_log(rank), files.rank_times(rank)):
+                self.attempt(lambda name=name: self.mirror.append(name), None)  # type: ignore[misc]
 
     def finish(self, output_dir: str | None) -> None:
         self.mirror.finish(output_dir)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Protocol, TypeVar
 
 from orch_node.machine import Machine, was_rebooted
@@ -158,10 +158,11 @@ class Mirror:
         """Ask the supervisor to end the run."""
         self.remote.terminate(pid, self.marker)
 
-    def copy_logs(self) -> None:
-        """Copy the logs of the ranks that ran on this node."""
+    def copy_logs(self, rank: int | None = None) -> None:
+        """Copy the logs of the ranks that ran on this node, or of one of them."""
         for name in self.rank_files(files.RANKS, files.OF_RANK):
-            self.append(name)
+            if rank in (None, files.rank_of(PurePath(name).name)):
+                self.append(name)
 
     def rank_files(self, folder: str, pattern: re.Pattern[str]) -> list[str]:
         """Return the paths of the files in a folder of the run whose names match one of its ranks."""

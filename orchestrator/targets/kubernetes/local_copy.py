@@ -23,7 +23,7 @@ from orchestrator.files import ConfinedFolder, write_whole
 from orchestrator.runs import store
 from orchestrator.runs.state_files import read_json, write_json
 from orchestrator.targets.kubernetes.follow import ReadLine, with_current_time
-from orchestrator.targets.kubernetes.log_lines import Position, parse
+from orchestrator.targets.kubernetes.log_lines import Position, parse, seconds_since_epoch
 from orchestrator.targets.kubernetes.objects import STOPPED
 from orchestrator.targets.kubernetes.outcome import nodes_of, outcome
 from orchestrator.targets.kubernetes.status import JobState, PodState
@@ -134,6 +134,9 @@ class RunCopy:
         """Copy a line of a pod's log, and return its event unless it was copied before."""
         parsed = parse(line.text, ranks=self.ranks)
         written = isinstance(parsed.event, Heartbeat) or self.append(parsed.file, parsed.text)
+        if written and parsed.rank is not None and (time := seconds_since_epoch(line.position.time)):
+            start = self.files.size(parsed.file) - len(parsed.text.encode(errors="replace")) - 1
+            self.append(files.rank_times(parsed.rank), f"{start} {time:.3f}")
         self.positions[line.pod] = line.position
         return parsed.event if written else None
 

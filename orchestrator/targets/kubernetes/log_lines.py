@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from datetime import datetime
 
 from orch_node.protocol import events, files, values
 from orch_node.protocol.events import Event, UnreadableEvent
@@ -66,6 +67,14 @@ def split_time(line: str) -> tuple[str, str]:
     """Return the time and the text of a line: 2026-01-01T12:00:00.123456789Z TEXT."""
     stamp, _, text = line.partition(" ")
     return (stamp, text) if re.fullmatch(r"\d{4}-\d\d-\d\dT[\d:.]+(Z|[+-]\d\d:\d\d)", stamp) else ("", line)
+
+
+def seconds_since_epoch(stamp: str) -> float:
+    """Return the time that the API has given to a line, or 0 if it has given none."""
+    match = re.fullmatch(r"(\d{4}-\d\d-\d\dT[\d:]{8})(\.\d{1,6})?\d*(?:Z|\+00:00)", stamp)
+    if match is None:
+        return 0.0
+    return datetime.fromisoformat(f"{match[1]}+00:00").timestamp() + float(match[2] or 0)
 
 
 class Reader:

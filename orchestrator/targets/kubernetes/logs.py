@@ -12,14 +12,14 @@ from orch_node.protocol.outcome import FAILED
 from orchestrator.errors import ExecuteError, OrchError
 from orchestrator.runs import store
 from orchestrator.runs.fetch import FetchListener, Source, collect
-from orchestrator.runs.logs import LineParser, LogLine, requested_ranks
+from orchestrator.runs.logs import LineParser, LogLine, copied_lines, requested_ranks
 from orchestrator.targets.kubernetes.outcome import nodes_of
 from orchestrator.targets.kubernetes.volume import reader
 from orchestrator.targets.kubernetes.watch import FOLLOW_SECONDS, JobWatch
 
 
 def log_lines(watch: JobWatch, *, rank: int | None, follow: bool) -> Iterator[LogLine]:
-    """Yield the lines of a run rank by rank, and copy them into its local folder.
+    """Yield the lines of a run in the order of time, or as they come, and copy them into its local folder.
 
     Args:
         watch: the run.
@@ -31,11 +31,12 @@ def log_lines(watch: JobWatch, *, rank: int | None, follow: bool) -> Iterator[Lo
         ExecuteError: at the end, if a pod or the API did not respond.
     """
     folder = watch.folder
-    requested_ranks(store.load(folder), rank)
+    run = store.load(folder)
+    requested_ranks(run, rank)
     sizes = {folder / files.rank_log(number): size for number, size in watch.earlier.logs.items()}
     parser = LineParser()
     errors: list[tuple[str, OrchError]] = []
-    if follow:
+    if follow and not run.has_ended:
         for _ in wait_for_lines(watch):
             yield from new_lines(folder, sizes, rank, parser)
     elif not (folder / files.OUTCOME).exists():
@@ -44,8 +45,14 @@ def log_lines(watch: JobWatch, *, rank: int | None, follow: bool) -> Iterator[Lo
             errors += copy_from_volume(watch).items()
         except OrchError as error:
             errors.append(("the cluster", error))
-    yield from new_lines(folder, sizes, rank, parser)
-    yield from parser.end()
+    if follow and not run.has_ended:
+        yield from new_lines(folder, sizes, rank, parser)
+        yield from parser.end()
+    else:
+        nodes = {number: node for number, node in rank_nodes(folder).items() if rank in (None, number)}
+        for line in copied_lines(run, nodes, watch.earlier.logs):
+            sizes[folder / files.rank_log(line.rank)] = 0
+            yield line
     for source, problem in errors[:1]:
         raise ExecuteError(f"Lines may be missing: {source}: {problem.message}", hint=problem.hint)
     if not sizes and rank is None:

@@ -76,8 +76,7 @@ class SshHandle:
 
     def logs(self, *, rank: int | None, follow: bool) -> Iterator[LogLine]:
         run = store.load(self.folder)
-        is_latest = self.earlier is not None
-        selection = logs.LogSelection(rank=rank, follow=follow, is_latest=is_latest, rank_nodes=self.rank_nodes)
+        selection = logs.LogSelection(rank=rank, follow=follow, earlier=self.earlier, rank_nodes=self.rank_nodes)
         return logs.log_lines(self.record, run, selection, notify=self.notify)
 
     def stop(self) -> CleanupReport:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from orch_node.protocol import logs
@@ -17,11 +17,12 @@ from orch_node.protocol.values import ProtocolError
 from orchestrator.errors import ConnectionLost, ExecuteError
 from orchestrator.model.command import LOGIN_SCRIPT_HINT
 from orchestrator.model.hostlist import fold
-from orchestrator.runs.logs import LineParser, LogLine, requested_ranks
-from orchestrator.runs.store import Run
+from orchestrator.runs.logs import LineParser, LogLine, copied_lines, requested_ranks
+from orchestrator.runs.store import Positions, Run
 from orchestrator.targets.connections.mirror import GIVE_UP_SECONDS, RETRY_SECONDS
 from orchestrator.targets.interface import Notify
 from orchestrator.targets.ssh.nodes import connection_to, node_program
+from orchestrator.targets.ssh.watch import copy_logs
 
 CHECK_SECONDS = 0.2  # between checks whether a rank has started on another node
 
@@ -134,19 +135,19 @@ class LogSelection:
     Attributes:
         rank: the rank to read, or None for all ranks.
         follow: whether to wait for new lines until the run ends.
-        is_latest: whether to leave out the lines of attempts before the run was resumed.
+        earlier: the sizes of the logs before the run was resumed, if only later lines are requested.
         rank_nodes: the nodes of the ranks, as far as they are known.
     """
 
     rank: int | None
     follow: bool
-    is_latest: bool
+    earlier: Positions | None
     rank_nodes: RankNodes
 
     @property
     def options(self) -> tuple[str, ...]:
         """Return the options of the node's program that select these lines."""
-        follow, latest = ["--follow"] * self.follow, ["--latest"] * self.is_latest
+        follow, latest = ["--follow"] * self.follow, ["--latest"] * bool(self.earlier)
         return (*follow, *latest, *(["--rank", str(self.rank)] if self.rank is not None else []))
 
 
@@ -154,7 +155,7 @@ OnFailure = Callable[[Stream, ExecuteError], None]  # called for a node whose li
 
 
 def log_lines(record: RunRecord, run: Run, selection: LogSelection, *, notify: Notify) -> Iterator[LogLine]:
-    """Yield the lines rank by rank, or with `follow` as they are written.
+    """Yield the lines in the order of time, or with `follow` as they are written until the run has ended.
 
     The lines of one rank are always in order. If a node does not respond, its lines come from the
     copy in the run's folder.
@@ -164,35 +165,28 @@ def log_lines(record: RunRecord, run: Run, selection: LogSelection, *, notify: N
         ExecuteError: at the end, if a node has not responded.
     """
     nodes = requested_ranks(run, selection.rank)
-    if not (selection.follow or record.node0.via):  # the run's own files are in this folder
-        yield from copied_lines(run, nodes)
-        return
-    failed_streams: list[Stream] = []
+    errors: dict[str, str] = {}
+    if selection.follow and not run.has_ended:
+        read_nodes: set[str] = set()
 
-    def on_failure(stream: Stream, error: ExecuteError) -> None:
-        failed_streams.append(stream)
-        notify(error.message)
+        def on_failure(stream: Stream, error: ExecuteError) -> None:
+            errors[stream.host.node] = error.message
+            notify(error.message)
+            if stream.offsets:
+                read_nodes.add(stream.host.node)
 
-    yield from (interleaved_lines if selection.follow else lines_by_node)(
-        Streams(record, selection, notify, on_failure)
-    )
-    if failed_streams:
-        unread_nodes = {stream.host.node for stream in failed_streams if not stream.offsets}
-        yield from copied_lines(run, {number: node for number, node in nodes.items() if node in unread_nodes})
-        names = fold(stream.host.node for stream in failed_streams)
-        raise ExecuteError(f"Lines may be missing: no response from {names}.", hint="Run the same command again.")
-
-
-def copied_lines(run: Run, nodes: Mapping[int, str]) -> Iterator[LogLine]:
-    """Yield the lines in the local copies of the logs of these ranks, given with their nodes."""
-    parser = LineParser()
-    for rank, node in nodes.items():
-        path = run.folder / "ranks" / f"rank-{rank}.log"
-        if path.exists():
-            with path.open(errors="replace", newline="\n") as lines:
-                for line in lines:
-                    yield from parser.parse(rank, node, line.rstrip("\n"))
-    yield from parser.end()
+        yield from interleaved_lines(Streams(record, selection, notify, on_failure))
+        unread = {rank: node for rank, node in nodes.items() if node in errors.keys() - read_nodes}
+        yield from copied_lines(run, unread, {})
+    else:
+        errors = {node: error.message for node, error in copy_logs(record, run.folder, selection.rank).items()}
+        for message in errors.values():
+            notify(message)
+        yield from copied_lines(run, nodes, selection.earlier.logs if selection.earlier else {})
+    if errors:
+        raise ExecuteError(
+            f"Lines may be missing: no response from {fold(errors)}.", hint="Run the same command again."
+        )
 
 
 class Streams:
@@ -228,15 +222,6 @@ class Streams:
     def may_grow(self) -> bool:
         """Return whether the requested rank may still start on another node."""
         return self.follows_rank and self.selection.rank_nodes.watched
-
-
-def lines_by_node(streams: Streams) -> Iterator[LogLine]:
-    """Yield the lines of one node after the other."""
-    for stream in streams.new():
-        try:
-            yield from stream.lines()
-        except ExecuteError as error:
-            streams.on_failure(stream, error)
 
 
 def interleaved_lines(streams: Streams) -> Iterator[LogLine]:

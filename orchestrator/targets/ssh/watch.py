@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from orch_node.protocol.record import RunNode, RunRecord
@@ -67,33 +67,48 @@ def copy_all_files(record: RunRecord, folder: Path) -> dict[str, str]:
 def copy_from(
     hosts: Sequence[RunNode], record: RunRecord, folder: Path, connect_seconds: int
 ) -> dict[str, ExecuteError]:
-    """Copy the files of the run from some nodes in parallel; return the errors by node."""
+    """Copy the logs of ranks from some nodes in parallel, and from node0 the results; return the errors by node."""
 
-    def copy(host: RunNode) -> ExecuteError | None:
-        try:
-            copy_files(record, folder, host, connect_seconds)
-        except ExecuteError as error:
-            return error
-        return None
-
-    errors = dict(zip(hosts, on_each(hosts, copy), strict=True))
-    return {host.node: error for host, error in errors.items() if error is not None}
-
-
-def copy_files(record: RunRecord, folder: Path, host: RunNode, connect_seconds: int) -> None:
-    """Copy a node's files of the run: the logs of its ranks, and from node0 also the results.
-
-    Raises:
-        ExecuteError: if the files cannot be read from the node or written to the folder.
-    """
-    connection = connection_to(host, connect_seconds)
-    if not isinstance(connection, Ssh):
-        return
-    mirror = Mirror(connection, record.run_dir, folder, ranks=len(record.layout))
-    try:
+    def copy(host: RunNode, mirror: Mirror) -> None:
         if host == record.node0:
             mirror.finish(record.output_dir)
             mirror.record_supervisor_end()
         mirror.copy_logs()
-    finally:
-        connection.close()
+
+    return on_mirrors(hosts, record, folder, copy, connect_seconds)
+
+
+def copy_logs(record: RunRecord, folder: Path, rank: int | None) -> dict[str, ExecuteError]:
+    """Copy the logs of one rank or of all ranks from all nodes; return the errors by node."""
+
+    def copy(host: RunNode, mirror: Mirror) -> None:
+        if not mirror.remote.list(record.run_dir):
+            raise ExecuteError(f"{record.run_dir} does not exist.", hint="The run's folder on the node was deleted.")
+        mirror.copy_logs(rank)
+
+    return on_mirrors(record.nodes, record, folder, copy)
+
+
+def on_mirrors(
+    hosts: Sequence[RunNode],
+    record: RunRecord,
+    folder: Path,
+    copy: Callable[[RunNode, Mirror], None],
+    connect_seconds: int = CONNECT_SECONDS,
+) -> dict[str, ExecuteError]:
+    """Call a function with the mirror of the run on each of some nodes in parallel; return the errors by node."""
+
+    def call(host: RunNode) -> ExecuteError | None:
+        connection = connection_to(host, connect_seconds)
+        if not isinstance(connection, Ssh):
+            return None
+        try:
+            copy(host, Mirror(connection, record.run_dir, folder, ranks=len(record.layout)))
+        except ExecuteError as error:
+            return error
+        finally:
+            connection.close()
+        return None
+
+    errors = dict(zip(hosts, on_each(hosts, call), strict=True))
+    return {host.node: error for host, error in errors.items() if error is not None}

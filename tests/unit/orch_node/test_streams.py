@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from orch_node.rank.output import open_log
 from orch_node.streams import STDERR, STDOUT, LogWriter, mark, without_marks
 from orch_node.tail import Tail
 
@@ -21,7 +20,7 @@ PIECES = st.lists(st.tuples(st.sampled_from((STDOUT, STDERR)), st.text("ab \n\r"
 
 def make_writer(path: Path) -> tuple[LogWriter, list[OSError]]:
     errors: list[OSError] = []
-    return LogWriter(open_log(path), errors.append), errors
+    return LogWriter(path, errors.append), errors
 
 
 def read_lines(path: Path) -> list[LogLine]:
@@ -48,7 +47,7 @@ def test_each_stream_is_read_as_it_was_written(tmp_path: Path, pieces: list[tupl
     assert without_marks(path.read_bytes().decode()) == "".join(text for _, text in pieces), (
         "nothing else is in the log"
     )
-    for descriptor in (writer.log, writer.stdout, writer.stderr, writer.read_stdout, writer.read_stderr):
+    for descriptor in (writer.log, writer.times, writer.stdout, writer.stderr, writer.read_stdout, writer.read_stderr):
         os.close(descriptor)
     os.close(writer.read_end)
     os.close(writer.write_end)

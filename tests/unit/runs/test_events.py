@@ -35,6 +35,7 @@ def make_log(path: Path, lines: int) -> None:
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reduce the block size, so that a log of about 100 KB is read like a long one."""
     monkeypatch.setattr(tail, "BLOCK_BYTES", 1 << 12)
+    monkeypatch.setattr(tail, "NEAR_END_BYTES", 1 << 16)
     monkeypatch.setattr(events, "WHOLE_BYTES", 1 << 14)
 
 

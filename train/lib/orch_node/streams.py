@@ -10,13 +10,16 @@ import os
 import re
 import select
 import threading
+import time
 from collections.abc import Callable
+from pathlib import Path
 
 STDOUT, STDERR = "stdout", "stderr"
 MARKS = {STDOUT: "\x1b_1\x1b\\", STDERR: "\x1b_2\x1b\\"}
 MARK = re.compile("(" + "|".join(map(re.escape, MARKS.values())) + ")")
 CHUNK = 1 << 16
 DRAIN_SECONDS = 5.0
+TIME_SECONDS = 0.01  # between two recorded times
 
 
 def split(line: str) -> list[tuple[str, str]]:
@@ -40,19 +43,29 @@ def without_marks(text: str) -> str:
 class LogWriter:
     """Writes what a rank prints to its log, from two pipes, in a thread.
 
+    A second file, `.times`, has lines `POSITION TIME`: from this byte on, the log was written at this time or later.
+
     Attributes:
         stdout: the descriptor for the rank's standard output.
         stderr: the descriptor for its standard error.
     """
 
-    def __init__(self, log: int, on_error: Callable[[OSError], None]) -> None:
-        """Create the pipes.
+    def __init__(self, path: Path, on_error: Callable[[OSError], None]) -> None:
+        """Open the log and create the pipes.
 
         Args:
-            log: the descriptor of the log, which is closed at the end.
+            path: the log, to which text is appended.
             on_error: called once if the log cannot be written; then the pipes are closed.
+
+        Raises:
+            OSError: if the log cannot be opened.
         """
-        self.log = log
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        self.log, self.times = (
+            os.open(name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600) for name in (path, path.with_suffix(".times"))
+        )
+        self.size = os.fstat(self.log).st_size
+        self.recorded_at = 0.0
         self.on_error = on_error
         self.read_stdout, self.stdout = os.pipe()
         self.read_stderr, self.stderr = os.pipe()
@@ -94,7 +107,7 @@ class LogWriter:
                         del streams[descriptor]
         except OSError as error:
             self.on_error(error)
-        for descriptor in (self.read_stdout, self.read_stderr, self.read_end, self.log):
+        for descriptor in (self.read_stdout, self.read_stderr, self.read_end, self.log, self.times):
             os.close(descriptor)
 
     def write(self, data: bytes, stream: str) -> None:
@@ -105,5 +118,9 @@ class LogWriter:
             error_mark = MARKS[STDERR].encode()
             marked = marked[:-1].replace(b"\n", b"\n" + error_mark) + marked[-1:]
         self.unfinished = None if data.endswith(b"\n") else stream
+        if abs((now := time.time()) - self.recorded_at) >= TIME_SECONDS:
+            os.write(self.times, f"{self.size} {now:.3f}\n".encode())
+            self.recorded_at = now
+        self.size += len(marked)
         while marked:
             marked = marked[os.write(self.log, marked) :]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -11,6 +12,7 @@ from typing import BinaryIO
 from orch_node import streams
 
 CHUNK = 1 << 18
+LINE_END = re.compile(rb"\n")
 BLOCK_BYTES = 1 << 20  # size of one read of lines_backwards()
 NEAR_END_BYTES = 1 << 23  # size of the part at the end that it reads by default
 MAX_CHARACTER_BYTES = 4  # of UTF-8
@@ -21,6 +23,7 @@ class Tail:
 
     Attributes:
         at: the byte up to which the file has been read.
+        ends: the bytes at which the lines end that were returned last.
         state: what a terminal shows of the unfinished line that follows, such as a progress bar.
     """
 
@@ -28,6 +31,7 @@ class Tail:
         """Read a file from a position in bytes."""
         self.path = path
         self.at = at
+        self.ends: list[int] = []
         self.state = ""
         self.stream = streams.STDOUT  # of the line that was divided there
 
@@ -44,7 +48,9 @@ class Tail:
             end = chunk.rfind(b"\r") + 1 or CHUNK
         elif not end and last:
             end = len(chunk)
+        self.ends = [self.at + match.end() for match in LINE_END.finditer(chunk, 0, end)]
         self.at += end
+        self.ends += [self.at] if end and self.at not in self.ends[-1:] else []
         text = streams.mark(chunk[:end].decode(errors="replace"), self.stream)
         if end:
             self.stream = streams.STDOUT if text.endswith("\n") else streams.split(text.rpartition("\n")[2])[-1][1]
@@ -74,10 +80,10 @@ def last_text(path: Path, characters: int) -> str:
         return ""
 
 
-def lines_backwards(file: BinaryIO, limit: int = NEAR_END_BYTES) -> Iterator[bytes]:
-    """Yield the complete lines in the last bytes of a file, as many as the limit, from the end."""
+def lines_backwards(file: BinaryIO, limit: int | None = None) -> Iterator[bytes]:
+    """Yield the complete lines in the last bytes of a file, at most `limit` or NEAR_END_BYTES, from the end."""
     end = file.seek(0, os.SEEK_END)
-    first = max(0, end - limit)
+    first = max(0, end - (limit or NEAR_END_BYTES))
     first_part, is_last = b"", True
     while end > first:
         start = max(first, end - BLOCK_BYTES)

@@ -13,6 +13,7 @@ from orch_node.batch import job
 from orch_node.batch.slurm import SYSTEM
 from orch_node.protocol import batch, files
 from orch_node.protocol import outcome as outcomes
+from orch_node.protocol.events import Launched, render
 from orch_node.protocol.outcome import FAILED, Failure, Outcome
 from orch_node.supervisor.core_reservation import AttemptResult
 
@@ -48,6 +49,15 @@ def test_restarted_job_does_not_repeat_a_run_that_is_done(
     monkeypatch.setenv("SLURM_RESTART_COUNT", restarts)
     (run_dir / files.OUTCOME).write_text(outcomes.render(Outcome(state=state)))
     assert job.is_done(SYSTEM, run_dir) is is_done
+
+
+def test_start_of_a_requeued_job_counts_the_attempts_of_earlier_starts(run_dir: Path) -> None:
+    log = run_dir / files.EVENTS
+    assert job.last_attempt(log) == 0
+    log.write_bytes(
+        b"".join(render(Launched(attempt=number)) + b"{\n" for number in (1, 2)) + b'{"event": "launched"}\n'
+    )
+    assert job.last_attempt(log) == 2
 
 
 def test_memory_failure_is_explained_by_slurms_message(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:

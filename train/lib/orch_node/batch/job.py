@@ -26,6 +26,7 @@ from orch_node.batch.local_stack import FillError, fill_nodes
 from orch_node.batch.system import NodeSystem, find_system
 from orch_node.protocol import batch, failures, files, outcome, values
 from orch_node.protocol.batch import Hello, JobConfig
+from orch_node.protocol.events import Launched, parse_line
 from orch_node.protocol.outcome import DONE, EX_TEMPFAIL, FAILED, Outcome
 from orch_node.protocol.values import ProtocolError
 from orch_node.standalone import facts
@@ -98,12 +99,25 @@ def supervise(run_dir: Path, config: JobConfig, connections: AgentConnections) -
         whole_files.write(run_dir / name, text)
     record_job(system, run_dir, hellos)
     os.environ.update({**system.launcher_environment(), **config.launcher_env, **hydra_variables(hellos)})
-    arguments = [str(run_dir), *config.options, "--", *layout.launcher_command(config, hellos[0].address)]
+    options = supervisor.parse(
+        [str(run_dir), *config.options, "--", *layout.launcher_command(config, hellos[0].address)]
+    )
+    options.first_attempt = max(options.first_attempt, last_attempt(run_dir / files.EVENTS) + 1)
     open_agents = functools.partial(JobAgents, system=system, connections=connections.connections)
-    code = JobSupervisor(system, run_dir, supervisor.parse(arguments), open_agents).run()
+    code = JobSupervisor(system, run_dir, options, open_agents).run()
     if code == EX_TEMPFAIL and config.requeue:
         requeue(system, run_dir, config.max_requeues)
     return code
+
+
+def last_attempt(log: Path) -> int:
+    """Return the number of the last attempt that earlier starts of the job have recorded; 0 if there is none."""
+    try:
+        with log.open("rb") as file:
+            lines = (line for line in file if f'"{Launched.kind}"'.encode() in line)
+            return max((event.attempt for event in map(parse_line, lines) if isinstance(event, Launched)), default=0)
+    except OSError:
+        return 0
 
 
 def requeue_problem(system: NodeSystem, run_dir: Path, problem: str, limit: int | None) -> str:

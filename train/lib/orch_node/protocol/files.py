@@ -35,7 +35,7 @@ SECRETS = "secrets.json"
 PROVISIONED = ("env.json", SECRETS)
 
 RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", re.ASCII)
-OF_RANK = re.compile(r"rank-(0|[1-9][0-9]{0,8})\.(?:log|metrics\.jsonl)", re.ASCII)
+OF_RANK = re.compile(r"rank-(0|[1-9][0-9]{0,8})\.(?:log|times|metrics\.jsonl)", re.ASCII)
 STACK_TRACE = re.compile(r"rank-(0|[1-9][0-9]{0,8})\.txt", re.ASCII)
 
 
@@ -78,6 +78,11 @@ def child_trained_mark(rank: int) -> str:
 def rank_log(rank: int) -> str:
     """Return the name of a rank's log."""
     return f"{RANKS}/rank-{rank}.log"
+
+
+def rank_times(rank: int) -> str:
+    """Return the name of the file with the times at which a rank's log was written."""
+    return f"{RANKS}/rank-{rank}.times"
 
 
 def rank_metrics(rank: int) -> str:

@@ -22,7 +22,6 @@ from orch_node.protocol import values
 from orch_node.protocol.container import ContainedRank, ContainerSpec, RankRequest
 from orch_node.protocol.environment import find_reserved, user_names
 from orch_node.protocol.events import Heartbeat, Joined, Raised
-from orch_node.rank.output import open_log
 from orch_node.streams import LogWriter
 from orch_node.whole_files import private
 
@@ -148,7 +147,7 @@ class EntrypointProcess:
             through_shell=containers.entrypoint_of(spec.image) if secrets else None,
         )
         self.log = Path(order.log)
-        self.writer = LogWriter(open_log(self.log), self.report_log_error)
+        self.writer = LogWriter(self.log, self.report_log_error)
         self.process = subprocess.Popen(
             command,
             env={**os.environ, **environment},

@@ -22,7 +22,6 @@ from orch_node.protocol import values
 from orch_node.protocol.container import RankRequest
 from orch_node.protocol.environment import override
 from orch_node.protocol.events import Raised
-from orch_node.rank.output import open_log
 from orch_node.rank.process import start
 from orch_node.rank.setvars import SetvarsError, find_in_packages, sourced_variables
 from orch_node.standalone import facts
@@ -45,7 +44,7 @@ def main(argv: list[str]) -> int:
     def report_log_error(error: OSError) -> None:
         send(Raised(text=describe_on_node(order.placement.node, Path(argv[0]), error)))
 
-    log = LogWriter(open_log(Path(order.log)), report_log_error)
+    log = LogWriter(Path(order.log), report_log_error)
     child = start(order.placement, environment, log, order.command)
     rank = ProcessHandle(child)
     # Handle the signals, do not ignore them: exec() keeps ignored signals ignored.

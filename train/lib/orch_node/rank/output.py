@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 from collections import deque
@@ -20,12 +19,6 @@ TRACEBACK = "Traceback (most recent call last):"
 OWN_PREFIX = "orch: "
 # Source lines below a warning, progress bars, warnings, separators and what orch itself prints.
 NO_REASON = re.compile(r"\s|.*\r|orch: |.*\d: \w*Warning: |.*\b(DEBUG|INFO|WARNING)\b|\[?W\d{4} |[\W_]*$")
-
-
-def open_log(path: Path) -> int:
-    """Return a descriptor that appends to the log, which only its user may read."""
-    path.parent.mkdir(mode=0o700, exist_ok=True)
-    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
 
 def log_tail(log: Path) -> str:

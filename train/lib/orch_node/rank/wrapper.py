@@ -33,7 +33,7 @@ from orch_node.rank.checks import fail
 from orch_node.rank.environment import secret_names, training_environment
 from orch_node.rank.listening_sockets import close_listening
 from orch_node.rank.oom import OomDetector
-from orch_node.rank.output import log_tail, open_log
+from orch_node.rank.output import log_tail
 from orch_node.rank.process import Child, Process, SignalForwarder, start
 from orch_node.streams import LogWriter
 
@@ -64,7 +64,7 @@ def main(argv: list[str]) -> int:
         send(Raised(text=describe_on_node(placement.node, run_dir, error)))
 
     try:
-        log = LogWriter(open_log(log_path), report_log_error)
+        log = LogWriter(log_path, report_log_error)
     except OSError as error:
         fail(describe_on_node(placement.node, log_path, error))
     oom = OomDetector()
