@@ -37,7 +37,7 @@ def follow(plan: Plan, base: Path, *, as_json: bool, wait: bool) -> None:
     if not wait:
         for handle in handles[:1]:
             handle.started()
-        print_text(arrays.started_as_json(plan) if as_json else arrays.started(plan))
+        print_text(arrays.started_as_json(plan) if as_json else arrays.started(plan), err=not as_json)
         return
     print_error(arrays.started(plan))
     outcomes = []
@@ -52,15 +52,15 @@ def follow(plan: Plan, base: Path, *, as_json: bool, wait: bool) -> None:
         outcomes += queue.interrupt(base, unfinished) if waits else runs.interrupt_all(handles, unfinished)
     outcomes.sort(key=lambda outcome: names.index(outcome.run_id))
     code = runs.array_exit_code(outcomes)
-    print_text(arrays.as_json(outcomes, code) if as_json else arrays.text(outcomes))
-    print_resume(outcomes, as_json=as_json)
+    print_text(arrays.as_json(outcomes, code) if as_json else arrays.text(outcomes), err=not as_json)
+    print_resume(outcomes)
     raise typer.Exit(code)
 
 
-def print_resume(outcomes: Sequence[Outcome], *, as_json: bool) -> None:
-    """Print the command that resumes the unfinished runs of an array, next to JSON on standard error."""
+def print_resume(outcomes: Sequence[Outcome]) -> None:
+    """Print the command that resumes the unfinished runs of an array."""
     from orchestrator.runs import store
 
     if any(store.can_resume(store.load(outcome.folder)) for outcome in outcomes):
         array, base = outcomes[0].run_id.rpartition("-")[0], outcomes[0].folder.parent
-        (print_error if as_json else print_text)(f"resume: {resume_command(array, base)}")
+        print_error(f"resume: {resume_command(array, base)}")

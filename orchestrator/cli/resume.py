@@ -63,7 +63,8 @@ def resume(
     runs = operation.find_runs(base, run, print_error)
     plans = tuple(operation.plan(member, changes, base, print_error) for member in runs)
     steps = tuple(step for member in plans for step in member.steps)
-    plan = replace(plans[0], steps=steps, array=plans) if len(plans) > 1 else plans[0]
+    limit = operation.limit_of(runs)
+    plan = replace(plans[0], steps=steps, array=plans, max_active=limit) if len(plans) > 1 else plans[0]
 
     def begin(planned: Plan, folder: Path) -> RunHandle:
         return operation.start(planned, runs, base)

@@ -126,6 +126,9 @@ def follow(base: Path, names: Sequence[str], notify: Notify) -> Iterator[Outcome
     queue = queued.queue_of(base / names[0]) or base / names[0].rpartition("-")[0]
     while pending:
         is_active = queued.is_active(queue)
+        for name in [name for name in pending if not store.exists(base / name)]:
+            pending.remove(name)
+            notify(f"{name}: its folder was deleted")
         for run in [store.load(base / name) for name in pending]:
             if run.state in runs.ENDED and not (is_active and run.state == REFUSED):
                 pending.remove(run.id)

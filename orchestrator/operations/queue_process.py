@@ -104,7 +104,7 @@ class Queue:
 
     def start_all(self, my_turn: Callable[[], bool]) -> None:
         """Start the waiting runs, as soon as no earlier queue has runs that wait."""
-        queued.write_state(self.folder, self.waiting, "waits for runs that were submitted earlier")
+        self.write_state("waits for runs that were submitted earlier")
         while self.waiting and not self.stopped:
             self.drop_stopped()
             self.end_finished()
@@ -112,6 +112,10 @@ class Queue:
                 self.start_first()
             else:
                 time.sleep(POLL_SECONDS)
+
+    def write_state(self, reason: str) -> None:
+        """Write the order of the waiting runs, and what the first one waits for."""
+        queued.write_state(self.folder, self.waiting, reason, self.limit)
 
     def has_room(self) -> bool:
         return self.limit is None or len(self.active) < self.limit
@@ -129,7 +133,7 @@ class Queue:
                 self.start(run, nodes)
             else:
                 self.next_query = time.monotonic() + QUERY_SECONDS
-                queued.write_state(self.folder, self.waiting, reason)
+                self.write_state(reason)
         except OrchError as error:  # wrong for any nodes
             self.end(run, FAILED, error.message)
 
@@ -151,7 +155,7 @@ class Queue:
     def start(self, run: Run, nodes: tuple[str, ...]) -> None:
         """Start a run on these nodes; if they turn out to be unusable, it waits for others."""
         changes = replace(resume.Changes(nodes=NodePattern(",".join(nodes))), **self.unmasked[run.id])
-        queued.write_state(self.folder, self.waiting, f"starting on {fold(nodes)}")
+        self.write_state(f"starting on {fold(nodes)}")
         try:
             planned = resume.plan(run, changes, self.base, ignore)
             check_unchanged(run, planned)
@@ -175,7 +179,7 @@ class Queue:
             with contextlib.suppress(OrchError):
                 handle.stop()
         queued.unmark(run.folder)
-        queued.write_state(self.folder, self.waiting, "")
+        self.write_state("")
 
     def avoid(self, nodes: Sequence[str]) -> None:
         """Leave nodes out for some time."""
@@ -187,7 +191,7 @@ class Queue:
         queued.mark(run.folder, self.folder.name)
         if run.id not in self.waiting:
             self.waiting.insert(0, run.id)
-        queued.write_state(self.folder, self.waiting, reason)
+        self.write_state(reason)
 
     def end(self, run: Run, state: str, problem: str | None = None) -> None:
         """Record the end of a run that waits."""
@@ -195,11 +199,21 @@ class Queue:
         queued.unmark(run.folder)
         self.waiting.remove(run.id)
 
+    def active_runs(self) -> list[Run]:
+        """Return the active runs, and forget those whose folder the user has deleted."""
+        loaded = []
+        for name in list(self.active):
+            try:
+                loaded.append(load_run(self.base, name))
+            except ExecuteError:
+                del self.active[name]
+        return loaded
+
     def end_finished(self) -> None:
         """Collect the files of runs that have ended, and start lost ones again."""
-        problems = runs.refresh([load_run(self.base, name) for name in self.active])
-        for name, active in list(self.active.items()):
-            run = load_run(self.base, name)
+        problems = runs.refresh(self.active_runs())
+        for run in self.active_runs():
+            name, active = run.id, self.active[run.id]
             if run.state in runs.ENDED:
                 del self.active[name]
                 self.finish(run, active)

@@ -23,7 +23,7 @@ from orchestrator.planning import recorded_request, sweep
 from orchestrator.planning.plan import Plan
 from orchestrator.planning.refusal import flag
 from orchestrator.planning.request import Resume, TargetOptions, TrainRequest, parse_ppn
-from orchestrator.runs import store
+from orchestrator.runs import queued, store
 from orchestrator.runs.provenance import script_of
 from orchestrator.runs.store import Run
 from orchestrator.targets import registry
@@ -102,6 +102,12 @@ def find_runs(base: Path, name: str, notify: Notify) -> list[Run]:
     run = operation.find_refreshed(base, name, None, notify)
     check_unfinished(run)
     return [run]
+
+
+def limit_of(members: list[Run]) -> int | None:
+    """Return how many runs of an array on hosts may be active at once, or None for no limit."""
+    queue = queued.read_state(members[0].folder.parent / members[0].id.rpartition("-")[0])
+    return queue.limit if queue else None
 
 
 def check_unfinished(run: Run) -> None:

@@ -22,8 +22,8 @@ def line(outcome: Outcome) -> str:
 
 def text(outcomes: Sequence[Outcome]) -> str:
     """Return a line for each run and the command that compares them."""
-    array = outcomes[0].run_id.rpartition("-")[0]
-    return "\n".join([*map(line, outcomes), f"to compare them: orch runs compare {array}"])
+    arrays = {outcome.run_id.rpartition("-")[0] for outcome in outcomes}
+    return "\n".join([*map(line, outcomes), *(f"to compare them: orch runs compare {array}" for array in arrays)])
 
 
 def as_json(outcomes: Sequence[Outcome], exit_code: int) -> str:

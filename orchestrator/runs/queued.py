@@ -31,11 +31,13 @@ class QueueState:
         pid: the process.
         waiting: the ids of the waiting runs, the next one first.
         reason: what the next one waits for.
+        limit: how many runs may be active at once; None for no limit.
     """
 
     pid: int
     waiting: tuple[str, ...]
     reason: str
+    limit: int | None = None
 
 
 def mark(folder: Path, queue: str) -> None:
@@ -82,9 +84,9 @@ def lock(queue: Path) -> BinaryIO:
     return file
 
 
-def write_state(queue: Path, waiting: Sequence[str], reason: str) -> None:
-    """Write the order of the waiting runs, and what the first one waits for."""
-    write_json(queue / QUEUE, {"pid": os.getpid(), "waiting": list(waiting), "reason": reason})
+def write_state(queue: Path, waiting: Sequence[str], reason: str, limit: int | None) -> None:
+    """Write the order of the waiting runs, what the first one waits for, and the limit of active runs."""
+    write_json(queue / QUEUE, {"pid": os.getpid(), "waiting": list(waiting), "reason": reason, "limit": limit})
 
 
 def read_state(queue: Path) -> QueueState | None:
@@ -93,7 +95,9 @@ def read_state(queue: Path) -> QueueState | None:
     pid, waiting, reason = value.get("pid"), value.get("waiting"), value.get("reason")
     if not (isinstance(pid, int) and pid > 1 and isinstance(waiting, list) and isinstance(reason, str)):
         return None
-    return QueueState(pid=pid, waiting=tuple(map(str, waiting)), reason=reason)
+    limit = value.get("limit")
+    is_limit = isinstance(limit, int) and limit > 0
+    return QueueState(pid=pid, waiting=tuple(map(str, waiting)), reason=reason, limit=limit if is_limit else None)
 
 
 def describe_wait(folder: Path) -> str:

@@ -146,6 +146,11 @@ def write_record(record: RunRecord, folder: Path, origin: Provenance | None = No
         ) from None
 
 
+def exists(folder: Path) -> bool:
+    """Return whether a folder has the record of a run."""
+    return (folder / PLAN).exists()
+
+
 def load(folder: Path) -> Run:
     """Load a run from its folder; all code that reads recorded runs uses this function.
 

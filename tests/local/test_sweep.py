@@ -96,5 +96,6 @@ def test_run_whose_node_is_lost_starts_again_on_another(two_hosts: Workspace) ->
         two_hosts.lab.disconnect(two_hosts.lab.hosts[1])
         output, errors = process.communicate(timeout=400)
     assert process.returncode == 0, (output, errors)
-    assert output.count(": done") == 3, (output, errors)
+    assert output == ""
+    assert errors.count(": done") == 6, errors  # each when it ends, and in the list of all runs
     assert errors.count("started on node0") == 3, errors

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import fcntl
+import shutil
 from pathlib import Path
 
 import pytest
 from orch_node.protocol.listing import NodeUsage, ReservedCores
 
-from orchestrator.operations.queue_process import choose_nodes, is_first
+from orchestrator.files import make_user_folder
+from orchestrator.operations.queue_process import ActiveRun, Queue, choose_nodes, is_first
+from orchestrator.operations.resume import limit_of
+from orchestrator.operations.runs import handle_of
+from orchestrator.runs import store
 from orchestrator.targets.interface import LiveNode
+from tests.support.recorded import make_run
 
 
 def make_node(name: str, *runs: str, responds: bool = True) -> LiveNode:
@@ -41,3 +47,16 @@ def test_queue_is_the_first_if_no_living_queue_is_earlier(tmp_path: Path, holder
         assert is_first(later) is not holder_lives
         assert earlier.exists() is holder_lives
     assert is_first(later)
+
+
+def test_queue_forgets_an_active_run_whose_folder_was_deleted(tmp_path: Path) -> None:
+    names = ("array-0", "array-1")
+    handles = {name: handle_of(store.load(make_run(tmp_path, name, ranks=1, nodes=1))) for name in names}
+    (tmp_path / "array-1/outcome.json").unlink()
+    active = {name: ActiveRun(handle=handle, nodes=frozenset({name})) for name, handle in handles.items()}
+    queue = Queue(tmp_path, make_user_folder(tmp_path / "array"), waiting=[], limit=2, unmasked={}, active=active)
+    queue.write_state("")
+    assert limit_of([store.load(tmp_path / "array-0")]) == 2
+    shutil.rmtree(tmp_path / "array-1")
+    queue.end_finished()
+    assert queue.active == {}
