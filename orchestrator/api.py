@@ -249,7 +249,7 @@ def train(
         args: arguments of the script.
         inventory: the inventory of the cluster; `local` is this machine.
         nodes: the number of nodes, or a pattern of their names.
-        ppn: ranks per node; `auto`, the default, is one per NUMA node, and one in jobs and pods.
+        ppn: ranks per node; `auto`, the default, is one per NUMA node, one per known socket in jobs, one in pods.
         settings: settings of the recipe.
         env: environment variables of the ranks, no secrets.
         on: a target without an inventory: `slurm`, `pbs`, `k8s`, or that of a package.

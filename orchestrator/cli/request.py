@@ -126,7 +126,7 @@ RANKS: Mapping[str, ParameterInfo] = {
     "ppn": typer.Option(
         metavar="N|auto",
         parser=parse_ppn,
-        help="Ranks per node. Default: auto, one rank per NUMA node; in jobs and pods one rank.",
+        help="Ranks per node. Default: auto, one rank per NUMA node; in jobs one per known socket, in pods one.",
     ),
     "launcher": typer.Option(
         metavar="NAME",

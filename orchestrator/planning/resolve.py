@@ -91,6 +91,7 @@ class CountedNodes:
     Attributes:
         count: the number of nodes with ranks.
         prefix: the beginning of the nodes' names in the layout.
+        ppn: the number of ranks on each node.
         threads: the threads of each rank; 0 if they depend on the cores that the job is given.
         placement: how the ranks are placed, for the decision about their number.
         software: what has the libraries of the ranks, with its verb, such as `the nodes have`.
@@ -100,6 +101,7 @@ class CountedNodes:
 
     count: int
     prefix: str
+    ppn: int
     threads: int
     placement: str
     software: str
@@ -193,10 +195,9 @@ def choose_layout(request: TrainRequest, nodes: KnownNodes | CountedNodes) -> Ch
     """
     if isinstance(nodes, KnownNodes):
         return hosts.choose_layout(nodes.nodes.value, request.ppn, request.ccl_workers)
-    ppn = 1 if request.ppn is None else request.ppn
-    if ppn < 1:
-        raise PlanError(f"--ppn {ppn}: a node needs at least one rank.", hint="Use --ppn 1 or more.")
-    layout = uniform_layout(prefix=nodes.prefix, nodes=nodes.count, ppn=ppn, threads=nodes.threads)
+    if nodes.ppn < 1:
+        raise PlanError(f"--ppn {nodes.ppn}: a node needs at least one rank.", hint="Use --ppn 1 or more.")
+    layout = uniform_layout(prefix=nodes.prefix, nodes=nodes.count, ppn=nodes.ppn, threads=nodes.threads)
     return Choice(layout, (Decision(topic="ranks", value=str(layout.world_size), reason=nodes.placement),))
 
 

@@ -15,6 +15,7 @@ from orchestrator.planning.request import Resume, TrainRequest
 from orchestrator.planning.resolve import CountedNodes, Inputs, RankStart, Resolved, count_nodes, resolve
 from orchestrator.targets.batch.allocation import check_size
 from orchestrator.targets.batch.settings import BatchSettings
+from orchestrator.targets.batch.system import ONE_RANK
 from orchestrator.targets.interpreter import repair_command
 
 MPI = ("intel", "mpich")  # Their hydra can start processes with batch systems; the wheel of Open MPI supports only ssh.
@@ -33,6 +34,7 @@ class JobInputs:
         python: the interpreter that starts the run.
         local: the copy of the stack on each node's disk that the ranks use; None for the shared stack.
         user_python: the ranks' interpreter, if the user has named one.
+        default_ranks: the ranks on each node for --ppn auto, with the reason.
     """
 
     loaded: Inputs
@@ -41,6 +43,7 @@ class JobInputs:
     python: str
     local: LocalStack | None = None
     user_python: UserPython | None = None
+    default_ranks: tuple[int, str] = ONE_RANK
 
     @property
     def ranks_python(self) -> str:
@@ -61,16 +64,18 @@ def resolve_job(request: TrainRequest, inputs: JobInputs, resume: Resume | None 
     default = max(1, len(batch.held.node_cpus) - request.spare_nodes) if batch.held else 1
     hint = f"Example: --nodes 4. {batch.system.node_hints['nodes']}"
     count = count_nodes(request, default, limit=MAX_NODES, hint=hint)
+    ppn = inputs.default_ranks[0] if request.ppn is None else request.ppn
     if batch.held:
-        check_size(batch.system, batch.held, count + request.spare_nodes, request.ppn or 1)
+        check_size(batch.system, batch.held, count + request.spare_nodes, ppn)
     launcher, mpi = choose_launcher(request, inputs)
     nodes = tuple(placeholder_node(number, inputs) for number in range(count))
-    ppn = f"{request.ppn or 1} on each node{'' if request.ppn else ', the default of --ppn'}"
+    reason = f", {inputs.default_ranks[1]}" if request.ppn is None else ""
     counted_nodes = CountedNodes(
         count=count,
         prefix=NODE_PREFIX,
-        threads=batch.system.threads_per_rank(batch.options, request.ppn or 1),
-        placement=f"{ppn}; equal shares of the cores that the job is given",
+        ppn=ppn,
+        threads=batch.system.threads_per_rank(batch.options, ppn or 1),
+        placement=f"{ppn} on each node{reason}; equal shares of the cores that the job is given",
         software="the image has" if batch.image else "the nodes have",
         nodes=Choice(nodes),
         with_stack=() if batch.image else nodes[:1],  # the libraries of an image are unknown until its ranks run

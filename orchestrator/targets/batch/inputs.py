@@ -20,10 +20,10 @@ from orchestrator.targets.batch.allocation import check_options
 from orchestrator.targets.batch.array import plan_array
 from orchestrator.targets.batch.decisions import JobInputs, with_size
 from orchestrator.targets.batch.load import COMMAND_LINE, batch_settings
-from orchestrator.targets.batch.login import LoginHost, local_stack, python_hint, query_host
+from orchestrator.targets.batch.login import LoginHost, local_stack, python_hint, query_default_ranks, query_host
 from orchestrator.targets.batch.plan import PlannedRun, plan_job, plan_run
 from orchestrator.targets.batch.settings import BatchSettings
-from orchestrator.targets.batch.system import NEW, BatchSystem
+from orchestrator.targets.batch.system import NEW, ONE_RANK, BatchSystem
 from orchestrator.targets.identity import site_of
 from orchestrator.targets.interface import SharedFolder
 from orchestrator.targets.interpreter import check_no_image, path_of, user_python
@@ -32,7 +32,8 @@ from orchestrator.targets.interpreter import check_no_image, path_of, user_pytho
 def plan(system: BatchSystem, request: TrainRequest, resume: Resume | None = None) -> Plan:
     """Return the plan of a request.
 
-    The batch system is not queried and nothing is written. A login node is queried for its stack.
+    Nothing is written. A login node is queried for its stack, and the batch system for its nodes' sockets if the
+    request leaves the number of ranks open.
 
     Raises:
         RequestError: if an option, a setting or a file is invalid.
@@ -139,13 +140,15 @@ def read(request: TrainRequest, batch: BatchSettings, python: str, host: LoginHo
         local_python="" if batch.login or batch.setup else python,  # the commands of setup may set PYTHONPATH
         shares_files=not batch.login,
     )
+    batch = with_size(batch)
     return JobInputs(
         loaded=load.inputs(request, software, left_out=[Path(batch.root)] if batch.root else []),
-        batch=with_size(batch),
+        batch=batch,
         facts=host.facts,
         python=python,
         local=local_stack(batch, request.stack),
         user_python=user_python(path, host.facts) if path else None,
+        default_ranks=query_default_ranks(batch) if request.ppn is None else ONE_RANK,
     )
 
 

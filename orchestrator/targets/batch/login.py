@@ -17,7 +17,7 @@ from orchestrator.model.cluster import Facts
 from orchestrator.model.command import LOGIN_SCRIPT_HINT
 from orchestrator.targets.batch.scheduler import Scheduler
 from orchestrator.targets.batch.settings import BatchSettings
-from orchestrator.targets.batch.system import BatchSystem
+from orchestrator.targets.batch.system import ONE_RANK, BatchSystem
 from orchestrator.targets.connections.connection import Ssh
 from orchestrator.targets.connections.local import Local
 from orchestrator.targets.interpreter import FACTS_SECONDS, query_interpreter
@@ -97,6 +97,18 @@ def query_host(system: BatchSystem, login: str, python: str, *, is_user_python: 
     host = Ssh(login, None)
     try:
         return query_login_node(system, host, python)
+    finally:
+        host.close()
+
+
+def query_default_ranks(settings: BatchSettings) -> tuple[int, str]:
+    """Return the ranks on each node for --ppn auto, with the reason; one rank if the system does not respond."""
+    host = host_at(settings.login or "")
+    try:
+        programs = scheduler_at(settings.system, host, settings.options.get("clusters", ""))
+        return settings.system.default_ranks(programs, settings.options, settings.held)
+    except ExecuteError:
+        return ONE_RANK
     finally:
         host.close()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from signal import Signals
 from typing import Any
@@ -17,7 +18,16 @@ from orchestrator.model.command import CommandResult
 from orchestrator.planning.plan import SCRIPT, SubmitScript
 from orchestrator.runs.accounting import Accounting
 from orchestrator.targets.batch.options import PbsOptions
-from orchestrator.targets.batch.system import BatchSystem, JobRequest, JobState, ListedJob, Phase, Programs
+from orchestrator.targets.batch.system import (
+    ONE_RANK,
+    Allocation,
+    BatchSystem,
+    JobRequest,
+    JobState,
+    ListedJob,
+    Phase,
+    Programs,
+)
 from orchestrator.targets.batch.target import BatchTarget
 
 JOB_ID = re.compile(r"[0-9]{1,18}(?:\[[0-9]*\])?\.[A-Za-z0-9][\w.-]*", re.ASCII)
@@ -153,6 +163,39 @@ def jobs(programs: Programs, name: str = "") -> list[ListedJob]:
     """
     result = PBS.check_response(programs.run("sh", "-c", LIST, "sh", *(("-N", name) if name else ())))
     return [listed_job(job, fields) for job, fields in parse_jobs(result.out).items()]
+
+
+def default_ranks(programs: Programs, options: Mapping[str, str], held: Allocation | None) -> tuple[int, str]:
+    """Return the ranks on each node for --ppn auto, with the reason: one for each NUMA node.
+
+    PBS knows NUMA nodes only where its cgroups hook makes a vnode of each (vnode_per_numa_node).
+
+    Raises:
+        ExecuteError: if pbsnodes cannot be started.
+    """
+    requested = ncpus(options.get("select", ""))
+    if requested is None:
+        return ONE_RANK
+    vnodes: dict[str, list[int]] = {}
+    for resources in parse_nodes(programs.run("pbsnodes", "-a", "-F", "json").out):
+        cpus = resources.get("ncpus")
+        if isinstance(cpus, int) and cpus > 0:  # 0 in the vnode of the host itself
+            vnodes.setdefault(str(resources.get("host")), []).append(cpus)
+    kinds = Counter(min(cpus) for cpus in vnodes.values() if len(cpus) > 1)
+    if not kinds:
+        return ONE_RANK
+    ((size, _),) = kinds.most_common(1)
+    if requested % size or requested == size:
+        return ONE_RANK
+    return requested // size, f"one for each NUMA node: pbsnodes reports vnodes of {size} CPUs"
+
+
+def parse_nodes(text: str) -> list[Mapping[str, Any]]:
+    """Return the resources of each vnode in the output of `pbsnodes -F json`; none if it is damaged."""
+    try:
+        return [dict(vnode["resources_available"]) for vnode in json.loads(text, strict=False)["nodes"].values()]
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return []
 
 
 def listed_job(job: str, fields: Mapping[str, Any]) -> ListedJob:
@@ -463,6 +506,7 @@ PBS: BatchSystem = BatchSystem(
     accounting=accounting,
     named_state=named_state,
     array_job=array_job,
+    default_ranks=default_ranks,
     directive="#PBS ",
     job_options=job_options,
     template={

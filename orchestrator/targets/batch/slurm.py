@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
@@ -19,6 +20,7 @@ from orchestrator.runs.accounting import Accounting
 from orchestrator.targets.batch.image import Image, ImageEngine
 from orchestrator.targets.batch.options import SlurmOptions
 from orchestrator.targets.batch.system import (
+    ONE_RANK,
     Allocation,
     BatchSystem,
     HeldAllocations,
@@ -38,6 +40,12 @@ JOB_ID = re.compile(r"(?:Submitted batch job )?([0-9]{1,18})(?:;([\w.-]+)| on cl
 # A line of squeue about a job, or a task of an array: its id, its name and FIELDS.
 LISTED_JOB = re.compile(r"(([0-9]{1,18})(?:_([0-9\[][^|]*))?)\|([^|]*)\|(.*)", re.ASCII)
 CLUSTER_LINE = "CLUSTER: "
+# A line of sinfo about equal nodes: their partition, which ends with * if it is the default, their number, the sockets,
+# cores per socket and CPUs of each, and their features.
+NODES_FORMAT = "%P|%D|%X|%Y|%c|%f"
+NODES_LINE = re.compile(r"([^|]+)\|([0-9]+)\|([0-9]+)\|([0-9]+)\|([0-9]+)\|(.*)", re.ASCII)
+FEATURES = re.compile(r"[\w.-]+(?:&[\w.-]+)*", re.ASCII)  # a constraint without alternatives and counts
+MAX_SOCKETS = 8  # of one machine; more of them are the CPUs of a virtual machine
 # The ranks get 120 s before the time limit for a checkpoint. Slurm may send the signal up to 60 s early or late.
 CHECKPOINT_SECONDS = 150
 PENDING = (
@@ -356,6 +364,52 @@ def time_seconds(text: str) -> int | None:
     return None if seconds is None or day_seconds is None else day_seconds + seconds
 
 
+# Nodes.
+
+
+def default_ranks(programs: Programs, options: Mapping[str, str], held: Allocation | None) -> tuple[int, str]:
+    """Return the ranks on each node for --ppn auto, with the reason: one for each socket of whole nodes.
+
+    Raises:
+        ExecuteError: if sinfo cannot be started.
+    """
+    if held is None and (options.get("exclusive") != "" or "cpus-per-task" in options):
+        return ONE_RANK
+    result = run(programs, "sinfo", "--noheader", "--exact", *node_filters(options, held), f"--format={NODES_FORMAT}")
+    kinds = node_kinds(result.out, options)
+    if not kinds:
+        return ONE_RANK
+    ((sockets, cores, cpus),) = [kind for kind, _ in kinds.most_common(1)]
+    is_part = held is not None and min(held.node_cpus) < cpus
+    # Slurm counts each CPU as a socket if slurm.conf does not describe the node.
+    if is_part or cores == 1 or sockets > MAX_SOCKETS:
+        return ONE_RANK
+    most = " on most nodes" if len(kinds) > 1 else ""
+    return sockets, f"one for each socket: sinfo reports {sockets} x {cores} cores{most}"
+
+
+def node_filters(options: Mapping[str, str], held: Allocation | None) -> list[str]:
+    """Return the options with which sinfo lists the nodes that a job may get."""
+    if held is not None:
+        return [f"--nodes={held.nodes}"]
+    names = {"partition": "partition", "nodelist": "nodes"}
+    return [f"--{name}={options[option]}" for option, name in names.items() if options.get(option)]
+
+
+def node_kinds(text: str, options: Mapping[str, str]) -> Counter[tuple[int, int, int]]:
+    """Return how many nodes have each number of sockets, cores per socket and CPUs, among those that a job may get."""
+    matches = [match for line in text.splitlines() if (match := NODES_LINE.fullmatch(line.strip()))]
+    if not options.get("partition"):
+        matches = [match for match in matches if match[1].endswith("*")] or matches
+    constraint = options.get("constraint", "")
+    features = set(constraint.split("&")) if FEATURES.fullmatch(constraint) else set()
+    kinds: Counter[tuple[int, int, int]] = Counter()
+    for match in matches:
+        if int(match[2]) and features <= set(match[6].split(",")):
+            kinds[int(match[3]), int(match[4]), int(match[5])] += int(match[2])
+    return kinds
+
+
 # Options of sbatch.
 
 RESERVED_OPTIONS = {
@@ -489,7 +543,7 @@ def held_allocation(environ: Mapping[str, str]) -> Allocation | None:
     counts = on_nodes.cpu_counts(environ.get("SLURM_JOB_CPUS_PER_NODE", ""))
     if not (job.isascii() and job.isdigit() and counts and "SLURM_JOB_NODELIST" in environ):
         return None
-    return Allocation(job=job, node_cpus=tuple(counts))
+    return Allocation(job=job, node_cpus=tuple(counts), nodes=environ["SLURM_JOB_NODELIST"])
 
 
 def step_command(step: SubmitScript) -> tuple[str, ...]:
@@ -558,6 +612,7 @@ SLURM: BatchSystem = BatchSystem(
     accounting=accounting,
     named_state=job_state,
     array_job=lambda job, number: f"{job}_{number}",
+    default_ranks=default_ranks,
     directive="#SBATCH ",
     job_options=job_options,
     template={

@@ -47,6 +47,8 @@ class Phase(Enum):
     FORGOTTEN = "forgotten"  # the batch system does not know it any more
 
 
+# The ranks on each node for --ppn auto, with the reason, if the system does not report sockets or NUMA nodes.
+ONE_RANK = (1, "the default of --ppn")
 ACTIVE = (Phase.PENDING, Phase.RUNNING, Phase.SUSPENDED, Phase.COMPLETING)
 
 
@@ -162,10 +164,12 @@ class Allocation:
     Attributes:
         job: the id of the job.
         node_cpus: the job's CPUs on each of its nodes.
+        nodes: the names of its nodes, as the system lists them.
     """
 
     job: str
     node_cpus: tuple[int, ...]
+    nodes: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,6 +239,8 @@ class JobPrograms:
             if there is none or the system does not respond.
         named_state: returns a job in a state that accounting reports.
         array_job: returns the id of an array's task, given the id of the array and the number.
+        default_ranks: returns the ranks on each node for --ppn auto, with the reason, given the options of a job or
+            the allocation that is held; ONE_RANK if the system does not know better.
     """
 
     submit_command: Callable[[SubmitScript], tuple[str, ...]]
@@ -249,6 +255,7 @@ class JobPrograms:
     accounting: Callable[[Programs, str, str], Accounting | None]
     named_state: Callable[[str, str], JobState]
     array_job: Callable[[str, int], str]
+    default_ranks: Callable[[Programs, Mapping[str, str], Allocation | None], tuple[int, str]]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -124,17 +124,18 @@ def pods_of(request: TrainRequest, count: int, launcher: str, kubernetes: Kubern
     Raises:
         PlanError: if a pod has too few CPUs.
     """
-    ppn = request.ppn or 1
+    ppn = 1 if request.ppn is None else request.ppn
     if ppn > kubernetes.cpus and not kubernetes.share_cores:
         raise PlanError(
             f"--ppn {ppn}, but a pod has {plain(kubernetes.cpus)} CPUs.",
             hint=f"Use --k8s cpu={ppn} or more, or a smaller --ppn. On a small test cluster, --k8s share_cores=true "
             "lets ranks share cores.",
         )
-    threads = max(1, int(kubernetes.cpus // ppn))
+    threads = max(1, int(kubernetes.cpus // max(1, ppn)))
     return CountedNodes(
         count=count,
         prefix="node" if launcher == "trainjob" else "worker",
+        ppn=ppn,
         threads=threads,
         placement=f"{ppn} in each pod, threads of each: {threads}",
         software="the image has",

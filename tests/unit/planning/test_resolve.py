@@ -10,12 +10,14 @@ import pytest
 from orchestrator.errors import PlanError
 from orchestrator.model.decision import Choice, Decision
 from orchestrator.model.hostlist import NodeCount, NodePattern, Nodes
+from orchestrator.planning import hosts
 from orchestrator.planning.resolve import CountedNodes, Inputs, KnownNodes, RankStart, Resolved, count_nodes, resolve
 from orchestrator.stacks.stack import Stack
+from tests.conftest import make_facts
 from tests.support.plans import ONE_NODE, QA_RECIPE, QA_REQUEST, TWO_NODES, USER_SCRIPT
 
 KNOWN_NODES = KnownNodes(nodes=Choice(TWO_NODES), spares=Choice(ONE_NODE))
-COUNTED = CountedNodes(count=3, prefix="pod", threads=2, placement="as tested", software="the image has")
+COUNTED = CountedNodes(count=3, prefix="pod", ppn=2, threads=2, placement="as tested", software="the image has")
 START = RankStart(launcher="torchrun", mpi=Decision(topic="mpi", value=""))
 
 
@@ -31,11 +33,32 @@ def test_ranks_of_known_nodes_are_placed_on_their_cores(test_stack: Stack) -> No
 
 
 def test_ranks_of_counted_nodes_get_their_cores_later(test_stack: Stack) -> None:
-    result = resolved(test_stack, COUNTED, ppn=2)
+    result = resolved(test_stack, COUNTED)
     assert result.layout.value.nodes == ("pod-0", "pod-1", "pod-2")
     assert {(place.cpus, place.threads) for place in result.layout.value.rank_places} == {((), 2)}
     assert result.layout.decisions == (Decision(topic="ranks", value="6", reason="as tested"),)
     assert result.precision.value == "auto", "only the ranks know the instructions of their node"
+
+
+@pytest.mark.parametrize(
+    ("numa", "cores", "flag", "ppn", "advised"),
+    [
+        (1, 16, "amx_bf16", None, True),
+        (1, 16, "amx_bf16", 1, False),
+        (2, 16, "amx_bf16", None, False),
+        (2, 8, "amx_bf16", None, False),
+        (1, 32, "amx_bf16", None, False),
+        (1, 16, "avx512_bf16", None, False),
+    ],
+    ids=["measured", "requested", "two sockets", "two NUMA nodes", "more cores", "no AMX"],
+)
+def test_measured_split_is_advised_on_nodes_of_the_measured_kind_only(
+    test_stack: Stack, numa: int, cores: int, flag: str, ppn: int | None, advised: bool
+) -> None:
+    facts = replace(make_facts(numa=numa, cores=cores, flags=("avx512f", flag)), packages=ONE_NODE[0].facts.packages)
+    nodes = KnownNodes(nodes=Choice((replace(ONE_NODE[0], facts=facts),)))
+    (decision,) = resolved(test_stack, nodes, ppn=ppn).layout.decisions
+    assert (hosts.MEASURED_SPLIT in decision.reason) == advised
 
 
 def test_stack_of_counted_nodes_is_checked_only_if_it_is_known(test_stack: Stack) -> None:

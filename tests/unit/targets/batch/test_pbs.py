@@ -70,6 +70,33 @@ class RecordedPrograms:
         return self.results.pop(0) if len(self.results) > 1 else self.results[0]
 
 
+def pbsnodes(*hosts: list[int]) -> CommandResult:
+    """Return the result of `pbsnodes -a -F json` for hosts with vnodes of these numbers of CPUs."""
+    vnodes = {
+        f"pbs{host}[{vnode}]": {"resources_available": {"arch": "linux", "host": f"pbs{host}", "ncpus": cpus}}
+        for host, sizes in enumerate(hosts)
+        for vnode, cpus in enumerate(sizes)
+    }
+    return CommandResult(code=0, out=f'{HEAD},\n\t"nodes":\t{json.dumps(vnodes)}\n}}\n', err="")
+
+
+@pytest.mark.parametrize(
+    ("result", "select", "ranks"),
+    [
+        (pbsnodes([0, 56, 56], [0, 56, 56], [64]), "ncpus=112:mem=200gb", 2),
+        (pbsnodes([0, 56, 56]), "ncpus=56", 1),
+        (pbsnodes([0, 56, 56]), "ncpus=100", 1),
+        (pbsnodes([112]), "ncpus=112", 1),
+        (pbsnodes([0, 56, 56]), "", 1),
+        (DOWN, "ncpus=112", 1),
+    ],
+    ids=["whole nodes", "one NUMA node", "parts", "no vnodes", "no request", "no response"],
+)
+def test_nodes_get_a_rank_per_numa_node_that_pbs_knows(result: CommandResult, select: str, ranks: int) -> None:
+    options = {"select": select} if select else {}
+    assert PBS.default_ranks(RecordedPrograms([result]), options, None)[0] == ranks
+
+
 def state_of(*results: CommandResult, job: str = "7.pbs1") -> JobState:
     return PBS.state(RecordedPrograms([*results]), job)
 

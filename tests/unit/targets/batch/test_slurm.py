@@ -14,6 +14,7 @@ from orchestrator.targets.batch import slurm
 from orchestrator.targets.batch.handle import BatchHandle
 from orchestrator.targets.batch.scheduler import Scheduler
 from orchestrator.targets.batch.slurm import SLURM
+from orchestrator.targets.batch.system import ONE_RANK
 from tests.support.slurm_jobs import (
     FORGOTTEN,
     NO_ACCOUNTING,
@@ -36,6 +37,67 @@ def test_waiting_job_is_reported_with_its_reason() -> None:
     assert "scontrol release" in held.describe_waiting()
     assert make_job("PENDING", "SomethingNew").describe_waiting() == "job 12 waits: SomethingNew"
     assert make_job("PENDING", "None").describe_waiting() == "job 12 waits: Slurm has not considered it yet"
+
+
+# `cpu*` has two kinds of nodes; `virtual` has machines with 32 sockets, `bare` nodes that slurm.conf does not describe.
+SINFO = """cpu*|30|2|56|224|icelake,ib
+cpu*|2|1|16|16|old
+small|4|1|16|32|(null)
+virtual|8|32|2|64|(null)
+bare|8|64|1|64|(null)
+"""
+WHOLE_NODES = {"exclusive": "", "mem": "0"}
+
+
+@pytest.mark.parametrize(
+    ("partition", "options", "ranks"),
+    [
+        ("", WHOLE_NODES, (2, "one for each socket: sinfo reports 2 x 56 cores on most nodes")),
+        ("", {**WHOLE_NODES, "constraint": "icelake&ib"}, (2, "one for each socket: sinfo reports 2 x 56 cores")),
+        ("", {**WHOLE_NODES, "constraint": "old"}, (1, "one for each socket: sinfo reports 1 x 16 cores")),
+        (
+            "",
+            {**WHOLE_NODES, "constraint": "old|ib"},
+            (2, "one for each socket: sinfo reports 2 x 56 cores on most nodes"),
+        ),
+        ("small", WHOLE_NODES, (1, "one for each socket: sinfo reports 1 x 16 cores")),
+        ("virtual", WHOLE_NODES, ONE_RANK),
+        ("bare", WHOLE_NODES, ONE_RANK),
+        ("", {"cpus-per-task": "8"}, ONE_RANK),
+        ("", {**WHOLE_NODES, "cpus-per-task": "56"}, ONE_RANK),
+        ("none", WHOLE_NODES, ONE_RANK),
+    ],
+    ids=[
+        "mixed",
+        "constraint",
+        "old",
+        "alternatives",
+        "small",
+        "virtual",
+        "bare",
+        "shared",
+        "cpus-per-task",
+        "unknown",
+    ],
+)
+def test_whole_nodes_get_a_rank_per_socket(partition: str, options: dict[str, str], ranks: tuple[int, str]) -> None:
+    lines = "".join(
+        line for line in SINFO.splitlines(keepends=True) if line.startswith(f"{partition}|") or not partition
+    )
+    host = RecordedHost(sinfo=make_result(lines))
+    options = {**options, "partition": partition} if partition else options
+    assert SLURM.default_ranks(Scheduler(SLURM, host), options, None) == ranks
+    assert all(f"--partition={partition}" in command for command in host.commands) or not partition
+
+
+def test_whole_nodes_of_an_allocation_get_a_rank_per_socket() -> None:
+    ranks = []
+    for cpus in ("224(x2)", "224,112"):
+        environ = {"SLURM_JOB_ID": "7", "SLURM_JOB_CPUS_PER_NODE": cpus, "SLURM_JOB_NODELIST": "n[1-2]"}
+        host = RecordedHost(sinfo=make_result(f"{SINFO.splitlines()[0]}\nbare|0|0|0|0|(null)\n"))
+        ranks.append(SLURM.default_ranks(Scheduler(SLURM, host), {}, slurm.held_allocation(environ)))
+        assert "--nodes=n[1-2]" in host.commands[0]
+    assert ranks == [(2, "one for each socket: sinfo reports 2 x 56 cores"), ONE_RANK]
 
 
 def test_job_that_can_never_start_is_known() -> None:

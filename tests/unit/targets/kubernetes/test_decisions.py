@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from orch_node.pod.torchrun_rank import environment, placement_of
 from orch_node.protocol import pod
+from orch_node.standalone import facts
 
 from orchestrator.errors import PlanError
 from orchestrator.model.hostlist import NodeCount, NodePattern
@@ -99,6 +100,18 @@ def test_ranks_that_share_a_core_are_not_pinned(local: int, monkeypatch: pytest.
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     placement = placement_of(pod.parse(json.dumps(config(plan))), "orch-x-worker-0", local, [7])
     assert placement.cpus == ()
+
+
+def test_ranks_with_exclusive_cpus_share_no_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    # The CPUs 0 and 4, 1 and 5, 2 and 6, 3 and 7 are hardware threads of one core.
+    monkeypatch.setattr(facts, "topology", lambda cpu: {"cpu": cpu, "core": cpu % 4, "socket": 0, "numa": 0})
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    pod_plan = pod.parse(json.dumps(config(make_plan(request=replace(REQUEST, ppn=2)))))
+    placements = []
+    for local in ("0", "1"):
+        monkeypatch.setenv("LOCAL_RANK", local)
+        placements.append(placement_of(pod_plan, "orch-x-worker-0", int(local), [*range(8)]))
+    assert [(placement.cpus, placement.threads) for placement in placements] == [((0, 1), 2), ((2, 3), 2)]
 
 
 def test_ranks_of_a_resumed_job_know_that_it_is_not_their_first_attempt(monkeypatch: pytest.MonkeyPatch) -> None:

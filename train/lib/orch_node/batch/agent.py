@@ -18,7 +18,7 @@ from orch_node.batch.signed_lines import AGENT, SUPERVISOR, SignedLines, connect
 from orch_node.batch.system import NodeSystem, find_system
 from orch_node.protocol import batch, values
 from orch_node.protocol.batch import Hello
-from orch_node.protocol.cores import cores_of
+from orch_node.protocol.cores import reported_cores
 from orch_node.standalone import facts
 
 KEY = "ORCH_JOB_KEY"
@@ -86,11 +86,10 @@ def hello(system: NodeSystem, node: str, connection: socket.socket) -> Hello:
     address = connection.getsockname()[0]
     cpus = facts.allowed_cpus()
     granted = system.granted_cpus(len(cpus))
-    topology = [facts.topology(cpu) for cpu in cpus[:granted]]
     return Hello(
         node=node,
         host=socket.gethostname(),
-        cores=cores_of(tuple((p["numa"], p["socket"], p["core"], p["cpu"]) for p in topology)),
+        cores=reported_cores(map(facts.topology, cpus[:granted])),
         confined=len(cpus) <= granted,
         flags=tuple(facts.cpu_flags()),
         address=address,

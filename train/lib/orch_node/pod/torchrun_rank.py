@@ -17,6 +17,7 @@ from orch_node import program, whole_files
 from orch_node.pod.mpi import layout_of, node_entry, placement, rank_variables
 from orch_node.protocol import files, pod
 from orch_node.protocol import layout as layouts
+from orch_node.protocol.cores import reported_cores, split
 from orch_node.protocol.environment import local_rank_variables
 from orch_node.protocol.layout import Placement
 from orch_node.protocol.pod import PodConfig
@@ -43,17 +44,20 @@ def main(argv: list[str]) -> None:
 
 
 def placement_of(config: PodConfig, host: str, rank: int, allowed: list[int]) -> Placement:
-    """Return where this rank runs, pinned to its share of CPUs if the pod has exclusive CPUs.
+    """Return where this rank runs, pinned to its share of the cores if the pod has exclusive CPUs.
 
-    A pod that only has a CPU quota sees all CPUs of its node and is not pinned.
+    A pod that only has a CPU quota sees all CPUs of its node and is not pinned. Kubernetes counts hardware threads as
+    CPUs; a rank that is pinned has one thread for each of its cores.
     """
     local, local_size = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
-    threads = config.threads
-    exclusive = len(allowed) == config.cpus and local_size * threads <= len(allowed)
+    cores = reported_cores(map(facts.topology, allowed))
+    exclusive = len(allowed) == config.cpus and local_size <= len(cores)
+    own_cores = split(cores, local_size)[local] if exclusive else ()
     return replace(
         placement(config, host, rank=rank, local=local),
         local_world_size=local_size,
-        cpus=tuple(allowed[local * threads : (local + 1) * threads]) if exclusive else (),
+        cpus=tuple(core.cpus[0] for core in own_cores),
+        threads=len(own_cores) or config.threads,
         env={**local_rank_variables(config.env, local, local_size), **met_by_torchrun()},
     )
 

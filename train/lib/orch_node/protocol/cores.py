@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from itertools import chain, groupby
@@ -48,6 +49,11 @@ def split(cores: tuple[Core, ...], ppn: int) -> tuple[tuple[Core, ...], ...]:
     shares = sorted((index, number) for number, numa in enumerate(numa_nodes) for index in range(len(numa) // share))
     in_numa_order = sorted((number, index) for index, number in shares[:ppn])
     return tuple(numa_nodes[number][index * share : (index + 1) * share] for number, index in in_numa_order)
+
+
+def reported_cores(cpus: Iterable[Mapping[str, int]]) -> tuple[Core, ...]:
+    """Return the cores of hardware threads as facts.py reports them."""
+    return cores_of(tuple((cpu["numa"], cpu["socket"], cpu["core"], cpu["cpu"]) for cpu in cpus))
 
 
 @cache
