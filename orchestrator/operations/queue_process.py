@@ -179,7 +179,7 @@ class Queue:
             with contextlib.suppress(OrchError):
                 handle.stop()
         queued.unmark(run.folder)
-        self.write_state("")
+        self.write_state("" if self.has_room() else f"waits: at most {counted(self.limit or 0, 'run')} at a time")
 
     def avoid(self, nodes: Sequence[str]) -> None:
         """Leave nodes out for some time."""

@@ -10,13 +10,13 @@ from orchestrator.planning.plan import Plan
 from orchestrator.report import training
 from orchestrator.report.listing import SCHEMA
 from orchestrator.runs.outcome import Outcome
-from orchestrator.runs.timeline import how_it_failed
+from orchestrator.runs.rows import cause
 
 
 def line(outcome: Outcome) -> str:
     """Return the line of one run, such as `ID learning_rate=1e-5 (1 of 3): done`."""
     member = next((decision.value for decision in outcome.decisions if decision.topic == ARRAY_MEMBER), "")
-    reason = how_it_failed(outcome.failure) if outcome.failure else outcome.problem
+    reason = cause(outcome.failure) if outcome.failure else outcome.problem
     return f"{outcome.run_id} {member}: {outcome.state}{f': {reason}' if reason else ''}"
 
 

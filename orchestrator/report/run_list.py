@@ -77,7 +77,7 @@ def age(seconds: float) -> str:
 def result(row: RunRow) -> str:
     """Return the scores of a run that is done, otherwise its progress and its last loss; NaN is marked."""
     scores = [f"{name} {value:.4g}" for name, value in list(row.scores.items())[:MOST_SCORES]]
-    loss = "loss NaN" if row.has_nan_loss else "" if row.loss is None else f"loss {row.loss:.4f}"
+    loss = "loss NaN" if row.has_nan_loss else "" if row.loss is None else f"loss {row.loss:.5g}"
     if scores:
         return ", ".join([*scores, *([loss] if row.has_nan_loss else [])])
     progress = "" if row.progress == row.cause or (row.state == "done" and loss) else row.progress

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from orch_node.protocol.events import Progress
 from orch_node.protocol.listing import Standing
@@ -15,7 +15,7 @@ from orch_node.protocol.record import RunRecord
 from orchestrator.runs.result import numbers
 from orchestrator.runs.state_files import supervisor_of
 from orchestrator.runs.store import Run
-from orchestrator.runs.timeline import how_it_failed
+from orchestrator.runs.timeline import FailedRank, how_it_failed
 from orchestrator.runs.tracebacks import summary
 
 NO_SCORES = ("train_seconds", "train_samples_per_second")  # figures of a result that do not rate the model
@@ -168,8 +168,17 @@ def progress_words(progress: Progress | Standing | None) -> str:
 def cause_of(outcome: Outcome | None) -> str:
     """Return why a run ended early, in one line, or an empty string."""
     failure = outcome.first_failure if outcome else None
-    if outcome is None or failure is None:
-        text = (outcome.problem if outcome else None) or ""
-    else:
-        text = summary(failure.text, is_short=True) or how_it_failed(failure)
+    text = cause(failure) if failure else (outcome.problem if outcome else None) or ""
     return next(iter(text.strip().splitlines()), "")
+
+
+def cause(failure: Failure) -> str:
+    """Return the exception of a rank that failed, or how it ended."""
+    return summary(failure.text, is_short=True) or how_it_failed(failure)
+
+
+class Failure(FailedRank, Protocol):
+    """A rank that failed, with the end of its output."""
+
+    @property
+    def text(self) -> str: ...

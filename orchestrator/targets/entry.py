@@ -14,7 +14,7 @@ FOR_SHARED_FOLDER = "for_shared_folder"
 COMMAND_OPTIONS = {
     *(field.name for field in dataclasses.fields(TrainRequest)),
     *("as_json", "ask_become_pass", "context", "data", "detach", "docker_load", "dry_run", "find_links", "format"),
-    *("help", "image_option", "json", "set", "show", "target", "venv", "verbose", "verify", "wait", "wheels"),
+    *("help", "image_option", "json", "set", "show", "target", "venv", "verbose", "verify", "wait", "wheels", "with"),
 }
 
 

@@ -39,11 +39,11 @@ ROWS = (
 
 def test_table_has_what_differs_the_results_and_the_causes() -> None:
     assert text(ROWS, now=NOW, width=None).splitlines() == [
-        "ID     NAME   STATE    AGE  DURATION  RANKS  ARGUMENTS  RESULT                    CAUSE",
+        "ID     NAME   STATE    AGE  DURATION  RANKS  ARGUMENTS  RESULT                 CAUSE",
         "run-0         done     2h   01:05     1      lr=0.1     f1 31.25",
-        "run-1  sweep  failed   2h   01:05     1      lr=0.2     train 15/30, loss 0.5000  q.py, line 7: ValueError: 1",
+        "run-1  sweep  failed   2h   01:05     1      lr=0.2     train 15/30, loss 0.5  q.py, line 7: ValueError: 1",
         "run-2  sweep  running  2h   2:00:00   1      lr=0.2     train 15/30, loss NaN",
-        "run-3  sweep  queued   2h             1      lr=-1                                waits for 1 free node",
+        "run-3  sweep  queued   2h             1      lr=-1                             waits for 1 free node",
     ]
 
 
@@ -51,7 +51,7 @@ def test_narrow_terminal_gets_long_columns_on_separate_lines() -> None:
     lines = text(ROWS, now=NOW, width=60).splitlines()
     assert lines[4:8] == [
         "run-1  sweep  failed   2h   01:05     1",
-        "  result: train 15/30, loss 0.5000",
+        "  result: train 15/30, loss 0.5",
         "  arguments: lr=0.2",
         "  cause: q.py, line 7: ValueError: 1",
     ]
@@ -62,7 +62,7 @@ def test_narrow_terminal_gets_long_columns_on_separate_lines() -> None:
 @pytest.mark.parametrize(
     ("report", "expected"),
     [
-        ({"outcome": DONE_OUTCOME, "progress": TRAINING}, "loss 0.5000"),
+        ({"outcome": DONE_OUTCOME, "progress": TRAINING}, "loss 0.5"),
         ({"outcome": DONE_OUTCOME, "progress": replace(TRAINING, loss=math.nan)}, "loss NaN"),
         ({"outcome": DONE_OUTCOME, "is_nan": True, "result": {"accuracy": 0.5}}, "accuracy 0.5, loss NaN"),
         ({"outcome": DONE_OUTCOME, "progress": replace(TRAINING, loss=None)}, "train 15/30"),
