@@ -6,6 +6,8 @@ import json
 from dataclasses import asdict
 from typing import Any
 
+from orch_node.protocol.environment import DATA
+
 from orchestrator.model.printable import counted
 from orchestrator.provisioning.report import Change, NodeReport, Report, Synced
 from orchestrator.report.findings import finding_lines
@@ -60,6 +62,8 @@ def synced_lines(synced: tuple[Synced, ...]) -> list[str]:
             name, _, requested = source.name.partition("@")
             arguments = f'"{name}"' + (f', revision="{requested}"' if requested else "")
             lines.append(f"  in a script:  {call}({arguments})")
+        elif source.kind == "data":
+            lines.append(f'  in a script:  os.environ["{DATA}"] + "/{source.path.rpartition("/")[2]}"')
     if any(source.revision for source in synced):
         lines.append(OFFLINE)
     return lines

@@ -104,15 +104,20 @@ def test_name_that_was_not_copied_is_explained(controller: Workspace) -> None:
     assert "orch sync INVENTORY --model NAME" in json.dumps(cell.report), cell.report
 
 
-def test_a_cache_of_the_user_takes_precedence(controller: Workspace, tmp_path: Path) -> None:
-    sync(controller, "--model", "me/tiny")
+def test_data_and_caches_are_found_by_environment_variables(controller: Workspace, tmp_path: Path) -> None:
+    (tmp_path / "words").write_text("ten words")
+    output = sync(controller, "--model", "me/tiny", "--data", str(tmp_path / "words"))
+    assert """  in a script:  os.environ["ORCH_DATA"] + "/words"\n""" in output
     text = """import os, torch.distributed as dist
 print("RESULT", os.environ.get("HF_HUB_CACHE"), os.environ.get("HF_HUB_OFFLINE"), flush=True)
+print("DATA", open(os.environ["ORCH_DATA"] + "/words").read(), flush=True)
 dist.barrier()
 """
     synced = controller.train_text(text, *GLOO)
     assert synced.printed("RESULT", 1) == f"{controller.lab.root}/hub 1"
-    private = controller.train_text(text, *GLOO, "--env", f"HF_HOME={tmp_path}")
+    assert [synced.printed("DATA", rank) for rank in (0, 1)] == ["ten words"] * 2
+    other_data = f"ORCH_DATA={controller.lab.root}/data/."
+    private = controller.train_text(text, *GLOO, "--env", f"HF_HOME={tmp_path}", "--env", other_data)
     assert private.printed("RESULT", 1) == "None None"
     command = controller.orch("exec", controller.options[-1], "--", "printenv", "HF_HUB_CACHE")
     assert command.stdout.count(f"{controller.lab.root}/hub") == 2, command.stdout + command.stderr

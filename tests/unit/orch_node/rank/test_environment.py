@@ -41,6 +41,10 @@ def test_users_variables_replace_those_of_orch(
     result = rank_environment(tmp_path, layout, placement)
     assert {name: result[name] for name in VALUES} == VALUES
     assert result["FI_TCP_IFACE"] == "eth0"
+    assert result["ORCH_DATA"] == str(tmp_path.parent.parent / "data")
+    monkeypatch.setenv("ORCH_DATA", "/datasets")
+    assert rank_environment(tmp_path, layout, placement)["ORCH_DATA"] == "/datasets"
+    monkeypatch.delenv("ORCH_DATA")
     for name, value in result.items():
         monkeypatch.setenv(name, value)
     planned = json.loads((tmp_path / "env.json").read_text())

@@ -20,10 +20,13 @@ DEFAULTS = "ORCH_RANK_DEFAULTS"
 # Names of the variables that the user has set, separated by spaces: they override what orch sets.
 USER_VARIABLES = "ORCH_USER_VARIABLES"
 
+# The folder of data sets, which `orch sync --data` fills on nodes over SSH.
+DATA = "ORCH_DATA"
+
 # Variables of orch that a user may set for ranks.
 USER_SETTINGS = (
     *("ORCH_STACK_SIGNAL", "ORCH_PREEMPT_SIGNAL", "ORCH_PREEMPT_SECONDS"),
-    *("ORCH_CCL_SHARED_MEMORY", "ORCH_SEPARATE_MODELS"),
+    *("ORCH_CCL_SHARED_MEMORY", "ORCH_SEPARATE_MODELS", DATA),
 )
 # Why a user cannot set a variable for ranks.
 RESERVED = {

@@ -22,6 +22,7 @@ from orch_node.protocol import files
 from orch_node.protocol import layout as layouts
 from orch_node.protocol.environment import (
     ALWAYS,
+    DATA,
     USER_PYTHON,
     apply_defaults,
     interface_variables,
@@ -30,7 +31,7 @@ from orch_node.protocol.environment import (
 )
 from orch_node.protocol.values import ProtocolError
 from orch_node.rank.checks import RankError, fail
-from orch_node.rank.environment import provisioned_environment, read_env_file, setvars_variables
+from orch_node.rank.environment import data_folder, provisioned_environment, read_env_file, setvars_variables
 from orch_node.rank.hub import with_synced_hub
 from orch_node.rank.libc_environment import with_kept_heap, with_loadable_preload
 from orch_node.rank.script import enter
@@ -88,7 +89,8 @@ def command_environment(options: argparse.Namespace) -> dict[str, str]:
             fail("the ranks of this run are in containers. `docker exec` and `apptainer exec` run commands there.")
         planned = read_env_file(options.run / files.ENVIRONMENT)
         sourced = setvars_variables(layout, options.node)
-        settings = {**facts.isa_variables(), **planned, **layout.entry(options.node).env}
+        planned_for_node = {**planned, **layout.entry(options.node).env}
+        settings = {**facts.isa_variables(), DATA: data_folder(options.run), **planned_for_node}
         variables = {**sourced, **override(settings, planned, provisioned_environment())}
         enter(layout.working_directory)
     else:

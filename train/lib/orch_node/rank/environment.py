@@ -10,7 +10,7 @@ from pathlib import Path
 from orch_node import program, stack_signal
 from orch_node.protocol import files
 from orch_node.protocol.container import ContainerSpec
-from orch_node.protocol.environment import find_reserved, override
+from orch_node.protocol.environment import DATA, find_reserved, override
 from orch_node.protocol.layout import Placement, RunLayout
 from orch_node.rank import container as rank_container
 from orch_node.rank.checks import fail, repair_command
@@ -55,11 +55,20 @@ def rank_environment(run_dir: Path, layout: RunLayout, placement: Placement) -> 
         **torchrun_variables(run_dir.name, layout, placement, os.environ),
         "OMP_NUM_THREADS": str(placement.threads),
         "ORCH_RUN_DIR": str(run_dir),
+        DATA: data_folder(run_dir),
         "ORCH_EVENTS_FD": os.environ["ORCH_EVENTS_FD"],
         **layout.entry(placement.node).env,
         **placement.env,
     }
     return override(settings, planned, provisioned)
+
+
+def data_folder(run_dir: Path) -> str:
+    """Return the folder of data sets: that of the caller's environment, or `data` next to the folder of all runs.
+
+    This is where `orch sync` copies data, and on a volume of pods it is where users put it.
+    """
+    return os.environ.get(DATA) or str(run_dir.parent.parent / "data")
 
 
 def torchrun_variables(
