@@ -293,7 +293,8 @@ class Screen:
     def progress_line(self, phase: str) -> str:
         """Return the newest progress of a phase as a line."""
         newest = self.last[phase].newest
-        return f"{phase}: {newest.step or 0}/{newest.steps or '?'} {self.detail(phase)}".rstrip()
+        step = f"{newest.step or 0}/{newest.steps}" if newest.steps else f"step {newest.step or 0}"
+        return f"{phase}: {step} {self.detail(phase)}".rstrip()
 
     def remove_bars(self) -> None:
         """Remove the bars of earlier phases."""

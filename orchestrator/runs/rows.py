@@ -162,7 +162,7 @@ def progress_words(progress: Progress | Standing | None) -> str:
     if progress is None or progress.step is None:
         return ""
     phase = f"{progress.phase} " if progress.phase else ""
-    return f"{phase}{progress.step}/{progress.steps or '?'}"
+    return f"{phase}{progress.step}/{progress.steps}" if progress.steps else f"{phase}step {progress.step}"
 
 
 def cause_of(outcome: Outcome | None) -> str:

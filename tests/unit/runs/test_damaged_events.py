@@ -79,7 +79,7 @@ def test_run_with_damaged_events_is_listed_shown_compared_and_reported(folder: P
     assert outcome_of(store.load(folder)).notes == ()
     run = add_lines(folder, *DAMAGED_LINES)
     (row,) = list_recorded_runs(folder.parent, None).rows
-    assert row.progress == "3/?"
+    assert row.progress == "step 3"
     outcome = outcome_of(run)
     text = training.full_report(outcome)
     assert text.count("note: 2 events of rank 1 could not be read: progress: step is ") == 1
@@ -121,7 +121,7 @@ def test_progress_without_a_phase_is_shown(capsys: pytest.CaptureFixture[str]) -
     screen.show(Progress(rank=0, phase="[/x]", step=1e300, steps=0))
     screen.show(Stalled(text="x", stands={"zero": "a", "1": "b", "9" * 5000: "c"}))
     output = capsys.readouterr().err
-    assert "progress: 3/? loss nan" in output
+    assert "progress: step 3 loss nan" in output
     assert "[/x]: " in output
 
 
