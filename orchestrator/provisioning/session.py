@@ -47,6 +47,7 @@ RECORD_VARIABLE = "orch_facts"  # set by the roles record and verify
 VALIDATION = "Validating arguments"  # Ansible's task before each role
 PROBE_TASK = "Probe the node"
 COMPARE_TASK = "Compare the environment with the lock"
+SEND_TASK = "Send files"
 # A record is taken from these tasks only: the result of any other module comes from the node, which could name any
 # variable in it.
 SET_FACT = ("set_fact", "ansible.builtin.set_fact", "ansible.legacy.set_fact")
@@ -121,6 +122,7 @@ class Session:
             state=self.state.folder,
             log=self.log,
             check=self.request.dry_run,
+            nodes=len(self.nodes),
             limit=limit,
             environment=self.environment,
         )
@@ -173,6 +175,8 @@ class Session:
                 self.store_fabric_results(result)
             elif result.task == COMPARE_TASK and result.role == "stack" and not self.request.dry_run:
                 self.note_removed_packages(result)
+            elif result.task.startswith(SEND_TASK) and result.role == "transfer":
+                self.note_direct_transfers(result)
         except InvalidResponse as error:
             message = f"{result.task}: {error.message}"
             self.nodes[result.node].fail(Finding(subject=result.node, message=message, cure=INVALID_RESULT_HINT))
@@ -199,6 +203,16 @@ class Session:
                 f"{result.node}: removes {listing}, which neither stack '{self.request.stack}' nor --requirements nor "
                 "orch_requirements has"
             )
+
+    def note_direct_transfers(self, result: TaskResult) -> None:
+        """Report the nodes to which the first node could not pass files on."""
+        problems = result.result.get("problems")
+        for name, reason in problems.items() if isinstance(problems, dict) else ():
+            if name in self.nodes:
+                self.listener.note(
+                    f"{name}: gets its files directly from this machine, because they did not arrive through "
+                    f"{result.node}: {one_line(str(reason))}"
+                )
 
     def store_node_fabrics(self, name: str, fabrics: Mapping[str, ProofFacts], key: str) -> None:
         """Add the results of one node to its record, and report them."""

@@ -1,15 +1,20 @@
-"""Mirroring of files of the controller to a node, like rsync but over any connection.
+"""Mirroring of files of the controller to nodes, like rsync but over any connection, and once for all nodes.
 
 Options of a task besides `root`, all of them optional:
-  trees: [{src, dest, mode, public, manifest}]
+  trees: [{src, dest, mode, public, manifest, hashes, selected}]
                                   folders of the controller to mirror, with deletion; `mode` of all files, by default
                                   0700 for executable files and 0600 for others, or with `public` 0755 and 0644;
-                                  `manifest`, a JSON file with the SHA-256 of each file by its path, selects the files
+                                  `hashes`, or in a JSON file `manifest`, the SHA-256 of each file by its path, selects
+                                  the files, and `selected` those of them that this node needs
   files: [{dest, content, mode}]  single files; a content that is not text is written as JSON
   folders: {path: mode}           folders to create
   absent: [path]                  files to delete
   ignored: [pattern]              names that are neither copied nor deleted
-  archive_bytes: number           most bytes of the files in an archive; a larger file is sent alone
+  state:                          `present` (the default): make the files equal.
+                                  `compared`: the same if little is missing, otherwise only report what is missing.
+                                  `passed`: send what nodes miss to the first of them, which passes it on to the others
+  compared, passed                the registered variables of the tasks before with these states
+  group                           only nodes of one group get files through each other; they have the same sources
 """
 
 from __future__ import annotations
@@ -20,104 +25,266 @@ import hashlib
 import io
 import json
 import os
+import shlex
 import stat
+import sys
 import tarfile
-import tempfile
 import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import IO, Any
 
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
-SMALL_BYTES = 1 << 20  # of an archive
-# Of the files in an archive, which needs as much space in the temporary folders of both machines. After an
-# interruption, only archives that are not unpacked yet are sent again.
-ARCHIVE_BYTES = 1 << 30
+sys.path.append(str(Path(__file__).resolve().parents[2] / "train/lib"))
+
+from orch_node.login_shell import shell_command
+from orch_node.standalone import receive_files
+
+PROGRAM = Path(receive_files.__file__).read_text()
+SMALL_BYTES = 1 << 20  # of a compressed archive in the arguments of the module
+# Memory of the controller for one sender, and for each if several nodes get files directly. Each pack costs the
+# connections once more.
+ONLY_BYTES, EACH_BYTES = 256 << 20, 32 << 20
 SAMPLE_BYTES = 1 << 16
 WORTHWHILE = 0.7  # of the size: compression is slower than most networks
+
+Piece = dict[str, Any]  # what receive_files.py reads, and `file`, the source
 
 
 class ActionModule(ActionBase):  # type: ignore[misc]
     """The controller's part of orch_tree."""
 
-    TRANSFERS_FILES = False  # usually no file is transferred, and no remote temporary folder needed
+    TRANSFERS_FILES = False  # no file is transferred, and no remote temporary folder needed
     _requires_connection = True
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Compare the files, then send an archive of those that differ."""
+        """Compare the files, then send those that differ."""
         super().run(tmp, task_vars)
-        options = self._task.args
-        ignored = list(options.get("ignored", ()))
-        sources = read_sources(options, ignored)
+        options, variables = self._task.args, task_vars or {}
+        sources = read_sources(options, list(options.get("ignored", ())))
+        if options.get("state") == "passed":
+            return self._pass_on(sources, variables)
         arguments = {
             "root": options["root"],
-            "manifest": {path: source.entry for path, source in sources.items()},
+            "manifest": {path: source.entry for path, source in sources.items() if source.selected},
             "mirrored": [tree["dest"] for tree in options.get("trees", ())],
             "absent": list(options.get("absent", ())),
-            "ignored": ignored,
+            "ignored": list(options.get("ignored", ())),
             "folders": dict(options.get("folders", {})),
         }
-        result = self._execute(arguments, task_vars)
-        if result.get("failed") or result.get("complete") or self._task.check_mode:
-            return result
-        drift = result["drift"]
-        # The node names the files that it lacks; it must not get other files of the controller.
-        *first, last = divided(
-            [path for path in result["missing"] if path in sources],
-            sources,
-            int(options.get("archive_bytes", ARCHIVE_BYTES)),
-        )
-        for paths in first:
-            entries = {path: arguments["manifest"][path] for path in paths}
-            result = self._send_files(paths, sources, {"root": arguments["root"], "manifest": entries}, task_vars)
-            if result.get("failed"):
-                return result
-        result = self._send_files(last, sources, arguments, task_vars)
-        return {**result, "drift": drift}
+        result = self._execute(arguments, variables)
+        if not result.get("failed") and not result.get("complete") and not self._task.check_mode:
+            result = self._complete(result, sources, arguments, variables)
+        earlier = registered(variables, variables["inventory_hostname"], options.get("compared"))
+        if earlier.get("drift") and not result.get("failed"):
+            return {**result, "changed": True, "drift": earlier["drift"]}
+        return result
 
-    def _send_files(
-        self, paths: list[str], sources: dict[str, Source], arguments: dict[str, Any], task_vars: dict[str, Any] | None
+    def _complete(
+        self, result: dict[str, Any], sources: dict[str, Source], arguments: dict[str, Any], variables: dict[str, Any]
     ) -> dict[str, Any]:
-        with tempfile.NamedTemporaryFile(suffix=".tar.gz") as archive:
-            pack(archive, paths, sources)
-            return self._deliver(archive.name, arguments, task_vars)
+        """Send what the node misses, unless another node may pass it on."""
+        # The node names the files that it lacks; it must not get other files of the controller.
+        offsets = checked_offsets(result["missing"], sources)
+        drift = result["drift"]
+        content = pack_small(offsets, sources)
+        if content:
+            done = self._execute({**arguments, "content": content}, variables)
+            return {**done, "drift": drift}
+        if self._task.args.get("state") == "compared":
+            return {**result, "changed": False, "group": self._task.args.get("group", "")}
+        most_bytes = ONLY_BYTES if len(variables["ansible_play_hosts"]) == 1 else EACH_BYTES
+        for pieces in packs(offsets, sources, most_bytes):
+            problem = self._send(pieces, result["python"]).get("")
+            if problem:
+                return {"failed": True, "msg": problem}
+        return {**self._execute(arguments, variables), "changed": True, "drift": drift}
 
-    def _deliver(self, archive: str, arguments: dict[str, Any], task_vars: dict[str, Any] | None) -> dict[str, Any]:
-        """Send the archive: a small one in the module's arguments, because a file takes four more commands."""
-        if os.path.getsize(archive) <= SMALL_BYTES:
-            with open(archive, "rb") as file:
-                content = base64.b64encode(file.read()).decode()
-            return self._execute({**arguments, "content": content}, task_vars)
+    def _pass_on(self, sources: dict[str, Source], variables: dict[str, Any]) -> dict[str, Any]:
+        """Send what several nodes miss to this one if it is the first of them; it passes everything on."""
+        options, name = self._task.args, variables["inventory_hostname"]
+        waiting = nodes_that_miss_files(variables, options["compared"], options.get("group", ""))
+        is_done = any(registered(variables, node, options.get("passed")).get("nodes") for node in waiting)
+        if is_done or len(waiting) < 2 or name != next(iter(waiting)):
+            return {"changed": False}
+        offsets = common_offsets([checked_offsets(result["missing"], sources) for result in waiting.values()])
+        receivers = [(node, command_line(result["python"])) for node, result in waiting.items() if node != name]
+        problems: dict[str, str] = {}
+        for pieces in packs(offsets, sources, ONLY_BYTES):
+            problems.update(self._send_to_all(pieces, waiting[name]["python"], receivers))
+            receivers = [node for node in receivers if node[0] not in problems]
+            if not receivers:
+                break
+        return {"changed": False, "nodes": list(waiting), "problems": problems}
+
+    def _send_to_all(self, pieces: list[Piece], python: str, nodes: Sequence[tuple[str, str]]) -> dict[str, str]:
+        """Send pieces to this node and through it to others; return why some of them do not get them.
+
+        Nodes to which a failing node would have passed them on get them again from this node.
+        """
+        problems: dict[str, str] = {}
+        has_written = False
+        while True:
+            reasons = self._send(pieces, python, nodes, is_stored=has_written)
+            has_written = has_written or "" not in reasons
+            problems.update({name: reason for name, reason in reasons.items() if name and reason})
+            nodes = [node for node in nodes if node[0] in reasons and node[0] not in problems]
+            if not nodes:
+                return problems
+
+    def _send(
+        self, pieces: list[Piece], python: str, nodes: Sequence[tuple[str, str]] = (), *, is_stored: bool = False
+    ) -> dict[str, str | None]:
+        """Send pieces, or let the node send those that it has stored; return the output of receive_files.py."""
+        argv = (shlex.quote(word) for word in program_arguments(python))
+        data = message(self._task.args["root"], pieces, nodes, is_stored=is_stored)
+        done = self._low_level_execute_command(" ".join(argv), sudoable=False, in_data=data)
         try:
-            remote = self._send(archive)
-            return self._execute({**arguments, "archive": remote}, task_vars)
-        finally:
-            self._remove_tmp_path(self._connection._shell.tmpdir)
+            problems = dict(json.loads(done["stdout"].strip().splitlines()[-1]))
+        except (IndexError, TypeError, ValueError):
+            reason = (done["stderr"] or done["stdout"]).strip()[-500:] or "the transfer was interrupted"
+            return {"": reason, **{name: reason for name, _ in nodes}}
+        return {str(name): None if reason is None else str(reason) for name, reason in problems.items()}
 
-    def _execute(self, arguments: dict[str, Any], task_vars: dict[str, Any] | None) -> dict[str, Any]:
+    def _execute(self, arguments: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:
         result: dict[str, Any] = self._execute_module("orch_tree", module_args=arguments, task_vars=task_vars)
         return result
 
-    def _send(self, local: str) -> str:
-        if not self._connection._shell.tmpdir:
-            self._make_tmp_path()
-        shell = self._connection._shell
-        remote: str = shell.join_path(shell.tmpdir, "archive.tar.gz")
-        self._transfer_file(local, remote)
-        self._fixup_perms2((self._connection._shell.tmpdir, remote))
-        return remote
+
+def registered(variables: Mapping[str, Any], node: str, name: str | None) -> dict[str, Any]:
+    """Return what an earlier task has registered for a node, or nothing."""
+    result = variables["hostvars"][node].get(name) if name else None
+    return result if isinstance(result, dict) else {}
+
+
+def nodes_that_miss_files(variables: Mapping[str, Any], name: str, group: str) -> dict[str, dict[str, Any]]:
+    """Return what the nodes of a group that can be reached have reported in the comparison, by their names."""
+    results = {node: registered(variables, node, name) for node in variables["ansible_play_hosts"]}
+    return {
+        node: result
+        for node, result in results.items()
+        if result.get("missing") and not result.get("complete") and result.get("group") == group
+    }
+
+
+def checked_offsets(missing: Any, sources: Mapping[str, Source]) -> dict[str, int]:
+    """Return how much of each file has arrived; only of sources, because a node must not name other files."""
+    return {
+        path: offset if isinstance(offset, int) and 0 <= offset < sources[path].size else 0
+        for path, offset in dict(missing).items()
+        if path in sources
+    }
+
+
+def common_offsets(offsets_of_nodes: Sequence[Mapping[str, int]]) -> dict[str, int]:
+    """Return how much of each file that a node misses has arrived on all nodes that miss it."""
+    common: dict[str, int] = {}
+    for offsets in offsets_of_nodes:
+        for path, offset in offsets.items():
+            common[path] = min(offset, common.get(path, offset))
+    return common
+
+
+def program_arguments(python: str) -> tuple[str, ...]:
+    """Return the command that reads receive_files.py from its input and runs it."""
+    return (python, "-I", "-S", "-c", receive_files.BOOTSTRAP.format(len(PROGRAM.encode())))
+
+
+def command_line(python: str) -> str:
+    """Return the text with which any login shell of a node runs receive_files.py."""
+    return shell_command(program_arguments(python))
+
+
+def packs(offsets: Mapping[str, int], sources: Mapping[str, Source], most_bytes: int) -> Iterator[list[Piece]]:
+    """Yield lists of pieces of at most so many bytes together, without what has arrived."""
+    pack: list[Piece] = []
+    capacity = most_bytes
+    for path, offset in sorted(offsets.items()):
+        source = sources[path]
+        entry = {"path": path, **source.entry, "size": source.size}
+        while True:
+            length = min(capacity, source.size - offset)
+            pack.append({**entry, "offset": offset, "length": length, "file": source})
+            offset, capacity = offset + length, capacity - length
+            if capacity == 0:
+                yield pack
+                pack, capacity = [], most_bytes
+            if offset == source.size:
+                break
+    if pack:
+        yield pack
+
+
+def message(root: str, pieces: Sequence[Piece], nodes: Sequence[tuple[str, str]], *, is_stored: bool = False) -> bytes:
+    """Return the input of receive_files.py, compressed unless the largest file hardly shrinks, as weights do."""
+    is_compressed = shrinks(max(pieces, key=lambda piece: int(piece["length"]))["file"])
+    described = [{key: value for key, value in piece.items() if key != "file"} for piece in pieces]
+    head = {
+        "root": root,
+        "pieces": described,
+        "nodes": nodes,
+        "compressed": is_compressed,
+        "stored": is_stored,
+        "source": PROGRAM,
+    }
+    start = PROGRAM.encode() + json.dumps(head).encode() + b"\n"
+    if is_stored:
+        return start
+    if is_compressed:
+        compressor = zlib.compressobj(1)
+        return b"".join([start, *map(compressor.compress, map(read_piece, pieces)), compressor.flush()])
+    # Filled in place, because each copy of a pack takes as long as its encryption.
+    data = io.BytesIO(bytes(len(start) + sum(piece["length"] for piece in pieces)))
+    data.write(start)
+    for piece in pieces:
+        data.write(read_piece(piece))
+    return data.getvalue()
+
+
+def read_piece(piece: Piece) -> bytes:
+    """Return the bytes of a piece.
+
+    Raises:
+        AnsibleActionFail: if the file has become shorter.
+    """
+    with piece["file"].open() as file:
+        file.seek(piece["offset"])
+        content: bytes = file.read(piece["length"])
+    if len(content) != piece["length"]:
+        raise AnsibleActionFail(f"{piece['file'].path} was truncated during the transfer")
+    return content
+
+
+def pack_small(paths: Mapping[str, int], sources: Mapping[str, Source]) -> str:
+    """Return a compressed archive of the files in base64 if it is small, otherwise nothing."""
+    if sum(sources[path].size for path in paths) > 8 * SMALL_BYTES:
+        return ""
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w:gz", compresslevel=1) as tar:
+        for path in paths:
+            member = tarfile.TarInfo(path)
+            member.size = sources[path].size
+            with sources[path].open() as file:
+                tar.addfile(member, file)
+    content = archive.getvalue()
+    return base64.b64encode(content).decode() if len(content) <= SMALL_BYTES else ""
 
 
 class Source:
     """A file to write: a file of the controller, or a content of the task."""
 
-    def __init__(self, *, path: str = "", content: bytes = b"", mode: str, sha256: str = "") -> None:
-        self.path, self.content, self.mode, self.sha256 = path, content, mode, sha256
+    def __init__(
+        self, *, path: str = "", content: bytes = b"", mode: str, sha256: str = "", selected: bool = True
+    ) -> None:
+        self.path, self.content, self.mode, self.sha256, self.selected = path, content, mode, sha256, selected
 
     @property
     def entry(self) -> dict[str, str]:
         """Return the entry of the file in the manifest."""
-        return {"sha256": self.sha256 or self.digest(), "mode": self.mode}
+        self.sha256 = self.sha256 or self.digest()
+        return {"sha256": self.sha256, "mode": self.mode}
 
     def digest(self) -> str:
         """Return the SHA-256 of the content."""
@@ -165,12 +332,13 @@ def tree_sources(tree: dict[str, Any], ignored: list[str]) -> dict[str, Source]:
     if not os.path.isdir(src):
         raise AnsibleActionFail(f"{src} does not exist")
     sources = {}
-    if "manifest" in tree:
-        with open(tree["manifest"]) as manifest:
-            hashes = json.load(manifest)
+    hashes = read_hashes(tree)
+    if hashes:
+        selected = set(tree.get("selected", hashes))
         for name, digest in hashes.items():
             path = os.path.join(src, name)
-            sources[os.path.join(dest, name)] = Source(path=path, mode=mode_of(path), sha256=digest)
+            source = Source(path=path, mode=mode_of(path), sha256=digest, selected=name in selected)
+            sources[os.path.join(dest, name)] = source
         return sources
     for base, folders, files in os.walk(src, followlinks=True):
         folders[:] = [name for name in sorted(folders) if not matches(name, ignored)]
@@ -179,6 +347,15 @@ def tree_sources(tree: dict[str, Any], ignored: list[str]) -> dict[str, Source]:
             if not matches(name, ignored) and os.path.isfile(path):
                 sources[os.path.join(dest, os.path.relpath(path, src))] = Source(path=path, mode=mode_of(path))
     return sources
+
+
+def read_hashes(tree: Mapping[str, Any]) -> dict[str, str]:
+    """Return the SHA-256 of each file by its path; nothing if the tree has none."""
+    if "manifest" not in tree:
+        return dict(tree.get("hashes", {}))
+    with open(tree["manifest"]) as manifest:
+        hashes: dict[str, str] = json.load(manifest)
+    return hashes
 
 
 def default_mode(path: str, *, public: bool) -> str:
@@ -192,34 +369,6 @@ def default_mode(path: str, *, public: bool) -> str:
 def matches(name: str, patterns: list[str]) -> bool:
     """Return whether a name matches one of the patterns."""
     return any(fnmatch.fnmatch(name, pattern) for pattern in patterns)
-
-
-def divided(paths: list[str], sources: dict[str, Source], most_bytes: int) -> list[list[str]]:
-    """Return the files in groups of at most so many bytes, or of one file; at least one group."""
-    groups: list[list[str]] = [[]]
-    size = 0
-    for path in paths:
-        size += sources[path].size
-        if groups[-1] and size > most_bytes:
-            groups.append([])
-            size = sources[path].size
-        groups[-1].append(path)
-    return groups
-
-
-def pack(target: IO[bytes], paths: list[str], sources: dict[str, Source]) -> None:
-    """Write an archive of these files, compressed unless the largest one hardly shrinks, as weights of models do."""
-    largest = max(paths, key=lambda path: sources[path].size, default=None)
-    compression: dict[str, Any] = {"mode": "w"}
-    if largest is None or shrinks(sources[largest]):
-        compression = {"mode": "w:gz", "compresslevel": 1}
-    with tarfile.open(fileobj=target, **compression) as archive:
-        for path in paths:
-            member = tarfile.TarInfo(path)
-            member.size = sources[path].size
-            with sources[path].open() as file:
-                archive.addfile(member, file)
-    target.flush()
 
 
 def shrinks(source: Source) -> bool:

@@ -10,6 +10,7 @@ import io
 import os
 import shutil
 import stat
+import sys
 import tarfile
 import tempfile
 from typing import IO, Any
@@ -34,8 +35,7 @@ options:
   absent: {description: Files to delete., type: list, elements: str, default: []}
   ignored: {description: Patterns of names that are ignored., type: list, elements: str, default: []}
   folders: {description: Folder to mode., type: dict, default: {}}
-  archive: {description: A tar file with the files that differ., type: path}
-  content: {description: Alternatively the content of such a tar file in base64., type: str}
+  content: {description: A tar file with the files that differ in base64., type: str}
 author: [orch]
 """
 EXAMPLES = r"""
@@ -47,10 +47,12 @@ EXAMPLES = r"""
 """
 RETURN = r"""
 drift: {description: The differences - what, is and should., returned: always, type: list}
-missing: {description: Files whose content the node needs., returned: always, type: list}
+missing: {description: Bytes that have arrived of each file whose content the node needs., returned: always, type: dict}
+python: {description: The Python that runs the module., returned: always, type: str}
 """
 
 CHUNK = 1 << 20
+INCOMING = ".incoming-"  # begins the names of incomplete files
 
 
 def main() -> None:
@@ -62,7 +64,6 @@ def main() -> None:
             "absent": {"type": "list", "elements": "str", "default": []},
             "ignored": {"type": "list", "elements": "str", "default": []},
             "folders": {"type": "dict", "default": {}},
-            "archive": {"type": "path"},
             "content": {"type": "str", "no_log": True},
         },
         supports_check_mode=True,
@@ -71,15 +72,28 @@ def main() -> None:
     params = module.params
     differences = compare(params)
     different = bool(differences["drift"])
-    complete = params["archive"] or params["content"] or not differences["missing"]
+    complete = params["content"] or not differences["missing"]
     if different and complete and not module.check_mode:
         try:
             repair(params, differences)
         except (OSError, tarfile.TarError, ValueError) as error:
             module.fail_json(msg="{}: {}".format(params["root"], error), drift=differences["drift"])
     module.exit_json(
-        changed=different, drift=differences["drift"], missing=differences["missing"], complete=bool(complete)
+        changed=different,
+        drift=differences["drift"],
+        missing={path: arrived_bytes(params, path) for path in differences["missing"]},
+        complete=bool(complete),
+        python=sys.executable,
     )
+
+
+def arrived_bytes(params: dict[str, Any], path: str) -> int:
+    """Return how many bytes of a file an interrupted transfer has left (receive_files.py)."""
+    folder = os.path.dirname(os.path.join(params["root"], path))
+    try:
+        return os.path.getsize(os.path.join(folder, INCOMING + params["manifest"][path]["sha256"]))
+    except OSError:
+        return 0
 
 
 def compare(params: dict[str, Any]) -> dict[str, list[Any]]:
@@ -171,7 +185,7 @@ def repair(params: dict[str, Any], differences: dict[str, list[Any]]) -> None:
     for path in sorted(params["folders"]):
         os.makedirs(os.path.join(root, path), exist_ok=True)
         os.chmod(os.path.join(root, path), int(params["folders"][path], 8))
-    if params["archive"] or params["content"]:
+    if params["content"]:
         unpack(params, set(differences["missing"]))
     for path in differences["modes"]:
         os.chmod(os.path.join(root, path), int(params["manifest"][path]["mode"], 8))
@@ -183,8 +197,7 @@ def repair(params: dict[str, Any], differences: dict[str, list[Any]]) -> None:
 
 def unpack(params: dict[str, Any], paths: set[str]) -> None:
     """Write these files of the archive; each gets its name when it is complete and checked."""
-    content = None if params["archive"] else io.BytesIO(base64.b64decode(params["content"]))
-    with tarfile.open(params["archive"], fileobj=content) as archive:
+    with tarfile.open(fileobj=io.BytesIO(base64.b64decode(params["content"]))) as archive:
         for member in archive:
             source = archive.extractfile(member) if member.name in paths else None
             if source is not None:
@@ -197,7 +210,7 @@ def write_file(source: IO[bytes], path: str, params: dict[str, Any]) -> None:
     mode = int(expected["mode"], 8)
     os.umask(0o022 if mode & stat.S_IROTH else 0o077)  # of the folder, which only those enter who read the file
     os.makedirs(os.path.dirname(target), exist_ok=True)
-    descriptor, temporary = tempfile.mkstemp(prefix=".incoming-", dir=os.path.dirname(target))
+    descriptor, temporary = tempfile.mkstemp(prefix=INCOMING, dir=os.path.dirname(target))
     try:
         with os.fdopen(descriptor, "wb") as file:
             shutil.copyfileobj(source, file, CHUNK)

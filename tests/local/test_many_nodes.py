@@ -1,10 +1,11 @@
-"""Train on five hosts of this machine on which MPI starts its daemons as a tree, as on more than 16 nodes."""
+"""Send files to five hosts of this machine, and train there with trees of MPI's daemons, as on more than 16 nodes."""
 
 from __future__ import annotations
 
 import os
 import re
 import signal
+import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import require_mpi
+from tests.local.runs import expect_exit
 from tests.local.workspaces import Workspace, make_hosts
-from tests.support.hosts import Host
+from tests.support.hosts import Host, ip_in
 from tests.support.matrix import STARTERS
 from tests.support.waiting import wait_until
 
@@ -43,6 +45,7 @@ print("SUM", total.item())
 print("STARTER", starter())
 dist.destroy_process_group()
 """
+MB = 1_000_000
 LAUNCHERS = ["mpirun, Intel MPI", "mpirun, MPICH", "mpirun, Open MPI", "accelerate, Intel MPI", "torchrun"]
 STARTS_TREE = ("mpirun, Intel MPI", "accelerate, Intel MPI")
 
@@ -119,3 +122,29 @@ def test_killed_process_of_the_launcher_is_named(five_hosts: Workspace, host: in
     text = f"rank {failure['rank']} on {failure['node']} was killed by {failure['signal']}" if failure else ""
     assert re.search(reason, f"{cell.report['problem'] or ''}{text}", re.MULTILINE), cell.report
     assert cell.report["seconds"] < 100
+
+
+def sync(workspace: Workspace, model: Path, *, size: int) -> tuple[str, list[int]]:
+    """Send a random file to all hosts, and return orch's messages and the bytes that each host has got from here."""
+    model.write_bytes(os.urandom(size))
+    before = workspace.lab.sent_bytes()
+    process = expect_exit(workspace.orch("sync", workspace.options[-1], "--model", str(model)), 0)
+    for host in workspace.lab.hosts:
+        assert (host.folder / "root/models" / model.name).read_bytes() == model.read_bytes(), host.name
+    return process.stderr, [after - earlier for earlier, after in zip(before, workspace.lab.sent_bytes(), strict=True)]
+
+
+def test_files_leave_this_machine_once(five_hosts: Workspace, tmp_path: Path) -> None:
+    """Send a file through node0, which cannot reach node1 the second time; node2 and node3 are behind node1."""
+    messages, sent = sync(five_hosts, tmp_path / "once", size=20 * MB)
+    assert sum(sent) < 1.2 * 20 * MB, sent
+    assert "directly" not in messages
+    address = five_hosts.lab.hosts[1].address
+    route = ("route", "add", "blackhole", f"{address}/32")
+    subprocess.run([*ip_in(five_hosts.lab.hosts[0].process.pid), *route], check=True)
+    try:
+        messages, sent = sync(five_hosts, tmp_path / "without", size=20 * MB)
+    finally:
+        subprocess.run([*ip_in(five_hosts.lab.hosts[0].process.pid), "route", "del", *route[2:]], check=True)
+    assert re.search(r"node1: gets its files directly from this machine.*node0.*ssh: connect to host", messages)
+    assert [round(size / (20 * MB)) for size in sent] == [1, 1, 0, 0, 0], sent

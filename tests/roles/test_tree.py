@@ -1,15 +1,13 @@
 from __future__ import annotations
 
-import json
 import os
-import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.roles.modules import load_file, load_module, run_play
+from tests.roles.modules import load_module, run_play
 from tests.support.disks import small_file_system
 
 tree = load_module("orch_tree")
@@ -17,7 +15,7 @@ tree = load_module("orch_tree")
 
 def make_options(root: Path, **changes: Any) -> dict[str, Any]:
     defaults: dict[str, Any] = {"manifest": {}, "mirrored": [], "ignored": [], "folders": {}}
-    return {"root": str(root), "archive": None, "content": None, "absent": [], **defaults, **changes}
+    return {"root": str(root), "content": None, "absent": [], **defaults, **changes}
 
 
 def test_absent_files_are_deleted(tmp_path: Path) -> None:
@@ -29,26 +27,6 @@ def test_absent_files_are_deleted(tmp_path: Path) -> None:
     tree.repair(options, differences)
     assert [path.name for path in tmp_path.iterdir()] == ["own.json"]
     assert tree.compare(options)["drift"] == []
-
-
-def test_archives_that_arrived_are_not_sent_again(tmp_path: Path) -> None:
-    """Interrupt a transfer of three archives in the last one by a file that differs from its announced content."""
-    data, manifest, root = tmp_path / "data", tmp_path / "manifest.json", tmp_path / "root"
-    data.mkdir()
-    for name in "abc":
-        (data / name).write_bytes(os.urandom(3 << 20))
-    hashes = {name: tree.digest(str(data / name)) for name in "abc"}
-    trees = [{"src": str(data), "dest": "data/set", "manifest": str(manifest)}]
-    play = {"tasks": [{"orch_tree": {"root": str(root), "trees": trees, "archive_bytes": 4 << 20}}]}
-    manifest.write_text(json.dumps({**hashes, "c": hashes["a"]}))
-    with pytest.raises(AssertionError, match="data/set/c was damaged in the transfer"):
-        run_play(tmp_path, play)
-    folder = root / "data/set"
-    assert sorted(path.name for path in folder.iterdir()) == ["a", "b"]
-    manifest.write_text(json.dumps(hashes))
-    output = run_play(tmp_path, play)
-    assert [row["what"] for row in json.loads(output.partition("=> ")[2])["drift"]] == ["data/set/c"]
-    assert {path.name: tree.digest(str(path)) for path in folder.iterdir()} == hashes
 
 
 def test_full_disk_is_reported_and_leaves_no_part_of_a_file(tmp_path: Path) -> None:
@@ -69,23 +47,6 @@ def test_folder_on_a_disk_of_its_own_is_filled(tmp_path: Path) -> None:
         assert [path.name for path in (tmp_path / "root/models").iterdir()] == ["large"]
 
 
-@pytest.mark.parametrize(
-    ("content", "is_compressed"), [(b"a line\n" * 50_000, True), (os.urandom(350_000), False)], ids=["text", "weights"]
-)
-def test_only_what_shrinks_is_compressed(tmp_path: Path, content: bytes, is_compressed: bool) -> None:
-    action = load_file("action_plugins/orch_tree.py")
-    (tmp_path / "large").write_bytes(content)
-    sources = {
-        "data/large": action.Source(path=str(tmp_path / "large"), mode="0600"),
-        "data/small": action.Source(content=b"{}", mode="0600"),
-    }
-    with (tmp_path / "archive").open("w+b") as archive:
-        action.pack(archive, list(sources), sources)
-    assert ((tmp_path / "archive").stat().st_size < 100_000) == is_compressed
-    with tarfile.open(tmp_path / "archive") as archive_file:
-        assert {member.name: member.size for member in archive_file} == {"data/large": len(content), "data/small": 2}
-
-
 def mode(path: Path) -> int:
     return path.stat().st_mode & 0o777
 
@@ -99,7 +60,7 @@ def wide_umask() -> Iterator[None]:
 
 @pytest.mark.parametrize("content", [b"", os.urandom(2 << 20)], ids=["small", "large"])
 def test_only_the_user_can_read_mirrored_files(tmp_path: Path, wide_umask: None, content: bytes) -> None:
-    """Run the module with Ansible on this machine; a large archive is transferred as a file."""
+    """Run the module with Ansible on this machine; large files are streamed."""
     data = tmp_path / "data" / "inner"
     data.mkdir(parents=True)
     for name, bits in (("secret", 0o600), ("public", 0o644), ("program", 0o755)):

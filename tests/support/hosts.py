@@ -44,7 +44,7 @@ exec /usr/sbin/sshd -D -e -f {folder}/sshd_config
 SSHD_CONFIG = """Port 22
 HostKey {base}/host
 UsePAM no
-AuthorizedKeysFile {base}/user.pub
+AuthorizedKeysFile {base}/user.pub .ssh/authorized_keys
 StrictModes no
 PidFile none
 PermitRootLogin prohibit-password
@@ -248,6 +248,11 @@ class Hosts:
         """Return the ssh command that runs the arguments after it on the host."""
         known_hosts = f"UserKnownHostsFile={self.base}/known_hosts"
         return ["ssh", "-i", str(self.base / "user"), "-o", known_hosts, host.ssh_address]
+
+    def sent_bytes(self) -> list[int]:
+        """Return the bytes that have left this machine to each host."""
+        counters = [f"/sys/class/net/{self.interface_prefix}w{index}/statistics" for index in range(len(self.hosts))]
+        return [int(Path(counter, "tx_bytes").read_text()) for counter in counters]
 
     def disconnect(self, host: Host) -> None:
         """Disconnect a host from both networks, so that packets in both directions are lost."""
