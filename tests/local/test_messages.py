@@ -54,7 +54,7 @@ def test_refused_run_leaves_no_files_and_names_the_option_to_wait(orch: Orch, tm
     try:
         wait_until(lambda: list(tmp_path.glob("runs/*/ranks/rank-1.log")), "the first run")
         folder = last_run(tmp_path)
-        assert "this machine" in orch("runs").stdout
+        assert f"{folder.name}  running  " in orch("runs").stdout
         refused = expect_exit(orch(*train), 1)
         assert "refused: node0 is taken" in refused.stderr
         assert "--wait-for-cores waits" in refused.stderr
