@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 MASK = "<masked>"
-# The user's name and password, or a token, in the URL of a server or a database.
-USER_IN_URL = re.compile(r"\b[a-z][a-z0-9+.-]*://(?:[^\s/:@]*:)?([^\s/@]+)@", re.I)
+# The password in the URL of a server or a database, or the token in one of a website.
+SECRET_IN_URL = re.compile(r"\b(?:[a-z][a-z0-9+.-]*://[^\s/:@]*:|https?://)([^\s/]+)@", re.I)
 # Tokens and keys whose format is known: Hugging Face, GitHub, GitLab, OpenAI, Anthropic, AWS, Google, Slack, npm, PyPI,
 # Docker, and JSON web tokens.
 TOKEN = re.compile(
@@ -21,7 +21,9 @@ NAME = re.compile(
     r"(?:^|[_-])(?:token|secret|password|passwd|passphrase|pwd|credentials?)$|(?:api|access|private|auth|secret)[_-]?key$",
     re.I,
 )
-MIN_LENGTH = 6  # of a value that only its name makes a secret; shorter ones are special tokens, such as [PAD]
+# Of a value that only its name makes a secret: shorter ones are special tokens, such as [PAD]. Shorter passwords are
+# replaced in URLs alone, because they may be parts of other words.
+MIN_LENGTH = 6
 
 
 def find_secrets(arguments: Sequence[str]) -> tuple[str, ...]:
@@ -31,7 +33,7 @@ def find_secrets(arguments: Sequence[str]) -> tuple[str, ...]:
 
 def secrets_in(arguments: Sequence[str]) -> Iterator[str]:
     for argument, following in zip(arguments, (*arguments, "")[1:], strict=True):
-        yield from USER_IN_URL.findall(argument)
+        yield from SECRET_IN_URL.findall(argument)
         yield from TOKEN.findall(argument)
         name, has_value, value = argument.partition("=")
         if not has_value and name.startswith("-"):
@@ -44,7 +46,10 @@ def mask(text: str, secrets: Iterable[str]) -> str:
     """Return a text, such as a script or JSON, with secrets replaced."""
     for secret in secrets:
         for form in (secret, json.dumps(secret)[1:-1]):
-            text = text.replace(form, MASK)
+            if len(secret) < MIN_LENGTH:
+                text = re.sub(rf"(?<=[:/]){re.escape(form)}(?=@)", MASK, text)
+            else:
+                text = text.replace(form, MASK)
     return text
 
 
