@@ -43,6 +43,7 @@ CONVERT_NOTEBOOK = "Save it as a script: jupyter nbconvert --to script {path}. R
 OWN_JOB = "orch writes and submits the job itself: orch train {script} --on {system}. Options of the job: --{system}."
 OWN_RANKS = "orch starts the ranks itself: orch train {script} -- ARGUMENTS."
 PYTHON_SHEBANG = re.compile(r"#!.*\bpython")
+SHELL_SHEBANG = re.compile(rf"#!\s*/\S*/(?:env\s+(?:-S\s+)?)?{SHELLS}\b")
 NOTEBOOK = FileKind("a notebook", CONVERT_NOTEBOOK, r".*\.ipynb", r'\A\s*\{(?s:.)*"nbformat"\s*:')
 SCRIPT_KINDS = (
     NOTEBOOK,
@@ -51,7 +52,7 @@ SCRIPT_KINDS = (
     ),
     FileKind("a job script of PBS", OWN_JOB.replace("{system}", "pbs"), r".*\.(?:pbs|qsub)", r"(?m)^#PBS[ \t]"),
     FileKind("a job script of LSF", OWN_RANKS, r".*\.(?:lsf|bsub)", r"(?m)^#BSUB[ \t]"),
-    FileKind("a shell script", OWN_RANKS, rf".*\.{SHELLS}", rf"\A#!\s*/\S*/(?:env\s+(?:-S\s+)?)?{SHELLS}\b"),
+    FileKind("a shell script", OWN_RANKS, rf".*\.{SHELLS}", rf"\A{SHELL_SHEBANG.pattern}"),
     FileKind("a Makefile", OWN_RANKS, r"(?:GNU)?[Mm]akefile"),
     FileKind(
         "a file of settings",
@@ -72,7 +73,7 @@ REQUIREMENT_KINDS = (
         "an environment of conda",
         USE_ENVIRONMENT,
         r"(?:environment|conda|conda-lock|env|meta)[\w.-]*\.ya?ml",
-        r"(?m)^(?:dependencies|channels):\s*$|^@EXPLICIT\s*$|^# \$ conda create|\A\s*\{\s*\"channels\":",
+        r"(?m)^(?:dependencies|channels):\s*$|^@EXPLICIT\s*$|^# \$ conda create|^# packages in environment at |\A\s*\{\s*\"channels\":",
     ),
     FileKind("an export of conda", USE_ENVIRONMENT, content=r"(?m)^[\w.-]+=[\w.!+]+=[\w.]+\s*$"),
     FileKind("a file of pixi", USE_ENVIRONMENT, r"pixi\.(?:toml|lock)"),
@@ -109,7 +110,8 @@ def check_script_file(path: Path) -> None:
         RequestError: if it is a notebook, a shell script or another file that Python does not run.
     """
     text = beginning_of(path)
-    is_python = path.suffix == ".py" or PYTHON_SHEBANG.match(text)  # sbatch also runs Python scripts
+    # sbatch also runs Python scripts.
+    is_python = PYTHON_SHEBANG.match(text) or (path.suffix == ".py" and not SHELL_SHEBANG.match(text))
     kinds = [NOTEBOOK] if is_python else SCRIPT_KINDS
     kind = next((kind for kind in kinds if kind.matches(path.name, text)), None)
     if kind is None:

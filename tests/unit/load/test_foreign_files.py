@@ -20,6 +20,7 @@ SCRIPTS = {
     "notebook under another name": ("train.py", NOTEBOOK, "is a notebook", "jupyter nbconvert"),
     "shell": ("run.sh", "torchrun train.py --epochs 3\n", "is a shell script", "orch train train.py -- ARGUMENTS"),
     "shell by its first line": ("run", "#!/usr/bin/env bash\npython -u src/t.py\n", "a shell script", "train src/t.py"),
+    "shell under the name of a script": ("train.py", "#!/bin/bash\npython t.py\n", "a shell script", "orch train t.py"),
     "Slurm": (
         "a.sh",
         "#!/bin/bash\n#SBATCH -N 2\nsrun python t.py\n",
@@ -55,6 +56,12 @@ PACKAGE_LISTS = {
     "conda": ("environment.yml", "name: x\ndependencies:\n  - einops\n", "an environment of conda", "--python PATH"),
     "conda under another name": ("env.txt", "channels:\n  - a\n", "an environment of conda", "--python PATH"),
     "conda list --export": ("c.txt", CONDA_LIST + "einops=0.8.0=pyh_0\n", "an environment of conda", "--python PATH"),
+    "conda list": (
+        "c.txt",
+        "# packages in environment at /opt/conda:\n#\n# Name  Version  Build  Channel\neinops  0.8.0  pyh_0  conda-forge\n",
+        "an environment of conda",
+        "--python PATH",
+    ),
     "conda list without its head": ("c.txt", "einops=0.8.0=pyhd8ed1ab_0\n", "an export of conda", "--python PATH"),
     "conda list --explicit": ("c.txt", "@EXPLICIT\nhttps://a/b.conda\n", "an environment of conda", "--python PATH"),
     "pipenv": ("Pipfile", '[packages]\neinops = "*"\n', "a file of pipenv", "pipenv requirements"),
