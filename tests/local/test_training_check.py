@@ -543,6 +543,7 @@ ENDED_AT_END = {
     "weights-shown-at-the-end": "steps(model, adam); weight = model[0].weight.data\n"
     "dist.all_gather([torch.zeros_like(weight) for _ in range(2)], weight)",
     "saved-in-bf16": "steps(model, adam); model.bfloat16()",
+    "outputs-are-gathered": "steps(model, adam, after=lambda _: dist.all_gather([torch.ones(99)] * 2, torch.ones(99)))",
     "hook-without-exchange": "ddp = DDP(model)\n"
     "def keep(state, bucket):\n"
     "    future = torch.futures.Future(); future.set_result(bucket.buffer()); return future\n"

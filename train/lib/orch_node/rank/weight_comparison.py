@@ -256,9 +256,11 @@ class WeightComparison:
     # Steps.
 
     def begin_step(self, optimizer: Any) -> None:
-        if self.suspicion and (self.suspicion.has_changed(self.torch) or self.suspicion.has_exchanged()):
-            self.end_suspicion()
         record = self.find_record(optimizer)
+        is_new = record is not None and record.steps == 0  # as in each round of federated learning
+        suspicion = self.suspicion
+        if suspicion and (suspicion.has_changed(self.torch) or (is_new and suspicion.has_exchanged())):
+            self.end_suspicion()
         if record and record.steps == 0:
             self.begin_record(record, optimizer)
         if self.suspicion or (record and record.steps <= COMPARED_STEP):
