@@ -73,7 +73,8 @@ REQUIREMENT_KINDS = (
         "an environment of conda",
         USE_ENVIRONMENT,
         r"(?:environment|conda|conda-lock|env|meta)[\w.-]*\.ya?ml",
-        r"(?m)^(?:dependencies|channels):\s*$|^@EXPLICIT\s*$|^# \$ conda create|^# packages in environment at |\A\s*\{\s*\"channels\":",
+        r"(?m)^(?:dependencies|channels):\s*$|^@EXPLICIT\s*$|^# \$ conda create|^# packages in environment at "
+        r"|\A\s*\{\s*\"channels\":",
     ),
     FileKind("an export of conda", USE_ENVIRONMENT, content=r"(?m)^[\w.-]+=[\w.!+]+=[\w.]+\s*$"),
     FileKind("a file of pixi", USE_ENVIRONMENT, r"pixi\.(?:toml|lock)"),

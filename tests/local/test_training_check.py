@@ -330,6 +330,16 @@ def sparse_embedding(model: nn.Module) -> None:
         optimizer.step()
 
 
+def inputs_in_the_optimizer(model: nn.Module) -> None:
+    """Optimize an input, as for adversarial examples."""
+    inputs = torch.zeros(8, 6, requires_grad=True)
+    optimizer = torch.optim.SGD([inputs], lr=0.1)
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        (model(inputs).mean() - 1).square().backward()
+        optimizer.step()
+
+
 def gradients_without_backward(model: nn.Module) -> None:
     optimizer = adam(model)
     for step in range(STEPS):
@@ -356,7 +366,7 @@ CORRECT_TRAININGS: dict[str, Callable[[Any], None]] = {
             *(warm_up, accumulated_gradients, frozen_layer, unused_layer_in_optimizer, zero_gradients),
             *(steps_before_any_gradient, steps_skipped_by_a_scaler, master_weights, closure_of_lbfgs),
             *(two_optimizers, adversarial_models, step_in_backward, low_rank_adapters),
-            *(checkpointed_activations, sparse_embedding, gradients_without_backward),
+            *(checkpointed_activations, sparse_embedding, inputs_in_the_optimizer, gradients_without_backward),
         )
     },
 }

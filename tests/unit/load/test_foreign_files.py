@@ -58,7 +58,7 @@ PACKAGE_LISTS = {
     "conda list --export": ("c.txt", CONDA_LIST + "einops=0.8.0=pyh_0\n", "an environment of conda", "--python PATH"),
     "conda list": (
         "c.txt",
-        "# packages in environment at /opt/conda:\n#\n# Name  Version  Build  Channel\neinops  0.8.0  pyh_0  conda-forge\n",
+        "# packages in environment at /opt/conda:\n#\n# Name  Version  Build\neinops  0.8.0  pyh_0\n",
         "an environment of conda",
         "--python PATH",
     ),

@@ -193,11 +193,12 @@ def forbid_training_alone(torch: ModuleType, layout: RunLayout, placement: Place
         is_counted = (
             torch.distributed.is_initialized() and not has_script_groups(torch) and not communication.uses_rpc(torch)
         )
-        if is_counted and not has_communicated:
+        if is_counted and not has_communicated and not weight_comparison.has_separate_models():
             raise RankError(
                 "the script trains alone on every rank: it made an optimizer step before the ranks "
                 f"had communicated. {frameworks.advice(layout, placement)}; or run it with "
-                "--nodes 1 --ppn 1."
+                "--nodes 1 --ppn 1. If the weights are averaged later, or every rank is meant to train a "
+                f"separate model, set {weight_comparison.SEPARATE_MODELS}=1 by --env or in the script."
             )
 
     optimizer = importlib.import_module("torch.optim.optimizer")

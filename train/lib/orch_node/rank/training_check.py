@@ -105,6 +105,7 @@ class ComputingWeights:
     def __init__(self, torch: ModuleType) -> None:
         self.torch = torch
         self.by_id: dict[int, Any] = {}
+        self.inputs: set[int] = set()  # ids of other tensors that get gradients, such as images
         self.initial: dict[int, tuple[int, Any]] = {}  # id -> checksum and sample
         self.changed = False  # whether any of them has changed
 
@@ -113,6 +114,8 @@ class ComputingWeights:
         for leaf in weights.graph_leaves(self.torch, roots):
             if isinstance(leaf, self.torch.nn.Parameter):
                 self.by_id[id(leaf)] = leaf
+            else:
+                self.inputs.add(id(leaf))
 
     def update(self) -> None:
         """Record weights seen for the first time, and note whether another one has changed."""
@@ -316,8 +319,11 @@ class TrainingCheck:
         """Raise RankError if the optimizer updates weights that the model does not use.
 
         The optimizer may hold FP32 master weights that are copied to the computing weights. Those
-        then change as soon as the update is visible in their own, coarser precision.
+        then change as soon as the update is visible in their own, coarser precision. It may also hold
+        inputs, as for adversarial examples and for the transfer of a style.
         """
+        if any(id(weight) in self.computing.inputs for weight in self.optimizers.current):
+            return
         coarsest = min(self.computing.by_id.values(), key=lambda weight: weight.element_size())
         without_gradients = not self.optimizers.any_with_gradients()
         changed_visibly = self.optimizers.changed_in(coarsest.dtype)
