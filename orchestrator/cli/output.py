@@ -39,8 +39,8 @@ OUTPUT: Mapping[str, ParameterInfo] = {
     "wait": typer.Option("--wait/--detach", help="Watch the run until it ends, or only start it."),
     "show": SHOW,
     "verbose": typer.Option("--verbose", "-v", help="Print all decisions with their reasons."),
-    "dry_run": typer.Option(help="Print the plan as a shell script, without running it."),
-    "format": typer.Option("-o", metavar="yaml|json", help="Format of --dry-run: a manifest or JSON."),
+    "dry_run": typer.Option(help="Print the decisions, files and commands of the plan, without running it."),
+    "format": typer.Option("-o", metavar="sh|yaml|json", help="Format of --dry-run: a script, a manifest or JSON."),
     "as_json": typer.Option("--json", help="Print one JSON object instead of text."),
 }
 
@@ -49,11 +49,11 @@ def check_format(output: Output) -> None:
     """Raise RequestError if the format is unknown or contradicts other options."""
     from orchestrator.errors import RequestError
 
-    if output.format not in (None, "yaml", "json"):
-        raise RequestError(f"-o {output.format}: unknown format.", hint="Use yaml or json.")
-    if output.format == "yaml" and (output.as_json or not output.dry_run):
+    if output.format not in (None, "sh", "yaml", "json"):
+        raise RequestError(f"-o {output.format}: unknown format.", hint="Use sh, yaml or json.")
+    if output.format in ("sh", "yaml") and (output.as_json or not output.dry_run):
         conflict = "does not work with --json" if output.as_json else "requires --dry-run"
-        raise RequestError(f"-o yaml {conflict}.", hint="To print the plan's manifest: --dry-run -o yaml.")
+        raise RequestError(f"-o {output.format} {conflict}.", hint=f"To print the plan: --dry-run -o {output.format}.")
 
 
 def check_manifest(output: Output, plan: Plan, targets: str) -> None:

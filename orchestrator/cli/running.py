@@ -40,7 +40,10 @@ def show_or_run(plan: Plan, output: Output, begin: Callable[[Plan, Path], RunHan
 
     check_shown(output.show, plan.layout.world_size)
     if output.dry_run:
-        print_text(plans.as_json(plan) if output.json else plan.describe(), nl=output.json, program=True)
+        if output.format in ("sh", "yaml"):
+            print_text(plan.describe(), nl=False, program=True)
+        else:
+            print_text(plans.as_json(plan) if output.json else plans.outline(plan), program=output.json)
         return
     from orchestrator.report import decided, live
     from orchestrator.runs import store

@@ -26,3 +26,10 @@ def enumeration(names: Sequence[str]) -> str:
     """Return the first names and the number of the others: `a.py, b.py, c.py and 4 more`."""
     text = ", ".join(map(one_line, names[:MAX_NAMED]))
     return f"{text} and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else text
+
+
+def described_size(size: int) -> str:
+    """Return a number of bytes in its unit: `20 bytes`, `1.2 kB`, `3.4 MB`."""
+    if size < 1000:
+        return counted(size, "byte")
+    return f"{size / 1e3:.1f} kB" if size < 1e6 else f"{size / 1e6:.1f} MB"

@@ -9,7 +9,7 @@ from itertools import count
 from pathlib import PurePosixPath
 from typing import Any
 
-from orch_node.protocol.node_names import MAX_LISTED, fold
+from orch_node.protocol.node_names import fold
 from orch_node.protocol.record import Place, RunNode, RunRecord, number_ranges
 
 from orchestrator.model.command import Command
@@ -399,18 +399,27 @@ class Plan:
 
 
 def describe_places(rank_places: Sequence[Place]) -> list[str]:
-    """Return a line for each rank, or one for all of many nodes whose ranks have the same cores."""
+    """Return a line for each rank, or one for the ranks of all nodes whose ranks have the same cores."""
     by_node: dict[str, list[Place]] = {}
     for rank_place in rank_places:
         by_node.setdefault(rank_place.node, []).append(rank_place)
-    if len(by_node) <= MAX_LISTED:
-        return [rank_place.describe() for rank_place in rank_places]
-    nodes_by_places: dict[tuple[str, ...], list[str]] = {}
+    nodes_by_bindings: dict[tuple[str, ...], list[str]] = {}
     for node, local_places in by_node.items():
-        texts = tuple(rank_place.describe().partition(f": {node}, ")[2] for rank_place in local_places)
-        nodes_by_places.setdefault(texts, []).append(node)
-    return [
-        f"ranks {number_ranges(rank_place.rank for node in nodes for rank_place in by_node[node])}: {len(texts)} on "
-        f"each of {fold(nodes)}: {'; '.join(texts)}"
-        for texts, nodes in nodes_by_places.items()
-    ]
+        bindings = tuple(rank_place.binding() for rank_place in local_places)
+        nodes_by_bindings.setdefault(bindings, []).append(node)
+    lines = []
+    for bindings, nodes in nodes_by_bindings.items():
+        if len(nodes) == 1:
+            lines += [rank_place.describe() for rank_place in by_node[nodes[0]]]
+            continue
+        ranks = number_ranges(rank_place.rank for node in nodes for rank_place in by_node[node])
+        lines.append(f"ranks {ranks}: {len(bindings)} on each of {fold(nodes)}: {merge_bindings(bindings)}")
+    return lines
+
+
+def merge_bindings(bindings: Sequence[str]) -> str:
+    """Return the bindings of a node's ranks as one text: `cores 0-1 / 2-3, 2 threads`."""
+    cores, threads = zip(*(binding.rpartition("cores ")[2].partition(", ")[::2] for binding in bindings), strict=True)
+    if len(set(bindings)) == 1:
+        return bindings[0]
+    return f"cores {' / '.join(cores)}, {threads[0]}" if len(set(threads)) == 1 else "; ".join(bindings)

@@ -6,8 +6,7 @@
 # image: orch:current (by docker, one container on each node, as the node's user; its entrypoint starts the ranks, with RANK = node)
 # precision: bf16 (avx512_bf16 on all 2 nodes)
 # network: eth1 on node0, node1 (route to the other nodes)
-# rank 0: node0, cores 0-3, 4 threads
-# rank 1: node1, cores 0-3, 4 threads
+# ranks 0-1: 1 on each of node0, node1: cores 0-3, 4 threads
 ssh -F '/state/ssh config' -- node0 'umask 077 && mkdir -p /opt/orch/runs/r && cat > /opt/orch/runs/r/hostfile' <<'ORCH_END_OF_FILE'
 10.0.0.0:1
 10.0.0.1:1

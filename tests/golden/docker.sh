@@ -8,10 +8,7 @@
 # precision: bf16 (avx512_bf16 on all 2 nodes)
 # preload: libiomp5.so, libtcmalloc_minimal.so.4 (if the image has them)
 # network: eth1 on node0, node1 (route to the other nodes)
-# rank 0: node0, cores 0-1, 2 threads
-# rank 1: node0, cores 2-3, 2 threads
-# rank 2: node1, cores 0-1, 2 threads
-# rank 3: node1, cores 2-3, 2 threads
+# ranks 0-3: 2 on each of node0, node1: cores 0-1 / 2-3, 2 threads
 ssh -F '/state/ssh config' -- node0 'umask 077 && mkdir -p /opt/orch/runs/r && cat > /opt/orch/runs/r/hostfile' <<'ORCH_END_OF_FILE'
 10.0.0.0:2
 10.0.0.1:2

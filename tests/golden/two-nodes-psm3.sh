@@ -8,10 +8,7 @@
 # preload: /venv/lib/libiomp5.so (not installed everywhere: libtcmalloc_minimal.so.4)
 # network: eth1 on node0, node1 (has the node's address)
 # fabric: psm3 over irdma-cvl01tf2 and irdma-cvl11tf2 on node0, node1 (the fastest one that was verified between all nodes: psm3 92.3 Gbit/s and 3.2 us, tcp 20.5 Gbit/s and 25 us)
-# rank 0: node0, cores 0-3, 4 threads
-# rank 1: node0, cores 4-7, 4 threads
-# rank 2: node1, cores 0-3, 4 threads
-# rank 3: node1, cores 4-7, 4 threads
+# ranks 0-3: 2 on each of node0, node1: cores 0-3 / 4-7, 4 threads
 ssh -- node0 'umask 077 && mkdir -p /opt/orch/runs/r && cat > /opt/orch/runs/r/hostfile' <<'ORCH_END_OF_FILE'
 10.0.0.0:2
 10.0.0.1:2

@@ -30,7 +30,7 @@ def test_missing_module_of_a_node_is_named_and_nothing_is_left(two_hosts: Worksp
         assert f"error: {MESSAGE}" in expect_exit(process, 2).stderr
         assert "--project" in process.stderr
     assert [sorted(folder.glob("runs/*/")) for folder in folders] == runs
-    dry_run = expect_exit(two_hosts.orch("train", "own.py", *two_hosts.options, *GLOO, "--dry-run"))
+    dry_run = expect_exit(two_hosts.orch("train", "own.py", *two_hosts.options, *GLOO, "--dry-run", "-o", "sh"))
     check = next(line for line in dry_run.stdout.splitlines() if "find-module --missing" in line)
     assert paste_into_shell(check, two_hosts.folder).stdout == "no_such_module\n"
 

@@ -193,7 +193,7 @@ def test_init_prints_manifests_without_the_token_and_applies_them_with_it(api: A
     }
     assert get_object(api, "secrets", "orch-hf")["data"] == {"HF_TOKEN": encoded}
     expect_exit(orch("k8s", "init", "--apply"))
-    assert encoded not in orch("train", "bert-qa", *PYTORCHJOB, "--dry-run").stdout
+    assert encoded not in orch("train", "bert-qa", *PYTORCHJOB, "--dry-run", "-o", "sh").stdout
 
 
 def test_init_does_not_take_over_fields_of_another_manager(api: Api, orch: Orch) -> None:

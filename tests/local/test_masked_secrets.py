@@ -22,7 +22,7 @@ INVENTORY = "all: {hosts: {node0: {ansible_connection: local}}}"
 
 def test_secrets_by_value_are_masked(orch: Orch, tmp_path: Path) -> None:
     train = ("train", write_script(tmp_path, SCRIPT), "--ppn", "1", "--backend", "gloo", *SECRETS)
-    shown = [orch(*train, "--dry-run", *ARGUMENTS), orch(*train, "--dry-run", "--json", *ARGUMENTS)]
+    shown = [orch(*train, "--dry-run", *options, *ARGUMENTS) for options in ((), ("-o", "sh"), ("--json",))]
     shown.append(expect_exit(orch(*train, "-v", *ARGUMENTS), 1))
     run = last_run(tmp_path)
     assert rank_log(run, 0).splitlines()[-1] == "True True"
@@ -44,7 +44,7 @@ def test_secrets_by_value_are_masked(orch: Orch, tmp_path: Path) -> None:
 def test_variable_that_is_only_named_is_masked(orch: Orch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DATABASE_URL", "postgres://me:pa55word@h")
     train = ("train", write_script(tmp_path, SCRIPT), "--ppn", "1", "--dry-run", "--env", "DATABASE_URL")
-    for options in ((), ("--json",)):
+    for options in (("-o", "sh"), ("--json",)):
         shown = expect_exit(orch(*train, *options)).stdout
         assert "<masked>" in shown
         assert "pa55word" not in shown

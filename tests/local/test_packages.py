@@ -62,7 +62,7 @@ def test_packages_of_the_script_reach_all_nodes_once(two_hosts: Workspace, index
 
 def test_dry_run_with_packages_can_be_pasted(two_hosts: Workspace, index: Path) -> None:
     (two_hosts.folder / "own.py").write_text(SCRIPT)
-    dry_run = expect_exit(two_hosts.orch("train", "own.py", *two_hosts.options, *GLOO, "--dry-run"))
+    dry_run = expect_exit(two_hosts.orch("train", "own.py", *two_hosts.options, *GLOO, "--dry-run", "-o", "sh"))
     assert "# packages: orch-test-greeter 1.0, orch-test-names 2.0, " in dry_run.stdout
     expect_exit(paste_into_shell(dry_run.stdout, two_hosts.folder))
     logs = two_hosts.orch("logs", *two_hosts.options[-2:])

@@ -60,7 +60,8 @@ def test_a_node_without_a_store_is_named(two_hosts: Workspace, script: str) -> N
 
 
 def test_dry_run_of_a_project_can_be_pasted_and_node1_gets_it_from_node0(two_hosts: Workspace, script: str) -> None:
-    dry_run = expect_exit(two_hosts.orch("train", script, *two_hosts.options, *GLOO, "--dry-run", "--", "--lr", "$(x)"))
+    command = ("train", script, *two_hosts.options, *GLOO, "--dry-run", "-o", "sh", "--", "--lr", "$(x)")
+    dry_run = expect_exit(two_hosts.orch(*command))
     assert "# project: " in dry_run.stdout
     expect_exit(paste_into_shell(dry_run.stdout, two_hosts.folder))
     logs = two_hosts.orch("logs", *two_hosts.options[-2:])

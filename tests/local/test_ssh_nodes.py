@@ -23,7 +23,7 @@ def accessible_to_others(folder: Path) -> list[str]:
 
 def test_dry_run_writes_nothing_and_its_script_can_be_pasted(orch: Orch, ssh_node: SshNode, tmp_path: Path) -> None:
     before = ssh_node.files()
-    dry_run = expect_exit(orch(*TRAIN, "--dry-run"))
+    dry_run = expect_exit(orch(*TRAIN, "--dry-run", "-o", "sh"))
     assert ssh_node.files() == before
     assert not (tmp_path / "runs").exists()
     assert not (ssh_node.root / "runs").exists()

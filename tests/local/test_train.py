@@ -102,7 +102,7 @@ def test_ranks_run_on_the_planned_cores(orch: Orch, tmp_path: Path) -> None:
 
 def test_dry_run_that_is_pasted_into_a_shell_trains(orch: Orch, tmp_path: Path) -> None:
     script = write_script(tmp_path, JOIN)
-    dry_run = expect_exit(orch("train", script, *TWO_RANKS, "--dry-run", "--", "it's", "$(x)"))
+    dry_run = expect_exit(orch("train", script, *TWO_RANKS, "--dry-run", "-o", "sh", "--", "it's", "$(x)"))
     assert not (tmp_path / "runs").exists(), "a dry run writes nothing"
     expect_exit(paste_into_shell(dry_run.stdout, tmp_path))
     run = last_run(tmp_path)
@@ -159,7 +159,7 @@ def test_first_failing_rank_is_named_and_others_are_stopped(
 
 
 def test_rank_that_fails_before_it_joins_is_reported(orch: Orch, tmp_path: Path) -> None:
-    plan = orch("train", write_script(tmp_path, ""), *TWO_RANKS, "--dry-run").stdout
+    plan = orch("train", write_script(tmp_path, ""), *TWO_RANKS, "--dry-run", "-o", "sh").stdout
     expect_exit(paste_into_shell(plan.replace('"backend": "ccl"', '"backend": "nonsense"'), tmp_path), 1)
     assert "nonsense" in read_outcome(last_run(tmp_path))["first_failure"]["text"]
 

@@ -146,7 +146,7 @@ def test_script_that_handles_the_stack_signal_has_no_stack_traces(tmp_path: Path
 
 
 def test_unknown_stack_signal_fails_the_run_with_its_name(orch: Orch, tmp_path: Path) -> None:
-    plan = orch("train", write_script(tmp_path, ""), "--ppn", "1", "--dry-run").stdout
+    plan = orch("train", write_script(tmp_path, ""), "--ppn", "1", "--dry-run", "-o", "sh").stdout
     expect_exit(paste_into_shell(plan, tmp_path, ORCH_STACK_SIGNAL="SIGNOTHING"), 1)
     failure = read_outcome(last_run(tmp_path))["first_failure"]
     assert "ORCH_STACK_SIGNAL is 'SIGNOTHING'" in failure["text"]
@@ -171,7 +171,7 @@ def test_oneccl_does_not_warn_of_variables_that_orch_sets(orch: Orch, tmp_path: 
 
 def test_oneccl_warns_of_variables_that_the_user_sets(orch: Orch, tmp_path: Path) -> None:
     script = write_script(tmp_path, COMMUNICATE)
-    plan = orch("train", script, "--ppn", "2", "--backend", "ccl", "--dry-run").stdout
+    plan = orch("train", script, "--ppn", "2", "--backend", "ccl", "--dry-run", "-o", "sh").stdout
     expect_exit(paste_into_shell(plan, tmp_path, CCL_RS_CHUNK_COUNT="2", CCL_MAX_SHORT_SIZE="1024"))
     warnings = [line.partition("|CCL_WARN| ")[2] for line in rank_log(last_run(tmp_path), 0).splitlines()]
     assert [line[:40] for line in warnings if line] == [

@@ -59,7 +59,7 @@ def test_runs_of_an_array_have_their_own_copies(site: Site) -> None:
 
 @pytest.mark.usefixtures("project")
 def test_shell_runs_the_dry_run_of_a_project(site: Site) -> None:
-    script = site.orch(*TRAIN, "--dry-run", "--", *ARGUMENTS).stdout
+    script = site.orch(*TRAIN, "--dry-run", "-o", "sh", "--", *ARGUMENTS).stdout
     site.stdout_of("bash", "-c", script)
     (folder,) = {path for path in (site.home / "runs").iterdir() if path.name in script}
     wait_until((folder / "outcome.json").exists, "the end of the run")

@@ -57,7 +57,7 @@ def test_launchers_need_no_ssh_between_nodes(site: Site, launcher: str) -> None:
 
 
 def test_sbatch_accepts_the_script_of_a_dry_run(site: Site) -> None:
-    script = site.orch("train", "faulty.py", *TWO_NODES, "--dry-run", "--", "--steps", "3").stdout
+    script = site.orch("train", "faulty.py", *TWO_NODES, "--dry-run", "-o", "sh", "--", "--steps", "3").stdout
     (site.home / "job.sh").write_text(script)
     site.stdout_of("sbatch", "--wait", "job.sh")
     (run_dir,) = [line.split()[-1] for line in script.splitlines() if line.startswith("mkdir")]

@@ -10,8 +10,7 @@
 # backend: gloo (part of PyTorch, over TCP)
 # precision: auto (bf16 if all nodes have instructions for it, otherwise fp32)
 # preload: libiomp5.so, libtcmalloc_minimal.so.4 (if the image has them)
-# rank 0: node-0, one thread per core
-# rank 1: node-1, one thread per core
+# ranks 0-1: 1 on each of node-0, node-1: one thread per core
 tar --exclude=__pycache__ -C /here/train -cz . | ssh -- login1 'sh -c '"'"'umask 077
 part=$(mktemp -d) && trap '"'"'"'"'"'"'"'"'rm -rf "$part"'"'"'"'"'"'"'"'"' EXIT && tar -xzf - -C "$part" &&
   python3 -I -S -B "$part/node.py" receive-folder "$part" "$1"

@@ -50,6 +50,7 @@ def error_of(*arguments: str) -> OrchError:
         ((*K8S, "--min-nodes", "1"), "--min-nodes without --max-restarts has no effect"),
         ((*K8S, "-o", "yaml", "--json"), "-o yaml does not work with --json"),
         ((*K8S[:-1], "-o", "yaml"), "-o yaml requires --dry-run"),
+        ((*K8S[:-1], "-o", "sh"), "-o sh requires --dry-run"),
         (("train", "bert-qa", "--k8s", "cpu=2"), "--k8s is for --on k8s"),
         (("train", "bert-qa", "--k8s-file", "x.toml"), "--k8s-file is for --on k8s"),
         (("train", "bert-qa", "--launcher", "mpijob"), "--launcher mpijob requires --on k8s"),

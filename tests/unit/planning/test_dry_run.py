@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -63,11 +64,16 @@ def test_any_reason_is_printed_as_a_comment(reason: str, tmp_path_factory: pytes
     shell(plan.describe(), folder)
 
 
-def test_places_of_ranks_on_many_nodes_are_one_line() -> None:
+def test_places_of_ranks_on_equal_nodes_are_one_line() -> None:
     rank_places = [
         Place(rank=rank, node=f"node{rank // 2}", local_rank=rank % 2, local_world_size=2, cpus=(rank % 2,), threads=1)
         for rank in range(2000)
     ]
-    line = "ranks 0-1999: 2 on each of node[0-999]: cores 0, 1 thread; cores 1, 1 thread"
-    assert describe_places(rank_places) == [line]
-    assert describe_places(rank_places[:4])[2] == "rank 2: node1, cores 0, 1 thread"
+    assert describe_places(rank_places) == ["ranks 0-1999: 2 on each of node[0-999]: cores 0 / 1, 1 thread"]
+    smaller = replace(rank_places[4], cpus=(0, 1), threads=2)
+    assert describe_places([*rank_places[:4], smaller]) == [
+        "ranks 0-3: 2 on each of node0, node1: cores 0 / 1, 1 thread",
+        "rank 4: node2, cores 0-1, 2 threads",
+    ]
+    with_workers = [replace(rank_place, worker_cpus=(2,)) for rank_place in rank_places[:4:2]]
+    assert describe_places(with_workers) == ["ranks 0,2: 1 on each of node0, node1: cores 0, 1 thread, oneCCL on 2"]

@@ -45,12 +45,14 @@ class Place:
 
     def describe(self) -> str:
         """Return the place as one line."""
-        # The cores of a pod are not known yet.
+        return f"rank {self.rank}: {self.node}, {self.binding()}"
+
+    def binding(self) -> str:
+        """Return the cores and threads; the cores of a pod are not known yet."""
         cores = f"cores {number_ranges(self.cpus)}, " if self.cpus else ""
-        threads = f"{self.threads} thread{'s' * (self.threads != 1)}"
-        threads = threads if self.threads else "one thread per core"
-        text = f"rank {self.rank}: {self.node}, {cores}{threads}"
-        return f"{text}, oneCCL on {number_ranges(self.worker_cpus)}" if self.worker_cpus else text
+        threads = f"{self.threads} thread{'s' * (self.threads != 1)}" if self.threads else "one thread per core"
+        workers = f", oneCCL on {number_ranges(self.worker_cpus)}" if self.worker_cpus else ""
+        return f"{cores}{threads}{workers}"
 
 
 @dataclass(frozen=True)
