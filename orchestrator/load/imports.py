@@ -30,26 +30,28 @@ class Files:
         names: the names in each folder, as far as they are known.
     """
 
-    def __init__(self, sent: Collection[Path] | None) -> None:
+    def __init__(self, sent: Collection[str] | None) -> None:
         self.sent = sent
-        self.names: dict[Path, set[str]] = {}
+        self.names: dict[str, set[str]] = {}
         for path in sent or ():
-            for parent in path.parents:
-                self.names.setdefault(parent, set()).add(path.relative_to(parent).parts[0])
+            folder, _, name = path.rpartition("/")
+            while folder and name not in self.names.setdefault(folder, set()):
+                self.names[folder].add(name)
+                folder, _, name = folder.rpartition("/")
 
     def is_file(self, path: Path) -> bool:
-        return path.is_file() if self.sent is None else path in self.sent
+        return path.is_file() if self.sent is None else str(path) in self.sent
 
     def has_module(self, folder: Path, name: str) -> bool:
         """Return whether a folder has a file or a folder that may be this module, also an extension module."""
-        if self.sent is None and folder not in self.names:
+        if self.sent is None and str(folder) not in self.names:
             with contextlib.suppress(OSError):
-                self.names[folder] = set(os.listdir(folder))
-        return any(entry.partition(".")[0] == name for entry in self.names.get(folder, ()))
+                self.names[str(folder)] = set(os.listdir(folder))
+        return any(entry.partition(".")[0] == name for entry in self.names.get(str(folder), ()))
 
     def modules_in(self, folder: Path) -> tuple[str, ...]:
         """Return the modules and packages in a folder."""
-        names = self.names.get(folder, ())
+        names = self.names.get(str(folder), ())
         return tuple(name.removesuffix(".py") for name in sorted(names) if name.endswith(".py") or "." not in name)
 
 
@@ -67,8 +69,8 @@ def relative_import(script: Path) -> ast.ImportFrom | None:
 def files_of(project: Project | None, script: str, *, is_remote: bool) -> Files:
     """Return the files that ranks see: those of the project, of this machine, or the script alone on other machines."""
     if project is not None:
-        return Files({Path(project.folder, name) for name in project.files})
-    return Files({Path(script)} if is_remote else None)
+        return Files({f"{project.folder}/{name}" for name in project.files})
+    return Files({script} if is_remote else None)
 
 
 def external_imports(script: Path, files: Files, folder: Path, is_available: Callable[[str], bool]) -> dict[str, str]:

@@ -59,12 +59,8 @@ def project_of(recipe: Recipe, option: str | None, *, limit: int, left_out: Iter
     in_git = repository_of(folder) is not None
     ignored = ignore_rules(folder, IGNORE)
     names = [*git_files(folder), *readmitted_files(folder, ignored)] if in_git else folder_files(folder)
-    excluded = {path.resolve() for path in left_out}
-    listed = [
-        name
-        for name in names
-        if not ignored.match_file(name) and excluded.isdisjoint((folder / name, *(folder / name).parents))
-    ]
+    excluded = tuple(f"{path.resolve()}/" for path in left_out)
+    listed = [name for name in names if not ignored.match_file(name) and not f"{folder}/{name}/".startswith(excluded)]
     if recipe.script_file:  # also if it is ignored
         listed.append(str(Path(recipe.script_file).relative_to(folder)))
     listed = sorted({*listed})
@@ -144,10 +140,13 @@ def git_files(folder: Path) -> list[str]:
     output = git(folder, "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--deduplicate")
     names = []
     for name in filter(None, output.split("\0")):
-        path = folder / name
-        if path.is_dir() and not path.is_symlink():  # a submodule, or a repository inside this one
-            names += [f"{name.rstrip('/')}/{inner}" for inner in git_files(path)]
-        elif path.is_symlink() or path.exists():  # a deleted file is tracked until the next commit
+        try:
+            mode = os.lstat(f"{folder}/{name}").st_mode
+        except OSError:  # a deleted file is tracked until the next commit
+            continue
+        if stat.S_ISDIR(mode):  # a submodule, or a repository inside this one
+            names += [f"{name.rstrip('/')}/{inner}" for inner in git_files(folder / name)]
+        else:
             names.append(name)
     return sorted(names)
 
@@ -207,8 +206,8 @@ def folder_files(folder: Path) -> list[str]:
         RequestError: if there are too many.
     """
     names = []
-    for path in visible_files(folder, ignore_rules(folder, GIT_IGNORE, IGNORE)):
-        names.append(str(path.relative_to(folder)))
+    for name in visible_files(folder, ignore_rules(folder, GIT_IGNORE, IGNORE)):
+        names.append(name)
         if len(names) > MOST_FILES:
             raise RequestError(
                 f"The project {folder} has more than {MOST_FILES} files.",
@@ -218,16 +217,19 @@ def folder_files(folder: Path) -> list[str]:
     return sorted(names)
 
 
-def visible_files(folder: Path, ignored: GitIgnoreSpec) -> Iterator[Path]:
+def visible_files(folder: Path, ignored: GitIgnoreSpec) -> Iterator[str]:
     for parent, folders, names in os.walk(folder):
-        relative = Path(parent).relative_to(folder)
+        below = parent[len(str(folder)) + 1 :]
         folders[:] = [
-            name for name in folders if is_visible(Path(parent, name)) and not ignored.match_file(f"{relative / name}/")
+            name
+            for name in folders
+            if is_visible(Path(parent, name)) and not ignored.match_file(os.path.join(below, name, ""))
         ]
-        links = [name for name in folders if Path(parent, name).is_symlink()]
+        links = [name for name in folders if os.path.islink(os.path.join(parent, name))]
         for name in (*links, *names):
-            if not name.startswith(".") and not ignored.match_file(relative / name):
-                yield Path(parent, name)
+            path = os.path.join(below, name)
+            if not name.startswith(".") and not ignored.match_file(path):
+                yield path
 
 
 def is_visible(folder: Path) -> bool:
@@ -261,16 +263,17 @@ def largest_files(sizes: Mapping[str, int]) -> str:
 
 
 def file_size(folder: Path, name: str) -> int:
-    path = folder / name
+    path = f"{folder}/{name}"
     if not name.isprintable():
         raise RequestError(
-            f"{str(path)!r} has a name that cannot be printed.", hint="Rename the file, or add it to .orchignore."
+            f"{path!r} has a name that cannot be printed.", hint="Rename the file, or add it to .orchignore."
         )
-    status = path.lstat()
+    status = os.lstat(path)
     if stat.S_ISLNK(status.st_mode):
         target = os.readlink(path)
-        if os.path.isabs(target) or not path.resolve().is_relative_to(folder):
-            kind = "an absolute link" if path.resolve().is_relative_to(folder) else "a link out of the project"
+        is_inside = Path(path).resolve().is_relative_to(folder)
+        if os.path.isabs(target) or not is_inside:
+            kind = "an absolute link" if is_inside else "a link out of the project"
             raise RequestError(
                 f"{path} is {kind}, to {target}, which is not the same file on the nodes.",
                 hint="Add it to .orchignore, or replace it by a copy or by a relative link inside the project.",
@@ -291,7 +294,7 @@ def describe_file(folder: Path, name: str) -> FileEntry:
         RequestError: if the file cannot be read.
     """
     try:
-        return filled_folder.describe(folder, folder / name)
+        return filled_folder.describe(folder, name)
     except OSError as error:
         raise RequestError(
             f"{folder / name} cannot be read: {error.strerror}.",

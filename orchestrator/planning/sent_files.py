@@ -104,16 +104,16 @@ def sent_files(
     paths: dict[str, str] = {}
     sent: list[SendFile | StoreFolder] = []
     if project := project_of_copy(recipe, site):
-        copy = project_copy(site.run_dir)
+        copy, digest = project_copy(site.run_dir), project.digest
         step = StoreFolder(
             nodes=nodes,
             source=project.folder,
             files=tuple(project.files),
-            path=f"{site.store}/{project.digest}",
+            path=f"{site.store}/{digest}",
             node_program=(python, f"{site.train}/node.py"),
             run_dir=site.run_dir,
             copy=copy,
-            keeps_copies=recipe.project is not None and project.digest != recipe.project.digest,
+            keeps_copies=recipe.project not in (None, project) and recipe.project.digest != digest,
         )
         sent.append(step)
         paths = {script: project.path_in(copy, script) for script in [recipe.script_file] if script}

@@ -165,7 +165,7 @@ def store(step: StoreFolder, connection: Connection) -> None:
     result = connection.capture(step.command("use"), seconds=STORE_SECONDS)
     if result.code == ABSENT:
         source = Path(step.source)
-        paths = [source / name for name in step.files] or list(all_files(source))
+        paths = [source / name for name in step.files or all_files(source)]
         with packed(source, paths) as archive:
             connection.feed(step.command("receive"), archive)
     elif result.code != 0:
@@ -190,7 +190,7 @@ def copy_files(step: CopyFiles) -> None:
             if not copy.is_symlink():
                 copy.chmod(copy.stat().st_mode | 0o600)
         for name, digest in step.removed.items():
-            if (folder / name).exists() and describe(folder, folder / name).sha256 == digest:
+            if (folder / name).exists() and describe(folder, name).sha256 == digest:
                 (folder / name).unlink()
         is_changed = bool(step.digest) and hash_of(folder) != step.digest
     except OSError as error:

@@ -117,7 +117,7 @@ def fetch_expected(
 
 def has_project(folder: Path, project: Project) -> bool:
     """Return whether a folder has exactly the files of a project; stop reading at the first other file."""
-    is_subset = all(str(path.relative_to(folder)) in project.files for path in all_files(folder))
+    is_subset = all(name in project.files for name in all_files(folder))
     return folder.is_dir() and is_subset and hash_of(folder) == project.digest
 
 

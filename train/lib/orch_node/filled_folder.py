@@ -44,26 +44,28 @@ def copy(source: Path, part: Path) -> None:
 
 def hash_of(folder: Path) -> str:
     """Return the SHA-256 of the names, kinds and contents of all files, in hexadecimal digits."""
-    return folder_hash(map(lambda path: describe(folder, path), all_files(folder)))
+    return folder_hash(describe(folder, name) for name in all_files(folder))
 
 
-def all_files(folder: Path) -> Iterator[Path]:
-    """Yield the files and links below a folder, except its mark."""
+def all_files(folder: Path) -> Iterator[str]:
+    """Yield the paths of the files and links below a folder, except its mark."""
     for parent, folders, names in os.walk(folder):
+        below = parent[len(str(folder)) + 1 :]
         links = [name for name in folders if os.path.islink(os.path.join(parent, name))]
-        yield from (path for name in (*links, *names) if (path := Path(parent, name)) != folder / MARK)
+        yield from (path for name in (*links, *names) if (path := os.path.join(below, name)) != MARK)
 
 
-def describe(folder: Path, path: Path) -> FileEntry:
-    """Return the entry of a file below a folder."""
-    name = str(path.relative_to(folder))
-    if path.is_symlink():
+def describe(folder: Path, name: str) -> FileEntry:
+    """Return the entry of a file by its path below a folder."""
+    path = f"{folder}/{name}"
+    mode = os.lstat(path).st_mode
+    if stat.S_ISLNK(mode):
         return FileEntry(name, LINK, hashlib.sha256(os.fsencode(os.readlink(path))).hexdigest())
     digest = hashlib.sha256()
-    with path.open("rb") as file:
+    with open(path, "rb", buffering=0) as file:
         while block := file.read(CHUNK):
             digest.update(block)
-    return FileEntry(name, EXECUTABLE if path.stat().st_mode & stat.S_IXUSR else "", digest.hexdigest())
+    return FileEntry(name, EXECUTABLE if mode & stat.S_IXUSR else "", digest.hexdigest())
 
 
 def remove(folder: Path) -> None:

@@ -95,9 +95,10 @@ def written_files(run_dir: Path) -> Written:
     copy, sent = run_dir / files.PROJECT, sent_project(run_dir)
     if not copy.is_dir():
         return Written()
-    present = {str(path.relative_to(copy)) for path in regular_files(copy)}
-    changed = {path: content_of(copy / path) for path in sorted(present) if not is_as_sent(copy, sent, path)}
-    names = {str(path.relative_to(sent)) for path in filled_folder.all_files(sent)} if sent else set()
+    changed = {
+        path: content_of(copy / path) for path in sorted(regular_files(copy)) if not is_as_sent(copy, sent, path)
+    }
+    names = filled_folder.all_files(sent) if sent else ()
     return Written(files=changed, deleted=tuple(sorted(name for name in names if not os.path.lexists(copy / name))))
 
 
@@ -110,16 +111,17 @@ def sent_project(run_dir: Path) -> Path | None:
     return folder if folder.is_dir() else None
 
 
-def regular_files(folder: Path) -> Iterator[Path]:
-    """Yield the regular files and the links below a folder, without bytecode."""
-    for path in filled_folder.all_files(folder):
-        if BYTECODE not in path.relative_to(folder).parts and (path.is_symlink() or path.is_file()):
-            yield path
+def regular_files(folder: Path) -> Iterator[str]:
+    """Yield the paths of the regular files and the links below a folder, without bytecode."""
+    for name in filled_folder.all_files(folder):
+        path = folder / name
+        if BYTECODE not in path.parts and (path.is_symlink() or path.is_file()):
+            yield name
 
 
 def content_of(path: Path) -> Content:
     """Return the content of a file."""
-    entry = filled_folder.describe(path.parent, path)
+    entry = filled_folder.describe(path.parent, path.name)
     return Content(entry.kind, entry.sha256, path.lstat().st_size)
 
 

@@ -65,10 +65,10 @@ def main(argv: list[str]) -> int:
             use(folder, options.run_dir, options.copy)
         elif options.keep and options.copy.is_dir() and not is_complete(folder):
             query_others(options.to, arguments)
-        elif not use(folder, options.run_dir, options.copy):
+        elif not is_complete(folder):
             return ABSENT
         else:
-            with receivers_of(options.to, arguments) as receivers:
+            with receivers_of(options.to, arguments, lambda: use(folder, options.run_dir, options.copy)) as receivers:
                 send(folder, receivers)
     except OSError as error:
         print(disk.describe_error(options.folder, error), file=sys.stderr)
@@ -136,13 +136,13 @@ def update_copy(folder: Path, copy: Path, earlier_folder: Path) -> None:
             replace_file(folder / name, copy / name)
     for name in earlier.keys() - entries.keys():
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            if describe(copy, copy / name) == earlier[name]:
+            if describe(copy, name) == earlier[name]:
                 (copy / name).unlink()
 
 
 def entries_of(folder: Path) -> dict[str, FileEntry]:
     """Return the files of a folder by their paths below it."""
-    return {entry.name: entry for path in filled_folder.all_files(folder) for entry in [describe(folder, path)]}
+    return {name: describe(folder, name) for name in filled_folder.all_files(folder)}
 
 
 def replace_file(source: Path, path: Path) -> None:
@@ -323,18 +323,26 @@ class RemoteCommand:
 
 
 @contextlib.contextmanager
-def receivers_of(nodes: Sequence[str], arguments: list[str]) -> Iterator[list[RemoteCommand]]:
+def receivers_of(
+    nodes: Sequence[str], arguments: list[str], use_here: Callable[[], object] = lambda: None
+) -> Iterator[list[RemoteCommand]]:
     """Let other nodes use a folder, and yield a command for each that needs to receive it; wait for their ends.
 
     Args:
         nodes: the other nodes.
         arguments: those of the command on each of them.
+        use_here: lets this node use the folder at the same time.
 
     Raises:
         StoreError: if a node cannot be reached, or cannot store or copy the folder.
+        OSError: if this node cannot.
     """
     commands = [RemoteCommand(node, ("store", "use", *arguments), subprocess.DEVNULL) for node in nodes]
-    raise_failures([command for command in commands if command.end() not in (0, ABSENT)])
+    try:
+        use_here()
+    finally:
+        failed = [command for command in commands if command.end() not in (0, ABSENT)]
+    raise_failures(failed)
     absent = [command.node for command in commands if command.process.returncode == ABSENT]
     receivers = [RemoteCommand(node, ("store", "receive", *arguments), subprocess.PIPE) for node in absent]
     try:
