@@ -7,7 +7,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orch_node.protocol import outcome as outcomes
-from orch_node.protocol.events import NAN_LOSS, Decided, Event, Joined, Launched, Progress, Result, ScriptEnded, Warned
+from orch_node.protocol.events import (
+    NAN_LOSS,
+    Decided,
+    Event,
+    Joined,
+    Launched,
+    NodesLost,
+    Progress,
+    Result,
+    ScriptEnded,
+    Warned,
+)
 from orch_node.protocol.failures import rank_ends
 from orch_node.protocol.outcome import NodeEnd
 from orch_node.protocol.precision import AUTO
@@ -224,7 +235,14 @@ def nan_notes(failure: Failure | None, events: Sequence[Event]) -> list[str]:
 
 
 def run_output(run: Run, failure: Failure | None) -> str:
-    """Return the output of the launcher and of the failing rank, or of every rank if none failed."""
+    """Return the output of the launcher and of the failing rank, or of every rank if none failed.
+
+    Logs do not have the reason why a node was lost or a rank got SIGKILL, only lines of healthy ranks.
+    """
+    if failure and failure.signal == "SIGKILL" and HEADER not in failure.text:
+        return failure.describe()
+    if run.outcome and run.outcome.problem and not failure and has_lost_nodes(run.events()):
+        return run.outcome.problem
     ranks = "*" if failure is None else str(failure.rank)
     logs = [run.folder / "launcher.log", *sorted(run.folder.glob(f"ranks/rank-{ranks}.log"))]
     texts = [last_text(path, LOG_CHARACTERS) for path in logs]
@@ -232,6 +250,12 @@ def run_output(run: Run, failure: Failure | None) -> str:
     if run.outcome and run.outcome.problem:
         messages.append(run.outcome.problem)
     return "\n".join([*messages, *texts])
+
+
+def has_lost_nodes(events: Sequence[Event]) -> bool:
+    """Return whether the last attempt has ended because nodes were lost."""
+    last = [event for event in events if isinstance(event, (Launched, NodesLost))][-1:]
+    return any(isinstance(event, NodesLost) for event in last)
 
 
 def failure_of(failure: outcomes.Failure | None, run: Run) -> Failure | None:

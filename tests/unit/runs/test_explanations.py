@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from orchestrator.runs import store
 from orchestrator.runs.explanations import explain
 from orchestrator.runs.known_errors import KNOWN_SIGNATURES
+from orchestrator.runs.outcome import outcome_of
+from tests.support.recorded import make_outcome, make_run
 
 ENTRY = re.compile(r"^\[(.+)\] (.+)\n((?:.+\n)+)", re.MULTILINE)
+GPU_ERROR = "AssertionError: Torch not compiled with CUDA enabled\n"  # a script may handle it
 KNOWN_ERRORS = ENTRY.findall(Path(__file__).with_name("known_errors.txt").read_text())
 
 
@@ -162,3 +168,28 @@ def test_warning_of_torch_explains_only_a_start() -> None:
     line = "[W1126 16:51:26.97 socket.cpp:207] [c10d] The hostname of the client socket cannot be retrieved. err=-3"
     assert [explanation.subject for explanation in explain(line)] == ["name of the client"]
     assert explain(line, all_joined=True) == ()
+
+
+@pytest.mark.parametrize(
+    ("failure", "event", "is_explained"),
+    [
+        pytest.param(
+            None, {"event": "lost", "rank": -1, "text": "n1 was lost", "nodes": ["n1"]}, False, id="lost host"
+        ),
+        pytest.param({"rank": 1, "node": "node0", "signal": "SIGKILL", "text": GPU_ERROR}, {}, False, id="SIGKILL"),
+        pytest.param({"rank": 1, "node": "node0", "signal": "SIGABRT", "text": GPU_ERROR}, {}, True, id="SIGABRT"),
+        pytest.param(None, {}, True, id="launcher"),
+    ],
+)
+def test_lines_of_ranks_explain_only_what_they_ended(
+    tmp_path: Path, failure: dict[str, Any] | None, event: dict[str, Any], is_explained: bool
+) -> None:
+    folder = make_run(tmp_path, ranks=2, nodes=1, seconds=10)
+    for rank in range(2):
+        (folder / f"ranks/rank-{rank}.log").write_text(GPU_ERROR)
+    with (folder / "events.jsonl").open("a") as log:
+        log.write(json.dumps(event or {"event": "finished", "rank": -1, "time": 0}) + "\n")
+    outcome = make_outcome("failed") | {"first_failure": failure, "problem": "the run has ended early"}
+    (folder / "outcome.json").write_text(json.dumps(outcome))
+    evidence = {explanation.evidence for explanation in outcome_of(store.load(folder)).explanations}
+    assert (GPU_ERROR.strip() in evidence) == is_explained

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 from pathlib import Path
 
 PRIVATE = 0o600
@@ -26,7 +25,7 @@ def write(path: Path, content: str | bytes, *, mode: int = PRIVATE) -> None:
         OSError: if it cannot be written; then the old content remains.
     """
     data = content.encode() if isinstance(content, str) else content
-    staging = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
+    staging = path.with_name(f".{path.name}.{os.getpid()}-{os.urandom(4).hex()}.tmp")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
     try:
         with open(os.open(staging, flags, mode), "wb") as file:

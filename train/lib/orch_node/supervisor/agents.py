@@ -33,7 +33,7 @@ from orch_node.reach import remote_command
 from orch_node.whole_files import private
 
 PING_SECONDS = 2.0
-WATCH_SECONDS = 0.1  # between two looks at all channels
+WATCH_SECONDS = 0.1  # between two checks of all channels
 # Two pipes to an agent of this program, and two more of a launcher that inherits the limit.
 FILES_PER_NODE, OTHER_FILES = 4, 200
 LOST_SECONDS = 15.0  # without a response
@@ -198,7 +198,7 @@ class Agents:
         self.news: list[tuple[str, str]] = []
         self.connect_seconds = CONNECT_SECONDS + CONNECT_SECONDS_PER_NODE * len(nodes)
         self.last_ping = 0.0
-        self.last_watch = self.last_look = time.monotonic()
+        self.last_watch = self.last_check = time.monotonic()
         allow_open_files(len(nodes))
         self.channels: dict[str, Channel] = {}
         for node in nodes:
@@ -251,12 +251,12 @@ class Agents:
             self.news.append((self.node0, text))
             for channel in self.living:
                 channel.last_response += standstill
-        if now - self.last_look >= WATCH_SECONDS:
-            self.last_look = now
-            self.look(now)
+        if now - self.last_check >= WATCH_SECONDS:
+            self.last_check = now
+            self.check_channels(now)
         return standstill
 
-    def look(self, now: float) -> None:
+    def check_channels(self, now: float) -> None:
         """Ping the agents from time to time, and handle nodes that do not respond and connections that have ended."""
         channels = self.living
         if now - self.last_ping >= PING_SECONDS:
