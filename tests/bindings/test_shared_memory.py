@@ -35,5 +35,5 @@ def test_ranks_without_memory_use_oneccl_and_print_one_warning(run_ranks, case, 
     assert outcome.text.count("shared memory:") == 1
 
 
-def test_shared_memory_is_on_by_default(run_ranks):
-    run_ranks("shared.py", "default", launcher="bare", timeout=120, env=DEFAULT)
+def test_shared_memory_is_on_by_default_and_first_touched_by_its_owner(run_ranks):
+    run_ranks("shared.py", "own-pages", launcher="bare", timeout=120, env=DEFAULT)

@@ -6,6 +6,7 @@ import ctypes
 import resource
 import struct
 import sys
+import time
 from pathlib import Path
 
 import torch
@@ -14,6 +15,7 @@ from start import RANK, SIZE, init, print_line
 
 LENGTHS = (1, 1000, 5000, 70_001, 1_000_003)  # short, one round, many rounds
 ROUTE_TURNS = 12  # of four or more rounds each; both routes have been tried after 24 rounds
+SLOTS, SLOT_BYTES, PAGE = 4, 256 * 1024, 4096  # of each of two ranks; see shared_segment.cpp and memory_file.h
 LONG = 3_000_001  # so long that results bypass the caches
 
 
@@ -118,9 +120,43 @@ def falls_back() -> None:
     dist.all_reduce(torch.ones(3), group=dist.new_group())
 
 
-def default() -> None:
+def allocated_slots() -> list[list[int]]:
+    """Return the pages of each rank's slots that are allocated, in the memory that the ranks of a group share.
+
+    It is the longest of the bindings' mappings and ends with SLOTS slots for each rank, in the order of the ranks.
+    """
+    lines = [line for line in Path("/proc/self/maps").read_text().splitlines() if "orch-ccl" in line]
+    ranges = [[int(address, 16) for address in line.split()[0].split("-")] for line in lines]
+    begin, end = max(ranges, key=lambda addresses: addresses[1] - addresses[0])
+    pages = ctypes.create_string_buffer((end - begin) // PAGE)
+    assert ctypes.CDLL(None).mincore(ctypes.c_void_p(begin), ctypes.c_size_t(end - begin), pages) == 0
+    count = SLOTS * SLOT_BYTES // PAGE  # of a rank
+    first = len(pages) - SIZE * count
+    slots = (pages.raw[first + rank * count : first + (rank + 1) * count] for rank in range(SIZE))
+    return [[index for index, page in enumerate(part) if page & 1] for part in slots]
+
+
+def own_pages() -> None:
+    """Check that rank 0 touches only its own slots, because the first touch decides the NUMA node of a page."""
     assert mapped()
     dist.barrier()
+    store, before = dist.distributed_c10d._get_default_store(), allocated_slots()
+    data = torch.ones(SLOT_BYTES)
+    if RANK == 1:
+        store.get("rank 0 has staged its data")
+    work = dist.all_reduce(data, async_op=True)
+    if RANK == 0:
+        deadline = time.monotonic() + 10
+        while allocated_slots()[0] == before[0] and time.monotonic() < deadline:
+            time.sleep(0.01)
+        time.sleep(0.1)
+        after = allocated_slots()
+        assert len(after[0]) > len(before[0])
+        assert after[1] == before[1]
+        store.set("rank 0 has staged its data", "1")
+    work.wait()
+    assert torch.equal(data, torch.full((SLOT_BYTES,), 2.0))
+    assert all(len(pages) > len(earlier) for pages, earlier in zip(allocated_slots(), before, strict=True))
 
 
 CASES = {
@@ -130,7 +166,7 @@ CASES = {
     "two-roots": two_roots,
     "no-memory": falls_back,
     "no-memfd": falls_back,
-    "default": default,
+    "own-pages": own_pages,
 }
 
 
