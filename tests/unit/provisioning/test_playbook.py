@@ -5,7 +5,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from orchestrator.provisioning.playbook import Playbook, handle_event, run
+import pytest
+
+from orchestrator.provisioning.playbook import MAX_FORKS, Playbook, handle_event, run, settings
 from orchestrator.provisioning.task_result import TaskResult
 from tests.support.hostile import ESCAPE_SEQUENCE
 
@@ -28,6 +30,13 @@ def test_ansible_does_not_evaluate_texts_as_templates(tmp_path: Path) -> None:
     assert run(playbook, results.append, lambda line: None) == "successful"
     assert [result.node for result in results if result.state == "ok"]
     assert not marker.exists()
+
+
+@pytest.mark.parametrize(("nodes", "limit", "forks"), [(3, (), 3), (40, ("a", "b"), 2), (1000, (), MAX_FORKS)])
+def test_forks_follow_the_number_of_nodes(tmp_path: Path, nodes: int, limit: tuple[str, ...], forks: int) -> None:
+    paths = {"inventory": tmp_path, "state": tmp_path, "log": tmp_path}
+    playbook = Playbook(name="sync", variables={}, nodes=nodes, limit=limit, **paths)
+    assert settings(playbook)["ANSIBLE_FORKS"] == str(forks)
 
 
 def test_events_are_logged_without_escape_sequences(tmp_path: Path) -> None:
