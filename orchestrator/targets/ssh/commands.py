@@ -14,7 +14,7 @@ from orch_node.protocol.record import RunNode, RunRecord
 from orchestrator import load
 from orchestrator.errors import ConnectionLost, ExecuteError, RequestError
 from orchestrator.model.cluster import Node
-from orchestrator.model.hostlist import NodeCount, Nodes, expand
+from orchestrator.model.hostlist import NodeCount, Nodes, expand, fold
 from orchestrator.paths import TRAIN
 from orchestrator.planning.launch import choose_mpi
 from orchestrator.targets.interface import CommandEnd
@@ -104,9 +104,7 @@ def on_run(record: RunRecord, nodes: Nodes | None) -> SshCommands:
     elif nodes is not None:
         selected = [name for part in nodes.text.split(",") for name in expand(part.strip(), lambda group: False)]
         if unknown := [name for name in selected if name not in names]:
-            raise RequestError(
-                f"{record.run_id} has no node {unknown[0]!r:.80}.", hint=f"Its nodes: {', '.join(names)}."
-            )
+            raise RequestError(f"{record.run_id} has no node {unknown[0]!r:.80}.", hint=f"Its nodes: {fold(names)}.")
         names = selected
     programs = {
         host: node_program(record, "exec", f"--run={record.run_dir}", f"--node={host.node}")

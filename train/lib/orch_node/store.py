@@ -30,6 +30,7 @@ from orch_node.filled_folder import MARK, describe, has_content
 from orch_node.login_shell import START_MARKER, program_errors
 from orch_node.protocol import files
 from orch_node.protocol.folders import FileEntry
+from orch_node.protocol.node_names import fold
 
 ABSENT = 3  # the exit code of `use`
 PART = ".part-"  # in the name of an incomplete folder
@@ -116,7 +117,7 @@ def query_others(nodes: Sequence[str], arguments: list[str]) -> None:
     commands = [RemoteCommand(node, ("store", "use", *arguments), subprocess.DEVNULL) for node in nodes]
     failed = [command for command in commands if command.end() != 0]
     if absent := [command.node for command in failed if command.process.returncode == ABSENT]:
-        raise StoreError(f"{', '.join(absent)}: no copy of the project as the run was started with. {SEND_CODE}")
+        raise StoreError(f"{fold(absent)}: no copy of the project as the run was started with. {SEND_CODE}")
     raise_failures(failed)
 
 

@@ -18,6 +18,7 @@ from orch_node.batch.signed_lines import AGENT, SUPERVISOR, SignatureError, Sign
 from orch_node.batch.system import NodeSystem
 from orch_node.protocol import batch
 from orch_node.protocol.batch import Hello
+from orch_node.protocol.node_names import fold
 from orch_node.protocol.values import ProtocolError
 from orch_node.whole_files import private
 
@@ -226,10 +227,8 @@ class AgentConnections:
     def describe_missing(self, missing: Sequence[str]) -> str:
         """Return which agents have not connected, with the last line of the step's log."""
         output = tail.last_text(self.log, LOG_CHARACTERS).strip().splitlines()
-        names = ", ".join(missing[:8]) + (f" and {len(missing) - 8} more" if missing[8:] else "")
-        return (
-            f"no agent has connected from {names}: {output[-1] if output else f'{self.system.starter} printed nothing'}"
-        )
+        reason = output[-1] if output else f"{self.system.starter} printed nothing"
+        return f"no agent has connected from {fold(missing)}: {reason}"
 
     def end(self) -> None:
         """Close all connections, which ends the agents and their step.

@@ -27,6 +27,7 @@ from orch_node.batch.system import NodeSystem, find_system
 from orch_node.protocol import batch, failures, files, outcome, values
 from orch_node.protocol.batch import Hello, JobConfig
 from orch_node.protocol.events import Launched, parse_line
+from orch_node.protocol.node_names import fold
 from orch_node.protocol.outcome import DONE, EX_TEMPFAIL, FAILED, Outcome
 from orch_node.protocol.values import ProtocolError
 from orch_node.standalone import facts
@@ -239,7 +240,7 @@ def hydra_variables(hellos: list[Hello]) -> dict[str, str]:
 def record_job(system: NodeSystem, run_dir: Path, hellos: Sequence[Hello] = ()) -> None:
     """Record which job this is, which ends older starts of it, and what is special about its nodes."""
     unconfined = [hello.node for hello in hellos if not hello.confined]
-    text = f"{system.title} does not confine jobs to their cores on {', '.join(unconfined)}; using the first cores"
+    text = f"{system.title} does not confine jobs to their cores on {fold(unconfined)}; using the first cores"
     submission = replace(system.submission(), notes=(text,) if unconfined else ())
     whole_files.write(run_dir / batch.job_file(system.name), json.dumps(values.record(submission)) + "\n")
 

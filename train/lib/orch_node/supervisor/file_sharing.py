@@ -16,6 +16,7 @@ from pathlib import Path
 
 from orch_node import run_files, store
 from orch_node.protocol import files, values
+from orch_node.protocol.node_names import fold
 from orch_node.protocol.values import ProtocolError
 from orch_node.run_files import Header, Received, Written
 from orch_node.store import RemoteCommand, StoreError
@@ -106,7 +107,7 @@ class FileSharing(threading.Thread):
         self.send_archive(paths, commands)
         store.raise_failures([command for command in commands if command.end() != 0])
         if paths:
-            self.news.append(f"gave {describe(paths)}, {size / 1e6:.1f} MB, to {', '.join(nodes)} ({limit})")
+            self.news.append(f"gave {describe(paths)}, {size / 1e6:.1f} MB, to {fold(nodes)} ({limit})")
         for command in commands:
             received = values.parse(Received, command.output, f"the response of {command.node}")
             if received.renamed:

@@ -10,6 +10,7 @@ from pathlib import Path
 from orch_node import whole_files
 from orch_node.protocol import files
 from orch_node.protocol.layout import RunLayout
+from orch_node.protocol.node_names import fold
 from orch_node.supervisor import layouts
 
 
@@ -84,7 +85,8 @@ def describe_continuation(layout: RunLayout, missing: set[str], *, keeps_batch: 
         keeps_batch: whether the recipe adapts to fewer ranks.
     """
     planned = layout.planned_size
-    text = f"continues without {', '.join(sorted(missing))}: {layout.world_size} of {planned} ranks"
+    names = fold(sorted(missing, key=lambda name: (len(name), name)))
+    text = f"continues without {names}: {layout.world_size} of {planned} ranks"
     if keeps_batch:
         return f"{text}; the recipe keeps its global batch, its order of data and its schedule"
     return (
