@@ -307,7 +307,10 @@ class WeightComparison:
         if readable:
             shared = shared_weights(self.torch)
             record.shared = [weight for weight in held if id(weight) in shared]
-            record.unshared = [weight for weight in held if id(weight) not in shared]
+            others = [weight for weight in held if id(weight) not in shared]
+            # Beside a DistributedDataParallel, tensors that are no parameters are inputs, as in adversarial training.
+            parameter = self.torch.nn.Parameter
+            record.unshared = [weight for weight in others if not shared or isinstance(weight, parameter)]
         first, second = summarize(self.torch, record.shared), summarize(self.torch, record.unshared)
         steps = optimizer_steps(optimizer)
         if steps < 0 and not readable:
