@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import signal
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, NoReturn
 
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
     from orchestrator.runs.outcome import Outcome
     from orchestrator.targets.interface import RunHandle
 
+QUESTION = "interrupted: stop the run, detach from it or continue? [s/d/c; Ctrl-C: stop] "
 FORCE_HINT = "(Ctrl-C again: end all processes now; --detach starts runs that survive Ctrl-C)"
 
 
@@ -78,7 +82,46 @@ def show_or_run(plan: Plan, output: Output, begin: Callable[[Plan, Path], RunHan
             screen.note("interrupted again: ending all processes of the run now")
             handle.stop()
 
-    end_command(handle, watch(handle, screen, as_json=output.json, interrupted=interrupted))
+    with asking(handle, screen):
+        outcome = watch(handle, screen, as_json=output.json, interrupted=interrupted)
+    end_command(handle, outcome)
+
+
+@contextmanager
+def asking(handle: RunHandle, screen: Screen) -> Iterator[None]:
+    """Let Ctrl-C on a terminal ask what to do with a run on nodes; a second Ctrl-C raises KeyboardInterrupt as usual.
+
+    Raises:
+        typer.Exit: if the user detaches from the run.
+    """
+
+    def ask(*_: object) -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        screen.progress.stop()
+        while (answer := read_answer()) not in ("d", "c"):
+            if answer in ("s", None):
+                raise KeyboardInterrupt
+        if answer == "d":
+            run = handle.record.run_id
+            screen.note(f"run {run} continues; to watch it: orch attach {run}, to stop it: orch stop {run}")
+            raise typer.Exit(0)
+        screen.progress.start()
+        signal.signal(signal.SIGINT, ask)
+
+    can_ask = os.isatty(0) and os.isatty(2) and not is_on_this_machine(handle)
+    before = signal.signal(signal.SIGINT, ask) if can_ask else None
+    try:
+        yield
+    finally:
+        if before is not None:
+            signal.signal(signal.SIGINT, before)
+
+
+def read_answer() -> str | None:
+    """Ask what to do with a run and return the first letter of the answer, or None if standard input ends."""
+    print_text(QUESTION, err=True, nl=False)
+    line = sys.stdin.readline()
+    return line.strip()[:1].lower() if line else None
 
 
 def end_command(handle: RunHandle, outcome: Outcome) -> NoReturn:

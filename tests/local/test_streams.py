@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import os
 import pty
+import signal
 from pathlib import Path
 
 import pytest
 
+from orchestrator.cli.running import QUESTION
 from tests.conftest import orch_environment
 from tests.local.runs import Orch, expect_exit, start_orch, write_script
-from tests.local.test_show import read_all
+from tests.local.test_show import read_all, read_piece
 from tests.local.workspaces import Workspace
 
 SCRIPT = """
@@ -35,6 +37,12 @@ for turn in range(3):
         if rank == int(os.environ["RANK"]):
             print(turn, flush=True)
         time.sleep(0.2)
+"""
+ENDLESS = """
+import time
+while True:
+    print("here", flush=True)
+    time.sleep(0.5)
 """
 RESULTS = ["result 1", "half a line", "child", "no end"]
 REMARKS = {"warning", "remark", "complaint"}
@@ -75,6 +83,37 @@ def test_output_of_a_run_that_has_ended_is_in_the_order_of_time(two_hosts: Works
     for command in (("attach", "--show", "all"), ("logs",)):
         lines = expect_exit(two_hosts.orch(*command)).stdout.splitlines()
         assert [f"{line[1]} {line.split()[-1]}" for line in lines] == expected, lines
+
+
+def test_ctrl_c_asks_what_to_do_with_a_run_on_hosts(two_hosts: Workspace) -> None:
+    script = write_script(two_hosts.folder, ENDLESS, "endless.py")
+    terminal, orch_end = pty.openpty()
+    train = ("train", script, *two_hosts.options)
+
+    def press(key: str) -> None:
+        """Press Ctrl-C, and this key when orch asks."""
+        process.send_signal(signal.SIGINT)
+        shown = ""
+        while QUESTION not in shown:
+            shown += read_piece(terminal)
+        os.write(terminal, key.encode())
+
+    with start_orch(two_hosts.folder, *train, stdin=orch_end, stderr=orch_end) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "here\n"
+        press("c\n")
+        assert process.stdout.readline() == "here\n"
+        press("d\n")
+        assert process.wait(30) == 0
+    expect_exit(two_hosts.orch("stop"))
+    with start_orch(two_hosts.folder, *train, stdin=orch_end, stderr=orch_end) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "here\n"
+        press("")
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130
+    os.close(orch_end)
+    read_all(terminal)
 
 
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
