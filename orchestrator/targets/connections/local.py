@@ -78,13 +78,14 @@ class Local:
             raise not_started(command.argv[0], error) from None
 
     def capture(self, argv: tuple[str, ...], *, seconds: float) -> CommandResult:
-        """Run a program and return its exit code and output.
+        """Run a program, which Ctrl-C on the terminal does not reach, and return its exit code and output.
 
         Raises:
             ExecuteError: if it cannot be started or runs for longer than `seconds`.
         """
+        null = subprocess.DEVNULL
         try:
-            process = subprocess.run(argv, capture_output=True, stdin=subprocess.DEVNULL, timeout=seconds)
+            process = subprocess.run(argv, capture_output=True, stdin=null, timeout=seconds, start_new_session=True)
         except subprocess.TimeoutExpired:
             raise ExecuteError(
                 f"{program_name(argv)} has not answered for {seconds:.0f} s.",
