@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import copy
 import importlib
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from orch_node.rank import checks, training_check, weight_inspection
+from orch_node.rank import checks, precision, training_check, weight_inspection
 from torch import nn
 from torch.nn.functional import mse_loss
 
@@ -703,3 +704,47 @@ def test_restarted_run_whose_ranks_have_weights_of_their_own_is_accepted(
         monkeypatch.setenv("RESTARTED", restarted)
         assert "RankError the ranks do not start" not in compare_two_ranks(tmp_path, body)
         (tmp_path / "store").unlink(missing_ok=True)
+
+
+def recompute(model: nn.Module) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Return a model whose graph hides what it computes."""
+    return lambda inputs: torch.utils.checkpoint.checkpoint(model, inputs.requires_grad_(), use_reentrant=True)
+
+
+@pytest.mark.parametrize(
+    ("prepare", "autocast", "dtype", "expected"),
+    [
+        (lambda model: model, False, torch.float32, True),
+        (lambda model: model, True, torch.float32, False),
+        (lambda model: model, False, torch.bfloat16, False),
+        (recompute, True, torch.float32, False),
+    ],
+    ids=["float32", "autocast", "bfloat16", "recomputed"],
+)
+def test_training_in_fp32_is_told_from_one_in_bf16(
+    check: Any,
+    prepare: Callable[[nn.Module], Callable[[torch.Tensor], torch.Tensor]],
+    autocast: bool,
+    dtype: torch.dtype,
+    expected: bool,
+) -> None:
+    model = make_model(dtype)
+    forward, optimizer = prepare(model), torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(STEPS):
+        inputs = torch.randn(8, 6)
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            loss = mse_loss(forward(inputs.to(dtype)).float(), inputs.sum(dim=1, keepdim=True))
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert check.trained_in_fp32 is expected
+
+
+@pytest.mark.parametrize(("flags", "steps", "lines"), [("avx512_bf16", 10, 1), ("avx512_bf16", 9, 0), ("avx2", 10, 0)])
+def test_bf16_is_advised_after_some_steps_on_a_cpu_that_has_it(
+    flags: str, steps: int, lines: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(precision.facts, "cpu_flags", lambda: {flags})
+    monkeypatch.delitem(sys.modules, "orch_training", raising=False)
+    precision.advise(steps)
+    assert capsys.readouterr().err.count(f"these CPUs have {flags}: BF16 was about twice as fast") == lines

@@ -104,7 +104,7 @@ def main(argv: list[str]) -> None:
     def operations() -> int:
         return communication.operations(torch) - agreement.collectives
 
-    training_check.begin(torch, operations)
+    check = training_check.begin(torch, operations)
     comparison = compare_weights(torch, layout, placement, operations)
     frameworks.record_losses()
     hub.use_synced_data()
@@ -123,6 +123,8 @@ def main(argv: list[str]) -> None:
                 trained=metrics.trained or child_processes.have_trained(placement.rank),
             )
         )
+        if placement.rank == 0 and check and check.trained_in_fp32:
+            precision.advise(metrics.steps)
 
     with reported_exits(report_end):
         finished = run_script(argv, lambda: heartbeat.current(torch, metrics.steps))

@@ -108,10 +108,16 @@ class ComputingWeights:
         self.inputs: set[int] = set()  # ids of other tensors that get gradients, such as images
         self.initial: dict[int, tuple[int, Any]] = {}  # id -> checksum and sample
         self.changed = False  # whether any of them has changed
+        # Whether all of their graphs surely compute in FP32.
+        self.in_fp32 = torch.get_float32_matmul_precision() == "highest"
 
     def add_from_graph(self, roots: list[Any]) -> None:
         """Add the parameters that backward() from these tensors would reach."""
-        for leaf in weights.graph_leaves(self.torch, roots):
+        for node in weights.graph_nodes(self.torch, roots):
+            self.in_fp32 = self.in_fp32 and weights.is_in_fp32(self.torch, node)
+            leaf = getattr(node, "variable", None)
+            if leaf is None:
+                continue
             if isinstance(leaf, self.torch.nn.Parameter):
                 self.by_id[id(leaf)] = leaf
             else:
@@ -210,6 +216,7 @@ class TrainingCheck:
         # Called from backward() and not from the optimizer hook: torch is iterating its hooks then.
         self.uninstall: Callable[[], None] = lambda: None
         self.finished = False
+        self.trained_in_fp32 = False
         self.step = 0
         self.backward_calls = 0  # since this step began
         self.collectives_at_first_step = 0
@@ -281,6 +288,7 @@ class TrainingCheck:
             return
         if self.step == 1:
             self.collectives_at_first_step = self.collective_count()
+        self.trained_in_fp32 = bool(self.computing.by_id) and self.computing.in_fp32
         self.optimizers.current = held
         self.optimizers.update()
         self.computing.update()

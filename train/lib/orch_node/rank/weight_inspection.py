@@ -16,18 +16,26 @@ PREDICTABLE_OPTIMIZERS = ("SGD", "Adam", "AdamW", "RMSprop", "Adagrad")
 IPEX_PREPACK_MODULE = "intel_extension_for_pytorch.nn.utils._weight_prepack"
 
 
-def graph_leaves(torch: ModuleType, roots: Iterable[Any]) -> Iterator[Any]:
-    """Yield the tensors that get gradients if backward() starts at these tensors."""
+def graph_nodes(torch: ModuleType, roots: Iterable[Any]) -> Iterator[Any]:
+    """Yield the nodes of the graph that backward() from these tensors goes through; leaves have a `variable`."""
     stack = [root.grad_fn for root in roots if torch.is_tensor(root) and root.grad_fn is not None]
     visited = set(stack)
     while stack and len(visited) < MAX_GRAPH_NODES:
         node = stack.pop()
-        if hasattr(node, "variable"):
-            yield node.variable
+        yield node
         for next_node, _ in node.next_functions:
             if next_node is not None and next_node not in visited:
                 visited.add(next_node)
                 stack.append(next_node)
+
+
+def is_in_fp32(torch: ModuleType, node: Any) -> bool:
+    """Return whether a node of a graph surely computes in FP32 on a CPU: no cast, no other type, no code of Python."""
+    if hasattr(node, "variable"):
+        return bool(node.variable.dtype == torch.float32 and node.variable.device.type == "cpu")
+    name = type(node).__name__
+    is_python = isinstance(node, torch.autograd.function.BackwardCFunction) and not name.startswith("_DDPSink")
+    return not is_python and not name.startswith("ToCopyBackward")
 
 
 def is_readable(torch: ModuleType, tensor: Any) -> bool:
