@@ -33,9 +33,11 @@ def test_many_names_are_folded_and_few_are_listed() -> None:
     assert fold(["node0", "node1"]) == "node0, node1"
     names = [*(f"node{number}" for number in range(9)), "gpu", "node11"]
     assert fold(names) == "node[0-8],gpu,node11"
+    names = [f"cn{number:03}.rack2.example.org" for number in range(8, 108)]
+    assert fold([*names, "cn107.rack3.example.org"]) == "cn[008-107].rack2.example.org,cn107.rack3.example.org"
 
 
-@given(st.lists(st.from_regex(r"[a-z]{1,3}[0-9]{1,3}(\.lab)?", fullmatch=True), unique=True))
+@given(st.lists(st.from_regex(r"[ab]{1,2}[0-9]{1,3}(\.lab[0-2]{1,2})?", fullmatch=True), unique=True))
 def test_folded_names_expand_to_the_same_names(names: list[str]) -> None:
     assert [name for text in ranges(tuple(names)) for name in expand(text, lambda _: False)] == names
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 
-NUMBERED = re.compile(r"(?P<before>.*?)(?P<number>\d+)(?P<after>\D*)")
+NUMBERS = re.compile(r"([0-9]+)")  # splits a name so that every second part is a number
 MAX_LISTED = 8  # up to this number, names are easier to read than ranges
 
 
@@ -16,30 +16,35 @@ def fold(names: Iterable[str]) -> str:
 
 
 def ranges(names: tuple[str, ...]) -> Iterator[str]:
-    """Yield each longest run of consecutive names as one range."""
-    run: list[str] = []
+    """Yield each longest run of names as one range: names of which one number, always the same one, counts up."""
+    run: list[list[str]] = []
+    counting: int | None = None  # the place of that number
     for name in names:
-        if run and name != successor(run[-1]):
-            yield as_range(run)
-            run = []
-        run.append(name)
+        parts = NUMBERS.split(name)
+        place = place_of_step(run[-1], parts) if run else None
+        if run and (place is None or counting not in (None, place)):
+            yield as_range(run, counting)
+            run, place = [], None
+        run.append(parts)
+        counting = place
     if run:
-        yield as_range(run)
+        yield as_range(run, counting)
 
 
-def successor(name: str) -> str | None:
-    match = NUMBERED.fullmatch(name)
-    if match is None:
+def place_of_step(before: list[str], after: list[str]) -> int | None:
+    """Return the place of the only part in which two names differ, if it is a number and the next one, or None."""
+    different = [place for place, (one, other) in enumerate(zip(before, after, strict=False)) if one != other]
+    if len(before) != len(after) or len(different) != 1 or different[0] % 2 == 0:
         return None
-    width = len(match["number"])
-    return f"{match['before']}{int(match['number']) + 1:0{width}}{match['after']}"
+    number = before[different[0]]
+    return different[0] if after[different[0]] == f"{int(number) + 1:0{len(number)}}" else None
 
 
-def as_range(run: list[str]) -> str:
-    first, last = (NUMBERED.fullmatch(name) for name in (run[0], run[-1]))
-    if len(run) == 1 or first is None or last is None:
-        return run[0]
-    return f"{first['before']}[{first['number']}-{last['number']}]{first['after']}"
+def as_range(run: list[list[str]], place: int | None) -> str:
+    first, last = run[0], run[-1]
+    if place is None:
+        return "".join(first)
+    return "".join([*first[:place], f"[{first[place]}-{last[place]}]", *first[place + 1 :]])
 
 
 def fold_by_text(texts: Mapping[str, str]) -> list[tuple[str, str]]:
