@@ -606,7 +606,7 @@ TOGETHER = {
     "different-numbers-of-steps": "ddp = DDP(model)\n"
     "with torch.distributed.algorithms.join.Join([ddp]):\n    steps(ddp, adam, 2 + 5 * rank, logged=False)",
     "inputs-of-each-rank": "ddp = DDP(model); x = torch.zeros(4, 6, requires_grad=True)\n"
-    "steps(lambda data: model(x + data), torch.optim.SGD([x], 0.1)); steps(ddp, adam)",
+    "steps(lambda data: model(x + data), torch.optim.SGD([x], 0.1), logged=False); steps(ddp, adam)",
     "rank-0-never-steps": "dist.barrier()\nif rank:\n    steps(model, adam, logged=False)\n    dist.barrier()\nelse:\n"
     "    dist.barrier()",
     "parts-of-one-model": "dist.new_group([0]); dist.new_group([1])\nsteps(model, adam)",

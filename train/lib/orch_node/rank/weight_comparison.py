@@ -341,7 +341,7 @@ class WeightComparison:
         reference = self.exchange(record, "updated", state)
         if reference.rank != state.rank:
             self.check_updated(record, state, reference)
-        if self.exchanged_nothing():
+        if (record.shared or record.unshared) and self.exchanged_nothing():
             self.warn_once(NO_EXCHANGE_MESSAGE, reference)
 
     def exchange(self, record: OptimizerRecord, moment: str, state: State) -> State:
