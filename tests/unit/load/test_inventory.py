@@ -147,7 +147,7 @@ def test_pattern_is_matched_without_the_configuration_in_the_current_folder(tmp_
         "print(constants.DEFAULT_FORKS)"
     )
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path)
-    assert result.stdout == "16\n", result.stderr
+    assert result.stdout == "5\n", result.stderr  # Ansible's own default
 
 
 def test_ansible_reads_no_configuration_in_the_current_folder(
