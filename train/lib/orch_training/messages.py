@@ -60,6 +60,8 @@ def decode(message: bytes) -> Any:
         MessageError: if it is damaged.
     """
     size = int.from_bytes(message[:LENGTH_BYTES], "little")
+    if size > len(message) - LENGTH_BYTES:
+        raise MessageError("a message of another rank is damaged: its end is missing")
     data = io.BytesIO(message[LENGTH_BYTES + size :])
     try:
         return restore(json.loads(message[LENGTH_BYTES : LENGTH_BYTES + size]), data)
