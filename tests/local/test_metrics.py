@@ -55,11 +55,11 @@ def test_metrics_of_an_unmodified_script_have_steps_memory_and_cpu_time(unmodifi
         lines = read_metrics(unmodified_run, rank)
         assert sum(line["steps"] for line in lines) == 40
         assert len(lines) >= 2
-        assert all(line["seconds"] > 0.9 for line in lines[:-1]), "about one line per second"
+        assert statistics.median(line["seconds"] for line in lines[:-1]) > 0.9, "about one line per second"
         assert all(line["rss_bytes"] > 10**8 and line["cpu_seconds"] >= 0 for line in lines)
         assert all(line["loss"] is None for line in lines)
         times = [line["step_seconds"] for line in lines if line["step_seconds"]]
-        assert min(times) > 0.04, "DDP makes each rank as slow as the slowest"
+        assert statistics.median(times) > 0.04, "DDP makes each rank as slow as the slowest"
     work = [
         min(line["work_seconds"] for line in read_metrics(unmodified_run, rank) if line["step_seconds"])
         for rank in (0, 1)
