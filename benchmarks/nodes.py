@@ -51,12 +51,12 @@ for _ in range(20):
 print("done", flush=True)
 dist.destroy_process_group()
 """
-TRACEBACK = 'Traceback (most recent call last):\n  File "/work/train.py", line 31, in <module>\nValueError: planned'
+TRACEBACK = 'Traceback (most recent call last):\n  File "/home/me/train.py", line 31, in <module>\nValueError: planned'
 
 
 @dataclass
 class Usage:
-    """What a process has used: seconds of processor time, bytes of memory at most, open files now."""
+    """The processor time in seconds, the peak memory in bytes and the open files of a process."""
 
     cpu_seconds: float
     peak_bytes: int

@@ -95,7 +95,7 @@ def asking(handle: RunHandle, screen: Screen) -> Iterator[None]:
         typer.Exit: if the user detaches from the run.
     """
 
-    def ask(*_: object) -> None:
+    def handle_interrupt(*_: object) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         screen.progress.stop()
         while (answer := read_answer()) not in ("d", "c"):
@@ -106,10 +106,10 @@ def asking(handle: RunHandle, screen: Screen) -> Iterator[None]:
             screen.note(f"run {run} continues; to watch it: orch attach {run}, to stop it: orch stop {run}")
             raise typer.Exit(0)
         screen.progress.start()
-        signal.signal(signal.SIGINT, ask)
+        signal.signal(signal.SIGINT, handle_interrupt)
 
     can_ask = os.isatty(0) and os.isatty(2) and not is_on_this_machine(handle)
-    before = signal.signal(signal.SIGINT, ask) if can_ask else None
+    before = signal.signal(signal.SIGINT, handle_interrupt) if can_ask else None
     try:
         yield
     finally:

@@ -187,7 +187,7 @@ def message_of(result: Mapping[str, Any]) -> str:
 def changes_of(result: Mapping[str, Any], task: str) -> list[Change]:
     """Return the changes that the module reports; without them, one that names the task.
 
-    Wheels are no changes: the packages that are installed from them are.
+    Wheels are left out, because the packages that are installed from them are reported.
     """
     drift = result.get("drift")
     rows = [row for row in drift if isinstance(row, dict)] if isinstance(drift, list) else []

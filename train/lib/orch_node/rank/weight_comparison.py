@@ -308,7 +308,7 @@ class WeightComparison:
             shared = shared_weights(self.torch)
             record.shared = [weight for weight in held if id(weight) in shared]
             others = [weight for weight in held if id(weight) not in shared]
-            # Beside a DistributedDataParallel, tensors that are no parameters are inputs, as in adversarial training.
+            # With a DistributedDataParallel, tensors other than parameters are inputs, as in adversarial training.
             parameter = self.torch.nn.Parameter
             record.unshared = [weight for weight in others if not shared or isinstance(weight, parameter)]
         first, second = summarize(self.torch, record.shared), summarize(self.torch, record.unshared)

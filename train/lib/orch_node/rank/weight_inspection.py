@@ -30,7 +30,7 @@ def graph_nodes(torch: ModuleType, roots: Iterable[Any]) -> Iterator[Any]:
 
 
 def is_in_fp32(torch: ModuleType, node: Any) -> bool:
-    """Return whether a node of a graph surely computes in FP32 on a CPU: no cast, no other type, no code of Python."""
+    """Return whether a node of a graph computes in FP32 on a CPU; False for casts and for functions in Python."""
     if hasattr(node, "variable"):
         return bool(node.variable.dtype == torch.float32 and node.variable.device.type == "cpu")
     name = type(node).__name__
