@@ -37,6 +37,7 @@ SUBCOMMANDS = {
     "receive-folder": "orch_node.filled_folder",
     "store": "orch_node.store",
     "run-files": "orch_node.run_files",
+    "share-files": "orch_node.supervisor.file_sharing",
     "job": "orch_node.batch.job",
     "job-fill": "orch_node.batch.local_stack",
     "job-agent": "orch_node.batch.agent",

@@ -33,7 +33,9 @@ CHANGES: Mapping[str, ParameterInfo] = {
         "--code", help="Send the files of the project that have changed. Files that the run has written are kept."
     ),
     "force": typer.Option(
-        "--force", help="Continue from a checkpoint although the data, the model or the settings have changed."
+        "--force",
+        help="Continue although the data, the model or the settings have changed, or the files of the run's first node "
+        "are not available.",
     ),
 }
 

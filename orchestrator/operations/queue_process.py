@@ -154,7 +154,8 @@ class Queue:
 
     def start(self, run: Run, nodes: tuple[str, ...]) -> None:
         """Start a run on these nodes; if they turn out to be unusable, it waits for others."""
-        changes = replace(resume.Changes(nodes=NodePattern(",".join(nodes))), **self.unmasked[run.id])
+        changes = resume.Changes(nodes=NodePattern(",".join(nodes)), force=run.id in self.lost)
+        changes = replace(changes, **self.unmasked[run.id])
         self.write_state(f"starting on {fold(nodes)}")
         try:
             planned = resume.plan(run, changes, self.base, ignore)

@@ -49,7 +49,7 @@ class Changes:
         script_args: the arguments of the script with their secrets.
         wait_for_cores: whether to wait until other runs have released their cores.
         code: whether to send the files of the project that have changed.
-        force: whether a recipe continues from a checkpoint although its data or settings have changed.
+        force: whether to continue although data or settings have changed, or without the files of the last node0.
     """
 
     nodes: Nodes | None = None
@@ -170,7 +170,7 @@ def plan(run: Run, changes: Changes, base: Path, notify: Callable[[str], None]) 
         state=run.state,
         attempt=last_attempt(run) + 1,
         precision=run.record.precision,
-        nodes=tuple(node.node for node in run.record.nodes),
+        nodes=run.record.all_nodes,
         project=run.origin.project,
         sends_code=changes.code,
         forces=changes.force,

@@ -224,14 +224,18 @@ class CopyFiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrepareAttempt:
-    """A step that removes from a run's folder what reports the end of its last attempt.
+    """A step that prepares the folder of a run for its next attempt.
 
     Attributes:
         command: the program on each node.
+        seconds: its time limit; by default enough for a Python to start from a slow disk.
+        hint: what to do if it fails; '' for the usual hints.
     """
 
     nodes: tuple[RunNode, ...]
     command: tuple[str, ...]
+    seconds: float = 60.0
+    hint: str = ""
 
     def describe(self) -> str:
         return "\n".join(shell_at(node, shlex.join(self.command)) for node in self.nodes)

@@ -9,6 +9,7 @@ from typing import ClassVar, Protocol, TypeVar
 
 from orch_node.protocol.files import is_run_id
 from orch_node.protocol.precision import AUTO
+from orch_node.protocol.record import RunNode
 
 from orchestrator.errors import RequestError
 from orchestrator.model.decision import Decision
@@ -146,10 +147,10 @@ class Resume:
         state: how its last attempt ended.
         attempt: the number of the next attempt.
         precision: as planned; `auto` if its ranks chose it.
-        nodes: the nodes of the last attempt.
+        nodes: the nodes of all attempts, node0 of the last one first.
         project: the files that were sent with a script, or None.
         sends_code: whether to bring the run's copy of the project up to date.
-        forces: whether a recipe continues from a checkpoint although its data or settings have changed.
+        forces: whether to continue although data or settings have changed, or without the files of the last node0.
     """
 
     run_id: str
@@ -159,7 +160,7 @@ class Resume:
     state: str
     attempt: int = 2
     precision: str = AUTO
-    nodes: tuple[str, ...] = ()
+    nodes: tuple[RunNode, ...] = ()
     project: Project | None = None
     sends_code: bool = False
     forces: bool = False

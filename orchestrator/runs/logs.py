@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from orch_node.protocol import files
 from orch_node.streams import STDOUT, split
@@ -61,7 +61,8 @@ def requested_ranks(run: Run, rank: int | None) -> dict[int, str]:
     Raises:
         RequestError: if the run has no such rank.
     """
-    nodes = {placement.rank: placement.node for placement in run.record.layout}
+    nodes = {rank: node for rank, node, _ in moved_logs(run)}
+    nodes |= {placement.rank: placement.node for placement in run.record.layout}
     if rank is not None and rank not in nodes:
         raise RequestError(f"Run {run.id} has ranks 0 to {max(nodes)}.", hint="Without --rank all are shown.")
     return nodes if rank is None else {rank: nodes[rank]}
@@ -73,15 +74,25 @@ def copied_lines(run: Run, nodes: Mapping[int, str], starts: Mapping[int, int]) 
     Args:
         run: the run.
         nodes: the node of each rank.
-        starts: the bytes of each rank's log to skip.
+        starts: the bytes of each rank's log to skip; then logs on other nodes, of earlier attempts, are skipped, too.
     """
-    logs = (rank_lines(run.folder, rank, node, starts.get(rank, 0)) for rank, node in nodes.items())
-    return heapq.merge(*logs, key=lambda line: line.time)
+    logs = [(rank, node, run.folder / files.RANKS) for rank, node in nodes.items()]
+    logs += [log for log in moved_logs(run) if log[0] in nodes and not starts]
+    lines = (rank_lines(folder, rank, node, starts.get(rank, 0)) for rank, node, folder in logs)
+    return heapq.merge(*lines, key=lambda line: line.time)
+
+
+def moved_logs(run: Run) -> list[tuple[int, str, Path]]:
+    """Return the local logs of ranks that have run on other nodes than the record has: rank, node and folder."""
+    paths = sorted((run.folder / files.RANKS).glob("*/rank-*.log"))
+    ranks = ((files.rank_of(path.name), path.parent) for path in paths)
+    return [(rank, folder.name, folder) for rank, folder in ranks if rank is not None]
 
 
 def rank_lines(folder: Path, rank: int, node: str, start: int) -> Iterator[LogLine]:
-    """Yield the lines in the local log of a rank, each with the time of its end; lines without times come last."""
-    log, parser, times = Tail(folder / files.rank_log(rank), start), LineParser(), recorded_times(folder, rank)
+    """Yield the lines in the log of a rank, each with the time of its end; lines without times come last."""
+    log = Tail(folder / PurePath(files.rank_log(rank)).name, start)
+    parser, times = LineParser(), recorded_times(folder, rank)
     following = next(times, None)
     time = 0.0 if following else math.inf
     while texts := log.lines() or log.lines(last=True):
@@ -94,7 +105,7 @@ def rank_lines(folder: Path, rank: int, node: str, start: int) -> Iterator[LogLi
 
 def recorded_times(folder: Path, rank: int) -> Iterator[tuple[int, float]]:
     """Yield positions in the log of a rank with the times from which on it was written there."""
-    times = Tail(folder / files.rank_times(rank))
+    times = Tail(folder / PurePath(files.rank_times(rank)).name)
     while lines := times.lines():
         for line in lines:
             if match := TIME.fullmatch(line):

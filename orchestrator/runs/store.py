@@ -351,6 +351,21 @@ def positions(folder: Path) -> Positions:
     return Positions(events=events.stat().st_size if events.exists() else 0, logs=logs)
 
 
+def move_logs(folder: Path, before: RunRecord, now: RunRecord) -> None:
+    """Move the local logs of ranks that run on another node from now on, and back what they have on that node."""
+    earlier_nodes = {placement.rank: placement.node for placement in before.layout}
+    nodes = {placement.rank: placement.node for placement in now.layout}
+    moving = [rank for rank in earlier_nodes | nodes if earlier_nodes.get(rank) != nodes.get(rank)]
+    for rank in moving:
+        for path in (folder / files.RANKS).glob(f"rank-{rank}.*"):
+            moved = folder / files.moved_logs(earlier_nodes[rank])
+            moved.mkdir(mode=0o700, exist_ok=True)
+            path.rename(moved / path.name)
+        if rank in nodes:
+            for path in (folder / files.moved_logs(nodes[rank])).glob(f"rank-{rank}.*"):
+                path.rename(folder / files.RANKS / path.name)
+
+
 def plan_bytes(folder: Path) -> bytes | None:
     """Return the content of plan.json in a run's folder, or None if there is none."""
     path = folder / PLAN

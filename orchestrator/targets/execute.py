@@ -144,10 +144,14 @@ def do_on_node(step: PutFile | SendFile | PrepareAttempt, connection: Connection
     if isinstance(step, SendFile):
         connection.send(step.source, step.path)
         return
-    result = connection.capture(step.command, seconds=CHECK_SECONDS)
+    try:
+        result = connection.capture(step.command, seconds=step.seconds)
+    except ExecuteError as error:
+        raise ExecuteError(error.message, hint=step.hint or error.hint) from None
     if result.code != 0:
         # on_all() replaces NODE with the names of the nodes.
-        raise ExecuteError(f"NODE: {result.err.strip() or f'exit code {result.code}'}.", hint=ATTEMPT_HINT)
+        reason = result.err.strip().removesuffix(".") or f"exit code {result.code}"
+        raise ExecuteError(f"NODE: {reason}.", hint=step.hint or ATTEMPT_HINT)
 
 
 def apply_objects(step: ApplyObjects, applier: Applier | None) -> None:

@@ -28,7 +28,7 @@ def requested_node(record: RunRecord, name: str | None) -> RunNode:
     """Return the named node of a run, or node0; raise RequestError if the run does not have it."""
     if name is None:
         return record.nodes[0]
-    nodes = {node.node: node for node in record.nodes}
+    nodes = {node.node: node for node in record.all_nodes}
     if name not in nodes:
         raise RequestError(f"Run {record.run_id} has no node '{name}'.", hint=f"It has {fold(nodes)}.")
     return nodes[name]

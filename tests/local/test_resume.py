@@ -9,7 +9,7 @@ import pytest
 from tests.local.runs import Orch, expect_exit, last_run, rank_log, write_script
 from tests.local.workspaces import Workspace
 
-# Saves in its folder, and fails once on the last rank.
+# Rank 0 saves in its folder, and the last rank fails once.
 SCRIPT = """
 import os, torch.distributed as dist
 rank, size = dist.get_rank(), dist.get_world_size()
@@ -18,7 +18,9 @@ if rank == 0:
     print("begins" if first else "continues with", open("saved").read() if not first else "", flush=True)
 dist.barrier()
 if first:
-    open("saved", "w").write(f"what {size} ranks wrote")
+    open(f"wrote-{rank}", "w").close()
+    if rank == 0:
+        open("saved", "w").write(f"what {size} ranks wrote")
     dist.barrier()
     if rank == size - 1:
         raise RuntimeError("once")
@@ -84,3 +86,13 @@ def test_run_continues_on_another_node_than_its_first(two_hosts: Workspace, proj
     report = two_hosts.orch("runs", "show", run).stdout
     assert "started 1 rank on node1 (attempt 2)" in report
     assert "rank 1 on node1 exited with code 1" in report, "the events of the first attempt stay"
+    logs = expect_exit(two_hosts.orch("logs", run)).stdout
+    assert "[0 node0] begins" in logs
+    assert "[0 node1] continues with what 2 ranks wrote" in logs, "the log of rank 0 on each of its nodes"
+    assert "[1 node1] RuntimeError: once" in expect_exit(two_hosts.orch("logs", run, "--rank", "1")).stderr
+    expect_exit(two_hosts.orch("fetch", run, "--to", str(two_hosts.folder / "fetched")))
+    names = {path.name for path in (two_hosts.folder / "fetched").iterdir()}
+    assert names == {"saved", "wrote-0", "wrote-1"}, "also what only the other node has"
+    listed = expect_exit(two_hosts.orch("runs", *two_hosts.options[-2:]))
+    assert run in listed.stdout
+    assert "different nodes" not in listed.stderr

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path, PurePath
 from typing import Protocol, TypeVar
 
@@ -77,8 +77,8 @@ class Mirror:
         if outcome_in(self.folder) is None:
             self.copy(files.OUTCOME)
 
-    def append(self, name: str) -> None:
-        """Copy the bytes that a file has grown by since the last time.
+    def append(self, name: str, local_name: str | None = None) -> None:
+        """Copy the bytes that a file has grown by since the last time, to the same path unless another is named.
 
         Several commands may watch a run at the same time: they write the same bytes at the same
         offsets.
@@ -86,16 +86,17 @@ class Mirror:
         Raises:
             ExecuteError: if the file cannot be read from the node or written here.
         """
+        local_name = local_name or name
         try:
-            offset, path = self.local_files.size(name), f"{self.run_dir}/{name}"
+            offset, path = self.local_files.size(local_name), f"{self.run_dir}/{name}"
             # The size is read once, because the file may grow without end.
             size = min(self.remote.size(path), MAX_LOG_BYTES)
             while offset < size and (content := self.remote.read(path, offset, min(CHUNK_BYTES, size - offset))):
-                self.local_files.add(name, content, offset)
+                self.local_files.add(local_name, content, offset)
                 offset += len(content)
         except OSError as error:
             raise ExecuteError(
-                f"{self.folder / name} cannot be written: {error.strerror}.",
+                f"{self.folder / local_name} cannot be written: {error.strerror}.",
                 hint="Links in a run's folder are not followed.",
             ) from None
 
@@ -158,11 +159,18 @@ class Mirror:
         """Ask the supervisor to end the run."""
         self.remote.terminate(pid, self.marker)
 
-    def copy_logs(self, rank: int | None = None) -> None:
-        """Copy the logs of the ranks that ran on this node, or of one of them."""
+    def copy_logs(self, rank: int | None = None, moved: Mapping[int, str] | None = None) -> None:
+        """Copy the logs of the ranks that ran on this node, or of one of them.
+
+        Args:
+            rank: the rank; None for all ranks.
+            moved: the local folders for ranks that the record has on other nodes.
+        """
         for name in self.rank_files(files.RANKS, files.OF_RANK):
-            if rank in (None, files.rank_of(PurePath(name).name)):
-                self.append(name)
+            number = files.rank_of(PurePath(name).name)
+            if number is not None and rank in (None, number):
+                folder = (moved or {}).get(number, files.RANKS)
+                self.append(name, f"{folder}/{PurePath(name).name}")
 
     def rank_files(self, folder: str, pattern: re.Pattern[str]) -> list[str]:
         """Return the paths of the files in a folder of the run whose names match one of its ranks."""

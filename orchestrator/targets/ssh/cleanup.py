@@ -43,7 +43,7 @@ def stop(record: RunRecord, *, planned: bool) -> CleanupReport:
     start_time = time.monotonic()
     node0_options = ["--node0", *(["--planned"] if planned else [])]
     responses = query_all(
-        record.nodes,
+        record.all_nodes,
         lambda host: node_program(
             record, "cleanup", "end", record.run_dir, *(node0_options if host == record.node0 else [])
         ),

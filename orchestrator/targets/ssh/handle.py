@@ -98,8 +98,8 @@ class SshHandle:
         if problem := unsafe_to_delete(self.record, self.folder):
             self.notify(f"{self.record.run_dir} was not deleted: {problem}")
             return
-        results = on_each(self.record.nodes, self.delete_folder)
-        errors = {host.node: error.message for host, error in zip(self.record.nodes, results, strict=True) if error}
+        results = on_each(self.record.all_nodes, self.delete_folder)
+        errors = {host.node: error.message for host, error in zip(self.record.all_nodes, results, strict=True) if error}
         for nodes, reason in fold_by_text(errors):
             self.notify(f"{nodes}: {self.record.run_dir} was not deleted: {reason}")
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -120,7 +120,7 @@ class SshHandle:
 
     def fetch(self, request: FetchRequest, listener: FetchListener) -> Collected:
         node = requested_node(self.record, request.node)
-        hosts = [node] if request.node or request.project else self.record.nodes
+        hosts = [node] if request.node or request.project else self.record.all_nodes
         connections = {host.node: connection_to(host) for host in hosts}
         sources = [
             Source(name=name, remote=connection, python=self.record.python) for name, connection in connections.items()

@@ -39,7 +39,7 @@ def plan(request: TrainRequest, resume: Resume | None = None) -> Plan:
 def events_for_new_node0(plan: Plan, base: Path, resume: Resume | None) -> tuple[SendFile, ...]:
     """Return the step that gives another node0 than that of the last attempt the events that the old one has sent."""
     node0, events = plan.run.node0, base / plan.run.run_id / EVENTS
-    if resume is None or not node0.via or node0.node in resume.nodes[:1] or not events.exists():
+    if resume is None or not node0.via or node0.node in [host.node for host in resume.nodes[:1]] or not events.exists():
         return ()
     return (SendFile(nodes=(node0,), source=str(events), path=f"{plan.run.run_dir}/{EVENTS}"),)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from orch_node.protocol.files import BINDINGS
+from orch_node.protocol.record import RunNode
 
 from orchestrator.launchers import Job, Launch
 from orchestrator.model.cluster import Node
@@ -36,6 +37,8 @@ from orchestrator.targets.ssh import container_steps
 from orchestrator.targets.ssh.decisions import HostInputs, ResolvedHosts, resolve_hosts
 from orchestrator.targets.ssh.steps import Extras, plan_steps, reachable_files, run_node, run_nodes
 
+GIVE_SECONDS = 3600.0  # time limit for node0 of the last attempt to give its files to other nodes
+
 
 def plan_train(request: TrainRequest, inputs: HostInputs, site: Site) -> Plan:
     """Decide how to run a request.
@@ -64,14 +67,22 @@ def plan_train(request: TrainRequest, inputs: HostInputs, site: Site) -> Plan:
         *decisions_of(inputs, hosts, job, launch),
         *explain_restarts(request.max_restarts, recipe, request.min_nodes),
         *explain_wait(request),
+        *explain_files(run_nodes(resolved.all_nodes), site),
     )
     plan = new_plan(request, resolved, site, home_of(resolved), decisions=decisions, output=output)
+    record = replace(plan.run, earlier_nodes=earlier_nodes(plan.run.nodes, site))
     steps = (
         *check_imports(inputs, job),
         *prepare_attempt(site, resolved),
         *steps_of(request, inputs, resolved, site, files=files, job=job, launch=launch.value),
     )
-    return with_record(replace(plan, steps=steps))
+    return with_record(replace(plan, run=record, steps=steps))
+
+
+def earlier_nodes(nodes: tuple[RunNode, ...], site: Site) -> tuple[RunNode, ...]:
+    """Return the nodes that only earlier attempts of a resumed run had."""
+    names = {host.node for host in nodes}
+    return tuple(host for host in site.resume.nodes if host.node not in names) if site.resume else ()
 
 
 def explain_wait(request: TrainRequest) -> tuple[Decision, ...]:
@@ -121,7 +132,8 @@ def steps_of(
             *supervisor_options(request, recipe, resolved.launcher, launch, attempt=site.attempt),
         ),
     )
-    return (*files.sent, *plan_steps(site, job, launch, extras))
+    sharing = give_files(run_nodes(resolved.all_nodes), site, resolved.nodes.value[0].python)
+    return (*files.sent, *sharing, *plan_steps(site, job, launch, extras))
 
 
 def check_imports(inputs: HostInputs, job: Job) -> tuple[CheckImports, ...]:
@@ -139,6 +151,29 @@ def prepare_attempt(site: Site, resolved: Resolved) -> tuple[PrepareAttempt, ...
         return ()
     command = (resolved.nodes.value[0].python, f"{site.train}/node.py", "prepare-attempt", site.run_dir)
     return (PrepareAttempt(nodes=run_nodes(resolved.all_nodes), command=command),)
+
+
+def give_files(nodes: tuple[RunNode, ...], site: Site, python: str) -> tuple[PrepareAttempt, ...]:
+    """Return the step in which node0 of the last attempt, if it is another node, gives its files to the new nodes."""
+    resume = site.resume
+    if resume is None or resume.forces or resume.attempt == 1 or not resume.project:
+        return ()
+    earlier_node0 = resume.nodes[0]
+    if earlier_node0.node == nodes[0].node or not earlier_node0.via:
+        return ()
+    receivers = [host.node for host in nodes if host.node != earlier_node0.node]
+    command = (python, f"{site.train}/node.py", "share-files", site.run_dir, str(resume.attempt - 1), *receivers)
+    hint = f"{earlier_node0.node} has what the run has written. --force continues with what the other nodes have."
+    return (PrepareAttempt(nodes=(earlier_node0,), command=command, seconds=GIVE_SECONDS, hint=hint),)
+
+
+def explain_files(nodes: tuple[RunNode, ...], site: Site) -> tuple[Decision, ...]:
+    """Return from which node the files of a resumed run come, if its first node is another one now."""
+    resume = site.resume
+    if resume is None or resume.attempt == 1 or not resume.project or resume.nodes[0].node == nodes[0].node:
+        return ()
+    source = nodes[0].node if resume.forces else resume.nodes[0].node
+    return (Decision(topic="files of the run", value=f"as {source} has them", reason="--force" * resume.forces),)
 
 
 def container_file(

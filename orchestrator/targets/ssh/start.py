@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from orch_node.protocol import files
 from orch_node.protocol.outcome import FAILED, STOPPED
 
-from orchestrator.errors import ConnectionLost, ExecuteError, RequestError
+from orchestrator.errors import ConnectionLost, ExecuteError, OrchError, RequestError
 from orchestrator.files import write_whole
 from orchestrator.planning.plan import Plan, StartRun
 from orchestrator.runs import store
@@ -18,6 +19,7 @@ from orchestrator.runs.state_files import PLAN
 from orchestrator.runs.store import Positions
 from orchestrator.targets.execute import execute
 from orchestrator.targets.ssh.nodes import connection_to
+from orchestrator.targets.ssh.watch import copy_logs
 
 UNREACHABLE_HINT = (
     "Check that it is on and reachable from this machine. --exclude NODE trains without it; "
@@ -45,13 +47,21 @@ def start(plan: Plan, folder: Path) -> Positions | None:
 def recorded(plan: Plan, folder: Path) -> Iterator[Positions | None]:
     """Record the plan, and yield what belongs to earlier attempts of the run; remove the record of a wrong request."""
     earlier_plan = store.plan_bytes(folder)
+    earlier_run = store.load(folder) if earlier_plan else None
     store.create(plan, folder)
     try:
+        if earlier_run and plan.run.node0.via:
+            if set(earlier_run.nodes) - {host.node for host in plan.run.nodes}:
+                copy_logs(earlier_run.record, folder, None)  # of nodes that do not respond, nothing is copied
+            store.move_logs(folder, earlier_run.record, plan.run)
         yield store.positions(folder) if earlier_plan else None
-    except RequestError:  # as with other wrong requests, nothing is left
-        if earlier_plan:
+    except (OrchError, KeyboardInterrupt) as error:
+        has_ended = isinstance(error, RequestError) or (folder / files.OUTCOME).exists()
+        if earlier_plan and earlier_run and has_ended:  # the next resume continues from the earlier attempt
             write_whole(folder / PLAN, earlier_plan)
-        else:
+            if plan.run.node0.via:
+                store.move_logs(folder, plan.run, earlier_run.record)
+        elif isinstance(error, RequestError):  # as with other wrong requests, nothing is left
             shutil.rmtree(folder)
         raise
 

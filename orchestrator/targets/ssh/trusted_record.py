@@ -52,6 +52,11 @@ def trusted_record(record: RunRecord, cluster: Cluster, *, sender: str) -> RunRe
         record,
         node0=RunNode(node=node0.name, via=node0.via),
         nodes=tuple(RunNode(node=name, via=provisioned[name].via) for name in node_names),
+        earlier_nodes=tuple(
+            RunNode(node=host.node, via=provisioned[host.node].via)
+            for host in record.earlier_nodes
+            if host.node in provisioned
+        ),
         run_dir=f"{node0.root}/runs/{record.run_id}",
         train=f"{node0.root}/train",
         python=interpreter(record.python, node0),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from orch_node.protocol import files
 from orch_node.protocol.record import RunNode, RunRecord
 
 from orchestrator.errors import ConnectionLost, ExecuteError
@@ -73,7 +74,7 @@ def copy_from(
         if host == record.node0:
             mirror.finish(record.output_dir)
             mirror.record_supervisor_end()
-        mirror.copy_logs()
+        mirror.copy_logs(moved=moved_ranks(record, host))
 
     return on_mirrors(hosts, record, folder, copy, connect_seconds)
 
@@ -84,9 +85,15 @@ def copy_logs(record: RunRecord, folder: Path, rank: int | None) -> dict[str, Ex
     def copy(host: RunNode, mirror: Mirror) -> None:
         if not mirror.remote.list(record.run_dir):
             raise ExecuteError(f"{record.run_dir} does not exist.", hint="The run's folder on the node was deleted.")
-        mirror.copy_logs(rank)
+        mirror.copy_logs(rank, moved_ranks(record, host))
 
     return on_mirrors(record.nodes, record, folder, copy)
+
+
+def moved_ranks(record: RunRecord, host: RunNode) -> dict[int, str]:
+    """Return the local folder for the logs of ranks that have run on a node, although the record has them on others."""
+    folder = files.moved_logs(host.node)
+    return {placement.rank: folder for placement in record.layout if placement.node != host.node}
 
 
 def on_mirrors(

@@ -5,9 +5,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from orch_node.protocol.record import RunNode
 
 from orchestrator.errors import PlanError
 from orchestrator.model.cluster import Cluster, Node
+from orchestrator.model.project import Project
 from orchestrator.model.recipe import Recipe
 from orchestrator.planning.plan import Plan, PrepareAttempt, PutFile, SendFile, StartRun
 from orchestrator.planning.request import Resume
@@ -150,6 +152,29 @@ def test_next_attempt_prepares_the_folder_on_all_nodes_before_it_is_written(stac
     assert "--first-attempt=3" in argv(plan)
     assert "--output_dir=/opt/orch/runs/r/output" in argv(plan)
     assert any("attempt 3 (the last one failed; from the newest valid checkpoint)" in line for line in plan.summary())
+
+
+def test_node0_of_the_last_attempt_gives_its_files_to_another_one(stack: Stack) -> None:
+    node0, node1 = TWO.nodes
+    recorded = tuple(RunNode(node=node.name, via=node.via) for node in (node1, node0, make_remote_node(2)))
+    project = Project(folder="/home/me", files={"train.py": "1" * 64}, size=9)
+    resume = Resume(
+        run_id="r",
+        run_dir="/opt/orch/runs/r",
+        started_by="me@here",
+        created=1.0,
+        state="failed",
+        nodes=recorded,
+        project=project,
+    )
+    plan = decide(stack, cluster=TWO, resume=resume)
+    (sharing,) = [step for step in plan.steps if isinstance(step, PrepareAttempt) and "share-files" in step.command]
+    assert ([node.node for node in sharing.nodes], sharing.command[-2:]) == (["node1"], ("1", "node0"))
+    assert [node.node for node in plan.run.earlier_nodes] == ["node2"]
+    assert any("as node1 has them" in line for line in plan.summary())
+    forced = decide(stack, cluster=TWO, resume=replace(resume, forces=True))
+    assert len([step for step in forced.steps if isinstance(step, PrepareAttempt)]) == 1
+    assert any("as node0 has them (--force)" in line for line in forced.summary())
 
 
 def test_files_of_this_machine_are_sent_to_every_node(stack: Stack) -> None:

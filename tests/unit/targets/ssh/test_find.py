@@ -79,6 +79,22 @@ def test_run_is_not_trusted_if_its_records_name_different_nodes() -> None:
         assert "different nodes" in run.distrust.message
 
 
+def test_record_of_a_later_attempt_on_other_nodes_replaces_the_earlier_one(tmp_path: Path) -> None:
+    node0, node1 = RunNode(node="node0"), RunNode(node="node1")
+    earlier, later = make_sent_record(), make_sent_record(nodes=(node1,), node0=node1, earlier_nodes=(node0,))
+    responses = {
+        "node0": make_response({"record": render(earlier), "state": "failed"}),
+        "node1": make_response({"record": render(later)}),
+    }
+    for names in (("node0", "node1"), ("node1", "node0")):
+        (run,) = (merged := merge_responses(**{name: responses[name] for name in names})).runs.values()
+        assert (run.distrust, run.state, [host.node for host in run.record.nodes]) == (None, "done", ["node1"])
+        assert [host.via[2] for host in run.record.earlier_nodes] == ["/own/config"]
+        base = tmp_path / names[0]
+        find_run(base, earlier.run_id, "lab", ignore, recorded=merge_responses(node0=responses["node0"]))
+        assert find_run(base, earlier.run_id, "lab", ignore, recorded=merged)[0] == run.record
+
+
 def test_untrusted_record_does_not_hide_a_trusted_one() -> None:
     ghost = (RunNode(node="node1"), RunNode(node="ghost"))
     bad = make_response({"record": render(make_sent_record(nodes=ghost, node0=ghost[0]))})

@@ -80,6 +80,11 @@ def rank_log(rank: int) -> str:
     return f"{RANKS}/rank-{rank}.log"
 
 
+def moved_logs(node: str) -> str:
+    """Return the local folder for the logs of ranks that have moved from a node, or to it, during the run."""
+    return f"{RANKS}/{node}"
+
+
 def rank_times(rank: int) -> str:
     """Return the name of the file with the times at which a rank's log was written."""
     return f"{RANKS}/rank-{rank}.times"

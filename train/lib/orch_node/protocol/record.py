@@ -86,6 +86,12 @@ class RunRecord:
     location: dict[str, Any] = field(default_factory=dict)  # the values with which its target finds it
     name: str = ""  # as the user named it
     arguments: tuple[str, ...] = ()  # the settings of the recipe and the arguments of the script, without secrets
+    earlier_nodes: tuple[RunNode, ...] = ()  # those of earlier attempts alone, which may have files of the run
+
+    @property
+    def all_nodes(self) -> tuple[RunNode, ...]:
+        """Return the nodes of all attempts, those of the last one first."""
+        return (*self.nodes, *self.earlier_nodes)
 
 
 NAMES = tuple(item.name for item in fields(RunRecord))
@@ -111,8 +117,8 @@ def find_problems(record: RunRecord) -> Iterator[str]:
     """Yield values that are impossible or unsafe, because they become paths and arguments."""
     if not files.is_run_id(record.run_id):
         yield f"run_id {record.run_id!r:.60} is not a valid name"
-    names = [node.node for node in record.nodes]
-    if not names or len(set(names)) < len(names):
+    names = [node.node for node in record.all_nodes]
+    if not record.nodes or len(set(names)) < len(names):
         yield "nodes is empty or has duplicates"
     elif record.node0.node != names[0]:
         yield f"node0 is {record.node0.node!r:.60}, not the first of its nodes"
@@ -128,7 +134,7 @@ def render(record: RunRecord) -> dict[str, Any]:
     """Return the record as a JSON object, without target and location of a run over SSH, and empty optional fields."""
     content = {"schema": SCHEMA, **values.record(record)}
     omitted = {"target", "location"} if record.target == DEFAULT_TARGET else set()
-    omitted |= {name for name in ("name", "arguments") if not content[name]}
+    omitted |= {name for name in ("name", "arguments", "earlier_nodes") if not content[name]}
     return {name: value for name, value in content.items() if name not in omitted}
 
 

@@ -1,7 +1,8 @@
 """Send the files that node0 has written in a run's copy of the project to the other nodes, before a restart.
 
 "Rank 0 saves, all ranks load" then works on nodes that share no folder. Runs in a thread, because the supervisor has to
-watch the agents meanwhile.
+watch the agents meanwhile. `node.py share-files RUN_DIR ATTEMPT NODE...` does it on node0 of the last attempt before a
+resume whose node0 is another node.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 import tempfile
 import threading
 from collections.abc import Mapping, Sequence
@@ -23,6 +25,17 @@ from orch_node.store import RemoteCommand, StoreError
 
 MAX_BYTES = 100 * 10**9  # of the files that node0 gives to a node
 MAX_NAMES = 5  # in a message
+
+
+def main(argv: list[str]) -> int:
+    """Give the files of this node to others; return the exit code."""
+    run_dir, attempt, *nodes = argv
+    sharing = FileSharing(Path(run_dir), nodes, int(attempt))
+    sharing.run()
+    print("\n".join(sharing.news))
+    if sharing.problem:
+        print(sharing.problem.replace("node0", "this node"), file=sys.stderr)
+    return 1 if sharing.problem else 0
 
 
 class FileSharing(threading.Thread):
@@ -70,7 +83,7 @@ class FileSharing(threading.Thread):
         Raises:
             StoreError: if a node cannot be reached or cannot write the files, or they are too large.
         """
-        arguments = ("run-files", "list", str(self.run_dir), run_files.token_of(self.run_dir))
+        arguments = ("run-files", "list", str(self.run_dir), run_files.token_of(self.run_dir) or "none")
         commands = [self.command(node, arguments, subprocess.DEVNULL) for node in self.nodes]
         local = run_files.written_files(self.run_dir) if commands else Written()
         store.raise_failures([command for command in commands if command.end() != 0])
