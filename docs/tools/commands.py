@@ -36,7 +36,7 @@ def describe_subcommands(group: TyperCommand | TyperGroup, context: typer.Contex
 
 def option_table(command: TyperCommand | TyperGroup, context: typer.Context) -> Iterator[str]:
     rows = [parameter.get_help_record(context) for parameter in command.params]
-    options = [row for row in rows if row and row[0] != "-h, --help"]
+    options = [row for row in rows if row and "--help" not in row[0]]
     if options:
         yield "| option | meaning |\n| --- | --- |"
         yield from (f"| <code>{cell(name)}</code> | {cell(text)} |" for name, text in options)

@@ -24,7 +24,7 @@ EXCLUSIVE = (("inventory", "on"), ("inventory", "target"), ("python", "venv"))
 VARIABLE = "ORCH_INVENTORY"
 # Options of the table that belong to its hosts: without effect if other hosts are named.
 OF_HOSTS = ("nodes", "exclude", "ppn", "fabric", "mpi", "python", "spare_nodes", "min_nodes", "image", "image_options")
-HELP = ("-h", "--help")
+HELP = ("-h", "--help", "--help-all")
 
 
 def read_table() -> ToolOptions | None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 import tempfile
 from collections.abc import Mapping
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from orchestrator.cli.app import App
+from orchestrator.cli.app import HELP_ALL, App
 from orchestrator.errors import OrchError
 from orchestrator.screen import prepare, print_text
 from orchestrator.state import fallback_home, uses_fallback_home
@@ -57,7 +57,10 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
     },
     DEFINITIONS: {"recipes": "recipes:app", "data": "data:app", "stacks": "stacks:app"},
 }
-EPILOGS = {"train": "\n\n".join(EXAMPLES)}
+HELP = ["-h", "--help"]
+SETTINGS: Mapping[str, dict[str, Any]] = {
+    "train": {"epilog": "\n\n".join(EXAMPLES), "context_settings": {"help_option_names": [*HELP, HELP_ALL]}}
+}
 
 
 def make_app(name: str = "") -> App:
@@ -65,12 +68,7 @@ def make_app(name: str = "") -> App:
 
     The modules of the other commands are not imported, and typer does not inspect their options.
     """
-    app = App(
-        no_args_is_help=True,
-        epilog="\n\n".join(STEPS),
-        pretty_exceptions_enable=False,
-        context_settings={"help_option_names": ["-h", "--help"]},
-    )
+    app = App(epilog="\n\n".join(STEPS), pretty_exceptions_enable=False, context_settings={"help_option_names": HELP})
     app.callback()(orch)
     has_command = any(name in commands for commands in COMMANDS.values())
     for panel, commands in COMMANDS.items():
@@ -81,7 +79,7 @@ def make_app(name: str = "") -> App:
             if isinstance(value, App):
                 app.add_typer(value, name=command, rich_help_panel=panel)
             else:
-                app.command(command, rich_help_panel=panel, epilog=EPILOGS.get(command))(value)
+                app.command(command, rich_help_panel=panel, **SETTINGS.get(command, {}))(value)
     return app
 
 
@@ -116,7 +114,7 @@ def main() -> None:
     try:
         if uses_fallback_home():
             print_text(f"note: the home directory is not writable; using {fallback_home()}", err=True)
-        make_app("".join(sys.argv[1:2]))()
+        make_app("".join(sys.argv[1:2]))(sys.argv[1:] or ["--help"])
     except OrchError as error:
         print_text(f"error: {error.message}", err=True)
         if error.hint:

@@ -105,7 +105,10 @@ INTERPRETER_OPTIONS: Mapping[str, ParameterInfo] = {
         help="Run the ranks on this Python, which the nodes have already (conda, uv, venv), instead of that of the "
         "stack. It needs torch; the stack's bindings for ccl are added if they fit.",
     ),
-    "venv": typer.Option(metavar="FOLDER", help="The same for FOLDER/bin/python."),
+    "venv": typer.Option(
+        metavar="FOLDER",
+        help="Run the ranks in this virtual environment, which the nodes have already: --python FOLDER/bin/python.",
+    ),
 }
 HOST_OPTIONS: Mapping[str, ParameterInfo] = {
     "inventory": typer.Option(

@@ -154,5 +154,5 @@ def test_table_above_the_repository_is_not_read(project: Path, monkeypatch: pyte
     (inner / ".git").mkdir(parents=True)
     monkeypatch.chdir(inner)
     assert orch("runs") == "none\n"
-    with pytest.raises(OrchError, match="Missing argument INVENTORY"):
+    with pytest.raises(OrchError, match="Missing argument 'INVENTORY'"):
         orch("nodes")

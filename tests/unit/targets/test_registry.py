@@ -93,7 +93,7 @@ def test_faulty_target_is_explained_and_disturbs_no_other_command(
 def test_missing_file_of_an_option_is_explained(package: Path) -> None:
     failed = orch(package, "train", "train.py", "--on", "booking", "--booking", "missing.txt")
     assert failed.returncode == 2
-    assert "error: --booking: " in failed.stderr
+    assert "'--booking'" in failed.stderr
     assert "missing.txt" in failed.stderr
 
 
