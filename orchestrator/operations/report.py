@@ -1,13 +1,12 @@
-"""Reports: one run, or several runs compared, as an HTML page or a table."""
+"""Reports: one run as an HTML page, two runs or an array compared as a table."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from orchestrator.errors import ExecuteError
 from orchestrator.operations.runs import find_refreshed
-from orchestrator.report import page, several
+from orchestrator.report import page
 from orchestrator.report.comparison import Comparison, Side, compare
 from orchestrator.report.ranking import RankedRun, rank_runs
 from orchestrator.runs import store
@@ -16,24 +15,21 @@ from orchestrator.runs.outcome import outcome_of
 from orchestrator.targets.interface import Notify, ignore
 
 
-def report(base: Path, names: Sequence[str], *, inventory: str | None, output: Path | None, notify: Notify) -> Path:
-    """Write the HTML page of one or more runs and return its path.
+def report(base: Path, name: str, *, inventory: str | None, output: Path | None, notify: Notify) -> Path:
+    """Write the HTML page of a run and return its path.
 
     Args:
-        base: the folder of all run folders; the default folder for a page about several runs.
-        names: the IDs of the runs.
+        base: the folder of all run folders.
+        name: the ID of the run.
         inventory: query the hosts of this inventory.
-        output: the file to write. Default: in the run's folder, or in `base` for several runs.
+        output: the file to write. Default: in the run's folder.
         notify: receives warnings.
 
     Raises:
-        OrchError: if a run cannot be found or the page cannot be written.
+        OrchError: if the run cannot be found or the page cannot be written.
     """
-    sides = [side_of(find_refreshed(base, name, inventory, notify)) for name in names]
-    if len(sides) == 1:
-        (side,) = sides
-        return write_page(output or side.run.folder / "report.html", page.render(side.run, side.outcome, side.measured))
-    return write_page(output or base / "comparison.html", several.render(sides))
+    side = side_of(find_refreshed(base, name, inventory, notify))
+    return write_page(output or side.run.folder / "report.html", page.render(side.run, side.outcome, side.measured))
 
 
 def write_page(target: Path, text: str) -> Path:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
@@ -71,7 +71,7 @@ def compare(a: Side, b: Side) -> Comparison:
     """Return the settings that differ, and all figures that at least one of the runs has."""
     settings_a, settings_b = dict(settings(a)), dict(settings(b))
     names = dict.fromkeys([*settings_a, *settings_b])
-    step = common_step((a, b))
+    step = common_step(a, b)
     figures_a, figures_b = dict(figures(a, step)), dict(figures(b, step))
     return Comparison(
         a=a.run.id,
@@ -124,10 +124,9 @@ def one_or_all(values: Iterator[Any]) -> str:
     return ", ".join(map(str, dict.fromkeys(values)))
 
 
-def common_step(sides: Sequence[Side]) -> float | None:
-    """Return the last step whose loss all runs have reported, or None."""
-    steps = [dict(side.measured.loss).keys() for side in sides]
-    return max(set.intersection(*map(set, steps)), default=None)
+def common_step(a: Side, b: Side) -> float | None:
+    """Return the last step whose loss both runs have reported, or None."""
+    return max(dict(a.measured.loss).keys() & dict(b.measured.loss).keys(), default=None)
 
 
 def figures(side: Side, step: float | None) -> Iterator[tuple[tuple[str, str], float]]:

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from orchestrator.model.printable import counted
-from orchestrator.report import charts, html, spread, timeline
+from orchestrator.report import charts, html, timeline
 from orchestrator.report.figures import of_planned
 from orchestrator.report.html import Row, Table
-from orchestrator.report.smooth import time_unit
+from orchestrator.report.traces import time_unit
 from orchestrator.report.training import failure_lines
 from orchestrator.runs.measures import Measures, RankMeasures
 from orchestrator.runs.outcome import Outcome
@@ -27,7 +27,6 @@ def render(run: Run, outcome: Outcome, measured: Measures) -> str:
     drawn = (
         charts.loss_chart(measured),
         charts.throughput_chart(measured),
-        spread.spread_chart(measured),
         charts.memory_chart(measured),
         timeline.timeline(measured),
     )

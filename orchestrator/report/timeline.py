@@ -7,8 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from orch_node.protocol.events import Event, Exited, FirstStep, Joined, Progress, Raised, Started
 
 from orchestrator.model.printable import counted
-from orchestrator.report.smooth import time_unit
-from orchestrator.report.traces import Chart, Trace, axis, hover, plain
+from orchestrator.report.traces import Chart, Trace, axis, hover, plain, time_unit
 from orchestrator.runs.measures import Measures
 from orchestrator.runs.timeline import Moment, timeline_of
 

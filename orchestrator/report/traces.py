@@ -6,14 +6,15 @@ light or the dark scheme. Text from nodes must go through `plain`, because plotl
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from orchestrator.report.smooth import Window
-
 Trace = Mapping[str, object]
+Points = Sequence[tuple[float, float]]
 HOVER = 300  # maximum number of characters of a hover text
+MOST = 1000  # maximum number of points of a line
 COLOURS = 8  # number of colours of the page, --c1 to --c8
 
 
@@ -51,18 +52,7 @@ def colour(index: int) -> str:
     return f"--c{index % COLOURS + 1}"
 
 
-def line(
-    name: str,
-    points: Sequence[tuple[float, float]],
-    colour: str,
-    *,
-    width: float = 2,
-    legend: bool = True,
-    hidden: bool = False,
-    dash: str = "solid",
-    axis: str = "y",
-    group: str = "",
-) -> Trace:
+def line(name: str, points: Points, colour: str, *, width: float = 2) -> Trace:
     """Return a line through the points.
 
     Args:
@@ -70,11 +60,6 @@ def line(
         points: the points of the line.
         colour: the name of a CSS variable.
         width: the width in pixels.
-        legend: whether the legend shows the line.
-        hidden: whether the line is hidden until it is clicked in the legend.
-        dash: plotly's name of the dash style.
-        axis: plotly's name of the y axis.
-        group: a name shared by the traces that are toggled together; by default the line's name.
     """
     return {
         "type": "scatter",
@@ -82,39 +67,9 @@ def line(
         "name": plain(name),
         "x": [x for x, _ in points],
         "y": [y for _, y in points],
-        "yaxis": axis,
-        "line": {"color": colour, "width": width, "dash": dash},
+        "line": {"color": colour, "width": width},
         "marker": {"color": colour},
-        "showlegend": legend,
-        "legendgroup": plain(group or name),
-        "visible": "legendonly" if hidden else True,
     }
-
-
-def band(name: str, windows: Sequence[Window], colour: str, *, axis: str = "y", legend: bool = True) -> Trace:
-    """Return the spread around a line as an area."""
-    up = [(window.time, window.high) for window in windows]
-    down = [(window.time, window.low) for window in reversed(windows)]
-    return {
-        "type": "scatter",
-        "mode": "lines",
-        "name": plain(name),
-        "yaxis": axis,
-        "x": [x for x, _ in (*up, *down)],
-        "y": [y for _, y in (*up, *down)],
-        "fill": "toself",
-        "fillcolor": colour,
-        "line": {"color": colour, "width": 0},
-        "opacity": 0.22,
-        "hoverinfo": "skip",
-        "showlegend": legend,
-        "legendgroup": plain(name),
-    }
-
-
-def middle(windows: Sequence[Window]) -> list[tuple[float, float]]:
-    """Return the means of the windows as points."""
-    return [(window.time, window.mean) for window in windows]
 
 
 def axis(title: str = "", **more: object) -> Mapping[str, object]:
@@ -122,15 +77,15 @@ def axis(title: str = "", **more: object) -> Mapping[str, object]:
     return {"title": {"text": plain(title)}, **more}
 
 
-def label(text: str, top: float) -> Mapping[str, object]:
-    """Return a label above the part of a chart that ends at `top`, a share of its height."""
-    return {
-        "text": plain(text),
-        "xref": "paper",
-        "yref": "paper",
-        "x": 0,
-        "y": top,
-        "xanchor": "left",
-        "yanchor": "bottom",
-        "showarrow": False,
-    }
+def thin(points: Points) -> Points:
+    """Return at most MOST points, each the mean of neighbouring points."""
+    size = math.ceil(len(points) / MOST) or 1
+    parts = [points[index : index + size] for index in range(0, len(points), size)]
+    return [(sum(x for x, _ in part) / len(part), sum(y for _, y in part) / len(part)) for part in parts]
+
+
+def time_unit(seconds: float) -> tuple[float, str]:
+    """Return the unit that suits a duration: its length in seconds and its name."""
+    if seconds < 300:
+        return 1.0, "s"
+    return (60.0, "min") if seconds < 4 * 3600 else (3600.0, "h")

@@ -32,7 +32,7 @@ PURE_FILES = {
     "targets/ssh": "plan decisions steps container_steps",
     "targets/kubernetes": "plan decisions findings settings status outcome log_lines run_record",
     "targets/batch": "plan decisions script settings array allocation",
-    "report": "smooth charts timeline",
+    "report": "traces charts timeline",
 }
 EFFECTS = (
     "os sys io time random secrets socket subprocess tempfile shutil "

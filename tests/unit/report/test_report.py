@@ -7,19 +7,16 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from orch_node.protocol.events import Warned
 
 from orchestrator.operations.report import comparison, report
-from orchestrator.report import charts, spread, timeline, training
+from orchestrator.report import charts, page, timeline, training
 from orchestrator.report.comparison import as_json, text
 from orchestrator.report.html import PLOTLY, embedded
-from orchestrator.report.smooth import grid, smooth, thin
-from orchestrator.report.traces import Chart
+from orchestrator.report.traces import thin
 from orchestrator.runs import store as runs
 from orchestrator.runs.explanations import explain
 from orchestrator.runs.measures import Measures, RankMeasures, Sample, measures
@@ -30,30 +27,6 @@ from tests.support.recorded import PRECISION_EVENT, make_run
 def measured(tmp_path: Path, **options: Any) -> Measures:
     make_run(tmp_path, "run", **options)
     return measures(runs.find(tmp_path, "run"))
-
-
-@given(
-    st.lists(
-        st.tuples(st.floats(0, 1e5), st.floats(-1e6, 1e6)), min_size=1, max_size=60, unique_by=lambda point: point[0]
-    )
-)
-def test_smooth_line_stays_within_its_samples(points: list[tuple[float, float]]) -> None:
-    points.sort()
-    result = smooth(points, grid([x for x, _ in points]))
-    assert result, "there is a window wherever there are samples"
-    values = [y for _, y in points]
-    slack = 1e-6
-    for window in result:
-        assert points[0][0] - slack <= window.time <= points[-1][0] + slack
-        assert min(values) - slack <= window.low <= window.high <= max(values) + slack
-        assert min(values) - slack <= window.mean <= max(values) + slack
-
-
-def test_smoothing_removes_the_zigzag_and_keeps_the_spread() -> None:
-    result = smooth([(float(x), 40.0 + 10 * (-1) ** x) for x in range(2000)], grid([0.0, *range(2000)]))
-    assert all(abs(window.mean - 40) < 1 for window in result[2:-2])
-    assert all((window.low, window.high) == (30, 50) for window in result[2:-2])
-    assert len(result) <= 120
 
 
 def test_long_lines_are_thinned_to_means() -> None:
@@ -79,25 +52,30 @@ def test_rank_sums_up_its_samples() -> None:
     assert (nothing.steps, nothing.step_seconds, nothing.cores_used) == (0, None, None)
 
 
-def rows_of(chart: Chart) -> set[str]:
-    return {str(trace["yaxis"]) for trace in chart.data}
+@pytest.mark.parametrize(
+    ("ranks", "straggler", "names"),
+    [
+        pytest.param(1, None, ["rank 0 on node0"], id="one-rank"),
+        pytest.param(2, 1, ["rank 0 on node0", "rank 1 on node0"], id="two-ranks"),
+        pytest.param(16, 5, ["median of 16 ranks", "rank 5 on node0"], id="many-ranks"),
+    ],
+)
+def test_charts_have_a_line_for_each_rank_or_the_median_and_the_slow_ones(
+    tmp_path: Path, ranks: int, straggler: int | None, names: list[str]
+) -> None:
+    run_measures = measured(tmp_path, ranks=ranks, nodes=1, seconds=30, straggler=straggler)
+    for chart in (charts.throughput_chart(run_measures), charts.memory_chart(run_measures)):
+        assert chart
+        assert [trace["name"] for trace in chart.data] == names
+        hot = [trace["name"] for trace in chart.data if trace["marker"] == {"color": "--hot"}]
+        assert hot == ([] if straggler is None else [f"rank {straggler} on node0"])
 
 
-@pytest.mark.parametrize(("ranks", "rows"), [(1, {"y"}), (2, {"y", "y2", "y3"}), (16, {"y", "y2"})])
-def test_ranks_do_not_cover_each_other(tmp_path: Path, ranks: int, rows: set[str]) -> None:
-    """Draw the sum and a row per rank, or for many ranks one row with the median and the spread."""
-    chart = charts.throughput_chart(measured(tmp_path, ranks=ranks, nodes=1, seconds=30))
-    assert chart
-    assert rows_of(chart) == rows
-    assert all(f"yaxis{row[1:]}" in chart.layout for row in rows)
-
-
-def test_longest_step_is_on_the_chart(tmp_path: Path) -> None:
-    chart = spread.spread_chart(measured(tmp_path, ranks=2, nodes=1))
-    assert chart
-    longest = chart.data[-1]
-    assert longest["yaxis"] == "y2", "a separate scale"
-    assert longest["y"] == pytest.approx([550.0, 550.0])
+def test_median_line_is_the_median_of_the_ranks() -> None:
+    rates = {rank: [(float(second), float(rank)) for second in range(1, 101)] for rank in (1, 2, 9)}
+    line = charts.median_line(rates, 100.0)
+    assert {value for _, value in line} == {2.0}
+    assert [round(time) for time, _ in line[::10]] == list(range(1, 101, 10))
 
 
 def test_other_values_are_gaps_and_text_cannot_end_the_data() -> None:
@@ -136,15 +114,16 @@ def test_steps_longer_than_a_sample_have_their_own_rate() -> None:
 
 
 @pytest.mark.parametrize("straggler", [None, 0, 5])
-def test_straggler_stands_out(tmp_path: Path, straggler: int | None) -> None:
+def test_straggler_is_named_and_marked(tmp_path: Path, straggler: int | None) -> None:
     run_measures = measured(tmp_path, straggler=straggler)
-    chart = spread.spread_chart(run_measures)
+    chart = charts.throughput_chart(run_measures)
     assert chart
-    hot = [trace for trace in chart.data if trace.get("marker") == {"color": "--hot"}]
-    slow = [name for trace in hot for name in cast("list[str]", trace["customdata"])]
-    assert slow == ([] if straggler is None else [f"rank {straggler} on node{straggler // 4}"])
-    expected_note = "No rank holds" if straggler is None else f"rank {straggler} on node"
-    assert expected_note in chart.note
+    node = None if straggler is None else straggler // 4
+    assert chart.note.startswith(
+        "No rank holds" if straggler is None else f"Stragglers: rank {straggler} on node{node} needs "
+    )
+    marked = [row.cells[0] for row in page.ranks_table(run_measures).rows if row.css == "hot"]
+    assert marked == ([] if straggler is None else [str(straggler)])
 
 
 def test_small_differences_make_no_straggler() -> None:
@@ -166,7 +145,7 @@ def test_without_samples_or_loss_there_are_steps_and_no_loss(tmp_path: Path) -> 
     assert charts.loss_chart(run_measures) is None
     chart = charts.throughput_chart(run_measures)
     assert chart
-    assert chart.title == "Throughput, steps/s"
+    assert chart.title == "Throughput of each rank, steps/s"
     assert "these are optimizer steps" in chart.note
 
 
@@ -196,11 +175,12 @@ def test_rank_that_was_restarted_has_two_lives(tmp_path: Path) -> None:
 
 def test_page_escapes_what_it_shows(tmp_path: Path) -> None:
     make_run(tmp_path, fails=1, recipe="<i>qa</i>")
-    page = report(tmp_path, ["last"], inventory=None, output=None, notify=print)
-    assert page == tmp_path / "20260101-120000-qa-0000" / "report.html"
-    assert "&lt;b&gt;boom&lt;/b&gt;" in page.read_text()
-    assert "<b>boom" not in page.read_text()
-    assert "<i>qa" not in page.read_text()
+    path = report(tmp_path, "last", inventory=None, output=None, notify=print)
+    assert path == tmp_path / "20260101-120000-qa-0000" / "report.html"
+    text = path.read_text()
+    assert "&lt;b&gt;boom&lt;/b&gt;" in text
+    assert "<b>boom" not in text
+    assert "<i>qa" not in text
 
 
 def test_run_of_an_older_orch_has_a_page_too(tmp_path: Path) -> None:
@@ -211,7 +191,7 @@ def test_run_of_an_older_orch_has_a_page_too(tmp_path: Path) -> None:
     (folder / "plan.json").write_text(json.dumps(plan))
     for path in folder.glob("ranks/*"):
         path.unlink()
-    assert "Timeline" in report(tmp_path, ["last"], inventory=None, output=None, notify=print).read_text()
+    assert "Timeline" in report(tmp_path, "last", inventory=None, output=None, notify=print).read_text()
     assert "no setting differs" in text(comparison(tmp_path, "last", "last"))
 
 
@@ -244,19 +224,6 @@ def test_precision_that_ranks_chose_is_compared(tmp_path: Path) -> None:
         events.write(json.dumps(PRECISION_EVENT) + "\n")
     (difference,) = comparison(tmp_path, "a", "b").differences
     assert (difference.name, difference.a, difference.b) == ("precision", "bf16", "fp32")
-
-
-def test_several_runs_are_one_page(tmp_path: Path) -> None:
-    for ranks in (2, 4):
-        make_run(tmp_path, f"20260101-120000-qa-000{ranks}", ranks=ranks, nodes=1, seconds=30)
-    names = sorted(path.name for path in tmp_path.iterdir())
-    page = report(tmp_path, names, inventory=None, output=None, notify=print)
-    assert page == tmp_path / "comparison.html"
-    text = page.read_text()
-    assert "2 runs compared" in text
-    assert "Settings that differ" in text
-    assert "% of the ideal" in text
-    assert [run.id for run in runs.recorded(tmp_path).runs] == names, "the page is not listed as a damaged run"
 
 
 def with_launches(folder: Path, *sizes: int) -> Path:
@@ -338,5 +305,5 @@ def test_ranks_that_torchrun_has_started_again_are_counted(tmp_path: Path) -> No
 
 def test_page_has_the_number_of_ranks_that_ran(tmp_path: Path) -> None:
     with_launches(make_run(tmp_path, "run", ranks=2, seconds=20), 2, 1)
-    page = report(tmp_path, ["run"], inventory=None, output=None, notify=print).read_text()
-    assert "1 rank of 2 planned on 1 node of 2" in page
+    text = report(tmp_path, "run", inventory=None, output=None, notify=print).read_text()
+    assert "1 rank of 2 planned on 1 node of 2" in text

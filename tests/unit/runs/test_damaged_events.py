@@ -64,7 +64,7 @@ def add_lines(folder: Path, *lines: str | bytes) -> store.Run:
 
 def make_page(base: Path) -> str:
     """Return the report page of the newest run."""
-    return report(base, ["last"], inventory=None, output=None, notify=print).read_text()
+    return report(base, "last", inventory=None, output=None, notify=print).read_text()
 
 
 def test_lines_that_are_no_events_of_the_ranks_are_unreadable() -> None:
