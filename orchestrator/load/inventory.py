@@ -41,7 +41,6 @@ KNOWN_VARIABLES = (
     "orch_docker",
     "orch_env",
     "orch_fabric",
-    "orch_firewall",
     "orch_limits",
     "orch_mpi",
     "orch_port",

@@ -47,14 +47,7 @@ def provision(request: ProvisionRequest, listener: Listener, environment: Mappin
     hosts = tuple(host_of(session, name) for name in session.nodes)
     sources = find_sources(request.models, request.data, listener.note)  # before connecting to nodes
     with session.state.lock("provision"), source_trees(sources) as trees:
-        session.run(
-            "preflight",
-            {
-                "orch_stack": stack.name,
-                "orch_docker_asked": bool(request.docker_load),
-                "preflight_facts_script": facts_script(),
-            },
-        )
+        session.run("preflight", {"orch_stack": stack.name, "preflight_facts_script": facts_script()})
         if session.probes and not session.stopped:
             install(session, cluster, stack, hosts, image, trees, requirements)
     return report_sources(session, sources)

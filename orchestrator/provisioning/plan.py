@@ -134,8 +134,6 @@ def node_variables(probe: Probe, host: Host, *, address: str, stack: str, may_be
         "family": probe.family,
         "become": probe.uid != 0,
         "sudo": probe.sudo or host.may_become or may_become,
-        "docker": probe.docker,
-        "systemd": probe.systemd,
         "python": probe.python_path,
         "wheelhouse": platform_of(probe).key,
         "verified": dict(host.verified),

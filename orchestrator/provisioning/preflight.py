@@ -16,7 +16,6 @@ FORBIDDEN_IN_ROOT = frozenset(" \t\n:;&|<>()$`\\\"'*?[]{}#~!")
 # Program or library that the probe looks for -> its package on Debian, and on Red Hat.
 PACKAGES = {
     "ssh": ("openssh-client", "openssh-clients"),
-    "dockerd": ("docker.io", "moby-engine"),
     "libhwloc.so.15": ("libhwloc15", "hwloc-libs"),
     "libtcmalloc_minimal.so.4": ("libtcmalloc-minimal4", "gperftools-libs"),
     "libibverbs.so.1": ("libibverbs1", "libibverbs"),

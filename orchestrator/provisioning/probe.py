@@ -26,7 +26,7 @@ from orchestrator.load.node_values import (
 
 # Programs and libraries that the module orch_probe looks for.
 Missable = Literal[
-    "ssh", "dockerd", "libhwloc.so.15", "libtcmalloc_minimal.so.4", "libibverbs.so.1", "librdmacm.so.1", "libmlx5.so.1"
+    "ssh", "libhwloc.so.15", "libtcmalloc_minimal.so.4", "libibverbs.so.1", "librdmacm.so.1", "libmlx5.so.1"
 ]
 
 
@@ -63,8 +63,6 @@ class Probe:
     peers: Mapping[str, Peer]
     skew: float  # seconds by which its clock differs from the controller's
     facts: Mapping[str, Any]  # output of facts.py
-    docker: bool = False  # whether the inventory requests a docker engine
-    systemd: bool = False  # whether systemd can start the engine
 
 
 class PeerResult(FromNode):
@@ -99,8 +97,6 @@ class ProbeResult(FromNode):
     disk_free: Count
     writable: bool
     missing: list[Missable]
-    docker: bool
-    systemd: bool
     host_keys: list[HostKey]
     hosts_file: Text
     peers: dict[Host, PeerResult]
@@ -150,6 +146,4 @@ def make_probe(name: str, result: ProbeResult, skew: float) -> Probe:
         },
         skew=skew,
         facts=result.facts.model_dump(mode="json", by_alias=True),
-        docker=result.docker,
-        systemd=result.systemd,
     )

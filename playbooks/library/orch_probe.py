@@ -32,7 +32,6 @@ options:
     type: list
     elements: dict
     default: []
-  docker: {description: Whether the node needs a docker engine., type: bool, default: false}
   seconds: {description: Timeout in seconds of one connection., type: float, default: 4}
 author: [orch]
 """
@@ -60,7 +59,6 @@ def main() -> None:
             "root": {"type": "str", "default": ""},
             "stack": {"type": "str", "required": True},
             "peers": {"type": "list", "elements": "dict", "default": []},
-            "docker": {"type": "bool", "default": False},
             "seconds": {"type": "float", "default": 4.0},
         },
         supports_check_mode=True,
@@ -84,9 +82,7 @@ def main() -> None:
         "sudo": os.getuid() == 0 or sudo_without_password(),
         "disk_free": shutil.disk_usage(existing_parent(root)).free,
         "writable": os.access(existing_parent(root), os.W_OK),
-        "missing": missing_packages() + (["dockerd"] if params["docker"] and not has_engine() else []),
-        "docker": params["docker"],
-        "systemd": os.path.isdir("/run/systemd/system"),
+        "missing": missing_packages(),
         "host_keys": host_keys(),
         "hosts_file": read("/etc/hosts"),
         "peers": peers(params["peers"], params["seconds"]),
@@ -140,16 +136,6 @@ def missing_packages() -> list[str]:
         for name in (*LIBRARIES, *(RDMA_LIBRARIES if glob.glob("/sys/class/infiniband/*") else ()))
         if not any(glob.glob(os.path.join(folder, name)) for folder in LIBRARY_FOLDERS)
     ]
-
-
-def has_engine() -> bool:
-    """Return whether a docker engine is installed, or a remote one responds."""
-    if shutil.which("dockerd", path=PROGRAM_PATH):
-        return True
-    program = shutil.which("docker", path=PROGRAM_PATH)
-    if program is None:
-        return False
-    return subprocess.run([program, "info"], capture_output=True).returncode == 0
 
 
 def host_keys() -> list[str]:

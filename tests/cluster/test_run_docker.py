@@ -1,4 +1,4 @@
-"""Run ranks in containers on two nodes, each with a Docker that `orch provision` has installed."""
+"""Run ranks in containers on two nodes, each with a Docker that an administrator has installed."""
 
 from __future__ import annotations
 
@@ -22,9 +22,12 @@ CONTAINER_OPTIONS = (
     *("--image-option", f"mounts={STACK}:{STACK}:ro"),
     *("--image-option", "memlock=inherit"),
 )
-# The nodes have no service manager, so the test starts the daemon. Docker needs a tmpfs here because the overlay file
-# system of a container cannot hold another overlay.
-START_DOCKER = """
+# What the page "Run in containers" asks an administrator for. The nodes have no service manager, so the test starts the
+# daemon. Docker needs a tmpfs here because the overlay file system of a container cannot hold another overlay.
+INSTALL_DOCKER = """
+export DEBIAN_FRONTEND=noninteractive
+command -v dockerd >/dev/null || apt-get install --yes --quiet --no-install-recommends docker.io >/dev/null
+usermod --append --groups docker vagrant
 unset DOCKER_HOST
 mkdir -p /var/lib/docker
 mount -t tmpfs tmpfs /var/lib/docker
@@ -38,17 +41,16 @@ exit 1
 """
 
 
-def start_docker(container: str) -> None:
+def install_docker(container: str) -> subprocess.Popen[str]:
     pid = docker("inspect", "--format", "{{.State.Pid}}", container).strip()
     namespaces = ("--mount", "--uts", "--ipc", "--net", "--pid")
-    command = ["nsenter", "--target", pid, *namespaces, "sh", "-c", START_DOCKER]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
+    command = ["nsenter", "--target", pid, *namespaces, "sh", "-c", INSTALL_DOCKER]
+    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
 
 
 @pytest.fixture(scope="module")
 def docker_reports(lab_session: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, dict[str, str]]]:
-    """Provision twice, start Docker in between, and yield what both reports say about the nodes.
+    """Provision twice, install Docker in between, and yield what both reports say about the nodes.
 
     Afterwards Docker is stopped; its package stays installed.
     """
@@ -56,8 +58,10 @@ def docker_reports(lab_session: Site, tmp_path_factory: pytest.TempPathFactory) 
     docker("save", "--output", str(file), images.BARE_IMAGE)
     lab_session.write_inventory(*NODES, orch_docker={"load": str(file)})
     first = lab_session.orch(code=1)
-    for node in NODES:
-        start_docker(lab_session.cluster.container(node))
+    installations = [install_docker(lab_session.cluster.container(node)) for node in NODES]
+    for process in installations:
+        _, errors = process.communicate(timeout=300)
+        assert process.returncode == 0, errors
     second = lab_session.orch()
     yield {
         "first": {name: node["problem"] for name, node in nodes_by_name(first).items()},
@@ -74,14 +78,12 @@ def containers_by_node(site: Site) -> dict[str, str]:
     return {node: text for node, text in ids.items() if text}
 
 
-def test_provision_installs_docker_and_says_what_an_administrator_must_do(
-    docker_reports: dict[str, dict[str, str]], lab_session: Site
+def test_provision_loads_the_image_or_says_what_an_administrator_must_do(
+    docker_reports: dict[str, dict[str, str]],
 ) -> None:
     for node in NODES:
         assert "usermod --append --groups docker vagrant" in docker_reports["first"][node]
         assert "load the image" in docker_reports["second"][node]
-    third_report = lab_session.orch("--dry-run")
-    assert not any(node["changes"] for node in third_report["nodes"])
 
 
 def test_ranks_in_containers_train_and_failure_names_rank_and_node(

@@ -98,8 +98,6 @@ def make_probe_result(**changes: Any) -> dict[str, Any]:
         "disk_free": 1 << 40,
         "writable": True,
         "missing": ["ssh"],
-        "docker": False,
-        "systemd": True,
         "host_keys": [make_host_key()],
         "hosts_file": "127.0.0.1 localhost\n",
         "facts": make_reported_facts(),

@@ -14,10 +14,8 @@ import pytest
 
 from orchestrator import load
 from orchestrator.errors import PlanError, RequestError
-from orchestrator.model.limits import Limits
 from orchestrator.planning.containers import Docker, bind, outermost_folders
 from orchestrator.planning.plan import Plan, PutFile
-from orchestrator.provisioning.preflight import find_problems
 from orchestrator.stacks.stack import Stack
 from orchestrator.targets.ssh.plan import plan_train
 from tests.conftest import HOSTILE_TEXTS, make_cluster
@@ -31,7 +29,6 @@ from tests.support.plans import (
     USER_SCRIPT,
     make_inputs,
 )
-from tests.support.probes import make_probe
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 DOCKER = Docker(image="orch:current")
@@ -202,10 +199,3 @@ def test_name_and_id_of_an_image_are_read_from_its_file(tmp_path: Path) -> None:
     for wrong in (__file__, str(tmp_path / "none.tar"), archive(tmp_path, {"a": 1}, "x.tar")):
         with pytest.raises(RequestError, match="is not an image file"):
             load.image_file(wrong)
-
-
-def test_without_root_the_hint_names_the_package_of_the_engine() -> None:
-    probe = make_probe(docker=True, missing=("dockerd",), sudo=False)
-    (problem,) = find_problems((probe,), load.stack("current"), limits={"node0": Limits()}, sudo_nodes=())
-    assert "dockerd missing" in problem.message
-    assert "apt-get install docker.io" in problem.cure

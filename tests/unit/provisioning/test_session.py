@@ -20,7 +20,7 @@ def recorded(session: Session) -> Any:
 
 def test_ansibles_tasks_before_a_role_are_not_counted(session: Session) -> None:
     add_result(session, "Validating arguments against arg spec main", "lock", {}, "validate_argument_spec")
-    add_result(session, "Set up the firewall", "", {}, "ansible.builtin.include_role")
+    add_result(session, "Provide the image of the runs", "", {}, "ansible.builtin.include_role")
     assert session.nodes["node0"].ok == 0
     add_result(session, "Make the lock present", "lock", {}, "orch_lock")
     assert session.nodes["node0"].ok == 1
