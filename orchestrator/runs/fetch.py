@@ -17,7 +17,7 @@ from orch_node.standalone.send_files import FILE, FOLDER, LINK
 
 from orchestrator.errors import ExecuteError
 from orchestrator.files import ConfinedFolder, write_all
-from orchestrator.runs.file_sender import Basis, FileSender, Remote, sender_command
+from orchestrator.runs.file_sender import MAX_BLOCK, Basis, FileSender, Remote, sender_command
 from orchestrator.runs.file_sender import Entry as Entry
 
 IMPOSSIBLE_NAME = (errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ)
@@ -30,6 +30,7 @@ INCOMPLETE_NAME = re.compile(
 )
 INCOMPLETE = "orch has not completed it"
 BYTECODE = "__pycache__"
+ZEROS = bytes(MAX_BLOCK)
 EXECUTABLE_MODE, FILE_MODE = 0o700, 0o600
 
 
@@ -263,7 +264,7 @@ class Fetch:
         incomplete_paths = set()
         for entry in entries if self.expected is None else self.expected_entries(entries):
             parts = entry.path.split("/")
-            if self.unchanged is not None and BYTECODE in parts:
+            if self.unchanged is not None and BYTECODE in parts and entry.path.endswith(".pyc"):
                 continue
             incomplete = next((index for index, part in enumerate(parts, 1) if INCOMPLETE_NAME.fullmatch(part)), 0)
             path = "/".join(parts[:incomplete])
@@ -323,8 +324,12 @@ class Fetch:
                 file.seek(offset)
                 while block:
                     digest.update(block)
-                    write_all(file, block)
+                    if block == ZEROS[: len(block)]:  # sparse files stay sparse
+                        file.seek(len(block), os.SEEK_CUR)
+                    else:
+                        write_all(file, block)
                     block = next(blocks, None)
+                file.truncate()
                 os.fchmod(file.fileno(), mode_of(entry))
             is_new = True
         else:

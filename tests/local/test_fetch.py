@@ -105,13 +105,16 @@ def test_node_without_a_server_is_named(tmp_path: Path) -> None:
 
 
 def test_each_file_arrives_with_its_hash(remote: CountingConnection, source: Path, target: Path) -> None:
+    with (source / (sparse := "sparse.bin")).open("wb") as file:
+        file.truncate(3 * 2**20)
     result = collect(remote, source, target)
-    assert {entry.path for entry in result.files} == set(NAMES)
-    assert set(result.brought) == set(NAMES)
+    assert {entry.path for entry in result.files} == {*NAMES, sparse}
+    assert set(result.brought) == {*NAMES, sparse}
     for entry in result.files:
         content = (target / entry.path).read_bytes()
         assert content == (source / entry.path).read_bytes()
         assert (len(content), hashlib.sha256(content).hexdigest()) == (entry.size, entry.sha256)
+    assert (target / sparse).stat().st_blocks == 0
     assert not list(target.rglob("*.part"))
 
 
