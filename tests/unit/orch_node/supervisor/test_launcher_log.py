@@ -54,6 +54,14 @@ daemon executable.
 check that any firewall (e.g., iptables) has been disabled and
 try again.
 """
+LOST_CONNECTION = """PRTE has lost communication with a remote daemon.
+
+  HNP daemon   : [prterun-node0-12570@0,0] on node node0
+  Remote daemon: [prterun-node0-12570@0,1] on node node1
+
+the daemon itself. We cannot recover from this failure, and
+therefore will terminate the job.
+"""
 ADDRESSES = {"node0": "10.213.98.1", "node1": "10.213.98.2", "node3": "10.213.98.4", "node4": "10.213.98.5"}
 LAYOUT = make_layout(
     *ADDRESSES, nodes=tuple(NodeEntry(name, name, None, address, None, {}) for name, address in ADDRESSES.items())
@@ -72,12 +80,13 @@ def read_log(folder: Path, text: str) -> LauncherLog:
     [
         (WARNING + SSH + WARNING, "node4 cannot be reached: Host key verification failed."),
         (LOST_DAEMON, "the daemon on node1 has ended"),
+        (LOST_CONNECTION, "the daemon on node1 has ended"),
         (WARNING, ""),
         (WARNING + LINE, ""),
         ("torchrun on node1 ended with 255\n" + WARNING, "torchrun on node1 ended with 255"),
         ("[mpiexec@node0] match_arg: unrecognized argument x\n", "node0: match_arg: unrecognized argument x"),
     ],
-    ids=["ssh", "daemon", "warning", "separator", "torchrun", "hydra"],
+    ids=["ssh", "daemon", "connection", "warning", "separator", "torchrun", "hydra"],
 )
 def test_reason_is_what_ended_the_launcher(tmp_path: Path, text: str, reason: str) -> None:
     assert read_log(tmp_path, text).reason() == reason

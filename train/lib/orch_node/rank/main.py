@@ -12,6 +12,7 @@ import io
 import json
 import logging
 import os
+import re
 import runpy
 import sys
 import threading
@@ -24,7 +25,7 @@ from typing import NoReturn
 
 from orch_node import preemption
 from orch_node.agent.containers import read_spec
-from orch_node.events import send
+from orch_node.events import LONGEST_TEXT, send
 from orch_node.program import PROGRAM
 from orch_node.protocol import files
 from orch_node.protocol import layout as layouts
@@ -43,13 +44,19 @@ from orch_node.rank.checks import (
     check_torch,
     repair_command,
 )
-from orch_node.rank.output import StderrRecorder
+from orch_node.rank.output import TRACEBACK, StderrRecorder
 from orch_node.rank.process_group import compare_weights, join, set_mpi_variables
 from orch_node.rank.script import add_module_folders, check_program, enter, link_bindings, run_program
 from orch_node.rank.stack_traces import StackTraces
 
 HIDDEN_FRAMES = (str(PROGRAM), str(Path(__file__).resolve().parent), runpy.__file__, "<frozen ")
 LOCK_SECONDS = 1.0
+CPP_FRAME = re.compile(
+    r"^(?:frame #\d+: .*|<omitting python frames>|Exception raised from .* \(most recent call first\):)\n?",
+    re.MULTILINE,
+)
+MESSAGE_PART = 600  # characters at each end of a long message
+SHORT_FRAMES = 6  # of a long traceback
 BACKENDS_THAT_EXIT = ("ccl", "mpi")  # their C++ exit handlers finalize MPI and end the process
 
 
@@ -270,12 +277,11 @@ def give_up(error: BaseException, counts: Callable[[], Heartbeat] | None = None,
             text = reason
         if not isinstance(error.code, int):
             write_error(str(error.code))
+        send(Raised(text=text))
     else:
         code = 130 if isinstance(error, KeyboardInterrupt) else 1
-        text = script_traceback(error)
-    send(Raised(text=text))  # before the log: its disk may be full
-    if not isinstance(error, SystemExit):
-        write_error(text)
+        send(Raised(text=script_traceback(error, is_short=True)))  # before the log: its disk may be full
+        write_error(script_traceback(error))
     flush()
     os._exit(code)
 
@@ -285,11 +291,24 @@ def write_error(text: str) -> None:
         print(text, file=sys.stderr)
 
 
-def script_traceback(error: BaseException) -> str:
-    """Return the traceback without frames of orch and runpy, or one line for a RankError."""
+def script_traceback(error: BaseException, *, is_short: bool = False) -> str:
+    """Return the traceback without frames of orch and runpy, or one line for a RankError.
+
+    Args:
+        error: the exception.
+        is_short: whether to omit what does not fit into an event: C++ frames, and of long tracebacks all but the last
+            exception, its innermost frames, and the first and last characters of its message.
+    """
     if isinstance(error, RankError):
         return f"error: {error}"
     frame = error.__traceback__
     while frame and frame.tb_next and frame.tb_frame.f_code.co_filename.startswith(HIDDEN_FRAMES):
         frame = frame.tb_next
-    return "".join(traceback.format_exception(type(error), error, frame)).rstrip()
+    exception = traceback.TracebackException(type(error), error, frame)
+    text = "".join(exception.format()).rstrip()
+    if not is_short or len(text := CPP_FRAME.sub("", text).rstrip()) < LONGEST_TEXT:
+        return text
+    message = CPP_FRAME.sub("", "".join(exception.format_exception_only())).rstrip()
+    if len(message) > 2 * MESSAGE_PART:
+        message = f"{message[:MESSAGE_PART]}\n[...]\n{message[-MESSAGE_PART:]}"
+    return f"{TRACEBACK}\n{''.join(exception.stack.format()[-SHORT_FRAMES:])}{message}"

@@ -24,10 +24,12 @@ SSH_ERRORS = re.compile(
     r"Host key verification failed|Permission denied \(|Could not resolve hostname|Connection (?:refused|timed out)"
     r"|Connection (?:closed|reset) by|No route to host|Network is unreachable|REMOTE HOST IDENTIFICATION HAS CHANGED"
 )
+LOST = "the daemon on {} has ended"
 NODE_ERRORS = (
     (re.compile(r"Unable to run \S+ on (\S+)"), "{} cannot be reached"),
-    (re.compile(r"Downstream from host (\S+) exited abnormally"), "the daemon on {} has ended"),
-    (re.compile(r"daemon failed to report back.{1,900}?Remote host: +(\S+)", re.DOTALL), "the daemon on {} has ended"),
+    (re.compile(r"Downstream from host (\S+) exited abnormally"), LOST),
+    (re.compile(r"lost communication with a remote daemon.{1,300}?Remote daemon: .* on node (\S+)", re.DOTALL), LOST),
+    (re.compile(r"daemon failed to report back.{1,900}?Remote host: +(\S+)", re.DOTALL), LOST),
 )
 # Lines that frame others, warnings, positions in the source of hydra, and what follows a failure.
 NO_REASON = re.compile(
