@@ -14,7 +14,7 @@ from orchestrator.errors import RequestError, did_you_mean
 from orchestrator.load.ansible import ansible_environment
 from orchestrator.load.inventory import Listing, cache_path, write_cache
 from orchestrator.model.cluster import Selection, first_hosts
-from orchestrator.model.hostlist import NodeCount, NodePattern, Nodes, expand, fold
+from orchestrator.model.hostlist import NodeCount, NodePattern, Nodes, expand, fold, split_list
 from orchestrator.model.printable import counted
 
 MAX_COMPARED = 500  # hosts that a misspelled name is compared with
@@ -104,9 +104,11 @@ def match_by_ansible(listing: Listing, option: str, pattern: str) -> Iterator[st
     os.environ.update(ansible_environment())
     from ansible.inventory.manager import split_host_pattern
 
-    parts: list[str] = [
-        name for part in split_host_pattern(pattern) for name in expand(part, lambda name: name in listing.groups)
-    ]
+    texts = [text for item in split_list(pattern) for text in ([item] if "," in item else split_host_pattern(item))]
+    try:
+        parts = [name for text in texts for name in expand(text.strip(), lambda name: name in listing.groups)]
+    except ValueError as error:
+        raise RequestError(f"{option} {pattern}: {error}.", hint="Write ranges as node[1-3,7].") from None
     manager = ansible_inventory(listing)
     for part in parts:
         # Ansible itself only warns about a part that matches nothing.

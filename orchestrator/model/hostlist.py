@@ -49,11 +49,16 @@ def parse_nodes(text: str) -> Nodes:
 
 
 def expand(pattern: str, is_group: Callable[[str], bool]) -> list[str]:
-    """Return the names in a range (`node[08-10]` -> node08, node09, node10), or any other pattern unchanged.
+    """Return the names in ranges (`node[08-10,12]` -> node08, node09, node10, node12), or any other pattern unchanged.
 
     Brackets after the name of a group are Ansible's subscript, and stay.
+
+    Raises:
+        ValueError: if one of several ranges is invalid.
     """
     sign = pattern[:1] if pattern[:1] in ("!", "&") else ""
+    if sign != "&" and not pattern.startswith(f"{sign}~") and "," in pattern:
+        return [f"{sign}{name}" for name in expand_list(pattern[len(sign) :])]
     match = RANGE.fullmatch(pattern[len(sign) :])
     if match is None or sign == "&" or match["before"].startswith("~") or is_group(match["before"]):
         return [pattern]

@@ -14,7 +14,7 @@ from orch_node.protocol.record import RunNode, RunRecord
 from orchestrator import load
 from orchestrator.errors import ConnectionLost, ExecuteError, RequestError
 from orchestrator.model.cluster import Node
-from orchestrator.model.hostlist import NodeCount, Nodes, expand, fold
+from orchestrator.model.hostlist import NodeCount, Nodes, expand, fold, split_list
 from orchestrator.paths import TRAIN
 from orchestrator.planning.launch import choose_mpi
 from orchestrator.targets.interface import CommandEnd
@@ -102,7 +102,10 @@ def on_run(record: RunRecord, nodes: Nodes | None) -> SshCommands:
     if isinstance(nodes, NodeCount):
         names = names[: nodes.number]
     elif nodes is not None:
-        selected = [name for part in nodes.text.split(",") for name in expand(part.strip(), lambda group: False)]
+        try:
+            selected = [name for part in split_list(nodes.text) for name in expand(part.strip(), lambda group: False)]
+        except ValueError as error:
+            raise RequestError(f"--nodes {nodes.text}: {error}.", hint="Write ranges as node[1-3,7].") from None
         if unknown := [name for name in selected if name not in names]:
             raise RequestError(f"{record.run_id} has no node {unknown[0]!r:.80}.", hint=f"Its nodes: {fold(names)}.")
         names = selected

@@ -18,6 +18,8 @@ from orchestrator.model.hostlist import NodeCount, NodePattern, Nodes, expand, f
         ("rack[1:2]-a.lab", ["rack1-a.lab", "rack2-a.lab"]),
         ("!node[1-2]", ["!node1", "!node2"]),
         ("node[3-1]", []),
+        ("n[001,003-005]", ["n001", "n003", "n004", "n005"]),
+        ("!n[1,3].lab", ["!n1.lab", "!n3.lab"]),
         ("node*", ["node*"]),
         ("~node[1-3]", ["~node[1-3]"]),
         ("web[0-1]", ["web[0-1]"]),
@@ -33,6 +35,10 @@ def test_many_names_are_folded_and_few_are_listed() -> None:
     assert fold(["node0", "node1"]) == "node0, node1"
     names = [*(f"node{number}" for number in range(9)), "gpu", "node11"]
     assert fold(names) == "node[0-8],gpu,node11"
+    assert (
+        fold([f"n{number:03}" for number in (*range(1, 18, 2), 18, 20)])
+        == "n[001,003,005,007,009,011,013,015,017-018,020]"
+    )
     names = [f"cn{number:03}.rack2.example.org" for number in range(8, 108)]
     assert fold([*names, "cn107.rack3.example.org"]) == "cn[008-107].rack2.example.org,cn107.rack3.example.org"
 

@@ -9,7 +9,7 @@ def test_nodes_with_the_same_text_are_folded() -> None:
     texts = {f"node{index}": f"node{index} does not answer (timed out)" for index in range(1000)}
     texts["node7"] = "node7: disk full"
     assert fold_by_text(texts) == [
-        ("node[0-6],node[8-999]", "node[0-6],node[8-999] does not answer (timed out)"),
+        ("node[0-6,8-999]", "node[0-6,8-999] does not answer (timed out)"),
         ("node7", "node7: disk full"),
     ]
 

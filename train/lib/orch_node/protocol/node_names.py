@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 
 NUMBERS = re.compile(r"([0-9]+)")  # splits a name so that every second part is a number
+MAX_DIGITS = 9  # of a number in a range
 MAX_LISTED = 8  # up to this number, names are easier to read than ranges
 
 
@@ -16,35 +17,41 @@ def fold(names: Iterable[str]) -> str:
 
 
 def ranges(names: tuple[str, ...]) -> Iterator[str]:
-    """Yield each longest run of names as one range: names of which one number, always the same one, counts up."""
-    run: list[list[str]] = []
-    counting: int | None = None  # the place of that number
+    """Yield names that differ in one number as one text, in their order: n[1-3,7] means n1, n2, n3, n7."""
+    group: list[list[str]] = []
+    counting: int | None = None  # the index of that number
     for name in names:
         parts = NUMBERS.split(name)
-        place = place_of_step(run[-1], parts) if run else None
-        if run and (place is None or counting not in (None, place)):
-            yield as_range(run, counting)
-            run, place = [], None
-        run.append(parts)
-        counting = place
-    if run:
-        yield as_range(run, counting)
+        index = index_of_number(group[-1], parts) if group else None
+        if group and (index is None or counting not in (None, index)):
+            yield as_text(group, counting)
+            group, index = [], None
+        group.append(parts)
+        counting = index
+    if group:
+        yield as_text(group, counting)
 
 
-def place_of_step(before: list[str], after: list[str]) -> int | None:
-    """Return the place of the only part in which two names differ, if it is a number and the next one, or None."""
-    different = [place for place, (one, other) in enumerate(zip(before, after, strict=False)) if one != other]
+def index_of_number(before: list[str], after: list[str]) -> int | None:
+    """Return the index of the only part in which two names differ, if it is a number, or None."""
+    different = [index for index, (one, other) in enumerate(zip(before, after, strict=False)) if one != other]
     if len(before) != len(after) or len(different) != 1 or different[0] % 2 == 0:
         return None
-    number = before[different[0]]
-    return different[0] if after[different[0]] == f"{int(number) + 1:0{len(number)}}" else None
+    index = different[0]
+    return index if max(len(before[index]), len(after[index])) <= MAX_DIGITS else None
 
 
-def as_range(run: list[list[str]], place: int | None) -> str:
-    first, last = run[0], run[-1]
-    if place is None:
-        return "".join(first)
-    return "".join([*first[:place], f"[{first[place]}-{last[place]}]", *first[place + 1 :]])
+def as_text(group: list[list[str]], index: int | None) -> str:
+    if index is None:
+        return "".join(group[0])
+    runs: list[list[str]] = []  # numbers of which each is the next one
+    for number in (parts[index] for parts in group):
+        if runs and number == f"{int(runs[-1][-1]) + 1:0{len(runs[-1][-1])}}":
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    numbers = ",".join(f"{run[0]}-{run[-1]}" if run[1:] else run[0] for run in runs)
+    return "".join([*group[0][:index], f"[{numbers}]", *group[0][index + 1 :]])
 
 
 def fold_by_text(texts: Mapping[str, str]) -> list[tuple[str, str]]:
