@@ -9,6 +9,7 @@ import shlex
 import subprocess
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -30,6 +31,7 @@ HIGHEST_PORT = 65535
 # Colons in brackets belong to a range, and several colons to an IPv6 address.
 PORT = re.compile(r"(?P<address>(?:[^\[\]:]|\[[^\[\]]*\])*):(?P<port>[^:]*)")
 BRACES = re.compile(r"\{(\w+)\.\.(\w+)\}")  # of a shell
+MAX_PARALLEL_QUERIES = 16  # each is a process of this machine
 # Key in the output of `ssh -G` -> Ansible variable.
 VARIABLE_OF_KEY = {
     "hostname": "ansible_host",
@@ -215,9 +217,10 @@ def configured(host_patterns: Sequence[str], path: Path) -> Iterator[Host]:
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in names):
             raise RequestError(f"{path} has no Host {one_line(pattern)[:80]}.", hint=did_you_mean(pattern, names))
-    for name in names:
-        if not patterns or any(fnmatchcase(name, pattern) for pattern in patterns):
-            yield Host(name=name, variables=yaml_values(query_ssh(name, path)))
+    selected = [name for name in names if not patterns or any(fnmatchcase(name, pattern) for pattern in patterns)]
+    with ThreadPoolExecutor(MAX_PARALLEL_QUERIES) as pool:
+        for name, variables in zip(selected, pool.map(lambda name: query_ssh(name, path), selected), strict=True):
+            yield Host(name=name, variables=yaml_values(variables))
 
 
 def host_names(path: Path) -> Iterator[str]:
