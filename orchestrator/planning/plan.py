@@ -132,7 +132,7 @@ class SendFolder:
 class StoreFolder:
     """A step that puts a folder of this machine into the store of nodes, unless they have it already.
 
-    The first node asks the others over SSH, as it does to start their agents, and passes the folder on.
+    The first node passes the folder on to the others over SSH, as it starts their agents.
 
     Attributes:
         source: the folder.

@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Protocol
@@ -120,12 +121,12 @@ def do(step: Step, connections: Mapping[str, Connection], applier: Applier | Non
         case PutLocalFile(path=path, content=content):
             write_private(Path(path), content)
         case PutFile() | SendFile() | PrepareAttempt():
-            on_all(step.nodes, connections, lambda connection: do_on_node(step, connection))
+            on_all(step.nodes, connections, lambda node: do_on_node(step, connections[node.node]))
         case SendFolder():
             with packed(Path(step.source), source_files(Path(step.source))) as archive:
                 connections[step.node.node].feed(step.unpack(), archive)
         case StoreFolder():
-            store(step, connections[step.nodes[0].node])
+            store(step, connections)
         case CheckImports(command=command, imports=imports):
             imports.check(connections[step.node.node].capture(command, seconds=CHECK_SECONDS).out.split())
         case CopyFiles():
@@ -160,21 +161,38 @@ def apply_objects(step: ApplyObjects, applier: Applier | None) -> None:
         applier.apply(manifest)
 
 
-def store(step: StoreFolder, connection: Connection) -> None:
-    """Ask the first node for a folder of the store, and send it unless the node has it.
+def store(step: StoreFolder, connections: Mapping[str, Connection]) -> None:
+    """Ask all nodes for a folder of the store; send it to the first node and let it serve the others that lack it.
 
     Raises:
         ExecuteError: if a node cannot store or copy it, or a file cannot be read.
     """
-    result = connection.capture(step.command("use"), seconds=STORE_SECONDS)
-    if result.code == ABSENT:
+    absent: set[str] = set()
+
+    def use(node: RunNode) -> None:
+        result = connections[node.node].capture(replace(step, nodes=(node,)).command("use"), seconds=STORE_SECONDS)
+        if result.code == ABSENT:
+            absent.add(node.node)
+        elif result.code != 0:
+            raise store_error(node, result)
+
+    on_all(step.nodes, connections, use)
+    node0, *other_nodes = step.nodes
+    remaining = replace(step, nodes=(node0, *(node for node in other_nodes if node.node in absent)))
+    if node0.node in absent:
         source = Path(step.source)
         paths = [source / name for name in step.files or all_files(source)]
         with packed(source, paths) as archive:
-            connection.feed(step.command("receive"), archive)
-    elif result.code != 0:
-        reason = result.err.strip() or f"exit code {result.code}"
-        raise ExecuteError(f"{step.nodes[0].node}: {reason}", hint=STORE_HINT)
+            connections[node0.node].feed(remaining.command("receive"), archive)
+    elif absent:
+        result = connections[node0.node].capture(remaining.command("use"), seconds=STORE_SECONDS)
+        if result.code != 0:
+            raise store_error(node0, result)
+
+
+def store_error(node: RunNode, result: CommandResult) -> ExecuteError:
+    reason = result.err.strip() or f"exit code {result.code}"
+    return ExecuteError(f"{node.node}: {reason}", hint=STORE_HINT)
 
 
 def copy_files(step: CopyFiles) -> None:
@@ -225,7 +243,7 @@ def packed(folder: Path, paths: Sequence[Path]) -> Iterator[Path]:
 
 
 def on_all(
-    nodes: tuple[RunNode, ...], connections: Mapping[str, Connection], action: Callable[[Connection], None]
+    nodes: tuple[RunNode, ...], connections: Mapping[str, Connection], action: Callable[[RunNode], None]
 ) -> None:
     """Call an action for all nodes in parallel.
 
@@ -237,7 +255,7 @@ def on_all(
     hints: list[str] = []
     with ThreadPoolExecutor(max_workers=min(MAX_PARALLEL_NODES, len(nodes))) as pool:
         try:
-            for node, future in [(node, pool.submit(action, connections[node.node])) for node in nodes]:
+            for node, future in [(node, pool.submit(action, node)) for node in nodes]:
                 try:
                     future.result()
                 except ExecuteError as error:

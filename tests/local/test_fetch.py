@@ -164,6 +164,24 @@ def test_endless_output_of_a_node_is_cut_off(sshd: str, tmp_path: Path, monkeypa
     node.close()
 
 
+def test_only_a_missing_folder_starts_a_program_when_files_are_sent(
+    sshd: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node, programs = Ssh("far", sshd), []
+    capture = node.capture
+    monkeypatch.setattr(node, "capture", lambda argv, **options: (programs.append(argv), capture(argv, **options))[1])
+    folder = tmp_path / "new" / "run"
+    for name in ("layout.json", "env.json", "env.json"):
+        node.put(str(folder / name), name)
+    assert [path.read_text() for path in sorted(folder.iterdir())] == ["env.json", "layout.json"]
+    assert {(path.stat().st_mode & 0o777) for path in folder.iterdir()} == {0o600}
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert len(programs) == 1
+    with pytest.raises(ExecuteError, match=r"Not a directory|File exists"):
+        node.put(str(folder / "env.json" / "x"), "")
+    node.close()
+
+
 def test_text_that_a_login_script_prints_is_skipped(sshd: str, source: Path, target: Path) -> None:
     """Print to the same streams as the login script of a node."""
 

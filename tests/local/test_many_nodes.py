@@ -21,28 +21,38 @@ from tests.support.waiting import wait_until
 
 HOSTS = 5
 TWO_WIDE_TREE = {"I_MPI_HYDRA_BRANCH_COUNT": "2", "PRTE_MCA_rml_base_radix": "2"}
-# Each rank prints the sum of all ranks, and the address from which ssh started the daemon above it.
+# Each rank prints the sum of all ranks, the address from which ssh started the daemon above it, and whether that was
+# the connection of the node's agent.
 SCRIPT = """
 import os
 import torch
 import torch.distributed as dist
 
-def starter():
-    pid, address = os.getppid(), ""
+def connection(pid):
+    variables = dict(v.split("=", 1) for v in open(f"/proc/{pid}/environ").read().split("\\0") if "=" in v)
+    return variables.get("SSH_CONNECTION", "")
+
+def arguments(pid):
+    return open(f"/proc/{pid}/cmdline").read().split("\\0")
+
+def daemon_connection():
+    pid, found = os.getppid(), ""
     while pid > 1:
-        variables = dict(v.split("=", 1) for v in open(f"/proc/{pid}/environ").read().split("\\0") if "=" in v)
-        program = os.path.basename(open(f"/proc/{pid}/cmdline").read().split("\\0")[0])
-        if program.startswith(("hydra_", "prted")):
-            address = variables.get("SSH_CONNECTION", "").split(" ")[0]
+        if os.path.basename(arguments(pid)[0]).startswith(("hydra_", "prted")):
+            found = connection(pid)
         pid = int(open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[1])
-    return address
+    return found
+
+def agent_connections():
+    return {connection(pid) for pid in os.listdir("/proc") if pid.isdigit() and "agent" in arguments(pid)}
 
 if not dist.is_initialized():
     dist.init_process_group()
 total = torch.tensor([float(dist.get_rank())])
 dist.all_reduce(total)
 print("SUM", total.item())
-print("STARTER", starter())
+print("STARTER", daemon_connection().split(" ")[0])
+print("SHARED", bool(daemon_connection()) and daemon_connection() in agent_connections())
 dist.destroy_process_group()
 """
 MB = 1_000_000
@@ -64,6 +74,10 @@ def test_ranks_start_although_daemons_are_started_by_other_nodes(five_hosts: Wor
     require_mpi(options[options.index("--mpi") + 1] if "--mpi" in options else "intel")
     cell = five_hosts.train_text(SCRIPT, *options)
     assert [cell.printed("SUM", rank) for rank in range(HOSTS)] == ["10.0"] * HOSTS
+    if starter != "torchrun":
+        assert "True" in {cell.printed("SHARED", rank) for rank in range(HOSTS)}, (
+            "no daemon uses the connection of an agent"
+        )
     if starter in STARTS_TREE:
         starters = {cell.printed("STARTER", rank) for rank in range(HOSTS)}
         assert starters & {host.address for host in five_hosts.lab.hosts[1:]}, "MPI has started no tree"

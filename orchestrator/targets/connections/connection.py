@@ -220,16 +220,25 @@ class Ssh:
     def write(self, path: str, content: bytes) -> None:
         """Write a private file through a temporary one, and create its folder if needed."""
 
-        def act() -> None:
-            folder = str(PurePosixPath(path).parent)
-            self.run(("sh", "-c", 'umask 077 && mkdir -p -- "$1"', "sh", folder))
+        folder = str(PurePosixPath(path).parent)
+
+        def put_in_place() -> None:
             try:
                 with self.sftp.open(f"{path}.tmp", "wb") as file:
                     file.chmod(0o600)
                     file.write(content)
                 self.sftp.posix_rename(f"{path}.tmp", path)
+            except FileNotFoundError:
+                raise
             except OSError as error:  # SFTP reports a full disk only as `Failure`
                 raise OSError(self.write_problem(folder) or str(error)) from None
+
+        def act() -> None:
+            try:
+                put_in_place()
+            except FileNotFoundError:  # a program needs a login shell, which may take 0.2 s to start
+                self.run(("sh", "-c", 'umask 077 && mkdir -p -- "$1"', "sh", folder))
+                put_in_place()
 
         self.attempt(act, f"write {path}")
 

@@ -44,7 +44,7 @@ def step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StoreFolder:
         run_dir=str(tmp_path / "runs" / "20260101-120000-own-1a2b"),
         copy=str(tmp_path / "runs" / "20260101-120000-own-1a2b" / "project"),
     )
-    store(step, Local())
+    store(step, {"node0": Local()})
     make_old(lock_of(step), 31 * DAYS)
     return step
 
@@ -79,12 +79,12 @@ def test_an_unused_folder_is_reported_then_removed_and_can_be_sent_again(
     assert list(Path(step.path).parent.iterdir()) == [lock_of(step)]
     assert filled_folder.hash_of(Path(step.copy)) == Path(step.path).name, "the run's copy stays"
     assert clean(dry_run=True).state == "clean"
-    store(step, Local())
+    store(step, {"node0": Local()})
     assert filled_folder.hash_of(Path(step.path)) == Path(step.path).name
 
 
 def test_a_folder_that_was_used_again_stays(step: StoreFolder, clean: Callable[..., NodeCleanup]) -> None:
-    store(replace(step, run_dir=f"{step.run_dir}2", copy=""), Local())
+    store(replace(step, run_dir=f"{step.run_dir}2", copy=""), {"node0": Local()})
     assert clean().unused == ()
     assert Path(step.path).is_dir()
 
@@ -132,7 +132,7 @@ def changed(step: StoreFolder, **fields: Any) -> StoreFolder:
 
 def test_code_is_brought_up_to_date_and_what_the_run_wrote_stays(step: StoreFolder, copy: Path) -> None:
     (Path(step.source) / "new.py").write_text("new")
-    store(changed(step), Local())
+    store(changed(step), {"node0": Local()})
     assert {path.name: path.read_text() for path in copy.iterdir()} == {
         "train.py": "2",
         "new.py": "new",
@@ -144,10 +144,10 @@ def test_code_is_brought_up_to_date_and_what_the_run_wrote_stays(step: StoreFold
 def test_file_that_only_the_run_has_changed_stays(step: StoreFolder, copy: Path) -> None:
     (Path(step.source) / "log.txt").write_text("")
     first = changed(step)
-    store(first, Local())
+    store(first, {"node0": Local()})
     (copy / "log.txt").write_text("of the run")
     (Path(step.source) / "train.py").write_text("3")
-    store(changed(step), Local())
+    store(changed(step), {"node0": Local()})
     assert ((copy / "log.txt").read_text(), (copy / "train.py").read_text()) == ("of the run", "3")
 
 
@@ -156,18 +156,18 @@ def test_removed_file_is_removed_from_the_copy_unless_the_run_has_changed_it(ste
     for name in ("train.py", "old.py"):
         (source / name).write_text(name)
     first = changed(step)
-    store(first, Local())
+    store(first, {"node0": Local()})
     (copy / "train.py").write_text("of the run")
     for name in ("train.py", "old.py"):
         (source / name).unlink()
     (source / "other.py").write_text("")
-    store(changed(step), Local())
+    store(changed(step), {"node0": Local()})
     assert sorted(path.name for path in copy.iterdir()) == ["checkpoint.pt", "other.py", "train.py"]
 
 
 def test_copy_is_kept_although_its_folder_is_gone_and_cannot_be_sent(step: StoreFolder, copy: Path) -> None:
     filled_folder.remove(Path(step.path))
-    store(replace(step, keeps_copies=True), Local())
+    store(replace(step, keeps_copies=True), {"node0": Local()})
     assert (copy / "train.py").read_text() == "1"
     with pytest.raises(ExecuteError, match="have changed"):
-        store(replace(step, keeps_copies=True, copy=f"{step.copy}2"), Local())
+        store(replace(step, keeps_copies=True, copy=f"{step.copy}2"), {"node0": Local()})

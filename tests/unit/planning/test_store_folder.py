@@ -61,7 +61,7 @@ def test_a_folder_is_sent_once_and_each_run_gets_a_writable_copy(step: StoreFold
     node = CountingLocal()
     second = replace(step, run_dir=f"{step.run_dir}2", copy=f"{step.run_dir}2/project")
     for run in (step, second):
-        store(run, node)
+        store(run, {"a": node})
         assert filled_folder.hash_of(Path(run.copy)) == Path(step.path).name
         (Path(run.copy) / "run.sh").write_text("changed")
     assert node.sent == 1
@@ -73,7 +73,7 @@ def test_a_folder_is_sent_once_and_each_run_gets_a_writable_copy(step: StoreFold
 
 def test_a_whole_folder_without_a_copy_stays_in_the_store(step: StoreFolder) -> None:
     site_packages = replace(step, files=(), copy="")
-    store(site_packages, Local())
+    store(site_packages, {"a": Local()})
     assert filled_folder.hash_of(Path(step.path)) == Path(step.path).name
     assert not Path(step.copy).exists()
 
@@ -106,7 +106,7 @@ def test_nodes_that_share_a_store_receive_a_folder_at_the_same_time(step: StoreF
 def test_other_content_does_not_get_the_name(step: StoreFolder, tmp_path: Path) -> None:
     (Path(step.source) / "run.sh").chmod(0o644)
     with pytest.raises(ExecuteError, match="its files have changed since the run was planned"):
-        store(step, Local())
+        store(step, {"a": Local()})
     (tmp_path / "broken").write_text("no archive")
     with pytest.raises(ExecuteError, match="not in gzip format"):
         Local().feed(step.command("receive"), tmp_path / "broken")
@@ -120,13 +120,13 @@ def test_a_store_that_another_user_can_write_is_refused(step: StoreFolder) -> No
     (folder / filled_folder.MARK).write_text(folder.name)
     os.chown(folder, 65534, 65534)
     with pytest.raises(ExecuteError, match="belongs to the user nobody"):
-        store(step, Local())
+        store(step, {"a": Local()})
     filled_folder.remove(folder)
     folder.parent.parent.chmod(0o777)  # as in a project's folder of a group: the programs next to it are not safer
-    store(step, Local())
+    store(step, {"a": Local()})
     folder.parent.chmod(0o777)
     with pytest.raises(ExecuteError, match="other users can write it"):
-        store(step, Local())
+        store(step, {"a": Local()})
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can mount a small disk")

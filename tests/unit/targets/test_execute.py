@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from orch_node.protocol.record import RunNode
 
@@ -15,9 +13,9 @@ from orchestrator.targets.execute import on_all
 def test_failures_are_grouped_by_reason_with_the_hint_of_the_first_node() -> None:
     connections = {name: Ssh(name, None) for name in ("a1", "a2", "c")}
 
-    def fail(connection: Any) -> None:
-        reason = "does not answer" if connection.node == "c" else "is full."
-        raise ConnectionLost(f"{connection.node} {reason}", hint=f"Look at {connection.node}.")
+    def fail(node: RunNode) -> None:
+        reason = "does not answer" if node.node == "c" else "is full."
+        raise ConnectionLost(f"{node.node} {reason}", hint=f"Look at {node.node}.")
 
     with pytest.raises(ExecuteError) as exc_info:
         on_all(tuple(RunNode(node=name) for name in connections), connections, fail)

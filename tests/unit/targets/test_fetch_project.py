@@ -45,7 +45,7 @@ def project(tmp_path: Path) -> Project:
         node_program=(sys.executable, str(TRAIN / "node.py")),
         run_dir=str(tmp_path / "run"),
     )
-    store(step, Local())
+    store(step, {step.nodes[0].node: Local()})
     return project
 
 

@@ -61,7 +61,7 @@ def main(argv: list[str]) -> int:
     arguments += ["--keep"] if options.keep else []
     try:
         if options.command == "receive":
-            with receivers_of(options.to, arguments) as receivers:
+            with receiving(options.to, arguments) as receivers:
                 receive(folder, receivers)
             use(folder, options.run_dir, options.copy)
         elif options.keep and options.copy.is_dir() and not is_complete(folder):
@@ -69,7 +69,8 @@ def main(argv: list[str]) -> int:
         elif not is_complete(folder):
             return ABSENT
         else:
-            with receivers_of(options.to, arguments, lambda: use(folder, options.run_dir, options.copy)) as receivers:
+            absent = use_everywhere(options.to, arguments, lambda: use(folder, options.run_dir, options.copy))
+            with receiving(absent, arguments) as receivers:
                 send(folder, receivers)
     except OSError as error:
         print(disk.describe_error(options.folder, error), file=sys.stderr)
@@ -323,19 +324,16 @@ class RemoteCommand:
         return f"{self.node}: {lines[-1] if lines else f'exit code {self.process.returncode}'}"
 
 
-@contextlib.contextmanager
-def receivers_of(
-    nodes: Sequence[str], arguments: list[str], use_here: Callable[[], object] = lambda: None
-) -> Iterator[list[RemoteCommand]]:
-    """Let other nodes use a folder, and yield a command for each that needs to receive it; wait for their ends.
+def use_everywhere(nodes: Sequence[str], arguments: list[str], use_here: Callable[[], object]) -> list[str]:
+    """Let this node and others use a folder at the same time; return the nodes that do not have it.
 
     Args:
         nodes: the other nodes.
         arguments: those of the command on each of them.
-        use_here: lets this node use the folder at the same time.
+        use_here: lets this node use the folder.
 
     Raises:
-        StoreError: if a node cannot be reached, or cannot store or copy the folder.
+        StoreError: if a node cannot be reached, or cannot copy the folder.
         OSError: if this node cannot.
     """
     commands = [RemoteCommand(node, ("store", "use", *arguments), subprocess.DEVNULL) for node in nodes]
@@ -344,8 +342,17 @@ def receivers_of(
     finally:
         failed = [command for command in commands if command.end() not in (0, ABSENT)]
     raise_failures(failed)
-    absent = [command.node for command in commands if command.process.returncode == ABSENT]
-    receivers = [RemoteCommand(node, ("store", "receive", *arguments), subprocess.PIPE) for node in absent]
+    return [command.node for command in commands if command.process.returncode == ABSENT]
+
+
+@contextlib.contextmanager
+def receiving(nodes: Sequence[str], arguments: list[str]) -> Iterator[list[RemoteCommand]]:
+    """Yield a command for each of some nodes that receives a folder; wait for their ends.
+
+    Raises:
+        StoreError: if a node cannot be reached, or cannot store or copy the folder.
+    """
+    receivers = [RemoteCommand(node, ("store", "receive", *arguments), subprocess.PIPE) for node in nodes]
     try:
         yield receivers
     finally:

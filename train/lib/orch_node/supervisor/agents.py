@@ -29,7 +29,7 @@ from orch_node.protocol.agent import (
 )
 from orch_node.protocol.node_names import fold
 from orch_node.protocol.values import ProtocolError
-from orch_node.reach import remote_command
+from orch_node.reach import end_sharing, remote_command, share_connections
 from orch_node.whole_files import private
 
 PING_SECONDS = 2.0
@@ -200,6 +200,8 @@ class Agents:
         self.last_ping = 0.0
         self.last_watch = self.last_check = time.monotonic()
         allow_open_files(len(nodes))
+        if len(nodes) > 1:
+            share_connections()
         self.channels: dict[str, Channel] = {}
         for node in nodes:
             channel = self.channel(node, folder / f"{node}.log")
@@ -320,6 +322,7 @@ class Agents:
         for channel in self.living:
             channel.close()
             channel.end(max(0.0, deadline - time.monotonic()))
+        end_sharing()
 
 
 def wait_until_writable(descriptor: int, seconds: float) -> None:
@@ -352,4 +355,4 @@ def agent_command(run_dir: Path, node: str, claims: str, *, is_local: bool) -> l
     """Return the command that starts an agent. All nodes have the interpreter at the same path."""
     command = program.command("agent", str(run_dir), node, claims)
     # Unlike hydra, do not use ssh -q: its output is the reason why a node cannot be reached.
-    return command if is_local else remote_command(node, command)
+    return command if is_local else remote_command(node, command, is_shared=True)
