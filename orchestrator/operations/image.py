@@ -15,7 +15,7 @@ from orchestrator.files import link_or_copy, sha256
 from orchestrator.model.command import Command
 from orchestrator.model.packages import Requirements
 from orchestrator.model.platform import Platform
-from orchestrator.paths import STANDALONE, TRAIN
+from orchestrator.paths import TRAIN
 from orchestrator.provisioning import wheelhouse
 from orchestrator.provisioning.sbom import sbom
 from orchestrator.provisioning.user_packages import add_packages
@@ -23,7 +23,6 @@ from orchestrator.provisioning.wheelhouse import Wheel
 from orchestrator.stacks.image import GLIBC, Image, python_of
 
 LARGE_WHEEL_BYTES = 20_000_000  # wheels of this size get a separate layer
-SLIM = ("slim.py", "symbols.py")
 LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.pyc")
 
 
@@ -58,8 +57,6 @@ def lay_out(
     house = add_packages(house, requirements, target, stack.name, notify)
     lay_wheels(house.folder, house.lock, context / "wheels")
     shutil.copytree(TRAIN, context / "train", ignore=LEFT_OUT, dirs_exist_ok=True)
-    for name in SLIM:
-        shutil.copyfile(STANDALONE / name, context / name)
     (context / "sbom.json").write_text(json.dumps(sbom(image.tag, house.lock), indent=1) + "\n")
     packages = [f"{wheel.name}=={wheel.version}" for wheel in house.wheels if wheel.name in house.added]
     (context / "Dockerfile").write_text(image.dockerfile(packages))

@@ -15,7 +15,7 @@ from orchestrator.model.finding import Finding
 from orchestrator.model.packages import Requirements
 from orchestrator.model.platform import Platform
 from orchestrator.paths import LIB, SHARE, STANDALONE, TRAIN
-from orchestrator.provisioning import fabric_checks, slim, wheelhouse
+from orchestrator.provisioning import fabric_checks, wheelhouse
 from orchestrator.provisioning.plan import Host, ProvisionPlan, plan_provision
 from orchestrator.provisioning.plan import ProvisionRequest as ProvisionRequest
 from orchestrator.provisioning.report import Change
@@ -170,8 +170,6 @@ def prepare_wheels(
             session.listener.note(line)
         unpublished = wheelhouse.unpublished_packages(stack, links)
         house = wheelhouse.prepare_wheelhouse(stack, platform, links)
-        if not session.request.index:  # an index only has the published wheels
-            house = slim.slim_wheelhouse(house)
         house = add_packages(house, requirements, platform, stack.name, session.listener.note)
         houses[platform.key] = house.variables(unpublished)
     return houses

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,7 +9,6 @@ import pytest
 from orchestrator import load
 from orchestrator.errors import PlanError
 from orchestrator.operations.image import lay_wheels
-from orchestrator.paths import STANDALONE
 from orchestrator.provisioning.sbom import sbom
 from orchestrator.provisioning.wheelhouse import Wheel
 from orchestrator.stacks.image import make_image, python_of
@@ -84,27 +81,3 @@ def test_sbom_lists_each_wheel_with_its_hash() -> None:
     (component,) = result["components"]
     assert component["purl"] == "pkg:pypi/torch@2.13.0%2Bcpu"
     assert component["hashes"] == [{"alg": "SHA-256", "content": "ab" * 32}]
-
-
-def test_slim_links_equal_libraries_and_deletes_tests(tmp_path: Path) -> None:
-    packages = tmp_path / "lib" / "python3.11" / "site-packages"
-    for name in ("numpy/tests/test_a.py", "numpy/testing/keep.py", "torch/bin/test_api"):
-        path = packages / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("x")
-    lib = tmp_path / "lib"
-    for name in ("libmpi.so", "libmpi.so.12", "libmpi.so.12.0"):
-        (lib / name).write_bytes(b"mpi" * 100_000)
-    (lib / "libother.so").write_bytes(b"oth" * 100_000)
-    for name in ("libomptarget.so", "libiomp5.a", "libiomp5.dbg", "libiomp5.so"):
-        (lib / name).write_text("x")
-    subprocess.run([sys.executable, str(STANDALONE / "slim.py"), str(tmp_path)], check=True)
-    assert (lib / "libmpi.so").readlink() == Path("libmpi.so.12.0")
-    assert (lib / "libmpi.so").read_bytes() == (lib / "libmpi.so.12.0").read_bytes()
-    assert {path.name for path in lib.iterdir() if path.is_file() and not path.is_symlink()} == {
-        "libmpi.so.12.0",
-        "libother.so",
-        "libiomp5.so",
-    }
-    remaining = {path.name for path in packages.rglob("*") if path.is_file()}
-    assert remaining == {"keep.py"}
