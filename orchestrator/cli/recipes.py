@@ -37,23 +37,23 @@ def show(
 ) -> None:
     """Show the settings of a recipe, as --set takes them."""
     from orchestrator import load
-    from orchestrator.load.dataclass_settings import TRAINING_ARGUMENTS_HELP
+    from orchestrator.load.script_settings import with_parser
     from orchestrator.model.recipe import SECRETS
     from orchestrator.report import listing
 
-    recipe = load.recipe(name, tuple(recipe_path or ()))
+    recipe = with_parser(load.recipe(name, tuple(recipe_path or ())))
+    if recipe.unchecked:
+        print_text(f"warning: only some settings are listed: {recipe.unchecked}", err=True)
     rows = [
         {
             "name": name,
             "type": "|".join(setting.choices) or setting.type,
             "default": recipe.default(name),
-            "description": setting.description,
+            "description": setting.description if as_json else setting.description.partition(". ")[0],
         }
         for name, setting in recipe.declared.items()
         if name not in (*recipe.passed_by_orch, *SECRETS)
     ]
-    # Few users need most of transformers' arguments; list them last, except for those that the recipe sets.
-    rows.sort(key=lambda row: row["default"] is None and row["description"] == TRAINING_ARGUMENTS_HELP)
     columns = ("name", "type", "default", "description")
     print_text(listing.as_json("settings", rows) if as_json else listing.table(rows, columns))
 

@@ -14,6 +14,7 @@ from orchestrator.load.projects import has_module, project_of
 from orchestrator.load.recipes import recipe as load_recipe
 from orchestrator.load.recipes import settings
 from orchestrator.load.requirements import read_text, requirements_of, source_folder, with_image_requirements
+from orchestrator.load.script_settings import with_parser
 from orchestrator.load.scripts import RanksPython, check_script
 from orchestrator.load.stacks import stack as load_stack
 from orchestrator.model.cluster import Facts
@@ -108,6 +109,8 @@ def inputs(
     """
     recipe = load_recipe(request.recipe, tuple(map(Path, request.recipe_path)), module=request.module)
     stack = load_stack(request.stack)
+    if needs_parser(request, recipe):
+        recipe = with_parser(recipe, software.local_python)
     values = read_settings(request.settings, recipe, volume)
     if has_project is None:
         folders = filter(None, [".", source_folder(recipe)])
@@ -126,6 +129,15 @@ def inputs(
     if software.image or software.nodes:
         imports = check_script(request, recipe, ranks_python(recipe, stack, software))
     return Inputs(recipe=recipe, stack=stack, settings=values, plugins=plugins(), imports=imports)
+
+
+def needs_parser(request: TrainRequest, recipe: Recipe) -> bool:
+    """Return whether the script's parser has to check settings: those of the user, and of a recipe that is not orch's.
+
+    The tests check the defaults and presets of orch's own recipes.
+    """
+    has_values = request.settings or request.script_args or request.array
+    return not recipe.own_script and bool(recipe.files or has_values)
 
 
 def read_settings(assignments: tuple[str, ...], recipe: Recipe, volume: str) -> dict[str, Value]:

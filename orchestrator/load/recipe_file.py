@@ -17,9 +17,12 @@ Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 
 
 class SettingFile(StrictModel):
-    """A setting that the script gets only if a preset or the user sets it."""
+    """A setting that the script's parser does not list."""
 
     type: Literal["integer", "number", "switch", "text"] = Field(description="A switch is true or false.")
+    default: Value | None = Field(
+        default=None, description="The value that the script gets unless a preset or the user changes it."
+    )
 
 
 class RecipeFile(StrictModel):
@@ -38,10 +41,6 @@ class RecipeFile(StrictModel):
     paths: list[str] = Field(
         default_factory=list, description="Settings whose values are files; they are sent to the nodes."
     )
-    dataclasses: list[str] = Field(
-        default_factory=list,
-        description="The dataclasses whose fields are the settings: CLASS of the script, or MODULE:CLASS.",
-    )
     excludes: dict[str, list[str]] = Field(
         default_factory=dict, description="For each setting, the names whose defaults it removes."
     )
@@ -55,8 +54,8 @@ class RecipeFile(StrictModel):
     )
     settings: dict[Name, Value | SettingFile] = Field(
         default_factory=dict,
-        description="Values that the script gets by default, as --name=value, and settings that are not in a "
-        "dataclass. Their type is that of the value: 3 is a whole number, 3.0 a number, true a switch.",
+        description="Values that the script gets by default, as --name=value, and settings that its parser does not "
+        "list. Without a parser, their type is that of the value: 3 is a whole number, 3.0 a number, true a switch.",
     )
     presets: dict[str, dict[str, Value]] = Field(
         default_factory=dict, description="Named sets of settings for --preset."

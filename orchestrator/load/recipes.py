@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import difflib
 import importlib.util
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from orchestrator.errors import RequestError, did_you_mean
-from orchestrator.load.dataclass_settings import dataclass_settings
 from orchestrator.load.files import read_toml
 from orchestrator.load.foreign_files import check_script_file
 from orchestrator.load.recipe_file import RecipeFile, SettingFile
 from orchestrator.model.recipe import Recipe, Setting, Value
-from orchestrator.model.setting_types import type_of
-from orchestrator.paths import RECIPES, TRAIN, entry_points
+from orchestrator.paths import RECIPES, entry_points
 
 ENTRY_POINTS = "orch.recipes"
 NOT_SENT = "__pycache__"
@@ -142,12 +140,11 @@ def recipe_from(name: str, folder: Path) -> Recipe:
             f"{folder}/recipe.toml: script: there is no file '{file.script}'.", hint="Name a file in the same folder."
         )
     is_included = folder.parent == RECIPES
-    module_folders = (folder, TRAIN / "lib", *(sorted(RECIPES.iterdir()) if is_included else ()))
-    declared = dataclass_settings(folder / file.script, file.dataclasses, module_folders)
-    for key, value in file.settings.items():
-        declared.setdefault(key, Setting(value.type if isinstance(value, SettingFile) else type_of(value)))
-    for problem, hint in wrong_values(file, declared):
-        raise RequestError(f"{folder}/recipe.toml: {problem}.", hint=hint)
+    declared = {
+        key: Setting(value.type, value.default)
+        for key, value in file.settings.items()
+        if isinstance(value, SettingFile)
+    }
     return Recipe(
         name=name,
         summary=file.summary,
@@ -170,28 +167,12 @@ def recipe_from(name: str, folder: Path) -> Recipe:
 
 def with_paths(folder: Path, file: RecipeFile, values: Mapping[str, Value | SettingFile]) -> dict[str, Value]:
     """Return the values of a recipe's file, with the paths of files in the recipe's folder made absolute."""
+    plain = {key: value.default if isinstance(value, SettingFile) else value for key, value in values.items()}
     return {
         key: str((folder / str(value)).resolve()) if key in file.paths else value
-        for key, value in values.items()
-        if not isinstance(value, SettingFile)
+        for key, value in plain.items()
+        if value is not None
     }
-
-
-def wrong_values(file: RecipeFile, declared: Mapping[str, Setting]) -> Iterator[tuple[str, str]]:
-    """Yield what does not match the settings of a recipe, and what to do about it."""
-    excludes = {f"excludes.{name}": [name, *names] for name, names in file.excludes.items()}
-    tables: dict[str, Mapping[str, Value | SettingFile]] = {"settings": file.settings}
-    tables |= {f"presets.{name}": dict(values) for name, values in file.presets.items()}
-    for table, names in {"paths": file.paths, **excludes, **tables}.items():
-        for name in names:
-            if name not in declared:
-                listing = "Declare it in the script's dataclass or in [settings]."
-                yield f"{table}: the recipe has no setting '{name}'", did_you_mean(name, declared, listing=listing)
-    for table, values in tables.items():
-        for name, value in values.items():
-            setting = declared[name]
-            if not isinstance(value, SettingFile) and not setting.accepts(value):
-                yield f"{table}.{name} = {value}: not {setting.expected}", "Correct it, or the type of the setting."
 
 
 def files_of(folder: Path) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from orchestrator.load.imports import INIT, Files, external_imports, files_of, r
 from orchestrator.model.imports import Imports
 from orchestrator.model.printable import one_line
 from orchestrator.model.recipe import Recipe
-from orchestrator.paths import RECIPES, TRAIN
+from orchestrator.paths import TRAIN
 from orchestrator.planning.request import TrainRequest
 
 NOTEBOOK_LINE = re.compile(r"\s*[!%]\s*\w")
@@ -81,20 +81,19 @@ def check_script(request: TrainRequest, recipe: Recipe, python: RanksPython) -> 
 
 
 def check_script_arguments(recipe: Recipe, arguments: Sequence[str]) -> None:
-    """Check that the script of one of orch's own recipes knows all options that it gets.
-
-    Other scripts may read their options in any way.
+    """Check that the parser of a recipe's script knows all options after `--`, if orch knows the parser.
 
     Raises:
         RequestError: for the first option that it does not know.
     """
-    if recipe.own_script or Path(recipe.script).parent.parent != RECIPES:
+    if not recipe.has_parser:
         return
     names = {*recipe.declared, *recipe.passed_by_orch}
     for option in (word.partition("=")[0] for word in arguments if word.startswith("--") and word != "--"):
         name = option[2:].replace("-", "_")
         # argparse also accepts the beginning of a name, and transformers adds --no_NAME for switches.
-        if not any(argument.startswith((name, name.removeprefix("no_"))) for argument in names):
+        normalized_names = (argument.replace("-", "_") for argument in names)
+        if not any(argument.startswith((name, name.removeprefix("no_"))) for argument in normalized_names):
             raise RequestError(
                 f"The script of recipe '{recipe.name}' knows no argument '{option}'.",
                 hint=did_you_mean(name, names, listing=recipe.listing),

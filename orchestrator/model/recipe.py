@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
 from orchestrator.errors import RequestError, did_you_mean
 from orchestrator.model.packages import Packages
 from orchestrator.model.project import Project
-from orchestrator.model.setting_types import DESCRIPTIONS, TEXT, matches
+from orchestrator.model.setting_types import DESCRIPTIONS, FLAG, TEXT, matches
 
 Value = str | int | float | bool
 
@@ -26,6 +26,7 @@ class Setting:
     description: str = ""
     needs_value: bool = False  # a switch that may be None: transformers' parser takes --name=true, but not --name
     choices: tuple[str, ...] = ()  # the only values; any of the type if empty
+    negation: str = ""  # the name that sets a flag to false; without one, a flag is false if it is omitted
 
     @property
     def expected(self) -> str:
@@ -41,7 +42,9 @@ class Recipe:
     """A training script with its default arguments; the user's own script has defaults for all other fields.
 
     Attributes:
-        declared: all settings, by name.
+        declared: the settings whose types are known, by name.
+        has_parser: `declared` has all arguments that the script's parser knows.
+        unchecked: why the script's other settings are not known; empty if `declared` has all.
         defaults: the values that the script gets unless a preset or the user changes them.
         paths: settings whose values are files of the controller if they exist there.
         excludes: for a setting, the names whose defaults it removes.
@@ -66,6 +69,8 @@ class Recipe:
     elastic: bool = False
     ipex: bool = False
     declared: Mapping[str, Setting] = field(default_factory=dict)
+    unchecked: str = ""
+    has_parser: bool = False
     defaults: Mapping[str, Value] = field(default_factory=dict)
     paths: tuple[str, ...] = ()
     excludes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -123,8 +128,16 @@ class Recipe:
                 for dropped in self.excludes.get(name, ()):
                     result.pop(dropped, None)
             result |= layer
-        needs_value = {name for name, setting in self.declared.items() if setting.needs_value}
-        return {name: "true" if value is True and name in needs_value else value for name, value in result.items()}
+        return dict(item for name, value in result.items() for item in self.passed(name, value))
+
+    def passed(self, name: str, value: Value) -> Iterator[tuple[str, Value]]:
+        """Yield the name and the value of the argument that passes a setting; nothing for a flag that is false."""
+        setting = self.declared.get(name, Setting())
+        if setting.type == FLAG and value is False:
+            if setting.negation:
+                yield setting.negation, True
+        else:
+            yield name, "true" if value is True and setting.needs_value else value
 
     def check_names(self, user_values: Mapping[str, Value]) -> None:
         """Raise RequestError for the first name that the recipe does not know."""
@@ -144,7 +157,7 @@ class Recipe:
                     f"--set {name}: the record of the run would show a secret.",
                     hint="Set HF_TOKEN in orch_secrets of the inventory; docs/how-to/secrets.md shows how.",
                 )
-            if name not in self.declared:
+            if name not in self.declared and not self.unchecked:
                 hint = did_you_mean(name, self.declared, listing=self.listing)
                 raise RequestError(
                     f"Recipe '{self.name}' has no setting '{name}'.",
@@ -154,11 +167,6 @@ class Recipe:
     def default(self, name: str) -> Value | None:
         """Return the default of a setting; None if it has none or the script computes it."""
         return self.defaults.get(name, self.declared[name].default)
-
-    def with_script_defaults(self, settings: Mapping[str, Value]) -> dict[str, Value]:
-        """Return the settings, and the defaults of the script for all others that have one."""
-        defaults = {name: setting.default for name, setting in self.declared.items()}
-        return {name: value for name, value in defaults.items() if value not in (None, "")} | dict(settings)
 
     @property
     def listing(self) -> str:
@@ -174,7 +182,7 @@ class Recipe:
     def check_types(self, user_values: Mapping[str, Value]) -> None:
         """Raise RequestError for the first value that its setting cannot have."""
         for name, value in user_values.items():
-            setting = self.declared[name]
+            setting = self.declared.get(name, Setting())
             if not setting.accepts(value):
                 default = self.default(name)
                 raise RequestError(

@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 INTEGER, NUMBER, SWITCH, TEXT = "integer", "number", "switch", "text"
-DESCRIPTIONS = {INTEGER: "a whole number", NUMBER: "a number", SWITCH: "true or false"}
+FLAG = "flag"  # an option without a value
+DESCRIPTIONS = {INTEGER: "a whole number", NUMBER: "a number", SWITCH: "true or false", FLAG: "true or false"}
 # The values that transformers' parser accepts for a switch.
 SWITCHES = ("yes", "true", "t", "y", "1", "no", "false", "f", "n", "0")
 
@@ -39,5 +40,10 @@ def is_number(text: str) -> bool:
 
 
 MATCHERS: Mapping[str, Callable[[str], bool]] = MappingProxyType(
-    {INTEGER: is_integer, NUMBER: is_number, SWITCH: lambda text: text.lower() in SWITCHES}
+    {
+        INTEGER: is_integer,
+        NUMBER: is_number,
+        SWITCH: lambda text: text.lower() in SWITCHES,
+        FLAG: lambda text: text.lower() in ("true", "false"),
+    }
 )

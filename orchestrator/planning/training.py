@@ -89,13 +89,14 @@ def new_plan(
         *([project.explain()] if project else []),
         *explain_changed_project(recipe, site.resume),
         *explain_packages(recipe),
+        *([Decision(topic="settings", value="not checked", reason=recipe.unchecked)] if recipe.unchecked else []),
     )
     origin = Origin(
         request=request,
         script=recipe.script_file,
         stack=resolved.stack.value.name,
         fingerprints=home.fingerprints,
-        settings=recipe.with_script_defaults(resolved.settings),
+        settings=resolved.settings,
         script_args=request.script_args,
         project=project,
         packages=recipe.packages,

@@ -14,6 +14,7 @@ from orchestrator.errors import RequestError
 from orchestrator.load.files import read_toml, tomllib
 from orchestrator.load.recipe_file import schema, schema_text
 from orchestrator.load.recipes import RecipeFile, recipe_from
+from orchestrator.load.script_settings import with_parser
 from orchestrator.operations import recipes
 from orchestrator.paths import RECIPES, entry_points
 
@@ -52,23 +53,6 @@ def test_paths_of_a_recipe_are_relative_to_its_folder(recipe_folder: Path) -> No
     assert recipe.defaults["train_file"] == str(recipe_folder / "data/a.json")
     assert recipe.settings("large", {})["train_file"] == str(recipe_folder / "data/large.json")
     assert recipe.script == str(recipe_folder / "x.py")
-
-
-def test_settings_of_a_recipe_have_the_types_of_their_values(recipe_folder: Path) -> None:
-    path = recipe_folder / "recipe.toml"
-    settings = 'epochs = 3\nrate = 3.0\nshuffle = true\nname = "3"\nmax_steps = { type = "integer" }\n'
-    path.write_text(RECIPE_FILE.replace("[settings]\n", f"[settings]\n{settings}"))
-    recipe = recipe_from("mine", recipe_folder)
-    types = {name: setting.type for name, setting in recipe.declared.items()}
-    assert types == {
-        "epochs": "integer",
-        "rate": "number",
-        "shuffle": "switch",
-        "name": "text",
-        "max_steps": "integer",
-        "train_file": "text",
-    }
-    assert "max_steps" not in recipe.defaults
 
 
 @pytest.mark.parametrize(
@@ -120,7 +104,7 @@ def test_missing_script_is_not_mistaken_for_a_recipe() -> None:
 )
 def test_invalid_setting_is_rejected(recipe_folder: Path, setting: str, message: str) -> None:
     with pytest.raises(RequestError, match=message):
-        load.settings([setting], recipe_from("mine", recipe_folder))
+        load.settings([setting], with_parser(recipe_from("mine", recipe_folder)))
 
 
 # The schema, and recipes of third parties.

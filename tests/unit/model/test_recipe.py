@@ -70,11 +70,6 @@ def test_hint_names_the_default_that_applies() -> None:
         assert f"Its default is {default}." in exc_info.value.hint
 
 
-def test_recorded_settings_include_the_defaults_of_the_script() -> None:
-    recorded = RECIPE.with_script_defaults(RECIPE.settings(None, {}))
-    assert recorded == {"train_file": "/data/a.json", "epochs": 2, "shuffle": True, "seed": 7}
-
-
 def test_settings_become_arguments() -> None:
     settings = {"a": "-x", "yes": True, "no": False, "n": 3, "lr": 3e-5}
     assert as_arguments(settings) == ("--a=-x", "--yes", "--no=false", "--n=3", "--lr=3e-05")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from typing import Any
 
 from answers import Search
 from compat import Extras, TrainingOptions, translate
@@ -54,21 +56,25 @@ class Config:
     run: RunArguments
     training: TrainingOptions
     extras: Extras
+    further: tuple[Any, ...] = ()
 
 
-def parse_arguments(argv: list[str]) -> Config:
+def parse_arguments(argv: list[str], further: Sequence[type] = ()) -> Config:
     """Parse and check the arguments, as far as is possible without reading a file.
 
     Arguments without an effect are accepted with a note.
+
+    Args:
+        argv: the command line.
+        further: dataclasses with arguments of another script.
 
     Raises:
         ArgumentError: if an argument is unknown or invalid.
     """
     translated, extras = translate(argv)
-    model, data, run, training = arguments.parse(
-        translated, (ModelArguments, DataArguments, RunArguments, TrainingOptions)
-    )
-    config = Config(model=model, data=data, run=run, training=training, extras=extras)
+    kinds = (ModelArguments, DataArguments, RunArguments, TrainingOptions)
+    *parsed, model, data, run, training = arguments.parse(translated, (*further, *kinds))
+    config = Config(model=model, data=data, run=run, training=training, extras=extras, further=tuple(parsed))
     arguments.check_requirements(requirements(config))
     if data.overwrite_cache or data.preprocessing_num_workers:
         note("--overwrite_cache and --preprocessing_num_workers have no effect here.")

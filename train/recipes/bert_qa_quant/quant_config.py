@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from compat import split_token
 from config import Config, parse_arguments
-from orch_training.arguments import Parser, check_requirements, option
+from orch_training.arguments import check_requirements, option
 
 
 @dataclass
@@ -26,11 +25,8 @@ def parse_quant_arguments(argv: list[str]) -> tuple[Config, QuantArguments]:
     Raises:
         ArgumentError: if an argument is unknown or invalid.
     """
-    arguments = [part for token in argv for part in split_token(token)]
-    quant, qa_arguments = Parser(QuantArguments, allow_abbrev=False).parse_args_into_dataclasses(
-        arguments, return_remaining_strings=True, look_for_args_file=False
-    )
-    config = parse_arguments(qa_arguments)
+    config = parse_arguments(argv, further=(QuantArguments,))
+    (quant,) = config.further
     check_requirements(
         [
             (

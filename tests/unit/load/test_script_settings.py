@@ -1,0 +1,175 @@
+"""The settings of a recipe, as the argument parser of its script knows them."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from orchestrator import load
+from orchestrator.errors import RequestError
+from orchestrator.load.script_settings import with_parser
+from orchestrator.load.scripts import check_script_arguments
+from orchestrator.model.recipe import Recipe, Setting, as_arguments
+
+RECIPE_FILE = """summary = "s"
+script = "train.py"
+
+[precisions]
+fp32 = []
+
+[settings]
+rate = 1
+"""
+SCRIPT = """
+import argparse
+import sys
+from shared import add_steps
+
+print("text that is not JSON")
+assert "json" not in sys.argv
+parser = argparse.ArgumentParser()
+parser.add_argument("data")
+parser.add_argument("--rate", type=float, default=0.5, help="Learning rate.  100%% of it.")
+parser.add_argument("-k", "--kind", choices=["a", "b"])
+parser.add_argument("--batch-size", type=int, required=True)
+parser.add_argument("--fast", action="store_true")
+parser.add_argument("--shuffle", action=argparse.BooleanOptionalAction, default=True)
+parser.add_argument("--path", type=open)
+add_steps(parser)
+parser.parse_args()
+raise SystemExit("the training has begun")
+"""
+SHARED = """
+def add_steps(parser):
+    parser.add_argument("--steps", type=int, default=3)
+"""
+
+MakeRecipe = Callable[..., Recipe]
+
+
+@pytest.fixture
+def make_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakeRecipe:
+    """Return a function that writes a recipe and reads its settings."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    folder = tmp_path / "mine"
+    folder.mkdir()
+
+    def make(script: str = SCRIPT, shared: str = SHARED, recipe_file: str = RECIPE_FILE) -> Recipe:
+        for name, text in {"train.py": script, "shared.py": shared, "recipe.toml": recipe_file}.items():
+            (folder / name).write_text(text)
+        return with_parser(load.recipe(str(folder)))
+
+    return make
+
+
+def test_arguments_have_type_default_description_and_choices(make_recipe: MakeRecipe, tmp_path: Path) -> None:
+    recipe = make_recipe()
+    assert recipe.declared == {
+        "rate": Setting("number", 0.5, "Learning rate. 100% of it."),
+        "kind": Setting("text", choices=("a", "b")),
+        "batch-size": Setting("integer"),
+        "fast": Setting("flag", False),
+        "shuffle": Setting("flag", True, negation="no-shuffle"),
+        "path": Setting("text"),
+        "steps": Setting("integer", 3),
+    }
+    assert load.settings(["rate=2.5", "batch-size=4"], recipe) == {"rate": "2.5", "batch-size": "4"}
+    for option, message in {
+        "steps=1.5": "not a whole number",
+        "kind=c": "not a or b",
+        "fast=1": "not true or false",
+        "batch_size=4": "Did you mean 'batch-size'",
+    }.items():
+        with pytest.raises(RequestError) as caught:
+            load.settings([option], recipe)
+        assert message in f"{caught.value} {caught.value.hint}"
+    check_script_arguments(recipe, ["--batch-size=4", "--no-shuffle"])
+    with pytest.raises(RequestError, match="knows no argument '--stepz'"):
+        check_script_arguments(recipe, ["--stepz", "4"])
+
+
+def test_the_parser_accepts_flags_as_they_are_passed(make_recipe: MakeRecipe) -> None:
+    recipe = make_recipe()
+    values = load.settings(["fast=true", "shuffle=false"], recipe)
+    assert as_arguments(recipe.settings(None, values)) == ("--rate=1", "--fast", "--no-shuffle")
+    values = load.settings(["fast=false", "shuffle=true"], recipe)
+    assert as_arguments(recipe.settings(None, values)) == ("--rate=1", "--shuffle")
+
+
+def test_a_script_is_run_again_only_if_a_file_has_changed(make_recipe: MakeRecipe, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    script = f"open({str(log)!r}, 'a').write('run ')\n{SCRIPT}"
+    make_recipe(script)
+    with_parser(load.recipe(str(tmp_path / "mine")))
+    assert log.read_text() == "run "
+    assert "epochs" in make_recipe(script, SHARED.replace('steps"', 'epochs"')).declared
+    assert log.read_text() == "run run "
+
+
+def test_a_script_without_such_a_parser_is_not_run(make_recipe: MakeRecipe) -> None:
+    text = RECIPE_FILE + 'steps = { type = "integer" }\nseed = { type = "integer", default = 7 }\n'
+    recipe = make_recipe("raise SystemExit('the training has begun')", "", text)
+    assert recipe.declared == {"rate": Setting("integer"), "steps": Setting("integer"), "seed": Setting("integer", 7)}
+    assert recipe.defaults == {"rate": 1, "seed": 7}
+    check_script_arguments(recipe, ["--anything"])
+    with pytest.raises(RequestError, match="no setting 'epochs'"):
+        load.settings(["epochs=1"], recipe)
+
+
+def test_settings_are_left_to_the_ranks_if_a_package_is_missing_here(make_recipe: MakeRecipe) -> None:
+    recipe = make_recipe(f"import not_installed.anywhere\n{SCRIPT}")
+    assert recipe.unchecked == (
+        f"{sys.executable} has no not_installed; the script checks its arguments when the ranks start"
+    )
+    assert load.settings(["anything=1"], recipe) == {"anything": "1"}
+    with pytest.raises(RequestError, match="expected KEY=VALUE"):
+        load.settings(["anything"], recipe)
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        pytest.param({"script": "import argparse\ndef x(:\n"}, r"train\.py, line 2: SyntaxError: ", id="syntax"),
+        pytest.param({"shared": "1 / 0\n"}, r"shared\.py, line 1: ZeroDivisionError: division by zero\.", id="error"),
+        pytest.param(
+            {"recipe_file": RECIPE_FILE.replace("rate = 1", 'rate = "high"')},
+            "settings.rate = high: not a number",
+            id="type of a default",
+        ),
+        pytest.param(
+            {"recipe_file": RECIPE_FILE + "[presets.full]\nsteps = 1.5\n"},
+            "presets.full.steps = 1.5: not a whole number",
+            id="type in a preset",
+        ),
+        pytest.param(
+            {"recipe_file": RECIPE_FILE + "[presets.full]\nkind = 'c'\n"},
+            "presets.full.kind = c: not a or b",
+            id="choice",
+        ),
+        pytest.param({"recipe_file": "paths = ['file']\n" + RECIPE_FILE}, "paths: .*no argument '--file'", id="path"),
+        pytest.param(
+            {"recipe_file": RECIPE_FILE + "[presets.full]\nstep = 3\n"}, "Did you mean 'steps'", id="name in a preset"
+        ),
+        pytest.param({"recipe_file": RECIPE_FILE + "step = 3\n"}, "settings: .*'--step'", id="name of a default"),
+        pytest.param(
+            {"recipe_file": RECIPE_FILE + "[excludes]\nrate = ['step']\n"}, "excludes.rate: .*'--step'", id="exclude"
+        ),
+    ],
+)
+def test_what_does_not_match_the_parser_is_rejected(
+    make_recipe: MakeRecipe, files: dict[str, str], message: str
+) -> None:
+    with pytest.raises(RequestError) as caught:
+        make_recipe(**files)
+    assert re.search(message, f"{caught.value} {caught.value.hint}"), caught.value
+
+
+def test_orch_itself_imports_no_torch() -> None:
+    code = "import sys; from orchestrator import load; load.recipe('bert-qa'); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not {"torch", "transformers"} & {*done.stdout.split()}
