@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import gzip
 import hashlib
 import os
@@ -25,6 +26,14 @@ PUBLIC = 0o666  # before the umask
 # Controller and nodes share these functions.
 write_whole = whole_files.write
 sync_folder = whole_files.sync_folder
+
+
+@contextmanager
+def exclusive(path: Path) -> Iterator[None]:
+    """Hold the lock of a file, for which other processes wait."""
+    with path.open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def sha256(path: Path) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import logging
@@ -12,7 +11,6 @@ import tempfile
 import time
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 
 from orch_node import filled_folder
@@ -23,7 +21,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from orchestrator.errors import ExecuteError, OrchError, PlanError, RequestError
-from orchestrator.files import write_whole
+from orchestrator.files import exclusive, write_whole
 from orchestrator.load.requirements import HASHES, NO_PACKAGES
 from orchestrator.load.uv import platform_options, run_uv, uv_platform
 from orchestrator.model.cluster import Facts
@@ -63,7 +61,7 @@ def packages_for(requirements: Requirements, nodes: Sequence[Facts], stack: str)
         return None
     versions = {requirement.name: version_of(requirement) for requirement, _ in parse_lock(lock)}
     folder = cache() / hashlib.sha256(json.dumps([FORMAT, platform.key, lock]).encode()).hexdigest()[:16]
-    with exclusive(folder.name):
+    with exclusive(private_folder(cache()) / f".{folder.name[:12]}.lock"):
         if not folder.exists():
             PROGRESS.info("packages: downloading and installing %s (once)", describe_versions(versions))
             install(folder, requirements, lock, platform)
@@ -359,11 +357,3 @@ def check_built(target: Path, platform: Platform, requirements: Requirements) ->
                 hint="Choose a version that has a wheel, or build one on a node and name its folder: `pip config set "
                 f"global.find-links FOLDER`. {NO_PACKAGES}",
             )
-
-
-@contextmanager
-def exclusive(name: str) -> Iterator[None]:
-    """Keep other processes with this cache from making the same folder at the same time."""
-    with (private_folder(cache()) / f".{name[:12]}.lock").open("a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield

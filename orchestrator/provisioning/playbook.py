@@ -11,7 +11,7 @@ import signal
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,6 @@ SSH_OPTIONS = (
 # Nodes that Ansible works on at the same time. Each is a process of this machine, which adds about 30 MB of memory and
 # needs 0.1 to 0.2 s of a core for each task.
 MAX_FORKS = 64
-RENEW_SECONDS = 600.0  # the role `lock` takes over a lock that was not renewed for an hour
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,24 +113,6 @@ def mark_unsafe(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [mark_unsafe(item) for item in value]
     return value
-
-
-@contextlib.contextmanager
-def repeated(action: Callable[[], None]) -> Iterator[None]:
-    """Run an action every RENEW_SECONDS in a thread, until the context ends."""
-    ended = threading.Event()
-
-    def loop() -> None:
-        while not ended.wait(RENEW_SECONDS):
-            action()
-
-    thread = threading.Thread(target=loop, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
 
 
 def end_workers(folder: str) -> None:

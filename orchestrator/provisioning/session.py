@@ -26,7 +26,7 @@ from orchestrator.model.finding import Finding
 from orchestrator.model.printable import one_line
 from orchestrator.provisioning import fabric_checks, playbook, probe
 from orchestrator.provisioning.plan import ProvisionRequest
-from orchestrator.provisioning.playbook import Playbook, repeated
+from orchestrator.provisioning.playbook import Playbook
 from orchestrator.provisioning.probe import Probe
 from orchestrator.provisioning.report import (
     KEY_FILE,
@@ -94,24 +94,12 @@ class Session:
         """Run a playbook that locks the nodes first and unlocks them at its end."""
         variables = {**variables, "orch_owner": self.state.owner(name)}
         try:
-            with repeated(lambda: self.renew_locks(variables)):
-                self.run(name, variables, self.alive)
+            self.run(name, variables, self.alive)
         finally:
             # Nodes that failed or were interrupted did not reach the end of the playbook.
             if self.locked:
                 unlock = self.playbook("unlock", variables, tuple(sorted(self.locked)))
                 playbook.run(replace(unlock, check=False), lambda _: None, self.listener.line)
-
-    def renew_locks(self, variables: Mapping[str, Any]) -> None:
-        """Renew the locks of the nodes, and report nodes that another controller has taken over."""
-
-        def report_failure(result: TaskResult) -> None:
-            if result.state == "failed":
-                self.listener.note(f"{result.node}: {message_of(result.result)}")
-
-        if names := tuple(sorted(self.locked)):
-            lock = replace(self.playbook("lock", variables, names), check=False)
-            playbook.run(lock, report_failure, lambda _: None)
 
     def playbook(self, name: str, variables: Mapping[str, Any], limit: tuple[str, ...] = ()) -> Playbook:
         """Return a playbook with the settings of this session."""

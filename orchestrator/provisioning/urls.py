@@ -14,9 +14,9 @@ from typing import Any
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from orchestrator.errors import ExecuteError, OrchError, RequestError
-from orchestrator.files import write_whole
+from orchestrator.files import exclusive, write_whole
 from orchestrator.model.printable import counted, one_line
-from orchestrator.provisioning.wheelhouse import exclusive
+from orchestrator.provisioning.wheelhouse import lock_file
 from orchestrator.state import cache_home, private_folder
 
 URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
@@ -81,7 +81,7 @@ def download(kind: str, url: str, note: Callable[[str], None]) -> Path:
         ) from None
     except Exception as error:  # file systems have no common class of errors
         raise url_error(kind, url, error) from None
-    with exclusive(f"url-{digest}"):
+    with exclusive(lock_file(f"url-{digest}")):
         copy = Copy(private_folder(cache_home() / "urls" / digest), name)
         outdated = copy.outdated(remote)
         if outdated:

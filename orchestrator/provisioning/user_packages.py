@@ -11,12 +11,12 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from orchestrator.errors import ExecuteError
-from orchestrator.files import link_or_copy, write_whole
+from orchestrator.files import exclusive, link_or_copy, write_whole
 from orchestrator.load.packages import lock_packages
 from orchestrator.model.packages import Requirements
 from orchestrator.model.platform import Platform
 from orchestrator.provisioning.pip import platform_options, run_pip
-from orchestrator.provisioning.wheelhouse import LOCK, Wheelhouse, describe_wheel, exclusive, load_wheelhouse
+from orchestrator.provisioning.wheelhouse import LOCK, Wheelhouse, describe_wheel, load_wheelhouse, lock_file
 
 ANY_PLATFORM = "-none-any.whl"  # ends the name of a wheel that is pure Python
 
@@ -45,7 +45,7 @@ def add_packages(
         return house
     content = json.dumps([lock, [wheel.sha256 for wheel in house.wheels]])
     folder = house.folder / f"packages-{hashlib.sha256(content.encode()).hexdigest()[:12]}"
-    with exclusive(house.folder.name):
+    with exclusive(lock_file(house.folder.name)):
         extended = load_wheelhouse(folder)
         if extended is None:
             notify(f"packages: downloading those of {requirements.source} (once)")

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from packaging.utils import canonicalize_name
 
-from orchestrator.files import sha256, write_whole
+from orchestrator.files import exclusive, sha256, write_whole
 from orchestrator.model.platform import Platform
 from orchestrator.provisioning.bindings_wheel import build_wheel, check_platform, needs_build, sources_digest
 from orchestrator.provisioning.lock import check_hashes, locked_packages, pip_options
@@ -71,17 +69,13 @@ def prepare_wheelhouse(stack: Stack, platform: Platform, find_links: tuple[str, 
         ExecuteError: with pip's errors.
     """
     folder = wheelhouse_folder(stack, platform, find_links)
-    with exclusive(folder.name):
+    with exclusive(lock_file(folder.name)):
         return load_wheelhouse(folder) or download(folder, stack, platform, find_links)
 
 
-@contextmanager
-def exclusive(name: str) -> Iterator[None]:
-    """Keep other processes with the same cache from making the same folder at the same time."""
-    private_folder(cache())
-    with (cache() / f".{name}.lock").open("a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+def lock_file(name: str) -> Path:
+    """Return the file of the cache by which one process at a time makes a folder."""
+    return private_folder(cache()) / f".{name}.lock"
 
 
 def download(folder: Path, stack: Stack, platform: Platform, find_links: tuple[str, ...]) -> Wheelhouse:
@@ -94,7 +88,7 @@ def download(folder: Path, stack: Stack, platform: Platform, find_links: tuple[s
         wheel.unlink()
     links = find_links
     if needs_build(stack, find_links):
-        with exclusive("bindings"):
+        with exclusive(lock_file("bindings")):
             links += (str(build_wheel(stack, cache())),)
     download_wheels(stack, platform, folder, links)
     wheels = [describe_wheel(path) for path in sorted(folder.glob("*.whl"))]

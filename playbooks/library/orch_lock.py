@@ -7,7 +7,6 @@ import fcntl
 import json
 import os
 import pwd
-import socket
 import tempfile
 import time
 from typing import Any, TextIO
@@ -16,13 +15,12 @@ from ansible.module_utils.basic import AnsibleModule
 
 DOCUMENTATION = r"""
 module: orch_lock
-short_description: Take, renew or release the lock of a node
+short_description: Take or release the lock of a node
 description:
   - The lock is the file .lock in orch's folder. A controller with the same token holds the same lock, so that an
     interrupted controller can continue at once.
-  - The lock of another controller fails the task, unless it was not renewed for some time. The time is measured by
-    the kernel's clock since boot, which cannot be set. For a lock that another machine wrote to a shared folder, it
-    is measured by the clock of the file system.
+  - The lock of another controller fails the task, unless it was taken long ago by the clock of the file system, which
+    all machines share that see the folder. No playbook takes that long.
   - The task fails if another user than the present one and root owns the folder, or if all users can write it.
   - The task never reports a change.
 options:
@@ -32,13 +30,13 @@ options:
     type: dict
     required: true
   state:
-    description: Take, renew or release the lock.
-    choices: [present, renewed, absent]
+    description: Take or release the lock.
+    choices: [present, absent]
     default: present
   seconds:
-    description: Seconds without renewal after which a lock is taken over.
+    description: Seconds after which a lock is taken over.
     type: int
-    default: 3600
+    default: 21600
 author: [orch]
 """
 EXAMPLES = r"""
@@ -52,7 +50,7 @@ note: {description: The holder whose lock was taken over., returned: always, typ
 """
 
 NAME = ".lock"
-FIELDS = {"token", "user", "host", "pid", "what", "started", "boot", "renewed", "machine"}
+FIELDS = {"token", "user", "host", "pid", "what", "started"}
 
 
 class HeldError(Exception):
@@ -68,8 +66,8 @@ def main() -> None:
         argument_spec={
             "root": {"type": "path", "required": True},
             "owner": {"type": "dict", "required": True},
-            "state": {"choices": ["present", "renewed", "absent"], "default": "present"},
-            "seconds": {"type": "int", "default": 3600},
+            "state": {"choices": ["present", "absent"], "default": "present"},
+            "seconds": {"type": "int", "default": 21600},
         },
         supports_check_mode=True,
     )
@@ -80,8 +78,6 @@ def main() -> None:
             pass
         elif params["state"] == "present":
             note = acquire(path, params["owner"], params["seconds"])
-        elif params["state"] == "renewed":
-            renew(path, params["owner"])
         else:
             release(path, params["owner"])
     except (HeldError, UntrustedError) as error:
@@ -105,11 +101,11 @@ def acquire(path: str, owner: dict[str, Any], seconds: int) -> str:
         if holder is None or holder["token"] == owner["token"]:
             write_holder(file, owner)
             return ""
-        age = seconds_since_renewal(holder, path)
+        age = seconds_since_change(path)
         if age < seconds:
             raise HeldError(f"{describe(holder)}; if it has ended, remove {path}")
         write_holder(file, owner)
-    return f"took over a lock that was renewed {age / 60:.0f} minutes ago: {describe(holder)}"
+    return f"took over a lock that was taken {age / 3600:.0f} hours ago: {describe(holder)}"
 
 
 def check_folder(root: str) -> None:
@@ -132,54 +128,10 @@ def user_name(uid: int) -> str:
         return str(uid)
 
 
-def renew(path: str, owner: dict[str, Any]) -> None:
-    """Renew the lock, unless it was released in the meantime.
-
-    Raises:
-        HeldError: if another controller has taken it over.
-    """
-    try:
-        with locked_file(path, os.O_RDWR) as file:
-            holder = read_holder(file)
-            if holder is None or holder["token"] != owner["token"]:
-                name = describe(holder) if holder else "its lock is damaged"
-                raise HeldError(f"another controller has taken over this node: {name}")
-            write_holder(file, owner, holder["started"])
-    except FileNotFoundError:
-        pass
-
-
-def seconds_since_renewal(holder: dict[str, Any], path: str) -> float:
-    """Return the seconds since the holder renewed its lock.
-
-    After a reboot of this machine, the count begins at the boot. Other machines that share the folder, such as login
-    nodes, have another uptime: the clock of the file system counts for their locks.
-    """
-    boot, now = since_boot()
-    if holder["boot"] == boot:
-        return now - float(holder["renewed"])
-    if all(this_machine()) and holder["machine"] == this_machine():
-        return now
+def seconds_since_change(path: str) -> float:
+    """Return the age of a file by the clock of its file system."""
     with tempfile.NamedTemporaryFile(prefix=NAME, dir=os.path.dirname(path)) as probe:
         return os.fstat(probe.fileno()).st_mtime - os.stat(path).st_mtime
-
-
-def this_machine() -> list[str]:
-    """Return the host name, the id of the installation and the process namespace, which survive a reboot.
-
-    Containers of one image differ by the namespace, also on several hosts.
-    """
-    try:
-        with open("/etc/machine-id") as file:
-            return [socket.gethostname(), file.read().strip(), os.readlink("/proc/self/ns/pid")]
-    except OSError:
-        return [socket.gethostname(), "", ""]
-
-
-def since_boot() -> tuple[str, float]:
-    """Return the id of this boot, and the seconds since then, which no change of the clock affects."""
-    with open("/proc/sys/kernel/random/boot_id") as file:
-        return file.read().strip(), time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def release(path: str, owner: dict[str, Any]) -> None:
@@ -219,14 +171,11 @@ def read_holder(file: TextIO) -> dict[str, Any] | None:
     return holder if isinstance(holder, dict) and holder.keys() >= FIELDS else None
 
 
-def write_holder(file: TextIO, owner: dict[str, Any], started: str = "") -> None:
-    """Write the holder with the time of this renewal."""
-    started = started or time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
-    boot, now = since_boot()
+def write_holder(file: TextIO, owner: dict[str, Any]) -> None:
+    """Write the holder with the present time."""
     file.seek(0)
     file.truncate()
-    renewal = {"boot": boot, "renewed": now, "machine": this_machine()}
-    json.dump({**owner, "started": started, **renewal}, file)
+    json.dump({**owner, "started": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())}, file)
     file.flush()
     os.fchmod(file.fileno(), 0o644)  # despite the umask: other users may read who holds the lock
 
