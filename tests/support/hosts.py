@@ -1,11 +1,12 @@
 """Run hosts on this machine: namespaces with a hostname, a network interface, files and an sshd each.
 
-They look like nodes after `orch provision`: they have orch's folder with train/, the stack (this environment) and an
-ssh configuration. Needs root. The tests in tests/cluster use nodes that orch has provisioned.
+They look like nodes after `orch provision`: they have orch's folder with train/, compiled, the stack (this environment)
+and an ssh configuration. Needs root. The tests in tests/cluster use nodes that orch has provisioned.
 """
 
 from __future__ import annotations
 
+import compileall
 import json
 import os
 import random
@@ -112,6 +113,7 @@ class Hosts:
         self.root = base / "orch"
         self.root.mkdir(parents=True)
         self.make_keys()
+        compileall.compile_dir(TRAIN, quiet=1)
         self.hosts: list[Host] = []
         self.addresses = {f"node{index}": f"{self.network}.{index + 1}" for index in range(count)}
         self.write_known_hosts()
@@ -137,7 +139,7 @@ class Hosts:
         home = folder / "root"
         (home / "ssh").mkdir(parents=True)
         (home / "stacks").mkdir()
-        shutil.copytree(TRAIN, home / "train", ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(TRAIN, home / "train")
         (home / "stacks" / "current").symlink_to(Path(sys.prefix))
         blocks = [SSH_CONFIG.format(name=n, address=a, base=self.base) for n, a in self.addresses.items()]
         (home / "ssh" / "config").write_text("".join(blocks))
