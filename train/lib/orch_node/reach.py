@@ -26,7 +26,7 @@ def share_connections() -> None:
     """Let launchers use the connections that remote_command() opens with `is_shared`."""
     if BY_STEP not in os.environ:
         with contextlib.suppress(OSError):
-            folder = tempfile.mkdtemp(prefix="orch-", dir="/tmp")
+            folder = tempfile.mkdtemp(prefix="orch-agents-", dir="/tmp")
             os.environ[SOCKETS] = folder
 
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from pathlib import Path
 
 import pytest
+from orch_node import reach
 from orch_node.line_pipes import Pipes
+from orch_node.protocol.agent import Response, WriteFile
 from orch_node.supervisor import agents as supervisor_agents
 
 from tests.support.waiting import wait_until
@@ -52,3 +55,17 @@ def test_lost_launchers_of_many_nodes_are_named_briefly(tmp_path: Path) -> None:
         assert agents.describe_lost_launcher() == ""
     finally:
         agents.channels["n0"].kill()
+
+
+def test_nodes_that_read_nothing_delay_a_large_request_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    deaf = [sys.executable, "-c", "import time; time.sleep(60)"]
+    monkeypatch.setattr(supervisor_agents, "agent_command", lambda *arguments, **options: deaf)
+    agents = supervisor_agents.Agents(tmp_path, [f"n{index}" for index in range(8)], str(tmp_path / "claims"), Pipes())
+    try:
+        begin = time.monotonic()
+        assert agents.request(WriteFile(name="layout.json", content="x" * 200_000), Response, seconds=0.1) == {}
+        assert time.monotonic() - begin < 3 * supervisor_agents.SEND_SECONDS
+    finally:
+        for channel in agents.channels.values():
+            channel.kill()
+        reach.end_sharing()

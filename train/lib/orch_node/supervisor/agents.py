@@ -9,6 +9,7 @@ import select
 import subprocess
 import time
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
@@ -41,6 +42,7 @@ CONNECT_SECONDS = 30.0
 # All connections are opened at the same time, and each takes some processor time of node0.
 CONNECT_SECONDS_PER_NODE = 0.25
 SEND_SECONDS = 2.0
+MAX_PARALLEL_WRITES = 16
 # A longer pause between two calls of watch() means that this process did not run, because its job was
 # suspended or its machine was frozen. No response could be read in that time either.
 STANDSTILL_SECONDS = 5.0
@@ -305,8 +307,9 @@ class Agents:
             seconds: how long to wait.
         """
         kinds = {channel: type(requests[channel.node]) for channel in self.living if channel.node in requests}
-        for channel in kinds:
-            channel.request(requests[channel.node])
+        # A layout of many nodes fills the pipes, and a node that reads nothing must not delay the others.
+        with ThreadPoolExecutor(MAX_PARALLEL_WRITES) as pool:
+            list(pool.map(lambda channel: channel.request(requests[channel.node]), kinds))
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline and any(
             kind not in channel.responses and channel.connected for channel, kind in kinds.items()
