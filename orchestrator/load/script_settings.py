@@ -42,7 +42,10 @@ def with_parser(recipe: Recipe, python: str = "") -> Recipe:
     python = python or sys.executable
     settings = parser_settings(recipe, python)
     if isinstance(settings, str):
-        return replace(recipe, unchecked=settings)
+        # The type of a default may be narrower than what the parser accepts: 1 for a number.
+        return replace(
+            recipe, declared={name: Setting() for name in recipe.defaults} | {**recipe.declared}, unchecked=settings
+        )
     has_parser = bool(settings)
     if not has_parser:
         settings = {name: Setting(type_of(value)) for name, value in recipe.defaults.items()} | {**recipe.declared}

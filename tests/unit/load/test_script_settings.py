@@ -126,7 +126,8 @@ def test_settings_are_left_to_the_ranks_if_a_package_is_missing_here(make_recipe
     assert recipe.unchecked == (
         f"{sys.executable} has no not_installed; the script checks its arguments when the ranks start"
     )
-    assert load.settings(["anything=1"], recipe) == {"anything": "1"}
+    assert recipe.declared == {"rate": Setting()}
+    assert load.settings(["anything=1", "rate=2.5"], recipe) == {"anything": "1", "rate": "2.5"}
     with pytest.raises(RequestError, match="expected KEY=VALUE"):
         load.settings(["anything"], recipe)
 
