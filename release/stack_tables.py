@@ -1,4 +1,4 @@
-"""Print the tables of docs/reference/stacks.md: `python -m release.stack_tables`."""
+"""Print the table of docs/reference/stacks.md: `python -m release.stack_tables`."""
 
 from __future__ import annotations
 
@@ -6,21 +6,6 @@ from collections.abc import Sequence
 
 from orchestrator import load
 from orchestrator.stacks.stack import BINDINGS, Stack
-
-
-def parity_table(stacks: Sequence[Stack]) -> str:
-    """Return the measured losses of BF16 with and without IPEX as a Markdown table."""
-    lines = [
-        "| stack | training loop | ranks | largest deviation | loss at step 30: bf16 | bf16 --ipex | date |",
-        "| --- | --- | --- | --- | --- | --- | --- |",
-    ]
-    for stack in stacks:
-        lines += [
-            f"| `{stack.name}` | {m.way} | {m.ranks} | {m.worst_percent} % "
-            f"| {m.last_loss} | {m.last_loss_ipex} | {m.date} |"
-            for m in stack.parity
-        ]
-    return "\n".join(lines)
 
 
 def version_table(stacks: Sequence[Stack]) -> str:
@@ -50,4 +35,4 @@ def version_cells(stack: Stack) -> list[str]:
 
 
 if __name__ == "__main__":
-    print(version_table(load.all_stacks()), parity_table(load.all_stacks()), sep="\n\n")
+    print(version_table(load.all_stacks()))

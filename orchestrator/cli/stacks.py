@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -12,7 +11,7 @@ from orchestrator.cli.app import App
 from orchestrator.cli.options import AsJson, check_subcommand, print_error
 from orchestrator.screen import print_text
 
-app = App(help="List, find, check and fetch stacks: sets of compatible versions.", invoke_without_command=True)
+app = App(help="List and check stacks: sets of compatible versions.", invoke_without_command=True)
 
 
 def complete_names(incomplete: str) -> list[str]:
@@ -52,26 +51,6 @@ def show(name: Name, as_json: AsJson = False) -> None:
 
     stack, platform = load.stack(name), operation.local_platform()
     print_text(report.as_json(stack, platform) if as_json else report.story(stack, platform))
-
-
-@app.command()
-def find(
-    torch: Annotated[
-        str | None, typer.Option(metavar="VERSION", help="Version of PyTorch, such as 2.7 or 2.7.0.")
-    ] = None,
-    ipex: Annotated[str | None, typer.Option(metavar="VERSION", help="Version of IPEX.")] = None,
-    bindings: Annotated[str | None, typer.Option(metavar="VERSION", help="Version of oneccl_bind_pt.")] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Find the stack with these versions, or explain why they are incompatible."""
-    from orchestrator import load
-    from orchestrator.operations import stacks as operation
-    from orchestrator.report import stacks as report
-    from orchestrator.stacks.matrix import VersionRequest, describe_stack, find_stack
-
-    request = VersionRequest(torch=torch, ipex=ipex, bindings=bindings)
-    stack = find_stack(load.all_stacks(), request)
-    print_text(report.as_json(stack, operation.local_platform()) if as_json else describe_stack(stack))
 
 
 @app.command()
@@ -121,47 +100,6 @@ def check(
     print_text(report.checked_as_json(checked) if as_json else report.checked_as_text(checked))
     if any(mismatches for _, _, mismatches in checked):
         raise typer.Exit(1)
-
-
-@app.command()
-def fetch(
-    name: Name,
-    folder: Annotated[Path, typer.Option("--to", metavar="FOLDER", help="Folder for the wheels; created if missing.")],
-    find_links: Annotated[
-        list[str] | None,
-        typer.Option(metavar="PLACE", help="Folder or web page with wheels, instead of the stack's indexes."),
-    ] = None,
-    index_url: Annotated[
-        str | None, typer.Option(metavar="URL", help="Package index, instead of those of pip and the stack.")
-    ] = None,
-    python_version: Annotated[
-        str | None,
-        typer.Option(
-            metavar="VERSION", help="Python version of the nodes, such as 3.10. Default: the one that runs orch."
-        ),
-    ] = None,
-    backend: ForBackend = None,
-    any_torch: Annotated[bool, typer.Option("--any-torch", help="Accept the CUDA build of torch.")] = False,
-    as_json: AsJson = False,
-) -> None:
-    """Download the wheels of a stack with pip's configuration, and print their hashes."""
-    from orchestrator import load
-    from orchestrator.operations import stacks as operation
-    from orchestrator.report import listing
-    from orchestrator.stacks.downloads import WheelSources
-
-    stack = load.stack(name)
-    hashes = operation.fetch(
-        stack.for_listed_backend(backend) if backend else stack,
-        folder,
-        stacks=load.all_stacks(),
-        sources=WheelSources(find_links=tuple(find_links or ()), index_url=index_url),
-        python=python_version,
-        any_torch=any_torch,
-        notify=print_error,
-    )
-    rows = [{"file": file, "sha256": digest} for file, digest in hashes.items()]
-    print_text(listing.as_json("wheels", rows) if as_json else listing.table(rows, ("file", "sha256")))
 
 
 @app.command()

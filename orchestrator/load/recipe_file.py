@@ -37,7 +37,9 @@ class RecipeFile(StrictModel):
         "its global batch, order of data and schedule.",
     )
     ipex: bool = Field(default=False, description="The script takes --use_ipex, which `--ipex` adds.")
-    stacks: list[str] = Field(default_factory=list, description="The stacks it runs on. Default: all.")
+    stacks: list[str] = Field(
+        default_factory=list, description="The stacks it runs on: names, or patterns such as torch-2.*. Default: all."
+    )
     paths: list[str] = Field(
         default_factory=list, description="Settings whose values are files; they are sent to the nodes."
     )

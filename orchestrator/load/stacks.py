@@ -12,7 +12,7 @@ from orchestrator.errors import RequestError, did_you_mean
 from orchestrator.load.backends import BackendTable
 from orchestrator.load.files import StrictModel, read_toml
 from orchestrator.paths import STACKS
-from orchestrator.stacks.stack import BINDINGS, Bindings, EndOfLife, Index, Parity, Stack
+from orchestrator.stacks.stack import BINDINGS, Bindings, EndOfLife, Index, Stack
 
 LISTING = "`orch stacks` lists them; the default is current."
 
@@ -38,15 +38,6 @@ class EndOfLifeTable(StrictModel):
     reason: str
 
 
-class ParityTable(StrictModel):
-    way: Literal["Trainer", "Accelerator", "DistributedDataParallel"]
-    ranks: int
-    date: dt.date
-    worst_percent: float
-    last_loss: float
-    last_loss_ipex: float
-
-
 class StackFile(StrictModel):
     """The keys of stacks/NAME.toml; orchestrator.stacks.stack.Stack describes them."""
 
@@ -55,6 +46,7 @@ class StackFile(StrictModel):
     mpi: Literal["intel", "mpich", "openmpi"]
     backends: list[str]
     flags: list[str] = Field(default_factory=list)
+    ipex_precisions: list[Literal["fp32", "bf16"]] = Field(default=["fp32"])
     preload: list[str] = Field(default_factory=list)
     without_dependencies: list[str] = Field(default_factory=list)
     requirements: dict[str, str]
@@ -64,7 +56,6 @@ class StackFile(StrictModel):
     plugins: list[BackendTable] = Field(default_factory=list)
     settled: dict[str, str] = Field(default_factory=dict)
     sources: dict[str, str]
-    parity: list[ParityTable] = Field(default_factory=list)
 
 
 def stack_names() -> list[str]:
@@ -110,12 +101,12 @@ def stack_from(path: Path) -> Stack:
         without_dependencies=tuple(file.without_dependencies),
         preload=tuple(file.preload),
         flags=tuple(file.flags),
+        ipex_precisions=tuple(file.ipex_precisions),
         bindings=bindings,
         indexes=tuple(Index(**{**table.model_dump(), "serves": tuple(table.serves)}) for table in file.indexes),
         end_of_life=end,
         sources=file.sources,
         settled=file.settled,
-        parity=tuple(Parity(**table.model_dump()) for table in file.parity),
         plugins=tuple(table.backend(f"stack '{path.stem}'") for table in file.plugins),
     )
 

@@ -1,4 +1,4 @@
-"""Stacks: read the matrix, check environments, download wheels, report versions."""
+"""Stacks: read the matrix, check environments, report versions."""
 
 from __future__ import annotations
 
@@ -8,29 +8,23 @@ import platform
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from orchestrator import load
-from orchestrator.errors import ExecuteError, RequestError
-from orchestrator.files import PUBLIC, sha256, write_whole
+from orchestrator.errors import RequestError
 from orchestrator.load.clusters import local_facts
 from orchestrator.model.cluster import Node
 from orchestrator.model.finding import Finding
 from orchestrator.paths import STANDALONE
-from orchestrator.provisioning.lock import check_hashes, locked_packages, pip_options, platform_for
-from orchestrator.provisioning.pip import command, without_passwords
 from orchestrator.stacks.compatibility import mismatches, reference_stack
-from orchestrator.stacks.downloads import Download, WheelSources, explain_failure, plan_downloads
 from orchestrator.stacks.installed import Environment, Shell
 from orchestrator.stacks.matrix import Platform, nearest_to_torch
 from orchestrator.stacks.stack import BINDINGS, TORCH, Stack, same_version
 
 DISTRIBUTION = "orch-train"  # on PyPI; `orch` is the command
 SHELL_VARIABLES = ("MASTER_ADDR", "MASTER_PORT", "CCL_WORKER_COUNT", "I_MPI_ROOT", "LD_LIBRARY_PATH")
-HASHES = "hashes.json"
 
 
 def describe_versions() -> list[str]:
@@ -138,68 +132,3 @@ def this_shell() -> Shell:
 def find_library(name: str, search_path: str) -> str | None:
     candidates = (Path(folder) / name for folder in search_path.split(":") if folder)
     return next((str(path) for path in candidates if path.exists()), None)
-
-
-def fetch(
-    stack: Stack,
-    folder: Path,
-    *,
-    stacks: Sequence[Stack],
-    sources: WheelSources,
-    python: str | None = None,
-    any_torch: bool = False,
-    notify: Callable[[str], None] = print,
-) -> dict[str, str]:
-    """Download the wheels of a stack with pip's configuration, and record their hashes in hashes.json.
-
-    Args:
-        stack: the stack.
-        folder: the folder for the wheels; created if missing.
-        stacks: all stacks, to suggest an alternative for a missing wheel.
-        sources: indexes and folders of wheels.
-        python: Python version of the nodes. Default: the one that runs orch.
-        any_torch: whether the CUDA build of torch is accepted.
-        notify: receives the progress.
-
-    Returns:
-        SHA-256 by file name.
-
-    Raises:
-        ExecuteError: if a wheel is missing, or has another content than the one in the lock.
-    """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ExecuteError(
-            f"Cannot create {folder}: {error.strerror}.", hint="Choose a folder that you can write to."
-        ) from None
-    packages = locked_packages(stack, platform_for(python))
-    with pip_options(packages) as (locked, constraints):
-        for download in plan_downloads(
-            stack,
-            str(folder),
-            sources=sources,
-            python=python,
-            any_torch=any_torch,
-            locked=tuple(locked) if packages else (),
-            constraints=tuple(constraints) if packages else (),
-        ):
-            notify(f"fetching {download.describe()}")
-            run_pip(stack, download, stacks)
-    hashes = {path.name: sha256(path) for path in sorted(folder.iterdir()) if path.name != HASHES}
-    check_hashes(hashes, packages)
-    value = {"schema": 1, "stack": stack.name, "sha256": hashes}
-    write_whole(folder / HASHES, json.dumps(value, indent=1) + "\n", mode=PUBLIC)
-    return hashes
-
-
-def run_pip(stack: Stack, download: Download, stacks: Sequence[Stack]) -> None:
-    """Run pip with its output on standard error, and explain a failure from its log."""
-    with tempfile.TemporaryDirectory(prefix="orch-pip-") as folder:
-        log = Path(folder) / "pip.log"
-        arguments, secrets = without_passwords([*download.arguments, *download.packages])
-        pip = command("download", f"--log={log}", *arguments)
-        done = subprocess.run(pip, stdout=sys.stderr, env=os.environ | secrets)
-        if done.returncode != 0:
-            pip_log = log.read_text(errors="replace") if log.exists() else ""
-            raise explain_failure(stack, download, pip_log, stacks)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from fnmatch import fnmatchcase
 from itertools import pairwise
 
 from orch_node.protocol.precision import AUTO, BF16
 from packaging.version import Version
 
-from orchestrator.errors import PlanError, did_you_mean
+from orchestrator.errors import PlanError
 from orchestrator.model.cluster import Node
 from orchestrator.model.decision import Choice, Decision
 from orchestrator.model.process_group import Backend
@@ -20,10 +21,10 @@ NO_DDP_BACKEND_CCL = Version("5.1")  # of transformers
 
 def check_recipe_fits(recipe: Recipe, stack: Stack) -> None:
     """Raise PlanError if the recipe does not support the stack."""
-    if recipe.stacks and stack.name not in recipe.stacks:
+    if recipe.stacks and not any(fnmatchcase(stack.name, pattern) for pattern in recipe.stacks):
         raise PlanError(
             f"Recipe '{recipe.name}' does not run on stack '{stack.name}'.",
-            hint=did_you_mean(stack.name, recipe.stacks),
+            hint=f"It runs on {', '.join(recipe.stacks)}; your own scripts run on all stacks.",
         )
 
 
@@ -92,7 +93,7 @@ def check_workers(backend: Backend, workers: int) -> None:
         )
 
 
-def check_ipex(recipe: Recipe, stack: Stack, *, precision: str, ranks: int) -> None:
+def check_ipex(recipe: Recipe, stack: Stack, *, precision: str) -> None:
     """Raise PlanError if training with --ipex is impossible or gives wrong results."""
     if recipe.own_script:
         raise PlanError(
@@ -105,4 +106,4 @@ def check_ipex(recipe: Recipe, stack: Stack, *, precision: str, ranks: int) -> N
             hint="Omit --ipex. A recipe whose script accepts the flag has `ipex = true` in its recipe.toml.",
         )
     precision = BF16 if precision == AUTO else precision  # the ranks may choose it
-    stack.check_ipex(precision=precision, world_size=ranks)
+    stack.check_ipex(precision)

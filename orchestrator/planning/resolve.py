@@ -171,7 +171,7 @@ def resolve(
     checks.check_workers(backend, request.ccl_workers)
     layout = choose_layout(request, nodes)
     if request.ipex:
-        checks.check_ipex(recipe, stack.value, precision=precision.value, ranks=layout.value.world_size)
+        checks.check_ipex(recipe, stack.value, precision=precision.value)
     return Resolved(
         nodes=nodes.nodes,
         spares=nodes.spares,

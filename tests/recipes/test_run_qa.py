@@ -332,7 +332,7 @@ BASE = ("--model_name_or_path", "m", "--do_train", "--train_file", "t.json", "--
 
 def test_old_spellings_are_translated() -> None:
     flags = "--warmup-ratio=0.1 --no_cuda --overwrite_output_dir --jit_mode_eval --do_eval"
-    config = parse_arguments([*BASE, *flags.split(), "--validation_file", "v.json", "--evaluation_strategy", "epoch"])
+    config = parse_arguments([*BASE, *flags.split(), "--validation_file", "v.json", "--eval_strategy", "epoch"])
     assert config.extras.warmup_ratio == 0.1
     assert config.extras.overwrite_output_dir
     assert config.training.dataloader_drop_last

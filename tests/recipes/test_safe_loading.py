@@ -38,15 +38,6 @@ def make_states() -> dict[str, Any]:
     }
 
 
-@pytest.fixture(params=["new torch", "old torch"])
-def each_torch(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Read with weights_only, and as PyTorch 1.12 does, which lacks it."""
-    if request.param == "old torch":
-        old = {"pickle_module": safe_loading.numbers_only(), "weights_only": False}
-        monkeypatch.setattr(safe_loading, "options", lambda: old)
-
-
-@pytest.mark.usefixtures("each_torch")
 def test_numbers_are_read_as_written(tmp_path: Path) -> None:
     written, file = make_states(), tmp_path / "state.pt"
     torch.save(written, file)
@@ -57,7 +48,6 @@ def test_numbers_are_read_as_written(tmp_path: Path) -> None:
     assert (read["name"], read["step"]) == ("x", 3)
 
 
-@pytest.mark.usefixtures("each_torch")
 def test_code_in_a_file_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mark, file = tmp_path / "ran", tmp_path / "rng_state.pth"
     monkeypatch.setenv("PAYLOAD_MARK", str(mark))
@@ -67,7 +57,6 @@ def test_code_in_a_file_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert not mark.exists()
 
 
-@pytest.mark.usefixtures("each_torch")
 def test_random_states_of_the_trainer_are_refused_with_a_hint(tmp_path: Path) -> None:
     file = tmp_path / "rng_state.pth"
     torch.save({"numpy": numpy.random.get_state()}, file)

@@ -116,7 +116,7 @@ def test_orch_init_creates_an_inventory_that_is_found_by_its_name(folder: Path) 
 @pytest.mark.parametrize(
     ("recipe", "arguments"),
     [
-        ("bert-qa", "--num-train-epochs=1 --no_cuda --no_do_eval --save_total 2 --evaluation_strategy no -1"),
+        ("bert-qa", "--num-train-epochs=1 --no_cuda --no_do_eval --save_total 2 --eval_strategy no -1"),
         ("bert-qa-quant", "--quantization_approach dynamic --max_seq_length 128 --warmup_ratio 0.1"),
         ("bert-pretrain", "--output_dir=x --learning_rate 1e-4"),
         ("bert-data", "--kind text --input_files a b"),

@@ -12,11 +12,9 @@ from orchestrator import load
 from orchestrator.errors import ExecuteError, RequestError
 from orchestrator.files import sha256
 from orchestrator.model.platform import Platform
-from orchestrator.operations import stacks
 from orchestrator.operations.setup import required_packages
 from orchestrator.provisioning import lock, wheelhouse
 from orchestrator.provisioning.lock import locked_packages
-from orchestrator.stacks.downloads import WheelSources
 from orchestrator.stacks.matrix import builds_bindings
 from orchestrator.stacks.stack import Stack
 from tests.support.wheels import make_wheel
@@ -110,17 +108,16 @@ def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def fetch(folder: Path, mirror: Path) -> dict[str, str]:
-    """Fetch the small stack from a folder of wheels."""
-    return stacks.fetch(SMALL, folder, stacks=[], sources=WheelSources(find_links=(str(mirror),)))
-
-
-def test_fetched_wheels_are_those_of_the_lock(tmp_path: Path, wheels: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wheels_are_those_of_the_lock(tmp_path: Path, wheels: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PIP_NO_INDEX", "1")
-    assert set(fetch(tmp_path / "good", wheels)) == {path.name for path in wheels.iterdir()}
+    monkeypatch.setenv("PIP_FIND_LINKS", str(wheels))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "good"))
+    house = wheelhouse.prepare_wheelhouse(SMALL, PLATFORM, ())
+    assert {wheel.file for wheel in house.wheels} == {path.name for path in wheels.iterdir()}
     make_wheel(wheels, "alpha", "1.0", module="evil = True")
-    with pytest.raises(ExecuteError, match=r"requires the packages of its lock.* DO NOT MATCH THE HASHES"):
-        fetch(tmp_path / "bad", wheels)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "bad"))
+    with pytest.raises(ExecuteError, match="DO NOT MATCH THE HASHES"):
+        wheelhouse.prepare_wheelhouse(SMALL, PLATFORM, ())
 
 
 class ChangingIndex(http.server.SimpleHTTPRequestHandler):

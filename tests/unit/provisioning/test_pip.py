@@ -4,15 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator import load
 from orchestrator.model.platform import Platform
-from orchestrator.operations import setup, stacks
+from orchestrator.operations import setup
 from orchestrator.provisioning import pip
 from orchestrator.provisioning.pip import platform_tags
-from orchestrator.stacks.downloads import Download
 
 
-@pytest.mark.parametrize("caller", ["wheelhouse", "setup", "fetch"])
+@pytest.mark.parametrize("caller", ["wheelhouse", "setup"])
 def test_pip_in_the_current_folder_is_not_run(caller: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     marker = tmp_path / "ran"
     for name in ("pip.py", "runpy.py", "pip/__init__.py", "pip/__main__.py"):
@@ -21,22 +19,9 @@ def test_pip_in_the_current_folder_is_not_run(caller: str, tmp_path: Path, monke
     monkeypatch.chdir(tmp_path)
     if caller == "wheelhouse":
         pip.run_pip("download", "--help")
-    elif caller == "setup":
-        setup.pip("install", "--help")
     else:
-        download = Download(packages=("--help",), index=None, arguments=())
-        stacks.run_pip(load.stack("current"), download, ())
+        setup.pip("install", "--help")
     assert not marker.exists()
-
-
-def test_passwords_are_passed_as_variables(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PIP_FIND_LINKS", "/mine")
-    secret, plain = "https://me:secret@example.com/simple", "--index-url=https://example.com"
-    arguments, variables = pip.without_passwords(
-        ["download", plain, f"--extra-index-url={secret}", f"--find-links={secret}", "torch"]
-    )
-    assert arguments == ["download", plain, "torch"]
-    assert variables == {"PIP_EXTRA_INDEX_URL": secret, "PIP_FIND_LINKS": f"/mine {secret}"}
 
 
 def test_platform_tags_include_older_versions_of_glibc() -> None:

@@ -1,22 +1,21 @@
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
-import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from packaging.version import Version
 
-from benchmarks import ipex
 from orchestrator import load
 from orchestrator.errors import PlanError, RequestError
 from orchestrator.load.stacks import stack_from
 from orchestrator.paths import STACKS
+from orchestrator.planning.checks import check_recipe_fits
 from orchestrator.planning.launch import ccl_backend, choose_backend
 from orchestrator.stacks.matrix import XPU_ONLY_BINDINGS, index_for
-from orchestrator.stacks.stack import BINDINGS, IPEX, PARITY_PERCENT, Stack, minor
-from release.stack_tables import parity_table, version_table
+from orchestrator.stacks.stack import BINDINGS, IPEX, Stack, minor
+from release.stack_tables import version_table
 
 STACKS_LOADED = load.all_stacks()
 INTEL = [stack for stack in STACKS_LOADED if stack.name.startswith(("intel-", "torch-ccl-"))]
@@ -172,45 +171,20 @@ def test_invalid_stack_file_is_rejected_with_its_key(tmp_path: Path, old: str, n
         stack_from(path)
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_check_ipex_rejects_bf16_without_measured_parity(ranks: int) -> None:
-    with pytest.raises(PlanError, match=r"'intel-2.5'.* loss of 4\.68 .* 3\.03") as error:
-        load.stack("intel-2.5").check_ipex(precision="bf16", world_size=ranks)
+def test_check_ipex_rejects_a_precision_in_which_ipex_trains_wrongly() -> None:
+    with pytest.raises(PlanError, match=r"bf16 .*'intel-2.5'.* loss of 4\.68 .* 3\.03") as error:
+        load.stack("intel-2.5").check_ipex("bf16")
     assert "--stack intel-2.8" in error.value.hint
 
 
-@pytest.mark.parametrize("wrapper", ["Trainer", "Accelerator"])
-def test_check_ipex_rejects_a_measured_loss_that_differs_too_much(wrapper: str) -> None:
-    stack = load.stack("intel-2.8")
-    stack.check_ipex(precision="bf16", world_size=8)
-    parity = tuple(replace(p, worst_percent=2.1) if p.way == wrapper else p for p in stack.parity)
-    with pytest.raises(PlanError, match="not known to train correctly"):
-        replace(stack, parity=parity).check_ipex(precision="bf16", world_size=8)
-
-
-@pytest.mark.parametrize(("precision", "world_size"), [("fp32", 4), ("bf16", 1)])
-def test_check_ipex_accepts_what_trains_correctly(precision: str, world_size: int) -> None:
-    load.stack("intel-2.7").check_ipex(precision=precision, world_size=world_size)
+@pytest.mark.parametrize(("name", "precision"), [("intel-2.5", "fp32"), ("intel-2.7", "bf16"), ("intel-2.8", "bf16")])
+def test_check_ipex_accepts_what_trains_correctly(name: str, precision: str) -> None:
+    load.stack(name).check_ipex(precision)
 
 
 def test_check_ipex_rejects_a_stack_without_ipex() -> None:
     with pytest.raises(PlanError, match="stack 'current' has no IPEX"):
-        load.stack("current").check_ipex(precision="fp32", world_size=1)
-
-
-@pytest.mark.parametrize("stack", [stack for stack in INTEL if stack.parity], ids=names)
-def test_parity_was_measured_for_each_wrapper_and_number_of_ranks(stack: Stack) -> None:
-    wrappers = ("Trainer", "Accelerator", "DistributedDataParallel")
-    assert [(m.way, m.ranks) for m in stack.parity] == [(w, ranks) for w in wrappers for ranks in (1, 2)]
-    assert all(m.worst_percent <= PARITY_PERCENT for m in stack.parity)
-
-
-def test_recorded_parity_replaces_the_previous_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = Path(shutil.copy(STACKS / "intel-2.8.toml", tmp_path))
-    assert path.read_text().count("[[parity]]") == 6
-    monkeypatch.setattr(ipex, "STACKS", tmp_path)
-    ipex.record("intel-2.8", ipex.table([{"way": "Trainer", "ranks": 1}]))
-    assert path.read_text().count("[[parity]]") == 1
+        load.stack("current").check_ipex("fp32")
 
 
 def test_stacks_with_ipex_set_accelerates_device() -> None:
@@ -226,7 +200,16 @@ def test_only_intels_bindings_have_their_setvars_sourced() -> None:
             assert ccl_backend(stack).setvars == expected
 
 
-def test_reference_page_has_the_tables_of_all_stacks() -> None:
+def test_reference_page_has_the_table_of_all_stacks() -> None:
     page = (Path(__file__).resolve().parents[3] / "docs" / "reference" / "stacks.md").read_text()
-    for table in (version_table(STACKS_LOADED), parity_table(STACKS_LOADED)):
-        assert table in page, "replace the tables by the output of `python -m release.stack_tables`"
+    assert version_table(STACKS_LOADED) in page, "replace the table by the output of `python -m release.stack_tables`"
+
+
+@pytest.mark.parametrize("name", ["bert-qa", "glue-mrpc", "bert-pretrain"])
+def test_recipes_run_on_torch_2_4_and_newer(name: str) -> None:
+    recipe, supported = load.recipe(name), set()
+    for stack in STACKS_LOADED:
+        with contextlib.suppress(PlanError):
+            check_recipe_fits(recipe, stack)
+            supported.add(stack.name)
+    assert supported == {stack.name for stack in STACKS_LOADED if minor(stack.torch) >= (2, 4)}

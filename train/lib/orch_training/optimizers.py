@@ -1,4 +1,4 @@
-"""AdamW, fused if torch supports it: one pass over the memory instead of a dozen.
+"""AdamW, by default fused: one pass over the memory instead of a dozen.
 
 accelerate 1.7 and older replace it with IPEX's, which is used only if requested, and only if the layers keep learning.
 accelerate calls ipex.optimize in prepare(), which packs the weights of linear layers into memory that the layers
@@ -18,10 +18,7 @@ from orch_node.rank.weight_inspection import detached_layers, packed_layers
 
 from orch_training.errors import RecipeError
 
-# torch supports it on CPUs since 2.4. The names are those of TrainingArguments.
-FUSES = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 4)
-PLAIN, FUSED = "adamw_torch", "adamw_torch_fused"
-FASTEST = FUSED if FUSES else PLAIN
+PLAIN, FUSED = "adamw_torch", "adamw_torch_fused"  # the names of TrainingArguments
 
 
 def configure_ipex(use: bool, optimizer: str) -> str:

@@ -1,8 +1,7 @@
-"""Hide the differences between transformers 4.30 and 5.x in command line flags and defaults.
+"""Hide the differences between transformers 4.44 and 5.x in command line flags and defaults.
 
-According to the wheels of 4.30 to 5.23, `use_cpu` replaces `no_cuda` from 4.32 on (removed in 5.0),
-and `eval_strategy` replaces `evaluation_strategy` from 4.41 on. `use_ipex` is removed in 4.57,
-`jit_mode_eval` in 5.0, `ddp_backend ccl` in 5.1, `warmup_ratio` and `overwrite_output_dir` in 5.x.
+According to the wheels, `use_ipex` is removed in 4.57, `no_cuda` and `jit_mode_eval` in 5.0,
+`ddp_backend ccl` in 5.1, `warmup_ratio` and `overwrite_output_dir` in 5.x.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from dataclasses import dataclass, field, fields
 
 import torch.distributed as dist
 from orch_training.errors import ArgumentError
-from orch_training.optimizers import FASTEST, configure_ipex
+from orch_training.optimizers import FUSED, configure_ipex
 from orch_training.ranks import note
 from transformers import TrainingArguments
 
@@ -39,13 +38,13 @@ class TrainingOptions(TrainingArguments):
     ddp_find_unused_parameters: bool | None = False
     disable_tqdm: bool | None = True
     logging_steps: float = 10
-    optim: str = FASTEST
+    optim: str = FUSED
 
     writes: bool = field(default=True, init=False, repr=False)
 
     def __post_init__(self) -> None:
         self.optim = configure_ipex(bool(getattr(self, "use_ipex", False)), self.optim)
-        setattr(self, "use_cpu" if "use_cpu" in CURRENT_ARGUMENTS else "no_cuda", True)
+        self.use_cpu = True
         if os.environ.get("WORLD_SIZE", "1") == "1" or dist.is_initialized():
             self.ddp_backend = None  # use the existing process group unchanged
         super().__post_init__()
@@ -139,7 +138,6 @@ def translate(argv: list[str]) -> tuple[list[str], Extras]:
     if ratio is not None:
         extras.warmup_ratio = fraction("warmup_ratio", ratio)
     extras.overwrite_output_dir = args.flag("overwrite_output_dir") is True
-    rename_strategy(args)
     cpu_flags(args)
     drop_unknown_flags(args)
     choose_backend(args)
@@ -159,15 +157,6 @@ def fraction(name: str, text: str) -> float:
     if not 0 <= value <= 1:
         raise ArgumentError(f"--{name} must be a number from 0 to 1, not {text!r}.")
     return value
-
-
-def rename_strategy(args: Argv) -> None:
-    """Rename the evaluation strategy to the flag of the installed version."""
-    supported_name = "eval_strategy" if "eval_strategy" in CURRENT_ARGUMENTS else "evaluation_strategy"
-    for name in ("eval_strategy", "evaluation_strategy"):
-        value = args.value(name)
-        if value is not None:
-            args.rest += [f"--{supported_name}", value]
 
 
 def cpu_flags(args: Argv) -> None:

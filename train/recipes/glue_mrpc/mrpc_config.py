@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from orch_training import arguments
 from orch_training.arguments import GroupingArguments, LoopArguments, ModelArguments, option
-from orch_training.optimizers import FASTEST, PLAIN
+from orch_training.optimizers import FUSED, PLAIN
 
 
 @dataclass
@@ -37,7 +37,7 @@ class MrpcArguments(LoopArguments, GroupingArguments):
     warmup_steps: int = option(10, "Steps in which the learning rate rises.")
     num_train_epochs: int = option(8, "Passes over the data.")
     max_steps: int | None = option(None, "Stop after this many steps instead.")
-    optim: str = option(FASTEST, "adamw_torch, or adamw_torch_fused (torch 2.4 and newer).")
+    optim: str = option(FUSED, "adamw_torch, or adamw_torch_fused.")
     max_grad_norm: float = option(0.0, "Clip the gradients to this norm; 0: no clipping.")
     use_ipex: bool = option(False, "Use IPEX (accelerate before 1.8).")
 
@@ -76,6 +76,6 @@ def requirements(config: Config) -> list[tuple[bool, str]]:
         *arguments.task_requirements(config.model, config.data, loop),
         *((getattr(loop, name) < 1, f"--{name} must be at least 1.") for name in counts),
         (loop.max_steps is not None and loop.max_steps < 1, "--max_steps must be at least 1."),
-        (loop.optim not in (PLAIN, FASTEST), f"--optim must be {PLAIN} or {FASTEST}."),
+        (loop.optim not in (PLAIN, FUSED), f"--optim must be {PLAIN} or {FUSED}."),
         *loop.requirements(),
     ]
