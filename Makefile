@@ -114,11 +114,6 @@ cluster-down:    ## remove the test cluster
 	test-cluster/down
 
 bench: .venv/.dev    ## side-by-side measurements, printed as ratios
-	$(BIN)/python benchmarks/startup.py
-	$(BIN)/python benchmarks/planning.py
-	$(BIN)/python benchmarks/runs.py
-	$(BIN)/python benchmarks/fetch.py
-	$(BIN)/python benchmarks/project.py
 	$(BIN)/python benchmarks/nodes.py
 	$(BIN)/python benchmarks/step.py
 	$(BIN)/python benchmarks/training.py
