@@ -34,28 +34,24 @@ TOKEN_FILE_HINT = "--token-file needs a file that contains only the token, or - 
 @app.command()
 def check(
     launcher: Annotated[
-        str | None, typer.Option(metavar="NAME", help="trainjob, pytorchjob, mpijob or job. Default: any.")
+        str | None, typer.Option(metavar="NAME", help="trainjob, pytorchjob or job. Default: any.")
     ] = None,
     nodes: Annotated[int, typer.Option(metavar="N", help="Number of pods of the run.")] = 1,
     image: Image = None,
-    pull: Annotated[bool, typer.Option("--pull/--no-pull", help="Pull the image by starting a small pod.")] = True,
     k8s: SettingOptions = None,
     k8s_file: SettingsFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check whether runs can start, and print what is missing and how to fix it.
-
-    The exit code is 1 if anything is missing.
-    """
+    """Check whether the cluster accepts runs, without creating anything. The exit code is 1 if anything is missing."""
     from orchestrator.report import findings as report
     from orchestrator.targets import registry
     from orchestrator.targets.interface import CheckRequest
     from orchestrator.targets.kubernetes.options import KubernetesOptions
 
     options = KubernetesOptions(k8s=tuple(k8s or ()), k8s_file=k8s_file)
-    request = CheckRequest(options=(options,), nodes=nodes, launcher=launcher, image=image, start=pull)
+    request = CheckRequest(options=(options,), nodes=nodes, launcher=launcher, image=image)
     findings = []
-    for finding in registry.find_target(options.on).check(request, lambda line: print_text(line, err=True)):
+    for finding in registry.find_target(options.on).check(request):
         findings.append(finding)
         if not as_json:
             print_text("\n".join(report.finding_lines([finding])))
@@ -110,10 +106,10 @@ def role(
     k8s: SettingOptions = None,
     k8s_file: SettingsFile = None,
 ) -> None:
-    """Print a Role with all permissions that orch needs, including `init` and Kueue, as YAML."""
+    """Print a Role with all permissions that orch needs, including those of `init`, as YAML."""
     from orchestrator.planning.launch import check_name
     from orchestrator.planning.manifest import as_yaml
-    from orchestrator.targets.kubernetes import rights
+    from orchestrator.targets.kubernetes import init as namespace_objects
     from orchestrator.targets.kubernetes.load import kubernetes_settings
     from orchestrator.targets.kubernetes.manifests.kinds import KINDS
 
@@ -121,7 +117,7 @@ def role(
         check_name(launcher, KINDS, "Kubernetes")
     settings = kubernetes_settings(k8s_file, list(k8s or ()))
     settings.check_names()
-    role = rights.role(settings, [launcher] if launcher else KINDS)
+    role = namespace_objects.role(settings, [launcher] if launcher else KINDS)
     print_text(as_yaml((role,)), nl=False, program=True)
 
 

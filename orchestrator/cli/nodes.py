@@ -18,7 +18,7 @@ def nodes(inventory: Inventory, live: Live = False, as_json: AsJson = False) -> 
     from orchestrator.operations import nodes as operation
     from orchestrator.report import findings, listing
     from orchestrator.targets import registry
-    from orchestrator.targets.interface import CheckRequest, ignore
+    from orchestrator.targets.interface import CheckRequest
 
     rows = operation.live_rows(inventory) if live else operation.rows(inventory)
     columns = operation.LIVE_COLUMNS if live else operation.COLUMNS
@@ -26,6 +26,6 @@ def nodes(inventory: Inventory, live: Live = False, as_json: AsJson = False) -> 
     print_text(listing.as_json("nodes", rows) if as_json else listing.table(cells, columns))
     if live:
         return
-    node_findings = registry.target_at(inventory).check(CheckRequest(inventory=inventory), ignore)
+    node_findings = registry.target_at(inventory).check(CheckRequest(inventory=inventory))
     for line in findings.finding_lines(node_findings):
         print_error(line)

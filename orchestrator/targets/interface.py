@@ -82,7 +82,6 @@ class CheckRequest:
         nodes: the number of nodes or pods of the run.
         launcher: the launcher of the run, or None for any.
         image: the image of its ranks, or None.
-        start: whether to start a short program on the hosts, which may take minutes.
     """
 
     inventory: str = ""
@@ -90,7 +89,6 @@ class CheckRequest:
     nodes: int = 1
     launcher: str | None = None
     image: str | None = None
-    start: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -255,13 +253,8 @@ class Target(Protocol):
             resume: the unfinished run whose next attempt is planned; it keeps its id and its folders.
         """
 
-    def check(self, request: CheckRequest, notify: Notify) -> Iterator[Finding]:
-        """Yield whether runs can start, each finding as soon as it is known; nothing if there is nothing to check.
-
-        Args:
-            request: what to check.
-            notify: called with what the check waits for.
-        """
+    def check(self, request: CheckRequest) -> Iterator[Finding]:
+        """Yield whether runs can start, each finding as soon as it is known; nothing if there is nothing to check."""
 
     def start(self, plan: Plan, folder: Path) -> RunHandle:
         """Record the plan in `folder` and do its steps; the run continues without the handle."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
@@ -16,8 +16,9 @@ from urllib.error import HTTPError
 import pytest
 import yaml
 
-from orchestrator.targets.kubernetes import rights
+from orchestrator.targets.kubernetes.init import role
 from orchestrator.targets.kubernetes.manifests.kinds import KINDS
+from orchestrator.targets.kubernetes.settings import KubernetesSettings
 from tests.apiserver.build import built_programs
 from tests.apiserver.server import NAMESPACE, USER, Server, exists, run_server
 from tests.conftest import orch_environment
@@ -40,22 +41,21 @@ TRAIN = ("--on", "k8s", "--nodes", "2", "--ppn", "1", "--backend", "gloo")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     with run_server(tmp_path_factory.mktemp("server")) as server:
         server.request("POST", "/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
-        for kind in ("PyTorchJob", "MPIJob"):
-            crd = yaml.load((CRDS / CRD_FILES[kind]).read_text(), yaml.CSafeLoader)
-            server.request("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", crd)
+        crd = yaml.load((CRDS / CRD_FILES["PyTorchJob"]).read_text(), yaml.CSafeLoader)
+        server.request("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", crd)
         wait_until(lambda: exists(server, JOBS), "the API serves PyTorchJobs", seconds=30)
-        # Exactly the permissions that `orch k8s check` lists for PyTorchJobs.
-        grant_rights(server, "orch", (*rights.RIGHTS, *rights.rights_for(KINDS["pytorchjob"])))
+        # The printed Role, without the rights that only `orch k8s init --apply` needs.
+        rules = role(KubernetesSettings(namespace=NAMESPACE), ["pytorchjob"])["rules"]
+        claims, without_claims = partition(rules, "persistentvolumeclaims")
+        create_role(server, "orch", [*without_claims, {**claims[0], "verbs": ["get"]}])
         yield server
 
 
-def grant_rights(server: Server, name: str, granted: Iterable[tuple[str, str, str, str]]) -> None:
-    """Grant the user permissions as orch lists them."""
-    create_role(
-        server,
-        name,
-        [{"verbs": [verb], "apiGroups": [group], "resources": [resource]} for verb, group, resource, _ in granted],
-    )
+def partition(rules: list[Any], resource: str) -> tuple[list[Any], list[Any]]:
+    """Return the rules about a resource, and the others."""
+    return [rule for rule in rules if resource in rule["resources"]], [
+        rule for rule in rules if resource not in rule["resources"]
+    ]
 
 
 def grant_resources(server: Server, name: str, group: str, *resources: str) -> None:
@@ -116,13 +116,15 @@ def findings_by_topic(done: subprocess.CompletedProcess[str]) -> dict[str, dict[
     return {finding["topic"]: finding for finding in json.loads(done.stdout)["findings"]}
 
 
-def test_rights_listed_by_check_are_sufficient(orch: Orch) -> None:
-    findings = findings_by_topic(orch("k8s", "check", "--json", "--no-pull", "--launcher", "pytorchjob"))
-    assert findings["rights"]["state"] == "ok", findings["rights"]
-    assert findings["PyTorchJob"]["state"] == "ok"
+def test_check_creates_the_objects_of_a_run_in_a_dry_run(orch: Orch, server: Server) -> None:
+    findings = findings_by_topic(orch("k8s", "check", "--json", "--launcher", "pytorchjob"))
+    assert findings["objects"]["words"] == "the API accepts ConfigMap, PyTorchJob (dry run)"
     assert findings["TrainJob"]["state"] == "absent"
     assert findings["volume"]["words"] == "no claim orch"
-    assert findings["nodes"]["state"] == "unknown", "no Role in a namespace can allow nodes"
+    assert not exists(server, f"{JOBS}/orch-orch-check")
+    refused = findings_by_topic(orch("k8s", "check", "--json", "--launcher", "job"))["objects"]
+    assert refused["state"] == "miss"
+    assert 'cannot patch resource "services"' in refused["words"]
 
 
 def test_attach_follows_a_job_until_it_fails(orch: Orch, server: Server, tmp_path: Path) -> None:
@@ -157,10 +159,10 @@ def test_attach_follows_a_job_until_it_fails(orch: Orch, server: Server, tmp_pat
 
 def test_refused_and_missing_kinds_are_named_and_leave_no_files(orch: Orch, server: Server, tmp_path: Path) -> None:
     script, old_config_maps = write_script(tmp_path), config_map_names(server)
-    mpijob = orch("train", script, *TRAIN, "--launcher", "mpijob", "--detach")
-    assert mpijob.returncode == 1
-    assert "mpijobs" in mpijob.stderr
-    assert "k8s check" in mpijob.stderr
+    job = orch("train", script, *TRAIN, "--launcher", "job", "--detach")
+    assert job.returncode == 1
+    assert "services" in job.stderr
+    assert "k8s role" in job.stderr
     command = ("train", script, *TRAIN, "--launcher", "trainjob", "--detach")
     forbidden_trainjob = orch(*command)
     message = "Kubernetes checks permissions before it looks for the resource"
@@ -169,7 +171,7 @@ def test_refused_and_missing_kinds_are_named_and_leave_no_files(orch: Orch, serv
     missing_trainjob = orch(*command)
     assert missing_trainjob.returncode == 1
     assert "The cluster has no TrainingRuntime trainer.kubeflow.org/v1alpha1" in missing_trainjob.stderr
-    assert "Traceback" not in mpijob.stderr + forbidden_trainjob.stderr + missing_trainjob.stderr
+    assert "Traceback" not in job.stderr + forbidden_trainjob.stderr + missing_trainjob.stderr
     assert config_map_names(server) == old_config_maps
 
 
@@ -189,7 +191,7 @@ def test_init_does_not_take_over_fields_of_another_manager(orch: Orch, server: S
     done = orch("k8s", "init", "--apply")
     assert done.returncode == 1
     assert "helm" in done.stderr, done.stderr
-    volume = findings_by_topic(orch("k8s", "check", "--json", "--no-pull"))["volume"]
+    volume = findings_by_topic(orch("k8s", "check", "--json"))["volume"]
     assert volume["words"] == "claim orch is Pending"
     server.request("DELETE", f"{path}/orch")
 
@@ -201,12 +203,12 @@ def test_init_creates_no_namespace(orch: Orch, server: Server) -> None:
         server.request("GET", "/api/v1/namespaces/nowhere")
 
 
-@pytest.mark.parametrize("launcher", ["pytorchjob", "mpijob"])
+@pytest.mark.parametrize("launcher", ["pytorchjob", "job"])
 def test_job_owns_the_files_of_its_run_until_stop(orch: Orch, server: Server, tmp_path: Path, launcher: str) -> None:
     """Must be the last test of this file, because it grants the user more permissions."""
     kind = KINDS[launcher]
     if launcher != "pytorchjob":  # the user already has the permissions for PyTorchJobs
-        grant_rights(server, launcher, rights.rights_for(kind))
+        create_role(server, launcher, role(KubernetesSettings(), [launcher])["rules"])
     jobs = f"/apis/{kind.group}/{kind.version}/namespaces/{NAMESPACE}/{kind.plural}"
     run, job_name = start_detached(orch, tmp_path, launcher)
     job = server.request("GET", f"{jobs}/{job_name}")

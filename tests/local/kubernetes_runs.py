@@ -82,11 +82,6 @@ def check_findings(process: Process) -> dict[str, dict[str, Any]]:
     return {finding["topic"]: finding for finding in value["findings"]}
 
 
-def add_queue(api: Api, name: str = "team-a") -> None:
-    """Add a LocalQueue of Kueue."""
-    api.put("localqueues", {"metadata": {"name": name}, "spec": {"clusterQueue": "cpu"}})
-
-
 def add_event(api: Api, name: str, reason: str, message: str, **fields: Any) -> None:
     """Add a Kubernetes event about the object with this name."""
     event = {"metadata": {"name": f"{name}.{len(api.names('events'))}"}, "reason": reason, "message": message}

@@ -30,7 +30,6 @@ def write_pod_config(folder: Path, **changes: Any) -> Path:
         "schema": 1,
         "run_id": "r",
         "run_dir": str(folder / "data" / "runs" / "r"),
-        "mpi": None,
         "pods": 1,
         "word": "worker",
         "ppn": 2,
@@ -45,7 +44,6 @@ def write_pod_config(folder: Path, **changes: Any) -> Path:
         "needs_bf16": False,
         "stall_timeout": 60.0,
         "max_restarts": 0,
-        "ssh": {"folder": str(folder / "keys"), "port": 0},
     } | changes
     path = folder / "pod.json"
     path.write_text(json.dumps(value))

@@ -8,21 +8,20 @@ import os
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
-from orchestrator.targets.kubernetes import rights
 from orchestrator.targets.kubernetes.manifests.kinds import KINDS
 from tests.local.kubernetes_runs import (
     PYTORCHJOB,
     RUNNING,
     TWO_PODS,
     KubernetesRun,
-    await_new_pod,
     check_findings,
     get_object,
     in_background,
-    pod_status,
     rank_event,
     rank_started,
     set_pod_status,
@@ -34,73 +33,35 @@ from tests.support.kubernetes_http import TOKEN
 from tests.support.kubernetes_operator import owner_reference
 from tests.support.kubernetes_schema import check_manifest, needs_crds
 
-NODE = {
-    "metadata": {"name": "n", "labels": {"feature.node.kubernetes.io/cpu-cpuid.AVX512BF16": "true"}},
-    "spec": {},
-    "status": {"allocatable": {"cpu": "16", "memory": "64Gi"}},
-}
 CLAIM = {"metadata": {"name": "orch"}, "spec": {"accessModes": ["ReadWriteMany"]}, "status": {"phase": "Bound"}}
 CHECK = ("k8s", "check", "--json")
-PROBE_PULLED = pod_status("Failed", terminated={"exitCode": 2})
 
 
 # Check.
 
 
 def test_check_finds_nothing_missing_in_a_ready_cluster(api: Api, orch: Orch) -> None:
-    api.put("nodes", NODE)
     api.put("persistentvolumeclaims", CLAIM)
-    wait = in_background(orch, *CHECK, "--nodes", "2")
-    set_pod_status(api, PROBE_PULLED)
-    findings = check_findings(expect_exit(wait()))
+    findings = check_findings(expect_exit(orch(*CHECK, "--nodes", "2", warm=False)))
     assert {finding["state"] for finding in findings.values()} == {"ok"}
     assert "v1.36.1" in findings["API"]["words"]
-    assert api.names("pods") == []
+    assert findings["default"]["words"].startswith("--launcher trainjob: the cluster has it")
+    assert findings["objects"]["words"] == "the API accepts ConfigMap, TrainingRuntime (dry run)"
+    assert all(api.names(plural) == [] for plural in ("configmaps", "trainingruntimes", "pods")), "nothing is created"
 
 
-def test_check_reports_a_cure_for_each_miss(api: Api, orch: Orch) -> None:
+def test_check_reports_what_the_api_refuses(api: Api, orch: Orch, tmp_path: Path) -> None:
     del api.state.groups["trainer.kubeflow.org"]
-    api.state.denied_permissions |= {("create", "pods/exec"), ("patch", "pytorchjobs")}
-    api.put("nodes", {**NODE, "status": {"allocatable": {"cpu": "1", "memory": "2Gi"}}})
-    process = expect_exit(orch(*CHECK, "--no-pull", "--launcher", "pytorchjob", warm=False), 1)
-    findings = check_findings(process)
-    assert findings["TrainJob"]["state"] == "absent"
-    for topic in ("rights", "volume", "nodes"):
-        assert (findings[topic]["state"], bool(findings[topic]["cure"])) == ("miss", True)
-    assert "pods/exec" in findings["rights"]["words"]
-    text = orch("k8s", "check", "--no-pull").stdout
+    api.state.denied_permissions |= {("patch", "pytorchjobs"), ("get", "persistentvolumeclaims")}
+    findings = check_findings(expect_exit(orch(*CHECK, "--launcher", "pytorchjob"), 1))
+    assert (findings["TrainJob"]["state"], findings["volume"]["state"]) == ("absent", "unknown")
+    assert 'cannot patch resource "pytorchjobs"' in findings["objects"]["words"]
+    assert "orch k8s role" in findings["objects"]["cure"]
+    api.state.denied_permissions.clear()
+    (tmp_path / "orch-k8s.toml").write_text("")
+    text = orch("k8s", "check").stdout
     assert "MISS  volume: no claim orch\n      cure: `orch k8s init --apply`" in text
-
-
-def test_check_reports_an_image_that_cannot_be_pulled(api: Api, orch: Orch) -> None:
-    wait = in_background(orch, *CHECK)
-    set_pod_status(api, pod_status("Pending", waiting={"reason": "ErrImagePull", "message": "denied"}))
-    findings = check_findings(wait())
-    assert findings["image"]["state"] == "miss"
-    assert "cannot be pulled: denied" in findings["image"]["words"]
-    assert api.names("pods") == []
-
-
-def test_check_waits_until_an_earlier_probe_is_gone(api: Api, orch: Orch) -> None:
-    """Check that the probe uses the nodes and the account of the run's pods, too."""
-    api.state.grace_seconds = 12.0
-    settings = (
-        "tolerations=dedicated=training:NoSchedule",
-        "node_affinity=disk",
-        "runtime_class=kata",
-        "service_account=puller",
-    )
-    options = [word for setting in settings for word in ("--k8s", setting)]
-    known_uids: list[str] = []
-    for _ in range(2):
-        wait = in_background(orch, *CHECK, *options)
-        probe = await_new_pod(api, known_uids)
-        spec = probe["spec"]
-        assert spec["tolerations"][0]["key"] == "dedicated"
-        assert "nodeAffinity" in spec["affinity"]
-        assert (spec["runtimeClassName"], spec["serviceAccountName"]) == ("kata", "puller")
-        api.put("pods", {**probe, "status": PROBE_PULLED})
-        assert check_findings(wait())["image"]["state"] == "ok"
+    assert "MISS  objects: No image is given for the pods." in text
 
 
 def test_check_reports_an_api_that_cannot_be_reached(api: Api, orch: Orch, tmp_path: Path) -> None:
@@ -118,36 +79,44 @@ def test_check_reports_an_api_that_cannot_be_reached(api: Api, orch: Orch, tmp_p
 def test_check_reports_a_missing_namespace(orch: Orch) -> None:
     """Kubernetes allows everything in a namespace that does not exist."""
     namespace = ("--k8s", "namespace=nowhere")
-    findings = check_findings(orch(*CHECK, *namespace))
-    assert list(findings) == ["API", "namespace"]
-    assert findings["namespace"]["state"] == "miss"
-    assert "kubectl create namespace nowhere" in findings["namespace"]["cure"]
+    finding = check_findings(orch(*CHECK, *namespace))["objects"]
+    assert (finding["state"], "kubectl create namespace nowhere" in finding["cure"]) == ("miss", True)
     process = expect_exit(orch("k8s", "init", "--apply", *namespace), 1)
     assert "kubectl create namespace nowhere" in process.stderr
 
 
-def test_check_continues_when_it_may_not_read_the_claim(api: Api, orch: Orch) -> None:
-    api.state.denied_permissions.add(("get", "persistentvolumeclaims"))
-    findings = check_findings(orch(*CHECK, "--no-pull"))
-    assert findings["volume"]["state"] == "unknown"
-    assert "nodes" in findings
-    assert "get persistentvolumeclaims" in findings["rights"]["words"]
+def rights_in(role: dict[str, Any]) -> set[tuple[str, str, str]]:
+    """Return the verb, the API group and the resource of each right in a Role."""
+    return {
+        (verb, group, resource)
+        for rule in role["rules"]
+        for verb in rule["verbs"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+    }
 
 
-def test_described_role_has_exactly_the_rights_that_are_used(
+def test_printed_role_is_sufficient_for_all_kinds(api: Api, orch: Orch, tmp_path: Path) -> None:
+    role = yaml.safe_load(expect_exit(orch("k8s", "role", "--k8s", "namespace=team")).stdout)
+    assert (role["kind"], role["metadata"]["namespace"]) == ("Role", "team")
+    api.state.role = rights_in(role)
+    for launcher in KINDS:
+        options = ("--launcher", launcher, "--detach", "--backend", "gloo", "--k8s", "queue=team-a")
+        expect_exit(orch("train", write_script(tmp_path), *TWO_PODS, *options))
+        expect_exit(orch("stop", "last"))
+    assert api.state.used_permissions <= api.state.role
+
+
+def test_printed_role_has_only_rights_that_are_used(
     api: Api, orch: Orch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Use all commands; objects of a deleted job exist for a while, as on a real cluster."""
     monkeypatch.setattr(kubernetes_http, "GARBAGE_SECONDS", 10.0)
-    api.put("persistentvolumeclaims", CLAIM)
-    kind = KINDS["trainjob"]
     del api.state.groups["kubeflow.org"]
-    api.state.role = {right[:3] for right in (*rights.RIGHTS, *rights.rights_for(kind))}
-    wait = in_background(orch, *CHECK, "--launcher", "trainjob")
-    set_pod_status(api, PROBE_PULLED)
-    findings = check_findings(wait())
-    assert (findings["rights"]["state"], findings["image"]["state"]) == ("ok", "ok")
-    assert api.names("pods") == []
+    api.state.role = rights_in(yaml.safe_load(orch("k8s", "role", "--launcher", "trainjob").stdout))
+    (tmp_path / "token").write_text("hf_secret\n")
+    expect_exit(orch("k8s", "init", "--apply", "--token-file", "token", "--runtime"))
+    assert check_findings(expect_exit(orch(*CHECK)))["objects"]["state"] == "ok"
     options = (*TWO_PODS, "--launcher", "trainjob", "--detach", "--json", "--backend", "gloo")
     process = expect_exit(orch("train", write_script(tmp_path), *options))
     run = json.loads(process.stdout)["run_id"]
@@ -170,9 +139,7 @@ def test_described_role_has_exactly_the_rights_that_are_used(
     expect_exit(orch("clean", "--inventory", "k8s", "--dry-run"))
     # These rights are used, but orch works without them.
     other_kinds = {("list", kind.group, kind.plural) for name, kind in KINDS.items() if name != "trainjob"}
-    optional = {right[:3] for right in rights.OPTIONAL_RIGHTS}
-    optional |= {("list", "", "nodes"), ("list", "", "services"), *other_kinds}
-    assert api.state.used_permissions - optional == api.state.role
+    assert api.state.used_permissions - other_kinds - {("list", "", "services")} == api.state.role
 
 
 # Init.
@@ -210,7 +177,7 @@ def test_shared_runtime_conforms_to_its_crd(api: Api, orch: Orch) -> None:
 
 
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="no kubectl")
-@pytest.mark.parametrize(("launcher", "objects"), [("pytorchjob", 2), ("mpijob", 2), ("trainjob", 3)])
+@pytest.mark.parametrize(("launcher", "objects"), [("pytorchjob", 2), ("trainjob", 3)])
 def test_kubectl_accepts_printed_manifests(api: Api, orch: Orch, tmp_path: Path, launcher: str, objects: int) -> None:
     printed = orch("train", "bert-qa", *TWO_PODS, "--launcher", launcher, "--dry-run", "-o", "yaml")
     api.state.allow_anonymous = True
@@ -247,12 +214,6 @@ def test_dry_run_without_launcher_and_cluster_reports_its_assumption(api: Api, o
     kinds, reason = dry_run_kinds(orch)
     assert kinds[-1] == "TrainJob"
     assert "assumed: no cluster could be queried (No cluster is configured" in reason
-
-
-@pytest.mark.usefixtures("api")
-def test_check_reports_the_default_launcher(orch: Orch) -> None:
-    process = orch("k8s", "check", "--no-pull")
-    assert "ok    default: --launcher trainjob: the cluster has it" in process.stdout
 
 
 def test_lists_of_runs_have_the_progress_in_the_logs_of_pods(api: Api, run: KubernetesRun) -> None:

@@ -7,7 +7,7 @@ import subprocess
 from dataclasses import replace
 from pathlib import Path
 
-from tests.local.kubernetes_runs import TWO_PODS, add_queue, get_object, in_background
+from tests.local.kubernetes_runs import TWO_PODS, get_object, in_background
 from tests.local.pods import FAIL_ON_RANK_1, await_in_logs, pod_command, write_pod_config
 from tests.local.runs import Orch, expect_exit, last_run, read_events, read_outcome, write_script
 from tests.support.kubernetes_api import Api
@@ -114,28 +114,13 @@ def test_stop_deletes_the_service_of_the_job(api: Api, orch: Orch, tmp_path: Pat
     assert api.names("jobs") == api.names("services") == api.names("configmaps") == []
 
 
-def test_check_reports_the_rights_of_a_job_only_if_it_is_used(api: Api, orch: Orch) -> None:
-    check = ("k8s", "check", "--no-pull")
-    api.state.denied_permissions |= {("create", "services"), ("create", "jobs")}
-    assert "create services (names of its pods)" in orch(*check, "--launcher", "job").stdout
-    assert "create services" not in orch(*check).stdout
-    api.state.groups = {"batch": api.state.groups["batch"]}
-    without_kubeflow = orch(*check).stdout
-    assert "default: --launcher job: the cluster has no TrainJob and no PyTorchJob" in without_kubeflow
-    assert "create services" in without_kubeflow
-
-
-def test_job_that_waits_for_quota_is_reported(api: Api, orch: Orch, tmp_path: Path) -> None:
-    add_queue(api)
+def test_job_that_kueue_suspends_is_reported(api: Api, orch: Orch, tmp_path: Path) -> None:
     expect_exit(orch("train", write_script(tmp_path), *JOB, "--k8s", "queue=team-a", "--detach"))
     job = get_object(api, "jobs")
-    labels = {"kueue.x-k8s.io/job-uid": job["metadata"]["uid"]}
-    condition = {"type": "QuotaReserved", "status": "False", "message": "1 more cpu is needed"}
-    workload = {"metadata": {"name": "job-x", "labels": labels}, "status": {"conditions": [condition]}}
-    api.put("workloads", workload)
+    assert job["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "team-a"
     api.put("jobs", {**job, "status": make_conditions("Suspended")})
     wait = in_background(orch, "attach", "last")
-    message = "waits for quota in ClusterQueue cpu: 1 more cpu is needed"
+    message = "suspended by Kueue until there is quota"
     api.wait_for(lambda: any(message in str(event) for event in read_events(last_run(tmp_path))), 60.0)
     api.put("jobs", {**job, "status": make_conditions("Complete")})
     assert message in expect_exit(wait()).stderr

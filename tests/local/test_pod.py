@@ -1,17 +1,14 @@
-"""Run on this machine what pods run: real torchrun, and real mpiexec over a real sshd."""
+"""Run on this machine what pods run: real torchrun."""
 
 from __future__ import annotations
 
 import hashlib
 import io
-import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -225,85 +222,6 @@ def test_damaged_project_is_refused(tmp_path: Path) -> None:
     process = expect_exit(run_pod("torchrun", config, "x.py"), 78)
     assert "the project is not the one that was sent" in parse_events(process.stdout)[0]["text"]
     assert [path.name for path in (tmp_path / "data/runs/r").iterdir()] == ["ranks"]
-
-
-# MPI over ssh: an sshd plays the worker, this process the launcher.
-
-
-@pytest.fixture
-def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[subprocess.Popen[str]]:
-    """Start a worker pod's sshd on a port of this machine, with the key pair of the job."""
-    if not os.access("/usr/sbin/sshd", os.X_OK) or os.getuid() != 0:
-        pytest.skip("needs sshd, and root for /run/sshd")
-    keys = tmp_path / "keys"
-    keys.mkdir()
-    subprocess.run(["ssh-keygen", "-q", "-t", "ecdsa", "-N", "", "-f", keys / "id_rsa"], check=True)
-    (keys / "id_rsa").chmod(0o644)  # as the operator mounts it
-    (keys / "authorized_keys").write_bytes((keys / "id_rsa.pub").read_bytes())
-    monkeypatch.setenv("MASTER_PORT", str(free_port()))
-    config = write_pod_config(tmp_path, mpi="Intel", ssh={"folder": str(keys), "port": free_port()})
-    Path("/run/sshd").mkdir(exist_ok=True)
-    with subprocess.Popen(pod_command("sshd", config)[:-1], text=True) as process:
-        yield process
-        process.kill()
-
-
-def write_hostfile(folder: Path, text: str) -> str:
-    (folder / "hostfile").write_text(text)
-    return str(folder / "hostfile")
-
-
-@pytest.mark.usefixtures("worker")
-def test_mpirun_reaches_its_workers_by_ssh(tmp_path: Path) -> None:
-    hostfile = write_hostfile(tmp_path, f"{socket.gethostname()}:2\n")
-    arguments = (make_script(tmp_path, SUM_SCRIPT), "$(x)")
-    process = expect_exit(run_pod("mpirun", tmp_path / "pod.json", *arguments, I_MPI_HYDRA_HOST_FILE=hostfile))
-    for rank in (0, 1):
-        assert "sum 1.0 of 2" in rank_lines(process.stdout, rank)
-    (event,) = parse_events(process.stdout, "outcome")
-    assert event["outcome"]["state"] == "done"
-    assert next(iter(event["outcome"]["nodes"].values()))["left"] == []
-
-
-def test_all_ranks_write_a_checkpoint_when_a_worker_is_preempted(tmp_path: Path, worker: subprocess.Popen[str]) -> None:
-    hostfile = write_hostfile(tmp_path, f"{socket.gethostname()}:2\n")
-    environment = {**os.environ, "I_MPI_HYDRA_HOST_FILE": hostfile}
-    command = pod_command("mpirun", tmp_path / "pod.json", make_script(tmp_path, CHECKPOINT_SCRIPT))
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as launcher:
-        output = terminate_after("[0] trains\n", launcher, worker)
-    assert launcher.returncode == 75
-    (event,) = parse_events(output, "outcome")
-    assert event["outcome"]["state"] == "preempted"
-    assert event["outcome"]["problem"].startswith("checkpoint at step ")
-    assert worker.wait(20) in (0, 255, -signal.SIGTERM)
-
-
-@pytest.mark.usefixtures("worker")
-def test_mpirun_starts_its_ranks_in_the_project(tmp_path: Path) -> None:
-    project = mount_project(tmp_path)
-    config = json.loads((tmp_path / "pod.json").read_text())
-    config = write_pod_config(tmp_path, **config, project=project)
-    hostfile = write_hostfile(tmp_path, f"{socket.gethostname()}:2\n")
-    command = ("mpirun", config, f"{project['copy']}/train.py", *ARGUMENTS)
-    process = expect_exit(run_pod(*command, I_MPI_HYDRA_HOST_FILE=hostfile))
-    assert [f"RESULT {RESULT}" in rank_lines(process.stdout, rank) for rank in (0, 1)] == [True, True]
-
-
-@pytest.mark.usefixtures("worker")
-def test_mpirun_names_the_failing_rank(tmp_path: Path) -> None:
-    hostfile = write_hostfile(tmp_path, f"{socket.gethostname()} slots=2\n")
-    script = make_script(tmp_path, FAIL_ON_RANK_1)
-    process = run_pod("mpirun", tmp_path / "pod.json", script, OMPI_MCA_orte_default_hostfile=hostfile)
-    (event,) = parse_events(expect_exit(process, 1).stdout, "outcome")
-    assert event["outcome"]["first_failure"]["rank"] == 1
-    assert "had enough" in event["outcome"]["first_failure"]["text"]
-
-
-def test_mpirun_with_too_few_workers_is_refused(tmp_path: Path) -> None:
-    config = write_pod_config(tmp_path, mpi="Intel", pods=2)
-    hostfile = write_hostfile(tmp_path, "one:2\n")
-    process = expect_exit(run_pod("mpirun", config, "x.py", I_MPI_HYDRA_HOST_FILE=hostfile), 78)
-    assert "has 1 worker, the run needs 2" in parse_events(process.stdout)[0]["text"]
 
 
 ATTACK = r"""

@@ -24,9 +24,8 @@ from orchestrator.targets.kubernetes.api.client import KubernetesClient
 from tests.support.kubernetes_http import KINDS, TOKEN, Handler, Json
 
 GROUPS = {
-    "kubeflow.org": {"v1": ["pytorchjobs"], "v2beta1": ["mpijobs"]},
+    "kubeflow.org": {"v1": ["pytorchjobs"]},
     "batch": {"v1": ["jobs"]},
-    "kueue.x-k8s.io": {"v1beta1": ["workloads", "localqueues"]},
     "trainer.kubeflow.org": {"v1alpha1": ["trainjobs", "trainingruntimes"]},
 }
 
@@ -72,7 +71,6 @@ class State:
     role: set[tuple[str, str, str]] | None = None  # (verb, group, resource) that the user's Role allows; None: all
     used_permissions: set[tuple[str, str, str]] = field(default_factory=set)
     denied_permissions: set[tuple[str, str]] = field(default_factory=set)  # (verb, resource)
-    queued_kinds: set[str] = field(default_factory=set)  # kinds of jobs that Kueue suspends
     groups: dict[str, dict[str, list[str]]] = field(default_factory=lambda: copy.deepcopy(GROUPS))
 
 

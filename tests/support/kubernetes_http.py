@@ -17,8 +17,7 @@ TOKEN = "good-token"
 GARBAGE_SECONDS = 0.3
 Json = dict[str, Any]
 KIND_NAMES = """
-    ConfigMap Secret Pod Event PersistentVolumeClaim Node PyTorchJob MPIJob TrainJob TrainingRuntime Job Service
-    Workload LocalQueue ResourceQuota
+    ConfigMap Secret Pod Event PersistentVolumeClaim PyTorchJob TrainJob TrainingRuntime Job Service
 """
 KINDS = {f"{kind.lower()}s": kind for kind in KIND_NAMES.split()}
 PATH = re.compile(
@@ -69,13 +68,6 @@ def merge(base: Json, patch: Json) -> Json:
         are_objects = isinstance(value, dict) and isinstance(result.get(key), dict)
         result[key] = merge(result[key], value) if are_objects else value
     return result
-
-
-def suspend(job: Json) -> None:
-    """Suspend a job that has a queue, as the webhook of Kueue does."""
-    if "kueue.x-k8s.io/queue-name" in job["metadata"].get("labels", {}):
-        spec = job["spec"]
-        spec.get("runPolicy", spec)["suspend"] = True
 
 
 def group_versions(group: str, names: Iterable[str]) -> Json:
@@ -372,8 +364,6 @@ class Handler(BaseHTTPRequestHandler):
         if is_restricted_pod and (message := pod_security.refusal_message(name, body["spec"])):
             return self.respond(403, error_status(403, message))
         result = merge(stored, body)
-        if not stored and body["kind"] in self.api.state.queued_kinds:
-            suspend(result)
         if self.query.get("dryRun"):
             return self.respond(200, result)
         self.api.state.owners[plural, name] = owners | dict.fromkeys(applied_fields, manager)

@@ -40,14 +40,6 @@ SITE = Site(
 )
 OWN_CONTENTS = {OWN_SCRIPT.script: b"print('hello')\n"}
 REQUEST = TrainRequest(recipe="qa", nodes=NodeCount(2), ppn=2)
-CASES = {
-    "pytorchjob": ("pytorchjob", {}),
-    "mpijob": ("mpijob", {}),
-    "mpijob-openmpi": ("mpijob", {"mpi": "openmpi"}),
-    "trainjob": ("trainjob", {}),
-    "job": ("job", {}),
-    "trainjob-openmpi": ("trainjob", {"mpi": "openmpi"}),
-}
 
 
 def make_plan(

@@ -15,7 +15,6 @@ from orchestrator.state import cache_home
 
 CRD_FILES = {
     "PyTorchJob": "kubeflow.org_pytorchjobs.yaml",
-    "MPIJob": "kubeflow.org_mpijobs.yaml",
     "TrainJob": "trainer.kubeflow.org_trainjobs.yaml",
     "TrainingRuntime": "trainer.kubeflow.org_trainingruntimes.yaml",
 }

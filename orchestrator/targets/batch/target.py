@@ -48,7 +48,7 @@ class BatchTarget:
         """Return the plan of a job, or of an array of jobs."""
         return inputs.plan(self.system, request, resume)
 
-    def check(self, request: CheckRequest, notify: Notify) -> Iterator[Finding]:
+    def check(self, request: CheckRequest) -> Iterator[Finding]:
         """Yield nothing: the batch system itself refuses a job that cannot run, with the reason."""
         yield from ()
 

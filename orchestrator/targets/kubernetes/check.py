@@ -1,30 +1,49 @@
-"""Check whether a cluster is ready for runs (`orch k8s check`)."""
+"""Query which kinds of jobs a cluster has, and check whether it is ready for runs (`orch k8s check`)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from orchestrator.errors import OrchError
 from orchestrator.model.finding import Finding, finding_of
 from orchestrator.planning.launch import check_name
 from orchestrator.planning.request import find_options
-from orchestrator.targets.interface import CheckRequest, Notify
-from orchestrator.targets.kubernetes import admission, findings, image_probe, kueue, rights
+from orchestrator.targets.interface import CheckRequest
 from orchestrator.targets.kubernetes.api.client import KubernetesClient
 from orchestrator.targets.kubernetes.api.connect import connect
-from orchestrator.targets.kubernetes.api.errors import NotThere, Refused
-from orchestrator.targets.kubernetes.installed_kinds import versions
+from orchestrator.targets.kubernetes.api.errors import NotThere
 from orchestrator.targets.kubernetes.load import kubernetes_settings
-from orchestrator.targets.kubernetes.manifests.kinds import KINDS
+from orchestrator.targets.kubernetes.manifests.job import config_map, trial_job
+from orchestrator.targets.kubernetes.manifests.kinds import KINDS, PREFERRED, Installed, default_kind
 from orchestrator.targets.kubernetes.options import KubernetesOptions
-from orchestrator.targets.kubernetes.rights import Right
 from orchestrator.targets.kubernetes.settings import KubernetesSettings
 
-TRIAL_NAME = "orch-check"  # never created: a dry run
+
+def query_installed(settings: KubernetesSettings) -> Installed:
+    """Return the kinds that the cluster has.
+
+    The API is queried without repetitions, because a plan can be made without a cluster.
+    """
+    try:
+        cluster = connect(settings.context, settings.namespace)
+        cluster.tries = 1
+        return Installed(launchers=tuple(launcher for launcher in PREFERRED if serves(cluster, launcher)))
+    except OrchError as error:
+        return Installed(query_problem=f"no cluster could be queried ({error.message.rstrip('.')})")
 
 
-def check(request: CheckRequest, notify: Notify) -> Iterator[Finding]:
+def serves(cluster: KubernetesClient, launcher: str) -> bool:
+    """Return whether the API serves the kind of a launcher."""
+    kind = KINDS[launcher]
+    try:
+        resources = cluster.get(f"/apis/{kind.group}/{kind.version}").get("resources") or ()
+        return any(resource["name"] == kind.plural for resource in resources)
+    except NotThere:
+        return False
+
+
+def check(request: CheckRequest) -> Iterator[Finding]:
     """Yield each finding as soon as it is known; only one if the API does not respond."""
     if request.launcher is not None:
         check_name(request.launcher, KINDS, "Kubernetes")
@@ -33,88 +52,76 @@ def check(request: CheckRequest, notify: Notify) -> Iterator[Finding]:
     try:
         cluster = connect(settings.context, settings.namespace)
         version = cluster.get("/version").get("gitVersion", "an unknown version")
+        served = tuple(launcher for launcher in PREFERRED if serves(cluster, launcher))
     except OrchError as error:
         yield finding_of(error, "API")
         return
     location = f"{cluster.context or 'this cluster'}, namespace {cluster.namespace}"
     yield Finding(subject="API", severity="ok", message=f"Kubernetes {version}: {location}")
-    if namespace_error := missing_namespace(cluster):
-        yield finding_of(namespace_error, "namespace")
-        return
-    served = {launcher: versions(cluster, launcher) for launcher in KINDS}
-    yield from findings.kinds_findings(served, request.launcher)
-    if request.launcher is None:
-        yield findings.default_finding(served)
-    launchers = findings.relevant_launchers(served, request.launcher)
-    needed = [
-        *rights.RIGHTS,
-        *(right for launcher in launchers for right in rights.rights_for(KINDS[launcher])),
-        *(rights.KUEUE_RIGHTS if settings.queue else ()),
-    ]
-    yield findings.rights_finding(missing_rights(cluster, needed), cluster.namespace)
-    volume = check_claim(cluster, settings, request.nodes)
-    yield volume
-    unbound = volume.severity == "miss"
-    yield findings.init_finding(missing_rights(cluster, rights.INIT_RIGHTS), needed=unbound)
-    yield admission.quota_finding(readable_quotas(cluster), settings, request.nodes)
-    if settings.queue:
-        yield kueue.queue_finding(cluster, settings, launchers)
-    nodes = readable_nodes(cluster)
-    yield findings.nodes_finding(nodes, settings, request.nodes)
-    yield findings.flags_finding(nodes, settings)
-    yield image_probe.check_image(cluster, settings, notify, pull=request.start)
+    yield from kinds_findings(served, request.launcher)
+    launcher = request.launcher
+    if launcher is None:
+        try:
+            choice = default_kind(Installed(launchers=served))
+        except OrchError as error:
+            yield finding_of(error, "default")
+            return
+        launcher, (decision,) = choice.value, choice.decisions
+        yield Finding(subject="default", severity="ok", message=f"--launcher {launcher}: {decision.reason}")
+    yield check_claim(cluster, settings, request.nodes)
+    yield check_creation(cluster, settings, launcher)
 
 
-def missing_rights(cluster: KubernetesClient, needed: Iterable[Right]) -> list[Right]:
-    """Return the rights that the user does not have."""
-    return [right for right in needed if not is_allowed(cluster, *right[:3])]
+def kinds_findings(served: Collection[str], requested: str | None) -> Iterator[Finding]:
+    """Yield which kinds of jobs the cluster has.
 
-
-def is_allowed(cluster: KubernetesClient, verb: str, group: str, resource: str) -> bool:
-    plural, _, sub = resource.partition("/")
-    attributes = {"namespace": cluster.namespace, "verb": verb, "group": group, "resource": plural}
-    review = {
-        "apiVersion": "authorization.k8s.io/v1",
-        "kind": "SelfSubjectAccessReview",
-        "spec": {"resourceAttributes": attributes | ({"subresource": sub} if sub else {})},
-    }
-    response = cluster.create("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", review)
-    return bool(response.get("status", {}).get("allowed"))
-
-
-def missing_namespace(cluster: KubernetesClient) -> OrchError | None:
-    """Return the error of a missing namespace, found by a dry run; rights do not depend on it."""
-    trial = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": TRIAL_NAME}}
-    try:
-        cluster.apply_object(trial, dry_run=True)
-    except NotThere as error:
-        return error
-    except OrchError:  # the check of the rights reports it
-        pass
-    return None
+    Args:
+        served: the launchers whose kinds the API serves.
+        requested: the launcher that the user will take, or None.
+    """
+    for launcher, kind in KINDS.items():
+        is_served = launcher in served
+        needed = requested == launcher or (requested is None and not served)
+        yield Finding(
+            subject=kind.kind,
+            severity="ok" if is_served else "miss" if needed else "absent",
+            message=f"{kind.group}/{kind.version}" + ("" if is_served else ": not installed"),
+            cure="" if is_served else f"Install {kind.comes_with}.",
+        )
 
 
 def check_claim(cluster: KubernetesClient, settings: KubernetesSettings, pods: int) -> Finding:
-    path = f"{cluster.core_path('PersistentVolumeClaim')}/{settings.claim}"
     try:
-        return findings.claim_finding(cluster.get(path), settings, pods)
+        return claim_finding(cluster.get(f"{cluster.core_path('PersistentVolumeClaim')}/{settings.claim}"), pods)
     except NotThere:
-        return findings.claim_finding(None, settings, pods)
+        cure = "`orch k8s init --apply` creates one; storage_class names a class with ReadWriteMany."
+        return Finding(subject="volume", message=f"no claim {settings.claim}", cure=cure)
     except OrchError as error:
         return finding_of(error, "volume", "unknown")
 
 
-def readable_quotas(cluster: KubernetesClient) -> list[Any] | None:
-    """Return the ResourceQuotas of the namespace, or None if they may not be listed."""
-    path = f"/api/v1/namespaces/{cluster.namespace}/resourcequotas"
-    try:
-        return list(cluster.get(path).get("items") or [])
-    except OrchError:
-        return None
+def claim_finding(claim: Mapping[str, Any], pods: int) -> Finding:
+    """Return whether a claim can be used by so many pods; the scheduler of Kubernetes reports why it is not bound."""
+    name, modes = claim["metadata"]["name"], claim.get("spec", {}).get("accessModes") or []
+    if pods > 1 and "ReadWriteMany" not in modes:
+        message = f"claim {name} is {', '.join(modes)}: pods on several nodes cannot share it"
+        return Finding(subject="volume", message=message, cure="Name another claim with --k8s claim=NAME.")
+    phase = claim.get("status", {}).get("phase", "Pending")
+    return Finding(subject="volume", severity="ok", message=f"claim {name} is {phase}")
 
 
-def readable_nodes(cluster: KubernetesClient) -> list[Any] | None:
+def check_creation(cluster: KubernetesClient, settings: KubernetesSettings, launcher: str) -> Finding:
+    """Return whether the API accepts the objects of a run, which it checks in a dry run without creating them.
+
+    A TrainJob is left out: the API refuses it as long as its runtime does not exist.
+    """
     try:
-        return list(cluster.get("/api/v1/nodes").get("items") or [])
-    except Refused:
-        return None
+        settings.check()
+        job = trial_job(settings)
+        objects = [item for item in (config_map(job), *KINDS[launcher].launch(job)) if item["kind"] != "TrainJob"]
+        for item in objects:
+            cluster.apply_object(item, dry_run=True)
+    except OrchError as error:
+        return finding_of(error, "objects")
+    kinds = ", ".join(item["kind"] for item in objects)
+    return Finding(subject="objects", severity="ok", message=f"the API accepts {kinds} (dry run)")

@@ -16,7 +16,7 @@ from orchestrator.runs.cleanup import CleanupReport, NodeCleanup
 from orchestrator.targets.kubernetes.api.client import KubernetesClient
 from orchestrator.targets.kubernetes.api.errors import NotThere, Refused
 from orchestrator.targets.kubernetes.api.exec import PodExec
-from orchestrator.targets.kubernetes.installed_kinds import serves
+from orchestrator.targets.kubernetes.check import serves
 from orchestrator.targets.kubernetes.manifests import names
 from orchestrator.targets.kubernetes.manifests.kinds import KINDS, Kind
 from orchestrator.targets.kubernetes.objects import STOPPED, await_pods_gone, delete_objects, pods_of

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from orchestrator.errors import PlanError
 from orchestrator.model.decision import Choice, Decision
 from orchestrator.model.recipe import Recipe
-from orchestrator.planning.launch import check_mpi, check_name
+from orchestrator.planning.launch import check_name
 from orchestrator.planning.request import Resume, TrainRequest
 from orchestrator.planning.resolve import CountedNodes, Inputs, RankStart, Resolved, count_nodes, resolve
 from orchestrator.targets.kubernetes.manifests.kinds import KINDS, Installed, default_kind
@@ -16,10 +16,8 @@ from orchestrator.targets.kubernetes.manifests.quantity import plain
 from orchestrator.targets.kubernetes.patch import Operation
 from orchestrator.targets.kubernetes.settings import KubernetesSettings
 
-TORCHRUN_ONLY = ("pytorchjob", "job")
 ELASTIC = "pytorchjob"
 MAX_PODS = 5000
-MPI = {"intel": "Intel", "openmpi": "OpenMPI"}  # value of --mpi -> value of the operators' field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +39,6 @@ class ResolvedPods:
     resolved: Resolved
     kubernetes: KubernetesSettings
     launcher: Choice[str]  # the kind of the job
-    mpi: str | None  # the operators' value, or None for torchrun
     min_nodes: int  # pods with which the run may continue
 
 
@@ -55,56 +52,36 @@ def resolve_pods(request: TrainRequest, inputs: PodInputs, resume: Resume | None
     hint = "Example: --nodes 4 starts four pods of --ppn ranks each."
     count = count_nodes(request, None, limit=MAX_PODS, hint=hint)
     inputs.kubernetes.check()
-    launcher, mpi = choose_launcher(request, inputs.installed)
+    launcher = choose_launcher(request, inputs.installed)
     check_min_nodes(inputs.loaded.recipe, request, launcher.value)
-    start = RankStart(
-        launcher="mpirun" if mpi else "torchrun",
-        mpi=Decision(topic="mpi", value=next((name for name, value in MPI.items() if value == mpi), "")),
-    )
+    start = RankStart(launcher="torchrun", mpi=Decision(topic="mpi", value=""))
     pods = pods_of(request, count, launcher.value, inputs.kubernetes)
     resolved = resolve(request, inputs.loaded, pods, start, resume)
     return ResolvedPods(
         resolved=replace(resolved, precision=with_emulation(resolved.precision, request)),
         kubernetes=inputs.kubernetes,
         launcher=launcher,
-        mpi=mpi,
         min_nodes=request.min_nodes or count,
     )
 
 
-def requested_mpi(request: TrainRequest) -> str | None:
-    """Return the MPI that --mpi requests, as the operators call it.
+def choose_launcher(request: TrainRequest, installed: Installed) -> Choice[str]:
+    """Return the kind of the job.
 
     Raises:
-        PlanError: if pods do not have it.
+        PlanError: if it does not exist, or the cluster has none that can run the request.
     """
-    if request.mpi is not None and request.mpi not in MPI:
-        raise PlanError(
-            f"--mpi {request.mpi} is not available in pods.",
-            hint=f"Use {' or '.join(MPI)}; images of `orch image build` have one of them.",
-        )
-    return MPI[request.mpi] if request.mpi else None
-
-
-def choose_launcher(request: TrainRequest, installed: Installed) -> tuple[Choice[str], str | None]:
-    """Return the kind of the job, and the MPI that starts its ranks, or None for torchrun.
-
-    Raises:
-        PlanError: if they do not fit each other.
-    """
-    requested, mpi = request.launcher, requested_mpi(request)
+    requested = request.launcher
     if requested is not None:
         check_name(requested, KINDS, "Kubernetes")
-    check_mpi(request.mpi, requested, (None, *TORCHRUN_ONLY), "mpijob")
     choice = Choice(requested) if requested else default_kind(installed, elastic=bool(request.min_nodes))
     kind = KINDS[choice.value]
-    mpi = mpi or (MPI["intel"] if choice.value == "mpijob" else None)
     decision = Decision(
         topic="launcher",
         value=f"{kind.kind} {kind.group}/{kind.version}",
-        reason="; ".join([f"{mpi} MPI" if mpi else "torchrun", *(d.reason for d in choice.decisions)]),
+        reason="; ".join(["torchrun", *(d.reason for d in choice.decisions)]),
     )
-    return Choice(choice.value, (decision,)), mpi
+    return Choice(choice.value, (decision,))
 
 
 def with_emulation(precision: Choice[str], request: TrainRequest) -> Choice[str]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from orch_node.protocol import values
-from orch_node.protocol.events import NAN_LOSS, OutcomeReported, Progress, Result, Warned
+from orch_node.protocol.events import NAN_LOSS, Progress, Result, Warned
 from orch_node.protocol.record import RunRecord
 from orch_node.protocol.values import ProtocolError
 
@@ -155,6 +155,4 @@ def report_in(cluster: KubernetesClient, pods: Sequence[str], record: RunRecord)
                     report = replace(report, result=event.figures)
                 elif isinstance(event, Warned):
                     report = replace(report, is_nan=NAN_LOSS in event.text)
-                elif isinstance(event, OutcomeReported):
-                    report = replace(report, outcome=event.outcome)
     return report

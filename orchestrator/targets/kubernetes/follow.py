@@ -68,7 +68,7 @@ class Follower:
     def reasons_to_wait(self) -> str:
         """Return the newest messages of the cluster about waiting pods and about the job."""
         pods = [pod for pod in self.pods.values() if pod.state == "waiting" and pod.reason]
-        about_job = (self.messages.get(about) for about in ("job", "pods", "queue"))
+        about_job = (self.messages.get(about) for about in ("job", "pods"))
         reasons = [*(f"{pod.node}: {pod.reason}" for pod in pods), *filter(None, about_job)]
         return "; ".join(reasons) or "the cluster gives no reason"
 

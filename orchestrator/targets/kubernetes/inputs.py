@@ -17,7 +17,7 @@ from orchestrator.planning.plan import Plan
 from orchestrator.planning.request import Resume, TrainRequest
 from orchestrator.planning.sent_files import named_files
 from orchestrator.targets.identity import site_of
-from orchestrator.targets.kubernetes import installed_kinds
+from orchestrator.targets.kubernetes import check
 from orchestrator.targets.kubernetes.decisions import PodInputs
 from orchestrator.targets.kubernetes.load import kubernetes_settings, read_patch
 from orchestrator.targets.kubernetes.manifests import names
@@ -60,7 +60,7 @@ def read(request: TrainRequest) -> PodInputs:
         loaded=replace(loaded, plugins={}),  # pods have the backends of their image, not those of this machine
         kubernetes=kubernetes,
         patch=read_patch(options.k8s_patch),
-        installed=installed_kinds.query_installed(kubernetes) if request.launcher is None else Installed(),
+        installed=check.query_installed(kubernetes) if request.launcher is None else Installed(),
         contents={path: content(path) for path in paths if is_sent(path, recipe, kubernetes)},
         project=packed(project) if project else b"",
     )

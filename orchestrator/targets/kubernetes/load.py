@@ -16,9 +16,9 @@ from orchestrator.targets.kubernetes.settings import KubernetesSettings
 
 FILE = Path("orch-k8s.toml")
 NAMES = tuple(field.name for field in fields(KubernetesSettings) if field.name != "image")
-NUMBERS = ("uid", "ssh_port", "ttl")
+NUMBERS = ("uid", "ttl")
 # What other options of the command line set.
-OPTIONS = {"image": "Use --image NAME.", "mpi": "Use --mpi FLAVOUR.", "min_nodes": "Use --min-nodes K."}
+OPTIONS = {"image": "Use --image NAME.", "min_nodes": "Use --min-nodes K."}
 SWITCHES = {"true": True, "false": False}  # values of switches
 SWITCHED = ("share_cores",)
 TABLES = ("node_selector", "env", "secret_env")  # set as --k8s env.NAME=VALUE
@@ -35,8 +35,6 @@ class KubernetesFile(StrictModel):
     cpu: str | None = None
     memory: str | None = None
     shm: str | None = None
-    launcher_cpu: str | None = None
-    launcher_memory: str | None = None
     claim: str | None = None
     mount: str | None = None
     storage: str | None = None
@@ -44,9 +42,7 @@ class KubernetesFile(StrictModel):
     root: str | None = None
     python: str | None = None
     files: str | None = None
-    user: str | None = None
     uid: int | None = None
-    ssh_port: int | None = None
     ttl: int | None = None
     token_secret: str | None = None
     pull_secrets: list[str] | None = None

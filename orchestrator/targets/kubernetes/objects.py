@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 
-from orchestrator.errors import ExecuteError
+from orchestrator.errors import ExecuteError, OrchError
 from orchestrator.planning.manifest import Object
 from orchestrator.targets.kubernetes.api.client import KubernetesClient
 from orchestrator.targets.kubernetes.api.errors import NotThere
@@ -16,6 +16,7 @@ from orchestrator.targets.kubernetes.run_record import JobLocation
 GONE_SECONDS = 150.0  # a pod has 120 s to terminate
 POLL_SECONDS = 0.5
 RUNTIMES = "trainingruntimes"
+REFUSED_PODS = ("FailedCreatePod", "FailedCreate")  # reasons of events
 # A separate field manager, because applying as `orch` would remove other fields.
 OWNER_MANAGER = f"{names.MANAGER}-owner"
 STOPPED = "stop"  # a file of the run's local folder, which `orch stop` creates
@@ -61,6 +62,17 @@ def delete_other_objects(cluster: KubernetesClient, location: JobLocation, run_i
         base = f"/apis/{location.group}/{location.version}/namespaces/{cluster.namespace}/{RUNTIMES}"
         for runtime in cluster.list_custom(location.group, location.version, RUNTIMES, selector):
             delete_checked(cluster, base, runtime, run_id)
+
+
+def refusal_of(cluster: KubernetesClient, job: str) -> str:
+    """Return the newest event about pods of a job that could not be created, or an empty string."""
+    try:
+        events = [event for reason in REFUSED_PODS for event in cluster.events(f"reason={reason}")]
+    except OrchError:  # the user may not read them
+        return ""
+    # The event is about the job, or about an object that its operator has created.
+    about_job = [event for event in events if f"{event['involvedObject'].get('name', '')}-".startswith(f"{job}-")]
+    return str(about_job[-1].get("message", "")) if about_job else ""
 
 
 def give_owner(cluster: KubernetesClient, location: JobLocation, objects: Iterable[Object]) -> None:

@@ -39,7 +39,7 @@ ENTRY = TargetEntry(
     summary="k8s: pods of a Kubernetes cluster.",
     options=KubernetesOptions,
     target="orchestrator.targets.kubernetes.target:KubernetesTarget",
-    launchers=("trainjob", "pytorchjob", "mpijob", "job"),  # copied: importing KINDS is slow
+    launchers=("trainjob", "pytorchjob", "job"),  # copied: importing KINDS is slow
     has_manifest=True,
 )
 NODES = "is for nodes behind SSH"
@@ -53,6 +53,7 @@ REFUSES: Mapping[str, Refusal] = {
     "spare_nodes": Refusal(NODES, "The scheduler of Kubernetes replaces nodes by itself."),
     "wait_for_cores": Refusal(NODES, "Pods wait for free nodes by themselves."),
     "ccl_workers": Refusal(NODES, "Cores are reserved only on nodes where orch pins ranks."),
+    "mpi": Refusal("is for ranks that mpirun starts; in pods, torchrun starts them", "Leave --mpi out."),
     "fabric": Refusal("is for nodes behind SSH, on which it was verified", "Pods use TCP over the cluster's network."),
     "accelerate_config": Refusal(
         "is for --launcher accelerate, which starts no pods", "Use the options --nodes, --ppn and --precision."

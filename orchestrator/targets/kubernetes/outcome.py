@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from orch_node.protocol import failures
-from orch_node.protocol.events import Event, Exited, OutcomeReported, Preempted, Refused, Stalled, Started
+from orch_node.protocol.events import Event, Exited, Preempted, Refused, Stalled, Started
 from orch_node.protocol.outcome import DONE, FAILED, PREEMPTED, Failure, Outcome
 
 from orchestrator.targets.kubernetes.status import BEING_DELETED, DELETED, JobState, PodState
@@ -15,7 +15,7 @@ CONSEQUENCES = ("exited with", DELETED, BEING_DELETED)  # reasons of pods that d
 
 
 def outcome(events: Iterable[Event], pods: Iterable[PodState], job: JobState, *, began: float, now: float) -> Outcome:
-    """Return how a run ended: as its supervisor reported, if it has one (MPI).
+    """Return how a run ended.
 
     Args:
         events: all events of the run.
@@ -25,9 +25,6 @@ def outcome(events: Iterable[Event], pods: Iterable[PodState], job: JobState, *,
         now: seconds since 1970.
     """
     all_events, all_pods = list(events), list(pods)
-    reported = [event.outcome for event in all_events if isinstance(event, OutcomeReported) and event.outcome]
-    if reported and not (job.missing and reported[-1].state == FAILED and not reported[-1].first_failure):
-        return reported[-1]
     state = DONE if job.state == "done" else FAILED
     failure = first_failure(all_events, all_pods) if state == FAILED else None
     if failure and job.missing and (failure.signal == "SIGTERM" or failure.code == SIGTERM_CODE):

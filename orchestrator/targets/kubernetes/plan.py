@@ -109,7 +109,6 @@ def job_of(
         nodes=len(layout.nodes),
         ppn=layout.rank_places[0].local_world_size,
         min_nodes=pods.min_nodes,
-        mpi=pods.mpi,
         threads=layout.rank_places[0].threads,
         max_restarts=request.max_restarts,
         script=script,
@@ -196,7 +195,6 @@ def pod_config(request: TrainRequest, plan: Plan, pods: ResolvedPods, archive: b
         "schema": CONFIG_SCHEMA,
         "run_id": plan.run.run_id,
         "run_dir": plan.run.run_dir,
-        "mpi": pods.mpi,
         "pods": len(plan.layout.nodes),
         "word": first.node.rpartition("-")[0],
         "ppn": first.local_world_size,
@@ -220,5 +218,4 @@ def pod_config(request: TrainRequest, plan: Plan, pods: ResolvedPods, archive: b
         **({"precision": values.record(precision)} if precision else {}),
         **({"project": values.record(project)} if project else {}),
         **({"attempt": site.attempt} if site.attempt > 1 else {}),
-        "ssh": {"folder": kubernetes.ssh_folder, "port": kubernetes.ssh_port},
     }

@@ -26,8 +26,6 @@ class KubernetesSettings:
     cpu: str = "4"  # quantity, of each pod with ranks
     memory: str = "8Gi"
     shm: str = "1Gi"  # /dev/shm
-    launcher_cpu: str = "1"  # of the pod that runs mpirun
-    launcher_memory: str = "1Gi"
     claim: str = "orch"  # a PersistentVolumeClaim that all pods can write to
     mount: str = "/orch"  # its path in the pods
     storage: str = "50Gi"  # size of the claim that `orch k8s init` creates
@@ -35,9 +33,7 @@ class KubernetesSettings:
     root: str = "/opt/orch"  # the folder of train/ in the image
     python: str = "python3"
     files: str = FILES
-    user: str = "mpiuser"
     uid: int = 1000
-    ssh_port: int = 2222
     ttl: int = 86400  # seconds
     token_secret: str = "orch-hf"
     pull_secrets: tuple[str, ...] = ()
@@ -59,13 +55,9 @@ class KubernetesSettings:
     def cpus(self) -> Fraction:
         return amount(self.cpu, "cpu")
 
-    @property
-    def ssh_folder(self) -> str:
-        return f"/home/{self.user}/.ssh"
-
     def check(self) -> None:
         """Raise PlanError for the first value that Kubernetes would refuse."""
-        for name in ("cpu", "memory", "shm", "launcher_cpu", "launcher_memory", "storage"):
+        for name in ("cpu", "memory", "shm", "storage"):
             amount(getattr(self, name), name)
         if not self.image or any(letter.isspace() for letter in self.image):
             raise PlanError(

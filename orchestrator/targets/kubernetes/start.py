@@ -23,8 +23,6 @@ from orchestrator.targets.execute import execute
 from orchestrator.targets.kubernetes.api.client import KubernetesClient
 from orchestrator.targets.kubernetes.api.connect import connect
 from orchestrator.targets.kubernetes.cleanup import remove_expired
-from orchestrator.targets.kubernetes.kueue import check_queue
-from orchestrator.targets.kubernetes.manifests.names import QUEUE
 from orchestrator.targets.kubernetes.objects import (
     STOPPED,
     await_pods_gone,
@@ -52,8 +50,6 @@ def start(plan: Plan, folder: Path) -> tuple[RunRecord, Positions | None]:
     *other_objects, job = step.objects
     cluster = connect(plan.run.location["context"], job["metadata"].get("namespace"))
     plan = with_cluster(plan, cluster)
-    if queue := job["metadata"].get("labels", {}).get(QUEUE):
-        check_queue(cluster, queue)
     record = plan.run
     earlier_plan = store.plan_bytes(folder)
     earlier = store.positions(folder) if earlier_plan else None

@@ -39,12 +39,12 @@ class PodState:
 def node_of(pod: str) -> str:
     """Return the name that the plan has for a pod.
 
-    Pods are called orch-x-worker-3, orch-x-launcher-abcde or orch-x-node-0-3-abcde.
+    Pods are called orch-x-worker-3 (of a PyTorchJob), orch-x-node-0-3-abcde (of a TrainJob) or orch-x-3-abcde.
     """
-    if match := re.search(r"-(worker-\d+|launcher)(?:-(?:0-0-)?[a-z0-9]+)?$", pod):
+    if match := re.search(r"-(worker-\d+)$", pod):
         return match.group(1)
-    if match := re.search(r"-(node|launcher)-0-(\d+)(?:-[a-z0-9]{5})?$", pod):
-        return f"node-{match.group(2)}" if match.group(1) == "node" else "launcher"
+    if match := re.search(r"-node-0-(\d+)(?:-[a-z0-9]{5})?$", pod):
+        return f"node-{match.group(1)}"
     if match := re.fullmatch(r"orch-.+-(\d+)-[a-z0-9]{5}", pod):
         return f"worker-{match.group(1)}"  # a pod of an Indexed Job
     return pod
@@ -217,7 +217,7 @@ def job_state(job: Json) -> JobState:
         reason = str(failed.get("message") or failed.get("reason"))
         return JobState(state="failed", reason=reason, ended=ended_at(job))
     if condition(status, "Suspended"):
-        return JobState(state="suspended", reason="suspended by a queue or by a user")
+        return JobState(state="suspended", reason="suspended by Kueue until there is quota, or by a user")
     return JobState(state="running")
 
 

@@ -112,8 +112,8 @@ class KubernetesTarget:
     def plan(self, request: TrainRequest, resume: Resume | None = None) -> Plan:
         return inputs.plan(request, resume)
 
-    def check(self, request: CheckRequest, notify: Notify) -> Iterator[Finding]:
-        return check.check(request, notify)
+    def check(self, request: CheckRequest) -> Iterator[Finding]:
+        return check.check(request)
 
     def start(self, plan: Plan, folder: Path) -> RunHandle:
         record, earlier = start.start(plan, folder)

@@ -101,7 +101,7 @@ def await_running(cluster: KubernetesClient, path: str) -> None:
         if has_ended or time.monotonic() > deadline:
             raise ExecuteError(
                 f"The pod that reads the volume did not start: {state.reason}.",
-                hint="`orch k8s check` checks the image, the claim and the free resources.",
+                hint=f"`kubectl describe pod {path.rpartition('/')[2]}` shows more while it exists.",
             )
         time.sleep(POLL_SECONDS)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import re
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -17,16 +18,14 @@ from orchestrator.errors import ConnectionLost, ExecuteError, OrchError
 from orchestrator.runs import store
 from orchestrator.runs.outcome import Outcome, outcome_of
 from orchestrator.targets.interface import Notify
-from orchestrator.targets.kubernetes import admission
 from orchestrator.targets.kubernetes.api import retry
 from orchestrator.targets.kubernetes.api.client import KubernetesClient
 from orchestrator.targets.kubernetes.api.errors import NotThere, Refused
 from orchestrator.targets.kubernetes.follow import Follower, with_current_time
-from orchestrator.targets.kubernetes.kueue import describe_unmanaged, why_suspended
 from orchestrator.targets.kubernetes.local_copy import RunCopy
 from orchestrator.targets.kubernetes.manifests import names
 from orchestrator.targets.kubernetes.manifests.helper_pods import SUFFIX as READER_SUFFIX
-from orchestrator.targets.kubernetes.objects import STOPPED, delete_objects
+from orchestrator.targets.kubernetes.objects import STOPPED, delete_objects, refusal_of
 from orchestrator.targets.kubernetes.run_record import location_of
 from orchestrator.targets.kubernetes.status import (
     BEING_DELETED,
@@ -43,6 +42,7 @@ GIVE_UP_SECONDS = 300.0  # without a response of the API
 DRAIN_SECONDS = 20.0
 UNSEEN_SECONDS = 20.0  # until an operator has normally accepted a job
 FOLLOW_SECONDS = 0.5
+POD_NAME = re.compile(r'pods? "[^"]*"')  # in a refusal: random, and another one at each attempt
 
 
 class JobWatch:
@@ -70,7 +70,6 @@ class JobWatch:
         self.began = time.time()
         self.earlier = earlier or store.Positions()
         self.lost_since: float | None = None
-        self.queue_checked = False
         self.ranks_started = False
         self.job_created: float | None = None
         self.watched = False  # a thread of this process copies the logs
@@ -174,23 +173,19 @@ class JobWatch:
         state = job_state(job)
         self.report_admission(job)
         if state.state == "suspended":
-            self.follower.report_once("job", why_suspended(self.cluster, job) or state.reason)
+            self.follower.report_once("job", state.reason)
         return state if state.state in ("done", "failed") else None
 
     def report_admission(self, job: dict[str, Any]) -> None:
-        """Report pods that are not admitted, and a job that no operator or queue manages."""
+        """Report pods that are not admitted, and a job that no operator manages."""
         pods = len(self.follower.pods)
-        is_late = time.time() - self.began > UNSEEN_SECONDS
-        if pods < len(self.record.nodes) and (refusal := admission.refusal_of(self.cluster, self.location.job)):
+        if pods < len(self.record.nodes) and (refusal := refusal_of(self.cluster, self.location.job)):
             subject = "some of its pods" if pods else "its pods"
             message = f"{subject} are not admitted: {refusal}"
-            self.follower.report_once("pods", message, same=admission.without_pod(refusal))
-        elif has_no_operator(job) and is_late:
-            message = f"no operator has accepted {self.location.job}. Is it running? `orch k8s check` shows it."
+            self.follower.report_once("pods", message, same=POD_NAME.sub("", refusal))
+        elif has_no_operator(job) and time.time() - self.began > UNSEEN_SECONDS:
+            message = f"no operator has accepted {self.location.job}. Is the operator of its kind running?"
             self.follower.report_once("job", message)
-        if is_late and not self.queue_checked:
-            self.queue_checked = True
-            self.follower.report_once("queue", describe_unmanaged(self.cluster, job))
 
     def end_late_start(self) -> JobState | None:
         """Delete the run's objects if its ranks have not started within its wait limit.

@@ -44,7 +44,7 @@ class SshTarget:
     def plan(self, request: TrainRequest, resume: Resume | None = None) -> Plan:
         return inputs.plan(request, resume)
 
-    def check(self, request: CheckRequest, notify: Notify) -> Iterator[Finding]:
+    def check(self, request: CheckRequest) -> Iterator[Finding]:
         """Yield each node whose record is missing or damaged."""
         source = find_inventory(request.inventory)
         state = state_of(source)

@@ -81,8 +81,7 @@ CASES: Mapping[str, Case] = {
     "options": ((PODS,), {}),
 }
 CASES_OF_TARGETS: Mapping[tuple[str, str], Case] = {
-    ("kubernetes", "launcher"): ("mpijob", {}),
-    ("kubernetes", "mpi"): ("openmpi", {"launcher": "mpijob"}),
+    ("kubernetes", "launcher"): ("pytorchjob", {}),
     ("kubernetes", "allow_slow_bf16"): (True, {"precision": "bf16"}),
     ("kubernetes", "inventory"): ("lab.yml", {}),
     ("pbs", "mpi"): ("mpich", {}),
@@ -215,24 +214,11 @@ def test_files_of_a_user_recipe_are_sent_to_pods() -> None:
 @pytest.mark.parametrize(
     ("target", "fields", "message"),
     [
-        pytest.param("kubernetes", {"mpi": "mpich", "launcher": "mpijob"}, "--mpi mpich is not available", id="mpich"),
         pytest.param(
             "kubernetes",
-            {"mpi": "intel"},
-            "--mpi intel: the default launcher starts the ranks without mpirun",
-            id="mpi",
-        ),
-        pytest.param(
-            "kubernetes",
-            {"mpi": "intel", "launcher": "pytorchjob"},
-            "--launcher pytorchjob starts the ranks without mpirun",
-            id="mpi of a PyTorchJob",
-        ),
-        pytest.param(
-            "kubernetes",
-            {"min_nodes": 1, "max_restarts": 1, "launcher": "mpijob"},
+            {"min_nodes": 1, "max_restarts": 1, "launcher": "trainjob"},
             "only a PyTorchJob",
-            id="elastic MPIJob",
+            id="elastic TrainJob",
         ),
         pytest.param("kubernetes", {"ppn": 0}, "--ppn 0", id="no ranks"),
         pytest.param(

@@ -30,7 +30,7 @@ LAYERS = tuple(LAYER_NAMES.split())
 PURE = ("model", "stacks", "launchers", "planning")
 PURE_FILES = {
     "targets/ssh": "plan decisions steps container_steps",
-    "targets/kubernetes": "plan decisions findings settings status outcome log_lines run_record",
+    "targets/kubernetes": "plan decisions settings status outcome log_lines run_record",
     "targets/batch": "plan decisions script settings array allocation",
     "report": "traces charts timeline",
 }

@@ -8,13 +8,11 @@ import shlex
 import shutil
 import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 
 from orch_node import program
 from orch_node.login_shell import shell_command
 
-# Written by `orch provision`, or in a pod by pod/mpi.py.
-SSH_CONFIG = Path(os.environ.get("ORCH_SSH_CONFIG", program.ROOT / "ssh" / "config"))
+SSH_CONFIG = program.ROOT / "ssh" / "config"  # written by `orch provision`
 JOINING = "ORCH_JOINING"  # a variable with the command of the batch system that starts a launcher as part of the job
 # A variable with a private folder of sockets: train/ssh lets launchers use the open connections of the agents, because
 # a key exchange takes 0.1 s of processor time on both ends together.

@@ -29,13 +29,7 @@ CORE = {
     "PersistentVolumeClaim": "persistentvolumeclaims",
     "Service": "services",
 }
-CUSTOM = {
-    "PyTorchJob": "pytorchjobs",
-    "MPIJob": "mpijobs",
-    "TrainJob": "trainjobs",
-    "TrainingRuntime": "trainingruntimes",
-    "Job": "jobs",
-}
+CUSTOM = {"PyTorchJob": "pytorchjobs", "TrainJob": "trainjobs", "TrainingRuntime": "trainingruntimes", "Job": "jobs"}
 
 
 class KubernetesClient:
@@ -223,10 +217,6 @@ class KubernetesClient:
                 f"The cluster has no {manifest['kind']} {manifest['apiVersion']}: its CRD is missing.",
                 hint="`orch k8s check` shows what installs it, and which kinds the cluster has.",
             ) from None
-
-    def create(self, path: str, body: Object) -> Object:
-        """Send a query to the API that is an object, such as a review of rights."""
-        return self.attempt(lambda: as_json(self.request("POST", path, body=body)))
 
     def delete(self, path: str, uid: str) -> None:
         """Delete the object with this uid, and what it owns, unless it is already gone."""

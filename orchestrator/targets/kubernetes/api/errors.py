@@ -8,15 +8,6 @@ import re
 from orchestrator.errors import ConnectionLost, ExecuteError
 from orchestrator.targets.kubernetes.api.retry import is_temporary
 
-# Part of a refusal by an admission controller -> hint.
-ADMISSION = (
-    ("violates PodSecurity", "The namespace's label pod-security.kubernetes.io/enforce requires this."),
-    ("exceeded quota", "`kubectl describe quota` shows the remaining quota. Use smaller or fewer pods."),
-)
-POLICY_HINT = "A policy of the cluster refuses it. Ask its administrator what the policy requires."
-# failed calling webhook "NAME": failed to call webhook: Post "https://SERVICE.NAMESPACE.svc:443/...
-WEBHOOK = re.compile(r'failed calling webhook ".*https://(?P<service>[-\w]+)\.(?P<namespace>[-\w]+)\.svc\b')
-
 
 class NotThere(ExecuteError):
     """The API has no such object."""
@@ -43,7 +34,10 @@ def to_execute_error(error: Exception, cluster: str) -> ExecuteError:
             "`kubectl auth whoami`. Runs that have already started are not affected.",
         )
     if status == 403:
-        return refused(message)
+        if " cannot " in message:  # a missing right, and no policy of the cluster
+            hint = "`orch k8s role` prints a Role with all rights that orch needs."
+            return Refused(f"Not allowed: {message}.", hint=hint)
+        return Refused(f"The cluster refuses it: {message}.")
     if status == 404:
         return NotThere(f"{message}.", hint=hint_for_missing(message))
     if status == 409:
@@ -54,8 +48,6 @@ def to_execute_error(error: Exception, cluster: str) -> ExecuteError:
     if status == 410:
         return Expired(f"{message}.")
     if is_temporary(error):
-        if webhook := WEBHOOK.search(message):
-            return webhook_failed(message, webhook)
         return ConnectionLost(
             f"The API of {cluster} fails: {message}.",
             hint="Try again when it responds. Runs that have started are not affected.",
@@ -64,25 +56,6 @@ def to_execute_error(error: Exception, cluster: str) -> ExecuteError:
         f"The API refuses the object: {message}.",
         hint="`orch train ... --dry-run -o yaml` shows the object, `kubectl explain` the valid fields.",
     )
-
-
-def webhook_failed(message: str, webhook: re.Match[str]) -> ExecuteError:
-    """Return the error for an object that an operator should have checked, but which does not respond."""
-    service, namespace = webhook["service"], webhook["namespace"]
-    return ExecuteError(
-        f"An operator of the cluster does not respond: {message}.",
-        hint=f"Nothing was created. `kubectl -n {namespace} get pods` shows whether the operator "
-        f"behind the service {service} runs; its administrator restarts it.",
-    )
-
-
-def refused(message: str) -> Refused:
-    """Return the error for a missing right, or for a refusal by an admission controller."""
-    if " cannot " in message:
-        hint = "`orch k8s check` lists the required rights."
-        return Refused(f"Not allowed: {message}.", hint=hint)
-    hint = next((hint for part, hint in ADMISSION if part in message), POLICY_HINT)
-    return Refused(f"The cluster refuses it: {message}.", hint=hint)
 
 
 def hint_for_missing(message: str) -> str:

@@ -36,7 +36,7 @@ def service(job: KubernetesJob) -> Object:
 
 
 def indexed_job(job: KubernetesJob) -> Object:
-    worker = container(job, name=NAME, mode="torchrun")
+    worker = container(job, name=NAME)
     worker["env"] = [*worker["env"], *rendezvous(job)]
     worker["ports"] = [{"name": "rendezvous", "containerPort": PORT, "protocol": "TCP"}]
     template = pod_template(job, worker)

@@ -76,7 +76,6 @@ class KubernetesJob:
     config: Mapping[str, Any]  # content of pod.json
     record: Mapping[str, Any]
     files: Mapping[str, bytes]  # by path below the mounted ConfigMap
-    mpi: str | None = None  # Intel or OpenMPI, which starts the ranks; None for torchrun
     project: bytes = b""  # a gzipped tar archive of the user's project, or nothing
 
     @property
@@ -102,14 +101,11 @@ class KubernetesJob:
         """Return the metadata of a job that `orch clean` deletes, as its operator ignores its time to live."""
         return self.metadata() | {"annotations": {names.TTL: str(self.settings.ttl)}}
 
-    def pod_command(self, mode: str) -> list[str]:
+    def pod_command(self) -> list[str]:
         """Return the command of a pod: train/node.py of the image."""
         settings = self.settings
         program = f"{settings.root}/train/node.py"
-        return [settings.python, program, "pod", mode, f"{settings.files}/{CONFIG}"]
-
-    def script_args(self) -> list[str]:
-        return ["--", *map(literal, self.script)]
+        return [settings.python, program, "pod", "torchrun", f"{settings.files}/{CONFIG}"]
 
 
 def trial_job(settings: KubernetesSettings, name: str = "orch-check") -> KubernetesJob:

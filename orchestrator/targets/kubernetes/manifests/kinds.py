@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from orchestrator.errors import PlanError
 from orchestrator.model.decision import Choice, Decision
 from orchestrator.planning.manifest import Object
-from orchestrator.targets.kubernetes.manifests import indexedjob, mpijob, pytorchjob, trainjob
+from orchestrator.targets.kubernetes.manifests import indexedjob, pytorchjob, trainjob
 from orchestrator.targets.kubernetes.manifests.job import KubernetesJob
 
 
@@ -34,15 +34,6 @@ KINDS = {
         plural="pytorchjobs",
         launch=pytorchjob.launch,
         comes_with="Kubeflow's training operator 1.9",
-    ),
-    "mpijob": Kind(
-        launcher="mpijob",
-        kind="MPIJob",
-        group="kubeflow.org",
-        version="v2beta1",
-        plural="mpijobs",
-        launch=mpijob.launch,
-        comes_with="the MPI operator (v0.4 or newer)",
     ),
     "trainjob": Kind(
         launcher="trainjob",

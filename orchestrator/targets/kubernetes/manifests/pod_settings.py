@@ -6,7 +6,6 @@ The settings apply to the pods of each kind of job.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
 
 from orchestrator.errors import PlanError
 from orchestrator.model.variables import SECRET
@@ -58,27 +57,6 @@ def expression(text: str) -> Object:
     values = [value.strip() for value in match["values"].split(",") if value.strip()]
     operator = {"in": "In", "notin": "NotIn"}[match["how"]]
     return {"key": match["key"], "operator": operator, "values": values}
-
-
-def tolerates(tolerations: Iterable[Object], taint: Mapping[str, str]) -> bool:
-    """Return whether one of the tolerations matches a taint, as the scheduler compares them."""
-    return any(
-        toleration["key"] == taint["key"]
-        and toleration.get("effect", taint["effect"]) == taint["effect"]
-        and toleration.get("value", taint.get("value", "")) == taint.get("value", "")
-        for toleration in tolerations
-    )
-
-
-def holds(condition: Object, labels: Mapping[str, str]) -> bool:
-    """Return whether a condition is true for a node with these labels.
-
-    A missing label is not in any list.
-    """
-    key, operator = condition["key"], condition["operator"]
-    if operator in ("Exists", "DoesNotExist"):
-        return (key in labels) is (operator == "Exists")
-    return (labels.get(key) in condition["values"]) is (operator == "In")
 
 
 def affinity(node_affinity: tuple[str, ...], pack: str | None, labels: dict[str, str]) -> Object:

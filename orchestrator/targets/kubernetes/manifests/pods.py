@@ -22,7 +22,7 @@ def pod_security(uid: int) -> Object:
     }
 
 
-# No pod of orch uses the API, and neither do the operators' launchers, which use ssh.
+# No pod of orch uses the API.
 NO_TOKEN = {"automountServiceAccountToken": False}
 
 
@@ -79,15 +79,14 @@ def optional(key: str, value: str | None) -> Object:
     return {key: value} if value else {}
 
 
-def container(job: KubernetesJob, *, name: str, mode: str) -> Object:
+def container(job: KubernetesJob, *, name: str) -> Object:
     """Return a container that runs ranks."""
     settings = job.settings
-    script = {} if mode == "sshd" else {"args": job.script_args()}
     return {
         "name": name,
         "image": settings.image,
-        "command": job.pod_command(mode),
-        **script,
+        "command": job.pod_command(),
+        "args": ["--", *map(literal, job.script)],
         "env": variables(job),
         "resources": resources(settings.cpu, settings.memory),
         "volumeMounts": mounts(job),

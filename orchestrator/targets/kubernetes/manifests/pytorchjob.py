@@ -15,7 +15,7 @@ PORT = 23456  # of the operator, which sets it as torchrun's rendezvous endpoint
 
 
 def launch(job: KubernetesJob) -> tuple[Object, ...]:
-    worker = container(job, name="pytorch", mode="torchrun")
+    worker = container(job, name="pytorch")
     worker["ports"] = [{"name": "pytorchjob-port", "containerPort": PORT, "protocol": "TCP"}]
     return (
         {

@@ -29,18 +29,13 @@ def amount(text: str, name: str) -> Fraction:
     Raises:
         PlanError: if it is not such a quantity.
     """
-    value = value_of(text)
-    if value is None or value <= 0:
+    match = GRAMMAR.fullmatch(text)
+    value = number(match) if match else Fraction(0)
+    if value <= 0:
         raise PlanError(
             f"{name} = {text!r} is not a quantity above 0.", hint="Write 16 or 500m for CPUs, 64Gi or 512Mi for memory."
         )
     return value
-
-
-def value_of(text: object) -> Fraction | None:
-    """Return the exact value of a quantity, which may be 0, or None if it is not a quantity."""
-    match = GRAMMAR.fullmatch(str(text))
-    return number(match) if match else None
 
 
 def number(match: re.Match[str]) -> Fraction:

@@ -226,20 +226,19 @@ def test_damaged_and_forged_events_are_counted_and_change_no_outcome(runs: Runs)
         'send("left_out", rank, count=1, text="of a script")\n'
         'send("launched", -1, attempt=7, ranks=1, nodes=[])\n'
         'send("finished", rank, state="failed")\n'
-        'send("outcome", -1, outcome={"state": "failed"})\n'
         "exit(rank)"
     )
     assert (outcome["state"], outcome["first_failure"]) == ("done", None)
     unreadable = {event["rank"]: event for event in runs.events("left_out")}
-    assert {rank: event["count"] for rank, event in unreadable.items()} == {-1: 10, 0: 4, 1: 4}
+    assert {rank: event["count"] for rank, event in unreadable.items()} == {-1: 8, 0: 4, 1: 4}
     assert "progress: step is 'three', not a number" in unreadable[1]["text"]
     assert "of a script" in unreadable[1]["text"]
     assert "rank 99 does not belong to this run" in unreadable[-1]["text"]
-    assert runs.events("progress") == runs.events("outcome") == []
+    assert runs.events("progress") == []
     assert [event["attempt"] for event in runs.events("launched")] == [1]
     assert [event["state"] for event in runs.events("finished")] == ["done"]
     log = (runs.base / "run" / "launcher.log").read_text().splitlines()
-    assert len([line for line in log if line.startswith("orch: not read: ")]) == 18
+    assert len([line for line in log if line.startswith("orch: not read: ")]) == 16
     assert not [line for line in log if line.startswith("{")]
 
 

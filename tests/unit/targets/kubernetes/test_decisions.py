@@ -16,7 +16,6 @@ from orchestrator.errors import PlanError
 from orchestrator.model.hostlist import NodeCount, NodePattern
 from orchestrator.planning.plan import Plan
 from orchestrator.planning.resolve import Inputs
-from orchestrator.targets.kubernetes import findings
 from orchestrator.targets.kubernetes.decisions import PodInputs
 from orchestrator.targets.kubernetes.manifests.kinds import Installed, default_kind
 from orchestrator.targets.kubernetes.plan import plan_kubernetes
@@ -65,15 +64,6 @@ def test_run_that_may_shrink_is_a_pytorchjob() -> None:
     assert reason.endswith("the only kind that continues with fewer pods")
     with pytest.raises(PlanError, match=r"has no PyTorchJob\."):
         default_kind(Installed(launchers=("trainjob",)), elastic=True)
-
-
-def test_check_reports_the_default_and_its_reason() -> None:
-    versions = {"trainjob": ("v1alpha1",), "pytorchjob": ("v1",)}
-    assert findings.default_finding(versions).message == (
-        "--launcher trainjob: the cluster has it, and Kubeflow discontinues PyTorchJob"
-    )
-    old = findings.default_finding({"trainjob": ("v0",), "pytorchjob": ("v1",)})
-    assert old.message == "--launcher pytorchjob: the cluster has no TrainJob"
 
 
 @pytest.mark.parametrize(

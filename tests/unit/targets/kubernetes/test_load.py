@@ -23,7 +23,7 @@ def test_table_is_set_by_its_keys() -> None:
     assert "env.NAME=VALUE" in caught.value.hint
 
 
-@pytest.mark.parametrize(("name", "option"), [("image", "--image"), ("mpi", "--mpi"), ("min_nodes", "--min-nodes")])
+@pytest.mark.parametrize(("name", "option"), [("image", "--image"), ("min_nodes", "--min-nodes")])
 def test_settings_with_an_option_of_their_own_name_it(name: str, option: str) -> None:
     with pytest.raises(RequestError, match=f"--k8s {name}: unknown key") as error:
         kubernetes_settings(None, [f"{name}=1"])

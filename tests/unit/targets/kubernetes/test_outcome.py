@@ -8,7 +8,6 @@ import pytest
 from orch_node.protocol.events import Exited, Preempted
 from orch_node.protocol.events import read as read_event
 from orch_node.protocol.outcome import FAILED, Failure, Outcome
-from orch_node.protocol.outcome import record as outcome_record
 
 from orchestrator.targets.kubernetes.outcome import outcome
 from orchestrator.targets.kubernetes.status import JobState, PodState
@@ -96,13 +95,6 @@ def test_problem_is_reported_if_no_rank_failed() -> None:
     evicted = PodState(pod="p", node="worker-1", state="failed", reason="evicted: memory")
     assert outcome_of([], evicted).problem == "worker-1: evicted: memory"
     assert outcome_of([], state="done").problem is None
-
-
-def test_outcome_of_the_supervisor_wins() -> None:
-    recorded_outcome = Outcome(
-        state="failed", first_failure=Failure(rank=5), problem=None, launcher_code=1, started=1.0, ended=2.0
-    )
-    assert outcome_of([make_event("outcome", -1, 1.0, outcome=outcome_record(recorded_outcome))]) == recorded_outcome
 
 
 NO_RESPONSE = "its node node-b does not respond"

@@ -19,7 +19,6 @@ from orch_node.protocol.precision import PLACEHOLDER
 from orchestrator.errors import PlanError
 from orchestrator.model.hostlist import NodeCount
 from orchestrator.model.project import Project
-from orchestrator.targets.kubernetes.image_probe import probe_pod
 from orchestrator.targets.kubernetes.manifests import names
 from orchestrator.targets.kubernetes.manifests.helper_pods import reader_pod
 from orchestrator.targets.kubernetes.manifests.job import literal
@@ -28,7 +27,6 @@ from orchestrator.targets.kubernetes.manifests.trainjob import shared_runtime
 from orchestrator.targets.kubernetes.plan import location
 from tests.conftest import make_stack
 from tests.support.kubernetes_plans import (
-    CASES,
     OWN_CONTENTS,
     OWN_SCRIPT,
     REQUEST,
@@ -48,11 +46,10 @@ from tests.support.pod_security import refusal_message
 MANIFESTS = GOLDEN / "k8s"
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_golden_manifests(case: str) -> None:
-    launcher, changes = CASES[case]
-    text = make_plan(launcher, request=replace(REQUEST, **changes)).describe()
-    path = MANIFESTS / f"{case}.yaml"
+@pytest.mark.parametrize("launcher", KINDS)
+def test_golden_manifests(launcher: str) -> None:
+    text = make_plan(launcher).describe()
+    path = MANIFESTS / f"{launcher}.yaml"
     if os.environ.get("ORCH_WRITE_GOLDEN"):
         path.write_text(text)
     assert text == path.read_text()
@@ -65,10 +62,9 @@ def test_check_itself_refuses_unknown_fields() -> None:
             check_manifest({"apiVersion": "x", "kind": kind, "metadata": {}, "spec": {"misspelt": 1}})
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_every_pod_is_guaranteed_labelled_and_not_root(case: str) -> None:
-    launcher, changes = CASES[case]
-    manifests = objects(make_plan(launcher, request=replace(REQUEST, **changes)))
+@pytest.mark.parametrize("launcher", KINDS)
+def test_every_pod_is_guaranteed_labelled_and_not_root(launcher: str) -> None:
+    manifests = objects(make_plan(launcher))
     all_containers = containers(list(manifests))
     assert all_containers
     for container in all_containers:
@@ -83,13 +79,12 @@ def test_every_pod_is_guaranteed_labelled_and_not_root(case: str) -> None:
     assert text.count('"medium": "Memory"') == len(all_containers)
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_every_pod_is_admitted_in_a_restricted_namespace(case: str) -> None:
-    launcher, changes = CASES[case]
-    manifests = objects(make_plan(launcher, request=replace(REQUEST, **changes)))
-    helper_pods = (reader_pod(location("r", launcher, SETTINGS), "r"), probe_pod(SETTINGS), shared_runtime(SETTINGS))
+@pytest.mark.parametrize("launcher", KINDS)
+def test_every_pod_is_admitted_in_a_restricted_namespace(launcher: str) -> None:
+    manifests = objects(make_plan(launcher))
+    helper_pods = (reader_pod(location("r", launcher, SETTINGS), "r"), shared_runtime(SETTINGS))
     specs = [*pod_specs([*manifests, *helper_pods])]
-    assert len(specs) >= 4
+    assert len(specs) >= 3
     assert [refusal_message("x", spec) for spec in specs] == [""] * len(specs)
 
 
@@ -112,13 +107,10 @@ def test_torchrun_starts_several_ranks_in_a_pod() -> None:
 
 
 def test_train_job_always_sets_the_number_of_ranks_per_pod() -> None:
-    for mpi in (None, "openmpi"):
-        _, runtime, job = objects(make_plan("trainjob", request=replace(REQUEST, mpi=mpi)))
-        assert job["spec"]["trainer"]["numProcPerNode"] == 2
-        assert job["spec"]["runtimeRef"]["kind"] == "TrainingRuntime"
-        assert runtime["metadata"]["name"] == job["spec"]["runtimeRef"]["name"]
-    with pytest.raises(PlanError, match="no Intel MPI"):
-        make_plan("trainjob", request=replace(REQUEST, mpi="intel"))
+    _, runtime, job = objects(make_plan("trainjob"))
+    assert job["spec"]["trainer"]["numProcPerNode"] == 2
+    assert job["spec"]["runtimeRef"]["kind"] == "TrainingRuntime"
+    assert runtime["metadata"]["name"] == job["spec"]["runtimeRef"]["name"]
 
 
 def test_restarts_are_elastic_and_bounded() -> None:
@@ -186,8 +178,7 @@ def test_project_is_divided_into_config_maps_that_the_api_accepts() -> None:
 
 def test_ccl_without_hydra_talks_over_libfabric() -> None:
     stack = replace(make_stack(), backends=("ccl", "gloo"), bindings=BINDINGS)
-    assert config(make_plan("mpijob", stack=stack))["env"]["CCL_ATL_TRANSPORT"] == "mpi"
-    for launcher in ("pytorchjob", "trainjob"):
+    for launcher in KINDS:
         environment = config(make_plan(launcher, stack=stack))["env"]
         assert environment["CCL_ATL_TRANSPORT"] == "ofi"
         assert environment["CCL_PROCESS_LAUNCHER"] == "none"
@@ -245,7 +236,7 @@ ARGUMENTS = st.lists(st.text(LETTERS, max_size=40), max_size=4)
     phases=[Phase.explicit, Phase.reuse, Phase.generate],
     suppress_health_check=[HealthCheck.too_slow],
 )
-@example(launcher="mpijob", arguments=["$(A)", "\u2028"], nodes=5000, ppn=8, cpu="64", memory="64Gi", recipe="x" * 60)
+@example(launcher="job", arguments=["$(A)", "\u2028"], nodes=5000, ppn=8, cpu="64", memory="64Gi", recipe="x" * 60)
 @given(
     launcher=st.sampled_from(sorted(KINDS)),
     arguments=ARGUMENTS,
@@ -301,7 +292,7 @@ def templates(value: Any) -> Iterator[dict[str, str]]:
 
 def test_no_pod_gets_the_token_of_its_service_account() -> None:
     runs = [manifest for path in MANIFESTS.glob("*.yaml") for manifest in yaml.safe_load_all(path.read_text())]
-    tools = [reader_pod(location("r", "job", SETTINGS), "r"), probe_pod(SETTINGS), shared_runtime(SETTINGS)]
+    tools = [reader_pod(location("r", "job", SETTINGS), "r"), shared_runtime(SETTINGS)]
     specs = list(pod_specs([runs, tools]))
-    assert len(specs) > len(KINDS) + len(tools)
+    assert len(specs) == len(KINDS) + len(tools)
     assert {spec.get("automountServiceAccountToken") for spec in specs} == {False}

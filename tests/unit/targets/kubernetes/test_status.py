@@ -32,9 +32,8 @@ def waiting_for(reason: str, message: str) -> list[dict[str, Any]]:
     ("pod_name", "node"),
     [
         ("orch-2026-qa-ab12-worker-3", "worker-3"),
-        ("orch-2026-qa-ab12-launcher-x7k2p", "launcher"),
         ("orch-2026-qa-ab12-node-0-11-x7k2p", "node-11"),
-        ("orch-2026-qa-ab12-launcher-0-0-x7k2p", "launcher"),
+        ("orch-2026-qa-ab12-2-x7k2p", "worker-2"),
         ("something", "something"),
     ],
 )

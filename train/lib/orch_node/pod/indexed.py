@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import sys
 import time
 
-from orch_node.pod.mpi import TELL_SECONDS, accepts_connections
 from orch_node.pod.relay import emit_event
 from orch_node.protocol.events import Waiting
 
 INDEX = "JOB_COMPLETION_INDEX"  # set by Kubernetes, also in the pods of a TrainJob
 ENDPOINT = "PET_RDZV_ENDPOINT"
 JOIN_SECONDS = 3600.0
+REPORT_SECONDS = 30.0
 TICK_SECONDS = 0.5
 
 
@@ -51,7 +52,16 @@ def await_first(host: str, port: int) -> None:
         now = time.monotonic()
         if now - start > JOIN_SECONDS:
             raise TimeoutError(f"no answer for {JOIN_SECONDS:.0f} s from the first pod, {host}")
-        if now - last_report > TELL_SECONDS:
+        if now - last_report > REPORT_SECONDS:
             emit_event(Waiting(text=f"waiting for the first pod, {host}"))
             last_report = now
         time.sleep(TICK_SECONDS)
+
+
+def accepts_connections(host: str, port: int) -> bool:
+    """Return whether a host accepts connections on a port."""
+    try:
+        with socket.create_connection((host, port), timeout=5.0):
+            return True
+    except OSError:
+        return False

@@ -1,10 +1,9 @@
 """Run a mode of a pod in Kubernetes: `node.py pod MODE POD_JSON [-- SCRIPT ARGS...]`.
 
-MODE is `torchrun` (ranks of this pod, joined by torchrun), `mpirun` (the launcher pod, which
-supervises mpirun over ssh) or `sshd` (a pod that mpirun connects to). The output of the run goes to
-standard output, which clients read through the API: events as JSON lines, log lines of the ranks as
-`[RANK] text`, their metrics as {"metrics": RANK, ...}. After SIGTERM (an eviction, a spot node) the
-ranks write a checkpoint, unless `orch stop` has created its file.
+MODE is `torchrun`: the ranks of this pod, which torchrun joins with those of the others. The output of
+the run goes to standard output, which clients read through the API: events as JSON lines, log lines of
+the ranks as `[RANK] text`, their metrics as {"metrics": RANK, ...}. After SIGTERM (an eviction, a spot
+node) the ranks write a checkpoint, unless `orch stop` has created its file.
 
 The exit code is that of the run, 75 if its ranks were preempted, or 78 if this pod cannot run it.
 """
@@ -25,12 +24,12 @@ from typing import IO, NoReturn
 
 from orch_node import disk, program
 from orch_node.agent import preemption
-from orch_node.agent.processes import Process, read_process, run_processes
+from orch_node.agent.processes import Process, read_process
 from orch_node.agent.stack_traces import request_stack_traces
 from orch_node.line_pipes import MAX_LAUNCHER_LINE_BYTES
 from orch_node.pod import indexed, project, rendezvous
-from orch_node.pod import mpi as pod_mpi
 from orch_node.pod.relay import Relay, emit_event
+from orch_node.pod.torchrun_rank import node_name
 from orch_node.process_handle import ProcessHandle
 from orch_node.protocol import events, files, pod
 from orch_node.protocol.events import (
@@ -47,7 +46,6 @@ from orch_node.protocol.outcome import EX_TEMPFAIL
 from orch_node.protocol.pod import PodConfig
 from orch_node.protocol.precision import FLAGS_HINT, bf16_flag, check_flags
 from orch_node.standalone import facts
-from orch_node.supervisor.launcher_process import die_with_parent
 from orch_node.supervisor.torchrun_agent import RENDEZVOUS
 
 EX_CONFIG = 78
@@ -60,39 +58,34 @@ KILL_AFTER_SECONDS = 20.0
 
 
 def main(argv: list[str]) -> int:
-    """Run the mode of a pod and return its exit code."""
-    if len(argv) < 2 or argv[0] not in MODES:
-        print("usage: node.py pod torchrun|mpirun|sshd POD_JSON [-- SCRIPT ARGS...]", file=sys.stderr)
+    """Run the ranks of a pod and return its exit code."""
+    if len(argv) < 2 or argv[0] != "torchrun":
+        print("usage: node.py pod torchrun POD_JSON [-- SCRIPT ARGS...]", file=sys.stderr)
         return 2
     config = pod.parse(Path(argv[1]).read_text())
-    if problem := why_not(config, ranks=argv[0] != "mpirun"):
+    if problem := why_not(config):
         refuse(problem)
     if config.attempt > 1:
         remove_stop(config)
-    if config.project and argv[0] != "sshd":  # the pod of mpirun creates the copy before it starts ranks
+    if config.project:
         try:
             project.unpack(config.project, config.attempt)
         except project.ProjectError as error:
             refuse(str(error))
-    return MODES[argv[0]](config, argv[1], argv[argv.index("--") + 1 :] if "--" in argv else [])
+    return torchrun(config, argv[1], argv[argv.index("--") + 1 :] if "--" in argv else [])
 
 
-def why_not(config: PodConfig, *, ranks: bool) -> str | None:
-    """Return why this pod cannot run its part, with a solution, or None if it can.
-
-    Args:
-        config: the configuration of the pod.
-        ranks: whether ranks compute in this pod.
-    """
+def why_not(config: PodConfig) -> str | None:
+    """Return why this pod cannot run its part, with a solution, or None if it can."""
     stack = os.environ.get("ORCH_STACK", config.stack)  # images that orch has not built do not set it
     if stack != config.stack:
         return f"the image has stack '{stack}', the run is planned for '{config.stack}'."
-    flags = facts.cpu_flags() if ranks else []
+    flags = facts.cpu_flags()
     try:
         check_flags(flags)
     except ValueError as error:
         return f"this pod's node reports wrong CPU flags: {error}. {FLAGS_HINT}"
-    if ranks and config.needs_bf16 and not bf16_flag(flags):
+    if config.needs_bf16 and not bf16_flag(flags):
         return (
             "Precision bf16: this pod's CPU has no BF16 instructions. "
             "Use --precision fp32, --allow-slow-bf16, or node_selector for nodes that have them."
@@ -119,7 +112,7 @@ def refuse(problem: str) -> NoReturn:
 
 def pod_name() -> str:
     """Return the name of this pod's node in the plan."""
-    return pod_mpi.node_name(os.uname().nodename)
+    return node_name(os.uname().nodename)
 
 
 @dataclass(frozen=True)
@@ -262,55 +255,6 @@ def torchrun(config: PodConfig, path: str, script: list[str]) -> int:
     return Torchrun(config, path, script, Meeting(key, meeting)).run()
 
 
-def mpirun(config: PodConfig, path: str, script: list[str]) -> int:
-    """Run the supervisor of mpirun and return the exit code."""
-    try:
-        command, environment = pod_mpi.prepare(config, script)
-    except pod_mpi.MpiError as error:
-        refuse(str(error))
-    relay = Relay(Path(config.run_dir), ranks=None)
-    process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: process.send_signal(signal.SIGTERM))
-    while process.poll() is None:
-        relay.pump()
-        time.sleep(TICK_SECONDS)
-    relay.finish()
-    return process.returncode
-
-
-def sshd(config: PodConfig, path: str, script: list[str]) -> int:
-    """Run sshd until it ends and return its exit code.
-
-    After SIGTERM it continues until its ranks have written a checkpoint.
-    """
-    server = subprocess.Popen(pod_mpi.sshd(config), preexec_fn=die_with_parent).pid
-    received_signals: list[int] = []
-    signal.signal(signal.SIGTERM, lambda number, _: received_signals.append(number))
-    preempted = False
-    while (code := ended(server)) is None:
-        time.sleep(TICK_SECONDS)
-        if received_signals:
-            ranks = [process for process in run_processes(config.run_dir) if process.role == "rank"]
-            preempted = preempted or (not stopped(config) and bool(preemption.preempt(ranks)))
-            if not ranks or not preempted:
-                os.kill(server, signal.SIGTERM)
-    return code
-
-
-def ended(child: int) -> int | None:
-    """Return the exit code of a child, or None while it runs.
-
-    The first process of a pod inherits orphans; they are reaped as well.
-    """
-    while True:
-        pid, status = os.waitpid(-1, os.WNOHANG)
-        if pid == 0:
-            return None
-        if pid == child:
-            return os.waitstatus_to_exitcode(status)
-
-
 def stopped(config: PodConfig) -> bool:
     """Return whether `orch stop` has requested the end of the run."""
     return (Path(config.run_dir) / files.STOP).exists()
@@ -322,6 +266,3 @@ def remove_stop(config: PodConfig) -> None:
     with contextlib.suppress(FileExistsError):
         (run_dir / f".attempt-{config.attempt}").touch(0o600, exist_ok=False)
         (run_dir / files.STOP).unlink(missing_ok=True)
-
-
-MODES = {"torchrun": torchrun, "mpirun": mpirun, "sshd": sshd}

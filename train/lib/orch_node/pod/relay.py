@@ -12,9 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from orch_node import streams
-from orch_node.protocol import events, files, outcome
-from orch_node.protocol.events import Event, OutcomeReported
-from orch_node.protocol.values import ProtocolError
+from orch_node.protocol import events
+from orch_node.protocol.events import Event
 from orch_node.tail import Tail
 
 LONGEST = 8000  # a container runtime breaks lines of 16 KiB
@@ -39,13 +38,13 @@ class Relay:
 
     Attributes:
         run_dir: the folder of the run.
-        ranks: the ranks of this pod, or None for all of the run and its supervisor.
+        ranks: the ranks of this pod.
         tails: a reader for each file.
         printed_at: when a line of each file was last printed.
         before: the size of each file at the start.
     """
 
-    def __init__(self, run_dir: Path, ranks: Collection[int] | None) -> None:
+    def __init__(self, run_dir: Path, ranks: Collection[int]) -> None:
         self.run_dir = run_dir
         self.ranks = ranks
         self.tails: dict[Path, Tail] = {}
@@ -76,39 +75,21 @@ class Relay:
         return [state] if due and state and path.suffix == ".log" else []
 
     def finish(self) -> None:
-        """Relay the remaining lines, and the outcome if this is the launcher's pod."""
+        """Relay the remaining lines."""
         while self.pump():
             pass
         self.pump(last=True)
-        if self.ranks is None:
-            self.tell_outcome()
-
-    def tell_outcome(self) -> None:
-        """Write the outcome of the run as an event if there is one."""
-        try:
-            emit_event(OutcomeReported(outcome=outcome.parse((self.run_dir / files.OUTCOME).read_bytes())))
-        except (OSError, ProtocolError):  # the supervisor has not written one
-            pass
 
     def find(self) -> None:
-        """Add files that have appeared."""
-        paths = list(self.run_dir.glob("ranks/rank-*"))
-        if self.ranks is None:
-            paths += [self.run_dir / files.EVENTS, self.run_dir / files.LAUNCHER_LOG]
-        for path in paths:
-            if path not in self.tails and self.is_ours(path):
+        """Add files of this pod's ranks that have appeared."""
+        for path in self.run_dir.glob("ranks/rank-*"):
+            if path not in self.tails and path.suffix != ".times" and rank_of(path) in self.ranks:
                 self.tails[path] = Tail(path, self.before.get(path, 0))
-
-    def is_ours(self, path: Path) -> bool:
-        """Return whether this pod relays a file."""
-        return path.suffix != ".times" and (self.ranks is None or rank_of(path) in self.ranks)
 
     def write_line(self, path: Path, line: str) -> None:
         """Write a line of a file in the form for its type."""
         rank = rank_of(path)
-        if rank is None:
-            emit(f"{line}\n".encode())
-        elif path.suffix == ".jsonl":
+        if path.suffix == ".jsonl":
             emit(json.dumps({"metrics": rank, "line": line}).encode() + b"\n")
         else:
             stream = streams.STDOUT
@@ -119,6 +100,6 @@ class Relay:
 
 
 def rank_of(path: Path) -> int | None:
-    """Return the rank of a file, or None if it is of the run."""
+    """Return the rank of a file, or None if it is of no rank."""
     match = re.match(r"rank-(\d+)\.", path.name)
     return int(match.group(1)) if match else None

@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 
 from orch_node import program, whole_files
-from orch_node.pod.mpi import layout_of, node_entry, placement, rank_variables
 from orch_node.protocol import files, pod
 from orch_node.protocol import layout as layouts
 from orch_node.protocol.cores import reported_cores, split
-from orch_node.protocol.environment import local_rank_variables
-from orch_node.protocol.layout import Placement
+from orch_node.protocol.environment import local_rank_variables, rank_variables
+from orch_node.protocol.layout import NodeEntry, Placement, RunLayout
 from orch_node.protocol.pod import PodConfig
 from orch_node.standalone import facts
 
@@ -30,10 +29,14 @@ def main(argv: list[str]) -> None:
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     folder = Path(tempfile.mkdtemp(prefix=f"orch-rank-{rank}-"))
     host = os.uname().nodename
-    layout = replace(
-        layout_of(config, []),
+    layout = RunLayout(
         world_size=size,
         planned_world_size=config.pods * config.ppn,
+        backend=config.backend,
+        backend_module=config.backend_module,
+        timeout_seconds=config.timeout_seconds,
+        precision=config.precision,
+        working_directory=config.project.working_directory if config.project else "",
         nodes=(node_entry(host),),
         ranks=(placement_of(config, host, rank, sorted(os.sched_getaffinity(0))),),
     )
@@ -53,13 +56,43 @@ def placement_of(config: PodConfig, host: str, rank: int, allowed: list[int]) ->
     cores = reported_cores(map(facts.topology, allowed))
     exclusive = len(allowed) == config.cpus and local_size <= len(cores)
     own_cores = split(cores, local_size)[local] if exclusive else ()
-    return replace(
-        placement(config, host, rank=rank, local=local),
+    return Placement(
+        rank=rank,
+        node=node_name(host),
+        local_rank=local,
         local_world_size=local_size,
         cpus=tuple(core.cpus[0] for core in own_cores),
+        worker_cpus=(),
         threads=len(own_cores) or config.threads,
         env={**local_rank_variables(config.env, local, local_size), **met_by_torchrun()},
     )
+
+
+def node_entry(host: str) -> NodeEntry:
+    """Return the layout entry of a pod of which only the name is known."""
+    return NodeEntry(
+        name=node_name(host),
+        host=host.partition(".")[0],
+        torch=None,
+        address=None,
+        interface=None,
+        env={},
+        repair="`orch image build`",
+        recorded=False,
+    )
+
+
+def node_name(host: str) -> str:
+    """Return the name of a pod's node in the plan.
+
+    It is `worker-3` for orch-x-worker-3 and for orch-x-3 (of an Indexed Job), and `node-3` for
+    orch-x-node-0-3.
+    """
+    name = host.partition(".")[0]
+    if match := re.search(r"-(worker|node)(?:-0)?-(\d+)$", name):
+        return f"{match.group(1)}-{match.group(2)}"
+    match = re.fullmatch(r"orch-.+-(\d+)", name)
+    return f"worker-{match.group(1)}" if match else host
 
 
 def met_by_torchrun() -> dict[str, str]:

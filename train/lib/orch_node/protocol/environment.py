@@ -111,6 +111,17 @@ def python_path(environment: Mapping[str, str]) -> dict[str, str]:
     return {"PYTHONPATH": ":".join(folders)} if PYTHON_PATH in environment else {}
 
 
+def rank_variables(env: Mapping[str, str], preload: Sequence[str], libraries: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of every rank; LD_PRELOAD has the libraries that its image has.
+
+    Args:
+        env: the variables of the run.
+        preload: the names of libraries to preload.
+        libraries: the paths of the image's libraries by name.
+    """
+    return {**preload_variables([libraries[name] for name in preload if name in libraries]), **env}
+
+
 def preload_variables(libraries: Sequence[str]) -> dict[str, str]:
     """Return the variables that preload libraries and set up Intel's OpenMP.
 

@@ -11,14 +11,6 @@ SCHEMA = 1
 
 
 @dataclass(frozen=True)
-class SshAccess:
-    """The ssh access of the launcher to the workers: a folder with the job's keys, and a port."""
-
-    folder: str
-    port: int
-
-
-@dataclass(frozen=True)
 class PodProject:
     """The user's project: a gzipped tar archive, and the run's copy on the volume.
 
@@ -45,7 +37,6 @@ class PodConfig:
 
     run_id: str
     run_dir: str
-    mpi: str | None  # Intel or OpenMPI, as operators call them; None if MPI does not start the ranks
     pods: int
     word: str
     ppn: int
@@ -60,16 +51,10 @@ class PodConfig:
     needs_bf16: bool
     stall_timeout: float  # seconds; 0 for no limit
     max_restarts: int
-    ssh: SshAccess
     precision: RunPrecision | None = None  # None if the plan has decided
     project: PodProject | None = None  # None if only the script is sent, or nothing
     attempt: int = 1  # the number of the first attempt of the job
     schema: int = SCHEMA
-
-    @property
-    def world_size(self) -> int:
-        """Return the number of ranks."""
-        return self.pods * self.ppn
 
 
 def parse(text: str | bytes) -> PodConfig:

@@ -16,11 +16,10 @@ from pathlib import Path
 
 from orch_node.disk import describe_on_node
 from orch_node.events import send
-from orch_node.pod.mpi import rank_variables
 from orch_node.process_handle import ProcessHandle
 from orch_node.protocol import values
 from orch_node.protocol.container import RankRequest
-from orch_node.protocol.environment import override
+from orch_node.protocol.environment import override, rank_variables
 from orch_node.protocol.events import Raised
 from orch_node.rank.process import start
 from orch_node.rank.setvars import SetvarsError, find_in_packages, sourced_variables

@@ -215,8 +215,7 @@ class Agents:
 
     def channel(self, node: str, log: Path) -> Channel:
         """Return the channel to a node, not yet open."""
-        is_local = node == self.node0 and not is_supervisor_separate()
-        return Channel(node, agent_command(self.run_dir, node, self.claims, is_local=is_local), log)
+        return Channel(node, agent_command(self.run_dir, node, self.claims, is_local=node == self.node0), log)
 
     @property
     def preempted(self) -> bool:
@@ -347,11 +346,6 @@ def allow_open_files(nodes: int) -> None:
 def clock_offset(moment: float, begin: float, end: float) -> float:
     """Return the seconds that a moment lies before (negative) or after a period; 0 inside."""
     return min(moment - begin, 0.0) + max(moment - end, 0.0)
-
-
-def is_supervisor_separate() -> bool:
-    """Return whether no rank runs on the supervisor's machine, as in a launcher pod of Kubernetes."""
-    return bool(os.environ.get("ORCH_NODE0_AWAY"))
 
 
 def agent_command(run_dir: Path, node: str, claims: str, *, is_local: bool) -> list[str]:

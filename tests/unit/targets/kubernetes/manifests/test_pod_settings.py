@@ -11,11 +11,10 @@ import pytest
 from orchestrator.errors import PlanError
 from orchestrator.targets.kubernetes.load import kubernetes_settings
 from orchestrator.targets.kubernetes.manifests import names, pod_settings
+from orchestrator.targets.kubernetes.manifests.kinds import KINDS
 from tests.support.kubernetes_plans import (
-    CASES,
     OWN_CONTENTS,
     OWN_SCRIPT,
-    REQUEST,
     SETTINGS,
     SITE,
     containers,
@@ -43,11 +42,10 @@ def make_settings(*assignments: str) -> Any:
     return replace(loaded, namespace="team")
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_every_kind_of_job_has_the_requested_settings(case: str) -> None:
-    launcher, changes = CASES[case]
+@pytest.mark.parametrize("launcher", KINDS)
+def test_every_kind_of_job_has_the_requested_settings(launcher: str) -> None:
     settings = make_settings(*ASSIGNMENTS)
-    manifests = objects(make_plan(launcher, kubernetes=settings, request=replace(REQUEST, **changes)))
+    manifests = objects(make_plan(launcher, kubernetes=settings))
     assert manifests[-1]["metadata"]["labels"][names.QUEUE] == "team-a"
     specs = list(pod_specs(list(manifests)))
     assert specs
@@ -74,9 +72,8 @@ def test_every_kind_of_job_has_the_requested_settings(case: str) -> None:
 
 
 @needs_crds
-@pytest.mark.parametrize("case", CASES)
-def test_manifests_with_all_settings_match_the_crds(case: str) -> None:
-    launcher, changes = CASES[case]
+@pytest.mark.parametrize("launcher", KINDS)
+def test_manifests_with_all_settings_match_the_crds(launcher: str) -> None:
     assignments = (
         *ASSIGNMENTS[2:],
         "pack=topology.kubernetes.io/rack",
@@ -85,8 +82,8 @@ def test_manifests_with_all_settings_match_the_crds(case: str) -> None:
         "priority_class=low",
         "node_selector.feature.node.kubernetes.io/cpu-cpuid.AVX512BF16=true",
     )
-    request, settings = replace(REQUEST, **changes), make_settings(*assignments)
-    plan = make_plan(launcher, request=request, kubernetes=settings, recipe=OWN_SCRIPT, contents=OWN_CONTENTS)
+    settings = make_settings(*assignments)
+    plan = make_plan(launcher, kubernetes=settings, recipe=OWN_SCRIPT, contents=OWN_CONTENTS)
     config_map, *manifests = objects(plan)
     assert config_map["kind"] == "ConfigMap"
     for manifest in manifests:

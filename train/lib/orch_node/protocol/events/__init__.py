@@ -46,7 +46,6 @@ from orch_node.protocol.events.run_events import Finished as Finished
 from orch_node.protocol.events.run_events import Launched as Launched
 from orch_node.protocol.events.run_events import NodeNews as NodeNews
 from orch_node.protocol.events.run_events import NodesLost as NodesLost
-from orch_node.protocol.events.run_events import OutcomeReported as OutcomeReported
 from orch_node.protocol.events.run_events import Refused as Refused
 from orch_node.protocol.events.run_events import Restarting as Restarting
 from orch_node.protocol.events.run_events import Stalled as Stalled

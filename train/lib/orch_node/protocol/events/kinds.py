@@ -26,7 +26,6 @@ from orch_node.protocol.events.run_events import (
     Launched,
     NodeNews,
     NodesLost,
-    OutcomeReported,
     Refused,
     Restarting,
     Stalled,
@@ -34,20 +33,7 @@ from orch_node.protocol.events.run_events import (
     Waiting,
 )
 
-RUN_EVENTS = (
-    Launched,
-    Waiting,
-    Refused,
-    Failed,
-    Stalled,
-    NodesLost,
-    NodeNews,
-    Stopping,
-    Ended,
-    Restarting,
-    Finished,
-    OutcomeReported,
-)
+RUN_EVENTS = (Launched, Waiting, Refused, Failed, Stalled, NodesLost, NodeNews, Stopping, Ended, Restarting, Finished)
 KINDS: dict[str, type[Event]] = {
     event_type.kind: event_type
     for event_type in (

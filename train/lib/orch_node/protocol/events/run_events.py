@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from orch_node.protocol.events.rank_events import Event
-from orch_node.protocol.outcome import Failure, NodeEnd, Outcome
+from orch_node.protocol.outcome import Failure, NodeEnd
 
 
 @dataclass(frozen=True)
@@ -102,11 +102,3 @@ class Finished(Event):
 
     kind = "finished"
     state: str = ""
-
-
-@dataclass(frozen=True)
-class OutcomeReported(Event):
-    """The content of outcome.json, for readers that cannot access the run's folder."""
-
-    kind = "outcome"
-    outcome: Outcome | None = None

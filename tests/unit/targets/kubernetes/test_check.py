@@ -1,0 +1,29 @@
+"""Check what `orch k8s check` finds in a cluster, and what `orch k8s init` prints."""
+
+from __future__ import annotations
+
+import json
+
+from orchestrator.targets.kubernetes import check
+from orchestrator.targets.kubernetes.init import token_secret, without_secrets
+from orchestrator.targets.kubernetes.settings import KubernetesSettings
+
+
+def test_claim_that_pods_cannot_share_is_found() -> None:
+    claim = {"metadata": {"name": "orch"}, "status": {"phase": "Bound"}, "spec": {"accessModes": ["ReadWriteOnce"]}}
+    assert [check.claim_finding(claim, pods).severity for pods in (1, 2)] == ["ok", "miss"]
+    shared = {**claim, "spec": {"accessModes": ["ReadWriteMany"]}}
+    assert check.claim_finding(shared, 2).severity == "ok"
+
+
+def test_missing_kinds_are_found() -> None:
+    kinds = list(check.kinds_findings(["pytorchjob"], None))
+    assert [finding.severity for finding in kinds] == ["ok", "absent", "absent"]
+    assert {finding.severity for finding in check.kinds_findings([], None)} == {"miss"}
+    assert [finding.severity for finding in check.kinds_findings(["job"], "trainjob")] == ["absent", "miss", "ok"]
+
+
+def test_token_is_not_printed() -> None:
+    secret = token_secret(KubernetesSettings(), "hf_secret")
+    assert "hf_secret" not in json.dumps(without_secrets(secret))
+    assert secret["data"]["HF_TOKEN"] not in json.dumps(without_secrets(secret))
