@@ -39,7 +39,6 @@ SUBCOMMANDS = {
     "run-files": "orch_node.run_files",
     "share-files": "orch_node.supervisor.file_sharing",
     "job": "orch_node.batch.job",
-    "job-fill": "orch_node.batch.local_stack",
     "job-agent": "orch_node.batch.agent",
     "slurm-ranks": "orch_node.batch.slurm",
     "pbs": "orch_node.batch.pbs",

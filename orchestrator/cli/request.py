@@ -190,7 +190,7 @@ IMAGE: Mapping[str, ParameterInfo] = {
     "image": typer.Option(
         metavar="IMAGE",
         help="Run the ranks in this image: of Docker on nodes, of the pods, or in batch jobs a .sif file or a folder "
-        "with Apptainer or Singularity, on Slurm also a .sqsh file with Pyxis.",
+        "with Apptainer or Singularity.",
     ),
     "image_options": typer.Option(
         "--image-option",

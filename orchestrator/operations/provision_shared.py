@@ -67,7 +67,6 @@ def fill(session: Session, stack: Stack, shared: SharedFolder, requirements: Req
     houses = prepare_wheels(session, stack, tuple(platforms.values()), requirements)
     variables: dict[str, Any] = {
         "orch_root": shared.root,
-        "orch_archive": shared.archive,
         "orch_stack": stack.name,
         "orch_train": str(TRAIN),
         "orch_wheelhouses": houses,

@@ -98,12 +98,10 @@ class SharedFolder:
     Attributes:
         host: the host on which the folder is filled, as an argument of `ssh`; empty for this machine.
         root: the path of the folder.
-        archive: whether the stack is also packed, so that nodes can unpack it on their local disks.
     """
 
     host: str
     root: str
-    archive: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

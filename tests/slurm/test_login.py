@@ -94,11 +94,6 @@ def test_a_shared_folder_is_filled_once_and_trains(site: Site, laptop: Laptop) -
     assert host["failed"] == 0
     (host,) = json.loads(laptop.orch(*provision))["nodes"]
     assert host["changed"] == 0
-    # With `local`, orch also packs the stack, and each node unpacks it on its own disk.
-    root = (*root, "--slurm", "local=/var/tmp/orch")
-    for changed in (1, 0):
-        (host,) = json.loads(laptop.orch("provision", "--on", "slurm", *root, "--json"))["nodes"]
-        assert host["changed"] == changed
     private = site.stdout_of("find", "/home/alice/orch", "!", "-type", "l", "!", "-perm", "-o=r", "-printf", "%P ")
     assert not private, f"other users of the cluster cannot read {private}"
     options = ("--on", "slurm", "--nodes", "2", *root, "--set", "num_train_epochs=1", "--json")
@@ -106,6 +101,3 @@ def test_a_shared_folder_is_filled_once_and_trains(site: Site, laptop: Laptop) -
     assert (result["state"], result["ranks"], result["backend"]) == ("done", 2, "ccl")
     folder = laptop.home / "runs" / result["run_id"]
     assert json.loads((folder / "output" / "results.json").read_text())
-    log = site.home / "runs" / result["run_id"] / "local-stack.log"
-    lines = log.read_text().splitlines()
-    assert sorted(line.split()[0] for line in lines if line.endswith(" filled")) == ["n1:", "n2:"]

@@ -28,8 +28,8 @@ SITE = Site(
     started_by="alice@login1",
     created=1_767_323_045.0,
 )
-IMAGES = {"container": "/shared/torch.sif", "pyxis": "/shared/torch.sqsh"}
-IMAGE_OPTIONS = {"container": ("mounts=/data:/data:ro", "arguments=--nv"), "pyxis": ("python=/opt/bin/python",)}
+IMAGES = {"container": "/shared/torch.sif"}
+IMAGE_OPTIONS = {"container": ("mounts=/data:/data:ro", "arguments=--nv")}
 CASES = {
     "srun": ({"nodes": NodeCount(4), "ppn": 4}, ("partition=cpu", "account=physics", "time=2:00:00")),
     "mpirun": ({"nodes": NodeCount(2), "ppn": 2, "launcher": "mpirun"}, ("cpus-per-task=8", "mem=32G")),
@@ -41,7 +41,6 @@ CASES = {
     "array": ({}, ("learning_rate=1e-5,3e-5",)),
     "login": ({"nodes": NodeCount(2)}, ("login=alice@login1.site", "time=30")),
     "container": ({"nodes": NodeCount(2), "launcher": "mpirun"}, ("login=login1",)),
-    "pyxis": ({"nodes": NodeCount(2)}, ("login=login1",)),
 }
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from orch_node.protocol.batch import LocalStack
-
 from orchestrator.errors import PlanError
 from orchestrator.launchers import DEFAULT, LAUNCHERS, WITHOUT_MPI
 from orchestrator.model.cluster import Facts, Node, UserPython
@@ -32,7 +30,6 @@ class JobInputs:
         batch: the settings for the batch system, with the size of the job.
         facts: the facts of the host with the system's programs and of its stack, which all nodes see.
         python: the interpreter that starts the run.
-        local: the copy of the stack on each node's disk that the ranks use; None for the shared stack.
         user_python: the ranks' interpreter, if the user has named one.
         default_ranks: the ranks on each node for --ppn auto, with the reason.
     """
@@ -41,14 +38,8 @@ class JobInputs:
     batch: BatchSettings
     facts: Facts
     python: str
-    local: LocalStack | None = None
     user_python: UserPython | None = None
     default_ranks: tuple[int, str] = ONE_RANK
-
-    @property
-    def ranks_python(self) -> str:
-        """Return the interpreter of the ranks on the nodes."""
-        return f"{self.local.folder}/bin/python" if self.local else self.python
 
 
 def resolve_job(request: TrainRequest, inputs: JobInputs, resume: Resume | None = None) -> Resolved:
@@ -113,7 +104,7 @@ def placeholder_node(number: int, inputs: JobInputs) -> Node:
     return Node(
         name=f"{NODE_PREFIX}-{number}",
         address=f"{NODE_PREFIX}-{number}",
-        python=inputs.ranks_python,
+        python=inputs.python,
         facts=inputs.facts,
         via=(inputs.batch.system.launcher,),
         repair=repair_command(python.path, inputs.loaded.stack.name)

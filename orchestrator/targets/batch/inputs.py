@@ -20,7 +20,7 @@ from orchestrator.targets.batch.allocation import check_options
 from orchestrator.targets.batch.array import plan_array
 from orchestrator.targets.batch.decisions import JobInputs, with_size
 from orchestrator.targets.batch.load import COMMAND_LINE, batch_settings
-from orchestrator.targets.batch.login import LoginHost, local_stack, python_hint, query_default_ranks, query_host
+from orchestrator.targets.batch.login import LoginHost, python_hint, query_default_ranks, query_host
 from orchestrator.targets.batch.plan import PlannedRun, plan_job, plan_run
 from orchestrator.targets.batch.settings import BatchSettings
 from orchestrator.targets.batch.system import NEW, ONE_RANK, BatchSystem
@@ -94,7 +94,7 @@ def shared_folder(system: BatchSystem, options: tuple[TargetOptions, ...]) -> Sh
             "The folder that all nodes share is unknown.",
             hint=f"Use {system.flag} root=/shared/orch, or set root in {system.settings_file}.",
         )
-    return SharedFolder(host=batch.login or "", root=batch.root, archive=bool(batch.local))
+    return SharedFolder(host=batch.login or "", root=batch.root)
 
 
 def check_image_exists(batch: BatchSettings) -> None:
@@ -105,10 +105,10 @@ def check_image_exists(batch: BatchSettings) -> None:
         PlanError: if its path cannot be used on the nodes.
     """
     if batch.image and not batch.login and not Path(batch.image.path).exists():
-        batch.image.check(batch.system.engines)
+        batch.image.check()
         raise RequestError(
             f"--image {batch.image.path}: no such image.",
-            hint=f"All nodes must see it: {', or '.join(engine.format for engine in batch.system.engines)}.",
+            hint="All nodes must see it: a .sif file or a folder of Apptainer.",
         )
 
 
@@ -146,7 +146,6 @@ def read(request: TrainRequest, batch: BatchSettings, python: str, host: LoginHo
         batch=batch,
         facts=host.facts,
         python=python,
-        local=local_stack(batch, request.stack),
         user_python=user_python(path, host.facts) if path else None,
         default_ranks=query_default_ranks(batch) if request.ppn is None else ONE_RANK,
     )

@@ -17,11 +17,11 @@ from pydantic import Field, ValidationInfo, create_model, field_validator
 from orchestrator.errors import RequestError, did_you_mean
 from orchestrator.load.docker import check_no_image_options
 from orchestrator.load.files import StrictModel, read_current_folder_toml, read_toml
-from orchestrator.targets.batch.image import APPTAINER_ENGINE, LISTS, NAMES, Image
+from orchestrator.targets.batch.image import LISTS, NAMES, Image
 from orchestrator.targets.batch.settings import BatchSettings
 from orchestrator.targets.batch.system import RESERVED_OPTIONS, BatchSystem
 
-TEXT_SETTINGS = ("root", "local", "login", "runs", "allocation")
+TEXT_SETTINGS = ("root", "login", "runs", "allocation")
 COMMAND_LINE = "requested"  # The reason shown for options of the command line.
 SETUP, MAX_REQUEUES = "setup", "max-requeues"
 SAME_WORD = 0.8  # the similarity of names of which one is a misspelling; python and partition have 0.67
@@ -42,7 +42,6 @@ class SettingsFile(StrictModel):
 
     root: str | None = None
     python: str | None = None
-    local: str | None = None
     login: str | None = None
     runs: str | None = None
     allocation: str | None = None
@@ -167,8 +166,7 @@ def with_image(settings: BatchSettings, image: str | None) -> BatchSettings:
         return replace(settings, image=None)
     if not settings.login and "://" not in path:
         path = os.path.abspath(path)
-    engines = (engine for suffix, engine in settings.system.image_engines.items() if path.endswith(suffix))
-    return replace(settings, image=replace(settings.image, path=path, engine=next(engines, APPTAINER_ENGINE)))
+    return replace(settings, image=replace(settings.image, path=path))
 
 
 def with_image_option(settings: BatchSettings, option: str) -> BatchSettings:
@@ -240,7 +238,6 @@ def with_texts(settings: BatchSettings, texts: dict[str, str]) -> BatchSettings:
         settings,
         root=texts.get("root", settings.root) or None,
         python=None if texts.get("root") else settings.python,  # that of a settings file
-        local=texts.get("local", settings.local) or None,
         login=texts.get("login", settings.login) or None,
         runs=texts.get("runs", settings.runs) or None,
         launcher={name: texts.get(name, value) for name, value in settings.launcher.items()},

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-
-from orch_node.protocol import values
-from orch_node.protocol.batch import LocalStack
-from orch_node.protocol.values import ProtocolError
 
 from orchestrator.errors import ExecuteError, RequestError
 from orchestrator.load.clusters import local_facts
@@ -46,21 +41,6 @@ def host_at(login: str) -> Local | Ssh:
 def scheduler_at(system: BatchSystem, host: Local | Ssh, cluster: str = "") -> Scheduler:
     """Return the programs of a batch system on a host; on a login node they run in a login shell."""
     return Scheduler(system, host, SHELL if isinstance(host, Ssh) else (), cluster)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PackedStack:
-    """The description of a packed stack, from archives/STACK.json.
-
-    Attributes:
-        file: the name of the archive in the same folder.
-        sha256: the checksum of the archive.
-        tree: what the archive was packed from.
-    """
-
-    file: str
-    sha256: str
-    tree: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,40 +91,6 @@ def query_default_ranks(settings: BatchSettings) -> tuple[int, str]:
         return ONE_RANK
     finally:
         host.close()
-
-
-def local_stack(settings: BatchSettings, stack: str) -> LocalStack | None:
-    """Return the stack that each node unpacks into a local folder, or None if none is configured.
-
-    Raises:
-        RequestError: if the stack has not been packed.
-        ExecuteError: if the description of the archive is damaged.
-    """
-    if settings.local is None:
-        return None
-    folder, system = f"{settings.root}/archives", settings.system
-    provision_hint = f"Run `orch provision --on {system.name}` again."
-    host = host_at(settings.login or "")
-    try:
-        result = host.capture(("cat", f"{folder}/{stack}.json"), seconds=FACTS_SECONDS)
-    finally:
-        host.close()
-    if result.code != 0:
-        raise RequestError(
-            f"{system.flag} local={settings.local}: there is no archive of stack '{stack}' in {folder}.",
-            hint=f"Run `orch provision --on {system.name}` with the same settings once, which creates it.",
-        )
-    try:
-        packed = values.parse(PackedStack, result.out, f"{folder}/{stack}.json")
-    except ProtocolError as error:
-        raise ExecuteError(str(error), hint=provision_hint) from None
-    if not re.fullmatch(r"[0-9a-f]{64}", packed.sha256) or "/" in packed.file:
-        raise ExecuteError(f"{folder}/{stack}.json is damaged.", hint=provision_hint)
-    return LocalStack(
-        folder=f"{settings.local}/stacks/{stack}-{packed.sha256[:16]}",
-        archive=f"{folder}/{packed.file}",
-        sha256=packed.sha256,
-    )
 
 
 def query_login_node(system: BatchSystem, host: Ssh, python: str) -> LoginHost:

@@ -36,7 +36,7 @@ class PbsOptions:
         for_shared_folder=True,
         metavar="KEY=VALUE",
         help="Option of qsub: queue, select (the resources of each node, such as ncpus=64:mem=200gb), place, walltime, "
-        "account, project or a resource of the site; or login=HOST (a login node reached through SSH), root, local, "
+        "account, project or a resource of the site; or login=HOST (a login node reached through SSH), root, "
         "runs, setup or max-requeues. May be repeated.",
     )
     pbs_file: Path | None = file_option("pbs")
@@ -53,7 +53,7 @@ class SlurmOptions:
         for_shared_folder=True,
         metavar="KEY=VALUE",
         help="Option of sbatch, such as partition, account, time, cpus-per-task, constraint or exclusive; or "
-        "login=HOST (a login node reached through SSH), root, local, runs, pmi, setup, max-requeues or "
+        "login=HOST (a login node reached through SSH), root, runs, pmi, setup, max-requeues or "
         "allocation. May be repeated.",
     )
     slurm_file: Path | None = file_option("slurm")

@@ -49,7 +49,7 @@ from orchestrator.planning.training import (
 )
 from orchestrator.targets.batch import location as locations
 from orchestrator.targets.batch.decisions import NODE_PREFIX, JobInputs, resolve_job
-from orchestrator.targets.batch.image import Image, choose_image
+from orchestrator.targets.batch.image import Image
 from orchestrator.targets.batch.location import JOB_NAME_PREFIX, JobLocation
 from orchestrator.targets.batch.script import job_options, render
 from orchestrator.targets.batch.settings import BatchSettings
@@ -118,6 +118,8 @@ def plan_run(request: TrainRequest, inputs: JobInputs, site: Site) -> PlannedRun
         PlanError: if the request cannot run as it is.
         RequestError: if an option or a setting is invalid.
     """
+    if inputs.batch.image:
+        inputs.batch.image.check()
     resolved = resolve_job(request, inputs, site.resume)
     recipe = resolved.recipe
     output = output_of(recipe, site.run_dir)
@@ -128,10 +130,9 @@ def plan_run(request: TrainRequest, inputs: JobInputs, site: Site) -> PlannedRun
         *all_decisions(resolved.stack),
         *explain_job(request, resolved, inputs.batch),
         *explain_allocation(inputs.batch),
-        *explain_local_stack(inputs),
         *all_decisions(resolved.layout),
         Decision(topic="launcher", value=resolved.launcher, reason=launch.summary),
-        *choose_image(inputs.batch.image, resolved.launcher, inputs.batch.system.engines).decisions,
+        *([inputs.batch.image.describe()] if inputs.batch.image else ()),
         *all_decisions(resolved.backend, resolved.precision, resolved.preload),
         *explain_restarts(request.max_restarts, recipe, request.min_nodes),
         *explain_python(resolved.nodes.value[0]),
@@ -149,9 +150,6 @@ def with_container(config: JobConfig, image: Image, files: Files, site: Site, sc
     """Return the job's settings with the ranks in an image.
 
     The settings that depend on libraries of the nodes are left out, because the image has its own.
-
-    Raises:
-        PlanError: if the image's engine cannot mount one of the folders.
     """
     base = str(PurePosixPath(site.run_dir).parent)
     folders = shared_folders(base, site.train, files.paths.get(script, ""), files.paths.values())
@@ -216,9 +214,7 @@ def launch_of(
     request: TrainRequest, inputs: JobInputs, resolved: Resolved, site: Site, script: tuple[str, ...]
 ) -> Launch:
     """Return the command that starts the ranks; the job fills in the address of node0."""
-    image = inputs.batch.image
-    python = image.python if image and image.engine.launcher else inputs.ranks_python
-    ranks = rank_command(python, site, script)
+    ranks = rank_command(inputs.python, site, script)
     system = inputs.batch.system
     if resolved.launcher == system.own_launcher:
         head = (inputs.python, f"{site.train}/node.py", f"{system.name}-ranks", site.run_dir)
@@ -269,14 +265,6 @@ def reason_of(batch: BatchSettings, option: str) -> str:
     return f"{reason}; {explanation}" if explanation else reason
 
 
-def explain_local_stack(inputs: JobInputs) -> tuple[Decision, ...]:
-    """Return the decision about the nodes' local copy of the stack, if there is one."""
-    if inputs.local is None:
-        return ()
-    reason = f"on each node's disk, unpacked once from {inputs.local.archive}"
-    return (Decision(topic="local stack", value=inputs.local.folder, reason=reason),)
-
-
 def home_of(resolved: Resolved, inputs: JobInputs, site: Site) -> Home:
     """Return the nodes of the run, and its location in the batch system."""
     batch = inputs.batch
@@ -322,7 +310,6 @@ def config_of(request: TrainRequest, resolved: Resolved, inputs: JobInputs, site
         options=supervisor_options(request, recipe, resolved.launcher, launch, attempt=site.attempt),
         requeue=system.can_resume(inputs.batch.options) and inputs.batch.held is None,
         max_requeues=inputs.batch.max_requeues,
-        local=inputs.local,
         working_directory=working_directory(recipe, site.run_dir),
     )
 

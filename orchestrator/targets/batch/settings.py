@@ -24,7 +24,6 @@ class BatchSettings:
         root: a shared folder that `orch provision` has filled; None for the installation of orch itself,
             which the nodes then see at the same path.
         python: the interpreter of the ranks; None for that of `root` or of orch.
-        local: a folder on each node's disk into which the stack is unpacked; None for the shared stack.
         login: the host with the system's programs, reached over SSH; None for this machine.
         runs: a shared folder on the cluster for runs that are started over the login node.
         image: the image that holds the ranks; None to run them on the nodes directly.
@@ -41,7 +40,6 @@ class BatchSettings:
     system: BatchSystem
     root: str | None = None
     python: str | None = None
-    local: str | None = None
     login: str | None = None
     runs: str | None = None
     image: Image | None = None
@@ -60,16 +58,11 @@ class BatchSettings:
             PlanError: for the first invalid value.
         """
         flag = self.system.flag
-        for name in ("root", "python", "local", "runs"):
+        for name in ("root", "python", "runs"):
             path = getattr(self, name)
             if path is not None and (not path.startswith("/") or ".." in path.split("/")):
                 option = "--python " if name == "python" else f"{flag} {name}="
                 raise PlanError(f"{option}{path}: expected an absolute path, the same on all nodes.")
-        if self.local and (not self.root or self.python or self.image):
-            raise PlanError(
-                f"{flag} local={self.local} needs root=, and excludes --python and --image.",
-                hint="The folder is filled with the stack that `orch provision` has packed in root=.",
-            )
         if self.login is not None and not HOST.fullmatch(self.login):
             raise PlanError(
                 f"{flag} login={self.login}: not a host name, as in `ssh HOST`.",

@@ -11,13 +11,11 @@ from dataclasses import replace
 
 from orch_node.batch import slurm as on_nodes
 from orch_node.batch.system import clock_seconds
-from orch_node.protocol.container import PYXIS
 
-from orchestrator.errors import ExecuteError, PlanError
+from orchestrator.errors import ExecuteError
 from orchestrator.model.command import CommandResult
 from orchestrator.planning.plan import SCRIPT, SubmitScript
 from orchestrator.runs.accounting import Accounting
-from orchestrator.targets.batch.image import Image, ImageEngine
 from orchestrator.targets.batch.options import SlurmOptions
 from orchestrator.targets.batch.system import (
     ONE_RANK,
@@ -559,39 +557,6 @@ def step_command(step: SubmitScript) -> tuple[str, ...]:
     return run_without(step_variables, ("srun", f"--jobid={step.allocation}", *options, *script))
 
 
-# Images that Pyxis runs.
-
-
-def pyxis_options(image: Image, folders: list[str], run_dir: str) -> tuple[str, ...]:
-    """Return the options of srun for an image.
-
-    Raises:
-        PlanError: if a folder's name has a comma or a colon; the option knows no quotes.
-    """
-    for folder in folders:
-        if set(folder) & set(",:"):
-            raise PlanError(
-                f"Pyxis cannot mount {folder}: its name contains a comma or a colon.",
-                hint="Rename the folder, or use an image of Apptainer.",
-            )
-    mounts = ",".join((*(f"{folder}:{folder}" for folder in folders), *image.mounts))
-    settings = ("--no-container-mount-home", f"--container-workdir={run_dir}")
-    return (f"--container-mounts={mounts}", *settings, *image.arguments)
-
-
-PYXIS_ENGINE = ImageEngine(
-    name=PYXIS,
-    title="Pyxis",
-    format="a .sqsh file of Pyxis",
-    pull="enroot import -o IMAGE.sqsh docker://NAME",
-    reserved=(
-        *("--container-image", "--container-mounts", "--container-workdir", "--container-name"),
-        *("--no-container-mount-home", "--container-mount-home"),
-    ),
-    options=pyxis_options,
-    launcher="srun",
-)
-
 # The target.
 
 
@@ -645,7 +610,6 @@ SLURM: BatchSystem = BatchSystem(
     check="scontrol ping",
     cluster_of=cluster_of,
     launcher_settings={"pmi": ("auto", "none", "pmi2", "pmix")},
-    image_engines={".sqsh": PYXIS_ENGINE},
     held=HeldAllocations(
         find=held_allocation,
         variable="SLURM_JOB_ID",

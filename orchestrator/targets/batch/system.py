@@ -19,7 +19,6 @@ from orchestrator.model.command import CommandResult
 from orchestrator.planning.plan import SubmitScript
 from orchestrator.planning.request import TargetOptions
 from orchestrator.runs.accounting import Accounting
-from orchestrator.targets.batch.image import APPTAINER_ENGINE, ImageEngine
 
 HELD, NEW = "held", "new"  # The values of the setting `allocation`.
 # Options of jobs that orch itself sets on every batch system, with a hint about each.
@@ -334,7 +333,6 @@ class BatchSystem(JobPrograms, JobOptions, DefaultLauncher):
         on_nodes: the system as the programs of a job use it.
         options: the class of the options of the command line: --NAME KEY=VALUE and --NAME-file.
         held: how runs become steps of a held allocation; None if they cannot.
-        image_engines: programs that run ranks in images besides Apptainer, by the suffix of the images.
         node_hints: how to choose nodes in place of `--nodes PATTERN`, `--inventory` and `--exclude`, by the
             names of these fields.
         node_shell: the command that opens a shell on a node of the cluster.
@@ -348,7 +346,6 @@ class BatchSystem(JobPrograms, JobOptions, DefaultLauncher):
     on_nodes: NodeSystem
     options: type[TargetOptions]
     held: HeldAllocations | None = None
-    image_engines: Mapping[str, ImageEngine] = field(default_factory=dict)
     node_hints: Mapping[str, str]
     node_shell: str
     job_shell: str
@@ -358,11 +355,6 @@ class BatchSystem(JobPrograms, JobOptions, DefaultLauncher):
     def flag(self) -> str:
         """Return the option of the command line that takes the system's settings: `--slurm`."""
         return f"--{self.name}"
-
-    @property
-    def engines(self) -> tuple[ImageEngine, ...]:
-        """Return the programs that can run ranks in an image."""
-        return (APPTAINER_ENGINE, *self.image_engines.values())
 
     @property
     def settings_file(self) -> Path:

@@ -99,7 +99,6 @@ cat > /shared/alice/runs/20260102-030405-bert-qa-abcd-0/job.json <<'ORCH_END_OF_
  ],
  "requeue": true,
  "max_requeues": null,
- "local": null,
  "precision": {
   "arguments": {
    "bf16": [
@@ -187,7 +186,6 @@ cat > /shared/alice/runs/20260102-030405-bert-qa-abcd-1/job.json <<'ORCH_END_OF_
  ],
  "requeue": true,
  "max_requeues": null,
- "local": null,
  "precision": {
   "arguments": {
    "bf16": [

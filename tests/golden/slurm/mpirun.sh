@@ -99,7 +99,6 @@ cat > /shared/alice/runs/20260102-030405-bert-qa-abcd/job.json <<'ORCH_END_OF_FI
  ],
  "requeue": true,
  "max_requeues": null,
- "local": null,
  "precision": {
   "arguments": {
    "bf16": [

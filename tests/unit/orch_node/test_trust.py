@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -165,6 +166,8 @@ def test_folder_is_filled_once_per_content(tmp_path: Path) -> None:
     assert not fill_once(folder, "1", fill)
     assert fill_once(folder, "2", fill)
     assert (folder / MARK).read_text() == "2"
+    with ThreadPoolExecutor(8) as pool:
+        assert sorted(pool.map(lambda _: fill_once(folder, "3", fill), range(8))) == [False] * 7 + [True]
     assert sorted(path.name for path in folder.parent.iterdir()) == [".current.lock", "current"]
 
 
@@ -172,7 +175,10 @@ def test_folder_without_a_mark_is_filled_again(tmp_path: Path) -> None:
     folder = make_folder(tmp_path / "current")
     (folder / "program").write_text("half")
     (folder / "other").touch()
+    part = folder.with_name(".current.part-x")  # of a process that was killed
+    part.mkdir()
     assert fill_once(folder, "1", fill)
+    assert not part.exists()
     assert (folder / "program").read_text() == "good"
     assert not (folder / "other").exists()
 

@@ -14,7 +14,6 @@ from orchestrator.operations import train
 from orchestrator.planning.request import TrainRequest
 from orchestrator.targets.batch.decisions import with_size
 from orchestrator.targets.batch.plan import plan_job
-from orchestrator.targets.batch.settings import BatchSettings
 from orchestrator.targets.batch.slurm import RESERVED_OPTIONS
 from tests.support.environments import make_environment
 from tests.support.slurm_plans import SITE, make_inputs, make_plan, make_request, make_settings, slurm_settings
@@ -32,7 +31,7 @@ def test_options_that_orch_sets_are_refused(name: str) -> None:
         ({"nodes": NodePattern("n[1-3]")}, {}, "needs a number of nodes"),
         ({"nodes": NodeCount(0)}, {}, "needs a number of nodes"),
         ({"ppn": 0}, {}, "--ppn 0"),
-        ({"launcher": "mpijob"}, {}, "--launcher mpijob does not run on Slurm"),
+        ({"launcher": "trainjob"}, {}, "--launcher trainjob does not run on Slurm"),
         ({"mpi": "intel"}, {}, "--launcher srun starts the ranks without mpirun"),
         ({"mpi": "openmpi", "launcher": "mpirun"}, {}, "mpirun must be that of intel"),
         ({"spare_nodes": 1}, {}, "--spare-nodes without --max-restarts"),
@@ -54,16 +53,6 @@ def test_impossible_requests_are_refused(fields: dict[str, object], settings: di
 def test_login_node_must_be_a_host_name(login: str) -> None:
     with pytest.raises(PlanError, match="not a host name"):
         make_plan({}, make_settings(login=login))
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [make_settings(local="/s"), make_settings(local="/s", root="/r", python="/p")],
-    ids=["no root", "another Python"],
-)
-def test_folder_of_the_nodes_is_filled_from_a_shared_one(settings: BatchSettings) -> None:
-    with pytest.raises(PlanError, match="needs root="):
-        settings.check()
 
 
 def test_python_is_an_option_of_all_targets() -> None:

@@ -36,11 +36,9 @@ def make_settings(*image_options: str, image: str = "/shared/torch.sif") -> Batc
         ({}, (), "nvcr.io#torch", "runs do not pull images"),
         ({}, (), "torch.sif", "not an absolute path"),
         ({}, ("mounts=data",), "/torch.sif", "not SOURCE:TARGET"),
-        ({}, ("mounts=/a,b:/a",), "/torch.sqsh", "not SOURCE:TARGET"),
+        ({}, ("mounts=/a,b:/a",), "/torch.sif", "not SOURCE:TARGET"),
         ({}, ("arguments=/torch2.sif",), "/torch.sif", "not an option"),
         ({}, ("arguments=--pid",), "/torch.sif", "orch sets this option itself"),
-        ({}, ("arguments=--container-image=a",), "/torch.sqsh", "orch sets this option itself"),
-        ({"launcher": "mpirun"}, (), "/torch.sqsh", "Pyxis only runs ranks that srun starts"),
         ({"backend": "mpi", "launcher": "mpirun"}, (), "/torch.sif", "run without containers"),
     ],
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 from dataclasses import replace
@@ -13,13 +12,12 @@ from orch_node.filled_folder import hash_of
 from orch_node.protocol import batch as protocol
 
 from orchestrator import load
-from orchestrator.errors import OrchError, RequestError
+from orchestrator.errors import OrchError
 from orchestrator.files import source_files
 from orchestrator.model.recipe import Recipe
 from orchestrator.paths import TRAIN
 from orchestrator.planning.plan import CopyFiles, Plan, SendFolder, StoreFolder, SubmitScript
-from orchestrator.targets.batch.login import local_stack
-from orchestrator.targets.batch.plan import LOGIN, plan_job, plan_run
+from orchestrator.targets.batch.plan import LOGIN, plan_job
 from orchestrator.targets.connections.local import Local
 from orchestrator.targets.execute import do, packed
 from tests.support.slurm_plans import SITE, make_inputs, make_request, slurm_settings
@@ -96,26 +94,3 @@ def test_project_goes_into_the_store_of_a_login_node(tmp_path: Path, project: Re
     assert step.path == f"{tmp_path}/.orch/store/{project.project.digest}"
     assert step.copy == f"{tmp_path}/{SITE.run_id}/project"
     assert [node.node for node in step.nodes] == ["cluster"]
-
-
-def test_ranks_run_from_the_folder_of_their_node(tmp_path: Path) -> None:
-    root, digest = tmp_path / "shared", "ab" * 32
-    settings = slurm_settings(None, (f"root={root}", "local=/scratch/orch"), {})
-    with pytest.raises(RequestError, match="no archive of stack 'current'") as missing:
-        local_stack(settings, "current")
-    assert "orch provision --on slurm" in missing.value.hint
-    (root / "archives").mkdir(parents=True)
-    archive = {"file": "current-abab.tar", "sha256": digest, "tree": "cd"}
-    (root / "archives" / "current.json").write_text(json.dumps(archive))
-    stack = local_stack(settings, "current")
-    assert stack == protocol.LocalStack(
-        folder=f"/scratch/orch/stacks/current-{digest[:16]}", archive=f"{root}/archives/current-abab.tar", sha256=digest
-    )
-    inputs = replace(make_inputs(settings), local=stack)
-    for launcher in ("srun", "mpirun"):
-        decided = plan_run(make_request({"launcher": launcher}), inputs, SITE)
-        assert f"{stack.folder}/bin/python" in decided.config.launcher
-        assert decided.plan.run.python == inputs.python, "what starts the run is on the shared folder"
-    (root / "archives" / "current.json").write_text(json.dumps({**archive, "file": "../../x"}))
-    with pytest.raises(OrchError, match="is damaged"):
-        local_stack(settings, "current")

@@ -1,6 +1,6 @@
-"""Run the programs of container engines; start ranks in images of Apptainer, Singularity or Pyxis.
+"""Run the programs of container engines; start ranks in images of Apptainer or Singularity.
 
-A container of these three exists as long as its rank, shares the node's processes, network and
+A container of these two exists as long as its rank, shares the node's processes, network and
 memory, and leaves nothing behind.
 """
 
@@ -11,7 +11,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from orch_node.protocol.container import PYXIS, ContainerSpec
+from orch_node.protocol.container import ContainerSpec
 
 APPTAINER_PROGRAMS = ("apptainer", "singularity")
 APPTAINER_SECONDS = 60.0  # the first read of an image on a shared file system takes long
@@ -49,13 +49,11 @@ def run_engine(argv: Sequence[str], *, seconds: float) -> str:
 
 
 def apptainer_prefix(spec: ContainerSpec, options: Sequence[str] = ()) -> list[str]:
-    """Return the arguments before those of a program in the image; none with Pyxis and srun.
+    """Return the arguments before those of a program in the image.
 
     Raises:
         ContainerError: if Apptainer is not installed.
     """
-    if spec.engine == PYXIS:
-        return []
     program = next((name for name in APPTAINER_PROGRAMS if shutil.which(name)), None)
     if program is None:
         raise ContainerError(
@@ -71,8 +69,6 @@ def check_apptainer(spec: ContainerSpec) -> None:
     Raises:
         ContainerError: if that fails.
     """
-    if spec.engine == PYXIS:
-        return
     if not Path(spec.image).exists():
         raise ContainerError(f"the image {spec.image} does not exist on this node. All nodes must have it")
     try:

@@ -22,7 +22,6 @@ from orch_node import tail, whole_files
 from orch_node.batch import layout
 from orch_node.batch.agent_connections import STEP_LOG, AgentConnectionError, AgentConnections
 from orch_node.batch.channels import JobAgents, exit_if_superseded
-from orch_node.batch.local_stack import FillError, fill_nodes
 from orch_node.batch.system import NodeSystem, find_system
 from orch_node.protocol import batch, failures, files, outcome, values
 from orch_node.protocol.batch import Hello, JobConfig
@@ -60,10 +59,8 @@ def main(argv: list[str]) -> int:
         record_job(system, run_dir)
         system.prepare()
         nodes = system.node_names()[: config.nodes + config.spare_nodes]
-        if config.local:
-            fill_nodes(system, run_dir, nodes)
         connections = AgentConnections(system, run_dir, nodes)
-    except (FillError, AgentConnectionError, OSError) as error:
+    except (AgentConnectionError, OSError) as error:
         return fail(system, run_dir, str(error), began)
     try:
         connections.accept_all()
@@ -95,8 +92,7 @@ def supervise(run_dir: Path, config: JobConfig, connections: AgentConnections) -
     system = connections.system
     hellos = [connections.hellos[node] for node in connections.nodes]
     layout.check_nodes(system, config, hellos)
-    stack = Path(config.local.folder if config.local else sys.prefix)
-    for name, text in layout.run_files(config, hellos, facts.libraries(stack)).items():
+    for name, text in layout.run_files(config, hellos, facts.libraries(Path(sys.prefix))).items():
         whole_files.write(run_dir / name, text)
     record_job(system, run_dir, hellos)
     os.environ.update({**system.launcher_environment(), **config.launcher_env, **hydra_variables(hellos)})

@@ -14,12 +14,10 @@ from pathlib import Path
 from typing import BinaryIO
 
 from orch_node import whole_files
-from orch_node.agent.containers import read_spec
 from orch_node.batch.system import NodeSystem
 from orch_node.protocol import files
 from orch_node.protocol import layout as layouts
 from orch_node.protocol.batch import Submitted
-from orch_node.protocol.container import PYXIS
 from orch_node.reach import BY_STEP
 
 # Steps share all cores with the step that holds the agents. Slurm must not end any rank by itself, so that orch
@@ -214,27 +212,9 @@ def main(argv: list[str]) -> int:
         *("srun", *STEP, f"--ntasks={layout.world_size}", "--distribution=arbitrary"),
         *("--unbuffered", "--job-name=orch-ranks"),
         f"--mpi={choose_pmi() if requested_pmi == 'auto' else requested_pmi}",
-        *pyxis_options(run_dir),
     ]
     os.execvp("srun", [*srun, *command])
     raise AssertionError
-
-
-def pyxis_options(run_dir: Path) -> list[str]:
-    """Return the options of srun for a container of Pyxis, or none if the run does not use one.
-
-    Raises:
-        SystemExit: if this site has no Pyxis.
-    """
-    spec = read_spec(run_dir)
-    if spec is None or spec.engine != PYXIS:
-        return []
-    if "--container-image" not in run("srun", "--help").stdout:
-        sys.exit(
-            f"error: {spec.image} needs Pyxis, but srun has no option --container-image here. "
-            "Use an image of Apptainer instead: --image IMAGE.sif"
-        )
-    return [f"--container-image={spec.image}", *spec.options]
 
 
 def choose_pmi() -> str:

@@ -15,15 +15,6 @@ NODE0 = "address-of-node0"
 
 
 @dataclass(frozen=True)
-class LocalStack:
-    """A stack that each node unpacks from an archive."""
-
-    folder: str  # on the node's own disk, named by the content
-    archive: str  # seen by all nodes
-    sha256: str
-
-
-@dataclass(frozen=True)
 class JobConfig:
     """The plan of a run, as its job reads it."""
 
@@ -49,7 +40,6 @@ class JobConfig:
     options: tuple[str, ...]  # of the supervisor
     requeue: bool = False  # whether a preempted job is requeued
     max_requeues: int | None = None
-    local: LocalStack | None = None  # None if the ranks run from a shared folder
     precision: RunPrecision | None = None  # None if the plan has decided
     working_directory: str = ""  # in which the script starts; empty for the run's folder
     schema: int = SCHEMA

@@ -10,7 +10,7 @@ from orch_node.protocol.layout import Placement
 
 SCHEMA = 1
 BY_ENTRYPOINT = "node"  # the entrypoint of the image starts the ranks of a node
-DOCKER, APPTAINER, PYXIS = "docker", "apptainer", "pyxis"  # Apptainer is also Singularity
+DOCKER, APPTAINER = "docker", "apptainer"  # Apptainer is also Singularity
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class ContainerSpec:
     python: str
     preload: tuple[str, ...]  # names of libraries for LD_PRELOAD, if the image has them
     processes: dict[str, int]  # node -> number of ranks that the entrypoint starts
-    options: tuple[str, ...]  # of `docker run`, `apptainer exec` or, with Pyxis, `srun`
+    options: tuple[str, ...]  # of `docker run` or `apptainer exec`
     env_file: str = ""  # a file of variables on the node
     engine: str = DOCKER
     schema: int = SCHEMA
