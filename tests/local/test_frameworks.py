@@ -276,6 +276,9 @@ STARTED_PROCESSES = {
     "    open('inner.py', 'w').write('import torch.distributed as d; d.init_process_group()')\n"
     "    subprocess.call([sys.executable, '-m', 'torch.distributed.run', '--standalone', '--nproc-per-node', '1',"
     " 'inner.py'])",
+    "torchrun-with-an-environment-of-its-own": "import subprocess\n"
+    "    open('inner.py', 'w').write('import torch.distributed as d; d.init_process_group()')\n"
+    "    subprocess.call([sys.executable, '-m', 'torch.distributed.run', '--standalone', 'inner.py'], env={})",
 }
 
 

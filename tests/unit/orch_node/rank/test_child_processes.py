@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import multiprocessing
 import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -54,6 +56,32 @@ except Exception as error:
     with pytest.raises(Exception, match="each of the 2 ranks would train a separate model"):
         child_processes.check(0)
     child_processes.check(1)
+
+
+def test_group_of_a_child_with_another_environment_is_seen_from_outside(tmp_path: Path) -> None:
+    program = """
+import torch
+input("imported")
+store = torch.distributed.TCPStore("127.0.0.1", 0, 1, True)
+input("group")
+"""
+    command = [sys.executable, "-c", program]
+    forked = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,))
+    forked.start()  # as a worker of a DataLoader
+    with subprocess.Popen(command, env={}, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdin
+        assert child.stdout
+        child.stdout.read(len("imported"))
+        unwatched = child_processes.unwatched_processes()
+        assert [folder.name for folder in unwatched] == [str(child.pid)]
+        assert not child_processes.has_group(unwatched[0])
+        child.stdin.write(b"\n")
+        child.stdin.flush()
+        child.stdout.read(len("group"))
+        assert child_processes.has_group(unwatched[0])
+        child.kill()
+    forked.kill()
+    forked.join()
 
 
 def test_python_path_has_the_folder_once() -> None:

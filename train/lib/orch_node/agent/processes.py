@@ -7,6 +7,7 @@ A pager or an editor that has a file of the run open does not belong to it.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import time
@@ -19,6 +20,7 @@ from orch_node.program import MARK, PROGRAM
 from orch_node.protocol.outcome import ProcessRecord
 
 PROC = Path("/proc")
+PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 # Subcommand of node.py -> the role of its process in a run, and the index of the run's folder.
 ROLES = {
     "supervise": ("supervisor", 1),
@@ -221,6 +223,19 @@ def ancestors(pid: int) -> list[int]:
         except OSError:
             break
     return pids
+
+
+def keep_descendants() -> None:
+    """Become the parent of orphans below this process, so that descendants() finds them."""
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
+
+
+def descendants() -> list[Process]:
+    """Return the living processes that this one has started, directly or not."""
+    own_pid = os.getpid()
+    numbers = [int(folder.name) for folder in PROC.iterdir() if folder.name.isdigit()]
+    living = [process for pid in numbers if (process := read_process(pid, []))]
+    return [process for process in living if process.state not in "ZX" and own_pid in ancestors(process.parent)]
 
 
 def has_children(pid: int) -> bool:

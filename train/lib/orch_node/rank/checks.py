@@ -21,10 +21,16 @@ UPDATE_FACTS = {
     True: "Run `orch provision` to record the node as it is now.",
     False: "The node has changed since the run was planned: start it again.",
 }
+SEPARATE_MODELS = "ORCH_SEPARATE_MODELS"
 
 
 class RankError(Exception):
     """A reason not to start training, in one sentence."""
+
+
+def has_separate_models() -> bool:
+    """Return whether the user says that every rank trains a separate model."""
+    return os.environ.get(SEPARATE_MODELS) == "1"
 
 
 def fail(text: str, code: int = 1) -> NoReturn:

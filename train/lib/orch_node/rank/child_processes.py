@@ -2,7 +2,8 @@
 
 A script that starts processes (mp.spawn, notebook_launcher, torchrun) starts them on every rank: each rank would train
 a separate model. Forked children inherit what process_group.py replaces; other Python processes import
-orch_node/child_python/sitecustomize.py.
+orch_node/child_python/sitecustomize.py. Those that do not, because the script gives them another environment, are
+recognized from outside by the threads of torch's process groups.
 """
 
 from __future__ import annotations
@@ -11,22 +12,33 @@ import contextlib
 import functools
 import inspect
 import os
-from collections.abc import MutableMapping
+import threading
+import time
+from collections.abc import Callable, MutableMapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
 
+from orch_node.agent import processes
 from orch_node.protocol import files
-from orch_node.rank.checks import RankError
+from orch_node.rank.checks import SEPARATE_MODELS, RankError, has_separate_models
 from orch_node.rank.frameworks import AfterImport, wrap
 
+SCAN_SECONDS = 0.5  # importing torch takes longer
+# While a process that does not import sitecustomize.py runs: the group of a short training exists for about 0.3 s.
+CLOSE_SCAN_SECONDS = 0.05
+# Threads of torch 2.5 and newer, in the process of a group that serves its store, in torchrun, and in groups of gloo.
+GROUP_THREADS = (b"pt_tcpstore", b"pt_gloo")
+LAUNCHED_MARK = b"TORCHELASTIC_RUN_ID="  # in the environment of torchrun's processes
+END_SECONDS = 5.0
 PARENT = "ORCH_PARENT_RANK"  # "RANK WORLD_SIZE" of the rank that started a process
 FOLDER = Path(__file__).resolve().parent.parent / "child_python"
 MESSAGE = (
     "every rank of the script starts further processes, which form a process group: each of the {size} ranks would "
     "train a separate model. orch starts one process per rank: call the training function directly instead of "
     "mp.spawn(), notebook_launcher(), torchrun or Parallel(nproc_per_node=...), with RANK and WORLD_SIZE of the "
-    "environment; or run the script with --nodes 1 --ppn 1."
+    "environment; or run the script with --nodes 1 --ppn 1. If every rank is meant to train a separate model, set "
+    f"{SEPARATE_MODELS}=1 by --env or in the script."
 )
 IMPORTED_AGAIN_MESSAGE = (
     "a process that the script starts, such as a worker of a DataLoader, imports the script again and creates a "
@@ -58,7 +70,7 @@ def refuse_groups(module: ModuleType) -> None:
 
     @functools.wraps(original)
     def init_process_group(*args: Any, **kwargs: Any) -> Any:
-        if parent_size() > 1:
+        if parent_size() > 1 and not has_separate_models():
             refuse_group()
         return original(*args, **kwargs)
 
@@ -68,6 +80,59 @@ def refuse_groups(module: ModuleType) -> None:
 def refuse_launches(module: ModuleType) -> None:
     """Make torchrun's agent fail in a rank itself, as in notebook_launcher(): its port is in use on a shared node."""
     wrap(module, "launch_agent", lambda *_, **__: check_process(0))
+
+
+def begin_scans(rank: int, world_size: int, end: Callable[[RankError], object]) -> None:
+    """Start a daemon thread that ends this rank if a process below it that is not watched has a process group."""
+    if world_size > 1:
+        arguments = (refused_mark(rank), MESSAGE.format(size=world_size), end)
+        threading.Thread(target=scan_processes, args=arguments, name="orch-children", daemon=True).start()
+
+
+def scan_processes(mark: Path, message: str, end: Callable[[RankError], object]) -> None:
+    """Look for process groups below this process until there is one; then end its processes, and call `end`."""
+    unwatched: list[Path] = []
+    while has_separate_models() or not any(map(has_group, unwatched)):
+        time.sleep(CLOSE_SCAN_SECONDS if unwatched else SCAN_SECONDS)
+        unwatched = unwatched_processes()
+    write_mark(mark, message)
+    processes.terminate(processes.descendants, term_seconds=0.0, seconds=END_SECONDS)
+    end(RankError(message))
+
+
+def unwatched_processes() -> list[Path]:
+    """Return the folders in /proc of the Python processes below this one that do not import sitecustomize.py."""
+    own_folder = processes.PROC / str(os.getpid())
+    own_environment = (own_folder / "environ").read_bytes()
+    folders, unwatched = children(own_folder), []
+    while folders:
+        folder = folders.pop()
+        folders += children(folder)
+        with contextlib.suppress(OSError):  # it has ended, or belongs to another user
+            environment = (folder / "environ").read_bytes()
+            # A forked child has the environment with which this process was started.
+            is_watched = environment == own_environment or os.fsencode(FOLDER) in environment
+            if not is_watched and b"python" in os.readlink(os.fsencode(folder / "exe")):
+                unwatched.append(folder)
+    return unwatched
+
+
+def children(folder: Path) -> list[Path]:
+    """Return the folders in /proc of the processes that a process has started."""
+    pids: list[str] = []
+    with contextlib.suppress(OSError):
+        for task in (folder / "task").iterdir():
+            pids += (task / "children").read_text().split()
+    return [processes.PROC / pid for pid in pids]
+
+
+def has_group(folder: Path) -> bool:
+    """Return whether a process has a process group of torch, or is one of torchrun's."""
+    with contextlib.suppress(OSError):
+        if LAUNCHED_MARK in (folder / "environ").read_bytes() and "TORCHELASTIC_RUN_ID" not in os.environ:
+            return True
+        return any((task / "comm").read_bytes().startswith(GROUP_THREADS) for task in (folder / "task").iterdir())
+    return False
 
 
 def record_training(module: ModuleType) -> None:

@@ -7,7 +7,6 @@ ends, because of Ctrl-C or a lost connection, the command and all processes that
 from __future__ import annotations
 
 import argparse
-import ctypes
 import os
 import subprocess
 import sys
@@ -17,7 +16,6 @@ from pathlib import Path
 
 from orch_node.agent import processes
 from orch_node.agent.containers import read_spec
-from orch_node.agent.processes import Process
 from orch_node.protocol import files
 from orch_node.protocol import layout as layouts
 from orch_node.protocol.environment import (
@@ -37,7 +35,6 @@ from orch_node.rank.libc_environment import with_kept_heap, with_loadable_preloa
 from orch_node.rank.script import enter
 from orch_node.standalone import facts
 
-PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 KILL_AFTER_SECONDS = 2.0
 END_SECONDS = 5.0
 # Without the user's files, which ranks do not read either: they often put another Python first in PATH.
@@ -106,7 +103,7 @@ def command_environment(options: argparse.Namespace) -> dict[str, str]:
 
 def run(command: Sequence[str], environment: dict[str, str]) -> int:
     """Run a command without input, and return its exit code as a shell does."""
-    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)  # so that all processes of the command remain below this one
+    processes.keep_descendants()
     try:
         child = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, start_new_session=True)
     except OSError as error:
@@ -117,7 +114,7 @@ def run(command: Sequence[str], environment: dict[str, str]) -> int:
     def end_with_input() -> None:
         os.read(0, 1)
         input_ended.set()
-        processes.terminate(descendants, term_seconds=KILL_AFTER_SECONDS, seconds=END_SECONDS)
+        processes.terminate(processes.descendants, term_seconds=KILL_AFTER_SECONDS, seconds=END_SECONDS)
 
     watcher = threading.Thread(target=end_with_input, daemon=True)
     watcher.start()
@@ -125,13 +122,3 @@ def run(command: Sequence[str], environment: dict[str, str]) -> int:
     if input_ended.is_set():
         watcher.join()
     return code if code >= 0 else 128 - code
-
-
-def descendants() -> list[Process]:
-    """Return the living processes that this one has started, directly or not."""
-    own_pid = os.getpid()
-    numbers = [int(folder.name) for folder in processes.PROC.iterdir() if folder.name.isdigit()]
-    living = [process for pid in numbers if (process := processes.read_process(pid, []))]
-    return [
-        process for process in living if process.state not in "ZX" and own_pid in processes.ancestors(process.parent)
-    ]

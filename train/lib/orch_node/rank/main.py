@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import ctypes
 import faulthandler
+import functools
 import gc
 import importlib
 import io
@@ -111,6 +112,8 @@ def main(argv: list[str]) -> None:
     def operations() -> int:
         return communication.operations(torch) - agreement.collectives
 
+    counts = functools.partial(current_heartbeat, torch, metrics)
+    child_processes.begin_scans(placement.rank, layout.world_size, functools.partial(give_up, counts=counts))
     check = training_check.begin(torch, operations)
     comparison = compare_weights(torch, layout, placement, operations)
     frameworks.record_losses()
@@ -122,7 +125,7 @@ def main(argv: list[str]) -> None:
             if comparison:
                 comparison.check_end()
         except RankError as error:
-            give_up(error, lambda: heartbeat.current(torch, metrics.steps))
+            give_up(error, counts)
         send(
             ScriptEnded(
                 world_collectives=communication.world_collectives(torch),
@@ -134,12 +137,17 @@ def main(argv: list[str]) -> None:
             precision.advise(metrics.steps)
 
     with reported_exits(report_end):
-        finished = run_script(argv, lambda: heartbeat.current(torch, metrics.steps))
+        finished = run_script(argv, counts)
     if finished:
         report_end()
         with contextlib.suppress(OSError):  # a full disk
             (run_dir / files.finished_mark(placement.rank)).touch(0o600)
-    leave(torch, layout.backend, lambda: heartbeat.current(torch, metrics.steps))
+    leave(torch, layout.backend, counts)
+
+
+def current_heartbeat(torch: ModuleType, metrics: rank_metrics.Metrics) -> Heartbeat:
+    """Return how far this rank is now."""
+    return heartbeat.current(torch, metrics.steps)
 
 
 def checked_variables(settings: dict[str, str], planned: dict[str, str]) -> dict[str, str]:

@@ -13,6 +13,7 @@ from types import FrameType
 from typing import Protocol
 
 from orch_node import program
+from orch_node.agent import processes
 from orch_node.agent.processes import handles_signal
 from orch_node.events import send
 from orch_node.preemption import in_batch_job
@@ -32,6 +33,7 @@ SCRIPT_SIGNALS = (signal.SIGUSR1, signal.SIGUSR2)
 LINGER_SECONDS = 10.0
 LINGER_BEFORE_RESTART_SECONDS = 1.5  # torchrun restarts the ranks as soon as one has ended
 KILL_AFTER_SECONDS = 5.0
+END_SECONDS = 3.0
 
 
 def start(placement: Placement, environment: dict[str, str], log: LogWriter, command: Sequence[str]) -> int:
@@ -46,6 +48,7 @@ def start(placement: Placement, environment: dict[str, str], log: LogWriter, com
     events = int(environment["ORCH_EVENTS_FD"])
     environment = with_kept_heap(with_loadable_preload(with_synced_hub(apply_defaults(environment))))
     parent = os.getpid()
+    processes.keep_descendants()
     child = os.fork()
     if child:
         log.begin()
@@ -88,6 +91,11 @@ class Child:
         self.log.drain()
         code = os.waitstatus_to_exitcode(status)
         return code, usage.ru_maxrss * 1024, usage.ru_utime + usage.ru_stime
+
+
+def end_descendants() -> None:
+    """End processes that a failed script leaves, such as those of torchrun, which are in other sessions."""
+    processes.terminate(processes.descendants, term_seconds=0.0, seconds=END_SECONDS)
 
 
 class SignalForwarder:

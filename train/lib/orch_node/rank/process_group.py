@@ -22,7 +22,7 @@ from orch_node.bound_store import bind_stores
 from orch_node.protocol import files
 from orch_node.protocol.layout import Placement, RunLayout
 from orch_node.rank import child_processes, communication, frameworks, weight_comparison
-from orch_node.rank.checks import RankError
+from orch_node.rank.checks import SEPARATE_MODELS, RankError, has_separate_models
 
 
 def join(torch: ModuleType, layout: RunLayout, placement: Placement, planned: Mapping[str, str]) -> None:
@@ -193,12 +193,12 @@ def forbid_training_alone(torch: ModuleType, layout: RunLayout, placement: Place
         is_counted = (
             torch.distributed.is_initialized() and not has_script_groups(torch) and not communication.uses_rpc(torch)
         )
-        if is_counted and not has_communicated and not weight_comparison.has_separate_models():
+        if is_counted and not has_communicated and not has_separate_models():
             raise RankError(
                 "the script trains alone on every rank: it made an optimizer step before the ranks "
                 f"had communicated. {frameworks.advice(layout, placement)}; or run it with "
                 "--nodes 1 --ppn 1. If the weights are averaged later, or every rank is meant to train a "
-                f"separate model, set {weight_comparison.SEPARATE_MODELS}=1 by --env or in the script."
+                f"separate model, set {SEPARATE_MODELS}=1 by --env or in the script."
             )
 
     optimizer = importlib.import_module("torch.optim.optimizer")

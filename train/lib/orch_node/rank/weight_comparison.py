@@ -30,7 +30,7 @@ from typing import Any
 from orch_node.events import warn
 from orch_node.rank import communication
 from orch_node.rank import weight_inspection as weights
-from orch_node.rank.checks import RankError
+from orch_node.rank.checks import SEPARATE_MODELS, RankError, has_separate_models
 
 UNKNOWN_STEPS = -2  # a rank may hold no part of sharded weights, and so no state
 COMPARED_STEP = 3  # after so many steps of an optimizer its weights are compared
@@ -42,7 +42,6 @@ MAX_WATCHED_WEIGHTS = 3  # whose changes outside of optimizers are noticed; aver
 # train alone on different data differ by a large part of it.
 TOLERANCE = 0.01
 SAME_START = 1e-5  # relative; random initial weights may differ in the last bit between CPUs
-SEPARATE_MODELS = "ORCH_SEPARATE_MODELS"
 # DDP hooks of these packages leave equal gradients on all ranks, apart from LOCAL_HOOKS.
 HOOK_PACKAGES = ("torch.", "orch_training.")
 LOCAL_HOOKS = ("post_localSGD_hook", "noop_hook")
@@ -456,11 +455,6 @@ class Suspicion:
     def has_reduced(self) -> bool:
         """Return whether the script has summed tensors as large as the weights over ranks."""
         return communication.COUNTS.largest_reduction >= self.size
-
-
-def has_separate_models() -> bool:
-    """Return whether the user says that every rank trains a separate model."""
-    return os.environ.get(SEPARATE_MODELS) == "1"
 
 
 def check_resumed(state: State, reference: State) -> None:

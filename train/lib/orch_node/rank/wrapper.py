@@ -34,7 +34,7 @@ from orch_node.rank.environment import secret_names, training_environment
 from orch_node.rank.listening_sockets import close_listening
 from orch_node.rank.oom import OomDetector
 from orch_node.rank.output import log_tail
-from orch_node.rank.process import Child, Process, SignalForwarder, start
+from orch_node.rank.process import Child, Process, SignalForwarder, end_descendants, start
 from orch_node.streams import LogWriter
 
 # (rank, world size) of hydra, Open MPI, torchrun and accelerate, and srun. srun comes last: it may
@@ -178,6 +178,8 @@ def wait(child: Process, placement: Placement, oom: OomDetector, log: Path, mark
         cpu_seconds=cpu_seconds,
     )
     send(exited)
+    if code not in (0, EX_TEMPFAIL):
+        end_descendants()
     if code == EX_TEMPFAIL:  # no failure to the launcher: the other ranks are about to end like this one
         return 0
     if code != 0:
