@@ -117,9 +117,9 @@ def measure_calls(torch: ModuleType, name: str) -> None:
 
 
 def largest_size(torch: ModuleType, value: Any) -> int:
-    """Return the number of elements of the largest tensor in nested lists."""
+    """Return the number of elements of the largest tensor in nested lists; a scalar, such as a loss, has none."""
     if torch.is_tensor(value):
-        return int(value.numel())
+        return int(value.numel()) if value.dim() else 0
     if isinstance(value, (list, tuple)):
         return max((largest_size(torch, item) for item in value), default=0)
     return 0

@@ -85,7 +85,7 @@ def main(argv: list[str]) -> None:
         torch = import_torch()
         check_torch(node, torch.__version__, spec)
         torch.set_num_threads(placement.threads)
-        join(torch, layout, placement, environment)
+        join(torch, layout, environment)
         check_environment(environment)  # importing the backend may have changed it
         argv = precision.choose(torch, layout, placement.rank, argv)
     except Exception as error:
@@ -115,15 +115,15 @@ def main(argv: list[str]) -> None:
     counts = functools.partial(current_heartbeat, torch, metrics)
     child_processes.begin_scans(placement.rank, layout.world_size, functools.partial(give_up, counts=counts))
     check = training_check.begin(torch, operations)
-    comparison = compare_weights(torch, layout, placement, operations)
+    end_checks = compare_weights(torch, layout, placement, operations)
     frameworks.record_losses()
     hub.use_synced_data()
 
     def report_end() -> None:
         try:
             child_processes.check(placement.rank)
-            if comparison:
-                comparison.check_end()
+            for check_end in end_checks:
+                check_end()
         except RankError as error:
             give_up(error, counts)
         send(

@@ -6,26 +6,35 @@ It is created before any Hugging Face code runs: newer transformers and accelera
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import functools
 import importlib
 import inspect
 import itertools
 import os
+import re
 import sys
-from collections.abc import Callable, Mapping, MutableMapping
+import sysconfig
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from orch_node.bound_store import bind_stores
+from orch_node.program import PROGRAM
 from orch_node.protocol import files
 from orch_node.protocol.layout import Placement, RunLayout
-from orch_node.rank import child_processes, communication, frameworks, weight_comparison
+from orch_node.rank import child_processes, communication, frameworks, manual_updates, weight_comparison
 from orch_node.rank.checks import SEPARATE_MODELS, RankError, has_separate_models
 
+# Averaging of weights in a source: local SGD does not communicate before its first steps.
+AVERAGING = re.compile(
+    r"average_parameters|ModelAverager|all_(reduce|gather)\w*\([^)\n]*(param|weight|\.data\b|\bp\b|state_dict|flat|vector)"
+)
 
-def join(torch: ModuleType, layout: RunLayout, placement: Placement, planned: Mapping[str, str]) -> None:
+
+def join(torch: ModuleType, layout: RunLayout, planned: Mapping[str, str]) -> None:
     """Import the backend's module and create the default process group.
 
     A single rank gets a group, too, so that a script may query its rank or reduce, unless torch was
@@ -34,7 +43,6 @@ def join(torch: ModuleType, layout: RunLayout, placement: Placement, planned: Ma
     Args:
         torch: the torch module.
         layout: of the run.
-        placement: of this rank.
         planned: the variables that orch has set.
     """
     if layout.backend_module:
@@ -61,8 +69,6 @@ def join(torch: ModuleType, layout: RunLayout, placement: Placement, planned: Ma
     process = os.getpid()
     ddp_class = torch.nn.parallel.DistributedDataParallel
     frameworks.wrap(ddp_class, "__init__", lambda *_, **__: child_processes.check_process(process))
-    if layout.world_size > 1:
-        forbid_training_alone(torch, layout, placement)
 
 
 def check_backend(torch: ModuleType, backend: str) -> None:
@@ -175,49 +181,83 @@ def set_timeout(distributed: ModuleType, timeout: datetime.timedelta) -> None:
     distributed.distributed_c10d._get_default_store().set_timeout(timeout)
 
 
-def forbid_training_alone(torch: ModuleType, layout: RunLayout, placement: Placement) -> None:
+def forbid_training_alone(torch: ModuleType, layout: RunLayout, placement: Placement) -> Callable[[], None]:
     """Stop a script at its first optimizer step if its ranks train alone.
 
     They do if a framework has another rank or world size than the run, or if the ranks have not
-    communicated at all.
+    communicated at all. A script that averages weights (local SGD) may begin to communicate later.
+
+    Returns:
+        A function that checks at the end of the script that the ranks have communicated.
     """
     initial_operations = communication.operations(torch)
     steps: list[None] = []
+    pending: list[RankError] = []
+
+    def has_communicated() -> bool:
+        return communication.operations(torch) != initial_operations
 
     def check(*_: Any) -> None:
         if steps:  # the hook cannot remove itself: torch is iterating its hooks
             return
         steps.append(None)
         frameworks.check_numbers(layout, placement)
-        has_communicated = communication.operations(torch) != initial_operations
         is_counted = (
             torch.distributed.is_initialized() and not has_script_groups(torch) and not communication.uses_rpc(torch)
         )
-        if is_counted and not has_communicated and not has_separate_models():
-            raise RankError(
-                "the script trains alone on every rank: it made an optimizer step before the ranks "
-                f"had communicated. {frameworks.advice(layout, placement)}; or run it with "
-                "--nodes 1 --ppn 1. If the weights are averaged later, or every rank is meant to train a "
-                f"separate model, set {SEPARATE_MODELS}=1 by --env or in the script."
+        if is_counted and not has_communicated() and not has_separate_models():
+            pending.append(
+                RankError(
+                    "the script trains alone on every rank: it made an optimizer step before the ranks "
+                    f"had communicated. {frameworks.advice(layout, placement)}; or run it with "
+                    "--nodes 1 --ppn 1. If the weights are averaged later, or every rank is meant to train a "
+                    f"separate model, set {SEPARATE_MODELS}=1 by --env or in the script."
+                )
             )
+            if not averages_weights(script_sources()):
+                raise pending[0]
+
+    def check_end() -> None:
+        if pending and not has_communicated() and not has_separate_models():
+            raise pending[0]
 
     optimizer = importlib.import_module("torch.optim.optimizer")
     optimizer.register_optimizer_step_pre_hook(check)
+    return check_end
+
+
+def averages_weights(sources: Iterable[str]) -> bool:
+    """Return whether a source passes weights to a collective that can average them, as far as names show."""
+    return any(AVERAGING.search(source) for source in sources)
+
+
+def script_sources() -> Iterator[str]:
+    """Yield the sources of the script and of its modules, without packages and without orch's modules."""
+    packages = (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"), str(PROGRAM.parent))
+    for module in list(sys.modules.values()):
+        path = getattr(module, "__file__", None) or ""
+        if path.endswith(".py") and "site-packages" not in path and not path.startswith(packages):
+            with contextlib.suppress(OSError):
+                yield Path(path).read_text(errors="replace")
 
 
 def compare_weights(
     torch: ModuleType, layout: RunLayout, placement: Placement, operations: Callable[[], int]
-) -> weight_comparison.WeightComparison | None:
-    """Compare the weights of all ranks in the first steps; return None in a run of one rank.
+) -> list[Callable[[], None]]:
+    """Compare the weights of all ranks in the first steps.
 
     Args:
         torch: the torch module.
         layout: of the run.
         placement: of this rank.
         operations: returns the number of operations between ranks so far, without orch's own.
+
+    Returns:
+        Functions that check at the end of the script whether this rank has trained alone; they raise RankError.
     """
     if layout.world_size == 1:
-        return None
+        return []
+    check_communication = forbid_training_alone(torch, layout, placement)
     run_dir = Path(os.environ["ORCH_RUN_DIR"])
     restarts = int(os.environ.get("ORCH_ATTEMPT", "1")) - 1 + int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
     peers = weight_comparison.Peers(
@@ -228,7 +268,10 @@ def compare_weights(
         equal_mark=run_dir / files.equal_weights_mark(),
         advice=functools.partial(frameworks.advice, layout, placement),
     )
-    return weight_comparison.begin(torch, peers)
+    comparison = weight_comparison.begin(torch, peers)
+    if comparison is None:
+        return [check_communication]
+    return [comparison.check_end, manual_updates.begin(torch, comparison).check_end, check_communication]
 
 
 def set_mpi_variables(layout: RunLayout, placement: Placement, environment: MutableMapping[str, str]) -> None:

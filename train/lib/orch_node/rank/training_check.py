@@ -108,6 +108,8 @@ class ComputingWeights:
         self.inputs: set[int] = set()  # ids of other tensors that get gradients, such as images
         self.initial: dict[int, tuple[int, Any]] = {}  # id -> checksum and sample
         self.changed = False  # whether any of them has changed
+        self.in_step: set[int] = set()  # ids of those that got gradients since the last update()
+        self.repeated = False  # whether any weight has got gradients in two steps
         # Whether all of their graphs surely compute in FP32.
         self.in_fp32 = torch.get_float32_matmul_precision() == "highest"
 
@@ -120,11 +122,14 @@ class ComputingWeights:
                 continue
             if isinstance(leaf, self.torch.nn.Parameter):
                 self.by_id[id(leaf)] = leaf
+                self.in_step.add(id(leaf))
             else:
                 self.inputs.add(id(leaf))
 
     def update(self) -> None:
         """Record weights seen for the first time, and note whether another one has changed."""
+        self.repeated = self.repeated or not self.in_step.isdisjoint(self.initial)
+        self.in_step.clear()
         for key, weight in self.by_id.items():
             if key not in self.initial:
                 checksum = weights.checksum(self.torch, weight)
@@ -328,9 +333,12 @@ class TrainingCheck:
 
         The optimizer may hold FP32 master weights that are copied to the computing weights. Those
         then change as soon as the update is visible in their own, coarser precision. It may also hold
-        inputs, as for adversarial examples and for the transfer of a style.
+        inputs, as for adversarial examples and for the transfer of a style. In meta-learning the gradients may be those
+        of a new copy of the model in each step.
         """
-        if any(id(weight) in self.computing.inputs for weight in self.optimizers.current):
+        if not self.computing.repeated or any(
+            id(weight) in self.computing.inputs for weight in self.optimizers.current
+        ):
             return
         coarsest = min(self.computing.by_id.values(), key=lambda weight: weight.element_size())
         without_gradients = not self.optimizers.any_with_gradients()

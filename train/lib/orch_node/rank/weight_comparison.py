@@ -34,6 +34,7 @@ from orch_node.rank.checks import SEPARATE_MODELS, RankError, has_separate_model
 
 UNKNOWN_STEPS = -2  # a rank may hold no part of sharded weights, and so no state
 COMPARED_STEP = 3  # after so many steps of an optimizer its weights are compared
+STEPS = f"{COMPARED_STEP} optimizer steps"
 MAX_OPTIMIZERS = 8  # of a process; later ones are not compared
 BUCKETS = 16  # sums of sampled elements in a summary
 MAX_SAMPLED_WEIGHTS = 512
@@ -47,12 +48,12 @@ HOOK_PACKAGES = ("torch.", "orch_training.")
 LOCAL_HOOKS = ("post_localSGD_hook", "noop_hook")
 
 ALONE_MESSAGE = (
-    "every rank trains alone: after {steps} optimizer steps the weights of rank {rank} differ from those of rank "
+    "every rank trains alone: after {steps} the weights of rank {rank} differ from those of rank "
     "{reference}, although {cause}. Call the DistributedDataParallel itself, not the module inside it, and create the "
     "optimizer from its parameters."
 )
 WARNING = (
-    "after {steps} optimizer steps the weights of rank {rank} differ from those of rank {reference}, which started "
+    "after {steps} the weights of rank {rank} differ from those of rank {reference}, which started "
     "equal: unless they are averaged later, every rank trains alone, and the run will fail at its end."
 )
 NEVER_AVERAGED_MESSAGE = (
@@ -65,7 +66,7 @@ SEPARATE_MESSAGE = (
     "gradients: unless the weights are averaged later, every rank trains a separate model."
 )
 NO_EXCHANGE_MESSAGE = (
-    "{steps} optimizer steps were made without any collective operation: unless the weights are averaged later, every "
+    "{steps} were made without any collective operation: unless the weights are averaged later, every "
     "rank trains alone."
 )
 UNEQUAL_START_MESSAGE = (
@@ -130,6 +131,13 @@ class State:
     unshared: Summary
     unshared_start: Summary
     was_equal: bool
+
+    def moved_apart(self, reference: State) -> tuple[bool, bool]:
+        """Return whether the shared and the unshared weights have moved apart from those of the reference."""
+        return (
+            self.shared.moved_apart(self.shared_start, reference.shared, reference.shared_start),
+            self.unshared.moved_apart(self.unshared_start, reference.unshared, reference.unshared_start),
+        )
 
     def encode(self) -> str:
         return json.dumps(asdict(self))
@@ -317,7 +325,7 @@ class WeightComparison:
         was_equal = self.equal_mark(record).exists()
         has_state = readable and len(optimizer.state) > 0
         state = State(self.peers.rank, steps, has_state, first, first, second, second, was_equal)
-        reference = self.exchange(record, "start", state)
+        reference = self.exchange(record.index, "start", state)
         if readable:
             record.start = state
         self.check_start(record, state, reference)
@@ -337,15 +345,15 @@ class WeightComparison:
             unshared_start=start.unshared_start,
             was_equal=False,
         )
-        reference = self.exchange(record, "updated", state)
+        reference = self.exchange(record.index, "updated", state)
         if reference.rank != state.rank:
             self.check_updated(record, state, reference)
         if (record.shared or record.unshared) and self.exchanged_nothing():
             self.warn_once(NO_EXCHANGE_MESSAGE, reference)
 
-    def exchange(self, record: OptimizerRecord, moment: str, state: State) -> State:
+    def exchange(self, key: object, moment: str, state: State) -> State:
         """Return the state of the first rank that came to this point: the reference of all ranks."""
-        key = f"orch/weights/{record.index}/{moment}"
+        key = f"orch/weights/{key}/{moment}"
         return State.decode(self.peers.store.compare_set(key, "", state.encode()))
 
     def equal_mark(self, record: OptimizerRecord) -> Path:
@@ -376,14 +384,13 @@ class WeightComparison:
 
     def check_updated(self, record: OptimizerRecord, state: State, reference: State) -> None:
         """Raise RankError or warn if the weights of this rank and the reference have moved apart."""
-        shared_apart = state.shared.moved_apart(state.shared_start, reference.shared, reference.shared_start)
-        unshared_apart = state.unshared.moved_apart(state.unshared_start, reference.unshared, reference.unshared_start)
+        shared_apart, unshared_apart = state.moved_apart(reference)
         if not (shared_apart or unshared_apart) or has_separate_models():
             return
         shared_now = shared_weights(self.torch)
         if shared_apart and any(id(weight) in shared_now for weight in record.shared):
             self.end_alone(reference, "a DistributedDataParallel holds them")
-        same_start = state.shared_start.starts_like(reference.shared_start) and starts_equal(state, reference)
+        same_start = starts_equal(state, reference)
         if shared_now and same_start and not self.holds_shared():
             self.end_alone(reference, "there is a DistributedDataParallel, whose weights no optimizer changes")
         if self.averages or self.has_exchanged_in_step() or computes_together(self.torch):
@@ -398,10 +405,8 @@ class WeightComparison:
         self.suspicion = Suspicion(reference.rank, [*record.shared, *record.unshared])
         self.warn_once(WARNING, reference)
 
-    def end_alone(self, reference: State, cause: str) -> None:
-        raise RankError(
-            ALONE_MESSAGE.format(steps=COMPARED_STEP, rank=self.peers.rank, reference=reference.rank, cause=cause)
-        )
+    def end_alone(self, reference: State, cause: str, steps: str = STEPS) -> None:
+        raise RankError(ALONE_MESSAGE.format(steps=steps, rank=self.peers.rank, reference=reference.rank, cause=cause))
 
     def holds_shared(self) -> bool:
         """Return whether any optimizer holds weights that a DistributedDataParallel keeps equal."""
@@ -415,10 +420,10 @@ class WeightComparison:
         operations = self.peers.operations()
         return 0 < operations == self.operations_at_start
 
-    def warn_once(self, message: str, reference: State) -> None:
+    def warn_once(self, message: str, reference: State, steps: str = STEPS) -> None:
         if not self.has_warned:
             self.has_warned = True
-            warn(message.format(steps=COMPARED_STEP, rank=self.peers.rank, reference=reference.rank))
+            warn(message.format(steps=steps, rank=self.peers.rank, reference=reference.rank))
 
 
 class Suspicion:

@@ -1,0 +1,215 @@
+"""Notice weights that a script changes without an optimizer of torch: by hand, or with torch.func.
+
+The weights are those that gradients are computed for, as torch.autograd.backward() and torch.autograd.grad() show,
+which torch.func calls as well. Their values are compared over all ranks after the third change, like those of an
+optimizer. Watching ends with the first step of an optimizer: gradients of other weights are then those of inner loops
+(meta-learning), of penalties, or of adversarial examples.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from orch_node.rank import communication
+from orch_node.rank import weight_inspection as weights
+from orch_node.rank.checks import RankError, has_separate_models
+from orch_node.rank.weight_comparison import (
+    COMPARED_STEP,
+    NEVER_AVERAGED_MESSAGE,
+    SEPARATE_MESSAGE,
+    WARNING,
+    State,
+    Summary,
+    WeightComparison,
+    computes_together,
+    has_fsdp,
+    largest_size,
+    shared_weights,
+    starts_equal,
+    summarize,
+)
+
+KEY = "manual"  # in the place of an optimizer's number
+WARNED_CHANGE = 20  # inner loops of meta-learning are shorter
+UPDATES = f"{COMPARED_STEP} updates"
+
+
+def begin(torch: ModuleType, comparison: WeightComparison) -> ManualUpdates:
+    """Watch the weights that this process computes gradients for from now on."""
+    updates = ManualUpdates(torch, comparison)
+    autograd = torch.autograd
+    autograd.backward = watched(torch, autograd.backward, updates.before_backward)
+    autograd.grad = watched(torch, autograd.grad, updates.before_grad)
+    return updates
+
+
+def watched(torch: ModuleType, original: Callable[..., Any], inspect: Callable[..., None]) -> Callable[..., Any]:
+    """Return a function that first calls `inspect` with the same arguments, except in torch.compile()."""
+    is_compiling = getattr(torch.compiler, "is_compiling", lambda: False)  # torch 2.0 has none
+
+    @functools.wraps(original)
+    def function(*args: Any, **kwargs: Any) -> Any:
+        if not is_compiling():
+            inspect(*args, **kwargs)
+        return original(*args, **kwargs)
+
+    return function
+
+
+class ManualUpdates:
+    """Watches the weights that this rank computes gradients for until an optimizer makes a step."""
+
+    def __init__(self, torch: ModuleType, comparison: WeightComparison) -> None:
+        self.torch = torch
+        self.comparison = comparison
+        self.held: list[Any] = []
+        self.samples: list[Any] = []
+        self.is_shared: list[bool] = []  # whether a DistributedDataParallel keeps each of them equal
+        self.start: tuple[Summary, Summary] | None = None  # of the shared and of the other weights
+        self.changes = 0
+        self.reference: State | None = None  # of a rank whose weights have moved apart from those of this one
+        self.has_equal_start = False
+        self.size = 0  # of the largest weight
+        self.parameter_shapes: set[tuple[int, ...]] | None = None
+
+    # Entry points: called before gradients are computed, and at the end of the script.
+
+    def before_backward(self, tensors: Any, *_: Any, **__: Any) -> None:
+        if self.is_active():
+            self.comparison.run_safely(lambda: self.inspect(self.leaves(as_list(self.torch, tensors))))
+
+    def before_grad(self, _: Any, inputs: Any, *__: Any, **___: Any) -> None:
+        if self.is_active():
+            self.comparison.run_safely(lambda: self.inspect(as_list(self.torch, inputs)))
+
+    def check_end(self) -> None:
+        """Check at the end of the script that weights which moved apart were averaged.
+
+        Raises:
+            RankError: if this rank has trained alone.
+        """
+        reference = self.reference
+        if reference is None or self.comparison.records or self.has_averaged() or has_separate_models():
+            return
+        if not self.has_equal_start:
+            self.comparison.warn_once(SEPARATE_MESSAGE, reference, UPDATES)
+            return
+        peers = self.comparison.peers
+        raise RankError(NEVER_AVERAGED_MESSAGE.format(rank=peers.rank, reference=reference.rank, advice=peers.advice()))
+
+    def is_active(self) -> bool:
+        comparison = self.comparison
+        return not comparison.records and self.changes < WARNED_CHANGE and comparison.is_active()
+
+    # Find the weights.
+
+    def leaves(self, roots: list[Any]) -> list[Any]:
+        nodes = weights.graph_nodes(self.torch, roots)
+        return [node.variable for node in nodes if hasattr(node, "variable")]
+
+    def weights_among(self, candidates: list[Any]) -> list[Any]:
+        """Return those that are weights: parameters, otherwise tensors with the shapes of parameters.
+
+        Other tensors that get gradients are inputs, as for adversarial examples. If there are no parameters at all,
+        as in a regression of a few lines, every tensor counts.
+        """
+        # Functions of torch.func may get weights that were computed from others.
+        unwrapped = ((tensor, self.unwrap(tensor)) for tensor in candidates if self.torch.is_tensor(tensor))
+        tensors = [inner for tensor, inner in unwrapped if inner is not tensor or inner.is_leaf]
+        tensors = [tensor for tensor in tensors if weights.is_readable(self.torch, tensor)]
+        parameters = [tensor for tensor in tensors if isinstance(tensor, self.torch.nn.Parameter)]
+        if parameters or not tensors:
+            return parameters
+        if self.parameter_shapes is None:
+            parameter = self.torch.nn.Parameter
+            self.parameter_shapes = {tuple(value.shape) for value in gc.get_objects() if type(value) is parameter}
+        shapes = self.parameter_shapes
+        return [tensor for tensor in tensors if not shapes or tuple(tensor.shape) in shapes]
+
+    def unwrap(self, tensor: Any) -> Any:
+        """Return the tensor inside those that the transforms of torch.func pass to a function."""
+        functorch = getattr(self.torch._C, "_functorch", None)
+        while functorch is not None and functorch.is_functorch_wrapped_tensor(tensor):
+            tensor = functorch.get_unwrapped(tensor)
+        return tensor
+
+    # Follow their changes.
+
+    def inspect(self, candidates: list[Any]) -> None:
+        held = self.weights_among(candidates)
+        if held and self.start is None:
+            self.begin(held)
+        elif held and weights.shape_checksum(held) == weights.shape_checksum(self.held):
+            self.count_change(held)
+
+    def begin(self, held: list[Any]) -> None:
+        if not self.torch.distributed.is_initialized() or has_fsdp():
+            self.changes = WARNED_CHANGE
+            return
+        shared = shared_weights(self.torch)
+        self.is_shared = [id(weight) in shared for weight in held]
+        self.record_values(held)
+        self.start = self.summaries()
+        communication.COUNTS.largest_exchange = communication.COUNTS.largest_reduction = 0
+
+    def record_values(self, held: list[Any]) -> None:
+        self.held = held
+        self.samples = [weights.sample(weight) for weight in held]
+
+    def summaries(self) -> tuple[Summary, Summary]:
+        """Return the summaries of the shared and of the other weights."""
+        shared = [weight for weight, is_shared in zip(self.held, self.is_shared, strict=True) if is_shared]
+        unshared = [weight for weight, is_shared in zip(self.held, self.is_shared, strict=True) if not is_shared]
+        return summarize(self.torch, shared), summarize(self.torch, unshared)
+
+    def count_change(self, held: list[Any]) -> None:
+        now = map(weights.sample, held)
+        if all(self.torch.equal(first, second) for first, second in zip(now, self.samples, strict=True)):
+            return
+        self.record_values(held)
+        self.changes += 1
+        if self.changes == COMPARED_STEP:
+            self.compare()
+        elif self.changes == WARNED_CHANGE:
+            self.held, self.samples = [], []
+            if self.reference and not self.has_averaged():
+                message = WARNING if self.has_equal_start else SEPARATE_MESSAGE
+                self.comparison.warn_once(message, self.reference, UPDATES)
+
+    def compare(self) -> None:
+        """Compare the weights after some changes with those of the reference."""
+        if self.start is None:
+            return
+        (shared_start, unshared_start), (shared, unshared) = self.start, self.summaries()
+        state = State(
+            rank=self.comparison.peers.rank,
+            steps=COMPARED_STEP,
+            has_state=False,
+            shared=shared,
+            shared_start=shared_start,
+            unshared=unshared,
+            unshared_start=unshared_start,
+            was_equal=False,
+        )
+        reference = self.comparison.exchange(KEY, "updated", state)
+        shared_apart, unshared_apart = state.moved_apart(reference)
+        if not (shared_apart or unshared_apart) or has_separate_models():
+            return
+        now_shared = shared_weights(self.torch)
+        if shared_apart and any(id(weight) in now_shared for weight in self.held):
+            self.comparison.end_alone(reference, "a DistributedDataParallel holds them", UPDATES)
+        if not computes_together(self.torch):
+            self.reference, self.has_equal_start = reference, starts_equal(state, reference)
+            self.size = largest_size(self.held)
+
+    def has_averaged(self) -> bool:
+        """Return whether the script has summed tensors as large as the weights over ranks."""
+        return communication.COUNTS.largest_reduction >= self.size
+
+
+def as_list(torch: ModuleType, tensors: Any) -> list[Any]:
+    return [tensors] if torch.is_tensor(tensors) else list(tensors or ())
