@@ -16,11 +16,15 @@ FORMS += "`node[1-4,7]` (Slurm)."
 STDIN = "-"
 MAX_BYTES = 1 << 24
 MAX_SLOTS = 1023
-HOST = re.compile(r"(?P<host>[^:\s]+)(?::(?P<slots>\d+))?")
+HOST = re.compile(r"(?P<host>[^:\s]+|\[[\da-fA-F:.]+\])(?::(?P<slots>\d+))?")
 SETTING = re.compile(r"(?P<name>[A-Za-z][\w-]*)=(?P<value>\S+)")
 # Files of other formats: how a line of theirs begins, and what to do with them.
 OTHER_FORMATS = (
-    (re.compile(r"\[[^\]]*\]\s*$|all:\s*$|---\s*$"), "an Ansible inventory", "Use it as it is: --inventory {path}"),
+    (
+        re.compile(r"\[[^\]:]*(?::\w+)?\]\s*$|all:\s*$|---\s*$"),
+        "an Ansible inventory",
+        "Use it as it is: --inventory {path}",
+    ),
     (
         re.compile(r"(Host|Match)\s", re.IGNORECASE),
         "an SSH configuration",
@@ -54,7 +58,7 @@ def load_hostfile(path: Path) -> Hostfile:
         RequestError: if the file cannot be read, or a line is not one of a hostfile.
     """
     try:
-        text = sys.stdin.read(MAX_BYTES) if str(path) == STDIN else path.read_text()[:MAX_BYTES]
+        text = sys.stdin.read(MAX_BYTES) if str(path) == STDIN else path.read_text("utf-8-sig")[:MAX_BYTES]
     except (OSError, UnicodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not a text file"
         raise RequestError(f"Cannot read {path}: {reason}.", hint=f"--hostfile reads a text file. {FORMS}") from None
@@ -95,11 +99,13 @@ def parse_line(entry: str, location: str, source: str) -> list[tuple[str, int]]:
 
 def parse_host(text: str, user: str, counts: list[str], location: str) -> tuple[str, int]:
     """Return a host with its user, and its number of slots."""
-    is_address = text.count(":") > 1
+    is_address = text.count(":") > 1 and not text.startswith("[")
     match = None if is_address else HOST.fullmatch(text)
     if match is None and not is_address:
         raise RequestError(f"{location}: {one_line(text)[:80]!r} is not a host.", hint=FORMS)
     host, slots = (match["host"], match["slots"]) if match else (text, None)
+    if host.startswith("["):
+        host = host.strip("[]")
     for count in (*counts, *([slots] if slots else [])):
         if not count.isdecimal() or not 0 < int(count) <= MAX_SLOTS:
             raise RequestError(

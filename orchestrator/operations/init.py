@@ -30,6 +30,11 @@ LOWEST_PORT = 1024  # a lower number after a colon may be the slots of a hostfil
 HIGHEST_PORT = 65535
 # Colons in brackets belong to a range, and several colons to an IPv6 address.
 PORT = re.compile(r"(?P<address>(?:[^\[\]:]|\[[^\[\]]*\])*):(?P<port>[^:]*)")
+# No host has such a name, also if the file does not exist.
+FILE_NAME = re.compile(
+    r"(?:host|machine|node)s?[_-]?(?:file|list)|hosts|machines|nodes|.*\.(?:txt|lst|hosts|cfg|conf|ini|ya?ml|json|toml)",
+    re.IGNORECASE,
+)
 BRACES = re.compile(r"\{(\w+)\.\.(\w+)\}")  # of a shell
 MAX_PARALLEL_QUERIES = 16  # each is a process of this machine
 # Key in the output of `ssh -G` -> Ansible variable.
@@ -124,7 +129,8 @@ def check_word(word: str) -> None:
     """Raise RequestError for an argument that is a file, or a part of a hostfile, and not a host."""
     shown = one_line(word)[:80]
     path = word.removeprefix("@")
-    if word.startswith("@") or "/" in word.removeprefix(URI) or Path(path).is_file():
+    is_path = word.startswith("@") or "/" in word.removeprefix(URI) or FILE_NAME.fullmatch(word)
+    if is_path or Path(path).is_file():
         kind = "is a file" if Path(path).is_file() else "is not a host"
         raise RequestError(f"{shown} {kind}.", hint=f"To read hosts from a file: --hostfile {shlex.quote(path)}")
     if re.match(r"\w+=", word) or len(word.split()) > 1:

@@ -67,12 +67,23 @@ def test_inventory_has_the_settings_of_an_ssh_configuration(orch: Orch, tmp_path
         ("x", ["node1 node2"], "'node1 node2' is not a host"),
         ("x", ["@hosts"], "@hosts is not a host"),
         ("x", [__file__], "is a file"),
+        ("x", ["hosts.txt"], "hosts.txt is not a host"),
+        ("x", ["machinefile"], "machinefile is not a host"),
         ("x", ["node{1..4}"], "'node{1..4}' is not a host"),
         ("x", ["node1:99999"], "invalid port '99999'"),
     ],
     ids=[
         *("cluster-name", "no-hosts", "duplicate", "option", "port", "too-many-hosts", "descending", "slots"),
-        *("slots-of-open-mpi", "two-hosts", "at-sign", "file", "braces", "port-number"),
+        *(
+            "slots-of-open-mpi",
+            "two-hosts",
+            "at-sign",
+            "file",
+            "missing-file",
+            "name-of-a-file",
+            "braces",
+            "port-number",
+        ),
     ],
 )
 def test_invalid_request_is_refused(

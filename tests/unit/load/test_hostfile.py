@@ -22,10 +22,11 @@ from orchestrator.load.hostfile import load_hostfile, parse_hostfile
             {1, 2},
         ),
         ("node[1-3,7],gpu01\n", ["node[1-3,7]", "gpu01"], {1}),
+        ("[fe80::2]:4\n[fe80::3] slots=4\n", ["fe80::2", "fe80::3"], {4}),
         ("n1\nn1\nn2\n", ["n1", "n2"], {1, 2}),
         ("n1 4 all.q@n1 UNDEFINED\nn2 4 all.q@n2 <NULL>\n", ["n1", "n2"], {4}),
     ],
-    ids=["mpich", "openmpi", "addresses-and-users", "slurm", "pbs", "grid-engine"],
+    ids=["mpich", "openmpi", "addresses-and-users", "slurm", "brackets", "pbs", "grid-engine"],
 )
 def test_hostfile_has_each_host_once(text: str, hosts: list[str], slots: set[int]) -> None:
     result = parse_hostfile(text, "hostfile")
@@ -53,6 +54,8 @@ def test_line_of_another_format_is_named(text: str, message: str) -> None:
 
 
 def test_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "of-windows").write_bytes(b"\xef\xbb\xbfnode1\r\nnode2\r\n")
+    assert load_hostfile(tmp_path / "of-windows").hosts == ("node1", "node2")
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
     for path, reason in ((tmp_path / "none", "No such file"), (tmp_path / "binary", "not a text file")):
         with pytest.raises(RequestError, match=reason):
