@@ -65,6 +65,7 @@ def test_message_restores_tensors(tensor: torch.Tensor) -> None:
 
 @given(st.binary(max_size=200).filter(lambda message: not message.startswith(b"\x01" + bytes(7))))
 @example(bytes(7) + b"\x010")
+@example((44).to_bytes(8, "little") + b'{"tensor": ["bool", [%d]]}' % 2**64)
 def test_damaged_message_is_an_error(message: bytes) -> None:
     """Decode anything but messages of one digit, which are valid."""
     with pytest.raises(MessageError):

@@ -65,7 +65,7 @@ def decode(message: bytes) -> Any:
     data = io.BytesIO(message[LENGTH_BYTES + size :])
     try:
         return restore(json.loads(message[LENGTH_BYTES : LENGTH_BYTES + size]), data)
-    except (ValueError, TypeError, KeyError, RuntimeError, RecursionError) as error:
+    except (ValueError, TypeError, KeyError, RuntimeError, RecursionError, OverflowError) as error:
         raise MessageError(f"a message of another rank is damaged: {error}") from None
 
 
