@@ -162,13 +162,17 @@ def plan(run: Run, changes: Changes, base: Path, notify: Callable[[str], None]) 
     recorded = request_of(run)
     request = replace(changes.apply(recorded), runs_dir=base)
     check_secrets(run, request)
+    attempt = last_attempt(run) + 1
+    planned_request = request
+    if attempt > 1 and changes.ppn is None and request.ppn is None:
+        planned_request = replace(request, ppn=ranks_per_node(run))
     resume = Resume(
         run_id=run.id,
         run_dir=run.record.run_dir,
         started_by=run.record.started_by,
         created=run.record.created,
         state=run.state,
-        attempt=last_attempt(run) + 1,
+        attempt=attempt,
         precision=run.record.precision,
         nodes=run.record.all_nodes,
         project=run.origin.project,
@@ -176,7 +180,8 @@ def plan(run: Run, changes: Changes, base: Path, notify: Callable[[str], None]) 
         forces=changes.force,
     )
     with in_folder_of(run):
-        planned = train.plan(request, resume)
+        planned = train.plan(planned_request, resume)
+        planned = replace(planned, origin=replace(planned.origin, request=request))
         for line in differences(run, recorded, request, planned):
             notify(line)
     label = next((decision.value for decision in run.record.decisions if decision.topic == ARRAY_MEMBER), "")
@@ -223,6 +228,12 @@ def request_of(run: Run) -> TrainRequest:
 def last_attempt(run: Run) -> int:
     """Return the number of the last attempt of a run; 0 if none was started."""
     return max((event.attempt or 0 for event in run.events() if isinstance(event, Launched)), default=0)
+
+
+def ranks_per_node(run: Run) -> int | None:
+    """Return the ranks on each node of the last attempt, or None if they differ from node to node."""
+    numbers = {placement.local_world_size for placement in run.record.layout}
+    return numbers.pop() if len(numbers) == 1 else None
 
 
 def differences(run: Run, recorded: TrainRequest, request: TrainRequest, planned: Plan) -> Iterator[str]:

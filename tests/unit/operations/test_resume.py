@@ -9,7 +9,15 @@ import pytest
 
 from orchestrator.errors import OrchError, RequestError
 from orchestrator.model.hostlist import NodeCount
-from orchestrator.operations.resume import Changes, check_unfinished, find_runs, in_folder_of, last_attempt, request_of
+from orchestrator.operations.resume import (
+    Changes,
+    check_unfinished,
+    find_runs,
+    in_folder_of,
+    last_attempt,
+    plan,
+    request_of,
+)
 from orchestrator.planning.request import TrainRequest
 from orchestrator.runs import store
 from orchestrator.targets.interface import ignore
@@ -88,6 +96,21 @@ def test_changes_replace_only_what_they_name() -> None:
     assert Changes().apply(request) == request
     result = Changes(nodes=NodeCount(1), ppn="auto", env=("B=3",), max_restarts=0).apply(request)
     assert result == TrainRequest(recipe="q", nodes=NodeCount(1), env=("A=1", "B=3"))
+
+
+def test_ranks_per_node_stay_unless_others_are_named(tmp_path: Path) -> None:
+    script = tmp_path / "own.py"
+    script.write_text("")
+    request = {"recipe": str(script), "backend": "gloo"}
+    folder = make(tmp_path, "run", "failed", request=request, directory=str(tmp_path))
+    record = json.loads((folder / "plan.json").read_text())
+    ranks = [record["layout"][0] | {"rank": rank, "local_rank": rank, "local_world_size": 2} for rank in range(2)]
+    write_json(folder / "plan.json", record | {"layout": ranks})
+    run = store.load(folder)
+    assert [len(plan(run, Changes(ppn=ppn), tmp_path, ignore).run.layout) for ppn in (None, "1")] == [2, 1]
+    assert plan(run, Changes(), tmp_path, ignore).origin.request.ppn is None
+    make(tmp_path, "first", "failed", attempts=0, request=request, directory=str(tmp_path))
+    assert len(plan(store.load(tmp_path / "first"), Changes(), tmp_path, ignore).run.layout) == 1
 
 
 def test_damaged_request_is_an_error(tmp_path: Path) -> None:
