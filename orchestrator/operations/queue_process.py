@@ -14,14 +14,16 @@ import json
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from orch_node import trust
-from orch_node.protocol.outcome import FAILED, REFUSED, STOPPED
+from orch_node.protocol.outcome import DONE, FAILED, REFUSED, STOPPED
 
 from orchestrator import load
 from orchestrator.errors import ExecuteError, OrchError, RequestError
@@ -40,7 +42,8 @@ from orchestrator.targets import registry
 from orchestrator.targets.fetch import has_project
 from orchestrator.targets.interface import LiveNode, RunHandle, ignore
 
-POLL_SECONDS = 1.0
+POLL_SECONDS = 0.25  # with few active runs; a query of one takes some milliseconds of processor time
+RUNS_PER_POLL = 8  # with more active runs, polls are as many times as far apart
 QUERY_SECONDS = 2.0  # between two queries of busy nodes
 LOST_SECONDS = 30.0  # a run whose node0 does not respond for so long is lost
 AVOIDED_SECONDS = 60.0  # how long a node is left out after a run could not be started there, or was lost
@@ -85,7 +88,13 @@ class Queue:
     failed_starts: dict[str, int] = field(default_factory=dict)  # in a row, by run
     avoided: dict[str, float] = field(default_factory=dict)  # node -> until when it is not tried again
     next_query: float = 0.0
+    next_look: float = 0.0
     stopped: bool = False
+    released: set[str] = field(default_factory=set)  # nodes whose run of this queue has just ended well
+    plans: dict[tuple[str, tuple[str, ...]], Plan] = field(default_factory=dict)  # made ahead, by run and nodes
+    ended: list[ActiveRun] = field(default_factory=list)  # whose files are still to be copied
+    cut_off: dict[str, ActiveRun] = field(default_factory=dict)  # whose nodes may train on without a connection
+    threads: list[threading.Thread] = field(default_factory=list)
 
     def work(self) -> None:
         """Start all runs and wait for their ends."""
@@ -98,9 +107,13 @@ class Queue:
                     self.start_all(my_turn)
             else:
                 self.end_finished()  # a lost run waits again
-                time.sleep(POLL_SECONDS)
+                self.wait()
         if self.stopped:
             self.stop_all()
+        self.finish_ended()
+        self.watch_cut_off()
+        for thread in self.threads:
+            thread.join()
 
     def start_all(self, my_turn: Callable[[], bool]) -> None:
         """Start the waiting runs, as soon as no earlier queue has runs that wait."""
@@ -111,7 +124,44 @@ class Queue:
             if self.waiting and my_turn() and self.has_room() and time.monotonic() >= self.next_query:
                 self.start_first()
             else:
-                time.sleep(POLL_SECONDS)
+                self.wait()
+
+    def wait(self) -> None:
+        """Do what no run waits for, then sleep until the next poll."""
+        self.finish_ended()
+        self.watch_cut_off()
+        if self.waiting:
+            self.plan_ahead()
+        time.sleep(POLL_SECONDS * max(1.0, len(self.active) / RUNS_PER_POLL))
+
+    def finish_ended(self) -> None:
+        """Copy the files of ended runs, each in a thread: a node that does not respond delays no other run."""
+
+        while self.ended:
+            self.in_thread(self.ended.pop().handle.finish)
+
+    def in_thread(self, action: Callable[[], object]) -> None:
+        """Do something in a thread that ends before this process."""
+
+        def act() -> None:
+            with contextlib.suppress(OrchError):
+                action()
+
+        thread = threading.Thread(target=act)
+        self.threads = [*filter(threading.Thread.is_alive, self.threads), thread]
+        thread.start()
+
+    def plan_ahead(self) -> None:
+        """Plan the first waiting run for nodes of an active one, which it may get when that ends."""
+        run = load_run(self.base, self.waiting[0])
+        with contextlib.suppress(OrchError):
+            with resume.in_folder_of(run):
+                candidates, count = candidate_nodes(resume.request_of(run))
+            for active in self.active.values():
+                nodes = tuple(name for name in candidates if name in active.nodes)
+                if len(nodes) == count and (run.id, nodes) not in self.plans:
+                    self.plans[run.id, nodes] = self.plan(run, nodes)
+                    return
 
     def write_state(self, reason: str) -> None:
         """Write the order of the waiting runs, and what the first one waits for."""
@@ -146,22 +196,30 @@ class Queue:
             unused = [name for name in candidates if name not in used and not self.is_avoided(name)]
             if len(unused) < count:
                 return (), f"waits for {counted(count, 'free node')} of {fold(candidates)}"
+            released = tuple(name for name in unused if name in self.released)[:count]
+            self.released.clear()
+            if len(released) == count:  # if another run is faster there, this one is refused and waits again
+                return released, ""
             listed = registry.find_target(request.on).live_nodes(request.inventory, unused)
         return choose_nodes(listed, count)
 
     def is_avoided(self, node: str) -> bool:
         return time.monotonic() < self.avoided.get(node, 0.0)
 
+    def plan(self, run: Run, nodes: tuple[str, ...]) -> Plan:
+        """Return the plan of a run on these nodes."""
+        changes = resume.Changes(nodes=NodePattern(",".join(nodes)), force=run.id in self.lost)
+        planned = resume.plan(run, replace(changes, **self.unmasked[run.id]), self.base, ignore)
+        origin = replace(planned.origin, request=resume.request_of(run))  # it may start on other nodes again
+        return with_snapshot(replace(planned, origin=origin), self.folder)
+
     def start(self, run: Run, nodes: tuple[str, ...]) -> None:
         """Start a run on these nodes; if they turn out to be unusable, it waits for others."""
-        changes = resume.Changes(nodes=NodePattern(",".join(nodes)), force=run.id in self.lost)
-        changes = replace(changes, **self.unmasked[run.id])
         self.write_state(f"starting on {fold(nodes)}")
         try:
-            planned = resume.plan(run, changes, self.base, ignore)
+            planned = self.plans.get((run.id, nodes)) or self.plan(run, nodes)
+            self.plans.clear()
             check_unchanged(run, planned)
-            origin = replace(planned.origin, request=resume.request_of(run))  # it may start on other nodes again
-            planned = with_snapshot(replace(planned, origin=origin), self.folder)
             if queued.queue_of(run.folder) is None:
                 return  # `orch stop` was faster
             with resume.in_folder_of(run):
@@ -212,7 +270,7 @@ class Queue:
 
     def end_finished(self) -> None:
         """Collect the files of runs that have ended, and start lost ones again."""
-        problems = runs.refresh(self.active_runs())
+        problems = runs.refresh(self.active_runs(), {name: active.handle for name, active in self.active.items()})
         for run in self.active_runs():
             name, active = run.id, self.active[run.id]
             if run.state in runs.ENDED:
@@ -231,18 +289,42 @@ class Queue:
             self.put_back(run, run.outcome.problem or "" if run.outcome else "")
             self.next_query = time.monotonic() + QUERY_SECONDS
             return
-        with contextlib.suppress(OrchError):
-            active.handle.finish()
+        self.ended.append(active)
+        if run.state == DONE:
+            self.released |= active.nodes
         self.next_query = 0.0
 
     def replace_lost(self, run: Run, active: ActiveRun, problem: str) -> None:
         """Start a run whose nodes do not respond again on others, from what this machine has of it."""
         self.avoid(sorted(active.nodes))
+        self.cut_off[run.id] = active
         self.lost[run.id] = self.lost.get(run.id, 0) + 1
         if self.lost[run.id] > MAX_LOST:
             store.record_end(run.folder, FAILED, problem)
         else:
             self.put_back(run, f"{fold(sorted(active.nodes))} was lost: {problem}")
+
+    def watch_cut_off(self) -> None:
+        """Follow runs again whose nodes respond again, or end them there if they have started on other nodes."""
+        if time.monotonic() < self.next_look:
+            return
+        self.next_look = time.monotonic() + LOST_SECONDS
+        for name, lost in [*self.cut_off.items()]:
+            run = load_run(self.base, name)
+            if name not in self.waiting:
+                self.in_thread(partial(self.end_cut_off, name, lost))
+            elif not runs.refresh([run], {name: lost.handle}):
+                self.waiting.remove(name)
+                queued.unmark(run.folder)
+                self.active[name] = replace(self.cut_off.pop(name), silent_since=None)
+                self.write_state("")
+
+    def end_cut_off(self, name: str, lost: ActiveRun) -> None:
+        """End what a run has left on nodes that were cut off, unless its new attempt has some of them."""
+        current, record = self.active.get(name), replace(lost.handle.record, earlier_nodes=())
+        has_moved_back = current is not None and bool(current.nodes & lost.nodes)
+        if has_moved_back or registry.target_of(record).handle(record, self.base / name).stop().exit_code == 0:
+            self.cut_off.pop(name, None)
 
     def stop_all(self) -> None:
         """Record that the waiting runs are stopped, and stop the others."""

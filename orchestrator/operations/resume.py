@@ -174,7 +174,7 @@ def plan(run: Run, changes: Changes, base: Path, notify: Callable[[str], None]) 
         state=run.state,
         attempt=attempt,
         precision=run.record.precision,
-        nodes=run.record.all_nodes,
+        nodes=run.record.all_nodes if attempt > 1 else (),
         project=run.origin.project,
         sends_code=changes.code,
         forces=changes.force,

@@ -6,7 +6,7 @@ import contextlib
 import queue
 import threading
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from orch_node.protocol.events import Waiting
@@ -155,8 +155,8 @@ def refresh_live(base: Path) -> dict[str, str]:
     return refresh([run for run in store.recorded(base).runs if run.state not in ENDED and not is_local(run.record)])
 
 
-def refresh(runs: Sequence[Run]) -> dict[str, str]:
-    """Update the records of runs in parallel.
+def refresh(runs: Sequence[Run], handles: Mapping[str, RunHandle] | None = None) -> dict[str, str]:
+    """Update the records of runs in parallel, through these handles or new ones.
 
     Returns:
         Why the state of a run could not be updated, by the run's id.
@@ -170,7 +170,7 @@ def refresh(runs: Sequence[Run]) -> dict[str, str]:
         with contextlib.suppress(queue.Empty):
             while run := waiting.get_nowait():
                 try:
-                    handle_of(run).refresh()
+                    ((handles or {}).get(run.id) or handle_of(run)).refresh()
                     del problems[run.id]
                 except OrchError as error:
                     problems[run.id] = error.message.removesuffix(".")

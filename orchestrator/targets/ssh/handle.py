@@ -40,10 +40,17 @@ class SshHandle:
         source: the events of the run, as they arrive in `folder`.
         rank_nodes: the nodes on which the ranks have started.
         earlier: the files of earlier attempts, which are not shown.
+        stays_connected: whether refresh() keeps its connection until finish(), for a process that follows the run.
     """
 
     def __init__(
-        self, record: RunRecord, folder: Path, notify: Notify = ignore, earlier: store.Positions | None = None
+        self,
+        record: RunRecord,
+        folder: Path,
+        notify: Notify = ignore,
+        earlier: store.Positions | None = None,
+        *,
+        stays_connected: bool = False,
     ) -> None:
         self.record = record
         self.folder = folder
@@ -51,6 +58,8 @@ class SshHandle:
         self.source = event_source(record, folder, lambda line: self.notify(line))
         self.rank_nodes = logs.RankNodes()
         self.earlier = earlier
+        self.stays_connected = stays_connected
+        self.state_connection = connection_to(record.node0)
 
     def started(self) -> None:
         """Wait until the ranks have been launched, the run waits for cores, or it has ended."""
@@ -67,9 +76,16 @@ class SshHandle:
         follow.interrupt(self.folder, self.source)
 
     def refresh(self) -> None:
-        copy_state(self.record, self.folder)
+        is_copied = False
+        try:
+            copy_state(self.state_connection, self.record, self.folder)
+            is_copied = True
+        finally:
+            if not (is_copied and self.stays_connected):
+                self.state_connection.close()
 
     def finish(self) -> Outcome:
+        self.state_connection.close()
         for nodes, reason in fold_by_text(copy_all_files(self.record, self.folder)):
             self.notify(f"the files of {nodes} are incomplete: {reason}")
         return outcome_of(store.load(self.folder))
@@ -82,7 +98,7 @@ class SshHandle:
     def stop(self) -> CleanupReport:
         planned = store.load(self.folder).state == "planned"
         report = cleanup.stop(self.record, planned=planned)
-        if report.nodes[0].state != "unreachable":
+        if report.nodes[0].state != "unreachable" and store.load(self.folder).record.node0 == self.record.node0:
             try:
                 self.source.refresh()
             except ExecuteError as error:

@@ -60,7 +60,7 @@ class SshTarget:
         from orchestrator.targets.ssh import start
         from orchestrator.targets.ssh.handle import SshHandle
 
-        return SshHandle(plan.run, folder, earlier=start.start(plan, folder))
+        return SshHandle(plan.run, folder, earlier=start.start(plan, folder), stays_connected=True)
 
     def handle(self, record: RunRecord, folder: Path) -> RunHandle:
         from orchestrator.targets.ssh.handle import SshHandle

@@ -12,6 +12,7 @@ from orchestrator.errors import ConnectionLost, ExecuteError
 from orchestrator.runs.follow import LocalRun, Source
 from orchestrator.runs.state_files import outcome_in
 from orchestrator.targets.connections.connection import CONNECT_SECONDS, Ssh
+from orchestrator.targets.connections.local import Local
 from orchestrator.targets.connections.mirror import Mirror, ReconnectingMirror
 from orchestrator.targets.interface import Notify
 from orchestrator.targets.ssh.nodes import connection_to, on_each
@@ -28,21 +29,16 @@ def event_source(record: RunRecord, folder: Path, notify: Notify) -> Source:
     return ReconnectingMirror(mirror, record.node0.node, notify)
 
 
-def copy_state(record: RunRecord, folder: Path) -> None:
+def copy_state(connection: Local | Ssh, record: RunRecord, folder: Path) -> None:
     """Copy the events and the state of the run from node0.
 
     Raises:
         ExecuteError: if the files cannot be read from the node or written to the folder.
     """
-    connection = connection_to(record.node0)
-    if not isinstance(connection, Ssh):
-        return
-    mirror = Mirror(connection, record.run_dir, folder, ranks=len(record.layout))
-    try:
+    if isinstance(connection, Ssh):
+        mirror = Mirror(connection, record.run_dir, folder, ranks=len(record.layout))
         mirror.refresh()
         mirror.record_supervisor_end()
-    finally:
-        connection.close()
 
 
 def copy_all_files(record: RunRecord, folder: Path) -> dict[str, str]:
