@@ -5,6 +5,7 @@ Modules are imported when a function needs them, so that `import orch` is fast.
 
 from __future__ import annotations
 
+import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 RUNS_DIR = "runs"
 LISTS = ("array", "recipe_path", "extra", "packages", "image_options")  # options that take several values
+
+FUNCTION_HINT = "The function takes its place, with its own module."
 
 
 class TrainOptions(TypedDict, total=False):
@@ -381,11 +384,7 @@ def submit(
             "orch.submit does not wait for cores.", hint="Call it again later, or train a script with `orch.train`."
         )
     for name in options.keys() & {"project", "module"}:
-        raise RequestError(
-            f"orch.submit has no argument {name!r}.", hint="The function takes its place, with its own module."
-        )
-    import tempfile
-
+        raise RequestError(f"orch.submit has no argument {name!r}.", hint=FUNCTION_HINT)
     from orchestrator.operations.submit import write_call
 
     with tempfile.TemporaryDirectory(prefix="orch-submit-") as folder:

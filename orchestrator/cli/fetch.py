@@ -15,7 +15,7 @@ from orchestrator.model.printable import counted
 from orchestrator.screen import console, harmless, print_text
 
 if TYPE_CHECKING:
-    from orchestrator.runs.fetch import FetchListener
+    from orchestrator.runs.fetch import Collected, FetchListener
 
 PROGRESS_SECONDS = 5.0  # between lines with the size, where there is no terminal
 
@@ -56,7 +56,6 @@ def fetch(
     """
     from orchestrator.operations import fetch as operation
     from orchestrator.operations.runs import find
-    from orchestrator.report.listing import SCHEMA
     from orchestrator.targets.interface import FetchRequest
 
     handle = find(runs_dir, run, inventory, print_error)
@@ -64,6 +63,14 @@ def fetch(
     with Bar() as bar:
         operate = operation.fetch_code if code else operation.fetch
         fetched = operate(handle, request, bar.listener())
+    print_fetched(fetched, as_json=as_json)
+    raise typer.Exit(int(not fetched.is_complete))
+
+
+def print_fetched(fetched: Collected, *, as_json: bool) -> None:
+    """Print what was fetched, and what was left out with the reasons."""
+    from orchestrator.report.listing import SCHEMA
+
     size = sum(entry.size for entry in fetched.files)
     if as_json:
         value = {
@@ -85,7 +92,6 @@ def fetch(
         )
     for entry in fetched.left_out:
         print_error(f"skipped: {harmless(entry.path)}: {entry.problem}")
-    raise typer.Exit(int(not fetched.is_complete))
 
 
 class Bar:

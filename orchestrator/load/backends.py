@@ -52,6 +52,6 @@ def load_entry_point(entry: EntryPoint) -> Backend:
     except (ImportError, AttributeError, ValidationError) as error:
         raise RequestError(
             f"The backend plug-in {entry.name} ({entry.value}) cannot be read: {error}",
-            hint="Fix or uninstall it; see docs/how-to/backends.md.",
+            hint="Fix or uninstall the package that has it.",
         ) from None
     return table.backend(source)

@@ -91,7 +91,7 @@ def choose_backend(
     if name not in backends:
         raise PlanError(
             f"--backend {name}: stack '{stack.name}' has {' and '.join(stack.backends)}.",
-            hint=f"{did_you_mean(name, backends)} To add a backend, see docs/how-to/backends.md.",
+            hint=f"{did_you_mean(name, backends)} Packages add backends by the entry point orch.backends.",
         )
     backend = ccl_backend(stack) if name == "ccl" else backends[name]
     check_backend(backend, nodes)

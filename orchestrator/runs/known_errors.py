@@ -330,7 +330,7 @@ KNOWN_SIGNATURES = (
         pattern=r"was ended by SIGKILL: memory ran out",
         cause="The kernel ended the rank because the memory of its node or container was exhausted.",
         cure="Use fewer ranks per node (--ppn), smaller batches or fewer DataLoader workers. "
-        "`orch resume` continues a recipe from its newest checkpoint.",
+        "`orch resume` continues the run from its newest checkpoint.",
     ),
     Signature(
         name="killed",
@@ -338,7 +338,7 @@ KNOWN_SIGNATURES = (
         cause="The script or another program sent SIGKILL to the rank. Neither the kernel's log nor its counters show "
         "that memory ran out.",
         cure="Find what sends SIGKILL: the script itself, an administrator, a memory guard such as earlyoom, or a "
-        "batch system. `orch resume` continues a recipe from its newest checkpoint; --max-restarts N does so "
+        "batch system. `orch resume` continues the run from its newest checkpoint; --max-restarts N does so "
         "automatically.",
     ),
     Signature(

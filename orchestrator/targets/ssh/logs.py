@@ -147,8 +147,7 @@ class LogSelection:
     @property
     def options(self) -> tuple[str, ...]:
         """Return the options of the node's program that select these lines."""
-        follow, latest = ["--follow"] * self.follow, ["--latest"] * bool(self.earlier)
-        return (*follow, *latest, *(["--rank", str(self.rank)] if self.rank is not None else []))
+        return (*["--latest"] * bool(self.earlier), *(["--rank", str(self.rank)] if self.rank is not None else []))
 
 
 OnFailure = Callable[[Stream, ExecuteError], None]  # called for a node whose lines cannot be read

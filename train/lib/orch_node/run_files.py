@@ -3,6 +3,7 @@
   node.py run-files list RUN_DIR TOKEN       print what the run has written in its copy of the project on this node, or
                                              that the folder is shared with the node that has this token
   node.py run-files receive RUN_DIR SUFFIX   read node0's list, then an archive of the files that differ, from stdin
+  node.py run-files send RUN_DIR -           read paths from stdin, and print ARCHIVE_BEGIN and an archive
 
 Contents that this node wrote to the same paths are kept: the suffix is added to the names of their files.
 """
@@ -13,6 +14,7 @@ import hashlib
 import json
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -26,6 +28,7 @@ from orch_node.protocol.values import ProtocolError
 
 BYTECODE = "__pycache__"
 STAGING = ".received-"
+ARCHIVE_BEGIN = b"\0orch-archive\0"  # before an archive on standard output, after what a login shell has printed
 
 
 @dataclass(frozen=True)
@@ -44,11 +47,13 @@ class Written:
     Attributes:
         files: new and changed files, by path.
         deleted: files of the project that the run has deleted.
+        received: those of `files` that are as another node has sent them earlier.
         shared: whether the folder is another node's; then the lists are empty.
     """
 
     files: dict[str, Content] = field(default_factory=dict)
     deleted: tuple[str, ...] = ()
+    received: tuple[str, ...] = ()
     shared: bool = False
 
 
@@ -67,6 +72,8 @@ def main(argv: list[str]) -> int:
         if command == "list":
             is_shared = token_of(Path(run_dir)) == argument
             result: Written | Received = Written(shared=True) if is_shared else written_files(Path(run_dir))
+        elif command == "send":
+            return send(Path(run_dir))
         else:
             result = receive(Path(run_dir), argument)
     except OSError as error:
@@ -99,7 +106,45 @@ def written_files(run_dir: Path) -> Written:
         path: content_of(copy / path) for path in sorted(regular_files(copy)) if not is_as_sent(copy, sent, path)
     }
     names = filled_folder.all_files(sent) if sent else ()
-    return Written(files=changed, deleted=tuple(sorted(name for name in names if not os.path.lexists(copy / name))))
+    hashes = received_hashes(run_dir)
+    return Written(
+        files=changed,
+        deleted=tuple(sorted(name for name in names if not os.path.lexists(copy / name))),
+        received=tuple(path for path, content in changed.items() if hashes.get(path) == content.sha256),
+    )
+
+
+def received_hashes(run_dir: Path) -> dict[str, str]:
+    """Return the hashes of the files that other nodes have sent to this node, by path."""
+    try:
+        hashes: dict[str, str] = json.loads((run_dir / files.RECEIVED).read_text())
+    except OSError:
+        return {}
+    return hashes
+
+
+def record_received(run_dir: Path, hashes: dict[str, str]) -> None:
+    """Record the hashes of the files that this node has received, by path."""
+    whole_files.write(run_dir / files.RECEIVED, json.dumps(hashes))
+
+
+def pack_command(run_dir: Path) -> tuple[str, ...]:
+    """Return the command that writes an archive of files of the run's copy, whose paths are in its standard input."""
+    options = ("--format=posix", "--hard-dereference", "--no-recursion", "--null", "--verbatim-files-from")
+    return ("tar", "-c", *options, "-C", str(run_dir / files.PROJECT), "-T", "-")
+
+
+def unpack_command(folder: str) -> tuple[str, ...]:
+    """Return the command that unpacks an archive from its standard input."""
+    return ("tar", "-xf", "-", "--no-same-owner", "--no-same-permissions", "-C", folder)
+
+
+def send(run_dir: Path) -> int:
+    """Print an archive of the files whose paths are in standard input; return the exit code."""
+    names = sys.stdin.buffer.read()
+    sys.stdout.buffer.write(ARCHIVE_BEGIN)
+    sys.stdout.buffer.flush()
+    return subprocess.run(pack_command(run_dir), input=names).returncode
 
 
 def sent_project(run_dir: Path) -> Path | None:
@@ -157,8 +202,7 @@ def receive(run_dir: Path, suffix: str) -> Received:
     copy, contents = run_dir / files.PROJECT, header.written.files
     with tempfile.TemporaryDirectory(prefix=STAGING, dir=run_dir) as name:
         staging = Path(name)
-        unpack = ("tar", "-xf", "-", "--no-same-owner", "--no-same-permissions", "-C", name)
-        store.run(run_dir, *unpack, blocks=iter(lambda: sys.stdin.buffer.read(filled_folder.CHUNK), b""))
+        store.run(run_dir, *unpack_command(name), blocks=iter(lambda: sys.stdin.buffer.read(filled_folder.CHUNK), b""))
         for path in header.archived:
             if content_of(staging / path) != contents[path]:
                 raise store.StoreError(f"{copy / path} did not arrive as node0 has it")
@@ -169,7 +213,7 @@ def receive(run_dir: Path, suffix: str) -> Received:
             updates.restore(path)
         for path in header.archived:
             updates.put(staging / path, path)
-    whole_files.write(run_dir / files.RECEIVED, json.dumps({path: entry.sha256 for path, entry in contents.items()}))
+    record_received(run_dir, {path: entry.sha256 for path, entry in contents.items()})
     return Received(tuple(updates.renamed))
 
 
@@ -185,10 +229,7 @@ class CopyUpdate:
         self.sent = sent_project(run_dir)
         self.suffix = suffix
         self.renamed: list[str] = []
-        try:
-            self.received: dict[str, str] = json.loads((run_dir / files.RECEIVED).read_text())
-        except OSError:
-            self.received = {}
+        self.received = received_hashes(run_dir)
 
     def stale(self, written: Written) -> list[str]:
         """Return the files that were received earlier and that node0 no longer has, or has again as they were sent."""

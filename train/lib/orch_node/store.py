@@ -32,6 +32,7 @@ from orch_node.protocol import files
 from orch_node.protocol.folders import FileEntry
 from orch_node.protocol.node_names import fold
 
+MAX_NOISE = 1 << 20  # bytes that a login shell may print
 ABSENT = 3  # the exit code of `use`
 PART = ".part-"  # in the name of an incomplete folder
 UNUSED_SECONDS = 30 * 24 * 3600.0
@@ -308,6 +309,31 @@ class RemoteCommand:
         assert self.process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.write(block)
+
+    def receive(self, begin: bytes, command: Sequence[str]) -> None:
+        """Close its standard input, and pass what it prints after `begin` on to a command.
+
+        Raises:
+            StoreError: if it does not print `begin`, or the command fails.
+        """
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.close()
+        self.process.stdin = None  # which end() would flush
+        head = b""
+        while begin not in head:
+            block = self.process.stdout.read(1)
+            if not block or len(head) > MAX_NOISE:
+                self.end()
+                raise StoreError(self.problem())
+            head += block
+        with subprocess.Popen(command, stdin=subprocess.PIPE) as receiver:
+            assert receiver.stdin is not None
+            with contextlib.suppress(BrokenPipeError):
+                shutil.copyfileobj(self.process.stdout, receiver.stdin, filled_folder.CHUNK)
+        if receiver.returncode != 0:
+            raise StoreError(f"{command[0]}: exit code {receiver.returncode}")
 
     def end(self) -> int:
         """Close its standard input, wait for its end, and return its exit code."""

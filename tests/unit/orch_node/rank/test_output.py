@@ -27,8 +27,10 @@ def test_log_tail_is_the_end_of_the_log(tmp_path: Path) -> None:
     assert len(log_tail(make_log(tmp_path, text))) < TAIL_BYTES
 
 
-def test_log_tail_omits_what_orch_itself_printed(tmp_path: Path) -> None:
-    assert log_tail(make_log(tmp_path, "one\norch: the script requests a process group\n")) == "one"
+def test_log_tail_omits_what_orch_itself_printed_and_warnings_of_torch(tmp_path: Path) -> None:
+    warning = "[W1127 00:59:18.033539011 socket.cpp:207] [c10d] The hostname cannot be retrieved. err=-3"
+    text = f"{warning}\none\norch: the script requests a process group\n"
+    assert log_tail(make_log(tmp_path, text)) == "one"
 
 
 def test_log_tail_prefers_the_cause_to_stack_traces(tmp_path: Path) -> None:

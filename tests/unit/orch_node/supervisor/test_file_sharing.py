@@ -55,6 +55,29 @@ def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Nodes:
     return Nodes(tmp_path, "node1", "node2")
 
 
+def test_what_a_node_has_written_again_replaces_what_node0_took_from_it(nodes: Nodes) -> None:
+    write(nodes.run_dir / "project", {"ck/.metadata": "1", "ck/__0_0.distcp": "1"})
+    write(nodes.folder / "node1/project", {"ck/__1_0.distcp": "1"})
+    nodes.share("node1", "node2")
+    assert nodes.content("run") == nodes.content("node2") == nodes.content("node1")
+    write(nodes.run_dir / "project", {"ck/.metadata": "2", "ck/__0_0.distcp": "2"})
+    write(nodes.folder / "node1/project", {"ck/__1_0.distcp": "2"})
+    nodes.share("node1", "node2", attempt=2)
+    expected = {**PROJECT, "ck/.metadata": "2", "ck/__0_0.distcp": "2", "ck/__1_0.distcp": "2"}
+    for node in ("run", "node1", "node2"):
+        assert nodes.content(node) == expected
+
+
+def test_files_of_a_node_that_leaves_are_taken(nodes: Nodes) -> None:
+    write(nodes.run_dir / "project", {"ck/.metadata": "1"})
+    write(nodes.folder / "node1/project", {"ck/__1_0.distcp": "1"})
+    sharing = FileSharing(nodes.run_dir, [], 1, ["node1", "gone"])
+    sharing.run()
+    assert sharing.problem == ""
+    assert nodes.content("run") == {**PROJECT, "ck/.metadata": "1", "ck/__1_0.distcp": "1"}
+    assert any("without the files that only gone has" in line for line in sharing.news)
+
+
 def test_nodes_get_what_node0_wrote(nodes: Nodes) -> None:
     written = {
         "out/checkpoint-20/model.pt": "weights",
@@ -71,15 +94,16 @@ def test_nodes_get_what_node0_wrote(nodes: Nodes) -> None:
     write(nodes.folder / "node1/project", {"out/rng_1.pth": "of rank 1", "out/checkpoint-20/model.pt": "weights"})
     sharing = nodes.share("node1", "node2")
     assert sharing.problem == ""
-    expected = {**PROJECT, **written, "tool.sh": ""}
-    assert nodes.content("node1") == {**expected, "out/rng_1.pth": "of rank 1"}
-    assert nodes.content("node2") == expected
+    expected = {**PROJECT, **written, "tool.sh": "", "out/rng_1.pth": "of rank 1"}
+    assert nodes.content("node1") == nodes.content("node2") == expected, "also what only node1 had"
+    assert (nodes.run_dir / "project/out/rng_1.pth").read_text() == "of rank 1"
+    assert any(line.startswith("took 1 file (out/rng_1.pth)") for line in sharing.news)
     for node in ("node1", "node2"):
         copy = nodes.folder / node / "project"
         assert (copy / "out/latest").readlink() == Path("checkpoint-20")
         assert os.access(copy / "tool.sh", os.X_OK)
         assert (copy / "data.txt").stat().st_mtime == (nodes.run_dir / "project/data.txt").stat().st_mtime
-    assert len(sharing.news) == 2  # node1 needs other files than node2
+    assert len(sharing.news) == 3  # node1 needs other files than node2
     assert all("limit 100 GB" in line for line in sharing.news)
     assert nodes.share("node1", "node2").news == []
 

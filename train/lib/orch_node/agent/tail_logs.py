@@ -1,4 +1,4 @@
-"""Print the logs of a run's ranks on this node as JSON lines: `node.py logs RUN_DIR [--follow] ...`.
+"""Print the logs of a run's ranks on this node as JSON lines: `node.py logs RUN_DIR ...`, until the run ends.
 
 Each line is {"rank": 3, "at": 4096, "lines": [...]}; `at` is the offset after these lines in the
 rank's log, so a client that lost the connection continues with `--from 3:4096`. With `--latest`, a log
@@ -83,11 +83,11 @@ class RunCheck:
 
 
 def print_logs(run_dir: Path, options: argparse.Namespace) -> None:
-    """Print the logs, with --follow until the run ends."""
+    """Print the logs until the run ends."""
     rank_logs: dict[int, RankLog] = {}
     run = RunCheck(run_dir)
     checked_at = 0.0
-    follow = options.follow
+    follow = True
     while follow:
         if time.monotonic() - checked_at > RUN_CHECK_SECONDS:
             follow = run.is_alive()
@@ -108,7 +108,6 @@ def main(argv: list[str]) -> None:
     """Print the logs that the arguments select."""
     parser = argparse.ArgumentParser(prog="node.py logs")
     parser.add_argument("run_dir", type=Path)
-    parser.add_argument("--follow", action="store_true")
     parser.add_argument("--latest", action="store_true")
     parser.add_argument("--rank", type=int, nargs="*", default=[])
     parser.add_argument("--from", dest="starts", nargs="*", default=[], metavar="RANK:BYTE")

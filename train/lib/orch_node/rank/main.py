@@ -102,6 +102,27 @@ def main(argv: list[str]) -> None:
         torch=str(torch.__version__),
     )
     send(joined)
+    train(torch, layout, placement, run_dir, argv, traces)
+
+
+def train(
+    torch: ModuleType,
+    layout: layouts.RunLayout,
+    placement: layouts.Placement,
+    run_dir: Path,
+    argv: list[str],
+    traces: StackTraces,
+) -> NoReturn:
+    """Run the script in the process group with all measurements and checks, and end the process.
+
+    Args:
+        torch: the torch module.
+        layout: of the run.
+        placement: of this rank.
+        run_dir: the run's folder.
+        argv: the script and its arguments.
+        traces: writes stack traces if the run hangs.
+    """
     metrics = rank_metrics.begin(torch, run_dir, placement.rank)
     callbacks = [traces.check_handler]
     if placement.rank == 0:

@@ -17,6 +17,7 @@ SEARCHED_BYTES = 1 << 16  # of the log's end; enough for the stack traces of man
 MAX_WRITES = 400  # the newest writes to sys.stderr; a line may take several
 TRACEBACK = "Traceback (most recent call last):"
 OWN_PREFIX = "orch: "
+TORCH_WARNING = re.compile(r"\[W\d+ [\d:.]+ \S+:\d+\] ")  # of its C++ code
 # Source lines below a warning, progress bars, warnings, separators and what orch itself prints.
 NO_REASON = re.compile(r"\s|.*\r|orch: |.*\d: \w*Warning: |.*\b(DEBUG|INFO|WARNING)\b|\[?W\d{4} |[\W_]*$")
 
@@ -25,7 +26,7 @@ def log_tail(log: Path) -> str:
     """Return the end of a rank's log, as the reason for a signal that ended the rank.
 
     What precedes the stack traces of faulthandler matters more than the traces, and lines of orch
-    itself are no reason.
+    itself and warnings of torch's C++ code are no reason.
     """
     with log.open("rb") as file:
         file.seek(max(0, log.stat().st_size - SEARCHED_BYTES))
@@ -38,7 +39,8 @@ def log_tail(log: Path) -> str:
         if (current := content.find(CURRENT_THREAD, fatal)) > begin + TAIL_BYTES // 2:  # after many other threads
             content = content[: content.find(b"\n", fatal) + 1] + content[current:]
     tail = content[begin : begin + TAIL_BYTES].decode(errors="replace")
-    return "\n".join(line for line in tail.split("\n") if not line.startswith(OWN_PREFIX)).strip()
+    lines = (line for line in tail.split("\n") if not line.startswith(OWN_PREFIX) and not TORCH_WARNING.match(line))
+    return "\n".join(lines).strip()
 
 
 class StderrRecorder:

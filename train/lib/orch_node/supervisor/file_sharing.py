@@ -14,7 +14,8 @@ import sys
 import tempfile
 import threading
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
 
 from orch_node import run_files, store
 from orch_node.protocol import files, values
@@ -46,18 +47,20 @@ class FileSharing(threading.Thread):
         problem: why the files are not the same on all nodes, or ''.
     """
 
-    def __init__(self, run_dir: Path, nodes: Sequence[str], attempt: int) -> None:
+    def __init__(self, run_dir: Path, nodes: Sequence[str], attempt: int, leaving: Sequence[str] = ()) -> None:
         """Prepare a transfer; start() starts it.
 
         Args:
             run_dir: the run's folder on all nodes; this is node0.
             nodes: the other nodes of the next attempt.
             attempt: the number of the attempt that has ended.
+            leaving: nodes of earlier attempts alone, whose files are taken if they respond.
         """
         super().__init__(daemon=True)
         self.run_dir = run_dir
         self.nodes = nodes
         self.attempt = attempt
+        self.leaving = leaving
         self.news: list[str] = []
         self.problem = "the files that node0 wrote were not given to the other nodes"
         self.commands: list[RemoteCommand] = []
@@ -85,15 +88,72 @@ class FileSharing(threading.Thread):
         """
         arguments = ("run-files", "list", str(self.run_dir), run_files.token_of(self.run_dir) or "none")
         commands = [self.command(node, arguments, subprocess.DEVNULL) for node in self.nodes]
-        local = run_files.written_files(self.run_dir) if commands else Written()
+        leaving = [self.command(node, arguments, subprocess.DEVNULL) for node in self.leaving]
+        local = run_files.written_files(self.run_dir) if commands or leaving else Written()
         store.raise_failures([command for command in commands if command.end() != 0])
+        lists = {
+            command.node: values.parse(Written, command.output, f"the list of {command.node}") for command in commands
+        }
         receivers: dict[tuple[str, ...], list[str]] = {}
-        for command in commands:
-            remote = values.parse(Written, command.output, f"the list of {command.node}")
+        for node, remote in {**lists, **self.lists_of_leaving(leaving)}.items():
+            local = self.gather(node, local, remote)
+        for node, remote in lists.items():
             if not remote.shared and (local, remote.files) != (Written(), {}):
-                receivers.setdefault(differing_paths(local, remote), []).append(command.node)
+                receivers.setdefault(differing_paths(local, remote), []).append(node)
         for paths, nodes in receivers.items():
             self.send(local, paths, nodes)
+
+    def lists_of_leaving(self, commands: Sequence[RemoteCommand]) -> dict[str, Written]:
+        """Return the files of nodes that the next attempt does not have; report those that do not respond."""
+        lists = {}
+        for command in commands:
+            if command.end() == 0:
+                lists[command.node] = values.parse(Written, command.output, f"the list of {command.node}")
+            else:
+                self.news.append(f"without the files that only {command.node} has: {command.problem()}")
+        return lists
+
+    def gather(self, node: str, local: Written, remote: Written) -> Written:
+        """Take the files that only another node has written, such as its parts of a checkpoint.
+
+        A file that this node has only received loses against what another node has written since.
+
+        Returns:
+            What this node has now.
+        """
+        wrote = remote.files.keys() - (local.files.keys() - {*local.received}) - {*local.deleted, *remote.received}
+        wrote = {path for path in wrote if local.files.get(path) != remote.files[path]}
+        paths = sorted(path for path in wrote if ".attempt-" not in path and self.can_put(path))
+        size = sum(remote.files[path].size for path in paths)
+        if remote.shared or not paths:
+            return local
+        if size > MAX_BYTES:
+            raise StoreError(f"{size / 1e9:.1f} GB of {node} is too much (limit {MAX_BYTES / 1e9:.0f} GB)")
+        command = self.command(node, ("run-files", "send", str(self.run_dir), "-"), subprocess.PIPE)
+        with tempfile.TemporaryDirectory(prefix=run_files.STAGING, dir=self.run_dir) as name:
+            command.write(b"".join(os.fsencode(path) + b"\0" for path in paths))
+            command.receive(run_files.ARCHIVE_BEGIN, run_files.unpack_command(name))
+            if command.end() != 0:
+                raise StoreError(command.problem())
+            for path in paths:
+                source, target = Path(name, path), self.run_dir / files.PROJECT / path
+                if not os.path.lexists(source) or run_files.content_of(source) != remote.files[path]:
+                    raise StoreError(f"{path} did not arrive as {node} has it")
+                target.parent.mkdir(parents=True, exist_ok=True)
+                source.replace(target)
+        taken = {path: remote.files[path] for path in paths}
+        hashes = {path: content.sha256 for path, content in taken.items()}
+        run_files.record_received(self.run_dir, run_files.received_hashes(self.run_dir) | hashes)
+        self.news.append(f"took {describe(paths)}, {size / 1e6:.1f} MB, from {node} (limit {MAX_BYTES / 1e9:.0f} GB)")
+        return replace(local, files={**local.files, **taken}, received=(*{*local.received, *paths},))
+
+    def can_put(self, path: str) -> bool:
+        """Return whether a file of another node can be put here: the path stays inside, and no folder is in its way."""
+        copy = self.run_dir / files.PROJECT
+        if path.startswith("/") or ".." in path.split("/") or (copy / path).is_dir():
+            return False
+        parents = [copy / parent for parent in PurePosixPath(path).parents[:-1]]
+        return all(not os.path.lexists(parent) or (parent.is_dir() and not parent.is_symlink()) for parent in parents)
 
     def command(self, node: str, arguments: Sequence[str], stdin: int) -> RemoteCommand:
         """Start a command on a node that cancel() ends."""
@@ -135,19 +195,7 @@ class FileSharing(threading.Thread):
         with tempfile.TemporaryFile() as names:
             names.write(b"".join(os.fsencode(path) + b"\0" for path in paths))
             names.seek(0)
-            pack = (
-                *(
-                    "tar",
-                    "-c",
-                    "--format=posix",
-                    "--hard-dereference",
-                    "--no-recursion",
-                    "-C",
-                    str(self.run_dir / files.PROJECT),
-                ),
-                *("--null", "--verbatim-files-from", "-T", "-"),
-            )
-            with subprocess.Popen(pack, stdin=names, stdout=subprocess.PIPE) as tar:
+            with subprocess.Popen(run_files.pack_command(self.run_dir), stdin=names, stdout=subprocess.PIPE) as tar:
                 assert tar.stdout is not None
                 for _ in store.passed_on(tar.stdout, commands):
                     if self.is_cancelled:

@@ -23,6 +23,7 @@ from pathlib import Path
 from types import FrameType
 
 from orch_node import machine, whole_files
+from orch_node.agent.list_runs import read_record
 from orch_node.disk import describe_on_node
 from orch_node.line_pipes import Pipes
 from orch_node.protocol import files, outcome
@@ -31,7 +32,7 @@ from orch_node.protocol.agent import AllEnded, EndAll, Response, WriteFile
 from orch_node.protocol.events import Launched, NodeNews, Restarting
 from orch_node.protocol.node_names import fold
 from orch_node.protocol.outcome import DONE, EX_TEMPFAIL, FAILED, PREEMPTED, REFUSED, STOPPED, NodeEnd, Outcome
-from orch_node.protocol.values import record
+from orch_node.protocol.values import ProtocolError, record
 from orch_node.reach import BY_STEP
 from orch_node.supervisor.agents import Agents
 from orch_node.supervisor.attempt import END_SECONDS, POLL_SECONDS, Attempt
@@ -61,6 +62,14 @@ def main(argv: list[str]) -> int:
         print(f"error: {describe_on_node('node0', Path(str(path)), error)}", file=sys.stderr)
         return 1
     return supervisor.run()
+
+
+def earlier_nodes(run_dir: Path) -> list[str]:
+    """Return the nodes that only earlier attempts of a run had."""
+    try:
+        return [host.node for host in read_record(run_dir).earlier_nodes]
+    except (OSError, ProtocolError):
+        return []
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
@@ -275,7 +284,8 @@ class Supervisor:
         node0, *other_nodes = self.layout.node_names
         if BY_STEP in os.environ or not (self.run_dir / files.PROJECT).is_dir() or self.agents.node0 != node0:
             return ""
-        sharing = FileSharing(self.run_dir, other_nodes, self.attempt_number)
+        leaving = [] if self.attempts else earlier_nodes(self.run_dir)
+        sharing = FileSharing(self.run_dir, other_nodes, self.attempt_number, leaving)
         sharing.start()
         while sharing.is_alive():
             self.agents.pipes.pump(POLL_SECONDS)
