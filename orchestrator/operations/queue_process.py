@@ -135,7 +135,7 @@ class Queue:
         time.sleep(POLL_SECONDS * max(1.0, len(self.active) / RUNS_PER_POLL))
 
     def finish_ended(self) -> None:
-        """Copy the files of ended runs, each in a thread: a node that does not respond delays no other run."""
+        """Copy the files of ended runs in threads, so that a node that does not respond does not delay other runs."""
 
         while self.ended:
             self.in_thread(self.ended.pop().handle.finish)

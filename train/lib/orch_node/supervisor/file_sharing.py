@@ -54,7 +54,7 @@ class FileSharing(threading.Thread):
             run_dir: the run's folder on all nodes; this is node0.
             nodes: the other nodes of the next attempt.
             attempt: the number of the attempt that has ended.
-            leaving: nodes of earlier attempts alone, whose files are taken if they respond.
+            leaving: nodes of earlier attempts alone, whose files are moved if they respond.
         """
         super().__init__(daemon=True)
         self.run_dir = run_dir
@@ -141,11 +141,11 @@ class FileSharing(threading.Thread):
                     raise StoreError(f"{path} did not arrive as {node} has it")
                 target.parent.mkdir(parents=True, exist_ok=True)
                 source.replace(target)
-        taken = {path: remote.files[path] for path in paths}
-        hashes = {path: content.sha256 for path, content in taken.items()}
+        moved = {path: remote.files[path] for path in paths}
+        hashes = {path: content.sha256 for path, content in moved.items()}
         run_files.record_received(self.run_dir, run_files.received_hashes(self.run_dir) | hashes)
         self.news.append(f"took {describe(paths)}, {size / 1e6:.1f} MB, from {node} (limit {MAX_BYTES / 1e9:.0f} GB)")
-        return replace(local, files={**local.files, **taken}, received=(*{*local.received, *paths},))
+        return replace(local, files={**local.files, **moved}, received=(*{*local.received, *paths},))
 
     def can_put(self, path: str) -> bool:
         """Return whether a file of another node can be put here: the path stays inside, and no folder is in its way."""
