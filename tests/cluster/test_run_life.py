@@ -21,7 +21,6 @@ from tests.cluster.lab import (
     small_bert_qa,
     start_faulty,
     start_training,
-    wait_for_no_processes,
 )
 from tests.cluster.sites import ORCH, Site
 
@@ -136,16 +135,6 @@ def test_run_restarts_from_checkpoint_with_a_spare_node(lab: Site) -> None:
     assert "node2 replaces node1" in timeline_texts(report)
     assert "started 2 ranks on node0, node2 (attempt 2)" in timeline_texts(report)
     assert steps_with_loss(run.folder) == list(range(1, 13))
-
-
-def test_run_restarts_from_checkpoint_without_the_lost_node(lab: Site) -> None:
-    run = start_training(lab, *small_bert_qa(max_steps=12), *TWO_NODES, "--max-restarts", "1")
-    run.wait_for_event("progress", 3, phase="save")
-    lab.cluster.cut("node1")
-    report = run.wait_for_report(code=0, seconds=300)
-    assert (report["state"], report["attempts"]) == ("done", 2)
-    assert steps_with_loss(run.folder) == list(range(1, 13))
-    wait_for_no_processes(run.id, 60)
 
 
 def steps_with_loss(folder: Path) -> list[int]:

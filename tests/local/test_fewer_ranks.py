@@ -20,6 +20,7 @@ from tests.support.jobs import read_losses, read_metrics, read_results, run_rank
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.xdist_group("recipes")  # they share a server of warm programs
+STEPS = 28  # of the run that loses a node after step 8
 LAST_CHECKPOINTS = {2: 3, 1: 6}  # step of the last checkpoint before only this many ranks remain
 
 
@@ -123,16 +124,11 @@ def test_recipe_that_loses_ranks_learns_the_same(
         assert read_losses(resumed) == pytest.approx(read_losses(undisturbed), rel=1e-4)
         assert schedule(resumed) == expected_schedule
     assert read_results(resumed)["steps"] == read_results(undisturbed)["steps"] == expected_schedule[-1][0]
-
-
-def test_recipe_that_loses_a_rank_before_its_first_checkpoint_learns_the_same(
-    pair_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    recipe, undisturbed, restarted = make_mrpc(pair_model), tmp_path / "undisturbed", tmp_path / "restarted"
-    run_ranks(recipe.script, *recipe.arguments(undisturbed), ranks=2)
-    monkeypatch.setenv("ORCH_PLANNED_WORLD_SIZE", "2")
-    run_ranks(recipe.script, *recipe.arguments(restarted))
-    assert read_losses(restarted) == pytest.approx(read_losses(undisturbed), rel=1e-4)
+    if recipe.script == MRPC:  # also if ranks are lost before the first checkpoint
+        restarted = tmp_path / "restarted"
+        monkeypatch.setenv("ORCH_PLANNED_WORLD_SIZE", "3")
+        run_ranks(recipe.script, *recipe.arguments(restarted))
+        assert read_losses(restarted) == pytest.approx(read_losses(undisturbed), rel=1e-4)
 
 
 def test_order_that_depends_on_ranks_is_refused(
@@ -158,7 +154,7 @@ def start_training(workspace: Workspace, model: Path, *options: str) -> subproce
     settings = settings_options(
         model_name_or_path=model,
         dropout=0,
-        max_steps=40,
+        max_steps=STEPS,
         save_steps=4,
         logging_steps=1,
         max_train_samples=60,
@@ -198,6 +194,6 @@ def test_run_that_loses_a_node_learns_the_same(workspace: Workspace, qa_model: P
     ):
         assert line in out + err
     result, expected = run / "output", undisturbed / "output"
-    assert [step for step, _, _ in schedule(result)] == list(range(1, 41))
+    assert [step for step, _, _ in schedule(result)] == list(range(1, STEPS + 1))
     assert read_losses(result) == pytest.approx(read_losses(expected), rel=1e-4)
     assert [rate for _, _, rate in schedule(result)] == [rate for _, _, rate in schedule(expected)]
