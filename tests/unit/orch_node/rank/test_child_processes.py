@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from orch_node.rank import child_processes, process_group
 
+from orchestrator.paths import LIB
+
 
 def run_child(folder: Path, program: str) -> str:
     """Run a Python program as a process of rank 0 of 2."""
@@ -82,6 +84,23 @@ input("group")
         child.kill()
     forked.kill()
     forked.join()
+
+
+def test_rank_that_replaces_its_process_is_refused_but_not_its_child(tmp_path: Path) -> None:
+    program = f"""
+import os, sys
+sys.path.insert(0, {str(LIB)!r})
+from orch_node.rank import child_processes
+child_processes.refuse_replacement(2)
+if os.fork() == 0:
+    os.execlp("echo", "echo", "child")
+os.wait()
+try:
+    os.execvpe("echo", ["echo", "replaced"], os.environ)
+except Exception as error:
+    print(type(error).__name__)
+"""
+    assert run_child(tmp_path, program).split() == ["child", "RankError"]
 
 
 def test_python_path_has_the_folder_once() -> None:

@@ -44,6 +44,11 @@ IMPORTED_AGAIN_MESSAGE = (
     "a process that the script starts, such as a worker of a DataLoader, imports the script again and creates a "
     'process group there. Put the part of the script that trains below `if __name__ == "__main__":`.'
 )
+REPLACED_MESSAGE = (
+    "the script replaces its process by another program (os.exec), which does not belong to the process group: each "
+    "of the {size} ranks would work alone. Call the training function directly. If every rank is meant to train a "
+    f"separate model, set {SEPARATE_MODELS}=1 by --env or in the script."
+)
 
 
 def begin(rank: int, world_size: int, environment: MutableMapping[str, str]) -> None:
@@ -85,8 +90,21 @@ def refuse_launches(module: ModuleType) -> None:
 def begin_scans(rank: int, world_size: int, end: Callable[[RankError], object]) -> None:
     """Start a daemon thread that ends this rank if a process below it that is not watched has a process group."""
     if world_size > 1:
+        refuse_replacement(world_size)
         arguments = (refused_mark(rank), MESSAGE.format(size=world_size), end)
         threading.Thread(target=scan_processes, args=arguments, name="orch-children", daemon=True).start()
+
+
+def refuse_replacement(world_size: int) -> None:
+    """Make the functions os.exec*() fail in this process, but not in its children."""
+    process = os.getpid()
+
+    def check_replacement(*_: Any) -> None:
+        if os.getpid() == process and not has_separate_models():
+            raise RankError(REPLACED_MESSAGE.format(size=world_size))
+
+    for name in ("execv", "execve"):  # the others call these
+        wrap(os, name, check_replacement)
 
 
 def scan_processes(mark: Path, message: str, end: Callable[[RankError], object]) -> None:
