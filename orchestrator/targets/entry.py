@@ -27,7 +27,7 @@ class TargetEntry:
         title: the heading of its options in the help.
         summary: the sentence about the target in the help of --on.
         options: the dataclass of its options, made with `option`; its `on` is the value of --on.
-        target: the class that implements `Target`, or a function that returns one, as `package.module:name`; imported
+        target: the subclass of `Target`, or a function that returns one, as `package.module:name`; imported
             when it is used.
         launchers: launchers that only this target has, its default first.
         has_manifest: whether `-o yaml` can print its plans.

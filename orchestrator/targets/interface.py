@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -225,10 +226,10 @@ class RunHandle(Protocol):
         """
 
 
-class Target(Protocol):
+class Target(ABC):
     """An engine whose hosts can train.
 
-    A new target is a folder of this package and an entry in registry.py.
+    A new target is a subclass, in a folder of this package with an entry in registry.py, or in another package.
 
     Attributes:
         name: the name of the target in run records.
@@ -238,9 +239,10 @@ class Target(Protocol):
     """
 
     name: str
-    refuses: Mapping[str, Refusal]
-    options: type[TargetOptions] | None
+    refuses: Mapping[str, Refusal] = {}
+    options: type[TargetOptions] | None = None
 
+    @abstractmethod
     def plan(self, request: TrainRequest, resume: Resume | None = None) -> Plan:
         """Read the files that a request names, and decide how to run it.
 
@@ -253,13 +255,17 @@ class Target(Protocol):
 
     def check(self, request: CheckRequest) -> Iterator[Finding]:
         """Yield whether runs can start, each finding as soon as it is known; nothing if there is nothing to check."""
+        yield from ()
 
+    @abstractmethod
     def start(self, plan: Plan, folder: Path) -> RunHandle:
         """Record the plan in `folder` and do its steps; the run continues without the handle."""
 
+    @abstractmethod
     def handle(self, record: RunRecord, folder: Path) -> RunHandle:
         """Return a handle of a recorded run."""
 
+    @abstractmethod
     def find(self, base: Path, name: str, inventory: str, notify: Notify) -> RunHandle:
         """Return a handle of a run that the hosts of an inventory or a cluster have recorded.
 
@@ -273,9 +279,11 @@ class Target(Protocol):
             RequestError: if the hosts have not recorded such a run.
         """
 
+    @abstractmethod
     def shared_folder(self, options: tuple[TargetOptions, ...]) -> SharedFolder:
         """Return the folder that `orch provision --on` fills; raise RequestError if there is none."""
 
+    @abstractmethod
     def commands(self, inventory: str, nodes: Nodes | None, stack: str) -> NodeCommands:
         """Return the nodes of an inventory on which a user's commands can run, or those that a pattern names.
 
@@ -283,6 +291,7 @@ class Target(Protocol):
             RequestError: if the pattern names no node, or another tool runs commands there.
         """
 
+    @abstractmethod
     def live_nodes(self, inventory: str, names: Collection[str] | None = None) -> list[LiveNode]:
         """Query the nodes of an inventory, or those with these names, and return who uses them.
 
@@ -290,8 +299,10 @@ class Target(Protocol):
             RequestError: if another tool manages the nodes.
         """
 
+    @abstractmethod
     def list_runs(self, inventory: str) -> RunList:
         """Return the runs that the hosts of an inventory or a cluster have recorded."""
 
+    @abstractmethod
     def clean(self, inventory: str | None, base: Path, *, dry_run: bool) -> CleanupReport:
         """End the leftovers of past runs; with `dry_run`, only report them."""

@@ -83,7 +83,7 @@ def create(entry: TargetEntry | None) -> Target:
     """Return the target of an entry; None stands for the default target.
 
     Raises:
-        RequestError: if the target of a package cannot be imported, or does not implement `Target`.
+        RequestError: if the target of a package cannot be imported, or is no `Target`.
     """
     if entry is None or entry.options.on in INCLUDED:
         return load_object(entry.target if entry else SSH_TARGET)()  # type: ignore[operator, no-any-return]
@@ -95,14 +95,12 @@ def create(entry: TargetEntry | None) -> Target:
     except Exception as error:  # of another package, which may raise anything
         reason = f"{entry.target}: {type(error).__name__}: {error}"
         raise RequestError(f"--on {entry.options.on}: {reason}.", hint=hint) from None
-    members = {*Target.__annotations__, *(name for name in vars(Target) if not name.startswith("_"))}
-    faults = [f"has no {name}" for name in sorted(members) if not hasattr(target, name)]
-    if not faults:
-        unknown_fields = target.refuses.keys() - names_of(TrainRequest)
-        faults = [f"refuses {name}, which TrainRequest does not have" for name in sorted(unknown_fields)]
-    if faults:
-        raise RequestError(f"--on {entry.options.on}: {entry.target} {', '.join(faults)}.", hint=hint)
-    return target  # type: ignore[no-any-return]
+    if not isinstance(target, Target):
+        raise RequestError(f"--on {entry.options.on}: {entry.target} is not a subclass of Target.", hint=hint)
+    if unknown_fields := ", ".join(sorted(target.refuses.keys() - names_of(TrainRequest))):
+        message = f"{entry.target} refuses {unknown_fields}, which TrainRequest does not have"
+        raise RequestError(f"--on {entry.options.on}: {message}.", hint=hint)
+    return target
 
 
 def check_name(value: str | None) -> None:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from orchestrator.errors import PlanError
 from orchestrator.launchers import DEFAULT, LAUNCHERS, WITHOUT_MPI
 from orchestrator.model.cluster import Facts, Node, UserPython
 from orchestrator.model.decision import Choice, Decision
+from orchestrator.model.printable import counted
 from orchestrator.planning import launch
 from orchestrator.planning.request import Resume, TrainRequest
 from orchestrator.planning.resolve import CountedNodes, Inputs, RankStart, Resolved, count_nodes, resolve
-from orchestrator.targets.batch.allocation import check_size
 from orchestrator.targets.batch.settings import BatchSettings
-from orchestrator.targets.batch.system import ONE_RANK
+from orchestrator.targets.batch.system import ONE_RANK, Allocation, BatchSystem
 from orchestrator.targets.interpreter import repair_command
 
 MPI = ("intel", "mpich")  # Their hydra can start processes with batch systems; the wheel of Open MPI supports only ssh.
@@ -125,3 +126,30 @@ def with_size(batch: BatchSettings) -> BatchSettings:
     values = {name: value for name, (value, _) in added.items()}
     reasons = {name: reason for name, (_, reason) in added.items()}
     return replace(batch, options={**batch.options, **values}, sources={**batch.sources, **reasons})
+
+
+def check_size(system: BatchSystem, allocation: Allocation, nodes: int, ppn: int) -> None:
+    """Raise PlanError if the ranks do not fit the allocation that the user holds."""
+    assert system.held is not None
+    size, program = len(allocation.node_cpus), system.held.request
+    if nodes > size:
+        raise PlanError(
+            f"Allocation {allocation.job} has {counted(size, 'node')}, but the run needs "
+            f"{nodes}, including its spare nodes.",
+            hint=f"Use fewer --nodes, or a larger `{program} --nodes={nodes}`. {system.new_job_hint}",
+        )
+    fewest = min(allocation.node_cpus[:nodes])
+    if ppn > fewest:
+        raise PlanError(
+            f"Allocation {allocation.job} has {fewest} CPUs on a node, but --ppn is {ppn}.",
+            hint=f"Use a smaller --ppn, or `{program} --exclusive` for whole nodes. {system.new_job_hint}",
+        )
+
+
+def check_options(system: BatchSystem, allocation: Allocation, options: Iterable[str]) -> None:
+    """Raise PlanError for options that only a new job can have."""
+    if names := ", ".join(options):
+        raise PlanError(
+            f"{names}: allocation {allocation.job} exists already and cannot be changed.",
+            hint=f"Leave it out. {system.new_job_hint}",
+        )

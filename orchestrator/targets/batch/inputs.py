@@ -16,12 +16,10 @@ from orchestrator.planning import sweep
 from orchestrator.planning.plan import Plan
 from orchestrator.planning.request import Resume, TargetOptions, TrainRequest
 from orchestrator.planning.site import Site
-from orchestrator.targets.batch.allocation import check_options
-from orchestrator.targets.batch.array import plan_array
-from orchestrator.targets.batch.decisions import JobInputs, with_size
+from orchestrator.targets.batch.decisions import JobInputs, check_options, with_size
 from orchestrator.targets.batch.load import COMMAND_LINE, batch_settings
 from orchestrator.targets.batch.login import LoginHost, python_hint, query_default_ranks, query_host
-from orchestrator.targets.batch.plan import PlannedRun, plan_job, plan_run
+from orchestrator.targets.batch.plan import PlannedRun, plan_array, plan_job, plan_run
 from orchestrator.targets.batch.settings import BatchSettings
 from orchestrator.targets.batch.system import NEW, ONE_RANK, BatchSystem
 from orchestrator.targets.identity import site_of

@@ -98,27 +98,6 @@ ENDINGS = {
 # Submitting jobs.
 
 
-def submit_command(step: SubmitScript) -> tuple[str, ...]:
-    """Return the command that submits a script.
-
-    PBS would start a script below a login shell that a signal to the job ends, so the job is a program, bash, and the
-    options are those of the script. Without -f, qsub leaves a process that holds its output open. The script writes
-    its output to the folder of the run.
-    """
-    options = [word for line in step.options for word in shlex.split(line)]
-    path = f"{step.run_dir}/{SCRIPT}"
-    return ("qsub", "-f", *options, *NO_OUTPUT, "--", "/bin/bash", "-l", path, path)
-
-
-def parse_job_id(output: str) -> tuple[str, str]:
-    """Return the only job id in qsub's output; '' if it is missing. The second value, a cluster, is always ''.
-
-    A login shell or a wrapper around qsub may print other lines before and after it.
-    """
-    jobs = {line.strip() for line in output.splitlines() if JOB_ID.fullmatch(line.strip())}
-    return (jobs.pop() if len(jobs) == 1 else "", "")
-
-
 LIMIT_HINT = "Use a shorter --pbs walltime=, fewer --nodes, or --pbs queue=ANOTHER; `qstat -Qf` shows limits."
 HINTS = (
     ("unknown queue", "Use --pbs queue=NAME; `qstat -Q` lists queues."),
@@ -137,59 +116,6 @@ HINTS = (
 # Querying jobs.
 
 
-def query(programs: Programs, job: str) -> dict[str, Any] | None:
-    """Return what qstat reports about a job, or None if PBS does not know it.
-
-    Raises:
-        ExecuteError: if PBS does not respond.
-    """
-    result = programs.run("qstat", "-x", *QUERY, job)
-    if NO_HISTORY in result.err:
-        result = programs.run("qstat", *QUERY, job)
-    return parse_jobs(PBS.check_response(result).out).get(job)
-
-
-def state(programs: Programs, job: str) -> JobState:
-    """Return the state of a job or of an array's task; raise ExecuteError like query."""
-    fields = query(programs, job)
-    return job_state(job, fields) if fields else PBS.forgotten(job)
-
-
-def jobs(programs: Programs, name: str = "") -> list[ListedJob]:
-    """Return the user's jobs that have not ended, or only those of one name.
-
-    Raises:
-        ExecuteError: if PBS does not respond.
-    """
-    result = PBS.check_response(programs.run("sh", "-c", LIST, "sh", *(("-N", name) if name else ())))
-    return [listed_job(job, fields) for job, fields in parse_jobs(result.out).items()]
-
-
-def default_ranks(programs: Programs, options: Mapping[str, str], held: Allocation | None) -> tuple[int, str]:
-    """Return the ranks on each node for --ppn auto, with the reason: one for each NUMA node.
-
-    PBS knows NUMA nodes only where its cgroups hook makes a vnode of each (vnode_per_numa_node).
-
-    Raises:
-        ExecuteError: if pbsnodes cannot be started.
-    """
-    requested = ncpus(options.get("select", ""))
-    if requested is None:
-        return ONE_RANK
-    vnodes: dict[str, list[int]] = {}
-    for resources in parse_nodes(programs.run("pbsnodes", "-a", "-F", "json").out):
-        cpus = resources.get("ncpus")
-        if isinstance(cpus, int) and cpus > 0:  # 0 in the vnode of the host itself
-            vnodes.setdefault(str(resources.get("host")), []).append(cpus)
-    kinds = Counter(min(cpus) for cpus in vnodes.values() if len(cpus) > 1)
-    if not kinds:
-        return ONE_RANK
-    ((size, _),) = kinds.most_common(1)
-    if requested % size or requested == size:
-        return ONE_RANK
-    return requested // size, f"one for each NUMA node: pbsnodes reports vnodes of {size} CPUs"
-
-
 def parse_nodes(text: str) -> list[Mapping[str, Any]]:
     """Return the resources of each vnode in the output of `pbsnodes -F json`; none if it is damaged."""
     try:
@@ -204,11 +130,6 @@ def listed_job(job: str, fields: Mapping[str, Any]) -> ListedJob:
     if member is None:
         return ListedJob(job=job, name=name, state=state)
     return ListedJob(job=f"{member[1]}{member[3]}", name=name, state=state, task=member[2])
-
-
-def is_unknown(result: CommandResult) -> bool:
-    """Return whether a program does not know the job, or knows that it has ended."""
-    return result.code in (ENDED_CODE, UNKNOWN_CODE)
 
 
 def parse_jobs(text: str) -> dict[str, dict[str, Any]]:
@@ -231,7 +152,7 @@ def job_state(job: str, fields: Mapping[str, Any]) -> JobState:
     """Return the state of a job, with explanations, from what qstat reports about it."""
     letter, comment = str(fields.get("job_state", "")), str(fields.get("comment", ""))
     if letter in ("F", "X"):
-        return named_state(job, ending_of(fields), comment)
+        return ended_state(job, ending_of(fields), comment)
     phase, explanation, problem = PHASES.get(letter, Phase.RUNNING), "", ""
     if phase == Phase.PENDING:
         explanation = describe_waiting(letter, comment, str(fields.get("Hold_Types", "")))
@@ -277,7 +198,7 @@ def ending_of(fields: Mapping[str, Any]) -> str:
     return f"FAILED exit code {code}" if code else "FINISHED"
 
 
-def named_state(job: str, word: str, comment: str = "") -> JobState:
+def ended_state(job: str, word: str, comment: str = "") -> JobState:
     """Return the state of a job that has ended, or that accounting reports in one of PBS's letters."""
     if word in PHASES:
         return JobState(job=job, state=word, phase=PHASES[word])
@@ -285,38 +206,6 @@ def named_state(job: str, word: str, comment: str = "") -> JobState:
     phase, explanation = ENDINGS.get(name, ENDINGS["FAILED"])
     reason = detail or (comment if name == "NOT_STARTED" else "")
     return JobState(job=job, state=word, phase=phase, reason=reason, explanation=explanation)
-
-
-def accounting(programs: Programs, job: str, known_state: str = "") -> Accounting | None:
-    """Return the record of a job, or None if PBS has none or cannot be reached.
-
-    Args:
-        programs: PBS's programs.
-        job: the id of a job or of an array's task.
-        known_state: not needed, because qstat knows the end of a job as soon as its state.
-    """
-    try:
-        fields = query(programs, job)
-    except ExecuteError:
-        return None
-    used = fields.get("resources_used", {}) if fields else {}
-    seconds = time_seconds(str(used.get("walltime", "")))
-    if not fields or seconds is None:
-        return None
-    memory = KILOBYTES.fullmatch(str(used.get("mem", "")))
-    return Accounting(
-        source="qstat",
-        job=job,
-        state=job_state(job, fields).state,
-        elapsed_seconds=seconds,
-        max_rss_bytes=int(memory[1]) * 1024 if memory else None,
-        measured="in all",
-    )
-
-
-def array_job(job: str, number: int) -> str:
-    """Return the id of an array's task; an array of one run is submitted as a single job."""
-    return job.replace("[]", f"[{number}]")
 
 
 # Options of qsub.
@@ -378,46 +267,6 @@ RESERVED_OPTIONS = {
 ARRANGEMENTS = ("free", "pack", "scatter", "vscatter")
 
 
-def long_options(name: str, value: str) -> Iterator[tuple[str, str]]:
-    """Yield an option under its long names, such as walltime and mem for `l`, with their values.
-
-    Raises:
-        RequestError: for an attribute of -W that orch does not pass on.
-    """
-    if name not in ("l", "W"):
-        yield LONG_NAMES.get(name, name), value
-        return
-    for assignment in NEXT_ASSIGNMENT.split(value):
-        key, _, text = assignment.partition("=")
-        if name == "W" and key not in ATTRIBUTES:
-            raise RequestError(
-                f"--pbs W={assignment}: orch passes {', '.join(ATTRIBUTES)} of -W to qsub.", hint="Leave it out."
-            )
-        yield ATTRIBUTES[key] if name == "W" else key, text
-
-
-def job_options(request: JobRequest, options: Mapping[str, str]) -> Iterator[str]:
-    """Yield the options of qsub, one per line of the script.
-
-    Raises:
-        PlanError: if select= or place= does not describe one chunk on each node.
-    """
-    yield f"-N {shlex.quote(request.name)}"
-    yield f"-l select={request.nodes}:{shlex.quote(chunk(request, options.get('select')))}:mpiprocs={request.ppn}"
-    yield f"-l place={shlex.quote(placement(options.get('place', 'scatter')))}"
-    if "rerun" not in options:
-        yield "-r y"
-    for name, value in options.items():
-        if name == "hold":
-            yield "-h"
-        elif name not in ("select", "place"):
-            letter = LETTERS.get(name)
-            yield f"{letter or '-l ' + name.replace('-', '_') + '='}{shlex.quote(value)}"
-    if request.tasks > 1:  # PBS refuses an array of one task.
-        limit = f"%{request.max_active}" if request.max_active else ""
-        yield f"-J 0-{request.tasks - 1}{limit}"
-
-
 def chunk(request: JobRequest, select: str | None) -> str:
     """Return the resources of a node: those of select= without its number of nodes, or a core for each rank.
 
@@ -466,79 +315,213 @@ def placement(value: str) -> str:
     return value if "scatter" in parts else f"scatter:{value}"
 
 
-def default_options(options: Mapping[str, str]) -> dict[str, tuple[str, str]]:
-    """Return the options that request whole nodes, unless an option limits the share of a node."""
-    if "select" in options or "place" in options:
-        return {}
-    return {"place": ("scatter:excl", "whole nodes, the default; select=ncpus=N shares nodes")}
+class Pbs(BatchSystem):
+    """PBS: its programs, the options of qsub, and what to say about them."""
 
+    name = "pbs"
+    title = "PBS"
+    on_nodes = on_nodes.SYSTEM
+    options = PbsOptions
 
-def threads_per_rank(options: Mapping[str, str], ppn: int) -> int:
-    """Return the cores of each rank that select= requests; 0 if it has no ncpus."""
-    return (ncpus(options.get("select", "")) or 0) // ppn
-
-
-def explain_option(name: str, options: Mapping[str, str]) -> str:
-    """Return what remains of a short time limit for training, or ''."""
-    seconds = time_seconds(options[name]) if name == "walltime" else None
-    if seconds is None or seconds >= 2 * CHECKPOINT_SECONDS:
-        return ""
-    return "half of it is for a checkpoint before the end"
-
-
-# The target.
-
-
-PBS: BatchSystem = BatchSystem(
-    name="pbs",
-    title="PBS",
-    submitter="qsub",
-    on_nodes=on_nodes.SYSTEM,
-    options=PbsOptions,
-    submit_command=submit_command,
-    parse_job_id=parse_job_id,
-    hints=HINTS,
-    state=state,
-    jobs=jobs,
-    cancel=lambda programs, job: programs.run("qdel", job),
-    interrupt=None,  # qsig reaches all processes of the job on its first node.
-    is_unknown=is_unknown,
-    accounting=accounting,
-    named_state=named_state,
-    array_job=array_job,
-    default_ranks=default_ranks,
-    directive="#PBS ",
-    job_options=job_options,
-    template={
+    submitter = "qsub"
+    directive = "#PBS "
+    template: Mapping[str, str] = {
         "node": "${HOSTNAME-this node}",
         "task": "${PBS_ARRAY_INDEX-0}",
         "output": "pbs-${ORCH_JOB_RESTARTS-0}.out",
         "array_output": "pbs-${PBS_ARRAY_INDEX-0}.out",
-    },
-    example_option="queue=NAME",
-    reserved=RESERVED_OPTIONS,
-    foreign=FOREIGN,
-    long_options=long_options,
-    flags=("hold",),
-    options_in=lambda environ: iter(()),
-    default_options=default_options,
-    threads_per_rank=threads_per_rank,
-    explain_option=explain_option,
-    can_resume=lambda options: options.get("rerun") != "n",
-    launcher="mpirun",
-    launcher_summary="",
+    }
+    example_option = "queue=NAME"
+    reserved = RESERVED_OPTIONS
+    foreign = FOREIGN
+    flags = ("hold",)
+    hints = HINTS
+    resubmits = True
+
     # pbs_tmrsh, which the job finds, starts hydra's proxies; many sites forbid ssh between their nodes.
-    launcher_env={"I_MPI_HYDRA_BOOTSTRAP": "rsh", "HYDRA_LAUNCHER": "rsh"},
-    node_hints={
+    launcher_env: Mapping[str, str] = {"I_MPI_HYDRA_BOOTSTRAP": "rsh", "HYDRA_LAUNCHER": "rsh"}
+
+    node_hints: Mapping[str, str] = {
         "nodes": "--pbs select=host=NAME requests a specific node.",
         "inventory": "Use --pbs queue=NAME to choose nodes.",
         "exclude": "Use --pbs select=RESOURCE=VALUE to choose nodes.",
-    },
-    node_shell="qsub -I",
-    job_shell="ssh NODE (`qstat -n {job}` lists the nodes)",
-    check="qstat -B",
-    resubmits=True,
-)
+    }
+    node_shell = "qsub -I"
+    job_shell = "ssh NODE (`qstat -n {job}` lists the nodes)"
+    check = "qstat -B"
+
+    # Jobs. There is no interrupt(): qsig reaches all processes of the job on its first node.
+
+    def submit_command(self, step: SubmitScript) -> tuple[str, ...]:
+        """Return the command that submits a script.
+
+        PBS would start a script below a login shell that a signal to the job ends, so the job is a program, bash, and
+        the options are those of the script. Without -f, qsub leaves a process that holds its output open. The script
+        writes its output to the folder of the run.
+        """
+        options = [word for line in step.options for word in shlex.split(line)]
+        path = f"{step.run_dir}/{SCRIPT}"
+        return ("qsub", "-f", *options, *NO_OUTPUT, "--", "/bin/bash", "-l", path, path)
+
+    def parse_job_id(self, output: str) -> tuple[str, str]:
+        """Return the only job id in qsub's output; '' if it is missing. The second value, a cluster, is always ''.
+
+        A login shell or a wrapper around qsub may print other lines before and after it.
+        """
+        jobs = {line.strip() for line in output.splitlines() if JOB_ID.fullmatch(line.strip())}
+        return (jobs.pop() if len(jobs) == 1 else "", "")
+
+    def query(self, programs: Programs, job: str) -> dict[str, Any] | None:
+        """Return what qstat reports about a job, or None if PBS does not know it.
+
+        Raises:
+            ExecuteError: if PBS does not respond.
+        """
+        result = programs.run("qstat", "-x", *QUERY, job)
+        if NO_HISTORY in result.err:
+            result = programs.run("qstat", *QUERY, job)
+        return parse_jobs(self.check_response(result).out).get(job)
+
+    def state(self, programs: Programs, job: str) -> JobState:
+        """Return the state of a job or of an array's task; raise ExecuteError like query."""
+        fields = self.query(programs, job)
+        return job_state(job, fields) if fields else self.forgotten(job)
+
+    def jobs(self, programs: Programs, name: str = "") -> list[ListedJob]:
+        """Return the user's jobs that have not ended, or only those of one name.
+
+        Raises:
+            ExecuteError: if PBS does not respond.
+        """
+        result = self.check_response(programs.run("sh", "-c", LIST, "sh", *(("-N", name) if name else ())))
+        return [listed_job(job, fields) for job, fields in parse_jobs(result.out).items()]
+
+    def cancel(self, programs: Programs, job: str) -> CommandResult:
+        return programs.run("qdel", job)
+
+    def is_unknown(self, result: CommandResult) -> bool:
+        """Return whether a program does not know the job, or knows that it has ended."""
+        return result.code in (ENDED_CODE, UNKNOWN_CODE)
+
+    def accounting(self, programs: Programs, job: str, known_state: str = "") -> Accounting | None:
+        """Return the record of a job, or None if PBS has none or cannot be reached.
+
+        Args:
+            programs: PBS's programs.
+            job: the id of a job or of an array's task.
+            known_state: not needed, because qstat knows the end of a job as soon as its state.
+        """
+        try:
+            fields = self.query(programs, job)
+        except ExecuteError:
+            return None
+        used = fields.get("resources_used", {}) if fields else {}
+        seconds = time_seconds(str(used.get("walltime", "")))
+        if not fields or seconds is None:
+            return None
+        memory = KILOBYTES.fullmatch(str(used.get("mem", "")))
+        return Accounting(
+            source="qstat",
+            job=job,
+            state=job_state(job, fields).state,
+            elapsed_seconds=seconds,
+            max_rss_bytes=int(memory[1]) * 1024 if memory else None,
+            measured="in all",
+        )
+
+    def named_state(self, job: str, word: str) -> JobState:
+        return ended_state(job, word)
+
+    def array_job(self, job: str, number: int) -> str:
+        """Return the id of an array's task; an array of one run is submitted as a single job."""
+        return job.replace("[]", f"[{number}]")
+
+    def default_ranks(self, programs: Programs, options: Mapping[str, str], held: Allocation | None) -> tuple[int, str]:
+        """Return the ranks on each node for --ppn auto, with the reason: one for each NUMA node.
+
+        PBS knows NUMA nodes only where its cgroups hook makes a vnode of each (vnode_per_numa_node).
+
+        Raises:
+            ExecuteError: if pbsnodes cannot be started.
+        """
+        requested = ncpus(options.get("select", ""))
+        if requested is None:
+            return ONE_RANK
+        vnodes: dict[str, list[int]] = {}
+        for resources in parse_nodes(programs.run("pbsnodes", "-a", "-F", "json").out):
+            cpus = resources.get("ncpus")
+            if isinstance(cpus, int) and cpus > 0:  # 0 in the vnode of the host itself
+                vnodes.setdefault(str(resources.get("host")), []).append(cpus)
+        kinds = Counter(min(cpus) for cpus in vnodes.values() if len(cpus) > 1)
+        if not kinds:
+            return ONE_RANK
+        ((size, _),) = kinds.most_common(1)
+        if requested % size or requested == size:
+            return ONE_RANK
+        return requested // size, f"one for each NUMA node: pbsnodes reports vnodes of {size} CPUs"
+
+    # Options of qsub.
+
+    def job_options(self, request: JobRequest, options: Mapping[str, str]) -> Iterator[str]:
+        """Yield the options of qsub, one per line of the script.
+
+        Raises:
+            PlanError: if select= or place= does not describe one chunk on each node.
+        """
+        yield f"-N {shlex.quote(request.name)}"
+        yield f"-l select={request.nodes}:{shlex.quote(chunk(request, options.get('select')))}:mpiprocs={request.ppn}"
+        yield f"-l place={shlex.quote(placement(options.get('place', 'scatter')))}"
+        if "rerun" not in options:
+            yield "-r y"
+        for name, value in options.items():
+            if name == "hold":
+                yield "-h"
+            elif name not in ("select", "place"):
+                letter = LETTERS.get(name)
+                yield f"{letter or '-l ' + name.replace('-', '_') + '='}{shlex.quote(value)}"
+        if request.tasks > 1:  # PBS refuses an array of one task.
+            limit = f"%{request.max_active}" if request.max_active else ""
+            yield f"-J 0-{request.tasks - 1}{limit}"
+
+    def long_options(self, name: str, value: str) -> Iterator[tuple[str, str]]:
+        """Yield an option under its long names, such as walltime and mem for `l`, with their values.
+
+        Raises:
+            RequestError: for an attribute of -W that orch does not pass on.
+        """
+        if name not in ("l", "W"):
+            yield LONG_NAMES.get(name, name), value
+            return
+        for assignment in NEXT_ASSIGNMENT.split(value):
+            key, _, text = assignment.partition("=")
+            if name == "W" and key not in ATTRIBUTES:
+                raise RequestError(
+                    f"--pbs W={assignment}: orch passes {', '.join(ATTRIBUTES)} of -W to qsub.", hint="Leave it out."
+                )
+            yield ATTRIBUTES[key] if name == "W" else key, text
+
+    def default_options(self, options: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+        """Return the options that request whole nodes, unless an option limits the share of a node."""
+        if "select" in options or "place" in options:
+            return {}
+        return {"place": ("scatter:excl", "whole nodes, the default; select=ncpus=N shares nodes")}
+
+    def threads_per_rank(self, options: Mapping[str, str], ppn: int) -> int:
+        """Return the cores of each rank that select= requests; 0 if it has no ncpus."""
+        return (ncpus(options.get("select", "")) or 0) // ppn
+
+    def explain_option(self, name: str, options: Mapping[str, str]) -> str:
+        """Return what remains of a short time limit for training, or ''."""
+        seconds = time_seconds(options[name]) if name == "walltime" else None
+        if seconds is None or seconds >= 2 * CHECKPOINT_SECONDS:
+            return ""
+        return "half of it is for a checkpoint before the end"
+
+    def can_resume(self, options: Mapping[str, str]) -> bool:
+        return options.get("rerun") != "n"
+
+
+PBS = Pbs()
 
 
 def target() -> BatchTarget:

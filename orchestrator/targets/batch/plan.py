@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
@@ -36,6 +36,7 @@ from orchestrator.planning.sent_files import (
 )
 from orchestrator.planning.site import Site
 from orchestrator.planning.supervision import supervisor_options
+from orchestrator.planning.sweep import Member, label_plans
 from orchestrator.planning.training import (
     Home,
     explain_restarts,
@@ -51,7 +52,7 @@ from orchestrator.targets.batch import location as locations
 from orchestrator.targets.batch.decisions import NODE_PREFIX, JobInputs, resolve_job
 from orchestrator.targets.batch.image import Image
 from orchestrator.targets.batch.location import JOB_NAME_PREFIX, JobLocation
-from orchestrator.targets.batch.script import job_options, render
+from orchestrator.targets.batch.script import job_options, render, render_array
 from orchestrator.targets.batch.settings import BatchSettings
 from orchestrator.targets.batch.system import BatchSystem
 
@@ -321,3 +322,29 @@ def with_bootstrap(env: dict[str, str], system: BatchSystem) -> dict[str, str]:
     """
     other_variables = {name: value for name, value in env.items() if not name.startswith(("I_MPI_HYDRA", "HYDRA"))}
     return {**other_variables, **system.launcher_env}
+
+
+def plan_array(site: Site, runs: Sequence[tuple[Member, PlannedRun]], limit: int | None = None) -> Plan:
+    """Return the plan of an array: one script, each task of which is one of the runs.
+
+    Args:
+        site: the id, the folder and the shared files of the array.
+        runs: the values of each run, and what was planned for it.
+        limit: the number of runs that may be active at once; None for no limit.
+    """
+    plans = label_plans([(member, planned.plan) for member, planned in runs])
+    members = [replace(planned, plan=plan) for plan, (_, planned) in zip(plans, runs, strict=True)]
+    first = members[0]
+    name = f"{JOB_NAME_PREFIX}{site.run_id}"
+    options = job_options(name, first.config, first.batch, tasks=len(runs), max_active=limit)
+    labels = [member.label for member, _ in runs]
+    step = SubmitScript(
+        node=login_of(first.batch),
+        run_dir=site.run_dir,
+        script=render_array(labels, [(member.plan, member.config) for member in members], first.batch, options),
+        name=name,
+        options=options,
+        program=first.batch.system.submitter,
+    )
+    sent = dict.fromkeys(step for member in members for step in send_steps(member, site))
+    return replace(plans[0], steps=(*sent, step), array=plans)

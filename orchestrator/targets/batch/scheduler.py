@@ -142,8 +142,8 @@ class Scheduler:
         Raises:
             ExecuteError: if that fails.
         """
-        if self.system.interrupt is not None:
-            self.check(job, self.system.interrupt(self, job))
+        if (result := self.system.interrupt(self, job)) is not None:
+            self.check(job, result)
 
     def check(self, job: str, result: CommandResult) -> None:
         """Raise ExecuteError for a job that could not be cancelled or signalled."""

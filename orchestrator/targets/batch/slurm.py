@@ -120,19 +120,6 @@ REASON_TERMS = {"Account": "account", "Assoc": "account", "Cpu": "CPUs", "Mem": 
 # Submitting jobs.
 
 
-def submit_command(step: SubmitScript) -> tuple[str, ...]:
-    """Return the command that submits a script; no variable of the environment changes the job.
-
-    The script contains the values of SBATCH_* already; the variables would override it.
-    """
-    special_names = {option: name for name, option in VARIABLES.items()}
-    options = [line.partition("=")[0].removeprefix("--") for line in step.options]
-    names = [f"SBATCH_{special_names.get(name) or name.upper().replace('-', '_')}" for name in options]
-    path = f"{step.run_dir}/{SCRIPT}"
-    command = ("sbatch", "--parsable", f"--chdir={step.run_dir}", path, path)
-    return run_without((*names, *job_variables(os.environ)), command)
-
-
 def run_without(variables: Iterable[str], command: Iterable[str]) -> tuple[str, ...]:
     """Return the command that runs a command without these variables of the environment."""
     return ("env", *(word for name in variables for word in ("-u", name)), *command)
@@ -145,22 +132,6 @@ def job_variables(environ: Mapping[str, str]) -> list[str]:
     SLURM_MEM_PER_CPU of an interactive job and SLURM_MEM_PER_NODE of the new job are both set.
     """
     return sorted(name for name in environ if name.startswith("SLURM_") and name not in PROGRAM_SETTINGS)
-
-
-def cluster_of(step: SubmitScript) -> str:
-    """Return the cluster that --clusters names, or ''."""
-    values = (line.partition("=")[2] for line in step.options if line.startswith("--clusters="))
-    return "".join(shlex.split(next(values, "")))
-
-
-def parse_job_id(output: str) -> tuple[str, str]:
-    """Return the only job id in sbatch's output, and its cluster; '' for what is missing.
-
-    A login shell or a wrapper around sbatch may print other lines before and after it.
-    """
-    matches = (JOB_ID.fullmatch(line.strip()) for line in output.splitlines())
-    jobs = {(match[1], match[2] or match[3] or "") for match in matches if match}
-    return jobs.pop() if len(jobs) == 1 else ("", "")
 
 
 HINTS = (
@@ -186,60 +157,6 @@ def run(programs: Programs, program: str, *options: str) -> CommandResult:
     """Run one of Slurm's programs for the cluster of the jobs."""
     cluster = (f"--clusters={programs.cluster}",) if programs.cluster else ()
     return programs.run(program, *cluster, *options)
-
-
-def squeue(programs: Programs, *options: str) -> CommandResult:
-    """Run squeue, and return its result; its exit code is not 0 if Slurm does not know the job.
-
-    Raises:
-        ExecuteError: if Slurm does not respond.
-    """
-    # Without --all squeue hides jobs in partitions that are closed to the user.
-    return SLURM.check_response(run(programs, "squeue", "--noheader", "--all", *options))
-
-
-def state(programs: Programs, job: str) -> JobState:
-    """Return the state of a job, or of a step; raise ExecuteError like squeue."""
-    if "." in job:
-        return step_state(programs, job)
-    result = squeue(programs, f"--jobs={job}", "--states=all", f"--format={FIELDS}")
-    states = (parse_state(job, line) for line in result.out.splitlines())
-    reported = next(filter(None, states), None)
-    unknown_state = STATE_LINE.search(result.out) if result.code == 0 else None
-    if reported is None and unknown_state is not None:
-        raise SLURM.unreachable(f"squeue reports job {job} as {unknown_state[1]}, a state unknown to orch.")
-    return reported or SLURM.forgotten(job)
-
-
-def step_state(programs: Programs, step: str) -> JobState:
-    """Return the state of a step of an allocation, which squeue shows only while it runs."""
-    allocation = state(programs, step.partition(".")[0])
-    if allocation.ended or allocation.suspended:
-        return replace(allocation, job=step)
-    running = step in steps_of(programs, allocation.job).values()
-    return job_state(step, "RUNNING" if running else STEP_ENDED)
-
-
-def steps_of(programs: Programs, job: str) -> dict[str, str]:
-    """Return the ids of the running steps of a job, by name."""
-    result = squeue(programs, "--steps", f"--jobs={job}", "--format=%i|%j")
-    fields = (line.strip().split("|", 1) for line in result.out.splitlines() if "|" in line)
-    return {name: step for step, name in fields}
-
-
-def jobs(programs: Programs, name: str = "") -> list[ListedJob]:
-    """Return the user's jobs, or only those of one name; raise ExecuteError like squeue."""
-    name_filter = (f"--name={name}",) if name else ()
-    result = squeue(programs, "--me", "--array", "--states=all", *name_filter, f"--format=%i|%j|{FIELDS}")
-    listed, cluster = [], programs.cluster
-    for line in result.out.splitlines():
-        if line.startswith(CLUSTER_LINE):  # With --clusters, this line precedes the jobs of each cluster.
-            cluster = line.removeprefix(CLUSTER_LINE).strip()
-        match = LISTED_JOB.fullmatch(line)
-        if match and (parsed := parse_state(match[1], match[5])):
-            job, task, job_name = match.group(2, 3, 4)
-            listed.append(ListedJob(job=job, task=task or "", name=job_name, state=parsed, cluster=cluster))
-    return listed
 
 
 def parse_state(job: str, line: str) -> JobState | None:
@@ -293,18 +210,6 @@ SACCT = ("sacct", "--noheader", "--parsable2", f"--format={','.join(ACCOUNTING_F
 SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)([KMGT]?)", re.ASCII)
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 SCONTROL_STATE = re.compile(r"\bJobState=(\S+) .*\bRunTime=(\S+)")
-
-
-def accounting(programs: Programs, job: str, known_state: str = "") -> Accounting | None:
-    """Return sacct's record of a job or a step, or scontrol's if the site has no accounting; None if there is none."""
-    record = parse_sacct(job, output(programs, *SACCT, f"--jobs={job.partition('.')[0]}"))
-    if record is None and "." not in job:  # Only sacct shows a step that has ended.
-        record = parse_scontrol(job, output(programs, "scontrol", "show", "job", "--oneliner", job))
-    # Accounting may learn later of the final state that the controller has reported.
-    is_final = known_state in ENDINGS and known_state != STEP_ENDED
-    if record is not None and is_final and not job_state(job, record.state).ended:
-        record = replace(record, state=known_state)
-    return record
 
 
 def output(programs: Programs, *command: str) -> str:
@@ -363,27 +268,6 @@ def time_seconds(text: str) -> int | None:
 
 
 # Nodes.
-
-
-def default_ranks(programs: Programs, options: Mapping[str, str], held: Allocation | None) -> tuple[int, str]:
-    """Return the ranks on each node for --ppn auto, with the reason: one for each socket of whole nodes.
-
-    Raises:
-        ExecuteError: if sinfo cannot be started.
-    """
-    if held is None and (options.get("exclusive") != "" or "cpus-per-task" in options):
-        return ONE_RANK
-    result = run(programs, "sinfo", "--noheader", "--exact", *node_filters(options, held), f"--format={NODES_FORMAT}")
-    kinds = node_kinds(result.out, options)
-    if not kinds:
-        return ONE_RANK
-    ((sockets, cores, cpus),) = [kind for kind, _ in kinds.most_common(1)]
-    is_part = held is not None and min(held.node_cpus) < cpus
-    # Slurm counts each CPU as a socket if slurm.conf does not describe the node.
-    if is_part or cores == 1 or sockets > MAX_SOCKETS:
-        return ONE_RANK
-    most = " on most nodes" if len(kinds) > 1 else ""
-    return sockets, f"one for each socket: sinfo reports {sockets} x {cores} cores{most}"
 
 
 def node_filters(options: Mapping[str, str], held: Allocation | None) -> list[str]:
@@ -479,146 +363,262 @@ VARIABLES = {"TIMELIMIT": "time", "MEM_PER_NODE": "mem"}
 NOT_OPTIONS = ("EXPORT", "DEBUG", "WAIT", "OUTPUT", "ERROR", "JOB_NAME", "OPEN_MODE", "ARRAY_INX")
 
 
-def options_in(environ: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
-    """Yield the options of sbatch in the environment, as (name, value, variable)."""
-    for variable, value in sorted(environ.items()):
-        prefix, _, name = variable.partition("_")
-        if prefix == "SBATCH" and name not in NOT_OPTIONS:
-            yield VARIABLES.get(name) or name.lower().replace("_", "-"), value, variable
+class SlurmAllocations(HeldAllocations):
+    """Steps of an allocation of salloc, or of a job that calls orch."""
+
+    variable = "SLURM_JOB_ID"
+    program = "srun --overlap --nodes=1 --ntasks=1 bash"
+    request = "salloc"
+
+    def find(self, environ: Mapping[str, str]) -> Allocation | None:
+        """Return the allocation in which this program runs, or None if it runs in none."""
+        job = environ.get("SLURM_JOB_ID", "")
+        counts = on_nodes.cpu_counts(environ.get("SLURM_JOB_CPUS_PER_NODE", ""))
+        if not (job.isascii() and job.isdigit() and counts and "SLURM_JOB_NODELIST" in environ):
+            return None
+        return Allocation(job=job, node_cpus=tuple(counts), nodes=environ["SLURM_JOB_NODELIST"])
+
+    def command(self, step: SubmitScript) -> tuple[str, ...]:
+        """Return the command that starts the script as a step on the first node of the allocation.
+
+        Raises:
+            OSError: if scontrol does not print the allocation's nodes.
+        """
+        options = (*on_nodes.STEP, *on_nodes.one_task_each(on_nodes.node_names()[:1]), f"--job-name={step.name}")
+        script = ("bash", f"{step.run_dir}/{SCRIPT}")
+        # SLURM_JOB_* describe the allocation; srun would use the others as its options.
+        step_variables = [name for name in job_variables(os.environ) if not name.startswith("SLURM_JOB_")]
+        return run_without(step_variables, ("srun", f"--jobid={step.allocation}", *options, *script))
+
+    def steps(self, programs: Programs, job: str) -> Mapping[str, str]:
+        return SLURM.steps_of(programs, job)
 
 
-def default_options(options: Mapping[str, str]) -> dict[str, tuple[str, str]]:
-    """Return the options that request whole nodes, unless an option limits the share of a node.
+class Slurm(BatchSystem):
+    """Slurm: its programs, the options of sbatch, and what to say about them."""
 
-    `--exclusive` alone gives all cores of a node, but only the site's default memory.
-    """
-    added = {}
-    if not any(name in options for name in SIZES):
-        added["exclusive"] = ("", "the default; cpus-per-task=N shares nodes")
-    is_exclusive = added or options.get("exclusive") == ""
-    if is_exclusive and not any(name in options for name in MEMORY):
-        added["mem"] = ("0", "all memory of the nodes")
-    return added
+    name = "slurm"
+    title = "Slurm"
+    on_nodes = on_nodes.SYSTEM
+    options = SlurmOptions
+    held = SlurmAllocations()
 
-
-def job_options(request: JobRequest, options: Mapping[str, str]) -> Iterator[str]:
-    """Yield the options of sbatch, one per line of the script."""
-    yield f"--job-name={shlex.quote(request.name)}"
-    yield f"--nodes={request.nodes}"
-    yield f"--ntasks-per-node={request.ppn}"
-    if request.held:
-        return
-    yield "--open-mode=append"
-    if request.survives_nodes:
-        yield "--no-kill"
-    if "no-requeue" not in options and "requeue" not in options:
-        yield "--requeue"
-    if "signal" not in options:  # At this signal the supervisor lets the ranks write a checkpoint.
-        yield f"--signal=B:TERM@{CHECKPOINT_SECONDS}"
-    for name, value in options.items():
-        yield f"--{name}={shlex.quote(value)}" if value else f"--{name}"
-    if request.tasks:
-        yield f"--array=0-{request.tasks - 1}" + (f"%{request.max_active}" if request.max_active else "")
-
-
-def explain_option(name: str, options: Mapping[str, str]) -> str:
-    """Return that a time limit is too short for training, or ''."""
-    seconds = time_seconds(options[name]) if name == "time" else None
-    if seconds is None or seconds > CHECKPOINT_SECONDS or "signal" in options:
-        return ""
-    return (
-        f"no time for training: {CHECKPOINT_SECONDS} s of it are reserved for a checkpoint, "
-        "unless --slurm signal=B:TERM@SECONDS sets less"
-    )
-
-
-# Steps of an allocation that the user holds.
-
-
-def held_allocation(environ: Mapping[str, str]) -> Allocation | None:
-    """Return the allocation in which this program runs, or None if it runs in none."""
-    job = environ.get("SLURM_JOB_ID", "")
-    counts = on_nodes.cpu_counts(environ.get("SLURM_JOB_CPUS_PER_NODE", ""))
-    if not (job.isascii() and job.isdigit() and counts and "SLURM_JOB_NODELIST" in environ):
-        return None
-    return Allocation(job=job, node_cpus=tuple(counts), nodes=environ["SLURM_JOB_NODELIST"])
-
-
-def step_command(step: SubmitScript) -> tuple[str, ...]:
-    """Return the command that starts the script as a step on the first node of the allocation.
-
-    Raises:
-        OSError: if scontrol does not print the allocation's nodes.
-    """
-    options = (*on_nodes.STEP, *on_nodes.one_task_each(on_nodes.node_names()[:1]), f"--job-name={step.name}")
-    script = ("bash", f"{step.run_dir}/{SCRIPT}")
-    # SLURM_JOB_* describe the allocation; srun would use the others as its options.
-    step_variables = [name for name in job_variables(os.environ) if not name.startswith("SLURM_JOB_")]
-    return run_without(step_variables, ("srun", f"--jobid={step.allocation}", *options, *script))
-
-
-# The target.
-
-
-SLURM: BatchSystem = BatchSystem(
-    name="slurm",
-    title="Slurm",
-    submitter="sbatch",
-    on_nodes=on_nodes.SYSTEM,
-    options=SlurmOptions,
-    submit_command=submit_command,
-    parse_job_id=parse_job_id,
-    hints=HINTS,
-    state=state,
-    jobs=jobs,
-    cancel=lambda programs, job: run(programs, "scancel", job),
-    interrupt=lambda programs, job: run(programs, "scancel", "--batch", "--signal=INT", job),
-    is_unknown=lambda result: "Invalid job id" in result.err,
-    accounting=accounting,
-    named_state=job_state,
-    array_job=lambda job, number: f"{job}_{number}",
-    default_ranks=default_ranks,
-    directive="#SBATCH ",
-    job_options=job_options,
-    template={
+    submitter = "sbatch"
+    directive = "#SBATCH "
+    template: Mapping[str, str] = {
         "node": "${SLURMD_NODENAME-this node}",
         "task": "$SLURM_ARRAY_TASK_ID",
         "output": "",
         "array_output": "slurm-${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID.out",
-    },
-    example_option="partition=cpu",
-    reserved=RESERVED_OPTIONS,
-    foreign=FOREIGN,
-    long_options=lambda name, value: iter([(LETTERS.get(name, name), value)]),
-    flags=("exclusive", "requeue", "no-requeue", "contiguous", "spread-job", "hold", "oversubscribe"),
-    options_in=options_in,
-    default_options=default_options,
-    threads_per_rank=lambda options, ppn: SLURM.number(options, "cpus-per-task") or 0,
-    explain_option=explain_option,
-    can_resume=lambda options: "no-requeue" not in options,
-    launcher="srun",
-    launcher_summary="one step of Slurm for all ranks",
+    }
+    example_option = "partition=cpu"
+    reserved = RESERVED_OPTIONS
+    foreign = FOREIGN
+    flags = ("exclusive", "requeue", "no-requeue", "contiguous", "spread-job", "hold", "oversubscribe")
+    hints = HINTS
+
+    launcher = "srun"
+    launcher_summary = "one step of Slurm for all ranks"
     # Many sites forbid ssh between their nodes.
-    launcher_env={"I_MPI_HYDRA_BOOTSTRAP": "slurm", "HYDRA_LAUNCHER": "slurm"},
-    node_hints={
+    launcher_env: Mapping[str, str] = {"I_MPI_HYDRA_BOOTSTRAP": "slurm", "HYDRA_LAUNCHER": "slurm"}
+    launcher_settings: Mapping[str, tuple[str, ...]] = {"pmi": ("auto", "none", "pmi2", "pmix")}
+
+    node_hints: Mapping[str, str] = {
         "nodes": "--slurm nodelist=NAMES selects specific nodes.",
         "inventory": "Use --slurm partition=NAME to choose nodes.",
         "exclude": "Use --slurm exclude=NODES to leave nodes out.",
-    },
-    node_shell="srun --pty bash",
-    job_shell="srun --jobid={job} --overlap --pty bash",
-    check="scontrol ping",
-    cluster_of=cluster_of,
-    launcher_settings={"pmi": ("auto", "none", "pmi2", "pmix")},
-    held=HeldAllocations(
-        find=held_allocation,
-        variable="SLURM_JOB_ID",
-        command=step_command,
-        steps=steps_of,
-        program="srun --overlap --nodes=1 --ntasks=1 bash",
-        request="salloc",
-    ),
-)
+    }
+    node_shell = "srun --pty bash"
+    job_shell = "srun --jobid={job} --overlap --pty bash"
+    check = "scontrol ping"
+
+    # Jobs.
+
+    def submit_command(self, step: SubmitScript) -> tuple[str, ...]:
+        """Return the command that submits a script; no variable of the environment changes the job.
+
+        The script contains the values of SBATCH_* already; the variables would override it.
+        """
+        special_names = {option: name for name, option in VARIABLES.items()}
+        options = [line.partition("=")[0].removeprefix("--") for line in step.options]
+        names = [f"SBATCH_{special_names.get(name) or name.upper().replace('-', '_')}" for name in options]
+        path = f"{step.run_dir}/{SCRIPT}"
+        command = ("sbatch", "--parsable", f"--chdir={step.run_dir}", path, path)
+        return run_without((*names, *job_variables(os.environ)), command)
+
+    def parse_job_id(self, output: str) -> tuple[str, str]:
+        """Return the only job id in sbatch's output, and its cluster; '' for what is missing.
+
+        A login shell or a wrapper around sbatch may print other lines before and after it.
+        """
+        matches = (JOB_ID.fullmatch(line.strip()) for line in output.splitlines())
+        jobs = {(match[1], match[2] or match[3] or "") for match in matches if match}
+        return jobs.pop() if len(jobs) == 1 else ("", "")
+
+    def cluster_of(self, step: SubmitScript) -> str:
+        """Return the cluster that --clusters names, or ''."""
+        values = (line.partition("=")[2] for line in step.options if line.startswith("--clusters="))
+        return "".join(shlex.split(next(values, "")))
+
+    def squeue(self, programs: Programs, *options: str) -> CommandResult:
+        """Run squeue, and return its result; its exit code is not 0 if Slurm does not know the job.
+
+        Raises:
+            ExecuteError: if Slurm does not respond.
+        """
+        # Without --all squeue hides jobs in partitions that are closed to the user.
+        return self.check_response(run(programs, "squeue", "--noheader", "--all", *options))
+
+    def state(self, programs: Programs, job: str) -> JobState:
+        """Return the state of a job, or of a step; raise ExecuteError like squeue."""
+        if "." in job:
+            return self.step_state(programs, job)
+        result = self.squeue(programs, f"--jobs={job}", "--states=all", f"--format={FIELDS}")
+        states = (parse_state(job, line) for line in result.out.splitlines())
+        reported = next(filter(None, states), None)
+        unknown_state = STATE_LINE.search(result.out) if result.code == 0 else None
+        if reported is None and unknown_state is not None:
+            raise self.unreachable(f"squeue reports job {job} as {unknown_state[1]}, a state unknown to orch.")
+        return reported or self.forgotten(job)
+
+    def step_state(self, programs: Programs, step: str) -> JobState:
+        """Return the state of a step of an allocation, which squeue shows only while it runs."""
+        allocation = self.state(programs, step.partition(".")[0])
+        if allocation.ended or allocation.suspended:
+            return replace(allocation, job=step)
+        running = step in self.steps_of(programs, allocation.job).values()
+        return job_state(step, "RUNNING" if running else STEP_ENDED)
+
+    def steps_of(self, programs: Programs, job: str) -> dict[str, str]:
+        """Return the ids of the running steps of a job, by name."""
+        result = self.squeue(programs, "--steps", f"--jobs={job}", "--format=%i|%j")
+        fields = (line.strip().split("|", 1) for line in result.out.splitlines() if "|" in line)
+        return {name: step for step, name in fields}
+
+    def jobs(self, programs: Programs, name: str = "") -> list[ListedJob]:
+        """Return the user's jobs, or only those of one name; raise ExecuteError like squeue."""
+        name_filter = (f"--name={name}",) if name else ()
+        result = self.squeue(programs, "--me", "--array", "--states=all", *name_filter, f"--format=%i|%j|{FIELDS}")
+        listed, cluster = [], programs.cluster
+        for line in result.out.splitlines():
+            if line.startswith(CLUSTER_LINE):  # With --clusters, this line precedes the jobs of each cluster.
+                cluster = line.removeprefix(CLUSTER_LINE).strip()
+            match = LISTED_JOB.fullmatch(line)
+            if match and (parsed := parse_state(match[1], match[5])):
+                job, task, job_name = match.group(2, 3, 4)
+                listed.append(ListedJob(job=job, task=task or "", name=job_name, state=parsed, cluster=cluster))
+        return listed
+
+    def cancel(self, programs: Programs, job: str) -> CommandResult:
+        return run(programs, "scancel", job)
+
+    def interrupt(self, programs: Programs, job: str) -> CommandResult:
+        return run(programs, "scancel", "--batch", "--signal=INT", job)
+
+    def is_unknown(self, result: CommandResult) -> bool:
+        return "Invalid job id" in result.err
+
+    def accounting(self, programs: Programs, job: str, known_state: str = "") -> Accounting | None:
+        """Return sacct's record of a job or a step, or scontrol's if the site has no accounting."""
+        record = parse_sacct(job, output(programs, *SACCT, f"--jobs={job.partition('.')[0]}"))
+        if record is None and "." not in job:  # Only sacct shows a step that has ended.
+            record = parse_scontrol(job, output(programs, "scontrol", "show", "job", "--oneliner", job))
+        # Accounting may learn later of the final state that the controller has reported.
+        is_final = known_state in ENDINGS and known_state != STEP_ENDED
+        if record is not None and is_final and not job_state(job, record.state).ended:
+            record = replace(record, state=known_state)
+        return record
+
+    def named_state(self, job: str, word: str) -> JobState:
+        return job_state(job, word)
+
+    def array_job(self, job: str, number: int) -> str:
+        return f"{job}_{number}"
+
+    def default_ranks(self, programs: Programs, options: Mapping[str, str], held: Allocation | None) -> tuple[int, str]:
+        """Return the ranks on each node for --ppn auto, with the reason: one for each socket of whole nodes.
+
+        Raises:
+            ExecuteError: if sinfo cannot be started.
+        """
+        if held is None and (options.get("exclusive") != "" or "cpus-per-task" in options):
+            return ONE_RANK
+        result = run(
+            programs, "sinfo", "--noheader", "--exact", *node_filters(options, held), f"--format={NODES_FORMAT}"
+        )
+        kinds = node_kinds(result.out, options)
+        if not kinds:
+            return ONE_RANK
+        ((sockets, cores, cpus),) = [kind for kind, _ in kinds.most_common(1)]
+        is_part = held is not None and min(held.node_cpus) < cpus
+        # Slurm counts each CPU as a socket if slurm.conf does not describe the node.
+        if is_part or cores == 1 or sockets > MAX_SOCKETS:
+            return ONE_RANK
+        most = " on most nodes" if len(kinds) > 1 else ""
+        return sockets, f"one for each socket: sinfo reports {sockets} x {cores} cores{most}"
+
+    # Options of sbatch.
+
+    def job_options(self, request: JobRequest, options: Mapping[str, str]) -> Iterator[str]:
+        """Yield the options of sbatch, one per line of the script."""
+        yield f"--job-name={shlex.quote(request.name)}"
+        yield f"--nodes={request.nodes}"
+        yield f"--ntasks-per-node={request.ppn}"
+        if request.held:
+            return
+        yield "--open-mode=append"
+        if request.survives_nodes:
+            yield "--no-kill"
+        if "no-requeue" not in options and "requeue" not in options:
+            yield "--requeue"
+        if "signal" not in options:  # At this signal the supervisor lets the ranks write a checkpoint.
+            yield f"--signal=B:TERM@{CHECKPOINT_SECONDS}"
+        for name, value in options.items():
+            yield f"--{name}={shlex.quote(value)}" if value else f"--{name}"
+        if request.tasks:
+            yield f"--array=0-{request.tasks - 1}" + (f"%{request.max_active}" if request.max_active else "")
+
+    def long_options(self, name: str, value: str) -> Iterator[tuple[str, str]]:
+        yield LETTERS.get(name, name), value
+
+    def options_in(self, environ: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
+        """Yield the options of sbatch in the environment, as (name, value, variable)."""
+        for variable, value in sorted(environ.items()):
+            prefix, _, name = variable.partition("_")
+            if prefix == "SBATCH" and name not in NOT_OPTIONS:
+                yield VARIABLES.get(name) or name.lower().replace("_", "-"), value, variable
+
+    def default_options(self, options: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+        """Return the options that request whole nodes, unless an option limits the share of a node.
+
+        `--exclusive` alone gives all cores of a node, but only the site's default memory.
+        """
+        added = {}
+        if not any(name in options for name in SIZES):
+            added["exclusive"] = ("", "the default; cpus-per-task=N shares nodes")
+        is_exclusive = added or options.get("exclusive") == ""
+        if is_exclusive and not any(name in options for name in MEMORY):
+            added["mem"] = ("0", "all memory of the nodes")
+        return added
+
+    def threads_per_rank(self, options: Mapping[str, str], ppn: int) -> int:
+        return self.number(options, "cpus-per-task") or 0
+
+    def explain_option(self, name: str, options: Mapping[str, str]) -> str:
+        """Return that a time limit is too short for training, or ''."""
+        seconds = time_seconds(options[name]) if name == "time" else None
+        if seconds is None or seconds > CHECKPOINT_SECONDS or "signal" in options:
+            return ""
+        return (
+            f"no time for training: {CHECKPOINT_SECONDS} s of it are reserved for a checkpoint, "
+            "unless --slurm signal=B:TERM@SECONDS sets less"
+        )
+
+    def can_resume(self, options: Mapping[str, str]) -> bool:
+        return "no-requeue" not in options
+
+
+SLURM = Slurm()
 
 
 def target() -> BatchTarget:

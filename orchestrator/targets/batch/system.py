@@ -1,13 +1,14 @@
-"""A batch system as a value: what distinguishes one from another. The rest of this package is common to all of them.
+"""A batch system as a class: what distinguishes one from another. The rest of this package is common to all of them.
 
-A new batch system is a module with one BatchSystem, the class of its options in options.py, a node-side module in
-orch_node/batch, and an entry in registry.py.
+A new batch system is a module with a subclass of BatchSystem, the class of its options in options.py, a module with a
+subclass of NodeSystem in orch_node/batch, and an entry in registry.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Protocol
@@ -171,26 +172,34 @@ class Allocation:
     nodes: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeldAllocations:
-    """Functions that run a script as a step of an allocation that the user holds.
+class HeldAllocations(ABC):
+    """Allocations that the user holds, in which runs become steps.
 
     Attributes:
-        find: returns the allocation that an environment describes, or None.
         variable: the variable of the environment with the allocation's id.
-        command: returns the command that starts the script as a step and lasts until the step has ended; raises
-            OSError if the nodes of the allocation are unknown.
-        steps: returns the ids of the running steps of a job, by name.
         program: the command that starts the script, for a dry run; the script's path follows.
         request: the command with which the user gets an allocation, such as `salloc`.
     """
 
-    find: Callable[[Mapping[str, str]], Allocation | None]
     variable: str
-    command: Callable[[SubmitScript], tuple[str, ...]]
-    steps: Callable[[Programs, str], Mapping[str, str]]
     program: str
     request: str
+
+    @abstractmethod
+    def find(self, environ: Mapping[str, str]) -> Allocation | None:
+        """Return the allocation that an environment describes, or None."""
+
+    @abstractmethod
+    def command(self, step: SubmitScript) -> tuple[str, ...]:
+        """Return the command that starts the script as a step and lasts until the step has ended.
+
+        Raises:
+            OSError: if the nodes of the allocation are unknown.
+        """
+
+    @abstractmethod
+    def steps(self, programs: Programs, job: str) -> Mapping[str, str]:
+        """Return the ids of the running steps of a job, by name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,55 +225,18 @@ class JobRequest:
     max_active: int | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class JobPrograms:
-    """The programs of a batch system: how jobs are submitted, queried and cancelled.
+class BatchSystem(ABC):
+    """A batch system: its programs, the options and the output of its jobs, and what to say about them.
 
     Attributes:
-        submit_command: returns the command that submits a step's script, which is already on the host.
-            The variables of the environment that would change the job must not reach it.
-        parse_job_id: returns the id in the output of that command, and its cluster; '' for what is missing.
-        cluster_of: returns the cluster that a step's options name, or ''.
-        hints: what the user can do about a rejected job, by a part of the message in lower case.
-        state: returns the state of a job; a job that the system does not know is FORGOTTEN. Raises
-            ExecuteError if the system does not respond.
-        jobs: returns the user's jobs, or only those of one name; also jobs that have ended, as long as the
-            system lists them. Raises ExecuteError if the system does not respond.
-        cancel: cancels a job; is_unknown tells from the result whether there was nothing to cancel.
-        interrupt: sends SIGINT to the job's script alone; None if only the stop file in the run's folder
-            can stop a run.
-        is_unknown: returns whether a result says that the job is unknown or has ended.
-        accounting: returns the record of a job, given its id and its state in words if that is known; None
-            if there is none or the system does not respond.
-        named_state: returns a job in a state that accounting reports.
-        array_job: returns the id of an array's task, given the id of the array and the number.
-        default_ranks: returns the ranks on each node for --ppn auto, with the reason, given the options of a job or
-            the allocation that is held; ONE_RANK if the system does not know better.
-    """
+        name: the name in run records, of --on and of the system's own option: slurm, pbs.
+        title: the name in messages: Slurm, PBS.
+        on_nodes: the system as the programs of a job use it.
+        options: the class of the options of the command line: --NAME KEY=VALUE and --NAME-file.
+        held: how runs become steps of a held allocation; None if they cannot.
 
-    submit_command: Callable[[SubmitScript], tuple[str, ...]]
-    parse_job_id: Callable[[str], tuple[str, str]]
-    cluster_of: Callable[[SubmitScript], str] = lambda step: ""
-    hints: tuple[tuple[str, str], ...]
-    state: Callable[[Programs, str], JobState]
-    jobs: Callable[[Programs, str], list[ListedJob]]
-    cancel: Callable[[Programs, str], CommandResult]
-    interrupt: Callable[[Programs, str], CommandResult] | None
-    is_unknown: Callable[[CommandResult], bool]
-    accounting: Callable[[Programs, str, str], Accounting | None]
-    named_state: Callable[[str, str], JobState]
-    array_job: Callable[[str, int], str]
-    default_ranks: Callable[[Programs, Mapping[str, str], Allocation | None], tuple[int, str]]
-
-
-@dataclass(frozen=True, kw_only=True)
-class JobOptions:
-    """The options of a job, and the script that contains them.
-
-    Attributes:
+        submitter: the program that submits jobs, whose options --NAME takes.
         directive: what precedes an option in a script: `#SBATCH `.
-        job_options: yields the options of a job, one for each line of the script, given its size and the
-            user's options.
         template: the values of the script's template that differ: `node` and `task` are expressions of the
             shell for the node's name and the number of an array's task, `output` and `array_output` for the
             file of the output of a job ('' if the system writes it) and of an array's task.
@@ -272,67 +244,14 @@ class JobOptions:
         reserved: the options that orch itself sets besides RESERVED_OPTIONS, with a hint about each.
         foreign: the options of other batch systems, with the option that users mean by each.
         flags: the options that need no value.
-        long_options: yields an option under its long names, with their values; other names are unchanged. Raises
-            RequestError for an option that cannot be expressed by them.
-        options_in: yields the options in the environment, as (name, value, variable).
-        default_options: returns the options to add if the user has not limited the share of a node, with
-            the reason for each.
-        threads_per_rank: returns the cores that the options request for each of PPN ranks, or 0 if they
-            leave that open; raises PlanError for a value that is not a number.
-        explain_option: returns what an option means for the run if that is not obvious, or ''.
-        can_resume: returns whether a preempted job with these options starts again.
-        resubmits: whether it does so by submitting another job, whose id it records in the run's folder.
-    """
+        hints: what the user can do about a rejected job, by a part of the message in lower case.
+        resubmits: whether a preempted job continues as another job, whose id it records in the run's folder.
 
-    directive: str
-    job_options: Callable[[JobRequest, Mapping[str, str]], Iterator[str]]
-    template: Mapping[str, str]
-    example_option: str
-    reserved: Mapping[str, str]
-    foreign: Mapping[str, str]
-    flags: tuple[str, ...]
-    long_options: Callable[[str, str], Iterator[tuple[str, str]]]
-    options_in: Callable[[Mapping[str, str]], Iterator[tuple[str, str, str]]]
-    default_options: Callable[[Mapping[str, str]], Mapping[str, tuple[str, str]]]
-    threads_per_rank: Callable[[Mapping[str, str], int], int]
-    explain_option: Callable[[str, Mapping[str, str]], str]
-    can_resume: Callable[[Mapping[str, str]], bool]
-    resubmits: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class DefaultLauncher:
-    """The launcher that starts the ranks unless a user chooses another one.
-
-    Attributes:
-        launcher: the name of the launcher.
+        launcher: the launcher that starts the ranks unless a user chooses another one.
         launcher_summary: what it does, if it is a program of the system itself; '' for a launcher of all targets.
         launcher_env: the variables with which hydra starts its proxies through the system.
         launcher_settings: its settings with their values, which it gets as options; the first value is the default.
-    """
 
-    launcher: str
-    launcher_summary: str
-    launcher_env: Mapping[str, str]
-    launcher_settings: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-
-    @property
-    def own_launcher(self) -> str:
-        """Return the launcher that is a program of the system itself, or '' if it has none."""
-        return self.launcher if self.launcher_summary else ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class BatchSystem(JobPrograms, JobOptions, DefaultLauncher):
-    """A batch system: its programs, their options and output, and what to say about them.
-
-    Attributes:
-        name: the name in run records, of --on and of the system's own option: slurm, pbs.
-        title: the name in messages: Slurm, PBS.
-        submitter: the program that submits jobs, whose options --NAME takes.
-        on_nodes: the system as the programs of a job use it.
-        options: the class of the options of the command line: --NAME KEY=VALUE and --NAME-file.
-        held: how runs become steps of a held allocation; None if they cannot.
         node_hints: how to choose nodes in place of `--nodes PATTERN`, `--inventory` and `--exclude`, by the
             names of these fields.
         node_shell: the command that opens a shell on a node of the cluster.
@@ -342,14 +261,147 @@ class BatchSystem(JobPrograms, JobOptions, DefaultLauncher):
 
     name: str
     title: str
-    submitter: str
     on_nodes: NodeSystem
     options: type[TargetOptions]
     held: HeldAllocations | None = None
+
+    submitter: str
+    directive: str
+    template: Mapping[str, str]
+    example_option: str
+    reserved: Mapping[str, str] = {}
+    foreign: Mapping[str, str] = {}
+    flags: tuple[str, ...] = ()
+    hints: tuple[tuple[str, str], ...] = ()
+    resubmits = False
+
+    launcher = "mpirun"
+    launcher_summary = ""
+    launcher_env: Mapping[str, str]
+    launcher_settings: Mapping[str, tuple[str, ...]] = {}
+
     node_hints: Mapping[str, str]
     node_shell: str
     job_shell: str
     check: str
+
+    # Jobs.
+
+    @abstractmethod
+    def submit_command(self, step: SubmitScript) -> tuple[str, ...]:
+        """Return the command that submits a step's script, which is already on the host.
+
+        The variables of the environment that would change the job must not reach it.
+        """
+
+    @abstractmethod
+    def parse_job_id(self, output: str) -> tuple[str, str]:
+        """Return the id in the output of that command, and its cluster; '' for what is missing."""
+
+    @abstractmethod
+    def state(self, programs: Programs, job: str) -> JobState:
+        """Return the state of a job; one that the system does not know is FORGOTTEN.
+
+        Raises:
+            ExecuteError: if the system does not respond.
+        """
+
+    @abstractmethod
+    def jobs(self, programs: Programs, name: str) -> list[ListedJob]:
+        """Return the user's jobs, or only those of one name; also jobs that have ended, as long as they are listed.
+
+        Raises:
+            ExecuteError: if the system does not respond.
+        """
+
+    @abstractmethod
+    def cancel(self, programs: Programs, job: str) -> CommandResult:
+        """Cancel a job; is_unknown tells from the result whether there was nothing to cancel."""
+
+    @abstractmethod
+    def is_unknown(self, result: CommandResult) -> bool:
+        """Return whether a result says that the job is unknown or has ended."""
+
+    @abstractmethod
+    def accounting(self, programs: Programs, job: str, known_state: str) -> Accounting | None:
+        """Return the record of a job; None if there is none or the system does not respond.
+
+        Args:
+            programs: the system's programs.
+            job: the id of the job, of an array's task or of a step.
+            known_state: its state in words, if that is known; otherwise ''.
+        """
+
+    @abstractmethod
+    def named_state(self, job: str, word: str) -> JobState:
+        """Return a job in a state that accounting reports."""
+
+    @abstractmethod
+    def array_job(self, job: str, number: int) -> str:
+        """Return the id of an array's task, given the id of the array and the number."""
+
+    def cluster_of(self, step: SubmitScript) -> str:
+        """Return the cluster that a step's options name, or ''."""
+        return ""
+
+    def interrupt(self, programs: Programs, job: str) -> CommandResult | None:
+        """Send SIGINT to the job's script alone; None if only the stop file in the run's folder can stop a run."""
+        return None
+
+    def default_ranks(self, programs: Programs, options: Mapping[str, str], held: Allocation | None) -> tuple[int, str]:
+        """Return the ranks on each node for --ppn auto, with the reason.
+
+        Args:
+            programs: the system's programs.
+            options: the options of the job.
+            held: the allocation that is held.
+        """
+        return ONE_RANK
+
+    # Options.
+
+    @abstractmethod
+    def job_options(self, request: JobRequest, options: Mapping[str, str]) -> Iterator[str]:
+        """Yield the options of a job, one for each line of the script, given its size and the user's options."""
+
+    def long_options(self, name: str, value: str) -> Iterator[tuple[str, str]]:
+        """Yield an option under its long names, with their values; other names are unchanged.
+
+        Raises:
+            RequestError: for an option that cannot be expressed by them.
+        """
+        yield name, value
+
+    def options_in(self, environ: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
+        """Yield the options in the environment, as (name, value, variable)."""
+        yield from ()
+
+    def default_options(self, options: Mapping[str, str]) -> Mapping[str, tuple[str, str]]:
+        """Return the options to add if the user has not limited the share of a node, with the reason for each."""
+        return {}
+
+    def threads_per_rank(self, options: Mapping[str, str], ppn: int) -> int:
+        """Return the cores that the options request for each of PPN ranks, or 0 if they leave that open.
+
+        Raises:
+            PlanError: for a value that is not a number.
+        """
+        return 0
+
+    def explain_option(self, name: str, options: Mapping[str, str]) -> str:
+        """Return what an option means for the run if that is not obvious, or ''."""
+        return ""
+
+    def can_resume(self, options: Mapping[str, str]) -> bool:
+        """Return whether a preempted job with these options starts again."""
+        return True
+
+    # Words.
+
+    @property
+    def own_launcher(self) -> str:
+        """Return the launcher that is a program of the system itself, or '' if it has none."""
+        return self.launcher if self.launcher_summary else ""
 
     @property
     def flag(self) -> str:

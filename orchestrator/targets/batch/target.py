@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from orch_node.protocol.record import RunRecord
 
 from orchestrator.errors import RequestError
-from orchestrator.model.finding import Finding
 from orchestrator.model.hostlist import Nodes
 from orchestrator.planning.plan import Plan
 from orchestrator.planning.refusal import Refusal
@@ -17,18 +16,10 @@ from orchestrator.runs.cleanup import CleanupReport
 from orchestrator.targets.batch import find, inputs, start
 from orchestrator.targets.batch.handle import BatchHandle
 from orchestrator.targets.batch.system import BatchSystem
-from orchestrator.targets.interface import (
-    CheckRequest,
-    LiveNode,
-    NodeCommands,
-    Notify,
-    RunHandle,
-    RunList,
-    SharedFolder,
-)
+from orchestrator.targets.interface import LiveNode, NodeCommands, Notify, RunHandle, RunList, SharedFolder, Target
 
 
-class BatchTarget:
+class BatchTarget(Target):
     """The target of a batch system, such as `--on slurm`.
 
     Attributes:
@@ -47,10 +38,6 @@ class BatchTarget:
     def plan(self, request: TrainRequest, resume: Resume | None = None) -> Plan:
         """Return the plan of a job, or of an array of jobs."""
         return inputs.plan(self.system, request, resume)
-
-    def check(self, request: CheckRequest) -> Iterator[Finding]:
-        """Yield nothing: the batch system itself refuses a job that cannot run, with the reason."""
-        yield from ()
 
     def start(self, plan: Plan, folder: Path) -> RunHandle:
         """Record the plan, submit its script, and return a handle of the run."""

@@ -24,7 +24,7 @@ from orchestrator.targets.kubernetes.api.errors import NotThere
 from orchestrator.targets.kubernetes.load import kubernetes_settings
 from orchestrator.targets.kubernetes.log_lines import parse, split_time
 from orchestrator.targets.kubernetes.manifests import names
-from orchestrator.targets.kubernetes.manifests.helper_pods import SUFFIX as READER_SUFFIX
+from orchestrator.targets.kubernetes.manifests.pods import READER_SUFFIX
 from orchestrator.targets.kubernetes.objects import adopt
 from orchestrator.targets.kubernetes.run_record import location_of, with_lists
 from orchestrator.targets.kubernetes.status import job_state, pod_state

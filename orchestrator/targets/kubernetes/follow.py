@@ -12,10 +12,9 @@ from orch_node.protocol.events import Event, NodeNews
 
 from orchestrator.errors import ConnectionLost, ExecuteError, OrchError
 from orchestrator.targets.kubernetes.api.client import KubernetesClient
-from orchestrator.targets.kubernetes.api.errors import Expired, NotThere, Refused
-from orchestrator.targets.kubernetes.api.retry import RefusalTimer
+from orchestrator.targets.kubernetes.api.errors import Expired, NotThere, RefusalTimer, Refused
 from orchestrator.targets.kubernetes.log_lines import Position, Reader
-from orchestrator.targets.kubernetes.manifests.helper_pods import SUFFIX as READER_SUFFIX
+from orchestrator.targets.kubernetes.manifests.pods import READER_SUFFIX
 from orchestrator.targets.kubernetes.status import DELETED, PodState, pod_state
 
 RETRY_SECONDS = 1.0

@@ -29,6 +29,7 @@ from orchestrator.targets.interface import (
     RunHandle,
     RunList,
     SharedFolder,
+    Target,
     ignore,
 )
 from orchestrator.targets.kubernetes import check, cleanup, find, inputs, logs, start, volume
@@ -102,7 +103,7 @@ class KubernetesHandle:
         return volume.fetch(self.cluster, self.record, self.folder, request, listener)
 
 
-class KubernetesTarget:
+class KubernetesTarget(Target):
     """The target of --on k8s."""
 
     name = "kubernetes"

@@ -19,7 +19,7 @@ from orchestrator.targets.interface import FetchRequest
 from orchestrator.targets.kubernetes.api.client import KubernetesClient
 from orchestrator.targets.kubernetes.api.errors import NotThere
 from orchestrator.targets.kubernetes.api.exec import PodExec
-from orchestrator.targets.kubernetes.manifests.helper_pods import reader_pod
+from orchestrator.targets.kubernetes.manifests.pods import reader_pod
 from orchestrator.targets.kubernetes.objects import check_labels
 from orchestrator.targets.kubernetes.run_record import location_of
 from orchestrator.targets.kubernetes.status import pod_state

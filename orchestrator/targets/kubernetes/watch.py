@@ -18,13 +18,13 @@ from orchestrator.errors import ConnectionLost, ExecuteError, OrchError
 from orchestrator.runs import store
 from orchestrator.runs.outcome import Outcome, outcome_of
 from orchestrator.targets.interface import Notify
-from orchestrator.targets.kubernetes.api import retry
+from orchestrator.targets.kubernetes.api import errors
 from orchestrator.targets.kubernetes.api.client import KubernetesClient
 from orchestrator.targets.kubernetes.api.errors import NotThere, Refused
 from orchestrator.targets.kubernetes.follow import Follower, with_current_time
 from orchestrator.targets.kubernetes.local_copy import RunCopy
 from orchestrator.targets.kubernetes.manifests import names
-from orchestrator.targets.kubernetes.manifests.helper_pods import SUFFIX as READER_SUFFIX
+from orchestrator.targets.kubernetes.manifests.pods import READER_SUFFIX
 from orchestrator.targets.kubernetes.objects import STOPPED, delete_objects, refusal_of
 from orchestrator.targets.kubernetes.run_record import location_of
 from orchestrator.targets.kubernetes.status import (
@@ -210,7 +210,7 @@ class JobWatch:
         if self.lost_since is None:
             self.lost_since = now
             self.notify(f"{error.message} The run continues; retrying.")
-        limit = retry.REFUSED_SECONDS if isinstance(error, Refused) else GIVE_UP_SECONDS
+        limit = errors.REFUSED_SECONDS if isinstance(error, Refused) else GIVE_UP_SECONDS
         if now - self.lost_since > limit:
             raise error
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +17,6 @@ from orchestrator.load.records import state_of
 from orchestrator.model.finding import Finding, finding_of
 from orchestrator.model.hostlist import Nodes
 from orchestrator.planning.plan import Plan
-from orchestrator.planning.refusal import Refusal
 from orchestrator.planning.request import Resume, TargetOptions, TrainRequest
 from orchestrator.targets.interface import (
     CheckRequest,
@@ -27,6 +26,7 @@ from orchestrator.targets.interface import (
     RunHandle,
     RunList,
     SharedFolder,
+    Target,
 )
 from orchestrator.targets.ssh import inputs
 
@@ -34,12 +34,10 @@ if TYPE_CHECKING:
     from orchestrator.runs.cleanup import CleanupReport
 
 
-class SshTarget:
+class SshTarget(Target):
     """The nodes of an inventory, or this machine if no inventory is named."""
 
     name = "ssh"
-    refuses: Mapping[str, Refusal] = {}
-    options: type[TargetOptions] | None = None
 
     def plan(self, request: TrainRequest, resume: Resume | None = None) -> Plan:
         return inputs.plan(request, resume)

@@ -31,7 +31,7 @@ PURE = ("model", "stacks", "launchers", "planning")
 PURE_FILES = {
     "targets/ssh": "plan decisions steps container_steps",
     "targets/kubernetes": "plan decisions settings status outcome log_lines run_record",
-    "targets/batch": "plan decisions script settings array allocation",
+    "targets/batch": "plan decisions script settings",
     "report": "traces charts timeline",
 }
 EFFECTS = (

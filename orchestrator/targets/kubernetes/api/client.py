@@ -13,8 +13,14 @@ from typing import Any, TypeVar
 
 from orchestrator.errors import ConnectionLost, ExecuteError
 from orchestrator.planning.manifest import Object
-from orchestrator.targets.kubernetes.api.errors import Expired, NotThere, connection_errors, to_execute_error
-from orchestrator.targets.kubernetes.api.retry import is_temporary, retry_delay
+from orchestrator.targets.kubernetes.api.errors import (
+    Expired,
+    NotThere,
+    connection_errors,
+    is_temporary,
+    retry_delay,
+    to_execute_error,
+)
 from orchestrator.targets.kubernetes.manifests.names import MANAGER
 
 Result = TypeVar("Result")

@@ -1,12 +1,17 @@
-"""The errors of a cluster's API, with messages and hints for users."""
+"""The errors of a cluster's API, with messages and hints for users, and when to repeat a request."""
 
 from __future__ import annotations
 
 import json
 import re
+import time
 
 from orchestrator.errors import ConnectionLost, ExecuteError
-from orchestrator.targets.kubernetes.api.retry import is_temporary
+
+TEMPORARY_STATUSES = (429, 500, 502, 503, 504)
+MAX_DELAY = 10.0
+REFUSED_SECONDS = 30.0  # an API server that has just started knows neither roles nor tokens
+SERIES_GAP_SECONDS = 10.0  # a refusal after a longer time without one starts a new series
 
 
 class NotThere(ExecuteError):
@@ -84,3 +89,31 @@ def message_of(error: Exception) -> str:
 def reason_of(error: Exception) -> str:
     cause = getattr(error, "reason", None)
     return str(cause or error).rstrip(".")
+
+
+def is_temporary(error: Exception) -> bool:
+    """Return whether the same request may succeed if it is repeated."""
+    return getattr(error, "status", 0) in (0, *TEMPORARY_STATUSES)
+
+
+def retry_delay(error: Exception, attempts: int) -> float:
+    """Return the seconds until the next attempt: as the API requests, or twice as long each time."""
+    headers = getattr(error, "headers", None) or {}
+    requested = str(headers.get("Retry-After", ""))
+    return min(float(requested) if requested.isdigit() else 0.25 * 2**attempts, MAX_DELAY)
+
+
+class RefusalTimer:
+    """The time since which all repeated requests of one caller are refused."""
+
+    def __init__(self) -> None:
+        self.since = 0.0
+        self.last: float | None = None
+
+    def is_over(self) -> bool:
+        """Count a refusal, and return whether the series of refusals has lasted too long."""
+        now = time.monotonic()
+        if self.last is None or now - self.last > SERIES_GAP_SECONDS:
+            self.since = now
+        self.last = now
+        return now - self.since > REFUSED_SECONDS

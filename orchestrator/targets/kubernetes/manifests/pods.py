@@ -1,4 +1,4 @@
-"""Build the pods of a run, which satisfy the profile `restricted` of Pod Security."""
+"""Build the pods of a run, and that of `orch fetch`, which satisfy the profile `restricted` of Pod Security."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from orchestrator.errors import PlanError
 from orchestrator.planning.manifest import Object
 from orchestrator.targets.kubernetes.manifests import names, pod_settings
 from orchestrator.targets.kubernetes.manifests.job import KubernetesJob, files_volume, literal
+from orchestrator.targets.kubernetes.run_record import JobLocation
 from orchestrator.targets.kubernetes.settings import SECRETS, TOKEN, KubernetesSettings
 
 
@@ -163,3 +164,44 @@ def mounts(job: KubernetesJob) -> list[Object]:
         {"name": "orch-secrets", "mountPath": SECRETS, "readOnly": True},
         *(pod_settings.volume(text, number)[1] for number, text in enumerate(settings.volumes)),
     ]
+
+
+READER_SUFFIX = "-reader"
+READER_SECONDS = 3600
+
+
+def reader_pod(location: JobLocation, run_id: str) -> Object:
+    """Return a pod through which files are fetched: it mounts the volume, sleeps and ends by itself.
+
+    It tolerates the same taints as the run's pods, but needs none of their nodes, which may be full.
+    """
+    small = {"cpu": "250m", "memory": "256Mi"}
+    sleep = f"import time; time.sleep({READER_SECONDS})"
+    tolerations = [pod_settings.toleration(text) for text in location.tolerations]
+    pull = [{"name": name} for name in location.pull_secrets]
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": f"{location.job}{READER_SUFFIX}", "labels": names.labels(run_id)},
+        "spec": {
+            "restartPolicy": "Never",
+            "activeDeadlineSeconds": READER_SECONDS,
+            "terminationGracePeriodSeconds": 1,
+            **NO_TOKEN,
+            "securityContext": pod_security(location.uid),
+            **({"imagePullSecrets": pull} if pull else {}),
+            **({"serviceAccountName": location.service_account} if location.service_account else {}),
+            **({"tolerations": tolerations} if tolerations else {}),
+            "containers": [
+                {
+                    "name": "reader",
+                    "image": location.image,
+                    "command": [location.python, "-c", sleep],
+                    "resources": {"requests": dict(small), "limits": small},
+                    "volumeMounts": [{"name": "orch-data", "mountPath": location.mount, "readOnly": True}],
+                    "securityContext": container_security(),
+                }
+            ],
+            "volumes": [{"name": "orch-data", "persistentVolumeClaim": {"claimName": location.claim}}],
+        },
+    }

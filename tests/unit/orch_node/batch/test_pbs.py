@@ -82,7 +82,7 @@ def test_the_launcher_of_mpich_starts_a_program_whose_name_it_quotes(
     tmrsh: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmrsh.parent)
-    starter = pbs.launcher_environment()["HYDRA_LAUNCHER_EXEC"]
+    starter = pbs.SYSTEM.launcher_environment()["HYDRA_LAUNCHER_EXEC"]
     subprocess.run([starter, "pbs2", '"/bin/true"', "--control-port", "pbs1:1 2"], check=True)
     assert tmrsh.read_text() == "pbs2 /bin/true --control-port pbs1:1 2\n"
 
@@ -128,7 +128,7 @@ def test_tasks_run_on_each_node_and_their_secrets_are_in_a_private_file(
     )
     command = ["sh", "-c", 'echo "$ORCH_PBS_NODE $ORCH_PBS_CPUS $KEY"']  # one write: the tasks share the log
     with (tmrsh.parent / "agents.log").open("ab") as log:
-        process = pbs.start_on_nodes(pbs.node_names(), "agents", command, {"KEY": "secret"}, log)
+        process = pbs.SYSTEM.start_on_nodes(pbs.SYSTEM.node_names(), "agents", command, {"KEY": "secret"}, log)
     assert process.wait(60) == 0
     lines = (tmrsh.parent / "agents.log").read_text().splitlines()
     assert sorted(lines) == ["n1 2 secret", "n2 1 secret"]
@@ -142,7 +142,7 @@ def test_tasks_fail_if_one_of_them_does(tmrsh: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(pbs, "first_query", dict)
     command = ["sh", "-c", '[ "$ORCH_PBS_NODE" = n1 ]']
     with (tmrsh.parent / "agents.log").open("ab") as log:
-        assert pbs.start_on_nodes(pbs.node_names(), "agents", command, {}, log).wait(60) == 1
+        assert pbs.SYSTEM.start_on_nodes(pbs.SYSTEM.node_names(), "agents", command, {}, log).wait(60) == 1
 
 
 def test_a_task_file_can_be_read_by_the_user_alone(tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ def resubmission(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_preempted_job_submits_the_next_one_and_records_it(resubmission: Path) -> None:
-    assert pbs.requeue(resubmission) == ""
+    assert pbs.SYSTEM.requeue(resubmission) == ""
     options = (resubmission / "qsub.log").read_text()
     assert options.startswith("-f -N orch-x -v ORCH_JOB_RESTARTS=1 ")
     assert options.endswith(f"-- /bin/bash -l {resubmission}/job.sh {resubmission}/job.sh\n")
@@ -178,7 +178,7 @@ def test_a_preempted_job_submits_the_next_one_and_records_it(resubmission: Path)
 
 def test_a_task_of_an_array_is_submitted_as_a_single_job(resubmission: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PBS_ARRAY_INDEX", "3")
-    assert pbs.requeue(resubmission) == ""
+    assert pbs.SYSTEM.requeue(resubmission) == ""
     options = (resubmission / "qsub.log").read_text()
     assert "-N orch-x-3 -v ORCH_JOB_RESTARTS=1,PBS_ARRAY_INDEX=3" in options
     assert "-J" not in options
@@ -186,7 +186,7 @@ def test_a_task_of_an_array_is_submitted_as_a_single_job(resubmission: Path, mon
 
 def test_a_job_that_cannot_be_submitted_again_says_why(resubmission: Path) -> None:
     (resubmission / "bin" / "qsub").write_text('#!/bin/sh\necho "qsub: Bad UID for job execution" >&2\nexit 23\n')
-    assert "Bad UID" in pbs.requeue(resubmission)
+    assert "Bad UID" in pbs.SYSTEM.requeue(resubmission)
     assert not (resubmission / "pbs-job.json").exists()
 
 
@@ -205,7 +205,7 @@ def test_a_job_that_pbs_ends_is_not_submitted_again(
     fields: dict[str, object], is_running: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pbs, "query", lambda: fields)
-    assert pbs.is_running() is is_running
+    assert pbs.SYSTEM.is_running() is is_running
 
 
 def test_a_launcher_joins_the_job_before_it_starts(resubmission: Path) -> None:

@@ -95,7 +95,7 @@ def test_whole_nodes_of_an_allocation_get_a_rank_per_socket() -> None:
     for cpus in ("224(x2)", "224,112"):
         environ = {"SLURM_JOB_ID": "7", "SLURM_JOB_CPUS_PER_NODE": cpus, "SLURM_JOB_NODELIST": "n[1-2]"}
         host = RecordedHost(sinfo=make_result(f"{SINFO.splitlines()[0]}\nbare|0|0|0|0|(null)\n"))
-        ranks.append(SLURM.default_ranks(Scheduler(SLURM, host), {}, slurm.held_allocation(environ)))
+        ranks.append(SLURM.default_ranks(Scheduler(SLURM, host), {}, SLURM.held.find(environ)))
         assert "--nodes=n[1-2]" in host.commands[0]
     assert ranks == [(2, "one for each socket: sinfo reports 2 x 56 cores"), ONE_RANK]
 
@@ -203,14 +203,14 @@ def test_accounting_of_a_run_in_an_allocation_counts_no_other_run() -> None:
 
 def test_controller_is_queried_if_there_is_no_accounting() -> None:
     results = {"sacct": NO_ACCOUNTING, "scontrol": make_result(SHOWN)}
-    record = slurm.accounting(Scheduler(SLURM, RecordedHost(**results)), "12")
+    record = SLURM.accounting(Scheduler(SLURM, RecordedHost(**results)), "12")
     assert record == Accounting(source="scontrol", job="12", state="COMPLETED", elapsed_seconds=65, max_rss_bytes=None)
 
 
 def test_controllers_state_counts_until_accounting_has_it() -> None:
     running = SACCT.replace("CANCELLED by 1000", "RUNNING")
     host = RecordedHost(sacct=make_result(running))
-    record = slurm.accounting(Scheduler(SLURM, host), "12", "TIMEOUT")
+    record = SLURM.accounting(Scheduler(SLURM, host), "12", "TIMEOUT")
     assert record is not None
     assert record.state == "TIMEOUT"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from orch_node.batch.slurm import memory_line
+from orch_node.batch.slurm import SYSTEM
 from orch_node.protocol import files
 from orch_node.protocol import outcome as outcomes
 from orch_node.protocol.batch import CONFIG
@@ -180,7 +180,7 @@ def test_job_that_slurm_ended_for_its_memory_is_not_reported_as_cancelled(folder
 
 
 def test_messages_of_a_script_about_memory_are_not_slurms() -> None:
-    assert not memory_line("MemoryError: exceeded memory limit\ntorch: out of memory\n")
+    assert not SYSTEM.memory_line("MemoryError: exceeded memory limit\ntorch: out of memory\n")
 
 
 def test_run_folder_that_the_nodes_do_not_share_is_named(folder: Path) -> None:

@@ -20,9 +20,9 @@ from orchestrator.errors import PlanError
 from orchestrator.model.hostlist import NodeCount
 from orchestrator.model.project import Project
 from orchestrator.targets.kubernetes.manifests import names
-from orchestrator.targets.kubernetes.manifests.helper_pods import reader_pod
 from orchestrator.targets.kubernetes.manifests.job import literal
 from orchestrator.targets.kubernetes.manifests.kinds import KINDS
+from orchestrator.targets.kubernetes.manifests.pods import reader_pod
 from orchestrator.targets.kubernetes.manifests.trainjob import shared_runtime
 from orchestrator.targets.kubernetes.plan import location
 from tests.conftest import make_stack

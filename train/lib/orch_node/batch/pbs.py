@@ -100,30 +100,9 @@ def time_seconds(text: str) -> int | None:
     return clock_seconds(clock, 60 ** clock.count(":"))
 
 
-def prepare() -> None:
-    """Have the ranks write a checkpoint before the job reaches its time limit.
-
-    PBS warns only when the limit is over, 10 seconds before it kills the job.
-    """
-    limit = time_seconds(str(first_query().get("Resource_List", {}).get("walltime", "")))
-    if limit is not None:
-        timer = threading.Timer(limit - reserved_seconds(limit), os.kill, (os.getpid(), signal.SIGTERM))
-        timer.daemon = True
-        timer.start()
-
-
 def reserved_seconds(limit: float) -> float:
     """Return how many seconds of a time limit are for the checkpoint: at most half of it."""
     return min(CHECKPOINT_SECONDS, limit / 2)
-
-
-def node_names() -> list[str]:
-    """Return the names of the job's nodes, node0 first.
-
-    Raises:
-        OSError: if PBS's list of them cannot be read.
-    """
-    return list(dict.fromkeys(Path(os.environ["PBS_NODEFILE"]).read_text().split()))
 
 
 def cpu_counts(fields: Mapping[str, Any]) -> list[int]:
@@ -137,47 +116,6 @@ def cpu_counts(fields: Mapping[str, Any]) -> list[int]:
     return list(counts.values())
 
 
-def granted_cpus(available: int) -> int:
-    """Return the number of CPUs that the job has on this node."""
-    return min(int(os.environ.get(CPUS, "0")) or available, available)
-
-
-def submission() -> Submitted:
-    """Return the id of this job, and how often the run or the job was started again."""
-    runs = first_query().get("run_count", 1)
-    reruns = int(runs) - 1 if str(runs).isdigit() else 0
-    return Submitted(os.environ["PBS_JOBID"], int(os.environ.get(RESTARTS, "0")) + max(0, reruns))
-
-
-def is_running() -> bool:
-    """Return whether the job runs: it must not be submitted again if it was deleted, or if PBS itself requeues it."""
-    fields = query()
-    is_state_running = fields.get("job_state", "R") == "R" and fields.get("substate", RUNNING) == RUNNING
-    return is_state_running and DELETED not in str(fields.get("comment", ""))
-
-
-def requeue(run_dir: Path) -> str:
-    """Submit the job's script again, with the same options; return '' or why that fails.
-
-    Only managers of PBS can requeue a job. The record of the new job in the run's folder makes orch follow it.
-    """
-    fields = first_query()
-    arguments = [html.unescape(word) for word in ARGUMENT.findall(str(fields.get("argument_list", "")))]
-    if len(arguments) != 3:
-        return "qstat does not report the script of this job"
-    restarts = submission().restarts + 1
-    index = os.environ.get("PBS_ARRAY_INDEX", "")
-    variables = f"{RESTARTS}={restarts}" + (f",PBS_ARRAY_INDEX={index}" if index else "")
-    options = options_again(Path(arguments[-1]).read_text(), index)
-    result = run("qsub", "-f", *options, "-v", variables, *NO_OUTPUT, "--", "/bin/bash", *arguments)
-    job = result.stdout.strip().splitlines()[-1:]
-    if result.returncode != 0 or not job:
-        return f"qsub: {result.stderr.strip() or f'exit code {result.returncode}'}"
-    record = json.dumps(values.record(Submitted(job[0], restarts))) + "\n"
-    whole_files.write(run_dir / batch.job_file("pbs"), record)
-    return ""
-
-
 def options_again(script: str, index: str) -> list[str]:
     """Return the options of a script to submit it again; of an array for its task with this index alone."""
     lines = [line.removeprefix("#PBS ") for line in script.splitlines() if line.startswith("#PBS ")]
@@ -185,11 +123,6 @@ def options_again(script: str, index: str) -> list[str]:
     if index and "-N" in options:
         options[options.index("-N") + 1] += f"-{index}"
     return options
-
-
-def output_file() -> str:
-    """Return the name of the file with the output of this job, or of this task of an array."""
-    return f"pbs-{os.environ.get('PBS_ARRAY_INDEX') or os.environ.get(RESTARTS, '0')}.out"
 
 
 # Programs on other nodes.
@@ -214,17 +147,6 @@ def write_task(folder: Path, task: Task) -> Path:
     with open(descriptor, "w") as file:
         json.dump(values.record(task), file)
     return Path(name)
-
-
-def start_on_nodes(
-    nodes: Sequence[str], name: str, command: Sequence[str], env: Mapping[str, str], log: BinaryIO
-) -> subprocess.Popen[bytes]:
-    """Start a command on each node; the process ends when it has ended everywhere."""
-    cpus = dict(zip(node_names(), cpu_counts(first_query()), strict=False))
-    folder = Path(log.name).parent
-    task = Task(tuple(command), {**os.environ, **env}, str(folder), log.name, cpus)
-    tasks = program.command("pbs", "tasks", str(write_task(folder, task)), *nodes)
-    return subprocess.Popen(tasks, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
 
 
 def start_task(path: Path, node: str) -> subprocess.Popen[bytes]:
@@ -363,40 +285,104 @@ def run_attached(argv: list[str]) -> int:
     os.execvp(argv[0], argv)
 
 
-def launcher_environment() -> dict[str, str]:
-    """Return the variables with which launchers start processes on other nodes."""
-    tmrsh = program_path("pbs_tmrsh")
-    unquoting = Path("pbs-tmrsh").absolute()  # in the run's folder
-    unquoting.write_text(UNQUOTING_TMRSH.format(tmrsh=shlex.quote(tmrsh)))
-    unquoting.chmod(0o700)
-    return {
-        JOINING: shlex.join(program.command("pbs", "attached")),
-        BY_STEP: shlex.join([*program.command("pbs", "remote"), "{node}"]),
-        "I_MPI_HYDRA_BOOTSTRAP_EXEC": tmrsh,
-        "HYDRA_LAUNCHER_EXEC": str(unquoting),
-    }
+class PbsNodes(NodeSystem):
+    """PBS as the programs of a job use it; memory that ran out is reported only by the exit status of a job."""
+
+    name = "pbs"
+    title = "PBS"
+    starter = "pbs_tmrsh"
+    cores_hint = "--pbs select=ncpus=N"
+    bf16_hint = "--pbs select=RESOURCE=VALUE"
+    memory_hint = "--pbs select=mem=SIZE"
+
+    def prepare(self) -> None:
+        """Have the ranks write a checkpoint before the job reaches its time limit.
+
+        PBS warns only when the limit is over, 10 seconds before it kills the job.
+        """
+        limit = time_seconds(str(first_query().get("Resource_List", {}).get("walltime", "")))
+        if limit is not None:
+            timer = threading.Timer(limit - reserved_seconds(limit), os.kill, (os.getpid(), signal.SIGTERM))
+            timer.daemon = True
+            timer.start()
+
+    def node_name(self) -> str:
+        return os.environ[NODE]
+
+    def node_names(self) -> list[str]:
+        """Return the names of the job's nodes, node0 first.
+
+        Raises:
+            OSError: if PBS's list of them cannot be read.
+        """
+        return list(dict.fromkeys(Path(os.environ["PBS_NODEFILE"]).read_text().split()))
+
+    def granted_cpus(self, available: int) -> int:
+        """Return the number of CPUs that the job has on this node."""
+        return min(int(os.environ.get(CPUS, "0")) or available, available)
+
+    def start_on_nodes(
+        self, nodes: Sequence[str], name: str, command: Sequence[str], env: Mapping[str, str], log: BinaryIO
+    ) -> subprocess.Popen[bytes]:
+        """Start a command on each node; the process ends when it has ended everywhere."""
+        cpus = dict(zip(self.node_names(), cpu_counts(first_query()), strict=False))
+        folder = Path(log.name).parent
+        task = Task(tuple(command), {**os.environ, **env}, str(folder), log.name, cpus)
+        tasks = program.command("pbs", "tasks", str(write_task(folder, task)), *nodes)
+        return subprocess.Popen(tasks, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+
+    def launcher_environment(self) -> dict[str, str]:
+        """Return the variables with which launchers start processes on other nodes."""
+        tmrsh = program_path("pbs_tmrsh")
+        unquoting = Path("pbs-tmrsh").absolute()  # in the run's folder
+        unquoting.write_text(UNQUOTING_TMRSH.format(tmrsh=shlex.quote(tmrsh)))
+        unquoting.chmod(0o700)
+        return {
+            JOINING: shlex.join(program.command("pbs", "attached")),
+            BY_STEP: shlex.join([*program.command("pbs", "remote"), "{node}"]),
+            "I_MPI_HYDRA_BOOTSTRAP_EXEC": tmrsh,
+            "HYDRA_LAUNCHER_EXEC": str(unquoting),
+        }
+
+    def submission(self) -> Submitted:
+        """Return the id of this job, and how often the run or the job was started again."""
+        runs = first_query().get("run_count", 1)
+        reruns = int(runs) - 1 if str(runs).isdigit() else 0
+        return Submitted(os.environ["PBS_JOBID"], int(os.environ.get(RESTARTS, "0")) + max(0, reruns))
+
+    def is_running(self) -> bool:
+        """Return whether the job runs: a job that was deleted, or that PBS itself requeues, must not be submitted."""
+        fields = query()
+        is_state_running = fields.get("job_state", "R") == "R" and fields.get("substate", RUNNING) == RUNNING
+        return is_state_running and DELETED not in str(fields.get("comment", ""))
+
+    def requeue(self, run_dir: Path) -> str:
+        """Submit the job's script again, with the same options; return '' or why that fails.
+
+        Only managers of PBS can requeue a job. The record of the new job in the run's folder makes orch follow it.
+        """
+        fields = first_query()
+        arguments = [html.unescape(word) for word in ARGUMENT.findall(str(fields.get("argument_list", "")))]
+        if len(arguments) != 3:
+            return "qstat does not report the script of this job"
+        restarts = self.submission().restarts + 1
+        index = os.environ.get("PBS_ARRAY_INDEX", "")
+        variables = f"{RESTARTS}={restarts}" + (f",PBS_ARRAY_INDEX={index}" if index else "")
+        options = options_again(Path(arguments[-1]).read_text(), index)
+        result = run("qsub", "-f", *options, "-v", variables, *NO_OUTPUT, "--", "/bin/bash", *arguments)
+        job = result.stdout.strip().splitlines()[-1:]
+        if result.returncode != 0 or not job:
+            return f"qsub: {result.stderr.strip() or f'exit code {result.returncode}'}"
+        record = json.dumps(values.record(Submitted(job[0], restarts))) + "\n"
+        whole_files.write(run_dir / batch.job_file("pbs"), record)
+        return ""
+
+    def output_file(self) -> str:
+        """Return the name of the file with the output of this job, or of this task of an array."""
+        return f"pbs-{os.environ.get('PBS_ARRAY_INDEX') or os.environ.get(RESTARTS, '0')}.out"
 
 
-SYSTEM = NodeSystem(
-    name="pbs",
-    title="PBS",
-    starter="pbs_tmrsh",
-    cores_hint="--pbs select=ncpus=N",
-    bf16_hint="--pbs select=RESOURCE=VALUE",
-    memory_hint="--pbs select=mem=SIZE",
-    prepare=prepare,
-    node_name=lambda: os.environ[NODE],
-    node_names=node_names,
-    address_of=lambda node: "",
-    granted_cpus=granted_cpus,
-    start_on_nodes=start_on_nodes,
-    launcher_environment=launcher_environment,
-    submission=submission,
-    is_running=is_running,
-    requeue=requeue,
-    output_file=output_file,
-    memory_line=lambda text: "",  # PBS reports it only by the exit status of the job
-)
+SYSTEM = PbsNodes()
 PROGRAMS = {"attached": run_attached, "tasks": run_tasks, "task": run_task, "remote": run_remote}
 
 

@@ -57,16 +57,6 @@ def run(*command: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
 
 
-def leave_outer_step() -> None:
-    """Remove the variables of the Slurm step in which this program runs, if there is one.
-
-    The steps that it starts would read these variables as their options.
-    """
-    if os.environ.get("SLURM_STEP_ID", BATCH_STEP) != BATCH_STEP:
-        for name in [name for name in os.environ if STEP_VARIABLE.match(name)]:
-            del os.environ[name]
-
-
 def node_names() -> list[str]:
     """Return the names of the job's nodes in Slurm's order.
 
@@ -79,25 +69,12 @@ def node_names() -> list[str]:
     return result.stdout.split()
 
 
-def address_of(node: str) -> str:
-    """Return the address by which Slurm itself reaches a node, or ''."""
-    match = NODE_ADDRESS.search(run("scontrol", "show", "node", "--oneliner", node).stdout)
-    return match[1] if match else ""
-
-
 def cpu_counts(text: str) -> list[int]:
     """Return the CPUs of each node in SLURM_JOB_CPUS_PER_NODE: `2(x3),4` describes four nodes."""
     counts: list[int] = []
     for count, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", text):
         counts += [int(count)] * int(times or 1)
     return counts
-
-
-def granted_cpus(available: int) -> int:
-    """Return the number of CPUs that the job has on this node."""
-    number = int(os.environ.get("SLURM_NODEID", "0"))
-    counts = cpu_counts(os.environ.get("SLURM_JOB_CPUS_PER_NODE", ""))
-    return min(counts[number], available) if number < len(counts) else available
 
 
 def one_task_each(nodes: Sequence[str]) -> tuple[str, ...]:
@@ -110,87 +87,100 @@ def one_task_each(nodes: Sequence[str]) -> tuple[str, ...]:
     return (*options, "--nodelist", ",".join(nodes)) if is_part else options
 
 
-def start_on_nodes(
-    nodes: Sequence[str], name: str, command: Sequence[str], env: Mapping[str, str], log: BinaryIO
-) -> subprocess.Popen[bytes]:
-    """Start a command on each node, as one step."""
-    return subprocess.Popen(
-        ["srun", *STEP, *one_task_each(nodes), f"--job-name={name}", *command],
-        env={**os.environ, **env},
-        stdin=subprocess.DEVNULL,
-        stdout=log,
-        stderr=log,
-        start_new_session=True,
-    )
+class SlurmNodes(NodeSystem):
+    """Slurm as the programs of a job use it."""
+
+    name = "slurm"
+    title = "Slurm"
+    starter = "srun"
+    cores_hint = "--slurm cpus-per-task=N or --slurm exclusive"
+    bf16_hint = "--slurm constraint=FEATURE"
+    memory_hint = "--slurm mem="
+
+    def prepare(self) -> None:
+        """Remove the variables of the Slurm step in which this program runs, if there is one.
+
+        The steps that it starts would read these variables as their options.
+        """
+        if os.environ.get("SLURM_STEP_ID", BATCH_STEP) != BATCH_STEP:
+            for name in [name for name in os.environ if STEP_VARIABLE.match(name)]:
+                del os.environ[name]
+
+    def node_name(self) -> str:
+        return os.environ["SLURMD_NODENAME"]
+
+    def node_names(self) -> list[str]:
+        return node_names()
+
+    def address_of(self, node: str) -> str:
+        """Return the address by which Slurm itself reaches a node, or ''."""
+        match = NODE_ADDRESS.search(run("scontrol", "show", "node", "--oneliner", node).stdout)
+        return match[1] if match else ""
+
+    def granted_cpus(self, available: int) -> int:
+        """Return the number of CPUs that the job has on this node."""
+        number = int(os.environ.get("SLURM_NODEID", "0"))
+        counts = cpu_counts(os.environ.get("SLURM_JOB_CPUS_PER_NODE", ""))
+        return min(counts[number], available) if number < len(counts) else available
+
+    def start_on_nodes(
+        self, nodes: Sequence[str], name: str, command: Sequence[str], env: Mapping[str, str], log: BinaryIO
+    ) -> subprocess.Popen[bytes]:
+        """Start a command on each node, as one step."""
+        return subprocess.Popen(
+            ["srun", *STEP, *one_task_each(nodes), f"--job-name={name}", *command],
+            env={**os.environ, **env},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+
+    def launcher_environment(self) -> dict[str, str]:
+        """Return the variables with which launchers start steps of Slurm."""
+        step = shlex.join(["srun", *STEP, "--mpi=none", "--nodes=1", "--ntasks=1", "--nodelist={node}"])
+        return {**VARIABLES, BY_STEP: step}
+
+    def submission(self) -> Submitted:
+        """Return the number of this job, and how often Slurm has restarted it."""
+        return Submitted(os.environ["SLURM_JOB_ID"], int(os.environ.get("SLURM_RESTART_COUNT", "0")))
+
+    def is_running(self) -> bool:
+        """Return whether the job runs: requeueing a job that was cancelled would start it again."""
+        states = run(
+            "squeue", "--noheader", "--all", "--format=%T", "--jobs", os.environ["SLURM_JOB_ID"]
+        ).stdout.split()
+        return not states or "RUNNING" in states
+
+    def requeue(self, run_dir: Path) -> str:
+        """Put the job back into the queue, which ends this start of it; return '' or why that fails."""
+        result = run("scontrol", "requeue", os.environ["SLURM_JOB_ID"])
+        # A negative code means that Slurm has killed scontrol with the whole job: the requeue worked.
+        if result.returncode > 0:
+            return result.stderr.strip() or f"scontrol ended with exit code {result.returncode}"
+        # Until Slurm has requeued the job, an exit would count as a failure of the job.
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        time.sleep(REQUEUE_SECONDS)
+        return ""
+
+    def output_file(self) -> str:
+        """Return the name of the file with the output of this job, or of this task of an array."""
+        array_job = os.environ.get("SLURM_ARRAY_JOB_ID")
+        job = f"{array_job}_{os.environ['SLURM_ARRAY_TASK_ID']}" if array_job else os.environ["SLURM_JOB_ID"]
+        return f"slurm-{job}.out"
+
+    def memory_line(self, text: str) -> str:
+        """Return the last line in which Slurm reports that memory ran out, or ''.
+
+        Lines with figures are preferred: they name the node that exceeded its limit, while all nodes of
+        the job print the others.
+        """
+        lines = [line.strip() for line in text.splitlines() if MEMORY_LINE.search(line)]
+        with_figures = [line for line in lines if MEMORY_FIGURES.search(line)]
+        return next(reversed(with_figures or lines), "")
 
 
-def launcher_environment() -> dict[str, str]:
-    """Return the variables with which launchers start steps of Slurm."""
-    step = shlex.join(["srun", *STEP, "--mpi=none", "--nodes=1", "--ntasks=1", "--nodelist={node}"])
-    return {**VARIABLES, BY_STEP: step}
-
-
-def submission() -> Submitted:
-    """Return the number of this job, and how often Slurm has restarted it."""
-    return Submitted(os.environ["SLURM_JOB_ID"], int(os.environ.get("SLURM_RESTART_COUNT", "0")))
-
-
-def is_running() -> bool:
-    """Return whether the job runs: requeueing a job that was cancelled would start it again."""
-    states = run("squeue", "--noheader", "--all", "--format=%T", "--jobs", os.environ["SLURM_JOB_ID"]).stdout.split()
-    return not states or "RUNNING" in states
-
-
-def requeue(run_dir: Path) -> str:
-    """Put the job back into the queue, which ends this start of it; return '' or why that fails."""
-    result = run("scontrol", "requeue", os.environ["SLURM_JOB_ID"])
-    # A negative code means that Slurm has killed scontrol with the whole job: the requeue worked.
-    if result.returncode > 0:
-        return result.stderr.strip() or f"scontrol ended with exit code {result.returncode}"
-    # Until Slurm has requeued the job, an exit would count as a failure of the job.
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    time.sleep(REQUEUE_SECONDS)
-    return ""
-
-
-def output_file() -> str:
-    """Return the name of the file with the output of this job, or of this task of an array."""
-    array_job = os.environ.get("SLURM_ARRAY_JOB_ID")
-    job = f"{array_job}_{os.environ['SLURM_ARRAY_TASK_ID']}" if array_job else os.environ["SLURM_JOB_ID"]
-    return f"slurm-{job}.out"
-
-
-def memory_line(text: str) -> str:
-    """Return the last line in which Slurm reports that memory ran out, or ''.
-
-    Lines with figures are preferred: they name the node that exceeded its limit, while all nodes of
-    the job print the others.
-    """
-    lines = [line.strip() for line in text.splitlines() if MEMORY_LINE.search(line)]
-    with_figures = [line for line in lines if MEMORY_FIGURES.search(line)]
-    return next(reversed(with_figures or lines), "")
-
-
-SYSTEM = NodeSystem(
-    name="slurm",
-    title="Slurm",
-    starter="srun",
-    cores_hint="--slurm cpus-per-task=N or --slurm exclusive",
-    bf16_hint="--slurm constraint=FEATURE",
-    memory_hint="--slurm mem=",
-    prepare=leave_outer_step,
-    node_name=lambda: os.environ["SLURMD_NODENAME"],
-    node_names=node_names,
-    address_of=address_of,
-    granted_cpus=granted_cpus,
-    start_on_nodes=start_on_nodes,
-    launcher_environment=launcher_environment,
-    submission=submission,
-    is_running=is_running,
-    requeue=requeue,
-    output_file=output_file,
-    memory_line=memory_line,
-)
+SYSTEM = SlurmNodes()
 
 
 def main(argv: list[str]) -> int:

@@ -1,23 +1,22 @@
-"""What the programs of a job need to know of the batch system that runs it: one value for each system."""
+"""What the programs of a job need to know of the batch system that runs it: one class for each system."""
 
 from __future__ import annotations
 
 import importlib
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
 from orch_node.protocol.batch import Submitted
 
 
-@dataclass(frozen=True)
-class NodeSystem:
+class NodeSystem(ABC):
     """A batch system as the programs on its nodes use it.
 
-    The module orch_node.batch.NAME has it as SYSTEM. Its function main() is `node.py NAME-ranks`: the launcher that
-    starts the ranks with the system's own programs.
+    The module orch_node.batch.NAME has an instance as SYSTEM. Its function main() is `node.py NAME-ranks`: the launcher
+    that starts the ranks with the system's own programs.
 
     Attributes:
         name: the name of the system, as in run records: slurm, pbs.
@@ -26,24 +25,6 @@ class NodeSystem:
         cores_hint: how a user requests more cores.
         bf16_hint: how a user requests nodes with BF16 instructions.
         memory_hint: the setting of the memory, in messages: `--slurm mem=`.
-
-        prepare: called first in a job; removes what would change the programs that the job starts.
-        node_name: returns the name of this node, also in a program that start_on_nodes has started.
-        node_names: returns the names of the job's nodes, node0 first; raises OSError if they are unknown.
-        address_of: returns the address by which the system reaches a node, or ''.
-        granted_cpus: returns how many of the CPUs that this process may use the job has on this node, given
-            their number.
-        start_on_nodes: starts a command once on each node, given the nodes of the job, a name, the command,
-            variables that it needs there besides the environment, and a file for the output. Returns
-            a process that lasts until all of them have ended; its exit code is not 0 if one has failed.
-        launcher_environment: returns the variables with which launchers start processes on other nodes.
-            BY_STEP is the command for one node, with {node} in place of its name.
-        submission: returns the id of this job, and how often it has been started again.
-        is_running: returns whether the job runs; False if the system is ending it.
-        requeue: makes the job of a run's folder start again, and returns '' or why that fails. It may wait for its
-            own end, or submit another job and record it in the folder.
-        output_file: returns the name of the file in the run's folder with the output of this job.
-        memory_line: returns the last line of a text in which the system reports that memory ran out, or ''.
     """
 
     name: str
@@ -53,18 +34,75 @@ class NodeSystem:
     bf16_hint: str
     memory_hint: str
 
-    prepare: Callable[[], None]
-    node_name: Callable[[], str]
-    node_names: Callable[[], list[str]]
-    address_of: Callable[[str], str]
-    granted_cpus: Callable[[int], int]
-    start_on_nodes: Callable[[Sequence[str], str, Sequence[str], Mapping[str, str], BinaryIO], subprocess.Popen[bytes]]
-    launcher_environment: Callable[[], Mapping[str, str]]
-    submission: Callable[[], Submitted]
-    is_running: Callable[[], bool]
-    requeue: Callable[[Path], str]
-    output_file: Callable[[], str]
-    memory_line: Callable[[str], str]
+    @abstractmethod
+    def node_name(self) -> str:
+        """Return the name of this node, also in a program that start_on_nodes has started."""
+
+    @abstractmethod
+    def node_names(self) -> list[str]:
+        """Return the names of the job's nodes, node0 first.
+
+        Raises:
+            OSError: if they are unknown.
+        """
+
+    @abstractmethod
+    def granted_cpus(self, available: int) -> int:
+        """Return how many of the available CPUs, which this process may use, the job has on this node."""
+
+    @abstractmethod
+    def start_on_nodes(
+        self, nodes: Sequence[str], name: str, command: Sequence[str], env: Mapping[str, str], log: BinaryIO
+    ) -> subprocess.Popen[bytes]:
+        """Start a command once on each node, and return a process that lasts until all of them have ended.
+
+        Its exit code is not 0 if one has failed.
+
+        Args:
+            nodes: the nodes of the job.
+            name: the name of the programs.
+            command: the command.
+            env: variables that it needs there besides the environment.
+            log: the file for the output.
+        """
+
+    @abstractmethod
+    def launcher_environment(self) -> Mapping[str, str]:
+        """Return the variables with which launchers start processes on other nodes.
+
+        BY_STEP is the command for one node, with {node} in place of its name.
+        """
+
+    @abstractmethod
+    def submission(self) -> Submitted:
+        """Return the id of this job, and how often it has been started again."""
+
+    @abstractmethod
+    def is_running(self) -> bool:
+        """Return whether the job runs; False if the system is ending it."""
+
+    @abstractmethod
+    def requeue(self, run_dir: Path) -> str:
+        """Make the job of a run's folder start again, and return '' or why that fails.
+
+        This may wait for the end of the job, or submit another job and record it in the folder.
+        """
+
+    @abstractmethod
+    def output_file(self) -> str:
+        """Return the name of the file in the run's folder with the output of this job."""
+
+    @abstractmethod
+    def prepare(self) -> None:
+        """Remove what would change the programs that the job starts; called first in a job."""
+
+    def address_of(self, node: str) -> str:
+        """Return the address by which the system reaches a node, or ''."""
+        return ""
+
+    def memory_line(self, text: str) -> str:
+        """Return the last line of a text in which the system reports that memory ran out, or ''."""
+        return ""
 
     @property
     def out_of_memory(self) -> str:
