@@ -1,6 +1,6 @@
 """One training step of MiniLM on one core, 4 x 256 tokens: what each setting takes.
 
-In BF16 if this CPU has instructions for it, otherwise in FP32.
+In BF16 if this CPU has instructions for it, otherwise in FP32. Also one layer of attention alone, in both precisions.
 
 Seconds of processor time, so that a machine with other work gives nearly the same; `--profile`
 prints where the time of the last case goes, by torch's profiler.
@@ -24,7 +24,7 @@ sys.path.append(str(Path(__file__).resolve().parent.parent / "train" / "lib"))
 import torch
 from measure import describe_machine, native_precision
 from orch_node.rank import libc_environment
-from orch_training import dropout
+from orch_training import attention, dropout
 from orch_training.models import locate
 from orch_training.optimizers import FUSED, PLAIN, adamw
 from transformers import AutoConfig, AutoModelForQuestionAnswering
@@ -46,13 +46,17 @@ CASES = {
     "eager, fused AdamW, no dropout": ("eager", FUSED, "torch", 0.0),
     "sdpa, fused AdamW, no dropout": ("sdpa", FUSED, "torch", 0.0),
 }
+# The shapes of a layer of attention: batch, heads, tokens, depth.
+LAYERS = ((4, 12, 128, 32), (4, 12, 256, 32), (4, 12, 384, 32), (2, 12, 512, 32), (4, 12, 128, 64), (2, 12, 512, 64))
+LAYERS += ((2, 8, 512, 128),)
+ATTENTIONS = ("kernel", "sdpa", "eager, the kernel's dropout", "kernel, no dropout", "sdpa, no dropout")
 
 
-def stepper(attention: str, optimizer: str, kernel: str, probability: float) -> Callable[[], None]:
+def stepper(implementation: str, optimizer: str, kernel: str, probability: float) -> Callable[[], None]:
     torch.manual_seed(0)
     config = AutoConfig.from_pretrained(
         locate(MODEL),
-        attn_implementation=attention,
+        attn_implementation=implementation,
         hidden_dropout_prob=probability,
         attention_probs_dropout_prob=probability,
     )
@@ -88,6 +92,44 @@ def processor_seconds(step: Callable[[], None]) -> float:
     return time.process_time() - began
 
 
+def attention_seconds(shape: tuple[int, int, int, int], dtype: torch.dtype, repeats: int) -> dict[str, float]:
+    """Return the seconds of forward and backward of one layer of attention, medians of interleaved runs."""
+    batch, heads, tokens, depth = shape
+    tensors = [torch.randn(batch, tokens, heads, depth).to(dtype).transpose(1, 2) for _ in range(4)]
+    inputs, gradient = [tensor.requires_grad_() for tensor in tensors[:3]], tensors[3]
+    calls = {
+        "kernel": lambda: attention.scaled_dot_product_attention(*inputs, dropout_p=0.1),
+        "sdpa": lambda: attention.TORCHS(*inputs, dropout_p=0.1),
+        "eager, the kernel's dropout": lambda: eager_attention(*inputs),
+        "kernel, no dropout": lambda: attention.scaled_dot_product_attention(*inputs),
+        "sdpa, no dropout": lambda: attention.TORCHS(*inputs),
+    }
+    seconds: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(repeats + 1):
+        for name, call in calls.items():
+            seconds[name].append(processor_seconds(lambda: torch.autograd.grad(call(), inputs, gradient)))  # noqa: B023
+    return {name: statistics.median(values[1:]) for name, values in seconds.items()}
+
+
+def eager_attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    weights = torch.softmax(query @ key.transpose(2, 3) * query.shape[-1] ** -0.5, -1, dtype=torch.float32)
+    return dropout.dropout(weights.to(query.dtype), 0.1) @ value
+
+
+def print_attention(repeats: int) -> None:
+    """Print the milliseconds of one layer of attention for each shape and precision."""
+    for problem in (attention.problem(), dropout.problem_with_kernel()):
+        if problem:
+            return print(f"No figures of attention: {problem}.")
+    print(f"One layer of attention, dropout 0.1, forward and backward, ms: {'; '.join(ATTENTIONS)}")
+    for batch, heads, tokens, depth in LAYERS:
+        for dtype in (torch.bfloat16, torch.float32):
+            seconds = attention_seconds((batch, heads, tokens, depth), dtype, repeats)
+            figures = "  ".join(f"{seconds[name] * 1e3:6.1f}" for name in ATTENTIONS)
+            name = f"{batch} x {tokens} tokens, {heads} heads of {depth}, {str(dtype).removeprefix('torch.')}"
+            print(f"  {name:48} {figures}", flush=True)
+
+
 def gemm_gflops() -> float:
     """Return the speed of a product of the model's size, [1024, 384] x [384, 1536]; best of 50."""
     a, b = (torch.randn(shape, dtype=DTYPE) for shape in ((1024, 384), (384, 1536)))
@@ -110,10 +152,13 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--only", metavar="CASE", help="print only the seconds of this case")
     parser.add_argument("--profile", metavar="CASE", help="print a profile of this case")
+    parser.add_argument("--attention", action="store_true", help="print only the figures of one layer of attention")
     options = parser.parse_args()
     torch.set_num_threads(1)
     logging.set_verbosity_error()
     logging.disable_progress_bar()
+    if options.attention:
+        return print_attention(options.repeats)
     if options.profile:
         return profile(stepper(*CASES[options.profile]))
     if options.only:
@@ -126,6 +171,8 @@ def main() -> None:
             seconds[name].append(processor_seconds(step))
     medians = {name: statistics.median(values[2:]) for name, values in seconds.items()}
     report(medians | {f"{RECIPES}, kept memory": kept_memory_seconds(options.repeats)}, options.json)
+    if not options.json:
+        print_attention(5)
 
 
 def kept_memory_seconds(repeats: int) -> float:

@@ -1,4 +1,4 @@
-"""Build `oneccl_bind_pt`: the C++ extension for the installed torch, and the dropout kernel."""
+"""Build `oneccl_bind_pt`: the C++ extension for the installed torch, and the kernels."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ RELEASE = 10  # of these bindings, counted per release of torch
 ONECCL = "2022.1.2"  # version of oneccl-devel; recorded in the wheel
 ONECCL_SHA256 = "bdf97644da971fc112b6bd53d6e22e8ff032fb8f32442bb914e98727442c229d"
 PACKAGE = "oneccl_bindings_for_pytorch"
+KERNELS = ("attention", "dropout")
 LIBRARY = Path("lib/ccl/cpu/lib/libccl.a")
 ONECCL_BFLOAT16 = "_Z15ccl_bf16_reducePKvmPvPmN3ccl2v19reductionE"  # oneCCL's bfloat16 reduction
 
@@ -126,13 +127,13 @@ def backend_extension(version: str, oneccl: Path):
     )
 
 
-def dropout_extension():
-    """Return the dropout library, which needs only torch and uses the OpenMP runtime of torch."""
+def kernel_extension(name: str):
+    """Return a kernel's library, which needs only torch and uses the OpenMP runtime of torch."""
     from torch.utils.cpp_extension import CppExtension
 
     return CppExtension(
-        name=f"{PACKAGE}._dropout",
-        sources=["kernels/dropout.cpp"],
+        name=f"{PACKAGE}._{name}",
+        sources=[f"kernels/{name}.cpp"],
         depends=["kernels/threefry.h"],
         extra_compile_args={
             "cxx": ["-std=c++20", "-fvisibility=hidden", "-Wall", "-fopenmp", *optimization_flags("-O3")]
@@ -175,8 +176,11 @@ def main() -> None:
         packages=[PACKAGE, f"{PACKAGE}.env"],
         py_modules=["oneccl_bind_pt_autoload"],
         package_data={f"{PACKAGE}.env": ["setvars.sh"]},
-        # No program that runs under a sanitizer uses dropout.
-        ext_modules=[backend_extension(version, oneccl_root()), *([] if sanitizer_flags() else [dropout_extension()])],
+        ext_modules=[
+            backend_extension(version, oneccl_root()),
+            # No program that runs under a sanitizer uses the kernels.
+            *(kernel_extension(name) for name in KERNELS if not sanitizer_flags()),
+        ],
         # torch is not a requirement, because the check at import gives a better error than pip's resolver.
         # tcmlib (from 1.3) contains libhwloc, which oneCCL needs.
         install_requires=["impi-rt>=2021.14", "tcmlib>=1.3"],

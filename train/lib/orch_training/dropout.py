@@ -24,6 +24,7 @@ from orch_training import checkpoint, ranks
 from orch_training.errors import RecipeError
 
 PACKAGE = "oneccl_bindings_for_pytorch"
+LIBRARY = "_dropout"
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 KINDS = (torch.Tensor, torch.nn.Parameter)
 TORCHS = torch.nn.functional.dropout
@@ -60,13 +61,13 @@ def dropout(input: torch.Tensor, p: float = 0.5, training: bool = True, inplace:
         return input.copy_(dropped) if inplace else dropped
 
 
-def is_supported(input: torch.Tensor) -> bool:
+def is_supported(input: torch.Tensor, dtypes: Sequence[torch.dtype] = DTYPES) -> bool:
     """Return whether the input is a plain CPU tensor outside of tracing and transformations."""
     return (
         type(input) in KINDS
         and input.device.type == "cpu"
         and input.layout == torch.strided
-        and input.dtype in DTYPES
+        and input.dtype in dtypes
         and not torch.compiler.is_compiling()
         and torch._C._get_tracing_state() is None
         and torch._C._functorch.peek_interpreter_stack() is None
@@ -74,11 +75,11 @@ def is_supported(input: torch.Tensor) -> bool:
     )
 
 
-def problem_with_kernel() -> str | None:
-    """Load the kernel, and return why it cannot be used, or None."""
+def problem_with_kernel(name: str = LIBRARY) -> str | None:
+    """Load a kernel's library, and return why it cannot be used, or None."""
     spec = importlib.util.find_spec(PACKAGE)
     folder = Path(spec.origin).parent if spec and spec.origin else None
-    library = next(folder.glob("_dropout.*.so"), None) if folder else None
+    library = next(folder.glob(f"{name}.*.so"), None) if folder else None
     if library is None:
         return f"{PACKAGE} does not contain it" if folder else f"{PACKAGE} is not installed"
     if library in LOADED:

@@ -1,0 +1,264 @@
+"""Check the kernel's attention against torch's and eager attention, and its dropout by statistics and gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from orch_training import attention as module  # noqa: E402
+from orch_training.attention import attention_of_packed, use_kernel, use_torchs  # noqa: E402
+
+if problem := module.problem():
+    pytest.skip(f"attention's kernel is NOT tested: {problem}", allow_module_level=True)
+F = torch.nn.functional
+LOWEST = torch.finfo(torch.float32).min
+
+
+@pytest.fixture(autouse=True)
+def kernel() -> Iterator[None]:
+    use_kernel()
+    torch.manual_seed(0)
+    yield
+    use_torchs()
+
+
+def inputs(shape: tuple[int, int, int, int, int, int], dtype: torch.dtype) -> tuple[list[Any], Any]:
+    """Return query, key and value as transformers lays them out, and a gradient of the output."""
+    batch, heads, kv_heads, queries, keys, depth = shape
+    sizes = [(queries, heads), (keys, kv_heads), (keys, kv_heads), (queries, heads)]
+    tensors = [torch.randn(batch, rows, count, depth).to(dtype).transpose(1, 2) for rows, count in sizes]
+    return [tensor.requires_grad_() for tensor in tensors[:3]], tensors[3]
+
+
+def eager(query: Any, key: Any, value: Any, mask: Any = None, scale: float | None = None) -> Any:
+    """Return the attention, computed in FP64 by definition; rows without keys give 0."""
+    query, key, value = (tensor.double() for tensor in (query, key, value))
+    key, value = (t.repeat_interleave(query.shape[1] // key.shape[1], 1) for t in (key, value))
+    scores = query @ key.transpose(2, 3) * (scale or query.shape[-1] ** -0.5)
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else scores + mask.double()
+    weights = torch.softmax(scores, -1)
+    return weights.masked_fill(scores.amax(-1, keepdim=True) == -torch.inf, 0) @ value
+
+
+def with_gradients(output: Any, tensors: list[Any], gradient: Any) -> list[Any]:
+    return [output, *torch.autograd.grad(output, tensors, gradient.to(output.dtype))]
+
+
+def largest_error(results: list[Any], expected: list[Any]) -> float:
+    return max(
+        float((a.detach().double() - b.detach().double()).abs().max()) for a, b in zip(results, expected, strict=True)
+    )
+
+
+def causal(queries: int, keys: int) -> Any:
+    return torch.ones(queries, keys, dtype=torch.bool).tril()
+
+
+@pytest.mark.parametrize(
+    ("shape", "mask"),
+    [
+        ((2, 3, 3, 70, 70, 32), None),
+        ((1, 4, 2, 33, 129, 20), None),
+        ((1, 2, 1, 530, 130, 64), None),
+        ((2, 2, 2, 1, 1, 1), None),
+        ((2, 4, 4, 133, 129, 20), lambda: torch.rand(2, 1, 1, 129) > 0.3),
+        ((2, 4, 2, 133, 129, 20), lambda: (torch.rand(2, 1, 1, 129) > 0.3).expand(2, 4, 133, 129)),
+        ((2, 4, 4, 133, 129, 20), lambda: torch.rand(2, 1, 133, 129) > 0.3),
+        ((2, 4, 4, 133, 129, 20), lambda: torch.randn(4, 133, 129)),
+        ((2, 4, 4, 133, 129, 20), lambda: torch.randn(133, 1)),
+        ((2, 2, 2, 70, 65, 16), lambda: torch.tensor([[0.0] * 50 + [LOWEST] * 15])),
+        ((2, 2, 2, 70, 65, 16), lambda: causal(70, 65).roll(1, 0).roll(1, 1) & (torch.arange(70) != 5)[:, None]),
+    ],
+    ids=[
+        "plain",
+        "grouped",
+        "long",
+        "one",
+        "padding",
+        "expanded",
+        "boolean",
+        "additive",
+        "by query",
+        "lowest",
+        "row without keys",
+    ],
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_results_and_gradients_are_those_of_eager_attention(shape: Any, mask: Any, dtype: torch.dtype) -> None:
+    tensors, gradient = inputs(shape, dtype)
+    added = mask() if mask else None
+    call = {"attn_mask": added, "enable_gqa": shape[1] != shape[2]}
+    expected = with_gradients(eager(*tensors, added), tensors, gradient)
+    results = with_gradients(F.scaled_dot_product_attention(*tensors, **call), tensors, gradient)
+    assert "orch_attention" in results[0].grad_fn.name()
+    if dtype == torch.float32:
+        assert largest_error(results, expected) < 1e-5
+        return
+    if added is not None and added.is_floating_point():
+        call["attn_mask"] = added.clamp(torch.finfo(dtype).min).to(dtype)
+    torchs = with_gradients(module.TORCHS(*tensors, **call), tensors, gradient)
+    assert largest_error(results, expected) <= 1.1 * largest_error(torchs, expected) + torch.finfo(dtype).eps
+
+
+def test_row_whose_keys_all_have_the_lowest_mask_averages_the_values() -> None:
+    tensors, gradient = inputs((1, 2, 2, 9, 40, 16), torch.float32)
+    mask = torch.full((1, 1, 1, 40), LOWEST)
+    expected = with_gradients(eager(*tensors, mask.float()), tensors, gradient)
+    results = with_gradients(F.scaled_dot_product_attention(*tensors, mask), tensors, gradient)
+    assert largest_error(results, expected) < 1e-5
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 3, 70, 70, 32), (1, 4, 2, 133, 129, 20), (1, 2, 2, 70, 600, 16)])
+def test_causal_attention_and_scale(shape: Any) -> None:
+    tensors, gradient = inputs(shape, torch.float32)
+    output = torch.ops.orch.attention(*tensors, causal=True, scale=0.3)
+    expected = with_gradients(eager(*tensors, causal(shape[3], shape[4]), 0.3), tensors, gradient)
+    assert largest_error(with_gradients(output, tensors, gradient), expected) < 1e-5
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_packed_sequences_are_those_of_the_batch(dtype: torch.dtype) -> None:
+    lengths, key_lengths = (3, 0, 70, 65), (40, 2, 0, 65)
+    (query, key, value), gradient = inputs((1, 4, 2, sum(lengths), sum(key_lengths), 16), dtype)
+    packed = [tensor.squeeze(0).transpose(0, 1) for tensor in (query, key, value)]
+    offsets = [torch.tensor((0, *sizes)).cumsum(0).int() for sizes in (lengths, key_lengths)]
+    output = attention_of_packed(*packed, *offsets, is_causal=True)
+    parts = [tensor.split(sizes, 2) for tensor, sizes in ((query, lengths), (key, key_lengths), (value, key_lengths))]
+    single = [torch.ops.orch.attention(*part, causal=True) for part in zip(*parts, strict=True)]
+    tensors = [query, key, value]
+    results = with_gradients(output.transpose(0, 1).unsqueeze(0), tensors, gradient)
+    for result, expected in zip(results, with_gradients(torch.cat(single, 2), tensors, gradient), strict=True):
+        assert torch.equal(result, expected)
+    with pytest.raises(ValueError, match="offsets must increase from 0"):
+        attention_of_packed(*packed, offsets[0] + 1, offsets[1])
+
+
+def mask_of(p: float, shape: tuple[int, int, int, int], dtype: torch.dtype = torch.float32) -> Any:
+    """Return the weights that dropout keeps: with equal scores and unit vectors as values the output shows them."""
+    batch, heads, queries, keys = shape
+    value = torch.eye(keys, dtype=dtype).expand(batch, heads, keys, keys).requires_grad_()
+    zeros = torch.zeros(batch, heads, queries, keys, dtype=dtype)
+    return torch.ops.orch.attention(zeros, torch.zeros_like(value), value, p=p) != 0
+
+
+@pytest.mark.parametrize("p", [0.001, 0.1, 0.5, 0.9])
+def test_share_of_dropped_weights_is_p_and_neighbours_are_independent(p: float) -> None:
+    kept = mask_of(p, (2, 8, 256, 256))
+    count = kept.numel()
+    assert abs(float((~kept).sum()) - count * p) < 5 * (count * p * (1 - p)) ** 0.5 + count * 2**-17
+    centred = kept.double() - kept.double().mean()
+    pairs = [(centred[..., n:], centred[..., :-n]) for n in (1, 2, 16, 64)]
+    pairs += [(centred[..., n:, :], centred[..., :-n, :]) for n in (1, 2, 16, 64)]
+    pairs += [(centred[:, 1:], centred[:, :-1]), (centred[1:], centred[:-1])]
+    for a, b in pairs:
+        assert abs(float((a * b).mean())) / (p * (1 - p)) < 5 / a.numel() ** 0.5
+
+
+@pytest.mark.parametrize("shape", [(2, 2, 70, 65), (1, 1, 1, 1), (1, 3, 600, 33)])
+def test_gradients_use_the_mask_of_the_forward_pass(shape: Any) -> None:
+    batch, heads, queries, keys = shape
+    tensors, gradient = inputs((batch, heads, heads, queries, keys, keys), torch.float32)
+    kept = mask_of(0.3, shape)
+    p = round(0.3 * 2**16) / 2**16
+    torch.manual_seed(0)
+    kept = mask_of(0.3, shape)
+    torch.manual_seed(0)
+    output = torch.ops.orch.attention(*tensors, p=0.3)
+    query, key, value = (tensor.double() for tensor in tensors)
+    weights = torch.softmax(query @ key.transpose(2, 3) * keys**-0.5, -1)
+    expected = with_gradients(weights * kept / (1 - p) @ value, tensors, gradient)
+    assert largest_error(with_gradients(output, tensors, gradient), expected) < 1e-4
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_gradcheck(is_causal: bool) -> None:
+    tensors, _ = inputs((1, 4, 2, 5, 7, 3), torch.float64)
+
+    def replayed(*tensors: Any) -> Any:
+        torch.manual_seed(11)
+        return torch.ops.orch.attention(*tensors, p=0.4, causal=is_causal)
+
+    assert torch.autograd.gradcheck(replayed, tensors)
+    with pytest.raises(RuntimeError, match="no second derivatives"):
+        torch.autograd.grad(replayed(*tensors).sum(), tensors, create_graph=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_threads_do_not_change_a_bit(dtype: torch.dtype) -> None:
+    tensors, gradient = inputs((2, 6, 3, 130, 200, 32), dtype)
+    results, before = [], torch.get_num_threads()
+    for threads in (1, 2, 3):
+        torch.set_num_threads(threads)
+        torch.manual_seed(1)
+        results.append(with_gradients(torch.ops.orch.attention(*tensors, p=0.1), tensors, gradient))
+    torch.set_num_threads(before)
+    for result in results[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(result, results[0], strict=True))
+
+
+def test_seed_state_and_activation_checkpointing_reproduce_the_draws() -> None:
+    tensors, gradient = inputs((2, 2, 2, 40, 40, 16), torch.float32)
+
+    def call(*tensors: Any) -> Any:
+        return F.scaled_dot_product_attention(*tensors, dropout_p=0.5)
+
+    first, state, second = call(*tensors), torch.get_rng_state(), call(*tensors)
+    torch.set_rng_state(state)
+    assert torch.equal(call(*tensors), second)
+    assert not torch.equal(first, second)
+    torch.manual_seed(0)
+    inputs((2, 2, 2, 40, 40, 16), torch.float32)
+    assert torch.equal(call(*tensors), first)
+    results = []
+    for run in (call, lambda *t: torch.utils.checkpoint.checkpoint(call, *t, use_reentrant=False)):
+        torch.manual_seed(3)
+        results.append(with_gradients(run(*tensors), tensors, gradient))
+    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
+
+
+def test_infinity_and_nan_are_not_hidden() -> None:
+    (query, key, value), _ = inputs((1, 1, 1, 66, 33, 16), torch.float32)
+    with torch.no_grad():
+        query[0, 0, 3, 0], query[0, 0, 65, 1] = torch.nan, torch.inf
+    rows = F.scaled_dot_product_attention(query, key, value).isnan().all(-1)[0, 0]
+    assert rows.nonzero().flatten().tolist() == [3, 65]
+
+
+def test_everything_else_is_torchs_bit_for_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    monkeypatch.setattr(module, "TORCHS", lambda *args, **kwargs: calls.append("torch"))
+    (query, key, value), _ = inputs((2, 4, 2, 8, 8, 16), torch.float32)
+    detached = [tensor.detach() for tensor in (query, query, query)]
+    F.scaled_dot_product_attention(*detached, dropout_p=0.5)
+    with torch.no_grad():
+        F.scaled_dot_product_attention(query, query, query)
+    F.scaled_dot_product_attention(query, key, value)  # different heads without enable_gqa: torch's error
+    F.scaled_dot_product_attention(query[0], query[0], query[0])
+    F.scaled_dot_product_attention(query, query, query, dropout_p=1.0)
+    F.scaled_dot_product_attention(query, query, query, torch.zeros(8, 8, requires_grad=True))
+    F.scaled_dot_product_attention(query, query, query, torch.zeros(8, 7))
+    F.scaled_dot_product_attention(query, query, query, torch.zeros(8, 8), is_causal=True)
+    torch.func.vmap(lambda x: F.scaled_dot_product_attention(x, x, x) or x)(query[None])
+    assert len(calls) == 9
+    assert isinstance(F.scaled_dot_product_attention(query, key, value, enable_gqa=True), torch.Tensor)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert F.scaled_dot_product_attention(query, query, query).dtype == torch.bfloat16
+    meta = torch.ops.orch.attention(*(tensor.to("meta") for tensor in (query, key, value)))
+    assert (meta.shape, meta.stride()) == (query.shape, torch.ops.orch.attention(query, key, value).stride())
+
+
+def test_invalid_inputs_are_errors() -> None:
+    (query, key, value), _ = inputs((1, 3, 2, 8, 8, 16), torch.float32)
+    with pytest.raises(ValueError, match="expected query"):
+        torch.ops.orch.attention(query, key, value)
+    with pytest.raises(ValueError, match="cannot be broadcast"):
+        torch.ops.orch.attention(query, query, query, torch.zeros(3, 8))
+    with pytest.raises(ValueError, match="p must be at least 0"):
+        torch.ops.orch.attention(query, query, query, p=1.0)
+    with pytest.raises(TypeError, match="one dtype"):
+        torch.ops.orch.attention(query, query.double(), query)
