@@ -7,6 +7,7 @@ from typing import Any
 
 from orchestrator import load
 from orchestrator.model.hostlist import NodeCount
+from orchestrator.model.recipe import Setting
 from orchestrator.planning.plan import Plan, SubmitScript
 from orchestrator.planning.request import TrainRequest
 from orchestrator.planning.resolve import Inputs
@@ -57,6 +58,9 @@ def make_settings(**fields: Any) -> BatchSettings:
 def make_inputs(settings: BatchSettings | None = None) -> JobInputs:
     """Return the inputs of a plan of the recipe bert-qa, on nodes that have its stack."""
     recipe, stack = load.recipe("bert-qa"), load.stack("current")
+    # Only the script's parser knows these settings of arrays.
+    parsed = dict.fromkeys(("learning_rate", "seed", "max_seq_length"), Setting())
+    recipe = replace(recipe, declared={**recipe.declared, **parsed})
     facts = replace(make_facts(), packages={**stack.requirements, "torch": "2.13.0+cpu"})
     return JobInputs(
         loaded=Inputs(recipe=recipe, stack=stack),
