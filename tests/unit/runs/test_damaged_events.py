@@ -209,7 +209,7 @@ def test_any_run_can_be_relayed_by_its_pod(
 ) -> None:
     names = ("events.jsonl", "outcome.json", "ranks/rank-0.log")
     folder = make_small_run(tmp_path_factory, **dict.fromkeys(names, content))
-    relay.Relay(folder, ranks=None).finish()
+    relay.Relay(folder, ranks={0, 1}).finish()
     sys.stdout.flush()
     for line in capfdbinary.readouterr().out.split(b"\n"):
         parse_pod_line(line.decode(errors="replace"), ranks=2)
