@@ -20,7 +20,7 @@ def test_summary_groups_the_nodes_by_their_exit_codes() -> None:
     unreachable = CommandEnd(node="far", code=None, problem="far does not answer (timed out)", hint="Turn it on.")
     with pytest.raises(ExecuteError) as caught:
         check_ends([*(CommandEnd(node=node, code=code) for node, code in codes.items()), unreachable])
-    message = "node[1-3],node5: exit code 2; node6: exit code 127; far: does not answer (timed out)."
+    message = "node[1-3,5]: exit code 2; node6: exit code 127; far: does not answer (timed out)."
     assert (caught.value.message, caught.value.hint) == (message, "Turn it on.")
 
 
