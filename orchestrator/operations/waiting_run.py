@@ -88,10 +88,13 @@ class WaitingRun:
         return self.waits
 
     def logs(self, *, rank: int | None, follow: bool) -> Iterator[LogLine]:
-        if follow:
-            for _ in self.await_start():
-                pass
-        yield from self.handle.logs(rank=rank, follow=follow)
+        while True:
+            if follow:
+                for _ in self.await_start():
+                    pass
+            yield from self.handle.logs(rank=rank, follow=follow)
+            if not (follow and self.is_put_back()):
+                return
 
     def stop(self) -> CleanupReport:
         if not self.waits:

@@ -7,11 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
 
+import pytest
 from orch_node.protocol.events import Event
 from orch_node.protocol.outcome import DONE, FAILED, REFUSED
 
 from orchestrator.operations.waiting_run import WaitingRun
 from orchestrator.runs import queued, store
+from orchestrator.runs.logs import LogLine
 from orchestrator.targets.interface import RunHandle
 from tests.support.recorded import make_run
 
@@ -43,8 +45,13 @@ class Attempts:
         store.record_end(self.folder, self.states.pop(0))
         yield from ()
 
+    def logs(self, *, rank: int | None, follow: bool) -> Iterator[LogLine]:
+        yield from ()
+        list(self.events())
 
-def test_refused_run_that_waits_again_is_followed_further(tmp_path: Path) -> None:
+
+@pytest.mark.parametrize("followed", ["events", "logs"])
+def test_refused_run_that_waits_again_is_followed_further(tmp_path: Path, followed: str) -> None:
     folder = make_waiting_run(tmp_path)
     attempts = Attempts(folder)
     waiting = WaitingRun(folder, lambda run: cast("RunHandle", attempts))
@@ -57,7 +64,7 @@ def test_refused_run_that_waits_again_is_followed_further(tmp_path: Path) -> Non
     with queued.lock(folder):
         queued.unmark(folder)
         threading.Timer(0.2, put_back).start()
-        assert list(waiting.events())
+        list(waiting.events() if followed == "events" else waiting.logs(rank=0, follow=True))
     assert store.load(folder).state == DONE
     assert not attempts.states
 
