@@ -24,7 +24,7 @@ from orchestrator.planning.request import TrainRequest
 from orchestrator.provisioning.plan import ProvisionRequest
 from orchestrator.provisioning.session import Listener, Session, open_session
 from orchestrator.state import State
-from orchestrator.targets.interface import CheckRequest, ignore
+from orchestrator.targets.interface import CheckRequest
 from orchestrator.targets.ssh.inputs import plan
 from orchestrator.targets.ssh.nodes import ssh_config
 from orchestrator.targets.ssh.target import SshTarget
@@ -190,7 +190,7 @@ def test_each_record_is_read_once(lab: Path) -> None:
 
 def test_orch_nodes_lists_the_node_as_damaged(damaged: Path) -> None:
     assert [row["state"] for row in nodes.rows("./lab.yml")] == ["not verified", "damaged", "not verified"]
-    (finding,) = SshTarget().check(CheckRequest(inventory="./lab.yml"), ignore)
+    (finding,) = SshTarget().check(CheckRequest(inventory="./lab.yml"))
     assert (finding.subject, finding.severity) == ("host1", "miss")
     assert str(damaged) in finding.message
     assert "orch provision" in finding.cure
@@ -199,7 +199,7 @@ def test_orch_nodes_lists_the_node_as_damaged(damaged: Path) -> None:
 def test_orch_nodes_lists_a_node_without_a_record_as_unknown(damaged: Path) -> None:
     damaged.unlink()
     assert nodes.rows("./lab.yml")[1]["state"] == "unknown"
-    (finding,) = SshTarget().check(CheckRequest(inventory="./lab.yml"), ignore)
+    (finding,) = SshTarget().check(CheckRequest(inventory="./lab.yml"))
     assert (finding.subject, finding.severity, finding.cure) == ("host1", "unknown", "orch provision ./lab.yml")
 
 

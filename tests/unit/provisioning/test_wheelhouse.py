@@ -5,21 +5,18 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
-import pytest
-
-from orchestrator.provisioning.wheelhouse import exclusive
+from orchestrator.files import exclusive
 
 
-def test_exclusive_serializes_processes_with_the_same_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+def test_lock_of_a_file_serializes_its_holders(tmp_path: Path) -> None:
     order = []
 
     def wait() -> None:
-        with exclusive("bindings"):
+        with exclusive(tmp_path / "bindings.lock"):
             order.append("second")
 
     thread = threading.Thread(target=wait)
-    with exclusive("bindings"), exclusive("another"):
+    with exclusive(tmp_path / "bindings.lock"), exclusive(tmp_path / "another.lock"):
         thread.start()
         thread.join(0.3)
         order.append("first")
