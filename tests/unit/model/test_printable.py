@@ -25,7 +25,7 @@ def test_errors_of_the_command_line_are_printable() -> None:
     text = (
         "from orchestrator.errors import OrchError\n"
         "from orchestrator.cli import main\n"
-        f"def fail(): raise OrchError({ESCAPE_SEQUENCE!r} + 'x', hint={ESCAPE_SEQUENCE!r})\n"
+        f"def fail(arguments): raise OrchError({ESCAPE_SEQUENCE!r} + 'x', hint={ESCAPE_SEQUENCE!r})\n"
         "main.make_app = lambda name: fail\nmain.main()"
     )
     done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True)
