@@ -53,6 +53,12 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Name a failed test at once, because a whole run takes an hour."""
+    if report.failed and not is_xdist_worker():
+        print(f"\nFAILED {report.nodeid} ({report.when})", file=sys.stderr, flush=True)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put tests of a file that share a fixture into one xdist group, unless they have a group already.
