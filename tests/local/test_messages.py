@@ -26,10 +26,10 @@ for step in range(1, 4):
 @pytest.mark.parametrize(
     ("arguments", "message", "hint"),
     [
-        ((), "Name a recipe or a script to train", "orch train bert-qa"),
-        (("--ppn", "2"), "Name a recipe or a script to train", "orch train bert-qa"),
+        ((), "Missing argument 'RECIPE_OR_SCRIPT'", "orch train bert-qa"),
+        (("--ppn", "2"), "Missing argument 'RECIPE_OR_SCRIPT'", "orch train bert-qa"),
         (("own.py", "--epochs", "3"), "No such option: --epochs", "go after --"),
-        (("own.py", "--luncher", "x"), "No such option: --luncher", "Did you mean --launcher?"),
+        (("own.py", "--luncher", "x"), "--luncher (Possible options: --launcher", "go after --"),
         (("own.py", "--ppn", "0"), "--ppn 0: a node needs at least one rank", "--ppn auto"),
         (("own.py", "--inventory", "./tab.yml"), "tab.yml", "replace the tab"),
     ],

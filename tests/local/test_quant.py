@@ -81,7 +81,7 @@ def test_trained_model_is_quantized_dynamically(static_output: Path, tmp_path: P
     [
         ("--quantization_approach", "aware_training", "must be static or dynamic"),
         ("--num_calibration_samples", "0", "--num_calibration_samples must be at least 1"),
-        ("--num_calibration_sample", "5", "unknown argument '--num_calibration_sample'"),
+        ("--num_calibration_smaples", "5", "unknown argument '--num_calibration_smaples'"),
     ],
     ids=["approach", "no-samples", "misspelled"],
 )

@@ -74,13 +74,13 @@ input("group")
         assert child.stdin
         assert child.stdout
         child.stdout.read(len("imported"))
-        unwatched = child_processes.unwatched_processes()
-        assert [folder.name for folder in unwatched] == [str(child.pid)]
-        assert not child_processes.has_group(unwatched[0])
+        unwatched = {folder.name: folder for folder in child_processes.unwatched_processes()}
+        assert str(forked.pid) not in unwatched
+        assert not child_processes.has_group(unwatched[str(child.pid)])
         child.stdin.write(b"\n")
         child.stdin.flush()
         child.stdout.read(len("group"))
-        assert child_processes.has_group(unwatched[0])
+        assert child_processes.has_group(unwatched[str(child.pid)])
         child.kill()
     forked.kill()
     forked.join()
