@@ -269,7 +269,7 @@ ORCH_INLINE void copy_to_right(const E* from, int64_t rows, int64_t columns, E* 
 
 // ---- Elementwise functions ----------------------------------------------------------------------------------------
 
-// exp(x) for x <= 0 with an error of two units in the last place, and 0 where the result is no normal number.
+// exp(x) for x <= 0 with an error of two units in the last place, and 0 where the result is subnormal.
 ORCH_INLINE float exponential(float x) {
   constexpr float kRounding = 12582912; // 1.5 * 2**23: adding it rounds to an integer
   const float shifted = x * 1.44269504f + kRounding, n = shifted - kRounding;

@@ -114,8 +114,8 @@ def query_parser(recipe: Recipe, python: str) -> dict[str, Setting] | str:
     if reason.startswith(MISSING):
         module = reason.removeprefix(MISSING).split(";")[0].strip("'")
         return f"{python} has no {module}; the script checks its arguments when the ranks start"
-    places = TRACEBACK_LINE.findall(done.stderr) or [(recipe.script, "")]
-    raise RequestError(f"{', line '.join(filter(None, places[-1]))}: {reason.removesuffix('.')}.", hint=CHECK_HINT)
+    frames = TRACEBACK_LINE.findall(done.stderr) or [(recipe.script, "")]
+    raise RequestError(f"{', line '.join(filter(None, frames[-1]))}: {reason.removesuffix('.')}.", hint=CHECK_HINT)
 
 
 def wrong_values(recipe: Recipe) -> Iterator[tuple[str, str]]:

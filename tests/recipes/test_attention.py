@@ -148,14 +148,14 @@ def mask_of(p: float, shape: tuple[int, int, int, int], dtype: torch.dtype = tor
 
 @pytest.mark.parametrize("p", [0.001, 0.1, 0.5, 0.9])
 def test_share_of_dropped_weights_is_p_and_neighbours_are_independent(p: float) -> None:
-    kept = mask_of(p, (2, 8, 256, 256))
-    count = kept.numel()
-    assert abs(float((~kept).sum()) - count * p) < 5 * (count * p * (1 - p)) ** 0.5 + count * 2**-17
-    centred = kept.double() - kept.double().mean()
-    pairs = [(centred[..., n:], centred[..., :-n]) for n in (1, 2, 16, 64)]
-    pairs += [(centred[..., n:, :], centred[..., :-n, :]) for n in (1, 2, 16, 64)]
-    pairs += [(centred[:, 1:], centred[:, :-1]), (centred[1:], centred[:-1])]
-    for a, b in pairs:
+    mask = mask_of(p, (2, 8, 256, 256))
+    count = mask.numel()
+    assert abs(float((~mask).sum()) - count * p) < 5 * (count * p * (1 - p)) ** 0.5 + count * 2**-17
+    centred = mask.double() - mask.double().mean()
+    neighbours = [(centred[..., n:], centred[..., :-n]) for n in (1, 2, 16, 64)]
+    neighbours += [(centred[..., n:, :], centred[..., :-n, :]) for n in (1, 2, 16, 64)]
+    neighbours += [(centred[:, 1:], centred[:, :-1]), (centred[1:], centred[:-1])]
+    for a, b in neighbours:
         assert abs(float((a * b).mean())) / (p * (1 - p)) < 5 / a.numel() ** 0.5
 
 
@@ -163,15 +163,14 @@ def test_share_of_dropped_weights_is_p_and_neighbours_are_independent(p: float) 
 def test_gradients_use_the_mask_of_the_forward_pass(shape: Any) -> None:
     batch, heads, queries, keys = shape
     tensors, gradient = inputs((batch, heads, heads, queries, keys, keys), torch.float32)
-    kept = mask_of(0.3, shape)
     p = round(0.3 * 2**16) / 2**16
     torch.manual_seed(0)
-    kept = mask_of(0.3, shape)
+    mask = mask_of(0.3, shape)
     torch.manual_seed(0)
     output = torch.ops.orch.attention(*tensors, p=0.3)
     query, key, value = (tensor.double() for tensor in tensors)
     weights = torch.softmax(query @ key.transpose(2, 3) * keys**-0.5, -1)
-    expected = with_gradients(weights * kept / (1 - p) @ value, tensors, gradient)
+    expected = with_gradients(weights * mask / (1 - p) @ value, tensors, gradient)
     assert largest_error(with_gradients(output, tensors, gradient), expected) < 1e-4
 
 

@@ -263,9 +263,9 @@ def test_everything_that_a_run_writes_is_fetched_or_named(tmp_path: Path) -> Non
 
 
 def test_files_of_other_nodes_are_fetched_where_they_differ(tmp_path: Path) -> None:
-    own, bytecode = "__pycache__/own.npy", "__pycache__/x.pyc"
+    array, bytecode = "__pycache__/own.npy", "__pycache__/x.pyc"
     contents = {
-        "a": {"same": "x", "log": "a", "only-a": "1", own: "o", bytecode: "p"},
+        "a": {"same": "x", "log": "a", "only-a": "1", array: "o", bytecode: "p"},
         "b": {"same": "x", "log": "b", "only-b": "2"},
     }
     for node, files in contents.items():
@@ -274,7 +274,7 @@ def test_files_of_other_nodes_are_fetched_where_they_differ(tmp_path: Path) -> N
             (tmp_path / node / "run/out" / name).write_text(text)
     remotes = [Source(name=f"node{i}", remote=InFolder(tmp_path / node)) for i, node in enumerate(contents)]
     result = collect(remotes, ["run/out"], tmp_path / "here", listener=FetchListener(), unchanged={})
-    expected = {"same": "x", "log": "a", "only-a": "1", own: "o", "node1/log": "b", "node1/only-b": "2"}
+    expected = {"same": "x", "log": "a", "only-a": "1", array: "o", "node1/log": "b", "node1/only-b": "2"}
     assert {entry.path: (tmp_path / "here" / entry.path).read_text() for entry in result.files} == expected
     shared = [Source(name=f"node{i}", remote=InFolder(tmp_path / "b")) for i in range(2)]
     result = collect(shared, ["run/out"], tmp_path / "shared", listener=FetchListener())

@@ -1,7 +1,7 @@
 """Print the arguments that a script's parser knows, as JSON: `python script_arguments.py SCRIPT`.
 
 The script runs until it parses its arguments with argparse, or with a parser derived from it such as transformers'
-HfArgumentParser. Other parsers get --help, which ends the script. Needs Python 3.7 or newer and no other packages.
+HfArgumentParser. Other parsers get --help, which ends the script. It needs Python 3.7 or newer and no packages.
 """
 
 from __future__ import annotations
