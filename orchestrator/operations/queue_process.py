@@ -92,6 +92,7 @@ class Queue:
     stopped: bool = False
     released: set[str] = field(default_factory=set)  # nodes whose run of this queue has just ended well
     plans: dict[tuple[str, tuple[str, ...]], Plan] = field(default_factory=dict)  # made ahead, by run and nodes
+    planned_for: tuple[str, ...] = ()  # the waiting run, and the active ones for whose nodes it was planned
     ended: list[ActiveRun] = field(default_factory=list)  # whose files are still to be copied
     cut_off: dict[str, ActiveRun] = field(default_factory=dict)  # whose nodes may train on without a connection
     threads: list[threading.Thread] = field(default_factory=list)
@@ -153,8 +154,12 @@ class Queue:
 
     def plan_ahead(self) -> None:
         """Plan the first waiting run for nodes of an active one, which it may get when that ends."""
+        key = (self.waiting[0], *self.active)
+        if key == self.planned_for:
+            return
+        self.planned_for = key
         run = load_run(self.base, self.waiting[0])
-        with contextlib.suppress(OrchError):
+        with contextlib.suppress(OrchError):  # start() reports it
             with resume.in_folder_of(run):
                 candidates, count = candidate_nodes(resume.request_of(run))
             for active in self.active.values():
@@ -208,7 +213,7 @@ class Queue:
 
     def plan(self, run: Run, nodes: tuple[str, ...]) -> Plan:
         """Return the plan of a run on these nodes."""
-        changes = resume.Changes(nodes=NodePattern(",".join(nodes)), force=run.id in self.lost)
+        changes = resume.Changes(nodes=NodePattern(",".join(nodes)), without_files=run.id in self.lost)
         planned = resume.plan(run, replace(changes, **self.unmasked[run.id]), self.base, ignore)
         origin = replace(planned.origin, request=resume.request_of(run))  # it may start on other nodes again
         return with_snapshot(replace(planned, origin=origin), self.folder)

@@ -50,6 +50,7 @@ class Changes:
         wait_for_cores: whether to wait until other runs have released their cores.
         code: whether to send the files of the project that have changed.
         force: whether to continue although data or settings have changed, or without the files of the last node0.
+        without_files: whether to continue without the files of the last node0.
     """
 
     nodes: Nodes | None = None
@@ -63,6 +64,7 @@ class Changes:
     wait_for_cores: bool = False
     code: bool = False
     force: bool = False
+    without_files: bool = False
 
     def apply(self, request: TrainRequest) -> TrainRequest:
         """Return the request with these changes."""
@@ -178,6 +180,7 @@ def plan(run: Run, changes: Changes, base: Path, notify: Callable[[str], None]) 
         project=run.origin.project,
         sends_code=changes.code,
         forces=changes.force,
+        without_files=changes.force or changes.without_files,
     )
     with in_folder_of(run):
         planned = train.plan(planned_request, resume)

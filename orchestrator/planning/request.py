@@ -150,7 +150,8 @@ class Resume:
         nodes: the nodes of all attempts, node0 of the last one first.
         project: the files that were sent with a script, or None.
         sends_code: whether to bring the run's copy of the project up to date.
-        forces: whether to continue although data or settings have changed, or without the files of the last node0.
+        forces: whether to continue although data or settings have changed.
+        without_files: whether to continue without the files of the last node0.
     """
 
     run_id: str
@@ -164,3 +165,4 @@ class Resume:
     project: Project | None = None
     sends_code: bool = False
     forces: bool = False
+    without_files: bool = False

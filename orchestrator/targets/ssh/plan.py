@@ -156,7 +156,7 @@ def prepare_attempt(site: Site, resolved: Resolved) -> tuple[PrepareAttempt, ...
 def give_files(nodes: tuple[RunNode, ...], site: Site, python: str) -> tuple[PrepareAttempt, ...]:
     """Return the step in which node0 of the last attempt, if it is another node, gives its files to the new nodes."""
     resume = site.resume
-    if resume is None or resume.forces or resume.attempt == 1 or not resume.project:
+    if resume is None or resume.without_files or resume.attempt == 1 or not resume.project:
         return ()
     earlier_node0 = resume.nodes[0]
     if earlier_node0.node == nodes[0].node or not earlier_node0.via:
@@ -172,8 +172,9 @@ def explain_files(nodes: tuple[RunNode, ...], site: Site) -> tuple[Decision, ...
     resume = site.resume
     if resume is None or resume.attempt == 1 or not resume.project or resume.nodes[0].node == nodes[0].node:
         return ()
-    source = nodes[0].node if resume.forces else resume.nodes[0].node
-    return (Decision(topic="files of the run", value=f"as {source} has them", reason="--force" * resume.forces),)
+    source = nodes[0].node if resume.without_files else resume.nodes[0].node
+    reason = "--force" if resume.forces else f"{resume.nodes[0].node} was lost" if resume.without_files else ""
+    return (Decision(topic="files of the run", value=f"as {source} has them", reason=reason),)
 
 
 def container_file(

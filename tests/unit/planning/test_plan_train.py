@@ -172,8 +172,10 @@ def test_node0_of_the_last_attempt_gives_its_files_to_another_one(stack: Stack) 
     assert ([node.node for node in sharing.nodes], sharing.command[-2:]) == (["node1"], ("1", "node0"))
     assert [node.node for node in plan.run.earlier_nodes] == ["node2"]
     assert any("as node1 has them" in line for line in plan.summary())
-    forced = decide(stack, cluster=TWO, resume=replace(resume, forces=True))
+    forced = decide(stack, cluster=TWO, resume=replace(resume, without_files=True))
     assert len([step for step in forced.steps if isinstance(step, PrepareAttempt)]) == 1
+    assert any("as node0 has them (node1 was lost)" in line for line in forced.summary())
+    forced = decide(stack, cluster=TWO, resume=replace(resume, forces=True, without_files=True))
     assert any("as node0 has them (--force)" in line for line in forced.summary())
 
 
