@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import shlex
 import shutil
 import tempfile
+import time
 from collections.abc import Sequence
+from pathlib import Path
 
 from orch_node import program
 from orch_node.login_shell import shell_command
@@ -17,15 +20,38 @@ JOINING = "ORCH_JOINING"  # a variable with the command of the batch system that
 # A variable with a private folder of sockets: train/ssh lets launchers use the open connections of the agents, because
 # a key exchange takes 0.1 s of processor time on both ends together.
 SOCKETS = "ORCH_SSH_SOCKETS"
+FOLDER_PREFIX = "orch-agents-"
+NEW_SECONDS = 60.0  # a folder that is this new may have no lock yet
 BY_STEP = "ORCH_BY_STEP"  # a variable with the command of the batch system, with {node} in it
 
 
 def share_connections() -> None:
-    """Let launchers use the connections that remote_command() opens with `is_shared`."""
-    if BY_STEP not in os.environ:
-        with contextlib.suppress(OSError):
-            folder = tempfile.mkdtemp(prefix="orch-agents-", dir="/tmp")
-            os.environ[SOCKETS] = folder
+    """Let launchers use the connections that remote_command() opens with `is_shared`.
+
+    The folder of the sockets is in /tmp because the path of a socket is short. Folders that a killed supervisor has
+    left are removed.
+    """
+    if BY_STEP in os.environ:
+        return
+    with contextlib.suppress(OSError):
+        for left in Path("/tmp").glob(f"{FOLDER_PREFIX}*"):
+            remove_unused(left)
+        folder = tempfile.mkdtemp(prefix=FOLDER_PREFIX, dir="/tmp")
+        fcntl.flock(os.open(folder, os.O_RDONLY), fcntl.LOCK_SH)  # until this process ends
+        os.environ[SOCKETS] = folder
+
+
+def remove_unused(folder: Path) -> None:
+    """Remove a folder of sockets of this user unless a process holds its lock."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        try:
+            is_new = time.time() - os.fstat(descriptor).st_mtime < NEW_SECONDS
+            if os.fstat(descriptor).st_uid == os.getuid() and not is_new:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder, ignore_errors=True)
+        finally:
+            os.close(descriptor)
 
 
 def end_sharing() -> None:
