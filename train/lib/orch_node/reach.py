@@ -34,8 +34,8 @@ def share_connections() -> None:
     if BY_STEP in os.environ:
         return
     with contextlib.suppress(OSError):
-        for left in Path("/tmp").glob(f"{FOLDER_PREFIX}*"):
-            remove_unused(left)
+        for earlier_folder in Path("/tmp").glob(f"{FOLDER_PREFIX}*"):
+            remove_unused(earlier_folder)
         folder = tempfile.mkdtemp(prefix=FOLDER_PREFIX, dir="/tmp")
         fcntl.flock(os.open(folder, os.O_RDONLY), fcntl.LOCK_SH)  # until this process ends
         os.environ[SOCKETS] = folder
