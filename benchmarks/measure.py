@@ -70,9 +70,11 @@ def interleaved(cases: Mapping[str, Callable[[], float]], repeats: int) -> dict[
 
 
 def seconds(command: Sequence[str], **options: object) -> float:
-    """Return the elapsed time of a command, which must succeed."""
+    """Return the elapsed time of a command, or end with its output if it fails."""
     began = time.perf_counter()
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **options)
+    result = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options)
+    if result.returncode:
+        sys.exit(f"{result.stdout}\n{command[0]} ended with exit code {result.returncode}")
     return time.perf_counter() - began
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from orchestrator.load.accelerate import accelerate_config
-from orchestrator.load.clusters import cluster
+from orchestrator.load.clusters import cluster, hosts_outside
 from orchestrator.load.docker import common_docker_variable, docker
 from orchestrator.load.environment import environment
 from orchestrator.load.image_file import image_file
@@ -25,6 +25,7 @@ __all__ = [
     "common_requirements",
     "docker",
     "environment",
+    "hosts_outside",
     "image_file",
     "inputs",
     "largest_files",

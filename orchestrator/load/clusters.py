@@ -69,6 +69,14 @@ def cluster(
     )
 
 
+def hosts_outside(name: str, nodes: Nodes, exclude: str | None) -> tuple[str, ...]:
+    """Return the hosts of an inventory that --nodes and --exclude do not select."""
+    source = find_inventory(name)
+    listing = read_listing(source)
+    selected = select(source, listing, nodes=nodes, exclude=exclude).hosts
+    return tuple(host for host in listing.hosts if host not in selected)
+
+
 def find_inventory(name: str) -> Path:
     """Return the path of an inventory by its path, or by a bare name.
 

@@ -15,7 +15,7 @@ from orch_node.standalone import facts
 
 from orchestrator import load
 from orchestrator.errors import RequestError, did_you_mean
-from orchestrator.model.hostlist import NodeCount
+from orchestrator.model.hostlist import NodeCount, NodePattern
 from orchestrator.operations import queue
 from orchestrator.planning import sweep
 from orchestrator.planning.plan import Plan
@@ -61,11 +61,14 @@ def plan(request: TrainRequest, resume: Resume | None = None) -> Plan:
 
 
 def plan_on_hosts(request: TrainRequest, target: Target) -> Plan:
-    """Return the plan of an array on hosts, whose runs wait for free nodes, each for one unless --nodes is given.
+    """Return the plan of an array on hosts, whose runs wait for free nodes: one, or the number in --nodes.
 
     Their nodes are decided when they start.
     """
     recipe = load.recipe(request.recipe, tuple(map(Path, request.recipe_path)), module=request.module)
+    if isinstance(request.nodes, NodePattern):
+        excluded = load.hosts_outside(request.inventory, request.nodes, request.exclude)
+        request = replace(request, nodes=None, exclude=",".join(excluded) or None)
     request = replace(request, nodes=request.nodes or NodeCount(1), wait_for_cores=True)
     members = load.array_members(request.array, request.array_sample)
     requests = [sweep.request_of(request, member, own_script=recipe.own_script) for member in members]
