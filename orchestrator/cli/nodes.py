@@ -21,7 +21,8 @@ def nodes(inventory: Inventory, live: Live = False, as_json: AsJson = False) -> 
     from orchestrator.targets.interface import CheckRequest
 
     rows = operation.live_rows(inventory) if live else operation.rows(inventory)
-    columns = operation.LIVE_COLUMNS if live else operation.COLUMNS
+    all_columns = operation.LIVE_COLUMNS if live else operation.COLUMNS
+    columns = [name for name in all_columns if name != "gpus" or any(row[name] for row in rows)]
     cells = [{name: "-" if row[name] is None else row[name] for name in columns} for row in rows]
     print_text(listing.as_json("nodes", rows) if as_json else listing.table(cells, columns))
     if live:

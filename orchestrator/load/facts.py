@@ -62,6 +62,18 @@ class DeviceFacts(FromNode):
     active: bool
 
 
+class GpuFacts(FromNode):
+    """A GPU; model.cluster.Gpu describes the fields."""
+
+    index: Number
+    vendor: Token
+    name: Line = ""
+    uuid: Line = ""
+    memory_bytes: Count = 0
+    driver: Line = ""
+    numa: Number | None = None
+
+
 class ProofFacts(FromNode):
     """The result of a ping-pong; orch_node.protocol.fabrics.Proof describes the fields."""
 
@@ -90,7 +102,7 @@ class NodeFacts(FromNode):
     packages: dict[Package, Word]
     fingerprint: Digest = ""
     mpi: dict[Token, NodePath] = Field(default_factory=dict)
-    gpus: Number = 0
+    gpus: list[GpuFacts] = Field(default_factory=list)
     nics: dict[Interface, NicFacts] = Field(default_factory=dict)
     devices: list[DeviceFacts] = Field(default_factory=list)
     fabrics: dict[Token, Line] = Field(default_factory=dict)

@@ -16,7 +16,7 @@ from orch_node.protocol.fabrics import Device, Proof
 from orchestrator.errors import RequestError
 from orchestrator.load.facts import DamagedRecord, NodeConnection, NodeFacts, NodeRecord, SshSettings, read_record
 from orchestrator.load.inventory import is_template, read_inventory
-from orchestrator.model.cluster import Facts, Node
+from orchestrator.model.cluster import Facts, Gpu, Node
 from orchestrator.model.ssh_options import SshOptions, host_block
 from orchestrator.state import NODES, State, private_folder, write_private
 
@@ -187,7 +187,7 @@ def parse_facts(record: NodeFacts) -> Facts:
         mpi=record.mpi,
         machine=record.machine,
         libc=record.libc,
-        gpus=record.gpus,
+        gpus=tuple(Gpu(**gpu.model_dump()) for gpu in record.gpus),
         fingerprint=record.fingerprint,
         route=provisioned.route if provisioned else "",
         detours=provisioned.detours if provisioned else {},

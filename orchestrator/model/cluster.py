@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -16,6 +17,28 @@ from orchestrator.model.hostlist import fold
 from orchestrator.model.printable import counted
 
 LOCAL = "local"  # orch's built-in inventory of this machine
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """A GPU that programs of the node's user see, as facts.py describes it; empty values are unknown."""
+
+    index: int  # as nvidia-smi numbers it
+    vendor: str = "nvidia"  # or amd, intel
+    name: str = ""
+    uuid: str = ""
+    memory_bytes: int = 0
+    driver: str = ""  # its version
+    numa: int | None = None  # the NUMA node that it is attached to
+
+    def describe(self) -> str:
+        memory = f" ({self.memory_bytes / 2**30:.0f} GiB)" if self.memory_bytes else ""
+        return f"{self.name or f'GPU of {self.vendor}'}{memory}"
+
+
+def describe_gpus(gpus: tuple[Gpu, ...]) -> str:
+    """Return the number of GPUs of each kind: `8 x NVIDIA H100 80GB HBM3 (80 GiB)`."""
+    return ", ".join(f"{count} x {kind}" for kind, count in Counter(gpu.describe() for gpu in gpus).items())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +78,7 @@ class Facts:
     fingerprint: str = ""
     route: str = ""
     detours: Mapping[str, str] = field(default_factory=dict)
-    gpus: int = 0
+    gpus: tuple[Gpu, ...] = ()
     devices: tuple[Device, ...] = ()
     fabrics: Mapping[str, str] = field(default_factory=dict)
     proved: Mapping[str, Proof] = field(default_factory=dict)
@@ -175,11 +198,16 @@ class Cluster:
         """
         selected, spares = self.selected_nodes(), self.provisioned_nodes(self.selection.spares)
         for spare in spares:
-            mismatches = [node.name for node in selected if node.facts.cores != spare.facts.cores]
+            facts = spare.facts
+            mismatches = [
+                node.name
+                for node in selected
+                if node.facts.cores != facts.cores or len(node.facts.gpus) != len(facts.gpus)
+            ]
             if mismatches:
                 raise PlanError(
-                    f"{spare.name} cannot be a spare for {fold(mismatches)}: its cores differ.",
-                    hint="Select nodes with equal cores: --nodes, --exclude.",
+                    f"{spare.name} cannot be a spare for {fold(mismatches)}: its cores or GPUs differ.",
+                    hint="Select nodes with equal cores and GPUs: --nodes, --exclude.",
                 )
         return spares
 

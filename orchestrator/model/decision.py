@@ -9,6 +9,7 @@ from orch_node.protocol.record import Decision as Decision
 
 T = TypeVar("T", covariant=True)
 ARRAY_MEMBER = "array"  # the topic of the decision with the values of one run of an array
+GPUS = "gpus"  # the topic of the decision with the GPUs of the nodes
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from orch_node.protocol.cores import default_ranks, split
+from orch_node.protocol.cores import default_ranks, split, split_near
 from orch_node.protocol.record import Place as Place
 
 from orchestrator.errors import PlanError
@@ -37,23 +37,25 @@ class Layout:
 Share = tuple[tuple[int, ...], tuple[int, ...]]  # a rank's CPUs for computing, and for oneCCL's workers
 
 
-def lay_out(nodes: tuple[Node, ...], ppn: int | None, workers: int = 0) -> Layout:
+def lay_out(nodes: tuple[Node, ...], ppn: int | None, workers: int = 0, *, on_gpus: bool = False) -> Layout:
     """Distribute ranks over the nodes.
 
     Args:
         nodes: the nodes, in rank order.
-        ppn: ranks per node; None means one per NUMA node.
+        ppn: ranks per node; None means one per NUMA node, or per GPU.
         workers: how many of each rank's last cores are reserved for oneCCL.
+        on_gpus: whether each rank uses a GPU, and runs on cores near it.
 
     Raises:
         PlanError: if a node has fewer physical cores than ranks, or a rank has no core left to compute on.
     """
     rank_places: list[Place] = []
-    kinds: dict[int, tuple[Share, ...]] = {}
+    kinds: dict[tuple[int, tuple[int | None, ...]], tuple[Share, ...]] = {}
     for node in nodes:
-        kind = id(node.facts.cores)  # thousands of equal nodes share one tuple of cores
+        devices = tuple(gpu.numa for gpu in node.facts.gpus) if on_gpus else ()
+        kind = (id(node.facts.cores), devices)  # thousands of equal nodes share one tuple of cores
         if kind not in kinds:
-            kinds[kind] = shares_of(node, ppn, workers)
+            kinds[kind] = shares_of(node, ppn, workers, devices)
         first = len(rank_places)
         rank_places.extend(
             Place(
@@ -88,14 +90,20 @@ def uniform_layout(*, prefix: str, nodes: int, ppn: int, threads: int) -> Layout
     )
 
 
-def shares_of(node: Node, ppn: int | None, workers: int) -> tuple[Share, ...]:
-    """Return the cores of each rank of a node.
+def shares_of(node: Node, ppn: int | None, workers: int, devices: tuple[int | None, ...] = ()) -> tuple[Share, ...]:
+    """Return the cores of each rank of a node, near its device if `devices` has the NUMA node of each.
 
     Raises:
         PlanError: if there are too few cores.
     """
+    cores = node.facts.cores
+    if ppn is None and devices:
+        ppn = len(devices)
     check_ranks(node, ppn)
-    shares = split(node.facts.cores, ppn or default_ranks(node.facts.cores))
+    ranks = ppn or default_ranks(cores)
+    # Ranks beyond the number of devices share them.
+    near = tuple(devices[rank % len(devices)] for rank in range(ranks) if devices)
+    shares = split_near(cores, near) if near else split(cores, ranks)
     check_workers(node, len(shares[0]), workers)
     first_cpus = (tuple(core.cpus[0] for core in cores) for cores in shares)
     return tuple((cpus[: len(cpus) - workers], cpus[len(cpus) - workers :]) for cpus in first_cpus)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 # PyTorch's own builds have no MPI; these are their local versions.
 PYTORCH_BUILDS = ("cpu", "cu", "rocm", "xpu")
@@ -56,6 +56,25 @@ MPI = Backend(
 )
 NCCL = Backend(name="nccl", summary="NVIDIA's, between GPUs", gpu=True, advice="Use --backend ccl or gloo on CPUs.")
 BACKENDS = {backend.name: backend for backend in (GLOO, CCL, MPI, NCCL)}
+GPU_HINT = "To train on the GPUs: --venv FOLDER --backend nccl, with an environment whose torch is built for them."
+
+
+def find_backend(name: str, backends: Mapping[str, Backend]) -> Backend | None:
+    """Return a backend by its name, or one for GPUs with gloo for CPU tensors: `cpu:gloo,cuda:nccl`."""
+    if ":" not in name:
+        return backends.get(name)
+    parts = [backends.get(part.partition(":")[2]) for part in name.lower().split(",")]
+    gpu_parts = [part for part in parts if part and part.gpu]
+    if len(gpu_parts) != 1 or any(part is None or not (part.gpu or part.name == GLOO.name) for part in parts):
+        return None
+    return replace(gpu_parts[0], name=name.lower(), summary=f"{gpu_parts[0].summary}; gloo for CPU tensors")
+
+
+def uses_gpus(name: str | None, plugins: Mapping[str, Backend]) -> bool:
+    """Return whether a requested backend is for GPUs."""
+    backend = find_backend(name or "", {**BACKENDS, **plugins})
+    return backend is not None and backend.gpu
+
 
 # The variables of each of oneCCL's transports. Under hydra MPI places the ranks; otherwise orch does.
 TRANSPORTS = {

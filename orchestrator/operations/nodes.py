@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from orch_node.protocol.listing import ReservedCores
 from orch_node.protocol.record import number_ranges
 
 from orchestrator.load.clusters import find_inventory
 from orchestrator.load.facts import DamagedRecord, NodeRecord, read_record
 from orchestrator.load.inventory import read_inventory
 from orchestrator.load.records import parse_facts, state_of
-from orchestrator.model.cluster import Facts
+from orchestrator.model.cluster import Facts, describe_gpus
 from orchestrator.state import State
 from orchestrator.targets import registry
 from orchestrator.targets.interface import LiveNode
@@ -23,6 +24,7 @@ COLUMNS = (
     "cores",
     "numa",
     "memory",
+    "gpus",
     "bf16",
     "python",
     "torch",
@@ -48,8 +50,13 @@ def live_row(node: LiveNode) -> dict[str, Any]:
         "load": round(float(usage.load), 2),
         "free_memory": f"{usage.memory_available / 2**30:.1f} GiB",
         "cores": node.cores,
-        "runs": [f"{reserved.run} (CPUs {number_ranges(reserved.cpus)})" for reserved in usage.reserved],
+        "runs": [f"{reserved.run} ({describe_reserved(reserved)})" for reserved in usage.reserved],
     }
+
+
+def describe_reserved(reserved: ReservedCores) -> str:
+    gpus = f", GPUs {number_ranges(reserved.gpus)}" if reserved.gpus else ""
+    return f"CPUs {number_ranges(reserved.cpus)}{gpus}"
 
 
 def rows(inventory: str) -> list[dict[str, Any]]:
@@ -78,6 +85,7 @@ def row(name: str, record: NodeRecord) -> dict[str, Any]:
         "cores": len(facts.cores),
         "numa": len(facts.numa_nodes),
         "memory": f"{facts.memory_bytes / 2**30:.1f} GiB",
+        "gpus": describe_gpus(facts.gpus) or None,
         "bf16": facts.bf16 or "none",
         "python": facts.python,
         "torch": facts.packages.get("torch", "none"),

@@ -41,9 +41,11 @@ def provision(request: ProvisionRequest, listener: Listener, environment: Mappin
     session = open_session(request, listener, environment, "provision")
     flavours = load.mpi_flavours({name: session.hosts[name] for name in session.nodes})
     stack = load.stack(request.stack).with_mpi(flavours)
+    if request.no_stack:
+        stack = stack.for_processes()
     cluster = session.source.stem
     image = image_of(session)
-    requirements = requirements_of(session)
+    requirements = None if request.no_stack else requirements_of(session)
     hosts = tuple(host_of(session, name) for name in session.nodes)
     sources = find_sources(request.models, request.data, listener.note)  # before connecting to nodes
     with session.state.lock("provision"), source_trees(sources) as trees:

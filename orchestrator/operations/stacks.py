@@ -105,6 +105,7 @@ def environment_of(python: str, *, shell: bool) -> Environment:
         python=facts["python"],
         packages=facts["packages"],
         shell=this_shell() if shell else None,  # nosec
+        for_gpus=bool(facts["gpus"]),
     )
 
 
@@ -117,7 +118,8 @@ def environments_of(inventory: str, notify: Callable[[str], None]) -> list[Envir
 
 
 def environment_of_node(node: Node) -> Environment:
-    return Environment(name=node.name, python=node.facts.python, packages=node.facts.packages)
+    facts = node.facts
+    return Environment(name=node.name, python=facts.python, packages=facts.packages, for_gpus=bool(facts.gpus))
 
 
 def this_shell() -> Shell:

@@ -12,9 +12,9 @@ from orchestrator.launchers.job import Job
 from orchestrator.model.decision import Decision
 from orchestrator.model.hostlist import NodeCount
 
-CPU_TYPES = ("MULTI_CPU", "NO")
-# Ways to distribute a model that accelerate supports only on GPUs.
-GPU_OPTIONS = (
+TYPES = ("MULTI_CPU", "MULTI_GPU", "NO")
+# Ways to distribute a model that orch's own configuration does not have.
+OTHER_OPTIONS = (
     "deepspeed_config",
     "fsdp_config",
     "megatron_lm_config",
@@ -37,11 +37,16 @@ SAGEMAKER_KEYS = {"ec2_instance_type", "iam_role_name", "image_uri", "sagemaker_
 DEEPSPEED_KEYS = {"train_batch_size", "train_micro_batch_size_per_gpu", "zero_optimization"}
 PRECISIONS = {"no": "fp32", "bf16": "bf16"}
 ACCELERATE_LAUNCHERS = ("accelerate", "mpirun-accelerate")
+CPU_FILE = "Create one for multi-CPU by `accelerate config`, or set distributed_type: MULTI_CPU and use_cpu: true."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccelerateOptions:
-    """The settings of a configuration file as options of orch; None where the file has no value."""
+    """The settings of a configuration file as options of orch; None where the file has no value.
+
+    Attributes:
+        for_gpus: what shows that the file is for GPUs, or ''.
+    """
 
     source: str
     values: Mapping[str, object] = field(default_factory=dict)
@@ -49,6 +54,7 @@ class AccelerateOptions:
     ppn: int | None = None
     precision: str | None = None
     port: int | None = None
+    for_gpus: str = ""
 
     def without(self, *, nodes: object, ppn: object) -> AccelerateOptions:
         """Return the options without those for which the request has a value."""
@@ -74,23 +80,21 @@ def parse_options(values: Mapping[str, object], source: str) -> AccelerateOption
     """Return the options in a configuration of accelerate.
 
     Raises:
-        PlanError: if it cannot be trained with on CPUs.
+        PlanError: if orch cannot train with it.
     """
     check_keys(values, source)
     kind = values.get("distributed_type", "NO")
     kind = "NO" if kind is False else str(kind)  # YAML reads NO without quotes as false
-    gpu_options = [f"it has {name}" for name in GPU_OPTIONS if values.get(name)]
-    other_type = [f"its distributed_type is {kind}"] if kind not in CPU_TYPES else []
-    no_cpu = ["its use_cpu is false"] if values.get("use_cpu") is False else []
-    if reasons := [*other_type, *gpu_options, *no_cpu]:
+    other_options = [f"it has {name}" for name in OTHER_OPTIONS if values.get(name)]
+    distributed_type = f"its distributed_type is {kind}"
+    if reasons := [*([distributed_type] if kind not in TYPES else []), *other_options]:
         raise PlanError(
-            f"{source} is not for CPUs, on which orch trains: {reasons[0]}.",
-            hint="Create a configuration for multi-CPU with `accelerate config`, or change it: distributed_type: "
-            "MULTI_CPU, use_cpu: true.",
+            f"{source} cannot be applied: {reasons[0]}.", hint=f"{CPU_FILE} On nodes with GPUs also MULTI_GPU."
         )
+    no_cpu = "its use_cpu is false" if values.get("use_cpu") is False else ""
     precision = str(values.get("mixed_precision") or "no").lower()
     if precision not in PRECISIONS:
-        raise PlanError(f"{source}: mixed_precision {precision} is not available on CPUs.", hint="Use bf16 or no.")
+        raise PlanError(f"{source}: orch has no mixed_precision {precision}.", hint="Use bf16 or no.")
     ranks, machines = integer(values, "num_processes"), integer(values, "num_machines")
     even = ranks is not None and ranks > 0 and ranks % (machines or 1) == 0
     return AccelerateOptions(
@@ -100,7 +104,16 @@ def parse_options(values: Mapping[str, object], source: str) -> AccelerateOption
         ppn=ranks // (machines or 1) if even and ranks else None,
         precision=PRECISIONS[precision],
         port=integer(values, "main_process_port"),
+        for_gpus=distributed_type if kind == "MULTI_GPU" else no_cpu,
     )
+
+
+def check_device(options: AccelerateOptions, job: Job) -> None:
+    """Raise PlanError for a file for GPUs if the ranks train on CPUs."""
+    if options.for_gpus and not job.on_gpus:
+        raise PlanError(
+            f"{options.source} is for GPUs, but the ranks train on CPUs: {options.for_gpus}.", hint=CPU_FILE
+        )
 
 
 def check_keys(values: Mapping[str, object], source: str) -> None:
@@ -156,6 +169,7 @@ def override_reasons(values: Mapping[str, object], job: Job) -> Iterator[tuple[s
         "mixed_precision": ("bf16" if job.precision == "bf16" else "no", "from --precision or the recipe"),
         "main_process_ip": (job.address, "node0's address on the nodes' network"),
         "main_process_port": (job.port, "the run's port"),
+        "use_cpu": (not job.on_gpus, "from the backend and the GPUs of the nodes"),
     }
     for name, value in values.items():
         if value in (None, "", {}) or name == "compute_environment":

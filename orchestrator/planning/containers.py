@@ -159,7 +159,8 @@ class Docker:
         ranks = f"ranks on its {self.python}"
         if self.starts_ranks:
             ranks = "its entrypoint starts the ranks, with RANK = node"
-        reason = f"by docker, one container on each node, as the node's user; {ranks}"
+        devices = [word for word in self.arguments if word.startswith(("--gpus", "--device"))]
+        reason = "; ".join(["by docker, one container on each node, as the node's user", ranks, *devices])
         return Decision(topic="image", value=self.image, reason=reason)
 
 

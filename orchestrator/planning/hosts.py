@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TypeVar
 
-from orchestrator.model.cluster import Cluster, Node
-from orchestrator.model.decision import Choice, Decision
+from orchestrator.model.cluster import Cluster, Node, describe_gpus
+from orchestrator.model.decision import GPUS, Choice, Decision
 from orchestrator.model.hostlist import fold
 from orchestrator.model.layout import Layout, lay_out, unused_cores
 from orchestrator.model.links import Link, links
 from orchestrator.model.printable import counted
+from orchestrator.model.process_group import Backend
 from orchestrator.stacks.stack import TORCH
 
 V = TypeVar("V", int, str)
@@ -45,11 +46,12 @@ def choose_links(nodes: tuple[Node, ...]) -> Choice[tuple[Link, ...]]:
     return Choice(node_links, explain_network(node_links))
 
 
-def choose_layout(nodes: tuple[Node, ...], ppn: int | None, workers: int) -> Choice[Layout]:
-    """Assign ranks to the nodes' cores; raise PlanError if there are more ranks than cores."""
-    layout = lay_out(nodes, ppn, workers)
-    advice = f"; {MEASURED_SPLIT}" if ppn is None and all(map(is_measured_kind, nodes)) else ""
-    return Choice(layout, (*explain_ranks(layout, ppn, advice), *explain_threads(layout)))
+def choose_layout(nodes: tuple[Node, ...], ppn: int | None, workers: int, *, on_gpus: bool) -> Choice[Layout]:
+    """Assign ranks to the nodes' cores, near their GPUs; raise PlanError if there are more ranks than cores."""
+    layout = lay_out(nodes, ppn, workers, on_gpus=on_gpus)
+    advice = f"; {MEASURED_SPLIT}" if ppn is None and not on_gpus and all(map(is_measured_kind, nodes)) else ""
+    default = "one for each GPU" if on_gpus else "one for each NUMA node"
+    return Choice(layout, (*explain_ranks(layout, ppn, default, advice), *explain_threads(layout)))
 
 
 def is_measured_kind(node: Node) -> bool:
@@ -58,10 +60,10 @@ def is_measured_kind(node: Node) -> bool:
     return len(facts.cores) == MEASURED_CORES and len(facts.numa_nodes) == 1 and MEASURED_FLAG in facts.flags
 
 
-def explain_ranks(layout: Layout, ppn: int | None, advice: str) -> tuple[Decision, ...]:
+def explain_ranks(layout: Layout, ppn: int | None, default: str, advice: str) -> tuple[Decision, ...]:
     """Return the number of ranks, and where nodes differ, how many each has."""
     counts = {node: len(rank_places) for node, rank_places in layout.by_node().items()}
-    reason = f"{ppn} on each node, as requested" if ppn else "one for each NUMA node"
+    reason = f"{ppn} on each node, as requested" if ppn else default
     if len(set(counts.values())) > 1:
         reason = f"{reason}: {describe_values(counts)}"
     return (Decision(topic="ranks", value=str(layout.world_size), reason=f"{reason}{advice}"),)
@@ -79,6 +81,16 @@ def explain_threads(layout: Layout) -> tuple[Decision, ...]:
 
 def describe_values(values: Mapping[str, int]) -> str:
     return ", ".join(f"{value} on {fold(names)}" for value, names in by_value(values).items())
+
+
+def explain_gpus(nodes: tuple[Node, ...], backend: Backend) -> tuple[Decision, ...]:
+    """Return the GPUs of the nodes that have some, and whether the backend connects them."""
+    kinds = by_value({node.name: describe_gpus(node.facts.gpus) for node in nodes if node.facts.gpus})
+    drivers = {gpu.driver for node in nodes for gpu in node.facts.gpus if gpu.driver}
+    listing = "; ".join(f"{kind} on {fold(names)}" for kind, names in kinds.items())
+    use = "each rank runs on cores near its GPU" if backend.gpu else "--backend nccl connects ranks on GPUs"
+    reason = "; ".join([*(f"driver {driver}" for driver in sorted(drivers)), use])
+    return (Decision(topic=GPUS, value=listing, reason=reason),) if kinds else ()
 
 
 def explain_torch(nodes: tuple[Node, ...]) -> tuple[Decision, ...]:

@@ -9,7 +9,16 @@ from orchestrator.errors import PlanError, did_you_mean
 from orchestrator.launchers import DEFAULT, DIALECTS, LAUNCHERS, WITHOUT_MPI, Job, Launch, transport
 from orchestrator.model.cluster import Cluster, Node
 from orchestrator.model.decision import Choice, Decision
-from orchestrator.model.process_group import BACKENDS, PYTORCH_BUILDS, TRANSPORT_DESCRIPTIONS, TRANSPORTS, Backend
+from orchestrator.model.printable import counted
+from orchestrator.model.process_group import (
+    BACKENDS,
+    GPU_HINT,
+    PYTORCH_BUILDS,
+    TRANSPORT_DESCRIPTIONS,
+    TRANSPORTS,
+    Backend,
+    find_backend,
+)
 from orchestrator.planning.accelerate_options import ACCELERATE_LAUNCHERS, AccelerateOptions
 from orchestrator.stacks.stack import Stack, same_version
 
@@ -88,22 +97,23 @@ def choose_backend(
     """
     name = requested or stack.backends[0]
     backends = {**BACKENDS, **plugins, **{plugin.name: plugin for plugin in stack.plugins}}
-    if name not in backends:
+    backend = ccl_backend(stack, nodes) if name == "ccl" else find_backend(name, backends)
+    if backend is None:
         raise PlanError(
             f"--backend {name}: stack '{stack.name}' has {' and '.join(stack.backends)}.",
             hint=f"{did_you_mean(name, backends)} Packages add backends by the entry point orch.backends.",
         )
-    backend = ccl_backend(stack) if name == "ccl" else backends[name]
     check_backend(backend, nodes)
     return replace(backend, env=(*stack.environment.items(), *backend.env))
 
 
-def ccl_backend(stack: Stack) -> Backend:
+def ccl_backend(stack: Stack, nodes: tuple[Node, ...]) -> Backend:
     """Return the ccl backend of the stack; raise PlanError if the stack has no bindings."""
     if stack.bindings is None or "ccl" not in stack.backends:
+        hint = "`orch stacks` shows which stacks have bindings for ccl."
         raise PlanError(
             f"--backend ccl: stack '{stack.name}' has {' and '.join(stack.backends)}.",
-            hint="`orch stacks` shows which stacks have bindings for ccl.",
+            hint=f"{hint} {GPU_HINT}" if any(node.facts.gpus for node in nodes) else hint,
         )
     bindings = stack.bindings
     # Only Intel's wheels need their script; the bindings that orch builds find their libraries themselves.
@@ -117,9 +127,10 @@ def check_backend(backend: Backend, nodes: tuple[Node, ...]) -> None:
     problems = [problem for node in nodes for problem in missing_requirements(backend, node)]
     if problems:
         source = f" (the plug-in is registered by {backend.source})" if backend.source else ""
+        hint = backend.advice or f"Add it to the requirements of the stack{source}."
         raise PlanError(
             f"--backend {backend.name} ({backend.summary}): {'; '.join(problems[:3])}.",
-            hint=backend.advice or f"Add it to the requirements of the stack{source}.",
+            hint=GPU_HINT if backend.gpu and all(node.facts.gpus for node in nodes) else hint,
         )
 
 
@@ -132,12 +143,36 @@ def missing_requirements(backend: Backend, node: Node) -> list[str]:
             missing.append(f"{node.name} has no {name}")
         elif version and not same_version(packages[name], version):
             missing.append(f"{node.name} has {name} {packages[name]}, not {version}")
-    if backend.gpu and not node.facts.gpus:
-        missing.append(f"{node.name} has no GPU (/dev/nvidia0)")
     _, _, build = packages.get("torch", "").partition("+")
+    if backend.gpu and not node.facts.gpus:
+        missing.append(f"{node.name} has no GPU")
+    elif backend.gpu and build == "cpu":
+        missing.append(f"torch {packages['torch']} of {node.name} is built for CPUs")
     if backend.built_into_torch and build.startswith(PYTORCH_BUILDS):
         missing.append(f"torch {packages['torch']} of {node.name} was built without {backend.name}")
     return missing
+
+
+def check_gpus(backend: Backend, ppn: int | None, gpus: Mapping[str, int], env: Collection[str]) -> None:
+    """Check that each rank of a backend for GPUs has one.
+
+    Args:
+        backend: the backend.
+        ppn: ranks per node; None for one on each GPU.
+        gpus: the number of GPUs of each node.
+        env: variables of the ranks. NCCL_HOSTID among them lets ranks share a GPU, for experiments.
+
+    Raises:
+        PlanError: for the first node with fewer GPUs than ranks.
+    """
+    shares_gpus = any(variable.startswith("NCCL_HOSTID=") for variable in env)
+    for node, count in gpus.items():
+        if backend.gpu and ppn and ppn > count and not shares_gpus:
+            raise PlanError(
+                f"--ppn {ppn}, but {node} has {counted(count, 'GPU')}, and each rank of --backend {backend.name} "
+                "needs one.",
+                hint=f"Use --ppn {count}, or --ppn auto for one rank on each GPU.",
+            )
 
 
 def adapt_backend(backend: Backend, launcher: str, mpi: str, *, contained: bool = False) -> Backend:

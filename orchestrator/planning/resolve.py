@@ -83,6 +83,10 @@ class KnownNodes:
         """Return the nodes whose stack is known."""
         return (*self.nodes.value, *self.spares.value)
 
+    @property
+    def gpus_by_node(self) -> Mapping[str, int]:
+        return {node.name: len(node.facts.gpus) for node in self.with_stack}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CountedNodes:
@@ -95,6 +99,7 @@ class CountedNodes:
         threads: the threads of each rank; 0 if they depend on the cores that the job is given.
         placement: how the ranks are placed, for the decision about their number.
         software: what has the libraries of the ranks, with its verb, such as `the nodes have`.
+        gpus: the number of GPUs that are requested for each node.
         nodes: placeholders for the nodes.
         with_stack: a placeholder with the facts of the stack, if all nodes share one.
     """
@@ -105,9 +110,14 @@ class CountedNodes:
     threads: int
     placement: str
     software: str
+    gpus: int = 0
     nodes: Choice[tuple[Node, ...]] = NO_NODES
     spares: Choice[tuple[Node, ...]] = NO_NODES
     with_stack: tuple[Node, ...] = ()
+
+    @property
+    def gpus_by_node(self) -> Mapping[str, int]:
+        return {f"each {self.prefix}": self.gpus}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,7 +179,8 @@ def resolve(
     through_accelerate = start.launcher in ACCELERATE_LAUNCHERS
     precision = choose_precision(recipe, known_nodes, request, resume, through_accelerate=through_accelerate)
     checks.check_workers(backend, request.ccl_workers)
-    layout = choose_layout(request, nodes)
+    launch.check_gpus(backend, request.ppn, nodes.gpus_by_node, request.env)
+    layout = choose_layout(request, nodes, on_gpus=backend.gpu)
     if request.ipex:
         checks.check_ipex(recipe, stack.value, precision=precision.value)
     return Resolved(
@@ -187,14 +198,14 @@ def resolve(
     )
 
 
-def choose_layout(request: TrainRequest, nodes: KnownNodes | CountedNodes) -> Choice[Layout]:
+def choose_layout(request: TrainRequest, nodes: KnownNodes | CountedNodes, *, on_gpus: bool) -> Choice[Layout]:
     """Place the ranks on the nodes' cores, or the same number of ranks on each node that is chosen later.
 
     Raises:
         PlanError: if there are more ranks than cores, or no rank.
     """
     if isinstance(nodes, KnownNodes):
-        return hosts.choose_layout(nodes.nodes.value, request.ppn, request.ccl_workers)
+        return hosts.choose_layout(nodes.nodes.value, request.ppn, request.ccl_workers, on_gpus=on_gpus)
     if nodes.ppn < 1:
         raise PlanError(f"--ppn {nodes.ppn}: a node needs at least one rank.", hint="Use --ppn 1 or more.")
     layout = uniform_layout(prefix=nodes.prefix, nodes=nodes.count, ppn=nodes.ppn, threads=nodes.threads)

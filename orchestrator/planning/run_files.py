@@ -48,7 +48,7 @@ def layout_json(
         spares=tuple(Spare(node=node.name, host=node.address) for node in spares),
         nodes=tuple(node_entry(node, linked.get(node.name)) for node in (*nodes, *spares)),
         ranks=tuple(
-            placement(rank_place, backend, node_places, variables)
+            placement(rank_place, backend, node_places, variables, by_name[name])
             for name, node_places in layout.by_node().items()
             for rank_place, variables in zip(
                 node_places, device_variables(by_name[name], node_places, linked.get(name), backend), strict=True
@@ -84,10 +84,11 @@ def device_variables(
 
 
 def placement(
-    rank_place: Place, backend: Backend, node_places: tuple[Place, ...], devices: Mapping[str, str]
+    rank_place: Place, backend: Backend, node_places: tuple[Place, ...], devices: Mapping[str, str], node: Node
 ) -> Placement:
     """Return the placement of a rank; `places` are all of its node, `devices` the variables for its devices."""
     numbers = local_rank_variables(dict(backend.env), rank_place.local_rank, rank_place.local_world_size)
+    gpus = node.facts.gpus if backend.gpu else ()
     return Placement(
         rank=rank_place.rank,
         node=rank_place.node,
@@ -97,6 +98,7 @@ def placement(
         worker_cpus=rank_place.worker_cpus,
         threads=rank_place.threads,
         env={**numbers, **worker_variables(rank_place, node_places), **devices},
+        gpu=gpus[rank_place.local_rank % len(gpus)].index if gpus else None,
     )
 
 

@@ -23,7 +23,7 @@ from orch_node.protocol.precision import AUTO, PLACEHOLDER
 from orch_node.protocol.record import RunNode, RunRecord
 
 from orchestrator.launchers import Job
-from orchestrator.model.cluster import UserPython
+from orchestrator.model.cluster import Node, UserPython
 from orchestrator.model.decision import Decision
 from orchestrator.model.links import Link
 from orchestrator.model.printable import enumeration
@@ -37,6 +37,7 @@ from orchestrator.planning.run_files import master_port
 from orchestrator.planning.sent_files import project_of_copy
 from orchestrator.planning.site import Site
 from orchestrator.planning.supervision import launcher_restarts
+from orchestrator.stacks.stack import TORCH
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,9 +174,15 @@ def launcher_job(
         precision=resolved.precision.value,
         ipex=request.ipex,
         accelerate=accelerate.values if accelerate else {},
+        on_gpus=resolved.backend.value.gpu or all(map(sees_gpus, resolved.nodes.value)),
         restarts=launcher_restarts(request, resolved.recipe, resolved.launcher),
         min_nodes=request.min_nodes,
     )
+
+
+def sees_gpus(node: Node) -> bool:
+    """Return whether the torch of a node is one for its GPUs."""
+    return bool(node.facts.gpus) and not node.facts.packages.get(TORCH, "").endswith("+cpu")
 
 
 def rank_command(python: str, site: Site, script: tuple[str, ...]) -> tuple[str, ...]:

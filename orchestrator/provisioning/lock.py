@@ -75,6 +75,8 @@ def locked_packages(stack: Stack, platform: Platform) -> tuple[LockedPackage, ..
     packages = [package for package in parse_lock(path) if package.fits(platform)]
     check_lock(path, packages, stack)
     unused = {name for name in MPI_WHEELS if name not in stack.requirements}
+    if TORCH not in stack.requirements:  # MPI alone, whose wheels require no others
+        unused = {package.name for package in packages} - {"uv", *stack.requirements}
     return tuple(package for package in packages if package.name not in unused)
 
 

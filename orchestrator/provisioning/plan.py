@@ -32,6 +32,7 @@ class ProvisionRequest:
     may_become: bool = False  # the sudo password is known
     docker_load: str | None = None  # file of an image
     requirements: str | None = None  # file with the user's packages
+    no_stack: bool = False  # install MPI alone: the ranks use an environment of the user's
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +101,7 @@ def plan_provision(
             "orch_stack": stack.name,
             "orch_backend": stack.backends[0],
             "orch_verify": request.verify,
+            "orch_no_stack": request.no_stack,
             "orch_names": entries,
             "orch_nodes": {probe.name: variables_of(probe) for probe in probes},
         },

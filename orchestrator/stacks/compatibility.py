@@ -93,9 +93,9 @@ def gpu_bindings(env: Environment, stacks: Sequence[Stack]) -> Iterator[Finding]
 
 
 def cuda_torch(env: Environment, stacks: Sequence[Stack]) -> Iterator[Finding]:
-    """Yield a mismatch if torch is a GPU build."""
+    """Yield a mismatch if torch is a GPU build, but no rank uses a GPU."""
     torch = env.version(TORCH)
-    if torch is None or torch.local == "cpu":
+    if torch is None or torch.local == "cpu" or env.for_gpus:
         return
     nvidia = [name for name in env.packages if name.startswith("nvidia-")]
     if not (torch.local or "").startswith(("cu", "rocm", "xpu")) and not nvidia:

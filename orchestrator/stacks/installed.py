@@ -27,6 +27,7 @@ class Environment:
     python: str  # version
     packages: Mapping[str, str]  # distribution -> version
     shell: Shell | None = None  # if ranks are started without orch
+    for_gpus: bool = False  # whether ranks may use GPUs
 
     def version(self, package: str) -> Version | None:
         """Return a package's version, None if it is missing or has none (an unpacked source tree)."""

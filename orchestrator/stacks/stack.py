@@ -12,7 +12,7 @@ from packaging.version import InvalidVersion, Version
 
 from orchestrator.errors import PlanError, did_you_mean
 from orchestrator.model.cluster import Node
-from orchestrator.model.process_group import Backend
+from orchestrator.model.process_group import GPU_HINT, Backend
 
 TORCH = "torch"
 IPEX = "intel-extension-for-pytorch"
@@ -112,6 +112,12 @@ class Stack:
             )
         return self.for_backend(name)
 
+    def for_processes(self) -> Stack:
+        """Return the stack with MPI alone, for nodes whose ranks use an environment of the user's."""
+        requirements = {name: v for name, v in self.requirements.items() if name in ("impi-rt", *MPI_WHEELS)}
+        summary = "MPI alone; ranks use an environment of yours: --venv FOLDER"
+        return replace(self, requirements=requirements, bindings=None, backends=("gloo",), summary=summary)
+
     def with_mpi(self, flavours: tuple[str, ...]) -> Stack:
         """Return the stack with the packages of these MPI implementations and of its default one."""
         packages = {name: MPI_WHEELS[name] for name in (*flavours, self.mpi) if name in MPI_WHEELS}
@@ -151,11 +157,25 @@ class Stack:
             more = f" and {len(missing) - MAX_NAMED_PACKAGES} more" if missing[MAX_NAMED_PACKAGES:] else ""
             problems.append(f"missing: {', '.join(missing[:MAX_NAMED_PACKAGES])}{more}")
         if problems:
+            hints = (
+                f"Checked: {node.ranks_python}. {self.install_hint(node)}",
+                "--backend gloo needs no oneccl-bind-pt." if BINDINGS in " ".join(problems) else "",
+                GPU_HINT if node.facts.gpus and not node.user_python else "",
+            )
             raise PlanError(
                 f"{node.name} does not have stack '{self.name}': {'; '.join(problems)}.",
-                hint=f"Checked: {node.ranks_python}. To install the stack there: {node.repair}."
-                + (" --backend gloo needs no oneccl-bind-pt." if BINDINGS in " ".join(problems) else ""),
+                hint=" ".join(filter(None, hints)),
             )
+
+    def install_hint(self, node: Node) -> str:
+        """Return how to install what a node lacks: in a user's environment only these packages, and never torch."""
+        if node.user_python is None:
+            return f"To install the stack there: {node.repair}."
+        installed = node.facts.packages
+        pins = {n: f"{n}=={v}" for n, v in self.requirements.items() if not same_version(installed.get(n), v)}
+        if pins.pop(TORCH, None):
+            return "`orch stacks` lists stacks with other versions of torch: --stack NAME."
+        return f"To install them there: `{node.ranks_python} -m pip install {' '.join(pins.values())}`."
 
     def check_ipex(self, precision: str) -> None:
         """Raise PlanError if the stack has no IPEX, or accelerate would train wrongly with it."""

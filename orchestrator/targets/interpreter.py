@@ -63,21 +63,24 @@ def path_of(python: str, *, this_machine: bool) -> str:
     return python
 
 
-def user_python(path: str, facts: Facts, bindings: str = "") -> UserPython:
+def user_python(path: str, facts: Facts, bindings: str = "", *, for_gpus: bool = False) -> UserPython:
     """Return a user's interpreter, with the mismatches of its packages.
 
     Args:
         path: its path.
         facts: the facts that it reports.
         bindings: the folder of the bindings that are added to it.
+        for_gpus: whether the requested backend is for GPUs.
     """
-    environment = Environment(name=path, python=facts.python, packages=facts.packages)
+    environment = Environment(
+        name=path, python=facts.python, packages=facts.packages, for_gpus=for_gpus or bool(facts.gpus)
+    )
     return UserPython(path=path, bindings=bindings, mismatches=mismatches(environment, load.all_stacks()))
 
 
-def repair_command(python: str, stack: str) -> str:
-    """Return the commands that install the packages of a stack for an interpreter."""
-    return f"`orch stacks requirements {stack} > requirements.txt`, then `{python} -m pip install -r requirements.txt`"
+def repair_command(python: str) -> str:
+    """Return how to repair an environment of the user's, in which orch installs nothing."""
+    return f"restore what {python} had, or start the run again"
 
 
 def query_interpreter(host: Local | Ssh, name: str, python: str, hint: str) -> Facts:

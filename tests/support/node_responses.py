@@ -42,7 +42,7 @@ def make_reported_facts(**changes: Any) -> dict[str, Any]:
         "packages": {"torch": "2.13.0+cpu", "~ip": "1.0"},
         "fingerprint": "ab" * 32,
         "mpi": {"intel": "/opt/orch/bin/mpiexec.hydra"},
-        "gpus": 0,
+        "gpus": [],
     }
     return copy.deepcopy(facts | changes)
 

@@ -77,7 +77,7 @@ def resolve_image(
     resolved = resolve(replace(request, ppn=1, backend=container_steps.NO_BACKEND), inputs, nodes, start, resume)
     return replace(
         resolved,
-        layout=Choice(resolved.layout.value, container_steps.explain_image_ranks(request)),
+        layout=Choice(resolved.layout.value, container_steps.explain_image_ranks(request, resolved.nodes.value)),
         backend=Choice(resolved.backend.value),
         preload=Choice(()),
     )

@@ -14,7 +14,7 @@ from orchestrator.model.hostlist import fold
 from orchestrator.model.links import master_address
 from orchestrator.planning import accelerate_options
 from orchestrator.planning.containers import Docker
-from orchestrator.planning.hosts import explain_damaged, explain_idle_cores, explain_python, explain_torch
+from orchestrator.planning.hosts import explain_damaged, explain_gpus, explain_idle_cores, explain_python, explain_torch
 from orchestrator.planning.launch import choose_launch
 from orchestrator.planning.plan import CheckImports, Plan, PrepareAttempt, Step
 from orchestrator.planning.request import TrainRequest
@@ -49,6 +49,7 @@ def plan_train(request: TrainRequest, inputs: HostInputs, site: Site) -> Plan:
     """
     hosts = resolve_hosts(request, inputs, site.resume)
     resolved = hosts.resolved
+    inputs = replace(inputs, docker=container_steps.with_devices(inputs.docker, resolved))
     recipe, node0, links = resolved.recipe, resolved.nodes.value[0], hosts.links.value
     files = reachable_files(recipe, resolved.settings, resolved.all_nodes, site)
     output = output_of(recipe, site.run_dir)
@@ -62,6 +63,8 @@ def plan_train(request: TrainRequest, inputs: HostInputs, site: Site) -> Plan:
         address=master_address(links),
         accelerate=inputs.accelerate,
     )
+    if inputs.accelerate:
+        accelerate_options.check_device(inputs.accelerate, job)
     launch = choose_launch(resolved.launcher, job, resolved.mpi)
     decisions = (
         *decisions_of(inputs, hosts, job, launch),
@@ -97,6 +100,7 @@ def decisions_of(inputs: HostInputs, hosts: ResolvedHosts, job: Job, launch: Cho
     resolved, options, docker = hosts.resolved, inputs.accelerate, inputs.docker
     return (
         *all_decisions(resolved.stack, resolved.nodes, resolved.spares, resolved.layout),
+        *explain_gpus(resolved.all_nodes, resolved.backend.value),
         *launch.decisions,
         *([docker.explain()] if docker else []),
         *(accelerate_options.explain_options(options, job) if options else ()),

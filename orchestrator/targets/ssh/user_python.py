@@ -66,17 +66,13 @@ def with_facts(node: Node, facts: Facts, python: str, stack: Stack, *, needs_ccl
     """Return the node with the packages of the user's Python.
 
     Raises:
-        PlanError: if the node does not have the stack, whose Python and MPI orch uses, or if the user's Python has no
-            torch, or no bindings for `ccl` although they are needed.
+        PlanError: if the node does not have the Python and MPI that orch uses, or if the user's Python has no torch, or
+            no bindings for `ccl` although they are needed.
     """
     if not node.local:
-        stack.check(node)
+        stack.for_processes().check(node)
     if TORCH not in facts.packages:
-        raise PlanError(
-            f"{node.name}: {python} has no torch.",
-            hint=f"Install it there, or name another Python. `orch stacks requirements {stack.name}` prints the "
-            "packages of the stack.",
-        )
+        raise PlanError(f"{node.name}: {python} has no torch.", hint="Install it there, or name another Python.")
     try:
         folder = bindings_folder(node, facts, python, stack) if needs_ccl else ""
     except InvalidVersion as error:
@@ -94,8 +90,8 @@ def with_facts(node: Node, facts: Facts, python: str, stack: Stack, *, needs_ccl
             libraries=facts.libraries,
             mpi={**facts.mpi, **node.facts.mpi},
         ),
-        user_python=user_python(python, facts, folder),
-        repair=repair_command(python, stack.name),
+        user_python=user_python(python, facts, folder, for_gpus=bool(node.facts.gpus)),
+        repair=repair_command(python),
     )
 
 

@@ -40,16 +40,15 @@ def test_options_are_read_from_an_accelerate_file() -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [{"distributed_type": "MULTI_GPU"}, {"use_cpu": False}, {"fsdp_config": {"x": 1}}, {"mixed_precision": "fp16"}],
+    [{"distributed_type": "FSDP"}, {"fsdp_config": {"x": 1}}, {"mixed_precision": "fp16"}],
+    ids=["FSDP", "its settings", "FP16"],
 )
-def test_file_for_gpus_is_refused(change: dict[str, Any]) -> None:
+def test_file_that_orch_cannot_apply_is_refused(change: dict[str, Any]) -> None:
     with pytest.raises(PlanError, match=r"f\.yaml"):
         accelerate_file.parse_options({**FILE, **change}, "f.yaml")
 
 
 OTHER_FILES: dict[str, tuple[dict[str, Any], str]] = {
-    "use_cpu": ({"distributed_type": False, "use_cpu": False}, "its use_cpu is false"),
-    "GPUs": ({"distributed_type": "MULTI_GPU", "num_machines": 2}, "its distributed_type is MULTI_GPU"),
     "DeepSpeed by accelerate": (
         {"distributed_type": "DEEPSPEED", "deepspeed_config": {}},
         "distributed_type is DEEPSPEED",
@@ -67,6 +66,20 @@ OTHER_FILES: dict[str, tuple[dict[str, Any], str]] = {
 def test_file_that_cannot_be_used_is_named_by_what_it_is(values: dict[str, Any], problem: str) -> None:
     with pytest.raises(PlanError, match=problem):
         accelerate_file.parse_options(values, "f.yaml")
+
+
+@pytest.mark.parametrize(
+    ("values", "problem"),
+    [
+        ({"distributed_type": False, "use_cpu": False}, "its use_cpu is false"),
+        ({"distributed_type": "MULTI_GPU", "num_machines": 2}, "its distributed_type is MULTI_GPU"),
+    ],
+    ids=["use_cpu", "GPUs"],
+)
+def test_file_for_gpus_is_refused_on_cpus(values: dict[str, Any], problem: str) -> None:
+    options = accelerate_file.parse_options(values, "f.yaml")
+    with pytest.raises(PlanError, match=rf"f\.yaml is for GPUs, but .*: {problem}"):
+        accelerate_file.check_device(options, make_job(TWO_NODES))
 
 
 def test_no_distribution_without_quotes_is_read_as_accelerate_means_it() -> None:

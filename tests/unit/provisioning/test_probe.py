@@ -66,11 +66,17 @@ def test_invalid_text_in_the_facts_is_rejected(name: str, text: Any) -> None:
         probe.parse_result("node0", make_probe_result(facts=make_reported_facts(**changes)))
 
 
-@pytest.mark.parametrize("name", ["cpus", "memory_bytes", "shm_bytes", "gpus"])
+@pytest.mark.parametrize("name", ["cpus", "memory_bytes", "shm_bytes"])
 @pytest.mark.parametrize("value", [-1, 1 << 70, 1.5, "1", True, [{"cpu": -1}], []], ids=repr)
 def test_invalid_numbers_in_the_facts_are_rejected(name: str, value: object) -> None:
     with pytest.raises(InvalidResponse):
         probe.parse_result("node0", make_probe_result(facts=make_reported_facts(**{name: value})))
+
+
+@pytest.mark.parametrize("gpu", [{}, {"index": -1, "vendor": "amd"}, {"index": 0, "vendor": "a b"}, 1], ids=repr)
+def test_invalid_gpus_in_the_facts_are_rejected(gpu: object) -> None:
+    with pytest.raises(InvalidResponse):
+        probe.parse_result("node0", make_probe_result(facts=make_reported_facts(gpus=[gpu])))
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])

@@ -37,6 +37,12 @@ def test_every_stack_is_free_of_mismatches(stack: Stack) -> None:
     assert mismatches(environment, STACKS, stack) == ()
 
 
+def test_torch_for_gpus_is_no_mismatch_where_ranks_may_use_gpus() -> None:
+    environment = Environment(name="node0", python="3.11.2", packages={"torch": "2.11.0+cu130", "nvidia-nccl": "2.28"})
+    assert [mismatch.subject for mismatch in mismatches(environment, STACKS)] == ["torch"]
+    assert mismatches(replace(environment, for_gpus=True), STACKS) == ()
+
+
 NO_MPI_SHELL = Shell(variables={"MASTER_ADDR": "10.0.0.1"}, mpirun=None, libmpi=None)
 
 

@@ -197,7 +197,7 @@ def test_only_intels_bindings_have_their_setvars_sourced() -> None:
     for stack in STACKS_LOADED:
         if stack.bindings and "ccl" in stack.backends:
             expected = "" if stack.bindings.built_by == "orch" else f"{stack.bindings.module}/env/setvars.sh"
-            assert ccl_backend(stack).setvars == expected
+            assert ccl_backend(stack, ()).setvars == expected
 
 
 def test_reference_page_has_the_table_of_all_stacks() -> None:

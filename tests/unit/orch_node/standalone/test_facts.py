@@ -1,4 +1,4 @@
-"""Read the packages of a Python environment."""
+"""Read the packages of a Python environment, and the GPUs of a node."""
 
 from __future__ import annotations
 
@@ -6,10 +6,15 @@ import json
 import subprocess
 from pathlib import Path
 
+import pytest
+from orch_node.standalone import facts
 from orch_node.standalone.facts import package_folders, packages
 
+from orchestrator.load import records
+from orchestrator.load.facts import NodeFacts
 from orchestrator.paths import STANDALONE
 from tests.support.environments import make_environment
+from tests.support.node_responses import make_reported_facts
 
 
 def test_metadata_of_wheels_conda_and_development_is_read(tmp_path: Path) -> None:
@@ -28,3 +33,79 @@ def test_packages_of_an_interpreter_are_those_that_it_imports(tmp_path: Path) ->
     python = str(tmp_path / "environment/bin/python")
     done = subprocess.run([python, "-I", "-c", program], capture_output=True, text=True, check=True)
     assert json.loads(done.stdout)["packages"] == {"einops": "0.8"}
+
+
+# What nvidia-smi prints for two GPUs; a third one has an unknown size.
+SMI = """\
+0, GPU-5d6a, NVIDIA H100 80GB HBM3, 81559, 550.54.15, 00000000:1B:00.0
+1, GPU-77b1, NVIDIA H100 80GB HBM3, 81559, 550.54.15, 00000000:43:00.0
+2, GPU-9c02, NVIDIA GB10, [N/A], 580.1, 0000000F:01:00.0
+"""
+
+
+def make_files(root: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    return root
+
+
+def make_smi(folder: Path, output: str) -> str:
+    program = folder / "bin/nvidia-smi"
+    program.parent.mkdir()
+    program.write_text(f"#!/bin/sh\ncat <<'END'\n{output}END\n")
+    program.chmod(0o755)
+    return f"{program.parent}:/usr/bin:/bin"
+
+
+@pytest.fixture
+def nvidia_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a file system with three GPUs, of which the first one's NUMA node is known."""
+    monkeypatch.setenv("PATH", make_smi(tmp_path, SMI))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    devices = {f"dev/nvidia{number}": "" for number in range(3)}
+    return make_files(tmp_path, {**devices, "sys/bus/pci/devices/0000:1b:00.0/numa_node": "1\n"})
+
+
+def test_gpus_are_those_of_nvidia_smi(nvidia_root: Path) -> None:
+    first, second, third = facts.gpus(nvidia_root)
+    assert first == {
+        "index": 0,
+        "vendor": "nvidia",
+        "name": "NVIDIA H100 80GB HBM3",
+        "uuid": "GPU-5d6a",
+        "memory_bytes": 81559 << 20,
+        "driver": "550.54.15",
+        "numa": 1,
+    }
+    assert (second["numa"], third["memory_bytes"]) == (None, 0)
+    assert records.parse_facts(NodeFacts.model_validate(make_reported_facts(gpus=[first]))).gpus[0].memory_bytes > 0
+
+
+@pytest.mark.parametrize(
+    ("variable", "indexes"),
+    [("1,0", [1, 0]), ("GPU-77", [1]), ("", []), ("-1", []), ("0,7,1", [0]), ("MIG-5d6a", [0])],
+    ids=["order", "id", "none", "hidden", "unknown", "part"],
+)
+def test_variable_of_cuda_selects_gpus(
+    nvidia_root: Path, monkeypatch: pytest.MonkeyPatch, variable: str, indexes: list[int]
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", variable)
+    assert [gpu["index"] for gpu in facts.gpus(nvidia_root)] == indexes
+
+
+def test_gpus_are_counted_where_nvidia_smi_fails(nvidia_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert [gpu["index"] for gpu in facts.gpus(nvidia_root)] == [0, 1, 2]
+
+
+def test_gpus_of_amd_and_intel_are_counted_without_those_of_displays(tmp_path: Path) -> None:
+    pci = {
+        "0000:00:02.0": {"vendor": "0x8086", "class": "0x030000"},
+        "0000:29:00.0": {"vendor": "0x8086", "class": "0x038000", "numa_node": "0"},
+        "0000:c1:00.0": {"vendor": "0x1002", "class": "0x120000", "mem_info_vram_total": "206141652992"},
+        "0000:c2:00.0": {"vendor": "0x1a03", "class": "0x030000"},
+    }
+    files = {f"sys/bus/pci/devices/{bus}/{name}": text for bus, texts in pci.items() for name, text in texts.items()}
+    result = [(gpu["vendor"], gpu["memory_bytes"], gpu["numa"]) for gpu in facts.gpus(make_files(tmp_path, files))]
+    assert result == [("intel", 0, 0), ("amd", 206141652992, None)]

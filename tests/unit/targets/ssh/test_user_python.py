@@ -46,7 +46,7 @@ def test_bindings_of_the_stack_are_added_if_needed(packages: dict[str, str], ccl
 @pytest.mark.parametrize(
     ("packages", "python", "message", "hint"),
     [
-        ({}, "3.11.2", "has no torch", "stacks requirements current"),
+        ({}, "3.11.2", "has no torch", "Install it there"),
         ({"torch": "main"}, "3.11.2", "Invalid version: 'main'", "Install a release"),
         ({"torch": "2.13.0"}, "3.12.1", "are for torch 2.13 and Python 3.11", "--backend gloo."),
         ({"torch": "2.8.0"}, "3.11.2", "are for torch 2.13 and Python 3.11", "--backend gloo, or provision"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -49,6 +50,23 @@ def split(cores: tuple[Core, ...], ppn: int) -> tuple[tuple[Core, ...], ...]:
     shares = sorted((index, number) for number, numa in enumerate(numa_nodes) for index in range(len(numa) // share))
     in_numa_order = sorted((number, index) for index, number in shares[:ppn])
     return tuple(numa_nodes[number][index * share : (index + 1) * share] for number, index in in_numa_order)
+
+
+@cache
+def split_near(cores: tuple[Core, ...], devices: tuple[int | None, ...]) -> tuple[tuple[Core, ...], ...]:
+    """Return the cores of each rank: equal shares of the NUMA node of its device.
+
+    Args:
+        cores: of the node.
+        devices: the NUMA node of the device of each rank. If one is unknown or has too few cores, the result is that
+            of split().
+    """
+    numa_nodes: dict[int | None, tuple[Core, ...]] = {group[0].numa: group for group in by_numa(cores)}
+    share = min(len(numa_nodes.get(numa, ())) // count for numa, count in Counter(devices).items())
+    if share == 0:
+        return split(cores, len(devices))
+    numbers = [(numa, devices[:rank].count(numa)) for rank, numa in enumerate(devices)]
+    return tuple(numa_nodes[numa][number * share : (number + 1) * share] for numa, number in numbers)
 
 
 def reported_cores(cpus: Iterable[Mapping[str, int]]) -> tuple[Core, ...]:

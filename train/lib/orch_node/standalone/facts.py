@@ -67,6 +67,12 @@ RDMA = {"psm3": (), "verbs": (), "efa": ("efa",), "mlx": ("mlx5_core", "mlx5", "
 MISSING_LIBRARY = re.compile(r"dlopen\(\S*/lib([a-z0-9]+)[^/\s]*-fi\.so\): ([^:\s]+): cannot open")
 PROVIDER_LINE = re.compile(r"^([a-z0-9_]+):$", re.MULTILINE)
 RATE = re.compile(r"^([0-9.]+) Gb/sec")
+GPU_FIELDS = ("index", "uuid", "name", "memory.total", "driver_version", "pci.bus_id")
+NVIDIA_SMI = ["nvidia-smi", f"--query-gpu={','.join(GPU_FIELDS)}", "--format=csv,noheader,nounits"]
+# Vendors of other GPUs by their numbers (pci.ids). Their GPUs for data centers have these PCI classes; those that drive
+# a display have others.
+GPU_VENDORS = {"0x1002": "amd", "0x8086": "intel"}
+GPU_CLASSES = {"amd": ("0x0302", "0x0380", "0x1200"), "intel": ("0x0302", "0x0380")}
 
 
 def gather(prefix: Path, folders: Sequence[str] = (), *, query_fabrics: bool = True) -> dict[str, object]:
@@ -94,7 +100,7 @@ def gather(prefix: Path, folders: Sequence[str] = (), *, query_fabrics: bool = T
         "packages": installed,
         "fingerprint": fingerprint(installed),
         "mpi": launchers(prefix, installed),
-        "gpus": len(glob.glob("/dev/nvidia[0-9]*")),
+        "gpus": gpus(),
         "nics": nics(),
         "devices": devices,
         "fabrics": fabrics(fi_info(prefix), devices) if query_fabrics else {},
@@ -324,6 +330,65 @@ def is_active(port: Path) -> bool:
 def interface_of(path: Path) -> str:
     """Return the network interface of the same hardware, or an empty text."""
     return next((interface.name for interface in sorted((path / "device/net").glob("*"))), "")
+
+
+def gpus(root: Path = ROOT) -> list[dict[str, object]]:
+    """Return the GPUs that CUDA_VISIBLE_DEVICES leaves visible, those of NVIDIA as nvidia-smi describes them."""
+    files = sorted((root / "dev").glob("nvidia[0-9]*"))
+    if not files:
+        return visible_gpus(pci_gpus(root))
+    rows = [line.split(", ") for line in output_of(NVIDIA_SMI, {}).splitlines()]
+    described = [nvidia_gpu(row, root) for row in rows if len(row) == len(GPU_FIELDS) and row[0].isdecimal()]
+    return visible_gpus(described or [{"index": number, "vendor": "nvidia"} for number in range(len(files))])
+
+
+def nvidia_gpu(row: list[str], root: Path) -> dict[str, object]:
+    """Return the GPU in a line of nvidia-smi, which writes a bus as 00000000:1B:00.0 and sizes in MiB."""
+    index, uuid, name, memory, driver, bus = row
+    numa = read_int(root / "sys/bus/pci/devices" / bus[-12:].lower() / "numa_node", -1)
+    return {
+        "index": int(index),
+        "vendor": "nvidia",
+        "name": name,
+        "uuid": uuid,
+        "memory_bytes": int(memory) << 20 if memory.isdecimal() else 0,
+        "driver": driver,
+        "numa": numa if numa >= 0 else None,
+    }
+
+
+def pci_gpus(root: Path) -> list[dict[str, object]]:
+    """Return the GPUs of AMD and Intel that the kernel reports."""
+    devices: list[dict[str, object]] = []
+    for path in sorted((root / "sys/bus/pci/devices").glob("*")):
+        vendor = GPU_VENDORS.get(read_line(path / "vendor"), "")
+        if read_line(path / "class").startswith(GPU_CLASSES.get(vendor, ("none",))):
+            numa, memory = read_int(path / "numa_node", -1), read_int(path / "mem_info_vram_total", 0)
+            entry = {"index": len(devices), "vendor": vendor, "name": read_line(path / "product_name")}
+            devices.append({**entry, "memory_bytes": memory, "numa": numa if numa >= 0 else None})
+    return devices
+
+
+def visible_gpus(installed: list[dict[str, object]]) -> list[dict[str, object]]:
+    """Return the GPUs in the order of CUDA_VISIBLE_DEVICES, which ends at the first one that is unknown."""
+    variable = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if variable is None:
+        return installed
+    visible: list[dict[str, object]] = []
+    for entry in map(str.strip, variable.split(",")):
+        if entry.startswith("MIG-"):  # a part of a GPU
+            visible += [{**gpu, "name": f"MIG device of {gpu.get('name') or 'a GPU'}"} for gpu in installed[:1]]
+            continue
+        is_uuid = entry.startswith("GPU-")
+        selected = [
+            gpu
+            for gpu in installed
+            if str(gpu["index"]) == entry or (is_uuid and str(gpu.get("uuid")).startswith(entry))
+        ]
+        if len(selected) != 1:
+            break
+        visible += selected
+    return visible
 
 
 def read_line(path: Path) -> str:

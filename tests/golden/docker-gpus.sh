@@ -1,0 +1,35 @@
+docker run \
+  --pull never \
+  --label orch.run=r \
+  --label orch.folder=/opt/orch/runs/r \
+  --label orch.node=node0 \
+  --user 1000:1000 \
+  --cpuset-cpus 0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15 \
+  --network host \
+  --pid host \
+  --shm-size 1g \
+  --ulimit memlock=-1:-1 \
+  --workdir /opt/orch/runs/r \
+  --env HOME=/tmp \
+  --env USER=orch \
+  --mount 'type=bind,"source=/opt/orch/data","target=/opt/orch/data"' \
+  --mount 'type=bind,"source=/opt/orch/hub","target=/opt/orch/hub"' \
+  --mount 'type=bind,"source=/opt/orch/models","target=/opt/orch/models"' \
+  --mount 'type=bind,"source=/opt/orch/runs","target=/opt/orch/runs"' \
+  --mount 'type=bind,"source=/opt/orch/train","target=/opt/orch/train"' \
+  --volume /data/bert:/workspace/data \
+  --gpus=all \
+  --device=/dev/infiniband \
+  --rm \
+  --env MASTER_ADDR \
+  --env MASTER_PORT \
+  --env NPROC_PER_NODE \
+  --env RANK \
+  --env WORLD_SIZE \
+  team/bert:1 /opt/orch/runs/r/files/0/run_pretraining.py \
+  --text_file=/opt/orch/runs/r/files/1/text.txt \
+  --seed=12439 \
+  --save_steps=40 \
+  --save_total_limit=3 \
+  --mixed_precision=bf16 \
+  --output_dir=/opt/orch/runs/r/output
