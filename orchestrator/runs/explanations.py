@@ -14,7 +14,9 @@ CONTEXT = "During handling of the above exception, another exception occurred:"
 TORCH_WARNING = re.compile(r"\[?W\d{4} \d\d:\d\d:")  # of its C++ and its Python part
 
 
-def explain(log_text: str, *, exception: str = "", all_joined: bool = False) -> tuple[Finding, ...]:
+def explain(
+    log_text: str, *, exception: str = "", all_joined: bool = False, on_gpus: bool = False
+) -> tuple[Finding, ...]:
     """Return a finding for each signature that matches a line, in the order of the signatures.
 
     Only the first signature that matches a line explains it, and each signature explains one line.
@@ -25,6 +27,7 @@ def explain(log_text: str, *, exception: str = "", all_joined: bool = False) -> 
             for errors that scripts often handle.
         all_joined: whether all ranks have joined the process group. What torch warns about while they
             join, in successful runs as well, then explains nothing.
+        on_gpus: whether the nodes have GPUs.
     """
     explanations: dict[str, Finding] = {}
     reasons = {line for line, _ in lines_with_frames(exception.rpartition(CONTEXT)[2])}
@@ -36,7 +39,7 @@ def explain(log_text: str, *, exception: str = "", all_joined: bool = False) -> 
                 continue
             match = re.search(signature.pattern, line)
             if match and raised_where_expected(signature, match, line, frames):
-                cause, cure = fill(signature.cause, match), fill(signature.cure, match)
+                cause, cure = (fill(text, match) for text in signature.explanation(on_gpus=on_gpus))
                 finding = Finding(subject=signature.name, message=cause, evidence=line.strip(), cure=cure)
                 explanations.setdefault(signature.name, finding)
                 break

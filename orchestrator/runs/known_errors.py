@@ -14,6 +14,8 @@ class Signature:
         pattern: a regular expression that is searched in a single line.
         cause: the cause of the error; `{1}` is replaced by the first group of the pattern.
         cure: what the user can do about it, with the same replacements.
+        cause_on_gpus: the cause on nodes with GPUs, if it is another one.
+        cure_on_gpus: the same for the cure.
         frame: a regular expression that the line or the file of the innermost frame of its traceback
             must match, so that an error of the script itself gets no explanation; with the same replacements.
         caller: a regular expression that the file and the function of one of the frames must match.
@@ -27,11 +29,19 @@ class Signature:
     pattern: str
     cause: str
     cure: str
+    cause_on_gpus: str = ""
+    cure_on_gpus: str = ""
     frame: str = ""
     caller: str = ""
     from_script: bool = False
     hides: tuple[str, ...] = ()
     may_be_harmless: bool = False
+
+    def explanation(self, *, on_gpus: bool) -> tuple[str, str]:
+        """Return the cause and the cure on nodes with or without GPUs."""
+        if not on_gpus:
+            return self.cause, self.cure
+        return self.cause_on_gpus or self.cause, self.cure_on_gpus or self.cure
 
 
 ONE_STACK = (
@@ -195,6 +205,55 @@ KNOWN_SIGNATURES = (
         cause="The script selects the GPU of its local rank, but the ranks train on CPUs. The local rank is -1 because "
         "no argument sets it.",
         cure='Use the device "cpu", and read the local rank from the environment: int(os.environ["LOCAL_RANK"]).',
+        cause_on_gpus="The script selects the GPU of its local rank, which is -1 because no argument sets it.",
+        cure_on_gpus='Read the local rank from the environment: int(os.environ["LOCAL_RANK"]).',
+    ),
+    # GPUs.
+    Signature(
+        name="GPU out of memory",
+        pattern=r"CUDA out of memory\. Tried to allocate ([\d.]+ \w+)",
+        cause="A rank tried to allocate {1} more than its GPU has free.",
+        cure="Use smaller batches, gradient accumulation or activation checkpointing. `nvidia-smi` on the node shows "
+        "whether other programs use the GPU. If much memory is reserved but unallocated: --env "
+        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.",
+    ),
+    Signature(
+        name="assertion on the GPU",
+        pattern=r"\.cu:\d+: .*Assertion `(.+)` failed",
+        hides=("error on the GPU",),
+        cause="An assertion of a kernel on the GPU failed: `{1}`. Usually an index is outside of its tensor, or a "
+        "label is not a class of the model.",
+        cure="--env CUDA_LAUNCH_BLOCKING=1 makes the traceback end at the operation that failed; without it, it ends "
+        "at a later one.",
+    ),
+    Signature(
+        name="error on the GPU",
+        pattern=r"CUDA error: (device-side assert triggered|an illegal memory access was encountered)",
+        cause="A kernel on the GPU failed ({1}). The traceback ends at a later operation.",
+        cure="--env CUDA_LAUNCH_BLOCKING=1 makes it end at the operation that failed.",
+    ),
+    Signature(
+        name="no such GPU",
+        pattern=r"CUDA error: invalid device ordinal",
+        cause="The script selects a GPU that its node does not have, or that CUDA_VISIBLE_DEVICES hides.",
+        cure='Select it by the local rank: torch.cuda.set_device(int(os.environ["LOCAL_RANK"])). RANK counts over all '
+        "nodes. Use at most as many ranks per node as it has GPUs: --ppn auto.",
+    ),
+    Signature(
+        name="GPU of several ranks",
+        pattern=r"Duplicate GPU detected ?: rank (\d+) and rank (\d+)",
+        cause="Ranks {1} and {2} use the same GPU, which NCCL does not support.",
+        cure="Select the GPU of each rank before the first collective: "
+        'torch.cuda.set_device(int(os.environ["LOCAL_RANK"])). Use at most as many ranks per node as it has GPUs: '
+        "--ppn auto.",
+    ),
+    Signature(
+        name="timeout of NCCL",
+        pattern=r"Watchdog caught collective operation timeout: WorkNCCL\(SeqNum=(\d+), OpType=(\w+),"
+        r".*Timeout\(ms\)=(\d+)",
+        cause="Ranks waited {3} ms for another one in collective {1} ({2}): it was slower, or never reached it.",
+        cure="The stack traces of the ranks behind show where they are (`orch logs ID`). If they are only slow, use a "
+        "longer timeout: init_process_group(timeout=...), ddp_timeout of TrainingArguments.",
     ),
     Signature(
         name="no MASTER_ADDR",
@@ -321,8 +380,8 @@ KNOWN_SIGNATURES = (
     # The machine.
     Signature(
         name="cores taken",
-        pattern=r"\S+ is taken: run (\S+) has cores",
-        cause="Another run has reserved the cores.",
+        pattern=r"\S+ is taken: run (\S+) has (cores|GPUs)",
+        cause="Another run has reserved the {2}.",
         cure="--wait-for-cores waits until they are free. `orch stop {1}` ends the other run.",
     ),
     Signature(
@@ -393,12 +452,15 @@ KNOWN_SIGNATURES = (
         cause="The layout of Lightning's Trainer differs from that of this run, which has a world size of {1}.",
         cure='Use Trainer(accelerator="cpu", devices=PPN, num_nodes=NODES, strategy="ddp") with the values of --ppn '
         "and --nodes.",
+        cure_on_gpus='Use Trainer(accelerator="gpu", devices=PPN, num_nodes=NODES, strategy="ddp") with the values of '
+        "--ppn and --nodes.",
     ),
     Signature(
         name="device_ids of DDP",
         pattern=r"DistributedDataParallel device_ids and output_device arguments only work with single-device",
         cause="The script passes a GPU number (device_ids) to DistributedDataParallel, but the model is on the CPU.",
         cure="Omit device_ids and output_device: DistributedDataParallel(model).",
+        cure_on_gpus="Move the model to the GPU of its rank first: model.to(device).",
     ),
     Signature(
         name="unused parameters",
@@ -497,6 +559,8 @@ KNOWN_SIGNATURES = (
         cause="{1}{2} is for GPUs, but the ranks train on CPUs.",
         cure='Do not use it. In transformers, use attn_implementation="sdpa". For BF16, use --precision or '
         'torch.autocast("cpu", dtype=torch.bfloat16).',
+        cause_on_gpus="The ranks do not find {1}{2}.",
+        cure_on_gpus="Install it into the environment of the ranks: --with PACKAGE, or there if you use --venv.",
         may_be_harmless=True,
     ),
     Signature(
@@ -510,6 +574,9 @@ KNOWN_SIGNATURES = (
         cause="The script requires a GPU, but the ranks train on CPUs.",
         cure='Use device="cpu" instead of .cuda() and "cuda", torch.load(..., map_location="cpu"), and no '
         "torch.cuda.set_device().",
+        cause_on_gpus="The script requires a GPU, and its node has some, but torch cannot use them.",
+        cure_on_gpus="Use an environment whose torch is built for GPUs: --venv FOLDER --backend nccl. If it is, check "
+        "`nvidia-smi` on the node and CUDA_VISIBLE_DEVICES.",
     ),
     Signature(
         name="torchvision for GPUs",
@@ -545,7 +612,7 @@ KNOWN_SIGNATURES = (
     Signature(
         name="the other rank went away",
         pattern=r"DistNetworkError: Failed to recv, got 0 bytes"
-        r"|Read error \[.*Connection reset by peer|Connection closed by peer \[",
+        r"|Read error \[.*Connection reset by peer|Connection closed by peer \[|ncclRemoteError",
         cause="Another rank ended while this one waited for it. The reason is in its log.",
         cure="Read the log of the first rank that failed.",
     ),

@@ -29,6 +29,7 @@ class Sample:
     samples_per_second: float | None = None
     loss: float | None = None
     rss_bytes: float = 0.0
+    gpu_bytes: float | None = None
     cpu_seconds: float = 0.0
 
 

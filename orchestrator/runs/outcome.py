@@ -25,6 +25,7 @@ from orch_node.protocol.precision import AUTO
 from orch_node.protocol.record import Decision, number_ranges
 from orch_node.tail import last_text
 
+from orchestrator.model.decision import GPUS
 from orchestrator.model.finding import Finding
 from orchestrator.runs import accounting
 from orchestrator.runs.accounting import Accounting
@@ -159,7 +160,12 @@ def explanations_of(run: Run, failure: Failure | None) -> tuple[Finding, ...]:
     record = run.record
     exception = failure.text if failure and HEADER in failure.text else ""
     joined = {event.rank for event in run.events() if isinstance(event, Joined)}
-    errors = explain(run_output(run, failure), exception=exception, all_joined=len(joined) >= len(record.layout))
+    errors = explain(
+        run_output(run, failure),
+        exception=exception,
+        all_joined=len(joined) >= len(record.layout),
+        on_gpus=any(decision.topic == GPUS for decision in record.decisions),
+    )
     script = run.origin.scripts
     folder = Path(script.path).parent if script else None
     advised = (advise_on_module(error, folder) for error in errors)

@@ -30,6 +30,23 @@ def test_known_error_is_explained(name: str, cause: str, lines: str) -> None:
     assert "{" not in explanation.message + explanation.cure.replace("${", "")
 
 
+@pytest.mark.parametrize(("name", "cause", "lines"), KNOWN_ERRORS, ids=[name for name, *_ in KNOWN_ERRORS])
+def test_no_explanation_on_gpus_says_that_ranks_train_on_cpus(name: str, cause: str, lines: str) -> None:
+    (explanation,) = explain(lines, on_gpus=True)
+    text = explanation.message + explanation.cure
+    assert "ranks train on CPUs" not in text
+    assert 'accelerator="cpu"' not in text
+    assert "{" not in text.replace("${", "")
+
+
+def test_assertion_on_the_gpu_comes_before_the_error_that_follows_it() -> None:
+    log = "x.cu:15: f: block: [0,0,0] Assertion `i < n` failed.\nRuntimeError: CUDA error: device-side assert triggered"
+    for text in (log, "\n".join(reversed(log.splitlines()))):
+        (explanation,) = explain(text)
+        assert "Assertion `i < n` failed" in explanation.evidence
+        assert "CUDA_LAUNCH_BLOCKING=1" in explanation.cure
+
+
 def test_every_signature_has_an_example() -> None:
     assert {signature.name for signature in KNOWN_SIGNATURES} == {name for name, *_ in KNOWN_ERRORS}
 

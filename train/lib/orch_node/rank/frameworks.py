@@ -126,17 +126,20 @@ def advice(layout: RunLayout, placement: Placement) -> str:
 
     A framework with an instance in this process comes first, then the only one that is imported.
     """
+    torch = sys.modules.get("torch")
+    on_gpus = torch is not None and has_accelerator(torch)
     lightning_advice = (
-        f"Pass accelerator='cpu', devices={placement.local_world_size}, "
+        f"Pass accelerator='{'gpu' if on_gpus else 'cpu'}', devices={placement.local_world_size}, "
         f"num_nodes={len(layout.node_names)} and strategy='ddp' to the Trainer or "
         "Fabric of Lightning"
     )
     if lightning_numbers():
         return lightning_advice
     if numbers := accelerate_numbers():
-        return ACCELERATE_ADVICE if numbers[0].world_size != layout.world_size else OTHER_ADVICE
+        trains_alone = numbers[0].world_size != layout.world_size
+        return ACCELERATE_ADVICE if trains_alone and not on_gpus else OTHER_ADVICE
     has_lightning = not sys.modules.keys().isdisjoint(LIGHTNING_PACKAGES)
-    if has_lightning == imports_accelerate():
+    if has_lightning == imports_accelerate() or (on_gpus and not has_lightning):
         return OTHER_ADVICE
     return lightning_advice if has_lightning else NO_ACCELERATOR_ADVICE
 
