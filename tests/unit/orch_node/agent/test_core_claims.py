@@ -16,8 +16,10 @@ from hypothesis import strategies as st
 from orch_node import machine
 from orch_node.agent import core_claims
 from orch_node.agent.core_claims import Claims
+from orch_node.agent.usage import node_usage
 from orch_node.machine import Machine
 from orch_node.protocol.agent import Claim
+from orch_node.supervisor.layouts import describe_conflicts
 from orch_node.trust import UntrustedError
 
 from orchestrator.paths import LIB
@@ -40,6 +42,17 @@ def test_claim_is_refused_while_its_holder_lives(tmp_path: Path) -> None:
     assert second.take(make_claim("two", 2, 3)) == (), "other cores are free"
     first.release("one")
     assert Claims(tmp_path).take(make_claim("three", 0, 1)) == ()
+
+
+def test_gpus_are_reserved_as_cores_are(tmp_path: Path) -> None:
+    first, second = Claims(tmp_path), Claims(tmp_path)
+    assert first.take(Claim(run="one", run_dir="", cpus=(0,), gpus=(0, 1))) == ()
+    (conflict,) = second.take(Claim(run="two", run_dir="", cpus=(1,), gpus=(1, 2)))
+    assert (conflict.run, conflict.cpus, conflict.gpus) == ("one", (), (1,))
+    assert describe_conflicts("node0", [conflict]) == "node0 is taken: run one has GPUs 1"
+    assert second.take(Claim(run="two", run_dir="", cpus=(1,), gpus=(2,))) == ()
+    (usage,) = [held for held in node_usage(tmp_path).reserved if held.run == "one"]
+    assert (usage.cpus, usage.gpus) == ((0,), (0, 1))
 
 
 def test_claim_of_another_machine_in_a_shared_folder_does_not_conflict(

@@ -56,6 +56,15 @@ def test_ranks_get_the_cores_of_the_allocation(tmp_path: Path) -> None:
     assert json.loads(files["env.json"])["MASTER_ADDR"] == "10.0.0.1"
 
 
+def test_ranks_on_gpus_get_the_cores_near_them(tmp_path: Path) -> None:
+    config = replace(make_config(tmp_path, {**REQUEST, "spare_nodes": 0}), on_gpus=True, nodes=1)
+    hello = make_hello(1, cores=8)
+    hello = replace(hello, cores=tuple(replace(core, numa=core.core // 4) for core in hello.cores), gpus=(1, 1))
+    for gpus, first in (((1, 1), 12), ((), 8), ((-1, -1), 8)):
+        (rank, _) = job_layout.create_layout(config, [replace(hello, gpus=gpus)]).ranks
+        assert rank.cpus[0] == first
+
+
 def test_hydra_starts_the_proxies_of_all_nodes_from_node0() -> None:
     variables = job.hydra_variables([make_hello(number) for number in range(20)])
     assert (variables["I_MPI_HYDRA_BRANCH_COUNT"], variables["I_MPI_HYDRA_IFACE"]) == ("20", "ib0")

@@ -44,6 +44,22 @@ def test_rank_that_only_lost_its_peer_is_not_the_culprit(text: str) -> None:
     assert culprit(Raised(rank=0, text=text), Raised(rank=1, text="error: rank 1 on node0: x")) == 1
 
 
+NCCL_TIMEOUT = (
+    "terminate called after throwing an instance of 'c10::DistBackendError'\n  what():  [PG ID 0 PG GUID 0(default_pg) "
+    "Rank 0] Process group watchdog thread terminated with exception: [Rank 0] Watchdog caught collective operation "
+    "timeout: "
+    "WorkNCCL(SeqNum=808, OpType=ALLREDUCE, NumelIn=9801523, NumelOut=9801523, Timeout(ms)=600000) ran for 600030 "
+    "milliseconds before timing out."
+)
+
+
+def test_rank_that_nccl_ended_after_a_timeout_is_not_the_culprit() -> None:
+    timed_out = Exited(rank=0, signal="SIGABRT", text=NCCL_TIMEOUT)
+    assert culprit(timed_out, Exited(rank=1, code=1)) == 1
+    assert failures.rank_ends([timed_out])[0].timeout_seconds == 600
+    assert failures.rank_ends([Exited(rank=0, code=1, text=NCCL_TIMEOUT)])[0].timeout_seconds is None
+
+
 def test_log_of_a_rank_counts_only_if_its_backend_aborts() -> None:
     aborted = Exited(rank=0, signal="SIGABRT", text=LOST_PEER)
     assert culprit(aborted, Exited(rank=1, code=1)) == 1

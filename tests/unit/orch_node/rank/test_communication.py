@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from types import ModuleType, SimpleNamespace
 from typing import cast
 
+import pytest
 from orch_node import events
 from orch_node.protocol.events import Heartbeat, event_fields
 from orch_node.rank import communication
@@ -23,6 +25,43 @@ def test_counting_in_a_child_forked_while_the_lock_is_held_does_not_hang() -> No
             communication.collectives(TORCH)
             os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
+
+
+class Nccl:
+    """A backend that has enqueued collectives, as ProcessGroupNCCL counts them."""
+
+    uid = 0
+
+    def _get_sequence_number_for_group(self) -> int:
+        return 105
+
+
+BACKEND = Nccl()
+
+
+@pytest.mark.parametrize(
+    ("status", "pending"),
+    [
+        pytest.param({"0": {"last_enqueued_collective": "105", "last_completed_collective": "100"}}, 4, id="waits"),
+        pytest.param({"0": {"last_enqueued_collective": "105", "last_completed_collective": "105"}}, 0, id="done"),
+        pytest.param({"0": {"last_enqueued_collective": "105", "last_completed_collective": "-1"}}, 104, id="first"),
+        pytest.param({"1": {"last_completed_collective": "1"}}, 0, id="another group"),
+        pytest.param(None, 0, id="no recorder"),
+    ],
+)
+def test_collectives_behind_the_one_that_waits_on_the_gpu_are_pending(status: object, pending: int) -> None:
+    """Check the positions with recorded output of torch's flight recorder, whose numbers are texts."""
+
+    def dump(*, includeCollectives: bool) -> bytes:
+        return json.dumps({"version": "2.10", **({} if status is None else {"pg_status": status})}).encode()
+
+    group = SimpleNamespace(_device_types=["cuda"], _get_backend=lambda _: BACKEND)
+    world = SimpleNamespace(pg_map=[group], default_pg=group)
+    c10d = SimpleNamespace(_world=world)
+    distributed = SimpleNamespace(is_available=lambda: True, is_initialized=lambda: True, distributed_c10d=c10d)
+    recorder = SimpleNamespace(_dump_nccl_trace_json=dump)
+    torch = SimpleNamespace(distributed=distributed, device=str, _C=SimpleNamespace(_distributed_c10d=recorder))
+    assert communication.pending(cast(ModuleType, torch))[""] == pending
 
 
 def test_counts_of_the_largest_number_of_groups_fit_into_an_event() -> None:

@@ -33,6 +33,15 @@ def test_log_tail_omits_what_orch_itself_printed_and_warnings_of_torch(tmp_path:
     assert log_tail(make_log(tmp_path, text)) == "one"
 
 
+def test_log_tail_has_the_message_above_frames_of_cpp(tmp_path: Path) -> None:
+    frames = "".join(
+        f"frame #{number}: c10d::ProcessGroupNCCL::Watchdog::run() + 0x{number:x}\n" for number in range(99)
+    )
+    text = f"step 1\nthe reason\n{frames}\nException raised from run\n{frames}\nFatal Python error: Aborted\n"
+    text += f"\n{FRAME * 99}"
+    assert log_tail(make_log(tmp_path, text)).startswith("step 1\nthe reason\n\nException raised from run\n\nFatal")
+
+
 def test_log_tail_prefers_the_cause_to_stack_traces(tmp_path: Path) -> None:
     start = "early\n" * 1000 + "free(): invalid pointer\n"
     text = start + "Fatal Python error: Aborted\n\n" + "Thread 1:\n" + FRAME * 400

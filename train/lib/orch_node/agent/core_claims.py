@@ -16,7 +16,6 @@ import socket
 import struct
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 from orch_node import machine, trust
@@ -55,13 +54,12 @@ class Claims:
             folder.mkdir(mode=0o700, exist_ok=True)
             trust.check_entry(folder)
         with self.locked():
-            requested = set(claim.cpus)
             conflicts: dict[str, Claim] = {}
             for held in (*self.living(), *claims_of_other_users()):
-                if held.run != claim.run and requested & set(held.cpus):
+                if held.run != claim.run and claim.numbers & held.numbers:
                     # Several nodes of a run may be one machine: each of them has a claim.
-                    cpus = requested & {*conflicts.get(held.run, held).cpus, *held.cpus}
-                    conflicts[held.run] = replace(held, cpus=tuple(sorted(cpus)))
+                    numbers = claim.numbers & (conflicts.get(held.run, held).numbers | held.numbers)
+                    conflicts[held.run] = held.with_numbers(numbers)
             if not conflicts and self.held is None:
                 self.hold(claim)
             return tuple(conflicts.values())
@@ -140,7 +138,7 @@ def locked(descriptor: int) -> bool:
 def announce(claim: Claim) -> tuple[socket.socket, ...]:
     """Return sockets that show the claim to other users, as far as possible."""
     blocks: dict[int, int] = {}  # first CPU -> mask
-    for cpu in set(claim.cpus):
+    for cpu in claim.numbers:
         first = cpu - cpu % CPUS_PER_SOCKET
         blocks[first] = blocks.get(first, 0) | 1 << cpu - first
     announcements: list[socket.socket] = []
@@ -191,4 +189,4 @@ def claims_of_other_users() -> Iterator[Claim]:
             cpus = {first + bit for bit in range(mask.bit_length()) if mask >> bit & 1}
             cpus_by_run.setdefault(f"{match[4].decode()} (user {match[1].decode()})", set()).update(cpus)
     for run, claimed in cpus_by_run.items():
-        yield Claim(run=run, run_dir="", cpus=tuple(sorted(claimed)))
+        yield Claim(run=run, run_dir="", cpus=()).with_numbers(claimed)

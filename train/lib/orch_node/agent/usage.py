@@ -11,6 +11,7 @@ from pathlib import Path
 
 from orch_node.agent.core_claims import Claims, claims_of_other_users
 from orch_node.protocol import values
+from orch_node.protocol.agent import Claim
 from orch_node.protocol.listing import NodeUsage, ReservedCores
 
 MEMINFO = Path("/proc/meminfo")
@@ -19,13 +20,13 @@ MEMINFO = Path("/proc/meminfo")
 def node_usage(claims: Path) -> NodeUsage:
     """Return the load, the free memory and the runs that have reserved cores of this node."""
     held = [*Claims(claims).read(), *claims_of_other_users()]
-    cpus: dict[str, set[int]] = {}
+    by_run: dict[str, Claim] = {}
     for claim in held:  # several nodes of a run may be one machine
-        cpus.setdefault(claim.run, set()).update(claim.cpus)
+        by_run[claim.run] = claim.with_numbers(claim.numbers | by_run.get(claim.run, claim).numbers)
     return NodeUsage(
         load=os.getloadavg()[0],
         memory_available=memory_available(),
-        reserved=tuple(ReservedCores(run=run, cpus=tuple(sorted(numbers))) for run, numbers in cpus.items()),
+        reserved=tuple(ReservedCores(run=run, cpus=claim.cpus, gpus=claim.gpus) for run, claim in by_run.items()),
     )
 
 

@@ -3,21 +3,41 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, ClassVar
 
 from orch_node.protocol import values
 from orch_node.protocol.outcome import ProcessRecord
+from orch_node.protocol.record import number_ranges
+
+FIRST_GPU = 96_000  # the number of GPU 0 among the numbers of CPUs and GPUs
 
 
 @dataclass(frozen=True)
 class Claim:
-    """The cores of a node that a run uses."""
+    """The cores and GPUs of a node that a run uses."""
 
     run: str
     run_dir: str
     cpus: tuple[int, ...]
+    gpus: tuple[int, ...] = ()
+
+    @property
+    def numbers(self) -> frozenset[int]:
+        """Return the numbers of the CPUs and of the GPUs, which differ."""
+        return frozenset((*self.cpus, *(FIRST_GPU + gpu for gpu in self.gpus)))
+
+    def with_numbers(self, numbers: Iterable[int]) -> Claim:
+        """Return the claim of the same run on the CPUs and GPUs with these numbers."""
+        cpus = tuple(sorted(number for number in numbers if number < FIRST_GPU))
+        gpus = tuple(sorted(number - FIRST_GPU for number in numbers if number >= FIRST_GPU))
+        return replace(self, cpus=cpus, gpus=gpus)
+
+    def describe(self) -> str:
+        kinds = (("cores", self.cpus), ("GPUs", self.gpus))
+        return " and ".join(f"{kind} {number_ranges(numbers)}" for kind, numbers in kinds if numbers)
 
 
 @dataclass(frozen=True)

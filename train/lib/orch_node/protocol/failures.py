@@ -17,6 +17,11 @@ CONSEQUENCES = re.compile(
     # Of the backend ccl.
     r"|is gone: its process has ended|has left the job with exit code|has left this group after an error"
     r"|another rank did not finish setting up the communicator"
+    r"|ncclRemoteError"
+)
+# The message with which NCCL's watchdog ends a rank that waits for others in a collective for too long.
+COLLECTIVE_TIMEOUT = re.compile(
+    r"Watchdog caught collective operation timeout: Work\w*\([^)\n]*Timeout\(ms\)=(\d{1,12})"
 )
 # The message of all ranks after they found out together that one of them cannot continue.
 OTHER_RANK_FAILED = re.compile(r"^error: rank (\d{1,9}) on ", re.MULTILINE)
@@ -65,9 +70,19 @@ class RankEnd:
         """
         if self.exited and self.exited.oom:
             return False
+        return self.timeout_seconds is not None or blames_another(self.rank, self.text)
+
+    @property
+    def text(self) -> str:
+        """Return the exception, or what a rank that was aborted has written last."""
         aborted = self.exited and self.exited.signal == "SIGABRT"
-        text = (self.raised and self.raised.text) or (self.exited.text if aborted and self.exited else "")
-        return blames_another(self.rank, text)
+        return (self.raised and self.raised.text) or (self.exited.text if aborted and self.exited else "")
+
+    @property
+    def timeout_seconds(self) -> float | None:
+        """Return the timeout of the collective in which the rank has waited too long; None if it ended otherwise."""
+        match = COLLECTIVE_TIMEOUT.search(self.text)
+        return int(match[1]) / 1000 if match else None
 
     def failure(self, node: str | None) -> Failure:
         """Return the end as a failure.

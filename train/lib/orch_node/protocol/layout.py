@@ -10,6 +10,7 @@ from functools import cached_property
 from orch_node.protocol import files, values
 
 SCHEMA = 1
+NO_GPU = ("gpu", None)
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,7 @@ class Placement:
     worker_cpus: tuple[int, ...]  # reserved for its oneCCL workers
     threads: int
     env: dict[str, str]  # variables of this rank only
+    gpu: int | None = None  # the number on the node of the GPU that is reserved for the rank
 
 
 @dataclass(frozen=True)
@@ -174,4 +176,8 @@ def render(layout: RunLayout) -> str:
 
 def render_entries(entries: Iterable[object]) -> str:
     """Return a list with one line per entry."""
-    return "[\n  " + ",\n  ".join(json.dumps(values.record(entry)) for entry in entries) + "\n ]"
+    records = (values.record(entry) for entry in entries)
+    lines = (
+        json.dumps({name: record[name] for name in record if (name, record[name]) != NO_GPU}) for record in records
+    )
+    return "[\n  " + ",\n  ".join(lines) + "\n ]"

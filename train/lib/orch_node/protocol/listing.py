@@ -84,10 +84,11 @@ def render_damaged_runs(report: DamagedRuns) -> str:
 
 @dataclass(frozen=True)
 class ReservedCores:
-    """The CPUs of a node that a run has reserved; the name of another user's run names the user."""
+    """The CPUs and GPUs of a node that a run has reserved; the name of another user's run names the user."""
 
     run: str
     cpus: tuple[int, ...]
+    gpus: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

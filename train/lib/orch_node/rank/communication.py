@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import os
 import threading
 import weakref
@@ -251,6 +252,40 @@ def sequence_numbers(torch: ModuleType, group: Any) -> int:
         except Exception:  # a backend without sequence numbers may raise any type of error
             pass
     return total
+
+
+def pending(torch: ModuleType) -> Counter[str]:
+    """Return the collectives of each group that wait on the GPU behind the one that runs or runs next.
+
+    NCCL counts a collective when it is enqueued, although ranks wait in an earlier one. Sends and receives, which it
+    counts separately, hide the position.
+
+    Returns:
+        The number of collectives by the key of the group, '' for the default group.
+    """
+    counts: Counter[str] = Counter()
+    status = nccl_status(torch) if has_joined(torch) and not COUNTS.point_to_point else {}
+    if not status:
+        return counts
+    with LOCK:
+        world = distributed_world(torch)
+        for group in list(world.pg_map):
+            key = "" if group is world.default_pg else group_key(world, group)
+            for backend in backends(torch, group):
+                completed = status.get(str(getattr(backend, "uid", "")), {}).get("last_completed_collective")
+                if completed is not None:
+                    enqueued = int(backend._get_sequence_number_for_group())
+                    counts[key] += max(0, enqueued - max(0, int(completed)) - 1)
+    return counts
+
+
+def nccl_status(torch: ModuleType) -> dict[str, dict[str, str]]:
+    """Return what torch's flight recorder knows of each group of NCCL, by its number; nothing without a recorder."""
+    dump = getattr(torch._C._distributed_c10d, "_dump_nccl_trace_json", None)
+    try:
+        return dict(json.loads(dump(includeCollectives=False))["pg_status"]) if dump else {}
+    except Exception:  # an older version, or a recorder that is switched off
+        return {}
 
 
 def backends(torch: ModuleType, group: Any) -> list[Any]:

@@ -41,10 +41,12 @@ def begin(torch: ModuleType, steps: Callable[[], int], callbacks: Sequence[Calla
 
 def current(torch: ModuleType, steps: int) -> Heartbeat:
     """Return how far this rank is now."""
+    pending = communication.pending(torch)
+    groups = communication.group_collectives(torch)
     return Heartbeat(
-        collectives=communication.collectives(torch),
-        world_collectives=communication.world_collectives(torch),
-        groups=communication.group_collectives(torch),
+        collectives=communication.collectives(torch) - sum(pending.values()),
+        world_collectives=communication.world_collectives(torch) - pending[""],
+        groups={key: count - pending[key] for key, count in groups.items()},
         point_to_point=communication.COUNTS.point_to_point + communication.COUNTS.remote_calls,
         steps=steps,
         log=log_size(),

@@ -13,6 +13,7 @@ from orch_node.streams import MARKS
 TAIL_BYTES = 2000
 FATAL = b"Fatal Python error: "  # what faulthandler writes before its stack traces
 CURRENT_THREAD = b"\nCurrent thread 0x"
+CPP_FRAME = re.compile(rb"^frame #\d+: .*\n", re.MULTILINE)  # of torch's C++ code; dozens follow a message
 SEARCHED_BYTES = 1 << 16  # of the log's end; enough for the stack traces of many threads
 MAX_WRITES = 400  # the newest writes to sys.stderr; a line may take several
 TRACEBACK = "Traceback (most recent call last):"
@@ -33,6 +34,7 @@ def log_tail(log: Path) -> str:
         content = file.read()
     for mark in MARKS.values():
         content = content.replace(mark.encode(), b"")
+    content = CPP_FRAME.sub(b"", content)
     begin = max(0, len(content) - TAIL_BYTES)
     if (fatal := content.rfind(FATAL)) >= 0:
         begin = min(begin, max(0, fatal - TAIL_BYTES // 2))

@@ -8,25 +8,27 @@ from collections.abc import Collection, Iterable, Mapping
 
 from orch_node.protocol.agent import Claim
 from orch_node.protocol.layout import RunLayout
-from orch_node.protocol.record import number_ranges
 
 # The number of ranks behind the address in a hostfile: `:2` for hydra, ` slots=2` for Open MPI.
 RANKS_OF_HOST = re.compile(r"(:| slots=)\d+\s*$")
 
 
 def claim_of(run_dir: str, layout: RunLayout, node: str) -> Claim:
-    """Return the claim on the cores of a node, for its ranks and their oneCCL workers.
+    """Return the claim on the cores and GPUs of a node, for its ranks and their oneCCL workers.
 
     The cores of a spare node are those of the nodes that it may replace.
     """
     model = layout.node_names[0] if node in layout.spare_hosts else node
-    cpus = {cpu for placement in layout.ranks_on(model) for cpu in (*placement.cpus, *placement.worker_cpus)}
-    return Claim(run=os.path.basename(run_dir), run_dir=run_dir, cpus=tuple(sorted(cpus)))
+    ranks = layout.ranks_on(model)
+    cpus = {cpu for placement in ranks for cpu in (*placement.cpus, *placement.worker_cpus)}
+    gpus = {placement.gpu for placement in ranks if placement.gpu is not None}
+    run = os.path.basename(run_dir)
+    return Claim(run=run, run_dir=run_dir, cpus=tuple(sorted(cpus)), gpus=tuple(sorted(gpus)))
 
 
 def describe_conflicts(node: str, conflicts: Iterable[Claim]) -> str:
-    """Return which runs have the cores of a node."""
-    parts = [f"run {claim.run} has cores {number_ranges(claim.cpus)}" for claim in conflicts]
+    """Return which runs have the cores or GPUs of a node."""
+    parts = [f"run {claim.run} has {claim.describe()}" for claim in conflicts]
     return f"{node} is taken: {'; '.join(parts)}"
 
 

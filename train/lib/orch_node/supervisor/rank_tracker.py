@@ -209,8 +209,16 @@ class RankTracker:
         return {rank: self.heartbeats.get(rank, Heartbeat()).collectives for rank in self.waiting()}
 
     def waiting(self) -> list[int]:
-        """Return the ranks whose scripts have not ended."""
-        return sorted(set(self.unfinished()) - set(self.script_ends))
+        """Return the ranks whose scripts have not ended, except by a timeout of NCCL while they waited for others."""
+        timed_out = {rank for rank, end in self.ends.items() if end.timeout_seconds is not None}
+        return sorted((set(self.unfinished()) | timed_out) - set(self.script_ends))
+
+    def collective_timeout(self) -> str:
+        """Return who is missing in the collective whose timeout has ended the run, or '' if another failure has."""
+        first = failures.first_cause(self.ends.values())
+        if first is None or first.timeout_seconds is None:
+            return ""
+        return f"NCCL's timeout of {first.timeout_seconds:g} s is over: {self.describe_missing_ranks()}"
 
     def behind(self) -> list[int]:
         """Return the unfinished ranks for which others wait in a later collective."""
