@@ -87,6 +87,15 @@ def memory_chart(measured: Measures) -> Chart | None:
     return ranks_chart(measured, memory, title="Resident memory of each rank, GiB")
 
 
+def gpu_memory_chart(measured: Measures) -> Chart | None:
+    """Return the chart of the memory that torch holds on the GPU of each rank, or None if no rank uses one."""
+    memory = {
+        rank.rank: [(s.time - measured.began, s.gpu_bytes / 2**30) for s in rank.samples if s.gpu_bytes is not None]
+        for rank in measured.ranks
+    }
+    return ranks_chart(measured, memory, title="GPU memory that torch holds, GiB")
+
+
 def ranks_chart(
     measured: Measures, points_by_rank: Mapping[int, Points], *, title: str, note: str = ""
 ) -> Chart | None:

@@ -28,6 +28,7 @@ def render(run: Run, outcome: Outcome, measured: Measures) -> str:
         charts.loss_chart(measured),
         charts.throughput_chart(measured),
         charts.memory_chart(measured),
+        charts.gpu_memory_chart(measured),
         timeline.timeline(measured),
     )
     return html.render(

@@ -53,9 +53,14 @@ dist.Backend.register_backend("toy", create, devices=["cpu"])
 REQUIREMENTS = '{"toy-backend": "1.0"}'
 PRINT_DEVICES = """
 import time
+import torch
 import torch.distributed as dist
 print('DEVICES', dist.group.WORLD._device_types, dist.get_world_size(), flush=True)
 time.sleep(3)  # until heartbeats have read the group
+dist.init_process_group('cpu:gloo,cuda:toy')
+tensor = torch.ones(2)
+dist.all_reduce(tensor)
+print('SUM', dist.get_backend_config(), tensor.tolist(), flush=True)
 """
 
 
@@ -85,10 +90,11 @@ def test_backend_of_a_third_party_trains(one_host: Workspace, toy_backend: Path)
 
 
 def test_process_group_that_does_not_serve_the_cpu_is_watched(one_host: Workspace, toy_backend: Path) -> None:
-    """Simulate a backend that serves no tensors of the CPU, as nccl does not."""
+    """Simulate a backend that serves no tensors of the CPU, as nccl does not, until the script adds gloo for them."""
     toy_backend.write_text(BACKEND.replace('devices=["cpu"]', 'devices=["cuda"]').replace(REQUIREMENTS, "{}"))
     cell = one_host.train_text(PRINT_DEVICES, "--backend", "toy")
     assert cell.printed("DEVICES", 1) == "[device(type='cuda')] 2"
+    assert cell.printed("SUM", 1) == "cpu:gloo,cuda:toy [2.0, 2.0]"
     assert "Traceback" not in cell.logs[0]
 
 

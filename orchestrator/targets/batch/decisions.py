@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 
 from orchestrator.errors import PlanError
 from orchestrator.launchers import DEFAULT, LAUNCHERS, WITHOUT_MPI
-from orchestrator.model.cluster import Facts, Node, UserPython
+from orchestrator.model.cluster import Facts, Gpu, Node, UserPython
 from orchestrator.model.decision import Choice, Decision
 from orchestrator.model.printable import counted
+from orchestrator.model.process_group import uses_gpus
 from orchestrator.planning import launch
 from orchestrator.planning.request import Resume, TrainRequest
 from orchestrator.planning.resolve import CountedNodes, Inputs, RankStart, Resolved, count_nodes, resolve
@@ -56,12 +57,19 @@ def resolve_job(request: TrainRequest, inputs: JobInputs, resume: Resume | None 
     default = max(1, len(batch.held.node_cpus) - request.spare_nodes) if batch.held else 1
     hint = f"Example: --nodes 4. {batch.system.node_hints['nodes']}"
     count = count_nodes(request, default, limit=MAX_NODES, hint=hint)
-    ppn = inputs.default_ranks[0] if request.ppn is None else request.ppn
+    gpus = batch.held.gpus if batch.held else batch.system.requested_gpus(batch.options, count + request.spare_nodes)
+    on_gpus = uses_gpus(request.backend, inputs.loaded.plugins)
+    if on_gpus and not gpus:
+        raise PlanError(f"--backend {request.backend}: the job requests no GPUs.", hint=batch.system.gpu_hint)
+    default_ranks = (gpus, "one for each GPU that the job requests") if on_gpus else inputs.default_ranks
+    requested = tuple(Gpu(index=number, name="GPU") for number in range(gpus))
+    inputs = replace(inputs, facts=replace(inputs.facts, gpus=requested))  # not those of the login host
+    ppn = default_ranks[0] if request.ppn is None else request.ppn
     if batch.held:
         check_size(batch.system, batch.held, count + request.spare_nodes, ppn)
     launcher, mpi = choose_launcher(request, inputs)
     nodes = tuple(placeholder_node(number, inputs) for number in range(count))
-    reason = f", {inputs.default_ranks[1]}" if request.ppn is None else ""
+    reason = f", {default_ranks[1]}" if request.ppn is None else ""
     counted_nodes = CountedNodes(
         count=count,
         prefix=NODE_PREFIX,
@@ -69,6 +77,7 @@ def resolve_job(request: TrainRequest, inputs: JobInputs, resume: Resume | None 
         threads=batch.system.threads_per_rank(batch.options, ppn or 1),
         placement=f"{ppn} on each node{reason}; equal shares of the cores that the job is given",
         software="the image has" if batch.image else "the nodes have",
+        gpus=gpus,
         nodes=Choice(nodes),
         with_stack=() if batch.image else nodes[:1],  # the libraries of an image are unknown until its ranks run
     )
@@ -108,9 +117,7 @@ def placeholder_node(number: int, inputs: JobInputs) -> Node:
         python=inputs.python,
         facts=inputs.facts,
         via=(inputs.batch.system.launcher,),
-        repair=repair_command(python.path, inputs.loaded.stack.name)
-        if python
-        else "`orch setup` of the installation whose Python the nodes use",
+        repair=repair_command(python.path) if python else "`orch setup` of the installation whose Python the nodes use",
         user_python=python,
     )
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from orchestrator import load
 from orchestrator.errors import PlanError, RequestError
 from orchestrator.files import short_digest, source_files
+from orchestrator.model.process_group import uses_gpus
 from orchestrator.paths import TRAIN
 from orchestrator.planning import sweep
 from orchestrator.planning.plan import Plan
@@ -139,12 +140,14 @@ def read(request: TrainRequest, batch: BatchSettings, python: str, host: LoginHo
         shares_files=not batch.login,
     )
     batch = with_size(batch)
+    loaded = load.inputs(request, software, left_out=[Path(batch.root)] if batch.root else [])
+    for_gpus = uses_gpus(request.backend, loaded.plugins)
     return JobInputs(
-        loaded=load.inputs(request, software, left_out=[Path(batch.root)] if batch.root else []),
+        loaded=loaded,
         batch=batch,
         facts=host.facts,
         python=python,
-        user_python=user_python(path, host.facts) if path else None,
+        user_python=user_python(path, host.facts, for_gpus=for_gpus) if path else None,
         default_ranks=query_default_ranks(batch) if request.ppn is None else ONE_RANK,
     )
 

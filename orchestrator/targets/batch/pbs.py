@@ -294,9 +294,9 @@ def chunk(request: JobRequest, select: str | None) -> str:
     return resources
 
 
-def ncpus(select: str) -> int | None:
-    """Return the cores of each node that select= requests; None if it does not name them."""
-    match = re.search(r"(?:^|:)ncpus=([0-9]+)(?::|$)", select)
+def ncpus(select: str, resource: str = "ncpus") -> int | None:
+    """Return the cores of each node that select= requests, or another resource; None if it does not name them."""
+    match = re.search(rf"(?:^|:){resource}=([0-9]+)(?::|$)", select)
     return int(match[1]) if match else None
 
 
@@ -332,6 +332,7 @@ class Pbs(BatchSystem):
         "array_output": "pbs-${PBS_ARRAY_INDEX-0}.out",
     }
     example_option = "queue=NAME"
+    gpu_hint = "Request them: --pbs select=ncpus=N:ngpus=N."
     reserved = RESERVED_OPTIONS
     foreign = FOREIGN
     flags = ("hold",)
@@ -509,6 +510,9 @@ class Pbs(BatchSystem):
     def threads_per_rank(self, options: Mapping[str, str], ppn: int) -> int:
         """Return the cores of each rank that select= requests; 0 if it has no ncpus."""
         return (ncpus(options.get("select", "")) or 0) // ppn
+
+    def requested_gpus(self, options: Mapping[str, str], nodes: int) -> int:
+        return ncpus(options.get("select", ""), "ngpus") or 0
 
     def explain_option(self, name: str, options: Mapping[str, str]) -> str:
         """Return what remains of a short time limit for training, or ''."""

@@ -18,7 +18,7 @@ from orchestrator.model.links import Link
 from orchestrator.model.project import Project
 from orchestrator.model.recipe import Recipe, Value
 from orchestrator.planning.containers import shared_folders
-from orchestrator.planning.hosts import explain_python
+from orchestrator.planning.hosts import explain_gpus, explain_python
 from orchestrator.planning.plan import CopyFiles, Plan, PrepareAttempt, SendFolder, Step, SubmitScript
 from orchestrator.planning.request import Resume, TrainRequest
 from orchestrator.planning.resolve import Resolved
@@ -132,6 +132,7 @@ def plan_run(request: TrainRequest, inputs: JobInputs, site: Site) -> PlannedRun
         *explain_job(request, resolved, inputs.batch),
         *explain_allocation(inputs.batch),
         *all_decisions(resolved.layout),
+        *explain_gpus(resolved.nodes.value, resolved.backend.value),
         Decision(topic="launcher", value=resolved.launcher, reason=launch.summary),
         *([inputs.batch.image.describe()] if inputs.batch.image else ()),
         *all_decisions(resolved.backend, resolved.precision, resolved.preload),
@@ -312,6 +313,7 @@ def config_of(request: TrainRequest, resolved: Resolved, inputs: JobInputs, site
         requeue=system.can_resume(inputs.batch.options) and inputs.batch.held is None,
         max_requeues=inputs.batch.max_requeues,
         working_directory=working_directory(recipe, site.run_dir),
+        on_gpus=backend.gpu,
     )
 
 

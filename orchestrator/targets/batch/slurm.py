@@ -363,6 +363,12 @@ VARIABLES = {"TIMELIMIT": "time", "MEM_PER_NODE": "mem"}
 NOT_OPTIONS = ("EXPORT", "DEBUG", "WAIT", "OUTPUT", "ERROR", "JOB_NAME", "OPEN_MODE", "ARRAY_INX")
 
 
+def count_gpus(entries: Iterable[str]) -> int:
+    """Return the sum of the numbers of GPUs in values such as `8`, `h100:8` and `a100:2(S:0)`; 1 without a number."""
+    numbers = (entry.partition("(")[0].rpartition(":")[2] for entry in entries if entry)
+    return sum(int(number) if number.isdecimal() else 1 for number in numbers)
+
+
 class SlurmAllocations(HeldAllocations):
     """Steps of an allocation of salloc, or of a job that calls orch."""
 
@@ -376,7 +382,10 @@ class SlurmAllocations(HeldAllocations):
         counts = on_nodes.cpu_counts(environ.get("SLURM_JOB_CPUS_PER_NODE", ""))
         if not (job.isascii() and job.isdigit() and counts and "SLURM_JOB_NODELIST" in environ):
             return None
-        return Allocation(job=job, node_cpus=tuple(counts), nodes=environ["SLURM_JOB_NODELIST"])
+        gpus = environ.get("SLURM_GPUS_ON_NODE") or environ.get("SLURM_GPUS_PER_NODE", "")
+        return Allocation(
+            job=job, node_cpus=tuple(counts), nodes=environ["SLURM_JOB_NODELIST"], gpus=count_gpus(gpus.split(","))
+        )
 
     def command(self, step: SubmitScript) -> tuple[str, ...]:
         """Return the command that starts the script as a step on the first node of the allocation.
@@ -412,6 +421,7 @@ class Slurm(BatchSystem):
         "array_output": "slurm-${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID.out",
     }
     example_option = "partition=cpu"
+    gpu_hint = "Request them: --slurm gpus-per-node=N, or --slurm gres=gpu:N."
     reserved = RESERVED_OPTIONS
     foreign = FOREIGN
     flags = ("exclusive", "requeue", "no-requeue", "contiguous", "spread-job", "hold", "oversubscribe")
@@ -603,6 +613,14 @@ class Slurm(BatchSystem):
 
     def threads_per_rank(self, options: Mapping[str, str], ppn: int) -> int:
         return self.number(options, "cpus-per-task") or 0
+
+    def requested_gpus(self, options: Mapping[str, str], nodes: int) -> int:
+        if "gpus-per-node" in options:
+            return count_gpus(options["gpus-per-node"].split(","))
+        if "gpus" in options:
+            return count_gpus(options["gpus"].split(",")) // nodes
+        names = (entry.removeprefix("gres/").partition(":") for entry in options.get("gres", "").split(","))
+        return count_gpus(count or "1" for name, _, count in names if name == "gpu")
 
     def explain_option(self, name: str, options: Mapping[str, str]) -> str:
         """Return that a time limit is too short for training, or ''."""

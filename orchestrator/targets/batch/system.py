@@ -165,11 +165,13 @@ class Allocation:
         job: the id of the job.
         node_cpus: the job's CPUs on each of its nodes.
         nodes: the names of its nodes, as the system lists them.
+        gpus: the number of GPUs on each node.
     """
 
     job: str
     node_cpus: tuple[int, ...]
     nodes: str = ""
+    gpus: int = 0
 
 
 class HeldAllocations(ABC):
@@ -241,6 +243,7 @@ class BatchSystem(ABC):
             shell for the node's name and the number of an array's task, `output` and `array_output` for the
             file of the output of a job ('' if the system writes it) and of an array's task.
         example_option: an option and its value, for hints.
+        gpu_hint: how to request GPUs.
         reserved: the options that orch itself sets besides RESERVED_OPTIONS, with a hint about each.
         foreign: the options of other batch systems, with the option that users mean by each.
         flags: the options that need no value.
@@ -269,6 +272,7 @@ class BatchSystem(ABC):
     directive: str
     template: Mapping[str, str]
     example_option: str
+    gpu_hint: str
     reserved: Mapping[str, str] = {}
     foreign: Mapping[str, str] = {}
     flags: tuple[str, ...] = ()
@@ -387,6 +391,10 @@ class BatchSystem(ABC):
             PlanError: for a value that is not a number.
         """
         return 0
+
+    @abstractmethod
+    def requested_gpus(self, options: Mapping[str, str], nodes: int) -> int:
+        """Return the number of GPUs that the options request for each node; 0 if they request none."""
 
     def explain_option(self, name: str, options: Mapping[str, str]) -> str:
         """Return what an option means for the run if that is not obvious, or ''."""

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from orchestrator.errors import PlanError
-from orchestrator.model.decision import Choice, Decision
+from orchestrator.model.decision import GPUS, Choice, Decision
+from orchestrator.model.process_group import uses_gpus
 from orchestrator.model.recipe import Recipe
 from orchestrator.planning.launch import check_name
 from orchestrator.planning.request import Resume, TrainRequest
@@ -101,7 +102,13 @@ def pods_of(request: TrainRequest, count: int, launcher: str, kubernetes: Kubern
     Raises:
         PlanError: if a pod has too few CPUs.
     """
-    ppn = 1 if request.ppn is None else request.ppn
+    on_gpus = uses_gpus(request.backend, {})
+    if on_gpus and not kubernetes.gpu:
+        raise PlanError(
+            f"--backend {request.backend}: the pods request no GPUs.",
+            hint="Request them: --k8s gpu=8, for other GPUs than NVIDIA's with --k8s gpu_resource=NAME.",
+        )
+    ppn = request.ppn or (kubernetes.gpu if on_gpus else 1)
     if ppn > kubernetes.cpus and not kubernetes.share_cores:
         raise PlanError(
             f"--ppn {ppn}, but a pod has {plain(kubernetes.cpus)} CPUs.",
@@ -116,6 +123,7 @@ def pods_of(request: TrainRequest, count: int, launcher: str, kubernetes: Kubern
         threads=threads,
         placement=f"{ppn} in each pod, threads of each: {threads}",
         software="the image has",
+        gpus=kubernetes.gpu,
     )
 
 
@@ -149,6 +157,7 @@ def describe_pods(pods: ResolvedPods) -> tuple[Decision, ...]:
     """Return the decisions about the pods, their image and volume."""
     layout, kubernetes = pods.resolved.layout.value, pods.kubernetes
     size = f"{kubernetes.cpu} CPUs, {kubernetes.memory}"
+    gpus = f"{kubernetes.gpu} {kubernetes.gpu_resource} in each pod"
     cores = describe_cores(kubernetes, ppn=layout.rank_places[0].local_world_size)
     labels = ", ".join(
         [*(f"{key}={value}" for key, value in kubernetes.node_selector.items()), *kubernetes.node_affinity]
@@ -159,6 +168,7 @@ def describe_pods(pods: ResolvedPods) -> tuple[Decision, ...]:
             value=f"{len(layout.nodes)}, each with {size}",
             reason=f"{cores}; on nodes with {labels}" if labels else cores,
         ),
+        *([Decision(topic=GPUS, value=gpus)] if kubernetes.gpu else []),
         Decision(topic="image", value=kubernetes.image),
         Decision(
             topic="volume",

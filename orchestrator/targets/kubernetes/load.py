@@ -16,7 +16,7 @@ from orchestrator.targets.kubernetes.settings import KubernetesSettings
 
 FILE = Path("orch-k8s.toml")
 NAMES = tuple(field.name for field in fields(KubernetesSettings) if field.name != "image")
-NUMBERS = ("uid", "ttl")
+NUMBERS = ("uid", "ttl", "gpu")
 # What other options of the command line set.
 OPTIONS = {"image": "Use --image NAME.", "min_nodes": "Use --min-nodes K."}
 SWITCHES = {"true": True, "false": False}  # values of switches
@@ -34,6 +34,8 @@ class KubernetesFile(StrictModel):
     namespace: str | None = None
     cpu: str | None = None
     memory: str | None = None
+    gpu: int | None = None
+    gpu_resource: str | None = None
     shm: str | None = None
     claim: str | None = None
     mount: str | None = None

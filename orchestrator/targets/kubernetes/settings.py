@@ -25,6 +25,8 @@ class KubernetesSettings:
     namespace: str | None = None  # None for that of the context
     cpu: str = "4"  # quantity, of each pod with ranks
     memory: str = "8Gi"
+    gpu: int = 0  # GPUs of each pod with ranks
+    gpu_resource: str = "nvidia.com/gpu"  # or amd.com/gpu, gpu.intel.com/i915, gpu.intel.com/xe
     shm: str = "1Gi"  # /dev/shm
     claim: str = "orch"  # a PersistentVolumeClaim that all pods can write to
     mount: str = "/orch"  # its path in the pods
@@ -68,6 +70,11 @@ class KubernetesSettings:
                 "`orch image build` builds one.",
             )
         self.check_names()
+        if self.gpu < 0 or "/" not in self.gpu_resource or not names.is_label_key(self.gpu_resource):
+            raise PlanError(
+                f"gpu = {self.gpu} and gpu_resource = {self.gpu_resource!r} are not a number and a resource of nodes.",
+                hint="Examples: gpu=8; gpu_resource=amd.com/gpu. `kubectl describe nodes` lists the resources.",
+            )
         if self.ttl < 0 or self.uid < 1:
             raise PlanError(f"ttl = {self.ttl} and uid = {self.uid}: ttl is 0 or more seconds, and uid is not root's.")
 

@@ -109,6 +109,7 @@ cat > /shared/alice/runs/20260102-030405-bert-qa-abcd-0/job.json <<'ORCH_END_OF_
   "file": "/shared/alice/runs/20260102-030405-bert-qa-abcd-0/output/precision.txt"
  },
  "working_directory": "",
+ "on_gpus": false,
  "schema": 1
 }
 ORCH_END_OF_FILE
@@ -196,6 +197,7 @@ cat > /shared/alice/runs/20260102-030405-bert-qa-abcd-1/job.json <<'ORCH_END_OF_
   "file": "/shared/alice/runs/20260102-030405-bert-qa-abcd-1/output/precision.txt"
  },
  "working_directory": "",
+ "on_gpus": false,
  "schema": 1
 }
 ORCH_END_OF_FILE

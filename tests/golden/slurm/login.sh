@@ -127,6 +127,7 @@ cat > /shared/alice/runs/20260102-030405-bert-qa-abcd/job.json <<'ORCH_END_OF_FI
   "file": "/shared/alice/runs/20260102-030405-bert-qa-abcd/output/precision.txt"
  },
  "working_directory": "",
+ "on_gpus": false,
  "schema": 1
 }
 ORCH_END_OF_FILE

@@ -89,7 +89,7 @@ def container(job: KubernetesJob, *, name: str) -> Object:
         "command": job.pod_command(),
         "args": ["--", *map(literal, job.script)],
         "env": variables(job),
-        "resources": resources(settings.cpu, settings.memory),
+        "resources": resources(settings),
         "volumeMounts": mounts(job),
         "securityContext": container_security(),
     }
@@ -129,13 +129,14 @@ def environment(job: KubernetesJob) -> dict[str, str]:
     }
 
 
-def resources(cpu: str, memory: str) -> Object:
+def resources(settings: KubernetesSettings) -> Object:
     """Return equal requests and limits.
 
     The pod is Guaranteed: it is evicted last, and gets exclusive cores if the kubelet's CPU manager
     is static.
     """
-    same = {"cpu": cpu, "memory": memory}
+    gpus = {settings.gpu_resource: str(settings.gpu)} if settings.gpu else {}
+    same = {"cpu": settings.cpu, "memory": settings.memory, **gpus}
     return {"requests": dict(same), "limits": same}
 
 

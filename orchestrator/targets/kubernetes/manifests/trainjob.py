@@ -32,7 +32,7 @@ def train_job(job: KubernetesJob) -> Object:
                 "image": job.settings.image,
                 "numNodes": job.nodes,
                 "numProcPerNode": job.ppn,
-                "resourcesPerNode": resources(job.settings.cpu, job.settings.memory),
+                "resourcesPerNode": resources(job.settings),
             },
         },
     }

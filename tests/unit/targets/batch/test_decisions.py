@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 
 from orchestrator.errors import PlanError
+from orchestrator.model.cluster import Gpu
 from orchestrator.model.hostlist import NodeCount, NodePattern
 from orchestrator.operations import train
 from orchestrator.planning.request import TrainRequest
 from orchestrator.targets.batch.decisions import with_size
+from orchestrator.targets.batch.pbs import PBS
 from orchestrator.targets.batch.plan import plan_job
-from orchestrator.targets.batch.slurm import RESERVED_OPTIONS
+from orchestrator.targets.batch.slurm import RESERVED_OPTIONS, SLURM
 from tests.support.environments import make_environment
 from tests.support.slurm_plans import SITE, make_inputs, make_plan, make_request, make_settings, slurm_settings
 
@@ -59,6 +61,43 @@ def test_python_is_an_option_of_all_targets() -> None:
     with pytest.raises(PlanError, match="--slurm python") as exc_info:
         slurm_settings(None, ["python=/p"], {}).check()
     assert exc_info.value.hint == "Use --python PATH."
+
+
+@pytest.mark.parametrize(
+    ("options", "gpus"),
+    [
+        ({"gpus-per-node": "8"}, 8),
+        ({"gpus-per-node": "a100:2,h100:2"}, 4),
+        ({"gpus": "h100:16"}, 8),
+        ({"gres": "license:9,gpu:h100:4(S:0-1)"}, 4),
+        ({"gres": "gres/gpu"}, 1),
+        ({"gres": "license:9"}, 0),
+        ({}, 0),
+    ],
+    ids=str,
+)
+def test_gpus_of_a_node_are_those_that_the_job_requests(options: dict[str, str], gpus: int) -> None:
+    assert SLURM.requested_gpus(options, 2) == gpus
+    assert PBS.requested_gpus({"select": f"2:ncpus=64:ngpus={gpus}:mem=1gb"}, 2) == gpus
+    assert PBS.requested_gpus({"select": "ncpus=4:myngpus=2"}, 1) == 0
+
+
+def test_nccl_is_planned_from_the_request_and_not_from_the_login_host() -> None:
+    inputs = make_inputs(make_settings(options={"gpus-per-node": "8"}))
+    facts = replace(inputs.facts, packages={**inputs.facts.packages, "torch": "2.13.0+cu130"})
+    request = replace(make_request({"nodes": NodeCount(2)}), backend="nccl")
+    plan = plan_job(request, replace(inputs, facts=facts), SITE)
+    decisions = {decision.topic: decision for decision in plan.decisions}
+    assert decisions["ranks"].describe().startswith("ranks: 16 (8 on each node, one for each GPU that the job requests")
+    assert decisions["gpus"].value == "8 x GPU on node-0, node-1"
+    refused: dict[str, tuple[TrainRequest, Any]] = {
+        "the job requests no GPUs": (request, replace(make_inputs(), facts=replace(facts, gpus=(Gpu(index=0),)))),
+        "--ppn 9, but each node has 8 GPUs": (replace(request, ppn=9), replace(inputs, facts=facts)),
+        "is built for CPUs": (request, inputs),
+    }
+    for message, (changed, other_inputs) in refused.items():
+        with pytest.raises(PlanError, match=message):
+            plan_job(changed, other_inputs, SITE)
 
 
 def test_ranks_run_on_the_users_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

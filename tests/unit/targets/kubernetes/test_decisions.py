@@ -17,6 +17,7 @@ from orchestrator.model.hostlist import NodeCount, NodePattern
 from orchestrator.planning.plan import Plan
 from orchestrator.planning.resolve import Inputs
 from orchestrator.targets.kubernetes.decisions import PodInputs
+from orchestrator.targets.kubernetes.load import with_assignment
 from orchestrator.targets.kubernetes.manifests.kinds import Installed, default_kind
 from orchestrator.targets.kubernetes.plan import plan_kubernetes
 from tests.conftest import make_stack
@@ -52,6 +53,33 @@ def launcher_of(plan: Plan) -> tuple[str, str]:
 def test_default_is_what_the_cluster_has(installed: Installed, kind: str, expected_reason: str) -> None:
     launcher, reason = launcher_of(plan_for(installed))
     assert (launcher.partition(" ")[0], reason) == (kind, expected_reason)
+
+
+@pytest.mark.parametrize("resource", ["nvidia.com/gpu", "amd.com/gpu", "gpu.intel.com/i915"])
+@pytest.mark.parametrize("launcher", ["trainjob", "pytorchjob", "job"])
+def test_pods_request_gpus(launcher: str, resource: str) -> None:
+    settings = with_assignment(with_assignment(SETTINGS, "gpu=8"), f"gpu_resource={resource}")
+    plan = make_plan(launcher, request=replace(REQUEST, backend="nccl", ppn=None), kubernetes=settings)
+    assert f'"{resource}": "8"' in json.dumps(objects(plan))
+    assert [decision.value for decision in plan.decisions if decision.topic in ("ranks", "gpus")] == [
+        f"8 {resource} in each pod",
+        "16",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("ppn", "changes", "problem"),
+    [
+        (None, {}, "--backend nccl: the pods request no GPUs"),
+        (4, {"gpu": 2}, "--ppn 4, but each worker has 2 GPUs"),
+        (1, {"gpu": -1}, "gpu = -1"),
+        (1, {"gpu": 1, "gpu_resource": "gpu"}, "'gpu' are not a number and a resource"),
+    ],
+    ids=["none", "too few", "negative", "no resource"],
+)
+def test_gpus_that_pods_cannot_have_are_refused(ppn: int | None, changes: dict[str, Any], problem: str) -> None:
+    with pytest.raises(PlanError, match=re.escape(problem)):
+        make_plan(request=replace(REQUEST, backend="nccl", ppn=ppn), kubernetes=replace(SETTINGS, **changes))
 
 
 def test_requested_launcher_wins() -> None:

@@ -94,6 +94,7 @@ def hello(system: NodeSystem, node: str, connection: socket.socket) -> Hello:
         flags=tuple(facts.cpu_flags()),
         address=address,
         interface=interface_of(address),
+        gpus=tuple(-1 if gpu.get("numa") is None else int(str(gpu["numa"])) for gpu in facts.gpus()),
     )
 
 

@@ -9,7 +9,7 @@ from orch_node.batch.system import NodeSystem
 from orch_node.protocol import files, mpirun
 from orch_node.protocol import layout as layouts
 from orch_node.protocol.batch import NODE0, Hello, JobConfig
-from orch_node.protocol.cores import split
+from orch_node.protocol.cores import split, split_near
 from orch_node.protocol.environment import interface_variables, local_rank_variables, preload_variables
 from orch_node.protocol.layout import NodeEntry, Placement, RunLayout, Spare
 from orch_node.protocol.precision import FLAGS_HINT, bf16_flag, check_flags, describe_lack
@@ -89,7 +89,8 @@ def node_entry(config: JobConfig, hello: Hello, *, is_single_node: bool) -> Node
 
 
 def rank_placement(config: JobConfig, hello: Hello, *, rank: int, local: int) -> Placement:
-    cores = split(hello.cores, config.ppn)[local]
+    near = tuple(hello.gpus[rank % len(hello.gpus)] for rank in range(config.ppn) if config.on_gpus and hello.gpus)
+    cores = (split_near(hello.cores, near) if near else split(hello.cores, config.ppn))[local]
     return Placement(
         rank=rank,
         node=hello.node,

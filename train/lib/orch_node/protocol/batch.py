@@ -42,6 +42,7 @@ class JobConfig:
     max_requeues: int | None = None
     precision: RunPrecision | None = None  # None if the plan has decided
     working_directory: str = ""  # in which the script starts; empty for the run's folder
+    on_gpus: bool = False  # whether the backend is for GPUs
     schema: int = SCHEMA
 
 
@@ -56,6 +57,7 @@ class Hello:
     flags: tuple[str, ...]  # of the CPU
     address: str  # by which it reaches node0
     interface: str
+    gpus: tuple[int, ...] = ()  # the NUMA node of each GPU; -1 if it is unknown
 
 
 @dataclass(frozen=True)

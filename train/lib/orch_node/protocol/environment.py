@@ -152,4 +152,5 @@ def interface_variables(interface: str) -> dict[str, str]:
         "TP_SOCKET_IFNAME": interface,
         "CCL_KVS_IFACE": interface,
         "FI_TCP_IFACE": interface,
+        "NCCL_SOCKET_IFNAME": f"={interface}",  # without `=` also others whose names begin like this one
     }

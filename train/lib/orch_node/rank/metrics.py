@@ -3,7 +3,8 @@
 A line covers the time since the previous line: optimizer `steps`, their mean and longest
 `step_seconds`, `work_seconds` (the mean part of a step outside backward(), where DDP makes a rank
 wait for the slowest one), `samples_per_second` of this rank if the script reports them, and
-`cpu_seconds` of all threads. `rss_bytes`, `step` and `loss` are current values. The script takes no
+`cpu_seconds` of all threads. `rss_bytes`, `gpu_bytes` (memory that torch holds on GPUs; None without
+one), `step` and `loss` are current values. The script takes no
 part in this; with `note(samples=..., loss=..., step=...)` of events.py it may add what cannot be
 measured from outside.
 """
@@ -15,6 +16,7 @@ import functools
 import importlib
 import json
 import os
+import sys
 import threading
 import time
 from pathlib import Path
@@ -128,8 +130,17 @@ class Metrics:
             "samples_per_second": rounded(new_samples / seconds) if new_samples else None,
             "loss": finite_number(noted.get("loss")),
             "rss_bytes": int(Path("/proc/self/statm").read_text().split()[1]) * PAGE_BYTES,
+            "gpu_bytes": gpu_bytes(),
             "cpu_seconds": rounded(self.written[2] - last_cpu),
         }
+
+
+def gpu_bytes() -> int | None:
+    """Return the memory that torch holds on the GPUs of this process; None before it uses one."""
+    cuda = sys.modules.get("torch.cuda")
+    if cuda is None or not cuda.is_initialized():
+        return None
+    return sum(int(cuda.memory_reserved(device)) for device in range(cuda.device_count()))
 
 
 class NanLosses:

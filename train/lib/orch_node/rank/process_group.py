@@ -32,6 +32,7 @@ from orch_node.rank.checks import SEPARATE_MODELS, RankError, has_separate_model
 AVERAGING = re.compile(
     r"average_parameters|ModelAverager|all_(reduce|gather)\w*\([^)\n]*(param|weight|\.data\b|\bp\b|state_dict|flat|vector)"
 )
+CPU_BACKENDS = ("ccl", "gloo", "mpi")
 
 
 def join(torch: ModuleType, layout: RunLayout, planned: Mapping[str, str]) -> None:
@@ -56,9 +57,12 @@ def join(torch: ModuleType, layout: RunLayout, planned: Mapping[str, str]) -> No
     # The script may create further groups.
     bind_stores(importlib.import_module("torch.distributed.rendezvous"))
     communication.begin(torch)
-    if layout.backend == "gloo":
+    if "gloo" in layout.backend:
         # Without a barrier, a rank that ends at once breaks the connections that others are making.
         os.environ.setdefault("TORCH_DIST_INIT_BARRIER", "1")
+    if "nccl" in layout.backend:
+        # The default of newer torch. Older ones record nothing, and then the collectives that have ended are unknown.
+        os.environ.setdefault("TORCH_NCCL_TRACE_BUFFER_SIZE", "2000")
     timeout = planned_timeout(layout)
     distributed.init_process_group(layout.backend, init_method="env://", timeout=timeout)
     adopt_group(distributed, layout)
@@ -72,19 +76,21 @@ def join(torch: ModuleType, layout: RunLayout, planned: Mapping[str, str]) -> No
 
 
 def check_backend(torch: ModuleType, backend: str) -> None:
-    """Raise RankError if torch was built without the backend: gloo, mpi, nccl, ucc or xccl."""
-    is_available = getattr(torch.distributed, f"is_{backend}_available", None)
-    if is_available is not None and not is_available():
-        raise RankError(
-            f"torch {torch.__version__} was built without the backend {backend}. Use --backend "
-            "ccl or gloo, or install a torch that has it."
-        )
+    """Raise RankError if torch was built without the backend, or one of several: gloo, mpi, nccl, ucc or xccl."""
+    for name in (part.rpartition(":")[2] for part in backend.split(",")):
+        is_available = getattr(torch.distributed, f"is_{name}_available", None)
+        if is_available is not None and not is_available():
+            raise RankError(
+                f"torch {torch.__version__} was built without the backend {name}. Use --backend "
+                "ccl or gloo, or install a torch that has it."
+            )
 
 
 def adopt_group(distributed: ModuleType, layout: RunLayout) -> None:
     """Make init_process_group() of the script return the existing group, with a note in the log.
 
-    If the script has destroyed that group, it gets a new one with the run's backend. The new group
+    If the script has destroyed that group, it gets a new one with the run's backend. So it does at its first call if
+    the group, which has not communicated yet, lacks the device or the options that the script requests. The new group
     uses the store of the first one: with a new store, a rank could connect to the server of the old
     one while that shuts down.
     """
@@ -92,7 +98,7 @@ def adopt_group(distributed: ModuleType, layout: RunLayout) -> None:
     signature = inspect.signature(original)
     store = distributed.distributed_c10d._get_default_store()
     rank, world_size = distributed.get_rank(), distributed.get_world_size()
-    groups = itertools.count(1)
+    groups, calls = itertools.count(1), itertools.count()
     process = os.getpid()
     original_name = distributed.get_backend
 
@@ -100,18 +106,21 @@ def adopt_group(distributed: ModuleType, layout: RunLayout) -> None:
     def init_process_group(*args: Any, **kwargs: Any) -> None:
         child_processes.check_process(process)
         requested = signature.bind(*args, **kwargs).arguments
+        backend = group_backend(layout.backend, requested)
+        if next(calls) == 0 and distributed.is_initialized() and needs_new_group(layout.backend, requested):
+            distributed.destroy_process_group()
         exists = distributed.is_initialized()
         print(
             f"orch: the script requests a process group ({requested.get('backend') or 'default'}); it gets "
-            f"{'the one that orch created, on' if exists else 'a new one on'} {layout.backend}.",
+            f"{'the one that orch created, on' if exists else 'a new one on'} {backend}.",
             file=sys.stderr,
         )
-        report_gloo = names_gloo(requested.get("backend"))
+        report_gloo = names_gloo(requested.get("backend")) and "nccl" not in backend
         get_backend = reported_backend(original_name, layout.backend) if report_gloo else original_name
         vars(distributed)["get_backend"] = get_backend
         if not exists:
             timeout = requested.get("timeout") or planned_timeout(layout)
-            options = {**requested, "backend": layout.backend, "timeout": timeout}
+            options = {**requested, "backend": backend, "timeout": timeout}
             has_all_ranks = requested.get("world_size", -1) in (-1, None, world_size)
             if has_all_ranks and requested.get("store") is None:
                 prefix_store = distributed.PrefixStore(f"orch/group-{next(groups)}", store)
@@ -125,6 +134,24 @@ def adopt_group(distributed: ModuleType, layout: RunLayout) -> None:
 
     for module in (distributed, distributed.distributed_c10d):
         vars(module)["init_process_group"] = init_process_group
+
+
+def group_backend(backend: str, requested: Mapping[str, Any]) -> str:
+    """Return the backend of a script's group: that of the run, or all those for devices that the script lists with it.
+
+    Scripts on GPUs list one for CPU tensors, too: `cpu:gloo,cuda:nccl`.
+    """
+    names = str(requested.get("backend") or "").lower()
+    listed = [part.rpartition(":")[2] for part in names.split(",") if ":" in part]
+    return names if backend not in CPU_BACKENDS and backend in listed else backend
+
+
+def needs_new_group(backend: str, requested: Mapping[str, Any]) -> bool:
+    """Return whether orch's group on the run's backend lacks a device or options that a script on GPUs requests."""
+    if backend in CPU_BACKENDS:
+        return False
+    has_options = any(requested.get(name) is not None for name in ("device_id", "pg_options"))
+    return has_options or group_backend(backend, requested) != backend
 
 
 def names_gloo(backend: object) -> bool:
