@@ -40,19 +40,27 @@ def shell_at(node: RunNode, text: str) -> str:
     return shlex.join([*node.via, text]) if node.via else text
 
 
-def write_command(nodes: tuple[RunNode, ...], path: str, source: str) -> str:
-    """Return shell text that writes the redirected `source` to a private file on each of the nodes.
+def at_nodes(nodes: tuple[RunNode, ...], text: str) -> str:
+    """Return shell text that runs `text` on the node, or in the loop of for_nodes() on each of several.
 
     The ssh commands of several nodes differ only in the node's name at the end.
     """
+    if len(nodes) == 1:
+        return shell_at(nodes[0], text)
+    return f'{shlex.join(nodes[0].via[:-1])} "$node" {shlex.quote(text)}'
+
+
+def for_nodes(nodes: tuple[RunNode, ...], text: str) -> str:
+    """Return the text, or a loop over several nodes."""
+    return text if len(nodes) == 1 else f"for node in {shlex.join(node.via[-1] for node in nodes)}; do {text}\ndone"
+
+
+def write_command(nodes: tuple[RunNode, ...], path: str, source: str) -> str:
+    """Return shell text that writes the redirected `source` to a private file on each of the nodes."""
     folder = shlex.quote(str(PurePosixPath(path).parent))
     text = f"umask 077 && mkdir -p {folder} && cat > {shlex.quote(path)}"
-    if len(nodes) == 1:
-        # A subshell keeps the user's umask for the following steps.
-        return f"{shell_at(nodes[0], text) if nodes[0].via else f'({text})'} {source}"
-    names = shlex.join(node.via[-1] for node in nodes)
-    reach = shlex.join(nodes[0].via[:-1])
-    return f'for node in {names}; do {reach} "$node" {shlex.quote(text)} {source}\ndone'
+    # A subshell keeps the user's umask for the following steps.
+    return for_nodes(nodes, f"{at_nodes(nodes, text) if nodes[0].via else f'({text})'} {source}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +140,7 @@ class SendFolder:
 class StoreFolder:
     """A step that puts a folder of this machine into the store of nodes, unless they have it already.
 
-    The first node passes the folder on to the others over SSH, as it starts their agents.
+    It is sent to one node, unless a node has it already, and passed on from there to the others over SSH.
 
     Attributes:
         source: the folder.
@@ -155,21 +163,20 @@ class StoreFolder:
     keeps_copies: bool = False
 
     def command(self, name: str) -> tuple[str, ...]:
-        """Return the command `use` or `receive` on the first node; the second reads the gzipped tar archive."""
+        """Return the command `use`, `receive` or `send` on a node; `receive` reads the gzipped tar archive."""
         copy = ["--copy", self.copy] if self.copy else []
         copy += ["--keep"] if self.keeps_copies else []
-        receivers = ["--to", *(node.node for node in self.nodes[1:])] if self.nodes[1:] else []
-        return (*self.node_program, "store", name, self.path, self.run_dir, *copy, *receivers)
+        return (*self.node_program, "store", name, self.path, self.run_dir, *copy)
 
     def describe(self) -> str:
-        """Return a shell command that sends the archive if the first node does not have the folder."""
-        use, receive = (shell_at(self.nodes[0], shlex.join(self.command(name))) for name in ("use", "receive"))
+        """Return a shell command that sends the archive to each node that does not have the folder."""
+        use, receive = (at_nodes(self.nodes, shlex.join(self.command(name))) for name in ("use", "receive"))
         pack = shlex.join(("tar", "-C", self.source, "-cz"))
         names = "".join(f"{name}\n" for name in self.files)
         options, newline, lines = f"--verbatim-files-from --no-unquote -T - {heredoc(names)}".partition("\n")
         if not self.files:
             options, newline, lines = ".", "", ""
-        return f"{use} < /dev/null || {pack} {options} | {receive}{newline}{lines}"
+        return for_nodes(self.nodes, f"{use} < /dev/null || {pack} {options} | {receive}{newline}{lines}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from tempfile import NamedTemporaryFile
 from typing import Protocol
 
 from orch_node.filled_folder import all_files, describe, hash_of
-from orch_node.protocol import files
+from orch_node.login_shell import shell_command
+from orch_node.protocol import files, values
 from orch_node.protocol.node_names import fold_by_text
 from orch_node.protocol.record import RunNode
+from orch_node.protocol.values import ProtocolError
+from orch_node.standalone import receive_files
 from orch_node.store import ABSENT
 
 from orchestrator.errors import ExecuteError
 from orchestrator.files import make_user_folder, pack_files, source_files
 from orchestrator.model.command import Command, CommandResult
+from orchestrator.model.printable import one_line
 from orchestrator.planning.manifest import Object
 from orchestrator.planning.plan import (
     ApplyObjects,
@@ -61,8 +65,12 @@ class Connection(Protocol):
     def capture(self, argv: tuple[str, ...], *, seconds: float) -> CommandResult:
         """Run a program on the host and return its exit code and output; raise ExecuteError if that fails."""
 
-    def feed(self, argv: tuple[str, ...], source: Path) -> None:
-        """Run a program on the host with a file of this machine as its input; raise ExecuteError if it fails."""
+    def feed(self, argv: tuple[str, ...], source: Path, head: bytes = b"") -> str:
+        """Run a program on the host with `head` and a file of this machine as its input; return its output.
+
+        Raises:
+            ExecuteError: if it fails.
+        """
 
     def start(self, command: Command, log: str) -> None:
         """Start a program that continues after this one; raise ExecuteError if it cannot be started."""
@@ -162,7 +170,7 @@ def apply_objects(step: ApplyObjects, applier: Applier | None) -> None:
 
 
 def store(step: StoreFolder, connections: Mapping[str, Connection]) -> None:
-    """Ask all nodes for a folder of the store; send it to the first node and let it serve the others that lack it.
+    """Ask all nodes for a folder of the store; send it to those that lack it, from a node that has it if there is one.
 
     Raises:
         ExecuteError: if a node cannot store or copy it, or a file cannot be read.
@@ -170,29 +178,55 @@ def store(step: StoreFolder, connections: Mapping[str, Connection]) -> None:
     absent: set[str] = set()
 
     def use(node: RunNode) -> None:
-        result = connections[node.node].capture(replace(step, nodes=(node,)).command("use"), seconds=STORE_SECONDS)
+        result = connections[node.node].capture(step.command("use"), seconds=STORE_SECONDS)
         if result.code == ABSENT:
             absent.add(node.node)
         elif result.code != 0:
-            raise store_error(node, result)
+            reason = result.err.strip() or f"exit code {result.code}"
+            raise ExecuteError(f"{node.node}: {reason}", hint=STORE_HINT)
 
     on_all(step.nodes, connections, use)
-    node0, *other_nodes = step.nodes
-    remaining = replace(step, nodes=(node0, *(node for node in other_nodes if node.node in absent)))
-    if node0.node in absent:
-        source = Path(step.source)
-        paths = [source / name for name in step.files or all_files(source)]
-        with packed(source, paths) as archive:
-            connections[node0.node].feed(remaining.command("receive"), archive)
-    elif absent:
-        result = connections[node0.node].capture(remaining.command("use"), seconds=STORE_SECONDS)
-        if result.code != 0:
-            raise store_error(node0, result)
+    receivers = [node.node for node in step.nodes if node.node in absent]
+    holder = next((node.node for node in step.nodes if node.node not in absent), "")
+    source = Path(step.source)
+    if receivers and holder:
+        pass_on(step, connections[holder], Path(os.devnull), [holder, *receivers], is_stored=True)
+    elif receivers:
+        with packed(source, [source / name for name in step.files or all_files(source)]) as archive:
+            if receivers[1:]:
+                pass_on(step, connections[receivers[0]], archive, receivers)
+            else:
+                connections[receivers[0]].feed(step.command("receive"), archive)
 
 
-def store_error(node: RunNode, result: CommandResult) -> ExecuteError:
-    reason = result.err.strip() or f"exit code {result.code}"
-    return ExecuteError(f"{node.node}: {reason}", hint=STORE_HINT)
+def pass_on(
+    step: StoreFolder, connection: Connection, archive: Path, nodes: Sequence[str], *, is_stored: bool = False
+) -> None:
+    """Send a folder to the first of several nodes, or let it send its own; it passes the folder on to the others.
+
+    Raises:
+        ExecuteError: if a node does not get it.
+    """
+    program = receive_files.command(step.node_program[0])
+    head = {
+        "root": str(PurePosixPath(step.node_program[1]).parent.parent),
+        "receiver": step.command("receive"),
+        "sender": step.command("send"),
+        "nodes": [(name, shell_command(program)) for name in nodes[1:]],
+        "stored": is_stored,
+    }
+    output = connection.feed(program, archive, receive_files.beginning(head))
+    try:
+        problems = values.check_object(values.loads(output, "its response"), "its response")
+    except ProtocolError as error:
+        raise ExecuteError(f"{nodes[0]}: {error}", hint=STORE_HINT) from None
+    reasons = {name: one_line(str(problems.get(name) or "")) for name in ("", *nodes[1:])}
+    failed = {name or nodes[0]: reason for name, reason in reasons.items() if reason}
+    if is_stored and nodes[0] in failed:
+        failed = dict.fromkeys(nodes[1:], failed[nodes[0]])
+    if failed or None in problems.values():
+        reason = "; ".join(f"{names}: {reason}" for names, reason in fold_by_text(failed))
+        raise ExecuteError(f"{reason.removesuffix('.')}.", hint=STORE_HINT)
 
 
 def copy_files(step: CopyFiles) -> None:

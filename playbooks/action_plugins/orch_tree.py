@@ -42,7 +42,6 @@ sys.path.append(str(Path(__file__).resolve().parents[2] / "train/lib"))
 from orch_node.login_shell import shell_command
 from orch_node.standalone import receive_files
 
-PROGRAM = Path(receive_files.__file__).read_text()
 SMALL_BYTES = 1 << 20  # of a compressed archive in the arguments of the module
 # Memory of the controller for one sender, and for each if several nodes get files directly. Each pack costs the
 # connections once more.
@@ -110,7 +109,11 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         if is_done or len(waiting) < 2 or name != next(iter(waiting)):
             return {"changed": False}
         offsets = common_offsets([checked_offsets(result["missing"], sources) for result in waiting.values()])
-        receivers = [(node, command_line(result["python"])) for node, result in waiting.items() if node != name]
+        receivers = [
+            (node, shell_command(receive_files.command(result["python"])))
+            for node, result in waiting.items()
+            if node != name
+        ]
         problems: dict[str, str] = {}
         for pieces in packs(offsets, sources, ONLY_BYTES):
             problems.update(self._send_to_all(pieces, waiting[name]["python"], receivers))
@@ -138,7 +141,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         self, pieces: list[Piece], python: str, nodes: Sequence[tuple[str, str]] = (), *, is_stored: bool = False
     ) -> dict[str, str | None]:
         """Send pieces, or let the node send those that it has stored; return the output of receive_files.py."""
-        argv = (shlex.quote(word) for word in program_arguments(python))
+        argv = (shlex.quote(word) for word in receive_files.command(python))
         data = message(self._task.args["root"], pieces, nodes, is_stored=is_stored)
         done = self._low_level_execute_command(" ".join(argv), sudoable=False, in_data=data)
         try:
@@ -187,16 +190,6 @@ def common_offsets(offsets_of_nodes: Sequence[Mapping[str, int]]) -> dict[str, i
     return common
 
 
-def program_arguments(python: str) -> tuple[str, ...]:
-    """Return the command that reads receive_files.py from its input and runs it."""
-    return (python, "-I", "-S", "-c", receive_files.BOOTSTRAP.format(len(PROGRAM.encode())))
-
-
-def command_line(python: str) -> str:
-    """Return the text with which any login shell of a node runs receive_files.py."""
-    return shell_command(program_arguments(python))
-
-
 def packs(offsets: Mapping[str, int], sources: Mapping[str, Source], most_bytes: int) -> Iterator[list[Piece]]:
     """Yield lists of pieces of at most so many bytes together, without what has arrived."""
     pack: list[Piece] = []
@@ -221,15 +214,8 @@ def message(root: str, pieces: Sequence[Piece], nodes: Sequence[tuple[str, str]]
     """Return the input of receive_files.py, compressed unless the largest file hardly shrinks, as weights do."""
     is_compressed = shrinks(max(pieces, key=lambda piece: int(piece["length"]))["file"])
     described = [{key: value for key, value in piece.items() if key != "file"} for piece in pieces]
-    head = {
-        "root": root,
-        "pieces": described,
-        "nodes": nodes,
-        "compressed": is_compressed,
-        "stored": is_stored,
-        "source": PROGRAM,
-    }
-    start = PROGRAM.encode() + json.dumps(head).encode() + b"\n"
+    head = {"root": root, "pieces": described, "nodes": nodes, "compressed": is_compressed, "stored": is_stored}
+    start = receive_files.beginning(head)
     if is_stored:
         return start
     if is_compressed:

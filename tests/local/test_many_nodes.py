@@ -15,7 +15,7 @@ import pytest
 from tests.conftest import require_mpi
 from tests.local.runs import expect_exit
 from tests.local.workspaces import Workspace, make_hosts
-from tests.support.hosts import Host, ip_in
+from tests.support.hosts import Host, Hosts, ip_in
 from tests.support.matrix import STARTERS
 from tests.support.waiting import wait_until
 
@@ -72,7 +72,11 @@ def five_hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workspace]:
 def test_ranks_start_although_daemons_are_started_by_other_nodes(five_hosts: Workspace, starter: str) -> None:
     options = STARTERS[starter]
     require_mpi(options[options.index("--mpi") + 1] if "--mpi" in options else "intel")
+    (five_hosts.folder / "weights.bin").write_bytes(os.urandom(3 * MB))  # a part of the project that is always new
+    sent, connections = five_hosts.lab.sent_bytes(), client_connections(five_hosts.lab)
     cell = five_hosts.train_text(SCRIPT, *options)
+    assert sum(five_hosts.lab.sent_bytes()) - sum(sent) < 1.5 * 3 * MB, "the project left this machine more than once"
+    assert client_connections(five_hosts.lab) == [number + 1 for number in connections], "logs come through node0"
     assert [cell.printed("SUM", rank) for rank in range(HOSTS)] == ["10.0"] * HOSTS
     if starter != "torchrun":
         assert "True" in {cell.printed("SHARED", rank) for rank in range(HOSTS)}, (
@@ -81,6 +85,12 @@ def test_ranks_start_although_daemons_are_started_by_other_nodes(five_hosts: Wor
     if starter in STARTS_TREE:
         starters = {cell.printed("STARTER", rank) for rank in range(HOSTS)}
         assert starters & {host.address for host in five_hosts.lab.hosts[1:]}, "MPI has started no tree"
+
+
+def client_connections(lab: Hosts) -> list[int]:
+    """Return how often this machine has connected to each host but the first."""
+    pattern = rf"(?m)^Accepted .* from {re.escape(lab.wire_network)}\."
+    return [len(re.findall(pattern, (host.folder / "sshd.log").read_text())) for host in lab.hosts[1:]]
 
 
 # Train for a minute; each rank leaves a file when it has begun.

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from ansible.errors import AnsibleActionFail
+from orch_node.standalone import receive_files
 
 from tests.roles.modules import load_file, load_module
 
@@ -51,7 +52,7 @@ def messages(root: Path, sources: dict[str, Any]) -> list[bytes]:
 
 
 def receive(message: bytes) -> dict[str, str]:
-    command = action.program_arguments(sys.executable)
+    command = receive_files.command(sys.executable)
     done = subprocess.run(command, input=message, capture_output=True, check=True)
     problems: dict[str, str] = json.loads(done.stdout)
     return problems

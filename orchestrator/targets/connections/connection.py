@@ -367,12 +367,17 @@ class Ssh:
         with self.start_program(argv, description) as channel:
             return self.attempt(lambda: read_output(channel, self.node, seconds), description)
 
-    def feed(self, argv: tuple[str, ...], source: Path) -> None:
-        """Run a program on the node with a local file as its input; raise ExecuteError if it fails."""
+    def feed(self, argv: tuple[str, ...], source: Path, head: bytes = b"") -> str:
+        """Run a program on the node with `head` and a local file as its input; return its output.
+
+        Raises:
+            ExecuteError: if it fails.
+        """
 
         def act() -> CommandResult:
             with source.open("rb") as file:
                 channel.settimeout(TRANSFER_SECONDS)
+                channel.sendall(head)
                 while block := file.read(CHUNK):
                     channel.sendall(block)
                 channel.shutdown_write()
@@ -384,6 +389,7 @@ class Ssh:
         if result.code != 0:
             reason = result.err.strip() or f"exit code {result.code}"
             raise ExecuteError(f"{self.node}: {program_name(argv)}: {reason}", hint=self.node_hint)
+        return result.out
 
     def stream(self, argv: tuple[str, ...]) -> Iterator[str]:
         """Yield the lines of a program on the node as they are printed.

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import selectors
+import shutil
 import subprocess
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -99,16 +101,21 @@ class Local:
             err=process.stderr.decode(errors="replace"),
         )
 
-    def feed(self, argv: tuple[str, ...], source: Path) -> None:
-        """Run a program with a file as its input; raise ExecuteError if it fails."""
+    def feed(self, argv: tuple[str, ...], source: Path, head: bytes = b"") -> str:
+        """Run a program with `head` and a file as its input; return its output. Raise ExecuteError if it fails."""
         try:
-            with source.open("rb") as file:
-                process = subprocess.run(argv, stdin=file, capture_output=True)
+            with source.open("rb") as file, tempfile.TemporaryFile() as joined:
+                if head:
+                    joined.write(head)
+                    shutil.copyfileobj(file, joined)
+                    joined.seek(0)
+                process = subprocess.run(argv, stdin=joined if head else file, capture_output=True)
         except OSError as error:
             raise not_started(argv[0], error) from None
         if process.returncode != 0:
             stderr = process.stderr.decode(errors="replace").strip()
             raise ExecuteError(f"{program_name(argv)}: {stderr or f'exit code {process.returncode}'}", hint=WRITE_HINT)
+        return process.stdout.decode(errors="replace")
 
     def stream(self, argv: tuple[str, ...]) -> Iterator[str]:
         """Yield the lines of a program as they are printed; raise ExecuteError if it fails."""

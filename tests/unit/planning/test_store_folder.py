@@ -47,9 +47,9 @@ class CountingLocal(Local):
 
     sent = 0
 
-    def feed(self, argv: tuple[str, ...], source: Path) -> None:
+    def feed(self, argv: tuple[str, ...], source: Path, head: bytes = b"") -> str:
         self.sent += 1
-        super().feed(argv, source)
+        return super().feed(argv, source, head)
 
 
 def modes(folder: str) -> dict[str, int]:

@@ -2,11 +2,11 @@
 
   node.py store use FOLDER RUN_DIR ...      exit with ABSENT if the folder is not there
   node.py store receive FOLDER RUN_DIR ...  read the folder from stdin, as a gzipped tar archive
+  node.py store send FOLDER RUN_DIR         print this archive
 
-Both record that the run uses the folder, make a copy of it for the run (--copy COPY), and do the same on other nodes,
-to which they pass it on (--to NODE ...). A copy that exists stays as the run has left it, except for the files that
-differ between FOLDER and the folder from which it was made; with --keep it does not need the folder. Nodes that share
-the store may do this at the same time.
+The first two record that the run uses the folder, and make a copy of it for the run (--copy COPY). A copy that exists
+stays as the run has left it, except for the files that differ between FOLDER and the folder from which it was made;
+with --keep it does not need the folder. Nodes that share the store may do this at the same time.
 """
 
 from __future__ import annotations
@@ -23,14 +23,13 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import IO, BinaryIO
+from typing import BinaryIO
 
 from orch_node import disk, filled_folder, program, reach, trust, whole_files
 from orch_node.filled_folder import MARK, describe, has_content
 from orch_node.login_shell import START_MARKER, program_errors
 from orch_node.protocol import files
 from orch_node.protocol.folders import FileEntry
-from orch_node.protocol.node_names import fold
 
 MAX_NOISE = 1 << 20  # bytes that a login shell may print
 ABSENT = 3  # the exit code of `use`
@@ -49,30 +48,23 @@ class StoreError(Exception):
 def main(argv: list[str]) -> int:
     """Run the command of the arguments; return the exit code."""
     parser = argparse.ArgumentParser(prog="node.py store")
-    parser.add_argument("command", choices=("use", "receive"))
+    parser.add_argument("command", choices=("use", "receive", "send"))
     parser.add_argument("folder", type=Path)
     parser.add_argument("run_dir")
     parser.add_argument("--copy", type=Path)
     parser.add_argument("--keep", action="store_true")
-    parser.add_argument("--to", nargs="*", default=[])
     options = parser.parse_args(argv)
     os.umask(0o077)
     folder = options.folder
-    arguments = [str(folder), options.run_dir, *(["--copy", str(options.copy)] if options.copy else [])]
-    arguments += ["--keep"] if options.keep else []
     try:
+        if options.command == "send":
+            return send(folder)
         if options.command == "receive":
-            with receiving(options.to, arguments) as receivers:
-                receive(folder, receivers)
+            receive(folder)
+        if is_complete(folder):
             use(folder, options.run_dir, options.copy)
-        elif options.keep and options.copy.is_dir() and not is_complete(folder):
-            query_others(options.to, arguments)
-        elif not is_complete(folder):
+        elif not (options.keep and options.copy.is_dir()):
             return ABSENT
-        else:
-            absent = use_everywhere(options.to, arguments, lambda: use(folder, options.run_dir, options.copy))
-            with receiving(absent, arguments) as receivers:
-                send(folder, receivers)
     except OSError as error:
         print(disk.describe_error(options.folder, error), file=sys.stderr)
         return 1
@@ -108,19 +100,6 @@ def origin_of(copy: Path) -> Path | None:
         return Path(copy.with_name(files.SENT_PROJECT).read_text())
     except FileNotFoundError:
         return None
-
-
-def query_others(nodes: Sequence[str], arguments: list[str]) -> None:
-    """Let other nodes keep or make their copies from their own stores, because this node cannot pass the folder on.
-
-    Raises:
-        StoreError: if a node has neither a copy nor the folder.
-    """
-    commands = [RemoteCommand(node, ("store", "use", *arguments), subprocess.DEVNULL) for node in nodes]
-    failed = [command for command in commands if command.end() != 0]
-    if absent := [command.node for command in failed if command.process.returncode == ABSENT]:
-        raise StoreError(f"{fold(absent)}: no copy of the project as the run was started with. {SEND_CODE}")
-    raise_failures(failed)
 
 
 def update_copy(folder: Path, copy: Path, earlier_folder: Path) -> None:
@@ -179,11 +158,10 @@ def locked(folder: Path, kind: int) -> Iterator[BinaryIO]:
         yield lock
 
 
-def receive(folder: Path, receivers: Sequence[RemoteCommand]) -> None:
+def receive(folder: Path) -> None:
     """Read a folder from stdin, check it against its name, and give it its name.
 
-    Other nodes receive the archive at the same time. It is read to its end even if another node that shares the store
-    is faster.
+    The archive is read to its end even if another node that shares the store is faster.
 
     Raises:
         StoreError: if the archive cannot be unpacked or has other content.
@@ -193,7 +171,7 @@ def receive(folder: Path, receivers: Sequence[RemoteCommand]) -> None:
     part = Path(tempfile.mkdtemp(prefix=f".{folder.name}{PART}", dir=folder.parent))
     try:
         unpack = ("tar", "-xzf", "-", "--no-same-owner", "--no-same-permissions", "-C", str(part))
-        run(folder, *unpack, blocks=passed_on(sys.stdin.buffer, receivers))
+        run(folder, *unpack, blocks=iter(lambda: sys.stdin.buffer.read(filled_folder.CHUNK), b""))
         if filled_folder.hash_of(part) != folder.name:
             raise StoreError(f"{folder}: {CHANGED}")
         whole_files.write(part / MARK, folder.name)
@@ -350,64 +328,20 @@ class RemoteCommand:
         return f"{self.node}: {lines[-1] if lines else f'exit code {self.process.returncode}'}"
 
 
-def use_everywhere(nodes: Sequence[str], arguments: list[str], use_here: Callable[[], object]) -> list[str]:
-    """Let this node and others use a folder at the same time; return the nodes that do not have it.
-
-    Args:
-        nodes: the other nodes.
-        arguments: those of the command on each of them.
-        use_here: lets this node use the folder.
-
-    Raises:
-        StoreError: if a node cannot be reached, or cannot copy the folder.
-        OSError: if this node cannot.
-    """
-    commands = [RemoteCommand(node, ("store", "use", *arguments), subprocess.DEVNULL) for node in nodes]
-    try:
-        use_here()
-    finally:
-        failed = [command for command in commands if command.end() not in (0, ABSENT)]
-    raise_failures(failed)
-    return [command.node for command in commands if command.process.returncode == ABSENT]
-
-
-@contextlib.contextmanager
-def receiving(nodes: Sequence[str], arguments: list[str]) -> Iterator[list[RemoteCommand]]:
-    """Yield a command for each of some nodes that receives a folder; wait for their ends.
-
-    Raises:
-        StoreError: if a node cannot be reached, or cannot store or copy the folder.
-    """
-    receivers = [RemoteCommand(node, ("store", "receive", *arguments), subprocess.PIPE) for node in nodes]
-    try:
-        yield receivers
-    finally:
-        failed = [receiver for receiver in receivers if receiver.end() != 0]
-    raise_failures(failed)
-
-
 def raise_failures(commands: Sequence[RemoteCommand]) -> None:
     if commands:
         raise StoreError("; ".join(command.problem() for command in commands))
 
 
-def send(folder: Path, receivers: Sequence[RemoteCommand]) -> None:
-    """Send a folder of the store to other nodes at the same time."""
-    if not receivers:
-        return
-    pack = ("tar", "-I", "gzip -1", "-c", f"--exclude=./{MARK}", "-C", str(folder), ".")
-    with subprocess.Popen(pack, stdout=subprocess.PIPE) as tar:
-        assert tar.stdout is not None
-        for _ in passed_on(tar.stdout, receivers):
-            pass
+def send(folder: Path) -> int:
+    """Print an archive of a folder; return the exit code.
 
-
-def passed_on(source: IO[bytes], receivers: Sequence[RemoteCommand]) -> Iterator[bytes]:
-    """Yield the blocks of a stream, each after the receivers have got it."""
-    while block := source.read(filled_folder.CHUNK):
-        for receiver in receivers:
-            receiver.write(block)
-        yield block
+    Raises:
+        StoreError: if this node has only the run's copy of it.
+    """
+    if not is_complete(folder):
+        raise StoreError(f"no copy of the project as the run was started with. {SEND_CODE}")
+    return subprocess.run(("tar", "-I", "gzip -1", "-c", f"--exclude=./{MARK}", "-C", str(folder), ".")).returncode
 
 
 def run(folder: Path, *command: str, blocks: Iterable[bytes] = ()) -> None:

@@ -2,11 +2,13 @@
 
 The input is this program (BOOTSTRAP runs it), a line of JSON, and the bytes of all pieces, compressed if `compressed`:
 
-  root      the folder below which files are written
+  root      the folder below which files are written, and the ssh configuration is
   pieces    path, mode, sha256, size, offset and length of each piece of a file
+  receiver  the command that reads the bytes in place of pieces
   nodes     [name, command] of each node that gets the input, too; this node passes it on to two of them, and these to
             the others, so that no link carries it more than twice
   stored    whether this node has the pieces already, so that they are not in the input
+  sender    the command that prints the bytes in place of stored pieces
   source    its own text, for these nodes
 
 A file gets its name when it is complete and has its hash. What has arrived before an interruption is continued. The
@@ -26,7 +28,7 @@ import sys
 import tempfile
 import zlib
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import IO, Any
 
 BOOTSTRAP = "import sys; source = sys.stdin.buffer.read({}); exec(source)"
 CHUNK = 1 << 20
@@ -42,7 +44,9 @@ def main() -> None:
     blocks = pass_on(stored_blocks(head) if is_stored else iter(lambda: sys.stdin.buffer.read(CHUNK), b""), children)
     problems: dict[str, str | None] = {}
     try:
-        if not is_stored:
+        if not is_stored and head["receiver"]:
+            feed(head["receiver"], blocks)
+        elif not is_stored:
             write_pieces(decompressed(blocks) if head["compressed"] else blocks, head)
         for _ in blocks:
             pass
@@ -97,6 +101,19 @@ class Child:
         return {name or self.name: reason for name, reason in problems.items()}
 
 
+def command(python: str) -> tuple[str, ...]:
+    """Return the command that reads this program from its input and runs it."""
+    return (python, "-I", "-S", "-c", BOOTSTRAP.format(os.path.getsize(__file__)))
+
+
+def beginning(head: dict[str, Any]) -> bytes:
+    """Return the beginning of the input for command(): this program and the line of JSON."""
+    with open(__file__, encoding="utf-8") as file:
+        source = file.read()
+    defaults = {"pieces": [], "receiver": [], "sender": [], "compressed": False, "source": source}
+    return source.encode() + json.dumps({**defaults, **head}).encode() + b"\n"
+
+
 def start_children(head: dict[str, Any]) -> list[Child]:
     """Start the program on two nodes, each with half of the others."""
     nodes = head["nodes"]
@@ -114,7 +131,9 @@ def pass_on(blocks: Iterator[bytes], children: Sequence[Child]) -> Iterator[byte
 
 
 def stored_blocks(head: dict[str, Any]) -> Iterator[bytes]:
-    """Yield the bytes of all pieces from this node's files."""
+    """Yield the bytes of all pieces from this node's files, or those that its command prints."""
+    if head["sender"]:
+        yield from output(head["sender"])
     for piece in head["pieces"]:
         path = os.path.join(head["root"], piece["path"])
         part = part_path(path, piece["sha256"])
@@ -127,6 +146,36 @@ def stored_blocks(head: dict[str, Any]) -> Iterator[bytes]:
                     raise ValueError(f"{path} has become shorter")
                 yield block
                 remaining -= len(block)
+
+
+def output(command: Sequence[str]) -> Iterator[bytes]:
+    """Yield what a command prints; raise ValueError with its last line if it fails."""
+    with tempfile.TemporaryFile() as errors:
+        with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors) as process:
+            assert process.stdout is not None
+            while block := process.stdout.read(CHUNK):
+                yield block
+        check_end(process, errors)
+
+
+def feed(command: Sequence[str], blocks: Iterator[bytes]) -> None:
+    """Let a command read all blocks; raise ValueError with its last line if it fails."""
+    with tempfile.TemporaryFile() as errors:
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=errors)
+        assert process.stdin is not None
+        for block in blocks:
+            with contextlib.suppress(BrokenPipeError):
+                process.stdin.write(block)
+        process.communicate()
+        check_end(process, errors)
+
+
+def check_end(process: subprocess.Popen[bytes], errors: IO[bytes]) -> None:
+    """Raise ValueError with the last line of a command's errors if it has failed."""
+    if process.returncode != 0:
+        errors.seek(0)
+        lines = errors.read().decode(errors="replace").strip().splitlines()
+        raise ValueError(lines[-1] if lines else f"exit code {process.returncode}")
 
 
 def decompressed(blocks: Iterator[bytes]) -> Iterator[bytes]:
