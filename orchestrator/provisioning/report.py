@@ -14,7 +14,6 @@ from orchestrator.model.printable import one_line
 
 SSH_SECONDS = 10.0  # time limit for `ssh -G`, whose configuration may run programs
 KEY_FILE = "ansible_ssh_private_key_file"
-WHEELS = "wheels/"  # the folder to which wheels are sent
 PERMISSION_DENIED = "Permission denied ("  # printed by OpenSSH if the host does not accept the key
 NO_RESPONSE = "Check that it is running and reachable: `ssh HOST`; ansible_host sets its address."
 # Parts of messages of OpenSSH and Ansible, each with the problem and a hint for the report.
@@ -185,14 +184,10 @@ def message_of(result: Mapping[str, Any]) -> str:
 
 
 def changes_of(result: Mapping[str, Any], task: str) -> list[Change]:
-    """Return the changes that the module reports; without them, one that names the task.
-
-    Wheels are left out, because the packages that are installed from them are reported.
-    """
+    """Return the changes that the module reports; without them, one that names the task."""
     drift = result.get("drift")
     rows = [row for row in drift if isinstance(row, dict)] if isinstance(drift, list) else []
     if not rows:
         return [Change(what=task[:1].lower() + task[1:], is_="not done", should="done")]
     texts = ([one_line(str(row.get(key, ""))) for key in ("what", "is", "should")] for row in rows)
-    changes = [Change(what=subject, is_=is_, should=should) for subject, is_, should in texts]
-    return [change for change in changes if not change.what.startswith(WHEELS)]
+    return [Change(what=subject, is_=is_, should=should) for subject, is_, should in texts]
