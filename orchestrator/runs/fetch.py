@@ -21,6 +21,7 @@ from orchestrator.runs.file_sender import MAX_BLOCK, Basis, FileSender, Remote, 
 from orchestrator.runs.file_sender import Entry as Entry
 
 IMPOSSIBLE_NAME = (errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ)
+MAX_PARALLEL_NODES = 64  # each has an ssh process here
 PARTS = ".orch-parts"  # a folder of incomplete files, which the next fetch continues
 # What orch itself writes, and gives another name or deletes once it is complete.
 INCOMPLETE_NAME = re.compile(
@@ -125,17 +126,23 @@ def collect(
         ExecuteError: if a file cannot be listed, read or written, or there is not enough space.
     """
     fetch = Fetch(target, listener, unchanged, expected)
-    with ExitStack() as stack:
-        senders = open_senders(stack, sources, folders, fetch.left_out)
-        folder = next((sender.folder for sender in senders.values() if sender.folder), None)
-        if folder is None:
-            raise NoFolderError(f"There is no folder {' or '.join(dict.fromkeys(folders))}.")
-        for name, sender in senders.items():
-            entries = [entry for entry in sender.entries if matches(entry.path, patterns)]
-            if name == sources[0].name:
-                fetch.bring(sender, entries)
-            elif sender.folder == folder:
-                fetch.bring(sender, entries, prefix=f"{unused_name(name, senders[sources[0].name].entries)}/")
+    folder = ""
+    first_entries: Sequence[Entry] = ()
+    for start in range(0, len(sources), MAX_PARALLEL_NODES):
+        with ExitStack() as stack:
+            group = sources[start : start + MAX_PARALLEL_NODES]
+            for name, sender in open_senders(stack, group, folders, fetch.left_out, is_first=start == 0).items():
+                folder = folder or sender.folder
+                entries = [entry for entry in sender.entries if matches(entry.path, patterns)]
+                if not folder or sender.folder != folder:
+                    continue
+                if name == sources[0].name:
+                    first_entries = sender.entries
+                    fetch.bring(sender, entries)
+                else:
+                    fetch.bring(sender, entries, prefix=f"{unused_name(name, first_entries)}/")
+    if not folder:
+        raise NoFolderError(f"There is no folder {' or '.join(dict.fromkeys(folders))}.")
     fetch.local.remove_folder(PARTS)
     return Collected(
         folder=target,
@@ -148,15 +155,15 @@ def collect(
 
 
 def open_senders(
-    stack: ExitStack, sources: Sequence[Source], folders: Sequence[str], left_out: list[Entry]
+    stack: ExitStack, sources: Sequence[Source], folders: Sequence[str], left_out: list[Entry], *, is_first: bool
 ) -> dict[str, FileSender]:
-    """Start the senders of all nodes, and return them with their lists; a node that cannot be reached is left out.
+    """Start the senders of some nodes, and return them with their lists; a node that cannot be reached is left out.
 
     Raises:
-        ExecuteError: if the first node cannot be reached, or sends an invalid list.
+        ExecuteError: if the first node of the run (`is_first`) cannot be reached, or sends an invalid list.
     """
     senders: dict[str, FileSender] = {}
-    for step in ("open", "list"):  # all nodes list their folders at the same time
+    for step in ("open", "list"):  # these nodes list their folders at the same time
         for source in sources:
             try:
                 if step == "open":
@@ -165,7 +172,7 @@ def open_senders(
                 elif source.name in senders:
                     senders[source.name].list()
             except ExecuteError as error:
-                if source is sources[0]:
+                if is_first and source is sources[0]:
                     raise
                 senders.pop(source.name, None)
                 left_out.append(Entry(path=f"{source.name}/", kind=FOLDER, problem=error.message))
