@@ -174,7 +174,8 @@ class StandIns(threading.Thread):
         response = request.response()
         if isinstance(response, AllEnded):
             process = ProcessRecord(pid=2, role="rank", name="python", state="S", rank=0)
-            return replace(response, ended=(process,) * len(self.ranks.get(node, ())))
+            ranks = self.ranks.get(node, ())
+            return replace(response, ended=(process,) * len(ranks), logs={f"rank-{rank}.log": "" for rank in ranks})
         return response
 
     # The ranks.

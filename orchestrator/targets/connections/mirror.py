@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Mapping
+from base64 import b64decode
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path, PurePath
 from typing import Protocol, TypeVar
 
 from orch_node.machine import Machine, was_rebooted
-from orch_node.protocol import files
+from orch_node.protocol import files, values
 from orch_node.protocol import outcome as outcomes
+from orch_node.protocol.logs import NodeLogs
 from orch_node.protocol.outcome import SupervisorProcess
 from orch_node.protocol.values import ProtocolError
 
@@ -29,6 +32,7 @@ MISSED_PROBES = 3  # consecutive probes that must miss the supervisor before it 
 RESULTS = ("results.json", "metrics.jsonl", "predictions.json")
 CHUNK_BYTES = 1 << 24  # bytes of a file that are read per request
 MAX_LOG_BYTES = 1 << 36
+MAX_HANDED_BYTES = 1 << 27
 MAX_HOST_NAME_BYTES = 1 << 10
 MAX_STATE_BYTES = 1 << 24  # of supervisor.json and outcome.json
 
@@ -87,16 +91,22 @@ class Mirror:
             ExecuteError: if the file cannot be read from the node or written here.
         """
         local_name = local_name or name
-        try:
+        with self.writing(local_name):
             offset, path = self.local_files.size(local_name), f"{self.run_dir}/{name}"
             # The size is read once, because the file may grow without end.
             size = min(self.remote.size(path), MAX_LOG_BYTES)
             while offset < size and (content := self.remote.read(path, offset, min(CHUNK_BYTES, size - offset))):
                 self.local_files.add(local_name, content, offset)
                 offset += len(content)
+
+    @contextmanager
+    def writing(self, name: str) -> Iterator[None]:
+        """Convert the error of a local file that cannot be written into an ExecuteError."""
+        try:
+            yield
         except OSError as error:
             raise ExecuteError(
-                f"{self.folder / local_name} cannot be written: {error.strerror}.",
+                f"{self.folder / name} cannot be written: {error.strerror}.",
                 hint="Links in a run's folder are not followed.",
             ) from None
 
@@ -159,18 +169,51 @@ class Mirror:
         """Ask the supervisor to end the run."""
         self.remote.terminate(pid, self.marker)
 
-    def copy_logs(self, rank: int | None = None, moved: Mapping[int, str] | None = None) -> None:
+    def copy_logs(self, rank: int | None = None, folder_of: Callable[[int], str] = lambda rank: files.RANKS) -> None:
         """Copy the logs of the ranks that ran on this node, or of one of them.
 
         Args:
             rank: the rank; None for all ranks.
-            moved: the local folders for ranks that the record has on other nodes.
+            folder_of: returns the local folder for the logs of a rank from this node.
         """
         for name in self.rank_files(files.RANKS, files.OF_RANK):
             number = files.rank_of(PurePath(name).name)
             if number is not None and rank in (None, number):
-                folder = (moved or {}).get(number, files.RANKS)
-                self.append(name, f"{folder}/{PurePath(name).name}")
+                self.append(name, f"{folder_of(number)}/{PurePath(name).name}")
+
+    def copy_handed_logs(self, folder_of: Callable[[int, str], str]) -> set[str]:
+        """Copy the logs that agents of other nodes have handed to this node, if the run has ended.
+
+        Args:
+            folder_of: returns the local folder for the logs of a rank from a node; '' for an unknown node.
+
+        Returns:
+            The nodes whose logs are complete here.
+        """
+        if outcome_in(self.folder) is None:
+            return set()
+        content = self.remote.read(f"{self.run_dir}/{files.HANDED_LOGS}", 0, MAX_HANDED_BYTES) or b""
+        complete = set()
+        for line in content.splitlines():
+            try:
+                handed = values.parse(NodeLogs, line, files.HANDED_LOGS)
+                contents = {name: b64decode(text, validate=True) for name, text in handed.files.items()}
+            except (ProtocolError, ValueError):
+                continue
+            if not folder_of(0, handed.node):
+                continue
+            for name, content in contents.items():
+                rank = files.rank_of(name)
+                if rank is not None and rank < self.ranks:
+                    self.add_end(f"{folder_of(rank, handed.node)}/{name}", content)
+            complete.add(handed.node)
+        return complete
+
+    def add_end(self, local_name: str, content: bytes) -> None:
+        """Add the bytes by which a file is longer than the local one."""
+        with self.writing(local_name):
+            offset = self.local_files.size(local_name)
+            self.local_files.add(local_name, content[offset:], offset)
 
     def rank_files(self, folder: str, pattern: re.Pattern[str]) -> list[str]:
         """Return the paths of the files in a folder of the run whose names match one of its ranks."""

@@ -37,6 +37,7 @@ class SshHandle:
     Attributes:
         folder: the run's folder on this machine: a copy of node0's, or node0's own.
         notify: called with each line about the connection to the nodes.
+        node0: the connection to node0, which is opened when it is first used.
         source: the events of the run, as they arrive in `folder`.
         rank_nodes: the nodes on which the ranks have started.
         earlier: the files of earlier attempts, which are not shown.
@@ -55,11 +56,11 @@ class SshHandle:
         self.record = record
         self.folder = folder
         self.notify = notify
-        self.source = event_source(record, folder, lambda line: self.notify(line))
+        self.node0 = connection_to(record.node0)
+        self.source = event_source(record, folder, self.node0, lambda line: self.notify(line))
         self.rank_nodes = logs.RankNodes()
         self.earlier = earlier
         self.stays_connected = stays_connected
-        self.state_connection = connection_to(record.node0)
 
     def started(self) -> None:
         """Wait until the ranks have been launched, the run waits for cores, or it has ended."""
@@ -78,15 +79,18 @@ class SshHandle:
     def refresh(self) -> None:
         is_copied = False
         try:
-            copy_state(self.state_connection, self.record, self.folder)
+            copy_state(self.node0, self.record, self.folder)
             is_copied = True
         finally:
             if not (is_copied and self.stays_connected):
-                self.state_connection.close()
+                self.node0.close()
 
     def finish(self) -> Outcome:
-        self.state_connection.close()
-        for nodes, reason in fold_by_text(copy_all_files(self.record, self.folder)):
+        try:
+            errors = copy_all_files(self.record, self.folder, self.node0)
+        finally:
+            self.node0.close()
+        for nodes, reason in fold_by_text(errors):
             self.notify(f"the files of {nodes} are incomplete: {reason}")
         return outcome_of(store.load(self.folder))
 

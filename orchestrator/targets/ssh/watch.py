@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from orch_node.protocol import files
@@ -20,9 +20,8 @@ from orchestrator.targets.ssh.nodes import connection_to, on_each
 BUSY_CONNECT_SECONDS = 60
 
 
-def event_source(record: RunRecord, folder: Path, notify: Notify) -> Source:
+def event_source(record: RunRecord, folder: Path, node0: Local | Ssh, notify: Notify) -> Source:
     """Return the source of a run's events; `notify` is called when its connection is lost or restored."""
-    node0 = connection_to(record.node0)
     if not isinstance(node0, Ssh):
         return LocalRun(folder)
     mirror = Mirror(node0, record.run_dir, folder, ranks=len(record.layout))
@@ -41,15 +40,12 @@ def copy_state(connection: Local | Ssh, record: RunRecord, folder: Path) -> None
         mirror.record_supervisor_end()
 
 
-def copy_all_files(record: RunRecord, folder: Path) -> dict[str, str]:
-    """Copy the files of the run from all its nodes in parallel, and once more from nodes that do not answer.
+def copy_all_files(record: RunRecord, folder: Path, node0: Local | Ssh) -> dict[str, str]:
+    """Copy the results of a run from node0, and the logs of all ranks; return the messages of incomplete nodes.
 
-    A node may be too busy to answer while the ranks of a large run end.
-
-    Returns:
-        The messages of the nodes whose files are incomplete.
+    A node may be too busy to answer while the ranks of a large run end, so nodes that do not answer are asked again.
     """
-    errors = copy_from(record.nodes, record, folder, CONNECT_SECONDS)
+    errors = copy_logs(record, folder, None, node0=node0, with_results=True)
     ended = outcome_in(folder)
     lost = {node for node, end in ended.nodes.items() if end.lost} if ended else set()
     busy = [
@@ -57,61 +53,69 @@ def copy_all_files(record: RunRecord, folder: Path) -> dict[str, str]:
     ]
     for host in busy:
         del errors[host.node]
-    errors |= copy_from(busy, record, folder, BUSY_CONNECT_SECONDS)
+    errors |= copy_logs(record, folder, None, hosts=busy, with_results=True, connect_seconds=BUSY_CONNECT_SECONDS)
     return {node: error.message for node, error in errors.items()}
 
 
-def copy_from(
-    hosts: Sequence[RunNode], record: RunRecord, folder: Path, connect_seconds: int
-) -> dict[str, ExecuteError]:
-    """Copy the logs of ranks from some nodes in parallel, and from node0 the results; return the errors by node."""
-
-    def copy(host: RunNode, mirror: Mirror) -> None:
-        if host == record.node0:
-            mirror.finish(record.output_dir)
-            mirror.record_supervisor_end()
-        mirror.copy_logs(moved=moved_ranks(record, host))
-
-    return on_mirrors(hosts, record, folder, copy, connect_seconds)
-
-
-def copy_logs(record: RunRecord, folder: Path, rank: int | None) -> dict[str, ExecuteError]:
-    """Copy the logs of one rank or of all ranks from all nodes; return the errors by node."""
-
-    def copy(host: RunNode, mirror: Mirror) -> None:
-        if not mirror.remote.list(record.run_dir):
-            raise ExecuteError(f"{record.run_dir} does not exist.", hint="The run's folder on the node was deleted.")
-        mirror.copy_logs(rank, moved_ranks(record, host))
-
-    return on_mirrors(record.nodes, record, folder, copy)
-
-
-def moved_ranks(record: RunRecord, host: RunNode) -> dict[int, str]:
-    """Return the local folder for the logs of ranks that have run on a node, although the record has them on others."""
-    folder = files.moved_logs(host.node)
-    return {placement.rank: folder for placement in record.layout if placement.node != host.node}
-
-
-def on_mirrors(
-    hosts: Sequence[RunNode],
+def copy_logs(
     record: RunRecord,
     folder: Path,
-    copy: Callable[[RunNode, Mirror], None],
+    rank: int | None,
+    *,
+    hosts: Sequence[RunNode] | None = None,
+    node0: Local | Ssh | None = None,
+    with_results: bool = False,
     connect_seconds: int = CONNECT_SECONDS,
 ) -> dict[str, ExecuteError]:
-    """Call a function with the mirror of the run on each of some nodes in parallel; return the errors by node."""
+    """Copy the logs of ranks from node0, and in parallel from the nodes that have not handed theirs to node0.
 
-    def call(host: RunNode) -> ExecuteError | None:
-        connection = connection_to(host, connect_seconds)
+    Args:
+        record: the run.
+        folder: its local folder.
+        rank: the rank; None for all ranks.
+        hosts: the nodes; by default all of the run.
+        node0: a connection to node0, which stays open; by default a new one is used.
+        with_results: whether to copy the results, too; then it is no error that a node lacks the folder.
+        connect_seconds: the time limit of each new connection.
+
+    Returns:
+        The errors by node.
+    """
+    recorded = {placement.rank: placement.node for placement in record.layout}
+    nodes = {host.node for host in record.nodes}
+    handed: set[str] = set()
+
+    def folder_of(number: int, node: str) -> str:
+        return files.RANKS if recorded.get(number) == node else files.moved_logs(node) if node in nodes else ""
+
+    def copy(host: RunNode) -> ExecuteError | None:
+        connection = node0 if node0 and host == record.node0 else connection_to(host, connect_seconds)
         if not isinstance(connection, Ssh):
             return None
+        mirror = Mirror(connection, record.run_dir, folder, ranks=len(record.layout))
         try:
-            copy(host, Mirror(connection, record.run_dir, folder, ranks=len(record.layout)))
+            if host == record.node0 and with_results:
+                mirror.finish(record.output_dir)
+                mirror.record_supervisor_end()
+            elif not with_results and not connection.list(record.run_dir):
+                raise ExecuteError(
+                    f"{record.run_dir} does not exist.", hint="The run's folder on the node was deleted."
+                )
+            if host == record.node0:
+                handed.update(mirror.copy_handed_logs(folder_of))
+            mirror.copy_logs(rank, lambda number: folder_of(number, host.node))
         except ExecuteError as error:
             return error
         finally:
-            connection.close()
+            if connection is not node0:
+                connection.close()
         return None
 
-    errors = dict(zip(hosts, on_each(hosts, call), strict=True))
-    return {host.node: error for host, error in errors.items() if error is not None}
+    errors: dict[str, ExecuteError] = {}
+    hosts = record.nodes if hosts is None else hosts
+    first = [host for host in hosts if host == record.node0]
+    for group in (first, [host for host in hosts if host not in first]):
+        remaining = [host for host in group if host.node not in handed]
+        results = zip(remaining, on_each(remaining, copy), strict=True)
+        errors |= {host.node: error for host, error in results if error is not None}
+    return errors

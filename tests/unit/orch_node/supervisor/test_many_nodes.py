@@ -41,6 +41,8 @@ def test_run_on_many_nodes_restarts_and_stops(tmp_path: Path) -> None:
     finally:
         supervisor.kill()
         run.stand_ins.stop()
+    handed = [json.loads(line) for line in (run.folder / files.HANDED_LOGS).read_text().splitlines()]
+    assert {line["node"] for line in handed} == {f"node{index}" for index in range(1, NODES + 1)} - {"node30"}
     outcome = json.loads((run.folder / files.OUTCOME).read_text())
     assert (outcome["state"], outcome["attempts"], len(outcome["nodes"])) == ("stopped", 3, NODES + 1)
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from base64 import b64encode
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from orch_node import machine
 from orch_node.machine import Machine, ProcessIdentity
+from orch_node.protocol import outcome
 from orch_node.protocol.outcome import SupervisorProcess, render_supervisor
 
 from orchestrator.errors import ExecuteError
@@ -155,6 +158,30 @@ def test_listing_names_no_other_file(tmp_path: Path, name: str) -> None:
     }
     assert (home / "authorized_keys").read_text() == "mine\n"
     assert (folder / "plan.json").read_text() == "{}"
+
+
+def test_handed_logs_are_copied_and_name_no_other_file(tmp_path: Path) -> None:
+    remote_folder, folder = tmp_path / "far", tmp_path / "runs/r"
+    (folder / "ranks").mkdir(parents=True)
+    (folder / "ranks/rank-1.log").write_text("one\n")
+    remote_folder.mkdir()
+    log = b64encode(b"one\ntwo\n").decode()
+    names = [*UNSAFE_NAMES, "rank-99.log", "rank-0.sh", "rank-1.log"]
+    lines = [
+        json.dumps({"node": "node1", "files": dict.fromkeys(names, log)}),
+        json.dumps({"node": "node2", "files": {"rank-1.log": "no base64"}}),
+        json.dumps({"node": "../node3", "files": {"rank-1.log": log}}),
+        '{"node": "node4", "files": {"ra',
+    ]
+    (remote_folder / "handed-logs.jsonl").write_text("\n".join(lines))
+    copy = Mirror(Folder(remote_folder, []), str(remote_folder), folder, ranks=2)
+    folders = {"node1": "ranks", "node2": "ranks"}
+    assert copy.copy_handed_logs(lambda rank, node: folders.get(node, "")) == set(), "the run may not have ended"
+    (folder / "outcome.json").write_text(outcome.render(outcome.Outcome(state="done")))
+    assert copy.copy_handed_logs(lambda rank, node: folders.get(node, "")) == {"node1"}
+    written_files = {str(path.relative_to(tmp_path / "runs")) for path in (tmp_path / "runs").rglob("*")}
+    assert written_files == {"r", "r/outcome.json", "r/ranks", "r/ranks/rank-1.log"}
+    assert (folder / "ranks/rank-1.log").read_text() == "one\ntwo\n"
 
 
 @pytest.mark.parametrize("link", ["ranks", "ranks/rank-0.log"])

@@ -8,6 +8,7 @@ supervisor is silent for too long: a node that is cut off must not run forever.
 
 from __future__ import annotations
 
+import base64
 import os
 import select
 import signal
@@ -176,7 +177,17 @@ class Agent:
             segments=segments.removed,
             segments_left=segments.remaining,
             seconds=termination.seconds,
+            logs=None if termination.remaining or remaining else self.small_logs(request.max_log_bytes),
         )
+
+    def small_logs(self, max_bytes: int) -> dict[str, str] | None:
+        """Return the files of the ranks here, unless they are too large or node0 has them anyway."""
+        if (self.run_dir / files.SUPERVISOR).exists():
+            return None
+        paths = [path for path in (self.run_dir / files.RANKS).glob("rank-*") if files.rank_of(path.name) is not None]
+        if sum(path.stat().st_size for path in paths) > max_bytes:
+            return None
+        return {path.name: base64.b64encode(path.read_bytes()).decode() for path in paths}
 
     def remove_containers(self) -> tuple[list[ProcessRecord], list[ProcessRecord]]:
         """Remove the run's containers here; return those removed, and those that remain."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from orch_node import disk, supervisor_state, whole_files
 from orch_node.protocol import files
 
-ENDED = (files.OUTCOME, files.SUPERVISOR, files.STOP)
+ENDED = (files.OUTCOME, files.SUPERVISOR, files.STOP, files.HANDED_LOGS)
 
 
 def main(argv: list[str]) -> int:

@@ -101,13 +101,18 @@ class ContainerStarted(Response):
 
 @dataclass(frozen=True)
 class AllEnded(Response):
-    """The result of ending the run's processes and containers on a node."""
+    """The result of ending the run's processes and containers on a node.
+
+    Attributes:
+        logs: the files of the node's ranks in base64, by name; None if they are too large or not complete.
+    """
 
     ended: tuple[ProcessRecord, ...] = ()
     left: tuple[ProcessRecord, ...] = ()  # they could not be ended
     segments: tuple[str, ...] = ()  # of /dev/shm, removed
     segments_left: tuple[str, ...] = ()  # not known to be safe to remove
     seconds: float = 0.0
+    logs: dict[str, str] | None = None
 
 
 @dataclass(frozen=True)
@@ -179,6 +184,7 @@ class EndAll(Request):
 
     kind = "end"
     response = AllEnded
+    max_log_bytes: int = 0  # of the logs that the response has
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ BINDINGS = "ccl-bindings"  # a folder: links to the bindings of the stack, for r
 PLAN = "plan.json"  # written by a controller that shares the folder
 RANKS = "ranks"
 STACK_TRACES = "stacks"
+HANDED_LOGS = "handed-logs.jsonl"  # the small logs of other nodes, which their agents have handed to node0
 EARLIER_LOGS = f"{RANKS}/.earlier.json"  # the sizes of the ranks' logs at the end of the last attempt, by rank
 
 # Next to train/, written by `orch provision`: variables of the cluster, and secrets.

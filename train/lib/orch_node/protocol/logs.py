@@ -1,4 +1,4 @@
-"""The output of `node.py logs`: a JSON object for each chunk of a rank's log."""
+"""Logs of ranks as JSON: the output of `node.py logs`, and what agents hand to node0 at the end of a run."""
 
 from __future__ import annotations
 
@@ -18,6 +18,19 @@ class LogChunk:
     state: str = ""  # what a terminal shows of the unfinished line that follows
 
 
+@dataclass(frozen=True)
+class NodeLogs:
+    """The files of a node's ranks in the folder RANKS.
+
+    Attributes:
+        node: the name of the node.
+        files: their contents in base64, by name.
+    """
+
+    node: str
+    files: dict[str, str]
+
+
 def parse(line: str | bytes) -> LogChunk:
     """Parse a line of the output.
 
@@ -27,6 +40,6 @@ def parse(line: str | bytes) -> LogChunk:
     return values.parse_known(LogChunk, line, "a chunk of a log")
 
 
-def render(chunk: LogChunk) -> str:
-    """Return a line of the output."""
-    return json.dumps(values.record(chunk))
+def render(logs: LogChunk | NodeLogs) -> str:
+    """Return a line of the output, or of HANDED_LOGS."""
+    return json.dumps(values.record(logs))

@@ -13,12 +13,15 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
-from orch_node import program, tail
+from orch_node import program, tail, whole_files
 from orch_node.line_pipes import Pipes
 from orch_node.login_shell import START_MARKER, program_errors
+from orch_node.protocol import files, logs
 from orch_node.protocol.agent import (
     Alive,
+    AllEnded,
     Claim,
+    EndAll,
     Leave,
     Ping,
     ReleaseClaim,
@@ -28,9 +31,10 @@ from orch_node.protocol.agent import (
     parse_response,
     render_request,
 )
+from orch_node.protocol.logs import NodeLogs
 from orch_node.protocol.node_names import fold
 from orch_node.protocol.values import ProtocolError
-from orch_node.reach import end_sharing, remote_command, share_connections
+from orch_node.reach import BY_STEP, end_sharing, remote_command, share_connections
 from orch_node.whole_files import private
 
 PING_SECONDS = 2.0
@@ -42,12 +46,14 @@ CONNECT_SECONDS = 30.0
 # All connections are opened at the same time, and each takes some processor time of node0.
 CONNECT_SECONDS_PER_NODE = 0.25
 SEND_SECONDS = 2.0
+END_SECONDS = 12.0  # longer than an agent's own limit plus the time its container engine takes
 MAX_PARALLEL_WRITES = 16
 # A longer pause between two calls of watch() means that this process did not run, because its job was
 # suspended or its machine was frozen. No response could be read in that time either.
 STANDSTILL_SECONDS = 5.0
 MAX_LOST_LAUNCHERS = 3  # nodes whose lost processes of the launcher are described
-LOG_BYTES = 1 << 20  # of a node's lines that are not responses, and of its standard error
+LOG_BYTES = 1 << 20  # of a node's lines that are not responses, of its standard error, and of its ranks' logs
+ALL_LOGS_BYTES = 1 << 26  # of the logs that the agents of all nodes hand to node0
 LOG_CHARACTERS = 4000  # of the end of a log, in which the reason of a lost connection is looked for
 SKEW_SECONDS = 5.0  # tolerated error of a node's clock, as in preflight
 R = TypeVar("R", bound=Response)
@@ -316,6 +322,22 @@ class Agents:
             self.pipes.pump(0.05)
         responses = {channel.node: channel.response(kind, expected) for channel, kind in kinds.items()}
         return {node: response for node, response in responses.items() if response is not None}
+
+    def end_all(self) -> dict[str, AllEnded]:
+        """End all processes of the run; return the responses in time, by node.
+
+        Small logs of other nodes are written to one file here, so that a client needs no connection to each node.
+        """
+        max_bytes = 0 if BY_STEP in os.environ else min(LOG_BYTES, ALL_LOGS_BYTES // len(self.channels))
+        responses = self.request(EndAll(max_bytes), AllEnded, seconds=END_SECONDS)
+        handed = {node: end.logs for node, end in responses.items() if end.logs is not None}
+        path = self.run_dir / files.HANDED_LOGS
+        path.unlink(missing_ok=True)
+        if handed:
+            lines = (f"{logs.render(NodeLogs(node, texts))}\n" for node, texts in handed.items())
+            with contextlib.suppress(OSError):  # a full disk
+                whole_files.write(path, "".join(lines))
+        return responses
 
     def leave(self) -> None:
         """Let the agents release their claims and end."""

@@ -28,14 +28,14 @@ from orch_node.disk import describe_on_node
 from orch_node.line_pipes import Pipes
 from orch_node.protocol import files, outcome
 from orch_node.protocol import layout as layouts
-from orch_node.protocol.agent import AllEnded, EndAll, Response, WriteFile
+from orch_node.protocol.agent import Response, WriteFile
 from orch_node.protocol.events import Launched, NodeNews, Restarting
 from orch_node.protocol.node_names import fold
 from orch_node.protocol.outcome import DONE, EX_TEMPFAIL, FAILED, PREEMPTED, REFUSED, STOPPED, NodeEnd, Outcome
 from orch_node.protocol.values import ProtocolError, record
 from orch_node.reach import BY_STEP
 from orch_node.supervisor.agents import Agents
-from orch_node.supervisor.attempt import END_SECONDS, POLL_SECONDS, Attempt
+from orch_node.supervisor.attempt import POLL_SECONDS, Attempt
 from orch_node.supervisor.core_reservation import AttemptResult, CoreReservation
 from orch_node.supervisor.event_log import EventLog
 from orch_node.supervisor.file_sharing import FileSharing
@@ -148,7 +148,7 @@ class Supervisor:
     def end_after_disk_error(self, error: OSError) -> AttemptResult:
         """End all processes without writing to the disk; return the result."""
         path = Path(error.filename) if isinstance(error.filename, str) else self.run_dir
-        self.agents.request(EndAll(), AllEnded, seconds=END_SECONDS)
+        self.agents.end_all()
         self.agents.leave()
         return AttemptResult(FAILED, describe_on_node(self.layout.node_names[0], path, error))
 
