@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import yaml
-from pydantic import Field
+from pydantic import create_model
 
 from orchestrator.errors import RequestError, did_you_mean
 from orchestrator.load.files import StrictModel, read_current_folder_toml, read_toml
@@ -15,52 +16,16 @@ from orchestrator.model.printable import one_line
 from orchestrator.targets.kubernetes.settings import KubernetesSettings
 
 FILE = Path("orch-k8s.toml")
-NAMES = tuple(field.name for field in fields(KubernetesSettings) if field.name != "image")
-NUMBERS = ("uid", "ttl", "gpu")
+TYPES: Mapping[str, Any] = get_type_hints(KubernetesSettings)
 # What other options of the command line set.
 OPTIONS = {"image": "Use --image NAME.", "min_nodes": "Use --min-nodes K."}
+NAMES = tuple(name for name in TYPES if name not in OPTIONS)
 SWITCHES = {"true": True, "false": False}  # values of switches
-SWITCHED = ("share_cores",)
-TABLES = ("node_selector", "env", "secret_env")  # set as --k8s env.NAME=VALUE
-LISTS = ("pull_secrets", "tolerations", "volumes")  # separated by commas
+TABLE, LIST = Mapping[str, str], tuple[str, ...]  # set as --k8s env.NAME=VALUE, and with entries separated by commas
 APPENDED = ("node_affinity",)  # entries contain commas: each --k8s appends one
-
-
-class KubernetesFile(StrictModel):
-    """The content of orch-k8s.toml, with the fields of KubernetesSettings."""
-
-    image: str | None = None
-    context: str | None = None
-    namespace: str | None = None
-    cpu: str | None = None
-    memory: str | None = None
-    gpu: int | None = None
-    gpu_resource: str | None = None
-    shm: str | None = None
-    claim: str | None = None
-    mount: str | None = None
-    storage: str | None = None
-    storage_class: str | None = None
-    root: str | None = None
-    python: str | None = None
-    files: str | None = None
-    uid: int | None = None
-    ttl: int | None = None
-    token_secret: str | None = None
-    pull_secrets: list[str] | None = None
-    service_account: str | None = None
-    priority_class: str | None = None
-    node_selector: dict[str, str] = Field(default_factory=dict)
-    queue: str | None = None
-    spread: str | None = None
-    pack: str | None = None
-    node_affinity: list[str] | None = None
-    tolerations: list[str] | None = None
-    runtime_class: str | None = None
-    volumes: list[str] | None = None
-    env: dict[str, str] = Field(default_factory=dict)
-    secret_env: dict[str, str] = Field(default_factory=dict)
-    share_cores: bool | None = None
+TOML_TYPES = {TABLE: dict[str, str], LIST: list[str]}
+FILE_FIELDS: Any = {name: (TOML_TYPES.get(kind, kind), None) for name, kind in TYPES.items()}
+KubernetesFile = create_model("KubernetesFile", __base__=StrictModel, **FILE_FIELDS)
 
 
 def kubernetes_settings(path: Path | None, assignments: list[str], image: str | None = None) -> KubernetesSettings:
@@ -77,7 +42,7 @@ def kubernetes_settings(path: Path | None, assignments: list[str], image: str | 
     settings = KubernetesSettings()
     values = read_toml(path, KubernetesFile) if path else read_current_folder_toml(FILE, KubernetesFile, "--k8s-file")
     if values is not None:
-        changed: dict[str, Any] = values.model_dump(exclude_none=True)
+        changed: dict[str, Any] = values.model_dump(exclude_unset=True)
         changed |= {name: tuple(value) for name, value in changed.items() if isinstance(value, list)}
         settings = replace(settings, **changed)
     for assignment in assignments:
@@ -114,26 +79,26 @@ def with_assignment(settings: KubernetesSettings, assignment: str) -> Kubernetes
         raise RequestError(f"--k8s {assignment}: expected KEY=VALUE.", hint="Example: --k8s memory=64Gi")
     table, dot, key = name.partition(".")
     changed: dict[str, Any]
-    if dot and table in TABLES:
+    if dot and TYPES.get(table) == TABLE:
         changed = {table: {**getattr(settings, table), key: text}}
         return replace(settings, **changed)
     if name in APPENDED:
         changed = {name: (*getattr(settings, name), text)}
         return replace(settings, **changed)
-    if name not in NAMES or name in TABLES:
-        hint = f"Write --k8s {name}.NAME=VALUE." if name in TABLES else OPTIONS.get(name, "")
+    if name not in NAMES or TYPES[name] == TABLE:
+        hint = f"Write --k8s {name}.NAME=VALUE." if name in NAMES else OPTIONS.get(name, "")
         raise RequestError(f"--k8s {name}: unknown key.", hint=hint or did_you_mean(name, NAMES))
     return replace(settings, **{name: parse(name, text)})
 
 
 def parse(name: str, text: str) -> Any:
-    if name in LISTS:
+    if TYPES[name] == LIST:
         return tuple(item for item in text.split(",") if item)
-    if name in SWITCHED:
+    if TYPES[name] is bool:
         if text not in SWITCHES:
             raise RequestError(f"--k8s {name}={text}: expected true or false.")
         return SWITCHES[text]
-    if name not in NUMBERS:
+    if TYPES[name] is not int:
         return text
     try:
         return int(text)
