@@ -8,7 +8,6 @@ from pathlib import Path
 
 from orch_node.protocol.events import Event, Waiting
 from orch_node.protocol.outcome import REFUSED, STOPPED
-from orch_node.protocol.record import RunRecord
 
 from orchestrator.errors import RequestError
 from orchestrator.model.hostlist import Nodes
@@ -17,12 +16,12 @@ from orchestrator.runs.cleanup import CleanupReport
 from orchestrator.runs.fetch import Collected, FetchListener
 from orchestrator.runs.logs import LogLine
 from orchestrator.runs.outcome import Outcome, outcome_of
-from orchestrator.targets.interface import FetchRequest, NodeCommands, Notify, RunHandle, ignore
+from orchestrator.targets.interface import FetchRequest, NodeCommands, RunHandle
 
 POLL_SECONDS = 0.5
 
 
-class WaitingRun:
+class WaitingRun(RunHandle):
     """A handle of a run that waits, and of the same run after its start.
 
     Attributes:
@@ -30,11 +29,9 @@ class WaitingRun:
     """
 
     def __init__(self, folder: Path, open_run: Callable[[store.Run], RunHandle]) -> None:
-        self.folder = folder
+        super().__init__(store.load(folder).record, folder)  # its nodes are decided at the start
         self.queue = queued.queue_of(folder) or folder
-        self.notify: Notify = ignore
         self.open_run = open_run
-        self.record: RunRecord = self.run.record  # its nodes are decided at the start
 
     @property
     def run(self) -> store.Run:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from orchestrator.runs.store import Notify as Notify
+from orchestrator.runs.store import Positions
 
 if TYPE_CHECKING:
     from orch_node.protocol.events import Event
@@ -162,27 +163,36 @@ class NodeCommands(Protocol):
         """Return the program on this machine that opens a shell on the first node."""
 
 
-class RunHandle(Protocol):
+class RunHandle(ABC):
     """A run on any target.
 
     Attributes:
         folder: the run's folder on this machine.
         notify: called with each line about the connection to the hosts.
+        earlier: the files of earlier attempts, which are not shown.
     """
 
-    record: RunRecord
-    folder: Path
-    notify: Notify
+    def __init__(
+        self, record: RunRecord, folder: Path, notify: Notify = ignore, earlier: Positions | None = None
+    ) -> None:
+        self.record = record
+        self.folder = folder
+        self.notify = notify
+        self.earlier = earlier or Positions()
 
+    @abstractmethod
     def started(self) -> None:
         """Wait until the run has started, waits in a queue or has ended; raise ExecuteError if it does not start."""
 
+    @abstractmethod
     def events(self) -> Iterator[Event]:
         """Yield the events of the run, from its beginning until it has ended."""
 
+    @abstractmethod
     def interrupt(self) -> None:
         """Ask the run's supervisor to stop all ranks, and wait until it has done so."""
 
+    @abstractmethod
     def refresh(self) -> None:
         """Update the progress and the state of the run on this machine.
 
@@ -190,9 +200,11 @@ class RunHandle(Protocol):
             OrchError: if the hosts do not respond, or the run cannot be used.
         """
 
+    @abstractmethod
     def finish(self) -> Outcome:
         """Copy the logs and results to this machine, report missing ones, and return the run's outcome."""
 
+    @abstractmethod
     def logs(self, *, rank: int | None, follow: bool) -> Iterator[LogLine]:
         """Yield the lines of the ranks' logs.
 
@@ -204,12 +216,15 @@ class RunHandle(Protocol):
             ExecuteError: at the end, if lines may be missing.
         """
 
+    @abstractmethod
     def stop(self) -> CleanupReport:
         """End all processes of the run, and return each node's report."""
 
+    @abstractmethod
     def discard(self) -> None:
         """Delete the files of a run that was refused before it started any process."""
 
+    @abstractmethod
     def commands(self, nodes: Nodes | None) -> NodeCommands:
         """Return the nodes of the run on which a user's commands can run, or those that a pattern names.
 
@@ -217,6 +232,7 @@ class RunHandle(Protocol):
             RequestError: if the pattern names no node, or another tool runs commands there.
         """
 
+    @abstractmethod
     def fetch(self, request: FetchRequest, listener: FetchListener) -> Collected:
         """Copy files that the run has written to this machine.
 

@@ -30,7 +30,7 @@ from orchestrator.targets.batch.watch import JobWatch
 from orchestrator.targets.connections.connection import Ssh
 from orchestrator.targets.connections.local import Local
 from orchestrator.targets.fetch import fetch_files, fetch_project, requested_node
-from orchestrator.targets.interface import FetchRequest, NodeCommands, Notify, ignore
+from orchestrator.targets.interface import FetchRequest, NodeCommands, Notify, RunHandle, ignore
 
 STOP_SECONDS = 30.0  # The supervisor ends all ranks within this time.
 GONE_SECONDS = 60.0  # The batch system ends a cancelled job within this time.
@@ -39,7 +39,7 @@ POLL_SECONDS = 0.5
 TICK_SECONDS = 0.2
 
 
-class BatchHandle:
+class BatchHandle(RunHandle):
     """A run that is a job of a batch system.
 
     The run's supervisor writes its files to a shared file system, which this machine or a login node
@@ -47,10 +47,6 @@ class BatchHandle:
 
     Attributes:
         system: the batch system.
-        record: the record of the run.
-        folder: the folder of the run on this machine.
-        notify: the callback for messages about the connection and the controller.
-        earlier: the files of earlier attempts, which are not shown.
     """
 
     def __init__(
@@ -61,11 +57,8 @@ class BatchHandle:
         notify: Notify = ignore,
         earlier: store.Positions | None = None,
     ) -> None:
+        super().__init__(record, folder, notify, earlier)
         self.system = system
-        self.record = record
-        self.folder = folder
-        self.notify = notify
-        self.earlier = earlier or store.Positions()
 
     @cached_property
     def host(self) -> Local | Ssh:

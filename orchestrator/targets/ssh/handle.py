@@ -23,7 +23,7 @@ from orchestrator.runs.outcome import Outcome, outcome_of
 from orchestrator.runs.state_files import supervisor_of
 from orchestrator.state import state_home
 from orchestrator.targets.fetch import fetch_files, fetch_project, requested_node
-from orchestrator.targets.interface import FetchRequest, NodeCommands, Notify, ignore
+from orchestrator.targets.interface import FetchRequest, NodeCommands, Notify, RunHandle, ignore
 from orchestrator.targets.ssh import cleanup, commands, logs
 from orchestrator.targets.ssh.nodes import connection_to, on_each
 from orchestrator.targets.ssh.watch import copy_all_files, copy_state, event_source
@@ -31,16 +31,14 @@ from orchestrator.targets.ssh.watch import copy_all_files, copy_state, event_sou
 END_SECONDS = 10.0  # time limit for a supervisor to end after it has written its outcome
 
 
-class SshHandle:
+class SshHandle(RunHandle):
     """A run whose supervisor writes the run's files on node0.
 
     Attributes:
         folder: the run's folder on this machine: a copy of node0's, or node0's own.
-        notify: called with each line about the connection to the nodes.
         node0: the connection to node0, which is opened when it is first used.
         source: the events of the run, as they arrive in `folder`.
         rank_nodes: the nodes on which the ranks have started.
-        earlier: the files of earlier attempts, which are not shown.
         stays_connected: whether refresh() keeps its connection until finish(), for a process that follows the run.
     """
 
@@ -53,13 +51,10 @@ class SshHandle:
         *,
         stays_connected: bool = False,
     ) -> None:
-        self.record = record
-        self.folder = folder
-        self.notify = notify
+        super().__init__(record, folder, notify, earlier)
         self.node0 = connection_to(record.node0)
         self.source = event_source(record, folder, self.node0, lambda line: self.notify(line))
         self.rank_nodes = logs.RankNodes()
-        self.earlier = earlier
         self.stays_connected = stays_connected
 
     def started(self) -> None:
@@ -69,8 +64,8 @@ class SshHandle:
                 return
 
     def events(self) -> Iterator[Event]:
-        offset = self.earlier.events if self.earlier else 0
-        events = follow.follow(self.folder, self.source, ranks=len(self.record.layout), offset=offset)
+        ranks = len(self.record.layout)
+        events = follow.follow(self.folder, self.source, ranks=ranks, offset=self.earlier.events)
         yield from self.rank_nodes.watch(events)
 
     def interrupt(self) -> None:

@@ -141,13 +141,16 @@ class LogSelection:
 
     rank: int | None
     follow: bool
-    earlier: Positions | None
+    earlier: Positions
     rank_nodes: RankNodes
 
     @property
     def options(self) -> tuple[str, ...]:
         """Return the options of the node's program that select these lines."""
-        return (*["--latest"] * bool(self.earlier), *(["--rank", str(self.rank)] if self.rank is not None else []))
+        return (
+            *["--latest"] * bool(self.earlier.events),
+            *(["--rank", str(self.rank)] if self.rank is not None else []),
+        )
 
 
 OnFailure = Callable[[Stream, ExecuteError], None]  # called for a node whose lines cannot be read
@@ -181,7 +184,7 @@ def log_lines(record: RunRecord, run: Run, selection: LogSelection, *, notify: N
         errors = {node: error.message for node, error in copy_logs(record, run.folder, selection.rank).items()}
         for message in errors.values():
             notify(message)
-        yield from copied_lines(run, nodes, selection.earlier.logs if selection.earlier else {})
+        yield from copied_lines(run, nodes, selection.earlier.logs)
     if errors:
         raise ExecuteError(
             f"Lines may be missing: no response from {fold(errors)}.", hint="Run the same command again."
