@@ -18,7 +18,7 @@ from orch_node.standalone import facts
 from orchestrator.errors import RequestError
 from orchestrator.load.facts import InvalidResponse, NodeFacts, validate
 from orchestrator.load.inventory import read_listing
-from orchestrator.load.records import OWN_STACK, load_records, parse_facts, state_of
+from orchestrator.load.records import OWN_STACK, Records, load_records, parse_facts, state_of
 from orchestrator.load.run_variables import common_requirements, mpi_flavours, requested_fabric
 from orchestrator.load.selection import select, title
 from orchestrator.model.cluster import Cluster, Facts, Node
@@ -53,7 +53,7 @@ def cluster(
     selection = select(source, listing, nodes=nodes, exclude=exclude, spares=spares)
     selected = {host: listing.hosts[host] for host in (*selection.hosts, *selection.spares)}
     remote = {host: variables for host, variables in selected.items() if variables.get("ansible_connection") != "local"}
-    records = load_records(state_of(source), remote, listing.hosts, stack)
+    records = load_records(state_of(source), remote, listing.hosts, stack) if remote else Records()
     local = {host: local_node(host, variables, stack) for host, variables in selected.items() if host not in remote}
     nodes_by_host = records.nodes | local
     return Cluster(

@@ -13,17 +13,21 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import yaml
 from orch_node.protocol.environment import find_reserved
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from orchestrator.errors import RequestError, describe_invalid, did_you_mean
 from orchestrator.files import write_whole
 from orchestrator.load.ansible import ansible_environment, check_environment
+from orchestrator.model.cluster import LOCAL
 from orchestrator.model.host_key_checks import HINT, find_unsafe_setting
 from orchestrator.model.host_names import is_host
 from orchestrator.model.printable import one_line
+from orchestrator.paths import INVENTORY
 from orchestrator.state import cache_home, private_folder
 
+THIS_MACHINE = {"node0": {"ansible_connection": "local"}}  # the hosts of orch's own inventory
 CACHE_FORMAT = 7
 # Other variables are not written to the cache because they may hold secrets.
 CACHED_VARIABLES = (
@@ -94,6 +98,8 @@ def read_listing(source: Path) -> Listing:
     Raises:
         RequestError: if the inventory cannot be read, or is unsafe.
     """
+    if source == INVENTORY / LOCAL and is_of_this_machine(source):  # Ansible is not needed
+        return Listing(hosts=THIS_MACHINE, groups={"all": {"hosts": [*THIS_MACHINE], "children": []}})
     check_environment()
     cache = cache_path(source)
     if cache and (cached := read_cached_listing(cache)):
@@ -102,6 +108,12 @@ def read_listing(source: Path) -> Listing:
     if cache:
         write_cache(cache, asdict(listing))
     return listing
+
+
+def is_of_this_machine(source: Path) -> bool:
+    """Return whether orch's own inventory is as it was installed."""
+    file = source / "hosts.yml"
+    return [*source.iterdir()] == [file] and yaml.safe_load(file.read_text()) == {"all": {"hosts": THIS_MACHINE}}
 
 
 def read_cached_listing(path: Path) -> Listing | None:
