@@ -40,7 +40,9 @@ OUTPUT: Mapping[str, ParameterInfo] = {
     "show": SHOW,
     "verbose": typer.Option("--verbose", "-v", help="Print all decisions with their reasons."),
     "dry_run": typer.Option(help="Print the decisions, files and commands of the plan, without running it."),
-    "format": typer.Option("-o", metavar="sh|yaml|json", help="Format of --dry-run: a script, a manifest or JSON."),
+    "format": typer.Option(
+        "-o", metavar="sh|yaml|json", help="Format of --dry-run: all as a script, a manifest or JSON."
+    ),
     "as_json": typer.Option("--json", help="Print one JSON object instead of text."),
 }
 

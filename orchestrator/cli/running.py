@@ -16,7 +16,7 @@ from orch_node.protocol.outcome import DONE, FAILED, REFUSED
 from orchestrator.cli import arrays
 from orchestrator.cli.options import print_error, resume_command, runs_dir_option
 from orchestrator.cli.output import Output
-from orchestrator.planning.plan import Plan
+from orchestrator.planning.plan import Plan, SubmitScript
 from orchestrator.screen import closed_output, print_text
 
 if TYPE_CHECKING:
@@ -40,16 +40,12 @@ def show_or_run(plan: Plan, output: Output, begin: Callable[[Plan, Path], RunHan
         typer.Exit: With the run's exit code, when the run has ended.
     """
     from orchestrator.operations.output import check_shown
-    from orchestrator.report import plans
 
     check_shown(output.show, plan.layout.world_size)
     if output.dry_run:
-        if output.format in ("sh", "yaml"):
-            print_text(plan.describe(), nl=False, program=True)
-        else:
-            print_text(plans.as_json(plan) if output.json else plans.outline(plan), program=output.json)
+        show(plan, output)
         return
-    from orchestrator.report import decided, live
+    from orchestrator.report import decided, live, plans
     from orchestrator.runs import store
 
     screen = live.Screen(of_ranks=output.show, keeps_stdout=output.json)
@@ -85,6 +81,18 @@ def show_or_run(plan: Plan, output: Output, begin: Callable[[Plan, Path], RunHan
     with asking(handle, screen):
         outcome = watch(handle, screen, as_json=output.json, interrupted=interrupted)
     end_command(handle, outcome)
+
+
+def show(plan: Plan, output: Output) -> None:
+    """Print a plan; print on standard error what precedes the submission of a script."""
+    from orchestrator.report import plans
+
+    if output.format not in ("sh", "yaml"):
+        print_text(plans.as_json(plan) if output.json else plans.outline(plan), program=output.json)
+        return
+    print_text(plan.describe(), nl=False, program=True)
+    for step in plan.steps[:-1] if isinstance(plan.steps[-1], SubmitScript) else ():
+        print_error(f"note: before orch submits this script: {step.title()}")
 
 
 @contextmanager

@@ -1,12 +1,11 @@
-"""A plan: all steps of a run as values. `--dry-run` prints the steps that execute.py carries out."""
+"""A plan: all steps of a run as values, which `--dry-run` prints and execute.py carries out."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import count
-from pathlib import PurePosixPath
+from itertools import takewhile
 from typing import Any
 
 from orch_node.protocol.node_names import fold
@@ -17,92 +16,84 @@ from orchestrator.model.decision import Decision
 from orchestrator.model.imports import Imports
 from orchestrator.model.layout import Layout
 from orchestrator.model.packages import Packages
-from orchestrator.model.printable import one_line
+from orchestrator.model.printable import counted, described_size, one_line
 from orchestrator.model.project import Project
 from orchestrator.model.recipe import Value
 from orchestrator.model.secret_values import mask
+from orchestrator.planning.manifest import Object, as_yaml
 from orchestrator.planning.request import TrainRequest
 
-HEREDOC_DELIMITER = "ORCH_END_OF_FILE"
 SCRIPT = "job.sh"  # for a scheduler, in the run's folder
 
 
-def heredoc(content: str) -> str:
-    """Return a file's content as a here-document whose delimiter is not a line of it."""
-    lines = set(content.split("\n"))
-    delimiters = (f"{HEREDOC_DELIMITER}_{number}" if number else HEREDOC_DELIMITER for number in count())
-    delimiter = next(word for word in delimiters if word not in lines)
-    return f"<<'{delimiter}'\n{content}{delimiter}"
+def comments(lines: Iterable[str], mark: str = "# ") -> list[str]:
+    """Return lines as comments of a shell script, in which no line can end its comment."""
+    return [f"{mark}{one_line(line)}" for line in lines]
 
 
-def shell_at(node: RunNode, text: str) -> str:
-    """Return shell text that runs `text` on the node."""
-    return shlex.join([*node.via, text]) if node.via else text
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """A step of a plan: a value that `orch train --dry-run` prints and that execute.py carries out.
 
-
-def at_nodes(nodes: tuple[RunNode, ...], text: str) -> str:
-    """Return shell text that runs `text` on the node, or in the loop of for_nodes() on each of several.
-
-    The ssh commands of several nodes differ only in the node's name at the end.
+    Attributes:
+        nodes: the nodes on which it is done; empty for this machine.
     """
-    if len(nodes) == 1:
-        return shell_at(nodes[0], text)
-    return f'{shlex.join(nodes[0].via[:-1])} "$node" {shlex.quote(text)}'
 
-
-def for_nodes(nodes: tuple[RunNode, ...], text: str) -> str:
-    """Return the text, or a loop over several nodes."""
-    return text if len(nodes) == 1 else f"for node in {shlex.join(node.via[-1] for node in nodes)}; do {text}\ndone"
-
-
-def write_command(nodes: tuple[RunNode, ...], path: str, source: str) -> str:
-    """Return shell text that writes the redirected `source` to a private file on each of the nodes."""
-    folder = shlex.quote(str(PurePosixPath(path).parent))
-    text = f"umask 077 && mkdir -p {folder} && cat > {shlex.quote(path)}"
-    # A subshell keeps the user's umask for the following steps.
-    return for_nodes(nodes, f"{at_nodes(nodes, text) if nodes[0].via else f'({text})'} {source}")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PutFile:
-    """A step that writes a file of the run, the same on several nodes."""
-
-    nodes: tuple[RunNode, ...]
-    path: str
-    content: str
-
-    def describe(self) -> str:
-        """Return a shell command that writes exactly this file."""
-        return write_command(self.nodes, self.path, heredoc(self.content))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PutLocalFile:
-    """A step that writes a private file on this machine."""
-
-    path: str
-    content: str
+    nodes: tuple[RunNode, ...] = ()
 
     @property
-    def nodes(self) -> tuple[RunNode, ...]:
+    def node(self) -> RunNode:
+        """Return the first node."""
+        return self.nodes[0]
+
+    def title(self) -> str:
+        """Return what is done; its length does not depend on the number of nodes."""
+        raise NotImplementedError
+
+    def contents(self) -> Sequence[str]:
+        """Return the lines of the file that is written, or the names of the files that are copied."""
         return ()
 
-    def describe(self) -> str:
-        folder = shlex.quote(str(PurePosixPath(self.path).parent))
-        text = f"(umask 077 && mkdir -p {folder} && cat > {shlex.quote(self.path)})"
-        return f"{text} {heredoc(self.content)}"
+    def commands(self) -> tuple[Command, ...]:
+        """Return the commands that are run on the nodes."""
+        return ()
+
+    def outline(self) -> list[str]:
+        """Return the title."""
+        return [self.title()]
+
+    def describe(self) -> list[str]:
+        """Return the step in full, as lines of a shell script: its commands, and all else as comments."""
+        shell_lines = [command.shell() for command in self.commands()]
+        return [*comments([self.title()]), *comments(self.contents(), "#   "), *shell_lines]
+
+    def at_nodes(self, action: str) -> str:
+        return f"{action} on {fold(node.node for node in self.nodes)}" if self.nodes else action
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SendFile:
+class PutFile(Step):
+    """A step that writes a file, the same on several nodes; a file of this machine is private."""
+
+    path: str
+    content: str
+
+    def title(self) -> str:
+        return f"{self.at_nodes(f'write {self.path}')}: {described_size(len(self.content.encode()))}"
+
+    def contents(self) -> Sequence[str]:
+        return self.content.splitlines()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendFile(Step):
     """A step that copies a file of this machine to nodes."""
 
-    nodes: tuple[RunNode, ...]
     source: str
     path: str
 
-    def describe(self) -> str:
-        return write_command(self.nodes, self.path, f"< {shlex.quote(self.source)}")
+    def title(self) -> str:
+        return self.at_nodes(f"copy {self.source} to {self.path}")
 
 
 # The archive contains the program that checks the existing folder, and copies the archive's files if needed.
@@ -113,31 +104,28 @@ part=$(mktemp -d) && trap 'rm -rf "$part"' EXIT && tar -xzf - -C "$part" &&
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SendFolder:
+class SendFolder(Step):
     """A step that copies the folder train/ to a node unless the same content is there.
 
     The folder at `path` is complete, and only its user and root can have written it.
     """
 
-    node: RunNode
     source: str
     path: str
-
-    @property
-    def nodes(self) -> tuple[RunNode, ...]:
-        return (self.node,)
 
     def unpack(self) -> tuple[str, ...]:
         """Return the command on the node that reads the gzipped tar archive."""
         return ("sh", "-c", UNPACK, "sh", self.path)
 
-    def describe(self) -> str:
-        pack = shlex.join(("tar", "--exclude=__pycache__", "-C", self.source, "-cz", "."))
-        return f"{pack} | {shell_at(self.node, shlex.join(self.unpack()))}"
+    def title(self) -> str:
+        return self.at_nodes(f"copy {self.source} to {self.path}")
+
+    def commands(self) -> tuple[Command, ...]:
+        return (Command(argv=self.unpack()),)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StoreFolder:
+class StoreFolder(Step):
     """A step that puts a folder of this machine into the store of nodes, unless they have it already.
 
     It is sent to one node, unless a node has it already, and passed on from there to the others over SSH.
@@ -153,7 +141,6 @@ class StoreFolder:
         keeps_copies: whether a node with a copy does not need the folder, because this machine cannot send it any more.
     """
 
-    nodes: tuple[RunNode, ...]
     source: str
     files: tuple[str, ...]
     path: str
@@ -168,39 +155,38 @@ class StoreFolder:
         copy += ["--keep"] if self.keeps_copies else []
         return (*self.node_program, "store", name, self.path, self.run_dir, *copy)
 
-    def describe(self) -> str:
-        """Return a shell command that sends the archive to each node that does not have the folder."""
-        use, receive = (at_nodes(self.nodes, shlex.join(self.command(name))) for name in ("use", "receive"))
-        pack = shlex.join(("tar", "-C", self.source, "-cz"))
-        names = "".join(f"{name}\n" for name in self.files)
-        options, newline, lines = f"--verbatim-files-from --no-unquote -T - {heredoc(names)}".partition("\n")
-        if not self.files:
-            options, newline, lines = ".", "", ""
-        return for_nodes(self.nodes, f"{use} < /dev/null || {pack} {options} | {receive}{newline}{lines}")
+    def title(self) -> str:
+        number = f", {counted(len(self.files), 'file')}," if self.files else ""
+        copy = f" and copy it to {self.copy}" if self.copy else ""
+        return self.at_nodes(f"store {self.source}{number} in {self.path}{copy}")
+
+    def contents(self) -> Sequence[str]:
+        return self.files
+
+    def commands(self) -> tuple[Command, ...]:
+        return tuple(Command(argv=self.command(name)) for name in ("use", "receive"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CheckImports:
+class CheckImports(Step):
     """A step that checks whether a node has the modules that a script imports.
 
     Attributes:
         command: prints those that it does not have.
     """
 
-    node: RunNode
     command: tuple[str, ...]
     imports: Imports
 
-    @property
-    def nodes(self) -> tuple[RunNode, ...]:
-        return (self.node,)
+    def title(self) -> str:
+        return self.at_nodes(f"check the imports of {counted(len(self.imports.importers), 'file')}")
 
-    def describe(self) -> str:
-        return shell_at(self.node, shlex.join(self.command))
+    def commands(self) -> tuple[Command, ...]:
+        return (Command(argv=self.command),)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CopyFiles:
+class CopyFiles(Step):
     """A step that copies files and links below a folder of this machine to a folder that all nodes share.
 
     Attributes:
@@ -217,21 +203,17 @@ class CopyFiles:
     digest: str = ""
     removed: Mapping[str, str] = field(default_factory=dict, hash=False)
 
-    @property
-    def nodes(self) -> tuple[RunNode, ...]:
-        return ()
+    def title(self) -> str:
+        removal = f", and remove {counted(len(self.removed), 'file')} there" if self.removed else ""
+        return f"copy {self.source} to {self.path}: {counted(len(self.files), 'file')}{removal}"
 
-    def describe(self) -> str:
-        names = heredoc("".join(f"{name}\n" for name in self.files))
-        target = shlex.quote(self.path)
-        pack = f"tar -C {shlex.quote(self.source)} -c --mode=u+w --verbatim-files-from --no-unquote -T - {names}"
-        text = f"(umask 077 && mkdir -p {target}) && {pack}".replace("\n", f" | tar -C {target} -x\n", 1)
-        return "\n".join([text, *(f"rm -f {shlex.quote(f'{self.path}/{name}')}" for name in self.removed)])
+    def contents(self) -> Sequence[str]:
+        return (*self.files, *(f"{name} (removed)" for name in self.removed))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PrepareAttempt:
-    """A step that prepares the folder of a run for its next attempt.
+class RunProgram(Step):
+    """A step that runs a program on nodes before the start.
 
     Attributes:
         command: the program on each node.
@@ -239,57 +221,59 @@ class PrepareAttempt:
         hint: what to do if it fails; '' for the usual hints.
     """
 
-    nodes: tuple[RunNode, ...]
     command: tuple[str, ...]
     seconds: float = 60.0
     hint: str = ""
 
-    def describe(self) -> str:
-        return "\n".join(shell_at(node, shlex.join(self.command)) for node in self.nodes)
+    def title(self) -> str:
+        return self.at_nodes("run")
+
+    def commands(self) -> tuple[Command, ...]:
+        return (Command(argv=self.command),)
+
+    def outline(self) -> list[str]:
+        return [f"{self.title()}: {shlex.join(self.command)}"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StartRun:
+class StartRun(Step):
     """A step that starts the supervisor, which starts the launcher and watches the ranks."""
 
-    node: RunNode
     command: Command
     run_dir: str
 
-    @property
-    def nodes(self) -> tuple[RunNode, ...]:
-        return (self.node,)
+    def title(self) -> str:
+        return self.at_nodes("start")
 
-    def describe(self) -> str:
-        return shell_at(self.node, self.command.shell())
+    def commands(self) -> tuple[Command, ...]:
+        return (self.command,)
+
+    def outline(self) -> list[str]:
+        return [f"{self.title()}: {self.command.shell()}"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ApplyObjects:
+class ApplyObjects(Step):
     """A step that creates the Kubernetes objects of a run in this order."""
 
-    objects: tuple[dict[str, Any], ...]
+    objects: tuple[Object, ...]
 
-    @property
-    def nodes(self) -> tuple[RunNode, ...]:
-        return ()
+    def outline(self) -> list[str]:
+        return [
+            f"create {item['kind']} {item['metadata']['name']}: {described_size(len(as_yaml((item,)).encode()))}"
+            for item in self.objects
+        ]
 
-    def manifest(self) -> str:
-        from orchestrator.planning.manifest import as_yaml
-
-        return as_yaml(self.objects)
-
-    def describe(self) -> str:
+    def describe(self) -> list[str]:
         """Return the manifest as YAML documents."""
-        return f"---\n{self.manifest().rstrip()}"
+        return ["---", as_yaml(self.objects).rstrip()]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SubmitScript:
-    """A step that submits a script to the batch system of a host.
+class SubmitScript(Step):
+    """A step that submits a script to the batch system of a login node, or of this machine.
 
     Attributes:
-        node: the host.
         run_dir: the folder in which the script is written and submitted.
         script: the text of the script.
         name: the name of the job.
@@ -298,7 +282,6 @@ class SubmitScript:
         allocation: the running job of which the script becomes a step; '' for a new job.
     """
 
-    node: RunNode
     run_dir: str
     script: str
     name: str
@@ -306,31 +289,14 @@ class SubmitScript:
     program: str
     allocation: str = ""
 
-    @property
-    def nodes(self) -> tuple[RunNode, ...]:
-        return (self.node,)
+    def title(self) -> str:
+        size = described_size(len(self.script.encode()))
+        return f"{self.at_nodes(f'submit {self.run_dir}/{SCRIPT}')}: {self.program}, {size}"
 
-    def describe(self) -> str:
-        """Return the commands that write the script on the host and submit it there."""
-        path = shlex.quote(f"{self.run_dir}/{SCRIPT}")
-        transfer = write_command((self.node,), f"{self.run_dir}/{SCRIPT}", heredoc(self.script))
-        submit = f"cd {shlex.quote(self.run_dir)} && {self.program} {path}"
-        return f"{transfer}\n{shell_at(self.node, submit) if self.node.via else f'({submit})'}"
-
-
-Step = (
-    PutLocalFile
-    | PutFile
-    | SendFile
-    | SendFolder
-    | StoreFolder
-    | CopyFiles
-    | CheckImports
-    | PrepareAttempt
-    | StartRun
-    | ApplyObjects
-    | SubmitScript
-)
+    def outline(self) -> list[str]:
+        """Return the title, and the options of the script."""
+        options = takewhile("#".__ne__, self.script.splitlines()[1:])
+        return [self.title(), *(f"    {line}" for line in options)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -367,6 +333,7 @@ class Plan:
         run: the record of the run.
         array: all runs of a plan that starts several, including this one; they share its steps.
         max_active: how many of these may be active at once; None for no limit.
+        target: the target that has planned the run, and that starts it.
     """
 
     run: RunRecord
@@ -374,6 +341,7 @@ class Plan:
     steps: tuple[Step, ...]
     array: tuple[Plan, ...] = ()
     max_active: int | None = None
+    target: Any = field(default=None, compare=False, repr=False)
 
     @property
     def layout(self) -> Layout:
@@ -389,15 +357,15 @@ class Plan:
         return all(isinstance(step, ApplyObjects) for step in self.steps)
 
     def describe(self) -> str:
-        """Return the plan as a shell script without secrets: its decisions as comments, its steps as commands.
+        """Return the plan in full, without secrets.
 
-        If the only step submits a job script on this machine, return that script, which contains the decisions.
+        That is the script of a job, or a manifest, as it is submitted; otherwise a shell script with the commands that
+        orch runs on the nodes, in which decisions and files are comments.
         """
-        match self.steps:
-            case (SubmitScript() as step,) if not step.node.via:
-                return mask(step.script.rstrip("\n") + "\n", self.secrets)
-        comments = [f"# {one_line(line)}" for line in self.summary()]
-        return mask("\n".join([*comments, *(step.describe() for step in self.steps)]) + "\n", self.secrets)
+        if isinstance(self.steps[-1], SubmitScript):
+            return mask(self.steps[-1].script.rstrip("\n") + "\n", self.secrets)
+        lines = [*comments(self.summary()), *(line for step in self.steps for line in step.describe())]
+        return mask("\n".join(lines) + "\n", self.secrets)
 
     @property
     def secrets(self) -> tuple[str, ...]:

@@ -55,7 +55,7 @@ class Provenance:
     Attributes:
         request: the request, as `recorded_request` renders it; empty if it is unknown.
         directory: the folder in which the run was requested.
-        script: the plan as a shell script.
+        script: the plan in full.
         stack: the name of the stack.
         fingerprints: the nodes with each set of packages, by its fingerprint.
         settings: the settings of the recipe.

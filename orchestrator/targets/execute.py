@@ -30,9 +30,8 @@ from orchestrator.planning.plan import (
     CheckImports,
     CopyFiles,
     Plan,
-    PrepareAttempt,
     PutFile,
-    PutLocalFile,
+    RunProgram,
     SendFile,
     SendFolder,
     StartRun,
@@ -126,9 +125,9 @@ def do(step: Step, connections: Mapping[str, Connection], applier: Applier | Non
         RequestError: if a module is missing that a script imports.
     """
     match step:
-        case PutLocalFile(path=path, content=content):
+        case PutFile(nodes=(), path=path, content=content):
             write_private(Path(path), content)
-        case PutFile() | SendFile() | PrepareAttempt():
+        case PutFile() | SendFile() | RunProgram():
             on_all(step.nodes, connections, lambda node: do_on_node(step, connections[node.node]))
         case SendFolder():
             with packed(Path(step.source), source_files(Path(step.source))) as archive:
@@ -145,7 +144,7 @@ def do(step: Step, connections: Mapping[str, Connection], applier: Applier | Non
             apply_objects(step, applier)
 
 
-def do_on_node(step: PutFile | SendFile | PrepareAttempt, connection: Connection) -> None:
+def do_on_node(step: PutFile | SendFile | RunProgram, connection: Connection) -> None:
     """Do a step on one of its nodes; raise ExecuteError if that fails."""
     if isinstance(step, PutFile):
         connection.put(step.path, step.content)

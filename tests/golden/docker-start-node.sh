@@ -7,81 +7,73 @@
 # precision: bf16 (avx512_bf16 on all 2 nodes)
 # network: eth1 on node0, node1 (route to the other nodes)
 # ranks 0-1: 1 on each of node0, node1: cores 0-3, 4 threads
-ssh -F '/state/ssh config' -- node0 'umask 077 && mkdir -p /opt/orch/runs/r && cat > /opt/orch/runs/r/hostfile' <<'ORCH_END_OF_FILE'
-10.0.0.0:1
-10.0.0.1:1
-ORCH_END_OF_FILE
-for node in node0 node1; do ssh -F '/state/ssh config' -- "$node" 'umask 077 && mkdir -p /opt/orch/runs/r && cat > /opt/orch/runs/r/env.json' <<'ORCH_END_OF_FILE'
-{
- "MASTER_ADDR": "10.0.0.0",
- "MASTER_PORT": "24609",
- "PYTHONUNBUFFERED": "1"
-}
-ORCH_END_OF_FILE
-done
-for node in node0 node1; do ssh -F '/state/ssh config' -- "$node" 'umask 077 && mkdir -p /opt/orch/runs/r && cat > /opt/orch/runs/r/layout.json' <<'ORCH_END_OF_FILE'
-{
- "schema": 1,
- "world_size": 2,
- "backend": "gloo",
- "backend_module": "",
- "timeout_seconds": 1800.0,
- "nodes": [
-  {"name": "node0", "host": "host0", "torch": "2.13.0+cpu", "address": "10.0.0.0", "interface": "eth1", "env": {"GLOO_SOCKET_IFNAME": "eth1", "TP_SOCKET_IFNAME": "eth1", "CCL_KVS_IFACE": "eth1", "FI_TCP_IFACE": "eth1", "NCCL_SOCKET_IFNAME": "=eth1", "FI_PROVIDER": "tcp"}, "repair": "`orch provision`", "recorded": true},
-  {"name": "node1", "host": "host1", "torch": "2.13.0+cpu", "address": "10.0.0.1", "interface": "eth1", "env": {"GLOO_SOCKET_IFNAME": "eth1", "TP_SOCKET_IFNAME": "eth1", "CCL_KVS_IFACE": "eth1", "FI_TCP_IFACE": "eth1", "NCCL_SOCKET_IFNAME": "=eth1", "FI_PROVIDER": "tcp"}, "repair": "`orch provision`", "recorded": true}
- ],
- "ranks": [
-  {"rank": 0, "node": "node0", "local_rank": 0, "local_world_size": 1, "cpus": [0, 1, 2, 3], "worker_cpus": [], "threads": 4, "env": {}},
-  {"rank": 1, "node": "node1", "local_rank": 0, "local_world_size": 1, "cpus": [0, 1, 2, 3], "worker_cpus": [], "threads": 4, "env": {}}
- ]
-}
-ORCH_END_OF_FILE
-done
-for node in node0 node1; do ssh -F '/state/ssh config' -- "$node" 'umask 077 && mkdir -p /opt/orch/runs/r && cat > /opt/orch/runs/r/container.json' <<'ORCH_END_OF_FILE'
-{
- "schema": 1,
- "image": "orch:current",
- "start": "node",
- "python": "python3",
- "preload": [
-  "libiomp5.so",
-  "libtcmalloc_minimal.so.4"
- ],
- "processes": {
-  "node0": 2,
-  "node1": 2
- },
- "options": [
-  "--network",
-  "host",
-  "--pid",
-  "host",
-  "--shm-size",
-  "1g",
-  "--ulimit",
-  "memlock=-1:-1",
-  "--workdir",
-  "/opt/orch/runs/r",
-  "--env",
-  "HOME=/tmp",
-  "--env",
-  "USER=orch",
-  "--mount",
-  "type=bind,\"source=/opt/orch/data\",\"target=/opt/orch/data\"",
-  "--mount",
-  "type=bind,\"source=/opt/orch/hub\",\"target=/opt/orch/hub\"",
-  "--mount",
-  "type=bind,\"source=/opt/orch/models\",\"target=/opt/orch/models\"",
-  "--mount",
-  "type=bind,\"source=/opt/orch/runs\",\"target=/opt/orch/runs\"",
-  "--mount",
-  "type=bind,\"source=/opt/orch/train\",\"target=/opt/orch/train\""
- ]
-}
-ORCH_END_OF_FILE
-done
-for node in node0 node1; do ssh -F '/state/ssh config' -- "$node" 'umask 077 && mkdir -p /opt/orch/runs/r && cat > /opt/orch/runs/r/run.json' <<'ORCH_END_OF_FILE'
-{"schema": 1, "run_id": "r", "node0": {"node": "node0", "via": ["ssh", "-F", "/state/ssh config", "--", "node0"]}, "nodes": [{"node": "node0", "via": ["ssh", "-F", "/state/ssh config", "--", "node0"]}, {"node": "node1", "via": ["ssh", "-F", "/state/ssh config", "--", "node1"]}], "run_dir": "/opt/orch/runs/r", "train": "/opt/orch/train", "python": "/venv/bin/python", "recipe": "qa", "resumes": true, "output_dir": "/opt/orch/runs/r/output", "backend": "gloo", "precision": "bf16", "started_by": "me@here", "created": 1.0, "decisions": [{"topic": "run", "value": "r", "reason": ""}, {"topic": "stack", "value": "current", "reason": "a test's"}, {"topic": "nodes", "value": "node0, node1", "reason": "all of cluster 'lab'"}, {"topic": "ranks", "value": "2 on each node", "reason": "NPROC_PER_NODE, for the image"}, {"topic": "launcher", "value": "mpirun", "reason": "mpiexec.hydra of Intel MPI; stack 'current'"}, {"topic": "image", "value": "orch:current", "reason": "by docker, one container on each node, as the node's user; its entrypoint starts the ranks, with RANK = node"}, {"topic": "precision", "value": "bf16", "reason": "avx512_bf16 on all 2 nodes"}, {"topic": "network", "value": "eth1 on node0, node1", "reason": "route to the other nodes"}], "layout": [{"rank": 0, "node": "node0", "local_rank": 0, "local_world_size": 1, "cpus": [0, 1, 2, 3], "threads": 4, "worker_cpus": []}, {"rank": 1, "node": "node1", "local_rank": 0, "local_world_size": 1, "cpus": [0, 1, 2, 3], "threads": 4, "worker_cpus": []}]}
-ORCH_END_OF_FILE
-done
-ssh -F '/state/ssh config' -- node0 'env I_MPI_PIN=0 I_MPI_HYDRA_BOOTSTRAP=ssh I_MPI_HYDRA_BOOTSTRAP_EXEC=/opt/orch/train/ssh I_MPI_HYDRA_IFACE=eth1 /venv/bin/python /opt/orch/train/node.py supervise /opt/orch/runs/r --claims=/opt/orch/claims --stall-timeout=900 -- /venv/bin/mpiexec.hydra -machinefile /opt/orch/runs/r/hostfile -n 2 /venv/bin/python /opt/orch/train/node.py rank --run /opt/orch/runs/r -- /opt/orch/train/qa/qa.py --epochs=2 --bf16 --output_dir=/opt/orch/runs/r/output'
+# write /opt/orch/runs/r/hostfile on node0: 22 bytes
+#   10.0.0.0:1
+#   10.0.0.1:1
+# write /opt/orch/runs/r/env.json on node0, node1: 82 bytes
+#   {
+#    "MASTER_ADDR": "10.0.0.0",
+#    "MASTER_PORT": "24609",
+#    "PYTHONUNBUFFERED": "1"
+#   }
+# write /opt/orch/runs/r/layout.json on node0, node1: 994 bytes
+#   {
+#    "schema": 1,
+#    "world_size": 2,
+#    "backend": "gloo",
+#    "backend_module": "",
+#    "timeout_seconds": 1800.0,
+#    "nodes": [
+#     {"name": "node0", "host": "host0", "torch": "2.13.0+cpu", "address": "10.0.0.0", "interface": "eth1", "env": {"GLOO_SOCKET_IFNAME": "eth1", "TP_SOCKET_IFNAME": "eth1", "CCL_KVS_IFACE": "eth1", "FI_TCP_IFACE": "eth1", "FI_PROVIDER": "tcp"}, "repair": "`orch provision`", "recorded": true},
+#     {"name": "node1", "host": "host1", "torch": "2.13.0+cpu", "address": "10.0.0.1", "interface": "eth1", "env": {"GLOO_SOCKET_IFNAME": "eth1", "TP_SOCKET_IFNAME": "eth1", "CCL_KVS_IFACE": "eth1", "FI_TCP_IFACE": "eth1", "FI_PROVIDER": "tcp"}, "repair": "`orch provision`", "recorded": true}
+#    ],
+#    "ranks": [
+#     {"rank": 0, "node": "node0", "local_rank": 0, "local_world_size": 1, "cpus": [0, 1, 2, 3], "worker_cpus": [], "threads": 4, "env": {}},
+#     {"rank": 1, "node": "node1", "local_rank": 0, "local_world_size": 1, "cpus": [0, 1, 2, 3], "worker_cpus": [], "threads": 4, "env": {}}
+#    ]
+#   }
+# write /opt/orch/runs/r/container.json on node0, node1: 807 bytes
+#   {
+#    "schema": 1,
+#    "image": "orch:current",
+#    "start": "node",
+#    "python": "python3",
+#    "preload": [
+#     "libiomp5.so",
+#     "libtcmalloc_minimal.so.4"
+#    ],
+#    "processes": {
+#     "node0": 2,
+#     "node1": 2
+#    },
+#    "options": [
+#     "--network",
+#     "host",
+#     "--pid",
+#     "host",
+#     "--shm-size",
+#     "1g",
+#     "--ulimit",
+#     "memlock=-1:-1",
+#     "--workdir",
+#     "/opt/orch/runs/r",
+#     "--env",
+#     "HOME=/tmp",
+#     "--env",
+#     "USER=orch",
+#     "--mount",
+#     "type=bind,\"source=/opt/orch/data\",\"target=/opt/orch/data\"",
+#     "--mount",
+#     "type=bind,\"source=/opt/orch/hub\",\"target=/opt/orch/hub\"",
+#     "--mount",
+#     "type=bind,\"source=/opt/orch/models\",\"target=/opt/orch/models\"",
+#     "--mount",
+#     "type=bind,\"source=/opt/orch/runs\",\"target=/opt/orch/runs\"",
+#     "--mount",
+#     "type=bind,\"source=/opt/orch/train\",\"target=/opt/orch/train\""
+#    ]
+#   }
+# write /opt/orch/runs/r/run.json on node0, node1: 1.5 kB
+#   {"schema": 1, "run_id": "r", "node0": {"node": "node0", "via": ["ssh", "-F", "/state/ssh config", "--", "node0"]}, "nodes": [{"node": "node0", "via": ["ssh", "-F", "/state/ssh config", "--", "node0"]}, {"node": "node1", "via": ["ssh", "-F", "/state/ssh config", "--", "node1"]}], "run_dir": "/opt/orch/runs/r", "train": "/opt/orch/train", "python": "/venv/bin/python", "recipe": "qa", "resumes": true, "output_dir": "/opt/orch/runs/r/output", "backend": "gloo", "precision": "bf16", "started_by": "me@here", "created": 1.0, "decisions": [{"topic": "run", "value": "r", "reason": ""}, {"topic": "stack", "value": "current", "reason": "a test's"}, {"topic": "nodes", "value": "node0, node1", "reason": "all of cluster 'lab'"}, {"topic": "ranks", "value": "2 on each node", "reason": "NPROC_PER_NODE, for the image"}, {"topic": "launcher", "value": "mpirun", "reason": "mpiexec.hydra of Intel MPI; stack 'current'"}, {"topic": "image", "value": "orch:current", "reason": "by docker, one container on each node, as the node's user; its entrypoint starts the ranks, with RANK = node"}, {"topic": "precision", "value": "bf16", "reason": "avx512_bf16 on all 2 nodes"}, {"topic": "network", "value": "eth1 on node0, node1", "reason": "route to the other nodes"}], "layout": [{"rank": 0, "node": "node0", "local_rank": 0, "local_world_size": 1, "cpus": [0, 1, 2, 3], "threads": 4, "worker_cpus": []}, {"rank": 1, "node": "node1", "local_rank": 0, "local_world_size": 1, "cpus": [0, 1, 2, 3], "threads": 4, "worker_cpus": []}]}
+# start on node0
+env I_MPI_PIN=0 I_MPI_HYDRA_BOOTSTRAP=ssh I_MPI_HYDRA_BOOTSTRAP_EXEC=/opt/orch/train/ssh I_MPI_HYDRA_IFACE=eth1 /venv/bin/python /opt/orch/train/node.py supervise /opt/orch/runs/r --claims=/opt/orch/claims --stall-timeout=900 -- /venv/bin/mpiexec.hydra -machinefile /opt/orch/runs/r/hostfile -n 2 /venv/bin/python /opt/orch/train/node.py rank --run /opt/orch/runs/r -- /opt/orch/train/qa/qa.py --epochs=2 --bf16 --output_dir=/opt/orch/runs/r/output

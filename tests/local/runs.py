@@ -32,12 +32,15 @@ def start_orch(folder: Path, *arguments: str, **options: Any) -> subprocess.Pope
     return subprocess.Popen([*ORCH, *arguments], **{"cwd": folder, "env": orch_environment(folder), **pipes, **options})
 
 
-def paste_into_shell(script: str, folder: Path, **variables: str) -> Process:
-    """Run the output of a dry run in a shell, as a user would."""
-    environment = orch_environment(folder) | variables
-    return subprocess.run(
-        ["sh"], input=script, cwd=folder, env=environment, capture_output=True, text=True, timeout=120
-    )
+def carry_out(plan: str, folder: Path) -> Process:
+    """Write the files of a plan that `--dry-run --json` has printed, and run its command."""
+    shown = json.loads(plan)
+    for path, content in shown["files"].items():
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        Path(path).write_text(content)
+    command, environment = shown["command"], orch_environment(folder)
+    environment |= command["env"]
+    return subprocess.run(command["argv"], cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
 
 
 def settings_options(**settings: object) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tests.local.runs import Orch, expect_exit, paste_into_shell, write_script
+from tests.local.runs import Orch, expect_exit, write_script
 from tests.local.workspaces import Workspace
 
 TEXT = "import os\nimport yaml, no_such_module\nfrom torch import nn\n"
@@ -30,9 +30,6 @@ def test_missing_module_of_a_node_is_named_and_nothing_is_left(two_hosts: Worksp
         assert f"error: {MESSAGE}" in expect_exit(process, 2).stderr
         assert "--project" in process.stderr
     assert [sorted(folder.glob("runs/*/")) for folder in folders] == runs
-    dry_run = expect_exit(two_hosts.orch("train", "own.py", *two_hosts.options, *GLOO, "--dry-run", "-o", "sh"))
-    check = next(line for line in dry_run.stdout.splitlines() if "find-module --missing" in line)
-    assert paste_into_shell(check, two_hosts.folder).stdout == "no_such_module\n"
 
 
 def test_module_in_a_folder_of_the_inventory_is_found(two_hosts: Workspace) -> None:

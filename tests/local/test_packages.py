@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.local.runs import expect_exit, paste_into_shell
+from tests.local.runs import expect_exit
 from tests.local.workspaces import Workspace
 from tests.support.wheels import index_variables, make_wheel
 
@@ -48,6 +48,8 @@ def test_packages_of_the_script_reach_all_nodes_once(two_hosts: Workspace, index
     assert folder.parent.name == "store"
     stores = [host.folder / "root/store" / digest for host in two_hosts.lab.hosts]
     times = [store.stat().st_ctime_ns for store in stores]
+    shown = two_hosts.orch("train", "own.py", *two_hosts.options, *GLOO, "--project", "none", "--dry-run").stdout
+    assert "packages: orch-test-greeter 1.0, orch-test-names 2.0, " in shown
     for wheel in index.iterdir():
         wheel.unlink()
     second = two_hosts.train_text(SCRIPT, *GLOO, "--project", "none")
@@ -58,15 +60,6 @@ def test_packages_of_the_script_reach_all_nodes_once(two_hosts: Workspace, index
     origin = json.loads((two_hosts.folder / "runs" / cell.report["run_id"] / "plan.json").read_text())["packages"]
     assert origin["digest"] == digest
     assert origin["versions"] == {"orch-test-greeter": "1.0", "orch-test-names": "2.0"}
-
-
-def test_dry_run_with_packages_can_be_pasted(two_hosts: Workspace, index: Path) -> None:
-    (two_hosts.folder / "own.py").write_text(SCRIPT)
-    dry_run = expect_exit(two_hosts.orch("train", "own.py", *two_hosts.options, *GLOO, "--dry-run", "-o", "sh"))
-    assert "# packages: orch-test-greeter 1.0, orch-test-names 2.0, " in dry_run.stdout
-    expect_exit(paste_into_shell(dry_run.stdout, two_hosts.folder))
-    logs = two_hosts.orch("logs", *two_hosts.options[-2:])
-    assert logs.stdout.count(f"RESULT {RESULT}") == 2, logs.stderr
 
 
 def test_packages_and_a_folder_src_are_found_on_this_machine(one_host: Workspace, index: Path) -> None:

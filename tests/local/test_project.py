@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.local.runs import expect_exit, paste_into_shell
+from tests.local.runs import expect_exit
 from tests.local.workspaces import Workspace
 from tests.support.projects import FILES, RESULT, write_project
 
@@ -59,13 +59,8 @@ def test_a_node_without_a_store_is_named(two_hosts: Workspace, script: str) -> N
     assert "nothing was started" in process.stderr
 
 
-def test_dry_run_of_a_project_can_be_pasted_and_node1_gets_it_from_node0(two_hosts: Workspace, script: str) -> None:
-    command = ("train", script, *two_hosts.options, *GLOO, "--dry-run", "-o", "sh", "--", "--lr", "$(x)")
-    dry_run = expect_exit(two_hosts.orch(*command))
-    assert "# project: " in dry_run.stdout
-    expect_exit(paste_into_shell(dry_run.stdout, two_hosts.folder))
-    logs = two_hosts.orch("logs", *two_hosts.options[-2:])
-    assert logs.stdout.count(f"RESULT {RESULT}") == 2, logs.stderr
+def test_node1_gets_a_project_from_node0(two_hosts: Workspace, script: str) -> None:
+    two_hosts.train(script, *GLOO, "--", "--lr", "$(x)")
     kept, lost = stored_projects(two_hosts)
     inode = kept.stat().st_ino
     shutil.rmtree(lost)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
+import shlex
 from pathlib import Path
 
-from tests.local.runs import Orch, expect_exit, start_orch
+from tests.local.runs import Orch, expect_exit, last_run, start_orch
 from tests.local.ssh_node import INVENTORY, TWO_RANKS, SshNode
 from tests.support.waiting import wait_until
 
@@ -21,23 +21,22 @@ def accessible_to_others(folder: Path) -> list[str]:
     return [str(path.relative_to(folder.parent)) for path in paths]
 
 
-def test_dry_run_writes_nothing_and_its_script_can_be_pasted(orch: Orch, ssh_node: SshNode, tmp_path: Path) -> None:
+def test_dry_run_writes_nothing_and_the_run_is_private(orch: Orch, ssh_node: SshNode, tmp_path: Path) -> None:
     before = ssh_node.files()
     dry_run = expect_exit(orch(*TRAIN, "--dry-run", "-o", "sh"))
     assert ssh_node.files() == before
     assert not (tmp_path / "runs").exists()
     assert not (ssh_node.root / "runs").exists()
-    expect_exit(subprocess.run(["sh"], input=dry_run.stdout, capture_output=True, text=True, cwd=tmp_path))
+    supervise = next(line for line in dry_run.stdout.splitlines() if " supervise " in line)
+    assert expect_exit(orch(*TRAIN)).stdout.count("sum 2.0") == 1
+    argv = json.loads((last_run(tmp_path) / "plan.json").read_text())["command"]["argv"]
+    assert shlex.split(supervise)[-len(argv)] == argv[0]
     assert ssh_node.state.joinpath("ssh_config").stat().st_mode & 0o077 == 0
     runs = json.loads(orch("runs", *INVENTORY, "--json").stdout)["runs"]
     assert [(run["state"], run["nodes"]) for run in runs] == [("done", ["far"])]
     logs = orch("logs", *INVENTORY)
     assert logs.stdout.count("sum 2.0") == 2, logs.stderr
     assert accessible_to_others(ssh_node.root / "runs") == []
-
-
-def test_output_of_rank_0_is_shown_while_the_run_is_watched(orch: Orch, ssh_node: SshNode) -> None:
-    assert expect_exit(orch(*TRAIN)).stdout.count("sum 2.0") == 1
 
 
 def test_commands_work_from_this_and_from_another_controller(orch: Orch, ssh_node: SshNode, tmp_path: Path) -> None:

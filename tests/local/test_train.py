@@ -16,9 +16,9 @@ from tests.conftest import HOSTILE_TEXTS, orch_environment
 from tests.local.runs import (
     ORCH,
     Orch,
+    carry_out,
     expect_exit,
     last_run,
-    paste_into_shell,
     rank_log,
     read_events,
     read_outcome,
@@ -100,11 +100,12 @@ def test_ranks_run_on_the_planned_cores(orch: Orch, tmp_path: Path) -> None:
         assert f"Cpus_allowed_list:\t{cpus[0]}\n" in rank_log(run, rank)
 
 
-def test_dry_run_that_is_pasted_into_a_shell_trains(orch: Orch, tmp_path: Path) -> None:
-    script = write_script(tmp_path, JOIN)
-    dry_run = expect_exit(orch("train", script, *TWO_RANKS, "--dry-run", "-o", "sh", "--", "it's", "$(x)"))
+def test_files_and_command_of_a_dry_run_train(orch: Orch, tmp_path: Path) -> None:
+    train = ("train", write_script(tmp_path, JOIN), *TWO_RANKS, "--dry-run")
+    listing, plan = (expect_exit(orch(*train, "-o", format, "--", "it's", "$(x)")).stdout for format in ("sh", "json"))
     assert not (tmp_path / "runs").exists(), "a dry run writes nothing"
-    expect_exit(paste_into_shell(dry_run.stdout, tmp_path))
+    assert [line for line in listing.splitlines() if not line.startswith("# ")][-1].endswith("'$(x)'")
+    expect_exit(carry_out(plan, tmp_path))
     run = last_run(tmp_path)
     assert read_outcome(run)["state"] == "done"
     assert """args ["it's", '$(x)']""" in rank_log(run, 1)
@@ -159,8 +160,8 @@ def test_first_failing_rank_is_named_and_others_are_stopped(
 
 
 def test_rank_that_fails_before_it_joins_is_reported(orch: Orch, tmp_path: Path) -> None:
-    plan = orch("train", write_script(tmp_path, ""), *TWO_RANKS, "--dry-run", "-o", "sh").stdout
-    expect_exit(paste_into_shell(plan.replace('"backend": "ccl"', '"backend": "nonsense"'), tmp_path), 1)
+    plan = orch("train", write_script(tmp_path, ""), *TWO_RANKS, "--dry-run", "--json").stdout
+    expect_exit(carry_out(plan.replace(r"\"backend\": \"ccl\"", r"\"backend\": \"nonsense\""), tmp_path), 1)
     assert "nonsense" in read_outcome(last_run(tmp_path))["first_failure"]["text"]
 
 

@@ -8,17 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import orch_environment
-from tests.local.runs import (
-    Orch,
-    expect_exit,
-    last_run,
-    paste_into_shell,
-    rank_log,
-    read_events,
-    read_outcome,
-    start_orch,
-    write_script,
-)
+from tests.local.runs import Orch, expect_exit, last_run, rank_log, read_events, read_outcome, start_orch, write_script
 
 GLOO = ("--ppn", "2", "--backend", "gloo")
 ORCH_MODULES = ("containers", "story", "training", "facts", "tail", "processes", "rank", "rank_main", "wrapper")
@@ -145,9 +135,11 @@ def test_script_that_handles_the_stack_signal_has_no_stack_traces(tmp_path: Path
     assert not (run / "stacks" / "rank-0.txt").exists()
 
 
-def test_unknown_stack_signal_fails_the_run_with_its_name(orch: Orch, tmp_path: Path) -> None:
-    plan = orch("train", write_script(tmp_path, ""), "--ppn", "1", "--dry-run", "-o", "sh").stdout
-    expect_exit(paste_into_shell(plan, tmp_path, ORCH_STACK_SIGNAL="SIGNOTHING"), 1)
+def test_unknown_stack_signal_fails_the_run_with_its_name(tmp_path: Path) -> None:
+    environment = orch_environment(tmp_path) | {"ORCH_STACK_SIGNAL": "SIGNOTHING"}
+    with start_orch(tmp_path, "train", write_script(tmp_path, ""), "--ppn", "1", env=environment) as process:
+        process.communicate(timeout=170)
+    assert process.returncode == 1
     failure = read_outcome(last_run(tmp_path))["first_failure"]
     assert "ORCH_STACK_SIGNAL is 'SIGNOTHING'" in failure["text"]
 
@@ -169,10 +161,12 @@ def test_oneccl_does_not_warn_of_variables_that_orch_sets(orch: Orch, tmp_path: 
     assert [rank_log(last_run(tmp_path), rank) for rank in (0, 1)] == ["done\n", "done\n"]
 
 
-def test_oneccl_warns_of_variables_that_the_user_sets(orch: Orch, tmp_path: Path) -> None:
-    script = write_script(tmp_path, COMMUNICATE)
-    plan = orch("train", script, "--ppn", "2", "--backend", "ccl", "--dry-run", "-o", "sh").stdout
-    expect_exit(paste_into_shell(plan, tmp_path, CCL_RS_CHUNK_COUNT="2", CCL_MAX_SHORT_SIZE="1024"))
+def test_oneccl_warns_of_variables_that_the_user_sets(
+    orch: Orch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CCL_RS_CHUNK_COUNT", "2")
+    monkeypatch.setenv("CCL_MAX_SHORT_SIZE", "1024")
+    expect_exit(orch("train", write_script(tmp_path, COMMUNICATE), "--ppn", "2", "--backend", "ccl"))
     warnings = [line.partition("|CCL_WARN| ")[2] for line in rank_log(last_run(tmp_path), 0).splitlines()]
     assert [line[:40] for line in warnings if line] == [
         "value of CCL_MAX_SHORT_SIZE changed to b",

@@ -13,7 +13,6 @@ from tests.slurm.laptop import Laptop
 from tests.slurm.runs import PROJECT_ON_TWO_NODES
 from tests.slurm.site import USER, Site
 from tests.support.projects import ARGUMENTS, RESULT, write_project
-from tests.support.waiting import wait_until
 
 SCRIPT = "my project/train.py"
 TRAIN = ("train", SCRIPT, *PROJECT_ON_TWO_NODES)
@@ -55,16 +54,6 @@ def test_runs_of_an_array_have_their_own_copies(site: Site) -> None:
     for copy in copies:
         check_outputs(copy)
     assert len(copies) == 2
-
-
-@pytest.mark.usefixtures("project")
-def test_shell_runs_the_dry_run_of_a_project(site: Site) -> None:
-    script = site.orch(*TRAIN, "--dry-run", "-o", "sh", "--", *ARGUMENTS).stdout
-    site.stdout_of("bash", "-c", script)
-    (folder,) = {path for path in (site.home / "runs").iterdir() if path.name in script}
-    wait_until((folder / "outcome.json").exists, "the end of the run")
-    check_outputs(folder / "project")
-    site.wait_for_no_jobs()
 
 
 def test_project_of_a_laptop_goes_through_the_login_node(site: Site, laptop: Laptop) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Iterable, Sequence
+from itertools import count
 
 import jinja2
 from orch_node.protocol import values
@@ -12,10 +13,11 @@ from orch_node.protocol.batch import CONFIG, JobConfig
 
 from orchestrator.model.decision import Decision
 from orchestrator.model.printable import one_line
-from orchestrator.planning.plan import Plan, heredoc
+from orchestrator.planning.plan import Plan
 from orchestrator.targets.batch.settings import BatchSettings
 from orchestrator.targets.batch.system import JobRequest
 
+HEREDOC_DELIMITER = "ORCH_END_OF_FILE"
 TEMPLATES = jinja2.PackageLoader("orchestrator", "templates/batch")
 
 
@@ -105,3 +107,11 @@ def file_values(plan: Plan, config: JobConfig) -> dict[str, str]:
         "settings": heredoc(text),
         "settings_file": shlex.quote(f"{plan.run.run_dir}/{CONFIG}"),
     }
+
+
+def heredoc(content: str) -> str:
+    """Return a file's content as a here-document whose delimiter is not a line of it."""
+    lines = set(content.split("\n"))
+    delimiters = (f"{HEREDOC_DELIMITER}_{number}" if number else HEREDOC_DELIMITER for number in count())
+    delimiter = next(word for word in delimiters if word not in lines)
+    return f"<<'{delimiter}'\n{content}{delimiter}"

@@ -1,21 +1,3 @@
-# run: 20260102-030405-bert-qa-abcd
-# stack: current (PyTorch 2.13 for CPU, ccl bindings of orch, Intel MPI)
-# login: login1 (by SSH)
-# nodes: 2 (chosen by Slurm)
-# slurm exclusive: yes (the default; cpus-per-task=N shares nodes)
-# slurm mem: 0 (all memory of the nodes)
-# ranks: 2 (1 on each node, the default of --ppn; equal shares of the cores that the job is given)
-# launcher: mpirun (mpiexec.hydra of Intel MPI)
-# image: /shared/torch.sif (by Apptainer or Singularity, one for each rank, on its python3)
-# backend: gloo (part of PyTorch, over TCP)
-# precision: auto (bf16 if all nodes have instructions for it, otherwise fp32)
-# preload: libiomp5.so, libtcmalloc_minimal.so.4 (if the image has them)
-# ranks 0-1: 1 on each of node-0, node-1: one thread per core
-tar --exclude=__pycache__ -C /here/train -cz . | ssh -- login1 'sh -c '"'"'umask 077
-part=$(mktemp -d) && trap '"'"'"'"'"'"'"'"'rm -rf "$part"'"'"'"'"'"'"'"'"' EXIT && tar -xzf - -C "$part" &&
-  python3 -I -S -B "$part/node.py" receive-folder "$part" "$1"
-'"'"' sh /shared/orch/train'
-ssh -- login1 'umask 077 && mkdir -p /shared/alice/runs/20260102-030405-bert-qa-abcd && cat > /shared/alice/runs/20260102-030405-bert-qa-abcd/job.sh' <<'ORCH_END_OF_FILE_1'
 #!/bin/bash
 #SBATCH --job-name=orch-20260102-030405-bert-qa-abcd
 #SBATCH --nodes=2
@@ -132,5 +114,3 @@ cat > /shared/alice/runs/20260102-030405-bert-qa-abcd/job.json <<'ORCH_END_OF_FI
 }
 ORCH_END_OF_FILE
 exec /shared/orch/stacks/current/bin/python /shared/orch/train/node.py job /shared/alice/runs/20260102-030405-bert-qa-abcd
-ORCH_END_OF_FILE_1
-ssh -- login1 'cd /shared/alice/runs/20260102-030405-bert-qa-abcd && sbatch /shared/alice/runs/20260102-030405-bert-qa-abcd/job.sh'

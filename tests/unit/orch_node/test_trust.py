@@ -242,7 +242,7 @@ def test_folder_that_another_user_created_first_is_refused(tmp_path: Path, plant
 def test_login_node_uses_no_programs_of_another_user(tmp_path: Path) -> None:
     folder = tmp_path / "runs" / ".orch" / "train-1"
     make_folder(folder, owner=OTHER_USER)
-    step = SendFolder(node=RunNode(node="login"), source=str(TRAIN), path=str(folder))
+    step = SendFolder(nodes=(RunNode(node="login"),), source=str(TRAIN), path=str(folder))
     with packed(TRAIN, source_files(TRAIN)) as archive, pytest.raises(Exception, match="belongs to the user nobody"):
         Local().feed(step.unpack(), archive)
     assert not (folder / "node.py").exists()

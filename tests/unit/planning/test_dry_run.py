@@ -1,55 +1,26 @@
-"""The script of a plan writes its files in a shell and changes nothing else."""
+"""A plan in full is a shell script, in which all but the commands are comments."""
 
 from __future__ import annotations
 
 import subprocess
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from orch_node.protocol.record import Decision, Place, RunNode
 
-from orchestrator.planning.plan import HEREDOC_DELIMITER, PutFile, PutLocalFile, describe_places
 from orchestrator.planning.plan import Plan as AnyPlan
+from orchestrator.planning.plan import PutFile, describe_places
 
-NODES = (RunNode(node="node0"),)
 MARK = "touch ran-this"
 
 
-def shell(script: str, folder: Path) -> None:
-    subprocess.run(["sh", "-eu"], input=script, text=True, check=True, cwd=folder)
-    assert not (folder / "ran-this").exists()
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        "",
-        "one line\n",
-        f"10.0.0.1\n{HEREDOC_DELIMITER}\n{MARK}\n",
-        f"{HEREDOC_DELIMITER}\n{HEREDOC_DELIMITER}_1\n{MARK}\n",
-        f"$({MARK}) `{MARK}` \\\n",
-    ],
-)
-@pytest.mark.parametrize("kind", ["here", "node"])
-def test_file_is_written_as_it_is(content: str, kind: str, tmp_path: Path) -> None:
-    path = tmp_path / "a folder" / "file"
-    local_step = PutLocalFile(path=str(path), content=content)
-    step = local_step if kind == "here" else PutFile(nodes=NODES, path=str(path), content=content)
-    shell("umask 022\n" + step.describe(), tmp_path)
-    assert path.read_text() == content
-    assert path.stat().st_mode & 0o777 == 0o600
-    assert path.parent.stat().st_mode & 0o777 == 0o700
-
-
 @settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
-@given(reason=st.text(alphabet=st.sampled_from("\n\r\x0b\x1b\x85\u2028 a;$")))
-def test_any_reason_is_printed_as_a_comment(reason: str, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Quote any reason, because nodes report parts of it, such as package versions."""
-    folder = tmp_path_factory.mktemp("dry")
-    decision = Decision(topic="torch", value="2.13", reason=f"{reason}\n{MARK}\n")
+@given(text=st.text(alphabet=st.sampled_from("\n\r\x0b\x1b\x85\u2028 a;$")))
+def test_any_reason_and_any_file_are_printed_as_comments(text: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Quote any text, because nodes report parts of it, such as package versions."""
+    decision = Decision(topic="torch", value="2.13", reason=f"{text}\n{MARK}\n")
 
     class DescribedPlan(AnyPlan):
         def summary(self) -> list[str]:
@@ -60,8 +31,12 @@ def test_any_reason_is_printed_as_a_comment(reason: str, tmp_path_factory: pytes
             return ()
 
     plan = object.__new__(DescribedPlan)
-    object.__setattr__(plan, "steps", ())
-    shell(plan.describe(), folder)
+    step = PutFile(nodes=(RunNode(node="node0"),), path=f"/{text}\n{MARK}", content=f"{text}\n{MARK}\n")
+    object.__setattr__(plan, "steps", (step,))
+    assert MARK in plan.describe()
+    folder = tmp_path_factory.mktemp("dry")
+    subprocess.run(["sh", "-eu"], input=plan.describe(), text=True, check=True, cwd=folder)
+    assert list(folder.iterdir()) == []
 
 
 def test_places_of_ranks_on_equal_nodes_are_one_line() -> None:

@@ -11,7 +11,7 @@ from orchestrator.errors import PlanError
 from orchestrator.model.cluster import Cluster, Node
 from orchestrator.model.project import Project
 from orchestrator.model.recipe import Recipe
-from orchestrator.planning.plan import Plan, PrepareAttempt, PutFile, SendFile, StartRun
+from orchestrator.planning.plan import Plan, PutFile, RunProgram, SendFile, StartRun
 from orchestrator.planning.request import Resume
 from orchestrator.stacks.stack import Stack
 from orchestrator.targets.ssh.plan import plan_train
@@ -147,7 +147,7 @@ def test_next_attempt_prepares_the_folder_on_all_nodes_before_it_is_written(stac
     resume = Resume(run_id="r", run_dir=folder, started_by="me@here", created=1.0, state="failed", attempt=3)
     plan = decide(stack, cluster=TWO, resume=resume)
     step = next(step for step in plan.steps if not isinstance(step, SendFile))
-    assert isinstance(step, PrepareAttempt)
+    assert isinstance(step, RunProgram)
     assert [node.node for node in step.nodes] == ["node0", "node1"]
     assert "--first-attempt=3" in argv(plan)
     assert "--output_dir=/opt/orch/runs/r/output" in argv(plan)
@@ -168,12 +168,12 @@ def test_node0_of_the_last_attempt_gives_its_files_to_another_one(stack: Stack) 
         project=project,
     )
     plan = decide(stack, cluster=TWO, resume=resume)
-    (sharing,) = [step for step in plan.steps if isinstance(step, PrepareAttempt) and "share-files" in step.command]
+    (sharing,) = [step for step in plan.steps if isinstance(step, RunProgram) and "share-files" in step.command]
     assert ([node.node for node in sharing.nodes], sharing.command[-2:]) == (["node1"], ("1", "node0"))
     assert [node.node for node in plan.run.earlier_nodes] == ["node2"]
     assert any("as node1 has them" in line for line in plan.summary())
     forced = decide(stack, cluster=TWO, resume=replace(resume, without_files=True))
-    assert len([step for step in forced.steps if isinstance(step, PrepareAttempt)]) == 1
+    assert len([step for step in forced.steps if isinstance(step, RunProgram)]) == 1
     assert any("as node0 has them (node1 was lost)" in line for line in forced.summary())
     forced = decide(stack, cluster=TWO, resume=replace(resume, forces=True, without_files=True))
     assert any("as node0 has them (--force)" in line for line in forced.summary())

@@ -108,7 +108,6 @@ def ended(**fields: Any) -> JobState:
 
 def test_a_script_is_submitted_as_a_program_that_signals_reach() -> None:
     step = SubmitScript(
-        node=None,  # type: ignore[arg-type]
         run_dir="/shared/runs/x",
         script="",
         name="orch-x",

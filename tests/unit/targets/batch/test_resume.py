@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from orchestrator.model.hostlist import NodeCount
 from orchestrator.model.project import Project
-from orchestrator.planning.plan import CopyFiles, Plan, PrepareAttempt, SubmitScript
+from orchestrator.planning.plan import CopyFiles, Plan, RunProgram, SubmitScript
 from orchestrator.planning.request import Resume
 from orchestrator.targets.batch.plan import copy_steps, plan_job
 from tests.support.slurm_plans import SITE, make_inputs, make_request, make_settings
@@ -23,7 +23,7 @@ def make_plan(login: str | None) -> Plan:
 
 def test_next_attempt_is_another_job_in_the_same_folder() -> None:
     prepare, submit = make_plan(login=None).steps
-    assert isinstance(prepare, PrepareAttempt)
+    assert isinstance(prepare, RunProgram)
     assert prepare.command[1:] == (f"{SITE.train}/node.py", "prepare-attempt", SITE.run_dir, "slurm-job.json")
     assert isinstance(submit, SubmitScript)
     assert submit.run_dir == SITE.run_dir
@@ -32,7 +32,7 @@ def test_next_attempt_is_another_job_in_the_same_folder() -> None:
 
 def test_folder_is_prepared_on_the_login_node() -> None:
     *_, prepare, submit = make_plan(login="login1").steps
-    assert isinstance(prepare, PrepareAttempt)
+    assert isinstance(prepare, RunProgram)
     assert (prepare.command[0], prepare.nodes) == ("python3", submit.nodes)
 
 
