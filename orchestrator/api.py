@@ -8,18 +8,16 @@ from __future__ import annotations
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from numbers import Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, ClassVar, get_args, get_origin, get_type_hints
 
-from orchestrator.errors import ExecuteError, RequestError
+from orchestrator.errors import ExecuteError, RequestError, did_you_mean
 from orchestrator.errors import OrchError as OrchError
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
-
-    from typing_extensions import Unpack
 
     from orchestrator.operations.fetch import Collected
     from orchestrator.operations.output import LogLine
@@ -27,47 +25,7 @@ if TYPE_CHECKING:
     from orchestrator.operations.runs import CleanupReport, Outcome, RunHandle, RunRow
 
 RUNS_DIR = "runs"
-LISTS = ("array", "recipe_path", "extra", "packages", "image_options")  # options that take several values
-
 FUNCTION_HINT = "The function takes its place, with its own module."
-
-
-class TrainOptions(TypedDict, total=False):
-    """Further options of `orch train`, named like those of the command line; `orch train --help` explains them."""
-
-    module: bool
-    name: str
-    preset: str
-    array: Sequence[str]
-    array_sample: int
-    recipe_path: Sequence[str | Path]
-    project: str
-    project_limit: int
-    requirements: str
-    extra: Sequence[str]
-    packages: Sequence[str]
-    env_file: str | Path
-    stack: str
-    python: str | Path
-    venv: str | Path
-    exclude: str
-    wait_for_cores: bool
-    launcher: str
-    mpi: str
-    accelerate_config: str
-    backend: str
-    ccl_workers: int
-    fabric: str
-    precision: str
-    allow_slow_bf16: bool
-    ipex: bool
-    stall_timeout: float
-    max_restarts: int
-    spare_nodes: int
-    min_nodes: int
-    stop_on_nan: bool
-    image: str
-    image_options: Sequence[str]
 
 
 class RunError(OrchError):
@@ -218,7 +176,6 @@ class Run:
             OrchError: if no file matches, or files cannot be read or written.
         """
         from orchestrator.operations import fetch
-        from orchestrator.operations.train import tuple_of
 
         folder = Path(destination) if destination else None
         request = fetch.FetchRequest(
@@ -243,7 +200,7 @@ def train(
     on: str | None = None,
     target_options: Mapping[str, Any] | None = None,
     runs_dir: str | Path = RUNS_DIR,
-    **options: Unpack[TrainOptions],
+    **options: Any,
 ) -> Run:
     """Start a recipe or a script, and return the run as soon as it is started.
 
@@ -264,26 +221,81 @@ def train(
         OrchError: if the request is wrong, or the run cannot be started. Its `hint` advises.
     """
     from orchestrator.operations import train as operation
+    from orchestrator.planning.request import TrainRequest, choose_python, parse_nodes, parse_ppn
 
-    python = operation.choose_python(options.pop("python", None), options.pop("venv", None))
-    request = operation.TrainRequest(
+    python = choose_python(options.pop("python", None), options.pop("venv", None))
+    request = TrainRequest(
         recipe=str(recipe),
         python=python,
-        script_args=tuple(map(str, operation.tuple_of("args", args))),
+        script_args=tuple(map(str, tuple_of("args", args))),
         inventory=str(inventory),
-        nodes=None if nodes is None else operation.parse_nodes(str(nodes)),
-        ppn=None if ppn is None else operation.parse_ppn(str(ppn)),
+        nodes=None if nodes is None else parse_nodes(str(nodes)),
+        ppn=None if ppn is None else parse_ppn(str(ppn)),
         settings=tuple(f"{name}={setting_text(name, value)}" for name, value in (settings or {}).items()),
         env=tuple(f"{name}={value}" for name, value in (env or {}).items()),
         on=on,
-        options=operation.options_of_target(on, target_options or {}),
+        options=options_of_target(on, target_options or {}),
         runs_dir=Path(runs_dir),
-        **{name: operation.tuple_of(name, value, name in LISTS) for name, value in options.items()},
+        **dict(checked_options(options)),
     )
     plan = operation.plan(request)
     if plan.array:
         raise RequestError("orch.train starts one run, not an array.", hint="Call it once for each setting.")
     return Run(operation.start(plan, Path(runs_dir).absolute() / plan.run.run_id))
+
+
+def checked_options(options: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the options of `orch train`, lists as tuples.
+
+    Raises:
+        RequestError: if there is no such option, or a list is expected.
+    """
+    from orchestrator.planning.request import OPTION, TrainRequest
+
+    types = get_type_hints(TrainRequest)
+    names = [item.name for item in fields(TrainRequest) if OPTION in item.metadata]
+    for name, value in options.items():
+        if name not in names:
+            raise RequestError(f"orch.train has no option {name!r}.", hint=did_you_mean(name, names))
+        yield name, tuple_of(name, value, get_origin(types[name]) is tuple)
+
+
+def options_of_target(target_name: str | None, values: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return the options of the target that `on` names, from their values by name.
+
+    Raises:
+        RequestError: if there is no such target, or it does not have an option, or a list is expected.
+    """
+    from orchestrator.targets import registry
+
+    if not values:
+        return ()
+    kind = registry.find_target(target_name).options
+    if kind is None:
+        raise RequestError(
+            f"target_options: a run without `on` has no option {next(iter(values))!r}.",
+            hint="Add `on`, or omit target_options.",
+        )
+    types = {name: type_ for name, type_ in get_type_hints(kind).items() if get_origin(type_) is not ClassVar}
+    options = {}
+    for name, value in values.items():
+        if name not in types:
+            hint = did_you_mean(name, types)
+            raise RequestError(f"target_options: {target_name} has no option {name!r}.", hint=hint)
+        is_path = value is not None and Path in get_args(types[name])
+        options[name] = Path(value) if is_path else tuple_of(name, value, get_origin(types[name]) is tuple)
+    return (kind(**options),)
+
+
+def tuple_of(name: str, value: Any, is_list: bool = True) -> Any:
+    """Return the value of an argument, a list as a tuple.
+
+    Raises:
+        RequestError: if the argument takes a list, and the value is a text.
+    """
+    if is_list and isinstance(value, str):
+        raise RequestError(f"{name} is a text, not a list: {value!r}.", hint=f"Write {name}={value.split()}.")
+    return tuple(value) if is_list else value
 
 
 def setting_text(name: str, value: object) -> str:
@@ -354,7 +366,7 @@ def submit(
     on: str | None = None,
     target_options: Mapping[str, Any] | None = None,
     runs_dir: str | Path = RUNS_DIR,
-    **options: Unpack[TrainOptions],
+    **options: Any,
 ) -> Job:
     """Call a function on every rank, in a process group, and return a job with a future of each rank.
 
@@ -441,7 +453,7 @@ def resume(
         OrchError: if there is no such run, it cannot be resumed, or it cannot be started.
     """
     from orchestrator.operations import resume as operation
-    from orchestrator.operations.train import parse_nodes
+    from orchestrator.planning.request import parse_nodes
 
     changes = operation.Changes(
         nodes=None if nodes is None else parse_nodes(str(nodes)),
@@ -525,7 +537,6 @@ def provision(
         OrchError: if the request is wrong, or a node fails.
     """
     from orchestrator.operations import provision as operation
-    from orchestrator.operations.train import tuple_of
 
     sources = tuple(map(str, tuple_of("data", data)))
     request = operation.ProvisionRequest(inventory=str(inventory), stack=stack, data=sources)

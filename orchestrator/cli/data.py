@@ -15,10 +15,12 @@ from orchestrator.cli.defaults import with_defaults
 from orchestrator.cli.groups import Group
 from orchestrator.cli.output import OUTPUT, Output
 from orchestrator.cli.request import PANELS
+from orchestrator.model.cluster import LOCAL
 from orchestrator.planning.request import TrainRequest
 
 app = App(help="Prepare training data for bert-pretrain.", no_args_is_help=True)
 RECIPE = "bert-data"
+DATA_SETTINGS = ("kind", "data_dir", "input_file", "input_files")  # that the command makes
 
 
 class Kind(str, Enum):
@@ -89,8 +91,32 @@ def prepare(context: typer.Context, data: Data, request: TrainRequest, output: O
     from orchestrator.operations import train
 
     request = with_defaults(replace(request, runs_dir=output.runs_dir), context)
-    plan = train.plan_data(request, kind=data.kind.value, inputs=data.inputs, out=data.out)
-    show_or_run(plan, output, train.start)
+    show_or_run(train.plan(request_of(data, request)), output, train.start)
+
+
+def request_of(data: Data, request: TrainRequest) -> TrainRequest:
+    """Return the request with the settings and arguments for the data.
+
+    Paths on this machine are made absolute; paths on other nodes stay as they are.
+
+    Raises:
+        RequestError: if a setting contradicts the arguments.
+    """
+    from orchestrator.errors import RequestError
+
+    for setting in request.settings:
+        if setting.partition("=")[0] in DATA_SETTINGS:
+            raise RequestError(
+                f"--set {setting}: `orch data prepare` makes this setting.", hint="Use KIND, FILE... and --out instead."
+            )
+    is_local = request.inventory == LOCAL
+    out, *paths = (path.absolute() if is_local else path for path in (data.out, *data.inputs))
+    settings = (f"kind={data.kind.value}", f"data_dir={out}", *request.settings)
+    if len(data.inputs) == 1 and data.inputs[0].is_file():
+        return replace(request, settings=(f"input_file={data.inputs[0]}", *settings))
+    # A setting has one value. It replaces input_file, and all paths follow as arguments.
+    settings = (f"input_files={paths[0]}", *settings)
+    return replace(request, settings=settings, script_args=("--input_files", *map(str, paths)))
 
 
 app.command()(groups.command(prepare, data=DATA, request=REQUEST, output=PRINTED))

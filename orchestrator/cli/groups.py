@@ -14,6 +14,7 @@ from typer.models import OptionInfo, ParameterInfo
 
 from orchestrator.cli.options import source_name
 from orchestrator.planning.refusal import flag
+from orchestrator.planning.request import ARGUMENTS, FLAGS, OPTION, PANEL
 
 Value = TypeVar("Value")
 
@@ -45,6 +46,22 @@ class Group:
             if value is not None
         }
         return self.kind(**arguments, **self.fixed)
+
+
+def panels_of(kind: Any, **completions: Callable[[str], list[str]]) -> dict[str, dict[str, ParameterInfo]]:
+    """Return the options that a dataclass declares, by their panels and fields.
+
+    Args:
+        kind: the dataclass, whose fields are made with `option`.
+        completions: what completes the values of some options, by the names of the fields.
+    """
+    panels: dict[str, dict[str, ParameterInfo]] = {}
+    for item in fields(kind):
+        if OPTION in item.metadata:
+            make = typer.Argument if item.metadata[PANEL] == ARGUMENTS else typer.Option
+            arguments = {**item.metadata[OPTION], "autocompletion": completions.get(item.name)}
+            panels.setdefault(item.metadata[PANEL], {})[item.name] = make(*item.metadata[FLAGS], **arguments)
+    return panels
 
 
 def fields_by_name(kind: Any) -> dict[str, Field[Any]]:

@@ -14,21 +14,22 @@ from orchestrator.cli import groups
 from orchestrator.cli.groups import Group
 from orchestrator.cli.options import print_error
 from orchestrator.cli.output import OUTPUT, Output, check_format
-from orchestrator.cli.request import HOST_OPTIONS, PRECISION, RESTARTS, TRAINING_OPTIONS
+from orchestrator.cli.request import PANELS
 from orchestrator.operations.resume import Changes
+from orchestrator.planning.request import PRECISION, RESTARTS, WHAT, WHERE
 
 if TYPE_CHECKING:
     from orchestrator.planning.plan import Plan
     from orchestrator.targets.interface import RunHandle
 
 CHANGES: Mapping[str, ParameterInfo] = {
-    "nodes": HOST_OPTIONS["nodes"],
-    "exclude": HOST_OPTIONS["exclude"],
+    "nodes": PANELS[WHERE]["nodes"],
+    "exclude": PANELS[WHERE]["exclude"],
     "ppn": typer.Option(metavar="N|auto", help="Ranks per node."),
-    "precision": PRECISION["precision"],
-    "max_restarts": RESTARTS["max_restarts"],
-    "env": TRAINING_OPTIONS["env"],
-    "wait_for_cores": HOST_OPTIONS["wait_for_cores"],
+    "precision": PANELS[PRECISION]["precision"],
+    "max_restarts": PANELS[RESTARTS]["max_restarts"],
+    "env": PANELS[WHAT]["env"],
+    "wait_for_cores": PANELS[WHERE]["wait_for_cores"],
     "code": typer.Option(
         "--code", help="Send the files of the project that have changed. Files that the run has written are kept."
     ),

@@ -10,6 +10,7 @@ from orch_node.protocol.cores import Core as Core
 from orch_node.protocol.cores import by_numa as by_numa
 from orch_node.protocol.fabrics import Device, Proof
 from orch_node.protocol.precision import bf16_flag
+from orch_node.protocol.record import RunNode
 
 from orchestrator.errors import PlanError
 from orchestrator.model.finding import Finding
@@ -138,6 +139,11 @@ class Node:
     @property
     def local(self) -> bool:
         return not self.via
+
+    @property
+    def run_node(self) -> RunNode:
+        """Return the node as a run records it."""
+        return RunNode(node=self.name, via=self.via)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,10 +7,10 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from orchestrator.errors import PlanError
-from orchestrator.planning.request import TargetOptions, TrainRequest
+from orchestrator.planning.request import FLAGS, TargetOptions, TrainRequest
 
 # Options whose names differ from those of their fields.
-NAMES = {"settings": "--set", "image_options": "--image-option", "packages": "--with"}
+NAMES = {item.name: item.metadata[FLAGS][0] for item in fields(TrainRequest) if item.metadata.get(FLAGS)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from orchestrator.model.decision import Choice, Decision
 from orchestrator.model.hostlist import NodeCount
 from orchestrator.model.imports import Imports
 from orchestrator.model.layout import Layout, uniform_layout
+from orchestrator.model.links import Link
 from orchestrator.model.process_group import Backend
 from orchestrator.model.recipe import Recipe, Value
 from orchestrator.planning import checks, hosts, launch
@@ -25,6 +26,7 @@ from orchestrator.planning.supervision import check_restarts
 from orchestrator.stacks.stack import Stack
 
 NO_NODES: Choice[tuple[Node, ...]] = Choice(())
+NO_LINKS: Choice[tuple[Link, ...]] = Choice(())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,21 +46,6 @@ class Inputs:
     settings: Mapping[str, Value] = field(default_factory=dict)
     plugins: Mapping[str, Backend] = field(default_factory=dict)
     imports: Imports | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankStart:
-    """The launcher of the ranks.
-
-    Attributes:
-        launcher: the program that starts the ranks.
-        mpi: the MPI whose mpirun starts them; its value is '' without mpirun.
-        contained: whether it starts each rank in a separate container.
-    """
-
-    launcher: str
-    mpi: Decision
-    contained: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,6 +123,7 @@ class Resolved:
         preload: the libraries to preload on every node.
         recipe: the recipe or the user's own script.
         settings: all settings of the recipe.
+        links: the network between the nodes, if they are known.
     """
 
     nodes: Choice[tuple[Node, ...]]
@@ -149,6 +137,7 @@ class Resolved:
     preload: Choice[tuple[str, ...]]
     recipe: Recipe
     settings: Mapping[str, Value]
+    links: Choice[tuple[Link, ...]] = NO_LINKS
 
     @property
     def all_nodes(self) -> tuple[Node, ...]:
@@ -160,10 +149,22 @@ def resolve(
     request: TrainRequest,
     inputs: Inputs,
     nodes: KnownNodes | CountedNodes,
-    start: RankStart,
     resume: Resume | None = None,
+    *,
+    launcher: str,
+    mpi: Decision,
+    contained: bool = False,
 ) -> Resolved:
     """Decide everything that a request leaves open.
+
+    Args:
+        request: the request.
+        inputs: the files that it names.
+        nodes: the nodes of the run.
+        resume: the unfinished run whose next attempt is planned.
+        launcher: the program that starts the ranks.
+        mpi: the MPI whose mpirun starts them; its value is '' without mpirun.
+        contained: whether it starts each rank in a separate container.
 
     Raises:
         PlanError: if the nodes or the stack cannot do what is requested.
@@ -175,8 +176,8 @@ def resolve(
     checks.check_script_arguments(request.script_args, inputs.stack)
     requested_backend = launch.choose_backend(inputs.stack, nodes.with_stack, request.backend, inputs.plugins)
     stack = checks.fit_stack(inputs.stack, requested_backend, nodes.with_stack)
-    backend = launch.adapt_backend(requested_backend, start.launcher, start.mpi.value, contained=start.contained)
-    through_accelerate = start.launcher in ACCELERATE_LAUNCHERS
+    backend = launch.adapt_backend(requested_backend, launcher, mpi.value, contained=contained)
+    through_accelerate = launcher in ACCELERATE_LAUNCHERS
     precision = choose_precision(recipe, known_nodes, request, resume, through_accelerate=through_accelerate)
     checks.check_workers(backend, request.ccl_workers)
     launch.check_gpus(backend, request.ppn, nodes.gpus_by_node, request.env)
@@ -187,12 +188,12 @@ def resolve(
         nodes=nodes.nodes,
         spares=nodes.spares,
         layout=layout,
-        launcher=start.launcher,
-        mpi=start.mpi,
+        launcher=launcher,
+        mpi=mpi,
         stack=stack,
         backend=launch.explain_backend(backend),
         precision=precision,
-        preload=choose_preload(stack.value, nodes, contained=start.contained),
+        preload=choose_preload(stack.value, nodes, contained=contained),
         recipe=recipe,
         settings=recipe.settings(request.preset, inputs.settings),
     )

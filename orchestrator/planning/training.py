@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -20,7 +19,7 @@ from orch_node.protocol.files import PRECISION
 from orch_node.protocol.layout import RunPrecision
 from orch_node.protocol.outcome import FAILED
 from orch_node.protocol.precision import AUTO, PLACEHOLDER
-from orch_node.protocol.record import RunNode, RunRecord
+from orch_node.protocol.record import DEFAULT_TARGET, RunNode, RunRecord
 
 from orchestrator.launchers import Job
 from orchestrator.model.cluster import Node, UserPython
@@ -40,33 +39,18 @@ from orchestrator.planning.supervision import launcher_restarts
 from orchestrator.stacks.stack import TORCH
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Home:
-    """The location of a run.
-
-    Attributes:
-        nodes: its nodes, node0 first.
-        python: the interpreter of orch's programs.
-        fingerprints: the nodes by the fingerprint of their packages.
-        target: the name of the target.
-        location: what the target needs to find the run.
-    """
-
-    nodes: tuple[RunNode, ...]
-    python: str
-    fingerprints: Mapping[str, str] = field(default_factory=dict)
-    target: str = "ssh"
-    location: Mapping[str, Any] = field(default_factory=dict)
-
-
 def new_plan(
     request: TrainRequest,
     resolved: Resolved,
     site: Site,
-    home: Home,
     *,
     decisions: tuple[Decision, ...],
     output: str | None,
+    nodes: tuple[RunNode, ...],
+    python: str,
+    fingerprints: Mapping[str, str] = MappingProxyType({}),
+    target: str = DEFAULT_TARGET,
+    location: Mapping[str, Any] = MappingProxyType({}),
 ) -> Plan:
     """Return the plan of a run, still without steps.
 
@@ -74,12 +58,17 @@ def new_plan(
         request: the request.
         resolved: the request in which everything is decided.
         site: the identity and the folders of the run.
-        home: the location of the run.
         decisions: the target's decisions, to print first.
         output: the script's output folder.
+        nodes: the nodes of the run, node0 first.
+        python: the interpreter of orch's programs on them.
+        fingerprints: the nodes by the fingerprint of their packages.
+        target: the name of the target.
+        location: what the target needs to find the run.
     """
     recipe = resolved.recipe
     project = project_of_copy(recipe, site)
+    preset = (f"preset={request.preset}",) if request.preset else ()
     all_decisions = (
         Decision(topic="run", value=site.run_id),
         *([Decision(topic="name", value=request.name)] if request.name else []),
@@ -96,48 +85,35 @@ def new_plan(
         request=request,
         script=recipe.script_file,
         stack=resolved.stack.value.name,
-        fingerprints=home.fingerprints,
+        fingerprints=fingerprints,
         settings=resolved.settings,
         script_args=request.script_args,
         project=project,
         packages=recipe.packages,
         secrets=find_secrets((*request.env, *request.settings, *request.script_args)),
     )
-    record = replace(
-        run_record(resolved, site, home, decisions=all_decisions, output_dir=output),
-        name=request.name or "",
-        arguments=masked((*preset_of(request), *request.settings, *request.script_args)),
-    )
-    return Plan(run=record, origin=origin, steps=())
-
-
-def preset_of(request: TrainRequest) -> tuple[str, ...]:
-    return (f"preset={request.preset}",) if request.preset else ()
-
-
-def run_record(
-    resolved: Resolved, site: Site, home: Home, *, decisions: tuple[Decision, ...], output_dir: str | None
-) -> RunRecord:
-    """Return the record of a run."""
-    return RunRecord(
+    record = RunRecord(
         run_id=site.run_id,
-        node0=home.nodes[0],
-        nodes=home.nodes,
+        node0=nodes[0],
+        nodes=nodes,
         run_dir=site.run_dir,
         train=site.train,
-        python=home.python,
-        recipe=resolved.recipe.name,
-        resumes=resolved.recipe.resumes,
-        output_dir=output_dir,
+        python=python,
+        recipe=recipe.name,
+        resumes=recipe.resumes,
+        output_dir=output,
         backend=resolved.backend.value.name,
         precision=resolved.precision.value,
         started_by=site.started_by,
         created=site.created,
-        decisions=decisions,
+        decisions=all_decisions,
         layout=resolved.layout.value.rank_places,
-        target=home.target,
-        location=dict(home.location),
+        target=target,
+        location=dict(location),
+        name=request.name or "",
+        arguments=masked((*preset, *request.settings, *request.script_args)),
     )
+    return Plan(run=record, origin=origin, steps=())
 
 
 def launcher_job(

@@ -6,10 +6,10 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
+from orchestrator.planning.request import OPTION as OPTION
 from orchestrator.planning.request import TargetOptions, TrainRequest
 
-OPTION = "option"  # in the metadata of a field
-FOR_SHARED_FOLDER = "for_shared_folder"
+FOR_SHARED_FOLDER = "for_shared_folder"  # in the metadata of a field
 # What no option of a target can be named: the parameters and flags of `orch train` and `orch provision`.
 COMMAND_OPTIONS = {
     *(field.name for field in dataclasses.fields(TrainRequest)),

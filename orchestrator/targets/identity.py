@@ -7,7 +7,6 @@ import secrets
 import socket
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 
 from orchestrator.paths import TRAIN
 from orchestrator.planning.request import Resume
@@ -15,40 +14,10 @@ from orchestrator.planning.site import Site
 from orchestrator.state import user_name
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Identity:
-    """The unique parts of a new run's name, and who created it.
-
-    Attributes:
-        stamp: the local time, in a form that sorts by time.
-        suffix: random digits that distinguish runs of the same second.
-        started_by: the user and the host, as `user@host`.
-        created: the time in seconds since the epoch.
-    """
-
-    stamp: str
-    suffix: str
-    started_by: str
-    created: float
-
-
-RunName = Callable[[Identity, str], str]
-
-
-def new_identity() -> Identity:
-    """Return the identity of a run that the current user starts now on this machine."""
-    return Identity(
-        stamp=datetime.datetime.now().strftime("%Y%m%d-%H%M%S"),
-        suffix=secrets.token_hex(2),
-        started_by=f"{user_name()}@{socket.gethostname()}",
-        created=round(time.time(), 3),
-    )
-
-
-def run_id(identity: Identity, recipe: str) -> str:
+def run_id(stamp: str, recipe: str, suffix: str) -> str:
     """Return a run id of time, recipe and suffix, so that lists of ids are sorted by time."""
     letters = (letter if letter.isascii() and letter.isalnum() else "-" for letter in recipe)
-    return f"{identity.stamp}-{''.join(letters)[:40]}-{identity.suffix}"
+    return f"{stamp}-{''.join(letters)[:40]}-{suffix}"
 
 
 def site_of(
@@ -59,7 +28,7 @@ def site_of(
     train: str,
     store: str = "",
     root: str = "",
-    name: RunName = run_id,
+    name: Callable[[str, str, str], str] = run_id,
 ) -> Site:
     """Return the identity and the folders of a new run, or those of the run that is resumed.
 
@@ -70,27 +39,22 @@ def site_of(
         train: the `train` folder on the nodes.
         store: the folder of what controllers have sent to the nodes.
         root: orch's folder on the nodes.
-        name: returns the run id for an identity and the name of a recipe.
+        name: returns the run id for the local time, the name of a recipe and random digits.
     """
-    identity = new_identity()
-    new_id = name(identity, recipe)
-    site = Site(
-        run_id=new_id,
-        run_dir=f"{runs}/{new_id}",
+    if resume:
+        identity = resume.run_id, resume.run_dir, resume.started_by, resume.created
+    else:
+        new_id = name(datetime.datetime.now().strftime("%Y%m%d-%H%M%S"), recipe, secrets.token_hex(2))
+        identity = new_id, f"{runs}/{new_id}", f"{user_name()}@{socket.gethostname()}", round(time.time(), 3)
+    run, run_dir, started_by, created = identity
+    return Site(
+        run_id=run,
+        run_dir=run_dir,
         train=train,
         train_here=str(TRAIN),
-        started_by=identity.started_by,
-        created=identity.created,
+        started_by=started_by,
+        created=created,
         store=store,
         root=root,
-    )
-    if resume is None:
-        return site
-    return replace(
-        site,
-        run_id=resume.run_id,
-        run_dir=resume.run_dir,
-        started_by=resume.started_by,
-        created=resume.created,
         resume=resume,
     )

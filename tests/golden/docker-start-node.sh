@@ -16,7 +16,7 @@
 #    "MASTER_PORT": "24609",
 #    "PYTHONUNBUFFERED": "1"
 #   }
-# write /opt/orch/runs/r/layout.json on node0, node1: 994 bytes
+# write /opt/orch/runs/r/layout.json on node0, node1: 1.1 kB
 #   {
 #    "schema": 1,
 #    "world_size": 2,
@@ -24,8 +24,8 @@
 #    "backend_module": "",
 #    "timeout_seconds": 1800.0,
 #    "nodes": [
-#     {"name": "node0", "host": "host0", "torch": "2.13.0+cpu", "address": "10.0.0.0", "interface": "eth1", "env": {"GLOO_SOCKET_IFNAME": "eth1", "TP_SOCKET_IFNAME": "eth1", "CCL_KVS_IFACE": "eth1", "FI_TCP_IFACE": "eth1", "FI_PROVIDER": "tcp"}, "repair": "`orch provision`", "recorded": true},
-#     {"name": "node1", "host": "host1", "torch": "2.13.0+cpu", "address": "10.0.0.1", "interface": "eth1", "env": {"GLOO_SOCKET_IFNAME": "eth1", "TP_SOCKET_IFNAME": "eth1", "CCL_KVS_IFACE": "eth1", "FI_TCP_IFACE": "eth1", "FI_PROVIDER": "tcp"}, "repair": "`orch provision`", "recorded": true}
+#     {"name": "node0", "host": "host0", "torch": "2.13.0+cpu", "address": "10.0.0.0", "interface": "eth1", "env": {"GLOO_SOCKET_IFNAME": "eth1", "TP_SOCKET_IFNAME": "eth1", "CCL_KVS_IFACE": "eth1", "FI_TCP_IFACE": "eth1", "NCCL_SOCKET_IFNAME": "=eth1", "FI_PROVIDER": "tcp"}, "repair": "`orch provision`", "recorded": true},
+#     {"name": "node1", "host": "host1", "torch": "2.13.0+cpu", "address": "10.0.0.1", "interface": "eth1", "env": {"GLOO_SOCKET_IFNAME": "eth1", "TP_SOCKET_IFNAME": "eth1", "CCL_KVS_IFACE": "eth1", "FI_TCP_IFACE": "eth1", "NCCL_SOCKET_IFNAME": "=eth1", "FI_PROVIDER": "tcp"}, "repair": "`orch provision`", "recorded": true}
 #    ],
 #    "ranks": [
 #     {"rank": 0, "node": "node0", "local_rank": 0, "local_world_size": 1, "cpus": [0, 1, 2, 3], "worker_cpus": [], "threads": 4, "env": {}},

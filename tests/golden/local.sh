@@ -18,7 +18,7 @@
 #    "LD_PRELOAD": "/venv/lib/libiomp5.so",
 #    "KMP_BLOCKTIME": "1"
 #   }
-# write /runs/qa-0000/layout.json on node0: 653 bytes
+# write /runs/qa-0000/layout.json on node0: 682 bytes
 #   {
 #    "schema": 1,
 #    "world_size": 2,
@@ -26,7 +26,7 @@
 #    "backend_module": "",
 #    "timeout_seconds": 1800.0,
 #    "nodes": [
-#     {"name": "node0", "host": "host", "torch": "2.13.0+cpu", "address": null, "interface": null, "env": {"GLOO_SOCKET_IFNAME": "lo", "TP_SOCKET_IFNAME": "lo", "CCL_KVS_IFACE": "lo", "FI_TCP_IFACE": "lo"}, "repair": "`orch provision`", "recorded": false}
+#     {"name": "node0", "host": "host", "torch": "2.13.0+cpu", "address": null, "interface": null, "env": {"GLOO_SOCKET_IFNAME": "lo", "TP_SOCKET_IFNAME": "lo", "CCL_KVS_IFACE": "lo", "FI_TCP_IFACE": "lo", "NCCL_SOCKET_IFNAME": "=lo"}, "repair": "`orch provision`", "recorded": false}
 #    ],
 #    "ranks": [
 #     {"rank": 0, "node": "node0", "local_rank": 0, "local_world_size": 2, "cpus": [0, 1], "worker_cpus": [], "threads": 2, "env": {}},

@@ -13,7 +13,7 @@ from orchestrator.model.printable import counted
 from orchestrator.model.process_group import uses_gpus
 from orchestrator.planning import launch
 from orchestrator.planning.request import Resume, TrainRequest
-from orchestrator.planning.resolve import CountedNodes, Inputs, RankStart, Resolved, count_nodes, resolve
+from orchestrator.planning.resolve import CountedNodes, Inputs, Resolved, count_nodes, resolve
 from orchestrator.targets.batch.settings import BatchSettings
 from orchestrator.targets.batch.system import ONE_RANK, Allocation, BatchSystem
 from orchestrator.targets.interpreter import repair_command
@@ -81,8 +81,8 @@ def resolve_job(request: TrainRequest, inputs: JobInputs, resume: Resume | None 
         nodes=Choice(nodes),
         with_stack=() if batch.image else nodes[:1],  # the libraries of an image are unknown until its ranks run
     )
-    start = RankStart(launcher=launcher, mpi=mpi, contained=batch.image is not None)
-    return resolve(request, inputs.loaded, counted_nodes, start, resume)
+    contained = batch.image is not None
+    return resolve(request, inputs.loaded, counted_nodes, resume, launcher=launcher, mpi=mpi, contained=contained)
 
 
 def choose_launcher(request: TrainRequest, inputs: JobInputs) -> tuple[str, Decision]:

@@ -19,7 +19,7 @@ from orchestrator.model.project import Project
 from orchestrator.model.recipe import Recipe, Value
 from orchestrator.planning.containers import shared_folders
 from orchestrator.planning.hosts import explain_gpus, explain_python
-from orchestrator.planning.plan import CopyFiles, Plan, PrepareAttempt, SendFolder, Step, SubmitScript
+from orchestrator.planning.plan import CopyFiles, Plan, RunProgram, SendFolder, Step, SubmitScript
 from orchestrator.planning.request import Resume, TrainRequest
 from orchestrator.planning.resolve import Resolved
 from orchestrator.planning.run_files import TIMEOUT_SECONDS, master_port
@@ -38,7 +38,6 @@ from orchestrator.planning.site import Site
 from orchestrator.planning.supervision import supervisor_options
 from orchestrator.planning.sweep import Member, label_plans
 from orchestrator.planning.training import (
-    Home,
     explain_restarts,
     launcher_job,
     new_plan,
@@ -91,7 +90,7 @@ def plan_job(request: TrainRequest, inputs: JobInputs, site: Site) -> Plan:
     options = job_options(name, planned.config, planned.batch)
     system, held = planned.batch.system, planned.batch.held
     step = SubmitScript(
-        node=login_of(planned.batch),
+        nodes=hosts_of(planned.batch),
         run_dir=site.run_dir,
         script=render(planned.plan, planned.config, planned.batch, options),
         name=name,
@@ -102,14 +101,14 @@ def plan_job(request: TrainRequest, inputs: JobInputs, site: Site) -> Plan:
     return replace(planned.plan, steps=(*send_steps(planned, site), *prepare_attempt(planned, site), step))
 
 
-def prepare_attempt(planned: PlannedRun, site: Site) -> tuple[PrepareAttempt, ...]:
+def prepare_attempt(planned: PlannedRun, site: Site) -> tuple[RunProgram, ...]:
     """Return the step before the next attempt of a resumed run, which another job starts."""
     if site.resume is None:
         return ()
     batch = planned.batch
     python = LOGIN_PYTHON if batch.login else planned.plan.run.python
     command = (python, f"{site.train}/node.py", "prepare-attempt", site.run_dir, job_file(batch.system.name))
-    return (PrepareAttempt(nodes=(login_of(batch),), command=command),)
+    return (RunProgram(nodes=(login_of(batch),), command=command),)
 
 
 def plan_run(request: TrainRequest, inputs: JobInputs, site: Site) -> PlannedRun:
@@ -139,8 +138,19 @@ def plan_run(request: TrainRequest, inputs: JobInputs, site: Site) -> PlannedRun
         *explain_restarts(request.max_restarts, recipe, request.min_nodes),
         *explain_python(resolved.nodes.value[0]),
     )
-    home = home_of(resolved, inputs, site)
-    plan = new_plan(request, resolved, site, home, decisions=decisions, output=output)
+    location = JobLocation(name=f"{JOB_NAME_PREFIX}{site.run_id}", login=inputs.batch.login or "")
+    plan = new_plan(
+        request,
+        resolved,
+        site,
+        decisions=decisions,
+        output=output,
+        nodes=tuple(RunNode(node=node.name) for node in resolved.nodes.value),
+        python=inputs.python,
+        fingerprints={inputs.facts.fingerprint: "all nodes"},
+        target=inputs.batch.system.name,
+        location=locations.render(location),
+    )
     config = config_of(request, resolved, inputs, site, launch)
     config = replace(config, precision=run_precision(resolved, output))
     if inputs.batch.image:
@@ -164,7 +174,7 @@ def send_steps(planned: PlannedRun, site: Site) -> tuple[Step, ...]:
     if not planned.batch.login:
         return planned.files.sent
     login = login_of(planned.batch)
-    return (SendFolder(node=login, source=site.train_here, path=site.train), *planned.files.sent)
+    return (SendFolder(nodes=(login,), source=site.train_here, path=site.train), *planned.files.sent)
 
 
 def files_of(resolved: Resolved, batch: BatchSettings, site: Site) -> Files:
@@ -210,6 +220,11 @@ def login_of(batch: BatchSettings) -> RunNode:
     if not batch.login:
         return LOGIN
     return RunNode(node=batch.login, via=("ssh", "--", batch.login))
+
+
+def hosts_of(batch: BatchSettings) -> tuple[RunNode, ...]:
+    """Return the login node; nothing if this machine has the system's programs."""
+    return (login_of(batch),) if batch.login else ()
 
 
 def launch_of(
@@ -265,19 +280,6 @@ def reason_of(batch: BatchSettings, option: str) -> str:
     reason = batch.sources.get(option, "")
     explanation = batch.system.explain_option(option, batch.options)
     return f"{reason}; {explanation}" if explanation else reason
-
-
-def home_of(resolved: Resolved, inputs: JobInputs, site: Site) -> Home:
-    """Return the nodes of the run, and its location in the batch system."""
-    batch = inputs.batch
-    location = JobLocation(name=f"{JOB_NAME_PREFIX}{site.run_id}", login=batch.login or "")
-    return Home(
-        nodes=tuple(RunNode(node=node.name) for node in resolved.nodes.value),
-        python=inputs.python,
-        fingerprints={inputs.facts.fingerprint: "all nodes"},
-        target=batch.system.name,
-        location=locations.render(location),
-    )
 
 
 def config_of(request: TrainRequest, resolved: Resolved, inputs: JobInputs, site: Site, launch: Launch) -> JobConfig:
@@ -341,7 +343,7 @@ def plan_array(site: Site, runs: Sequence[tuple[Member, PlannedRun]], limit: int
     options = job_options(name, first.config, first.batch, tasks=len(runs), max_active=limit)
     labels = [member.label for member, _ in runs]
     step = SubmitScript(
-        node=login_of(first.batch),
+        nodes=hosts_of(first.batch),
         run_dir=site.run_dir,
         script=render_array(labels, [(member.plan, member.config) for member in members], first.batch, options),
         name=name,

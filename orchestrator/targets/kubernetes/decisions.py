@@ -11,7 +11,7 @@ from orchestrator.model.process_group import uses_gpus
 from orchestrator.model.recipe import Recipe
 from orchestrator.planning.launch import check_name
 from orchestrator.planning.request import Resume, TrainRequest
-from orchestrator.planning.resolve import CountedNodes, Inputs, RankStart, Resolved, count_nodes, resolve
+from orchestrator.planning.resolve import CountedNodes, Inputs, Resolved, count_nodes, resolve
 from orchestrator.targets.kubernetes.manifests.kinds import KINDS, Installed, default_kind
 from orchestrator.targets.kubernetes.manifests.quantity import plain
 from orchestrator.targets.kubernetes.patch import Operation
@@ -55,9 +55,9 @@ def resolve_pods(request: TrainRequest, inputs: PodInputs, resume: Resume | None
     inputs.kubernetes.check()
     launcher = choose_launcher(request, inputs.installed)
     check_min_nodes(inputs.loaded.recipe, request, launcher.value)
-    start = RankStart(launcher="torchrun", mpi=Decision(topic="mpi", value=""))
+    no_mpi = Decision(topic="mpi", value="")
     pods = pods_of(request, count, launcher.value, inputs.kubernetes)
-    resolved = resolve(request, inputs.loaded, pods, start, resume)
+    resolved = resolve(request, inputs.loaded, pods, resume, launcher="torchrun", mpi=no_mpi)
     return ResolvedPods(
         resolved=replace(resolved, precision=with_emulation(resolved.precision, request)),
         kubernetes=inputs.kubernetes,

@@ -38,7 +38,7 @@ def plan(request: TrainRequest, resume: Resume | None = None) -> Plan:
         inputs.loaded.recipe.name,
         f"{inputs.kubernetes.mount}/runs",
         train=f"{inputs.kubernetes.root}/train",
-        name=lambda identity, recipe: names.run_id(identity.stamp, recipe, identity.suffix),
+        name=names.run_id,
     )
     return plan_kubernetes(request, inputs, site)
 

@@ -19,7 +19,6 @@ from orchestrator.planning.run_files import TIMEOUT_SECONDS
 from orchestrator.planning.sent_files import module_folders, project_copy
 from orchestrator.planning.site import Site
 from orchestrator.planning.training import (
-    Home,
     explain_restarts,
     new_plan,
     output_of,
@@ -67,8 +66,19 @@ def plan_kubernetes(request: TrainRequest, inputs: PodInputs, site: Site) -> Pla
         *all_decisions(resolved.backend, resolved.precision, resolved.preload),
         *describe_patch(inputs.patch),
     )
-    home = home_of(site.run_id, pods, request)
-    plan = new_plan(request, resolved, site, home, decisions=decisions, output=output)
+    wait_limit = request.options_of(KubernetesOptions).wait_limit
+    job_location = replace(location(site.run_id, pods.launcher.value, pods.kubernetes), wait_limit=wait_limit)
+    plan = new_plan(
+        request,
+        resolved,
+        site,
+        decisions=decisions,
+        output=output,
+        nodes=tuple(RunNode(node=node) for node in resolved.layout.value.nodes),
+        python=pods.kubernetes.python,
+        target="kubernetes",
+        location=values.record(job_location),
+    )
     job = job_of(request, plan, pods, site, script=script, files=files, project=inputs.project)
     *objects, job_object = (config_map(job), *project_maps(job), *KINDS[pods.launcher.value].launch(job))
     patched_objects = patched((*objects, in_queue(job_object, inputs.kubernetes.queue)), inputs.patch)
@@ -123,19 +133,6 @@ def describe_elastic(request: TrainRequest, pods: ResolvedPods) -> tuple[Decisio
     """Return the decision about restarts of a run that may continue with fewer pods."""
     fewer = pods.min_nodes < len(pods.resolved.layout.value.nodes)
     return explain_restarts(request.max_restarts if fewer else 0, pods.resolved.recipe, pods.min_nodes)
-
-
-def home_of(run_id: str, pods: ResolvedPods, request: TrainRequest) -> Home:
-    """Return the pods of the run."""
-    kubernetes, launcher = pods.kubernetes, pods.launcher.value
-    job_location = location(run_id, launcher, kubernetes)
-    wait_limit = request.options_of(KubernetesOptions).wait_limit
-    return Home(
-        nodes=tuple(RunNode(node=node) for node in pods.resolved.layout.value.nodes),
-        python=kubernetes.python,
-        target="kubernetes",
-        location=values.record(replace(job_location, wait_limit=wait_limit)),
-    )
 
 
 def location(run_id: str, launcher: str, settings: KubernetesSettings) -> JobLocation:

@@ -15,7 +15,6 @@ from orchestrator.model.finding import Finding
 from orchestrator.model.hostlist import Nodes
 from orchestrator.planning.plan import Plan
 from orchestrator.planning.request import Resume, TargetOptions, TrainRequest
-from orchestrator.runs import store
 from orchestrator.runs.cleanup import CleanupReport
 from orchestrator.runs.fetch import Collected, FetchListener
 from orchestrator.runs.logs import LogLine
@@ -42,16 +41,8 @@ from orchestrator.targets.kubernetes.run_record import location_of
 from orchestrator.targets.kubernetes.watch import JobWatch
 
 
-class KubernetesHandle:
+class KubernetesHandle(RunHandle):
     """A run on Kubernetes, which connects to the cluster only when it needs to."""
-
-    def __init__(
-        self, record: RunRecord, folder: Path, notify: Notify = ignore, earlier: store.Positions | None = None
-    ) -> None:
-        self.record = record
-        self.folder = folder
-        self.notify = notify
-        self.earlier = earlier or store.Positions()
 
     @cached_property
     def cluster(self) -> KubernetesClient:

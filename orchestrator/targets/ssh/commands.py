@@ -19,7 +19,6 @@ from orchestrator.paths import TRAIN
 from orchestrator.planning.launch import choose_mpi
 from orchestrator.targets.interface import CommandEnd
 from orchestrator.targets.ssh.nodes import MAX_PARALLEL_QUERIES, connection_to, node_program, write_ssh_config
-from orchestrator.targets.ssh.steps import run_node
 
 UNREACHABLE_HINT = "Check that the node is on and reachable from this machine; --nodes selects others."
 
@@ -78,7 +77,7 @@ def on_cluster(inventory: str, nodes: Nodes | None, stack_name: str) -> SshComma
     cluster, stack = load.cluster(inventory, stack_name, nodes=nodes), load.stack(stack_name)
     flavour = choose_mpi(cluster, stack, None).value
     write_ssh_config(cluster)
-    return SshCommands({run_node(node): cluster_program(node, flavour) for node in cluster.selected_nodes()})
+    return SshCommands({node.run_node: cluster_program(node, flavour) for node in cluster.selected_nodes()})
 
 
 def cluster_program(node: Node, flavour: str) -> tuple[str, ...]:

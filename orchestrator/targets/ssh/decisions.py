@@ -4,16 +4,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from orchestrator.errors import PlanError
 from orchestrator.launchers import DEFAULT
 from orchestrator.model.cluster import Cluster
-from orchestrator.model.decision import Choice
-from orchestrator.model.links import Link
+from orchestrator.model.decision import Choice, Decision
 from orchestrator.planning import fabrics, hosts, launch
 from orchestrator.planning.accelerate_options import AccelerateOptions
 from orchestrator.planning.containers import Docker
 from orchestrator.planning.request import Resume, TrainRequest
-from orchestrator.planning.resolve import Inputs, KnownNodes, RankStart, Resolved, resolve
-from orchestrator.targets.ssh import container_steps
+from orchestrator.planning.resolve import Inputs, KnownNodes, Resolved, resolve
+
+# The options of `docker run` that give access to the GPUs of a vendor.
+GPU_DEVICES = {
+    "nvidia": ("--gpus=all",),
+    "amd": ("--device=/dev/kfd", "--device=/dev/dri"),
+    "intel": ("--device=/dev/dri",),
+}
+NO_BACKEND = "gloo"  # of an image that starts its ranks and chooses their backend; gloo sets no variables
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,15 +40,7 @@ class HostInputs:
     docker: Docker | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResolvedHosts:
-    """A request in which everything is decided, also the network between the hosts."""
-
-    resolved: Resolved
-    links: Choice[tuple[Link, ...]]
-
-
-def resolve_hosts(request: TrainRequest, inputs: HostInputs, resume: Resume | None = None) -> ResolvedHosts:
+def resolve_hosts(request: TrainRequest, inputs: HostInputs, resume: Resume | None = None) -> Resolved:
     """Decide everything that a request leaves open.
 
     Raises:
@@ -54,30 +53,69 @@ def resolve_hosts(request: TrainRequest, inputs: HostInputs, resume: Resume | No
     launcher = request.launcher or DEFAULT
     launch.check_launcher(launcher, inputs.accelerate, request.mpi)
     mpi = launch.choose_mpi(cluster, inputs.loaded.stack, request.mpi)
-    start = RankStart(launcher=launcher, mpi=mpi, contained=docker is not None)
     if docker:
-        container_steps.check_docker(request, launcher, docker)
-    if docker and docker.starts_ranks:
-        resolved = resolve_image(request, inputs.loaded, nodes, start, resume)
-    else:
-        resolved = resolve(request, inputs.loaded, nodes, start, resume)
+        check_docker(request, launcher, docker)
+    starts_ranks = docker is not None and docker.starts_ranks
+    resolved = resolve(
+        replace(request, ppn=1, backend=NO_BACKEND) if starts_ranks else request,
+        inputs.loaded,
+        nodes,
+        resume,
+        launcher=launcher,
+        mpi=mpi,
+        contained=docker is not None,
+    )
+    if starts_ranks:
+        resolved = without_choices_of_image(resolved, request)
     use = fabrics.FabricUse(
         nodes=nodes.with_stack,
         backend=resolved.backend.value,
-        contained=start.contained,
+        contained=docker is not None,
         spares=len(nodes.spares.value),
     )
-    return ResolvedHosts(resolved=resolved, links=fabrics.choose_fabric(links, cluster, request.fabric, use))
+    return replace(resolved, links=fabrics.choose_fabric(links, cluster, request.fabric, use))
 
 
-def resolve_image(
-    request: TrainRequest, inputs: Inputs, nodes: KnownNodes, start: RankStart, resume: Resume | None
-) -> Resolved:
-    """Decide everything for an image that starts its ranks and chooses their backend itself."""
-    resolved = resolve(replace(request, ppn=1, backend=container_steps.NO_BACKEND), inputs, nodes, start, resume)
+def without_choices_of_image(resolved: Resolved, request: TrainRequest) -> Resolved:
+    """Return the request without the choices of an image that starts its ranks and chooses their backend itself."""
+    default = "one for each GPU" if all(node.facts.gpus for node in resolved.nodes.value) else "one for each NUMA node"
+    value = f"{request.ppn} on each node" if request.ppn else default
+    ranks = Decision(topic="ranks", value=value, reason="NPROC_PER_NODE, for the image")
     return replace(
         resolved,
-        layout=Choice(resolved.layout.value, container_steps.explain_image_ranks(request, resolved.nodes.value)),
+        layout=Choice(resolved.layout.value, (ranks,)),
         backend=Choice(resolved.backend.value),
         preload=Choice(()),
     )
+
+
+def check_docker(request: TrainRequest, launcher: str, docker: Docker) -> None:
+    """Raise PlanError if the settings are invalid, or conflict with an image that starts its ranks."""
+    docker.check()
+    flags_in_use = {
+        f"--launcher {launcher}": launcher != DEFAULT,
+        f"--backend {request.backend}": request.backend,
+        f"--ccl-workers {request.ccl_workers}": request.ccl_workers,
+        "--ipex": request.ipex,
+    }
+    flags = [flag for flag, is_used in flags_in_use.items() if is_used]
+    if docker.starts_ranks and flags:
+        raise PlanError(
+            f"{flags[0]}: with start=node the entrypoint of {docker.image} starts the ranks.",
+            hint=f"Leave {' and '.join(flags)} out. Arguments for the image go after --.",
+        )
+
+
+def with_devices(docker: Docker, resolved: Resolved) -> Docker:
+    """Return the settings with access to the GPUs and RDMA devices of the nodes, if the ranks may use GPUs."""
+    facts = [node.facts for node in resolved.all_nodes]
+    may_use_gpus = resolved.backend.value.gpu or docker.starts_ranks
+    if not may_use_gpus or not all(node.gpus for node in facts):
+        return docker
+    vendors = {gpu.vendor for node in facts for gpu in node.gpus}
+    devices = [option for vendor in sorted(vendors) for option in GPU_DEVICES.get(vendor, ())]
+    if all(node.devices for node in facts):
+        devices.append("--device=/dev/infiniband")
+    names = {word.partition("=")[0] for word in docker.arguments}
+    missing = [word for word in devices if word not in docker.arguments and not ("--gpus" in names and "gpus" in word)]
+    return replace(docker, arguments=(*missing, *docker.arguments))

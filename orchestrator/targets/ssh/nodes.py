@@ -14,7 +14,7 @@ from orch_node.protocol.values import ProtocolError
 from orchestrator.errors import ExecuteError
 from orchestrator.load.records import state_of
 from orchestrator.model.cluster import Cluster
-from orchestrator.planning.plan import PutLocalFile
+from orchestrator.planning.plan import PutFile
 from orchestrator.state import write_private
 from orchestrator.targets.connections.connection import CONNECT_SECONDS, Ssh
 from orchestrator.targets.connections.local import Local
@@ -31,7 +31,7 @@ def connection_to(host: RunNode, connect_seconds: int = CONNECT_SECONDS) -> Loca
     return Ssh(host.node, host.via[2], connect_seconds) if host.via else Local()
 
 
-def ssh_config(cluster: Cluster) -> PutLocalFile | None:
+def ssh_config(cluster: Cluster) -> PutFile | None:
     """Return the step that writes the ssh configuration of all nodes of an inventory.
 
     The result is None if the file exists already or if no node is another machine.
@@ -39,7 +39,7 @@ def ssh_config(cluster: Cluster) -> PutLocalFile | None:
     if cluster.ssh_config is None:
         return None
     path = state_of(Path(cluster.source)).ssh_config
-    return PutLocalFile(path=str(path), content=cluster.ssh_config)
+    return PutFile(path=str(path), content=cluster.ssh_config)
 
 
 def write_ssh_config(cluster: Cluster) -> None:

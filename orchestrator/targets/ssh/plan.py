@@ -2,28 +2,44 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import PurePosixPath
 
-from orch_node.protocol.files import BINDINGS
-from orch_node.protocol.record import RunNode
+from orch_node.protocol.cores import default_ranks
+from orch_node.protocol.files import BINDINGS, RECORD
+from orch_node.protocol.record import RunNode, RunRecord, render
 
 from orchestrator.launchers import Job, Launch
 from orchestrator.model.cluster import Node
+from orchestrator.model.command import Command
 from orchestrator.model.decision import Choice, Decision, all_decisions
 from orchestrator.model.hostlist import fold
 from orchestrator.model.links import master_address
+from orchestrator.model.recipe import Recipe, Value
 from orchestrator.planning import accelerate_options
-from orchestrator.planning.containers import Docker
+from orchestrator.planning.containers import FILE as CONTAINER_FILE
+from orchestrator.planning.containers import Docker, shared_folders
 from orchestrator.planning.hosts import explain_damaged, explain_gpus, explain_idle_cores, explain_python, explain_torch
 from orchestrator.planning.launch import choose_launch
-from orchestrator.planning.plan import CheckImports, Plan, PrepareAttempt, Step
+from orchestrator.planning.plan import CheckImports, Plan, PutFile, RunProgram, StartRun
 from orchestrator.planning.request import TrainRequest
 from orchestrator.planning.resolve import Resolved
-from orchestrator.planning.sent_files import Files, claims_folder, module_folders, stored_packages, working_directory
+from orchestrator.planning.run_files import env_json, layout_json
+from orchestrator.planning.sent_files import (
+    Files,
+    claims_folder,
+    module_folders,
+    named_files,
+    sent_files,
+    sent_packages,
+    stored_packages,
+    working_directory,
+)
 from orchestrator.planning.site import Site
 from orchestrator.planning.supervision import supervisor_options
 from orchestrator.planning.training import (
-    Home,
     explain_restarts,
     launcher_job,
     new_plan,
@@ -32,10 +48,7 @@ from orchestrator.planning.training import (
     rank_variables,
     script_command,
 )
-from orchestrator.runs.record import with_record
-from orchestrator.targets.ssh import container_steps
-from orchestrator.targets.ssh.decisions import HostInputs, ResolvedHosts, resolve_hosts
-from orchestrator.targets.ssh.steps import Extras, plan_steps, reachable_files, run_node, run_nodes
+from orchestrator.targets.ssh.decisions import HostInputs, resolve_hosts, with_devices
 
 GIVE_SECONDS = 3600.0  # time limit for node0 of the last attempt to give its files to other nodes
 
@@ -47,10 +60,10 @@ def plan_train(request: TrainRequest, inputs: HostInputs, site: Site) -> Plan:
         PlanError: if the nodes or the stack cannot do what is requested.
         RequestError: if the request contradicts itself or names something unknown.
     """
-    hosts = resolve_hosts(request, inputs, site.resume)
-    resolved = hosts.resolved
-    inputs = replace(inputs, docker=container_steps.with_devices(inputs.docker, resolved))
-    recipe, node0, links = resolved.recipe, resolved.nodes.value[0], hosts.links.value
+    resolved = resolve_hosts(request, inputs, site.resume)
+    inputs = replace(inputs, docker=inputs.docker and with_devices(inputs.docker, resolved))
+    recipe, node0, links = resolved.recipe, resolved.nodes.value[0], resolved.links.value
+    run_nodes = tuple(node.run_node for node in resolved.all_nodes)
     files = reachable_files(recipe, resolved.settings, resolved.all_nodes, site)
     output = output_of(recipe, site.run_dir)
     script = script_command(request, resolved, files.paths, output)
@@ -67,19 +80,33 @@ def plan_train(request: TrainRequest, inputs: HostInputs, site: Site) -> Plan:
         accelerate_options.check_device(inputs.accelerate, job)
     launch = choose_launch(resolved.launcher, job, resolved.mpi)
     decisions = (
-        *decisions_of(inputs, hosts, job, launch),
+        *decisions_of(inputs, resolved, job, launch),
         *explain_restarts(request.max_restarts, recipe, request.min_nodes),
         *explain_wait(request),
-        *explain_files(run_nodes(resolved.all_nodes), site),
+        *explain_files(run_nodes, site),
     )
-    plan = new_plan(request, resolved, site, home_of(resolved), decisions=decisions, output=output)
-    record = replace(plan.run, earlier_nodes=earlier_nodes(plan.run.nodes, site))
+    plan = new_plan(
+        request,
+        resolved,
+        site,
+        decisions=decisions,
+        output=output,
+        nodes=run_nodes,
+        python=node0.python,
+        fingerprints=fingerprints(resolved.all_nodes),
+    )
+    plan = replace(plan, run=replace(plan.run, earlier_nodes=earlier_nodes(run_nodes, site)))
+    shared = shared_files(request, inputs, resolved, site, files=files, job=job, launch=launch.value)
     steps = (
         *check_imports(inputs, job),
-        *prepare_attempt(site, resolved),
-        *steps_of(request, inputs, resolved, site, files=files, job=job, launch=launch.value),
+        *prepare_attempt(plan.run, site),
+        *files.sent,
+        *give_files(run_nodes, site, node0.python),
+        *put_files(run_nodes[:1], site, launch.value.files),
+        *put_files(run_nodes, site, {**shared, RECORD: json.dumps(render(plan.run)) + "\n"}),
+        start_run(request, resolved, site, launch.value),
     )
-    return with_record(replace(plan, run=record, steps=steps))
+    return replace(plan, steps=steps)
 
 
 def earlier_nodes(nodes: tuple[RunNode, ...], site: Site) -> tuple[RunNode, ...]:
@@ -95,9 +122,9 @@ def explain_wait(request: TrainRequest) -> tuple[Decision, ...]:
     return (Decision(topic="start", value="on the first free nodes, once there are enough", reason="--wait-for-cores"),)
 
 
-def decisions_of(inputs: HostInputs, hosts: ResolvedHosts, job: Job, launch: Choice[Launch]) -> tuple[Decision, ...]:
+def decisions_of(inputs: HostInputs, resolved: Resolved, job: Job, launch: Choice[Launch]) -> tuple[Decision, ...]:
     """Return all decisions, in the order in which they are printed."""
-    resolved, options, docker = hosts.resolved, inputs.accelerate, inputs.docker
+    options, docker = inputs.accelerate, inputs.docker
     return (
         *all_decisions(resolved.stack, resolved.nodes, resolved.spares, resolved.layout),
         *explain_gpus(resolved.all_nodes, resolved.backend.value),
@@ -105,39 +132,63 @@ def decisions_of(inputs: HostInputs, hosts: ResolvedHosts, job: Job, launch: Cho
         *([docker.explain()] if docker else []),
         *(accelerate_options.explain_options(options, job) if options else ()),
         *(() if docker else explain_torch(resolved.all_nodes)),
-        *all_decisions(resolved.backend, resolved.precision, resolved.preload, hosts.links),
+        *all_decisions(resolved.backend, resolved.precision, resolved.preload, resolved.links),
         *explain_idle_cores(resolved.nodes.value, resolved.layout.value),
         *explain_python(resolved.nodes.value[0]),
         *explain_damaged(inputs.cluster),
     )
 
 
-def steps_of(
+def reachable_files(recipe: Recipe, settings: Mapping[str, Value], nodes: tuple[Node, ...], site: Site) -> Files:
+    """Return the paths of the script and the data files on the nodes, and the steps that send them."""
+    if nodes[0].local and recipe.project is None:
+        return Files(paths={path: path for path in named_files(recipe, settings)}, sent=())
+    python, run_nodes = nodes[0].python, tuple(node.run_node for node in nodes)
+    files = sent_files(recipe, settings, run_nodes, site, python=python)
+    if all(node.local for node in nodes):
+        return files
+    return replace(files, sent=(*files.sent, *sent_packages(recipe, run_nodes, site, python=python)))
+
+
+def shared_files(
     request: TrainRequest, inputs: HostInputs, resolved: Resolved, site: Site, *, files: Files, job: Job, launch: Launch
-) -> tuple[Step, ...]:
-    """Return the steps that send the files and start the run."""
-    recipe = resolved.recipe
+) -> dict[str, str]:
+    """Return the contents, by file name, of the files that are the same on every node."""
+    recipe, backend = resolved.recipe, resolved.backend.value
     packages = stored_packages(recipe, site)
     if recipe.packages and all(node.local for node in resolved.all_nodes):
         packages = recipe.packages.folder
     python = resolved.nodes.value[0].user_python
     bindings = [f"{site.run_dir}/{BINDINGS}"] if python and python.bindings else []
-    extras = Extras(
-        spares=resolved.spares.value,
-        backend=resolved.backend.value,
-        preload=resolved.preload.value,
-        environment=rank_variables(
-            request, recipe, (*module_folders(recipe, site.run_dir, packages), *bindings), python
+    folders = (*module_folders(recipe, site.run_dir, packages), *bindings)
+    variables = {**launch.environment, **rank_variables(request, recipe, folders, python)}
+    return {
+        "env.json": env_json(job.address, job.port, backend, resolved.preload.value, variables),
+        "layout.json": layout_json(
+            job.layout, backend, job.nodes, resolved.spares.value, job.links, working_directory(recipe, site.run_dir)
         ),
-        container=container_file(request, inputs.docker, resolved, site, files),
-        working_directory=working_directory(recipe, site.run_dir),
-        options=(
-            f"--claims={claims_folder(site.store)}",
-            *supervisor_options(request, recipe, resolved.launcher, launch, attempt=site.attempt),
-        ),
+        **launch.shared,
+        **container_files(request, inputs.docker, resolved, site, files),
+    }
+
+
+def put_files(nodes: tuple[RunNode, ...], site: Site, contents: Mapping[str, str]) -> tuple[PutFile, ...]:
+    """Return the steps that write files to the run's folder on all of these nodes."""
+    return tuple(
+        PutFile(nodes=nodes, path=f"{site.run_dir}/{name}", content=content) for name, content in contents.items()
     )
-    sharing = give_files(run_nodes(resolved.all_nodes), site, resolved.nodes.value[0].python)
-    return (*files.sent, *sharing, *plan_steps(site, job, launch, extras))
+
+
+def start_run(request: TrainRequest, resolved: Resolved, site: Site, launch: Launch) -> StartRun:
+    """Return the step that starts the supervisor on node0."""
+    node0 = resolved.nodes.value[0]
+    argv = (
+        *(node0.python, f"{site.train}/node.py", "supervise", site.run_dir, f"--claims={claims_folder(site.store)}"),
+        *supervisor_options(request, resolved.recipe, resolved.launcher, launch, attempt=site.attempt),
+        *("--", *launch.command.argv),
+    )
+    command = Command(argv=argv, env=launch.command.env)
+    return StartRun(nodes=(node0.run_node,), run_dir=site.run_dir, command=command)
 
 
 def check_imports(inputs: HostInputs, job: Job) -> tuple[CheckImports, ...]:
@@ -146,18 +197,18 @@ def check_imports(inputs: HostInputs, job: Job) -> tuple[CheckImports, ...]:
     if imports is None:
         return ()
     command = (job.ranks[0], f"{job.train}/node.py", "find-module", "--missing", *imports.importers)
-    return (CheckImports(node=run_node(job.nodes[0]), command=command, imports=imports),)
+    return (CheckImports(nodes=(job.nodes[0].run_node,), command=command, imports=imports),)
 
 
-def prepare_attempt(site: Site, resolved: Resolved) -> tuple[PrepareAttempt, ...]:
+def prepare_attempt(run: RunRecord, site: Site) -> tuple[RunProgram, ...]:
     """Return the step before the next attempt of a resumed run."""
     if site.resume is None:
         return ()
-    command = (resolved.nodes.value[0].python, f"{site.train}/node.py", "prepare-attempt", site.run_dir)
-    return (PrepareAttempt(nodes=run_nodes(resolved.all_nodes), command=command),)
+    command = (run.python, f"{site.train}/node.py", "prepare-attempt", site.run_dir)
+    return (RunProgram(nodes=run.nodes, command=command),)
 
 
-def give_files(nodes: tuple[RunNode, ...], site: Site, python: str) -> tuple[PrepareAttempt, ...]:
+def give_files(nodes: tuple[RunNode, ...], site: Site, python: str) -> tuple[RunProgram, ...]:
     """Return the step in which node0 of the last attempt, if it is another node, gives its files to the new nodes."""
     resume = site.resume
     if resume is None or resume.without_files or resume.attempt == 1 or not resume.project:
@@ -168,7 +219,7 @@ def give_files(nodes: tuple[RunNode, ...], site: Site, python: str) -> tuple[Pre
     receivers = [host.node for host in nodes if host.node != earlier_node0.node]
     command = (python, f"{site.train}/node.py", "share-files", site.run_dir, str(resume.attempt - 1), *receivers)
     hint = f"{earlier_node0.node} has what the run has written. --force continues with what the other nodes have."
-    return (PrepareAttempt(nodes=(earlier_node0,), command=command, seconds=GIVE_SECONDS, hint=hint),)
+    return (RunProgram(nodes=(earlier_node0,), command=command, seconds=GIVE_SECONDS, hint=hint),)
 
 
 def explain_files(nodes: tuple[RunNode, ...], site: Site) -> tuple[Decision, ...]:
@@ -181,27 +232,30 @@ def explain_files(nodes: tuple[RunNode, ...], site: Site) -> tuple[Decision, ...
     return (Decision(topic="files of the run", value=f"as {source} has them", reason=reason),)
 
 
-def container_file(
+def container_files(
     request: TrainRequest, docker: Docker | None, resolved: Resolved, site: Site, files: Files
-) -> str | None:
-    """Return the content of container.json, or None if the ranks run without containers."""
+) -> dict[str, str]:
+    """Return container.json; nothing if the ranks run without containers."""
     if docker is None:
-        return None
-    return docker.file(
-        container_steps.mounted_folders(files, resolved.recipe, site),
-        site.run_dir,
-        preload=resolved.stack.value.preload,
-        processes=container_steps.ranks_per_node(resolved.all_nodes, request.ppn),
-    )
+        return {}
+    processes = {
+        node.name: request.ppn or len(node.facts.gpus) or default_ranks(node.facts.cores) for node in resolved.all_nodes
+    }
+    folders = mounted_folders(files, resolved.recipe, site)
+    preload = resolved.stack.value.preload
+    return {CONTAINER_FILE: docker.file(folders, site.run_dir, preload=preload, processes=processes)}
 
 
-def home_of(resolved: Resolved) -> Home:
-    """Return the nodes of the run and their software."""
-    return Home(
-        nodes=run_nodes(resolved.all_nodes),
-        python=resolved.nodes.value[0].python,
-        fingerprints=fingerprints(resolved.all_nodes),
-    )
+def mounted_folders(files: Files, recipe: Recipe, site: Site) -> tuple[str, ...]:
+    """Return the folders of the node that a container mounts at the same paths.
+
+    They hold the runs, orch's programs, models and data; on this machine also the script, its recipe
+    and its data. orch's whole folder is not mounted: as /opt/orch it would hide the image's stack.
+    """
+    base = str(PurePosixPath(site.run_dir).parent)
+    if site.root:
+        return (base, site.train, *(f"{site.root}/{name}" for name in ("data", "models", "hub")))
+    return shared_folders(base, site.train, files.paths.get(recipe.script, ""), files.paths.values())
 
 
 def fingerprints(nodes: tuple[Node, ...]) -> dict[str, str]:

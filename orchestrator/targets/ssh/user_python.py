@@ -22,7 +22,6 @@ from orchestrator.targets.interpreter import (
     user_python,
 )
 from orchestrator.targets.ssh.nodes import MAX_PARALLEL_QUERIES, connection_to, write_ssh_config
-from orchestrator.targets.ssh.steps import run_node
 
 INSTALLERS = ("pip", "setuptools", "wheel", "uv")  # ranks do not use them
 
@@ -55,7 +54,7 @@ def with_user_python(request: TrainRequest, cluster: Cluster) -> Cluster:
 
 
 def query_node(node: Node, python: str) -> Facts:
-    connection = connection_to(run_node(node))
+    connection = connection_to(node.run_node)
     try:
         return query_interpreter(connection, node.name, python, PYTHON_HINT)
     finally:

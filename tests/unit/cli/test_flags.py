@@ -182,7 +182,7 @@ def test_fields_with_their_default_are_not_refused() -> None:
 def test_every_field_is_an_option_of_the_command_line() -> None:
     """Except what follows from the targets, the environment, files, or from several options."""
     option_names = [name for options in PANELS.values() for name in options]
-    assert sorted([*option_names, "defaults", "on", "options", "python", "runs_dir"]) == sorted(FIELDS)
+    assert sorted([*option_names, "defaults", "on", "options", "runs_dir"]) == sorted(FIELDS)
     assert all(field.default is not MISSING for field in fields(TrainRequest)[1:])
 
 
@@ -205,7 +205,7 @@ def test_a_project_is_sent_to_nodes_with_an_own_script(options: dict[str, Any], 
 def test_files_of_a_user_recipe_are_sent_to_pods() -> None:
     request = replace(BASE["kubernetes"], recipe="my-own", recipe_path=(PurePath("recipes"),))
     (step,) = train.plan(request).steps
-    text = step.describe()
+    text = "\n".join(step.describe())
     for file in ("train.py", "beside.py", "recipe.toml"):
         assert f"path: files/recipe/{file}" in text
     assert "- /etc/orch/files/recipe/train.py" in text

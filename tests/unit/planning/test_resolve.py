@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -11,18 +12,19 @@ from orchestrator.errors import PlanError
 from orchestrator.model.decision import Choice, Decision
 from orchestrator.model.hostlist import NodeCount, NodePattern, Nodes
 from orchestrator.planning import hosts
-from orchestrator.planning.resolve import CountedNodes, Inputs, KnownNodes, RankStart, Resolved, count_nodes, resolve
+from orchestrator.planning.resolve import CountedNodes, Inputs, KnownNodes, Resolved, count_nodes, resolve
 from orchestrator.stacks.stack import Stack
 from tests.conftest import make_facts
 from tests.support.plans import ONE_NODE, QA_RECIPE, QA_REQUEST, TWO_NODES, USER_SCRIPT
 
 KNOWN_NODES = KnownNodes(nodes=Choice(TWO_NODES), spares=Choice(ONE_NODE))
 COUNTED = CountedNodes(count=3, prefix="pod", ppn=2, threads=2, placement="as tested", software="the image has")
-START = RankStart(launcher="torchrun", mpi=Decision(topic="mpi", value=""))
+START: Any = {"launcher": "torchrun", "mpi": Decision(topic="mpi", value="")}
 
 
-def resolved(stack: Stack, nodes: KnownNodes | CountedNodes, *, start: RankStart = START, **fields: object) -> Resolved:
-    return resolve(replace(QA_REQUEST, **fields), Inputs(recipe=QA_RECIPE, stack=stack), nodes, start)
+def resolved(stack: Stack, nodes: KnownNodes | CountedNodes, *, contained: bool = False, **fields: object) -> Resolved:
+    inputs = Inputs(recipe=QA_RECIPE, stack=stack)
+    return resolve(replace(QA_REQUEST, **fields), inputs, nodes, **START, contained=contained)
 
 
 def test_ranks_of_known_nodes_are_placed_on_their_cores(test_stack: Stack) -> None:
@@ -77,16 +79,16 @@ def test_libraries_of_an_image_are_found_by_its_ranks(
     test_stack: Stack, nodes: KnownNodes | CountedNodes, contained: bool, reason: str
 ) -> None:
     stack = replace(test_stack, preload=("libiomp5.so",))
-    preload = resolved(stack, nodes, start=replace(START, contained=contained)).preload
+    preload = resolved(stack, nodes, contained=contained).preload
     assert preload.decisions[0].reason == reason
     assert bool(preload.value) is not bool(reason)
 
 
 def test_accelerate_passes_the_precision_of_a_script_on_to_counted_nodes(test_stack: Stack) -> None:
     inputs, request = Inputs(recipe=USER_SCRIPT, stack=test_stack), replace(QA_REQUEST, precision="fp32")
-    assert resolve(request, inputs, COUNTED, replace(START, launcher="accelerate")).precision.value == "fp32"
+    assert resolve(request, inputs, COUNTED, **{**START, "launcher": "accelerate"}).precision.value == "fp32"
     with pytest.raises(PlanError, match="applies to recipes only"):
-        resolve(request, inputs, COUNTED, START)
+        resolve(request, inputs, COUNTED, **START)
 
 
 @pytest.mark.parametrize(
