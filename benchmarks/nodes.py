@@ -171,18 +171,37 @@ def run_on_hosts(count: int, repeats: int) -> None:
         options = ["--inventory", str(lab.write_inventory(dict(os.environ))), "--runs-dir", str(folder / "runs")]
         train = [ORCH, "train", "script.py", "--nodes", str(count), "--ppn", "1", "--backend", "gloo", *options]
         after_end: list[float] = []
+        processor: dict[str, list[float]] = {MPIEXEC: [], "orch train": []}
+
+        def measured(name: str, command: list[str]) -> float:
+            before = processor_seconds(lab)
+            spent = seconds(command, cwd=folder)
+            processor[name].append(processor_seconds(lab) - before)
+            return spent
 
         def by_orch() -> float:
-            spent = seconds(train, cwd=folder)
+            spent = measured("orch train", train)
             after_end.append(time.time() - last_exit(folder / "runs"))
             return spent
 
-        cases = {MPIEXEC: lambda: seconds(plain_command(lab, folder)), "orch train": by_orch}
+        cases = {MPIEXEC: lambda: measured(MPIEXEC, plain_command(lab, folder)), "orch train": by_orch}
         figures = interleaved(cases, repeats)
         figures["from the last rank's end to the prompt"] = after_end
         logs = [ORCH, "logs", "last", "--runs-dir", str(folder / "runs")]
         figures["orch logs"] = [seconds(logs, cwd=folder)]
         report(f"The same script on {count} hosts of this machine", "seconds", figures, MPIEXEC)
+        report("The same, processor time of all processes", "seconds", processor, MPIEXEC)
+
+
+def processor_seconds(lab: Hosts) -> float:
+    """Return the processor time of the processes that have ended on all hosts, and of the commands on this machine."""
+    total = sum(os.times()[2:4])
+    for host in lab.hosts:
+        pid = host.process.pid  # of unshare, whose child is sshd, the first process of the host
+        sshd = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0]
+        fields = Path(f"/proc/{sshd}/stat").read_text().rpartition(")")[2].split()
+        total += sum(map(int, fields[11:15])) / TICKS
+    return total
 
 
 def plain_command(lab: Hosts, folder: Path) -> list[str]:
