@@ -19,7 +19,6 @@ Options of a task besides `root`, all of them optional:
 
 from __future__ import annotations
 
-import base64
 import fnmatch
 import hashlib
 import io
@@ -28,7 +27,6 @@ import os
 import shlex
 import stat
 import sys
-import tarfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -42,7 +40,7 @@ sys.path.append(str(Path(__file__).resolve().parents[2] / "train/lib"))
 from orch_node.login_shell import shell_command
 from orch_node.standalone import receive_files
 
-SMALL_BYTES = 1 << 20  # of a compressed archive in the arguments of the module
+SMALL_BYTES = 1 << 20  # that each node gets directly, which takes less time than through other nodes
 # Memory of the controller for one sender, and for each if several nodes get files directly. Each pack costs the
 # connections once more.
 ONLY_BYTES, EACH_BYTES = 256 << 20, 32 << 20
@@ -88,11 +86,8 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         # The node names the files that it lacks; it must not get other files of the controller.
         offsets = checked_offsets(result["missing"], sources)
         drift = result["drift"]
-        content = pack_small(offsets, sources)
-        if content:
-            done = self._execute({**arguments, "content": content}, variables)
-            return {**done, "drift": drift}
-        if self._task.args.get("state") == "compared":
+        is_small = sum(sources[path].size for path in offsets) <= SMALL_BYTES
+        if self._task.args.get("state") == "compared" and not is_small:
             return {**result, "changed": False, "group": self._task.args.get("group", "")}
         most_bytes = ONLY_BYTES if len(variables["ansible_play_hosts"]) == 1 else EACH_BYTES
         for pieces in packs(offsets, sources, most_bytes):
@@ -241,21 +236,6 @@ def read_piece(piece: Piece) -> bytes:
     if len(content) != piece["length"]:
         raise AnsibleActionFail(f"{piece['file'].path} was truncated during the transfer")
     return content
-
-
-def pack_small(paths: Mapping[str, int], sources: Mapping[str, Source]) -> str:
-    """Return a compressed archive of the files in base64 if it is small, otherwise nothing."""
-    if sum(sources[path].size for path in paths) > 8 * SMALL_BYTES:
-        return ""
-    archive = io.BytesIO()
-    with tarfile.open(fileobj=archive, mode="w:gz", compresslevel=1) as tar:
-        for path in paths:
-            member = tarfile.TarInfo(path)
-            member.size = sources[path].size
-            with sources[path].open() as file:
-                tar.addfile(member, file)
-    content = archive.getvalue()
-    return base64.b64encode(content).decode() if len(content) <= SMALL_BYTES else ""
 
 
 class Source:

@@ -3,17 +3,12 @@
 
 from __future__ import annotations
 
-import base64
 import fnmatch
 import hashlib
-import io
 import os
-import shutil
 import stat
 import sys
-import tarfile
-import tempfile
-from typing import IO, Any
+from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 
@@ -21,7 +16,7 @@ DOCUMENTATION = r"""
 module: orch_tree
 short_description: Mirror files of the controller to a node
 description:
-  - Compares files by SHA-256 and mode. Only files that differ are transferred, in one archive.
+  - Compares files by SHA-256 and mode. Only files that differ are transferred.
   - Files that the controller does not have are deleted in mirrored folders only.
   - The action plugin of the same name reads the sources and documents the options of a task.
 options:
@@ -35,7 +30,6 @@ options:
   absent: {description: Files to delete., type: list, elements: str, default: []}
   ignored: {description: Patterns of names that are ignored., type: list, elements: str, default: []}
   folders: {description: Folder to mode., type: dict, default: {}}
-  content: {description: A tar file with the files that differ in base64., type: str}
 author: [orch]
 """
 EXAMPLES = r"""
@@ -64,7 +58,6 @@ def main() -> None:
             "absent": {"type": "list", "elements": "str", "default": []},
             "ignored": {"type": "list", "elements": "str", "default": []},
             "folders": {"type": "dict", "default": {}},
-            "content": {"type": "str", "no_log": True},
         },
         supports_check_mode=True,
     )
@@ -72,17 +65,17 @@ def main() -> None:
     params = module.params
     differences = compare(params)
     different = bool(differences["drift"])
-    complete = params["content"] or not differences["missing"]
+    complete = not differences["missing"]
     if different and complete and not module.check_mode:
         try:
             repair(params, differences)
-        except (OSError, tarfile.TarError, ValueError) as error:
+        except (OSError, ValueError) as error:
             module.fail_json(msg="{}: {}".format(params["root"], error), drift=differences["drift"])
     module.exit_json(
         changed=different,
         drift=differences["drift"],
         missing={path: arrived_bytes(params, path) for path in differences["missing"]},
-        complete=bool(complete),
+        complete=complete,
         python=sys.executable,
     )
 
@@ -177,52 +170,19 @@ def repair(params: dict[str, Any], differences: dict[str, list[Any]]) -> None:
 
     Raises:
         OSError: if a file cannot be written.
-        tarfile.TarError: if the archive is damaged.
-        ValueError: if a file in the archive is damaged, or files differ afterwards.
+        ValueError: if files differ afterwards.
     """
     root = params["root"]
     os.makedirs(root, exist_ok=True)
     for path in sorted(params["folders"]):
         os.makedirs(os.path.join(root, path), exist_ok=True)
         os.chmod(os.path.join(root, path), int(params["folders"][path], 8))
-    if params["content"]:
-        unpack(params, set(differences["missing"]))
     for path in differences["modes"]:
         os.chmod(os.path.join(root, path), int(params["manifest"][path]["mode"], 8))
     for path in differences["extra"]:
         delete(root, path, params["mirrored"])
     if drift := compare(params)["drift"]:
         raise ValueError(f"files still differ after the transfer: {drift[:3]}")
-
-
-def unpack(params: dict[str, Any], paths: set[str]) -> None:
-    """Write these files of the archive; each gets its name when it is complete and checked."""
-    with tarfile.open(fileobj=io.BytesIO(base64.b64decode(params["content"]))) as archive:
-        for member in archive:
-            source = archive.extractfile(member) if member.name in paths else None
-            if source is not None:
-                write_file(source, member.name, params)
-
-
-def write_file(source: IO[bytes], path: str, params: dict[str, Any]) -> None:
-    """Write a file next to its path, which may be on another disk, check its hash, and rename it to its path."""
-    expected, target = params["manifest"][path], os.path.join(params["root"], path)
-    mode = int(expected["mode"], 8)
-    os.umask(0o022 if mode & stat.S_IROTH else 0o077)  # of the folder, which only those enter who read the file
-    os.makedirs(os.path.dirname(target), exist_ok=True)
-    descriptor, temporary = tempfile.mkstemp(prefix=INCOMING, dir=os.path.dirname(target))
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            shutil.copyfileobj(source, file, CHUNK)
-        if digest(temporary) != expected["sha256"]:
-            raise ValueError(path + " was damaged in the transfer")
-        os.chmod(temporary, mode)
-        if os.path.isdir(target) and not os.path.islink(target):
-            shutil.rmtree(target)
-        os.replace(temporary, target)
-    except BaseException:
-        os.unlink(temporary)
-        raise
 
 
 def delete(root: str, path: str, mirrored: list[str]) -> None:

@@ -15,7 +15,7 @@ tree = load_module("orch_tree")
 
 def make_options(root: Path, **changes: Any) -> dict[str, Any]:
     defaults: dict[str, Any] = {"manifest": {}, "mirrored": [], "ignored": [], "folders": {}}
-    return {"root": str(root), "content": None, "absent": [], **defaults, **changes}
+    return {"root": str(root), "absent": [], **defaults, **changes}
 
 
 def test_absent_files_are_deleted(tmp_path: Path) -> None:
@@ -36,6 +36,13 @@ def test_full_disk_is_reported_and_leaves_no_part_of_a_file(tmp_path: Path) -> N
         with pytest.raises(AssertionError, match="No space left on device"):
             run_play(tmp_path, {"tasks": [{"orch_tree": task}]})
         assert [path for path in (tmp_path / "disk").rglob("*") if path.is_file()] == []
+
+
+def test_file_takes_the_place_of_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "root/env.json/inner").mkdir(parents=True)
+    task = {"root": str(tmp_path / "root"), "files": [{"dest": "env.json", "content": "{}", "mode": "0600"}]}
+    run_play(tmp_path, {"tasks": [{"orch_tree": task}]})
+    assert (tmp_path / "root/env.json").read_text() == "{}"
 
 
 def test_folder_on_a_disk_of_its_own_is_filled(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ import contextlib
 import hashlib
 import json
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -260,6 +261,8 @@ def complete(part: str, path: str, sha256: str, mode: int) -> None:
         os.unlink(part)
         raise ValueError(f"{path} was damaged in the transfer")
     os.chmod(part, mode)
+    if os.path.isdir(path) and not os.path.islink(path):
+        shutil.rmtree(path)
     os.replace(part, path)
 
 
