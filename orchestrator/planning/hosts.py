@@ -87,7 +87,7 @@ def explain_gpus(nodes: tuple[Node, ...], backend: Backend) -> tuple[Decision, .
     """Return the GPUs of the nodes that have some, and whether the backend connects them."""
     kinds = by_value({node.name: describe_gpus(node.facts.gpus) for node in nodes if node.facts.gpus})
     drivers = {gpu.driver for node in nodes for gpu in node.facts.gpus if gpu.driver}
-    listing = "; ".join(f"{kind} on {fold(names)}" for kind, names in kinds.items())
+    listing = "; ".join(f"{kind} on {'each of ' * (len(names) > 1)}{fold(names)}" for kind, names in kinds.items())
     use = "each rank runs on cores near its GPU" if backend.gpu else "--backend nccl connects ranks on GPUs"
     reason = "; ".join([*(f"driver {driver}" for driver in sorted(drivers)), use])
     return (Decision(topic=GPUS, value=listing, reason=reason),) if kinds else ()

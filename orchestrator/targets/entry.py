@@ -14,7 +14,8 @@ FOR_SHARED_FOLDER = "for_shared_folder"  # in the metadata of a field
 COMMAND_OPTIONS = {
     *(field.name for field in dataclasses.fields(TrainRequest)),
     *("as_json", "ask_become_pass", "context", "data", "detach", "docker_load", "dry_run", "find_links", "format"),
-    *("help", "image_option", "json", "set", "show", "target", "venv", "verbose", "verify", "wait", "wheels", "with"),
+    *("help", "image_option", "json", "no_stack", "set", "show", "target", "venv", "verbose", "verify", "wait"),
+    *("wheels", "with"),
 }
 
 

@@ -29,5 +29,5 @@ def test_contributing_has_a_row_for_each_variable_that_selects_tests() -> None:
 def test_make_test_all_sets_each_variable_that_needs_no_path() -> None:
     makefile = (ROOT / "Makefile").read_text()
     recipe = makefile[makefile.index("test-all: export") : makefile.index("test-unit:")]
-    paths = {"ORCH_CRDS", "ORCH_FRAMEWORKS_PYTHON", "ORCH_IPEX_PYTHON", "ORCH_PBS"}
+    paths = {"ORCH_CRDS", "ORCH_FRAMEWORKS_PYTHON", "ORCH_GPU_VENV", "ORCH_IPEX_PYTHON", "ORCH_PBS"}
     assert set(re.findall(r"ORCH_\w+", recipe)) == variables() - paths

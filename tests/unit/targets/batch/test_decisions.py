@@ -89,7 +89,7 @@ def test_nccl_is_planned_from_the_request_and_not_from_the_login_host() -> None:
     plan = plan_job(request, replace(inputs, facts=facts), SITE)
     decisions = {decision.topic: decision for decision in plan.decisions}
     assert decisions["ranks"].describe().startswith("ranks: 16 (8 on each node, one for each GPU that the job requests")
-    assert decisions["gpus"].value == "8 x GPU on node-0, node-1"
+    assert decisions["gpus"].value == "8 x GPU on each of node-0, node-1"
     refused: dict[str, tuple[TrainRequest, Any]] = {
         "the job requests no GPUs": (request, replace(make_inputs(), facts=replace(facts, gpus=(Gpu(index=0),)))),
         "--ppn 9, but each node has 8 GPUs": (replace(request, ppn=9), replace(inputs, facts=facts)),
