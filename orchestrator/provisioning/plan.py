@@ -105,7 +105,7 @@ def plan_provision(
             "orch_names": entries,
             "orch_nodes": {probe.name: variables_of(probe) for probe in probes},
         },
-        missing={probe.name: missing_packages(probe) for probe in probes},
+        missing={probe.name: tuple(missing_packages(probe).values()) for probe in probes},
     )
 
 
@@ -132,7 +132,7 @@ def node_variables(probe: Probe, host: Host, *, address: str, stack: str, may_be
     route, detours = find_routes(probe)
     prefix = f"{probe.root}/stacks/{stack}"
     return {
-        "missing": list(missing_packages(probe)),
+        "missing": list(missing_packages(probe).values()),
         "family": probe.family,
         "become": probe.uid != 0,
         "sudo": probe.sudo or host.may_become or may_become,

@@ -13,21 +13,21 @@ from orchestrator.stacks.stack import Stack
 FORBIDDEN_IN_ROOT = frozenset(" \t\n:;&|<>()$`\\\"'*?[]{}#~!")
 
 
-# Program or library that the probe looks for -> its package on Debian, and on Red Hat.
+# Program or library that the probe looks for -> its package on Debian and on RHEL; "" if the node can do without it.
 PACKAGES = {
     "ssh": ("openssh-client", "openssh-clients"),
     "libhwloc.so.15": ("libhwloc15", "hwloc-libs"),
-    "libtcmalloc_minimal.so.4": ("libtcmalloc-minimal4", "gperftools-libs"),
+    "libtcmalloc_minimal.so.4": ("libtcmalloc-minimal4", ""),
     "libibverbs.so.1": ("libibverbs1", "libibverbs"),
     "librdmacm.so.1": ("librdmacm1", "librdmacm"),
     "libmlx5.so.1": ("ibverbs-providers", "libibverbs"),  # the drivers of all devices, EFA included
 }
 
 
-def missing_packages(probe: Probe) -> tuple[str, ...]:
-    """Return the system packages that a node lacks, by the names of its distribution."""
+def missing_packages(probe: Probe) -> dict[str, str]:
+    """Return the programs and libraries that a node lacks, each with its package."""
     column = 0 if probe.family == "debian" else 1
-    return tuple(PACKAGES[name][column] for name in probe.missing)
+    return {name: PACKAGES[name][column] for name in probe.missing if PACKAGES[name][column]}
 
 
 def find_problems(
@@ -102,23 +102,31 @@ def machine_problems(probe: Probe, limits: Limits) -> Iterator[Finding]:
 def python_problems(probe: Probe, stack: Stack) -> Iterator[Finding]:
     """Yield a problem if the stack does not run on the node's Python."""
     version = ".".join(map(str, probe.python))
+    install = "Install another Python (dnf install python3.11), set" if probe.family == "rhel" else "Set"
     if not stack.runs_on_python(version):
         yield Finding(
             subject=probe.name,
             message=f"Python {version} at {probe.python_path}; stack '{stack.name}' needs {stack.python}",
-            cure="Set ansible_python_interpreter to another Python of the node, or use another --stack.",
+            cure=f"{install} ansible_python_interpreter to another Python of the node, or use another --stack.",
         )
 
 
 def permission_problems(probe: Probe, *, has_password: bool) -> Iterator[Finding]:
     """Yield what the user may not do; `has_password`: whether the sudo password is known."""
-    if probe.missing and not (probe.sudo or has_password):
-        names = " ".join(missing_packages(probe))
+    packages = missing_packages(probe)
+    if packages and not probe.family:
+        yield Finding(
+            subject=probe.name,
+            message=f"{', '.join(packages)} missing, and orch knows the packages of Debian and RHEL only",
+            cure="Install packages that contain them.",
+        )
+    elif packages and not (probe.sudo or has_password):
         tool = "apt-get" if probe.family == "debian" else "dnf"
         yield Finding(
             subject=probe.name,
-            message=f"{', '.join(probe.missing)} missing, and {probe.user} may not install packages",
-            cure=f"Ask an administrator to run: {tool} install {names}. Or enter the sudo password: --ask-become-pass.",
+            message=f"{', '.join(packages)} missing, and {probe.user} may not install packages",
+            cure=f"Ask an administrator to run: {tool} install {' '.join(packages.values())}. "
+            "Or enter the sudo password: --ask-become-pass.",
         )
     if not probe.writable:
         yield Finding(

@@ -30,6 +30,10 @@ Missable = Literal[
 ]
 
 
+# Distributions whose packages orch knows; "" for others.
+Family = Literal["debian", "rhel", ""]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peer:
     """Another node, as seen from one node."""
@@ -53,7 +57,7 @@ class Probe:
     python: tuple[int, int, int]  # version
     python_path: str
     libc: str  # version of glibc, empty for another C library
-    family: str  # "debian", or the ID of os-release
+    family: Family
     sudo: bool  # without a password
     writable: bool  # root
     disk_free: int  # bytes
@@ -121,7 +125,6 @@ def make_probe(name: str, result: ProbeResult, skew: float) -> Probe:
         result: of the module.
         skew: seconds by which its clock differs from the controller's.
     """
-    debian = "debian" in (result.os.id, *result.os.like.split())
     major, minor, micro = result.python
     return Probe(
         name=name,
@@ -133,7 +136,7 @@ def make_probe(name: str, result: ProbeResult, skew: float) -> Probe:
         python=(major, minor, micro),
         python_path=result.python_path,
         libc=result.libc,
-        family="debian" if debian else result.os.id,
+        family=family_of(result.os),
         sudo=result.sudo,
         writable=result.writable,
         disk_free=result.disk_free,
@@ -147,3 +150,11 @@ def make_probe(name: str, result: ProbeResult, skew: float) -> Probe:
         skew=skew,
         facts=result.facts.model_dump(mode="json", by_alias=True),
     )
+
+
+def family_of(release: Release) -> Family:
+    """Return the family of a distribution: Ubuntu is like Debian, Rocky Linux and Fedora are like RHEL."""
+    names = {release.id, *release.like.split()}
+    if "debian" in names:
+        return "debian"
+    return "rhel" if names & {"rhel", "fedora"} else ""

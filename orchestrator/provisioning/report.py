@@ -43,6 +43,11 @@ KNOWN_MESSAGES = (
     ("timed out", "it does not respond", NO_RESPONSE),
     ("No route to host", "it does not respond", NO_RESPONSE),
     ("Could not resolve hostname", "its name cannot be resolved", "Set ansible_host in the inventory to its address."),
+    (
+        "ansible-core requires a minimum of Python",
+        "its Python is too old",
+        "Install a newer one on the node (RHEL 8: dnf install python3.11), or set ansible_python_interpreter.",
+    ),
     ("python3: not found", "it has no Python", "Install python3 on the node, or set ansible_python_interpreter."),
     ("No space left on device", "its disk is full", "Free some space and run the command again."),
     ("Missing sudo password", "sudo requires a password", "Use --ask-become-pass."),

@@ -39,8 +39,9 @@ def test_nodes_without_problems_are_accepted() -> None:
         ({"facts": {**make_probe().facts, "memory_bytes": GIB}}, "1.0 GiB of memory"),
         ({"facts": {**make_probe().facts, "flags": []}}, "no AVX2"),
         ({"missing": ("ssh",), "sudo": False}, "may not install"),
+        ({"missing": ("ssh",), "family": ""}, "ssh missing, and orch knows the packages of Debian and RHEL only"),
     ],
-    ids=["disk", "clock", "Python", "rights", "space in path", "shell characters", "shm", "memory", "CPU", "packages"],
+    ids=["disk", "clock", "Python", "rights", "space", "shell", "shm", "memory", "CPU", "packages", "distribution"],
 )
 def test_problem_of_a_node_is_reported(change: dict[str, Any], problem: str) -> None:
     (text,) = problem_texts(make_probe(**change))
@@ -54,9 +55,9 @@ def test_limits_of_the_inventory_replace_the_defaults() -> None:
 
 
 def test_hint_names_the_packages_of_the_distribution() -> None:
-    probe = make_probe(missing=("ssh", "libhwloc.so.15"), sudo=False, family="rhel")
+    probe = make_probe(missing=("ssh", "libhwloc.so.15", "libtcmalloc_minimal.so.4"), sudo=False, family="rhel")
     (problem,) = find_problems((probe,), STACK, limits=LIMITS, sudo_nodes=())
-    assert "dnf install openssh-clients hwloc-libs" in problem.cure
+    assert "dnf install openssh-clients hwloc-libs." in problem.cure, "tcmalloc is not in the repositories of RHEL"
     assert problem_texts(probe, may_become=True) == []
 
 

@@ -25,6 +25,23 @@ def test_valid_result_becomes_a_probe() -> None:
     assert (result.family, result.python, result.facts["hostname"]) == ("debian", (3, 11, 2), "node0")
 
 
+@pytest.mark.parametrize(
+    ("release", "family"),
+    [
+        ({"id": "debian", "like": ""}, "debian"),
+        ({"id": "ubuntu", "like": "debian"}, "debian"),
+        ({"id": "rhel", "like": "fedora"}, "rhel"),
+        ({"id": "rocky", "like": "rhel centos fedora"}, "rhel"),
+        ({"id": "fedora", "like": ""}, "rhel"),
+        ({"id": "sles", "like": "suse"}, ""),
+    ],
+    ids=lambda value: value["id"] if isinstance(value, dict) else value,
+)
+def test_distribution_has_a_family(release: dict[str, str], family: str) -> None:
+    result = probe.parse_result("node0", make_probe_result(os=release))
+    assert probe.make_probe("node0", result, 0.0).family == family
+
+
 def test_facts_of_this_machine_are_valid() -> None:
     done = subprocess.run([sys.executable, str(STANDALONE / "facts.py")], capture_output=True)
     validate(NodeFacts, json.loads(done.stdout), "this machine")
