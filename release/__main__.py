@@ -17,6 +17,7 @@ from pathlib import Path
 from packaging.utils import canonicalize_name
 
 from orchestrator.files import sha256
+from orchestrator.load.files import tomllib
 from orchestrator.operations.stacks import DISTRIBUTION
 from orchestrator.provisioning.sbom import sbom
 from orchestrator.provisioning.wheelhouse import Wheel, describe_wheel
@@ -86,11 +87,12 @@ def dependencies(wheel: Path) -> Iterator[Wheel]:
 def try_release() -> int:
     """Install and use the release in an empty container, and return the exit code."""
     case = CASES[CHEAPEST]
-    image = output_of(str(CHECKOUT / "tests/fresh/image"), case.suite)
+    image = output_of(str(CHECKOUT / "tests/fresh/image"), case.suite, "release")
     command = ["docker", "run", "--rm", "--init", "--user", "alice"]
     command += ["--name", f"orch-release-{os.getpid()}", *configuration().arguments(case)]
-    command += ["--volume", f"{FOLDER}:/release:ro", "--volume", f"{CHECKOUT}/release/try:/try:ro"]
-    return subprocess.run([*command, image, "/try"]).returncode
+    files = {FOLDER: "/release", CHECKOUT / "release/try": "/try", CHECKOUT / "docs/how-to/ccl-alone.md": "/page"}
+    command += [word for file, path in files.items() for word in ("--volume", f"{file}:{path}:ro")]
+    return subprocess.run([*command, image, "/try", "/page"]).returncode
 
 
 def sign(sums: Path, key: Path, signers: Path = SIGNERS) -> None:
@@ -103,6 +105,11 @@ def sign(sums: Path, key: Path, signers: Path = SIGNERS) -> None:
     signature.unlink(missing_ok=True)
     run("ssh-keygen", "-Y", "sign", "-f", str(key), "-n", NAMESPACE, str(sums))
     run("ssh-keygen", "-Y", "find-principals", "-f", str(signers), "-s", str(signature))
+
+
+def has_address(pyproject: Path) -> bool:
+    """Return whether pyproject.toml has the address of the repository, which indexes and `pip show` display."""
+    return "Repository" in tomllib.loads(pyproject.read_text())["project"]["urls"]
 
 
 def report(progress: str) -> None:
@@ -123,6 +130,10 @@ def main() -> int:
         code = try_release()
         report("it works in an empty container" if code == 0 else f"it failed in an empty container: exit code {code}")
         return code
+    if args.key and not has_address(CHECKOUT / "pyproject.toml"):
+        parser.error(
+            'a signed release needs the address of the repository: Repository = "https://..." in pyproject.toml'
+        )
     build(quick=args.quick)
     if args.key:
         sign(FOLDER / SUMS, args.key)
