@@ -108,7 +108,8 @@ def pods_of(request: TrainRequest, count: int, launcher: str, kubernetes: Kubern
             f"--backend {request.backend}: the pods request no GPUs.",
             hint="Request them: --k8s gpu=8, for other GPUs than NVIDIA's with --k8s gpu_resource=NAME.",
         )
-    ppn = request.ppn or (kubernetes.gpu if on_gpus else 1)
+    default = kubernetes.gpu if on_gpus else 1
+    ppn = default if request.ppn is None else request.ppn
     if ppn > kubernetes.cpus and not kubernetes.share_cores:
         raise PlanError(
             f"--ppn {ppn}, but a pod has {plain(kubernetes.cpus)} CPUs.",

@@ -210,7 +210,7 @@ def test_command_of_docker_on_gpus_can_be_compared_line_by_line(test_stack: Stac
     spec = container.parse(content(plan, "container.json"))
     assert spec.processes == {"node0": 8, "node1": 8}
     (placement, _) = layouts.parse(content(plan, "layout.json")).ranks
-    launcher = shlex.split(shlex.split(plan.describe().splitlines()[-1])[-1])
+    launcher = shlex.split(plan.describe().splitlines()[-1])
     script = launcher[len(launcher) - launcher[::-1].index("--") :]
     command = entry_command(Path(plan.run.run_dir), spec, placement, VARIABLES, script)
     command[command.index("--user") + 1] = "1000:1000"
