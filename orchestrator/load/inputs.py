@@ -111,7 +111,7 @@ def inputs(
     stack = load_stack(request.stack)
     if needs_parser(request, recipe):
         recipe = with_parser(recipe, software.local_python)
-    values = read_settings(request.settings, recipe, volume)
+    values = read_settings(request.settings, recipe, volume) if request.settings else {}
     if has_project is None:
         folders = filter(None, [".", source_folder(recipe)])
         has_project = not request.module or any(has_module(Path(folder), request.recipe) for folder in folders)

@@ -86,7 +86,7 @@ def plan_on(target: Target, request: TrainRequest, resume: Resume | None = None)
         OrchError: if the run is impossible.
     """
     file = Path(request.env_file) if request.env_file else None
-    variables = load.environment(request.env, file, os.environ)
+    variables = load.environment(request.env, file, os.environ) if request.env or file else {}
     variables |= {FORCE_RESUME: "1"} if resume and resume.forces else {}
     environment = tuple(f"{name}={value}" for name, value in variables.items())
     plan = target.plan(replace(request, env=environment, env_file=None), resume)

@@ -73,12 +73,13 @@ def new_plan(
         Decision(topic="run", value=site.run_id),
         *([Decision(topic="name", value=request.name)] if request.name else []),
         *request.defaults,
-        *explain_resume(recipe, site.resume),
+        *([explain_resume(recipe, site.resume)] if site.resume else []),
         *decisions,
-        *explain_environment(request),
+        *(explain_environment(request) if request.env else []),
         *([project.explain()] if project else []),
-        *explain_changed_project(recipe, site.resume),
-        *explain_packages(recipe),
+        *(explain_changed_project(recipe, site.resume) if site.resume else []),
+        *([recipe.packages.explain()] if recipe.packages else []),
+        *([explain_image(recipe.image_requirements)] if recipe.image_requirements else []),
         *([Decision(topic="settings", value="not checked", reason=recipe.unchecked)] if recipe.unchecked else []),
     )
     origin = Origin(
@@ -171,10 +172,8 @@ def output_of(recipe: Recipe, run_dir: str) -> str | None:
     return None if recipe.own_script else f"{run_dir}/output"
 
 
-def explain_resume(recipe: Recipe, resume: Resume | None) -> tuple[Decision, ...]:
+def explain_resume(recipe: Recipe, resume: Resume) -> Decision:
     """Return the number of the attempt of a resumed run, and from where it continues."""
-    if resume is None:
-        return ()
     if recipe.own_script:
         source = "the script finds the files of the run as it left them"
     elif recipe.resumes:
@@ -183,12 +182,12 @@ def explain_resume(recipe: Recipe, resume: Resume | None) -> tuple[Decision, ...
         source = "the recipe saves no checkpoints and starts from the beginning"
     ended = resume.state if resume.state == FAILED else f"was {resume.state}"
     reason = f"the last one {ended}; {source}"
-    return (Decision(topic="resume", value=f"attempt {resume.attempt}", reason=reason),)
+    return Decision(topic="resume", value=f"attempt {resume.attempt}", reason=reason)
 
 
-def explain_changed_project(recipe: Recipe, resume: Resume | None) -> tuple[Decision, ...]:
+def explain_changed_project(recipe: Recipe, resume: Resume) -> tuple[Decision, ...]:
     """Return which files of the project differ from those that a resumed run was started with."""
-    if resume is None or recipe.project is None or resume.project is None:
+    if recipe.project is None or resume.project is None:
         return ()
     changed = recipe.project.changes_since(resume.project)
     if not changed:
@@ -243,14 +242,10 @@ def explain_environment(request: TrainRequest) -> tuple[Decision, ...]:
     return (Decision(topic="environment", value=", ".join(masked(variables)), reason="--env"),)
 
 
-def explain_packages(recipe: Recipe) -> tuple[Decision, ...]:
-    """Return the packages that are added to the stack, or what the script needs from its image."""
-    if recipe.packages:
-        return (recipe.packages.explain(),)
-    if recipe.image_requirements:
-        reason = f"it has to contain {recipe.image_requirements}; `orch image build --requirements` adds packages"
-        return (Decision(topic="packages", value="those of the image", reason=reason),)
-    return ()
+def explain_image(requirements: str) -> Decision:
+    """Return what the script needs from its image."""
+    reason = f"it has to contain {requirements}; `orch image build --requirements` adds packages"
+    return Decision(topic="packages", value="those of the image", reason=reason)
 
 
 def script_command(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from orchestrator.load.inventory import inventory_files
 from orchestrator.model.cluster import Cluster
 from orchestrator.paths import TRAIN
 from orchestrator.planning.accelerate_options import AccelerateOptions
-from orchestrator.planning.plan import Plan, SendFile
+from orchestrator.planning.plan import Plan, SendFile, Step
 from orchestrator.planning.request import Resume, TrainRequest
 from orchestrator.planning.site import Site
 from orchestrator.state import state_home
@@ -26,20 +27,22 @@ from orchestrator.targets.ssh.plan import plan_train
 def plan(request: TrainRequest, resume: Resume | None = None) -> Plan:
     """Return the plan of a request, without a query of any host and without writing files."""
     file = load.accelerate_config(request.accelerate_config) if request.accelerate_config is not None else None
-    unset = AccelerateOptions(source="") if file is None else file.without(nodes=request.nodes, ppn=request.ppn)
+    unset = file and file.without(nodes=request.nodes, ppn=request.ppn)
     base = Path(request.runs_dir).absolute()
-    with unset.named_in_errors():
+    with unset.named_in_errors() if unset else nullcontext():
         request, inputs = read(request, file)
         plan = plan_train(request, inputs, site_of(resume, inputs.loaded.recipe.name, base, inputs.cluster))
     ssh_config_step = ssh_config(inputs.cluster)
-    first_steps = [ssh_config_step] if ssh_config_step else []
-    return replace(plan, steps=(*first_steps, *events_for_new_node0(plan, base, resume), *plan.steps))
+    first_steps: list[Step] = [ssh_config_step] if ssh_config_step else []
+    if resume:
+        first_steps += events_for_new_node0(plan, base, resume)
+    return replace(plan, steps=(*first_steps, *plan.steps))
 
 
-def events_for_new_node0(plan: Plan, base: Path, resume: Resume | None) -> tuple[SendFile, ...]:
+def events_for_new_node0(plan: Plan, base: Path, resume: Resume) -> tuple[SendFile, ...]:
     """Return the step that gives another node0 than that of the last attempt the events that the old one has sent."""
     node0, events = plan.run.node0, base / plan.run.run_id / EVENTS
-    if resume is None or not node0.via or node0.node in [host.node for host in resume.nodes[:1]] or not events.exists():
+    if not node0.via or node0.node in [host.node for host in resume.nodes[:1]] or not events.exists():
         return ()
     return (SendFile(nodes=(node0,), source=str(events), path=f"{plan.run.run_dir}/{EVENTS}"),)
 
@@ -56,7 +59,8 @@ def read(request: TrainRequest, accelerate: AccelerateOptions | None) -> tuple[T
     """
     if accelerate is not None:
         request = with_options(request, accelerate)
-    docker = load.docker(request.image, request.image_options, request.inventory)
+    has_image = request.image is not None or request.image_options
+    docker = load.docker(request.image, request.image_options, request.inventory) if has_image else None
     cluster = load.cluster(
         request.inventory, request.stack, nodes=request.nodes, exclude=request.exclude, spares=request.spare_nodes
     )

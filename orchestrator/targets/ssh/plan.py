@@ -16,6 +16,7 @@ from orchestrator.model.cluster import Node
 from orchestrator.model.command import Command
 from orchestrator.model.decision import Choice, Decision, all_decisions
 from orchestrator.model.hostlist import fold
+from orchestrator.model.imports import Imports
 from orchestrator.model.links import master_address
 from orchestrator.model.recipe import Recipe, Value
 from orchestrator.planning import accelerate_options
@@ -24,7 +25,7 @@ from orchestrator.planning.containers import Docker, shared_folders
 from orchestrator.planning.hosts import explain_damaged, explain_gpus, explain_idle_cores, explain_python, explain_torch
 from orchestrator.planning.launch import choose_launch
 from orchestrator.planning.plan import CheckImports, Plan, PutFile, RunProgram, StartRun
-from orchestrator.planning.request import TrainRequest
+from orchestrator.planning.request import Resume, TrainRequest
 from orchestrator.planning.resolve import Resolved
 from orchestrator.planning.run_files import env_json, layout_json
 from orchestrator.planning.sent_files import (
@@ -50,6 +51,7 @@ from orchestrator.planning.training import (
 )
 from orchestrator.targets.ssh.decisions import HostInputs, resolve_hosts, with_devices
 
+WAITS = Decision(topic="start", value="on the first free nodes, once there are enough", reason="--wait-for-cores")
 GIVE_SECONDS = 3600.0  # time limit for node0 of the last attempt to give its files to other nodes
 
 
@@ -80,10 +82,10 @@ def plan_train(request: TrainRequest, inputs: HostInputs, site: Site) -> Plan:
         accelerate_options.check_device(inputs.accelerate, job)
     launch = choose_launch(resolved.launcher, job, resolved.mpi)
     decisions = (
-        *decisions_of(inputs, resolved, job, launch),
+        *decisions_of(request, inputs, resolved, job, launch),
         *explain_restarts(request.max_restarts, recipe, request.min_nodes),
-        *explain_wait(request),
-        *explain_files(run_nodes, site),
+        *([WAITS] if request.wait_for_cores else []),
+        *(explain_files(run_nodes, site.resume) if site.resume else []),
     )
     plan = new_plan(
         request,
@@ -95,13 +97,15 @@ def plan_train(request: TrainRequest, inputs: HostInputs, site: Site) -> Plan:
         python=node0.python,
         fingerprints=fingerprints(resolved.all_nodes),
     )
-    plan = replace(plan, run=replace(plan.run, earlier_nodes=earlier_nodes(run_nodes, site)))
+    if site.resume:
+        earlier = tuple(host for host in site.resume.nodes if host.node not in {node.node for node in run_nodes})
+        plan = replace(plan, run=replace(plan.run, earlier_nodes=earlier))
     shared = shared_files(request, inputs, resolved, site, files=files, job=job, launch=launch.value)
     steps = (
-        *check_imports(inputs, job),
-        *prepare_attempt(plan.run, site),
+        *([check_imports(inputs.loaded.imports, job)] if inputs.loaded.imports else []),
+        *([prepare_attempt(plan.run)] if site.resume else []),
         *files.sent,
-        *give_files(run_nodes, site, node0.python),
+        *(give_files(plan.run, site.resume) if site.resume else []),
         *put_files(run_nodes[:1], site, launch.value.files),
         *put_files(run_nodes, site, {**shared, RECORD: json.dumps(render(plan.run)) + "\n"}),
         start_run(request, resolved, site, launch.value),
@@ -109,20 +113,9 @@ def plan_train(request: TrainRequest, inputs: HostInputs, site: Site) -> Plan:
     return replace(plan, steps=steps)
 
 
-def earlier_nodes(nodes: tuple[RunNode, ...], site: Site) -> tuple[RunNode, ...]:
-    """Return the nodes that only earlier attempts of a resumed run had."""
-    names = {host.node for host in nodes}
-    return tuple(host for host in site.resume.nodes if host.node not in names) if site.resume else ()
-
-
-def explain_wait(request: TrainRequest) -> tuple[Decision, ...]:
-    """Return the decision that the nodes are chosen when the run starts, if it waits for free ones."""
-    if not request.wait_for_cores:
-        return ()
-    return (Decision(topic="start", value="on the first free nodes, once there are enough", reason="--wait-for-cores"),)
-
-
-def decisions_of(inputs: HostInputs, resolved: Resolved, job: Job, launch: Choice[Launch]) -> tuple[Decision, ...]:
+def decisions_of(
+    request: TrainRequest, inputs: HostInputs, resolved: Resolved, job: Job, launch: Choice[Launch]
+) -> tuple[Decision, ...]:
     """Return all decisions, in the order in which they are printed."""
     options, docker = inputs.accelerate, inputs.docker
     return (
@@ -131,11 +124,11 @@ def decisions_of(inputs: HostInputs, resolved: Resolved, job: Job, launch: Choic
         *launch.decisions,
         *([docker.explain()] if docker else []),
         *(accelerate_options.explain_options(options, job) if options else ()),
-        *(() if docker else explain_torch(resolved.all_nodes)),
+        *(explain_torch(resolved.all_nodes) if len(resolved.all_nodes) > 1 and not docker else []),
         *all_decisions(resolved.backend, resolved.precision, resolved.preload, resolved.links),
         *explain_idle_cores(resolved.nodes.value, resolved.layout.value),
-        *explain_python(resolved.nodes.value[0]),
-        *explain_damaged(inputs.cluster),
+        *(explain_python(resolved.nodes.value[0]) if request.python else []),
+        *(explain_damaged(inputs.cluster) if inputs.cluster.damaged else []),
     )
 
 
@@ -168,7 +161,7 @@ def shared_files(
             job.layout, backend, job.nodes, resolved.spares.value, job.links, working_directory(recipe, site.run_dir)
         ),
         **launch.shared,
-        **container_files(request, inputs.docker, resolved, site, files),
+        **(container_files(request, inputs.docker, resolved, site, files) if inputs.docker else {}),
     }
 
 
@@ -191,41 +184,34 @@ def start_run(request: TrainRequest, resolved: Resolved, site: Site, launch: Lau
     return StartRun(nodes=(node0.run_node,), run_dir=site.run_dir, command=command)
 
 
-def check_imports(inputs: HostInputs, job: Job) -> tuple[CheckImports, ...]:
-    """Return the step that checks what the script imports on node0, if it needs a check."""
-    imports = inputs.loaded.imports
-    if imports is None:
-        return ()
+def check_imports(imports: Imports, job: Job) -> CheckImports:
+    """Return the step that checks what the script imports on node0."""
     command = (job.ranks[0], f"{job.train}/node.py", "find-module", "--missing", *imports.importers)
-    return (CheckImports(nodes=(job.nodes[0].run_node,), command=command, imports=imports),)
+    return CheckImports(nodes=(job.nodes[0].run_node,), command=command, imports=imports)
 
 
-def prepare_attempt(run: RunRecord, site: Site) -> tuple[RunProgram, ...]:
+def prepare_attempt(run: RunRecord) -> RunProgram:
     """Return the step before the next attempt of a resumed run."""
-    if site.resume is None:
-        return ()
-    command = (run.python, f"{site.train}/node.py", "prepare-attempt", site.run_dir)
-    return (RunProgram(nodes=run.nodes, command=command),)
+    return RunProgram(nodes=run.nodes, command=(run.python, f"{run.train}/node.py", "prepare-attempt", run.run_dir))
 
 
-def give_files(nodes: tuple[RunNode, ...], site: Site, python: str) -> tuple[RunProgram, ...]:
+def give_files(run: RunRecord, resume: Resume) -> tuple[RunProgram, ...]:
     """Return the step in which node0 of the last attempt, if it is another node, gives its files to the new nodes."""
-    resume = site.resume
-    if resume is None or resume.without_files or resume.attempt == 1 or not resume.project:
+    if resume.without_files or resume.attempt == 1 or not resume.project:
         return ()
     earlier_node0 = resume.nodes[0]
-    if earlier_node0.node == nodes[0].node or not earlier_node0.via:
+    if earlier_node0.node == run.node0.node or not earlier_node0.via:
         return ()
-    receivers = [host.node for host in nodes if host.node != earlier_node0.node]
-    command = (python, f"{site.train}/node.py", "share-files", site.run_dir, str(resume.attempt - 1), *receivers)
+    receivers = [host.node for host in run.nodes if host.node != earlier_node0.node]
+    program = (run.python, f"{run.train}/node.py", "share-files")
+    command = (*program, run.run_dir, str(resume.attempt - 1), *receivers)
     hint = f"{earlier_node0.node} has what the run has written. --force continues with what the other nodes have."
     return (RunProgram(nodes=(earlier_node0,), command=command, seconds=GIVE_SECONDS, hint=hint),)
 
 
-def explain_files(nodes: tuple[RunNode, ...], site: Site) -> tuple[Decision, ...]:
+def explain_files(nodes: tuple[RunNode, ...], resume: Resume) -> tuple[Decision, ...]:
     """Return from which node the files of a resumed run come, if its first node is another one now."""
-    resume = site.resume
-    if resume is None or resume.attempt == 1 or not resume.project or resume.nodes[0].node == nodes[0].node:
+    if resume.attempt == 1 or not resume.project or resume.nodes[0].node == nodes[0].node:
         return ()
     source = nodes[0].node if resume.without_files else resume.nodes[0].node
     reason = "--force" if resume.forces else f"{resume.nodes[0].node} was lost" if resume.without_files else ""
@@ -233,11 +219,9 @@ def explain_files(nodes: tuple[RunNode, ...], site: Site) -> tuple[Decision, ...
 
 
 def container_files(
-    request: TrainRequest, docker: Docker | None, resolved: Resolved, site: Site, files: Files
+    request: TrainRequest, docker: Docker, resolved: Resolved, site: Site, files: Files
 ) -> dict[str, str]:
-    """Return container.json; nothing if the ranks run without containers."""
-    if docker is None:
-        return {}
+    """Return container.json."""
     processes = {
         node.name: request.ppn or len(node.facts.gpus) or default_ranks(node.facts.cores) for node in resolved.all_nodes
     }
