@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from tests.cluster.lab import run_processes
-from tests.cluster.sites import Site
+from tests.cluster.sites import ROOT, Site
 
 CHECKOUT = Path(__file__).parents[2]
 # CPU weight of the control group of all containers, 4 times the default, in version 1 and version 2 of control groups.
@@ -112,6 +112,18 @@ class TestCluster:
     def exec(self, node: str, argv: tuple[str, ...], user: str = "root") -> str:
         """Run a command on a node without its network, so that it works on a disconnected node."""
         return docker("exec", "--user", user, self.container(node), *argv)
+
+    def copy_stacks(self, source: str, target: str) -> None:
+        """Copy the stacks of a node to another one, with the times by which orch recognizes unchanged files."""
+        user = ("--user", "vagrant")
+        create = ("tar", "--create", "--format=posix", "--directory", ROOT, "stacks")
+        extract = ("sh", "-c", 'mkdir -p "$1" && exec tar --extract --directory "$1"', "sh", ROOT)
+        with subprocess.Popen(
+            ["docker", "exec", *user, self.container(source), *create], stdout=subprocess.PIPE
+        ) as process:
+            command = ["docker", "exec", "--interactive", *user, self.container(target), *extract]
+            subprocess.run(command, stdin=process.stdout, check=True)
+        assert process.returncode == 0
 
     def cut(self, node: str) -> None:
         """Disconnect a node from the network, so that packets in both directions are lost."""
@@ -252,11 +264,19 @@ def site(first_provision: tuple[Site, dict[str, Any]], cluster: TestCluster) -> 
 
 @pytest.fixture(scope="session")
 def lab_session(lab_cluster: TestCluster, tmp_path_factory: pytest.TempPathFactory) -> Site:
-    """Provision three nodes with the same cores for test_run_*, and return their site."""
+    """Provision three nodes with the same cores for test_run_*, and return their site.
+
+    Only node0 installs the stack, which takes all cores for more than a minute; the others get a copy of its files.
+    """
     lab_cluster.repair()
     cores = f"0-{(os.cpu_count() or 1) - 1}"
     docker("update", "--cpuset-cpus", cores, lab_cluster.container("node2"))
     lab = Site(cluster=lab_cluster, folder=tmp_path_factory.mktemp("lab"))
+    lab.write_inventory("node0")
+    lab.orch()
+    for node in lab_cluster.nodes[1:]:
+        if "stacks" not in lab_cluster.exec(node, ("sh", "-c", f"ls {ROOT} || true")):
+            lab_cluster.copy_stacks("node0", node)
     lab.write_inventory(*lab_cluster.nodes)
     lab.orch()
     return lab
