@@ -14,6 +14,7 @@ from typing import Any
 
 from tests.cluster.sites import Site, describe_end
 from tests.local.recipes import QA_SETTINGS
+from tests.local.runs import settings_options
 
 FAULTY = Path(__file__).with_name("programs") / "faulty.py"
 TWO_NODES = ("--nodes", "2", "--ppn", "1")
@@ -31,10 +32,7 @@ SMALL_SETTINGS = {
 
 def small_bert_qa(**changes: Any) -> tuple[str, ...]:
     """Return the arguments of `orch train` for a short bert-qa run."""
-    arguments = ["bert-qa"]
-    for name, value in {**SMALL_SETTINGS, **changes}.items():
-        arguments += ["--set", f"{name}={value}"]
-    return tuple(arguments)
+    return ("bert-qa", *settings_options(**{**SMALL_SETTINGS, **changes}))
 
 
 @dataclass

@@ -15,7 +15,7 @@ import pytest
 
 from orchestrator.load.clusters import local_facts
 from tests.cluster.conftest import CPUSETS
-from tests.cluster.lab import TWO_NODES, small_bert_qa
+from tests.cluster.lab import TWO_NODES, run_orch_json, small_bert_qa
 from tests.cluster.sites import (
     LOCK,
     ROOT,
@@ -53,7 +53,7 @@ def test_provision_records_facts(site: Site) -> None:
     assert len({row["fingerprint"] for row in rows.values()}) == 1
 
 
-def test_training_uses_ccl_and_best_precision_and_brings_metrics(site: Site) -> None:
+def test_training_uses_ccl_and_best_precision_and_brings_metrics_and_checkpoints(site: Site) -> None:
     """Train bert-qa on two nodes over ssh."""
     run = site.train(*small_bert_qa(), *TWO_NODES)
     precision = "bf16" if local_facts(sys.executable).bf16 else "fp32"
@@ -68,6 +68,10 @@ def test_training_uses_ccl_and_best_precision_and_brings_metrics(site: Site) -> 
     assert "note: " in (ranks / "rank-0.log").read_text()
     assert (ranks / "rank-1.metrics.jsonl").stat().st_size
     assert commands_with(run["run_id"]) == []
+    first_fetch = run_orch_json(site, "fetch", run["run_id"], "--only", "checkpoint-*")
+    assert first_fetch["brought"]
+    second_fetch = run_orch_json(site, "fetch", run["run_id"], "--only", "checkpoint-*")
+    assert (second_fetch["files"], second_fetch["brought"]) == (first_fetch["files"], [])
 
 
 def test_failure_names_rank_and_node_and_leaves_no_process(site: Site) -> None:
