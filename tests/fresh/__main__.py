@@ -41,6 +41,8 @@ def container(name: str, image: str, index: Index, steps: tuple[str, ...]) -> li
         arguments += ["--env", f"PATH={PATH}", "--security-opt", "no-new-privileges"]
     if case.locked_home:
         arguments += ["--tmpfs", "/locked:ro,mode=0555", "--env", "HOME=/locked"]
+    if steps == STEPS[:1]:
+        arguments += ["--env", "DEMO_EPOCHS=1"]
     if case.one_core:
         arguments += ["--cpuset-cpus", "0"]
     if case.small_tmp:
@@ -61,7 +63,7 @@ def run(name: str, index: Index, steps: tuple[str, ...]) -> Result:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python3 -m tests.fresh", description=__doc__)
     parser.add_argument("cases", nargs="*", metavar="CASE", help=", ".join(CASES))
-    parser.add_argument("--demo", action="store_true", help="run only the first command")
+    parser.add_argument("--demo", action="store_true", help="run only the first command, for one epoch")
     parser.add_argument("--list", action="store_true", help="list the cases and exit")
     options = parser.parse_args()
     if unknown_cases := set(options.cases) - set(CASES):

@@ -34,11 +34,17 @@ class Result:
             return f"FAILED: ended with {self.code}"
         if self.torch.endswith("+cpu") != (case.build == "cpu"):
             return f"FAILED: not the {case.build} build"
+        if not self.scores("before").get("f1", 0.0) < self.scores("after").get("f1", 0.0):
+            return "FAILED: the training has not improved F1"
         return "passed"
+
+    def scores(self, name: str) -> dict[str, float]:
+        """Return the scores "before" or "after" the training."""
+        return dict(self.figures.get(name) or {})
 
     def row(self, name: str) -> tuple[str, ...]:
         times = [f"{self.steps[step][1] / 60:.1f} min" if step in self.steps else "-" for step in STEPS]
-        after = self.figures.get("after", {})
+        after = self.scores("after")
         speed = self.figures.get("train_samples_per_second")
         seconds = self.figures.get("train_seconds")
         training = "-" if seconds is None else f"{seconds:.0f} s"

@@ -67,7 +67,7 @@ DONE = """fresh: step demo 0 300
 something: else
 fresh: step test-unit 0 60
 fresh: figures {"train_seconds": 50, "train_samples_per_second": 19.7, \
-"after": {"em": 84.1, "f1": 88.7}}
+"before": {"em": 1.1, "f1": 5.4}, "after": {"em": 84.1, "f1": 88.7}}
 fresh: torch 2.13.0+cpu
 """
 
@@ -79,6 +79,8 @@ def test_passed_case_is_a_row_of_the_table() -> None:
 
 
 def test_case_can_run_only_the_demo() -> None:
+    assert "DEMO_EPOCHS=1" in container("bookworm-user", "image", INDEX, ("demo",))
+    assert "DEMO_EPOCHS=1" not in container("bookworm-user", "image", INDEX, STEPS)
     text = DONE.replace("fresh: step test-unit 0 60\n", "")
     assert result_of(0, text, ("demo",)).verdict(CASES["bookworm-user"]) == "passed"
     assert result_of(0, text).verdict(CASES["bookworm-user"]) == "FAILED: ended with 0"
@@ -91,9 +93,10 @@ def test_case_can_run_only_the_demo() -> None:
         ("bookworm-user", 125, "docker: no space left\n", "FAILED: ended with 125"),
         ("bookworm-user", 0, "", "FAILED: ended with 0"),
         ("bookworm-user-default", 0, DONE, "FAILED: not the default build"),
+        ("bookworm-user", 0, DONE.replace("88.7", "5.4"), "FAILED: the training has not improved F1"),
         ("trixie-user", 0, "fresh: missing ERROR: none\n", "NOT AVAILABLE HERE: ERROR: none"),
     ],
-    ids=["a step fails", "docker fails", "no output", "wrong build", "no package index"],
+    ids=["a step fails", "docker fails", "no output", "wrong build", "same score", "no package index"],
 )
 def test_failed_case_has_a_reason(name: str, code: int, text: str, verdict: str) -> None:
     assert result_of(code, text).verdict(CASES[name]) == verdict
