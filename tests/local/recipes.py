@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from orchestrator import load
 from tests.support.jobs import MINILM, RECIPES, flags, run_ranks
 
 QA = RECIPES / "bert_qa" / "run_qa.py"
@@ -13,13 +14,21 @@ PRETRAIN = RECIPES / "bert_pretrain" / "run_pretraining.py"
 PREPARE = RECIPES / "bert_data" / "prepare.py"
 PRETRAINING_TEXT = PRETRAIN.parent / "data" / "text.txt"
 QA_MODEL, PAIR_MODEL = "BertForQuestionAnswering", "BertForSequenceClassification"
+DATA_FILES = {"train_file": "train", "validation_file": "eval"}
 # Settings of bert-qa for a training through `orch train` that only trains.
-QA_SETTINGS = {"logging_steps": 1, "max_train_samples": 48, "do_eval": "false", "evaluate_before_training": "false"}
+QA_SETTINGS = {"logging_steps": 1, "max_train_samples": 48, "do_eval": False, "evaluate_before_training": False}
 
 
 def qa_arguments(model: Path, output_dir: Path, **changes: Any) -> list[str]:
     train_file = QA.parent / "data" / "train.json"
     return flags(model_name_or_path=model, train_file=train_file, output_dir=output_dir, **changes)
+
+
+def qa_defaults(output_dir: Path, **changes: Any) -> list[str]:
+    """Return the arguments with which `orch train bert-qa --set NAME=VALUE...` starts the script."""
+    files = {name: QA.parent / "data" / f"{part}.json" for name, part in DATA_FILES.items()}
+    settings = {**load.recipe("bert-qa").settings(None, {}), **files, **changes}
+    return flags(**{name: value for name, value in settings.items() if value is not False}, output_dir=output_dir)
 
 
 def mrpc_arguments(model: Path, output_dir: Path, **changes: Any) -> list[str]:

@@ -45,7 +45,8 @@ def carry_out(plan: str, folder: Path) -> Process:
 
 def settings_options(**settings: object) -> list[str]:
     """Return the options that change these settings of a recipe."""
-    return [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
+    texts = {name: str(value).lower() if isinstance(value, bool) else value for name, value in settings.items()}
+    return [word for name, text in texts.items() for word in ("--set", f"{name}={text}")]
 
 
 def write_script(folder: Path, text: str = "print('hello')\n", name: str = "own.py") -> str:

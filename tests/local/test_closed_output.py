@@ -81,9 +81,15 @@ def test_message_goes_to_the_output_that_is_still_open(tmp_path: Path) -> None:
     assert process.returncode == EXIT_CODE
 
 
-@pytest.mark.parametrize("closed", ["2>&-", ">&-", ">&- 2>&-", "<&-", "<&- >&- 2>&-"])
-@pytest.mark.parametrize(("arguments", "code"), [("runs", 0), ("train own.py --ppn 1 --detach", 0), ("logs none", 2)])
-def test_closed_descriptor_is_no_bug(tmp_path: Path, closed: str, arguments: str, code: int) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "code", "closed"),
+    [
+        *(("runs", 0, closed) for closed in (">&-", "2>&-", ">&- 2>&-", "<&-")),
+        *(("logs none", 2, closed) for closed in (">&-", "2>&-", ">&- 2>&-")),
+        *(("train own.py --ppn 1 --detach", 0, closed) for closed in (">&- 2>&-", "<&- >&- 2>&-")),
+    ],
+)
+def test_closed_descriptor_is_no_bug(tmp_path: Path, arguments: str, code: int, closed: str) -> None:
     write_script(tmp_path)
     command = ["sh", "-c", f'exec "$0" -m orchestrator.cli.main {arguments} {closed}', sys.executable]
     process = subprocess.run(command, cwd=tmp_path, env=orch_environment(tmp_path), capture_output=True, text=True)

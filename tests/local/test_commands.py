@@ -79,7 +79,7 @@ def test_gathered_output_is_printed_once(two_hosts: Workspace, inventory: str) -
 
 
 def test_command_of_a_run_starts_in_its_folder(two_hosts: Workspace) -> None:
-    two_hosts.train_text(SCRIPT, "--backend", "gloo", "--launcher", "torchrun", "--env", "COLOR=dark red")
+    two_hosts.train_text(SCRIPT, "--backend", "gloo", "--env", "COLOR=dark red")
     process = expect_exit(two_hosts.orch("exec", "last", "--", "sh", "-c", 'cat rank-*.txt; echo " $COLOR $RANK."'))
     assert sorted(process.stdout.splitlines()) == [f"node{i}: dark red dark red ." for i in (0, 1)]
     process = expect_exit(two_hosts.orch("exec", "last", "--nodes", "node1", "--", "ls"))

@@ -64,8 +64,7 @@ USABLE = sorted(os.sched_getaffinity(0))
 
 
 @pytest.mark.skipif(len(USABLE) < 2, reason="needs two cores")
-@pytest.mark.parametrize("launcher", ["mpirun", "torchrun"])
-@pytest.mark.parametrize("backend", ["ccl", "gloo"])
+@pytest.mark.parametrize(("launcher", "backend"), [("mpirun", "ccl"), ("torchrun", "gloo")])
 def test_all_that_a_rank_starts_may_use_all_of_its_cores(
     tmp_path: Path, orch: Orch, launcher: str, backend: str
 ) -> None:

@@ -10,7 +10,7 @@ from tests.local.workspaces import Workspace
 
 TEXT = "import os\nimport yaml, no_such_module\nfrom torch import nn\n"
 MESSAGE = "own.py imports no_such_module, which stack current does not have."
-GLOO = ("--backend", "gloo", "--launcher", "torchrun")
+GLOO = ("--backend", "gloo")
 
 
 def test_missing_module_is_named_before_a_run_on_this_machine(orch: Orch, tmp_path: Path) -> None:

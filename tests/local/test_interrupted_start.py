@@ -18,7 +18,6 @@ from tests.support.kubernetes_api import Api
 from tests.support.waiting import wait_until
 
 SFTP_SERVER = Path("/usr/lib/openssh/sftp-server")
-SIGNALS = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "sigterm"])
 
 
 @pytest.fixture
@@ -46,7 +45,7 @@ def interrupt(process: subprocess.Popen[str], number: signal.Signals, *, seconds
     return out + err
 
 
-@SIGNALS
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "sigterm"])
 def test_start_that_is_interrupted_while_files_are_copied_leaves_nothing(
     ssh_node: SshNode, tmp_path: Path, number: signal.Signals
 ) -> None:
@@ -82,8 +81,11 @@ class HeldRequest:
         self.released.set()
 
 
-@SIGNALS
-@pytest.mark.parametrize("plural", ["configmaps", "pytorchjobs"])
+@pytest.mark.parametrize(
+    ("plural", "number"),
+    [("configmaps", signal.SIGINT), ("pytorchjobs", signal.SIGTERM)],
+    ids=["configmaps-ctrl-c", "pytorchjobs-sigterm"],
+)
 def test_start_that_is_interrupted_while_objects_are_created_leaves_nothing(
     api: Api, tmp_path: Path, plural: str, number: signal.Signals
 ) -> None:

@@ -16,7 +16,7 @@ from tests.support.ports import free_port
 
 SCRIPT = SCRIPTS / "with_lightning.py"
 ALL_LAUNCHERS = "ORCH_MATRIX_ALL" in os.environ
-STARTERS = tuple(LAUNCHERS) if ALL_LAUNCHERS else ("mpirun", "accelerate", "mpirun-accelerate")
+STARTERS = tuple(LAUNCHERS) if ALL_LAUNCHERS else ("mpirun", "mpirun-accelerate")
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,7 @@ from tests.local.runs import expect_exit
 from tests.local.workspaces import Workspace
 from tests.support.wheels import index_variables, make_wheel
 
-GLOO = ("--backend", "gloo", "--launcher", "torchrun")
+GLOO = ("--backend", "gloo")
 SCRIPT = """
 # /// script
 # dependencies = ["orch-test-greeter", "torch>=2"]

@@ -12,7 +12,7 @@ from tests.local.runs import expect_exit
 from tests.local.workspaces import Workspace
 from tests.support.projects import FILES, RESULT, write_project
 
-GLOO = ("--backend", "gloo", "--launcher", "torchrun")
+GLOO = ("--backend", "gloo")
 
 
 @pytest.fixture(scope="module")

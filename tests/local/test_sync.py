@@ -12,7 +12,7 @@ from tests.local.runs import expect_exit
 from tests.local.workspaces import Workspace, make_hosts
 from tests.support.hub_server import Hub, Repository
 
-GLOO = ("--backend", "gloo", "--launcher", "torchrun", "--project", "none")
+GLOO = ("--backend", "gloo", "--project", "none")
 COMMIT = "b" * 40
 ROWS = b"".join(b'{"text": "row %d"}\n' % number for number in range(7))
 USE_BY_NAME = """

@@ -50,9 +50,7 @@ SUBGROUP_REASON = (
 
 
 @pytest.mark.parametrize(
-    ("launcher", "backend"),
-    [("mpirun", "ccl"), ("torchrun", "ccl"), ("mpirun", "gloo")],
-    ids=["mpirun-ccl", "torchrun-ccl", "mpirun-gloo"],
+    ("launcher", "backend"), [("torchrun", "ccl"), ("mpirun", "gloo")], ids=["torchrun-ccl", "mpirun-gloo"]
 )
 def test_script_that_ends_early_on_one_rank_of_a_subgroup_is_the_reason_for_the_failure(
     orch: Orch, tmp_path: Path, launcher: str, backend: str
@@ -91,9 +89,8 @@ END
     [
         *((launcher, "os._exit(0)", "(exit code 0) after 4 collectives") for launcher in LAUNCHERS),
         ("mpirun", "ctypes.CDLL(None)._exit(0)", "(exit code 0)"),
-        ("torchrun", "ctypes.CDLL(None)._exit(0)", "(exit code 0)"),
     ],
-    ids=[*LAUNCHERS, "mpirun-libc", "torchrun-libc"],
+    ids=[*LAUNCHERS, "mpirun-libc"],
 )
 def test_rank_that_exits_in_the_middle_of_its_script_is_the_reason_for_the_failure(
     orch: Orch, tmp_path: Path, launcher: str, end: str, reason: str
@@ -105,8 +102,14 @@ def test_rank_that_exits_in_the_middle_of_its_script_is_the_reason_for_the_failu
     assert run_processes(last_run(tmp_path)) == []
 
 
-@pytest.mark.parametrize("end", ["os._exit(0)", "pass"], ids=["all-exit", "one-exits"])
-@pytest.mark.parametrize("launcher", LAUNCHERS)
+@pytest.mark.parametrize(
+    ("launcher", "end"),
+    [
+        *((launcher, end) for launcher in ("mpirun", "torchrun") for end in ("os._exit(0)", "pass")),
+        ("accelerate", "os._exit(0)"),
+        ("mpirun-accelerate", "pass"),
+    ],
+)
 def test_ranks_may_exit_at_the_end_of_their_script(orch: Orch, tmp_path: Path, launcher: str, end: str) -> None:
     script = write_script(tmp_path, EXIT_AT_END.replace("END", end))
     process = expect_exit(orch("train", script, "--ppn", "2", "--launcher", launcher, "--stall-timeout", "100"))
