@@ -159,7 +159,8 @@ def download_wheels(stack: Stack, platform: Platform, folder: Path, find_links: 
         if packages:
             run_pip("download", *options, *hashed)
             sources = ["--find-links", str(folder), *sources]
-        run_pip("download", *sources, *options, *constraints, *with_dependencies)
+        if with_dependencies:
+            run_pip("download", *sources, *options, *constraints, *with_dependencies)
         if without_dependencies:
             run_pip("download", *sources, *options, "--no-deps", *without_dependencies)
 

