@@ -7,6 +7,7 @@ and an ssh configuration. Needs root. The tests in tests/cluster use nodes that 
 from __future__ import annotations
 
 import compileall
+import contextlib
 import json
 import os
 import random
@@ -113,6 +114,7 @@ class Hosts:
         self.root = base / "orch"
         self.root.mkdir(parents=True)
         self.make_keys()
+        allow_neighbors(count)
         compileall.compile_dir(TRAIN, quiet=1)
         self.hosts: list[Host] = []
         self.addresses = {f"node{index}": f"{self.network}.{index + 1}" for index in range(count)}
@@ -286,6 +288,18 @@ def ip_in(pid: int) -> tuple[str, ...]:
 
 def run_program(*command: str) -> None:
     subprocess.run(command, check=True, capture_output=True)
+
+
+def allow_neighbors(hosts: int) -> None:
+    """Raise the kernel's limit on neighbors, which all namespaces share; above it, hosts cannot reach each other.
+
+    Each of these hosts may know all others in both networks. The default of 1,024 is too small for 32 hosts.
+    """
+    limit = Path("/proc/sys/net/ipv4/neigh/default/gc_thresh3")
+    needed = 2 * hosts * hosts + 512
+    with contextlib.suppress(OSError):  # not in the first namespace of the machine
+        if int(limit.read_text()) < needed:
+            limit.write_text(str(needed))
 
 
 def accepts_connections(address: str) -> bool:
