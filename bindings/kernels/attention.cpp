@@ -24,6 +24,7 @@
 #include <ATen/Parallel.h>
 #include <ATen/Version.h>
 #include <ATen/native/CPUBlas.h>
+#include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
@@ -129,6 +130,15 @@ struct Bias {
   }
 };
 
+uint32_t dropout_threshold(double p) {
+  return static_cast<uint32_t>(std::min(std::nearbyint(std::ldexp(p, 16)), 65535.0));
+}
+
+// Corresponds to the rounded probability, so that the expected output is exact.
+double dropout_scale(double p) {
+  return 65536.0 / (65536.0 - dropout_threshold(p));
+}
+
 // The dropout of one head. The counters of different heads and blocks of queries do not overlap.
 struct Dropout {
   uint64_t seed, first_counter, pairs; // pairs of keys per block of queries
@@ -136,9 +146,8 @@ struct Dropout {
   double scale;
 
   Dropout(const Problem& problem, int64_t sequence, int64_t head) : seed(problem.seed) {
-    // The scale corresponds to the rounded probability, so that the expected output is exact.
-    threshold = static_cast<uint32_t>(std::min(std::nearbyint(std::ldexp(problem.p, 16)), 65535.0));
-    scale = 65536.0 / (65536.0 - threshold);
+    threshold = dropout_threshold(problem.p);
+    scale = dropout_scale(problem.p);
     const int64_t blocks = round_up(problem.longest_query, kColumns) / kColumns;
     pairs = round_up(problem.longest_key, kKeyMultiple) / 2;
     first_counter = static_cast<uint64_t>(sequence * problem.heads + head) * blocks * pairs;
@@ -1005,6 +1014,36 @@ Pair call_forward(const at::Tensor& query, const at::Tensor& key, const at::Tens
   return handle.call(query, key, value, o.mask, o.query_offsets, o.key_offsets, o.p, o.causal, o.scale, o.seed);
 }
 
+// Returns which weights dropout keeps, [batch, heads, queries, keys]: with equal scores and unit vectors as values, the
+// output shows them.
+at::Tensor kept_weights(const at::Tensor& query, const at::Tensor& key, double p, int64_t seed) {
+  const int64_t batch = query.size(0), heads = query.size(1), keys = key.size(2);
+  const auto options = query.options().dtype(at::kFloat).requires_grad(false);
+  const auto zeros = [&](int64_t rows) { return at::zeros({1}, options).expand({batch, heads, rows, keys}); };
+  const auto units = at::eye(keys, options).expand({batch, heads, keys, keys});
+  return std::get<0>(attention_by_seed(zeros(query.size(2)), zeros(keys), units, {}, {}, {}, p, false, 1, seed)) != 0;
+}
+
+// The same function with the same dropout, composed of operators that torch differentiates, also twice and by the mask.
+// It stores all weights.
+at::Tensor composite(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, const Options& o) {
+  const int64_t group = query.size(1) / key.size(1);
+  const auto spread = [&](const at::Tensor& t) { return group == 1 ? t : t.repeat_interleave(group, 1); };
+  auto scores = at::matmul(query, spread(key).transpose(2, 3)).to(accumulator(query.scalar_type())) * o.scale;
+  if (o.mask && o.mask->scalar_type() == at::kBool)
+    scores = scores.masked_fill(o.mask->logical_not(), -INFINITY);
+  else if (o.mask)
+    scores = scores + o.mask->to(scores.scalar_type());
+  if (o.causal)
+    scores = scores.masked_fill(
+        at::ones({query.size(2), key.size(2)}, query.options().dtype(at::kBool)).tril().logical_not(), -INFINITY);
+  const auto without_keys = std::get<0>(scores.max(-1, true)) == -INFINITY;
+  auto weights = at::softmax(scores.masked_fill(without_keys, 0), -1).masked_fill(without_keys, 0);
+  if (o.p > 0)
+    weights = weights * kept_weights(query, key, o.p, o.seed) * dropout_scale(o.p);
+  return at::matmul(weights.to(value.scalar_type()), spread(value));
+}
+
 struct Attention : torch::autograd::Function<Attention> {
   static torch::autograd::variable_list forward(
       torch::autograd::AutogradContext* context, const at::Tensor& query, const at::Tensor& key,
@@ -1025,9 +1064,8 @@ struct Attention : torch::autograd::Function<Attention> {
 
   static torch::autograd::variable_list backward(
       torch::autograd::AutogradContext* context, const torch::autograd::variable_list& gradients) {
-    TORCH_CHECK(
-        !at::GradMode::is_enabled(),
-        "orch::attention has no second derivatives (create_graph=True); use torch's scaled_dot_product_attention.");
+    if (at::GradMode::is_enabled()) // create_graph=True
+      return differentiable_gradients(context, gradients[0]);
     static const auto handle = find_operator<decltype(attention_backward)>("orch::attention_backward");
     const auto saved = context->get_saved_variables();
     const auto& data = context->saved_data;
@@ -1038,16 +1076,38 @@ struct Attention : torch::autograd::Function<Attention> {
         data.at("seed").toInt());
     return {dq, dk, dv, at::Tensor()};
   }
+
+  static torch::autograd::variable_list differentiable_gradients(
+      torch::autograd::AutogradContext* context, const at::Tensor& gradient) {
+    const auto saved = context->get_saved_variables();
+    const auto& data = context->saved_data;
+    TORCH_CHECK(!saved[4].defined(), "orch::attention_varlen has no second derivatives (create_graph=True)");
+    const auto mask = saved[3].defined() ? MaybeTensor(saved[3]) : MaybeTensor();
+    const Options options{mask, {}, {}, data.at("p").toDouble(), data.at("scale").toDouble(),
+                          data.at("causal").toBool(), data.at("seed").toInt()};
+    torch::autograd::variable_list inputs, results(4);
+    for (size_t i = 0; i < 3; ++i)
+      if (saved[i].requires_grad())
+        inputs.push_back(saved[i]);
+    auto gradients = torch::autograd::grad(
+        {composite(saved[0], saved[1], saved[2], options)}, inputs, {gradient}, true, true);
+    for (size_t i = 3; i-- > 0;)
+      if (saved[i].requires_grad()) {
+        results[i] = gradients.back();
+        gradients.pop_back();
+      }
+    return results;
+  }
 };
 
 Pair with_gradient(
     const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, const MaybeTensor& mask,
     const MaybeTensor& query_offsets, const MaybeTensor& key_offsets, double p, bool causal, double scale,
     int64_t seed) {
-  TORCH_CHECK(
-      !(mask && mask->defined() && mask->requires_grad()), "orch::attention: the mask must not require a gradient");
-  const auto results =
-      Attention::apply(query, key, value, Options{mask, query_offsets, key_offsets, p, scale, causal, seed});
+  const Options options{mask, query_offsets, key_offsets, p, scale, causal, seed};
+  if (mask && mask->requires_grad() && at::GradMode::is_enabled())
+    return {composite(query, key, value, options), at::empty({0}, query.options())};
+  const auto results = Attention::apply(query, key, value, options);
   return {results[0], results[1]};
 }
 
@@ -1084,6 +1144,15 @@ void check_mask(const at::Tensor& mask, const at::Tensor& query, const at::Tenso
     fits = mask.size(-i) == 1 || mask.size(-i) == expected[4 - i];
   TORCH_CHECK_VALUE(
       fits, "orch::attention: a mask of ", mask.sizes(), " cannot be broadcast to ", at::IntArrayRef(expected));
+}
+
+// Whether this torch has fast products for the kernel on this CPU.
+bool attention_is_fast() {
+#ifdef CPUBLAS_BRGEMM_F32F32F32
+  return widest() != Width::portable;
+#else
+  return false;
+#endif
 }
 
 double default_scale(const at::Tensor& query, c10::optional<double> scale) {
@@ -1143,6 +1212,7 @@ TORCH_LIBRARY_FRAGMENT(orch, library) {
       "attention(Tensor query, Tensor key, Tensor value, Tensor? mask=None, float p=0.0, bool causal=False, "
       "float? scale=None) -> Tensor",
       &attention);
+  library.def("attention_is_fast() -> bool", &attention_is_fast);
   library.def(
       "attention_varlen(Tensor query, Tensor key, Tensor value, Tensor query_offsets, Tensor key_offsets, "
       "float p=0.0, bool causal=False, float? scale=None) -> Tensor",

@@ -24,9 +24,9 @@ KEYS = {
     flag(name).removeprefix("--"): name
     for name in (
         *(INVENTORY, "on", "nodes", "exclude", "wait_for_cores", "ppn", "launcher", "mpi", "backend", "ccl_workers"),
-        *("fabric", "precision", "stack", "python", "requirements", "packages", "env", "env_file", "recipe_path"),
+        *("fabric", "precision", "kernels", "stack", "python", "requirements", "packages", "env", "env_file"),
         *("project_limit", "stall_timeout", "max_restarts", "spare_nodes", "min_nodes", "stop_on_nan", "image"),
-        *("image_options", "runs_dir"),
+        *("image_options", "recipe_path", "runs_dir"),
     )
 }
 PATHS = (INVENTORY, "python", "requirements", "env_file", "recipe_path", "runs_dir")

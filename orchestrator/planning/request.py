@@ -273,6 +273,12 @@ class TrainRequest:
     ipex: bool = option(
         False, panel=PRECISION, help="Use the Intel Extension for PyTorch (IPEX), on stacks that have it."
     )
+    kernels: str = option(
+        AUTO,
+        panel=PRECISION,
+        metavar="auto|torch",
+        help="Dropout and attention in training on CPUs. auto: orch's kernels, which are faster; torch: torch's.",
+    )
     stall_timeout: float = option(
         STALL_SECONDS,
         panel=RESTARTS,

@@ -9,8 +9,10 @@ from typing import Any
 from orch_node.protocol.environment import (
     BINDINGS,
     FORCE_RESUME,
+    KERNELS,
     PYTHON_PATH,
     STOP_ON_NAN,
+    TORCHS_KERNELS,
     USER_PYTHON,
     defaults,
     user_variables,
@@ -21,6 +23,7 @@ from orch_node.protocol.outcome import FAILED
 from orch_node.protocol.precision import AUTO, PLACEHOLDER
 from orch_node.protocol.record import DEFAULT_TARGET, RunNode, RunRecord
 
+from orchestrator.errors import PlanError
 from orchestrator.launchers import Job
 from orchestrator.model.cluster import Node, UserPython
 from orchestrator.model.decision import Decision
@@ -36,6 +39,7 @@ from orchestrator.planning.run_files import master_port
 from orchestrator.planning.sent_files import project_of_copy
 from orchestrator.planning.site import Site
 from orchestrator.planning.supervision import launcher_restarts
+from orchestrator.stacks.matrix import builds_bindings
 from orchestrator.stacks.stack import TORCH
 
 
@@ -76,6 +80,7 @@ def new_plan(
         *([explain_resume(recipe, site.resume)] if site.resume else []),
         *decisions,
         *(explain_environment(request) if request.env else []),
+        explain_kernels(request, resolved),
         *([project.explain()] if project else []),
         *(explain_changed_project(recipe, site.resume) if site.resume else []),
         *([recipe.packages.explain()] if recipe.packages else []),
@@ -231,7 +236,26 @@ def rank_variables(
         variables |= {USER_PYTHON: python.path, **({BINDINGS: python.bindings} if python.bindings else {})}
     folders = {PYTHON_PATH: ":".join(module_folders)} if module_folders else {}
     stop = {STOP_ON_NAN: "1"} if request.stop_on_nan else {}
-    return {**defaults(recipe.environment), **variables, **folders, **stop}
+    kernels = {KERNELS: TORCHS_KERNELS} if request.kernels == TORCHS_KERNELS else {}
+    return {**defaults(recipe.environment), **variables, **folders, **stop, **kernels}
+
+
+def explain_kernels(request: TrainRequest, resolved: Resolved) -> Decision:
+    """Return whose kernels compute dropout and attention.
+
+    Raises:
+        PlanError: if the value is unknown.
+    """
+    if request.kernels not in (AUTO, TORCHS_KERNELS):
+        raise PlanError(f"Unknown kernels '{request.kernels}'.", hint=f"Use {AUTO} or {TORCHS_KERNELS}.")
+    stack = resolved.stack.value
+    if request.kernels == TORCHS_KERNELS:
+        return Decision(topic="kernels", value=TORCHS_KERNELS, reason="requested")
+    if not builds_bindings(stack):
+        reason = f"stack '{stack.name}' has no package orch_kernels"
+        return Decision(topic="kernels", value=TORCHS_KERNELS, reason=reason)
+    reason = f"dropout and attention in training on CPUs; --kernels {TORCHS_KERNELS} keeps torch's"
+    return Decision(topic="kernels", value="orch", reason=reason)
 
 
 def explain_environment(request: TrainRequest) -> tuple[Decision, ...]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.paths import STANDALONE
-from tests.local.runs import expect_exit
+from tests.local.runs import expect_exit, read_events
 from tests.local.workspaces import Workspace
 from tests.support.environments import make_environment
 
@@ -17,15 +17,16 @@ SCRIPT = """
 import sys, torch, torch.distributed as dist
 value = torch.ones(1)
 dist.all_reduce(value)
-print("RESULT", sys.prefix, dist.get_backend(), value.item(), flush=True)
+kernels = torch.nn.functional.dropout.__module__
+print("RESULT", sys.prefix, dist.get_backend(), value.item(), kernels, flush=True)
 """
 
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return an environment with all packages of the stack but the bindings for ccl."""
+    """Return an environment with all packages of the stack but the bindings for ccl and their kernels."""
     folder = tmp_path_factory.mktemp("user") / "environment"
-    make_environment(folder, without=["oneccl_bind"])
+    make_environment(folder, without=["oneccl_bind", "orch_kernels"])
     return folder
 
 
@@ -48,15 +49,19 @@ def test_ranks_on_two_hosts_run_on_the_environment(
     two_hosts: Workspace, environment: Path, options: tuple[str, ...]
 ) -> None:
     cell = two_hosts.train_text(SCRIPT, *options, "--venv", str(environment))
-    backend = "gloo" if "gloo" in options else "ccl"
-    assert [cell.printed("RESULT", rank) for rank in (0, 1)] == [f"{environment} {backend} 2.0"] * 2
+    end = "gloo 2.0 torch.nn.functional" if "gloo" in options else "ccl 2.0 orch_kernels.dropout"
+    assert [cell.printed("RESULT", rank) for rank in (0, 1)] == [f"{environment} {end}"] * 2
+    decisions = read_events(Path(cell.report["folder"]), "decision")
+    assert ["kernels: torch (the package orch_kernels" in event["text"] for event in decisions] == (
+        [True] if "gloo" in options else []
+    )
     command = ("python", "-c", "import sys; print(sys.prefix)")
     assert two_hosts.orch("exec", "last", "--gather", "--", *command).stdout == f"node[0-1]: {environment}\n"
 
 
 def test_bindings_are_added_on_this_machine(one_host: Workspace, environment: Path) -> None:
     cell = one_host.train_text(SCRIPT, "--python", f"{environment}/bin/python")
-    assert cell.printed("RESULT", 0) == f"{environment} ccl 2.0"
+    assert cell.printed("RESULT", 0) == f"{environment} ccl 2.0 orch_kernels.dropout"
 
 
 def test_missing_module_of_the_environment_is_named(two_hosts: Workspace, environment: Path) -> None:

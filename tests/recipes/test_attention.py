@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch")
+flop_counter = pytest.importorskip("torch.utils.flop_counter")
 
-from orch_training import attention as module  # noqa: E402
-from orch_training.attention import attention_of_packed, use_kernel, use_torchs  # noqa: E402
+orch_kernels = pytest.importorskip("orch_kernels")
 
-if problem := module.problem():
+from orch_kernels import attention as module  # noqa: E402
+from orch_kernels import attention_of_packed  # noqa: E402
+
+if problem := orch_kernels.problem():
     pytest.skip(f"attention's kernel is NOT tested: {problem}", allow_module_level=True)
 F = torch.nn.functional
 LOWEST = torch.finfo(torch.float32).min
@@ -20,10 +24,10 @@ LOWEST = torch.finfo(torch.float32).min
 
 @pytest.fixture(autouse=True)
 def kernel() -> Iterator[None]:
-    use_kernel()
+    orch_kernels.use()
     torch.manual_seed(0)
     yield
-    use_torchs()
+    orch_kernels.restore()
 
 
 def inputs(shape: tuple[int, int, int, int, int, int], dtype: torch.dtype) -> tuple[list[Any], Any]:
@@ -92,16 +96,14 @@ def causal(queries: int, keys: int) -> Any:
 def test_results_and_gradients_are_those_of_eager_attention(shape: Any, mask: Any, dtype: torch.dtype) -> None:
     tensors, gradient = inputs(shape, dtype)
     added = mask() if mask else None
-    call = {"attn_mask": added, "enable_gqa": shape[1] != shape[2]}
     expected = with_gradients(eager(*tensors, added), tensors, gradient)
-    results = with_gradients(F.scaled_dot_product_attention(*tensors, **call), tensors, gradient)
-    assert "orch_attention" in results[0].grad_fn.name()
+    results = with_gradients(torch.ops.orch.attention(*tensors, added), tensors, gradient)
     if dtype == torch.float32:
         assert largest_error(results, expected) < 1e-5
         return
     if added is not None and added.is_floating_point():
-        call["attn_mask"] = added.clamp(torch.finfo(dtype).min).to(dtype)
-    torchs = with_gradients(module.TORCHS(*tensors, **call), tensors, gradient)
+        added = added.clamp(torch.finfo(dtype).min).to(dtype)
+    torchs = with_gradients(module.TORCHS(*tensors, added, enable_gqa=shape[1] != shape[2]), tensors, gradient)
     assert largest_error(results, expected) <= 1.1 * largest_error(torchs, expected) + torch.finfo(dtype).eps
 
 
@@ -109,7 +111,7 @@ def test_row_whose_keys_all_have_the_lowest_mask_averages_the_values() -> None:
     tensors, gradient = inputs((1, 2, 2, 9, 40, 16), torch.float32)
     mask = torch.full((1, 1, 1, 40), LOWEST)
     expected = with_gradients(eager(*tensors, mask.float()), tensors, gradient)
-    results = with_gradients(F.scaled_dot_product_attention(*tensors, mask), tensors, gradient)
+    results = with_gradients(torch.ops.orch.attention(*tensors, mask), tensors, gradient)
     assert largest_error(results, expected) < 1e-5
 
 
@@ -183,8 +185,24 @@ def test_gradcheck(is_causal: bool) -> None:
         return torch.ops.orch.attention(*tensors, p=0.4, causal=is_causal)
 
     assert torch.autograd.gradcheck(replayed, tensors)
-    with pytest.raises(RuntimeError, match="no second derivatives"):
-        torch.autograd.grad(replayed(*tensors).sum(), tensors, create_graph=True)
+    assert torch.autograd.gradgradcheck(replayed, tensors)
+    keys = tensors[1].detach()
+    assert torch.autograd.gradcheck(lambda query: replayed(query, keys, keys), tensors[0])
+
+
+def test_gradient_of_a_mask_and_its_dropout() -> None:
+    tensors, _ = inputs((2, 4, 2, 5, 7, 3), torch.float64)
+    masks = [torch.randn(4, 5, 7, dtype=torch.float64) for _ in range(2)]
+    masks[0][1, 2] = -torch.inf
+    masks = [mask.requires_grad_() for mask in masks]
+
+    def replayed(*tensors: Any) -> Any:
+        torch.manual_seed(11)
+        return F.scaled_dot_product_attention(*tensors, dropout_p=0.4, enable_gqa=True)
+
+    for mask in masks:
+        assert largest_error([replayed(*tensors, mask)], [replayed(*tensors, mask.detach())]) < 1e-12
+    assert torch.autograd.gradcheck(replayed, (*tensors, masks[1]))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -214,26 +232,32 @@ def test_seed_state_and_activation_checkpointing_reproduce_the_draws() -> None:
     inputs((2, 2, 2, 40, 40, 16), torch.float32)
     assert torch.equal(call(*tensors), first)
     results = []
-    for run in (call, lambda *t: torch.utils.checkpoint.checkpoint(call, *t, use_reentrant=False)):
+    checkpoint = torch.utils.checkpoint.checkpoint
+    for run in (call, *(functools.partial(checkpoint, call, use_reentrant=reentrant) for reentrant in (False, True))):
         torch.manual_seed(3)
-        results.append(with_gradients(run(*tensors), tensors, gradient))
-    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
+        output = run(*tensors)
+        output.backward(gradient)  # autograd.grad() does not support reentrant checkpointing
+        results.append([output, *(tensor.grad for tensor in tensors)])
+        for tensor in tensors:
+            tensor.grad = None
+    for result in results[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(result, results[0], strict=True))
 
 
 def test_infinity_and_nan_are_not_hidden() -> None:
     (query, key, value), _ = inputs((1, 1, 1, 66, 33, 16), torch.float32)
     with torch.no_grad():
         query[0, 0, 3, 0], query[0, 0, 65, 1] = torch.nan, torch.inf
-    rows = F.scaled_dot_product_attention(query, key, value).isnan().all(-1)[0, 0]
+    rows = torch.ops.orch.attention(query, key, value).isnan().all(-1)[0, 0]
     assert rows.nonzero().flatten().tolist() == [3, 65]
 
 
 def test_everything_else_is_torchs_bit_for_bit(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[str] = []
     monkeypatch.setattr(module, "TORCHS", lambda *args, **kwargs: calls.append("torch"))
-    (query, key, value), _ = inputs((2, 4, 2, 8, 8, 16), torch.float32)
+    (query, key, value), _ = inputs((2, 4, 2, 8, 8, 16), torch.bfloat16)
     detached = [tensor.detach() for tensor in (query, query, query)]
-    F.scaled_dot_product_attention(*detached, dropout_p=0.5)
+    F.scaled_dot_product_attention(*detached)
     with torch.no_grad():
         F.scaled_dot_product_attention(query, query, query)
     F.scaled_dot_product_attention(query, key, value)  # different heads without enable_gqa: torch's error
@@ -242,11 +266,19 @@ def test_everything_else_is_torchs_bit_for_bit(monkeypatch: pytest.MonkeyPatch) 
     F.scaled_dot_product_attention(query, query, query, torch.zeros(8, 8, requires_grad=True))
     F.scaled_dot_product_attention(query, query, query, torch.zeros(8, 7))
     F.scaled_dot_product_attention(query, query, query, torch.zeros(8, 8), is_causal=True)
+    F.scaled_dot_product_attention(query.float(), query.float(), query.float())  # as fast without dropout
+    F.scaled_dot_product_attention(query[:1], key.repeat(1, 2, 1, 1), query)
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        F.scaled_dot_product_attention(query, query, query, dropout_p=0.5)
+    with flop_counter.FlopCounterMode(display=False):
+        F.scaled_dot_product_attention(query, query, query, dropout_p=0.5)
     torch.func.vmap(lambda x: F.scaled_dot_product_attention(x, x, x) or x)(query[None])
-    assert len(calls) == 9
+    assert len(calls) == 13
     assert isinstance(F.scaled_dot_product_attention(query, key, value, enable_gqa=True), torch.Tensor)
     with torch.autocast("cpu", torch.bfloat16):
-        assert F.scaled_dot_product_attention(query, query, query).dtype == torch.bfloat16
+        assert F.scaled_dot_product_attention(*[query.float()] * 3).dtype == torch.bfloat16
+    with torch.no_grad():
+        assert isinstance(F.scaled_dot_product_attention(query, query, query, dropout_p=0.5), torch.Tensor)
     meta = torch.ops.orch.attention(*(tensor.to("meta") for tensor in (query, key, value)))
     assert (meta.shape, meta.stride()) == (query.shape, torch.ops.orch.attention(query, key, value).stride())
 
@@ -261,3 +293,12 @@ def test_invalid_inputs_are_errors() -> None:
         torch.ops.orch.attention(query, query, query, p=1.0)
     with pytest.raises(TypeError, match="one dtype"):
         torch.ops.orch.attention(query, query.double(), query)
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
+def test_scripted_and_compiled_functions_use_torchs() -> None:
+    (query, _, _), _ = inputs((1, 2, 2, 8, 8, 16), torch.bfloat16)
+    layer = torch.nn.MultiheadAttention(16, 2, dropout=0.5)
+    assert "scaled_dot_product_attention" in str(torch.jit.script(layer).inlined_graph)
+    compiled = torch.compile(lambda x: F.scaled_dot_product_attention(x, x, x, dropout_p=0.5), backend="eager")
+    assert compiled(query).shape == query.shape

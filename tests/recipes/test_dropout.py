@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,12 +12,11 @@ import pytest
 np = pytest.importorskip("numpy")
 torch = pytest.importorskip("torch")
 
-from orch_training import checkpoint  # noqa: E402
-from orch_training import dropout as module  # noqa: E402
-from orch_training.dropout import Measurement, choose, dropout, use_kernel, use_torchs  # noqa: E402
-from orch_training.errors import RecipeError  # noqa: E402
+orch_kernels = pytest.importorskip("orch_kernels")
 
-if problem := module.problem_with_kernel():
+from orch_kernels.dropout import TORCHS, dropout  # noqa: E402
+
+if problem := orch_kernels.problem():
     pytest.skip(f"dropout's kernel is NOT tested: {problem}", allow_module_level=True)
 F = torch.nn.functional
 ROTATIONS = ((10, 26), (11, 21), (13, 27), (23, 5), (6, 20), (17, 11), (25, 10), (18, 20))
@@ -28,9 +25,9 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 @pytest.fixture(autouse=True)
 def kernel() -> Iterator[None]:
-    use_kernel()
+    orch_kernels.use()
     yield
-    use_torchs()
+    orch_kernels.restore()
 
 
 def threefry(counters: Any, key: tuple[int, ...], rounds: int = 13) -> Any:
@@ -109,7 +106,7 @@ def test_threads_do_not_change_the_kept_elements(threads: int) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_kept_elements_have_torchs_values_bit_for_bit(p: float, dtype: torch.dtype) -> None:
     x = torch.randn(10_000, dtype=dtype)
-    result, expected = dropout(x, p), module.TORCHS(x, p)
+    result, expected = dropout(x, p), TORCHS(x, p)
     overlap = (result != 0) & (expected != 0)
     assert overlap.sum() > 50
     assert torch.equal(result[overlap], expected[overlap])
@@ -170,7 +167,7 @@ def test_edge_cases_behave_like_torchs(p: float, training: bool) -> None:
     state = torch.get_rng_state()
     result = dropout(x, p, training)
     torch.set_rng_state(state)
-    assert torch.equal(result.nan_to_num(), module.TORCHS(x, p, training).nan_to_num())
+    assert torch.equal(result.nan_to_num(), TORCHS(x, p, training).nan_to_num())
     with pytest.raises(ValueError, match="dropout probability"):
         dropout(x, 1.5)
 
@@ -217,7 +214,7 @@ def test_strides_do_not_matter(view: Any) -> None:
     result = dropout(x, 0.4)
     torch.manual_seed(2)
     assert torch.equal(result, dropout(x.contiguous(), 0.4))
-    assert result.stride() == module.TORCHS(x, 0.4).stride()
+    assert result.stride() == TORCHS(x, 0.4).stride()
     (gradient,) = torch.autograd.grad(result.sum(), x)
     assert torch.equal(gradient != 0, result != 0)
 
@@ -252,33 +249,9 @@ def test_modules_and_functions_use_the_kernel_only_in_training() -> None:
         torch.manual_seed(1)
         assert torch.equal(call(x), expected)
     assert layer.eval()(x) is x
-    use_torchs()
+    orch_kernels.restore()
     torch.manual_seed(1)
     assert not torch.equal(layer.train()(x), expected)
-
-
-def test_eager_attention_of_transformers_uses_the_kernel() -> None:
-    from transformers import BertConfig, BertModel
-
-    config = BertConfig(
-        vocab_size=50,
-        hidden_size=32,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=32,
-        hidden_dropout_prob=0.0,
-        attention_probs_dropout_prob=0.5,
-        attn_implementation="eager",
-    )
-    torch.manual_seed(0)
-    model, ids = BertModel(config).train(), torch.arange(20).view(2, 10)
-    outputs = []
-    for use in (use_kernel, use_kernel, use_torchs):
-        use()
-        torch.manual_seed(1)
-        outputs.append(model(ids).last_hidden_state)
-    assert torch.equal(outputs[0], outputs[1])
-    assert not torch.equal(outputs[0], outputs[2])
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
@@ -287,83 +260,10 @@ def test_scripts_traces_and_transformations_use_torchs_dropout() -> None:
     net = torch.nn.Dropout(0.5)
     assert torch.jit.script(net)(x).shape == x.shape
     assert "aten::dropout" in str(torch.jit.trace(net, x, check_trace=False).graph)
+    assert len(torch.compile(net, backend="eager", fullgraph=True)(x)) == 100
+    assert torch.fx.symbolic_trace(lambda x: F.dropout(x, 0.5)).graph.find_nodes(op="call_function", target=TORCHS)
     rows = torch.func.vmap(lambda row: F.dropout(row, 0.5), randomness="different")(torch.ones(4, 1000))
     assert len({tuple(row.tolist()) for row in rows}) == 4
     with torch.autograd.forward_ad.dual_level():
         dual = torch.autograd.forward_ad.make_dual(x, torch.ones(100))
         assert torch.autograd.forward_ad.unpack_dual(F.dropout(dual, 0.5)).tangent is not None
-
-
-FAST = Measurement("a", None, torch_seconds=3e-3, kernel_seconds=1e-3)
-SLOW = Measurement("b", None, torch_seconds=1e-3, kernel_seconds=2e-3)
-OLD = Measurement("c", "it was built for torch 2.8.0, this is 2.13.0")
-
-
-@pytest.mark.parametrize(
-    ("requested", "measurements", "recorded", "kernel", "reason"),
-    [
-        ("auto", [FAST], None, True, "3.0 times as fast as torch's here"),
-        ("auto", [SLOW, SLOW], None, False, "2.0 times as fast as the kernel here"),
-        ("auto", [SLOW, FAST], None, True, "1.5 times as fast as torch's here"),
-        ("auto", [SLOW], "kernel", True, "as in the checkpoint"),
-        ("auto", [FAST], "torch", False, "as in the checkpoint"),
-        ("auto", [FAST], ["unknown"], True, "3.0 times as fast as torch's here"),
-        ("auto", [FAST, OLD], "kernel", False, f"no kernel on c: {OLD.problem}"),
-        ("torch", [FAST], "kernel", False, "as requested"),
-        ("kernel", [SLOW], "torch", True, "as requested"),
-    ],
-    ids=[
-        "faster",
-        "slower",
-        "the slowest rank counts",
-        "resumed with the kernel",
-        "resumed with torch's",
-        "unknown in the checkpoint",
-        "a host without the kernel",
-        "torch requested",
-        "kernel requested",
-    ],
-)
-def test_all_ranks_choose_the_same_dropout(
-    requested: str, measurements: list[Measurement], recorded: object, kernel: bool, reason: str
-) -> None:
-    assert choose(requested, measurements, recorded) == (kernel, reason)
-
-
-def test_measurement_does_not_change_the_random_state() -> None:
-    before = torch.get_rng_state()
-    result = module.measure()
-    assert torch.equal(torch.get_rng_state(), before)
-    assert result.torch_seconds > 0
-    assert result.kernel_seconds > 0
-
-
-@pytest.mark.parametrize("recorded", ["kernel", "torch"])
-def test_resumed_run_keeps_the_dropout_of_its_checkpoint(recorded: str, tmp_path: Path) -> None:
-    folder = tmp_path / "checkpoint-3"
-    folder.mkdir()
-    checkpoint.seal(folder, step=3, dropout=recorded)
-    assert module.settle("auto", folder) == f"{recorded} (as in the checkpoint)"
-    assert module.selected() == recorded
-
-
-def test_requested_kernel_that_a_host_lacks_is_an_error() -> None:
-    with pytest.raises(RecipeError, match=r"--dropout_kernel kernel: not on c: it was built"):
-        choose("kernel", [FAST, OLD])
-
-
-def test_kernel_for_another_torch_is_not_loaded(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    package = tmp_path / module.PACKAGE
-    package.mkdir()
-    (package / "__init__.py").touch()
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, module.PACKAGE, raising=False)
-    assert module.problem_with_kernel() == f"{module.PACKAGE} does not contain it"
-    (package / "_dropout.cpython.so").touch()
-    (package / "_built.py").write_text('VERSION = "1"\nTORCH = "2.8.0"\n')
-    problem = module.problem_with_kernel()
-    assert problem is not None
-    assert problem.startswith("it was built for torch 2.8.0, not ")
-    version = torch.__version__.split("+")[0]
-    (package / "_built.py").write_text(f'TORCH = "{version}"\n')
-    assert "cannot be loaded" in str(module.problem_with_kernel())

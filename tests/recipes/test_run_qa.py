@@ -492,7 +492,7 @@ def test_training_writes_results_metrics_and_predictions(two_ranks: Path) -> Non
 
 def test_training_prints_kernels_and_the_remaining_time(files: Path, tmp_path: Path) -> None:
     ((_, output, _),) = train(*make_arguments(files, tmp_path, max_steps=3))
-    note = r"note: fp32 with \S+ kernels; attention: eager; optimizer: \w+; dropout: (kernel|torch) "
+    note = r"note: fp32 with \S+ kernels; attention and dropout: (orch|torch)'s.*; optimizer: \w+"
     assert re.search(note, output), output
     steps = [line for line in output.splitlines() if line.startswith("step ")]
     remaining = [re.search(r" \d\d:\d\d left$", line) is not None for line in steps]

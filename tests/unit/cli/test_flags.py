@@ -70,6 +70,7 @@ CASES: Mapping[str, Case] = {
     "precision": ("fp32", {}),
     "allow_slow_bf16": (True, {"nodes": NodePattern("slow"), "precision": "bf16"}),
     "ipex": (True, {}),
+    "kernels": ("torch", {}),
     "stall_timeout": (1.0, {}),
     "max_restarts": (1, {}),
     "spare_nodes": (1, {"max_restarts": 1}),

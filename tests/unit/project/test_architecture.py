@@ -165,7 +165,7 @@ def test_programs_on_nodes_do_not_import_orchestrator() -> None:
 
 def test_orch_node_imports_only_torch_and_the_standard_library() -> None:
     """Protect the processes of user scripts, which import orch_node first."""
-    bindings = {"oneccl_bindings_for_pytorch", "torch_ccl"}
+    bindings = {"oneccl_bindings_for_pytorch", "orch_kernels", "torch_ccl"}
     allowed = {*sys.stdlib_module_names, *bindings, "orch_node", "torch", "transformers"}
     for path in (LIB / "orch_node").rglob("*.py"):
         tops = {name.partition(".")[0] for name in imported_names(path)}

@@ -18,25 +18,6 @@ def option(default: Any, text: str) -> Any:
 
 
 @dataclass
-class SpeedArguments:
-    """The arguments that affect the speed of a step."""
-
-    dropout_kernel: str = option("auto", "Implementation of dropout: auto, kernel (vectorized) or torch.")
-    attn_implementation: str = option("eager", "Attention of transformers: eager, which is faster on CPUs, or sdpa.")
-
-    def speed_requirements(self) -> list[tuple[bool, str]]:
-        kernels, attentions = ("auto", "kernel", "torch"), ("eager", "sdpa")
-        kernel, attention = self.dropout_kernel, self.attn_implementation
-        return [
-            (kernel not in kernels, f"--dropout_kernel must be {' or '.join(kernels)}, not {kernel!r}."),
-            (
-                attention not in attentions,
-                f"--attn_implementation must be {' or '.join(attentions)}, not {attention!r}.",
-            ),
-        ]
-
-
-@dataclass
 class CommunicationArguments:
     """The arguments for what is sent between nodes."""
 
@@ -63,7 +44,7 @@ class GroupingArguments:
 
 
 @dataclass
-class ModelArguments(SpeedArguments):
+class ModelArguments:
     model_name_or_path: str = option("", "A folder, a name on the hub, or package:NAME/FOLDER in an installed package.")
     config_name: str | None = option(None, "Configuration, if it differs from the model's.")
     tokenizer_name: str | None = option(None, "Tokenizer, if it differs from the model's.")
@@ -119,7 +100,6 @@ def task_requirements(model: ModelArguments, data: Any, training: Any) -> list[t
             training.do_eval and not (hub or data.validation_file),
             "--do_eval needs --validation_file or --dataset_name.",
         ),
-        *model.speed_requirements(),
     ]
 
 

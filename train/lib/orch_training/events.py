@@ -43,12 +43,12 @@ def report_decision(text: str) -> None:
         send(Decided(text=text))
 
 
-def report_computation(*, bf16: bool, attention: str, optimizer: str, dropout: str) -> None:
+def report_computation(*, bf16: bool, optimizer: str, kernels: str) -> None:
     """Report the precision and the kernels that train the model, once for the run."""
     capabilities = sorted(set(ranks.gather(cpu_capability())))
     report_decision(
         f"{'bf16' if bf16 else 'fp32'} with {' and '.join(capabilities)} kernels; "
-        f"attention: {attention}; optimizer: {optimizer}; dropout: {dropout}"
+        f"attention and dropout: {kernels}; optimizer: {optimizer}"
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from transformers import AutoConfig, AutoTokenizer, set_seed
 
-from orch_training import hub
+from orch_training import hub, kernels
 from orch_training.arguments import ModelArguments
 from orch_training.errors import RecipeError
 from orch_training.ranks import note
@@ -43,7 +43,7 @@ def load_model(kind: Any, args: ModelArguments, seed: int, **settings: Any) -> A
     try:
         config = AutoConfig.from_pretrained(
             locate(args.config_name or args.model_name_or_path),
-            attn_implementation=args.attn_implementation,
+            attn_implementation=kernels.attention(),
             **settings,
             **options,
         )

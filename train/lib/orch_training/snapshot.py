@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from orch_training import checkpoint, copies, dropout, ranks
+from orch_training import checkpoint, copies, kernels, ranks
 from orch_training.events import Progress
 from orch_training.safe_loading import read
 
@@ -64,7 +64,7 @@ class Snapshots:
                 copies.random_states(staging / name, rng_file(), owner=self.owner)
             with ranks.raise_together(), reporting_errors(name, self.output_dir):
                 if self.owner:
-                    facts = {**self.facts, dropout.FACT: dropout.selected()}
+                    facts = {**self.facts, kernels.FACT: kernels.selected()}
                     checkpoint.seal(staging / name, step=step, world_size=ranks.world_size(), **facts)
                     checkpoint.publish(staging / name, self.output_dir / name)
                     checkpoint.rotate(self.output_dir, self.limit)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from orch_training import arguments, ranks
-from orch_training.arguments import LoopArguments, SpeedArguments, option
+from orch_training.arguments import LoopArguments, option
 from orch_training.errors import RecipeError
 from orch_training.global_batch import Dealing, GlobalBatch
 
 
 @dataclass
-class PretrainArguments(LoopArguments, SpeedArguments):
+class PretrainArguments(LoopArguments):
     """The arguments of the recipe."""
 
     config_name: str = option("bert-tiny", "bert-tiny, -base, -large, a folder, or a hub name.")
@@ -101,7 +101,6 @@ def parse_arguments(argv: list[str]) -> PretrainArguments:
             ),
             *((getattr(args, name) < 1, f"--{name} must be at least 1.") for name in positive),
             *args.requirements(),
-            *args.speed_requirements(),
         ]
     )
     return args

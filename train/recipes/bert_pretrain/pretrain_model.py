@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from orch_training import kernels
 from orch_training.errors import RecipeError
 from orch_training.models import locate, set_dropout
 from pretrain_config import PretrainArguments
@@ -32,7 +33,7 @@ def fresh_model(args: PretrainArguments, vocabulary: int) -> Any:
             config_source,
             cache_dir=args.cache_dir,
             revision=args.model_revision,
-            attn_implementation=args.attn_implementation,
+            attn_implementation=kernels.attention(),
         )
     except (OSError, ValueError) as error:
         raise RecipeError(f"{args.config_name}: {' '.join(str(error).split())}") from error

@@ -23,7 +23,7 @@ import torch
 from batches import Sequences, manifest_of
 from lamb import Lamb, groups_of
 from orch_node import preemption
-from orch_training import checkpoint, dropout, ranks
+from orch_training import checkpoint, kernels, ranks
 from orch_training.arguments import ModelArguments
 from orch_training.errors import RecipeError
 from orch_training.events import report_computation, report_decision
@@ -159,12 +159,7 @@ class Pretraining:
                 "--init_checkpoint, or the same --output_dir.",
                 shared=True,
             )
-        report_computation(
-            bf16=self.args.bf16,
-            attention=self.args.attn_implementation,
-            optimizer="lamb",
-            dropout=dropout.settle(self.args.dropout_kernel, start_checkpoint),
-        )
+        report_computation(bf16=self.args.bf16, optimizer="lamb", kernels=kernels.settle(start_checkpoint))
         return step
 
     def run_phase(self, phase: Phase, data: Sequences, step: int, course: Course) -> int:

@@ -25,7 +25,7 @@ from config import Config, parse_arguments
 from evaluation import Evaluator, evaluate
 from features import Collator, Window, make_windows
 from orch_node import preemption
-from orch_training import checkpoint, dropout, ranks
+from orch_training import checkpoint, kernels, ranks
 from orch_training.events import report_computation
 from orch_training.global_batch import Dealing
 from orch_training.metrics import Course
@@ -161,10 +161,7 @@ def train_model(
     training = config.training
     training.gradient_accumulation_steps = start.dealing.micro_batches
     report_computation(
-        bf16=training.bf16,
-        attention=config.model.attn_implementation,
-        optimizer=str(training.optim.value),
-        dropout=dropout.settle(config.model.dropout_kernel, start.checkpoint),
+        bf16=training.bf16, optimizer=str(training.optim.value), kernels=kernels.settle(start.checkpoint)
     )
     course = Course(
         Path(training.output_dir),

@@ -22,7 +22,7 @@ from accelerate import Accelerator, DistributedDataParallelKwargs
 from judging import Judge
 from mrpc_config import Config, MrpcArguments, parse_arguments
 from orch_node import preemption
-from orch_training import checkpoint, dropout, ranks
+from orch_training import checkpoint, kernels, ranks
 from orch_training.events import report_computation
 from orch_training.gradients import IN_BUCKETS, LocalSteps, compress
 from orch_training.metrics import Course
@@ -82,12 +82,7 @@ def run(config: Config) -> None:
             resumed = loop.resume != "none" and bool(checkpoint.list_checkpoints(output_dir))
             summary["before"] = scores_before(output_dir, resumed, lambda: judge.scores(model, "evaluate before")[0])
         training = Training(loop, accelerator, model, train, collate, provenance, owner=owner)
-        report_computation(
-            bf16=loop.bf16,
-            attention=config.model.attn_implementation,
-            optimizer=loop.optim,
-            dropout=dropout.settle(config.model.dropout_kernel, training.start),
-        )
+        report_computation(bf16=loop.bf16, optimizer=loop.optim, kernels=kernels.settle(training.start))
         summary |= training.run()
 
     # save

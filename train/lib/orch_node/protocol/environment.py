@@ -56,6 +56,10 @@ FORCE_RESUME = "ORCH_FORCE_RESUME"
 # Whether a rank ends when the loss stays NaN.
 STOP_ON_NAN = "ORCH_STOP_ON_NAN"
 
+# Set to the second value if ranks keep torch's own dropout and attention.
+KERNELS = "ORCH_KERNELS"
+TORCHS_KERNELS = "torch"
+
 # Names of packages that an image has to contain, separated by spaces.
 IMAGE_PACKAGES = "ORCH_IMAGE_PACKAGES"
 

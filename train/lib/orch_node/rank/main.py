@@ -33,7 +33,16 @@ from orch_node.protocol import layout as layouts
 from orch_node.protocol.environment import DEFAULTS, IMAGE_PACKAGES, USER_VARIABLES, user_names
 from orch_node.protocol.events import Heartbeat, Joined, Raised, ScriptEnded
 from orch_node.protocol.outcome import EX_TEMPFAIL
-from orch_node.rank import child_processes, communication, frameworks, heartbeat, hub, precision, training_check
+from orch_node.rank import (
+    child_processes,
+    communication,
+    frameworks,
+    heartbeat,
+    hub,
+    kernels,
+    precision,
+    training_check,
+)
 from orch_node.rank import metrics as rank_metrics
 from orch_node.rank.checks import (
     RankError,
@@ -88,6 +97,7 @@ def main(argv: list[str]) -> None:
         join(torch, layout, environment)
         check_environment(environment)  # importing the backend may have changed it
         argv = precision.choose(torch, layout, placement.rank, argv)
+        kernels.use(torch, layout, placement)
     except Exception as error:
         give_up(error)
     if layout.world_size > 1:

@@ -19,7 +19,8 @@ from orch_node.rank.environment import provisioned_environment
 
 MODULE = "-m"
 MISSING = "--missing"
-BINDINGS_FILES = "oneccl_bind*"  # the module, its metadata, and the module that torch loads by an entry point
+# The module, its metadata, the module that torch loads by an entry point, and the kernels of the same wheel.
+BINDINGS_FILES = ("oneccl_bind*", "orch_kernels")
 
 
 def main(argv: list[str]) -> int:
@@ -63,7 +64,7 @@ def link_bindings(run_dir: Path, environment: Mapping[str, str]) -> None:
         folder = run_dir / files.BINDINGS
         try:
             folder.mkdir(exist_ok=True)
-            for path in Path(source).glob(BINDINGS_FILES):
+            for path in (path for pattern in BINDINGS_FILES for path in Path(source).glob(pattern)):
                 with contextlib.suppress(FileExistsError):
                     (folder / path.name).symlink_to(path)
         except OSError as error:

@@ -1,50 +1,13 @@
-"""Attention with the kernel of orch's bindings instead of torch's.
-
-    from orch_training import attention
-
-    attention.use_kernel()  # from now on for torch.nn.functional.scaled_dot_product_attention in training
-
-The results are those of torch within rounding. Dropout draws other units, but from the same generator, so that
-torch.manual_seed and saved random states determine them.
-"""
+"""torch.nn.functional.scaled_dot_product_attention with the kernel."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
-from orch_training import dropout
-from orch_training.errors import RecipeError
+from orch_kernels import library
+from orch_kernels.library import DTYPES, are_plain
 
-LIBRARY = "_attention"
 TORCHS = torch.nn.functional.scaled_dot_product_attention
-
-
-def use_kernel() -> None:
-    """Replace torch's scaled_dot_product_attention with the kernel.
-
-    Modules that have already executed `from torch.nn.functional import scaled_dot_product_attention` keep torch's.
-
-    Raises:
-        RecipeError: if the kernel is not available.
-    """
-    load()
-    torch.nn.functional.scaled_dot_product_attention = scaled_dot_product_attention
-
-
-def use_torchs() -> None:
-    torch.nn.functional.scaled_dot_product_attention = TORCHS
-
-
-def problem() -> str | None:
-    """Load the kernel, and return why it cannot be used, or None."""
-    return dropout.problem_with_kernel(LIBRARY)
-
-
-def load() -> None:
-    if reason := problem():
-        raise RecipeError(f"attention by the kernel: {reason}.")
 
 
 def scaled_dot_product_attention(
@@ -60,9 +23,6 @@ def scaled_dot_product_attention(
 ) -> torch.Tensor:
     """Compute torch's function of this name with the kernel, or with torch if the kernel does not support the input.
 
-    The kernel supports training with plain CPU tensors. It computes the gradients of query, key and
-    value, and no second derivatives. The kernel must have been loaded by use_kernel() or problem().
-
     Args:
         query: [batch, heads, queries, depth], in FP32, BF16, FP16 or FP64.
         key: [batch, heads, keys, depth]; with `enable_gqa`, fewer heads that divide the query's.
@@ -73,9 +33,14 @@ def scaled_dot_product_attention(
         scale: factor of the scores; by default 1 / sqrt(depth).
         enable_gqa: whether groups of heads of the query share a head of key and value.
     """
-    q, k, v = in_autocast_dtype(query, key, value)
-    if is_supported(q, k, v, attn_mask, dropout_p, is_causal, enable_gqa):
-        return torch.ops.orch.attention(q, k, v, attn_mask, dropout_p, is_causal, scale)
+    if (
+        is_supported(query, key, value, attn_mask, dropout_p)
+        and (query.shape[1] == key.shape[1] or enable_gqa)
+        and not (is_causal and attn_mask is not None)
+        and torch._C._get_flash_sdp_enabled()  # otherwise torch.nn.attention.sdpa_kernel() has chosen a backend
+    ):
+        tensors = in_autocast_dtype(query, key, value)
+        return torch.ops.orch.attention(*tensors, attn_mask, dropout_p, is_causal, scale)
     extra = {"enable_gqa": True} if enable_gqa else {}
     return TORCHS(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, **extra)
 
@@ -103,48 +68,72 @@ def attention_of_packed(
         scale: factor of the scores; by default 1 / sqrt(depth).
 
     Raises:
-        RecipeError: if the kernel is not available.
+        RuntimeError: if the kernel is not available.
         ValueError: if shapes, offsets or the probability are invalid.
         TypeError: if the dtype is not supported, or the tensors have different ones.
     """
-    load()
+    if reason := library.load("_attention"):
+        raise RuntimeError(f"orch_kernels: {reason}.")
     offsets = (query_offsets, query_offsets if key_offsets is None else key_offsets)
     return torch.ops.orch.attention_varlen(query, key, value, *offsets, dropout_p, is_causal, scale)
 
 
+def is_in_use() -> bool:
+    """Return whether torch's function is replaced."""
+    return torch.nn.functional.scaled_dot_product_attention is scaled_dot_product_attention
+
+
 def in_autocast_dtype(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """Convert the tensors like autocast does for torch's function."""
-    if not torch.is_autocast_enabled("cpu") or any(tensor.dtype == torch.float64 for tensor in tensors):
-        return tensors
-    return tuple(tensor.to(torch.get_autocast_dtype("cpu")) for tensor in tensors)
+    dtype = autocast_dtype(tensors[0])
+    return tuple(tensor.to(dtype) for tensor in tensors)
+
+
+def autocast_dtype(tensor: torch.Tensor) -> torch.dtype:
+    if tensor.dtype == torch.float64 or not torch.is_autocast_enabled("cpu"):
+        return tensor.dtype
+    return torch.get_autocast_dtype("cpu")
 
 
 def is_supported(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    mask: torch.Tensor | None,
-    p: float,
-    is_causal: bool,
-    enable_gqa: bool,
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, p: float
 ) -> bool:
-    """Return whether the kernel computes this training step as torch does."""
-    tensors = [query, key, value] if mask is None else [query, key, value, mask]
+    """Return whether the kernel computes this attention, and faster than torch.
+
+    Without dropout only training in BF16 is faster. With dropout the answer does not depend on gradients: activation
+    checkpointing computes the attention with and without them, and must drop the same units.
+    """
+    tensors = (query, key, value)
     return (
-        torch.is_grad_enabled()
-        and any(tensor.requires_grad for tensor in (query, key, value))
-        and all(dropout.is_supported(tensor, (*dropout.DTYPES, torch.bool)) for tensor in tensors)
-        and query.dim() == key.dim() == 4
+        0 <= p < 1
+        and are_plain(*tensors, *([] if mask is None else [mask]))
+        and (p > 0 or trains_in_bfloat16(*tensors, mask))
         and query.dtype == key.dtype == value.dtype
+        and query.dtype in DTYPES
+        and query.dim() == key.dim() == 4
         and key.shape == value.shape
-        and (query.shape[1] == key.shape[1] or enable_gqa)
-        and 0 <= p < 1
-        and not (mask is not None and (is_causal or mask.requires_grad or not is_broadcast(mask, query, key)))
+        and query.shape[0] == key.shape[0]
+        and query.shape[3] == key.shape[3]
+        and key.shape[1] > 0
+        and query.shape[1] % key.shape[1] == 0
+        and (mask is None or is_broadcast(mask, query, key))
+    )
+
+
+def trains_in_bfloat16(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None) -> bool:
+    return (
+        autocast_dtype(query) == torch.bfloat16
+        and torch.is_grad_enabled()
+        and any(tensor.requires_grad for tensor in (query, key, value))
+        and not (mask is not None and mask.requires_grad)
     )
 
 
 def is_broadcast(mask: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> bool:
-    shape: tuple[Any, ...] = (*query.shape[:3], key.shape[2])
-    return 2 <= mask.dim() <= 4 and all(
-        size in (1, full) for size, full in zip(mask.shape[::-1], shape[::-1], strict=False)
+    """Return whether the mask is one that the kernel adds to the scores [batch, heads, queries, keys]."""
+    shape = (*query.shape[:3], key.shape[2])
+    return (
+        (mask.dtype == torch.bool or mask.dtype in DTYPES)
+        and 2 <= mask.dim() <= 4
+        and all(size in (1, full) for size, full in zip(mask.shape[::-1], shape[::-1], strict=False))
     )

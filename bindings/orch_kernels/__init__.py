@@ -1,0 +1,61 @@
+"""Fast dropout and attention for training on CPUs, in place of torch's.
+
+    import orch_kernels
+
+    orch_kernels.use()  # after `import transformers`, before the training
+
+From then on torch.nn.functional.dropout, torch.nn.Dropout and torch.nn.functional.scaled_dot_product_attention, and
+what calls them, such as torch.nn.MultiheadAttention and the models of transformers, compute with vectorized kernels
+when they train with plain CPU tensors in eager mode. Everything else is left to torch. Results are those of torch
+within rounding. Which units are dropped differs, although the same generator is used: torch.manual_seed and saved
+random states determine them.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+import torch
+
+from orch_kernels import attention, dropout, eager, library
+from orch_kernels.attention import attention_of_packed
+from orch_kernels.eager import replace as replace_eager_attention
+
+__all__ = ["attention_of_packed", "is_in_use", "problem", "replace_eager_attention", "restore", "use"]
+
+
+def use() -> None:
+    """Replace torch's functions, and the eager attention of transformers if it has been imported.
+
+    Modules that have already executed `from torch.nn.functional import dropout` keep torch's function.
+
+    Raises:
+        RuntimeError: if the kernels are not available.
+    """
+    if reason := problem():
+        raise RuntimeError(f"orch_kernels: {reason}.")
+    torch.nn.functional.dropout = dropout.dropout
+    if torch.ops.orch.attention_is_fast():
+        torch.jit._builtins._register_builtin(
+            attention.scaled_dot_product_attention, "aten::scaled_dot_product_attention"
+        )
+        torch.nn.functional.scaled_dot_product_attention = attention.scaled_dot_product_attention
+        if "transformers" in sys.modules:
+            eager.replace(importlib.import_module("transformers.modeling_utils"))
+
+
+def restore() -> None:
+    """Restore torch's functions."""
+    torch.nn.functional.dropout = dropout.TORCHS
+    torch.nn.functional.scaled_dot_product_attention = attention.TORCHS
+
+
+def is_in_use() -> bool:
+    """Return whether torch's dropout is replaced."""
+    return torch.nn.functional.dropout is dropout.dropout
+
+
+def problem() -> str | None:
+    """Load the kernels, and return why they cannot be used, or None."""
+    return library.load("_dropout") or library.load("_attention")

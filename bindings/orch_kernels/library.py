@@ -1,0 +1,52 @@
+"""Load the kernels' libraries, and find out which tensors they support."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import torch
+from torch.autograd import forward_ad
+
+from orch_kernels._built import TORCH
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+KINDS = (torch.Tensor, torch.nn.Parameter)
+
+
+@cache
+def load(name: str) -> str | None:
+    """Load a kernel's library, and return why it cannot be used, or None."""
+    installed = torch.__version__.split("+")[0]
+    if installed != TORCH:
+        return f"they were built for torch {TORCH}, not {installed}"
+    path = next(Path(__file__).parent.glob(f"{name}.*.so"), None)
+    if path is None:
+        return f"{Path(__file__).parent} does not contain {name}"
+    try:
+        torch.ops.load_library(path)
+    except OSError as error:
+        return f"{path.name} cannot be loaded ({error.__cause__ or error})"
+    return None
+
+
+def are_plain(*tensors: torch.Tensor) -> bool:
+    """Return whether these are plain CPU tensors, outside of compilation, tracing, transformations and modes."""
+    return (
+        not torch.compiler.is_compiling()
+        and all(map(is_plain, tensors))
+        and torch._C._get_tracing_state() is None
+        and torch._C._functorch.peek_interpreter_stack() is None
+        and torch._C._len_torch_function_stack() == 0
+        and torch._C._len_torch_dispatch_stack() == 0
+        and forward_ad._current_level < 0
+    )
+
+
+def is_plain(tensor: torch.Tensor) -> bool:
+    return (
+        type(tensor) in KINDS
+        and tensor.device.type == "cpu"
+        and tensor.layout == torch.strided
+        and not tensor.is_nested
+    )

@@ -1,0 +1,52 @@
+"""Train an unmodified script with orch's kernels, and without them bit for bit as under torchrun."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.local.runs import Orch, expect_exit, last_run, rank_log, write_script
+from tests.support.ports import free_port
+
+SCRIPT = """
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+model = torch.nn.TransformerEncoderLayer(16, 2, 32, dropout=0.5, batch_first=True)
+model = torch.nn.parallel.DistributedDataParallel(model)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+torch.manual_seed(dist.get_rank())
+for _ in range(4):
+    loss = model(torch.randn(4, 8, 16)).pow(3).mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+functions = [F.dropout.__module__, F.scaled_dot_product_attention.__module__]
+print("RESULT", functions, loss.item().hex(), [p.double().sum().item().hex() for p in model.parameters()], flush=True)
+"""
+
+
+def test_unmodified_script_uses_the_kernels_unless_told_otherwise(orch: Orch, tmp_path: Path) -> None:
+    pytest.importorskip("orch_kernels")
+    script = write_script(tmp_path, SCRIPT)
+    results = {}
+    for kernels in ("auto", "torch"):
+        process = expect_exit(orch("train", script, "--ppn", "2", "--kernels", kernels, "-v"))
+        run = last_run(tmp_path)
+        results[kernels] = [line for rank in (0, 1) for line in rank_log(run, rank).splitlines() if "RESULT" in line]
+        assert f"kernels: {'orch' if kernels == 'auto' else 'torch'} (" in process.stderr
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    command += ["--master-port", str(free_port()), script]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    torchrun = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=180)
+    assert torchrun.returncode == 0, torchrun.stderr
+    assert all("['orch_kernels.dropout', 'orch_kernels.attention']" in line for line in results["auto"])
+    assert sorted(results["torch"]) == sorted(line for line in torchrun.stdout.splitlines() if "RESULT" in line)
+    assert len(results["torch"]) == 2

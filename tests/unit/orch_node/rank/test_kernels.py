@@ -1,0 +1,27 @@
+"""All ranks use orch's kernels, or none does."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from orch_node.rank import kernels  # noqa: E402
+
+LACKING = "the package orch_kernels is not installed on node1"
+
+
+@pytest.mark.parametrize("problems", [("", "", ""), ("", LACKING, "")], ids=["all have them", "a rank lacks them"])
+def test_ranks_agree(problems: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    store = torch.distributed.HashStore()
+    monkeypatch.setattr(torch.distributed.distributed_c10d, "_get_default_store", lambda: store)
+    layout: Any = SimpleNamespace(world_size=3)
+    with ThreadPoolExecutor(3) as ranks:
+        results = [ranks.submit(kernels.agree, torch, layout, problem) for problem in problems]
+        assert [result.result(30) for result in results] == [max(problems)] * 3
+    layout.world_size = 1
+    assert kernels.agree(torch, layout, LACKING) == LACKING
