@@ -48,6 +48,7 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
     },
     NODES: {
         "nodes": "nodes:nodes",
+        "bench": "bench:bench_command",
         "exec": "commands:execute",
         "shell": "commands:shell",
         "sync": "sync:sync",

@@ -46,12 +46,23 @@ def choose_links(nodes: tuple[Node, ...]) -> Choice[tuple[Link, ...]]:
     return Choice(node_links, explain_network(node_links))
 
 
-def choose_layout(nodes: tuple[Node, ...], ppn: int | None, workers: int, *, on_gpus: bool) -> Choice[Layout]:
-    """Assign ranks to the nodes' cores, near their GPUs; raise PlanError if there are more ranks than cores."""
+def choose_layout(
+    nodes: tuple[Node, ...], ppn: int | None, workers: int, *, on_gpus: bool, measured: str = ""
+) -> Choice[Layout]:
+    """Assign ranks to the nodes' cores, near their GPUs; raise PlanError if there are more ranks than cores.
+
+    Args:
+        nodes: the nodes.
+        ppn: ranks per node, or None for one per GPU or NUMA node.
+        workers: cores of each rank that are reserved for oneCCL.
+        on_gpus: whether the ranks use GPUs.
+        measured: how fast this number was measured to be; empty if it was requested.
+    """
     layout = lay_out(nodes, ppn, workers, on_gpus=on_gpus)
     advice = f"; {MEASURED_SPLIT}" if ppn is None and not on_gpus and all(map(is_measured_kind, nodes)) else ""
     default = "one for each GPU" if on_gpus else "one for each NUMA node"
-    return Choice(layout, (*explain_ranks(layout, ppn, default, advice), *explain_threads(layout)))
+    reason = f"{ppn} on each node, {measured or 'as requested'}" if ppn else default
+    return Choice(layout, (*explain_ranks(layout, reason, advice), *explain_threads(layout)))
 
 
 def is_measured_kind(node: Node) -> bool:
@@ -60,10 +71,9 @@ def is_measured_kind(node: Node) -> bool:
     return len(facts.cores) == MEASURED_CORES and len(facts.numa_nodes) == 1 and MEASURED_FLAG in facts.flags
 
 
-def explain_ranks(layout: Layout, ppn: int | None, default: str, advice: str) -> tuple[Decision, ...]:
+def explain_ranks(layout: Layout, reason: str, advice: str) -> tuple[Decision, ...]:
     """Return the number of ranks, and where nodes differ, how many each has."""
     counts = {node: len(rank_places) for node, rank_places in layout.by_node().items()}
-    reason = f"{ppn} on each node, as requested" if ppn else default
     if len(set(counts.values())) > 1:
         reason = f"{reason}: {describe_values(counts)}"
     return (Decision(topic="ranks", value=str(layout.world_size), reason=f"{reason}{advice}"),)

@@ -202,6 +202,8 @@ def choose_launch(name: str, job: Job, mpi: Decision) -> Choice[Launch]:
     return Choice(launch, (Decision(topic="launcher", value=name, reason=reason),))
 
 
-def explain_backend(backend: Backend) -> Choice[Backend]:
+def explain_backend(backend: Backend, measured: str = "") -> Choice[Backend]:
+    """Return the backend with its decision, and with how fast it was measured to be, if that decided it."""
     reason = f"{backend.summary}; a plug-in of {backend.source}" if backend.source else backend.summary
+    reason = f"{measured}; {reason}" if measured else reason
     return Choice(backend, (Decision(topic="backend", value=backend.name, reason=reason),))

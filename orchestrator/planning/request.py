@@ -223,7 +223,8 @@ class TrainRequest:
         panel=RANKS,
         metavar="N|auto",
         parser=parse_ppn,
-        help="Ranks per node. Default: auto, one rank per NUMA node; in jobs one per known socket, in pods one.",
+        help="Ranks per node. Default: auto, one rank per NUMA node, or the number that `orch bench` found to be "
+        "faster; in jobs one per known socket, in pods one.",
     )
     launcher: str | None = option(
         None,
@@ -247,7 +248,8 @@ class TrainRequest:
         None,
         panel=RANKS,
         metavar="NAME",
-        help="Process-group backend: ccl, gloo or the backend of a plug-in. Default: the stack's first backend.",
+        help="Process-group backend: ccl, gloo or the backend of a plug-in. Default: the stack's first backend, "
+        "or the one that `orch bench` found to be faster.",
     )
     ccl_workers: int = option(
         0, panel=RANKS, metavar="N", help="Cores per rank that oneCCL uses for communication only."

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from orch_node.protocol.cores import default_ranks
+
 from orchestrator.errors import PlanError
 from orchestrator.model.cluster import Node
 from orchestrator.model.decision import Choice, Decision
@@ -16,10 +18,12 @@ from orchestrator.model.hostlist import NodeCount
 from orchestrator.model.imports import Imports
 from orchestrator.model.layout import Layout, uniform_layout
 from orchestrator.model.links import Link
+from orchestrator.model.measurement import Measurement
 from orchestrator.model.process_group import Backend
 from orchestrator.model.recipe import Recipe, Value
 from orchestrator.planning import checks, hosts, launch
 from orchestrator.planning.accelerate_options import ACCELERATE_LAUNCHERS
+from orchestrator.planning.measured import Preference, prefer
 from orchestrator.planning.precision import choose_precision
 from orchestrator.planning.request import Resume, TrainRequest
 from orchestrator.planning.supervision import check_restarts
@@ -55,10 +59,17 @@ class KnownNodes:
     Attributes:
         nodes: the nodes with ranks.
         spares: the nodes that replace lost ones.
+        measurement: what `orch bench` has measured on these nodes, or None.
     """
 
     nodes: Choice[tuple[Node, ...]]
     spares: Choice[tuple[Node, ...]] = NO_NODES
+    measurement: Measurement | None = None
+
+    @property
+    def ppn(self) -> int:
+        """Return the ranks on the first node by the rule."""
+        return default_ranks(self.nodes.value[0].facts.cores)
 
     @property
     def count(self) -> int:
@@ -89,6 +100,7 @@ class CountedNodes:
         gpus: the number of GPUs that are requested for each node.
         nodes: placeholders for the nodes.
         with_stack: a placeholder with the facts of the stack, if all nodes share one.
+        measurement: what `orch bench` has measured on such nodes, or None.
     """
 
     count: int
@@ -101,6 +113,7 @@ class CountedNodes:
     nodes: Choice[tuple[Node, ...]] = NO_NODES
     spares: Choice[tuple[Node, ...]] = NO_NODES
     with_stack: tuple[Node, ...] = ()
+    measurement: Measurement | None = None
 
     @property
     def gpus_by_node(self) -> Mapping[str, int]:
@@ -174,14 +187,18 @@ def resolve(
     check_restarts(request, nodes.count)
     checks.check_recipe_fits(recipe, inputs.stack)
     checks.check_script_arguments(request.script_args, inputs.stack)
-    requested_backend = launch.choose_backend(inputs.stack, nodes.with_stack, request.backend, inputs.plugins)
+    measurement = None if contained else nodes.measurement
+    ppn = request.ppn or nodes.ppn
+    preference = prefer(request, measurement, backends=inputs.stack.backends, ppn=ppn)
+    backend_name = request.backend or preference.backend
+    requested_backend = launch.choose_backend(inputs.stack, nodes.with_stack, backend_name, inputs.plugins)
     stack = checks.fit_stack(inputs.stack, requested_backend, nodes.with_stack)
     backend = launch.adapt_backend(requested_backend, launcher, mpi.value, contained=contained)
     through_accelerate = launcher in ACCELERATE_LAUNCHERS
     precision = choose_precision(recipe, known_nodes, request, resume, through_accelerate=through_accelerate)
     checks.check_workers(backend, request.ccl_workers)
     launch.check_gpus(backend, request.ppn, nodes.gpus_by_node, request.env)
-    layout = choose_layout(request, nodes, on_gpus=backend.gpu)
+    layout = choose_layout(request, nodes, preference, on_gpus=backend.gpu)
     if request.ipex:
         checks.check_ipex(recipe, stack.value, precision=precision.value)
     return Resolved(
@@ -191,7 +208,7 @@ def resolve(
         launcher=launcher,
         mpi=mpi,
         stack=stack,
-        backend=launch.explain_backend(backend),
+        backend=launch.explain_backend(backend, preference.backend_reason),
         precision=precision,
         preload=choose_preload(stack.value, nodes, contained=contained),
         recipe=recipe,
@@ -199,14 +216,18 @@ def resolve(
     )
 
 
-def choose_layout(request: TrainRequest, nodes: KnownNodes | CountedNodes, *, on_gpus: bool) -> Choice[Layout]:
+def choose_layout(
+    request: TrainRequest, nodes: KnownNodes | CountedNodes, preference: Preference, *, on_gpus: bool
+) -> Choice[Layout]:
     """Place the ranks on the nodes' cores, or the same number of ranks on each node that is chosen later.
 
     Raises:
         PlanError: if there are more ranks than cores, or no rank.
     """
     if isinstance(nodes, KnownNodes):
-        return hosts.choose_layout(nodes.nodes.value, request.ppn, request.ccl_workers, on_gpus=on_gpus)
+        ppn, workers = request.ppn or preference.ppn, request.ccl_workers
+        reason = preference.ppn_reason
+        return hosts.choose_layout(nodes.nodes.value, ppn, workers, on_gpus=on_gpus, measured=reason)
     if nodes.ppn < 1:
         raise PlanError(f"--ppn {nodes.ppn}: a node needs at least one rank.", hint="Use --ppn 1 or more.")
     layout = uniform_layout(prefix=nodes.prefix, nodes=nodes.count, ppn=nodes.ppn, threads=nodes.threads)

@@ -273,6 +273,10 @@ class Target(ABC):
         """Yield whether runs can start, each finding as soon as it is known; nothing if there is nothing to check."""
         yield from ()
 
+    def measurement_file(self, request: TrainRequest) -> Path | None:
+        """Return the file of what `orch bench` measures on the hosts of a request; None if runs there read none."""
+        return None
+
     @abstractmethod
     def start(self, plan: Plan, folder: Path) -> RunHandle:
         """Record the plan in `folder` and do its steps; the run continues without the handle."""

@@ -9,9 +9,11 @@ from orchestrator.errors import PlanError
 from orchestrator.launchers import DEFAULT, LAUNCHERS, WITHOUT_MPI
 from orchestrator.model.cluster import Facts, Gpu, Node, UserPython
 from orchestrator.model.decision import Choice, Decision
+from orchestrator.model.measurement import Measurement
 from orchestrator.model.printable import counted
 from orchestrator.model.process_group import uses_gpus
 from orchestrator.planning import launch
+from orchestrator.planning.measured import valid_for
 from orchestrator.planning.request import Resume, TrainRequest
 from orchestrator.planning.resolve import CountedNodes, Inputs, Resolved, count_nodes, resolve
 from orchestrator.targets.batch.settings import BatchSettings
@@ -34,6 +36,7 @@ class JobInputs:
         python: the interpreter that starts the run.
         user_python: the ranks' interpreter, if the user has named one.
         default_ranks: the ranks on each node for --ppn auto, with the reason.
+        measurement: what `orch bench` has measured on such nodes, or None.
     """
 
     loaded: Inputs
@@ -42,6 +45,7 @@ class JobInputs:
     python: str
     user_python: UserPython | None = None
     default_ranks: tuple[int, str] = ONE_RANK
+    measurement: Measurement | None = None
 
 
 def resolve_job(request: TrainRequest, inputs: JobInputs, resume: Resume | None = None) -> Resolved:
@@ -79,6 +83,7 @@ def resolve_job(request: TrainRequest, inputs: JobInputs, resume: Resume | None 
         software="the image has" if batch.image else "the nodes have",
         gpus=gpus,
         nodes=Choice(nodes),
+        measurement=valid_for(inputs.measurement, nodes, by_name=False),
         with_stack=() if batch.image else nodes[:1],  # the libraries of an image are unknown until its ranks run
     )
     contained = batch.image is not None

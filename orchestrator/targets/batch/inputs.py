@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import sys
 from collections.abc import Mapping
@@ -11,12 +13,14 @@ from pathlib import Path
 from orchestrator import load
 from orchestrator.errors import PlanError, RequestError
 from orchestrator.files import short_digest, source_files
+from orchestrator.load.measurements import MEASURED, read_measurement
 from orchestrator.model.process_group import uses_gpus
 from orchestrator.paths import TRAIN
 from orchestrator.planning import sweep
 from orchestrator.planning.plan import Plan
 from orchestrator.planning.request import Resume, TargetOptions, TrainRequest
 from orchestrator.planning.site import Site
+from orchestrator.state import state_home
 from orchestrator.targets.batch.decisions import JobInputs, check_options, with_size
 from orchestrator.targets.batch.load import COMMAND_LINE, batch_settings
 from orchestrator.targets.batch.login import LoginHost, python_hint, query_default_ranks, query_host
@@ -26,6 +30,9 @@ from orchestrator.targets.batch.system import NEW, ONE_RANK, BatchSystem
 from orchestrator.targets.identity import site_of
 from orchestrator.targets.interface import SharedFolder
 from orchestrator.targets.interpreter import check_no_image, path_of, user_python
+
+# The options that select the kind of nodes.
+HARDWARE_OPTIONS = ("clusters", "partition", "constraint", "queue", "select")
 
 
 def plan(system: BatchSystem, request: TrainRequest, resume: Resume | None = None) -> Plan:
@@ -39,6 +46,20 @@ def plan(system: BatchSystem, request: TrainRequest, resume: Resume | None = Non
         PlanError: if the request cannot run as it is.
         ExecuteError: if the login node does not respond as expected.
     """
+    batch = settings_of(system, request)
+    python = interpreter(batch, request.stack)
+    host = query_host(system, batch.login or "", python, is_user_python=bool(batch.python))
+    inputs = read(request, batch, python, host)
+    runs = runs_folder(request, batch, host)
+    train, store = train_folder(runs, batch), f"{runs}/.orch/store"
+    site = site_of(resume, inputs.loaded.recipe.name, runs, train=train, store=store)
+    if request.array:
+        return plan_of_array(request, inputs, site)
+    return plan_job(request, inputs, site)
+
+
+def settings_of(system: BatchSystem, request: TrainRequest) -> BatchSettings:
+    """Return the settings of a request, with the allocation in which orch runs; the errors are those of plan()."""
     options = request.options_of(system.options)
     batch = batch_settings(
         system,
@@ -52,16 +73,15 @@ def plan(system: BatchSystem, request: TrainRequest, resume: Resume | None = Non
         batch = replace(batch, python=path_of(request.python, this_machine=not batch.login))
     batch.check()
     check_image_exists(batch)
-    batch = with_allocation(batch, os.environ, array=bool(request.array))
-    python = interpreter(batch, request.stack)
-    host = query_host(system, batch.login or "", python, is_user_python=bool(batch.python))
-    inputs = read(request, batch, python, host)
-    runs = runs_folder(request, batch, host)
-    train, store = train_folder(runs, batch), f"{runs}/.orch/store"
-    site = site_of(resume, inputs.loaded.recipe.name, runs, train=train, store=store)
-    if request.array:
-        return plan_of_array(request, inputs, site)
-    return plan_job(request, inputs, site)
+    return with_allocation(batch, os.environ, array=bool(request.array))
+
+
+def measurement_file(batch: BatchSettings) -> Path:
+    """Return the file of what `orch bench` measures on nodes that these settings select."""
+    hardware = [f"{name}={batch.options[name]}" for name in HARDWARE_OPTIONS if name in batch.options]
+    selection = json.dumps([batch.login, batch.held.job if batch.held else "", hardware])
+    digest = hashlib.sha256(selection.encode()).hexdigest()[:10]
+    return state_home() / "clusters" / f"{batch.system.name}-{digest}" / MEASURED
 
 
 def with_allocation(batch: BatchSettings, environ: Mapping[str, str], *, array: bool = False) -> BatchSettings:
@@ -149,6 +169,7 @@ def read(request: TrainRequest, batch: BatchSettings, python: str, host: LoginHo
         python=python,
         user_python=user_python(path, host.facts, for_gpus=for_gpus) if path else None,
         default_ranks=query_default_ranks(batch) if request.ppn is None else ONE_RANK,
+        measurement=read_measurement(measurement_file(batch)),
     )
 
 

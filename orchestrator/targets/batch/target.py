@@ -39,6 +39,10 @@ class BatchTarget(Target):
         """Return the plan of a job, or of an array of jobs."""
         return inputs.plan(self.system, request, resume)
 
+    def measurement_file(self, request: TrainRequest) -> Path:
+        """Return the file of what `orch bench` measures on the nodes that a request selects."""
+        return inputs.measurement_file(inputs.settings_of(self.system, request))
+
     def start(self, plan: Plan, folder: Path) -> RunHandle:
         """Record the plan, submit its script, and return a handle of the run."""
         record, earlier = start.start(self.system, plan, folder)

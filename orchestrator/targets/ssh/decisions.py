@@ -8,9 +8,11 @@ from orchestrator.errors import PlanError
 from orchestrator.launchers import DEFAULT
 from orchestrator.model.cluster import Cluster
 from orchestrator.model.decision import Choice, Decision
+from orchestrator.model.measurement import Measurement
 from orchestrator.planning import fabrics, hosts, launch
 from orchestrator.planning.accelerate_options import AccelerateOptions
 from orchestrator.planning.containers import Docker
+from orchestrator.planning.measured import valid_for
 from orchestrator.planning.request import Resume, TrainRequest
 from orchestrator.planning.resolve import Inputs, KnownNodes, Resolved, resolve
 
@@ -32,12 +34,14 @@ class HostInputs:
         cluster: the hosts of the inventory.
         accelerate: the user's configuration of accelerate.
         docker: the containers of the ranks, or None.
+        measurement: what `orch bench` has measured on the hosts, or None.
     """
 
     loaded: Inputs
     cluster: Cluster
     accelerate: AccelerateOptions | None = None
     docker: Docker | None = None
+    measurement: Measurement | None = None
 
 
 def resolve_hosts(request: TrainRequest, inputs: HostInputs, resume: Resume | None = None) -> Resolved:
@@ -48,7 +52,11 @@ def resolve_hosts(request: TrainRequest, inputs: HostInputs, resume: Resume | No
         RequestError: if the request contradicts itself or names something unknown.
     """
     cluster, docker = inputs.cluster, inputs.docker
-    nodes = KnownNodes(nodes=hosts.choose_nodes(cluster), spares=hosts.choose_spares(cluster))
+    nodes = KnownNodes(
+        nodes=hosts.choose_nodes(cluster),
+        spares=hosts.choose_spares(cluster),
+        measurement=valid_for(inputs.measurement, cluster.selected_nodes(), by_name=True),
+    )
     links = hosts.choose_links(nodes.with_stack)
     launcher = request.launcher or DEFAULT
     launch.check_launcher(launcher, inputs.accelerate, request.mpi)

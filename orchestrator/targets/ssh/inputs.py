@@ -10,7 +10,10 @@ from orch_node.protocol.files import EVENTS
 from orch_node.protocol.precision import AUTO
 
 from orchestrator import load
+from orchestrator.load.clusters import find_inventory
 from orchestrator.load.inventory import inventory_files
+from orchestrator.load.measurements import MEASURED, read_measurement
+from orchestrator.load.records import state_of
 from orchestrator.model.cluster import Cluster
 from orchestrator.paths import TRAIN
 from orchestrator.planning.accelerate_options import AccelerateOptions
@@ -83,7 +86,18 @@ def read(request: TrainRequest, accelerate: AccelerateOptions | None) -> tuple[T
         has_project=is_remote(cluster) and not (request.module and docker),
         left_out=inventory_files(Path(cluster.source)),
     )
-    return request, HostInputs(loaded=loaded, cluster=cluster, accelerate=accelerate, docker=docker)
+    return request, HostInputs(
+        loaded=loaded,
+        cluster=cluster,
+        accelerate=accelerate,
+        docker=docker,
+        measurement=read_measurement(measurement_file(cluster.source)),
+    )
+
+
+def measurement_file(inventory: str) -> Path:
+    """Return the file in which `orch bench` stores what it has measured on the nodes of an inventory."""
+    return state_of(find_inventory(inventory)).folder / MEASURED
 
 
 def is_remote(cluster: Cluster) -> bool:

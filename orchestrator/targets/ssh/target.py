@@ -54,6 +54,9 @@ class SshTarget(Target):
             except DamagedRecord as error:
                 yield finding_of(error, name)
 
+    def measurement_file(self, request: TrainRequest) -> Path:
+        return inputs.measurement_file(request.inventory)
+
     def start(self, plan: Plan, folder: Path) -> RunHandle:
         from orchestrator.targets.ssh import start
         from orchestrator.targets.ssh.handle import SshHandle

@@ -1,0 +1,80 @@
+"""The command `orch bench`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from orchestrator.cli import groups
+from orchestrator.cli.defaults import with_defaults
+from orchestrator.cli.groups import Group
+from orchestrator.cli.options import RUNS_DIR, print_error
+from orchestrator.cli.output import OUTPUT
+from orchestrator.cli.request import PANELS
+from orchestrator.cli.train import effective_options, group_of, request_panels
+from orchestrator.planning.request import TrainRequest
+from orchestrator.screen import print_text
+from orchestrator.targets import registry
+from orchestrator.targets.entry import TargetEntry
+
+PAGE = "bench.html"  # in the folder of the first run
+HOST_OPTIONS = ("nodes", "exclude")
+RANK_OPTIONS = ("ppn", "backend", "fabric")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Results:
+    """The files and the form of the results."""
+
+    runs_dir: Path = RUNS_DIR
+    html: Path | None = None
+    as_json: bool = False
+
+
+def command(*targets: TargetEntry) -> Callable[..., None]:
+    """Build the `bench` command with the options of these targets."""
+
+    def bench(context: typer.Context, request: TrainRequest, results: Results, **target_options: Any) -> None:
+        """Measure the nodes of a cluster, the links between them and the backends, in a few minutes.
+
+        Later runs take the fastest backend and number of ranks per node from it. The exit code is 1 if nodes cannot
+        reach each other.
+        """
+        from orchestrator.model.slowness import find_slow
+        from orchestrator.operations import bench as operation
+        from orchestrator.report import bench as report
+
+        options = tuple(effective_options(target_options[target.options.on], request.on, context) for target in targets)
+        request = with_defaults(replace(request, options=options, runs_dir=results.runs_dir), context)
+        measurement, folder = operation.measure(request, print_error)
+        slow = find_slow(measurement)
+        print_text(report.as_json(measurement, slow) if results.as_json else report.as_text(measurement, slow))
+        if measurement.closed_ports:
+            print_error("hint: docs/how-to/firewall.md lists the connections that runs need.")
+            raise typer.Exit(1)
+        page = results.html or folder / PAGE
+        page.write_text(report.page(measurement, slow, f"Bench of {request.on or request.inventory}"))
+        print_error(f"page: {page}")
+
+    inventory = typer.Argument(envvar="ORCH_INVENTORY", metavar="INVENTORY", help="Inventory. Default: this machine.")
+    on_option = request_panels(targets)["Where"]["on"]
+    panels = {
+        "Arguments": {"inventory": inventory},
+        "Where": {"on": on_option, **{name: PANELS["Where"][name] for name in HOST_OPTIONS}},
+        "Ranks": {"stack": PANELS["What"]["stack"], **{name: PANELS["Ranks"][name] for name in RANK_OPTIONS}},
+    }
+    page_option = typer.Option("--html", metavar="FILE", help=f"Page with charts. Default: {PAGE} of the first run.")
+    output = {"runs_dir": OUTPUT["runs_dir"], "html": page_option, "as_json": OUTPUT["as_json"]}
+    return groups.command(
+        bench,
+        request=Group(kind=TrainRequest, panels=panels, fixed={"recipe": "bench"}),
+        results=Group(kind=Results, panels={"Output": output}),
+        **{target.options.on: group_of(target) for target in targets},
+    )
+
+
+bench_command = command(*registry.entries().values())

@@ -1,0 +1,110 @@
+"""Choose the backend and the ranks per node by what `orch bench` has measured on these nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from orchestrator.model.cluster import Node
+from orchestrator.model.measurement import Measurement, RunRates
+from orchestrator.planning.request import TrainRequest
+
+BENCH_RECIPE = "bench"
+WORTHWHILE = 1.05  # a smaller advantage is within the noise of a short measurement
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preference:
+    """The backend and the ranks per node that were faster, with the reason of each; None or '' to keep the rule's."""
+
+    backend: str | None = None
+    backend_reason: str = ""
+    ppn: int | None = None
+    ppn_reason: str = ""
+
+
+def prefer(
+    request: TrainRequest, measurement: Measurement | None, *, backends: Collection[str], ppn: int
+) -> Preference:
+    """Return what a measurement says about what the request leaves open.
+
+    Args:
+        request: the request.
+        measurement: of the nodes of the run, or None.
+        backends: the backends of the stack, its default first.
+        ppn: the ranks per node of the request, or by the rule.
+    """
+    default = request.backend or next(iter(backends))
+    if measurement is None or not may_follow(request, measurement):
+        return Preference()
+    runs = [
+        run
+        for run in measurement.runs
+        if run.fabric == (request.fabric or "")
+        and run.backend in backends
+        and (request.backend in (None, run.backend) or is_alone(run, measurement))
+        and request.ppn in (None, run.ppn)
+    ]
+    rules = [run for run in runs if run.ppn == ppn and (run.backend == default or is_alone(run, measurement))]
+    if not rules or not rules[0].samples or request.backend not in (None, *(run.backend for run in runs)):
+        return Preference()
+    best = max(runs, key=lambda run: run.samples)
+    if best.samples < WORTHWHILE * rules[0].samples:
+        best = rules[0]
+    measured = f"measured {measurement.date}"
+    chooses_backend = request.backend is None and not is_alone(best, measurement)
+    chooses_ppn = best.ppn != ppn
+    return Preference(
+        backend=best.backend if chooses_backend else None,
+        backend_reason=backend_reason(best, runs, measured) if chooses_backend else "",
+        ppn=best.ppn if chooses_ppn else None,
+        ppn_reason=ppn_reason(best, rules[0], measured) if chooses_ppn else "",
+    )
+
+
+def is_alone(run: RunRates, measurement: Measurement) -> bool:
+    """Return whether a run had a single rank, which uses no backend."""
+    return run.ppn == 1 and len(measurement.nodes) == 1
+
+
+def may_follow(request: TrainRequest, measurement: Measurement) -> bool:
+    """Return whether a request uses the software and the cores that were measured."""
+    is_bench = request.recipe == BENCH_RECIPE and not request.module
+    starts_otherwise = request.launcher or request.mpi or request.accelerate_config
+    changes_ranks = request.image or request.python or request.ccl_workers
+    return not (is_bench or starts_otherwise or changes_ranks) and request.stack == measurement.stack
+
+
+def valid_for(measurement: Measurement | None, nodes: Collection[Node], *, by_name: bool) -> Measurement | None:
+    """Return a measurement if the nodes of a run have the packages that were measured, and are among its nodes.
+
+    What was measured on several nodes is not valid for one alone, and the reverse.
+
+    Args:
+        measurement: the measurement, or None.
+        nodes: the nodes of the run.
+        by_name: whether their names are known.
+    """
+    if measurement is None or (len(nodes) == 1) != (len(measurement.nodes) == 1):
+        return None
+    names = {rates.node for rates in measurement.nodes}
+    fits = all(
+        node.facts.fingerprint == measurement.fingerprint and (node.name in names or not by_name) for node in nodes
+    )
+    return measurement if fits else None
+
+
+def backend_reason(best: RunRates, runs: Collection[RunRates], measured: str) -> str:
+    """Return how much faster a backend was than the next one with the same ranks; empty if there is no rival."""
+    rivals = [run for run in runs if run.ppn == best.ppn and run.backend != best.backend and run.samples]
+    if not rivals:
+        return ""
+    rival = max(rivals, key=lambda run: run.samples)
+    ratio = best.samples / rival.samples
+    return f"{best.backend}: {ratio:.2f} times as fast as {rival.backend} here with {best.ranks}, {measured}"
+
+
+def ppn_reason(best: RunRates, rule: RunRates, measured: str) -> str:
+    """Return how much faster this number of ranks was than that of the rule."""
+    ratio = best.samples / rule.samples
+    return f"{ratio:.2f} times as fast as {rule.ranks} here, {measured}; --ppn {rule.ppn} keeps those"

@@ -1,0 +1,168 @@
+"""The results of `orch bench`: tables, JSON and a page with charts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from orch_node.protocol import values
+
+from orchestrator.model.measurement import Measurement, NodeRates, RunRates
+from orchestrator.model.printable import described_size
+from orchestrator.model.slowness import Slow
+from orchestrator.report import html
+from orchestrator.report.listing import SCHEMA, cell, table
+from orchestrator.report.traces import Chart, axis, colour, line, plain
+
+MAX_LINKS = 20  # rows of the table; the slowest links come first
+Rows = Sequence[Mapping[str, Any]]
+
+
+def as_json(measurement: Measurement, slow: Sequence[Slow]) -> str:
+    """Return the results as JSON."""
+    record = values.record(measurement)
+    return json.dumps({"schema": SCHEMA, "kind": "bench", **record, "slow": [asdict(item) for item in slow]}, indent=1)
+
+
+def as_text(measurement: Measurement, slow: Sequence[Slow]) -> str:
+    """Return the tables, and what is slow."""
+    tables = [table(rows, list(rows[0])) for _, rows in sections(measurement) if rows]
+    return "\n\n".join([*tables, "\n".join(conclusions(measurement, slow))])
+
+
+def conclusions(measurement: Measurement, slow: Sequence[Slow]) -> Iterator[str]:
+    """Yield a line for each slow node or link and each closed port, or that there is none."""
+    for port in measurement.closed_ports:
+        yield f"closed: {port.source} cannot reach port {port.port} of {port.destination}: {cell(port.reason)}"
+    for item in slow:
+        yield f"slow: {item.describe()}"
+    if not (slow or measurement.closed_ports):
+        yield "no slow node or link"
+
+
+def sections(measurement: Measurement) -> Iterator[tuple[str, Rows]]:
+    """Yield the title and the rows of each table."""
+    yield "Nodes", [node_row(node) for node in measurement.nodes]
+    links = sorted(measurement.links, key=lambda link: link.gbit)
+    more = f" (the slowest {MAX_LINKS} of {len(links)})" if len(links) > MAX_LINKS else ""
+    rows = [
+        {"from": link.source, "to": link.destination, "Gbit/s": f"{link.gbit:.3g}", "us": f"{link.microseconds:.3g}"}
+        for link in links[:MAX_LINKS]
+    ]
+    yield f"Links{more}", rows
+    sizes = sorted({int(size) for run in measurement.runs for size in run.reductions})
+    reductions = [
+        {**run_row(run), **{described_size(size): duration(run.reductions.get(str(size))) for size in sizes}}
+        for run in measurement.runs
+        if run.reductions
+    ]
+    yield "All-reduce, microseconds", reductions
+    best = max((run.samples for run in measurement.runs), default=0.0)
+    steps = [
+        {
+            **run_row(run),
+            "precision": run.precision,
+            "samples/s": f"{run.samples:.4g}",
+            "of the best": f"{run.samples / best:.2f}",
+        }
+        for run in measurement.runs
+        if run.samples
+    ]
+    yield "Training step", steps
+
+
+def node_row(node: NodeRates) -> dict[str, Any]:
+    rates = node.rates
+    return {
+        "node": node.node,
+        "cores": node.cores,
+        "fp32 TFLOP/s": f"{rates.fp32:.3g}",
+        "bf16 TFLOP/s": f"{rates.bf16:.3g}" if rates.bf16 else "-",
+        "memory GB/s": f"{rates.memory:.3g}",
+        "core time": f"{rates.cpu:.0%}",
+        "MHz": f"{rates.megahertz:.0f}" if rates.megahertz else "-",
+        "network": f"{rates.interface or '-'}{f' {rates.speed / 1000:g} Gbit/s' if rates.speed else ''}",
+    }
+
+
+def run_row(run: RunRates) -> dict[str, Any]:
+    return {"backend": run.backend, "fabric": run.fabric or "auto", "ranks of a node": run.ranks}
+
+
+def duration(microseconds: float | None) -> str:
+    return "-" if microseconds is None else f"{microseconds:.3g}" if microseconds < 1000 else f"{microseconds:.0f}"
+
+
+def page(measurement: Measurement, slow: Sequence[Slow], title: str) -> str:
+    """Return the results as an HTML page."""
+    tables = [
+        html.Table(title=name, head=tuple(rows[0]), rows=tuple(page_row(row, slow) for row in rows))
+        for name, rows in sections(measurement)
+        if rows
+    ]
+    return html.render(
+        "bench.html.j2",
+        [chart for chart in charts(measurement) if chart.data],
+        title=title,
+        subtitle=f"measured {measurement.date} with the stack {measurement.stack}",
+        conclusions=list(conclusions(measurement, slow)),
+        tables=tables,
+    )
+
+
+def page_row(row: Mapping[str, Any], slow: Sequence[Slow]) -> html.Row:
+    """Return a row of the page, highlighted if its node or link is slow."""
+    subject = row.get("node") or f"{row.get('from')} to {row.get('to')}"
+    return html.Row(cells=tuple(map(cell, row.values())), css="hot" if subject in {s.subject for s in slow} else "")
+
+
+def charts(measurement: Measurement) -> Iterator[Chart]:
+    """Yield the charts of the page."""
+    nodes = [plain(node.node) for node in measurement.nodes]
+    rates = {
+        "FP32, TFLOP/s": [node.rates.fp32 for node in measurement.nodes],
+        "BF16, TFLOP/s": [node.rates.bf16 for node in measurement.nodes],
+        "memory, 100 GB/s": [node.rates.memory / 100 for node in measurement.nodes],
+    }
+    bars = tuple(
+        {"type": "bar", "name": name, "x": nodes, "y": series, "marker": {"color": colour(index)}}
+        for index, (name, series) in enumerate(rates.items())
+        if any(series)
+    )
+    yield Chart(title="Rates of the nodes", data=bars, layout={"yaxis": axis(rangemode="tozero")})
+    yield links_chart(measurement)
+    lines = tuple(
+        line(
+            f"{run.backend} {run.fabric} {run.ranks}",
+            [(int(size), microseconds) for size, microseconds in run.reductions.items()],
+            colour(index),
+        )
+        for index, run in enumerate(run for run in measurement.runs if run.reductions)
+    )
+    logarithmic = {"type": "log"}
+    layout = {"xaxis": axis("bytes", **logarithmic), "yaxis": axis("microseconds", **logarithmic)}
+    yield Chart(title="All-reduce", data=lines, layout=layout)
+
+
+def links_chart(measurement: Measurement) -> Chart:
+    """Return the bandwidth of each direction of each link as the colour of a square."""
+    links = measurement.links
+    squares = {
+        "type": "scatter",
+        "mode": "markers",
+        "x": [plain(link.destination) for link in links],
+        "y": [plain(link.source) for link in links],
+        "text": [f"{link.gbit:.3g} Gbit/s, {link.microseconds:.3g} microseconds" for link in links],
+        "marker": {
+            "symbol": "square",
+            "size": 16,
+            "color": [link.gbit for link in links],
+            "colorscale": "Viridis",
+            "showscale": True,
+            "colorbar": {"title": {"text": "Gbit/s"}},
+        },
+    }
+    layout = {"xaxis": axis("to", type="category"), "yaxis": axis("from", type="category")}
+    return Chart(title="Links", data=(squares,) if links else (), layout=layout)

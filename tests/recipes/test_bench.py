@@ -1,0 +1,54 @@
+"""The parts of the recipe `bench` that need no ranks."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+
+from orchestrator.paths import STANDALONE, TRAIN
+
+
+@pytest.fixture(autouse=True)
+def bench_modules(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(TRAIN / "recipes/bench"))
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 8])
+def test_tournament_pairs_all_players_once_and_each_at_most_once_per_round(count: int) -> None:
+    from node_links import rounds
+
+    played = list(rounds(list(range(0, 2 * count, 2))))
+    assert sorted(match for matches in played for match in matches) == list(combinations(range(0, 2 * count, 2), 2))
+    for matches in played:
+        players = [player for match in matches for player in match]
+        assert len(players) == len({*players})
+
+
+def test_quotas_of_both_versions_of_cgroups_are_read(tmp_path: Path) -> None:
+    from node_state import quota_of
+
+    (tmp_path / "cpu.max").write_text("max 100000\n")
+    assert quota_of(tmp_path) == 0
+    (tmp_path / "cpu.max").write_text("150000 100000\n")
+    assert quota_of(tmp_path) == 1.5
+    (tmp_path / "cpu.max").unlink()
+    (tmp_path / "cpu.cfs_period_us").write_text("100000\n")
+    (tmp_path / "cpu.cfs_quota_us").write_text("-1\n")
+    assert quota_of(tmp_path) == 0
+    (tmp_path / "cpu.cfs_quota_us").write_text("50000\n")
+    assert quota_of(tmp_path) == 0.5
+
+
+def test_port_that_a_peer_does_not_open_is_reported() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as held:
+        port = held.getsockname()[1]
+        program = [sys.executable, str(STANDALONE / "ports.py"), "1", str(port), "127.0.0.2", "127.0.0.1", "127.0.0.3"]
+        done = subprocess.run(program, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert '"source": "127.0.0.2", "destination": "127.0.0.3"' in done.stdout
+    assert '"destination": "127.0.0.1"' not in done.stdout

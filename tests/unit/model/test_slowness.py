@@ -1,0 +1,97 @@
+"""Slow nodes and links in measurements, and their causes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from orchestrator.model.measurement import LinkRate, Measurement, NodeRates, RankRates
+from orchestrator.model.slowness import find_slow
+
+RATES = RankRates(
+    fp32=1.0,
+    bf16=8.0,
+    memory=100.0,
+    cpu=0.99,
+    used_by_others=0.0,
+    quota=0.0,
+    megahertz=2600.0,
+    flags=("avx512f", "amx_bf16"),
+    interface="eth0",
+    speed=25_000,
+    faster="",
+)
+
+
+def make_measurement(gbit: dict[tuple[str, str], float] | None = None, **changed: RankRates) -> Measurement:
+    """Return the measurement of three nodes whose links have 20 Gbit/s unless given, with changed rates of some."""
+    names = ("a", "b", "c")
+    rates = {(first, second): 20.0 for first in names for second in names if first != second} | (gbit or {})
+    return Measurement(
+        date="2026-11-26",
+        stack="current",
+        fingerprint="",
+        nodes=tuple(NodeRates(node=name, cores=16, rates=changed.get(name, RATES)) for name in names),
+        links=tuple(
+            LinkRate(source=source, destination=destination, gbit=value, microseconds=20.0)
+            for (source, destination), value in rates.items()
+        ),
+    )
+
+
+def test_equal_nodes_and_links_are_not_slow() -> None:
+    assert find_slow(make_measurement(a=replace(RATES, fp32=0.9), gbit={("a", "b"): 12.0})) == ()
+
+
+@pytest.mark.parametrize(
+    ("rates", "cause"),
+    [
+        (replace(RATES, fp32=0.5, quota=8.0, cpu=0.5), "its cgroup limits it to the time of 8 of 16 cores"),
+        (
+            replace(RATES, bf16=4.0, cpu=0.6, used_by_others=6.0),
+            "its ranks got 60% of the time of their 16 cores; other programs",
+        ),
+        (replace(RATES, bf16=0.0, flags=("avx512f",)), "its CPU lacks amx_bf16"),
+        (replace(RATES, fp32=0.5, megahertz=1200.0), "its cores run at 1200 MHz, not at 2600"),
+        (replace(RATES, memory=40.0), "unknown"),
+    ],
+    ids=["quota", "other programs", "instructions", "frequency", "unknown"],
+)
+def test_slow_node_is_named_with_its_cause(rates: RankRates, cause: str) -> None:
+    (slow,) = find_slow(make_measurement(b=rates))
+    assert slow.subject == "b"
+    assert f"likely cause: {cause}" in slow.describe()
+
+
+def test_node_with_a_quota_is_named_without_others_to_compare_with() -> None:
+    node = NodeRates(node="a", cores=16, rates=replace(RATES, quota=8.0))
+    (slow,) = find_slow(replace(make_measurement(), nodes=(node,), links=()))
+    assert "8 of 16 cores" in slow.cause
+
+
+def test_slow_and_broken_links_are_named_by_direction() -> None:
+    slow = find_slow(make_measurement({("a", "b"): 3.0, ("c", "a"): 0.0}))
+    assert [item.subject for item in slow] == ["a to b", "c to a"]
+    assert "12.0% of the speed of the interfaces" in slow[0].cause
+    assert slow[1].cause == "the connection has failed"
+
+
+def test_links_of_the_wrong_interface_are_explained() -> None:
+    rates = replace(RATES, speed=1000, faster="eth1")
+    gbit = {link: 0.9 for link in (("a", "b"), ("b", "a"), ("b", "c"), ("c", "b"))}
+    links = find_slow(make_measurement({**gbit, ("a", "c"): 20.0}, b=rates))
+    # Most links are slow here, so that the median is slow, too; only the interfaces' speeds show it.
+    assert links == ()
+    (slow,) = find_slow(make_measurement({("a", "b"): 0.9}, b=rates))
+    assert "eth0 of b has 1 Gbit/s, not 25; b has a faster interface, eth1" in slow.cause
+
+
+def test_only_link_of_two_nodes_is_compared_with_the_speed_of_the_interfaces() -> None:
+    measurement = make_measurement()
+    links = tuple(
+        LinkRate(source=source, destination=destination, gbit=0.4, microseconds=20.0)
+        for source, destination in (("a", "b"), ("b", "a"))
+    )
+    slow = find_slow(replace(measurement, nodes=measurement.nodes[:2], links=links))
+    assert [item.subject for item in slow] == ["a to b", "b to a"]

@@ -1,0 +1,103 @@
+"""The backend and the ranks per node follow what was measured on the nodes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from orch_node.protocol import values
+
+from orchestrator.model.decision import Choice
+from orchestrator.model.measurement import Measurement, NodeRates, RunRates
+from orchestrator.planning.measured import Preference, prefer, valid_for
+from orchestrator.planning.resolve import Inputs, KnownNodes, resolve
+from orchestrator.stacks.stack import Bindings, Stack
+from tests.conftest import make_facts, make_node
+from tests.support.plans import QA_RECIPE, QA_REQUEST
+from tests.unit.model.test_slowness import RATES
+from tests.unit.planning.test_resolve import START
+
+CCL = Bindings(version="2.13.0+orch.1", built_by="orch", module="m", setvars="", oneccl="2022")
+
+
+def make_run(backend: str, ppn: int, samples: float, fabric: str = "") -> RunRates:
+    return RunRates(
+        run="r",
+        backend=backend,
+        fabric=fabric,
+        ppn=ppn,
+        threads=16 // ppn,
+        precision="bf16",
+        samples=samples,
+        reductions={},
+    )
+
+
+def measured(*runs: RunRates) -> Measurement:
+    """Return a measurement of the node `node0`."""
+    node = NodeRates(node="node0", cores=16, rates=RATES)
+    return Measurement(date="2026-11-26", stack="current", fingerprint="", nodes=(node,), runs=runs)
+
+
+MEASURED = measured(make_run("gloo", 1, 12.1), make_run("ccl", 4, 16.3), make_run("gloo", 4, 17.6))
+
+
+def prefer_of(measurement: Measurement, **fields: object) -> Preference:
+    request = replace(QA_REQUEST, **fields)
+    return prefer(request, measurement, backends=("ccl", "gloo"), ppn=request.ppn or 1)
+
+
+def test_fastest_backend_and_ranks_are_preferred_with_the_ratio_and_the_date() -> None:
+    assert prefer_of(MEASURED) == Preference(
+        backend="gloo",
+        backend_reason="gloo: 1.08 times as fast as ccl here with 4 ranks of 4 cores, measured 2026-11-26",
+        ppn=4,
+        ppn_reason="1.45 times as fast as 1 rank of 16 cores here, measured 2026-11-26; --ppn 1 keeps those",
+    )
+
+
+def test_requested_values_stay_and_the_others_follow() -> None:
+    result = prefer_of(MEASURED, backend="ccl")
+    assert (result.backend, result.ppn) == (None, 4)
+    result = prefer_of(MEASURED, ppn=4)
+    assert (result.backend, result.ppn) == ("gloo", None)
+
+
+def test_rule_stays_without_a_worthwhile_advantage_and_with_the_measured_ratio() -> None:
+    result = prefer_of(measured(make_run("ccl", 2, 12.0), make_run("gloo", 2, 12.1)), ppn=2)
+    assert (result.backend, result.ppn) == ("ccl", None)
+    assert result.backend_reason.startswith("ccl: 0.99 times as fast as gloo here with 2 ranks of 8 cores")
+    assert prefer_of(measured(make_run("gloo", 1, 12.1))) == Preference(), "one rank uses no backend"
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"stack": "intel-2.8"}, {"launcher": "torchrun"}, {"python": "/p"}, {"recipe": "bench"}, {"fabric": "psm3"}],
+    ids=["stack", "launcher", "python", "bench", "fabric"],
+)
+def test_measurement_of_something_else_is_not_followed(fields: dict[str, object]) -> None:
+    assert prefer_of(MEASURED, **fields) == Preference()
+
+
+def test_measurement_is_valid_for_its_nodes_with_their_packages_only() -> None:
+    node = make_node()
+    assert valid_for(MEASURED, [node], by_name=True) is MEASURED
+    assert valid_for(MEASURED, [make_node("other")], by_name=True) is None
+    assert valid_for(MEASURED, [make_node("other")], by_name=False) is MEASURED
+    assert valid_for(MEASURED, [make_node(facts=replace(make_facts(), fingerprint="1" * 64))], by_name=True) is None
+    assert valid_for(MEASURED, [node, make_node("node1")], by_name=False) is None, "several nodes communicate"
+
+
+def test_plan_follows_the_measurement(test_stack: Stack) -> None:
+    stack = replace(test_stack, backends=("ccl", "gloo"), bindings=CCL)
+    nodes = KnownNodes(nodes=Choice((make_node(facts=make_facts(cores=16)),)), measurement=MEASURED)
+    result = resolve(QA_REQUEST, Inputs(recipe=QA_RECIPE, stack=stack), nodes, **START)
+    assert result.backend.value.name == "gloo"
+    assert result.layout.value.world_size == 4
+    (backend,), (ranks,) = result.backend.decisions, result.layout.decisions
+    assert backend.reason.startswith("gloo: 1.08 times as fast as ccl here")
+    assert ranks.reason.startswith("4 on each node, 1.45 times as fast as 1 rank of 16 cores")
+
+
+def test_measurement_is_stored_without_loss() -> None:
+    assert values.read(Measurement, values.record(MEASURED), "a measurement") == MEASURED
