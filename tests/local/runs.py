@@ -40,7 +40,8 @@ def carry_out(plan: str, folder: Path) -> Process:
         Path(path).write_text(content)
     command, environment = shown["command"], orch_environment(folder)
     environment |= command["env"]
-    return subprocess.run(command["argv"], cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
+    pipes = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True}
+    return subprocess.run(command["argv"], cwd=folder, env=environment, timeout=120, **pipes)
 
 
 def settings_options(**settings: object) -> list[str]:

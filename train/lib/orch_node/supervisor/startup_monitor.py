@@ -9,7 +9,7 @@ from orch_node.supervisor.launcher_log import LauncherLog
 from orch_node.supervisor.rank_tracker import RankTracker
 
 REPORT_SECONDS = 20.0
-NO_CHILDREN_SECONDS = 30.0  # hydra started its proxy after 6 s on a machine with 20 runnable processes per core
+NO_CHILDREN_SECONDS = 30.0  # hydra took 6 s with 20 runnable processes per core, 11 s if no name server responds
 CHECK_SECONDS = 1.0
 # Launchers that start each rank by a child process: ssh, srun or a proxy.
 PARENTS = ("mpiexec", "mpiexec.hydra", "mpirun")
