@@ -30,6 +30,7 @@ from orchestrator.model.measurement import (
     merge_ranks,
 )
 from orchestrator.model.printable import counted, one_line
+from orchestrator.model.slowness import BUSY_PART
 from orchestrator.operations import train
 from orchestrator.paths import STANDALONE
 from orchestrator.planning.measured import BENCH_RECIPE
@@ -117,7 +118,12 @@ def measure(request: TrainRequest, notify: Notify) -> tuple[Measurement, Path]:
             break
         notify(f"bench: {number} of {len(plans)}: {describe(plan)}")
         measurement = add_run(measurement, plan, *execute(plan, folder.parent, notify, is_first=plan is first))
-    if file := registry.find_target(request.on).measurement_file(request):
+    busy = [node.node for node in measurement.nodes if node.rates.used_by_others > BUSY_PART * node.cores]
+    if busy:
+        notify(
+            f"bench: later runs do not follow this measurement, because other programs used the cores of {fold(busy)}"
+        )
+    elif file := registry.find_target(request.on).measurement_file(request):
         write_measurement(file, measurement)
     return measurement, folder
 

@@ -60,4 +60,5 @@ def test_slow_node_and_slow_link_are_named_and_the_measurement_is_stored(tmp_pat
         (page,) = tmp_path.glob("runs/*/bench.html")
         assert "node0 to node1" in page.read_text()
         stored = [json.loads(path.read_text()) for path in tmp_path.rglob("measured.json")]
-        assert [record["runs"] for record in stored] == [report["runs"]]
+        busy = "because other programs used the cores of" in process.stderr
+        assert [record["runs"] for record in stored] == ([] if busy else [report["runs"]])
