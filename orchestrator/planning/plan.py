@@ -307,7 +307,6 @@ class Origin:
         request: the request as it is recorded.
         script: the path on this machine; empty for a module.
         settings: the settings of a recipe.
-        script_args: the arguments of a script or module.
         project: the files that are sent with a script, or None.
         packages: the packages that are added to the stack, or None.
         fingerprints: the nodes by the fingerprint of their packages.
@@ -319,7 +318,6 @@ class Origin:
     stack: str
     fingerprints: Mapping[str, str]
     settings: Mapping[str, Value]
-    script_args: tuple[str, ...]
     project: Project | None = None
     packages: Packages | None = None
     secrets: tuple[str, ...] = ()

@@ -29,6 +29,7 @@ from orchestrator.model.cluster import Node, UserPython
 from orchestrator.model.decision import Decision
 from orchestrator.model.links import Link
 from orchestrator.model.printable import enumeration
+from orchestrator.model.project import Project
 from orchestrator.model.recipe import Recipe, as_arguments
 from orchestrator.model.secret_values import find_secrets, masked
 from orchestrator.planning.accelerate_options import AccelerateOptions
@@ -60,7 +61,7 @@ def new_plan(
 
     Args:
         request: the request.
-        resolved: the request in which everything is decided.
+        resolved: all that is decided.
         site: the identity and the folders of the run.
         decisions: the target's decisions, to print first.
         output: the script's output folder.
@@ -68,37 +69,20 @@ def new_plan(
         python: the interpreter of orch's programs on them.
         fingerprints: the nodes by the fingerprint of their packages.
         target: the name of the target.
-        location: what the target needs to find the run.
+        location: the values with which it finds the run.
     """
-    recipe = resolved.recipe
-    project = project_of_copy(recipe, site)
-    preset = (f"preset={request.preset}",) if request.preset else ()
-    all_decisions = (
-        Decision(topic="run", value=site.run_id),
-        *([Decision(topic="name", value=request.name)] if request.name else []),
-        *request.defaults,
-        *([explain_resume(recipe, site.resume)] if site.resume else []),
-        *decisions,
-        *(explain_environment(request) if request.env else []),
-        explain_kernels(request, resolved),
-        *([project.explain()] if project else []),
-        *(explain_changed_project(recipe, site.resume) if site.resume else []),
-        *([recipe.packages.explain()] if recipe.packages else []),
-        *([explain_image(recipe.image_requirements)] if recipe.image_requirements else []),
-        *([Decision(topic="settings", value="not checked", reason=recipe.unchecked)] if recipe.unchecked else []),
-    )
+    recipe, project = resolved.recipe, project_of_copy(resolved.recipe, site)
     origin = Origin(
         request=request,
         script=recipe.script_file,
         stack=resolved.stack.value.name,
         fingerprints=fingerprints,
         settings=resolved.settings,
-        script_args=request.script_args,
         project=project,
         packages=recipe.packages,
         secrets=find_secrets((*request.env, *request.settings, *request.script_args)),
     )
-    record = RunRecord(
+    run = RunRecord(
         run_id=site.run_id,
         node0=nodes[0],
         nodes=nodes,
@@ -112,14 +96,39 @@ def new_plan(
         precision=resolved.precision.value,
         started_by=site.started_by,
         created=site.created,
-        decisions=all_decisions,
+        decisions=all_decisions(request, resolved, site, project, decisions),
         layout=resolved.layout.value.rank_places,
         target=target,
         location=dict(location),
         name=request.name or "",
-        arguments=masked((*preset, *request.settings, *request.script_args)),
+        arguments=masked((*preset_of(request), *request.settings, *request.script_args)),
     )
-    return Plan(run=record, origin=origin, steps=())
+    return Plan(run=run, origin=origin, steps=())
+
+
+def preset_of(request: TrainRequest) -> tuple[str, ...]:
+    return (f"preset={request.preset}",) if request.preset else ()
+
+
+def all_decisions(
+    request: TrainRequest, resolved: Resolved, site: Site, project: Project | None, decisions: tuple[Decision, ...]
+) -> tuple[Decision, ...]:
+    """Return the decisions of a target, and before and after them those that all targets share."""
+    recipe = resolved.recipe
+    return (
+        Decision(topic="run", value=site.run_id),
+        *([Decision(topic="name", value=request.name)] if request.name else []),
+        *request.defaults,
+        *([explain_resume(recipe, site.resume)] if site.resume else []),
+        *decisions,
+        *(explain_environment(request) if request.env else []),
+        explain_kernels(request, resolved),
+        *([project.explain()] if project else []),
+        *(explain_changed_project(recipe, site.resume) if site.resume else []),
+        *([recipe.packages.explain()] if recipe.packages else []),
+        *([explain_image(recipe.image_requirements)] if recipe.image_requirements else []),
+        *([Decision(topic="settings", value="not checked", reason=recipe.unchecked)] if recipe.unchecked else []),
+    )
 
 
 def launcher_job(

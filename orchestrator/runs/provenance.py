@@ -104,7 +104,7 @@ def provenance(plan: Plan) -> Provenance:
             name: mask(value, secrets) if isinstance(value, str) else value
             for name, value in plan.origin.settings.items()
         },
-        script_args=masked(plan.origin.script_args),
+        script_args=masked(plan.origin.request.script_args),
         project=plan.origin.project,
         packages=plan.origin.packages,
         seeds=seeds(plan),
@@ -151,7 +151,7 @@ def seeds(plan: Plan) -> dict[str, Any]:
     The seeds that torch used are in the first_step events.
     """
     named_seeds = {name: value for name, value in plan.origin.settings.items() if "seed" in name}
-    arguments = iter(plan.origin.script_args)
+    arguments = iter(plan.origin.request.script_args)
     for argument in arguments:
         name, equals, value = argument.lstrip("-").partition("=")
         if argument.startswith("--") and "seed" in name:
