@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from torch.overrides import handle_torch_function, has_torch_function_unary
 
 from orch_kernels.library import DTYPES, are_plain
 
@@ -14,6 +15,8 @@ def dropout(input: torch.Tensor, p: float = 0.5, training: bool = True, inplace:
     if torch.jit.is_scripting():
         return torch.dropout_(input, p, training) if inplace else torch.dropout(input, p, training)
     else:
+        if has_torch_function_unary(input):  # torch would pass this function to the subclass in place of its own
+            return handle_torch_function(TORCHS, (input,), input, p=p, training=training, inplace=inplace)
         if not (training and 0 < p < 1 and are_plain(input) and input.dtype in DTYPES):
             return TORCHS(input, p, training, inplace)
         dropped = torch.ops.orch.dropout(input, p)
