@@ -29,7 +29,7 @@ ENDLESS = ("--steps", "100000")
 
 
 def test_run_outlives_its_controller_and_is_found_by_another(lab: Site, tmp_path: Path) -> None:
-    run = start_faulty(lab, script=("--steps", "400", "--lines", "1"))
+    run = start_faulty(lab, script=("--steps", "700", "--lines", "1"))
     run.wait_for_first_step()
     run.process.kill()
     run.process.communicate()
@@ -53,7 +53,7 @@ def test_run_outlives_its_controller_and_is_found_by_another(lab: Site, tmp_path
         text=True,
         timeout=60,
     )
-    assert logs.stdout.splitlines() == [f"[1 node1] step {step} line 0" for step in range(400)]
+    assert logs.stdout.splitlines() == [f"[1 node1] step {step} line 0" for step in range(700)]
 
 
 def timeline_texts(report: dict[str, Any]) -> list[str]:
