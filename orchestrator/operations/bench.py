@@ -123,7 +123,7 @@ def measure(request: TrainRequest, notify: Notify) -> tuple[Measurement, Path]:
         notify(
             f"bench: later runs do not follow this measurement, because other programs used the cores of {fold(busy)}"
         )
-    elif file := registry.find_target(request.on).measurement_file(request):
+    elif file := first.target.measurement_file(first.origin.request):  # a plug-in has replaced the inventory
         write_measurement(file, measurement)
     return measurement, folder
 
@@ -263,10 +263,7 @@ def read_figures(events: Iterator[Event], notify: Notify) -> Figures:
 def add_run(measurement: Measurement, plan: Plan, figures: Figures, record: RunRecord) -> Measurement:
     """Return the measurement with the figures of a run."""
     node_of = {rank_place.rank: rank_place.node for rank_place in record.layout}
-    ranks_of: dict[str, list[RankRates]] = {}
-    for rank, rates in sorted(figures.ranks.items()):
-        if rank in node_of:
-            ranks_of.setdefault(node_of[rank], []).append(rates)
+    threads_of = {rank_place.rank: rank_place.threads for rank_place in record.layout}
     step = figures.steps[-1] if figures.steps else StepEvent(samples=0.0, threads=0, precision="")
     run = RunRates(
         run=record.run_id,
@@ -278,8 +275,15 @@ def add_run(measurement: Measurement, plan: Plan, figures: Figures, record: RunR
         samples=step.samples,
         reductions=figures.reductions,
     )
+    ranks_of: dict[str, list[int]] = {}
+    for rank in sorted(figures.ranks.keys() & node_of.keys()):
+        ranks_of.setdefault(node_of[rank], []).append(rank)
     nodes = tuple(
-        NodeRates(node=name, cores=len(ranks) * max(step.threads, 1), rates=merge_ranks(ranks))
+        NodeRates(
+            node=name,
+            cores=sum(threads_of[rank] or max(step.threads, 1) for rank in ranks),  # 0 if the batch system decides
+            rates=merge_ranks(figures.ranks[rank] for rank in ranks),
+        )
         for name, ranks in ranks_of.items()
     )
     return replace(

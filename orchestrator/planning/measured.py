@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from orchestrator.model.cluster import Node
-from orchestrator.model.measurement import Measurement, RunRates
+from orchestrator.model.measurement import Measurement, NodeRates, RunRates
 from orchestrator.planning.request import TrainRequest
 
 BENCH_RECIPE = "bench"
@@ -37,13 +37,15 @@ def prefer(
     default = request.backend or next(iter(backends))
     if measurement is None or not may_follow(request, measurement):
         return Preference()
+    # All runs of a sweep have as many ranks, whichever nodes they get.
+    keeps_ppn = request.ppn or request.wait_for_cores
     runs = [
         run
         for run in measurement.runs
         if run.fabric == (request.fabric or "")
         and run.backend in backends
         and (request.backend in (None, run.backend) or is_alone(run, measurement))
-        and request.ppn in (None, run.ppn)
+        and (run.ppn == ppn or not keeps_ppn)
     ]
     rules = [run for run in runs if run.ppn == ppn and (run.backend == default or is_alone(run, measurement))]
     if not rules or not rules[0].samples or request.backend not in (None, *(run.backend for run in runs)):
@@ -76,22 +78,30 @@ def may_follow(request: TrainRequest, measurement: Measurement) -> bool:
 
 
 def valid_for(measurement: Measurement | None, nodes: Collection[Node], *, by_name: bool) -> Measurement | None:
-    """Return a measurement if the nodes of a run have the packages that were measured, and are among its nodes.
+    """Return a measurement if the nodes of a run have the packages and CPUs that were measured.
 
     What was measured on several nodes is not valid for one alone, and the reverse.
 
     Args:
         measurement: the measurement, or None.
         nodes: the nodes of the run.
-        by_name: whether their names are known.
+        by_name: whether the nodes and their CPUs are known, not only their packages.
     """
     if measurement is None or (len(nodes) == 1) != (len(measurement.nodes) == 1):
         return None
-    names = {rates.node for rates in measurement.nodes}
+    rates = {rates.node: rates for rates in measurement.nodes}
     fits = all(
-        node.facts.fingerprint == measurement.fingerprint and (node.name in names or not by_name) for node in nodes
+        node.facts.fingerprint == measurement.fingerprint and (not by_name or is_same(node, rates.get(node.name)))
+        for node in nodes
     )
     return measurement if fits else None
+
+
+def is_same(node: Node, rates: NodeRates | None) -> bool:
+    """Return whether a node was measured with the CPUs that it has; less than half of its cores had no rank."""
+    if rates is None:
+        return False
+    return rates.cores <= len(node.facts.cores) < 2 * rates.cores and node.facts.flags == {*rates.rates.flags}
 
 
 def backend_reason(best: RunRates, runs: Collection[RunRates], measured: str) -> str:

@@ -31,8 +31,8 @@ from orchestrator.targets.identity import site_of
 from orchestrator.targets.interface import SharedFolder
 from orchestrator.targets.interpreter import check_no_image, path_of, user_python
 
-# The options that select the kind of nodes.
-HARDWARE_OPTIONS = ("clusters", "partition", "constraint", "queue", "select")
+# The options that select the kind of nodes, and the cores of a rank.
+HARDWARE_OPTIONS = ("clusters", "partition", "constraint", "nodelist", "cpus-per-task", "queue", "select")
 
 
 def plan(system: BatchSystem, request: TrainRequest, resume: Resume | None = None) -> Plan:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from orch_node.protocol import values
 
+from orchestrator.model.cluster import Node
 from orchestrator.model.decision import Choice
 from orchestrator.model.measurement import Measurement, NodeRates, RunRates
 from orchestrator.planning.measured import Preference, prefer, valid_for
@@ -42,6 +43,12 @@ def measured(*runs: RunRates) -> Measurement:
 MEASURED = measured(make_run("gloo", 1, 12.1), make_run("ccl", 4, 16.3), make_run("gloo", 4, 17.6))
 
 
+def measured_node(name: str = "node0", *, cores: int = 16, **changed: object) -> Node:
+    """Return a node with the CPUs that were measured, except for what is changed."""
+    facts = make_facts(cores=cores, flags=RATES.flags)
+    return make_node(name, replace(facts, **changed))
+
+
 def prefer_of(measurement: Measurement, **fields: object) -> Preference:
     request = replace(QA_REQUEST, **fields)
     return prefer(request, measurement, backends=("ccl", "gloo"), ppn=request.ppn or 1)
@@ -61,6 +68,7 @@ def test_requested_values_stay_and_the_others_follow() -> None:
     assert (result.backend, result.ppn) == (None, 4)
     result = prefer_of(MEASURED, ppn=4)
     assert (result.backend, result.ppn) == ("gloo", None)
+    assert prefer_of(MEASURED, wait_for_cores=True).ppn is None, "runs of a sweep have as many ranks on all nodes"
 
 
 def test_rule_stays_without_a_worthwhile_advantage_and_with_the_measured_ratio() -> None:
@@ -79,18 +87,25 @@ def test_measurement_of_something_else_is_not_followed(fields: dict[str, object]
     assert prefer_of(MEASURED, **fields) == Preference()
 
 
-def test_measurement_is_valid_for_its_nodes_with_their_packages_only() -> None:
-    node = make_node()
+def test_measurement_is_valid_for_its_nodes_with_their_packages_and_cpus_only() -> None:
+    node = measured_node()
     assert valid_for(MEASURED, [node], by_name=True) is MEASURED
-    assert valid_for(MEASURED, [make_node("other")], by_name=True) is None
+    assert valid_for(MEASURED, [measured_node(cores=17)], by_name=True) is MEASURED, "one core had no rank"
     assert valid_for(MEASURED, [make_node("other")], by_name=False) is MEASURED
-    assert valid_for(MEASURED, [make_node(facts=replace(make_facts(), fingerprint="1" * 64))], by_name=True) is None
+    for changed in (
+        measured_node("other"),
+        measured_node(cores=2),  # fewer than the ranks that were fastest
+        measured_node(cores=64),
+        measured_node(flags=frozenset({"avx2"})),
+        measured_node(fingerprint="1" * 64),
+    ):
+        assert valid_for(MEASURED, [changed], by_name=True) is None, changed
     assert valid_for(MEASURED, [node, make_node("node1")], by_name=False) is None, "several nodes communicate"
 
 
 def test_plan_follows_the_measurement(test_stack: Stack) -> None:
     stack = replace(test_stack, backends=("ccl", "gloo"), bindings=CCL)
-    nodes = KnownNodes(nodes=Choice((make_node(facts=make_facts(cores=16)),)), measurement=MEASURED)
+    nodes = KnownNodes(nodes=Choice((measured_node(),)), measurement=MEASURED)
     result = resolve(QA_REQUEST, Inputs(recipe=QA_RECIPE, stack=stack), nodes, **START)
     assert result.backend.value.name == "gloo"
     assert result.layout.value.world_size == 4
