@@ -222,8 +222,10 @@ def container_files(
     request: TrainRequest, docker: Docker, resolved: Resolved, site: Site, files: Files
 ) -> dict[str, str]:
     """Return container.json."""
+    on_gpus = all(node.facts.gpus for node in resolved.all_nodes)
     processes = {
-        node.name: request.ppn or len(node.facts.gpus) or default_ranks(node.facts.cores) for node in resolved.all_nodes
+        node.name: request.ppn or (len(node.facts.gpus) if on_gpus else default_ranks(node.facts.cores))
+        for node in resolved.all_nodes
     }
     folders = mounted_folders(files, resolved.recipe, site)
     preload = resolved.stack.value.preload

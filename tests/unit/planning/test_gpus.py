@@ -216,3 +216,13 @@ def test_command_of_docker_on_gpus_can_be_compared_line_by_line(test_stack: Stac
     command[command.index("--user") + 1] = "1000:1000"
     lines = shlex.join(command).replace(" --", " \\\n  --").replace(f" {image.image} ", f" \\\n  {image.image} ")
     assert f"{lines}\n" == (GOLDEN / "docker-gpus.sh").read_text()
+
+
+def test_image_that_starts_ranks_gets_one_for_each_numa_node_if_a_node_has_no_gpu(test_stack: Stack) -> None:
+    packages = dict(make_facts().packages)
+    nodes = (make_gpu_node(make_remote_node(0), packages=packages), make_remote_node(1, make_facts(numa=2)))
+    image = Docker(image="team/bert:1", start="node")
+    plan = plan_train(QA_REQUEST, make_inputs(make_cluster(*nodes), USER_SCRIPT, test_stack, docker=image), REMOTE_SITE)
+    assert decision(plan, "ranks")[0] == "one for each NUMA node"
+    spec = container.parse(content(plan, "container.json"))
+    assert spec.processes == {"node0": 2, "node1": 2}
