@@ -45,7 +45,8 @@ MAX_SECONDS = 240.0  # after which no further run is started
 MEASURED_BACKENDS = ("gloo", "ccl")
 MIN_CORES, MAX_SPLITS = 2, 4  # of each rank, for other numbers of ranks than the default; numbers of ranks to try
 COLLECTIVES = "collectives"  # the preset of the recipe for all runs but the first, which measures everything
-PORT_SECONDS = "15"  # within which the program that checks ports starts on all nodes
+# Within these seconds, and more for each node, the program that checks ports starts on all nodes.
+PORT_SECONDS, PORT_SECONDS_OF_NODE = 15.0, 0.25
 HIGH_PORT = 45_000  # among the ephemeral ports of Linux
 Notify = Callable[[str], None]
 
@@ -312,7 +313,8 @@ def closed_ports(request: TrainRequest, cluster: Cluster, plan: Plan, notify: No
     """Return the ports that a node cannot reach on another: one where ranks meet, and one of MPI and collectives."""
     nodes = {node.address: node.name for node in cluster.selected_nodes()}
     ports = (master_port(plan.run.run_id), HIGH_PORT + master_port(plan.run.run_id) % 10_000)
-    program = ("python", "-c", (STANDALONE / "ports.py").read_text(), PORT_SECONDS, ",".join(map(str, ports)), *nodes)
+    seconds = PORT_SECONDS + PORT_SECONDS_OF_NODE * len(nodes)
+    program = ("python", "-c", (STANDALONE / "ports.py").read_text(), str(seconds), ",".join(map(str, ports)), *nodes)
     commands = registry.target_at(request.inventory).commands(
         request.inventory, NodePattern(",".join(nodes.values())), request.stack
     )

@@ -18,7 +18,7 @@ from orchestrator.model.hostlist import NodeCount, Nodes, expand, fold, split_li
 from orchestrator.paths import TRAIN
 from orchestrator.planning.launch import choose_mpi
 from orchestrator.targets.interface import CommandEnd
-from orchestrator.targets.ssh.nodes import MAX_PARALLEL_QUERIES, connection_to, node_program, write_ssh_config
+from orchestrator.targets.ssh.nodes import connection_to, node_program, write_ssh_config
 
 UNREACHABLE_HINT = "Check that the node is on and reachable from this machine; --nodes selects others."
 
@@ -48,7 +48,8 @@ class SshCommands:
                 connections[host].close()
             return CommandEnd(node=host.node, code=code)
 
-        with ThreadPoolExecutor(max_workers=MAX_PARALLEL_QUERIES) as pool:
+        # On all nodes at the same time, because the command may wait for its counterparts there.
+        with ThreadPoolExecutor(max_workers=len(self.programs)) as pool:
             futures = [pool.submit(run_on, host) for host in self.programs]
             try:
                 return tuple(future.result() for future in futures)
