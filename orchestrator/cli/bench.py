@@ -16,14 +16,18 @@ from orchestrator.cli.options import RUNS_DIR, print_error
 from orchestrator.cli.output import OUTPUT
 from orchestrator.cli.request import PANELS
 from orchestrator.cli.train import effective_options, group_of, request_panels
-from orchestrator.planning.request import TrainRequest
+from orchestrator.planning.request import TrainRequest, parse_ppn
 from orchestrator.screen import print_text
 from orchestrator.targets import registry
 from orchestrator.targets.entry import TargetEntry
 
 PAGE = "bench.html"  # in the folder of the first run
 HOST_OPTIONS = ("nodes", "exclude")
-RANK_OPTIONS = ("ppn", "backend", "fabric")
+RANK_OPTIONS = {
+    "ppn": typer.Option(metavar="N", parser=parse_ppn, help="Ranks per node. Default: several numbers, one by one."),
+    "backend": typer.Option(metavar="NAME", help="Process-group backend. Default: gloo, then ccl."),
+    "fabric": typer.Option(metavar="NAME", help="Network for MPI and oneCCL. Default: auto, then each verified one."),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,8 +45,9 @@ def command(*targets: TargetEntry) -> Callable[..., None]:
     def bench(context: typer.Context, request: TrainRequest, results: Results, **target_options: Any) -> None:
         """Measure the nodes of a cluster, the links between them and the backends, in a few minutes.
 
-        Later runs take the fastest backend and number of ranks per node from it. The exit code is 1 if nodes cannot
-        reach each other.
+        Later runs take the fastest backend and number of ranks per node from it.
+
+        The exit code is 1 if nodes cannot reach each other.
         """
         from orchestrator.model.slowness import find_slow
         from orchestrator.operations import bench as operation
@@ -65,7 +70,7 @@ def command(*targets: TargetEntry) -> Callable[..., None]:
     panels = {
         "Arguments": {"inventory": inventory},
         "Where": {"on": on_option, **{name: PANELS["Where"][name] for name in HOST_OPTIONS}},
-        "Ranks": {"stack": PANELS["What"]["stack"], **{name: PANELS["Ranks"][name] for name in RANK_OPTIONS}},
+        "Ranks": {"stack": PANELS["What"]["stack"], **RANK_OPTIONS},
     }
     page_option = typer.Option("--html", metavar="FILE", help=f"Page with charts. Default: {PAGE} of the first run.")
     output = {"runs_dir": OUTPUT["runs_dir"], "html": page_option, "as_json": OUTPUT["as_json"]}
