@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import product
 from pathlib import Path
 
 from orch_node.protocol import values
@@ -142,11 +143,9 @@ def usable_plans(request: TrainRequest, notify: Notify) -> Iterator[Plan]:
     Raises:
         PlanError: if they can use none.
     """
-    backends = load.stack(request.stack).backends
-    names = [name for name in MEASURED_BACKENDS if name in backends]
     problem: OrchError | None = None
     preset = None
-    for name in [request.backend] if request.backend else names:
+    for name in backends_of(request):
         try:
             plan = train.plan(replace(request, backend=name, preset=preset))
         except PlanError as error:
@@ -172,18 +171,20 @@ def further_plans(request: TrainRequest, plans: Sequence[Plan], cluster: Cluster
             for fabric in fabrics:
                 yield train.plan(replace(request, preset=COLLECTIVES, backend="ccl", fabric=fabric))
     if request.ppn is None:
-        ppn = ranks_per_node(plans[0].layout)
-        cores = sum(
-            rank_place.threads
-            for rank_place in plans[0].layout.rank_places
-            if rank_place.node == plans[0].layout.nodes[0]
-        )
+        layout = plans[0].layout
+        ppn = ranks_per_node(layout)
+        cores = sum(rank_place.threads for rank_place in layout.by_node()[layout.nodes[0]])
         splits = [ppn << power for power in range(1, MAX_SPLITS) if cores // (ppn << power) >= MIN_CORES]
-        backends = [name for name in MEASURED_BACKENDS if name in load.stack(request.stack).backends]
-        for split in splits:
-            for backend in [request.backend] if request.backend else backends:
-                with suppress(PlanError):  # a node has fewer cores, or lacks the backend
-                    yield train.plan(replace(request, preset=COLLECTIVES, backend=backend, ppn=split))
+        for split, backend in product(splits, backends_of(request)):
+            with suppress(PlanError):  # a node has fewer cores, or lacks the backend
+                yield train.plan(replace(request, preset=COLLECTIVES, backend=backend, ppn=split))
+
+
+def backends_of(request: TrainRequest) -> list[str]:
+    """Return the backends to measure: the requested one, or those of the stack."""
+    if request.backend:
+        return [request.backend]
+    return [name for name in MEASURED_BACKENDS if name in load.stack(request.stack).backends]
 
 
 def ranks_per_node(layout: Layout) -> int:
