@@ -47,7 +47,7 @@ def choose_links(nodes: tuple[Node, ...]) -> Choice[tuple[Link, ...]]:
 
 
 def choose_layout(
-    nodes: tuple[Node, ...], ppn: int | None, workers: int, *, on_gpus: bool, measured: str = ""
+    nodes: tuple[Node, ...], ppn: int | None, workers: int, *, on_gpus: bool, measured: str | None = None
 ) -> Choice[Layout]:
     """Assign ranks to the nodes' cores, near their GPUs; raise PlanError if there are more ranks than cores.
 
@@ -56,10 +56,12 @@ def choose_layout(
         ppn: ranks per node, or None for one per GPU or NUMA node.
         workers: cores of each rank that are reserved for oneCCL.
         on_gpus: whether the ranks use GPUs.
-        measured: how fast this number was measured to be; empty if it was requested.
+        measured: how fast this number was measured to be on these nodes; empty if that did not decide it, None if
+            nothing was measured.
     """
     layout = lay_out(nodes, ppn, workers, on_gpus=on_gpus)
-    advice = f"; {MEASURED_SPLIT}" if ppn is None and not on_gpus and all(map(is_measured_kind, nodes)) else ""
+    advises = ppn is None and measured is None and not on_gpus and all(map(is_measured_kind, nodes))
+    advice = f"; {MEASURED_SPLIT}" if advises else ""
     default = "one for each GPU" if on_gpus else "one for each NUMA node"
     reason = f"{ppn} on each node, {measured or 'as requested'}" if ppn else default
     return Choice(layout, (*explain_ranks(layout, reason, advice), *explain_threads(layout)))

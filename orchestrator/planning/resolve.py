@@ -226,7 +226,7 @@ def choose_layout(
     """
     if isinstance(nodes, KnownNodes):
         ppn, workers = request.ppn or preference.ppn, request.ccl_workers
-        reason = preference.ppn_reason
+        reason = preference.ppn_reason if nodes.measurement else None
         return hosts.choose_layout(nodes.nodes.value, ppn, workers, on_gpus=on_gpus, measured=reason)
     if nodes.ppn < 1:
         raise PlanError(f"--ppn {nodes.ppn}: a node needs at least one rank.", hint="Use --ppn 1 or more.")
