@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from orch_node.protocol.precision import AUTO
+
 from orchestrator.model.cluster import Node
 from orchestrator.model.measurement import Measurement, NodeRates, RunRates
 from orchestrator.planning.request import TrainRequest
@@ -43,6 +45,7 @@ def prefer(
         run
         for run in measurement.runs
         if run.fabric == (request.fabric or "")
+        and request.precision in (AUTO, run.precision)
         and run.backend in backends
         and (request.backend in (None, run.backend) or is_alone(run, measurement))
         and (run.ppn == ppn or not keeps_ppn)
@@ -73,7 +76,7 @@ def may_follow(request: TrainRequest, measurement: Measurement) -> bool:
     """Return whether a request uses the software and the cores that were measured."""
     is_bench = request.recipe == BENCH_RECIPE and not request.module
     starts_otherwise = request.launcher or request.mpi or request.accelerate_config
-    changes_ranks = request.image or request.python or request.ccl_workers
+    changes_ranks = request.image or request.python or request.ccl_workers or request.ipex
     return not (is_bench or starts_otherwise or changes_ranks) and request.stack == measurement.stack
 
 

@@ -81,8 +81,16 @@ def test_rule_stays_without_a_worthwhile_advantage_and_with_the_measured_ratio()
 
 @pytest.mark.parametrize(
     "fields",
-    [{"stack": "intel-2.8"}, {"launcher": "torchrun"}, {"python": "/p"}, {"recipe": "bench"}, {"fabric": "psm3"}],
-    ids=["stack", "launcher", "python", "bench", "fabric"],
+    [
+        {"stack": "intel-2.8"},
+        {"launcher": "torchrun"},
+        {"python": "/p"},
+        {"recipe": "bench"},
+        {"fabric": "psm3"},
+        {"precision": "fp32"},
+        {"ipex": True},
+    ],
+    ids=["stack", "launcher", "python", "bench", "fabric", "precision", "ipex"],
 )
 def test_measurement_of_something_else_is_not_followed(fields: dict[str, object]) -> None:
     assert prefer_of(MEASURED, **fields) == Preference()
