@@ -119,7 +119,7 @@ def all_decisions(
         Decision(topic="run", value=site.run_id),
         *([Decision(topic="name", value=request.name)] if request.name else []),
         *request.defaults,
-        *([explain_resume(recipe, site.resume)] if site.resume else []),
+        *([explain_resume(recipe, site.resume)] if site.resume and site.attempt > 1 else []),
         *decisions,
         *(explain_environment(request) if request.env else []),
         explain_kernels(request, resolved),

@@ -152,6 +152,8 @@ def test_next_attempt_prepares_the_folder_on_all_nodes_before_it_is_written(stac
     assert "--first-attempt=3" in argv(plan)
     assert "--output_dir=/opt/orch/runs/r/output" in argv(plan)
     assert any("attempt 3 (the last one failed; from the newest valid checkpoint)" in line for line in plan.summary())
+    first = decide(stack, resume=replace(resume, state="planned", attempt=1))
+    assert not any(line.startswith("resume:") for line in first.summary()), "a run of an array has no last attempt"
 
 
 def test_node0_of_the_last_attempt_gives_its_files_to_another_one(stack: Stack) -> None:
