@@ -930,12 +930,6 @@ Problem describe(const at::Tensor& query, const at::Tensor& key, const Options& 
   return problem;
 }
 
-// Returns an empty tensor like [batch, heads, rows, depth] whose memory has the heads next to each other, which saves a
-// copy when models join the heads.
-at::Tensor empty_with_adjacent_heads(const at::Tensor& like) {
-  return at::empty({like.size(0), like.size(2), like.size(1), like.size(3)}, like.options()).transpose(1, 2);
-}
-
 at::Tensor empty_stats(const at::Tensor& query) {
   const auto options = query.options().dtype(accumulator(query.scalar_type()));
   return at::empty({query.size(0), query.size(1), 2, query.size(2)}, options);
@@ -955,7 +949,8 @@ Pair attention_by_seed(
     return {output.to(at::kHalf), stats};
   }
   const auto problem = describe(query, key, {mask, query_offsets, key_offsets, p, scale, causal, seed});
-  auto output = empty_with_adjacent_heads(query), stats = empty_stats(query);
+  // As in torch, the dimensions have the order in memory of the query's: its view works if one of the query does.
+  auto output = at::empty_like(query), stats = empty_stats(query);
   if (output.numel() == 0)
     return {output, stats};
   if (problem.longest_key == 0)
@@ -979,8 +974,7 @@ Triple attention_backward(
     return {dq.to(at::kHalf), dk.to(at::kHalf), dv.to(at::kHalf)};
   }
   const auto problem = describe(query, key, {mask, query_offsets, key_offsets, p, scale, causal, seed});
-  auto dq = empty_with_adjacent_heads(query), dk = empty_with_adjacent_heads(key);
-  auto dv = empty_with_adjacent_heads(value);
+  auto dq = at::empty_like(query), dk = at::empty_like(key), dv = at::empty_like(value);
   if (output.numel() == 0 || problem.longest_key == 0)
     return {dq.zero_(), dk.zero_(), dv.zero_()};
   dispatch(query.scalar_type(), problem.sequences * problem.kv_heads, [&](auto element) {
@@ -995,13 +989,13 @@ Triple attention_backward(
 Pair attention_by_seed_meta(
     const at::Tensor& query, const at::Tensor&, const at::Tensor&, const MaybeTensor&, const MaybeTensor&,
     const MaybeTensor&, double, bool, double, int64_t) {
-  return {empty_with_adjacent_heads(query), empty_stats(query)};
+  return {at::empty_like(query), empty_stats(query)};
 }
 
 Triple attention_backward_meta(
     const at::Tensor&, const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, const MaybeTensor&,
     const MaybeTensor&, const MaybeTensor&, const at::Tensor&, const at::Tensor&, double, bool, double, int64_t) {
-  return {empty_with_adjacent_heads(query), empty_with_adjacent_heads(key), empty_with_adjacent_heads(value)};
+  return {at::empty_like(query), at::empty_like(key), at::empty_like(value)};
 }
 
 template <typename Function>
@@ -1085,12 +1079,15 @@ struct Attention : torch::autograd::Function<Attention> {
     const auto mask = saved[3].defined() ? MaybeTensor(saved[3]) : MaybeTensor();
     const Options options{mask, {}, {}, data.at("p").toDouble(), data.at("scale").toDouble(),
                           data.at("causal").toBool(), data.at("seed").toInt()};
-    torch::autograd::variable_list inputs, results(4);
-    for (size_t i = 0; i < 3; ++i)
+    // Aliases: the gradient of one must not include that of another that is the same tensor or was computed from it.
+    torch::autograd::variable_list aliases, inputs, results(4);
+    for (size_t i = 0; i < 3; ++i) {
+      aliases.push_back(saved[i].alias());
       if (saved[i].requires_grad())
-        inputs.push_back(saved[i]);
+        inputs.push_back(aliases[i]);
+    }
     auto gradients = torch::autograd::grad(
-        {composite(saved[0], saved[1], saved[2], options)}, inputs, {gradient}, true, true);
+        {composite(aliases[0], aliases[1], aliases[2], options)}, inputs, {gradient}, true, true);
     for (size_t i = 3; i-- > 0;)
       if (saved[i].requires_grad()) {
         results[i] = gradients.back();

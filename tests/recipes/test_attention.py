@@ -190,6 +190,26 @@ def test_gradcheck(is_causal: bool) -> None:
     assert torch.autograd.gradcheck(lambda query: replayed(query, keys, keys), tensors[0])
 
 
+def test_second_derivatives_by_a_tensor_that_is_query_key_and_value() -> None:
+    tensor = torch.randn(1, 2, 7, 3, dtype=torch.float64, requires_grad=True)
+
+    def attend(tensor: Any) -> Any:
+        return torch.ops.orch.attention(tensor.repeat(1, 2, 1, 1), tensor, tensor)
+
+    gradients = [
+        torch.autograd.grad(attend(tensor).square().sum(), tensor, create_graph=create_graph)
+        for create_graph in (False, True)
+    ]
+    assert largest_error(*map(list, gradients)) < 1e-12
+    assert torch.autograd.gradgradcheck(attend, tensor)
+
+
+def test_output_has_the_layout_of_the_query() -> None:
+    (query, _, _), _ = inputs((2, 4, 4, 8, 8, 16), torch.float32)
+    for tensor in (query, query.contiguous()):
+        assert torch.ops.orch.attention(tensor, tensor, tensor).stride() == tensor.stride()
+
+
 def test_gradient_of_a_mask_and_its_dropout() -> None:
     tensors, _ = inputs((2, 4, 2, 5, 7, 3), torch.float64)
     masks = [torch.randn(4, 5, 7, dtype=torch.float64) for _ in range(2)]
