@@ -45,6 +45,10 @@ def scaled_dot_product_attention(
     return TORCHS(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, **extra)
 
 
+# Pickled modules name torch's function, which other processes have.
+scaled_dot_product_attention.__module__ = "torch.nn.functional"
+
+
 def attention_of_packed(
     query: torch.Tensor,
     key: torch.Tensor,

@@ -21,3 +21,6 @@ def dropout(input: torch.Tensor, p: float = 0.5, training: bool = True, inplace:
             return TORCHS(input, p, training, inplace)
         dropped = torch.ops.orch.dropout(input, p)
         return input.copy_(dropped) if inplace else dropped
+
+
+dropout.__module__ = "torch.nn.functional"  # Pickled modules name torch's function, which other processes have.

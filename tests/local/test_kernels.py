@@ -28,7 +28,7 @@ for _ in range(4):
     loss.backward()
     optimizer.step()
     optimizer.zero_grad()
-functions = [F.dropout.__module__, F.scaled_dot_product_attention.__module__]
+functions = [getattr(f, "__globals__", {}).get("__name__") for f in (F.dropout, F.scaled_dot_product_attention)]
 print("RESULT", functions, loss.item().hex(), [p.double().sum().item().hex() for p in model.parameters()], flush=True)
 """
 

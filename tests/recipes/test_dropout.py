@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import pickle
 from collections.abc import Iterator
 from typing import Any
 
@@ -249,7 +250,9 @@ def test_modules_and_functions_use_the_kernel_only_in_training() -> None:
         torch.manual_seed(1)
         assert torch.equal(call(x), expected)
     assert layer.eval()(x) is x
+    pickled = pickle.dumps([F.dropout, F.scaled_dot_product_attention])
     orch_kernels.restore()
+    assert pickle.loads(pickled) == [F.dropout, F.scaled_dot_product_attention]  # as in other processes
     torch.manual_seed(1)
     assert not torch.equal(layer.train()(x), expected)
 
