@@ -114,14 +114,15 @@ def is_recorded(module: torch.nn.Module) -> bool:
     """Return whether a hook may read what the module returns, or transformers records the weights of this call."""
     capturing = sys.modules.get("transformers.utils.output_capturing")
     recorded = (capturing._active_collector.get() if capturing else None) or ()
-    has_hooks = bool(module._forward_hooks) or "forward" in vars(module)
-    return has_hooks or any("attentions" in key for key in recorded)
+    hooks = (*module._forward_hooks, *torch.nn.modules.module._global_forward_hooks)
+    return bool(hooks) or "forward" in vars(module) or any("attentions" in key for key in recorded)
 
 
 @functools.cache
 def discards_weights(kind: type[torch.nn.Module]) -> bool:
     """Return whether a module works without the weights, as with scaled_dot_product_attention, which has none."""
-    classes = [value for value in vars(sys.modules[kind.__module__]).values() if isinstance(value, type)]
+    names = getattr(sys.modules.get(kind.__module__), "__dict__", {})  # scripts may import a module without an entry
+    classes = [value for value in names.values() if isinstance(value, type)]
     return "output_attentions" not in inspect.signature(kind.forward).parameters and any(
         vars(model_class).get("_supports_sdpa") for model_class in classes
     )

@@ -94,9 +94,16 @@ def test_weights_that_somebody_reads_are_computed() -> None:
     model = bert(0.5)
     weights: list[Any] = []
     attention = model.encoder.layer[0].attention.self
-    attention.register_forward_hook(lambda module, args, output: weights.append(output[1]))
-    assert operators(model) == {"orch::attention", "aten::softmax"}
-    assert weights[0].shape == (2, 4, 10, 10)
+
+    def read_weights(module: Any, args: Any, output: Any) -> None:
+        if module is attention:
+            weights.append(output[1])
+
+    with attention.register_forward_hook(read_weights):
+        assert operators(model) == {"orch::attention", "aten::softmax"}
+    with torch.nn.modules.module.register_module_forward_hook(read_weights):
+        assert operators(model) == {"aten::softmax"}
+    assert [layer.shape for layer in weights] == [(2, 4, 10, 10)] * 2
 
 
 def test_models_with_another_attention_keep_it() -> None:
@@ -104,6 +111,7 @@ def test_models_with_another_attention_keep_it() -> None:
     assert [eager.is_standard(module.eager_attention_forward) for module in functions] == [False] * 3
     assert eager.is_standard(modeling_bert.eager_attention_forward)
     assert eager.is_standard(modeling_llama.eager_attention_forward)
+    assert not eager.discards_weights(type("Attention", (torch.nn.Module,), {"__module__": "not in sys.modules"}))
     orch_kernels.restore()
     assert operators(bert(0.5)) == {"aten::softmax"}
 
