@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from orch_node import reach
 from orch_node.line_pipes import Pipes
+from orch_node.protocol import files
 from orch_node.protocol.agent import Response, WriteFile
 from orch_node.supervisor import agents as supervisor_agents
 
@@ -53,6 +54,17 @@ def test_lost_launchers_of_many_nodes_are_named_briefly(tmp_path: Path) -> None:
         assert text.endswith("; the same on n[3-39]")
         agents.forget_lost_launcher()
         assert agents.describe_lost_launcher() == ""
+    finally:
+        agents.channels["n0"].kill()
+
+
+def test_processes_are_ended_although_logs_cannot_be_read_or_handed_over(tmp_path: Path) -> None:
+    (tmp_path / files.HANDED_LOGS).mkdir()  # which unlink() rejects like a read-only disk
+    (tmp_path / files.RANKS).mkdir()
+    (tmp_path / files.RANKS / "rank-0.log").symlink_to("missing")
+    agents = supervisor_agents.Agents(tmp_path, ["n0"], str(tmp_path / "claims"), Pipes())
+    try:
+        assert [(node, end.logs) for node, end in agents.end_all().items()] == [("n0", None)]
     finally:
         agents.channels["n0"].kill()
 

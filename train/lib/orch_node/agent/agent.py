@@ -9,6 +9,7 @@ supervisor is silent for too long: a node that is cut off must not run forever.
 from __future__ import annotations
 
 import base64
+import contextlib
 import os
 import select
 import signal
@@ -181,13 +182,14 @@ class Agent:
         )
 
     def small_logs(self, max_bytes: int) -> dict[str, str] | None:
-        """Return the files of the ranks here, unless they are too large or node0 has them anyway."""
-        if (self.run_dir / files.SUPERVISOR).exists():
-            return None
-        paths = [path for path in (self.run_dir / files.RANKS).glob("rank-*") if files.rank_of(path.name) is not None]
-        if sum(path.stat().st_size for path in paths) > max_bytes:
-            return None
-        return {path.name: base64.b64encode(path.read_bytes()).decode() for path in paths}
+        """Return the files of the ranks here, unless they are too large or unreadable, or node0 has them anyway."""
+        with contextlib.suppress(OSError):
+            names = (self.run_dir / files.RANKS).glob("rank-*")
+            paths = [path for path in names if files.rank_of(path.name) is not None]
+            is_small = sum(path.stat().st_size for path in paths) <= max_bytes
+            if is_small and not (self.run_dir / files.SUPERVISOR).exists():
+                return {path.name: base64.b64encode(path.read_bytes()).decode() for path in paths}
+        return None
 
     def remove_containers(self) -> tuple[list[ProcessRecord], list[ProcessRecord]]:
         """Remove the run's containers here; return those removed, and those that remain."""

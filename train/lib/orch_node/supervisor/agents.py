@@ -332,10 +332,10 @@ class Agents:
         responses = self.request(EndAll(max_bytes), AllEnded, seconds=END_SECONDS)
         handed = {node: end.logs for node, end in responses.items() if end.logs is not None}
         path = self.run_dir / files.HANDED_LOGS
-        path.unlink(missing_ok=True)
-        if handed:
-            lines = (f"{logs.render(NodeLogs(node, texts))}\n" for node, texts in handed.items())
-            with contextlib.suppress(OSError):  # a full disk
+        lines = (f"{logs.render(NodeLogs(node, texts))}\n" for node, texts in handed.items())
+        with contextlib.suppress(OSError):  # a full or read-only disk
+            path.unlink(missing_ok=True)
+            if handed:
                 whole_files.write(path, "".join(lines))
         return responses
 
