@@ -78,7 +78,11 @@ def measure_pair(match: Match, listener: socket.socket, addresses: dict[int, tup
     peer = second if accepts else first
 
     def connect() -> socket.socket:
-        link = accept(listener, addresses[peer][0]) if accepts else socket.create_connection(addresses[peer])
+        link = (
+            accept(listener, addresses[peer][0])
+            if accepts
+            else socket.create_connection(addresses[peer], CONNECT_SECONDS)
+        )
         link.settimeout(CONNECT_SECONDS)
         link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return link
