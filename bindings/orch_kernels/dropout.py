@@ -15,12 +15,12 @@ def dropout(input: torch.Tensor, p: float = 0.5, training: bool = True, inplace:
     if torch.jit.is_scripting():
         return torch.dropout_(input, p, training) if inplace else torch.dropout(input, p, training)
     else:
+        if training and 0 < p < 1 and are_plain(input) and input.dtype in DTYPES:
+            dropped = torch.ops.orch.dropout(input, p)
+            return input.copy_(dropped) if inplace else dropped
         if has_torch_function_unary(input):  # torch would pass this function to the subclass in place of its own
             return handle_torch_function(TORCHS, (input,), input, p=p, training=training, inplace=inplace)
-        if not (training and 0 < p < 1 and are_plain(input) and input.dtype in DTYPES):
-            return TORCHS(input, p, training, inplace)
-        dropped = torch.ops.orch.dropout(input, p)
-        return input.copy_(dropped) if inplace else dropped
+        return TORCHS(input, p, training, inplace)
 
 
 dropout.__module__ = "torch.nn.functional"  # Pickled modules name torch's function, which other processes have.

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import torch
 from torch.autograd import forward_ad
+from torch.overrides import _get_current_function_mode_stack
+from torch.utils._device import DeviceContext
 
 from orch_kernels._built import TORCH
 
@@ -37,10 +39,18 @@ def are_plain(*tensors: torch.Tensor) -> bool:
         and all(map(is_plain, tensors))
         and torch._C._get_tracing_state() is None
         and torch._C._functorch.peek_interpreter_stack() is None
-        and torch._C._len_torch_function_stack() == 0
+        and not has_function_mode()
         and torch._C._len_torch_dispatch_stack() == 0
         and forward_ad._current_level < 0
     )
+
+
+def has_function_mode() -> bool:
+    """Return whether a TorchFunctionMode is active, except torch.device(), which affects only new tensors.
+
+    It may be active in the forward pass alone. Checkpointed modules must draw the same units again without it.
+    """
+    return any(type(mode) is not DeviceContext for mode in _get_current_function_mode_stack())
 
 
 def is_plain(tensor: torch.Tensor) -> bool:

@@ -231,13 +231,23 @@ def test_gradients_use_the_mask_of_the_forward_pass() -> None:
     assert torch.autograd.gradgradcheck(replayed, x)
 
 
-def test_checkpointed_module_draws_the_same_mask_again() -> None:
-    net = torch.nn.Sequential(torch.nn.Linear(8, 64), torch.nn.Dropout(0.5))
-    x = torch.randn(4, 8, requires_grad=True)
-    gradients = []
-    for call in (net, lambda x: torch.utils.checkpoint.checkpoint(net, x, use_reentrant=False)):
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_checkpointed_module_draws_the_same_mask_again(reentrant: bool) -> None:
+    class Net(torch.nn.Module):
+        def forward(self, x: Any) -> Any:
+            x = F.dropout(x @ torch.ones(8, 64), 0.5).view(1, 1, 4, 64)
+            return F.scaled_dot_product_attention(x, x, x, dropout_p=0.5)
+
+    def in_forward_only(x: Any) -> Any:
+        with torch.device("cpu"):  # a TorchFunctionMode
+            return torch.utils.checkpoint.checkpoint(net, x, use_reentrant=reentrant)
+
+    net, gradients = Net(), []
+    for call in (net, in_forward_only):
+        x = torch.linspace(-1, 1, 32).view(4, 8).requires_grad_()
         torch.manual_seed(13)
-        gradients.append(torch.autograd.grad(call(x).sum(), x)[0])
+        call(x).square().sum().backward()
+        gradients.append(x.grad)
     assert torch.equal(*gradients)
 
 
