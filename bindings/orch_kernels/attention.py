@@ -37,7 +37,9 @@ def scaled_dot_product_attention(
         is_supported(query, key, value, attn_mask, dropout_p)
         and (query.shape[1] == key.shape[1] or enable_gqa)
         and not (is_causal and attn_mask is not None)
-        and torch._C._get_flash_sdp_enabled()  # otherwise torch.nn.attention.sdpa_kernel() has chosen a backend
+        # Otherwise torch.nn.attention.sdpa_kernel() has chosen a backend. With dropout there is only one for CPUs, and
+        # the choice, which may apply to the forward pass alone, must not change what checkpointed modules draw.
+        and (dropout_p > 0 or torch._C._get_flash_sdp_enabled())
     ):
         tensors = in_autocast_dtype(query, key, value)
         return torch.ops.orch.attention(*tensors, attn_mask, dropout_p, is_causal, scale)

@@ -289,7 +289,7 @@ def test_everything_else_is_torchs_bit_for_bit(monkeypatch: pytest.MonkeyPatch) 
     F.scaled_dot_product_attention(query.float(), query.float(), query.float())  # as fast without dropout
     F.scaled_dot_product_attention(query[:1], key.repeat(1, 2, 1, 1), query)
     with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
-        F.scaled_dot_product_attention(query, query, query, dropout_p=0.5)
+        F.scaled_dot_product_attention(query, query, query)
     with flop_counter.FlopCounterMode(display=False):
         F.scaled_dot_product_attention(query, query, query, dropout_p=0.5)
     torch.func.vmap(lambda x: F.scaled_dot_product_attention(x, x, x) or x)(query[None])

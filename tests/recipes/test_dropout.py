@@ -239,7 +239,8 @@ def test_checkpointed_module_draws_the_same_mask_again(reentrant: bool) -> None:
             return F.scaled_dot_product_attention(x, x, x, dropout_p=0.5)
 
     def in_forward_only(x: Any) -> Any:
-        with torch.device("cpu"):  # a TorchFunctionMode
+        math = torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH)
+        with torch.device("cpu"), math:  # the first is a TorchFunctionMode
             return torch.utils.checkpoint.checkpoint(net, x, use_reentrant=reentrant)
 
     net, gradients = Net(), []
