@@ -8,16 +8,18 @@ from __future__ import annotations
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from numbers import Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, ClassVar, TypedDict, get_args, get_origin, get_type_hints
 
 from orchestrator.errors import ExecuteError, RequestError, did_you_mean
 from orchestrator.errors import OrchError as OrchError
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
+
+    from typing_extensions import Unpack
 
     from orchestrator.operations.fetch import Collected
     from orchestrator.operations.output import LogLine
@@ -26,6 +28,48 @@ if TYPE_CHECKING:
 
 RUNS_DIR = "runs"
 FUNCTION_HINT = "The function takes its place, with its own module."
+
+
+class TrainOptions(TypedDict, total=False):
+    """Further options of `orch train`, named like those of the command line; `orch train --help` explains them.
+
+    Type checkers and editors read them here; the options themselves are declared in TrainRequest.
+    """
+
+    module: bool
+    name: str
+    preset: str
+    array: Sequence[str]
+    array_sample: int
+    recipe_path: Sequence[str | Path]
+    project: str
+    project_limit: int
+    requirements: str
+    extra: Sequence[str]
+    packages: Sequence[str]
+    env_file: str | Path
+    stack: str
+    python: str | Path
+    venv: str | Path
+    exclude: str
+    wait_for_cores: bool
+    launcher: str
+    mpi: str
+    accelerate_config: str
+    backend: str
+    ccl_workers: int
+    fabric: str
+    precision: str
+    allow_slow_bf16: bool
+    ipex: bool
+    kernels: str
+    stall_timeout: float
+    max_restarts: int
+    spare_nodes: int
+    min_nodes: int
+    stop_on_nan: bool
+    image: str
+    image_options: Sequence[str]
 
 
 class RunError(OrchError):
@@ -200,7 +244,7 @@ def train(
     on: str | None = None,
     target_options: Mapping[str, Any] | None = None,
     runs_dir: str | Path = RUNS_DIR,
-    **options: Any,
+    **options: Unpack[TrainOptions],
 ) -> Run:
     """Start a recipe or a script, and return the run as soon as it is started.
 
@@ -250,13 +294,13 @@ def checked_options(options: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     Raises:
         RequestError: if there is no such option, or a list is expected.
     """
-    from orchestrator.planning.request import OPTION, TrainRequest
+    from orchestrator.planning.request import TrainRequest
 
     types = get_type_hints(TrainRequest)
-    names = [item.name for item in fields(TrainRequest) if OPTION in item.metadata]
     for name, value in options.items():
-        if name not in names:
-            raise RequestError(f"orch.train has no option {name!r}.", hint=did_you_mean(name, names))
+        if name not in TrainOptions.__annotations__:
+            hint = did_you_mean(name, TrainOptions.__annotations__)
+            raise RequestError(f"orch.train has no option {name!r}.", hint=hint)
         yield name, tuple_of(name, value, get_origin(types[name]) is tuple)
 
 
@@ -366,7 +410,7 @@ def submit(
     on: str | None = None,
     target_options: Mapping[str, Any] | None = None,
     runs_dir: str | Path = RUNS_DIR,
-    **options: Any,
+    **options: Unpack[TrainOptions],
 ) -> Job:
     """Call a function on every rank, in a process group, and return a job with a future of each rank.
 
