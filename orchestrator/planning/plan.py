@@ -360,8 +360,9 @@ class Plan:
         That is the script of a job, or a manifest, as it is submitted; otherwise a shell script with the commands that
         orch runs on the nodes, in which decisions and files are comments.
         """
-        if isinstance(self.steps[-1], SubmitScript):
-            return mask(self.steps[-1].script.rstrip("\n") + "\n", self.secrets)
+        scripts = [step.script for step in self.steps[-1:] if isinstance(step, SubmitScript)]
+        if scripts:
+            return mask(scripts[0].rstrip("\n") + "\n", self.secrets)
         lines = [*comments(self.summary()), *(line for step in self.steps for line in step.describe())]
         return mask("\n".join(lines) + "\n", self.secrets)
 

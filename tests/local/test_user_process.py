@@ -56,7 +56,7 @@ def test_script_imports_its_modules_and_none_of_orch(orch: Orch, tmp_path: Path)
     script = write_script(tmp_path, PRINT_IMPORTS.replace("NAMES", repr(names)))
     expect_exit(orch("train", script, "--ppn", "1", "--backend", "gloo"))
     text = rank_log(last_run(tmp_path), 0)
-    assert value_of(text, "MODULES") == "['orch_node']"
+    assert value_of(text, "MODULES") == "['orch_kernels', 'orch_node']"
     assert value_of(text, "LOCAL") == value_of(text, "APPENDED") == "True"
     assert value_of(text, "IMPORTABLE") == "[]"
     first, last = json.loads(value_of(text, "PATH"))

@@ -39,6 +39,7 @@ def test_array_has_a_run_for_each_combination() -> None:
         "seed=2 learning_rate=3e-5 (4 of 4)",
     ]
     assert len({run.run.run_dir for run in runs}) == 4
+    assert "seed=2 learning_rate=3e-5 (4 of 4)" in runs[3].describe()  # which its record contains
 
 
 @pytest.mark.parametrize(
