@@ -57,6 +57,18 @@ def copy_all_files(record: RunRecord, folder: Path, node0: Local | Ssh) -> dict[
     return {node: error.message for node, error in errors.items()}
 
 
+def copy_results(mirror: Mirror, record: RunRecord) -> None:
+    """Copy what node0 has recorded and reported about a run that has ended."""
+    mirror.finish(record.output_dir)
+    mirror.record_supervisor_end()
+
+
+def check_run_dir(mirror: Mirror) -> None:
+    """Raise ExecuteError if the node does not have the folder of the run."""
+    if not mirror.remote.list(mirror.run_dir):
+        raise ExecuteError(f"{mirror.run_dir} does not exist.", hint="The run's folder on the node was deleted.")
+
+
 def copy_logs(
     record: RunRecord,
     folder: Path,
@@ -75,7 +87,7 @@ def copy_logs(
         rank: the rank; None for all ranks.
         hosts: the nodes; by default all of the run.
         node0: a connection to node0, which stays open; by default a new one is used.
-        with_results: whether to copy the results, too; then it is no error that a node lacks the folder.
+        with_results: whether to copy the results, too. A node may lack the folder then; otherwise this is an error.
         connect_seconds: the time limit of each new connection.
 
     Returns:
@@ -94,14 +106,11 @@ def copy_logs(
             return None
         mirror = Mirror(connection, record.run_dir, folder, ranks=len(record.layout))
         try:
-            if host == record.node0 and with_results:
-                mirror.finish(record.output_dir)
-                mirror.record_supervisor_end()
-            elif not with_results and not connection.list(record.run_dir):
-                raise ExecuteError(
-                    f"{record.run_dir} does not exist.", hint="The run's folder on the node was deleted."
-                )
+            if not with_results:
+                check_run_dir(mirror)
             if host == record.node0:
+                if with_results:
+                    copy_results(mirror, record)
                 handed.update(mirror.copy_handed_logs(folder_of))
             mirror.copy_logs(rank, lambda number: folder_of(number, host.node))
         except ExecuteError as error:
