@@ -18,7 +18,7 @@ def dropout(input: torch.Tensor, p: float = 0.5, training: bool = True, inplace:
         if training and 0 < p < 1 and are_plain(input) and input.dtype in DTYPES:
             dropped = torch.ops.orch.dropout(input, p)
             return input.copy_(dropped) if inplace else dropped
-        if has_torch_function_unary(input):  # torch would pass this function to the subclass in place of its own
+        if has_torch_function_unary(input):  # which gets torch's function
             return handle_torch_function(TORCHS, (input,), input, p=p, training=training, inplace=inplace)
         return TORCHS(input, p, training, inplace)
 

@@ -1,7 +1,7 @@
 """The attention of transformers' models with attn_implementation="eager", with the kernel.
 
-Models look their attention up by name, and have a function of their own for "eager". The kernel replaces only
-functions that compute softmax(query x key * scaling + mask), dropout and the product with the value, and nothing else;
+Models get their attention function by its name; for "eager", each model defines one. The kernel replaces only functions
+that compute softmax(query x key * scaling + mask), dropout and the product with the value, and nothing else;
 and only if nothing can read the attention weights, which the kernel does not compute.
 """
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from orchestrator.cli.groups import panels_of
-from orchestrator.planning.request import WHAT, TrainRequest, option
+from orchestrator.planning.request import TRAINING, TrainRequest, option
 
 
 def complete_recipes(incomplete: str) -> list[str]:
@@ -29,7 +29,7 @@ class Environment:
 
     venv: str | None = option(
         None,
-        panel=WHAT,
+        panel=TRAINING,
         metavar="FOLDER",
         help="Run the ranks in this virtual environment, which the nodes have already: --python FOLDER/bin/python.",
     )

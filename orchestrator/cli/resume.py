@@ -16,20 +16,20 @@ from orchestrator.cli.options import print_error
 from orchestrator.cli.output import OUTPUT, Output, check_format
 from orchestrator.cli.request import PANELS
 from orchestrator.operations.resume import Changes
-from orchestrator.planning.request import PRECISION, RESTARTS, WHAT, WHERE
+from orchestrator.planning.request import NODES, PRECISION, RESTARTS, TRAINING
 
 if TYPE_CHECKING:
     from orchestrator.planning.plan import Plan
     from orchestrator.targets.interface import RunHandle
 
 CHANGES: Mapping[str, ParameterInfo] = {
-    "nodes": PANELS[WHERE]["nodes"],
-    "exclude": PANELS[WHERE]["exclude"],
+    "nodes": PANELS[NODES]["nodes"],
+    "exclude": PANELS[NODES]["exclude"],
     "ppn": typer.Option(metavar="N|auto", help="Ranks per node."),
     "precision": PANELS[PRECISION]["precision"],
     "max_restarts": PANELS[RESTARTS]["max_restarts"],
-    "env": PANELS[WHAT]["env"],
-    "wait_for_cores": PANELS[WHERE]["wait_for_cores"],
+    "env": PANELS[TRAINING]["env"],
+    "wait_for_cores": PANELS[NODES]["wait_for_cores"],
     "code": typer.Option(
         "--code", help="Send the files of the project that have changed. Files that the run has written are kept."
     ),

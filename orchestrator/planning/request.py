@@ -83,7 +83,7 @@ def check_name(name: str) -> None:
 
 
 OPTION, PANEL, FLAGS = "option", "panel", "flags"  # in the metadata of a field
-ARGUMENTS, WHAT, WHERE, RANKS = "Arguments", "What", "Where", "Ranks"  # panels of the help
+ARGUMENTS, TRAINING, NODES, RANKS = "Arguments", "What", "Where", "Ranks"  # panels of the help
 PRECISION, RESTARTS, IMAGE = "Precision", "Restarts", "Image"
 LAUNCHER_NAMES = ("mpirun", "torchrun", "accelerate", "mpirun-accelerate")  # copied: importing LAUNCHERS is slow
 
@@ -117,62 +117,68 @@ class TrainRequest:
         (), panel=ARGUMENTS, metavar="-- SCRIPT ARGS", help="Arguments for the script."
     )
     module: bool = option(
-        False, panel=WHAT, flags=("--module", "-m"), help="Run RECIPE_OR_SCRIPT as a Python module, like `python -m`."
+        False,
+        panel=TRAINING,
+        flags=("--module", "-m"),
+        help="Run RECIPE_OR_SCRIPT as a Python module, like `python -m`.",
     )
     name: str | None = option(
         None,
-        panel=WHAT,
+        panel=TRAINING,
         metavar="NAME",
         help="Name of the run, which `orch runs` shows and other commands take in place of its ID.",
     )
     preset: str | None = option(
-        None, panel=WHAT, metavar="NAME", help="Named set of settings; `orch recipes` lists the presets of each recipe."
+        None,
+        panel=TRAINING,
+        metavar="NAME",
+        help="Named set of settings; `orch recipes` lists the presets of each recipe.",
     )
     settings: tuple[str, ...] = option(
         (),
-        panel=WHAT,
+        panel=TRAINING,
         flags=("--set",),
         metavar="KEY=VALUE",
         help="Setting of the recipe, such as learning_rate=1e-4; may be repeated. `orch recipes show NAME` lists them.",
     )
     array: tuple[str, ...] = option(
         (),
-        panel=WHAT,
+        panel=TRAINING,
         metavar="KEY=VALUE,VALUE",
         help="Start one run per value, or (@FILE) per line of a file; repeat to run all combinations. Append %N "
         "to run at most N at a time.",
     )
     array_sample: int | None = option(
-        None, panel=WHAT, metavar="N", help="Start only N combinations of --array, drawn at random."
+        None, panel=TRAINING, metavar="N", help="Start only N combinations of --array, drawn at random."
     )
     recipe_path: tuple[PurePath, ...] = option(
         (),
-        panel=WHAT,
+        panel=TRAINING,
         envvar="ORCH_RECIPE_PATH",
         metavar="FOLDER",
         help="Folder with a recipe.toml, or with several recipe folders; may be repeated.",
     )
     project: str | None = option(
         None,
-        panel=WHAT,
+        panel=TRAINING,
         metavar="FOLDER|none",
         help="Folder to send to the nodes with your own script; the ranks work in a copy of it. Default: the script's "
         "git repository without ignored files, or its folder; none: only the script.",
     )
-    project_limit: int = option(PROJECT_MEGABYTES, panel=WHAT, metavar="MB", help="Maximum size of the project.")
+    project_limit: int = option(PROJECT_MEGABYTES, panel=TRAINING, metavar="MB", help="Maximum size of the project.")
     requirements: str | None = option(
         None,
-        panel=WHAT,
+        panel=TRAINING,
         metavar="FILE|none",
         help="Packages to add to the stack: a requirements file or a pyproject.toml. Default: those of the script's "
         "`# /// script` block, or of the project's pyproject.toml; none: no packages.",
     )
     extra: tuple[str, ...] = option(
-        (), panel=WHAT, metavar="NAME", help="Optional dependencies of the pyproject.toml; may be repeated."
+        (), panel=TRAINING, metavar="NAME", help="Optional dependencies of the pyproject.toml; may be repeated."
     )
     packages: tuple[str, ...] = option(
         (),
-        panel=WHAT,
+        panel=TRAINING,
         flags=("--with",),
         metavar="PACKAGE",
         help="Package to add to the stack and to the packages of --requirements or its default, such as einops>=0.8; "
@@ -180,20 +186,20 @@ class TrainRequest:
     )
     env: tuple[str, ...] = option(
         (),
-        panel=WHAT,
+        panel=TRAINING,
         metavar="NAME|NAME=VALUE",
         help="Environment variable of the ranks; without a value, that of this shell; may be repeated. For all "
         "runs: orch_env in the inventory.",
     )
     env_file: PurePath | None = option(
-        None, panel=WHAT, metavar="FILE", help="File with such variables, one in each line."
+        None, panel=TRAINING, metavar="FILE", help="File with such variables, one in each line."
     )
     stack: str = option(
-        "current", panel=WHAT, metavar="NAME", help="Stack (set of versions) to use; `orch stacks` lists them."
+        "current", panel=TRAINING, metavar="NAME", help="Stack (set of versions) to use; `orch stacks` lists them."
     )
     python: str | None = option(
         None,
-        panel=WHAT,
+        panel=TRAINING,
         metavar="PATH",
         help="Run the ranks on this Python, which the nodes have already (conda, uv, venv), instead of that of the "
         "stack. It needs torch; the stack's bindings for ccl are added if they fit.",
@@ -201,23 +207,23 @@ class TrainRequest:
     on: str | None = None  # its option names the targets, which packages can add
     inventory: str = option(
         "local",
-        panel=WHERE,
+        panel=NODES,
         envvar="ORCH_INVENTORY",
         metavar="INVENTORY",
         help="Ansible inventory of the cluster; `orch init` creates one. local: this machine.",
     )
     nodes: Nodes | None = option(
         None,
-        panel=WHERE,
+        panel=NODES,
         metavar="N|PATTERN",
         parser=parse_nodes,
         help="Number of nodes, taken from the start of the inventory, or an Ansible pattern such as "
         "node[1-3],node7 or a group. Default: all.",
     )
     exclude: str | None = option(
-        None, panel=WHERE, metavar="PATTERN", help="Nodes to exclude: a pattern as for --nodes."
+        None, panel=NODES, metavar="PATTERN", help="Nodes to exclude: a pattern as for --nodes."
     )
-    wait_for_cores: bool = option(False, panel=WHERE, help="Wait until other runs have released their cores.")
+    wait_for_cores: bool = option(False, panel=NODES, help="Wait until other runs have released their cores.")
     ppn: int | None = option(
         None,
         panel=RANKS,

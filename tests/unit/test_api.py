@@ -24,8 +24,8 @@ def test_train_has_all_options_of_the_command_line() -> None:
     parameters = {*inspect.signature(api.train).parameters} - {"options"}
     own_names = {RENAMED.get(item.name, item.name) for item in fields(TrainRequest) if OPTION not in item.metadata}
     assert own_names - {"defaults"} <= parameters
-    others = {item.name for item in fields(TrainRequest) if OPTION in item.metadata} - {*parameters, *RENAMED}
-    assert {*api.TrainOptions.__annotations__} == {*others, "venv"}
+    options = {item.name for item in fields(TrainRequest) if OPTION in item.metadata} - {*parameters, *RENAMED}
+    assert {*api.TrainOptions.__annotations__} == {*options, "venv"}
 
 
 def test_submit_has_the_parameters_of_train_except_for_what_the_function_replaces() -> None:

@@ -286,7 +286,7 @@ def chunk(request: JobRequest, select: str | None) -> str:
             f"--pbs select={select} requests {count} nodes, but --nodes plus --spare-nodes is {request.nodes}.",
             hint=f"Use --nodes for the number of nodes, and --pbs select={resources}.",
         )
-    if (cores := ncpus(select)) is not None and cores < request.ppn:
+    if (cores := amount_of("ncpus", select)) is not None and cores < request.ppn:
         raise PlanError(
             f"--pbs select={select} requests fewer cores than a node has ranks: {request.ppn}.",
             hint=f"Request more cores, such as --pbs select=ncpus={request.ppn}, or start fewer ranks.",
@@ -294,8 +294,8 @@ def chunk(request: JobRequest, select: str | None) -> str:
     return resources
 
 
-def ncpus(select: str, resource: str = "ncpus") -> int | None:
-    """Return the cores of each node that select= requests, or another resource; None if it does not name them."""
+def amount_of(resource: str, select: str) -> int | None:
+    """Return how much of a resource select= requests of each node; None if it does not name the resource."""
     match = re.search(rf"(?:^|:){resource}=([0-9]+)(?::|$)", select)
     return int(match[1]) if match else None
 
@@ -445,7 +445,7 @@ class Pbs(BatchSystem):
         Raises:
             ExecuteError: if pbsnodes cannot be started.
         """
-        requested = ncpus(options.get("select", ""))
+        requested = amount_of("ncpus", options.get("select", ""))
         if requested is None:
             return ONE_RANK
         vnodes: dict[str, list[int]] = {}
@@ -509,10 +509,10 @@ class Pbs(BatchSystem):
 
     def threads_per_rank(self, options: Mapping[str, str], ppn: int) -> int:
         """Return the cores of each rank that select= requests; 0 if it has no ncpus."""
-        return (ncpus(options.get("select", "")) or 0) // ppn
+        return (amount_of("ncpus", options.get("select", "")) or 0) // ppn
 
     def requested_gpus(self, options: Mapping[str, str], nodes: int) -> int:
-        return ncpus(options.get("select", ""), "ngpus") or 0
+        return amount_of("ngpus", options.get("select", "")) or 0
 
     def explain_option(self, name: str, options: Mapping[str, str]) -> str:
         """Return what remains of a short time limit for training, or ''."""
