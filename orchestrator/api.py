@@ -1,30 +1,45 @@
-"""The Python interface, importable as `orch`. It calls the same operations as the command line.
-
-Modules are imported when a function needs them, so that `import orch` is fast.
-"""
+"""The Python interface, importable as `orch`. It calls the same operations as the command line."""
 
 from __future__ import annotations
 
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypedDict, get_args, get_origin, get_type_hints
 
+from orch_node.protocol.events import event_fields, event_name
+
 from orchestrator.errors import ExecuteError, RequestError, did_you_mean
 from orchestrator.errors import OrchError as OrchError
+from orchestrator.operations import fetch
+from orchestrator.operations import provision as provisioning
+from orchestrator.operations import resume as resuming
+from orchestrator.operations import train as training
+from orchestrator.operations.nodes import rows
+from orchestrator.operations.output import LogLine, RanksOutput, check_shown, describe_end, new_screen
+from orchestrator.operations.runs import (
+    CleanupReport,
+    Outcome,
+    RunHandle,
+    RunRow,
+    find,
+    handle_of,
+    list_recorded_runs,
+    store,
+)
+from orchestrator.operations.submit import read_results, write_call
+from orchestrator.planning.request import TrainRequest, choose_python, parse_nodes, parse_ppn
+from orchestrator.targets import registry
 
 if TYPE_CHECKING:
-    from concurrent.futures import Future
-
     from typing_extensions import Unpack
 
     from orchestrator.operations.fetch import Collected
-    from orchestrator.operations.output import LogLine
     from orchestrator.operations.provision import Report
-    from orchestrator.operations.runs import CleanupReport, Outcome, RunHandle, RunRow
 
 RUNS_DIR = "runs"
 FUNCTION_HINT = "The function takes its place, with its own module."
@@ -80,8 +95,6 @@ class RunError(OrchError):
     """
 
     def __init__(self, outcome: Outcome) -> None:
-        from orchestrator.operations.output import describe_end
-
         advice = " ".join(explanation.cure for explanation in outcome.explanations)
         super().__init__(
             describe_end(outcome), hint=advice or "The method logs() of the run has the output of all ranks."
@@ -129,8 +142,6 @@ class Run:
     @property
     def state(self) -> str:
         """Return the last known state, such as `running`, `done` or `failed`, without a query of the nodes."""
-        from orchestrator.operations.runs import store
-
         return store.load(self.folder).state
 
     def events(self) -> Iterator[Event]:
@@ -139,8 +150,6 @@ class Run:
         Raises:
             OrchError: if the nodes cannot be reached.
         """
-        from orch_node.protocol.events import event_fields, event_name
-
         for event in self._handle.events():
             yield Event(event_name(event), event.rank, event.time, event_fields(event))
 
@@ -158,8 +167,6 @@ class Run:
             for _ in self._handle.events():
                 pass
             return self._finish()
-        from orchestrator.operations.output import RanksOutput, check_shown, new_screen
-
         check_shown(show, len(self._handle.record.layout))
         screen = new_screen(show)
         self._handle.notify = screen.note
@@ -219,8 +226,6 @@ class Run:
         Raises:
             OrchError: if no file matches, or files cannot be read or written.
         """
-        from orchestrator.operations import fetch
-
         folder = Path(destination) if destination else None
         request = fetch.FetchRequest(
             source=source, node=node, destination=folder, patterns=tuple_of("patterns", patterns)
@@ -264,9 +269,6 @@ def train(
     Raises:
         OrchError: if the request is wrong, or the run cannot be started. Its `hint` advises.
     """
-    from orchestrator.operations import train as operation
-    from orchestrator.planning.request import TrainRequest, choose_python, parse_nodes, parse_ppn
-
     python = choose_python(options.pop("python", None), options.pop("venv", None))
     request = TrainRequest(
         recipe=str(recipe),
@@ -282,10 +284,10 @@ def train(
         runs_dir=Path(runs_dir),
         **dict(checked_options(options)),
     )
-    plan = operation.plan(request)
+    plan = training.plan(request)
     if plan.array:
         raise RequestError("orch.train starts one run, not an array.", hint="Call it once for each setting.")
-    return Run(operation.start(plan, Path(runs_dir).absolute() / plan.run.run_id))
+    return Run(training.start(plan, Path(runs_dir).absolute() / plan.run.run_id))
 
 
 def checked_options(options: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -294,8 +296,6 @@ def checked_options(options: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     Raises:
         RequestError: if there is no such option, or a list is expected.
     """
-    from orchestrator.planning.request import TrainRequest
-
     types = get_type_hints(TrainRequest)
     for name, value in options.items():
         if name not in TrainOptions.__annotations__:
@@ -310,8 +310,6 @@ def options_of_target(target_name: str | None, values: Mapping[str, Any]) -> tup
     Raises:
         RequestError: if there is no such target, or it does not have an option, or a list is expected.
     """
-    from orchestrator.targets import registry
-
     if not values:
         return ()
     kind = registry.find_target(target_name).options
@@ -363,8 +361,6 @@ class Job(Run):
     futures: tuple[Future[Any], ...]
 
     def __init__(self, handle: RunHandle) -> None:
-        from concurrent.futures import Future
-
         super().__init__(handle)
         self.futures = tuple(Future() for _ in handle.record.layout)
         threading.Thread(target=self._collect, daemon=True).start()
@@ -382,9 +378,6 @@ class Job(Run):
         return [future.result(timeout) for future in self.futures]
 
     def _collect(self) -> None:
-        from orchestrator.operations.runs import handle_of, store
-        from orchestrator.operations.submit import read_results
-
         try:
             handle = handle_of(store.load(self.folder))  # a connection is for one thread
             for _ in handle.events():
@@ -441,8 +434,6 @@ def submit(
         )
     for name in options.keys() & {"project", "module"}:
         raise RequestError(f"orch.submit has no argument {name!r}.", hint=FUNCTION_HINT)
-    from orchestrator.operations.submit import write_call
-
     with tempfile.TemporaryDirectory(prefix="orch-submit-") as folder:
         script = write_call(Path(folder), function, args, kwargs or {})
         options = {**options, "project": folder}
@@ -496,10 +487,7 @@ def resume(
     Raises:
         OrchError: if there is no such run, it cannot be resumed, or it cannot be started.
     """
-    from orchestrator.operations import resume as operation
-    from orchestrator.planning.request import parse_nodes
-
-    changes = operation.Changes(
+    changes = resuming.Changes(
         nodes=None if nodes is None else parse_nodes(str(nodes)),
         exclude=exclude,
         ppn=None if ppn is None else str(ppn),
@@ -511,10 +499,10 @@ def resume(
         force=force,
     )
     base, listener = Path(runs_dir).absolute(), notify or (lambda line: None)
-    runs = operation.find_runs(base, run_id, listener)
+    runs = resuming.find_runs(base, run_id, listener)
     if len(runs) > 1:
         raise RequestError("orch.resume starts one run, not an array.", hint="Call it once for each of its runs.")
-    return Run(operation.start(operation.plan(runs[0], changes, base, listener), runs, base))
+    return Run(resuming.start(resuming.plan(runs[0], changes, base, listener), runs, base))
 
 
 def run(run_id: str = "last", *, inventory: str | None = None, runs_dir: str | Path = RUNS_DIR) -> Run:
@@ -528,8 +516,6 @@ def run(run_id: str = "last", *, inventory: str | None = None, runs_dir: str | P
     Raises:
         OrchError: if there is no such run.
     """
-    from orchestrator.operations.runs import find
-
     return Run(find(Path(runs_dir), run_id, inventory))
 
 
@@ -539,8 +525,6 @@ def runs(*, inventory: str | None = None, runs_dir: str | Path = RUNS_DIR) -> li
     Raises:
         OrchError: if the inventory cannot be read, or a node of it does not respond.
     """
-    from orchestrator.operations.runs import list_recorded_runs
-
     listing = list_recorded_runs(Path(runs_dir), inventory)
     if listing.unreachable:
         raise ExecuteError(
@@ -557,8 +541,6 @@ def nodes(inventory: str | Path) -> list[dict[str, Any]]:
     Raises:
         OrchError: if the inventory cannot be read.
     """
-    from orchestrator.operations.nodes import rows
-
     return rows(str(inventory))
 
 
@@ -580,12 +562,10 @@ def provision(
     Raises:
         OrchError: if the request is wrong, or a node fails.
     """
-    from orchestrator.operations import provision as operation
-
     sources = tuple(map(str, tuple_of("data", data)))
-    request = operation.ProvisionRequest(inventory=str(inventory), stack=stack, data=sources)
-    listener = operation.Listener(note=notify) if notify else operation.Listener()
-    report = operation.provision(request, listener, {})
+    request = provisioning.ProvisionRequest(inventory=str(inventory), stack=stack, data=sources)
+    listener = provisioning.Listener(note=notify) if notify else provisioning.Listener()
+    report = provisioning.provision(request, listener, {})
     if report.exit_code:
         failed = [node for node in report.nodes if node.failed]
         problems = "; ".join(f"{node.node}: {node.problem}" for node in failed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -24,6 +25,4 @@ TEMPLATES = PACKAGE / "templates"
 @cache
 def entry_points() -> EntryPoints:
     """Return the entry points of all installed packages, which takes 10 ms to read."""
-    import importlib.metadata
-
     return cast("EntryPoints", importlib.metadata.entry_points())

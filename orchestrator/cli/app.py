@@ -12,6 +12,8 @@ from typer.core import TyperCommand, TyperGroup
 
 from orchestrator.cli import defaults
 from orchestrator.errors import OrchError, RequestError
+from orchestrator.targets import registry
+from orchestrator.targets.registry import check_name
 
 SCRIPT_ARGUMENTS = "script_args"  # parameter of commands that pass arguments on to a script
 RECIPE = "recipe"
@@ -86,15 +88,11 @@ def is_common(parameter: Any, target: str | None) -> bool:
 
 def title_of(target: str | None) -> str | None:
     """Return the panel of a target's options."""
-    from orchestrator.targets import registry
-
     return next((entry.title for entry in registry.entries().values() if entry.options.on == target), None)
 
 
 def help_of_targets(ctx: Any) -> list[str]:
     """Return a line about the options of each target that is not selected."""
-    from orchestrator.targets import registry
-
     targets = {entry.options.on: entry.title for entry in registry.entries().values()}
     return [
         f"{title}: {ctx.command_path} --on {target} --help"
@@ -130,8 +128,6 @@ def hint_of(error: Any, ctx: Any) -> str:
     Raises:
         RequestError: if an option is unknown because its target cannot be used.
     """
-    from orchestrator.targets.registry import check_name
-
     names = {parameter.name for parameter in ctx.command.params}
     if hasattr(error, "possibilities"):  # an unknown option
         if "on" in names:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import typer
 
 from orchestrator.cli.options import print_error, resume_command
+from orchestrator.operations import queue, runs
 from orchestrator.planning.plan import Plan
+from orchestrator.report import arrays
+from orchestrator.runs import store
+from orchestrator.runs.outcome import Outcome
 from orchestrator.screen import print_text
-
-if TYPE_CHECKING:
-    from orchestrator.runs.outcome import Outcome
 
 
 def follow(plan: Plan, base: Path, *, as_json: bool, wait: bool) -> None:
@@ -28,9 +28,6 @@ def follow(plan: Plan, base: Path, *, as_json: bool, wait: bool) -> None:
     Raises:
         typer.Exit: With exit code 1 if a run failed.
     """
-    from orchestrator.operations import queue, runs
-    from orchestrator.report import arrays
-
     names = [member.run.run_id for member in plan.array]
     waits = plan.origin.request.wait_for_cores
     handles = [] if waits else runs.array_handles(plan, base, print_error)
@@ -59,8 +56,6 @@ def follow(plan: Plan, base: Path, *, as_json: bool, wait: bool) -> None:
 
 def print_resume(outcomes: Sequence[Outcome]) -> None:
     """Print the command that resumes the unfinished runs of an array."""
-    from orchestrator.runs import store
-
     if any(store.can_resume(store.load(outcome.folder)) for outcome in outcomes):
         array, base = outcomes[0].run_id.rpartition("-")[0], outcomes[0].folder.parent
         print_error(f"resume: {resume_command(array, base)}")

@@ -6,15 +6,24 @@ import contextlib
 import json
 import sys
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
+from orch_node.streams import STDERR
 
 from orchestrator.cli.options import RUNS_DIR, SHOW, AsJson, OfInventory, RunName, RunsDir, print_error, resume_command
-from orchestrator.screen import print_text
-
-if TYPE_CHECKING:
-    from orchestrator.runs.logs import LogLine
+from orchestrator.cli.running import run_line, watch
+from orchestrator.operations import output, queue
+from orchestrator.operations import runs as operation
+from orchestrator.operations.output import check_shown
+from orchestrator.operations.runs import find
+from orchestrator.report import cleanup, live
+from orchestrator.report.listing import SCHEMA
+from orchestrator.report.live import shares_terminal
+from orchestrator.report.rank_lines import RankLines
+from orchestrator.runs import store
+from orchestrator.runs.logs import LogLine
+from orchestrator.screen import console, print_text
 
 
 def attach(
@@ -25,11 +34,6 @@ def attach(
     as_json: AsJson = False,
 ) -> None:
     """Show the progress of a run until it ends. Ctrl-C detaches and does not stop the run."""
-    from orchestrator.cli.running import run_line, watch
-    from orchestrator.operations.output import check_shown
-    from orchestrator.operations.runs import find
-    from orchestrator.report import live
-
     screen = live.Screen(of_ranks=show, keeps_stdout=as_json)
     handle = find(runs_dir, run, inventory, screen.note)
     record = handle.record
@@ -62,11 +66,6 @@ def stop(
 
     The exit code is 1 if a process remains.
     """
-    from orchestrator.operations import queue
-    from orchestrator.operations import runs as operation
-    from orchestrator.report import cleanup
-    from orchestrator.runs import store
-
     if inventory is None and (reports := queue.stop_array(runs_dir.absolute(), run)):
         print_text(cleanup.array_as_json(run, reports) if as_json else cleanup.array_text(reports))
         if not as_json and any(map(store.can_resume, store.members(runs_dir.absolute(), run))):
@@ -96,9 +95,6 @@ def clean(
     as_json: AsJson = False,
 ) -> None:
     """Remove what ended runs have left behind: processes, segments in /dev/shm, and copies of projects."""
-    from orchestrator.operations import runs as operation
-    from orchestrator.report import cleanup
-
     done = operation.clean(runs_dir, inventory, dry_run=dry_run)
     print_text(cleanup.as_json("clean", done) if as_json else cleanup.text(done))
     raise typer.Exit(done.exit_code)
@@ -116,9 +112,6 @@ def logs(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
 ) -> None:
     """Print the logs of all ranks, each line with its rank and node, to the stream to which the rank wrote it."""
-    from orchestrator.operations import output
-    from orchestrator.operations.runs import find
-
     pattern = output.compile_pattern(grep)
     handle = find(runs_dir, run, inventory, print_error)
     lines = output.matching_lines(handle, pattern, rank=rank, follow=follow)
@@ -133,8 +126,6 @@ def logs(
 
 def print_json(lines: Iterable[LogLine]) -> None:
     """Print each complete line unchanged as a JSON object."""
-    from orchestrator.report.listing import SCHEMA
-
     for line in lines:
         record = {"schema": SCHEMA, "kind": "line", "rank": line.rank, "node": line.node, "stream": line.stream}
         if line.finished:
@@ -143,12 +134,7 @@ def print_json(lines: Iterable[LogLine]) -> None:
 
 def print_lines(lines: Iterable[LogLine]) -> None:
     """Print each line where its rank has written it; on a terminal, redraw unfinished lines in place."""
-    from orch_node.streams import STDERR
     from rich.live import Live
-
-    from orchestrator.report.live import shares_terminal
-    from orchestrator.report.rank_lines import RankLines
-    from orchestrator.screen import console
 
     screen = console(stderr=False)
     on_terminal = sys.stdout.isatty() and not screen.is_dumb_terminal

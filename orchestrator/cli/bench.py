@@ -16,7 +16,10 @@ from orchestrator.cli.options import RUNS_DIR, print_error
 from orchestrator.cli.output import OUTPUT
 from orchestrator.cli.request import PANELS
 from orchestrator.cli.train import effective_options, group_of, request_panels
+from orchestrator.model.slowness import find_slow
+from orchestrator.operations import bench as operation
 from orchestrator.planning.request import TrainRequest, parse_ppn
+from orchestrator.report import bench as report
 from orchestrator.screen import print_text
 from orchestrator.targets import registry
 from orchestrator.targets.entry import TargetEntry
@@ -49,10 +52,6 @@ def command(*targets: TargetEntry) -> Callable[..., None]:
 
         The exit code is 1 if nodes cannot reach each other.
         """
-        from orchestrator.model.slowness import find_slow
-        from orchestrator.operations import bench as operation
-        from orchestrator.report import bench as report
-
         options = tuple(effective_options(target_options[target.options.on], request.on, context) for target in targets)
         request = with_defaults(replace(request, options=options, runs_dir=results.runs_dir), context)
         measurement, folder = operation.measure(request, print_error)

@@ -9,7 +9,10 @@ from typing import Annotated, Any
 import typer
 
 from orchestrator.cli.options import RUNS_DIR, RunsDir, print_error
+from orchestrator.errors import RequestError
+from orchestrator.operations import commands as operation
 from orchestrator.planning.request import NodePattern, parse_nodes
+from orchestrator.report.node_output import NodeOutput
 
 InventoryOrRun = Annotated[
     str,
@@ -37,9 +40,6 @@ def execute(
 
     The exit code is 0 if the command succeeds on all nodes, and 1 otherwise.
     """
-    from orchestrator.operations import commands as operation
-    from orchestrator.report.node_output import NodeOutput
-
     commands = operation.find_commands(source, nodes, stack=stack, runs_dir=runs_dir, notify=print_error)
     output = NodeOutput(commands.nodes, gather=gather)
     try:
@@ -56,9 +56,6 @@ def shell(
     runs_dir: RunsDir = RUNS_DIR,
 ) -> None:
     """Open a shell on a node, in the environment of ranks."""
-    from orchestrator.errors import RequestError
-    from orchestrator.operations import commands as operation
-
     if not sys.stdin.isatty():
         raise RequestError("orch shell needs a terminal.", hint=f"Without one: orch exec {source} -- COMMAND.")
     commands = operation.find_commands(

@@ -7,6 +7,8 @@ from typing import Annotated
 import typer
 
 from orchestrator.cli.options import AsJson, print_error
+from orchestrator.operations import report as operation
+from orchestrator.report import comparison, ranking
 from orchestrator.screen import print_text
 
 
@@ -20,9 +22,6 @@ def compare(
     as_json: AsJson = False,
 ) -> None:
     """Compare the settings and the results of two runs, or rank the runs of an array."""
-    from orchestrator.operations import report as operation
-    from orchestrator.report import comparison, ranking
-
     if ranked := operation.ranking(context.obj, a, result):
         print_text(ranking.as_json(ranked) if as_json else ranking.as_text(ranked, result))
         return

@@ -15,7 +15,10 @@ from orchestrator.cli.defaults import with_defaults
 from orchestrator.cli.groups import Group
 from orchestrator.cli.output import OUTPUT, Output
 from orchestrator.cli.request import PANELS
+from orchestrator.cli.running import show_or_run
+from orchestrator.errors import RequestError
 from orchestrator.model.cluster import LOCAL
+from orchestrator.operations import train
 from orchestrator.planning.request import TrainRequest
 
 app = App(help="Prepare training data for bert-pretrain.", no_args_is_help=True)
@@ -87,9 +90,6 @@ def prepare(context: typer.Context, data: Data, request: TrainRequest, output: O
 
     Run the same command again to resume: finished shards are skipped.
     """
-    from orchestrator.cli.running import show_or_run
-    from orchestrator.operations import train
-
     request = with_defaults(replace(request, runs_dir=output.runs_dir), context)
     show_or_run(train.plan(request_of(data, request)), output, train.start)
 
@@ -102,8 +102,6 @@ def request_of(data: Data, request: TrainRequest) -> TrainRequest:
     Raises:
         RequestError: if a setting contradicts the arguments.
     """
-    from orchestrator.errors import RequestError
-
     for setting in request.settings:
         if setting.partition("=")[0] in DATA_SETTINGS:
             raise RequestError(

@@ -9,13 +9,15 @@ import os
 from collections.abc import Collection, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from orchestrator.cli.options import RUNS_DIR, print_error, source_name
-
-if TYPE_CHECKING:
-    from orchestrator.load.tool_options import ToolOptions
-    from orchestrator.planning.request import TrainRequest
+from orchestrator.load.tool_options import ToolOptions, tool_options
+from orchestrator.model.decision import Decision
+from orchestrator.model.secret_values import masked
+from orchestrator.planning.refusal import flag
+from orchestrator.planning.request import TrainRequest
+from orchestrator.targets import registry
 
 ORDER = ("", "DEFAULT", "DEFAULT_MAP", "ENVIRONMENT", "COMMANDLINE")
 TABLE_SOURCE, ENVIRONMENT_SOURCE = "DEFAULT_MAP", "ENVIRONMENT"
@@ -33,8 +35,6 @@ def read_table() -> ToolOptions | None:
     files = [path for parent in (folder, *folder.parents) if (path := parent / "pyproject.toml").is_file()]
     if not any(b"orch" in path.read_bytes() for path in files):
         return None
-    from orchestrator.load.tool_options import tool_options
-
     return tool_options()
 
 
@@ -116,19 +116,12 @@ def sources_of(context: Any) -> dict[str, str]:
 
 def describe_table(context: Any) -> str:
     """Return the options that the table sets, as a sentence; empty without any."""
-    from orchestrator.planning.refusal import flag
-
     names = [flag(name) for name in context.default_map or {} if source_name(context, name) == TABLE_SOURCE]
     return f"[tool.orch] of {context.meta[FILE]} sets {', '.join(names)}." if names else ""
 
 
 def with_defaults(request: TrainRequest, context: Any) -> TrainRequest:
     """Return the request with decisions about its defaults, and without those that its target refuses."""
-    from orchestrator.model.decision import Decision
-    from orchestrator.model.secret_values import masked
-    from orchestrator.planning.refusal import flag
-    from orchestrator.targets import registry
-
     refuses = registry.find_target(request.on).refuses
     field_defaults: dict[str, Any] = {item.name: item.default for item in fields(request)}
     values: dict[str, list[str]] = {}

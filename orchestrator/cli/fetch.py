@@ -6,16 +6,18 @@ import json
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from orchestrator.cli.options import RUNS_DIR, AsJson, OfInventory, RunName, RunsDir, print_error
 from orchestrator.model.printable import counted
+from orchestrator.operations import fetch as operation
+from orchestrator.operations.runs import find
+from orchestrator.report.listing import SCHEMA
+from orchestrator.runs.fetch import Collected, FetchListener
 from orchestrator.screen import console, harmless, print_text
-
-if TYPE_CHECKING:
-    from orchestrator.runs.fetch import Collected, FetchListener
+from orchestrator.targets.interface import FetchRequest
 
 PROGRESS_SECONDS = 5.0  # between lines with the size, where there is no terminal
 
@@ -54,10 +56,6 @@ def fetch(
 
     Run the same command again to resume an interrupted copy.
     """
-    from orchestrator.operations import fetch as operation
-    from orchestrator.operations.runs import find
-    from orchestrator.targets.interface import FetchRequest
-
     handle = find(runs_dir, run, inventory, print_error)
     request = FetchRequest(source=source or "", node=node, destination=destination, patterns=tuple(patterns or ()))
     with Bar() as bar:
@@ -69,8 +67,6 @@ def fetch(
 
 def print_fetched(fetched: Collected, *, as_json: bool) -> None:
     """Print what was fetched, and what was left out with the reasons."""
-    from orchestrator.report.listing import SCHEMA
-
     size = sum(entry.size for entry in fetched.files)
     if as_json:
         value = {
@@ -121,8 +117,6 @@ class Bar:
         self.progress.stop()
 
     def listener(self) -> FetchListener:
-        from orchestrator.runs.fetch import FetchListener
-
         return FetchListener(total=self.begin_node, file=self.begin, advance=self.advance)
 
     def begin_node(self, files: int, size: int) -> None:

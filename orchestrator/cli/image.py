@@ -8,9 +8,14 @@ from typing import Annotated
 
 import typer
 
+from orchestrator import load
 from orchestrator.cli.app import App
 from orchestrator.cli.options import AsJson, UserPackages, print_error
+from orchestrator.errors import RequestError
+from orchestrator.operations import image as operation
+from orchestrator.report.listing import SCHEMA
 from orchestrator.screen import print_text
+from orchestrator.stacks.image import make_image
 
 app = App(help="Build, save and push the container image of a stack.")
 StackName = Annotated[str, typer.Argument(metavar="STACK")]
@@ -43,12 +48,6 @@ def build(
     as_json: AsJson = False,
 ) -> None:
     """Build the image of a stack from its wheels and print its digest."""
-    from orchestrator import load
-    from orchestrator.errors import RequestError
-    from orchestrator.operations import image as operation
-    from orchestrator.report.listing import SCHEMA
-    from orchestrator.stacks.image import make_image
-
     if dry_run and as_json:
         raise RequestError("--json does not work with --dry-run, which prints the Dockerfile.", hint="Omit --json.")
     image = make_image(load.stack(stack), tag=tag, base=base, engine=engine)
@@ -73,11 +72,6 @@ def save(
     as_json: AsJson = False,
 ) -> None:
     """Write an image to a file, for nodes without a registry, and print its SHA-256."""
-    from orchestrator import load
-    from orchestrator.operations import image as operation
-    from orchestrator.report.listing import SCHEMA
-    from orchestrator.stacks.image import make_image
-
     image = make_image(load.stack(stack), tag=tag, base=None, engine=engine)
     digest = operation.save(image, path)
     value = {"schema": SCHEMA, "kind": "image file", "path": str(path), "sha256": digest}
@@ -87,11 +81,6 @@ def save(
 @app.command()
 def push(stack: StackName = "current", tag: Tag = None, engine: Engine = "docker", as_json: AsJson = False) -> None:
     """Push an image to the registry in its name and print its digest there."""
-    from orchestrator import load
-    from orchestrator.operations import image as operation
-    from orchestrator.report.listing import SCHEMA
-    from orchestrator.stacks.image import make_image
-
     image = make_image(load.stack(stack), tag=tag, base=None, engine=engine)
     digest = operation.push(image)
     value = {"schema": SCHEMA, "kind": "image", "tag": image.tag, "digest": digest}

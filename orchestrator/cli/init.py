@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from orchestrator.load.hostfile import Hostfile, load_hostfile
+from orchestrator.operations import init as operation
 from orchestrator.screen import print_text
 
 
@@ -34,9 +36,6 @@ def init(
     ),
 ) -> None:
     """Create inventory/NAME/hosts.yml, an inventory with the hosts of a cluster and comments."""
-    from orchestrator.load.hostfile import Hostfile, load_hostfile
-    from orchestrator.operations import init as operation
-
     config = ssh_config.expanduser() if from_ssh_config else None
     listed = load_hostfile(hostfile) if hostfile else Hostfile((), frozenset())
     folder = operation.init(name, (*(hosts or ()), *listed.hosts), config)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -10,7 +11,19 @@ import typer
 
 from orchestrator.cli.app import App
 from orchestrator.cli.options import AsJson
+from orchestrator.errors import RequestError
+from orchestrator.planning.launch import check_name
+from orchestrator.planning.manifest import as_yaml
+from orchestrator.report import findings as report
+from orchestrator.report.listing import SCHEMA
 from orchestrator.screen import print_text
+from orchestrator.targets import registry
+from orchestrator.targets.interface import CheckRequest
+from orchestrator.targets.kubernetes import init as namespace_objects
+from orchestrator.targets.kubernetes.api.connect import connect
+from orchestrator.targets.kubernetes.load import kubernetes_settings
+from orchestrator.targets.kubernetes.manifests.kinds import KINDS
+from orchestrator.targets.kubernetes.options import KubernetesOptions
 
 app = App(help="Check and prepare a Kubernetes cluster.")
 SettingOptions = Annotated[
@@ -43,11 +56,6 @@ def check(
     as_json: AsJson = False,
 ) -> None:
     """Check whether the cluster accepts runs, without creating anything. The exit code is 1 if anything is missing."""
-    from orchestrator.report import findings as report
-    from orchestrator.targets import registry
-    from orchestrator.targets.interface import CheckRequest
-    from orchestrator.targets.kubernetes.options import KubernetesOptions
-
     options = KubernetesOptions(k8s=tuple(k8s or ()), k8s_file=k8s_file)
     request = CheckRequest(options=(options,), nodes=nodes, launcher=launcher, image=image)
     findings = []
@@ -75,12 +83,6 @@ def init(
     as_json: AsJson = False,
 ) -> None:
     """Print the objects that a namespace needs once: the volume, and the Hub token as a Secret."""
-    from orchestrator.errors import RequestError
-    from orchestrator.report.listing import SCHEMA
-    from orchestrator.targets.kubernetes import init as namespace_objects
-    from orchestrator.targets.kubernetes.api.connect import connect
-    from orchestrator.targets.kubernetes.load import kubernetes_settings
-
     if as_json and not apply:
         raise RequestError(
             "--json requires --apply: without it, the objects are printed as YAML.", hint="Omit --json, or add --apply."
@@ -107,12 +109,6 @@ def role(
     k8s_file: SettingsFile = None,
 ) -> None:
     """Print a Role with all permissions that orch needs, including those of `init`, as YAML."""
-    from orchestrator.planning.launch import check_name
-    from orchestrator.planning.manifest import as_yaml
-    from orchestrator.targets.kubernetes import init as namespace_objects
-    from orchestrator.targets.kubernetes.load import kubernetes_settings
-    from orchestrator.targets.kubernetes.manifests.kinds import KINDS
-
     if launcher is not None:
         check_name(launcher, KINDS, "Kubernetes")
     settings = kubernetes_settings(k8s_file, list(k8s or ()))
@@ -129,10 +125,6 @@ def read_token(path: Path | None) -> str | None:
     Raises:
         RequestError: if the file cannot be read or does not contain exactly one token.
     """
-    import sys
-
-    from orchestrator.errors import RequestError
-
     if path is None:
         return None
     try:

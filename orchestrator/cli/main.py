@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
+import traceback
 from collections.abc import Mapping
 from typing import Annotated, Any
 
@@ -11,6 +12,7 @@ import typer
 
 from orchestrator.cli.app import HELP_ALL, App
 from orchestrator.errors import OrchError
+from orchestrator.operations.stacks import describe_versions
 from orchestrator.screen import prepare, print_text
 from orchestrator.state import fallback_home, uses_fallback_home
 from orchestrator.targets import registry
@@ -99,8 +101,6 @@ def orch(
 
 
 def print_version() -> None:
-    from orchestrator.operations.stacks import describe_versions
-
     print_text("\n".join(describe_versions()))
     raise typer.Exit
 
@@ -131,8 +131,6 @@ def main() -> None:
 
 def save_traceback() -> str:
     """Write the current exception to a log file and return its path."""
-    import traceback
-
     with tempfile.NamedTemporaryFile("w", prefix="orch-bug-", suffix=".log", delete=False) as log:
         log.write(f"{sys.argv}\n{traceback.format_exc()}")
     return log.name

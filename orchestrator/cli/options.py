@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from orchestrator.errors import RequestError
 from orchestrator.screen import print_text
 
 RunName = Annotated[
@@ -60,8 +61,6 @@ def check_subcommand(context: typer.Context, *read: str) -> None:
     Raises:
         RequestError: if there is such an option.
     """
-    from orchestrator.errors import RequestError
-
     for option in context.command.params:
         if option.name and option.name not in read and source_name(context, option.name) == "COMMANDLINE":
             subcommand = context.invoked_subcommand

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import typer
 from typer.models import ParameterInfo
 
 from orchestrator.cli.options import RUNS_DIR, SHOW
-
-if TYPE_CHECKING:
-    from orchestrator.planning.plan import Plan
+from orchestrator.errors import RequestError
+from orchestrator.planning.plan import Plan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,8 +47,6 @@ OUTPUT: Mapping[str, ParameterInfo] = {
 
 def check_format(output: Output) -> None:
     """Raise RequestError if the format is unknown or contradicts other options."""
-    from orchestrator.errors import RequestError
-
     if output.format not in (None, "sh", "yaml", "json"):
         raise RequestError(f"-o {output.format}: unknown format.", hint="Use sh, yaml or json.")
     if output.format in ("sh", "yaml") and (output.as_json or not output.dry_run):
@@ -66,7 +62,5 @@ def check_manifest(output: Output, plan: Plan, targets: str) -> None:
         plan: the plan.
         targets: the options that select a target whose plans are manifests, for the message.
     """
-    from orchestrator.errors import RequestError
-
     if output.format == "yaml" and not plan.manifests:
         raise RequestError(f"-o yaml requires {targets}: this plan is a shell script.", hint="Omit -o yaml.")

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import getpass
 import os
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
+from orchestrator.provisioning.session import Listener
+from orchestrator.provisioning.task_result import TaskResult
 from orchestrator.screen import print_text
-
-if TYPE_CHECKING:
-    from orchestrator.provisioning.session import Listener
-    from orchestrator.provisioning.task_result import TaskResult
 
 PASSWORD_FILES = ("ANSIBLE_BECOME_PASSWORD_FILE", "ANSIBLE_BECOME_PASS_FILE")
 
@@ -27,8 +25,6 @@ class Progress:
     began: float = field(default_factory=time.monotonic)
 
     def listener(self) -> Listener:
-        from orchestrator.provisioning.session import Listener
-
         if self.verbose:
             return Listener(line=lambda line: print_text(line, err=True))
         return Listener(note=self.print_text, result=self.show)
@@ -47,8 +43,6 @@ def become_password(is_interactive: bool) -> Iterator[Mapping[str, str]]:
     if not is_interactive:
         yield {name: os.environ[name] for name in PASSWORD_FILES if name in os.environ}
         return
-    import getpass
-
     with tempfile.NamedTemporaryFile("w", prefix="orch-become-") as file:  # mode 0600
         file.write(getpass.getpass("sudo password of the nodes: ") + "\n")
         file.flush()

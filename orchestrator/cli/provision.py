@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from orchestrator.cli import groups
 from orchestrator.cli.options import AsJson, UserPackages
+from orchestrator.cli.progress import Progress, become_password
 from orchestrator.cli.train import effective_options, group_of
+from orchestrator.errors import RequestError
+from orchestrator.operations import provision as operation
+from orchestrator.operations import provision_shared as shared
+from orchestrator.planning.refusal import check_foreign
+from orchestrator.provisioning.plan import ProvisionRequest
+from orchestrator.provisioning.report import Report
+from orchestrator.provisioning.session import Listener
+from orchestrator.report import provision as report
 from orchestrator.screen import print_text
 from orchestrator.targets import registry
 from orchestrator.targets.entry import TargetEntry
-
-if TYPE_CHECKING:
-    from orchestrator.provisioning.plan import ProvisionRequest
-    from orchestrator.provisioning.report import Report
-    from orchestrator.provisioning.session import Listener
 
 INVENTORY = typer.Argument(envvar="ORCH_INVENTORY", metavar="INVENTORY", help="Name or path of an Ansible inventory.")
 Inventory = Annotated[str, INVENTORY]
@@ -92,11 +96,6 @@ def provision(
     **target_options: Any,
 ) -> None:
     """Set up all nodes of an inventory and verify them."""
-    from orchestrator.cli.progress import Progress, become_password
-    from orchestrator.planning.refusal import check_foreign
-    from orchestrator.provisioning.plan import ProvisionRequest
-    from orchestrator.report import provision as report
-
     check_source(wheels)
     check_where(inventory, target, of_nodes=verify or data or docker_load or ask_become_pass or no_stack)
     options = tuple(effective_options(values, target, context) for values in target_options.values())
@@ -137,10 +136,6 @@ def provisioned(
         listener: receives the progress.
         environment: variables for Ansible.
     """
-    from orchestrator.operations import provision as operation
-    from orchestrator.operations import provision_shared as shared
-    from orchestrator.targets import registry
-
     if target is None:
         return operation.provision(request, listener, environment)
     folder = registry.find_target(target).shared_folder(options)
@@ -149,16 +144,12 @@ def provisioned(
 
 def check_source(wheels: str) -> None:
     """Raise RequestError if the source of wheels is unknown."""
-    from orchestrator.errors import RequestError
-
     if wheels not in ("wheelhouse", "index"):
         raise RequestError(f"--wheels {wheels}: unknown source of wheels.", hint="Use wheelhouse or index.")
 
 
 def check_where(inventory: str | None, target: str | None, *, of_nodes: object) -> None:
     """Raise RequestError unless exactly one of inventory and target is named."""
-    from orchestrator.errors import RequestError
-
     if (inventory is None) == (target is None):
         raise RequestError(
             "Name either an inventory or a target.", hint="orch provision INVENTORY, or orch provision --on NAME"

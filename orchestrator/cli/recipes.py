@@ -7,8 +7,14 @@ from typing import Annotated
 
 import typer
 
+from orchestrator import load
 from orchestrator.cli.app import App
 from orchestrator.cli.options import AsJson, RecipePath, check_subcommand
+from orchestrator.load.recipe_file import schema_text
+from orchestrator.load.script_settings import with_parser
+from orchestrator.model.recipe import SECRETS
+from orchestrator.operations import recipes as operation
+from orchestrator.report import listing
 from orchestrator.screen import print_text
 
 app = App(help="List the recipes and their settings, or create one.", invoke_without_command=True)
@@ -17,9 +23,6 @@ app = App(help="List the recipes and their settings, or create one.", invoke_wit
 @app.callback()
 def recipes(context: typer.Context, recipe_path: RecipePath = None, as_json: AsJson = False) -> None:
     """List the recipes."""
-    from orchestrator import load
-    from orchestrator.report import listing
-
     if context.invoked_subcommand:
         check_subcommand(context)
         return
@@ -36,11 +39,6 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Show the settings of a recipe, as --set takes them."""
-    from orchestrator import load
-    from orchestrator.load.script_settings import with_parser
-    from orchestrator.model.recipe import SECRETS
-    from orchestrator.report import listing
-
     recipe = with_parser(load.recipe(name, tuple(recipe_path or ())))
     if recipe.unchecked:
         print_text(f"warning: only some settings are listed: {recipe.unchecked}", err=True)
@@ -66,8 +64,6 @@ def new(
     into: Annotated[Path, typer.Option("--in", metavar="FOLDER", help="Parent of the new folder.")] = Path("."),
 ) -> None:
     """Create a recipe: a folder with recipe.toml, its schema and a training script."""
-    from orchestrator.operations import recipes as operation
-
     folder = operation.new(name, into)
     print_text(f"Created {folder}")
     print_text(f"To run it: orch train {name} --recipe-path {folder} --ppn 2")
@@ -76,6 +72,4 @@ def new(
 @app.command()
 def schema() -> None:
     """Print the JSON schema of recipe.toml."""
-    from orchestrator.load.recipe_file import schema_text
-
     print_text(schema_text(), nl=False)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from orchestrator.cli.options import RUNS_DIR, AsJson, OfInventory, RunsDir, print_error
+from orchestrator.operations import report as operation
+from orchestrator.report.listing import SCHEMA
 from orchestrator.screen import print_text
 
 
@@ -22,11 +25,6 @@ def report(
     as_json: AsJson = False,
 ) -> None:
     """Write an HTML report of a run: loss, throughput, stragglers, memory and a timeline."""
-    import json
-
-    from orchestrator.operations import report as operation
-    from orchestrator.report.listing import SCHEMA
-
     page = operation.report(runs_dir, run, inventory=inventory, output=output, notify=print_error)
     path = str(page)
     value = {"schema": SCHEMA, "kind": "report", "path": path}

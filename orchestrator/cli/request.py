@@ -7,19 +7,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from orchestrator import load
 from orchestrator.cli.groups import panels_of
 from orchestrator.planning.request import TRAINING, TrainRequest, option
 
 
 def complete_recipes(incomplete: str) -> list[str]:
-    from orchestrator import load
-
     return [name for name in load.recipe_folders() if name.startswith(incomplete)]
 
 
 def complete_stacks(incomplete: str) -> list[str]:
-    from orchestrator import load
-
     return [name for name in load.stack_names() if name.startswith(incomplete)]
 
 

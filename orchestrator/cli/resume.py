@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from typer.models import ParameterInfo
@@ -15,12 +15,12 @@ from orchestrator.cli.groups import Group
 from orchestrator.cli.options import print_error
 from orchestrator.cli.output import OUTPUT, Output, check_format
 from orchestrator.cli.request import PANELS
+from orchestrator.cli.running import show_or_run
+from orchestrator.operations import resume as operation
 from orchestrator.operations.resume import Changes
+from orchestrator.planning.plan import Plan
 from orchestrator.planning.request import NODES, PRECISION, RESTARTS, TRAINING
-
-if TYPE_CHECKING:
-    from orchestrator.planning.plan import Plan
-    from orchestrator.targets.interface import RunHandle
+from orchestrator.targets.interface import RunHandle
 
 CHANGES: Mapping[str, ParameterInfo] = {
     "nodes": PANELS[NODES]["nodes"],
@@ -58,9 +58,6 @@ def resume(
     It has the same ID, folders and copy of the project, and continues from the newest valid checkpoint. The options
     replace those of the first command.
     """
-    from orchestrator.cli.running import show_or_run
-    from orchestrator.operations import resume as operation
-
     check_format(output)
     base = output.runs_dir.absolute()
     runs = operation.find_runs(base, run, print_error)

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 import typer
 from orch_node.protocol.outcome import DONE, FAILED, REFUSED
@@ -16,13 +16,16 @@ from orch_node.protocol.outcome import DONE, FAILED, REFUSED
 from orchestrator.cli import arrays
 from orchestrator.cli.options import print_error, resume_command, runs_dir_option
 from orchestrator.cli.output import Output
+from orchestrator.operations.fetch import find_output
+from orchestrator.operations.output import RanksOutput, check_shown
+from orchestrator.operations.runs import recorded_handles
 from orchestrator.planning.plan import Plan, SubmitScript
+from orchestrator.report import cleanup, decided, live, plans, training
+from orchestrator.report.live import Screen
+from orchestrator.runs import store
+from orchestrator.runs.outcome import Outcome
 from orchestrator.screen import closed_output, print_text
-
-if TYPE_CHECKING:
-    from orchestrator.report.live import Screen
-    from orchestrator.runs.outcome import Outcome
-    from orchestrator.targets.interface import RunHandle
+from orchestrator.targets.interface import RunHandle
 
 QUESTION = "interrupted: stop the run, detach from it or continue? [s/d/c; Ctrl-C: stop] "
 FORCE_HINT = "(Ctrl-C again: end all processes now; --detach starts runs that survive Ctrl-C)"
@@ -39,15 +42,10 @@ def show_or_run(plan: Plan, output: Output, begin: Callable[[Plan, Path], RunHan
     Raises:
         typer.Exit: With the run's exit code, when the run has ended.
     """
-    from orchestrator.operations.output import check_shown
-
     check_shown(output.show, plan.layout.world_size)
     if output.dry_run:
         show(plan, output)
         return
-    from orchestrator.report import decided, live, plans
-    from orchestrator.runs import store
-
     screen = live.Screen(of_ranks=output.show, keeps_stdout=output.json)
     if output.wait:  # CI systems and systemd end a command with SIGTERM; handle it like Ctrl-C.
         signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -85,8 +83,6 @@ def show_or_run(plan: Plan, output: Output, begin: Callable[[Plan, Path], RunHan
 
 def show(plan: Plan, output: Output) -> None:
     """Print a plan; print on standard error what precedes the submission of a script."""
-    from orchestrator.report import plans
-
     if output.format not in ("sh", "yaml"):
         print_text(plans.as_json(plan) if output.json else plans.outline(plan), program=output.json)
         return
@@ -134,8 +130,6 @@ def read_answer() -> str | None:
 
 def end_command(handle: RunHandle, outcome: Outcome) -> NoReturn:
     """End the program with the exit code of a run; one that was refused before its first attempt leaves no files."""
-    from orchestrator.runs import store
-
     if outcome.state == REFUSED and not store.was_launched(store.load(handle.folder)):
         handle.discard()
     raise typer.Exit(outcome.exit_code)
@@ -143,10 +137,6 @@ def end_command(handle: RunHandle, outcome: Outcome) -> NoReturn:
 
 def stop_started(plan: Plan, base: Path) -> None:
     """Stop what an interrupted start of a plan has recorded in the folder `base` of all runs."""
-    from orchestrator.operations.runs import recorded_handles
-    from orchestrator.report import cleanup
-    from orchestrator.runs import store
-
     for handle in recorded_handles(plan, base, print_error):
         before = store.load(handle.folder).state
         report = handle.stop()
@@ -155,8 +145,6 @@ def stop_started(plan: Plan, base: Path) -> None:
 
 def watch(handle: RunHandle, screen: Screen, *, as_json: bool, interrupted: Callable[[], None]) -> Outcome:
     """Show a run until it ends or Ctrl-C is pressed; print and return its outcome."""
-    from orchestrator.operations.output import RanksOutput
-
     lines = RanksOutput(handle, screen.of_ranks, screen.lines, screen.note)
     run = handle.record.run_id
     closed_output.message = f"The output is closed. Run {run} continues: orch attach {run}"
@@ -185,8 +173,6 @@ def print_outcome(handle: RunHandle, outcome: Outcome, *, shown: str, as_json: b
         as_json: whether to print JSON.
         with_files: whether to name the run's folder, because no line before has named it.
     """
-    from orchestrator.report import training
-
     if as_json:
         print_text(training.as_json(outcome))
         return outcome
@@ -209,8 +195,6 @@ def end_lines(handle: RunHandle, outcome: Outcome) -> list[str]:
 
     Only the first path or command has the run's id; the commands after it name the last run.
     """
-    from orchestrator.runs import store
-
     output, option = output_folder(handle, outcome), runs_dir_option(outcome.folder.parent)
     name = "last" if outcome.run_id in output else outcome.run_id
     lines = []
@@ -228,8 +212,6 @@ def end_lines(handle: RunHandle, outcome: Outcome) -> list[str]:
 
 def output_folder(handle: RunHandle, outcome: Outcome) -> str:
     """Return the folder of a run's model, or '' if it is unknown or the script has not written it."""
-    from orchestrator.operations.fetch import find_output
-
     output = find_output(handle)
     if outcome.state != DONE or not output:
         return ""

@@ -14,6 +14,9 @@ import typer
 from orchestrator.cli import attach, compare
 from orchestrator.cli.app import App
 from orchestrator.cli.options import RUNS_DIR, AsJson, OfInventory, RunName, RunsDir, check_subcommand, print_error
+from orchestrator.operations import runs as operation
+from orchestrator.report import listing, training
+from orchestrator.report import run_list as table
 from orchestrator.screen import print_text
 
 app = App(help="List the runs, show one, or compare two.", invoke_without_command=True)
@@ -33,10 +36,6 @@ def runs(
     With --inventory the exit code is 1 if a node did not respond. Without it, the nodes of recorded runs that have
     not ended are queried for a few seconds; if they do not respond, the state is unknown.
     """
-    from orchestrator.operations import runs as operation
-    from orchestrator.report import listing
-    from orchestrator.report import run_list as table
-
     context.obj = runs_dir
     if context.invoked_subcommand:
         check_subcommand(context, "runs_dir")
@@ -63,9 +62,6 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Show a run's settings, layout, results and outcome."""
-    from orchestrator.operations import runs as operation
-    from orchestrator.report import training
-
     outcome = operation.outcome(runs_dir or context.obj, run, inventory, print_error)
     print_text(training.as_json(outcome) if as_json else training.full_report(outcome))
 

@@ -9,8 +9,10 @@ from typing import Annotated
 
 import typer
 
+from orchestrator import load
 from orchestrator.cli.options import UserPackages
 from orchestrator.cli.stacks import complete_names
+from orchestrator.operations.setup import set_up
 from orchestrator.screen import print_text
 
 
@@ -34,9 +36,6 @@ def setup(
     Installs PyTorch for CPU, the ccl backend, MPI and the packages of the recipes, then checks
     them. Packages that are already installed are kept.
     """
-    from orchestrator import load
-    from orchestrator.operations.setup import set_up
-
     began = time.monotonic()
 
     def notify(line: str) -> None:

@@ -7,16 +7,19 @@ from typing import Annotated
 
 import typer
 
+from orchestrator import load
 from orchestrator.cli.app import App
 from orchestrator.cli.options import AsJson, check_subcommand, print_error
+from orchestrator.errors import RequestError
+from orchestrator.operations import stacks as operation
+from orchestrator.report import listing
+from orchestrator.report import stacks as report
 from orchestrator.screen import print_text
 
 app = App(help="List and check stacks: sets of compatible versions.", invoke_without_command=True)
 
 
 def complete_names(incomplete: str) -> list[str]:
-    from orchestrator import load
-
     return [name for name in load.stack_names() if name.startswith(incomplete)]
 
 
@@ -29,11 +32,6 @@ ForBackend = Annotated[
 @app.callback()
 def stacks(context: typer.Context, as_json: AsJson = False) -> None:
     """List the stacks with their versions, and whether they work on this machine."""
-    from orchestrator import load
-    from orchestrator.operations import stacks as operation
-    from orchestrator.report import listing
-    from orchestrator.report import stacks as report
-
     if context.invoked_subcommand:
         check_subcommand(context)
         return
@@ -45,10 +43,6 @@ def stacks(context: typer.Context, as_json: AsJson = False) -> None:
 @app.command()
 def show(name: Name, as_json: AsJson = False) -> None:
     """Show a stack in detail, each fact with its source."""
-    from orchestrator import load
-    from orchestrator.operations import stacks as operation
-    from orchestrator.report import stacks as report
-
     stack, platform = load.stack(name), operation.local_platform()
     print_text(report.as_json(stack, platform) if as_json else report.story(stack, platform))
 
@@ -80,10 +74,6 @@ def check(
 
     The exit code is 1 if there is a mismatch.
     """
-    from orchestrator.errors import RequestError
-    from orchestrator.operations import stacks as operation
-    from orchestrator.report import stacks as report
-
     if inventory and (python or shell):
         raise RequestError(
             "--inventory checks nodes; --python and --shell check this machine.",
@@ -111,8 +101,6 @@ def requirements(
     backend: ForBackend = None,
 ) -> None:
     """Print the packages of a stack as a requirements file for pip."""
-    from orchestrator import load
-
     stack = load.stack(name).for_listed_backend(backend) if backend else load.stack(name)
     for package, version in stack.requirements.items():
         if (package in stack.without_dependencies) == without_dependencies:

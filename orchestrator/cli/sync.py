@@ -7,7 +7,11 @@ from typing import Annotated
 import typer
 
 from orchestrator.cli.options import AsJson
+from orchestrator.cli.progress import Progress, become_password
 from orchestrator.cli.provision import SOURCE, AskBecomePass, Data, Inventory, Verbose
+from orchestrator.operations import provision as operation
+from orchestrator.provisioning.plan import ProvisionRequest
+from orchestrator.report import provision as report
 from orchestrator.screen import print_text
 
 
@@ -24,11 +28,6 @@ def sync(
     as_json: AsJson = False,
 ) -> None:
     """Update scripts, environment, secrets, models and data on provisioned nodes."""
-    from orchestrator.cli.progress import Progress, become_password
-    from orchestrator.operations import provision as operation
-    from orchestrator.provisioning.plan import ProvisionRequest
-    from orchestrator.report import provision as report
-
     request = ProvisionRequest(inventory=inventory, dry_run=dry_run, models=tuple(model or ()), data=tuple(data or ()))
     with become_password(ask_become_pass) as environment:
         done = operation.sync(request, Progress(verbose=verbose).listener(), environment)

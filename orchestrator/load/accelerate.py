@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import yaml
+
 from orchestrator.errors import RequestError
 from orchestrator.planning.accelerate_options import AccelerateOptions, parse_options
 
@@ -17,8 +19,6 @@ def accelerate_config(name: str) -> AccelerateOptions:
         RequestError: if the file cannot be read.
         PlanError: if orch cannot train with it.
     """
-    import yaml
-
     path = Path(name).expanduser()
     try:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))  # JSON is YAML too

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from orchestrator.errors import PlanError, RequestError
 from orchestrator.load.backends import plugins
+from orchestrator.load.packages import packages_for
 from orchestrator.load.projects import has_module, project_of
 from orchestrator.load.recipes import recipe as load_recipe
 from orchestrator.load.recipes import settings
@@ -158,8 +159,6 @@ def with_packages(recipe: Recipe, request: TrainRequest, stack: Stack, software:
     requirements = requirements_of(recipe, request, common_file=software.requirements)
     if requirements is None:
         return recipe
-    from orchestrator.load.packages import packages_for  # most runs need no packages, and the import takes 20 ms
-
     packages = packages_for(requirements, software.nodes, software.user_python or f"stack '{stack.name}'")
     return replace(recipe, packages=packages)
 

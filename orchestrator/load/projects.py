@@ -7,17 +7,14 @@ import stat
 import subprocess
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from orch_node import filled_folder
 from orch_node.protocol.folders import FileEntry
+from pathspec import GitIgnoreSpec
 
 from orchestrator.errors import RequestError
 from orchestrator.model.project import Project
 from orchestrator.model.recipe import Recipe
-
-if TYPE_CHECKING:
-    from pathspec import GitIgnoreSpec
 
 NONE = "none"  # the value of --project that sends the script alone
 MOST_FILES = 20_000
@@ -186,8 +183,6 @@ def ignore_rules(folder: Path, *names: str) -> GitIgnoreSpec:
     Raises:
         RequestError: if a file cannot be read or has an invalid rule.
     """
-    from pathspec import GitIgnoreSpec  # here, so that other commands start faster
-
     rules = GitIgnoreSpec([])
     for path in (folder / name for name in names):
         try:

@@ -8,9 +8,11 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from orch_node.protocol.environment import IMAGE_PACKAGES
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
 
 from orchestrator.errors import RequestError, did_you_mean
 from orchestrator.load.foreign_files import check_dependency_tables, check_requirements_file
@@ -19,10 +21,6 @@ from orchestrator.model.packages import Requirements
 from orchestrator.model.recipe import Recipe
 from orchestrator.planning.request import TrainRequest
 from orchestrator.stacks.stack import Stack
-
-if TYPE_CHECKING:
-    # Functions import it when they need it: most scripts name no packages, and a dry run is short.
-    from packaging.requirements import Requirement
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -149,9 +147,6 @@ def with_image_requirements(
             f"--requirements, --extra and --with add packages to the stack of nodes, and the ranks run in {image}.",
             hint="Add the packages to the image: `orch image build --requirements FILE`.",
         )
-    from packaging.requirements import Requirement
-    from packaging.utils import canonicalize_name
-
     requirements = requirements_of(recipe, request, common_file=common_file)
     lines = [HASHES.sub("", line) for line in requirements.lines if line[0] != "-"] if requirements else []
     needed = {canonicalize_name(Requirement(line).name): line for line in lines if is_used(Requirement(line))}
@@ -248,9 +243,6 @@ def project_requirements(path: Path, extras: tuple[str, ...]) -> Requirements:
 
 def extra_lines(path: Path, table: Mapping[str, Any], extras: Iterable[str], optional: Mapping[str, Any]) -> list[str]:
     """Return the lines of optional dependencies, and of those that they name of the same project."""
-    from packaging.requirements import Requirement
-    from packaging.utils import canonicalize_name
-
     names = {canonicalize_name(name): name for name in optional}
     own_name = canonicalize_name(str(table.get("name", "")))
     lines: list[str] = []
@@ -329,8 +321,6 @@ def checked(lines: Iterable[str], source: str) -> tuple[str, ...]:
     Raises:
         RequestError: if one is not valid (PEP 508).
     """
-    from packaging.requirements import InvalidRequirement, Requirement
-
     lines = tuple(lines)
     for line in lines:
         try:

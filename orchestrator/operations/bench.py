@@ -33,6 +33,7 @@ from orchestrator.model.measurement import (
 from orchestrator.model.printable import counted, one_line
 from orchestrator.model.slowness import BUSY_PART
 from orchestrator.operations import train
+from orchestrator.operations.output import describe_end
 from orchestrator.paths import STANDALONE
 from orchestrator.planning.measured import BENCH_RECIPE
 from orchestrator.planning.plan import Plan
@@ -230,8 +231,6 @@ def report_failure(outcome: Outcome, notify: Notify, *, is_first: bool) -> None:
     Raises:
         ExecuteError: if it is the first one.
     """
-    from orchestrator.operations.output import describe_end
-
     problem, hint = describe_end(outcome), f"Its output: orch logs {outcome.run_id}."
     if is_first:
         cures = " ".join(explanation.cure for explanation in outcome.explanations)

@@ -14,13 +14,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from orchestrator.errors import OrchError, RequestError
-from orchestrator.runs import store
+from orchestrator.report.live import Screen
+from orchestrator.report.training import failure_lines
+from orchestrator.runs import stack_traces, store
 from orchestrator.runs.logs import LogLine as LogLine
 
 if TYPE_CHECKING:
     from orch_node.protocol.events import Event
 
-    from orchestrator.report.live import Screen
     from orchestrator.runs.outcome import Outcome
     from orchestrator.targets.interface import Notify, RunHandle
 
@@ -64,8 +65,6 @@ def check_shown(shown: str, ranks: int) -> None:
 
 def describe_end(outcome: Outcome) -> str:
     """Return why a run ended without success, without the advice of its explanations."""
-    from orchestrator.report.training import failure_lines
-
     explanations = tuple(replace(explanation, cure="") for explanation in outcome.explanations)
     return "\n".join(failure_lines(replace(outcome, explanations=explanations), "none"))
 
@@ -76,8 +75,6 @@ def new_screen(shown: str) -> Screen:
     Args:
         shown: the rank whose output is shown as well, `all` or `none`.
     """
-    from orchestrator.report.live import Screen
-
     return Screen(of_ranks=shown)
 
 
@@ -144,8 +141,6 @@ class RanksOutput:
 
     def read_lines(self) -> Iterator[LogLine]:
         """Yield the lines of the shown ranks until the run has ended, and warn once if some may be missing."""
-        from orchestrator.runs import stack_traces
-
         reader = copy(self.handle)
         reader.notify = self.warn_once
         rank = None if self.shown == ALL else int(self.shown)

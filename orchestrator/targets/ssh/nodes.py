@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -107,8 +108,6 @@ def query_all(
 
 def on_each(hosts: Iterable[RunNode], action: Callable[[RunNode], Result]) -> list[Result]:
     """Call an action for all nodes in parallel; return its results in the order of `hosts`."""
-    from concurrent.futures import ThreadPoolExecutor  # no dry run needs it
-
     with ThreadPoolExecutor(max_workers=MAX_PARALLEL_QUERIES) as pool:
         return list(pool.map(action, hosts))
 
