@@ -52,11 +52,6 @@ class Link:
         )
 
 
-def master_address(node_links: tuple[Link, ...]) -> str:
-    """Return the address of rank 0's rendezvous; the loopback address on a single node."""
-    return node_links[0].address if node_links else LOOPBACK_ADDRESS
-
-
 def links(nodes: tuple[Node, ...]) -> tuple[Link, ...]:
     """Return the link of every node; empty for a single node.
 

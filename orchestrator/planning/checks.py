@@ -46,18 +46,13 @@ def check_script_arguments(arguments: Sequence[str], stack: Stack) -> None:
 
 def choose_preload(stack: Stack, nodes: tuple[Node, ...]) -> Choice[tuple[str, ...]]:
     """Return the libraries for LD_PRELOAD whose paths are the same on every node."""
-    common = {name: same_path(name, nodes) for name in stack.preload}
-    paths = tuple(path for path in common.values() if path)
-    missing = ", ".join(name for name, path in common.items() if not path)
+    first = nodes[0].facts.libraries
+    is_common = {name: all(node.facts.libraries.get(name) == first.get(name) for node in nodes) for name in first}
+    paths = tuple(first[name] for name in stack.preload if is_common.get(name))
+    missing = ", ".join(name for name in stack.preload if not is_common.get(name))
     reason = f"not installed everywhere: {missing}" if missing else ""
     value = ", ".join(paths) or "nothing"
     return Choice(paths, (Decision(topic="preload", value=value, reason=reason),))
-
-
-def same_path(library: str, nodes: tuple[Node, ...]) -> str | None:
-    """Return the library's path; None if a node lacks it or has it elsewhere."""
-    paths = {node.facts.libraries.get(library) for node in nodes}
-    return paths.pop() if len(paths) == 1 else None
 
 
 def defer_preload(stack: Stack, software: str) -> Choice[tuple[str, ...]]:
@@ -85,8 +80,8 @@ def fit_stack(stack: Stack, backend: Backend, nodes: tuple[Node, ...]) -> Choice
 
 
 def check_workers(backend: Backend, workers: int) -> None:
-    """Raise PlanError if cores are reserved for the workers of a backend that has none."""
-    if workers and not backend.workers:
+    """Raise PlanError if cores are reserved for workers and the backend has none."""
+    if not backend.workers:
         raise PlanError(
             f"--ccl-workers {workers}, but the backend is {backend.name}.",
             hint="Only ccl has workers: use --backend ccl, or omit --ccl-workers.",

@@ -31,19 +31,22 @@ def choose_nodes(cluster: Cluster) -> Choice[tuple[Node, ...]]:
     return Choice(cluster.selected_nodes(), (decision,))
 
 
-def choose_spares(cluster: Cluster) -> Choice[tuple[Node, ...]]:
-    """Return the spare nodes; raise PlanError if one cannot replace every other node."""
-    spares = cluster.spare_nodes()
-    if not spares:
-        return Choice(())
-    names = fold([node.name for node in spares])
-    return Choice(spares, (Decision(topic="spare nodes", value=names, reason="to replace lost nodes"),))
-
-
 def choose_links(nodes: tuple[Node, ...]) -> Choice[tuple[Link, ...]]:
     """Return the interface of every node; raise PlanError if it cannot be determined."""
     node_links = links(nodes)
-    return Choice(node_links, explain_network(node_links))
+    # One decision per reason, with the interfaces and the nodes that have each.
+    reasons: dict[str, dict[str, list[str]]] = {}
+    for link in node_links:
+        reasons.setdefault(link.reason, {}).setdefault(link.interface, []).append(link.node)
+    decisions = (
+        Decision(
+            topic="network",
+            value="; ".join(f"{name} on {fold(names)}" for name, names in interfaces.items()),
+            reason=reason,
+        )
+        for reason, interfaces in reasons.items()
+    )
+    return Choice(node_links, tuple(decisions))
 
 
 def choose_layout(
@@ -64,31 +67,23 @@ def choose_layout(
     advice = f"; {MEASURED_SPLIT}" if advises else ""
     default = "one for each GPU" if on_gpus else "one for each NUMA node"
     reason = f"{ppn} on each node, {measured or 'as requested'}" if ppn else default
-    return Choice(layout, (*explain_ranks(layout, reason, advice), *explain_threads(layout)))
+    places = layout.by_node()
+    counts = {node: len(rank_places) for node, rank_places in places.items()}
+    if len(set(counts.values())) > 1:
+        reason = f"{reason}: {describe_values(counts)}"
+    decisions = [Decision(topic="ranks", value=str(layout.world_size), reason=f"{reason}{advice}")]
+    threads = {node: rank_places[0].threads for node, rank_places in places.items()}
+    if len(set(threads.values())) > 1:
+        slowest = fold(by_value(threads)[min(threads.values())])
+        cost = f"the nodes' cores differ; every step waits for {slowest}, --exclude leaves it out"
+        decisions.append(Decision(topic="threads of a rank", value=describe_values(threads), reason=cost))
+    return Choice(layout, tuple(decisions))
 
 
 def is_measured_kind(node: Node) -> bool:
     """Return whether a node is like the one on which splits of its cores were measured."""
     facts = node.facts
     return len(facts.cores) == MEASURED_CORES and len(facts.numa_nodes) == 1 and MEASURED_FLAG in facts.flags
-
-
-def explain_ranks(layout: Layout, reason: str, advice: str) -> tuple[Decision, ...]:
-    """Return the number of ranks, and where nodes differ, how many each has."""
-    counts = {node: len(rank_places) for node, rank_places in layout.by_node().items()}
-    if len(set(counts.values())) > 1:
-        reason = f"{reason}: {describe_values(counts)}"
-    return (Decision(topic="ranks", value=str(layout.world_size), reason=f"{reason}{advice}"),)
-
-
-def explain_threads(layout: Layout) -> tuple[Decision, ...]:
-    """Return which nodes have other numbers of threads per rank, and what that costs."""
-    threads = {node: rank_places[0].threads for node, rank_places in layout.by_node().items()}
-    if len(set(threads.values())) == 1:
-        return ()
-    slowest = fold(by_value(threads)[min(threads.values())])
-    reason = f"the nodes' cores differ; every step waits for {slowest}, --exclude leaves it out"
-    return (Decision(topic="threads of a rank", value=describe_values(threads), reason=reason),)
 
 
 def describe_values(values: Mapping[str, int]) -> str:
@@ -157,19 +152,4 @@ def explain_idle_cores(nodes: tuple[Node, ...], layout: Layout) -> tuple[Decisio
         )
         for count, names in by_value(idle).items()
         if count
-    )
-
-
-def explain_network(node_links: tuple[Link, ...]) -> tuple[Decision, ...]:
-    """Return one decision per reason, with the interfaces and the nodes that have each."""
-    reasons: dict[str, dict[str, list[str]]] = {}
-    for link in node_links:
-        reasons.setdefault(link.reason, {}).setdefault(link.interface, []).append(link.node)
-    return tuple(
-        Decision(
-            topic="network",
-            value="; ".join(f"{name} on {fold(nodes)}" for name, nodes in interfaces.items()),
-            reason=reason,
-        )
-        for reason, interfaces in reasons.items()
     )

@@ -84,7 +84,8 @@ def check_launcher(name: str, options: AccelerateOptions | None, mpi: str | None
             f"--accelerate-config {options.source}: --launcher {name} does not start accelerate.",
             hint=f"Add --launcher {' or '.join(ACCELERATE_LAUNCHERS)}.",
         )
-    check_mpi(mpi, name, WITHOUT_MPI, DEFAULT)
+    if mpi:
+        check_mpi(mpi, name, WITHOUT_MPI, DEFAULT)
 
 
 def choose_backend(
@@ -157,7 +158,7 @@ def check_gpus(backend: Backend, ppn: int | None, gpus: Mapping[str, int], env: 
     """Check that each rank of a backend for GPUs has one.
 
     Args:
-        backend: the backend.
+        backend: the backend for GPUs.
         ppn: ranks per node; None for one on each GPU.
         gpus: the number of GPUs of each node.
         env: variables of the ranks. NCCL_HOSTID among them lets ranks share a GPU, for experiments.
@@ -167,7 +168,7 @@ def check_gpus(backend: Backend, ppn: int | None, gpus: Mapping[str, int], env: 
     """
     shares_gpus = any(variable.startswith("NCCL_HOSTID=") for variable in env)
     for node, count in gpus.items():
-        if backend.gpu and ppn and ppn > count and not shares_gpus:
+        if ppn and ppn > count and not shares_gpus:
             raise PlanError(
                 f"--ppn {ppn}, but {node} has {counted(count, 'GPU')}, and each rank of --backend {backend.name} "
                 "needs one.",
@@ -200,10 +201,3 @@ def choose_launch(name: str, job: Job, mpi: Decision) -> Choice[Launch]:
     if mpi.reason and "MPI" in launch.summary:
         reason = f"{reason}; {mpi.reason}"
     return Choice(launch, (Decision(topic="launcher", value=name, reason=reason),))
-
-
-def explain_backend(backend: Backend, measured: str = "") -> Choice[Backend]:
-    """Return the backend with its decision, and with how fast it was measured to be, if that decided it."""
-    reason = f"{backend.summary}; a plug-in of {backend.source}" if backend.source else backend.summary
-    reason = f"{measured}; {reason}" if measured else reason
-    return Choice(backend, (Decision(topic="backend", value=backend.name, reason=reason),))

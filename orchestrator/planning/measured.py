@@ -25,19 +25,17 @@ class Preference:
     ppn_reason: str = ""
 
 
-def prefer(
-    request: TrainRequest, measurement: Measurement | None, *, backends: Collection[str], ppn: int
-) -> Preference:
+def prefer(request: TrainRequest, measurement: Measurement, *, backends: Collection[str], ppn: int) -> Preference:
     """Return what a measurement says about what the request leaves open.
 
     Args:
         request: the request.
-        measurement: of the nodes of the run, or None.
+        measurement: of the nodes of the run.
         backends: the backends of the stack, its default first.
         ppn: the ranks per node of the request, or by the rule.
     """
     default = request.backend or next(iter(backends))
-    if measurement is None or not may_follow(request, measurement):
+    if not may_follow(request, measurement):
         return Preference()
     # All runs of a sweep have as many ranks, whichever nodes they get.
     keeps_ppn = request.ppn or request.wait_for_cores
@@ -80,17 +78,17 @@ def may_follow(request: TrainRequest, measurement: Measurement) -> bool:
     return not (is_bench or starts_otherwise or changes_ranks) and request.stack == measurement.stack
 
 
-def valid_for(measurement: Measurement | None, nodes: Collection[Node], *, by_name: bool) -> Measurement | None:
+def valid_for(measurement: Measurement, nodes: Collection[Node], *, by_name: bool) -> Measurement | None:
     """Return a measurement if the nodes of a run have the packages and CPUs that were measured.
 
     What was measured on several nodes is not valid for one alone, and the reverse.
 
     Args:
-        measurement: the measurement, or None.
+        measurement: the measurement.
         nodes: the nodes of the run.
         by_name: whether the nodes and their CPUs are known, not only their packages.
     """
-    if measurement is None or (len(nodes) == 1) != (len(measurement.nodes) == 1):
+    if (len(nodes) == 1) != (len(measurement.nodes) == 1):
         return None
     rates = {rates.node: rates for rates in measurement.nodes}
     fits = all(

@@ -33,7 +33,8 @@ def choose_precision(
         through_accelerate: whether accelerate passes the precision on to the user's own script.
 
     Raises:
-        PlanError: if the precision is unknown, or needs BF16 instructions that a node lacks.
+        PlanError: if the precision is unknown, or needs BF16 instructions that a node lacks, or is not BF16
+            although --allow-slow-bf16 is given.
     """
     if recipe.own_script:
         value, reason = script_precision(recipe, request, through_accelerate=through_accelerate)
@@ -42,7 +43,11 @@ def choose_precision(
     if value == BF16 and nodes:
         instructions = bf16_instructions(nodes, reason, request)
         reason = f"{reason}; {instructions}" if reason else instructions
-    check_slow_flag(request, value)
+    if request.allow_slow_bf16 and value != BF16:
+        raise PlanError(
+            f"--allow-slow-bf16 has no effect: the precision is {value}.",
+            hint=f"Add --precision {BF16}, or omit --allow-slow-bf16.",
+        )
     return Choice(value, (Decision(topic="precision", value=value, reason=reason),))
 
 
@@ -112,12 +117,3 @@ def bf16_instructions(nodes: tuple[Node, ...], reason: str, request: TrainReques
     flags = sorted({node.facts.bf16 or "" for node in nodes})
     node_text = f"all {len(nodes)} nodes" if len(nodes) > 1 else nodes[0].name
     return f"{' and '.join(flags)} on {node_text}"
-
-
-def check_slow_flag(request: TrainRequest, value: str) -> None:
-    """Raise PlanError if --allow-slow-bf16 has no effect, because the precision is not BF16."""
-    if request.allow_slow_bf16 and value != BF16:
-        raise PlanError(
-            f"--allow-slow-bf16 has no effect: the precision is {value}.",
-            hint=f"Add --precision {BF16}, or omit --allow-slow-bf16.",
-        )

@@ -186,21 +186,32 @@ def resolve(
     recipe, known_nodes = inputs.recipe, nodes.with_stack if isinstance(nodes, KnownNodes) else ()
     check_restarts(request, nodes.count)
     checks.check_recipe_fits(recipe, inputs.stack)
-    checks.check_script_arguments(request.script_args, inputs.stack)
+    if request.script_args:
+        checks.check_script_arguments(request.script_args, inputs.stack)
     measurement = None if contained else nodes.measurement
     ppn = request.ppn or nodes.ppn
-    preference = prefer(request, measurement, backends=inputs.stack.backends, ppn=ppn)
+    preference = Preference()
+    if measurement:
+        preference = prefer(request, measurement, backends=inputs.stack.backends, ppn=ppn)
     backend_name = request.backend or preference.backend
     requested_backend = launch.choose_backend(inputs.stack, nodes.with_stack, backend_name, inputs.plugins)
     stack = checks.fit_stack(inputs.stack, requested_backend, nodes.with_stack)
     backend = launch.adapt_backend(requested_backend, launcher, mpi.value, contained=contained)
     through_accelerate = launcher in ACCELERATE_LAUNCHERS
     precision = choose_precision(recipe, known_nodes, request, resume, through_accelerate=through_accelerate)
-    checks.check_workers(backend, request.ccl_workers)
-    launch.check_gpus(backend, request.ppn, nodes.gpus_by_node, request.env)
+    if request.ccl_workers:
+        checks.check_workers(backend, request.ccl_workers)
+    if backend.gpu:
+        launch.check_gpus(backend, request.ppn, nodes.gpus_by_node, request.env)
     layout = choose_layout(request, nodes, preference, on_gpus=backend.gpu)
     if request.ipex:
         checks.check_ipex(recipe, stack.value, precision=precision.value)
+    reasons = (preference.backend_reason, backend.summary, backend.source and f"a plug-in of {backend.source}")
+    if isinstance(nodes, KnownNodes) and not contained:
+        preload = checks.choose_preload(stack.value, nodes.with_stack)
+    else:
+        software = "the image has" if isinstance(nodes, KnownNodes) else nodes.software
+        preload = checks.defer_preload(stack.value, software)
     return Resolved(
         nodes=nodes.nodes,
         spares=nodes.spares,
@@ -208,9 +219,9 @@ def resolve(
         launcher=launcher,
         mpi=mpi,
         stack=stack,
-        backend=launch.explain_backend(backend, preference.backend_reason),
+        backend=Choice(backend, (Decision("backend", backend.name, "; ".join(filter(None, reasons))),)),
         precision=precision,
-        preload=choose_preload(stack.value, nodes, contained=contained),
+        preload=preload,
         recipe=recipe,
         settings=recipe.settings(request.preset, inputs.settings),
     )
@@ -232,13 +243,6 @@ def choose_layout(
         raise PlanError(f"--ppn {nodes.ppn}: a node needs at least one rank.", hint="Use --ppn 1 or more.")
     layout = uniform_layout(prefix=nodes.prefix, nodes=nodes.count, ppn=nodes.ppn, threads=nodes.threads)
     return Choice(layout, (Decision(topic="ranks", value=str(layout.world_size), reason=nodes.placement),))
-
-
-def choose_preload(stack: Stack, nodes: KnownNodes | CountedNodes, *, contained: bool) -> Choice[tuple[str, ...]]:
-    """Return the libraries to preload on all nodes; none if each rank finds them itself."""
-    if isinstance(nodes, KnownNodes) and not contained:
-        return checks.choose_preload(stack, nodes.with_stack)
-    return checks.defer_preload(stack, "the image has" if isinstance(nodes, KnownNodes) else nodes.software)
 
 
 def count_nodes(request: TrainRequest, default: int | None, *, limit: int, hint: str) -> int:

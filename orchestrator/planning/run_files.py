@@ -89,6 +89,13 @@ def placement(
     """Return the placement of a rank; `places` are all of its node, `devices` the variables for its devices."""
     numbers = local_rank_variables(dict(backend.env), rank_place.local_rank, rank_place.local_world_size)
     gpus = node.facts.gpus if backend.gpu else ()
+    if rank_place.worker_cpus:  # oneCCL's variables list the reserved cores of all ranks of the node
+        cpus = [cpu for neighbour in node_places for cpu in neighbour.worker_cpus]
+        numbers |= {
+            "CCL_WORKER_OFFLOAD": "1",
+            "CCL_WORKER_COUNT": str(len(rank_place.worker_cpus)),
+            "CCL_WORKER_AFFINITY": ",".join(map(str, cpus)),
+        }
     return Placement(
         rank=rank_place.rank,
         node=rank_place.node,
@@ -97,21 +104,9 @@ def placement(
         cpus=rank_place.cpus,
         worker_cpus=rank_place.worker_cpus,
         threads=rank_place.threads,
-        env={**numbers, **worker_variables(rank_place, node_places), **devices},
+        env={**numbers, **devices},
         gpu=gpus[rank_place.local_rank % len(gpus)].index if gpus else None,
     )
-
-
-def worker_variables(rank_place: Place, node_places: tuple[Place, ...]) -> dict[str, str]:
-    """Return oneCCL's variables for reserved cores, which list those of all ranks of the node."""
-    if not rank_place.worker_cpus:
-        return {}
-    cpus = [cpu for neighbour in node_places for cpu in neighbour.worker_cpus]
-    return {
-        "CCL_WORKER_OFFLOAD": "1",
-        "CCL_WORKER_COUNT": str(len(rank_place.worker_cpus)),
-        "CCL_WORKER_AFFINITY": ",".join(map(str, cpus)),
-    }
 
 
 def env_json(address: str, port: int, backend: Backend, preload: tuple[str, ...], launcher: Mapping[str, str]) -> str:

@@ -25,7 +25,7 @@ from orch_node.protocol.record import DEFAULT_TARGET, RunNode, RunRecord
 
 from orchestrator.errors import PlanError
 from orchestrator.launchers import Job
-from orchestrator.model.cluster import Node, UserPython
+from orchestrator.model.cluster import UserPython
 from orchestrator.model.decision import Decision
 from orchestrator.model.links import Link
 from orchestrator.model.printable import enumeration
@@ -82,6 +82,7 @@ def new_plan(
         packages=recipe.packages,
         secrets=find_secrets((*request.env, *request.settings, *request.script_args)),
     )
+    preset = [f"preset={request.preset}"] if request.preset else []
     run = RunRecord(
         run_id=site.run_id,
         node0=nodes[0],
@@ -101,13 +102,9 @@ def new_plan(
         target=target,
         location=dict(location),
         name=request.name or "",
-        arguments=masked((*preset_of(request), *request.settings, *request.script_args)),
+        arguments=masked((*preset, *request.settings, *request.script_args)),
     )
     return Plan(run=run, origin=origin, steps=())
-
-
-def preset_of(request: TrainRequest) -> tuple[str, ...]:
-    return (f"preset={request.preset}",) if request.preset else ()
 
 
 def all_decisions(
@@ -165,15 +162,14 @@ def launcher_job(
         precision=resolved.precision.value,
         ipex=request.ipex,
         accelerate=accelerate.values if accelerate else {},
-        on_gpus=resolved.backend.value.gpu or all(map(sees_gpus, resolved.nodes.value)),
+        on_gpus=resolved.backend.value.gpu
+        or all(
+            node.facts.gpus and not node.facts.packages.get(TORCH, "").endswith("+cpu")  # torch for its GPUs
+            for node in resolved.nodes.value
+        ),
         restarts=launcher_restarts(request, resolved.recipe, resolved.launcher),
         min_nodes=request.min_nodes,
     )
-
-
-def sees_gpus(node: Node) -> bool:
-    """Return whether the torch of a node is one for its GPUs."""
-    return bool(node.facts.gpus) and not node.facts.packages.get(TORCH, "").endswith("+cpu")
 
 
 def rank_command(python: str, site: Site, script: tuple[str, ...]) -> tuple[str, ...]:
@@ -292,23 +288,16 @@ def script_command(
         paths: where the ranks find each local file.
         output_dir: the script's output folder.
     """
-    recipe = resolved.recipe
+    recipe, precision = resolved.recipe, resolved.precision.value
     mapped = {name: paths[str(value)] if name in recipe.paths else value for name, value in resolved.settings.items()}
     return (
         *recipe.program(paths),
         *as_arguments(mapped),
-        *precision_arguments(resolved),
+        *((PLACEHOLDER,) if precision == AUTO else recipe.precisions.get(precision, ())),
         *(["--use_ipex"] if request.ipex else []),
         *([f"--output_dir={output_dir}"] if output_dir else []),
         *request.script_args,
     )
-
-
-def precision_arguments(resolved: Resolved) -> tuple[str, ...]:
-    """Return the script's arguments for the precision, or their placeholder if ranks choose it."""
-    if resolved.precision.value == AUTO:
-        return (PLACEHOLDER,)
-    return resolved.recipe.precisions.get(resolved.precision.value, ())
 
 
 def run_precision(resolved: Resolved, output_dir: str | None) -> RunPrecision | None:

@@ -83,7 +83,7 @@ def resolve_job(request: TrainRequest, inputs: JobInputs, resume: Resume | None 
         software="the image has" if batch.image else "the nodes have",
         gpus=gpus,
         nodes=Choice(nodes),
-        measurement=valid_for(inputs.measurement, nodes, by_name=False),
+        measurement=inputs.measurement and valid_for(inputs.measurement, nodes, by_name=False),
         with_stack=() if batch.image else nodes[:1],  # the libraries of an image are unknown until its ranks run
     )
     contained = batch.image is not None

@@ -8,6 +8,7 @@ from orchestrator.errors import PlanError
 from orchestrator.launchers import DEFAULT
 from orchestrator.model.cluster import Cluster
 from orchestrator.model.decision import Choice, Decision
+from orchestrator.model.hostlist import fold
 from orchestrator.model.measurement import Measurement
 from orchestrator.planning import fabrics, hosts, launch
 from orchestrator.planning.accelerate_options import AccelerateOptions
@@ -51,11 +52,12 @@ def resolve_hosts(request: TrainRequest, inputs: HostInputs, resume: Resume | No
         PlanError: if the nodes or the stack cannot do what is requested.
         RequestError: if the request contradicts itself or names something unknown.
     """
-    cluster, docker = inputs.cluster, inputs.docker
+    cluster, docker, spares = inputs.cluster, inputs.docker, inputs.cluster.spare_nodes()
+    replacing = Decision(topic="spare nodes", value=fold(node.name for node in spares), reason="to replace lost nodes")
     nodes = KnownNodes(
         nodes=hosts.choose_nodes(cluster),
-        spares=hosts.choose_spares(cluster),
-        measurement=valid_for(inputs.measurement, cluster.selected_nodes(), by_name=True),
+        spares=Choice(spares, (replacing,) if spares else ()),
+        measurement=inputs.measurement and valid_for(inputs.measurement, cluster.selected_nodes(), by_name=True),
     )
     links = hosts.choose_links(nodes.with_stack)
     launcher = request.launcher or DEFAULT

@@ -17,12 +17,19 @@ from orchestrator.model.command import Command
 from orchestrator.model.decision import Choice, Decision, all_decisions
 from orchestrator.model.hostlist import fold
 from orchestrator.model.imports import Imports
-from orchestrator.model.links import master_address
+from orchestrator.model.links import LOOPBACK_ADDRESS
 from orchestrator.model.recipe import Recipe, Value
 from orchestrator.planning import accelerate_options
 from orchestrator.planning.containers import FILE as CONTAINER_FILE
 from orchestrator.planning.containers import Docker, shared_folders
-from orchestrator.planning.hosts import explain_damaged, explain_gpus, explain_idle_cores, explain_python, explain_torch
+from orchestrator.planning.hosts import (
+    by_value,
+    explain_damaged,
+    explain_gpus,
+    explain_idle_cores,
+    explain_python,
+    explain_torch,
+)
 from orchestrator.planning.launch import choose_launch
 from orchestrator.planning.plan import CheckImports, Plan, PutFile, RunProgram, StartRun
 from orchestrator.planning.request import Resume, TrainRequest
@@ -75,7 +82,7 @@ def plan_train(request: TrainRequest, inputs: HostInputs, site: Site) -> Plan:
         site,
         ranks=rank_command(node0.ranks_python, site, script),
         links=links,
-        address=master_address(links),
+        address=links[0].address if links else LOOPBACK_ADDRESS,  # of rank 0's rendezvous
         accelerate=inputs.accelerate,
     )
     if inputs.accelerate:
@@ -83,10 +90,11 @@ def plan_train(request: TrainRequest, inputs: HostInputs, site: Site) -> Plan:
     launch = choose_launch(resolved.launcher, job, resolved.mpi)
     decisions = (
         *decisions_of(request, inputs, resolved, job, launch),
-        *explain_restarts(request.max_restarts, recipe, request.min_nodes),
+        *(explain_restarts(request.max_restarts, recipe, request.min_nodes) if request.max_restarts else ()),
         *([WAITS] if request.wait_for_cores else []),
         *(explain_files(run_nodes, site.resume) if site.resume else []),
     )
+    fingerprints = by_value({node.name: node.facts.fingerprint for node in resolved.all_nodes})
     plan = new_plan(
         request,
         resolved,
@@ -95,7 +103,7 @@ def plan_train(request: TrainRequest, inputs: HostInputs, site: Site) -> Plan:
         output=output,
         nodes=run_nodes,
         python=node0.python,
-        fingerprints=fingerprints(resolved.all_nodes),
+        fingerprints={value: fold(names) for value, names in fingerprints.items()},
     )
     if site.resume:
         earlier = tuple(host for host in site.resume.nodes if host.node not in {node.node for node in run_nodes})
@@ -118,9 +126,10 @@ def decisions_of(
 ) -> tuple[Decision, ...]:
     """Return all decisions, in the order in which they are printed."""
     options, docker = inputs.accelerate, inputs.docker
+    gpus = [node.facts.gpus for node in resolved.all_nodes]
     return (
         *all_decisions(resolved.stack, resolved.nodes, resolved.spares, resolved.layout),
-        *explain_gpus(resolved.all_nodes, resolved.backend.value),
+        *(explain_gpus(resolved.all_nodes, resolved.backend.value) if any(gpus) else ()),
         *launch.decisions,
         *([docker.explain()] if docker else []),
         *(accelerate_options.explain_options(options, job) if options else ()),
@@ -242,11 +251,3 @@ def mounted_folders(files: Files, recipe: Recipe, site: Site) -> tuple[str, ...]
     if site.root:
         return (base, site.train, *(f"{site.root}/{name}" for name in ("data", "models", "hub")))
     return shared_folders(base, site.train, files.paths.get(recipe.script, ""), files.paths.values())
-
-
-def fingerprints(nodes: tuple[Node, ...]) -> dict[str, str]:
-    """Return the nodes, folded into one string, by the fingerprint of their packages."""
-    nodes_by_fingerprint: dict[str, list[str]] = {}
-    for node in nodes:
-        nodes_by_fingerprint.setdefault(node.facts.fingerprint, []).append(node.name)
-    return {fingerprint: fold(names) for fingerprint, names in nodes_by_fingerprint.items()}
