@@ -81,16 +81,10 @@ closed_output = ClosedOutput()
 
 
 def prepare() -> None:
-    """Escape characters that the terminal's encoding lacks, and discard output to a closed descriptor (`2>&-`)."""
-    open_closed_streams()
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            with contextlib.suppress(OSError, ValueError):
-                stream.reconfigure(errors="backslashreplace")
+    """Escape characters that the terminal's encoding lacks, and discard output to a closed descriptor (`2>&-`).
 
-
-def open_closed_streams() -> None:
-    """Open /dev/null as each standard stream that is closed; otherwise a file that is opened later takes its place."""
+    /dev/null replaces each standard stream that is closed; otherwise a file that is opened later takes its place.
+    """
     for descriptor, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(descriptor)
@@ -102,6 +96,10 @@ def open_closed_streams() -> None:
             os.set_inheritable(descriptor, True)
             mode = "r" if descriptor == 0 else "w"
             setattr(sys, name, os.fdopen(descriptor, mode, encoding="utf-8", closefd=False))
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            with contextlib.suppress(OSError, ValueError):
+                stream.reconfigure(errors="backslashreplace")
 
 
 def console(*, stderr: bool = True) -> Console:

@@ -13,7 +13,6 @@ from typer.core import TyperCommand, TyperGroup
 from orchestrator.cli import defaults
 from orchestrator.errors import OrchError, RequestError
 from orchestrator.targets import registry
-from orchestrator.targets.registry import check_name
 
 SCRIPT_ARGUMENTS = "script_args"  # parameter of commands that pass arguments on to a script
 RECIPE = "recipe"
@@ -131,7 +130,7 @@ def hint_of(error: Any, ctx: Any) -> str:
     names = {parameter.name for parameter in ctx.command.params}
     if hasattr(error, "possibilities"):  # an unknown option
         if "on" in names:
-            check_name(ctx.meta[SELECTED_TARGET])
+            registry.find_target(ctx.meta[SELECTED_TARGET])
         if SCRIPT_ARGUMENTS in names:
             return DOUBLE_DASH_HINT
         if COMMAND in names:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.cli.options import RUNS_DIR, print_error, source_name
-from orchestrator.load.tool_options import ToolOptions, tool_options
+from orchestrator.load.tool_options import tool_options
 from orchestrator.model.decision import Decision
 from orchestrator.model.secret_values import masked
 from orchestrator.planning.refusal import flag
@@ -27,15 +27,6 @@ VARIABLE = "ORCH_INVENTORY"
 # Options of the table that belong to its hosts: without effect if other hosts are named.
 OF_HOSTS = ("nodes", "exclude", "ppn", "fabric", "mpi", "python", "spare_nodes", "min_nodes", "image", "image_options")
 HELP = ("-h", "--help", "--help-all")
-
-
-def read_table() -> ToolOptions | None:
-    """Return the options of the table; None, without slow imports, if no file has one."""
-    folder = Path.cwd()
-    files = [path for parent in (folder, *folder.parents) if (path := parent / "pyproject.toml").is_file()]
-    if not any(b"orch" in path.read_bytes() for path in files):
-        return None
-    return tool_options()
 
 
 def set_defaults(context: Any, arguments: Collection[str]) -> None:
@@ -53,8 +44,8 @@ def set_defaults(context: Any, arguments: Collection[str]) -> None:
     }
     if not names or context.resilient_parsing or any(argument in HELP for argument in arguments):
         return
-    table = read_table()
-    if table and table.values:
+    table = tool_options()
+    if table.values:
         context.meta[FILE] = table.path
         context.default_map = {name: plain(value) for name, value in table.values.items() if name in names}
 
@@ -100,18 +91,7 @@ def inventory_of_unknown_run(parameters: Mapping[str, Any]) -> str | None:
         return None
     if inventory := os.environ.get(VARIABLE):
         return inventory
-    table = read_table()
-    return table.values.get("inventory") if table else None
-
-
-def sources_of(context: Any) -> dict[str, str]:
-    """Return the options that are set by the table or the environment, each with its source."""
-    table = f"[tool.orch] of {context.meta.get(FILE)}"
-    return {
-        parameter.name: table if source == TABLE_SOURCE else str(parameter.envvar)
-        for parameter in context.command.params
-        if (source := source_name(context, parameter.name)) in (TABLE_SOURCE, ENVIRONMENT_SOURCE)
-    }
+    return tool_options().values.get("inventory")
 
 
 def describe_table(context: Any) -> str:
@@ -126,7 +106,12 @@ def with_defaults(request: TrainRequest, context: Any) -> TrainRequest:
     field_defaults: dict[str, Any] = {item.name: item.default for item in fields(request)}
     values: dict[str, list[str]] = {}
     refused: dict[str, Any] = {}
-    for name, source in sources_of(context).items():
+    table = f"[tool.orch] of {context.meta.get(FILE)}"
+    for parameter in context.command.params:
+        name, source = parameter.name, source_name(context, parameter.name)
+        if source not in (TABLE_SOURCE, ENVIRONMENT_SOURCE):
+            continue
+        source = table if source == TABLE_SOURCE else str(parameter.envvar)
         if name in field_defaults and name in refuses:
             refused[name] = field_defaults[name]
             print_error(f"note: {flag(name)} ({source}) has no effect with --on {request.on}")

@@ -5,14 +5,13 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from copy import copy
-from dataclasses import MISSING, Field, dataclass, field, fields, replace
+from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path, PurePath
 from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
 import typer
 from typer.models import OptionInfo, ParameterInfo
 
-from orchestrator.cli.options import source_name
 from orchestrator.planning.refusal import flag
 from orchestrator.planning.request import ARGUMENTS, FLAGS, OPTION, PANEL
 
@@ -23,18 +22,28 @@ Value = TypeVar("Value")
 class Group:
     """Options that set the fields of a frozen dataclass. Other fields keep their defaults."""
 
-    kind: Callable[..., Any]  # the dataclass
+    kind: Any  # the dataclass
     panels: Mapping[str, Mapping[str, ParameterInfo]]  # title -> field -> option
     fixed: Mapping[str, Any] = field(default_factory=dict)  # fields that the command sets itself
 
     def parameters(self) -> list[inspect.Parameter]:
         """Return the options as parameters of a function."""
-        fields, kinds = fields_by_name(self.kind), get_type_hints(self.kind)
-        return [
-            make_parameter(fields[name], kinds[name], in_panel(info, name, panel))
-            for panel, options in self.panels.items()
-            for name, info in options.items()
-        ]
+        defaults, kinds = {item.name: item.default for item in fields(self.kind)}, get_type_hints(self.kind)
+        parameters = []
+        for panel, options in self.panels.items():
+            for name, option in options.items():
+                info = copy(option)
+                if isinstance(info, OptionInfo):
+                    info.rich_help_panel = panel
+                    if info.default is ... and not info.param_decls:
+                        info.param_decls = (flag(name),)
+                default = inspect.Parameter.empty if defaults[name] is MISSING else defaults[name]
+                kind = (
+                    Any if info.parser else typer_type(kinds[name])
+                )  # typer rejects some types that it need not parse
+                parameter = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=Annotated[kind, info])
+                parameters.append(parameter.replace(default=None if default == () else default))
+        return parameters
 
     def make(self, values: dict[str, Any]) -> Any:
         """Return the dataclass, removing its fields from `values`."""
@@ -62,32 +71,6 @@ def panels_of(kind: Any, **completions: Callable[[str], list[str]]) -> dict[str,
             arguments = {**item.metadata[OPTION], "autocompletion": completions.get(item.name)}
             panels.setdefault(item.metadata[PANEL], {})[item.name] = make(*item.metadata[FLAGS], **arguments)
     return panels
-
-
-def fields_by_name(kind: Any) -> dict[str, Field[Any]]:
-    return {item.name: item for item in fields(kind)}
-
-
-def in_panel(info: ParameterInfo, name: str, panel: str) -> ParameterInfo:
-    """Return the option with its panel, and with a flag derived from its name if it has none."""
-    info = copy(info)
-    if isinstance(info, OptionInfo):
-        info.rich_help_panel = panel
-        if info.default is ... and not info.param_decls:
-            info.param_decls = (flag(name),)
-    return info
-
-
-def make_parameter(item: Field[Any], kind: Any, info: ParameterInfo) -> inspect.Parameter:
-    default = item.default
-    if default is MISSING:
-        default = inspect.Parameter.empty
-    elif default == ():
-        default = None
-    kind = Any if info.parser else typer_type(kind)  # typer rejects some types also if it does not parse them
-    return inspect.Parameter(
-        item.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, info]
-    )
 
 
 def typer_type(kind: Any) -> Any:
@@ -120,10 +103,3 @@ def command(function: Callable[..., None], **groups: Group) -> Callable[..., Non
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     run.__name__, run.__doc__ = function.__name__, function.__doc__
     return run
-
-
-def without_environment(value: Value, context: typer.Context) -> Value:
-    """Return the dataclass with defaults for fields that an environment variable has set."""
-    fields = fields_by_name(value)
-    defaults = {name: item.default for name, item in fields.items() if source_name(context, name) == "ENVIRONMENT"}
-    return replace(value, **defaults)  # type: ignore[type-var]

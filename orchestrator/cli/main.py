@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pkgutil
 import sys
 import tempfile
 import traceback
@@ -15,7 +16,6 @@ from orchestrator.errors import OrchError
 from orchestrator.operations.stacks import describe_versions
 from orchestrator.screen import prepare, print_text
 from orchestrator.state import fallback_home, uses_fallback_home
-from orchestrator.targets import registry
 
 # Panels of the help.
 START, RUNS, NODES, DEFINITIONS = "Getting started", "Runs", "Nodes and clusters", "Recipes, data and stacks"
@@ -78,7 +78,7 @@ def make_app(name: str = "") -> App:
         for command, location in commands.items():
             if has_command and command != name:
                 continue
-            value = registry.load_object(f"orchestrator.cli.{location}")
+            value = pkgutil.resolve_name(f"orchestrator.cli.{location}")
             if isinstance(value, App):
                 app.add_typer(value, name=command, rich_help_panel=panel)
             else:

@@ -7,7 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -162,15 +162,16 @@ def local_facts(python: str) -> Facts:
     return replace(parsed, fabrics=LocalFabrics(prefix, gathered["devices"]))
 
 
+@dataclass(eq=False)
 class LocalFabrics(Mapping[str, str]):
     """The problems of each fabric on this machine, determined when they are first needed: fi_info takes 0.1 s."""
 
-    def __init__(self, prefix: Path, devices: Any) -> None:
-        self._prefix, self._devices = prefix, devices
+    prefix: Path
+    devices: Any
 
     @cached_property
     def _missing(self) -> dict[str, str]:
-        return facts.fabrics(facts.fi_info(self._prefix), self._devices)
+        return facts.fabrics(facts.fi_info(self.prefix), self.devices)
 
     def __getitem__(self, name: str) -> str:
         return self._missing[name]

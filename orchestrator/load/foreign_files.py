@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -110,7 +110,11 @@ def check_script_file(path: Path) -> None:
     Raises:
         RequestError: if it is a notebook, a shell script or another file that Python does not run.
     """
-    text = beginning_of(path)
+    try:
+        with path.open("rb") as file:
+            text = file.read(MAX_BYTES).decode(errors="replace")
+    except OSError:  # a later check reports it
+        text = ""
     # sbatch also runs Python scripts.
     is_python = PYTHON_SHEBANG.match(text) or (path.suffix == ".py" and not SHELL_SHEBANG.match(text))
     kinds = [NOTEBOOK] if is_python else SCRIPT_KINDS
@@ -133,15 +137,6 @@ def check_requirements_file(path: Path, text: str) -> None:
         raise RequestError(f"{path} is {kind.title}, not a requirements file.", hint=kind.hint)
 
 
-def beginning_of(path: Path) -> str:
-    """Return the beginning of a file as text, or '' if it cannot be read."""
-    try:
-        with path.open("rb") as file:
-            return file.read(MAX_BYTES).decode(errors="replace")
-    except OSError:  # a later check reports it
-        return ""
-
-
 DEPENDENCY_TABLES = {
     "poetry": (("dependencies",), "poetry export --without-hashes"),
     "pixi": (("dependencies", "pypi-dependencies"), ""),
@@ -157,22 +152,16 @@ def check_dependency_tables(path: Path, pyproject: Mapping[str, Any]) -> None:
     Raises:
         RequestError: if a tool's table lists packages.
     """
-    for table, command in dependency_tables(pyproject):
+    tables = ((tool, key, command) for tool, (keys, command) in DEPENDENCY_TABLES.items() for key in keys)
+    for tool, key, command in tables:
+        value: Any = pyproject.get("tool", {})
+        for part in (tool, *key.split(".")):
+            value = value.get(part, {}) if isinstance(value, Mapping) else {}
+        if not ({*value} - {"python"} if isinstance(value, Mapping | list) else {value}):
+            continue
         export = f"Write a requirements file, and name it: {command} > requirements.txt. " if command else ""
         raise RequestError(
-            f"{path} lists its dependencies in [{table}], which orch does not read.",
+            f"{path} lists its dependencies in [tool.{tool}.{key}], which orch does not read.",
             hint=f"List them in [project] as dependencies = [...], or name a requirements file with --requirements. "
             f"{export}To run without them: --requirements none.",
         )
-
-
-def dependency_tables(pyproject: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield the tables of other tools with packages besides Python, and the command that exports each."""
-    for tool, (keys, command) in DEPENDENCY_TABLES.items():
-        for key in keys:
-            value: Any = pyproject.get("tool", {})
-            for part in (tool, *key.split(".")):
-                value = value.get(part, {}) if isinstance(value, Mapping) else {}
-            names = {*value} - {"python"} if isinstance(value, Mapping | list) else {value}
-            if names:
-                yield f"tool.{tool}.{key}", command

@@ -55,17 +55,6 @@ class Files:
         return tuple(name.removesuffix(".py") for name in sorted(names) if name.endswith(".py") or "." not in name)
 
 
-def relative_import(script: Path) -> ast.ImportFrom | None:
-    """Return the first relative import of a file that always happens, or None, also if the file sets its package."""
-    try:
-        content = script.read_bytes()
-        statements = [] if b"__package__" in content else ast.parse(content).body
-    except (OSError, ValueError, SyntaxError):  # the ranks report it
-        return None
-    imports = (statement for statement in statements if isinstance(statement, ast.ImportFrom))
-    return next((statement for statement in imports if statement.level), None)
-
-
 def files_of(project: Project | None, script: str, *, is_remote: bool) -> Files:
     """Return the files that ranks see: those of the project, of this machine, or the script alone on other machines."""
     if project is not None:
@@ -154,12 +143,9 @@ def changes_imports(tree: ast.Module) -> bool:
         elif isinstance(node, ast.ImportFrom) and node.module == "sys":
             if any(alias.name in IMPORT_SETTINGS for alias in node.names):
                 return True
-        elif isinstance(node, ast.Call) and starts_pip(node):
-            return True
+        elif isinstance(node, ast.Call):
+            name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            texts = [str(inner.value) for inner in ast.walk(node) if isinstance(inner, ast.Constant)]
+            if name in STARTS_PROGRAM and any("pip" in text.split() for text in texts):
+                return True
     return False
-
-
-def starts_pip(call: ast.Call) -> bool:
-    name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
-    texts = (node.value for node in ast.walk(call) if isinstance(node, ast.Constant) and isinstance(node.value, str))
-    return name in STARTS_PROGRAM and any("pip" in text.split() for text in texts)

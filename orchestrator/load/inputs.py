@@ -110,7 +110,9 @@ def inputs(
     """
     recipe = load_recipe(request.recipe, tuple(map(Path, request.recipe_path)), module=request.module)
     stack = load_stack(request.stack)
-    if needs_parser(request, recipe):
+    # The tests check the defaults and presets of orch's own recipes.
+    has_values = request.settings or request.script_args or request.array
+    if not recipe.own_script and (recipe.files or has_values):
         recipe = with_parser(recipe, software.local_python)
     values = read_settings(request.settings, recipe, volume) if request.settings else {}
     if has_project is None:
@@ -130,15 +132,6 @@ def inputs(
     if software.image or software.nodes:
         imports = check_script(request, recipe, ranks_python(recipe, stack, software))
     return Inputs(recipe=recipe, stack=stack, settings=values, plugins=plugins(), imports=imports)
-
-
-def needs_parser(request: TrainRequest, recipe: Recipe) -> bool:
-    """Return whether the script's parser has to check settings: those of the user, and of a recipe that is not orch's.
-
-    The tests check the defaults and presets of orch's own recipes.
-    """
-    has_values = request.settings or request.script_args or request.array
-    return not recipe.own_script and bool(recipe.files or has_values)
 
 
 def read_settings(assignments: tuple[str, ...], recipe: Recipe, volume: str) -> dict[str, Value]:

@@ -98,7 +98,9 @@ def read_listing(source: Path) -> Listing:
     Raises:
         RequestError: if the inventory cannot be read, or is unsafe.
     """
-    if source == INVENTORY / LOCAL and is_of_this_machine(source):  # Ansible is not needed
+    file = source / "hosts.yml"
+    is_unchanged = source == INVENTORY / LOCAL and [*source.iterdir()] == [file]
+    if is_unchanged and yaml.safe_load(file.read_text()) == {"all": {"hosts": THIS_MACHINE}}:  # needs no Ansible
         return Listing(hosts=THIS_MACHINE, groups={"all": {"hosts": [*THIS_MACHINE], "children": []}})
     check_environment()
     cache = cache_path(source)
@@ -108,12 +110,6 @@ def read_listing(source: Path) -> Listing:
     if cache:
         write_cache(cache, asdict(listing))
     return listing
-
-
-def is_of_this_machine(source: Path) -> bool:
-    """Return whether orch's own inventory is as it was installed."""
-    file = source / "hosts.yml"
-    return [*source.iterdir()] == [file] and yaml.safe_load(file.read_text()) == {"all": {"hosts": THIS_MACHINE}}
 
 
 def read_cached_listing(path: Path) -> Listing | None:

@@ -39,24 +39,16 @@ def mpi_flavours(hosts: Mapping[str, Mapping[str, Any]]) -> tuple[str, ...]:
     Raises:
         RequestError: if a name is unknown, or the hosts have different values.
     """
-    values = {host: parse_flavours(host, variables.get(MPI)) for host, variables in hosts.items()}
-    return common_value(MPI, values, "one launcher starts all ranks")
-
-
-def parse_flavours(host: str, value: object) -> tuple[str, ...]:
-    """Return the flavours in the value of orch_mpi.
-
-    Raises:
-        RequestError: if a name is unknown.
-    """
-    names = tuple(str(name) for name in (value if isinstance(value, list) else [value]) if name)
-    for name in names:
-        if name not in DIALECTS:
+    values: dict[str, tuple[str, ...]] = {}
+    for host, variables in hosts.items():
+        value = variables.get(MPI)
+        values[host] = tuple(str(name) for name in (value if isinstance(value, list) else [value]) if name)
+        if unknown := [name for name in values[host] if name not in DIALECTS]:
             raise RequestError(
-                f"{host}: unknown {MPI} '{name}'; available are {', '.join(DIALECTS)}.",
-                hint=did_you_mean(name, DIALECTS),
+                f"{host}: unknown {MPI} '{unknown[0]}'; available are {', '.join(DIALECTS)}.",
+                hint=did_you_mean(unknown[0], DIALECTS),
             )
-    return names
+    return common_value(MPI, values, "one launcher starts all ranks")
 
 
 def common_value(variable: str, values: Mapping[str, tuple[str, ...]], reason: str) -> tuple[str, ...]:

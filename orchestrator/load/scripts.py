@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import os
 import re
@@ -15,7 +16,7 @@ from pathlib import Path
 from orch_node.protocol.environment import PYTHON_PATH
 
 from orchestrator.errors import RequestError, did_you_mean
-from orchestrator.load.imports import INIT, Files, external_imports, files_of, relative_import
+from orchestrator.load.imports import INIT, Files, external_imports, files_of
 from orchestrator.model.imports import Imports
 from orchestrator.model.printable import one_line
 from orchestrator.model.recipe import Recipe
@@ -56,8 +57,8 @@ def check_script(request: TrainRequest, recipe: Recipe, python: RanksPython) -> 
     Raises:
         RequestError: if the script cannot run, or is one of orch's own and does not know an argument.
     """
-    check_script_arguments(recipe, request.script_args)
     if not recipe.own_script:
+        check_script_arguments(recipe, request.script_args)
         return None
     is_local = bool(python.local_path)
     path = find_module(python, recipe.script) if recipe.module and is_local else recipe.script_file
@@ -170,7 +171,13 @@ def check_relative_imports(script: Path) -> None:
     Raises:
         RequestError: with the module to name instead of the script.
     """
-    statement = relative_import(script)
+    try:
+        content = script.read_bytes()
+        statements = [] if b"__package__" in content else ast.parse(content).body  # some files set their package
+    except (OSError, ValueError, SyntaxError):  # the ranks report it
+        return
+    imports = [statement for statement in statements if isinstance(statement, ast.ImportFrom)]
+    statement = next((statement for statement in imports if statement.level), None)
     if statement is None:
         return
     package = next(parent for parent in script.parents if not (parent / INIT).is_file())

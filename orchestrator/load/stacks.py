@@ -90,6 +90,7 @@ def stack_from(path: Path) -> Stack:
     """
     file = read_toml(path, StackFile)
     bindings = Bindings(**file.bindings.model_dump()) if file.bindings else None
+    with_bindings = {BINDINGS: bindings.version} if bindings and "ccl" in file.backends else {}
     end = EndOfLife(**file.end_of_life.model_dump()) if file.end_of_life else None
     return Stack(
         name=path.stem,
@@ -97,7 +98,7 @@ def stack_from(path: Path) -> Stack:
         python=file.python,
         mpi=file.mpi,
         backends=tuple(file.backends),
-        requirements=all_requirements(file, bindings),
+        requirements={**file.requirements, **with_bindings},
         without_dependencies=tuple(file.without_dependencies),
         preload=tuple(file.preload),
         flags=tuple(file.flags),
@@ -109,9 +110,3 @@ def stack_from(path: Path) -> Stack:
         settled=file.settled,
         plugins=tuple(table.backend(f"stack '{path.stem}'") for table in file.plugins),
     )
-
-
-def all_requirements(file: StackFile, bindings: Bindings | None) -> dict[str, str]:
-    """Return the requirements, including the bindings if the stack offers the ccl backend."""
-    required_bindings = {BINDINGS: bindings.version} if bindings and "ccl" in file.backends else {}
-    return {**file.requirements, **required_bindings}

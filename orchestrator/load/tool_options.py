@@ -56,7 +56,7 @@ def tool_options() -> ToolOptions:
     folder = Path.cwd()
     in_repository = any((parent / ".git").exists() for parent in (folder, *folder.parents))
     for parent in (folder, *folder.parents):
-        if (path := parent / PYPROJECT).is_file() and b"tool" in path.read_bytes():
+        if (path := parent / PYPROJECT).is_file() and b"orch" in path.read_bytes():
             tool = read_table(path).get("tool", {})
             if isinstance(tool, dict) and "orch" in tool:
                 return parse_table(path, tool["orch"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import MISSING, dataclass, field
+from dataclasses import MISSING, Field, dataclass, field
 from pathlib import PurePath
 from typing import Any, ClassVar, Protocol, TypeVar
 
@@ -28,6 +28,7 @@ PROJECT_MEGABYTES = 200
 class TargetOptions(Protocol):
     """A frozen dataclass of one target's options, all with defaults; `on` is the target's name in `--on`."""
 
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
     on: ClassVar[str]
 
 

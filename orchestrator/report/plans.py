@@ -8,7 +8,7 @@ from pathlib import Path
 
 from orchestrator.model.printable import described_size, one_line
 from orchestrator.model.secret_values import mask
-from orchestrator.planning.plan import ApplyObjects, Plan, PutFile, SendFile, StartRun, Step, SubmitScript
+from orchestrator.planning.plan import ApplyObjects, Plan, PutFile, SendFile, StartRun, SubmitScript
 from orchestrator.report.listing import SCHEMA
 
 
@@ -17,15 +17,13 @@ def outline(plan: Plan) -> str:
 
     Its length does not depend on the number of nodes.
     """
-    steps = [f"{line}{source_size(step)}" for step in plan.steps for line in step.outline()]
+    steps = []
+    for step in plan.steps:
+        path = Path(step.source) if isinstance(step, SendFile) else None
+        size = f": {described_size(path.stat().st_size)}" if path and path.is_file() else ""
+        steps += [f"{line}{size}" for line in step.outline()]
     lines = [*plan.summary(), "", *steps]
     return mask("\n".join([*map(one_line, lines), "", "-o sh prints all files and commands in full."]), plan.secrets)
-
-
-def source_size(step: Step) -> str:
-    """Return the size of a file that is copied, as the rest of a line."""
-    path = Path(step.source) if isinstance(step, SendFile) else None
-    return f": {described_size(path.stat().st_size)}" if path and path.is_file() else ""
 
 
 def as_json(plan: Plan) -> str:

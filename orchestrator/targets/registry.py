@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
+import pkgutil
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from orchestrator.errors import ExecuteError, RequestError, did_you_mean
 from orchestrator.paths import entry_points
@@ -38,7 +38,7 @@ def loaded() -> tuple[Mapping[str, TargetEntry], Mapping[str, str]]:
     broken: dict[str, str] = {}
     for name, value, package in points:
         try:
-            entry = load_object(value)
+            entry = pkgutil.resolve_name(value)
         except Exception as error:  # of another package, which may raise anything
             broken[name] = f"the target of package {package} cannot be imported: {type(error).__name__}: {error}"
             continue
@@ -55,28 +55,17 @@ def fault_of(entry: object, name: str, entries: Mapping[str, TargetEntry]) -> st
         return f"is not a TargetEntry whose options are a dataclass with on = {name!r}"
     if name in entries or entry.name in (SSH, *(target.name for target in entries.values())):
         return "has the name of another target"
-    used_names = COMMAND_OPTIONS.union(*(names_of(target.options) for target in entries.values()))
-    if conflicts := names_of(entry.options) & used_names:
+    used_names = {field.name for target in entries.values() for field in fields(target.options)} | COMMAND_OPTIONS
+    if conflicts := {field.name for field in fields(entry.options)} & used_names:
         return f"has options whose names are in use already: {', '.join(sorted(conflicts))}"
     if invalid_names := [field.name for field in fields(entry.options) if OPTION not in field.metadata]:
         return f"has options that are not made by option(): {', '.join(invalid_names)}"
     return ""
 
 
-def names_of(kind: Any) -> set[str]:
-    """Return the fields of a dataclass."""
-    return {field.name for field in fields(kind)}
-
-
 def entries() -> Mapping[str, TargetEntry]:
     """Return the targets that --on can name."""
     return loaded()[0]
-
-
-def load_object(value: str) -> object:
-    """Return the object that `package.module:name` refers to."""
-    module, _, name = value.partition(":")
-    return getattr(importlib.import_module(module), name)
 
 
 def create(entry: TargetEntry | None) -> Target:
@@ -86,39 +75,21 @@ def create(entry: TargetEntry | None) -> Target:
         RequestError: if the target of a package cannot be imported, or is no `Target`.
     """
     if entry is None or entry.options.on in INCLUDED:
-        return load_object(entry.target if entry else SSH_TARGET)()  # type: ignore[operator, no-any-return]
+        return pkgutil.resolve_name(entry.target if entry else SSH_TARGET)()  # type: ignore[no-any-return]
     from orchestrator.targets.interface import Target
 
     hint = "Correct the package, or uninstall it; docs/how-to/own-targets.md describes targets."
     try:
-        target = load_object(entry.target)()  # type: ignore[operator]
+        target = pkgutil.resolve_name(entry.target)()
     except Exception as error:  # of another package, which may raise anything
         reason = f"{entry.target}: {type(error).__name__}: {error}"
         raise RequestError(f"--on {entry.options.on}: {reason}.", hint=hint) from None
     if not isinstance(target, Target):
         raise RequestError(f"--on {entry.options.on}: {entry.target} is not a subclass of Target.", hint=hint)
-    if unknown_fields := ", ".join(sorted(target.refuses.keys() - names_of(TrainRequest))):
+    if unknown_fields := ", ".join(sorted(target.refuses.keys() - {field.name for field in fields(TrainRequest)})):
         message = f"{entry.target} refuses {unknown_fields}, which TrainRequest does not have"
         raise RequestError(f"--on {entry.options.on}: {message}.", hint=hint)
     return target
-
-
-def check_name(value: str | None) -> None:
-    """Check that `--on` names a target that can be used.
-
-    Raises:
-        RequestError: if it does not.
-    """
-    if value is None:
-        return
-    entries, broken = loaded()
-    if value in broken and value not in entries:
-        raise RequestError(f"--on {value}: {broken[value]}.", hint="Correct the package, or uninstall it.")
-    if value not in entries:
-        raise RequestError(
-            f"--on {value}: orch runs on {', '.join(entries)}, or on the nodes of --inventory.",
-            hint=did_you_mean(value, entries),
-        )
 
 
 def find_target(value: str | None) -> Target:
@@ -127,8 +98,15 @@ def find_target(value: str | None) -> Target:
     Raises:
         RequestError: if there is no such target, or it cannot be used.
     """
-    check_name(value)
-    return create(entries().get(value or ""))
+    entries, broken = loaded()
+    if value is not None and value not in entries:
+        if value in broken:
+            raise RequestError(f"--on {value}: {broken[value]}.", hint="Correct the package, or uninstall it.")
+        raise RequestError(
+            f"--on {value}: orch runs on {', '.join(entries)}, or on the nodes of --inventory.",
+            hint=did_you_mean(value, entries),
+        )
+    return create(entries.get(value or ""))
 
 
 def target_of(record: RunRecord) -> Target:

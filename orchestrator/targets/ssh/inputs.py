@@ -72,19 +72,21 @@ def read(request: TrainRequest, accelerate: AccelerateOptions | None) -> tuple[T
 
         cluster = with_user_python(request, cluster)
     node0 = cluster.nodes[0] if cluster.nodes else None
+    is_remote = not all(node.local for node in cluster.nodes)
+    has_project = is_remote and not (request.module and docker)
     software = load.RankSoftware(
         image=docker.image if docker else "",
         nodes=tuple(node.facts for node in cluster.nodes),
         user_python=node0.user_python.path if node0 and node0.user_python else "",
         local_python=node0.ranks_python if node0 and node0.local else "",
-        shares_files=not is_remote(cluster),
+        shares_files=not is_remote,
         requirements=cluster.requirements,
     )
     loaded = load.inputs(
         request,
         software,
-        has_project=is_remote(cluster) and not (request.module and docker),
-        left_out=inventory_files(Path(cluster.source)),
+        has_project=has_project,
+        left_out=inventory_files(Path(cluster.source)) if has_project or request.project is not None else (),
     )
     return request, HostInputs(
         loaded=loaded,
@@ -98,11 +100,6 @@ def read(request: TrainRequest, accelerate: AccelerateOptions | None) -> tuple[T
 def measurement_file(inventory: str) -> Path:
     """Return the file in which `orch bench` stores what it has measured on the nodes of an inventory."""
     return state_of(find_inventory(inventory)).folder / MEASURED
-
-
-def is_remote(cluster: Cluster) -> bool:
-    """Return whether the nodes are other machines."""
-    return not all(node.local for node in cluster.nodes)
 
 
 def with_options(request: TrainRequest, options: AccelerateOptions) -> TrainRequest:

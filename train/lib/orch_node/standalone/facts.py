@@ -186,7 +186,9 @@ def free_bytes(path: str) -> int:
 
 def libraries(prefix: Path) -> dict[str, str]:
     """Return name and path of each library for LD_PRELOAD that this node has."""
-    paths = {name: path for name in PRELOADABLE if (path := system_library(name))}
+    folders = ("/usr/lib/*-linux-gnu", "/usr/lib64", "/usr/lib", "/usr/local/lib")
+    found = {name: [path for folder in folders for path in glob.glob(f"{folder}/{name}")] for name in PRELOADABLE}
+    paths = {name: path[0] for name, path in found.items() if path}
     if (openmp := prefix / "lib" / "libiomp5.so").exists():
         paths[openmp.name] = str(openmp)
     return paths
@@ -205,12 +207,6 @@ def launchers(prefix: Path, installed: dict[str, str]) -> dict[str, str]:
         if program:
             programs[flavour] = program
     return programs
-
-
-def system_library(name: str) -> str | None:
-    """Return the path of a library in the system's folders."""
-    folders = ("/usr/lib/*-linux-gnu", "/usr/lib64", "/usr/lib", "/usr/local/lib")
-    return next((path for folder in folders for path in glob.glob(f"{folder}/{name}")), None)
 
 
 def package_folders(prefix: Path) -> list[str]:
@@ -253,7 +249,12 @@ def fingerprint(installed: dict[str, str]) -> str:
 def interfaces() -> dict[str, list[str]]:
     """Return the addresses of each interface, IPv4 first."""
     addresses: dict[str, list[str]] = {name: [] for _, name in socket.if_nameindex()}
-    for name, address in [*ipv4_addresses(), *ipv6_addresses()]:
+    try:
+        ipv6 = [line.split() for line in Path("/proc/net/if_inet6").read_text().splitlines()]
+    except OSError:  # a kernel without IPv6
+        ipv6 = []
+    ipv6_addresses = [(parts[-1], str(ipaddress.IPv6Address(bytes.fromhex(parts[0])))) for parts in ipv6]
+    for name, address in [*ipv4_addresses(), *ipv6_addresses]:
         addresses.setdefault(name, []).append(address)
     return addresses
 
@@ -271,15 +272,6 @@ def ipv4_addresses() -> list[tuple[str, str]]:
     return [
         (record[:16].split(b"\0")[0].decode().partition(":")[0], socket.inet_ntoa(record[20:24])) for record in records
     ]
-
-
-def ipv6_addresses() -> list[tuple[str, str]]:
-    """Return interfaces and their IPv6 addresses."""
-    try:
-        lines = Path("/proc/net/if_inet6").read_text().splitlines()
-    except OSError:  # a kernel without IPv6
-        return []
-    return [(line.split()[-1], str(ipaddress.IPv6Address(bytes.fromhex(line.split()[0])))) for line in lines]
 
 
 def nics(root: Path = ROOT) -> dict[str, dict[str, int | None]]:
