@@ -15,8 +15,7 @@ from orchestrator.cli.options import RUNS_DIR, print_error, source_name
 from orchestrator.load.tool_options import tool_options
 from orchestrator.model.decision import Decision
 from orchestrator.model.secret_values import masked
-from orchestrator.planning.refusal import flag
-from orchestrator.planning.request import TrainRequest
+from orchestrator.planning.request import TrainRequest, flag
 from orchestrator.targets import registry
 
 ORDER = ("", "DEFAULT", "DEFAULT_MAP", "ENVIRONMENT", "COMMANDLINE")

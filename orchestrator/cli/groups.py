@@ -12,8 +12,7 @@ from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 import typer
 from typer.models import OptionInfo, ParameterInfo
 
-from orchestrator.planning.refusal import flag
-from orchestrator.planning.request import ARGUMENTS, FLAGS, OPTION, PANEL
+from orchestrator.planning.request import ARGUMENTS, FLAGS, OPTION, PANEL, flag
 
 Value = TypeVar("Value")
 
@@ -38,9 +37,8 @@ class Group:
                     if info.default is ... and not info.param_decls:
                         info.param_decls = (flag(name),)
                 default = inspect.Parameter.empty if defaults[name] is MISSING else defaults[name]
-                kind = (
-                    Any if info.parser else typer_type(kinds[name])
-                )  # typer rejects some types that it need not parse
+                # typer also rejects some types of values that it does not parse.
+                kind = Any if info.parser else typer_type(kinds[name])
                 parameter = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=Annotated[kind, info])
                 parameters.append(parameter.replace(default=None if default == () else default))
         return parameters

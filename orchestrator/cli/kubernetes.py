@@ -13,7 +13,7 @@ from orchestrator.cli.app import App
 from orchestrator.cli.options import AsJson
 from orchestrator.errors import RequestError
 from orchestrator.planning.launch import check_name
-from orchestrator.planning.manifest import as_yaml
+from orchestrator.planning.plan import as_yaml
 from orchestrator.report import findings as report
 from orchestrator.report.listing import SCHEMA
 from orchestrator.screen import print_text

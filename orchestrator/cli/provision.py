@@ -14,7 +14,7 @@ from orchestrator.cli.train import effective_options, group_of
 from orchestrator.errors import RequestError
 from orchestrator.operations import provision as operation
 from orchestrator.operations import provision_shared as shared
-from orchestrator.planning.refusal import check_foreign
+from orchestrator.planning.request import check_foreign
 from orchestrator.provisioning.plan import ProvisionRequest
 from orchestrator.provisioning.report import Report
 from orchestrator.provisioning.session import Listener

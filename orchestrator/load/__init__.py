@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from orchestrator.load.accelerate import accelerate_config
-from orchestrator.load.clusters import cluster, hosts_outside
+from orchestrator.load.clusters import cluster, common_requirements, hosts_outside, mpi_flavours
 from orchestrator.load.docker import common_docker_variable, docker
 from orchestrator.load.environment import environment
 from orchestrator.load.image_file import image_file
@@ -12,7 +12,6 @@ from orchestrator.load.limits import limits
 from orchestrator.load.projects import largest_files, project_of
 from orchestrator.load.recipes import recipe, recipe_folders, settings
 from orchestrator.load.requirements import shared_requirements
-from orchestrator.load.run_variables import common_requirements, mpi_flavours
 from orchestrator.load.stacks import all_stacks, stack, stack_names
 
 __all__ = [

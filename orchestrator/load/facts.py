@@ -5,33 +5,54 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 from orch_node.protocol import precision
-from pydantic import ConfigDict, Field, ValidationError, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError, field_validator
 
 from orchestrator.errors import OrchError, RequestError, describe_invalid
-from orchestrator.load.node_values import (
-    Address,
-    Count,
-    Digest,
-    FromNode,
-    HostKey,
-    HostName,
-    Interface,
-    LibcVersion,
-    Line,
-    NodePath,
-    Number,
-    Package,
-    Port,
-    Token,
-    User,
-    Word,
-)
 from orchestrator.model.command import LOGIN_SCRIPT_HINT
+from orchestrator.model.host_names import is_address, is_host, is_host_key, is_host_name, is_interface
 from orchestrator.model.printable import one_line
 from orchestrator.state import State
+
+
+class FromNode(BaseModel):
+    """A value sent by a node: exactly these keys, of exactly these types."""
+
+    model_config = ConfigDict(defer_build=True, extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+
+
+def satisfies(predicate: Callable[[str], bool], expected: str) -> AfterValidator:
+    def check(text: str) -> str:
+        if not predicate(text):
+            raise ValueError(f"not a valid {expected}")
+        return text
+
+    return AfterValidator(check)
+
+
+MAX_LINE = 500  # characters; honest nodes send fewer
+HostName = Annotated[str, satisfies(is_host_name, "host name (RFC 1123)")]
+Host = Annotated[str, satisfies(is_host, "host name or address")]
+Address = Annotated[str, satisfies(is_address, "IP address")]
+Interface = Annotated[str, satisfies(is_interface, "network interface")]
+HostKey = Annotated[str, satisfies(is_host_key, "host key (type and base64)")]
+Line = Annotated[str, Field(max_length=MAX_LINE), satisfies(str.isprintable, "line of printable text")]
+Word = Annotated[str, StringConstraints(pattern=r"^[!-~]{1,200}$")]
+# Normalized by facts.py (PEP 503), so without underscores; pip may leave folders with a tilde.
+Package = Annotated[str, StringConstraints(pattern=r"^[!-^`-~]{1,200}$")]
+LibcVersion = Annotated[str, StringConstraints(pattern=r"^(?:[0-9]{1,3}[.][0-9]{1,3})?$")]
+Token = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+-]{0,63}$")]
+User = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.@+\\$-]{0,255}$")]
+Digest = Annotated[str, StringConstraints(pattern=r"^(?:[0-9a-f]{64})?$")]
+NodePath = Annotated[
+    str, Field(max_length=4096), StringConstraints(pattern=r"^/"), satisfies(str.isprintable, "printable path")
+]
+Count = Annotated[int, Field(ge=0, lt=1 << 63)]
+Number = Annotated[int, Field(ge=0, lt=1 << 20)]  # the number of a CPU, core, socket or NUMA node
+Port = Annotated[int, Field(ge=1, lt=1 << 16)]
+Text = Annotated[str, Field(max_length=1 << 24)]  # a file of the node; inspected, but not passed on
 
 
 class Cpu(FromNode):

@@ -9,7 +9,6 @@ from math import prod
 from pathlib import Path
 
 from orchestrator.errors import PlanError, RequestError
-from orchestrator.load.backends import plugins
 from orchestrator.load.packages import packages_for
 from orchestrator.load.projects import has_module, project_of
 from orchestrator.load.recipes import recipe as load_recipe
@@ -17,6 +16,7 @@ from orchestrator.load.recipes import settings
 from orchestrator.load.requirements import read_text, requirements_of, source_folder, with_image_requirements
 from orchestrator.load.script_settings import with_parser
 from orchestrator.load.scripts import RanksPython, check_script
+from orchestrator.load.stacks import plugins
 from orchestrator.load.stacks import stack as load_stack
 from orchestrator.model.cluster import Facts
 from orchestrator.model.recipe import Recipe, Value

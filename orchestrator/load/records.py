@@ -10,15 +10,34 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
+from orch_node.protocol import values
 from orch_node.protocol.cores import cores_of
 from orch_node.protocol.fabrics import Device, Proof
+from orch_node.protocol.values import ProtocolError
 
 from orchestrator.errors import RequestError
 from orchestrator.load.facts import DamagedRecord, NodeConnection, NodeFacts, NodeRecord, SshSettings, read_record
 from orchestrator.load.inventory import is_template, read_inventory
 from orchestrator.model.cluster import Facts, Gpu, Node
+from orchestrator.model.measurement import Measurement
 from orchestrator.model.ssh_options import SshOptions, host_block
 from orchestrator.state import NODES, State, private_folder, write_private
+
+MEASURED = "measured.json"  # in the state of an inventory or a batch system
+
+
+def read_measurement(path: Path) -> Measurement | None:
+    """Return what was measured; None if nothing was, or another version has written the file."""
+    try:
+        return values.parse(Measurement, path.read_bytes(), str(path))
+    except (OSError, ProtocolError):
+        return None
+
+
+def write_measurement(path: Path, measurement: Measurement) -> None:
+    """Write what was measured, in place of an earlier measurement."""
+    write_private(path, json.dumps(values.record(measurement), indent=1))
+
 
 LOCATION = attrgetter("numa", "socket", "core", "cpu")
 OWN_STACK = "current"  # what `orch setup` installs

@@ -15,8 +15,7 @@ from pathlib import Path
 
 from orchestrator.errors import RequestError, did_you_mean
 from orchestrator.files import write_whole
-from orchestrator.model.recipe import Recipe, Setting, Value
-from orchestrator.model.setting_types import type_of
+from orchestrator.model.recipe import Recipe, Setting, Value, type_of
 from orchestrator.paths import LIB, STANDALONE
 from orchestrator.state import cache_home, private_folder
 

@@ -14,8 +14,7 @@ from orchestrator.errors import RequestError, did_you_mean
 from orchestrator.files import other_owner
 from orchestrator.load.requirements import PYPROJECT, read_table
 from orchestrator.planning.recorded_request import value_of
-from orchestrator.planning.refusal import flag
-from orchestrator.planning.request import TrainRequest
+from orchestrator.planning.request import TrainRequest, flag
 
 TABLE = "[tool.orch]"
 INVENTORY = "inventory"

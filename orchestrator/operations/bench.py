@@ -17,7 +17,7 @@ from orch_node.protocol.values import ProtocolError
 
 from orchestrator import load
 from orchestrator.errors import ExecuteError, OrchError, PlanError
-from orchestrator.load.measurements import write_measurement
+from orchestrator.load.records import write_measurement
 from orchestrator.model.cluster import Cluster
 from orchestrator.model.hostlist import NodePattern, fold
 from orchestrator.model.layout import Layout

@@ -21,8 +21,7 @@ from orchestrator.operations import runs as operation
 from orchestrator.operations import train
 from orchestrator.planning import recorded_request, sweep
 from orchestrator.planning.plan import Plan
-from orchestrator.planning.refusal import flag
-from orchestrator.planning.request import Resume, TargetOptions, TrainRequest, parse_ppn
+from orchestrator.planning.request import Resume, TargetOptions, TrainRequest, flag, parse_ppn
 from orchestrator.runs import queued, store
 from orchestrator.runs.provenance import script_of
 from orchestrator.runs.store import Run

@@ -26,8 +26,7 @@ from orchestrator.model.hostlist import NodeCount, NodePattern
 from orchestrator.operations import queue
 from orchestrator.planning import sweep
 from orchestrator.planning.plan import Plan
-from orchestrator.planning.refusal import check_refused
-from orchestrator.planning.request import Resume, TrainRequest, check_name
+from orchestrator.planning.request import Resume, TrainRequest, check_name, check_refused
 from orchestrator.runs import store
 from orchestrator.targets import registry
 

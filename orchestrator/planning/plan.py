@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any
 
+import yaml
 from orch_node.protocol.node_names import fold
 from orch_node.protocol.record import Place, RunNode, RunRecord, number_ranges
 
@@ -20,8 +21,30 @@ from orchestrator.model.printable import counted, described_size, one_line
 from orchestrator.model.project import Project
 from orchestrator.model.recipe import Value
 from orchestrator.model.secret_values import mask
-from orchestrator.planning.manifest import Object, as_yaml
 from orchestrator.planning.request import TrainRequest
+
+Object = dict[str, Any]
+
+
+class Dumper(yaml.SafeDumper):
+    """A dumper that writes texts with several lines in block style, and no aliases."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    style = "|" if "\n" in text and text.isascii() else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+Dumper.add_representer(str, represent_text)
+
+
+def as_yaml(objects: tuple[Object, ...]) -> str:
+    """Return the objects as YAML documents, in this order."""
+    return yaml.dump_all(objects, Dumper=Dumper, sort_keys=False, allow_unicode=True, width=100)
+
 
 SCRIPT = "job.sh"  # for a scheduler, in the run's folder
 

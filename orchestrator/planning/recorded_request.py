@@ -13,8 +13,7 @@ from orch_node.protocol.values import ProtocolError
 
 from orchestrator.model.hostlist import NodeCount, parse_nodes
 from orchestrator.model.secret_values import masked
-from orchestrator.planning.refusal import changed_fields
-from orchestrator.planning.request import TargetOptions, TrainRequest
+from orchestrator.planning.request import TargetOptions, TrainRequest, changed_fields
 
 SOURCE = "the recorded request"
 OPTIONS = "options"

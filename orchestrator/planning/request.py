@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import MISSING, Field, dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, Field, dataclass, field, fields
 from pathlib import PurePath
 from typing import Any, ClassVar, Protocol, TypeVar
 
@@ -11,7 +11,7 @@ from orch_node.protocol.files import is_run_id
 from orch_node.protocol.precision import AUTO
 from orch_node.protocol.record import RunNode
 
-from orchestrator.errors import RequestError
+from orchestrator.errors import PlanError, RequestError
 from orchestrator.model.decision import Decision
 from orchestrator.model.hostlist import NodePattern as NodePattern
 from orchestrator.model.hostlist import Nodes
@@ -370,3 +370,100 @@ class Resume:
     sends_code: bool = False
     forces: bool = False
     without_files: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """A new run, or the next attempt of a run. All folders are absolute paths.
+
+    Attributes:
+        run_id: the id of the run.
+        run_dir: the run's folder on its nodes.
+        train: the `train` folder on its nodes.
+        train_here: the `train` folder on this machine.
+        store: the folder of what controllers have sent to the nodes, by the hash of the content; '' without one.
+        started_by: the user and host that planned the run, as `user@host`.
+        created: when the run was planned, in seconds since the epoch.
+        root: orch's folder on other machines; '' if the ranks see the folders of this machine.
+        resume: the run whose next attempt is planned, or None for a new run.
+    """
+
+    run_id: str
+    run_dir: str
+    train: str
+    train_here: str
+    started_by: str
+    created: float
+    store: str = ""
+    root: str = ""
+    resume: Resume | None = None
+
+    @property
+    def attempt(self) -> int:
+        """Return the number of the next attempt."""
+        return self.resume.attempt if self.resume else 1
+
+
+# Options whose names differ from those of their fields.
+NAMES = {item.name: item.metadata[FLAGS][0] for item in fields(TrainRequest) if item.metadata.get(FLAGS)}
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A target's refusal of an option.
+
+    Attributes:
+        reason: the rest of a sentence that begins with the option.
+        hint: what the user can do.
+    """
+
+    reason: str
+    hint: str
+
+
+NO_ARRAYS = Refusal("is for hosts and batch systems", "Start one run for each value.")
+
+
+def flag(field: str) -> str:
+    return NAMES.get(field) or f"--{field.replace('_', '-')}"
+
+
+def changed_fields(value: Any) -> Iterator[str]:
+    """Yield the fields of a request, or of a target's options, that differ from their defaults."""
+    for item in fields(value):
+        if getattr(value, item.name) != item.default:
+            yield item.name
+
+
+def check_refused(request: TrainRequest, refuses: Mapping[str, Refusal]) -> None:
+    """Check that the target can use all options of the request.
+
+    Args:
+        request: the request.
+        refuses: the reason for each field that the target refuses.
+
+    Raises:
+        PlanError: naming all options that it refuses.
+    """
+    refused = [(flag(name), refuses[name]) for name in changed_fields(request) if name in refuses]
+    raise_refusals([*refused, *misplaced_options(request.options, request.on)])
+
+
+def check_foreign(options: Iterable[TargetOptions], target: str | None) -> None:
+    """Raise PlanError for options of another target than the chosen one."""
+    raise_refusals(list(misplaced_options(options, target)))
+
+
+def raise_refusals(refusals: Sequence[tuple[str, Refusal]]) -> None:
+    if refusals:
+        raise PlanError(
+            " ".join(f"{name} {refusal.reason}." for name, refusal in refusals),
+            hint=" ".join(dict.fromkeys(refusal.hint for _, refusal in refusals)),
+        )
+
+
+def misplaced_options(options: Iterable[TargetOptions], target: str | None) -> Iterator[tuple[str, Refusal]]:
+    for target_options in options:
+        flag_text = f"--on {target_options.on}"
+        for name in changed_fields(target_options) if target_options.on != target else ():
+            yield flag(name), Refusal(f"is for {flag_text}", f"Add {flag_text}, or omit {flag(name)}.")

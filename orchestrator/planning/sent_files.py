@@ -12,7 +12,7 @@ from orch_node.protocol.record import RunNode
 from orchestrator.model.project import Project
 from orchestrator.model.recipe import Recipe, Value
 from orchestrator.planning.plan import CopyFiles, SendFile, StoreFolder
-from orchestrator.planning.site import Site
+from orchestrator.planning.request import Site
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,8 +13,7 @@ from orchestrator.errors import PlanError
 from orchestrator.model.decision import ARRAY_MEMBER, Decision
 from orchestrator.model.secret_values import masked
 from orchestrator.planning.plan import Plan
-from orchestrator.planning.request import Resume, TrainRequest
-from orchestrator.planning.site import Site
+from orchestrator.planning.request import Resume, Site, TrainRequest
 
 MAX_RUNS = 1000  # Most sites keep Slurm's default MaxArraySize of 1001.
 LIMIT = re.compile(r"%([0-9]+)", re.ASCII)  # The limit at the end of an argument, written as for `sbatch --array`.

@@ -34,11 +34,10 @@ from orchestrator.model.recipe import Recipe, as_arguments
 from orchestrator.model.secret_values import find_secrets, masked
 from orchestrator.planning.accelerate_options import AccelerateOptions
 from orchestrator.planning.plan import Origin, Plan
-from orchestrator.planning.request import Resume, TrainRequest
+from orchestrator.planning.request import Resume, Site, TrainRequest
 from orchestrator.planning.resolve import Resolved
 from orchestrator.planning.run_files import master_port
 from orchestrator.planning.sent_files import project_of_copy
-from orchestrator.planning.site import Site
 from orchestrator.planning.supervision import launcher_restarts
 from orchestrator.stacks.matrix import builds_bindings
 from orchestrator.stacks.stack import TORCH

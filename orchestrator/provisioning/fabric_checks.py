@@ -9,8 +9,18 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.files import short_digest
-from orchestrator.load.facts import InvalidResponse, NodeRecord, ProofFacts, Verified, render_record, validate
-from orchestrator.load.node_values import Digest, FromNode, Host, Token
+from orchestrator.load.facts import (
+    Digest,
+    FromNode,
+    Host,
+    InvalidResponse,
+    NodeRecord,
+    ProofFacts,
+    Token,
+    Verified,
+    render_record,
+    validate,
+)
 
 TASK = "Check the fabrics"  # of the role
 

@@ -8,8 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from orchestrator.load.facts import NodeFacts, validate
-from orchestrator.load.node_values import (
+from orchestrator.load.facts import (
     Address,
     Count,
     FromNode,
@@ -17,11 +16,13 @@ from orchestrator.load.node_values import (
     HostKey,
     LibcVersion,
     Line,
+    NodeFacts,
     NodePath,
     Number,
     Text,
     Token,
     User,
+    validate,
 )
 
 # Programs and libraries that the module orch_probe looks for.

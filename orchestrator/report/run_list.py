@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from orch_node.protocol.remaining import format_seconds
 
-from orchestrator.model.setting_types import is_number
+from orchestrator.model.recipe import is_number
 from orchestrator.report.listing import cell, table
 from orchestrator.runs.rows import RunRow
 

@@ -24,11 +24,11 @@ from orchestrator.errors import ExecuteError
 from orchestrator.files import make_user_folder, pack_files, source_files
 from orchestrator.model.command import Command, CommandResult
 from orchestrator.model.printable import one_line
-from orchestrator.planning.manifest import Object
 from orchestrator.planning.plan import (
     ApplyObjects,
     CheckImports,
     CopyFiles,
+    Object,
     Plan,
     PutFile,
     RunProgram,

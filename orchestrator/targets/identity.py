@@ -9,8 +9,7 @@ import time
 from collections.abc import Callable
 
 from orchestrator.paths import TRAIN
-from orchestrator.planning.request import Resume
-from orchestrator.planning.site import Site
+from orchestrator.planning.request import Resume, Site
 from orchestrator.state import user_name
 
 

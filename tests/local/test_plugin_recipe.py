@@ -10,8 +10,7 @@ import pytest
 from orchestrator import load
 from orchestrator.operations import recipes
 from orchestrator.planning.plan import SendFile
-from orchestrator.planning.request import TrainRequest
-from orchestrator.planning.site import Site
+from orchestrator.planning.request import Site, TrainRequest
 from orchestrator.targets.ssh.plan import plan_train
 from tests.conftest import make_cluster, make_node, make_stack
 from tests.local.runs import Orch, expect_exit

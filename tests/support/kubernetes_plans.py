@@ -10,9 +10,8 @@ from typing import Any
 from orchestrator.model.hostlist import NodeCount
 from orchestrator.model.recipe import Recipe
 from orchestrator.planning.plan import ApplyObjects, Plan
-from orchestrator.planning.request import TrainRequest
+from orchestrator.planning.request import Site, TrainRequest
 from orchestrator.planning.resolve import Inputs
-from orchestrator.planning.site import Site
 from orchestrator.stacks.stack import Stack
 from orchestrator.targets.kubernetes.decisions import PodInputs
 from orchestrator.targets.kubernetes.plan import plan_kubernetes

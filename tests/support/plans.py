@@ -8,11 +8,10 @@ from typing import Any
 
 from orchestrator.model.cluster import Cluster, Facts, Node
 from orchestrator.model.recipe import Recipe
-from orchestrator.planning.request import TrainRequest
+from orchestrator.planning.request import Site, TrainRequest
 from orchestrator.planning.resolve import Inputs
-from orchestrator.planning.site import Site
 from orchestrator.stacks.stack import Bindings, Stack
-from orchestrator.targets.ssh.decisions import HostInputs
+from orchestrator.targets.ssh.plan import HostInputs
 from tests.conftest import make_facts, make_node
 
 GOLDEN = Path(__file__).parents[1] / "golden"

@@ -9,9 +9,8 @@ from orchestrator import load
 from orchestrator.model.hostlist import NodeCount
 from orchestrator.model.recipe import Setting
 from orchestrator.planning.plan import Plan, SubmitScript
-from orchestrator.planning.request import TrainRequest
+from orchestrator.planning.request import Site, TrainRequest
 from orchestrator.planning.resolve import Inputs
-from orchestrator.planning.site import Site
 from orchestrator.targets.batch.decisions import JobInputs, with_size
 from orchestrator.targets.batch.inputs import plan_of_array
 from orchestrator.targets.batch.load import batch_settings

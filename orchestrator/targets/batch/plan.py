@@ -20,7 +20,7 @@ from orchestrator.model.recipe import Recipe, Value
 from orchestrator.planning.containers import shared_folders
 from orchestrator.planning.hosts import explain_gpus, explain_python
 from orchestrator.planning.plan import CopyFiles, Plan, RunProgram, SendFolder, Step, SubmitScript
-from orchestrator.planning.request import Resume, TrainRequest
+from orchestrator.planning.request import Resume, Site, TrainRequest
 from orchestrator.planning.resolve import Resolved
 from orchestrator.planning.run_files import TIMEOUT_SECONDS, master_port
 from orchestrator.planning.sent_files import (
@@ -34,7 +34,6 @@ from orchestrator.planning.sent_files import (
     stored_packages,
     working_directory,
 )
-from orchestrator.planning.site import Site
 from orchestrator.planning.supervision import supervisor_options
 from orchestrator.planning.sweep import Member, label_plans
 from orchestrator.planning.training import (

@@ -10,8 +10,7 @@ from orch_node.protocol.record import RunRecord
 from orchestrator.errors import RequestError
 from orchestrator.model.hostlist import Nodes
 from orchestrator.planning.plan import Plan
-from orchestrator.planning.refusal import Refusal
-from orchestrator.planning.request import Resume, TargetOptions, TrainRequest
+from orchestrator.planning.request import Refusal, Resume, TargetOptions, TrainRequest
 from orchestrator.runs.cleanup import CleanupReport
 from orchestrator.targets.batch import find, inputs, start
 from orchestrator.targets.batch.handle import BatchHandle

@@ -11,7 +11,7 @@ from pathlib import Path
 from orch_node.protocol import files
 
 from orchestrator.errors import ExecuteError, OrchError
-from orchestrator.planning.manifest import Object
+from orchestrator.planning.plan import Object
 from orchestrator.runs.cleanup import CleanupReport, NodeCleanup
 from orchestrator.targets.kubernetes.api.client import KubernetesClient
 from orchestrator.targets.kubernetes.api.errors import NotThere, Refused

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable
 
 from orchestrator.errors import ExecuteError, OrchError
-from orchestrator.planning.manifest import Object
+from orchestrator.planning.plan import Object
 from orchestrator.targets.kubernetes.api.client import KubernetesClient
 from orchestrator.targets.kubernetes.api.errors import NotThere
 from orchestrator.targets.kubernetes.manifests import names

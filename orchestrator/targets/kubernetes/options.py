@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from orchestrator.planning.refusal import NO_ARRAYS, Refusal
+from orchestrator.planning.request import NO_ARRAYS, Refusal
 from orchestrator.targets.entry import TargetEntry, option
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from orchestrator.errors import PlanError
 from orchestrator.model.decision import Decision
-from orchestrator.planning.manifest import Object
+from orchestrator.planning.plan import Object
 from orchestrator.targets.kubernetes.manifests import names
 
 Operation = Mapping[str, Any]

@@ -12,12 +12,10 @@ from orch_node.protocol.pod import PodProject
 from orch_node.protocol.record import RunNode
 
 from orchestrator.model.decision import Decision, all_decisions
-from orchestrator.planning.manifest import Object
-from orchestrator.planning.plan import ApplyObjects, Plan
-from orchestrator.planning.request import Resume, TrainRequest
+from orchestrator.planning.plan import ApplyObjects, Object, Plan
+from orchestrator.planning.request import Resume, Site, TrainRequest
 from orchestrator.planning.run_files import TIMEOUT_SECONDS
 from orchestrator.planning.sent_files import module_folders, project_copy
-from orchestrator.planning.site import Site
 from orchestrator.planning.training import (
     explain_restarts,
     new_plan,

@@ -14,8 +14,7 @@ from orch_node.protocol.record import RunRecord
 
 from orchestrator.errors import ExecuteError, OrchError
 from orchestrator.files import write_whole
-from orchestrator.planning.manifest import Object
-from orchestrator.planning.plan import ApplyObjects, Plan
+from orchestrator.planning.plan import ApplyObjects, Object, Plan
 from orchestrator.runs import store
 from orchestrator.runs.state_files import PLAN
 from orchestrator.runs.store import Positions

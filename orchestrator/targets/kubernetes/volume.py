@@ -13,7 +13,7 @@ from pathlib import Path
 from orch_node.protocol.record import RunRecord
 
 from orchestrator.errors import ExecuteError, RequestError
-from orchestrator.planning.manifest import Object
+from orchestrator.planning.plan import Object
 from orchestrator.runs.fetch import Collected, FetchListener, Source, collect
 from orchestrator.targets.interface import FetchRequest
 from orchestrator.targets.kubernetes.api.client import KubernetesClient

@@ -17,8 +17,7 @@ from orchestrator.errors import OrchError, PlanError
 from orchestrator.model.decision import Decision
 from orchestrator.model.hostlist import NodeCount, NodePattern
 from orchestrator.operations import train
-from orchestrator.planning.refusal import Refusal, check_refused, flag
-from orchestrator.planning.request import TrainRequest
+from orchestrator.planning.request import Refusal, TrainRequest, check_refused, flag
 from orchestrator.planning.run_files import master_port
 from orchestrator.targets import registry
 from orchestrator.targets.batch.options import PbsOptions, SlurmOptions

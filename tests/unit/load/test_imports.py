@@ -8,8 +8,15 @@ from pathlib import Path
 import pytest
 
 from orchestrator.errors import RequestError
-from orchestrator.load.imports import Files, external_imports
-from orchestrator.load.scripts import RanksPython, check_relative_imports, check_script, check_syntax, read_imports
+from orchestrator.load.scripts import (
+    Files,
+    RanksPython,
+    check_relative_imports,
+    check_script,
+    check_syntax,
+    external_imports,
+    read_imports,
+)
 from orchestrator.model.imports import Imports
 from orchestrator.model.project import Project
 from orchestrator.model.recipe import Recipe

@@ -25,9 +25,8 @@ from orchestrator.provisioning.plan import ProvisionRequest
 from orchestrator.provisioning.session import Listener, Session, open_session
 from orchestrator.state import State
 from orchestrator.targets.interface import CheckRequest
-from orchestrator.targets.ssh.inputs import plan
 from orchestrator.targets.ssh.nodes import ssh_config
-from orchestrator.targets.ssh.target import SshTarget
+from orchestrator.targets.ssh.target import SshTarget, plan
 from tests.support.node_responses import make_inventory, make_node_record, make_reported_facts, write_records
 
 RECORDS = {f"host{index}": make_node_record(index) for index in range(3)}
@@ -180,7 +179,7 @@ def test_each_record_is_read_once(lab: Path) -> None:
         "def record_path(name, args): name == 'open' and paths.append(str(args[0]))\n"
         "sys.addaudithook(record_path)\n"
         "from orchestrator.planning.request import TrainRequest\n"
-        "from orchestrator.targets.ssh.inputs import plan\n"
+        "from orchestrator.targets.ssh.target import plan\n"
         "plan(TrainRequest(recipe='bert-qa', inventory='./lab.yml', backend='gloo'))\n"
         "print(sorted(path.rpartition('/')[2] for path in paths if '/nodes/' in path))"
     )

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from orchestrator.errors import RequestError
+from orchestrator.load.clusters import common_requirements
 from orchestrator.load.requirements import requirements_of, source_folder, with_image_requirements
-from orchestrator.load.run_variables import common_requirements
 from orchestrator.model.recipe import Recipe
 from orchestrator.planning.request import TrainRequest
 from orchestrator.stacks.stack import Stack

@@ -10,8 +10,7 @@ from orchestrator.launchers import accelerate_config
 from orchestrator.model.hostlist import NodeCount
 from orchestrator.planning import accelerate_options as accelerate_file
 from orchestrator.stacks.stack import Stack
-from orchestrator.targets.ssh.decisions import HostInputs
-from orchestrator.targets.ssh.plan import plan_train
+from orchestrator.targets.ssh.plan import HostInputs, plan_train
 from tests.conftest import make_cluster, make_job, make_node
 from tests.support.plans import QA_REQUEST, REMOTE_SITE, TWO_NODES, USER_SCRIPT, make_inputs
 

@@ -10,7 +10,7 @@ import pytest
 from orch_node.protocol.fabrics import Proof
 
 from orchestrator.errors import PlanError, RequestError
-from orchestrator.load.run_variables import requested_fabric
+from orchestrator.load.clusters import requested_fabric
 from orchestrator.model.cluster import Node
 from orchestrator.model.decision import Choice
 from orchestrator.model.layout import lay_out

@@ -26,8 +26,7 @@ from orchestrator.planning.containers import Docker
 from orchestrator.planning.plan import Plan, PutFile
 from orchestrator.planning.resolve import Inputs
 from orchestrator.stacks.stack import Stack
-from orchestrator.targets.ssh.decisions import HostInputs
-from orchestrator.targets.ssh.plan import plan_train
+from orchestrator.targets.ssh.plan import HostInputs, plan_train
 from tests.conftest import make_cluster, make_facts, make_job, make_node
 from tests.support.plans import GOLDEN, LOCAL_SITE, QA_REQUEST, REMOTE_SITE, USER_SCRIPT, make_inputs, make_remote_node
 

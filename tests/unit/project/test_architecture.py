@@ -29,7 +29,7 @@ LAYERS = tuple(LAYER_NAMES.split())
 # Packages and files that use no clock, files, environment or network.
 PURE = ("model", "stacks", "launchers", "planning")
 PURE_FILES = {
-    "targets/ssh": "plan decisions",
+    "targets/ssh": "plan",
     "targets/kubernetes": "plan decisions settings status outcome log_lines run_record",
     "targets/batch": "plan decisions script settings",
     "report": "traces charts timeline",

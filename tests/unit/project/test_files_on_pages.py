@@ -17,12 +17,12 @@ from orch_node.protocol.events import lines
 from pydantic import TypeAdapter
 
 from docs.tools import events
-from orchestrator.load import backends, recipes
-from orchestrator.load.backends import BackendTable
+from orchestrator.load import recipes, stacks
 from orchestrator.load.files import read_toml, tomllib
 from orchestrator.load.inventory import run_ansible_inventory
 from orchestrator.load.limits import limits
 from orchestrator.load.recipe_file import RecipeFile
+from orchestrator.load.stacks import BackendTable
 from orchestrator.load.tool_options import parse_table
 from orchestrator.targets import registry
 from orchestrator.targets.batch.load import batch_settings
@@ -71,7 +71,7 @@ def check_kubernetes_settings(path: Path) -> None:
 
 def check_entry_points(path: Path) -> None:
     groups = tomllib.loads(path.read_text())["project"]["entry-points"]
-    assert groups.keys() <= {backends.GROUP, recipes.ENTRY_POINTS, registry.GROUP}
+    assert groups.keys() <= {stacks.GROUP, recipes.ENTRY_POINTS, registry.GROUP}
 
 
 def check_backend(path: Path) -> None:

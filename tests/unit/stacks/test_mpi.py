@@ -6,7 +6,7 @@ import pytest
 from orch_node.standalone import facts
 
 from orchestrator.errors import RequestError
-from orchestrator.load.run_variables import mpi_flavours
+from orchestrator.load.clusters import mpi_flavours
 from orchestrator.stacks.stack import Stack
 
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from orchestrator.errors import ConnectionLost, ExecuteError
-from orchestrator.planning.manifest import Object
+from orchestrator.planning.plan import Object
 from orchestrator.targets.kubernetes.api.errors import (
     Expired,
     NotThere,

@@ -6,7 +6,7 @@ its rendezvous in the first pod (orch_node.pod.indexed). podFailurePolicy needs 
 
 from __future__ import annotations
 
-from orchestrator.planning.manifest import Object
+from orchestrator.planning.plan import Object
 from orchestrator.targets.kubernetes.manifests.job import KubernetesJob
 from orchestrator.targets.kubernetes.manifests.pods import container, pod_template
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from orchestrator.errors import PlanError
 from orchestrator.model.recipe import Recipe, Value
-from orchestrator.planning.manifest import Object
+from orchestrator.planning.plan import Object
 from orchestrator.targets.kubernetes.manifests import names
 from orchestrator.targets.kubernetes.settings import KubernetesSettings
 

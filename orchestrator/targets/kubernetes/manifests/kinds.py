@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from orchestrator.errors import PlanError
 from orchestrator.model.decision import Choice, Decision
-from orchestrator.planning.manifest import Object
+from orchestrator.planning.plan import Object
 from orchestrator.targets.kubernetes.manifests import indexedjob, pytorchjob, trainjob
 from orchestrator.targets.kubernetes.manifests.job import KubernetesJob
 

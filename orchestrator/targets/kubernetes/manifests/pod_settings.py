@@ -9,7 +9,7 @@ import re
 
 from orchestrator.errors import PlanError
 from orchestrator.model.variables import SECRET
-from orchestrator.planning.manifest import Object
+from orchestrator.planning.plan import Object
 from orchestrator.targets.kubernetes.manifests import names
 
 EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")

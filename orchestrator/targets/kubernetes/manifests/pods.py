@@ -5,7 +5,7 @@ from __future__ import annotations
 from orch_node.protocol.environment import find_reserved
 
 from orchestrator.errors import PlanError
-from orchestrator.planning.manifest import Object
+from orchestrator.planning.plan import Object
 from orchestrator.targets.kubernetes.manifests import names, pod_settings
 from orchestrator.targets.kubernetes.manifests.job import KubernetesJob, files_volume, literal
 from orchestrator.targets.kubernetes.run_record import JobLocation

@@ -6,7 +6,7 @@ orch_node.pod.torchrun_rank takes them from it.
 
 from __future__ import annotations
 
-from orchestrator.planning.manifest import Object
+from orchestrator.planning.plan import Object
 from orchestrator.targets.kubernetes.manifests.job import KubernetesJob
 from orchestrator.targets.kubernetes.manifests.pods import container, pod_template
 

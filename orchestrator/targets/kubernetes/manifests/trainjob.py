@@ -6,7 +6,7 @@ trainer starts one rank per CPU.
 
 from __future__ import annotations
 
-from orchestrator.planning.manifest import Object
+from orchestrator.planning.plan import Object
 from orchestrator.targets.kubernetes.manifests import names
 from orchestrator.targets.kubernetes.manifests.job import KubernetesJob, trial_job
 from orchestrator.targets.kubernetes.manifests.pods import container, pod_template, resources

@@ -15,7 +15,7 @@ from orchestrator.errors import OrchError, RequestError
 from orchestrator.model.hostlist import NodeCount
 from orchestrator.paths import TRAIN
 from orchestrator.planning.plan import Plan
-from orchestrator.planning.refusal import check_refused
+from orchestrator.planning.request import check_refused
 from orchestrator.targets.batch.image import Image
 from orchestrator.targets.batch.inputs import check_image_exists
 from orchestrator.targets.batch.plan import plan_job, plan_run
