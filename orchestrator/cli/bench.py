@@ -11,10 +11,9 @@ import typer
 
 from orchestrator.cli import groups
 from orchestrator.cli.defaults import with_defaults
-from orchestrator.cli.groups import Group
+from orchestrator.cli.groups import PANELS, Group
 from orchestrator.cli.options import RUNS_DIR, print_error
 from orchestrator.cli.output import OUTPUT
-from orchestrator.cli.request import PANELS
 from orchestrator.cli.train import effective_options, group_of, request_panels
 from orchestrator.model.slowness import find_slow
 from orchestrator.operations import bench as operation

@@ -1,4 +1,4 @@
-"""The commands `orch exec` and `orch shell`."""
+"""The commands `orch exec`, `orch shell` and `orch nodes`."""
 
 from __future__ import annotations
 
@@ -8,11 +8,17 @@ from typing import Annotated, Any
 
 import typer
 
-from orchestrator.cli.options import RUNS_DIR, RunsDir, print_error
+from orchestrator.cli.options import RUNS_DIR, AsJson, RunsDir, print_error
+from orchestrator.cli.provision import Inventory
 from orchestrator.errors import RequestError
 from orchestrator.operations import commands as operation
+from orchestrator.operations import nodes as node_rows
 from orchestrator.planning.request import NodePattern, parse_nodes
+from orchestrator.report import findings, listing
 from orchestrator.report.node_output import NodeOutput
+from orchestrator.screen import print_text
+from orchestrator.targets import registry
+from orchestrator.targets.interface import CheckRequest
 
 InventoryOrRun = Annotated[
     str,
@@ -63,3 +69,20 @@ def shell(
     )
     program, *arguments = commands.shell()
     os.execvp(program, [program, *arguments])  # nosec
+
+
+Live = Annotated[bool, typer.Option("--live", help="Query the nodes: load, free memory, and runs that use them.")]
+
+
+def nodes(inventory: Inventory, live: Live = False, as_json: AsJson = False) -> None:
+    """List the nodes of an inventory, as recorded by `orch provision`."""
+    rows = node_rows.live_rows(inventory) if live else node_rows.rows(inventory)
+    all_columns = node_rows.LIVE_COLUMNS if live else node_rows.COLUMNS
+    columns = [name for name in all_columns if name != "gpus" or any(row[name] for row in rows)]
+    cells = [{name: "-" if row[name] is None else row[name] for name in columns} for row in rows]
+    print_text(listing.as_json("nodes", rows) if as_json else listing.table(cells, columns))
+    if live:
+        return
+    node_findings = registry.target_at(inventory).check(CheckRequest(inventory=inventory))
+    for line in findings.finding_lines(node_findings):
+        print_error(line)

@@ -12,9 +12,8 @@ from typer.models import ParameterInfo
 from orchestrator.cli import groups
 from orchestrator.cli.app import App
 from orchestrator.cli.defaults import with_defaults
-from orchestrator.cli.groups import Group
+from orchestrator.cli.groups import PANELS, Group
 from orchestrator.cli.output import OUTPUT, Output
-from orchestrator.cli.request import PANELS
 from orchestrator.cli.running import show_or_run
 from orchestrator.errors import RequestError
 from orchestrator.model.cluster import LOCAL

@@ -12,7 +12,8 @@ from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 import typer
 from typer.models import OptionInfo, ParameterInfo
 
-from orchestrator.planning.request import ARGUMENTS, FLAGS, OPTION, PANEL, flag
+from orchestrator import load
+from orchestrator.planning.request import ARGUMENTS, FLAGS, OPTION, PANEL, TRAINING, TrainRequest, flag, option
 
 Value = TypeVar("Value")
 
@@ -30,8 +31,8 @@ class Group:
         defaults, kinds = {item.name: item.default for item in fields(self.kind)}, get_type_hints(self.kind)
         parameters = []
         for panel, options in self.panels.items():
-            for name, option in options.items():
-                info = copy(option)
+            for name, declared in options.items():
+                info = copy(declared)
                 if isinstance(info, OptionInfo):
                     info.rich_help_panel = panel
                     if info.default is ... and not info.param_decls:
@@ -101,3 +102,26 @@ def command(function: Callable[..., None], **groups: Group) -> Callable[..., Non
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     run.__name__, run.__doc__ = function.__name__, function.__doc__
     return run
+
+
+def complete_recipes(incomplete: str) -> list[str]:
+    return [name for name in load.recipe_folders() if name.startswith(incomplete)]
+
+
+def complete_stacks(incomplete: str) -> list[str]:
+    return [name for name in load.stack_names() if name.startswith(incomplete)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Environment:
+    """The virtual environment of the ranks."""
+
+    venv: str | None = option(
+        None,
+        panel=TRAINING,
+        metavar="FOLDER",
+        help="Run the ranks in this virtual environment, which the nodes have already: --python FOLDER/bin/python.",
+    )
+
+
+PANELS = panels_of(TrainRequest, recipe=complete_recipes, stack=complete_stacks)

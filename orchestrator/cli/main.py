@@ -35,7 +35,7 @@ EXAMPLES = (
 COMMANDS: Mapping[str, Mapping[str, str]] = {
     START: {
         "setup": "setup:setup",
-        "init": "init:init",
+        "init": "setup:init",
         "provision": "provision:provision_command",
         "train": "train:train_command",
     },
@@ -49,11 +49,11 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
         "stop": "attach:stop",
     },
     NODES: {
-        "nodes": "nodes:nodes",
+        "nodes": "commands:nodes",
         "bench": "bench:bench_command",
         "exec": "commands:execute",
         "shell": "commands:shell",
-        "sync": "sync:sync",
+        "sync": "provision:sync",
         "clean": "attach:clean",
         "k8s": "kubernetes:app",
         "image": "image:app",

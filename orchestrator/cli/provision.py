@@ -1,15 +1,20 @@
-"""The command `orch provision`."""
+"""The commands `orch provision` and `orch sync`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import contextlib
+import getpass
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 import typer
 
 from orchestrator.cli import groups
 from orchestrator.cli.options import AsJson, UserPackages
-from orchestrator.cli.progress import Progress, become_password
 from orchestrator.cli.train import effective_options, group_of
 from orchestrator.errors import RequestError
 from orchestrator.operations import provision as operation
@@ -18,10 +23,46 @@ from orchestrator.planning.request import check_foreign
 from orchestrator.provisioning.plan import ProvisionRequest
 from orchestrator.provisioning.report import Report
 from orchestrator.provisioning.session import Listener
+from orchestrator.provisioning.task_result import TaskResult
 from orchestrator.report import provision as report
 from orchestrator.screen import print_text
 from orchestrator.targets import registry
 from orchestrator.targets.entry import TargetEntry
+
+PASSWORD_FILES = ("ANSIBLE_BECOME_PASSWORD_FILE", "ANSIBLE_BECOME_PASS_FILE")
+
+
+@dataclass(slots=True, kw_only=True)
+class Progress:
+    """A printer of one line per task that took time, changed something or failed."""
+
+    verbose: bool
+    began: float = field(default_factory=time.monotonic)
+
+    def listener(self) -> Listener:
+        if self.verbose:
+            return Listener(line=lambda line: print_text(line, err=True))
+        return Listener(note=self.print_text, result=self.show)
+
+    def print_text(self, text: str) -> None:
+        print_text(f"[{time.monotonic() - self.began:6.1f}s] {text}", err=True)
+
+    def show(self, result: TaskResult) -> None:
+        state = "changed" if result.changed else result.state
+        self.print_text(f"{result.node:<12} {result.role}: {result.task} ({result.seconds:.1f}s) {state}")
+
+
+@contextlib.contextmanager
+def become_password(is_interactive: bool) -> Iterator[Mapping[str, str]]:
+    """Yield environment variables that pass the sudo password to Ansible, in a private file."""
+    if not is_interactive:
+        yield {name: os.environ[name] for name in PASSWORD_FILES if name in os.environ}
+        return
+    with tempfile.NamedTemporaryFile("w", prefix="orch-become-") as file:  # mode 0600
+        file.write(getpass.getpass("sudo password of the nodes: ") + "\n")
+        file.flush()
+        yield {PASSWORD_FILES[0]: file.name}
+
 
 INVENTORY = typer.Argument(envvar="ORCH_INVENTORY", metavar="INVENTORY", help="Name or path of an Ansible inventory.")
 Inventory = Annotated[str, INVENTORY]
@@ -162,3 +203,23 @@ def check_where(inventory: str | None, target: str | None, *, of_nodes: object) 
 
 
 provision_command = command(*registry.entries().values())
+
+
+def sync(
+    inventory: Inventory,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only report drift; exit code 1 if there is any.")] = False,
+    model: Annotated[
+        list[str] | None,
+        typer.Option(metavar=SOURCE, help="Model of a hub, a URL or this machine for all nodes; may be repeated."),
+    ] = None,
+    data: Data = None,
+    ask_become_pass: AskBecomePass = False,
+    verbose: Verbose = False,
+    as_json: AsJson = False,
+) -> None:
+    """Update scripts, environment, secrets, models and data on provisioned nodes."""
+    request = ProvisionRequest(inventory=inventory, dry_run=dry_run, models=tuple(model or ()), data=tuple(data or ()))
+    with become_password(ask_become_pass) as environment:
+        done = operation.sync(request, Progress(verbose=verbose).listener(), environment)
+    print_text(report.as_json(done) if as_json else report.text(done))
+    raise typer.Exit(done.exit_code)

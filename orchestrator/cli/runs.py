@@ -1,4 +1,4 @@
-"""The commands of `orch runs`: list, show, logs."""
+"""The commands of `orch runs`: list, show, logs, compare."""
 
 from __future__ import annotations
 
@@ -11,13 +11,32 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.cli import attach, compare
+from orchestrator.cli import attach
 from orchestrator.cli.app import App
 from orchestrator.cli.options import RUNS_DIR, AsJson, OfInventory, RunName, RunsDir, check_subcommand, print_error
+from orchestrator.operations import report as run_pages
 from orchestrator.operations import runs as operation
-from orchestrator.report import listing, training
+from orchestrator.report import comparison, listing, ranking, training
 from orchestrator.report import run_list as table
 from orchestrator.screen import print_text
+
+
+def compare(
+    context: typer.Context,
+    a: Annotated[str, typer.Argument(metavar="ID|last", help="First run, or an array; `orch runs` lists them.")],
+    b: Annotated[str, typer.Argument(metavar="ID|last", help="Second run.")] = "last",
+    result: Annotated[
+        str | None, typer.Option("--by", metavar="RESULT", help="Rank the runs of an array by this result.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compare the settings and the results of two runs, or rank the runs of an array."""
+    if ranked := run_pages.ranking(context.obj, a, result):
+        print_text(ranking.as_json(ranked) if as_json else ranking.as_text(ranked, result))
+        return
+    compared = run_pages.comparison(context.obj, a, b, print_error)
+    print_text(comparison.as_json(compared) if as_json else comparison.text(compared))
+
 
 app = App(help="List the runs, show one, or compare two.", invoke_without_command=True)
 
@@ -77,4 +96,4 @@ def logs(
     attach.logs(run=run, rank=rank, runs_dir=runs_dir or context.obj)
 
 
-app.command("compare")(compare.compare)
+app.command("compare")(compare)

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from orchestrator.load.accelerate import accelerate_config
-from orchestrator.load.clusters import cluster, common_requirements, hosts_outside, mpi_flavours
-from orchestrator.load.docker import common_docker_variable, docker
-from orchestrator.load.environment import environment
-from orchestrator.load.image_file import image_file
-from orchestrator.load.inputs import RankSoftware, array_members, inputs
-from orchestrator.load.limits import limits
+from orchestrator.load.clusters import cluster, common_requirements, hosts_outside, limits, mpi_flavours
+from orchestrator.load.docker import common_docker_variable, docker, image_file
+from orchestrator.load.inputs import RankSoftware, accelerate_config, array_members, environment, inputs
 from orchestrator.load.projects import largest_files, project_of
 from orchestrator.load.recipes import recipe, recipe_folders, settings
 from orchestrator.load.requirements import shared_requirements

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
+
+import yaml
+from orch_node.agent.env_file import NAME, EnvFileError, read
+from orch_node.protocol.environment import find_reserved
 
 from orchestrator.errors import PlanError, RequestError
 from orchestrator.load.packages import packages_for
@@ -20,6 +24,8 @@ from orchestrator.load.stacks import plugins
 from orchestrator.load.stacks import stack as load_stack
 from orchestrator.model.cluster import Facts
 from orchestrator.model.recipe import Recipe, Value
+from orchestrator.model.variables import SECRET
+from orchestrator.planning.accelerate_options import AccelerateOptions, parse_options
 from orchestrator.planning.request import TrainRequest
 from orchestrator.planning.resolve import Inputs
 from orchestrator.planning.sweep import Member, combinations, parse_axes, parse_lines, without_limit
@@ -168,3 +174,71 @@ def ranks_python(recipe: Recipe, stack: Stack, software: RankSoftware) -> RanksP
         packages=facts.packages,
         module_folders=recipe.module_folders,
     )
+
+
+def environment(assignments: Sequence[str], file: Path | None, shell: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of --env and --env-file; --env wins.
+
+    Args:
+        assignments: NAME=VALUE, or NAME for the value in the shell.
+        file: a file in the format of `docker run --env-file`, or None.
+        shell: the environment of this process.
+
+    Raises:
+        RequestError: if a variable is malformed or not set, is set by orch, or holds a secret.
+    """
+    variables = variables_of(file, shell) if file else {}
+    for assignment in assignments:
+        name, has_value, value = assignment.partition("=")
+        if not NAME.fullmatch(name) or "\0" in value:
+            raise RequestError(f"--env {name!r}: not the name of a variable.", hint="--env NAME=VALUE, or --env NAME")
+        if not has_value and name not in shell:
+            raise RequestError(f"--env {name}: the variable is not set here.", hint=f"--env {name}=VALUE")
+        variables[name] = value if has_value else shell[name]
+    for name in variables:
+        check_name(name)
+    return variables
+
+
+def variables_of(file: Path, shell: Mapping[str, str]) -> dict[str, str]:
+    try:
+        return read(file, shell)
+    except EnvFileError as error:
+        message = str(error).removeprefix("env_file ")
+        raise RequestError(f"--env-file {message}.", hint="Each line is NAME=VALUE, NAME, or a # comment.") from None
+
+
+def check_name(name: str) -> None:
+    if SECRET.search(name):
+        raise RequestError(
+            f"{name}: the record of the run would show a secret.",
+            hint="Set it in orch_secrets of the inventory, or in a Secret of the Kubernetes namespace; "
+            "docs/how-to/secrets.md shows how.",
+        )
+    if reserved := find_reserved([name]):
+        raise RequestError(f"{name}: {reserved[1]}.", hint="Leave it out of --env and --env-file.")
+
+
+DEFAULT = "~/.cache/huggingface/accelerate/default_config.yaml"
+
+
+def accelerate_config(name: str) -> AccelerateOptions:
+    """Return the options in a configuration file of accelerate.
+
+    Raises:
+        RequestError: if the file cannot be read.
+        PlanError: if orch cannot train with it.
+    """
+    path = Path(name).expanduser()
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))  # JSON is YAML too
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise RequestError(
+            f"--accelerate-config {name}: {error}", hint=f"`accelerate config` creates {DEFAULT}."
+        ) from None
+    if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
+        raise RequestError(
+            f"--accelerate-config {name} is not a configuration file: it has no names and values.",
+            hint=f"`accelerate config` creates {DEFAULT}.",
+        )
+    return parse_options(values, str(path))

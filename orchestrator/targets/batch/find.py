@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from orch_node.protocol import values
+from orch_node.protocol.cleanup import Cleaned
 from orch_node.protocol.outcome import DONE, PREEMPTED, REFUSED
 from orch_node.protocol.record import RunRecord
+from orch_node.protocol.values import ProtocolError
 
 from orchestrator.errors import ExecuteError, RequestError
 from orchestrator.planning.request import RUNS_DIR
@@ -17,9 +21,8 @@ from orchestrator.runs.cleanup import CleanupReport, NodeCleanup
 from orchestrator.runs.outcome import precision_of
 from orchestrator.runs.rows import RunRow, report_of, row_of
 from orchestrator.runs.store import Run
-from orchestrator.targets.batch.cleanup import clean_stores
 from orchestrator.targets.batch.load import batch_settings
-from orchestrator.targets.batch.location import JOB_NAME_PREFIX, location_of
+from orchestrator.targets.batch.location import JOB_NAME_PREFIX, location_of, store_of
 from orchestrator.targets.batch.login import host_at, scheduler_at
 from orchestrator.targets.batch.options import file_variable
 from orchestrator.targets.batch.run_folder import run_folder_of
@@ -252,3 +255,44 @@ def clean(system: BatchSystem, inventory: str | None, base: Path, *, dry_run: bo
         for job in leftovers
     )
     return CleanupReport(run_id="", seconds=0.0, nodes=(*nodes, *stores))
+
+
+CLEAN_SECONDS = 120.0  # A shared file system can be slow.
+
+
+def clean_stores(
+    login: str, records: Iterable[RunRecord], living: Iterable[str], *, dry_run: bool
+) -> Iterator[NodeCleanup]:
+    """Yield the result for each store that has unused folders, or that could not be searched.
+
+    Args:
+        login: the host; '' for this machine.
+        records: the runs of the host.
+        living: the ids of runs that may not have ended.
+        dry_run: only report what is unused.
+    """
+    options = (*["--dry-run"] * dry_run, "--except", *living)
+    newest = {store_of(record.run_dir): record for record in sorted(records, key=lambda record: record.created)}
+    with contextlib.closing(host_at(login)) as host:
+        for store, record in newest.items():
+            if host.capture(("test", "-d", store), seconds=CLEAN_SECONDS).code != 0:
+                continue
+            command = (record.python, f"{record.train}/node.py", "cleanup", "store", store, *options)
+            result = host.capture(command, seconds=CLEAN_SECONDS)
+            report, problem = Cleaned(), result.err.strip()[-300:] or f"exit code {result.code}"
+            try:
+                if result.code == 0:
+                    report = values.read_known(Cleaned, values.loads(result.out, "its response"), "its response")
+                    problem = ""
+            except ProtocolError as error:
+                problem = str(error)
+            if report.unused or problem:
+                yield NodeCleanup(
+                    node=login or "this machine",
+                    state="left" if problem or dry_run else "clean",
+                    ended=(),
+                    left=tuple(f"{path}: no run uses it" for path in report.unused) if dry_run else (),
+                    segments=(),
+                    problem=problem and f"{store}: {problem}",
+                    unused=() if dry_run else report.unused,
+                )

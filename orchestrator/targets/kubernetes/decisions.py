@@ -13,9 +13,8 @@ from orchestrator.planning.launch import check_name
 from orchestrator.planning.request import Resume, TrainRequest
 from orchestrator.planning.resolve import CountedNodes, Inputs, Resolved, count_nodes, resolve
 from orchestrator.targets.kubernetes.manifests.kinds import KINDS, Installed, default_kind
-from orchestrator.targets.kubernetes.manifests.quantity import plain
 from orchestrator.targets.kubernetes.patch import Operation
-from orchestrator.targets.kubernetes.settings import KubernetesSettings
+from orchestrator.targets.kubernetes.settings import KubernetesSettings, plain
 
 ELASTIC = "pytorchjob"
 MAX_PODS = 5000

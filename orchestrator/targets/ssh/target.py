@@ -1,4 +1,4 @@
-"""Define the target that runs on this machine or on nodes reached through SSH."""
+"""Define the target that runs on this machine or on nodes reached through SSH, and read what its requests name."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from orchestrator.targets.interface import (
     SharedFolder,
     Target,
 )
-from orchestrator.targets.ssh.nodes import ssh_config
+from orchestrator.targets.ssh.nodes import query_inventory, ssh_config
 from orchestrator.targets.ssh.plan import HostInputs, plan_train
 
 if TYPE_CHECKING:
@@ -183,9 +183,7 @@ class SshTarget(Target):
         return commands.on_cluster(inventory, nodes, stack)
 
     def live_nodes(self, inventory: str, names: Collection[str] | None = None) -> list[LiveNode]:
-        from orchestrator.targets.ssh import usage
-
-        return usage.query_inventory(inventory, names)
+        return query_inventory(inventory, names)
 
     def list_runs(self, inventory: str) -> RunList:
         from orchestrator.targets.ssh import find

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.errors import RequestError
-from orchestrator.load.environment import environment
+from orchestrator.load.inputs import environment
 
 SHELL = {"LANG": "C", "HF_TOKEN": "hf_x"}
 

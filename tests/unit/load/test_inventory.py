@@ -139,7 +139,7 @@ def test_pattern_is_matched_without_the_configuration_in_the_current_folder(tmp_
     program = (
         "from pathlib import Path\n"
         "from orchestrator.load.inventory import read_listing\n"
-        "from orchestrator.load.selection import select\n"
+        "from orchestrator.load.clusters import select\n"
         "from orchestrator.model.hostlist import NodePattern\n"
         "source = Path('hosts.yml')\n"
         "select(source, read_listing(source), nodes=NodePattern('node[3-4]'), exclude=None)\n"

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.errors import PlanError, RequestError
+from orchestrator.load.clusters import select
 from orchestrator.load.inventory import read_listing
-from orchestrator.load.selection import select
 from orchestrator.model.cluster import Selection
 from orchestrator.model.hostlist import parse_nodes
 
@@ -135,7 +135,7 @@ def test_pattern_is_matched_without_a_home_directory(inventory: Path, tmp_path: 
     program = (
         "import sys; from pathlib import Path;"
         "from orchestrator.load.inventory import read_listing;"
-        "from orchestrator.load.selection import select; source = Path(sys.argv[1]);"
+        "from orchestrator.load.clusters import select; source = Path(sys.argv[1]);"
         "from orchestrator.model.hostlist import NodePattern;"
         "print(select(source, read_listing(source), nodes=NodePattern('node[3-4]'), exclude=None).hosts)"
     )

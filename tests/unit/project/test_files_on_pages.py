@@ -18,9 +18,9 @@ from pydantic import TypeAdapter
 
 from docs.tools import events
 from orchestrator.load import recipes, stacks
+from orchestrator.load.clusters import limits
 from orchestrator.load.files import read_toml, tomllib
 from orchestrator.load.inventory import run_ansible_inventory
-from orchestrator.load.limits import limits
 from orchestrator.load.recipe_file import RecipeFile
 from orchestrator.load.stacks import BackendTable
 from orchestrator.load.tool_options import parse_table

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.errors import PlanError
-from orchestrator.targets.kubernetes.manifests.quantity import amount
+from orchestrator.targets.kubernetes.settings import amount
 
 
 @settings(deadline=None)
