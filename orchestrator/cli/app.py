@@ -18,7 +18,7 @@ SCRIPT_ARGUMENTS = "script_args"  # parameter of commands that pass arguments on
 RECIPE = "recipe"
 COMMAND = "command"  # parameter of commands that run a program
 HAS_DOUBLE_DASH = "orch.has_double_dash"  # key in context.meta: whether the arguments contain `--`
-SELECTED_TARGET = "orch.selected_target"  # key in context.meta: the value of --on
+ARGUMENTS = "orch.arguments"  # key in context.meta: the command line
 SHOWS_ALL = "orch.shows_all"  # key in context.meta: whether the help shows all options
 HELP_ALL = "--help-all"
 # Options of `orch train` that most people use. --help shows only these and those of the selected target.
@@ -52,7 +52,7 @@ class Command(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         ctx.meta[HAS_DOUBLE_DASH] = "--" in args
-        ctx.meta[SELECTED_TARGET] = target_in(args)
+        ctx.meta[ARGUMENTS] = [*args]
         ctx.meta[SHOWS_ALL] = HELP_ALL in args
         defaults.set_defaults(ctx, args)
         remaining = super().parse_args(ctx, args)
@@ -72,9 +72,9 @@ class Command(TyperCommand):
         """Write the help: without --help-all only common options and those of the selected target."""
         brief = self
         if HELP_ALL in ctx.help_option_names and not ctx.meta.get(SHOWS_ALL):
-            brief = copy(self)
-            brief.params = [parameter for parameter in self.params if is_common(parameter, ctx.meta[SELECTED_TARGET])]
-            more = [f"All options: {ctx.command_path} {HELP_ALL}", *help_of_targets(ctx)]
+            brief, target = copy(self), target_in(ctx.meta[ARGUMENTS])
+            brief.params = [parameter for parameter in self.params if is_common(parameter, target)]
+            more = [f"All options: {ctx.command_path} {HELP_ALL}", *help_of_targets(ctx, target)]
             brief.epilog = "\n\n".join(filter(None, (*more, self.epilog)))
         super(Command, brief).format_help(ctx, formatter)
 
@@ -90,13 +90,13 @@ def title_of(target: str | None) -> str | None:
     return next((entry.title for entry in registry.entries().values() if entry.options.on == target), None)
 
 
-def help_of_targets(ctx: Any) -> list[str]:
+def help_of_targets(ctx: Any, selected_target: str | None) -> list[str]:
     """Return a line about the options of each target that is not selected."""
     targets = {entry.options.on: entry.title for entry in registry.entries().values()}
     return [
         f"{title}: {ctx.command_path} --on {target} --help"
         for target, title in targets.items()
-        if target != ctx.meta[SELECTED_TARGET]
+        if target != selected_target
     ]
 
 
@@ -130,7 +130,7 @@ def hint_of(error: Any, ctx: Any) -> str:
     names = {parameter.name for parameter in ctx.command.params}
     if hasattr(error, "possibilities"):  # an unknown option
         if "on" in names:
-            registry.find_target(ctx.meta[SELECTED_TARGET])
+            registry.find_target(target_in(ctx.meta[ARGUMENTS]))
         if SCRIPT_ARGUMENTS in names:
             return DOUBLE_DASH_HINT
         if COMMAND in names:

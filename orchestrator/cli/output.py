@@ -11,7 +11,6 @@ from typer.models import ParameterInfo
 
 from orchestrator.cli.options import RUNS_DIR, SHOW
 from orchestrator.errors import RequestError
-from orchestrator.planning.plan import Plan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,15 +51,3 @@ def check_format(output: Output) -> None:
     if output.format in ("sh", "yaml") and (output.as_json or not output.dry_run):
         conflict = "does not work with --json" if output.as_json else "requires --dry-run"
         raise RequestError(f"-o {output.format} {conflict}.", hint=f"To print the plan: --dry-run -o {output.format}.")
-
-
-def check_manifest(output: Output, plan: Plan, targets: str) -> None:
-    """Raise RequestError if YAML is requested of a plan that is a script.
-
-    Args:
-        output: the output options.
-        plan: the plan.
-        targets: the options that select a target whose plans are manifests, for the message.
-    """
-    if output.format == "yaml" and not plan.manifests:
-        raise RequestError(f"-o yaml requires {targets}: this plan is a shell script.", hint="Omit -o yaml.")

@@ -271,7 +271,7 @@ def read_imports(recipe: Recipe, path: str, python: RanksPython) -> Imports:
     return Imports(
         importers={name: importer for name, importer in importers.items() if name not in recorded},
         source=python.source,
-        project_modules=files.modules_in(folder),
+        project_modules=files.modules_in(folder) if importers else (),
     )
 
 

@@ -99,12 +99,18 @@ def shares_of(node: Node, ppn: int | None, workers: int, devices: tuple[int | No
     cores = node.facts.cores
     if ppn is None and devices:
         ppn = len(devices)
-    check_ranks(node, ppn)
+    if ppn is not None and not 1 <= ppn <= len(cores):
+        raise PlanError(
+            f"--ppn {ppn}, but {node.name} has {counted(len(cores), 'physical core')} that orch may use.",
+            hint=f"Use --ppn {'1' if len(cores) == 1 else f'1 to {len(cores)}'}; --ppn auto means "
+            f"{default_ranks(cores)} on this node, one rank per NUMA node. --exclude excludes a node.",
+        )
     ranks = ppn or default_ranks(cores)
     # Ranks beyond the number of devices share them.
     near = tuple(devices[rank % len(devices)] for rank in range(ranks) if devices)
     shares = split_near(cores, near) if near else split(cores, ranks)
-    check_workers(node, len(shares[0]), workers)
+    if workers:
+        check_workers(node, len(shares[0]), workers)
     first_cpus = (tuple(core.cpus[0] for core in cores) for cores in shares)
     return tuple((cpus[: len(cpus) - workers], cpus[len(cpus) - workers :]) for cpus in first_cpus)
 
@@ -115,18 +121,6 @@ def check_workers(node: Node, cores: int, workers: int) -> None:
             f"--ccl-workers {workers}, but a rank on {node.name} has only {counted(cores, 'core')}.",
             hint=f"Use 0 to {cores - 1}, or fewer ranks with --ppn.",
         )
-
-
-def check_ranks(node: Node, ppn: int | None) -> None:
-    """Raise PlanError if a node has fewer physical cores than ranks."""
-    cores = len(node.facts.cores)
-    if ppn is None or 1 <= ppn <= cores:
-        return
-    raise PlanError(
-        f"--ppn {ppn}, but {node.name} has {counted(cores, 'physical core')} that orch may use.",
-        hint=f"Use --ppn {'1' if cores == 1 else f'1 to {cores}'}; --ppn auto means "
-        f"{default_ranks(node.facts.cores)} on this node, one rank per NUMA node. --exclude excludes a node.",
-    )
 
 
 def unused_cores(node: Node, rank_places: tuple[Place, ...]) -> int:

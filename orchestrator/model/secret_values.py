@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 MASK = "<masked>"
 # The password in the URL of a server or a database, or the token in one of a website.
@@ -28,18 +28,15 @@ MIN_LENGTH = 6
 
 def find_secrets(arguments: Sequence[str]) -> tuple[str, ...]:
     """Return the secrets in a list of arguments or assignments, the longest first."""
-    return tuple(sorted(set(secrets_in(arguments)), key=lambda secret: (-len(secret), secret)))
-
-
-def secrets_in(arguments: Sequence[str]) -> Iterator[str]:
+    secrets: set[str] = set()
     for argument, following in zip(arguments, (*arguments, "")[1:], strict=True):
-        yield from SECRET_IN_URL.findall(argument)
-        yield from TOKEN.findall(argument)
+        secrets.update(SECRET_IN_URL.findall(argument), TOKEN.findall(argument))
         name, has_value, value = argument.partition("=")
         if not has_value and name.startswith("-"):
             value = following
         if NAME.search(name) and len(value) >= MIN_LENGTH and value != MASK and not value.startswith("-"):
-            yield value
+            secrets.add(value)
+    return tuple(sorted(secrets, key=lambda secret: (-len(secret), secret)))
 
 
 def mask(text: str, secrets: Iterable[str]) -> str:

@@ -43,10 +43,18 @@ def plan(request: TrainRequest, resume: Resume | None = None) -> Plan:
 
     Raises:
         PlanError: if the run is impossible, or the target does not support an option.
-        RequestError: if ORCH_CPU_ISA or a variable of --env is wrong.
+        RequestError: if ORCH_CPU_ISA, an option or a variable of --env is wrong.
     """
     target = registry.find_target(request.on)
-    check(request, target)
+    try:
+        facts.isa_variables()  # also if no rank runs on this machine
+    except ValueError as error:
+        raise RequestError(str(error), hint=f"Unset {facts.CPU_ISA}, or set a lower level.") from None
+    if request.name is not None:
+        check_name(request.name)
+    check_refused(request, target.refuses)
+    if request.array_sample is not None and not request.array:
+        raise RequestError("--array-sample needs --array.", hint="Add --array KEY=VALUE,VALUE.")
     if request.array and target.name == DEFAULT_TARGET:
         return plan_on_hosts(request, target)
     return plan_on(target, request, resume)
@@ -60,24 +68,6 @@ def start(plan: Plan, folder: Path) -> RunHandle:
     return handle
 
 
-def check(request: TrainRequest, target: Target) -> None:
-    """Check what does not depend on any file.
-
-    Raises:
-        PlanError: if the target does not support an option.
-        RequestError: if ORCH_CPU_ISA is unknown, even if no rank runs on this machine, or an option is wrong.
-    """
-    try:
-        facts.isa_variables()
-    except ValueError as error:
-        raise RequestError(str(error), hint=f"Unset {facts.CPU_ISA}, or set a lower level.") from None
-    if request.name is not None:
-        check_name(request.name)
-    check_refused(request, target.refuses)
-    if request.array_sample is not None and not request.array:
-        raise RequestError("--array-sample needs --array.", hint="Add --array KEY=VALUE,VALUE.")
-
-
 def plan_on(target: Target, request: TrainRequest, resume: Resume | None = None) -> Plan:
     """Return the plan of a target, which gets the values of all variables and records only what the user gave.
 
@@ -89,14 +79,13 @@ def plan_on(target: Target, request: TrainRequest, resume: Resume | None = None)
     variables |= {FORCE_RESUME: "1"} if resume and resume.forces else {}
     environment = tuple(f"{name}={value}" for name, value in variables.items())
     plan = target.plan(replace(request, env=environment, env_file=None), resume)
-    members = tuple(record_request(member, request) for member in plan.array)
-    return replace(record_request(plan, request), array=members, target=target)
-
-
-def record_request(plan: Plan, request: TrainRequest) -> Plan:
-    """Return the plan that records variables without values from the shell or from a file."""
-    recorded = replace(plan.origin.request, env=request.env, env_file=request.env_file)
-    return replace(plan, origin=replace(plan.origin, request=recorded))
+    # Variables without values from the shell or from a file are recorded.
+    plan, *members = (
+        replace(single, origin=replace(single.origin, request=recorded))
+        for single in (plan, *plan.array)
+        for recorded in [replace(single.origin.request, env=request.env, env_file=request.env_file)]
+    )
+    return replace(plan, array=tuple(members), target=target)
 
 
 def plan_on_hosts(request: TrainRequest, target: Target) -> Plan:

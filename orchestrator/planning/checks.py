@@ -44,8 +44,18 @@ def check_script_arguments(arguments: Sequence[str], stack: Stack) -> None:
         )
 
 
-def choose_preload(stack: Stack, nodes: tuple[Node, ...]) -> Choice[tuple[str, ...]]:
-    """Return the libraries for LD_PRELOAD whose paths are the same on every node."""
+def choose_preload(stack: Stack, nodes: tuple[Node, ...], software: str = "") -> Choice[tuple[str, ...]]:
+    """Return the libraries for LD_PRELOAD whose paths are the same on every node.
+
+    Args:
+        stack: the stack, which names the libraries.
+        nodes: the nodes.
+        software: where each rank finds the libraries itself, such as `the image has`; '' if it is told their paths.
+    """
+    if software:
+        value = ", ".join(stack.preload) or "nothing"
+        reason = f"if {software} them" if stack.preload else ""
+        return Choice((), (Decision(topic="preload", value=value, reason=reason),))
     first = nodes[0].facts.libraries
     is_common = {name: all(node.facts.libraries.get(name) == first.get(name) for node in nodes) for name in first}
     paths = tuple(first[name] for name in stack.preload if is_common.get(name))
@@ -53,13 +63,6 @@ def choose_preload(stack: Stack, nodes: tuple[Node, ...]) -> Choice[tuple[str, .
     reason = f"not installed everywhere: {missing}" if missing else ""
     value = ", ".join(paths) or "nothing"
     return Choice(paths, (Decision(topic="preload", value=value, reason=reason),))
-
-
-def defer_preload(stack: Stack, software: str) -> Choice[tuple[str, ...]]:
-    """Return no paths: each rank finds the libraries itself, in what `software` names, such as `the image has`."""
-    value = ", ".join(stack.preload) or "nothing"
-    reason = f"if {software} them" if stack.preload else ""
-    return Choice((), (Decision(topic="preload", value=value, reason=reason),))
 
 
 def fit_stack(stack: Stack, backend: Backend, nodes: tuple[Node, ...]) -> Choice[Stack]:

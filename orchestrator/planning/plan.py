@@ -272,7 +272,7 @@ class StartRun(Step):
         return (self.command,)
 
     def outline(self) -> list[str]:
-        return [f"{self.title()}: {self.command.shell()}"]
+        return [f"{self.at_nodes('start')}: {self.command.shell()}"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -396,7 +396,7 @@ class Plan:
 
     def summary(self) -> list[str]:
         """Return the decisions with their reasons, one line each, and the place of every rank."""
-        return [*(decision.describe() for decision in self.decisions), *describe_places(self.layout.rank_places)]
+        return [*(decision.describe() for decision in self.run.decisions), *describe_places(self.run.layout)]
 
 
 def describe_places(rank_places: Sequence[Place]) -> list[str]:

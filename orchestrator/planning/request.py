@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields
 from pathlib import PurePath
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, NoReturn, Protocol, TypeVar
 
 from orch_node.protocol.files import is_run_id
 from orch_node.protocol.precision import AUTO
@@ -446,20 +446,21 @@ def check_refused(request: TrainRequest, refuses: Mapping[str, Refusal]) -> None
         PlanError: naming all options that it refuses.
     """
     refused = [(flag(name), refuses[name]) for name in changed_fields(request) if name in refuses]
-    raise_refusals([*refused, *misplaced_options(request.options, request.on)])
+    if refusals := [*refused, *misplaced_options(request.options, request.on)]:
+        raise_refusals(refusals)
 
 
 def check_foreign(options: Iterable[TargetOptions], target: str | None) -> None:
     """Raise PlanError for options of another target than the chosen one."""
-    raise_refusals(list(misplaced_options(options, target)))
+    if refusals := list(misplaced_options(options, target)):
+        raise_refusals(refusals)
 
 
-def raise_refusals(refusals: Sequence[tuple[str, Refusal]]) -> None:
-    if refusals:
-        raise PlanError(
-            " ".join(f"{name} {refusal.reason}." for name, refusal in refusals),
-            hint=" ".join(dict.fromkeys(refusal.hint for _, refusal in refusals)),
-        )
+def raise_refusals(refusals: Sequence[tuple[str, Refusal]]) -> NoReturn:
+    raise PlanError(
+        " ".join(f"{name} {refusal.reason}." for name, refusal in refusals),
+        hint=" ".join(dict.fromkeys(refusal.hint for _, refusal in refusals)),
+    )
 
 
 def misplaced_options(options: Iterable[TargetOptions], target: str | None) -> Iterator[tuple[str, Refusal]]:

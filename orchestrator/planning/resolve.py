@@ -190,38 +190,31 @@ def resolve(
         checks.check_script_arguments(request.script_args, inputs.stack)
     measurement = None if contained else nodes.measurement
     ppn = request.ppn or nodes.ppn
-    preference = Preference()
-    if measurement:
-        preference = prefer(request, measurement, backends=inputs.stack.backends, ppn=ppn)
-    backend_name = request.backend or preference.backend
-    requested_backend = launch.choose_backend(inputs.stack, nodes.with_stack, backend_name, inputs.plugins)
+    preference = prefer(request, measurement, backends=inputs.stack.backends, ppn=ppn) if measurement else Preference()
+    name = request.backend or preference.backend
+    requested_backend = launch.choose_backend(inputs.stack, nodes.with_stack, name, inputs.plugins)
     stack = checks.fit_stack(inputs.stack, requested_backend, nodes.with_stack)
     backend = launch.adapt_backend(requested_backend, launcher, mpi.value, contained=contained)
-    through_accelerate = launcher in ACCELERATE_LAUNCHERS
-    precision = choose_precision(recipe, known_nodes, request, resume, through_accelerate=through_accelerate)
+    accelerates = launcher in ACCELERATE_LAUNCHERS
+    precision = choose_precision(recipe, known_nodes, request, resume, through_accelerate=accelerates)
     if request.ccl_workers:
         checks.check_workers(backend, request.ccl_workers)
     if backend.gpu:
         launch.check_gpus(backend, request.ppn, nodes.gpus_by_node, request.env)
-    layout = choose_layout(request, nodes, preference, on_gpus=backend.gpu)
     if request.ipex:
         checks.check_ipex(recipe, stack.value, precision=precision.value)
     reasons = (preference.backend_reason, backend.summary, backend.source and f"a plug-in of {backend.source}")
-    if isinstance(nodes, KnownNodes) and not contained:
-        preload = checks.choose_preload(stack.value, nodes.with_stack)
-    else:
-        software = "the image has" if isinstance(nodes, KnownNodes) else nodes.software
-        preload = checks.defer_preload(stack.value, software)
+    software = nodes.software if isinstance(nodes, CountedNodes) else "the image has" if contained else ""
     return Resolved(
         nodes=nodes.nodes,
         spares=nodes.spares,
-        layout=layout,
+        layout=choose_layout(request, nodes, preference, on_gpus=backend.gpu),
         launcher=launcher,
         mpi=mpi,
         stack=stack,
         backend=Choice(backend, (Decision("backend", backend.name, "; ".join(filter(None, reasons))),)),
         precision=precision,
-        preload=preload,
+        preload=checks.choose_preload(stack.value, nodes.with_stack, software),
         recipe=recipe,
         settings=recipe.settings(request.preset, inputs.settings),
     )

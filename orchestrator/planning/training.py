@@ -70,7 +70,7 @@ def new_plan(
         target: the name of the target.
         location: the values with which it finds the run.
     """
-    recipe, project = resolved.recipe, project_of_copy(resolved.recipe, site)
+    recipe, project, preset = resolved.recipe, project_of_copy(resolved.recipe, site), request.preset
     origin = Origin(
         request=request,
         script=recipe.script_file,
@@ -81,7 +81,6 @@ def new_plan(
         packages=recipe.packages,
         secrets=find_secrets((*request.env, *request.settings, *request.script_args)),
     )
-    preset = [f"preset={request.preset}"] if request.preset else []
     run = RunRecord(
         run_id=site.run_id,
         node0=nodes[0],
@@ -101,7 +100,7 @@ def new_plan(
         target=target,
         location=dict(location),
         name=request.name or "",
-        arguments=masked((*preset, *request.settings, *request.script_args)),
+        arguments=masked((*([f"preset={preset}"] if preset else []), *request.settings, *request.script_args)),
     )
     return Plan(run=run, origin=origin, steps=())
 

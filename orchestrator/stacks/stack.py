@@ -92,7 +92,7 @@ class Stack:
     def environment(self) -> Mapping[str, str]:
         """Return environment variables that every rank of this stack needs."""
         # With IPEX, accelerate must not move the model to another device: the weights that IPEX packed would stay.
-        return {"ACCELERATE_TORCH_DEVICE": "cpu"} if self.ipex else {}
+        return {"ACCELERATE_TORCH_DEVICE": "cpu"} if IPEX in self.requirements else {}
 
     def runs_on_python(self, version: str) -> bool:
         """Return whether the stack's wheels exist for this version of Python."""

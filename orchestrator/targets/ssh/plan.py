@@ -95,7 +95,8 @@ def resolve_hosts(request: TrainRequest, inputs: HostInputs, resume: Resume | No
         PlanError: if the nodes or the stack cannot do what is requested.
         RequestError: if the request contradicts itself or names something unknown.
     """
-    cluster, docker, spares = inputs.cluster, inputs.docker, inputs.cluster.spare_nodes()
+    cluster, docker = inputs.cluster, inputs.docker
+    spares = cluster.spare_nodes() if cluster.selection.spares else ()
     replacing = Decision(topic="spare nodes", value=fold(node.name for node in spares), reason="to replace lost nodes")
     nodes = KnownNodes(
         nodes=hosts.choose_nodes(cluster),

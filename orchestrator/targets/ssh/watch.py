@@ -94,8 +94,7 @@ def copy_logs(
         The errors by node.
     """
     recorded = {placement.rank: placement.node for placement in record.layout}
-    nodes = {host.node for host in record.nodes}
-    handed: set[str] = set()
+    nodes, handed = {host.node for host in record.nodes}, set[str]()
 
     def folder_of(number: int, node: str) -> str:
         return files.RANKS if recorded.get(number) == node else files.moved_logs(node) if node in nodes else ""
@@ -125,6 +124,5 @@ def copy_logs(
     first = [host for host in hosts if host == record.node0]
     for group in (first, [host for host in hosts if host not in first]):
         remaining = [host for host in group if host.node not in handed]
-        results = zip(remaining, on_each(remaining, copy), strict=True)
-        errors |= {host.node: error for host, error in results if error is not None}
+        errors |= {host.node: error for host, error in zip(remaining, on_each(remaining, copy), strict=True) if error}
     return errors
