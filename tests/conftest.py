@@ -20,11 +20,11 @@ from typing import Any, NoReturn
 import pytest
 from orch_node.standalone.facts import CPU_ISA
 
-from orchestrator.launchers import Job
 from orchestrator.load.clusters import local_facts
 from orchestrator.model.cluster import Cluster, Core, Facts, Node, Selection
 from orchestrator.model.layout import lay_out
 from orchestrator.model.links import links
+from orchestrator.planning.launchers import Job
 from orchestrator.stacks.stack import Stack
 from tests.support.warm import ORCH_SERVER, run_orch
 

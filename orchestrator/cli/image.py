@@ -15,7 +15,6 @@ from orchestrator.errors import RequestError
 from orchestrator.operations import image as operation
 from orchestrator.report.listing import SCHEMA
 from orchestrator.screen import print_text
-from orchestrator.stacks.image import make_image
 
 app = App(help="Build, save and push the container image of a stack.")
 StackName = Annotated[str, typer.Argument(metavar="STACK")]
@@ -50,7 +49,7 @@ def build(
     """Build the image of a stack from its wheels and print its digest."""
     if dry_run and as_json:
         raise RequestError("--json does not work with --dry-run, which prints the Dockerfile.", hint="Omit --json.")
-    image = make_image(load.stack(stack), tag=tag, base=base, engine=engine)
+    image = operation.image_of(stack, tag=tag, base=base, engine=engine)
     if dry_run:
         print_text(image.dockerfile(), nl=False, program=True)
         return
@@ -72,7 +71,7 @@ def save(
     as_json: AsJson = False,
 ) -> None:
     """Write an image to a file, for nodes without a registry, and print its SHA-256."""
-    image = make_image(load.stack(stack), tag=tag, base=None, engine=engine)
+    image = operation.image_of(stack, tag=tag, engine=engine)
     digest = operation.save(image, path)
     value = {"schema": SCHEMA, "kind": "image file", "path": str(path), "sha256": digest}
     print_text(json.dumps(value) if as_json else f"{path} sha256:{digest}")
@@ -81,7 +80,7 @@ def save(
 @app.command()
 def push(stack: StackName = "current", tag: Tag = None, engine: Engine = "docker", as_json: AsJson = False) -> None:
     """Push an image to the registry in its name and print its digest there."""
-    image = make_image(load.stack(stack), tag=tag, base=None, engine=engine)
+    image = operation.image_of(stack, tag=tag, engine=engine)
     digest = operation.push(image)
     value = {"schema": SCHEMA, "kind": "image", "tag": image.tag, "digest": digest}
     print_text(json.dumps(value) if as_json else f"{image.tag} {digest}")

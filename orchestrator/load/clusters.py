@@ -23,7 +23,6 @@ from orch_node.standalone import facts
 from pydantic import BaseModel, ConfigDict, NonNegativeFloat, ValidationError
 
 from orchestrator.errors import RequestError, describe_invalid, did_you_mean
-from orchestrator.launchers import DIALECTS
 from orchestrator.load.ansible import ansible_environment
 from orchestrator.load.facts import InvalidResponse, NodeFacts, validate
 from orchestrator.load.inventory import Listing, cache_path, read_listing, write_cache
@@ -33,6 +32,7 @@ from orchestrator.model.hostlist import NodeCount, NodePattern, Nodes, expand, f
 from orchestrator.model.limits import GIB, Limits
 from orchestrator.model.printable import counted
 from orchestrator.paths import INVENTORY
+from orchestrator.planning.launchers import DIALECTS
 
 FABRIC, MPI, REQUIREMENTS = "orch_fabric", "orch_mpi", "orch_requirements"
 

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from orchestrator import load
 from orchestrator.errors import ExecuteError
 from orchestrator.files import link_or_copy, sha256
 from orchestrator.model.command import Command
@@ -20,10 +21,15 @@ from orchestrator.provisioning import wheelhouse
 from orchestrator.provisioning.sbom import sbom
 from orchestrator.provisioning.user_packages import add_packages
 from orchestrator.provisioning.wheelhouse import Wheel
-from orchestrator.stacks.image import GLIBC, Image, python_of
+from orchestrator.stacks.image import GLIBC, Image, make_image, python_of
 
 LARGE_WHEEL_BYTES = 20_000_000  # wheels of this size get a separate layer
 LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.pyc")
+
+
+def image_of(stack: str, *, tag: str | None, engine: str, base: str | None = None) -> Image:
+    """Return the image of a stack, with the name `tag` and on the image `base` if these are given."""
+    return make_image(load.stack(stack), tag=tag, base=base, engine=engine)
 
 
 def lay_out(

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from orchestrator.errors import PlanError, did_you_mean
-from orchestrator.launchers.job import Job
 from orchestrator.model.decision import Decision
 from orchestrator.model.hostlist import NodeCount
+from orchestrator.planning.launchers.job import Job
 
 TYPES = ("MULTI_CPU", "MULTI_GPU", "NO")
 # Ways to distribute a model that orch's own configuration does not have.

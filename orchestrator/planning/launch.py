@@ -6,7 +6,6 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from orchestrator.errors import PlanError, did_you_mean
-from orchestrator.launchers import DEFAULT, DIALECTS, LAUNCHERS, WITHOUT_MPI, Job, Launch, transport
 from orchestrator.model.cluster import Cluster, Node
 from orchestrator.model.decision import Choice, Decision
 from orchestrator.model.printable import counted
@@ -20,6 +19,7 @@ from orchestrator.model.process_group import (
     find_backend,
 )
 from orchestrator.planning.accelerate_options import ACCELERATE_LAUNCHERS, AccelerateOptions
+from orchestrator.planning.launchers import DEFAULT, DIALECTS, LAUNCHERS, WITHOUT_MPI, Job, Launch, transport
 from orchestrator.stacks.stack import Stack, same_version
 
 

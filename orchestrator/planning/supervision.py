@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from orchestrator.errors import PlanError
-from orchestrator.launchers import RESTARTING, Launch
 from orchestrator.model.printable import counted
 from orchestrator.model.recipe import Recipe
+from orchestrator.planning.launchers import RESTARTING, Launch
 from orchestrator.planning.request import TrainRequest
 
 

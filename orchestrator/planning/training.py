@@ -24,7 +24,6 @@ from orch_node.protocol.precision import AUTO, PLACEHOLDER
 from orch_node.protocol.record import DEFAULT_TARGET, RunNode, RunRecord
 
 from orchestrator.errors import PlanError
-from orchestrator.launchers import Job
 from orchestrator.model.cluster import UserPython
 from orchestrator.model.decision import Decision
 from orchestrator.model.links import Link
@@ -33,6 +32,7 @@ from orchestrator.model.project import Project
 from orchestrator.model.recipe import Recipe, as_arguments
 from orchestrator.model.secret_values import find_secrets, masked
 from orchestrator.planning.accelerate_options import AccelerateOptions
+from orchestrator.planning.launchers import Job
 from orchestrator.planning.plan import Origin, Plan
 from orchestrator.planning.request import Resume, Site, TrainRequest
 from orchestrator.planning.resolve import Resolved

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from orchestrator import load
-from orchestrator.launchers import accelerate_config
+from orchestrator.planning.launchers import accelerate_config
 from tests.conftest import make_job
 from tests.local.conftest import download_wheels
 from tests.local.runs import Orch, expect_exit, last_run, rank_log, write_script

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from orchestrator.launchers import LAUNCHERS
+from orchestrator.planning.launchers import LAUNCHERS
 from tests.local.runs import SCRIPTS
 from tests.local.workspaces import Workspace
 from tests.support.ports import free_port

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.launchers import LAUNCHERS
+from orchestrator.planning.launchers import LAUNCHERS
 from tests.local.runs import SCRIPTS
 from tests.local.workspaces import Workspace
 

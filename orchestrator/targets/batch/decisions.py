@@ -6,13 +6,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from orchestrator.errors import PlanError
-from orchestrator.launchers import DEFAULT, LAUNCHERS, WITHOUT_MPI
 from orchestrator.model.cluster import Facts, Gpu, Node, UserPython
 from orchestrator.model.decision import Choice, Decision
 from orchestrator.model.measurement import Measurement
 from orchestrator.model.printable import counted
 from orchestrator.model.process_group import uses_gpus
 from orchestrator.planning import launch
+from orchestrator.planning.launchers import DEFAULT, LAUNCHERS, WITHOUT_MPI
 from orchestrator.planning.measured import valid_for
 from orchestrator.planning.request import Resume, TrainRequest
 from orchestrator.planning.resolve import CountedNodes, Inputs, Resolved, count_nodes, resolve

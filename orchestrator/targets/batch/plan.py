@@ -11,7 +11,6 @@ from orch_node.protocol.batch import NODE0, JobConfig, job_file
 from orch_node.protocol.environment import ALWAYS
 from orch_node.protocol.record import RunNode
 
-from orchestrator.launchers import LAUNCHERS, Launch
 from orchestrator.model.command import Command
 from orchestrator.model.decision import Decision, all_decisions
 from orchestrator.model.links import Link
@@ -19,6 +18,7 @@ from orchestrator.model.project import Project
 from orchestrator.model.recipe import Recipe, Value
 from orchestrator.planning.containers import shared_folders
 from orchestrator.planning.hosts import explain_gpus, explain_python
+from orchestrator.planning.launchers import LAUNCHERS, Launch
 from orchestrator.planning.plan import CopyFiles, Plan, RunProgram, SendFolder, Step, SubmitScript
 from orchestrator.planning.request import Resume, Site, TrainRequest
 from orchestrator.planning.resolve import Resolved

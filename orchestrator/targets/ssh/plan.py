@@ -12,7 +12,6 @@ from orch_node.protocol.files import BINDINGS, RECORD
 from orch_node.protocol.record import RunNode, RunRecord, render
 
 from orchestrator.errors import PlanError
-from orchestrator.launchers import DEFAULT, Job, Launch
 from orchestrator.model.cluster import Cluster, Node
 from orchestrator.model.command import Command
 from orchestrator.model.decision import Choice, Decision, all_decisions
@@ -34,6 +33,7 @@ from orchestrator.planning.hosts import (
     explain_torch,
 )
 from orchestrator.planning.launch import choose_launch
+from orchestrator.planning.launchers import DEFAULT, Job, Launch
 from orchestrator.planning.measured import valid_for
 from orchestrator.planning.plan import CheckImports, Plan, PutFile, RunProgram, StartRun
 from orchestrator.planning.request import Resume, Site, TrainRequest

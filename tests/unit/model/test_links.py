@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from orchestrator.errors import PlanError
-from orchestrator.launchers import LAUNCHERS
 from orchestrator.model.cluster import Node
 from orchestrator.model.links import links
+from orchestrator.planning.launchers import LAUNCHERS
 from tests.conftest import make_facts, make_job, make_node
 from tests.support.plans import make_remote_node
 

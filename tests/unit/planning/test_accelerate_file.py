@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from orchestrator.errors import PlanError
-from orchestrator.launchers import accelerate_config
 from orchestrator.model.hostlist import NodeCount
 from orchestrator.planning import accelerate_options as accelerate_file
+from orchestrator.planning.launchers import accelerate_config
 from orchestrator.stacks.stack import Stack
 from orchestrator.targets.ssh.plan import HostInputs, plan_train
 from tests.conftest import make_cluster, make_job, make_node

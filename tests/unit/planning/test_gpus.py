@@ -16,13 +16,13 @@ from orch_node.protocol.fabrics import Device
 
 from orchestrator import load
 from orchestrator.errors import PlanError
-from orchestrator.launchers import accelerate_config
-from orchestrator.launchers.job import PACKAGES
 from orchestrator.model.cluster import Gpu, Node, UserPython
 from orchestrator.model.layout import lay_out
 from orchestrator.model.process_group import BACKENDS, find_backend
 from orchestrator.planning import accelerate_options
 from orchestrator.planning.containers import Docker
+from orchestrator.planning.launchers import accelerate_config
+from orchestrator.planning.launchers.job import PACKAGES
 from orchestrator.planning.plan import Plan, PutFile
 from orchestrator.planning.resolve import Inputs
 from orchestrator.stacks.stack import Stack

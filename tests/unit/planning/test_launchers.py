@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.errors import PlanError
-from orchestrator.launchers import DIALECTS, LAUNCHERS, Launch
 from orchestrator.model.cluster import Cluster, Node
+from orchestrator.planning.launchers import DIALECTS, LAUNCHERS, Launch
 from orchestrator.stacks.stack import Stack
 from orchestrator.targets.ssh.plan import plan_train
 from tests.conftest import HOSTILE_TEXTS, make_cluster, make_facts, make_job

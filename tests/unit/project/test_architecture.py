@@ -22,12 +22,11 @@ TRAIN = ROOT.parent / "train"
 LIB = TRAIN / "lib"
 # From top to bottom: a package imports only packages below it.
 LAYER_NAMES = (
-    "cli api operations report provisioning targets runs load planning "
-    "launchers stacks model state files paths screen errors"
+    "cli api operations report provisioning targets runs load planning stacks model state files paths screen errors"
 )
 LAYERS = tuple(LAYER_NAMES.split())
 # Packages and files that use no clock, files, environment or network.
-PURE = ("model", "stacks", "launchers", "planning")
+PURE = ("model", "stacks", "planning")
 PURE_FILES = {
     "targets/ssh": "plan",
     "targets/kubernetes": "plan decisions settings status outcome log_lines run_record",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from orchestrator.launchers import accelerate_config, mpirun
-from orchestrator.launchers.accelerate import PROGRAM
-from orchestrator.launchers.job import Job, Launch
+from orchestrator.planning.launchers import accelerate_config, mpirun
+from orchestrator.planning.launchers.accelerate import PROGRAM
+from orchestrator.planning.launchers.job import Job, Launch
 
 
 def launch(job: Job) -> Launch:

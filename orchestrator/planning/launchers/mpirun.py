@@ -5,8 +5,8 @@ from __future__ import annotations
 from orch_node.protocol import mpirun
 from orch_node.protocol.files import HOSTFILE
 
-from orchestrator.launchers.job import Job, Launch
 from orchestrator.model.command import Command
+from orchestrator.planning.launchers.job import Job, Launch
 
 # Intel MPI: only the ranks' wrappers pin ranks. A tree is 16 wide by default.
 INTEL_ENVIRONMENT = (("I_MPI_PIN", "0"),)

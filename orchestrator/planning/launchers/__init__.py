@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from orchestrator.launchers import accelerate, mpirun, mpirun_accelerate, torchrun
-from orchestrator.launchers.job import NAMES, Job, Launch
+from orchestrator.planning.launchers import accelerate, mpirun, mpirun_accelerate, torchrun
+from orchestrator.planning.launchers.job import NAMES, Job, Launch
 
 LAUNCHERS = {
     "mpirun": mpirun.launch,

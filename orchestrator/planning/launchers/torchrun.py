@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from orchestrator.launchers.job import Job, Launch
 from orchestrator.model.command import Command
+from orchestrator.planning.launchers.job import Job, Launch
 
 # Different from the ports of the ranks' own rendezvous (run_files.master_port), and below Linux's ephemeral range.
 PORT_OFFSET = 500

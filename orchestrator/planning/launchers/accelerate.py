@@ -5,9 +5,9 @@ from __future__ import annotations
 from orch_node.protocol.files import HOSTFILE
 
 from orchestrator.errors import PlanError
-from orchestrator.launchers import accelerate_config, mpirun
-from orchestrator.launchers.job import NAMES, Job, Launch
 from orchestrator.model.command import Command
+from orchestrator.planning.launchers import accelerate_config, mpirun
+from orchestrator.planning.launchers.job import NAMES, Job, Launch
 
 # Without mpirun, nothing sets the rank of the single process.
 SINGLE_PROCESS = (("RANK", "0"), ("WORLD_SIZE", "1"))

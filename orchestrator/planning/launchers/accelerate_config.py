@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from packaging.version import Version
 
 from orchestrator.errors import PlanError
-from orchestrator.launchers.job import Job
-from orchestrator.launchers.torchrun import PORT_OFFSET
+from orchestrator.planning.launchers.job import Job
+from orchestrator.planning.launchers.torchrun import PORT_OFFSET
 
 NAME = "accelerate.yaml"
 # accelerate accepts mpirun_config since 0.28, and since 1.13 neither mpirun_ccl nor ipex_config, which is then an
