@@ -68,10 +68,10 @@ def mpi_flavours(hosts: Mapping[str, Mapping[str, Any]]) -> tuple[str, ...]:
     for host, variables in hosts.items():
         value = variables.get(MPI)
         values[host] = tuple(str(name) for name in (value if isinstance(value, list) else [value]) if name)
-        if unknown := [name for name in values[host] if name not in DIALECTS]:
+        if unknown_flavours := [name for name in values[host] if name not in DIALECTS]:
             raise RequestError(
-                f"{host}: unknown {MPI} '{unknown[0]}'; available are {', '.join(DIALECTS)}.",
-                hint=did_you_mean(unknown[0], DIALECTS),
+                f"{host}: unknown {MPI} '{unknown_flavours[0]}'; available are {', '.join(DIALECTS)}.",
+                hint=did_you_mean(unknown_flavours[0], DIALECTS),
             )
     return common_value(MPI, values, "one launcher starts all ranks")
 

@@ -50,7 +50,7 @@ def choose_preload(stack: Stack, nodes: tuple[Node, ...], software: str = "") ->
     Args:
         stack: the stack, which names the libraries.
         nodes: the nodes.
-        software: where each rank finds the libraries itself, such as `the image has`; '' if it is told their paths.
+        software: where each rank finds the libraries itself, such as `the image has`; '' if they are preloaded by path.
     """
     if software:
         value = ", ".join(stack.preload) or "nothing"

@@ -67,12 +67,12 @@ def choose_layout(
     advice = f"; {MEASURED_SPLIT}" if advises else ""
     default = "one for each GPU" if on_gpus else "one for each NUMA node"
     reason = f"{ppn} on each node, {measured or 'as requested'}" if ppn else default
-    places = layout.by_node()
-    counts = {node: len(rank_places) for node, rank_places in places.items()}
+    places_by_node = layout.by_node()
+    counts = {node: len(rank_places) for node, rank_places in places_by_node.items()}
     if len(set(counts.values())) > 1:
         reason = f"{reason}: {describe_values(counts)}"
     decisions = [Decision(topic="ranks", value=str(layout.world_size), reason=f"{reason}{advice}")]
-    threads = {node: rank_places[0].threads for node, rank_places in places.items()}
+    threads = {node: rank_places[0].threads for node, rank_places in places_by_node.items()}
     if len(set(threads.values())) > 1:
         slowest = fold(by_value(threads)[min(threads.values())])
         cost = f"the nodes' cores differ; every step waits for {slowest}, --exclude leaves it out"

@@ -26,7 +26,7 @@ from orchestrator.provisioning.session import Listener, Session, open_session
 from orchestrator.state import State
 from orchestrator.targets.interface import CheckRequest
 from orchestrator.targets.ssh.nodes import ssh_config
-from orchestrator.targets.ssh.target import SshTarget, plan
+from orchestrator.targets.ssh.target import SshTarget
 from tests.support.node_responses import make_inventory, make_node_record, make_reported_facts, write_records
 
 RECORDS = {f"host{index}": make_node_record(index) for index in range(3)}
@@ -149,7 +149,7 @@ def test_unusable_record_does_not_affect_other_nodes(changes: dict[str, Any], la
 
 
 def test_run_on_other_nodes_is_planned_with_a_warning(damaged: Path) -> None:
-    decisions = plan(replace(REQUEST, exclude="host1")).run.decisions
+    decisions = SshTarget().plan(replace(REQUEST, exclude="host1")).run.decisions
     (warning,) = [decision for decision in decisions if decision.topic == "warning"]
     assert "host1" in warning.value + warning.reason
     assert "`orch provision`" in warning.reason
@@ -157,7 +157,7 @@ def test_run_on_other_nodes_is_planned_with_a_warning(damaged: Path) -> None:
 
 def test_run_on_the_node_is_refused_with_a_remedy(damaged: Path) -> None:
     with pytest.raises(PlanError, match="host1") as exc_info:
-        plan(REQUEST)
+        SshTarget().plan(REQUEST)
     assert str(damaged) in exc_info.value.message
     assert "orch provision ./lab.yml" in exc_info.value.hint
 
@@ -179,8 +179,8 @@ def test_each_record_is_read_once(lab: Path) -> None:
         "def record_path(name, args): name == 'open' and paths.append(str(args[0]))\n"
         "sys.addaudithook(record_path)\n"
         "from orchestrator.planning.request import TrainRequest\n"
-        "from orchestrator.targets.ssh.target import plan\n"
-        "plan(TrainRequest(recipe='bert-qa', inventory='./lab.yml', backend='gloo'))\n"
+        "from orchestrator.targets.ssh.target import SshTarget\n"
+        "SshTarget().plan(TrainRequest(recipe='bert-qa', inventory='./lab.yml', backend='gloo'))\n"
         "print(sorted(path.rpartition('/')[2] for path in paths if '/nodes/' in path))"
     )
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

@@ -187,8 +187,8 @@ def free_bytes(path: str) -> int:
 def libraries(prefix: Path) -> dict[str, str]:
     """Return name and path of each library for LD_PRELOAD that this node has."""
     folders = ("/usr/lib/*-linux-gnu", "/usr/lib64", "/usr/lib", "/usr/local/lib")
-    found = {name: [path for folder in folders for path in glob.glob(f"{folder}/{name}")] for name in PRELOADABLE}
-    paths = {name: path[0] for name, path in found.items() if path}
+    matches = {name: [path for folder in folders for path in glob.glob(f"{folder}/{name}")] for name in PRELOADABLE}
+    paths = {name: path[0] for name, path in matches.items() if path}
     if (openmp := prefix / "lib" / "libiomp5.so").exists():
         paths[openmp.name] = str(openmp)
     return paths
