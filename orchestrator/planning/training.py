@@ -39,7 +39,6 @@ from orchestrator.planning.resolve import Resolved
 from orchestrator.planning.run_files import master_port
 from orchestrator.planning.sent_files import project_of_copy
 from orchestrator.planning.supervision import launcher_restarts
-from orchestrator.stacks.matrix import builds_bindings
 from orchestrator.stacks.stack import TORCH
 
 
@@ -251,10 +250,10 @@ def explain_kernels(request: TrainRequest, resolved: Resolved) -> Decision:
     """
     if request.kernels not in (AUTO, TORCHS_KERNELS):
         raise PlanError(f"Unknown kernels '{request.kernels}'.", hint=f"Use {AUTO} or {TORCHS_KERNELS}.")
-    stack = resolved.stack.value
     if request.kernels == TORCHS_KERNELS:
         return Decision(topic="kernels", value=TORCHS_KERNELS, reason="requested")
-    if not builds_bindings(stack):
+    stack = resolved.stack.value
+    if stack.bindings is None or stack.bindings.built_by != "orch":
         reason = f"stack '{stack.name}' has no package orch_kernels"
         return Decision(topic="kernels", value=TORCHS_KERNELS, reason=reason)
     reason = f"dropout and attention in training on CPUs; --kernels {TORCHS_KERNELS} keeps torch's"

@@ -38,22 +38,15 @@ def connection_to(host: RunNode, connect_seconds: int = CONNECT_SECONDS) -> Loca
     return Ssh(host.node, host.via[2], connect_seconds) if host.via else Local()
 
 
-def ssh_config(cluster: Cluster) -> PutFile | None:
-    """Return the step that writes the ssh configuration of all nodes of an inventory.
-
-    The result is None if the file exists already or if no node is another machine.
-    """
-    if cluster.ssh_config is None:
-        return None
-    path = state_of(Path(cluster.source)).ssh_config
-    return PutFile(path=str(path), content=cluster.ssh_config)
+def ssh_config(cluster: Cluster) -> PutFile:
+    """Return the step that writes the ssh configuration of all nodes of an inventory, which is not current."""
+    return PutFile(path=str(state_of(Path(cluster.source)).ssh_config), content=cluster.ssh_config or "")
 
 
 def write_ssh_config(cluster: Cluster) -> None:
     """Write the ssh configuration of an inventory if it is missing."""
-    step = ssh_config(cluster)
-    if step is not None:
-        write_private(Path(step.path), step.content)
+    if cluster.ssh_config:
+        write_private(state_of(Path(cluster.source)).ssh_config, cluster.ssh_config)
 
 
 def node_program(record: RunRecord, name: str, *arguments: str) -> tuple[str, ...]:

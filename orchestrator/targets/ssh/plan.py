@@ -37,7 +37,7 @@ from orchestrator.planning.launchers import DEFAULT, Job, Launch
 from orchestrator.planning.measured import valid_for
 from orchestrator.planning.plan import CheckImports, Plan, PutFile, RunProgram, StartRun
 from orchestrator.planning.request import Resume, Site, TrainRequest
-from orchestrator.planning.resolve import Inputs, KnownNodes, Resolved, resolve
+from orchestrator.planning.resolve import NO_LINKS, Inputs, KnownNodes, Resolved, resolve
 from orchestrator.planning.run_files import env_json, layout_json
 from orchestrator.planning.sent_files import (
     Files,
@@ -103,7 +103,7 @@ def resolve_hosts(request: TrainRequest, inputs: HostInputs, resume: Resume | No
         spares=Choice(spares, (replacing,) if spares else ()),
         measurement=inputs.measurement and valid_for(inputs.measurement, cluster.selected_nodes(), by_name=True),
     )
-    links = hosts.choose_links(nodes.with_stack)
+    links = hosts.choose_links(nodes.with_stack) if len(nodes.with_stack) > 1 else NO_LINKS
     launcher = request.launcher or DEFAULT
     launch.check_launcher(launcher, inputs.accelerate, request.mpi)
     mpi = launch.choose_mpi(cluster, inputs.loaded.stack, request.mpi)
@@ -121,6 +121,8 @@ def resolve_hosts(request: TrainRequest, inputs: HostInputs, resume: Resume | No
     )
     if starts_ranks:
         resolved = without_choices_of_image(resolved, request)
+    if len(nodes.with_stack) == 1 and not (request.fabric or cluster.fabric):
+        return replace(resolved, links=links)
     use = fabrics.FabricUse(
         nodes=nodes.with_stack,
         backend=resolved.backend.value,

@@ -135,8 +135,7 @@ class SshTarget(Target):
         with unset.named_in_errors() if unset else nullcontext():
             request, inputs = read(request, file)
             plan = plan_train(request, inputs, site_of(resume, inputs.loaded.recipe.name, base, inputs.cluster))
-        ssh_config_step = ssh_config(inputs.cluster)
-        first_steps: list[Step] = [ssh_config_step] if ssh_config_step else []
+        first_steps: list[Step] = [ssh_config(inputs.cluster)] if inputs.cluster.ssh_config else []
         if resume:
             first_steps += events_for_new_node0(plan, base, resume)
         return replace(plan, steps=(*first_steps, *plan.steps))
