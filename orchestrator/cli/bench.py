@@ -12,8 +12,7 @@ import typer
 from orchestrator.cli import groups
 from orchestrator.cli.defaults import with_defaults
 from orchestrator.cli.groups import PANELS, Group
-from orchestrator.cli.options import RUNS_DIR, print_error
-from orchestrator.cli.output import OUTPUT
+from orchestrator.cli.options import OUTPUT, RUNS_DIR, print_error
 from orchestrator.cli.train import effective_options, group_of, request_panels
 from orchestrator.model.slowness import find_slow
 from orchestrator.operations import bench as operation

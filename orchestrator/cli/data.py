@@ -13,7 +13,7 @@ from orchestrator.cli import groups
 from orchestrator.cli.app import App
 from orchestrator.cli.defaults import with_defaults
 from orchestrator.cli.groups import PANELS, Group
-from orchestrator.cli.output import OUTPUT, Output
+from orchestrator.cli.options import OUTPUT, Output
 from orchestrator.cli.running import show_or_run
 from orchestrator.errors import RequestError
 from orchestrator.model.cluster import LOCAL

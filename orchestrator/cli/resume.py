@@ -12,8 +12,7 @@ from typer.models import ParameterInfo
 
 from orchestrator.cli import groups
 from orchestrator.cli.groups import PANELS, Group
-from orchestrator.cli.options import print_error
-from orchestrator.cli.output import OUTPUT, Output, check_format
+from orchestrator.cli.options import OUTPUT, Output, check_format, print_error
 from orchestrator.cli.running import show_or_run
 from orchestrator.operations import resume as operation
 from orchestrator.operations.resume import Changes

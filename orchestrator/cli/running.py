@@ -14,8 +14,7 @@ import typer
 from orch_node.protocol.outcome import DONE, FAILED, REFUSED
 
 from orchestrator.cli import arrays
-from orchestrator.cli.options import print_error, resume_command, runs_dir_option
-from orchestrator.cli.output import Output
+from orchestrator.cli.options import Output, print_error, resume_command, runs_dir_option
 from orchestrator.operations.fetch import find_output
 from orchestrator.operations.output import RanksOutput, check_shown
 from orchestrator.operations.runs import recorded_handles

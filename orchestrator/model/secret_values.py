@@ -6,6 +6,10 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 
+# Names of environment variables whose values are in no argument, manifest, log or record.
+SECRET = re.compile(r"TOKEN(?!IZER)|SECRET|PASSWORD|PASSWD|CREDENTIAL|(API|ACCESS|PRIVATE)_?KEY", re.I)
+
+
 MASK = "<masked>"
 # The password in the URL of a server or a database, or the token in one of a website.
 SECRET_IN_URL = re.compile(r"\b(?:[a-z][a-z0-9+.-]*://[^\s/:@]*:|https?://)([^\s/]+)@", re.I)

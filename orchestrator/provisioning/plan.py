@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from orchestrator.model.cluster import Limits
 from orchestrator.model.decision import Decision
 from orchestrator.model.finding import Finding
-from orchestrator.model.limits import Limits
 from orchestrator.model.platform import Platform
 from orchestrator.provisioning.host_files import has_entries, host_entries, known_hosts, ssh_config
 from orchestrator.provisioning.preflight import find_problems, missing_packages

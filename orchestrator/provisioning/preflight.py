@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 
+from orchestrator.model.cluster import GIB, Limits
 from orchestrator.model.finding import Finding
-from orchestrator.model.limits import GIB, Limits
 from orchestrator.provisioning.probe import Probe
 from orchestrator.stacks.stack import Stack
 

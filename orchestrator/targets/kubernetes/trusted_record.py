@@ -11,11 +11,11 @@ from dataclasses import replace
 from orch_node.protocol import values
 from orch_node.protocol.record import RunRecord
 
+from orchestrator.targets.identity import UntrustedRecordError, check_output_dir
 from orchestrator.targets.kubernetes.manifests import names
 from orchestrator.targets.kubernetes.manifests.kinds import KINDS
 from orchestrator.targets.kubernetes.run_record import JobLocation, location_of
 from orchestrator.targets.kubernetes.settings import KubernetesSettings
-from orchestrator.targets.trusted_record import UntrustedRecordError, check_output_dir
 
 MAX_UID = 2**31
 HINT = "Nothing was changed. Check who can change ConfigMaps in that namespace."

@@ -18,13 +18,12 @@ from orchestrator.load.clusters import find_inventory
 from orchestrator.load.facts import DamagedRecord, read_record
 from orchestrator.load.inventory import inventory_files, read_inventory
 from orchestrator.load.records import MEASURED, read_measurement, state_of
-from orchestrator.model.cluster import Cluster
 from orchestrator.model.finding import Finding, finding_of
 from orchestrator.model.hostlist import Nodes
 from orchestrator.paths import TRAIN
 from orchestrator.planning.accelerate_options import AccelerateOptions
 from orchestrator.planning.plan import Plan, SendFile, Step
-from orchestrator.planning.request import Resume, Site, TargetOptions, TrainRequest
+from orchestrator.planning.request import Resume, TargetOptions, TrainRequest
 from orchestrator.state import state_home
 from orchestrator.targets import identity
 from orchestrator.targets.interface import (
@@ -114,14 +113,6 @@ def with_options(request: TrainRequest, options: AccelerateOptions) -> TrainRequ
     )
 
 
-def site_of(resume: Resume | None, recipe: str, base: Path, cluster: Cluster) -> Site:
-    """Return the folders and the identity of a run."""
-    root = next((node.root for node in cluster.nodes if not node.local), None)
-    if root:
-        return identity.site_of(resume, recipe, f"{root}/runs", train=f"{root}/train", store=f"{root}/store", root=root)
-    return identity.site_of(resume, recipe, str(base), train=str(TRAIN), store=str(state_home() / "store"))
-
-
 class SshTarget(Target):
     """The nodes of an inventory, or this machine if no inventory is named."""
 
@@ -134,7 +125,11 @@ class SshTarget(Target):
         base = Path(request.runs_dir).absolute()
         with unset.named_in_errors() if unset else nullcontext():
             request, inputs = read(request, file)
-            plan = plan_train(request, inputs, site_of(resume, inputs.loaded.recipe.name, base, inputs.cluster))
+            root = next((node.root for node in inputs.cluster.nodes if not node.local), "")
+            local = [str(base), str(TRAIN), str(state_home() / "store")]
+            runs, train, store = [f"{root}/{name}" for name in ("runs", "train", "store")] if root else local
+            site = identity.site_of(resume, inputs.loaded.recipe.name, runs, train=train, store=store, root=root)
+            plan = plan_train(request, inputs, site)
         first_steps: list[Step] = [ssh_config(inputs.cluster)] if inputs.cluster.ssh_config else []
         if resume:
             first_steps += events_for_new_node0(plan, base, resume)

@@ -14,7 +14,7 @@ from orch_node.protocol.record import DEFAULT_TARGET, RunNode, RunRecord
 
 from orchestrator.model.cluster import Cluster, Node
 from orchestrator.model.hostlist import fold
-from orchestrator.targets.trusted_record import UntrustedRecordError, check_output_dir
+from orchestrator.targets.identity import UntrustedRecordError, check_output_dir
 
 STACK_PYTHON = re.compile(r"/stacks/[A-Za-z0-9][A-Za-z0-9._-]*/bin/python", re.ASCII)
 HINT = "Nothing was changed. Check who can write to the runs folder on that node."

@@ -8,7 +8,7 @@ import pytest
 
 from orchestrator import load
 from orchestrator.errors import RequestError
-from orchestrator.model.limits import GIB, Limits
+from orchestrator.model.cluster import GIB, Limits
 
 
 def test_limits_of_the_inventory_replace_the_defaults() -> None:

@@ -7,7 +7,7 @@ from typing import Any, get_args
 import pytest
 
 from orchestrator import load
-from orchestrator.model.limits import GIB, Limits
+from orchestrator.model.cluster import GIB, Limits
 from orchestrator.provisioning.preflight import PACKAGES, find_problems
 from orchestrator.provisioning.probe import Missable, Probe
 from tests.roles.modules import load_module

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 from orchestrator.errors import PlanError
-from orchestrator.model.variables import SECRET
+from orchestrator.model.secret_values import SECRET
 from orchestrator.planning.plan import Object
 from orchestrator.targets.kubernetes.manifests import names
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from orch_node.protocol import files
 from orch_node.protocol.record import parse, render
 from orch_node.protocol.values import ProtocolError
 
-from orchestrator.targets.ssh.target import site_of
-from tests.conftest import HOSTILE_TEXTS, make_cluster
+from orchestrator.targets.identity import site_of
+from tests.conftest import HOSTILE_TEXTS
 from tests.support.hostile import UNSAFE_NAMES
 from tests.support.recorded import RUN_RECORD as RECORD
 
@@ -29,7 +27,7 @@ def test_generated_run_ids_are_valid(name: str) -> None:
 
 @pytest.mark.parametrize("recipe", [*HOSTILE_TEXTS, "../..", "x" * 300])
 def test_run_id_is_valid_for_any_recipe_name(recipe: str) -> None:
-    assert files.is_run_id(site_of(None, recipe, Path("/runs"), make_cluster()).run_id)
+    assert files.is_run_id(site_of(None, recipe, "/runs", train="/train").run_id)
 
 
 @pytest.mark.parametrize(

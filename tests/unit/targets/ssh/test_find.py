@@ -11,10 +11,10 @@ from orch_node.protocol.outcome import DONE, REFUSED
 from orch_node.protocol.record import RunNode, render
 
 from orchestrator.runs.rows import Report
+from orchestrator.targets.identity import UntrustedRecordError
 from orchestrator.targets.interface import ignore
 from orchestrator.targets.ssh.find import InventoryRuns, NodeRun, check_same_nodes, find_run, merge_response
 from orchestrator.targets.ssh.nodes import NodeResponse
-from orchestrator.targets.trusted_record import UntrustedRecordError
 from tests.conftest import make_cluster
 from tests.support.recorded import RUN_RECORD
 from tests.support.sent_records import CLUSTER, make_sent_record

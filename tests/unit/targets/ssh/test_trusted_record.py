@@ -12,8 +12,8 @@ from orch_node.protocol.record import RunNode, parse, render
 from orch_node.protocol.values import ProtocolError
 
 from orchestrator.errors import OrchError
+from orchestrator.targets.identity import UntrustedRecordError
 from orchestrator.targets.ssh.trusted_record import trusted_record
-from orchestrator.targets.trusted_record import UntrustedRecordError
 from tests.support.hostile import JSON
 from tests.support.recorded import RUN_RECORD as RECORD
 from tests.support.sent_records import CLUSTER, make_sent_record
