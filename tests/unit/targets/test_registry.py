@@ -67,7 +67,6 @@ def package(tmp_path: Path) -> Path:
             ENTRY, 'name="booking"', 'name="ssh"', "has the name of another target", id="name of another target"
         ),
         pytest.param(ENTRY, "target:Booking", "target:Boking", "has no attribute 'BokingTarget'", id="wrong class"),
-        pytest.param(ENTRY, "target:Booking", "target.Booking", "orch_booking.target.BookingTarget", id="no colon"),
         pytest.param(TARGET, "from dataclasses", "import nothere\nfrom dataclasses", "'nothere'", id="module error"),
         pytest.param(TARGET, "(SshTarget)", "", "is not a subclass of Target", id="no target"),
         pytest.param(TARGET, "(SshTarget)", "(SshTarget.__base__)", "abstract methods", id="no methods"),
