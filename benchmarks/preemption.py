@@ -66,7 +66,7 @@ def query(*, exchanged: bool) -> float:
     dist.barrier()
     began = time.perf_counter()
     for _ in range(QUERIES):
-        agreement.of_all(0.0, 0.0) if exchanged else agreement.is_preempted()
+        agreement.maximum(0.0, 0.0) if exchanged else agreement.is_preempted()
     return (time.perf_counter() - began) / QUERIES * 1e6
 
 

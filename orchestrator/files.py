@@ -15,8 +15,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, BinaryIO
 
-from orch_node import whole_files
-from orch_node.whole_files import PRIVATE
+from orch_node import atomic_write
+from orch_node.atomic_write import PRIVATE
 
 CHUNK = 1 << 20
 ROOT = 0  # the user who can write everything anyway
@@ -24,8 +24,8 @@ PUBLIC = 0o666  # before the umask
 
 
 # Controller and nodes share these functions.
-write_whole = whole_files.write
-sync_folder = whole_files.sync_folder
+write_whole = atomic_write.write
+sync_folder = atomic_write.sync_folder
 
 
 @contextmanager

@@ -34,7 +34,7 @@ SUBCOMMANDS = {
     "ping-pong": "orch_node.fabric.ping_pong",
     "pod": "orch_node.pod.main",
     "pod-rank": "orch_node.pod.torchrun_rank",
-    "receive-folder": "orch_node.filled_folder",
+    "receive-folder": "orch_node.content_store",
     "store": "orch_node.store",
     "run-files": "orch_node.run_files",
     "share-files": "orch_node.supervisor.file_sharing",

@@ -18,7 +18,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from orch_node import trust
+from orch_node import permissions
 from orch_node.standalone import facts
 from pydantic import BaseModel, ConfigDict, NonNegativeFloat, ValidationError
 
@@ -175,9 +175,9 @@ def is_written_by_init(name: str) -> bool:
 def check_trusted(folder: Path) -> None:
     """Raise RequestError if another user could have written an inventory: Ansible runs the lookups in it."""
     try:
-        trust.check_entry(INIT_FOLDER)
-        trust.check_tree(folder)
-    except trust.UntrustedError as error:
+        permissions.check_entry(INIT_FOLDER)
+        permissions.check_tree(folder)
+    except permissions.UntrustedError as error:
         raise RequestError(f"{error}.", hint=f"If you trust its author, name the path: {folder}.") from None
 
 

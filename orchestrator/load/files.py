@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TypeVar
 
-from orch_node import trust
+from orch_node import permissions
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from orchestrator.errors import RequestError, describe_invalid, did_you_mean
@@ -46,10 +46,10 @@ def read_current_folder_toml(name: Path, model: type[Model], option: str) -> Mod
         RequestError: if another user owns or can write the file, and as read_toml() does.
     """
     try:
-        content = trust.read_file(name)
+        content = permissions.read_file(name)
     except FileNotFoundError:
         return None
-    except trust.UntrustedError as error:
+    except permissions.UntrustedError as error:
         raise RequestError(f"{error}.", hint=f"If you trust its author, name the file: {option} {name}") from None
     except OSError as error:
         raise unreadable(name, error) from None

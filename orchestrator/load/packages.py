@@ -13,7 +13,7 @@ import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from orch_node import filled_folder
+from orch_node import content_store
 from orch_node.store import UNUSED_SECONDS
 from packaging.requirements import Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
@@ -342,7 +342,7 @@ def install(folder: Path, requirements: Requirements, lock: str, platform: Platf
             check_built(target, platform, requirements)
         shutil.rmtree(target / "bin", ignore_errors=True)
         (target / ".lock").unlink(missing_ok=True)
-        (target.parent / DIGEST).write_text(filled_folder.hash_of(target))
+        (target.parent / DIGEST).write_text(content_store.hash_of(target))
         target.parent.rename(folder)
 
 

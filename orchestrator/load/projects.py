@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
-from orch_node import filled_folder
+from orch_node import content_store
 from orch_node.protocol.folders import FileEntry
 from pathspec import GitIgnoreSpec
 
@@ -289,7 +289,7 @@ def describe_file(folder: Path, name: str) -> FileEntry:
         RequestError: if the file cannot be read.
     """
     try:
-        return filled_folder.describe(folder, name)
+        return content_store.describe(folder, name)
     except OSError as error:
         raise RequestError(
             f"{folder / name} cannot be read: {error.strerror}.",

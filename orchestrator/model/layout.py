@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from orch_node.protocol.cores import default_ranks, split, split_near
-from orch_node.protocol.record import Place as Place
+from orch_node.protocol.record import RankPlacement as RankPlacement
 
 from orchestrator.errors import PlanError
 from orchestrator.model.cluster import Node
@@ -16,15 +16,15 @@ from orchestrator.model.printable import counted
 class Layout:
     """The places of all ranks, in rank order."""
 
-    rank_places: tuple[Place, ...]
+    rank_places: tuple[RankPlacement, ...]
 
     @property
     def world_size(self) -> int:
         return len(self.rank_places)
 
-    def by_node(self) -> dict[str, tuple[Place, ...]]:
+    def by_node(self) -> dict[str, tuple[RankPlacement, ...]]:
         """Return the places of every node."""
-        by_name: dict[str, list[Place]] = {}
+        by_name: dict[str, list[RankPlacement]] = {}
         for rank_place in self.rank_places:
             by_name.setdefault(rank_place.node, []).append(rank_place)
         return {node: tuple(node_places) for node, node_places in by_name.items()}
@@ -49,7 +49,7 @@ def lay_out(nodes: tuple[Node, ...], ppn: int | None, workers: int = 0, *, on_gp
     Raises:
         PlanError: if a node has fewer physical cores than ranks, or a rank has no core left to compute on.
     """
-    rank_places: list[Place] = []
+    rank_places: list[RankPlacement] = []
     kinds: dict[tuple[int, tuple[int | None, ...]], tuple[Share, ...]] = {}
     for node in nodes:
         devices = tuple(gpu.numa for gpu in node.facts.gpus) if on_gpus else ()
@@ -58,7 +58,7 @@ def lay_out(nodes: tuple[Node, ...], ppn: int | None, workers: int = 0, *, on_gp
             kinds[kind] = shares_of(node, ppn, workers, devices)
         first = len(rank_places)
         rank_places.extend(
-            Place(
+            RankPlacement(
                 rank=first + local_rank,
                 node=node.name,
                 local_rank=local_rank,
@@ -76,7 +76,7 @@ def uniform_layout(*, prefix: str, nodes: int, ppn: int, threads: int) -> Layout
     """Return a layout of equal nodes PREFIX-0, PREFIX-1, ...; each node chooses the CPUs of its ranks."""
     return Layout(
         rank_places=tuple(
-            Place(
+            RankPlacement(
                 rank=node * ppn + local,
                 node=f"{prefix}-{node}",
                 local_rank=local,
@@ -123,7 +123,7 @@ def check_workers(node: Node, cores: int, workers: int) -> None:
         )
 
 
-def unused_cores(node: Node, rank_places: tuple[Place, ...]) -> int:
+def unused_cores(node: Node, rank_places: tuple[RankPlacement, ...]) -> int:
     """Return how many physical cores of the node no rank uses because they cannot be divided evenly."""
     used = sum(len(rank_place.cpus) + len(rank_place.worker_cpus) for rank_place in rank_places)
     return len(node.facts.cores) - used

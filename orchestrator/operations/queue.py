@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from orch_node import trust
+from orch_node import permissions
 from orch_node.protocol.outcome import REFUSED
 from orch_node.tail import last_text
 
@@ -89,7 +89,7 @@ def begin(base: Path, queue: Path, members: Sequence[Plan], limit: int | None) -
     requests = {member.run.run_id: member.origin.request for member in members}
     unmasked = {name: {field: getattr(request, field) for field in UNMASKED} for name, request in requests.items()}
     arguments = json.dumps({"runs": unmasked, "limit": limit})
-    with trust.open_private(queue / queued.LOG) as log:
+    with permissions.open_private(queue / queued.LOG) as log:
         process = subprocess.Popen(
             [sys.executable, "-m", PROCESS, str(base), queue.name],
             stdin=subprocess.PIPE,

@@ -22,7 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from orch_node import trust
+from orch_node import permissions
 from orch_node.protocol.outcome import DONE, FAILED, REFUSED, STOPPED
 
 from orchestrator import load
@@ -399,7 +399,7 @@ def ticket(inventory: Path) -> Iterator[Callable[[], bool]]:
     """Take a place among the queues of an inventory, and yield a function that says whether this queue is the first."""
     folder = private_folder(state_home() / TICKETS / hashlib.sha256(str(inventory).encode()).hexdigest()[:16])
     path = folder / f"{time.time_ns():020d}-{os.getpid()}"
-    with trust.open_private(path) as file:
+    with permissions.open_private(path) as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         try:
             yield lambda: is_first(path)

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 from orch_node.protocol.node_names import fold
-from orch_node.protocol.record import Place, RunNode, RunRecord, number_ranges
+from orch_node.protocol.record import RankPlacement, RunNode, RunRecord, number_ranges
 
 from orchestrator.model.command import Command
 from orchestrator.model.decision import Decision
@@ -399,9 +399,9 @@ class Plan:
         return [*(decision.describe() for decision in self.run.decisions), *describe_places(self.run.layout)]
 
 
-def describe_places(rank_places: Sequence[Place]) -> list[str]:
+def describe_places(rank_places: Sequence[RankPlacement]) -> list[str]:
     """Return a line for each rank, or one for the ranks of all nodes whose ranks have the same cores."""
-    by_node: dict[str, list[Place]] = {}
+    by_node: dict[str, list[RankPlacement]] = {}
     for rank_place in rank_places:
         by_node.setdefault(rank_place.node, []).append(rank_place)
     nodes_by_bindings: dict[tuple[str, ...], list[str]] = {}

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 
 from orch_node.protocol import layout as run_layouts
 from orch_node.protocol.environment import ALWAYS, local_rank_variables, preload_variables
-from orch_node.protocol.layout import NodeEntry, Placement, RunLayout, Spare
+from orch_node.protocol.layout import NodeEntry, RankEntry, RunLayout, Spare
 
 from orchestrator.model.cluster import Node
-from orchestrator.model.layout import Layout, Place
+from orchestrator.model.layout import Layout, RankPlacement
 from orchestrator.model.links import LOOPBACK, Link, interface_variables
 from orchestrator.model.process_group import Backend
 
@@ -48,7 +48,7 @@ def layout_json(
         spares=tuple(Spare(node=node.name, host=node.address) for node in spares),
         nodes=tuple(node_entry(node, linked.get(node.name)) for node in (*nodes, *spares)),
         ranks=tuple(
-            placement(rank_place, backend, node_places, variables, by_name[name])
+            rank_entry(rank_place, backend, node_places, variables, by_name[name])
             for name, node_places in layout.by_node().items()
             for rank_place, variables in zip(
                 node_places, device_variables(by_name[name], node_places, linked.get(name), backend), strict=True
@@ -73,7 +73,7 @@ def node_entry(node: Node, link: Link | None) -> NodeEntry:
 
 
 def device_variables(
-    node: Node, node_places: tuple[Place, ...], link: Link | None, backend: Backend
+    node: Node, node_places: tuple[RankPlacement, ...], link: Link | None, backend: Backend
 ) -> tuple[dict[str, str], ...]:
     """Return the variables of each rank of a node that select the devices near its cores."""
     if link is None or not link.devices:
@@ -83,10 +83,14 @@ def device_variables(
     return link.rank_environments(near, dict(backend.env).get("CCL_ATL_TRANSPORT", "mpi"))
 
 
-def placement(
-    rank_place: Place, backend: Backend, node_places: tuple[Place, ...], devices: Mapping[str, str], node: Node
-) -> Placement:
-    """Return the placement of a rank; `places` are all of its node, `devices` the variables for its devices."""
+def rank_entry(
+    rank_place: RankPlacement,
+    backend: Backend,
+    node_places: tuple[RankPlacement, ...],
+    devices: Mapping[str, str],
+    node: Node,
+) -> RankEntry:
+    """Return the entry of a rank; `node_places` are all of its node, `devices` the variables for its devices."""
     numbers = local_rank_variables(dict(backend.env), rank_place.local_rank, rank_place.local_world_size)
     gpus = node.facts.gpus if backend.gpu else ()
     if rank_place.worker_cpus:  # oneCCL's variables list the reserved cores of all ranks of the node
@@ -96,14 +100,8 @@ def placement(
             "CCL_WORKER_COUNT": str(len(rank_place.worker_cpus)),
             "CCL_WORKER_AFFINITY": ",".join(map(str, cpus)),
         }
-    return Placement(
-        rank=rank_place.rank,
-        node=rank_place.node,
-        local_rank=rank_place.local_rank,
-        local_world_size=rank_place.local_world_size,
-        cpus=rank_place.cpus,
-        worker_cpus=rank_place.worker_cpus,
-        threads=rank_place.threads,
+    return RankEntry(
+        **vars(rank_place),
         env={**numbers, **devices},
         gpu=gpus[rank_place.local_rank % len(gpus)].index if gpus else None,
     )

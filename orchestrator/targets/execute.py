@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 from tempfile import NamedTemporaryFile
 from typing import Protocol
 
-from orch_node.filled_folder import all_files, describe, hash_of
+from orch_node.content_store import all_files, describe, hash_of
 from orch_node.login_shell import shell_command
 from orch_node.protocol import files, values
 from orch_node.protocol.node_names import fold_by_text

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from orch_node import disk
-from orch_node.filled_folder import all_files, hash_of
+from orch_node.content_store import all_files, hash_of
 from orch_node.protocol.node_names import fold
 from orch_node.protocol.record import RunNode, RunRecord
 from orch_node.standalone.send_files import FILE

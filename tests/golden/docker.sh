@@ -31,10 +31,10 @@
 #     {"name": "node1", "host": "host1", "torch": "2.13.0+cpu", "address": "10.0.0.1", "interface": "eth1", "env": {"GLOO_SOCKET_IFNAME": "eth1", "TP_SOCKET_IFNAME": "eth1", "CCL_KVS_IFACE": "eth1", "FI_TCP_IFACE": "eth1", "NCCL_SOCKET_IFNAME": "=eth1", "FI_PROVIDER": "tcp"}, "repair": "`orch provision`", "recorded": true}
 #    ],
 #    "ranks": [
-#     {"rank": 0, "node": "node0", "local_rank": 0, "local_world_size": 2, "cpus": [0, 1], "worker_cpus": [], "threads": 2, "env": {}},
-#     {"rank": 1, "node": "node0", "local_rank": 1, "local_world_size": 2, "cpus": [2, 3], "worker_cpus": [], "threads": 2, "env": {}},
-#     {"rank": 2, "node": "node1", "local_rank": 0, "local_world_size": 2, "cpus": [0, 1], "worker_cpus": [], "threads": 2, "env": {}},
-#     {"rank": 3, "node": "node1", "local_rank": 1, "local_world_size": 2, "cpus": [2, 3], "worker_cpus": [], "threads": 2, "env": {}}
+#     {"rank": 0, "node": "node0", "local_rank": 0, "local_world_size": 2, "cpus": [0, 1], "threads": 2, "worker_cpus": [], "env": {}},
+#     {"rank": 1, "node": "node0", "local_rank": 1, "local_world_size": 2, "cpus": [2, 3], "threads": 2, "worker_cpus": [], "env": {}},
+#     {"rank": 2, "node": "node1", "local_rank": 0, "local_world_size": 2, "cpus": [0, 1], "threads": 2, "worker_cpus": [], "env": {}},
+#     {"rank": 3, "node": "node1", "local_rank": 1, "local_world_size": 2, "cpus": [2, 3], "threads": 2, "worker_cpus": [], "env": {}}
 #    ]
 #   }
 # write /opt/orch/runs/r/container.json on node0, node1: 894 bytes

@@ -30,8 +30,8 @@
 #     {"name": "node0", "host": "host", "torch": "2.13.0+cpu", "address": null, "interface": null, "env": {"GLOO_SOCKET_IFNAME": "lo", "TP_SOCKET_IFNAME": "lo", "CCL_KVS_IFACE": "lo", "FI_TCP_IFACE": "lo", "NCCL_SOCKET_IFNAME": "=lo"}, "repair": "`orch provision`", "recorded": false}
 #    ],
 #    "ranks": [
-#     {"rank": 0, "node": "node0", "local_rank": 0, "local_world_size": 2, "cpus": [0, 1], "worker_cpus": [], "threads": 2, "env": {}},
-#     {"rank": 1, "node": "node0", "local_rank": 1, "local_world_size": 2, "cpus": [2, 3], "worker_cpus": [], "threads": 2, "env": {}}
+#     {"rank": 0, "node": "node0", "local_rank": 0, "local_world_size": 2, "cpus": [0, 1], "threads": 2, "worker_cpus": [], "env": {}},
+#     {"rank": 1, "node": "node0", "local_rank": 1, "local_world_size": 2, "cpus": [2, 3], "threads": 2, "worker_cpus": [], "env": {}}
 #    ]
 #   }
 # write /runs/qa-0000/run.json on node0: 1.4 kB

@@ -36,10 +36,10 @@
 #     {"name": "node1", "host": "host", "torch": "2.13.0+cpu", "address": "10.0.0.1", "interface": "eth1", "env": {"GLOO_SOCKET_IFNAME": "eth1", "TP_SOCKET_IFNAME": "eth1", "CCL_KVS_IFACE": "eth1", "FI_TCP_IFACE": "eth1", "NCCL_SOCKET_IFNAME": "=eth1", "FI_PROVIDER": "psm3", "RDMAV_FORK_SAFE": "1"}, "repair": "`orch provision`", "recorded": true}
 #    ],
 #    "ranks": [
-#     {"rank": 0, "node": "node0", "local_rank": 0, "local_world_size": 2, "cpus": [0, 1, 2, 3], "worker_cpus": [], "threads": 4, "env": {"PSM3_NIC": "irdma-cvl01tf2"}},
-#     {"rank": 1, "node": "node0", "local_rank": 1, "local_world_size": 2, "cpus": [4, 5, 6, 7], "worker_cpus": [], "threads": 4, "env": {"PSM3_NIC": "irdma-cvl11tf2"}},
-#     {"rank": 2, "node": "node1", "local_rank": 0, "local_world_size": 2, "cpus": [0, 1, 2, 3], "worker_cpus": [], "threads": 4, "env": {"PSM3_NIC": "irdma-cvl01tf2"}},
-#     {"rank": 3, "node": "node1", "local_rank": 1, "local_world_size": 2, "cpus": [4, 5, 6, 7], "worker_cpus": [], "threads": 4, "env": {"PSM3_NIC": "irdma-cvl11tf2"}}
+#     {"rank": 0, "node": "node0", "local_rank": 0, "local_world_size": 2, "cpus": [0, 1, 2, 3], "threads": 4, "worker_cpus": [], "env": {"PSM3_NIC": "irdma-cvl01tf2"}},
+#     {"rank": 1, "node": "node0", "local_rank": 1, "local_world_size": 2, "cpus": [4, 5, 6, 7], "threads": 4, "worker_cpus": [], "env": {"PSM3_NIC": "irdma-cvl11tf2"}},
+#     {"rank": 2, "node": "node1", "local_rank": 0, "local_world_size": 2, "cpus": [0, 1, 2, 3], "threads": 4, "worker_cpus": [], "env": {"PSM3_NIC": "irdma-cvl01tf2"}},
+#     {"rank": 3, "node": "node1", "local_rank": 1, "local_world_size": 2, "cpus": [4, 5, 6, 7], "threads": 4, "worker_cpus": [], "env": {"PSM3_NIC": "irdma-cvl11tf2"}}
 #    ]
 #   }
 # write /opt/orch/runs/r/run.json on node0, node1: 2.1 kB

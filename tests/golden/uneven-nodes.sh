@@ -38,10 +38,10 @@
 #     {"name": "node2", "host": "host2", "torch": "2.13.0+cpu", "address": "10.0.0.2", "interface": "ens5", "env": {"GLOO_SOCKET_IFNAME": "ens5", "TP_SOCKET_IFNAME": "ens5", "CCL_KVS_IFACE": "ens5", "FI_TCP_IFACE": "ens5", "NCCL_SOCKET_IFNAME": "=ens5", "FI_PROVIDER": "tcp"}, "repair": "`orch provision`", "recorded": true}
 #    ],
 #    "ranks": [
-#     {"rank": 0, "node": "node0", "local_rank": 0, "local_world_size": 2, "cpus": [0, 1, 2, 3], "worker_cpus": [], "threads": 4, "env": {}},
-#     {"rank": 1, "node": "node0", "local_rank": 1, "local_world_size": 2, "cpus": [4, 5, 6, 7], "worker_cpus": [], "threads": 4, "env": {}},
-#     {"rank": 2, "node": "node1", "local_rank": 0, "local_world_size": 1, "cpus": [0, 1, 2, 3], "worker_cpus": [], "threads": 4, "env": {}},
-#     {"rank": 3, "node": "node2", "local_rank": 0, "local_world_size": 1, "cpus": [0, 1, 2], "worker_cpus": [], "threads": 3, "env": {}}
+#     {"rank": 0, "node": "node0", "local_rank": 0, "local_world_size": 2, "cpus": [0, 1, 2, 3], "threads": 4, "worker_cpus": [], "env": {}},
+#     {"rank": 1, "node": "node0", "local_rank": 1, "local_world_size": 2, "cpus": [4, 5, 6, 7], "threads": 4, "worker_cpus": [], "env": {}},
+#     {"rank": 2, "node": "node1", "local_rank": 0, "local_world_size": 1, "cpus": [0, 1, 2, 3], "threads": 4, "worker_cpus": [], "env": {}},
+#     {"rank": 3, "node": "node2", "local_rank": 0, "local_world_size": 1, "cpus": [0, 1, 2], "threads": 3, "worker_cpus": [], "env": {}}
 #    ]
 #   }
 # write /opt/orch/runs/r/run.json on node0, node1, node2: 2.2 kB

@@ -262,7 +262,7 @@ def test_interrupted_start_leaves_no_run(tmp_path: Path) -> None:
     ],
     ids=["one-rank-behind", "all-ranks-idle"],
 )
-def test_standstill_is_reported_while_the_run_continues(tmp_path: Path, body: str, reason: str) -> None:
+def test_stall_is_reported_while_the_run_continues(tmp_path: Path, body: str, reason: str) -> None:
     script = write_script(tmp_path, f"import time\nimport torch.distributed as dist\n{body}")
     # The report comes after half of this limit, which must be longer than joining may take.
     process = start_orch(tmp_path, "train", script, *TWO_RANKS, "--stall-timeout", "60")

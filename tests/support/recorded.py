@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from orch_node.protocol.record import Decision, Place, RunNode, RunRecord
+from orch_node.protocol.record import Decision, RankPlacement, RunNode, RunRecord
 
 NODE0: dict[str, Any] = {"node": "node0", "via": []}
 STARTED = 1_767_268_800.0  # 2026-01-01 12:00 UTC
@@ -37,7 +37,7 @@ RUN_RECORD = RunRecord(
     started_by="me@here",
     created=1.5,
     decisions=(Decision(topic="ranks", value="1", reason="as requested"),),
-    layout=(Place(rank=0, node="node0", local_rank=0, local_world_size=1, cpus=(0, 2), threads=2),),
+    layout=(RankPlacement(rank=0, node="node0", local_rank=0, local_world_size=1, cpus=(0, 2), threads=2),),
 )
 
 

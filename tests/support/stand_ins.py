@@ -38,7 +38,7 @@ from orch_node.protocol.agent import (
 from orch_node.protocol.events import Event, Exited, Heartbeat, Joined, Raised, Started
 from orch_node.protocol.layout import RunLayout, Spare
 from orch_node.protocol.outcome import ProcessRecord
-from orch_node.protocol.record import Place, RunNode, RunRecord
+from orch_node.protocol.record import RankPlacement, RunNode, RunRecord
 
 from orchestrator.paths import TRAIN
 from orchestrator.runs import store
@@ -208,7 +208,7 @@ class SimulatedRun:
         """Return the record of the run. Its reader connects to node0 only."""
         node0 = RunNode(node="node0")
         places = [
-            Place(rank=rank.rank, node=rank.node, local_rank=0, local_world_size=1, cpus=(), threads=1)
+            RankPlacement(rank=rank.rank, node=rank.node, local_rank=0, local_world_size=1, cpus=(), threads=1)
             for rank in self.layout.ranks
         ]
         return RunRecord(

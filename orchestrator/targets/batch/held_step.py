@@ -7,8 +7,8 @@ import time
 from pathlib import Path
 
 from orch_node import tail
+from orch_node.atomic_write import private
 from orch_node.protocol import files
-from orch_node.whole_files import private
 
 from orchestrator.errors import ExecuteError
 from orchestrator.planning.plan import SubmitScript

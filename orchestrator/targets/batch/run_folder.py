@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path, PurePosixPath
 from typing import Protocol, TypeVar
 
-from orch_node import whole_files
+from orch_node import atomic_write
 from orch_node.protocol import batch, files, record
 from orch_node.protocol.record import RunRecord
 from orch_node.tail import last_text
@@ -64,7 +64,7 @@ class LocalFolder:
         """Do nothing: the folder is always up to date."""
 
     def write(self, name: str, text: str) -> None:
-        whole_files.write(self.folder / name, text)
+        atomic_write.write(self.folder / name, text)
 
     def has_file(self, name: str) -> bool:
         return (self.folder / name).exists()

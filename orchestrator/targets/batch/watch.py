@@ -12,7 +12,7 @@ from orch_node.protocol import batch, failures, files, outcome
 from orch_node.protocol import layout as layouts
 from orch_node.protocol.events import Event, NodeNews, Waiting
 from orch_node.protocol.outcome import DONE, FAILED, PREEMPTED, REFUSED, STOPPED, Failure, Outcome
-from orch_node.protocol.record import Place, RunNode, RunRecord, render
+from orch_node.protocol.record import RankPlacement, RunNode, RunRecord, render
 from orch_node.protocol.values import ProtocolError
 from orch_node.tail import last_text
 
@@ -266,7 +266,7 @@ class JobWatch:
         if [node.node for node in self.record.nodes] == names:
             return
         rank_places = tuple(
-            Place(
+            RankPlacement(
                 rank=rank.rank,
                 node=rank.node,
                 local_rank=rank.local_rank,

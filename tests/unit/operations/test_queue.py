@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from orch_node import filled_folder
+from orch_node import content_store
 
 from orchestrator.model.project import Project
 from orchestrator.operations.queue import SNAPSHOT, copy_project
@@ -13,7 +13,7 @@ from orchestrator.targets.fetch import has_project
 
 
 def read_project(folder: Path) -> Project:
-    entries = [filled_folder.describe(folder, path) for path in filled_folder.all_files(folder)]
+    entries = [content_store.describe(folder, path) for path in content_store.all_files(folder)]
     kinds = {entry.name: entry.kind for entry in entries if entry.kind}
     return Project(folder=str(folder), files={entry.name: entry.sha256 for entry in entries}, kinds=kinds, size=0)
 

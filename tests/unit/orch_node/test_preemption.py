@@ -21,7 +21,7 @@ def test_script_checks_for_no_preemption_without_a_signal_number(monkeypatch: py
     monkeypatch.setenv(stack_signal.PREEMPT, value)
     agreement = Agreement()
     assert not agreement.is_preempted()
-    assert (agreement.listens, agreement.calls, agreement.collectives) == (False, 0, 0)
+    assert (agreement.handles_signal, agreement.calls, agreement.collectives) == (False, 0, 0)
 
 
 # A rank and its wrapper. Slurm sends SIGTERM to both.

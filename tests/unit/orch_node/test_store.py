@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from orch_node import filled_folder
+from orch_node import content_store
 from orch_node.protocol.record import RunNode
 
 from orchestrator.errors import ExecuteError
@@ -39,7 +39,7 @@ def step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StoreFolder:
         nodes=(RunNode(node="node0"),),
         source=str(source),
         files=("train.py",),
-        path=str(state_home() / "store" / filled_folder.hash_of(source)),
+        path=str(state_home() / "store" / content_store.hash_of(source)),
         node_program=(sys.executable, str(TRAIN / "node.py")),
         run_dir=str(tmp_path / "runs" / "20260101-120000-own-1a2b"),
         copy=str(tmp_path / "runs" / "20260101-120000-own-1a2b" / "project"),
@@ -74,13 +74,13 @@ def test_an_unused_folder_is_reported_then_removed_and_can_be_sent_again(
 ) -> None:
     preview = clean(dry_run=True)
     assert (preview.state, preview.left) == ("left", (f"{step.path}: no run uses it",))
-    assert filled_folder.hash_of(Path(step.path)) == Path(step.path).name
+    assert content_store.hash_of(Path(step.path)) == Path(step.path).name
     assert clean().unused == (step.path,)
     assert list(Path(step.path).parent.iterdir()) == [lock_of(step)]
-    assert filled_folder.hash_of(Path(step.copy)) == Path(step.path).name, "the run's copy stays"
+    assert content_store.hash_of(Path(step.copy)) == Path(step.path).name, "the run's copy stays"
     assert clean(dry_run=True).state == "clean"
     store(step, {"node0": Local()})
-    assert filled_folder.hash_of(Path(step.path)) == Path(step.path).name
+    assert content_store.hash_of(Path(step.path)) == Path(step.path).name
 
 
 def test_a_folder_that_was_used_again_stays(step: StoreFolder, clean: Callable[..., NodeCleanup]) -> None:
@@ -126,7 +126,7 @@ def changed(step: StoreFolder, **fields: Any) -> StoreFolder:
     """Return the step for the files as they are now."""
     source = Path(step.source)
     names = tuple(path.name for path in source.iterdir())
-    path = Path(step.path).with_name(filled_folder.hash_of(source))
+    path = Path(step.path).with_name(content_store.hash_of(source))
     return replace(step, files=names, path=str(path), **fields)
 
 
@@ -166,7 +166,7 @@ def test_removed_file_is_removed_from_the_copy_unless_the_run_has_changed_it(ste
 
 
 def test_copy_is_kept_although_its_folder_is_gone_and_cannot_be_sent(step: StoreFolder, copy: Path) -> None:
-    filled_folder.remove(Path(step.path))
+    content_store.remove(Path(step.path))
     store(replace(step, keeps_copies=True), {"node0": Local()})
     assert (copy / "train.py").read_text() == "1"
     with pytest.raises(ExecuteError, match="have changed"):

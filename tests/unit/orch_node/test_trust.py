@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from orch_node import trust
-from orch_node.filled_folder import MARK, fill_once
+from orch_node import permissions
+from orch_node.content_store import MARK, fill_once
+from orch_node.permissions import UntrustedError
 from orch_node.protocol.record import RunNode
-from orch_node.trust import UntrustedError
 
 from orchestrator.errors import RequestError
 from orchestrator.files import source_files
@@ -41,7 +41,7 @@ def make_folder(path: Path, *, mode: int = 0o755, owner: int | None = None) -> P
 def is_trusted(path: Path) -> bool:
     """Return whether the check accepts the folder."""
     try:
-        trust.check_folder(path)
+        permissions.check_folder(path)
     except UntrustedError:
         return False
     return True
@@ -76,7 +76,7 @@ def test_folder_is_not_trusted_if_another_user_owns_any_component(tmp_path: Path
     for part in (folder, folder.parent, folder.parents[1]):
         os.chown(part, OTHER_USER, OTHER_USER)
         with pytest.raises(UntrustedError, match="belongs to the user nobody"):
-            trust.check_folder(folder)
+            permissions.check_folder(folder)
         os.chown(part, 0, 0)
 
 
@@ -124,7 +124,7 @@ def test_link_cycle_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "a").symlink_to("b")
     (tmp_path / "b").symlink_to("a")
     with pytest.raises(OSError, match="Too many levels"):
-        trust.check_folder(tmp_path / "a")
+        permissions.check_folder(tmp_path / "a")
 
 
 def test_parent_of_a_link_target_is_the_one_that_the_kernel_uses(tmp_path: Path) -> None:
@@ -135,21 +135,21 @@ def test_parent_of_a_link_target_is_the_one_that_the_kernel_uses(tmp_path: Path)
 
 
 def test_missing_folders_are_created_for_this_user_alone(tmp_path: Path) -> None:
-    trust.check_folder(tmp_path / "a" / "b", make=True)
+    permissions.check_folder(tmp_path / "a" / "b", make=True)
     assert (tmp_path / "a" / "b").stat().st_mode & 0o777 == 0o700
     with pytest.raises(FileNotFoundError):
-        trust.check_folder(tmp_path / "none")
+        permissions.check_folder(tmp_path / "none")
 
 
 def test_lock_file_is_not_opened_through_a_link(tmp_path: Path) -> None:
     target = tmp_path / "target"
     (tmp_path / "lock").symlink_to(target)
     with pytest.raises(UntrustedError, match="symbolic link"):
-        trust.open_private(tmp_path / "lock")
+        permissions.open_private(tmp_path / "lock")
     assert not target.exists()
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(UntrustedError, match="plain file"):
-        trust.open_private(tmp_path / "pipe")
+        permissions.open_private(tmp_path / "pipe")
 
 
 # Folders that orch fills once.

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from orch_node.protocol.record import Decision, Place, RunNode
+from orch_node.protocol.record import Decision, RankPlacement, RunNode
 
 from orchestrator.planning.plan import Plan as AnyPlan
 from orchestrator.planning.plan import PutFile, describe_places
@@ -41,7 +41,9 @@ def test_any_reason_and_any_file_are_printed_as_comments(text: str, tmp_path_fac
 
 def test_places_of_ranks_on_equal_nodes_are_one_line() -> None:
     rank_places = [
-        Place(rank=rank, node=f"node{rank // 2}", local_rank=rank % 2, local_world_size=2, cpus=(rank % 2,), threads=1)
+        RankPlacement(
+            rank=rank, node=f"node{rank // 2}", local_rank=rank % 2, local_world_size=2, cpus=(rank % 2,), threads=1
+        )
         for rank in range(2000)
     ]
     assert describe_places(rank_places) == ["ranks 0-1999: 2 on each of node[0-999]: cores 0 / 1, 1 thread"]

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from orch_node import filled_folder
+from orch_node import content_store
 from orch_node.protocol.record import RunNode
 
 from orchestrator.errors import ExecuteError
@@ -36,7 +36,7 @@ def step(tmp_path: Path) -> StoreFolder:
         nodes=(RunNode(node="a"),),
         source=str(source),
         files=(*names, "folder0/link"),
-        path=str(tmp_path / "store" / filled_folder.hash_of(source)),
+        path=str(tmp_path / "store" / content_store.hash_of(source)),
         node_program=(sys.executable, str(TRAIN / "node.py")),
         run_dir=str(tmp_path / "run"),
         copy=str(tmp_path / "run" / "project"),
@@ -63,10 +63,10 @@ def test_a_folder_is_sent_once_and_each_run_gets_a_writable_copy(step: StoreFold
     second = replace(step, run_dir=f"{step.run_dir}2", copy=f"{step.run_dir}2/project")
     for run in (step, second):
         store(run, {"a": node})
-        assert filled_folder.hash_of(Path(run.copy)) == Path(step.path).name
+        assert content_store.hash_of(Path(run.copy)) == Path(step.path).name
         (Path(run.copy) / "run.sh").write_text("changed")
     assert node.sent == 1
-    assert filled_folder.hash_of(Path(step.path)) == Path(step.path).name
+    assert content_store.hash_of(Path(step.path)) == Path(step.path).name
     assert set(modes(step.path).values()) == {0o400, 0o500}
     assert set(modes(step.copy).values()) == {0o600, 0o700}
     assert os.readlink(f"{step.copy}/folder0/link") == "../run.sh"
@@ -75,7 +75,7 @@ def test_a_folder_is_sent_once_and_each_run_gets_a_writable_copy(step: StoreFold
 def test_a_whole_folder_without_a_copy_stays_in_the_store(step: StoreFolder) -> None:
     site_packages = replace(step, files=(), copy="")
     store(site_packages, {"a": Local()})
-    assert filled_folder.hash_of(Path(step.path)) == Path(step.path).name
+    assert content_store.hash_of(Path(step.path)) == Path(step.path).name
     assert not Path(step.copy).exists()
 
 
@@ -109,11 +109,11 @@ def test_other_content_does_not_get_the_name(step: StoreFolder, tmp_path: Path) 
 def test_a_store_that_another_user_can_write_is_refused(step: StoreFolder) -> None:
     folder = Path(step.path)
     folder.mkdir(parents=True)
-    (folder / filled_folder.MARK).write_text(folder.name)
+    (folder / content_store.MARK).write_text(folder.name)
     os.chown(folder, 65534, 65534)
     with pytest.raises(ExecuteError, match="belongs to the user nobody"):
         store(step, {"a": Local()})
-    filled_folder.remove(folder)
+    content_store.remove(folder)
     folder.parent.parent.chmod(0o777)  # as in a project's folder of a group: the programs next to it are not safer
     store(step, {"a": Local()})
     folder.parent.chmod(0o777)
@@ -128,7 +128,7 @@ def test_a_full_disk_is_reported_and_leaves_nothing_incomplete(
 ) -> None:
     source, disk = Path(step.source), tmp_path / "disk"
     (source / "data.bin").write_bytes(os.urandom(3_000_000))
-    digest = filled_folder.hash_of(source)
+    digest = content_store.hash_of(source)
     path, copy = disk / "store" / digest, disk / "run" / "project"
     small = replace(step, files=(), path=str(path), run_dir=str(disk / "run"), copy=str(copy))
     disk.mkdir()

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from orch_node import filled_folder
+from orch_node import content_store
 from orch_node.protocol.record import RunNode
 
 from orchestrator.errors import ExecuteError, RequestError
@@ -68,7 +68,7 @@ def fetch(tmp_path: Path, project: Project) -> Callable[[], Path]:
 def test_a_project_comes_back_as_it_was_sent(fetch: Callable[[], Path], project: Project) -> None:
     for _ in range(2):
         folder = fetch()
-        assert filled_folder.hash_of(folder) == project.digest
+        assert content_store.hash_of(folder) == project.digest
     assert os.readlink(folder / "net" / "link.py") == "../train.py"
     assert os.access(folder / "run.sh", os.X_OK)
     assert os.access(folder / "train.py", os.W_OK)
@@ -106,7 +106,7 @@ def enlarge(stored: Path) -> None:
         (change, "is not as it was sent"),
         (replace_by_link, "is not as it was sent"),
         (enlarge, "is not as it was sent"),
-        (filled_folder.remove, "no longer exists: there is no folder"),
+        (content_store.remove, "no longer exists: there is no folder"),
     ],
     ids=["changed", "link", "larger", "removed"],
 )

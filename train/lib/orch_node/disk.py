@@ -6,8 +6,8 @@ import errno
 import os
 from pathlib import Path
 
-from orch_node import whole_files
-from orch_node.whole_files import private, sync_folder
+from orch_node import atomic_write
+from orch_node.atomic_write import private, sync_folder
 
 DESCRIPTIONS = {
     errno.ENOSPC: "is full",
@@ -38,7 +38,7 @@ def describe_output(path: str | Path, output: str) -> str:
 def write_error(folder: Path) -> OSError | None:
     """Return the error of writing a small file to a folder, or None."""
     try:
-        whole_files.write(folder / ".room", bytes(TEST_BYTES))
+        atomic_write.write(folder / ".room", bytes(TEST_BYTES))
         (folder / ".room").unlink()
     except OSError as error:
         return error

@@ -38,20 +38,20 @@ class Agreement:
         signalled: whether this rank has received the signal.
         agreed: whether any rank has received it, as of the last exchange.
         collectives: the number of all-reduces so far.
-        listens: whether the signal has a handler.
+        handles_signal: whether the signal has a handler.
         calls: the calls since the last exchange.
         every: the calls between two exchanges; the same on all ranks.
-        looked: the time of the last exchange.
+        exchanged_at: the time of the last exchange.
     """
 
     def __init__(self) -> None:
         self.signalled = False
         self.agreed = False
         self.collectives = 0
-        self.listens = False
+        self.handles_signal = False
         self.calls = 0
         self.every = 1
-        self.looked = time.monotonic()
+        self.exchanged_at = time.monotonic()
 
     def handle_signal(self, number: int, frame: FrameType | None) -> None:
         """Handle the signal."""
@@ -59,7 +59,7 @@ class Agreement:
 
     def is_preempted(self) -> bool:
         """Return whether the run is preempted; exchange with the other ranks if it is time."""
-        number = signal_told()
+        number = preemption_signal()
         if number and not self.agreed:
             self.listen(number)
             self.calls += 1
@@ -69,9 +69,9 @@ class Agreement:
 
     def listen(self, number: int) -> None:
         """Handle the signal from the first call on; a script that never calls ends as usual."""
-        if self.listens or threading.current_thread() is not threading.main_thread():
+        if self.handles_signal or threading.current_thread() is not threading.main_thread():
             return
-        self.listens = True
+        self.handles_signal = True
         signal.signal(number, self.handle_signal)
         signal.siginterrupt(number, False)
         if in_batch_job() and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
@@ -81,15 +81,15 @@ class Agreement:
     def exchange(self) -> None:
         """Exchange with the other ranks; the time of the slowest one determines the next exchange."""
         now = time.monotonic()
-        signalled, seconds = self.of_all(float(self.signalled), now - self.looked)
+        signalled, seconds = self.maximum(float(self.signalled), now - self.exchanged_at)
         self.agreed = signalled > 0
         self.every = calls_in(SECONDS, self.calls, seconds)
-        self.calls, self.looked = 0, now
+        self.calls, self.exchanged_at = 0, now
 
-    def of_all(self, signalled: float, seconds: float) -> tuple[float, float]:
+    def maximum(self, signalled: float, seconds: float) -> tuple[float, float]:
         """Return the maxima of both values over all ranks."""
         torch = sys.modules.get("torch")
-        if torch is None or not grouped(torch):
+        if torch is None or not has_several_ranks(torch):
             return signalled, seconds
         largest = torch.tensor([signalled, seconds], dtype=torch.float32, device=group_device(torch))
         torch.distributed.all_reduce(largest, op=torch.distributed.ReduceOp.MAX)
@@ -105,7 +105,7 @@ def in_batch_job() -> bool:
     return BY_STEP in os.environ
 
 
-def signal_told() -> int:
+def preemption_signal() -> int:
     """Return the signal that orch gives all ranks; 0 if there is none, and without orch."""
     value = os.environ.get(stack_signal.PREEMPT, "")
     return int(value) if value.isdigit() else 0
@@ -118,7 +118,7 @@ def group_device(torch: Any) -> Any:
     return cpu if cpu in devices else devices[0]
 
 
-def grouped(torch: Any) -> bool:
+def has_several_ranks(torch: Any) -> bool:
     """Return whether there is a process group with several ranks."""
     distributed = torch.distributed
     if not (distributed.is_available() and distributed.is_initialized()):

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 
-from orch_node import disk, filled_folder, store, whole_files
+from orch_node import atomic_write, content_store, disk, store
 from orch_node.protocol import files, values
 from orch_node.protocol.values import ProtocolError
 
@@ -105,7 +105,7 @@ def written_files(run_dir: Path) -> Written:
     changed = {
         path: content_of(copy / path) for path in sorted(regular_files(copy)) if not is_as_sent(copy, sent, path)
     }
-    names = filled_folder.all_files(sent) if sent else ()
+    names = content_store.all_files(sent) if sent else ()
     hashes = received_hashes(run_dir)
     return Written(
         files=changed,
@@ -125,7 +125,7 @@ def received_hashes(run_dir: Path) -> dict[str, str]:
 
 def record_received(run_dir: Path, hashes: dict[str, str]) -> None:
     """Record the hashes of the files that this node has received, by path."""
-    whole_files.write(run_dir / files.RECEIVED, json.dumps(hashes))
+    atomic_write.write(run_dir / files.RECEIVED, json.dumps(hashes))
 
 
 def pack_command(run_dir: Path) -> tuple[str, ...]:
@@ -158,7 +158,7 @@ def sent_project(run_dir: Path) -> Path | None:
 
 def regular_files(folder: Path) -> Iterator[str]:
     """Yield the paths of the regular files and the links below a folder, without bytecode."""
-    for name in filled_folder.all_files(folder):
+    for name in content_store.all_files(folder):
         path = folder / name
         if BYTECODE not in path.parts and (path.is_symlink() or path.is_file()):
             yield name
@@ -166,7 +166,7 @@ def regular_files(folder: Path) -> Iterator[str]:
 
 def content_of(path: Path) -> Content:
     """Return the content of a file."""
-    entry = filled_folder.describe(path.parent, path.name)
+    entry = content_store.describe(path.parent, path.name)
     return Content(entry.kind, entry.sha256, path.lstat().st_size)
 
 
@@ -202,7 +202,7 @@ def receive(run_dir: Path, suffix: str) -> Received:
     copy, contents = run_dir / files.PROJECT, header.written.files
     with tempfile.TemporaryDirectory(prefix=STAGING, dir=run_dir) as name:
         staging = Path(name)
-        store.run(run_dir, *unpack_command(name), blocks=iter(lambda: sys.stdin.buffer.read(filled_folder.CHUNK), b""))
+        store.run(run_dir, *unpack_command(name), blocks=iter(lambda: sys.stdin.buffer.read(content_store.CHUNK), b""))
         for path in header.archived:
             if content_of(staging / path) != contents[path]:
                 raise store.StoreError(f"{copy / path} did not arrive as node0 has it")

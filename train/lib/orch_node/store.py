@@ -25,8 +25,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from orch_node import disk, filled_folder, program, reach, trust, whole_files
-from orch_node.filled_folder import MARK, describe, has_content
+from orch_node import atomic_write, content_store, disk, permissions, program, reach
+from orch_node.content_store import MARK, describe, has_content
 from orch_node.login_shell import START_MARKER, program_errors
 from orch_node.protocol import files
 from orch_node.protocol.folders import FileEntry
@@ -90,7 +90,7 @@ def use(folder: Path, run_dir: str, copy: Path | None) -> bool:
         elif copy and (earlier := origin_of(copy)) and earlier != folder:
             update_copy(folder, copy, earlier)
         if copy:
-            whole_files.write(copy.with_name(files.SENT_PROJECT), str(folder))
+            atomic_write.write(copy.with_name(files.SENT_PROJECT), str(folder))
     return True
 
 
@@ -124,7 +124,7 @@ def update_copy(folder: Path, copy: Path, earlier_folder: Path) -> None:
 
 def entries_of(folder: Path) -> dict[str, FileEntry]:
     """Return the files of a folder by their paths below it."""
-    return {name: describe(folder, name) for name in filled_folder.all_files(folder)}
+    return {name: describe(folder, name) for name in content_store.all_files(folder)}
 
 
 def replace_file(source: Path, path: Path) -> None:
@@ -139,22 +139,22 @@ def replace_file(source: Path, path: Path) -> None:
 
 def is_complete(folder: Path) -> bool:
     """Return whether a folder of the store is there; raise UntrustedError if another user could have written it."""
-    return has_content(folder, folder.name, trust.check_own_folder)
+    return has_content(folder, folder.name, permissions.check_own_folder)
 
 
 def make_store(store: Path) -> None:
     """Create the store unless it is there; raise UntrustedError if another user can write to it."""
     with contextlib.suppress(FileExistsError):
         store.mkdir(mode=0o700, parents=True)
-    trust.check_own_folder(store)
+    permissions.check_own_folder(store)
 
 
 @contextlib.contextmanager
 def locked(folder: Path, kind: int) -> Iterator[BinaryIO]:
     """Hold the lock of a folder of the store; yield its file, which lists the runs that have used the folder."""
     make_store(folder.parent)
-    with trust.open_private(folder.with_name(f".{folder.name}.lock")) as lock:
-        filled_folder.lock_if_possible(lock, kind)
+    with permissions.open_private(folder.with_name(f".{folder.name}.lock")) as lock:
+        content_store.lock_if_possible(lock, kind)
         yield lock
 
 
@@ -171,17 +171,17 @@ def receive(folder: Path) -> None:
     part = Path(tempfile.mkdtemp(prefix=f".{folder.name}{PART}", dir=folder.parent))
     try:
         unpack = ("tar", "-xzf", "-", "--no-same-owner", "--no-same-permissions", "-C", str(part))
-        run(folder, *unpack, blocks=iter(lambda: sys.stdin.buffer.read(filled_folder.CHUNK), b""))
-        if filled_folder.hash_of(part) != folder.name:
+        run(folder, *unpack, blocks=iter(lambda: sys.stdin.buffer.read(content_store.CHUNK), b""))
+        if content_store.hash_of(part) != folder.name:
             raise StoreError(f"{folder}: {CHANGED}")
-        whole_files.write(part / MARK, folder.name)
+        atomic_write.write(part / MARK, folder.name)
         make_read_only(part)
-        filled_folder.sync(part)
+        content_store.sync(part)
         with locked(folder, fcntl.LOCK_EX):
             if not is_complete(folder):
                 give_name(part, folder)
     finally:
-        filled_folder.remove(part)
+        content_store.remove(part)
 
 
 def give_name(part: Path, folder: Path) -> None:
@@ -247,7 +247,7 @@ def remove_unused(store: Path, is_living: Callable[[str], bool], *, dry_run: boo
                 remove_whole(folder)
                 users.truncate(0)
     for part in unused if not dry_run else ():
-        filled_folder.remove(part)
+        content_store.remove(part)
     return tuple(map(str, unused))
 
 
@@ -263,7 +263,7 @@ def remove_whole(folder: Path) -> None:
     """Delete a folder so that it is complete as long as it has its name."""
     part = Path(tempfile.mkdtemp(prefix=f".{folder.name}{PART}", dir=folder.parent))
     folder.rename(part)
-    filled_folder.remove(part)
+    content_store.remove(part)
 
 
 class RemoteCommand:
@@ -309,7 +309,7 @@ class RemoteCommand:
         with subprocess.Popen(command, stdin=subprocess.PIPE) as receiver:
             assert receiver.stdin is not None
             with contextlib.suppress(BrokenPipeError):
-                shutil.copyfileobj(self.process.stdout, receiver.stdin, filled_folder.CHUNK)
+                shutil.copyfileobj(self.process.stdout, receiver.stdin, content_store.CHUNK)
         if receiver.returncode != 0:
             raise StoreError(f"{command[0]}: exit code {receiver.returncode}")
 

@@ -1,7 +1,7 @@
 """A plain Indexed Job with a headless Service, for clusters without operators.
 
 Kubernetes itself numbers the pods, replaces lost ones and sets the state of the job. torchrun has
-its rendezvous in the first pod (orch_node.pod.indexed). podFailurePolicy needs Kubernetes 1.26.
+its rendezvous in the first pod (orch_node.pod.rendezvous). podFailurePolicy needs Kubernetes 1.26.
 """
 
 from __future__ import annotations

@@ -9,10 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from orch_node.agent import containers, env_file
-from orch_node.agent.env_file import EnvFileError
-from orch_node.protocol.container import ContainerSpec, render
-from orch_node.protocol.layout import Placement
+from orch_node.agent import containers
+from orch_node.protocol import container
+from orch_node.protocol.container import ContainerSpec, EnvFileError, render
+from orch_node.protocol.layout import RankEntry
 
 from orchestrator.paths import TRAIN
 from tests.conftest import HOSTILE_TEXTS
@@ -25,7 +25,7 @@ SPEC = ContainerSpec(
     processes={"node0": 2},
     options=("--network", "host"),
 )
-PLACEMENT = Placement(
+PLACEMENT = RankEntry(
     rank=1, node="node0", local_rank=1, local_world_size=2, cpus=(2, 3), worker_cpus=(4,), threads=2, env={}
 )
 
@@ -58,7 +58,7 @@ def test_env_file_is_read_like_docker_does(tmp_path: Path) -> None:
     file = tmp_path / "own env"
     file.write_bytes(b"\xef\xbb\xbf# a comment\n\n  TOKEN=a b=c # no comment\r\nEMPTY=\nINHERITED\nUNSET\n")
     expected = {"TOKEN": "a b=c # no comment", "EMPTY": "", "INHERITED": "of the node"}
-    assert env_file.read(file, {"INHERITED": "of the node"}) == expected
+    assert container.read_variables(file, {"INHERITED": "of the node"}) == expected
 
 
 @pytest.mark.parametrize(
@@ -69,10 +69,10 @@ def test_env_file_is_read_like_docker_does(tmp_path: Path) -> None:
 def test_env_file_error_does_not_show_the_value(tmp_path: Path, line: bytes) -> None:
     (tmp_path / "env").write_bytes(b"A=1\n" + line)
     with pytest.raises(EnvFileError, match=r"line 2 is not NAME=VALUE|not UTF-8") as exc_info:
-        env_file.read(tmp_path / "env", {})
+        container.read_variables(tmp_path / "env", {})
     assert "secret" not in str(exc_info.value)
     with pytest.raises(EnvFileError, match="No such file"):
-        env_file.read(tmp_path / "no", {})
+        container.read_variables(tmp_path / "no", {})
 
 
 def test_entrypoint_gets_secrets_by_standard_input(hostile: str) -> None:

@@ -18,9 +18,9 @@ from orch_node.agent import core_claims
 from orch_node.agent.core_claims import Claims
 from orch_node.agent.usage import node_usage
 from orch_node.machine import Machine
+from orch_node.permissions import UntrustedError
 from orch_node.protocol.agent import Claim
-from orch_node.supervisor.layouts import describe_conflicts
-from orch_node.trust import UntrustedError
+from orch_node.supervisor.core_reservation import describe_conflicts
 
 from orchestrator.paths import LIB
 

@@ -14,12 +14,11 @@ from pathlib import Path
 import pytest
 from orch_node.batch.agent_connections import AgentConnections
 from orch_node.batch.channels import JobAgents, JobChannel, is_superseded
-from orch_node.batch.signed_lines import AGENT, SUPERVISOR, SignedLines
 from orch_node.batch.slurm import SYSTEM
 from orch_node.line_pipes import Pipes
 from orch_node.protocol import batch, files
 from orch_node.protocol.agent import Alive, Leave, Ping, render_request
-from orch_node.protocol.batch import Submitted
+from orch_node.protocol.batch import AGENT, SUPERVISOR, SignedLines, Submitted
 
 from orchestrator.paths import TRAIN
 from tests.support.waiting import wait_until
@@ -144,7 +143,7 @@ QUICK_AGENT = """
 import sys
 sys.path.append(sys.argv[1])
 from orch_node.agent import agent
-agent.SILENCE_SECONDS, agent.STANDSTILL_SECONDS = 2.0, 1.0
+agent.SILENCE_SECONDS, agent.SUSPENSION_SECONDS = 2.0, 1.0
 sys.exit(agent.main(sys.argv[2:]))
 """
 

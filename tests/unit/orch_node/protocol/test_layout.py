@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from orch_node.protocol.layout import NodeEntry, Placement, RunLayout, Spare, parse, render
+from orch_node.protocol.layout import NodeEntry, RankEntry, RunLayout, Spare, parse, render
 from orch_node.protocol.values import ProtocolError
 
 LAYOUT = RunLayout(
@@ -17,7 +17,7 @@ LAYOUT = RunLayout(
     setvars="x/env/setvars.sh",
     spares=(Spare("node9", "10.0.0.9"),),
     nodes=(NodeEntry("node0", "host", "2.13.0", "10.0.0.1", "eth1", {"A": "1"}),),
-    ranks=tuple(Placement(rank, "node0", rank, 2, (rank,), (), 1, {"B": "it's"}) for rank in (0, 1)),
+    ranks=tuple(RankEntry(rank, "node0", rank, 2, (rank,), 1, (), {"B": "it's"}) for rank in (0, 1)),
 )
 
 

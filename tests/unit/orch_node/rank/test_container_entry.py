@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from orch_node.agent.env_file import EnvFileError
-from orch_node.protocol.container import ContainerSpec, RankRequest
+from orch_node.protocol.container import ContainerSpec, EnvFileError, RankRequest
 from orch_node.protocol.environment import user_variables
 from orch_node.rank import container, container_entry
 from orch_node.standalone import facts

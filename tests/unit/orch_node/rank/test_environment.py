@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from orch_node.protocol import layout as layouts
 from orch_node.protocol.environment import OPENMP, defaults, interface_variables, user_variables
-from orch_node.protocol.layout import NodeEntry, Placement, RunLayout
+from orch_node.protocol.layout import NodeEntry, RankEntry, RunLayout
 from orch_node.rank.environment import rank_environment
 from orch_node.rank.main import checked_variables
 
@@ -19,7 +19,7 @@ ORCH_VARIABLES = {**OPENMP, "CCL_WORKER_COUNT": "1"}
 VALUES = {"KMP_BLOCKTIME": "200", "GLOO_SOCKET_IFNAME": "lo", "CCL_WORKER_COUNT": "4"}
 
 
-def make_run(folder: Path, **variables: str) -> tuple[RunLayout, Placement]:
+def make_run(folder: Path, **variables: str) -> tuple[RunLayout, RankEntry]:
     """Write the files of a run that has variables for its node and its rank."""
     node = NodeEntry(name="node0", host="", torch=None, address=None, interface=None, env=interface_variables("eth0"))
     layout = make_layout("node0", nodes=(node,))

@@ -38,5 +38,5 @@ def test_time_for_a_checkpoint_does_not_pass_while_the_job_is_suspended(tmp_path
     monitor = make_monitor(tmp_path, {"n1": PreemptedRanks(ranks=(0,))})
     assert monitor.poll(TRACKER) is None
     monitor.requested_at -= 600.0  # as if the process had been stopped for ten minutes
-    monitor.add_standstill(600.0)
+    monitor.add_suspension(600.0)
     assert monitor.poll(TRACKER) is None

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from orch_node.protocol.events import Event, Exited, Heartbeat, Joined, Raised, ScriptEnded, parse
+from orch_node.supervisor.monitors import MismatchedCollectives
 from orch_node.supervisor.rank_tracker import WORLD, Position, RankTracker
-from orch_node.supervisor.uneven_end import UnevenEnd
 
 from tests.support.hostile import LINES
 from tests.support.layouts import make_layout
@@ -127,9 +127,9 @@ def test_ranks_that_wait_for_an_ended_script_are_named_with_it() -> None:
         ScriptEnded(rank=2, world_collectives=4),
     ]
     tracker = make_tracker("node0", "node0", "node1", events=events)
-    waiting = tracker.waiting_in_vain()
+    waiting = tracker.blocked_on_finished_ranks()
     assert waiting == {0: Position(WORLD, 5, 5)}
-    assert tracker.describe_uneven_end(waiting) == (
+    assert tracker.describe_mismatched_collectives(waiting) == (
         "node1 rank 2 ended the script after 4 collectives, but node0 rank 0 waits in collective "
         "5, which needs all ranks"
     )
@@ -138,7 +138,7 @@ def test_ranks_that_wait_for_an_ended_script_are_named_with_it() -> None:
 def test_rank_in_a_collective_of_a_subgroup_does_not_wait_for_an_ended_script_outside_it() -> None:
     beat = Heartbeat(rank=0, collectives=7, world_collectives=4, groups={"a": 3})
     events = [beat, ScriptEnded(rank=1, world_collectives=4, groups={"b": 1})]
-    assert make_tracker("node0", "node1", events=events).waiting_in_vain() == {}
+    assert make_tracker("node0", "node1", events=events).blocked_on_finished_ranks() == {}
 
 
 def test_rank_in_a_collective_of_a_subgroup_waits_for_an_ended_script_of_it() -> None:
@@ -148,16 +148,19 @@ def test_rank_in_a_collective_of_a_subgroup_waits_for_an_ended_script_of_it() ->
         ScriptEnded(rank=2, world_collectives=4, groups={"a": 2}),
     ]
     tracker = make_tracker("node0", "node0", "node1", events=events)
-    waiting = tracker.waiting_in_vain()
+    waiting = tracker.blocked_on_finished_ranks()
     assert waiting == {0: Position("a", 3, 7)}
-    assert tracker.describe_uneven_end(waiting) == (
+    assert tracker.describe_mismatched_collectives(waiting) == (
         "node1 rank 2 ended the script after 2 collectives of the group of ranks 0,2, but node0 rank 0 waits in "
         "collective 3, which needs all ranks of the group"
     )
 
 
 def test_rank_that_makes_progress_in_another_group_does_not_wait() -> None:
-    tracker, end = make_tracker("node0", "node1", events=[ScriptEnded(rank=1, groups={"a": 1})]), UnevenEnd()
+    tracker, end = (
+        make_tracker("node0", "node1", events=[ScriptEnded(rank=1, groups={"a": 1})]),
+        MismatchedCollectives(),
+    )
     for second in range(5, 65):
         add_events(tracker, Heartbeat(rank=0, collectives=second, groups={"a": 2, "b": second - 2}))
         end.news(tracker, float(second))
@@ -166,22 +169,25 @@ def test_rank_that_makes_progress_in_another_group_does_not_wait() -> None:
 
 def test_run_ends_when_wrappers_wait_and_the_other_ranks_are_in_their_exit_handlers() -> None:
     tracker = make_tracker("node0", "node0", events=[Exited(rank=1, finished=False, waits=True)])
-    assert not tracker.all_left(99.0)
+    assert not tracker.waits_only_for_wrappers(99.0)
     add_events(tracker, Heartbeat(rank=0, leaving=True))
-    assert not tracker.all_left(3.0)
-    assert tracker.all_left(99.0)
+    assert not tracker.waits_only_for_wrappers(3.0)
+    assert tracker.waits_only_for_wrappers(99.0)
     add_events(tracker, Exited(rank=0))
-    assert tracker.all_left(3.0)
+    assert tracker.waits_only_for_wrappers(3.0)
 
 
 def test_launcher_ends_by_itself_unless_a_wrapper_waits() -> None:
     events = [Exited(rank=0, finished=False), Exited(rank=1)]
-    assert not make_tracker("node0", "node0", events=events).all_left(99.0)
+    assert not make_tracker("node0", "node0", events=events).waits_only_for_wrappers(99.0)
 
 
-def test_uneven_end_ends_only_a_run_without_progress() -> None:
+def test_mismatched_collectives_end_only_a_run_without_progress() -> None:
     """Let the root of a broadcast continue without the rank that receives."""
-    tracker, end = make_tracker("node0", "node1", events=[ScriptEnded(rank=1, world_collectives=4)]), UnevenEnd()
+    tracker, end = (
+        make_tracker("node0", "node1", events=[ScriptEnded(rank=1, world_collectives=4)]),
+        MismatchedCollectives(),
+    )
     assert end.news(tracker, 0.0) == ""
     for second in range(5, 65):
         add_events(tracker, Heartbeat(rank=0, world_collectives=second))

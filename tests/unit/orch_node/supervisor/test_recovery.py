@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from orch_node.protocol.layout import Spare
-from orch_node.supervisor import agents, layouts, recovery
+from orch_node.supervisor import agents, core_reservation, recovery
 
 from tests.support.layouts import make_layout
 
@@ -18,13 +18,13 @@ def test_spare_node_replaces_a_lost_node_in_layout_and_hostfile() -> None:
     layout = make_layout("node0", "node1", "node2", spares=spares)
     stand_ins = {"node1": "node8"}
     hosts = "10.0.0.0:1\n10.0.0.1:1\n10.0.0.2:1\n"
-    assert layouts.replace_hosts(hosts, layout, stand_ins) == "10.0.0.0:1\n10.0.0.8:1\n10.0.0.2:1\n"
+    assert recovery.replace_hosts(hosts, layout, stand_ins) == "10.0.0.0:1\n10.0.0.8:1\n10.0.0.2:1\n"
     hosts = "10.0.0.0 slots=1\nfe80::1 slots=12\n10.0.0.2 slots=1\n"
-    assert layouts.replace_hosts(hosts, layout, stand_ins) == hosts.replace("fe80::1", "10.0.0.8")
+    assert recovery.replace_hosts(hosts, layout, stand_ins) == hosts.replace("fe80::1", "10.0.0.8")
     result = layout.replace_nodes(stand_ins)
     assert result.node_names == ["node0", "node8", "node2"]
     assert list(result.spare_hosts) == ["node9"]
-    assert layouts.claim_of("/run", layout, "node9").cpus == (0,)
+    assert core_reservation.claim_of("/run", layout, "node9").cpus == (0,)
 
 
 def test_layout_without_lost_nodes_has_fewer_ranks() -> None:
@@ -33,11 +33,11 @@ def test_layout_without_lost_nodes_has_fewer_ranks() -> None:
     assert [(placement.rank, placement.node) for placement in smaller.ranks] == [(0, "node0"), (1, "node2")]
     assert (smaller.world_size, smaller.planned_size, layout.planned_size) == (2, 4, 4)
     assert smaller.remove_nodes({"node2"}).planned_size == 4
-    assert layouts.remove_hosts("a:1\nb:2\nc:1\n", layout, {"node1"}) == "a:1\nc:1\n"
+    assert recovery.remove_hosts("a:1\nb:2\nc:1\n", layout, {"node1"}) == "a:1\nc:1\n"
     argv = ["mpiexec.hydra", "-f", "hosts", "-n", "4", "-ppn", "1", "python", "x", "-n", "9"]
-    assert layouts.resize_command(argv, smaller, 4, None) == [*argv[:4], "2", *argv[5:]], "the script's -n stays"
-    assert layouts.resize_command(argv, smaller, None, 6)[6] == "2"
-    assert layouts.resize_command(argv, smaller, None, None) == argv, "the launcher reads the layout itself"
+    assert recovery.resize_command(argv, smaller, 4, None) == [*argv[:4], "2", *argv[5:]], "the script's -n stays"
+    assert recovery.resize_command(argv, smaller, None, 6)[6] == "2"
+    assert recovery.resize_command(argv, smaller, None, None) == argv, "the launcher reads the layout itself"
 
 
 def test_run_recovers_with_spare_nodes_first_and_then_without_nodes(tmp_path: Path) -> None:

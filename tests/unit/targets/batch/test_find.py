@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from orch_node.filled_folder import hash_of
+from orch_node.content_store import hash_of
 
 from orchestrator.errors import OrchError
 from orchestrator.paths import TRAIN

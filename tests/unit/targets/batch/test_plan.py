@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from orch_node.filled_folder import hash_of
+from orch_node.content_store import hash_of
 from orch_node.protocol import batch as protocol
 
 from orchestrator import load

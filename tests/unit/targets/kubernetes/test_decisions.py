@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from orch_node.pod.torchrun_rank import environment, placement_of
+from orch_node.pod.torchrun_rank import entry_of, environment
 from orch_node.protocol import pod
 from orch_node.standalone import facts
 
@@ -116,7 +116,7 @@ def test_ranks_that_share_a_core_are_not_pinned(local: int, monkeypatch: pytest.
     plan = make_plan(request=request, kubernetes=replace(SETTINGS, cpu="1", share_cores=True))
     monkeypatch.setenv("LOCAL_RANK", str(local))
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
-    placement = placement_of(pod.parse(json.dumps(config(plan))), "orch-x-worker-0", local, [7])
+    placement = entry_of(pod.parse(json.dumps(config(plan))), "orch-x-worker-0", local, [7])
     assert placement.cpus == ()
 
 
@@ -128,7 +128,7 @@ def test_ranks_with_exclusive_cpus_share_no_core(monkeypatch: pytest.MonkeyPatch
     placements = []
     for local in ("0", "1"):
         monkeypatch.setenv("LOCAL_RANK", local)
-        placements.append(placement_of(pod_plan, "orch-x-worker-0", int(local), [*range(8)]))
+        placements.append(entry_of(pod_plan, "orch-x-worker-0", int(local), [*range(8)]))
     assert [(placement.cpus, placement.threads) for placement in placements] == [((0, 1), 2), ((2, 3), 2)]
 
 

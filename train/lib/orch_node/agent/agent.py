@@ -21,8 +21,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Protocol
 
-from orch_node import whole_files
-from orch_node.agent import containers, preemption, processes, shared_memory, stack_traces
+from orch_node import atomic_write
+from orch_node.agent import containers, processes, rank_signals, shared_memory
 from orch_node.agent.core_claims import Claims
 from orch_node.agent.engines import ContainerError
 from orch_node.agent.launcher_processes import LauncherProcesses
@@ -57,7 +57,7 @@ RETURN_SECONDS = 15.0
 SHM_SECONDS = 10.0  # between scans of who uses /dev/shm; a new name there causes one at once
 LISTEN_SECONDS = 0.25
 # After a longer round this process was suspended, and the supervisor may have been, too.
-STANDSTILL_SECONDS = 5.0
+SUSPENSION_SECONDS = 5.0
 TERM_SECONDS = 5.0
 END_SECONDS = 8.0
 
@@ -65,19 +65,19 @@ END_SECONDS = 8.0
 class Lines(Protocol):
     """The encoding of lines that are sent to the supervisor and received from it."""
 
-    def seal(self, line: bytes) -> bytes: ...
+    def sign(self, line: bytes) -> bytes: ...
 
-    def open(self, sealed: bytes) -> bytes: ...
+    def verify(self, signed: bytes) -> bytes: ...
 
 
 class PlainLines:
     """Lines without encoding: ssh and pipes protect them."""
 
-    def seal(self, line: bytes) -> bytes:
+    def sign(self, line: bytes) -> bytes:
         return line
 
-    def open(self, sealed: bytes) -> bytes:
-        return sealed
+    def verify(self, signed: bytes) -> bytes:
+        return signed
 
 
 class Agent:
@@ -108,20 +108,20 @@ class Agent:
                 last_request = time.monotonic()
                 *complete, pending = (pending + chunk).split(b"\n")
                 for line in complete:
-                    request = parse_request(self.lines.open(line + b"\n"))
+                    request = parse_request(self.lines.verify(line + b"\n"))
                     self.respond(request)
                     if isinstance(request, Leave):
                         return
             self.note_segments()
             previous, now = now, time.monotonic()
-            if now - previous > STANDSTILL_SECONDS:
+            if now - previous > SUSPENSION_SECONDS:
                 last_request += now - previous
         self.end_without_supervisor()
 
     def respond(self, request: Request) -> None:
         """Do what is requested, and write the response."""
         response = HANDLERS[type(request)](self, request)
-        line = self.lines.seal(render_response(request, response))
+        line = self.lines.sign(render_response(request, response))
         while line:  # a signal may interrupt a write
             line = line[os.write(1, line) :]
 
@@ -151,10 +151,10 @@ class Agent:
 
     def take_stack_traces(self, request: TakeStackTraces) -> StackTraces:
         ranks = [process for process in self.find_ranks() if process.rank in request.ranks]
-        return StackTraces(stack_traces.collect(self.run_dir, ranks))
+        return StackTraces(rank_signals.collect(self.run_dir, ranks))
 
     def preempt_ranks(self, request: PreemptRanks) -> PreemptedRanks:
-        return PreemptedRanks(preemption.preempt(self.find_ranks()))
+        return PreemptedRanks(rank_signals.preempt(self.find_ranks()))
 
     def start_container(self, request: StartContainer) -> ContainerStarted:
         """Start the container of this node."""
@@ -200,7 +200,7 @@ class Agent:
     def write_file(self, request: WriteFile) -> Response:
         """Write one of the files that a restart changes; other names are ignored."""
         if request.name in (files.LAYOUT, files.HOSTFILE):
-            whole_files.write(self.run_dir / request.name, request.content)
+            atomic_write.write(self.run_dir / request.name, request.content)
         return Response()
 
     def find_processes(self) -> list[processes.Process]:

@@ -22,7 +22,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from orch_node import store, supervisor_state, whole_files
+from orch_node import atomic_write, store, supervisor_state
 from orch_node.agent import containers, processes, shared_memory
 from orch_node.agent.processes import Process, to_record
 from orch_node.agent.shared_memory import SHM, Removal
@@ -112,9 +112,9 @@ def record_stop(run_dir: Path, pid: int | None) -> None:
     )
     if pid is not None and not (run_dir / files.SUPERVISOR).exists():
         text = outcome.render_supervisor(outcome.SupervisorProcess(pid=pid, started=now))
-        whole_files.write(run_dir / files.SUPERVISOR, text)
+        atomic_write.write(run_dir / files.SUPERVISOR, text)
     if not (run_dir / files.OUTCOME).exists():
-        whole_files.write(run_dir / files.OUTCOME, outcome.render(stopped))
+        atomic_write.write(run_dir / files.OUTCOME, outcome.render(stopped))
 
 
 def is_starting(run_dir: Path) -> bool:

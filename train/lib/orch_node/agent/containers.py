@@ -11,11 +11,11 @@ import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from orch_node import program, whole_files
+from orch_node import atomic_write, program
 from orch_node.agent.engines import ContainerError, apptainer_prefix, check_apptainer, run_engine
 from orch_node.protocol import container, files
 from orch_node.protocol.container import ContainerSpec
-from orch_node.protocol.layout import Placement
+from orch_node.protocol.layout import RankEntry
 from orch_node.protocol.outcome import ProcessRecord
 
 ENGINE = container.DOCKER
@@ -66,7 +66,7 @@ def start(run_dir: Path, spec: ContainerSpec, *, node: str, cpus: Sequence[int])
     # The container sleeps; `docker exec` starts the ranks in it.
     idle = ("--detach", "--entrypoint", "sleep", spec.image, "infinity")
     container_id = run_docker(*options, *idle, seconds=START_SECONDS).split()[-1]
-    whole_files.write(id_file(run_dir, node), container_id)
+    atomic_write.write(id_file(run_dir, node), container_id)
 
 
 def run_options(run_dir: Path, spec: ContainerSpec, *, node: str, cpus: Sequence[int]) -> list[str]:
@@ -99,7 +99,7 @@ def exec_command(run_dir: Path, spec: ContainerSpec, *, node: str, rank: int) ->
 def entry_command(
     run_dir: Path,
     spec: ContainerSpec,
-    placement: Placement,
+    placement: RankEntry,
     names: Sequence[str],
     arguments: Sequence[str],
     *,

@@ -18,7 +18,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from orch_node import machine, trust
+from orch_node import machine, permissions
 from orch_node.agent.processes import run_processes
 from orch_node.protocol import values
 from orch_node.protocol.agent import Claim
@@ -52,7 +52,7 @@ class Claims:
         self.folder.parent.parent.mkdir(parents=True, exist_ok=True)
         for folder in (self.folder.parent, self.folder):
             folder.mkdir(mode=0o700, exist_ok=True)
-            trust.check_entry(folder)
+            permissions.check_entry(folder)
         with self.locked():
             conflicts: dict[str, Claim] = {}
             for held in (*self.living(), *claims_of_other_users()):
@@ -67,7 +67,7 @@ class Claims:
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
         """Hold the lock without which no process takes or reads claims."""
-        with trust.open_private(self.folder / "lock") as lock:
+        with permissions.open_private(self.folder / "lock") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 
@@ -80,7 +80,7 @@ class Claims:
 
     def hold(self, claim: Claim) -> None:
         """Write and lock the file of this agent's claim, and announce it to other users."""
-        self.held = trust.open_file(self.path_of(claim.run), os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+        self.held = permissions.open_file(self.path_of(claim.run), os.O_RDWR | os.O_CREAT | os.O_TRUNC)
         fcntl.flock(self.held, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.write(self.held, json.dumps(values.record(claim)).encode())
         self.announced = announce(claim)

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from orch_node import disk, supervisor_state, whole_files
+from orch_node import atomic_write, disk, supervisor_state
 from orch_node.protocol import files
 
 ENDED = (files.OUTCOME, files.SUPERVISOR, files.STOP, files.HANDED_LOGS)
@@ -50,6 +50,6 @@ def prepare(run_dir: Path, names: Iterable[str] = ()) -> None:
         if (rank := files.rank_of(log.name)) is not None:
             sizes[str(rank)] = log.stat().st_size
     if sizes:
-        whole_files.write(run_dir / files.EARLIER_LOGS, json.dumps(sizes) + "\n")
+        atomic_write.write(run_dir / files.EARLIER_LOGS, json.dumps(sizes) + "\n")
     for name in (*ENDED, *names):
         (run_dir / name).unlink(missing_ok=True)

@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from orch_node import whole_files
+from orch_node import atomic_write
 from orch_node.agent.processes import PROC, Process
 from orch_node.protocol import values
 
@@ -103,7 +103,7 @@ def read_notes(path: Path) -> Notes:
 def write_notes(path: Path, notes: Notes) -> None:
     """Write the notes; on a full disk the old ones stay, so that too little is removed, if anything."""
     with contextlib.suppress(OSError):
-        whole_files.write(path, json.dumps(values.record(notes)))
+        atomic_write.write(path, json.dumps(values.record(notes)))
 
 
 def used_by(pid: int) -> dict[str, int]:

@@ -14,10 +14,9 @@ import time
 from pathlib import Path
 
 from orch_node.agent import agent
-from orch_node.batch.signed_lines import AGENT, SUPERVISOR, SignedLines, connection_key, nonce
 from orch_node.batch.system import NodeSystem, find_system
 from orch_node.protocol import batch, values
-from orch_node.protocol.batch import Hello
+from orch_node.protocol.batch import AGENT, SUPERVISOR, Hello, SignedLines, connection_key, nonce
 from orch_node.protocol.cores import reported_cores
 from orch_node.standalone import facts
 
@@ -77,7 +76,7 @@ def introduce(system: NodeSystem, node: str, key: str, connection: socket.socket
     signing_key = connection_key(key, received.strip().decode(errors="replace"), agent_nonce)
     lines = SignedLines(signing_key, sender=AGENT, receiver=SUPERVISOR)
     line = json.dumps(values.record(hello(system, node, connection))).encode() + b"\n"
-    connection.sendall(agent_nonce.encode() + b" " + lines.seal(line))
+    connection.sendall(agent_nonce.encode() + b" " + lines.sign(line))
     return lines
 
 

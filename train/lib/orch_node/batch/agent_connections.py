@@ -13,14 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from orch_node import program, tail
+from orch_node.atomic_write import private
 from orch_node.batch.agent import KEY
-from orch_node.batch.signed_lines import AGENT, SUPERVISOR, SignatureError, SignedLines, connection_key, nonce
 from orch_node.batch.system import NodeSystem
 from orch_node.protocol import batch
-from orch_node.protocol.batch import Hello
+from orch_node.protocol.batch import AGENT, SUPERVISOR, Hello, SignatureError, SignedLines, connection_key, nonce
 from orch_node.protocol.node_names import fold
 from orch_node.protocol.values import ProtocolError
-from orch_node.whole_files import private
 
 GATHER_SECONDS = 120.0  # a busy controller starts the tasks of a large job one after another
 END_SECONDS = 5.0  # until a step ends whose agents have left
@@ -197,11 +196,11 @@ class AgentConnections:
 
     def authenticate(self, pending_connection: PendingConnection) -> bool:
         """Add the connection of a node; return False if it does not know the key."""
-        agent_nonce, _, sealed = pending_connection.received.partition(b" ")
+        agent_nonce, _, signed = pending_connection.received.partition(b" ")
         try:
             key = connection_key(self.key, pending_connection.nonce, agent_nonce.decode("ascii"))
             lines = SignedLines(key, sender=SUPERVISOR, receiver=AGENT)
-            hello = batch.parse_hello(lines.open(sealed))
+            hello = batch.parse_hello(lines.verify(signed))
         except (UnicodeDecodeError, SignatureError, ProtocolError):
             return False
         if hello.node not in self.nodes or hello.node in self.hellos:

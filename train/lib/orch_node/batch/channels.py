@@ -11,12 +11,11 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from orch_node.batch.signed_lines import SignatureError, SignedLines
 from orch_node.batch.system import NodeSystem
 from orch_node.line_pipes import Pipes
 from orch_node.protocol import batch, files
 from orch_node.protocol.agent import Request
-from orch_node.protocol.batch import Submitted
+from orch_node.protocol.batch import SignatureError, SignedLines, Submitted
 from orch_node.protocol.values import ProtocolError
 from orch_node.supervisor.agents import Agents, Channel
 
@@ -48,19 +47,19 @@ class JobChannel(Channel):
         if self.descriptor < 0:
             return
         try:
-            opened = self.lines.open(line)
+            verified = self.lines.verify(line)
         except SignatureError as error:
             self.forged = str(error)
             self.close()
             return
-        super().handle_line(opened)
+        super().handle_line(verified)
 
     def request(self, question: Request) -> None:
         if self.descriptor >= 0:
             super().request(question)
 
     def seal(self, line: bytes) -> bytes:
-        return self.lines.seal(line)
+        return self.lines.sign(line)
 
     @property
     def stdin(self) -> int:

@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from orch_node import tail, whole_files
+from orch_node import atomic_write, tail
 from orch_node.batch import layout
 from orch_node.batch.agent_connections import STEP_LOG, AgentConnectionError, AgentConnections
 from orch_node.batch.channels import JobAgents, exit_if_superseded
@@ -93,7 +93,7 @@ def supervise(run_dir: Path, config: JobConfig, connections: AgentConnections) -
     hellos = [connections.hellos[node] for node in connections.nodes]
     layout.check_nodes(system, config, hellos)
     for name, text in layout.run_files(config, hellos, facts.libraries(Path(sys.prefix))).items():
-        whole_files.write(run_dir / name, text)
+        atomic_write.write(run_dir / name, text)
     record_job(system, run_dir, hellos)
     os.environ.update({**system.launcher_environment(), **config.launcher_env, **hydra_variables(hellos)})
     options = supervisor.parse(
@@ -217,7 +217,7 @@ def requeue(system: NodeSystem, run_dir: Path, limit: int | None = None) -> None
         aside.rename(path)
     if problem != recorded.problem:
         explained = replace(recorded, problem=f"{recorded.problem}; not requeued: {problem}")
-        whole_files.write(path, outcome.render(explained))
+        atomic_write.write(path, outcome.render(explained))
     print(f"no requeue: {problem}", file=sys.stderr, flush=True)
 
 
@@ -238,7 +238,7 @@ def record_job(system: NodeSystem, run_dir: Path, hellos: Sequence[Hello] = ()) 
     unconfined = [hello.node for hello in hellos if not hello.confined]
     text = f"{system.title} does not confine jobs to their cores on {fold(unconfined)}; using the first cores"
     submission = replace(system.submission(), notes=(text,) if unconfined else ())
-    whole_files.write(run_dir / batch.job_file(system.name), json.dumps(values.record(submission)) + "\n")
+    atomic_write.write(run_dir / batch.job_file(system.name), json.dumps(values.record(submission)) + "\n")
 
 
 def fail(system: NodeSystem, run_dir: Path, problem: str, began: float) -> int:
@@ -247,7 +247,7 @@ def fail(system: NodeSystem, run_dir: Path, problem: str, began: float) -> int:
     print(f"error: {problem}", file=sys.stderr, flush=True)
     ended = Outcome(state=FAILED, problem=problem, started=began, ended=time.time())
     try:
-        whole_files.write(run_dir / files.OUTCOME, outcome.render(ended))
+        atomic_write.write(run_dir / files.OUTCOME, outcome.render(ended))
     except OSError as error:  # a folder that this node must not write to, or a full disk
         print(f"error: {error}", file=sys.stderr, flush=True)
     return 1

@@ -11,7 +11,7 @@ from orch_node.protocol import layout as layouts
 from orch_node.protocol.batch import NODE0, Hello, JobConfig
 from orch_node.protocol.cores import split, split_near
 from orch_node.protocol.environment import interface_variables, local_rank_variables, preload_variables
-from orch_node.protocol.layout import NodeEntry, Placement, RunLayout, Spare
+from orch_node.protocol.layout import NodeEntry, RankEntry, RunLayout, Spare
 from orch_node.protocol.precision import FLAGS_HINT, bf16_flag, check_flags, describe_lack
 
 REPAIR = "`orch provision --on {system}` for a root= folder, else `orch setup` where orch is installed"
@@ -65,7 +65,7 @@ def create_layout(config: JobConfig, hellos: Sequence[Hello]) -> RunLayout:
         spares=tuple(Spare(node=spare.node, host=spare.node) for spare in spares),
         nodes=tuple(node_entry(config, hello, is_single_node=len(hellos) == 1) for hello in hellos),
         ranks=tuple(
-            rank_placement(config, hello, rank=number * config.ppn + local, local=local)
+            rank_entry(config, hello, rank=number * config.ppn + local, local=local)
             for number, hello in enumerate(ranked)
             for local in range(config.ppn)
         ),
@@ -88,16 +88,15 @@ def node_entry(config: JobConfig, hello: Hello, *, is_single_node: bool) -> Node
     )
 
 
-def rank_placement(config: JobConfig, hello: Hello, *, rank: int, local: int) -> Placement:
+def rank_entry(config: JobConfig, hello: Hello, *, rank: int, local: int) -> RankEntry:
     near = tuple(hello.gpus[rank % len(hello.gpus)] for rank in range(config.ppn) if config.on_gpus and hello.gpus)
     cores = (split_near(hello.cores, near) if near else split(hello.cores, config.ppn))[local]
-    return Placement(
+    return RankEntry(
         rank=rank,
         node=hello.node,
         local_rank=local,
         local_world_size=config.ppn,
         cpus=tuple(core.cpus[0] for core in cores),
-        worker_cpus=(),
         threads=len(cores),
         env=local_rank_variables(config.env, local, config.ppn),
     )

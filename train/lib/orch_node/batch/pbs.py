@@ -32,11 +32,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from orch_node import program, whole_files
-from orch_node.batch.signed_lines import AGENT, SUPERVISOR, SignatureError, SignedLines, connection_key, nonce
+from orch_node import atomic_write, program
 from orch_node.batch.system import NodeSystem, clock_seconds
 from orch_node.protocol import batch, values
-from orch_node.protocol.batch import Submitted
+from orch_node.protocol.batch import AGENT, SUPERVISOR, SignatureError, SignedLines, Submitted, connection_key, nonce
 from orch_node.reach import BY_STEP, JOINING
 
 # The ranks get 120 s before the time limit for a checkpoint; PBS looks at the limit every 10 to 120 s.
@@ -188,7 +187,7 @@ def serve(task: Task, env: Mapping[str, str]) -> int:
     own_nonce = nonce()
     key = connection_key(task.key, stream.readline().strip().decode(), own_nonce)
     lines = SignedLines(key, sender=AGENT, receiver=SUPERVISOR)
-    connection.sendall(own_nonce.encode() + b" " + lines.seal(b"ready\n"))
+    connection.sendall(own_nonce.encode() + b" " + lines.sign(b"ready\n"))
     connection.settimeout(None)
     child = subprocess.Popen(task.command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert child.stdin is not None
@@ -196,7 +195,7 @@ def serve(task: Task, env: Mapping[str, str]) -> int:
     threading.Thread(target=pass_on, args=(stream, lines, child.stdin), daemon=True).start()
     with contextlib.suppress(OSError):
         for line in child.stdout:
-            connection.sendall(lines.seal(line if line.endswith(b"\n") else line + b"\n"))
+            connection.sendall(lines.sign(line if line.endswith(b"\n") else line + b"\n"))
     code = child.wait()
     connection.close()
     return code if code >= 0 else 128 - code
@@ -206,7 +205,7 @@ def pass_on(stream: BinaryIO, lines: SignedLines, target: Any) -> None:
     """Write the signed lines of a stream to a pipe, and close the pipe at their end or at the first forged one."""
     with contextlib.suppress(OSError, SignatureError):
         for line in stream:
-            target.write(lines.open(line))
+            target.write(lines.verify(line))
             target.flush()
     with contextlib.suppress(OSError):
         target.close()
@@ -257,10 +256,10 @@ def accept(
         with contextlib.suppress(OSError, SignatureError):
             connection.sendall(own_nonce.encode() + b"\n")
             stream = connection.makefile("rb")
-            agent_nonce, _, sealed = stream.readline(1024).partition(b" ")
+            agent_nonce, _, signed = stream.readline(1024).partition(b" ")
             key = connection_key(job_key, own_nonce, agent_nonce.decode(errors="replace"))
             lines = SignedLines(key, sender=SUPERVISOR, receiver=AGENT)
-            lines.open(sealed)
+            lines.verify(signed)
             connection.settimeout(None)
             return connection, stream, lines
         connection.close()
@@ -272,7 +271,7 @@ def send_input(connection: socket.socket, lines: SignedLines) -> None:
     # Unbuffered: the interpreter cannot exit while another thread holds the lock of a buffer.
     with contextlib.suppress(OSError), open(0, "rb", buffering=0, closefd=False) as stdin:
         for line in stdin:
-            connection.sendall(lines.seal(line if line.endswith(b"\n") else line + b"\n"))
+            connection.sendall(lines.sign(line if line.endswith(b"\n") else line + b"\n"))
         connection.shutdown(socket.SHUT_WR)
 
 
@@ -374,7 +373,7 @@ class PbsNodes(NodeSystem):
         if result.returncode != 0 or not job:
             return f"qsub: {result.stderr.strip() or f'exit code {result.returncode}'}"
         record = json.dumps(values.record(Submitted(job[0], restarts))) + "\n"
-        whole_files.write(run_dir / batch.job_file("pbs"), record)
+        atomic_write.write(run_dir / batch.job_file("pbs"), record)
         return ""
 
     def output_file(self) -> str:

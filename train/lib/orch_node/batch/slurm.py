@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from orch_node import whole_files
+from orch_node import atomic_write
 from orch_node.batch.system import NodeSystem
 from orch_node.protocol import files
 from orch_node.protocol import layout as layouts
@@ -194,7 +194,7 @@ def main(argv: list[str]) -> int:
         return 2
     run_dir, requested_pmi, command = Path(argv[0]), argv[1].partition("=")[2], argv[3:]
     layout = layouts.parse((run_dir / files.LAYOUT).read_text())
-    whole_files.write(run_dir / HOSTS, "".join(f"{placement.node}\n" for placement in layout.ranks))
+    atomic_write.write(run_dir / HOSTS, "".join(f"{placement.node}\n" for placement in layout.ranks))
     for name in (*VARIABLES, *NODES):
         os.environ.pop(name, None)
     os.environ["SLURM_HOSTFILE"] = str(run_dir / HOSTS)

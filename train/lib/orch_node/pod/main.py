@@ -23,11 +23,11 @@ from types import FrameType
 from typing import IO, NoReturn
 
 from orch_node import disk, program
-from orch_node.agent import preemption
+from orch_node.agent import rank_signals
 from orch_node.agent.processes import Process, read_process
-from orch_node.agent.stack_traces import request_stack_traces
+from orch_node.agent.rank_signals import request_stack_traces
 from orch_node.line_pipes import MAX_LAUNCHER_LINE_BYTES
-from orch_node.pod import indexed, project, rendezvous
+from orch_node.pod import project, rendezvous
 from orch_node.pod.relay import Relay, emit_event
 from orch_node.pod.torchrun_rank import node_name
 from orch_node.process_handle import ProcessHandle
@@ -217,7 +217,7 @@ class Torchrun:
 
         The kubelet waits for the checkpoint until the pod's grace period has passed.
         """
-        if stopped(self.config) or not preemption.preempt(list(self.children.values())):
+        if stopped(self.config) or not rank_signals.preempt(list(self.children.values())):
             self.pass_on(number, frame)
 
     def pass_on(self, number: int, frame: FrameType | None) -> None:
@@ -249,7 +249,7 @@ def torchrun(config: PodConfig, path: str, script: list[str]) -> int:
     except OSError as error:
         refuse(f"the key of the run's rendezvous: {disk.describe_error(config.run_dir, error)}")
     try:
-        meeting = indexed.options()
+        meeting = rendezvous.options()
     except TimeoutError as error:
         refuse(str(error))
     return Torchrun(config, path, script, Meeting(key, meeting)).run()

@@ -13,12 +13,12 @@ import sys
 import tempfile
 from pathlib import Path
 
-from orch_node import program, whole_files
+from orch_node import atomic_write, program
 from orch_node.protocol import files, pod
 from orch_node.protocol import layout as layouts
 from orch_node.protocol.cores import reported_cores, split
 from orch_node.protocol.environment import local_rank_variables, rank_variables
-from orch_node.protocol.layout import NodeEntry, Placement, RunLayout
+from orch_node.protocol.layout import NodeEntry, RankEntry, RunLayout
 from orch_node.protocol.pod import PodConfig
 from orch_node.standalone import facts
 
@@ -38,15 +38,15 @@ def main(argv: list[str]) -> None:
         precision=config.precision,
         working_directory=config.project.working_directory if config.project else "",
         nodes=(node_entry(host),),
-        ranks=(placement_of(config, host, rank, sorted(os.sched_getaffinity(0))),),
+        ranks=(entry_of(config, host, rank, sorted(os.sched_getaffinity(0))),),
     )
-    whole_files.write(folder / files.LAYOUT, layouts.render(layout))
-    whole_files.write(folder / files.ENVIRONMENT, json.dumps(environment(config)))
+    atomic_write.write(folder / files.LAYOUT, layouts.render(layout))
+    atomic_write.write(folder / files.ENVIRONMENT, json.dumps(environment(config)))
     (folder / files.RANKS).symlink_to(Path(config.run_dir) / files.RANKS)
     os.execv(sys.executable, program.command("rank", "--run", str(folder), *argv[1:]))
 
 
-def placement_of(config: PodConfig, host: str, rank: int, allowed: list[int]) -> Placement:
+def entry_of(config: PodConfig, host: str, rank: int, allowed: list[int]) -> RankEntry:
     """Return where this rank runs, pinned to its share of the cores if the pod has exclusive CPUs.
 
     A pod that only has a CPU quota sees all CPUs of its node and is not pinned. Kubernetes counts hardware threads as
@@ -56,13 +56,12 @@ def placement_of(config: PodConfig, host: str, rank: int, allowed: list[int]) ->
     cores = reported_cores(map(facts.topology, allowed))
     exclusive = len(allowed) == config.cpus and local_size <= len(cores)
     own_cores = split(cores, local_size)[local] if exclusive else ()
-    return Placement(
+    return RankEntry(
         rank=rank,
         node=node_name(host),
         local_rank=local,
         local_world_size=local_size,
         cpus=tuple(core.cpus[0] for core in own_cores),
-        worker_cpus=(),
         threads=len(own_cores) or config.threads,
         env={**local_rank_variables(config.env, local, local_size), **met_by_torchrun()},
     )

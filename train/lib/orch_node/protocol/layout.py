@@ -4,27 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from orch_node.protocol import files, values
+from orch_node.protocol.record import RankPlacement
 
 SCHEMA = 1
 NO_GPU = ("gpu", None)
 
 
 @dataclass(frozen=True)
-class Placement:
-    """The place of a rank."""
+class RankEntry(RankPlacement):
+    """The placement of a rank, which is pinned to its cores if it has any, and what it starts with."""
 
-    rank: int
-    node: str
-    local_rank: int
-    local_world_size: int
-    cpus: tuple[int, ...]  # where the rank is pinned; empty if it is not
-    worker_cpus: tuple[int, ...]  # reserved for its oneCCL workers
-    threads: int
-    env: dict[str, str]  # variables of this rank only
+    env: dict[str, str] = field(default_factory=dict)  # variables of this rank only
     gpu: int | None = None  # the number on the node of the GPU that is reserved for the rank
 
 
@@ -67,7 +61,7 @@ class RunLayout:
     backend_module: str
     timeout_seconds: float
     nodes: tuple[NodeEntry, ...]
-    ranks: tuple[Placement, ...]  # in their order; a pod may know only its own
+    ranks: tuple[RankEntry, ...]  # in their order; a pod may know only its own
     spares: tuple[Spare, ...] = ()
     setvars: str = ""  # a script below site-packages that is sourced for the backend's libraries
     planned_world_size: int = 0  # before nodes were lost; 0 if none was lost
@@ -87,9 +81,9 @@ class RunLayout:
         return list(self.ranks_by_node)
 
     @cached_property
-    def ranks_by_node(self) -> dict[str, list[Placement]]:
+    def ranks_by_node(self) -> dict[str, list[RankEntry]]:
         """Return the ranks of each node, node0 first."""
-        ranks: dict[str, list[Placement]] = {}
+        ranks: dict[str, list[RankEntry]] = {}
         for placement in self.ranks:
             ranks.setdefault(placement.node, []).append(placement)
         return ranks
@@ -99,7 +93,7 @@ class RunLayout:
         """Return the addresses of spare nodes by node."""
         return {spare.node: spare.host for spare in self.spares}
 
-    def placement(self, rank: int) -> Placement:
+    def placement(self, rank: int) -> RankEntry:
         """Return the place of a rank.
 
         Raises:
@@ -110,7 +104,7 @@ class RunLayout:
                 return placement
         raise values.ProtocolError(f"{files.LAYOUT} has no rank {rank}.")
 
-    def ranks_on(self, node: str) -> list[Placement]:
+    def ranks_on(self, node: str) -> list[RankEntry]:
         """Return the ranks of a node."""
         return self.ranks_by_node.get(node, [])
 

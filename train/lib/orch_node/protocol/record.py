@@ -32,7 +32,7 @@ class Decision:
 
 
 @dataclass(frozen=True)
-class Place:
+class RankPlacement:
     """The node and the cores of a rank."""
 
     rank: int
@@ -44,7 +44,7 @@ class Place:
     worker_cpus: tuple[int, ...] = ()  # reserved for its oneCCL workers
 
     def describe(self) -> str:
-        """Return the place as one line."""
+        """Return the placement as one line."""
         return f"rank {self.rank}: {self.node}, {self.binding()}"
 
     def binding(self) -> str:
@@ -81,7 +81,7 @@ class RunRecord:
     started_by: str
     created: float  # seconds since the epoch
     decisions: tuple[Decision, ...]
-    layout: tuple[Place, ...]
+    layout: tuple[RankPlacement, ...]
     target: str = DEFAULT_TARGET
     location: dict[str, Any] = field(default_factory=dict)  # the values with which its target finds it
     name: str = ""  # as the user named it

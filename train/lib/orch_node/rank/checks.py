@@ -14,7 +14,7 @@ from typing import NoReturn
 from orch_node.events import send
 from orch_node.protocol.container import ContainerSpec
 from orch_node.protocol.events import Raised
-from orch_node.protocol.layout import NodeEntry, Placement
+from orch_node.protocol.layout import NodeEntry, RankEntry
 
 # Key: whether `orch provision` recorded the node's facts; otherwise they date from the planning.
 UPDATE_FACTS = {
@@ -40,7 +40,7 @@ def fail(text: str, code: int = 1) -> NoReturn:
     raise SystemExit(code)
 
 
-def check_placement(placement: Placement) -> list[int]:
+def check_placement(placement: RankEntry) -> list[int]:
     """Return the CPUs of this process.
 
     Called before torch is imported: an OpenMP runtime may narrow the main thread's CPUs further.

@@ -15,15 +15,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from orch_node import process_handle
-from orch_node.agent import containers, env_file
+from orch_node.agent import containers
+from orch_node.atomic_write import private
 from orch_node.disk import describe_on_node
 from orch_node.events import send
-from orch_node.protocol import values
+from orch_node.protocol import container, values
 from orch_node.protocol.container import ContainedRank, ContainerSpec, RankRequest
 from orch_node.protocol.environment import find_reserved, user_names
 from orch_node.protocol.events import Heartbeat, Joined, Raised
 from orch_node.streams import LogWriter
-from orch_node.whole_files import private
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 SENDER = "a contained rank"
@@ -190,9 +190,9 @@ def start(run_dir: Path, spec: ContainerSpec, order: RankRequest) -> ContainedPr
         EnvFileError: if the file of variables for the container cannot be used, or sets one that is orch's.
     """
     process_class = EntrypointProcess if spec.starts_ranks else ContainedProcess
-    variables = env_file.read(Path(spec.env_file), os.environ) if spec.env_file else {}
+    variables = container.read_variables(Path(spec.env_file), os.environ) if spec.env_file else {}
     if reserved := find_reserved(variables):
-        raise env_file.EnvFileError(f"env_file {spec.env_file} sets {reserved[0]}: {reserved[1]}")
+        raise container.EnvFileError(f"env_file {spec.env_file} sets {reserved[0]}: {reserved[1]}")
     return process_class(run_dir, spec, replace(order, given=variables))
 
 

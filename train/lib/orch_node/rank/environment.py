@@ -11,7 +11,7 @@ from orch_node import program, stack_signal
 from orch_node.protocol import files
 from orch_node.protocol.container import ContainerSpec
 from orch_node.protocol.environment import DATA, find_reserved, override
-from orch_node.protocol.layout import Placement, RunLayout
+from orch_node.protocol.layout import RankEntry, RunLayout
 from orch_node.rank import container as rank_container
 from orch_node.rank.checks import fail, repair_command
 from orch_node.rank.setvars import SetvarsError, find_in_packages, sourced_variables
@@ -22,7 +22,7 @@ ACCELERATE_AFFINITY = {"KMP_AFFINITY": "granularity=fine,compact,1,0"}
 
 
 def training_environment(
-    run_dir: Path, layout: RunLayout, placement: Placement, spec: ContainerSpec | None
+    run_dir: Path, layout: RunLayout, placement: RankEntry, spec: ContainerSpec | None
 ) -> dict[str, str]:
     """Return the environment of the training process: the launcher's, with what orch sets.
 
@@ -41,7 +41,7 @@ def training_environment(
     return {**environment, **signals}
 
 
-def rank_environment(run_dir: Path, layout: RunLayout, placement: Placement) -> dict[str, str]:
+def rank_environment(run_dir: Path, layout: RunLayout, placement: RankEntry) -> dict[str, str]:
     """Return what orch sets, and what the user has set: in the inventory, and above all in the request."""
     planned = read_env_file(run_dir / files.ENVIRONMENT)
     provisioned = provisioned_environment()
@@ -72,7 +72,7 @@ def data_folder(run_dir: Path) -> str:
 
 
 def torchrun_variables(
-    run_id: str, layout: RunLayout, placement: Placement, launcher: Mapping[str, str]
+    run_id: str, layout: RunLayout, placement: RankEntry, launcher: Mapping[str, str]
 ) -> dict[str, str]:
     """Return the variables that torchrun sets for a rank, with the numbers of the layout.
 

@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import Any
 
 from orch_node.events import note
-from orch_node.protocol.layout import Placement, RunLayout
+from orch_node.protocol.layout import RankEntry, RunLayout
 from orch_node.rank.checks import RankError
 
 # What Accelerate and the Trainer pass if the user has chosen no timeout.
@@ -80,7 +80,7 @@ def does_not_contain(text: str, record: logging.LogRecord) -> bool:
     return text not in record.getMessage()
 
 
-def check_numbers(layout: RunLayout, placement: Placement) -> None:
+def check_numbers(layout: RunLayout, placement: RankEntry) -> None:
     """Check that the frameworks of this process have the rank and world size of the run.
 
     Raises:
@@ -121,7 +121,7 @@ def strategy_numbers(classes: tuple[type, ...]) -> Iterator[Numbers]:
                 yield Numbers(rank, size)
 
 
-def advice(layout: RunLayout, placement: Placement) -> str:
+def advice(layout: RunLayout, placement: RankEntry) -> str:
     """Return what to change in a script that trains alone on each rank, by the framework it uses.
 
     A framework with an instance in this process comes first, then the only one that is imported.

@@ -13,14 +13,14 @@ from types import ModuleType
 from orch_node.events import send
 from orch_node.protocol.environment import KERNELS, TORCHS_KERNELS
 from orch_node.protocol.events import Decided
-from orch_node.protocol.layout import Placement, RunLayout
+from orch_node.protocol.layout import RankEntry, RunLayout
 from orch_node.rank.frameworks import AfterImport
 
 PACKAGE = "orch_kernels"
 KEY = "orch/kernels"
 
 
-def use(torch: ModuleType, layout: RunLayout, placement: Placement) -> None:
+def use(torch: ModuleType, layout: RunLayout, placement: RankEntry) -> None:
     """Use the kernels unless the request keeps torch's functions or a rank has no kernels, which is reported."""
     if os.environ.get(KERNELS) == TORCHS_KERNELS:
         return

@@ -54,10 +54,9 @@ from orch_node.rank.checks import (
     check_torch,
     repair_command,
 )
-from orch_node.rank.output import TRACEBACK, StderrRecorder
+from orch_node.rank.output import TRACEBACK, StackTraces, StderrRecorder
 from orch_node.rank.process_group import compare_weights, join, set_mpi_variables
 from orch_node.rank.script import add_module_folders, check_program, enter, link_bindings, run_program
-from orch_node.rank.stack_traces import StackTraces
 
 HIDDEN_FRAMES = (str(PROGRAM), str(Path(__file__).resolve().parent), runpy.__file__, "<frozen ")
 LOCK_SECONDS = 1.0
@@ -118,7 +117,7 @@ def main(argv: list[str]) -> None:
 def train(
     torch: ModuleType,
     layout: layouts.RunLayout,
-    placement: layouts.Placement,
+    placement: layouts.RankEntry,
     run_dir: Path,
     argv: list[str],
     traces: StackTraces,

@@ -23,12 +23,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from orch_node.atomic_write import private
 from orch_node.events import NOTED, send, warn
 from orch_node.protocol.environment import STOP_ON_NAN
 from orch_node.protocol.events import NAN_LOSS, FirstStep
 from orch_node.protocol.files import rank_metrics
 from orch_node.rank.checks import RankError
-from orch_node.whole_files import private
 
 # One line a second at first; later lines are written less often: about 6,000 in a day.
 SECONDS = 1.0

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 
-from orch_node import whole_files
+from orch_node import atomic_write
 from orch_node.events import send
 from orch_node.protocol.events import Decided
 from orch_node.protocol.layout import RunLayout, RunPrecision
@@ -106,4 +106,4 @@ def record(precision: RunPrecision, value: str) -> None:
     if precision.file:
         path = Path(precision.file)
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        whole_files.write(path, f"{value}\n")
+        atomic_write.write(path, f"{value}\n")

@@ -20,7 +20,7 @@ from orch_node.preemption import in_batch_job
 from orch_node.process_handle import ProcessHandle
 from orch_node.protocol.environment import apply_defaults
 from orch_node.protocol.events import Raised
-from orch_node.protocol.layout import Placement
+from orch_node.protocol.layout import RankEntry
 from orch_node.rank.hub import with_synced_hub
 from orch_node.rank.libc_environment import with_kept_heap, with_loadable_preload
 from orch_node.streams import LogWriter
@@ -36,7 +36,7 @@ KILL_AFTER_SECONDS = 5.0
 END_SECONDS = 3.0
 
 
-def start(placement: Placement, environment: dict[str, str], log: LogWriter, command: Sequence[str]) -> int:
+def start(placement: RankEntry, environment: dict[str, str], log: LogWriter, command: Sequence[str]) -> int:
     """Fork and exec the training process, and return its pid. It dies with this process.
 
     Args:

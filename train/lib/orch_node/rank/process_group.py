@@ -24,7 +24,7 @@ from typing import Any
 from orch_node.bound_store import bind_stores
 from orch_node.program import PROGRAM
 from orch_node.protocol import files
-from orch_node.protocol.layout import Placement, RunLayout
+from orch_node.protocol.layout import RankEntry, RunLayout
 from orch_node.rank import child_processes, communication, frameworks, manual_updates, weight_comparison
 from orch_node.rank.checks import SEPARATE_MODELS, RankError, has_separate_models
 
@@ -208,7 +208,7 @@ def set_timeout(distributed: ModuleType, timeout: datetime.timedelta) -> None:
     distributed.distributed_c10d._get_default_store().set_timeout(timeout)
 
 
-def forbid_training_alone(torch: ModuleType, layout: RunLayout, placement: Placement) -> Callable[[], None]:
+def forbid_training_alone(torch: ModuleType, layout: RunLayout, placement: RankEntry) -> Callable[[], None]:
     """Stop a script at its first optimizer step if its ranks train alone.
 
     They do if a framework has another rank or world size than the run, or if the ranks have not
@@ -269,7 +269,7 @@ def script_sources() -> Iterator[str]:
 
 
 def compare_weights(
-    torch: ModuleType, layout: RunLayout, placement: Placement, operations: Callable[[], int]
+    torch: ModuleType, layout: RunLayout, placement: RankEntry, operations: Callable[[], int]
 ) -> list[Callable[[], None]]:
     """Compare the weights of all ranks in the first steps.
 
@@ -301,7 +301,7 @@ def compare_weights(
     return [comparison.check_end, manual_updates.begin(torch, comparison).check_end, check_communication]
 
 
-def set_mpi_variables(layout: RunLayout, placement: Placement, environment: MutableMapping[str, str]) -> None:
+def set_mpi_variables(layout: RunLayout, placement: RankEntry, environment: MutableMapping[str, str]) -> None:
     """Set the variables of MPI launchers that some scripts read, unless the launcher has set them.
 
     Without them such a script takes every rank for rank 0 of 1. MPI itself must not see them before it is initialized.

@@ -18,14 +18,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orch_node.agent.containers import read_spec
-from orch_node.agent.env_file import EnvFileError
 from orch_node.disk import describe_on_node
 from orch_node.events import send
 from orch_node.protocol import files
 from orch_node.protocol import layout as layouts
-from orch_node.protocol.container import ContainerSpec, RankRequest
+from orch_node.protocol.container import ContainerSpec, EnvFileError, RankRequest
 from orch_node.protocol.events import Exited, Raised, Started
-from orch_node.protocol.layout import Placement, RunLayout
+from orch_node.protocol.layout import RankEntry, RunLayout
 from orch_node.protocol.outcome import EX_TEMPFAIL
 from orch_node.protocol.values import ProtocolError
 from orch_node.rank import container as rank_container
@@ -113,7 +112,7 @@ def started_by_torchrun() -> bool:
     return "TORCHELASTIC_RUN_ID" in os.environ
 
 
-def find_placement(layout: RunLayout, environ: Mapping[str, str]) -> Placement:
+def find_placement(layout: RunLayout, environ: Mapping[str, str]) -> RankEntry:
     """Return this rank's placement.
 
     torchrun numbers nodes in the order in which they join, so its ranks are found by their node
@@ -144,7 +143,7 @@ class Marks:
         self.finished.unlink(missing_ok=True)
 
 
-def wait(child: Process, placement: Placement, oom: OomDetector, log: Path, marks: Marks) -> int:
+def wait(child: Process, placement: RankEntry, oom: OomDetector, log: Path, marks: Marks) -> int:
     """Wait for the training process while forwarding signals, and report how it ended.
 
     Args:

@@ -13,7 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
-from orch_node import program, tail, whole_files
+from orch_node import atomic_write, program, tail
+from orch_node.atomic_write import private
 from orch_node.line_pipes import Pipes
 from orch_node.login_shell import START_MARKER, program_errors
 from orch_node.protocol import files, logs
@@ -35,7 +36,6 @@ from orch_node.protocol.logs import NodeLogs
 from orch_node.protocol.node_names import fold
 from orch_node.protocol.values import ProtocolError
 from orch_node.reach import BY_STEP, end_sharing, remote_command, share_connections
-from orch_node.whole_files import private
 
 PING_SECONDS = 2.0
 WATCH_SECONDS = 0.1  # between two checks of all channels
@@ -50,7 +50,7 @@ END_SECONDS = 12.0  # longer than an agent's own limit plus the time its contain
 MAX_PARALLEL_WRITES = 16
 # A longer pause between two calls of watch() means that this process did not run, because its job was
 # suspended or its machine was frozen. No response could be read in that time either.
-STANDSTILL_SECONDS = 5.0
+SUSPENSION_SECONDS = 5.0
 MAX_LOST_LAUNCHERS = 3  # nodes whose lost processes of the launcher are described
 LOG_BYTES = 1 << 20  # of a node's lines that are not responses, of its standard error, and of its ranks' logs
 ALL_LOGS_BYTES = 1 << 26  # of the logs that the agents of all nodes hand to node0
@@ -252,18 +252,18 @@ class Agents:
             Seconds for which this process did not run since the last call; usually 0.
         """
         now = time.monotonic()
-        standstill, self.last_watch = now - self.last_watch, now
-        if standstill < STANDSTILL_SECONDS:
-            standstill = 0.0
+        suspension, self.last_watch = now - self.last_watch, now
+        if suspension < SUSPENSION_SECONDS:
+            suspension = 0.0
         else:
-            text = f"did not run for {standstill:.0f} s: suspended, or a frozen machine; the run continues"
+            text = f"did not run for {suspension:.0f} s: suspended, or a frozen machine; the run continues"
             self.news.append((self.node0, text))
             for channel in self.living:
-                channel.last_response += standstill
+                channel.last_response += suspension
         if now - self.last_check >= WATCH_SECONDS:
             self.last_check = now
             self.check_channels(now)
-        return standstill
+        return suspension
 
     def check_channels(self, now: float) -> None:
         """Ping the agents from time to time, and handle nodes that do not respond and connections that have ended."""
@@ -336,7 +336,7 @@ class Agents:
         with contextlib.suppress(OSError):  # a full or read-only disk
             path.unlink(missing_ok=True)
             if handed:
-                whole_files.write(path, "".join(lines))
+                atomic_write.write(path, "".join(lines))
         return responses
 
     def leave(self) -> None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from orch_node.protocol.agent import Claim, ClaimConflicts, ReleaseClaim, Response, TakeClaim
 from orch_node.protocol.layout import RunLayout
 from orch_node.protocol.outcome import FAILED, REFUSED, STOPPED, Failure
-from orch_node.supervisor import layouts
 from orch_node.supervisor.agents import Agents
 
 TICK_SECONDS = 0.1
@@ -47,14 +47,14 @@ class CoreReservation:
     def try_to_claim(self) -> AttemptResult | None:
         """Ask all nodes once; return why a node refuses, or None."""
         for node in sorted([*self.layout.node_names, *self.layout.spare_hosts]):
-            claim = layouts.claim_of(str(self.run_dir), self.layout, node)
+            claim = claim_of(str(self.run_dir), self.layout, node)
             response = self.request_claim(node, claim)
             if self.stopped():
                 return AttemptResult(STOPPED)
             if response is None:
                 return AttemptResult(FAILED, f"{node} cannot be reached: {self.agents.lost[node]}")
             if response.taken:
-                return AttemptResult(REFUSED, layouts.describe_conflicts(node, response.taken))
+                return AttemptResult(REFUSED, describe_conflicts(node, response.taken))
         return None
 
     def request_claim(self, node: str, claim: Claim) -> ClaimConflicts | None:
@@ -68,3 +68,22 @@ class CoreReservation:
             self.agents.pipes.pump(TICK_SECONDS)
             self.agents.watch()
         return None
+
+
+def claim_of(run_dir: str, layout: RunLayout, node: str) -> Claim:
+    """Return the claim on the cores and GPUs of a node, for its ranks and their oneCCL workers.
+
+    The cores of a spare node are those of the nodes that it may replace.
+    """
+    model = layout.node_names[0] if node in layout.spare_hosts else node
+    ranks = layout.ranks_on(model)
+    cpus = {cpu for placement in ranks for cpu in (*placement.cpus, *placement.worker_cpus)}
+    gpus = {placement.gpu for placement in ranks if placement.gpu is not None}
+    run = os.path.basename(run_dir)
+    return Claim(run=run, run_dir=run_dir, cpus=tuple(sorted(cpus)), gpus=tuple(sorted(gpus)))
+
+
+def describe_conflicts(node: str, conflicts: Iterable[Claim]) -> str:
+    """Return which runs have the cores or GPUs of a node."""
+    parts = [f"run {claim.run} has {claim.describe()}" for claim in conflicts]
+    return f"{node} is taken: {'; '.join(parts)}"

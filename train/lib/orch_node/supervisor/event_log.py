@@ -8,13 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from orch_node.agent.stack_traces import describe_position
+from orch_node.agent.rank_signals import describe_position
+from orch_node.atomic_write import private
 from orch_node.disk import Appender, Reserve, describe_on_node
 from orch_node.protocol import events, files, outcome
 from orch_node.protocol.agent import RankStack
 from orch_node.protocol.events import Event, Finished, UnreadableEvent, UnreadableEvents
 from orch_node.protocol.outcome import Outcome
-from orch_node.whole_files import private
 
 UNREADABLE_PREFIX = b"orch: not read: "
 MAX_LINE_BYTES = 4096

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
-from orch_node import filled_folder, run_files, store
+from orch_node import content_store, run_files, store
 from orch_node.protocol import files, values
 from orch_node.protocol.node_names import fold
 from orch_node.protocol.values import ProtocolError
@@ -197,7 +197,7 @@ class FileSharing(threading.Thread):
             names.seek(0)
             with subprocess.Popen(run_files.pack_command(self.run_dir), stdin=names, stdout=subprocess.PIPE) as tar:
                 assert tar.stdout is not None
-                while block := tar.stdout.read(filled_folder.CHUNK):
+                while block := tar.stdout.read(content_store.CHUNK):
                     for command in commands:
                         command.write(block)
                     if self.is_cancelled:

@@ -11,9 +11,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from orch_node.atomic_write import private
 from orch_node.line_pipes import MAX_LAUNCHER_LINE_BYTES, Pipes
 from orch_node.reach import JOINING
-from orch_node.whole_files import private
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 # A grandchild may hold the pipe open for longer than the launcher lives.

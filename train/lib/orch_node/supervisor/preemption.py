@@ -45,7 +45,7 @@ class PreemptionMonitor:
             self.problem = f"none was written within {self.seconds:.0f} s"
         return AttemptResult(PREEMPTED, self.describe(tracker)) if self.problem else None
 
-    def add_standstill(self, seconds: float) -> None:
+    def add_suspension(self, seconds: float) -> None:
         """Extend the time for the checkpoint: this process and its ranks were suspended for some seconds."""
         if self.requested_at is not None:
             self.requested_at += seconds
@@ -68,16 +68,18 @@ class PreemptionMonitor:
             return "the ranks ended after a checkpoint but reported no step"
         return f"without a checkpoint: {self.problem or 'the ranks were ended before they wrote one'}"
 
-    def adjust_result(self, ending: AttemptResult, tracker: RankTracker) -> AttemptResult:
-        """Return the end of an attempt as preempted unless a rank failed for another reason."""
-        failure = ending.failure
-        has_other_cause = failure is not None and (failure.oom or failure.signal not in ENDING_SIGNALS)
-        ended_itself = tracker.any_preempted() and ending.state == DONE
-        was_requested = self.requested_at or tracker.any_preempted()
-        was_ended = ending.state == FAILED and not has_other_cause and was_requested
-        if not (ended_itself or was_ended):
-            return ending
-        return replace(ending, state=PREEMPTED, problem=self.describe(tracker), failure=None)
+    def adjust_result(self, result: AttemptResult, tracker: RankTracker) -> AttemptResult:
+        """Return the result as preempted if ranks ended after a checkpoint, or by the signals that follow a request."""
+        if result.state == DONE:
+            is_preempted = tracker.any_preempted()
+        elif result.state == FAILED and (self.requested_at or tracker.any_preempted()):
+            failure = result.failure
+            is_preempted = failure is None or (not failure.oom and failure.signal in ENDING_SIGNALS)
+        else:
+            is_preempted = False
+        if not is_preempted:
+            return result
+        return replace(result, state=PREEMPTED, problem=self.describe(tracker), failure=None)
 
 
 def environment(run_dir: Path) -> dict[str, str]:

@@ -47,7 +47,24 @@ class Position:
 
 
 class RankTracker:
-    """The ranks of a layout, as their events describe them. Times are those of the caller's clock."""
+    """The ranks of a layout, as their events describe them. Times are those of the caller's clock.
+
+    A rank passes through these sets, and is removed from none of them:
+
+    | set | the rank has | event |
+    | --- | --- | --- |
+    | nodes | a place in the layout | |
+    | started | a process on its node | Started |
+    | joined | joined the process group | Joined |
+    | heartbeats, progress | reported counts, a step: the newest ones | Heartbeat, Progress |
+    | checkpoints | written a checkpoint because of a preemption | Preempted |
+    | script_ends | come to the end of its script | ScriptEnded |
+    | leaving | begun its exit handlers | Heartbeat |
+    | exits | ended, with or without an error | Exited |
+    | ends | failed, in the order of the reports | those of protocol/failures.py |
+    | unanswered | no handler that writes stack traces | Unanswered |
+    | stopped | a process that a signal or a debugger has stopped | none: the supervisor looks |
+    """
 
     def __init__(self, layout: RunLayout, now: float) -> None:
         self.nodes = {placement.rank: placement.node for placement in layout.ranks}
@@ -56,14 +73,14 @@ class RankTracker:
         self.started: dict[int, Started] = {}
         self.joined: set[int] = set()
         self.exits: dict[int, Exited] = {}
-        self.ends: dict[int, RankEnd] = {}  # of ranks that failed, in the order of their reports
+        self.ends: dict[int, RankEnd] = {}
         self.heartbeats: dict[int, Heartbeat] = {}
         self.progress: dict[int, Progress] = {}
         self.script_ends: dict[int, ScriptEnded] = {}
-        self.leaving: set[int] = set()  # ranks in their exit handlers
-        self.checkpoints: dict[int, int] = {}  # steps of preempted ranks
-        self.unanswered: set[int] = set()  # ranks that cannot write stack traces
-        self.stopped: set[int] = set()  # ranks whose process a signal or a debugger has stopped
+        self.leaving: set[int] = set()
+        self.checkpoints: dict[int, int] = {}  # steps
+        self.unanswered: set[int] = set()
+        self.stopped: set[int] = set()
 
     def knows(self, rank: int) -> bool:
         """Return whether events may have this rank; NO_RANK is one that never learnt its number."""
@@ -131,7 +148,7 @@ class RankTracker:
         """Return whether a rank has not joined the process group."""
         return len(self.joined) < len(self.nodes)
 
-    def waiting_in_vain(self) -> dict[int, Position]:
+    def blocked_on_finished_ranks(self) -> dict[int, Position]:
         """Return the ranks in a collective that cannot complete.
 
         Another rank of the group never takes part in it, because its script has ended.
@@ -154,7 +171,7 @@ class RankTracker:
                     positions[rank] = Position(group, count, beat.collectives)
         return positions
 
-    def describe_uneven_end(self, waiting: Mapping[int, Position]) -> str:
+    def describe_mismatched_collectives(self, waiting: Mapping[int, Position]) -> str:
         """Return in one line which ranks' scripts have ended while these ones wait for them."""
         group = next(iter(waiting.values())).group
         counts = {rank: position.collective for rank, position in waiting.items() if position.group == group}
@@ -164,7 +181,7 @@ class RankTracker:
         last = min(ends[rank] for rank in early)
         end = (
             "ended without finishing the script (exit code 0)"
-            if self.unannounced_ends.issuperset(early)
+            if self.silent_exits.issuperset(early)
             else "ended the script"
         )
         members = "" if group == WORLD else f" of the group of ranks {number_ranges(self.members(group))}"
@@ -180,11 +197,11 @@ class RankTracker:
         return heartbeats | {rank for rank, end in self.script_ends.items() if group in end.groups}
 
     @property
-    def unannounced_ends(self) -> set[int]:
+    def silent_exits(self) -> set[int]:
         """Ranks that ended with exit code 0 without leaving their process group."""
         return {rank for rank, end in self.exits.items() if not end.finished}
 
-    def all_left(self, now: float) -> bool:
+    def waits_only_for_wrappers(self, now: float) -> bool:
         """Return whether all ranks have ended, but their wrappers and so the launcher have not.
 
         Wrappers wait after a rank that has not left its process group. The exit handlers of other
@@ -195,9 +212,9 @@ class RankTracker:
             return False
         return not self.unfinished() or self.seconds_since_progress(now) > EXIT_SECONDS
 
-    def describe_unannounced_ends(self) -> str:
+    def describe_silent_exits(self) -> str:
         """Return in one line which ranks ended without finishing their script, or ''."""
-        ranks = self.format_ranks(sorted(self.unannounced_ends))
+        ranks = self.format_ranks(sorted(self.silent_exits))
         return f"{ranks} ended without finishing the script (exit code 0)" if ranks else ""
 
     def seconds_since_progress(self, now: float) -> float:
@@ -242,7 +259,7 @@ class RankTracker:
         behind = self.behind()
         ended = len(self.nodes) - len(waiting)
         parts = [f"{ended} of {len(self.nodes)} ranks have ended"] if ended else []
-        if early_ends := self.describe_unannounced_ends():
+        if early_ends := self.describe_silent_exits():
             parts.append(early_ends)
         if behind:
             ahead = len(waiting) - len(behind)

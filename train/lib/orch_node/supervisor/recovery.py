@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from orch_node import whole_files
+from orch_node import atomic_write
 from orch_node.protocol import files
 from orch_node.protocol.layout import RunLayout
 from orch_node.protocol.node_names import fold
-from orch_node.supervisor import layouts
+
+# The number of ranks behind the address in a hostfile: `:2` for hydra, ` slots=2` for Open MPI.
+RANKS_OF_HOST = re.compile(r"(:| slots=)\d+\s*$")
 
 
 @dataclass(frozen=True)
@@ -49,18 +52,18 @@ def recover(
     if stand_ins:
         for node, spare in stand_ins.items():
             notify(f"{spare} replaces {node}")
-        hosts = layouts.replace_hosts(hosts, layout, stand_ins) if hosts else ""
+        hosts = replace_hosts(hosts, layout, stand_ins) if hosts else ""
         layout = layout.replace_nodes(stand_ins)
     if missing := lost - set(stand_ins):
         if reason := describe_missing(layout, missing, options):
             notify(f"no restart: {reason}")
             return None
-        hosts = layouts.remove_hosts(hosts, layout, missing) if hosts else ""
+        hosts = remove_hosts(hosts, layout, missing) if hosts else ""
         layout = layout.remove_nodes(missing)
         notify(describe_continuation(layout, missing, keeps_batch=options.keeps_batch))
-        argv = layouts.resize_command(argv, layout, options.size_at, options.nodes_at)
+        argv = resize_command(argv, layout, options.size_at, options.nodes_at)
     if hosts:
-        whole_files.write(hostfile, hosts)
+        atomic_write.write(hostfile, hosts)
     return Recovery(layout, argv)
 
 
@@ -93,3 +96,34 @@ def describe_continuation(layout: RunLayout, missing: set[str], *, keeps_batch: 
         f"{text}, as --min-nodes allows; unless the script uses ORCH_PLANNED_WORLD_SIZE={planned}, "
         "its global batch is smaller from here on and its schedule changes"
     )
+
+
+def replace_hosts(hostfile: str, layout: RunLayout, stand_ins: Mapping[str, str]) -> str:
+    """Return the hostfile with the addresses of spare nodes in place of lost ones."""
+    hosts = layout.spare_hosts
+    lines = hostfile.splitlines(keepends=True)
+    for index, node in enumerate(layout.node_names):
+        if node in stand_ins:
+            ranks = RANKS_OF_HOST.search(lines[index])
+            assert ranks is not None, "orch has written the line"
+            lines[index] = hosts[stand_ins[node]] + ranks.group()
+    return "".join(lines)
+
+
+def remove_hosts(hostfile: str, layout: RunLayout, lost: Collection[str]) -> str:
+    """Return the hostfile without the lines of lost nodes; it has one line per node, in order."""
+    lines = hostfile.splitlines(keepends=True)
+    return "".join(lines[i] for i, node in enumerate(layout.node_names) if node not in lost)
+
+
+def resize_command(launcher: list[str], layout: RunLayout, size_at: int | None, nodes_at: int | None) -> list[str]:
+    """Return the launcher's command with the numbers of a new layout.
+
+    Args:
+        launcher: the command.
+        layout: the new layout.
+        size_at: the index of the number of ranks; None if the launcher reads the layout itself.
+        nodes_at: the index of the number of nodes, or None.
+    """
+    numbers = {size_at: str(layout.world_size), nodes_at: str(len(layout.node_names))}
+    return [numbers.get(index, word) for index, word in enumerate(launcher)]

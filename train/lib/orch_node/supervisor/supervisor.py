@@ -22,7 +22,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
-from orch_node import machine, whole_files
+from orch_node import atomic_write, machine
 from orch_node.agent.list_runs import read_record
 from orch_node.disk import describe_on_node
 from orch_node.line_pipes import Pipes
@@ -126,7 +126,7 @@ class Supervisor:
         # Once the file SUPERVISOR exists, `orch stop` sends a signal; before, it only writes the file STOP.
         self.leases = FolderLeases(run_dir)
         process = outcome.SupervisorProcess(pid=os.getpid(), started=self.started, identity=machine.this_process())
-        whole_files.write(run_dir / files.SUPERVISOR, outcome.render_supervisor(process))
+        atomic_write.write(run_dir / files.SUPERVISOR, outcome.render_supervisor(process))
         if (run_dir / files.STOP).exists():
             self.stop_signal = signal.SIGTERM
         self.nodes: dict[str, NodeEnd] = {}  # the result of ending the processes of each node

@@ -12,6 +12,7 @@ from orch_node.protocol.events.kinds import SCRIPT_EVENTS as SCRIPT_EVENTS
 from orch_node.protocol.events.lines import EVENT_PREFIX as EVENT_PREFIX
 from orch_node.protocol.events.lines import HEADER as HEADER
 from orch_node.protocol.events.lines import LAST_TIME as LAST_TIME
+from orch_node.protocol.events.lines import UnreadableEvents as UnreadableEvents
 from orch_node.protocol.events.lines import event_fields as event_fields
 from orch_node.protocol.events.lines import event_header as event_header
 from orch_node.protocol.events.lines import event_name as event_name
@@ -51,4 +52,3 @@ from orch_node.protocol.events.run_events import Restarting as Restarting
 from orch_node.protocol.events.run_events import Stalled as Stalled
 from orch_node.protocol.events.run_events import Stopping as Stopping
 from orch_node.protocol.events.run_events import Waiting as Waiting
-from orch_node.protocol.events.unreadable import UnreadableEvents as UnreadableEvents

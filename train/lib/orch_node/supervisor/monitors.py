@@ -1,4 +1,4 @@
-"""Watch the start of an attempt: report what it waits for, and ranks that cannot start."""
+"""Watch for states of an attempt in which it cannot continue: a start that hangs, and ranks without a peer."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 
 from orch_node.agent.processes import has_children
 from orch_node.supervisor.launcher_log import LauncherLog
-from orch_node.supervisor.rank_tracker import RankTracker
+from orch_node.supervisor.rank_tracker import Position, RankTracker
 
 REPORT_SECONDS = 20.0
 NO_CHILDREN_SECONDS = 30.0  # hydra took 6 s with 20 runnable processes per core, 11 s if no name server responds
@@ -62,3 +62,36 @@ class StartupMonitor:
         """Return what the launcher says about its trouble, to be added to a message, or ''."""
         reason = self.log.reason()
         return f"; the launcher reports: {reason}" if reason else ""
+
+
+# Time for a backend that reports the lost peer itself, or a script that does not need the result.
+GRACE_SECONDS = 10.0
+
+
+class MismatchedCollectives:
+    """The ranks that wait in a collective for ranks whose script has ended, and since when.
+
+    Such a collective never completes. Some backends report the lost peer; with MPI the rank that has
+    ended waits in MPI_Finalize for the others, and nothing would happen until the stall timeout.
+    """
+
+    def __init__(self) -> None:
+        self.waiting: dict[int, Position] = {}
+        self.since = 0.0
+        self.description = ""
+        self.reported = False
+
+    def news(self, tracker: RankTracker, now: float) -> str:
+        """Return a line to report as soon as ranks wait for finished ones, and then an empty one."""
+        waiting = tracker.blocked_on_finished_ranks()
+        if waiting != self.waiting:  # a rank that makes progress does not wait
+            self.waiting, self.since = waiting, now
+            self.description = tracker.describe_mismatched_collectives(waiting) if waiting else ""
+        if not waiting or self.reported:
+            return ""
+        self.reported = True
+        return f"{self.description}; the run ends in {GRACE_SECONDS:.0f} s unless that changes"
+
+    def problem(self, now: float) -> str:
+        """Return why the run cannot continue, once the ranks have waited long enough."""
+        return self.description if self.waiting and now - self.since > GRACE_SECONDS else ""

@@ -1,17 +1,19 @@
-"""Collect the stack traces of a run's ranks on this node, and their state in the kernel."""
+"""Send signals to a run's ranks on this node: collect stack traces, or request a checkpoint before preemption."""
 
 from __future__ import annotations
 
 import itertools
 import re
+import signal
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 from orch_node.agent.processes import Process, handles_signal, kernel_state, send_signal
 from orch_node.program import PROGRAM
 from orch_node.protocol import files
 from orch_node.protocol.agent import RankStack
-from orch_node.stack_signal import signal_of_process
+from orch_node.stack_signal import PREEMPT, signal_of_process
 from orch_node.streams import without_marks
 
 WRITE_SECONDS = 0.3  # faulthandler writes the traces of a rank within milliseconds
@@ -75,3 +77,20 @@ def describe_position(stack: RankStack) -> str:
         state, wchan = stack.kernel.get("state", "?"), stack.kernel.get("wchan", "?")
         return f"no Python stack; process state {state}, {wchan}"
     return " < ".join(positions[:4])
+
+
+def preempt(processes: Iterable[Process]) -> tuple[int, ...]:
+    """Ask ranks to end after a checkpoint.
+
+    Returns:
+        The ranks that were asked. The signal would kill the others, so they do not get it.
+    """
+    return tuple(process.rank for process in processes if process.rank is not None and preempt_rank(process))
+
+
+def preempt_rank(process: Process) -> bool:
+    """Send the signal that `orch_node.preemption` handles, or SIGTERM if the script handles that."""
+    for number in (signal_of_process(process.pid, PREEMPT), signal.SIGTERM):
+        if number and handles_signal(process.pid, number):
+            return send_signal(process, number)
+    return False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from orch_node.batch.signed_lines import AGENT, SUPERVISOR, SignatureError, SignedLines, connection_key
+from orch_node.protocol.batch import AGENT, SUPERVISOR, SignatureError, SignedLines, connection_key
 
 
 def make_ends() -> tuple[SignedLines, SignedLines]:
@@ -17,21 +17,21 @@ def make_ends() -> tuple[SignedLines, SignedLines]:
 def test_signed_line_arrives_as_it_was() -> None:
     supervisor, agent = make_ends()
     for line in (b"one\n", b"two\n", b"two\n"):
-        assert agent.open(supervisor.seal(line)) == line
-        assert supervisor.open(agent.seal(line)) == line
+        assert agent.verify(supervisor.sign(line)) == line
+        assert supervisor.verify(agent.sign(line)) == line
 
 
 def test_line_that_is_changed_repeated_left_out_or_returned_is_refused() -> None:
     supervisor, agent = make_ends()
-    first, second = supervisor.seal(b"one\n"), supervisor.seal(b"two\n")
+    first, second = supervisor.sign(b"one\n"), supervisor.sign(b"two\n")
     for line in (first.replace(b"one", b"own"), second, b"one\n"):
         with pytest.raises(SignatureError):
-            agent.open(line)
-    assert agent.open(first) == b"one\n"
+            agent.verify(line)
+    assert agent.verify(first) == b"one\n"
     with pytest.raises(SignatureError):
-        agent.open(first)
+        agent.verify(first)
     with pytest.raises(SignatureError):
-        supervisor.open(first)
+        supervisor.verify(first)
 
 
 def test_keys_of_connections_differ() -> None:

@@ -18,9 +18,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from orch_node import trust, whole_files
+from orch_node import atomic_write, permissions
+from orch_node.permissions import UntrustedError
 from orch_node.protocol.folders import EXECUTABLE, LINK, FileEntry, folder_hash
-from orch_node.trust import UntrustedError
 
 CHUNK = 1 << 20
 MARK = ".orch-content"  # holds the hash of the content; written after everything else
@@ -90,9 +90,9 @@ def fill_once(folder: Path, content: str, fill: Callable[[Path], None]) -> bool:
         UntrustedError: if another user could have written the folder, or one above it.
         OSError: if it cannot be written, and what `fill` raises.
     """
-    trust.check_folder(folder.parent, make=True)
+    permissions.check_folder(folder.parent, make=True)
     parts = f".{folder.name}.part-"
-    with trust.open_private(folder.with_name(f".{folder.name}.lock")) as lock:
+    with permissions.open_private(folder.with_name(f".{folder.name}.lock")) as lock:
         locked = lock_if_possible(lock)
         if has_content(folder, content):
             return False
@@ -102,7 +102,7 @@ def fill_once(folder: Path, content: str, fill: Callable[[Path], None]) -> bool:
         part = Path(tempfile.mkdtemp(prefix=parts, dir=folder.parent))
         try:
             fill(part)
-            whole_files.write(part / MARK, content)
+            atomic_write.write(part / MARK, content)
             return give_name(part, folder, content)
         finally:
             remove(part)
@@ -138,7 +138,7 @@ def give_name(part: Path, folder: Path, content: str) -> bool:
     return True
 
 
-def has_content(folder: Path, content: str, check: Callable[[Path], None] = trust.check_folder) -> bool:
+def has_content(folder: Path, content: str, check: Callable[[Path], None] = permissions.check_folder) -> bool:
     """Return whether a folder is complete and has this content.
 
     Args:
@@ -151,7 +151,7 @@ def has_content(folder: Path, content: str, check: Callable[[Path], None] = trus
     """
     try:
         check(folder)
-        with open(trust.open_file(folder / MARK, os.O_RDONLY), "rb") as mark:
+        with open(permissions.open_file(folder / MARK, os.O_RDONLY), "rb") as mark:
             return mark.read(len(content) + 1) == content.encode()
     except (FileNotFoundError, NotADirectoryError):
         if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
