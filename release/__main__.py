@@ -19,8 +19,7 @@ from packaging.utils import canonicalize_name
 from orchestrator.files import sha256
 from orchestrator.load.files import tomllib
 from orchestrator.operations.stacks import DISTRIBUTION
-from orchestrator.provisioning.sbom import sbom
-from orchestrator.provisioning.wheelhouse import Wheel, describe_wheel
+from orchestrator.provisioning.wheelhouse import Wheel, describe_wheel, sbom
 from tests.fresh.__main__ import configuration, output_of
 from tests.fresh.cases import CASES, CHEAPEST
 

@@ -34,13 +34,13 @@ def follow(plan: Plan, base: Path, *, as_json: bool, wait: bool) -> None:
     if not wait:
         for handle in handles[:1]:
             handle.started()
-        print_text(arrays.started_as_json(plan) if as_json else arrays.started(plan), err=not as_json)
+        print_text(run_list.started_json(plan) if as_json else run_list.started_text(plan), err=not as_json)
         return
-    print_error(arrays.started(plan))
+    print_error(run_list.started_text(plan))
     outcomes = []
     try:
         for outcome in queue.follow(base, names, print_error) if waits else runs.follow_array(handles, print_error):
-            print_error(arrays.line(outcome))
+            print_error(run_list.array_line(outcome))
             outcomes.append(outcome)
     except KeyboardInterrupt:
         print_error("interrupted: stopping all runs")
@@ -49,7 +49,7 @@ def follow(plan: Plan, base: Path, *, as_json: bool, wait: bool) -> None:
         outcomes += queue.interrupt(base, unfinished) if waits else runs.interrupt_all(handles, unfinished)
     outcomes.sort(key=lambda outcome: names.index(outcome.run_id))
     code = runs.array_exit_code(outcomes)
-    print_text(arrays.as_json(outcomes, code) if as_json else arrays.text(outcomes), err=not as_json)
+    print_text(run_list.array_json(outcomes, code) if as_json else run_list.array_text(outcomes), err=not as_json)
     print_resume(outcomes)
     raise typer.Exit(code)
 

@@ -64,7 +64,7 @@ def check(
         if not as_json:
             print_text("\n".join(report.finding_lines([finding])))
     if as_json:
-        print_text(report.as_json("k8s check", findings))
+        print_text(report.findings_json("k8s check", findings))
     raise typer.Exit(int(any(finding.severity == "miss" for finding in findings)))
 
 

@@ -18,9 +18,8 @@ from orchestrator.model.packages import Requirements
 from orchestrator.model.platform import Platform
 from orchestrator.paths import TRAIN
 from orchestrator.provisioning import wheelhouse
-from orchestrator.provisioning.sbom import sbom
 from orchestrator.provisioning.user_packages import add_packages
-from orchestrator.provisioning.wheelhouse import Wheel
+from orchestrator.provisioning.wheelhouse import Wheel, sbom
 from orchestrator.stacks.image import GLIBC, Image, make_image, python_of
 
 LARGE_WHEEL_BYTES = 20_000_000  # wheels of this size get a separate layer

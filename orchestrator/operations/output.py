@@ -145,7 +145,7 @@ class RanksOutput:
         reader.notify = self.warn_once
         rank = None if self.shown == ALL else int(self.shown)
         try:
-            yield from stack_traces.without(reader.logs(rank=rank, follow=True))
+            yield from logs.without_stack_traces(reader.logs(rank=rank, follow=True))
         except OrchError as error:
             self.warn_once(error.message)
 

@@ -18,8 +18,7 @@ from orchestrator.load.clusters import local_facts
 from orchestrator.model.cluster import Node
 from orchestrator.model.finding import Finding
 from orchestrator.paths import STANDALONE
-from orchestrator.stacks.compatibility import mismatches, reference_stack
-from orchestrator.stacks.installed import Environment, Shell
+from orchestrator.stacks.compatibility import Environment, Shell, mismatches, reference_stack
 from orchestrator.stacks.matrix import Platform, nearest_to_torch
 from orchestrator.stacks.stack import BINDINGS, TORCH, Stack, same_version
 

@@ -26,7 +26,7 @@ from orchestrator.model.finding import Finding
 from orchestrator.model.printable import one_line
 from orchestrator.provisioning import fabric_checks, playbook, probe
 from orchestrator.provisioning.plan import ProvisionRequest
-from orchestrator.provisioning.playbook import Playbook
+from orchestrator.provisioning.playbook import Playbook, TaskResult
 from orchestrator.provisioning.probe import Probe
 from orchestrator.provisioning.report import (
     KEY_FILE,
@@ -40,7 +40,6 @@ from orchestrator.provisioning.report import (
     ssh_settings,
 )
 from orchestrator.provisioning.ssh_settings import resolve_connection
-from orchestrator.provisioning.task_result import TaskResult
 from orchestrator.state import State, write_private
 
 RECORD_VARIABLE = "orch_facts"  # set by the roles record and verify

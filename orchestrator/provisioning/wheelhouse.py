@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
+from urllib.parse import quote
 
 from packaging.utils import canonicalize_name
 
@@ -181,3 +183,31 @@ def unpublished_packages(stack: Stack, find_links: tuple[str, ...]) -> frozenset
     provided = {package_of(path) for folder in find_links for path in Path(folder).glob("*.whl")}
     built = {canonicalize_name(BINDINGS)} if needs_build(stack, find_links) else set()
     return frozenset(provided | built)
+
+
+def sbom(name: str, wheels: Iterable[Wheel], *, kind: str = "container") -> dict[str, Any]:
+    """Return the packages with their SHA-256 as CycloneDX 1.5 (https://cyclonedx.org/docs/1.5/json).
+
+    Args:
+        name: of the component that has the packages.
+        wheels: the packages.
+        kind: CycloneDX's type of the component.
+    """
+    components = [
+        {
+            "type": "library",
+            "name": wheel.name,
+            "version": wheel.version,
+            # https://github.com/package-url/purl-spec
+            "purl": f"pkg:pypi/{wheel.name}@{quote(wheel.version, safe='.')}",
+            "hashes": [{"alg": "SHA-256", "content": wheel.sha256}],
+        }
+        for wheel in sorted(wheels, key=lambda wheel: wheel.name)
+    ]
+    return {
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.5",
+        "version": 1,
+        "metadata": {"component": {"type": kind, "name": name}},
+        "components": components,
+    }

@@ -10,10 +10,9 @@ from typing import Any
 
 from orchestrator.model.hostlist import fold
 from orchestrator.report.listing import SCHEMA, table
-from orchestrator.runs.measures import Measures
+from orchestrator.runs.measures import Measures, scores
 from orchestrator.runs.outcome import Outcome
 from orchestrator.runs.provenance import Script
-from orchestrator.runs.result import scores
 from orchestrator.runs.store import Run
 
 ABSENT = "-"

@@ -10,8 +10,8 @@ from rich.table import Table
 
 from orchestrator.model.printable import one_line
 from orchestrator.planning.precision import OF_SCRIPT
+from orchestrator.runs.measures import Scores, scores
 from orchestrator.runs.outcome import Outcome
-from orchestrator.runs.result import Scores, scores
 from orchestrator.screen import paper
 
 SCORE_LABELS = {"em": "Exact match", "f1": "F1", "mcc": "MCC", "auc": "AUC"}

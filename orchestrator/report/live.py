@@ -33,11 +33,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.text import Text
 
 from orchestrator.model.printable import counted
-from orchestrator.report.failure import error_lines
-from orchestrator.report.rank_lines import STATE_SECONDS, RankLines
+from orchestrator.report.output_lines import STATE_SECONDS, RankLines
+from orchestrator.report.training import error_lines
 from orchestrator.runs import timeline
 from orchestrator.runs.logs import LogLine
-from orchestrator.runs.result import number
+from orchestrator.runs.measures import number
 from orchestrator.screen import console, harmless, print_text
 
 STARTING = "starting the ranks: they import torch and join the process group"

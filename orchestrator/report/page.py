@@ -12,10 +12,9 @@ from orchestrator.report.figures import of_planned
 from orchestrator.report.html import Row, Table
 from orchestrator.report.traces import time_unit
 from orchestrator.report.training import failure_lines
-from orchestrator.runs.measures import Measures, RankMeasures
+from orchestrator.runs.measures import Measures, RankMeasures, scores
 from orchestrator.runs.outcome import Outcome
 from orchestrator.runs.provenance import Provenance, Script
-from orchestrator.runs.result import scores
 from orchestrator.runs.store import Run
 
 STORY = 200  # maximum number of lines of the timeline

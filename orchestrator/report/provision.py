@@ -10,8 +10,7 @@ from orch_node.protocol.environment import DATA
 
 from orchestrator.model.printable import counted
 from orchestrator.provisioning.report import Change, NodeReport, Report, Synced
-from orchestrator.report.findings import finding_lines
-from orchestrator.report.listing import table
+from orchestrator.report.listing import finding_lines, table
 
 SCHEMA = 1
 OFFLINE = "Ranks on these nodes use only what was copied, without the hub; --env HF_HUB_OFFLINE=0 changes that."

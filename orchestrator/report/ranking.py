@@ -11,7 +11,7 @@ from orchestrator.errors import RequestError, did_you_mean
 from orchestrator.model.decision import ARRAY_MEMBER
 from orchestrator.report.comparison import ABSENT, Side
 from orchestrator.report.listing import SCHEMA, table
-from orchestrator.runs.result import scores
+from orchestrator.runs.measures import scores
 
 LOSS, SPEED = "loss", "samples_per_second"
 SMALLER_IS_BETTER = ("loss", "perplexity", "error", "seconds")  # parts of the names of such results

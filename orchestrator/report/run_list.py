@@ -1,7 +1,8 @@
-"""The table of `orch runs`."""
+"""The table of `orch runs`, and a line for each of several runs that were started at once."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 
 from orch_node.protocol.remaining import format_seconds
@@ -9,6 +10,13 @@ from orch_node.protocol.remaining import format_seconds
 from orchestrator.model.recipe import is_number
 from orchestrator.report.listing import cell, table
 from orchestrator.runs.rows import RunRow
+from orchestrator.model.decision import ARRAY_MEMBER
+from orchestrator.model.setting_types import is_number
+from orchestrator.planning.plan import Plan
+from orchestrator.report import training
+from orchestrator.report.listing import SCHEMA, cell, table
+from orchestrator.runs.outcome import Outcome
+from orchestrator.runs.rows import RunRow, cause
 
 COLUMNS = ("id", "name", "state", "started_by", "age", "duration", "ranks", "arguments", "result", "cause")
 FOLDED = ("cause", "arguments", "result", "name")  # get a line of their own on a narrow terminal, in this order
@@ -111,3 +119,34 @@ def parse_arguments(arguments: Sequence[str]) -> Mapping[str, str]:
         else:
             texts[str(len(texts))] = argument
     return texts
+
+
+def array_line(outcome: Outcome) -> str:
+    """Return the line of one run, such as `ID learning_rate=1e-5 (1 of 3): done`."""
+    member = next((decision.value for decision in outcome.decisions if decision.topic == ARRAY_MEMBER), "")
+    reason = cause(outcome.failure) if outcome.failure else outcome.problem
+    return f"{outcome.run_id} {member}: {outcome.state}{f': {reason}' if reason else ''}"
+
+
+def array_text(outcomes: Sequence[Outcome]) -> str:
+    """Return a line for each run and the command that compares them."""
+    arrays = {outcome.run_id.rpartition("-")[0] for outcome in outcomes}
+    return "\n".join([*map(array_line, outcomes), *(f"to compare them: orch runs compare {array}" for array in arrays)])
+
+
+def array_json(outcomes: Sequence[Outcome], exit_code: int) -> str:
+    """Return all runs and the exit code as JSON."""
+    runs = [json.loads(training.as_json(outcome)) for outcome in outcomes]
+    value = {"schema": SCHEMA, "kind": "array", "runs": runs, "exit_code": exit_code}
+    return json.dumps(value, indent=1)
+
+
+def started_text(plan: Plan) -> str:
+    """Return a line for each run that was submitted."""
+    return "\n".join(f"submitted {member.run.run_id}" for member in plan.array)
+
+
+def started_json(plan: Plan) -> str:
+    """Return the ids of the started runs as JSON."""
+    run_ids = [member.run.run_id for member in plan.array]
+    return json.dumps({"schema": SCHEMA, "kind": "started", "runs": run_ids}, indent=1)

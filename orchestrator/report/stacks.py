@@ -9,9 +9,8 @@ from typing import Any
 
 from orchestrator.model.finding import Finding
 from orchestrator.model.printable import counted
-from orchestrator.report.findings import finding_lines
-from orchestrator.report.listing import SCHEMA, table
-from orchestrator.stacks.installed import Environment
+from orchestrator.report.listing import SCHEMA, finding_lines, table
+from orchestrator.stacks.compatibility import Environment
 from orchestrator.stacks.matrix import Platform, component_version, status
 from orchestrator.stacks.stack import BINDINGS, Stack
 

@@ -1,24 +1,62 @@
-"""The report of a training run that has ended: its table, or the reason why it failed."""
+"""The report of a training run that has ended: its table, or the reason and the error of the rank that failed."""
 
 from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 from orch_node.protocol.events import record
 from orch_node.protocol.node_names import fold_by_text
 from orch_node.protocol.outcome import REFUSED, nodes_record
+from orch_node.protocol.record import number_ranges
 
 from orchestrator.model.finding import Finding
 from orchestrator.report.cleanup import left_in_memory
-from orchestrator.report.failure import describe_same_error, error_lines
 from orchestrator.report.figures import table_lines
-from orchestrator.report.findings import detail_lines
-from orchestrator.report.listing import SCHEMA
-from orchestrator.runs import timeline
+from orchestrator.report.listing import SCHEMA, detail_lines
+from orchestrator.runs import timeline, tracebacks
 from orchestrator.runs.outcome import Outcome
+
+TEXT_LINES = 25  # of output that has no traceback
+
+
+def error_lines(text: str, *, is_shown: bool = False) -> Iterator[str]:
+    """Yield the lines of a rank's error, with paths as they are on this machine.
+
+    Args:
+        text: the traceback, the stack that a fatal signal has left, or the end of the rank's output.
+        is_shown: whether the whole text is on the screen already.
+    """
+    traceback = tracebacks.parse_last(text)
+    if traceback is None and (stack := tracebacks.stack_of_signal(text)):
+        message = [line for line in text.splitlines() if line.startswith("Fatal Python error: ")]
+        traceback = replace(stack, message=message[-1:])
+    if traceback is None or not traceback.frames:
+        lines = text.splitlines()
+        yield from lines[-1 if is_shown else -TEXT_LINES :]
+        return
+    if is_shown:
+        traceback = replace(traceback, frames=traceback.user_frames[-1:])
+    yield from tracebacks.shorten(traceback, current_folder())
+
+
+def current_folder() -> str:
+    """Return the current folder, or '' if it was deleted."""
+    try:
+        return str(Path.cwd())
+    except FileNotFoundError:
+        return ""
+
+
+def describe_same_error(ranks: tuple[int, ...]) -> list[str]:
+    """Return a line about other ranks that ended with the same error, if there are any."""
+    if not ranks:
+        return []
+    return [f"rank{'s' * (len(ranks) > 1)} {number_ranges(ranks)} had the same error"]
 
 
 def as_json(outcome: Outcome) -> str:

@@ -1,11 +1,11 @@
-"""Lines of the ranks' logs, and the ranks whose logs to show."""
+"""Lines of the ranks' logs without requested stack traces, and the ranks whose logs to show."""
 
 from __future__ import annotations
 
 import heapq
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 
@@ -110,3 +110,22 @@ def recorded_times(folder: Path, rank: int) -> Iterator[tuple[int, float]]:
         for line in lines:
             if match := TIME.fullmatch(line):
                 yield int(match[1]), float(match[2])
+
+
+# The format of CPython's faulthandler (Python/traceback.c).
+TRACE_START = re.compile(r"(?:Current thread|Thread) 0x[0-9a-f]+ .*\(most recent call first\):")
+TRACE_LINE = re.compile(r'  File ".*", line (?:\d+|\?\?\?) in |  <|  \.\.\.|$')
+
+
+def without_stack_traces(lines: Iterable[LogLine]) -> Iterator[LogLine]:
+    """Yield the lines of ranks, in any order, without the stack traces that orch requested, which disturb a screen."""
+    inside: set[int] = set()
+    for line in lines:
+        if not line.finished:
+            if line.rank not in inside:
+                yield line
+        elif TRACE_START.match(line.text):
+            inside.add(line.rank)
+        elif line.rank not in inside or not TRACE_LINE.match(line.text):
+            inside.discard(line.rank)
+            yield line

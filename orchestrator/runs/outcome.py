@@ -30,12 +30,10 @@ from orchestrator.model.finding import Finding
 from orchestrator.runs import accounting
 from orchestrator.runs.accounting import Accounting
 from orchestrator.runs.events import notes
-from orchestrator.runs.explanations import explain
-from orchestrator.runs.modules import advise_on_module
+from orchestrator.runs.explanations import advise_on_module, advise_on_volume, explain
 from orchestrator.runs.store import Run
 from orchestrator.runs.timeline import Moment, how_it_failed, timeline_of
 from orchestrator.runs.tracebacks import HEADER, error_key
-from orchestrator.runs.volumes import advise_on_volume
 
 LOG_CHARACTERS = 200_000
 EXIT_CODES = {outcomes.DONE: 0, outcomes.STOPPED: 130, outcomes.PREEMPTED: outcomes.EX_TEMPFAIL}

@@ -12,7 +12,7 @@ from orch_node.protocol.listing import Standing
 from orch_node.protocol.outcome import Outcome
 from orch_node.protocol.record import RunRecord
 
-from orchestrator.runs.result import numbers
+from orchestrator.runs.measures import numbers
 from orchestrator.runs.state_files import supervisor_of
 from orchestrator.runs.store import Run
 from orchestrator.runs.timeline import FailedRank, how_it_failed

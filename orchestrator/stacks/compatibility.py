@@ -1,18 +1,64 @@
-"""Rules that find packages and variables which do not fit together.
+"""Installed packages, and the rules that find packages and variables which do not fit together.
 
 `pip check` finds none of these mismatches, because the wheels do not declare their torch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
-from packaging.version import Version
+from packaging.version import InvalidVersion, Version
 
 from orchestrator.model.finding import Finding
-from orchestrator.stacks.installed import Environment, Shell, built_by_orch, is_gpu_wheel
-from orchestrator.stacks.matrix import bindings_fit_torch, component_version, describe_stack, nearest_to_torch
+from orchestrator.stacks.matrix import (
+    XPU_ONLY_BINDINGS,
+    bindings_fit_torch,
+    component_version,
+    describe_stack,
+    nearest_to_torch,
+)
 from orchestrator.stacks.stack import BINDINGS, IPEX, TORCH, Stack, minor, same_version
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shell:
+    """The part of a shell's environment that ranks started by hand inherit."""
+
+    variables: Mapping[str, str]
+    mpirun: str | None  # path
+    libmpi: str | None  # path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Environment:
+    """The packages that an interpreter can import."""
+
+    name: str
+    python: str  # version
+    packages: Mapping[str, str]  # distribution -> version
+    shell: Shell | None = None  # if ranks are started without orch
+    for_gpus: bool = False  # whether ranks may use GPUs
+
+    def version(self, package: str) -> Version | None:
+        """Return a package's version, None if it is missing or has none (an unpacked source tree)."""
+        try:
+            return Version(self.packages[package])
+        except (KeyError, InvalidVersion):
+            return None
+
+
+def built_by_orch(bindings: Version) -> bool:
+    """Return whether these bindings were built from bindings/ of this repository (2.13.0+orch.10)."""
+    return (bindings.local or "").startswith("orch")
+
+
+def is_gpu_wheel(bindings: Version) -> bool:
+    """Return whether these bindings are a GPU wheel; some versions exist as such without a local part."""
+    if bindings.local == "cpu" or built_by_orch(bindings):
+        return False
+    return bindings.local in ("xpu", "gpu") or bindings.public in XPU_ONLY_BINDINGS
+
 
 # transformers -> the oldest accelerate that its metadata allows.
 OLDEST_ACCELERATE = (("5.0", "1.1.0"), ("4.47", "0.26.0"), ("4.36", "0.21.0"))

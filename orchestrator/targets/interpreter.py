@@ -17,8 +17,7 @@ from orchestrator.model.cluster import Facts, UserPython
 from orchestrator.model.command import LOGIN_SCRIPT_HINT
 from orchestrator.paths import STANDALONE
 from orchestrator.planning.request import TrainRequest
-from orchestrator.stacks.compatibility import mismatches
-from orchestrator.stacks.installed import Environment
+from orchestrator.stacks.compatibility import Environment, mismatches
 from orchestrator.targets.connections.connection import Ssh
 from orchestrator.targets.connections.local import Local
 

@@ -13,9 +13,9 @@ import pytest
 
 from orchestrator import load
 from orchestrator.provisioning.plan import ProvisionRequest
+from orchestrator.provisioning.playbook import task_result
 from orchestrator.provisioning.report import NodeReport
 from orchestrator.provisioning.session import Listener, Session
-from orchestrator.provisioning.task_result import task_result
 from orchestrator.state import State
 
 

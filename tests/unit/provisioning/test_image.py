@@ -9,8 +9,7 @@ import pytest
 from orchestrator import load
 from orchestrator.errors import PlanError
 from orchestrator.operations.image import lay_wheels
-from orchestrator.provisioning.sbom import sbom
-from orchestrator.provisioning.wheelhouse import Wheel
+from orchestrator.provisioning.wheelhouse import Wheel, sbom
 from orchestrator.stacks.image import make_image, python_of
 from tests.conftest import make_stack
 

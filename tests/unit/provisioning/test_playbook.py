@@ -6,10 +6,22 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, example, given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
 
-from orchestrator.provisioning.playbook import MAX_FORKS, Playbook, handle_event, run, settings
-from orchestrator.provisioning.task_result import TaskResult
-from tests.support.hostile import ESCAPE_SEQUENCE
+from orchestrator.provisioning.playbook import (
+    MAX_FORKS,
+    RESULTS,
+    Playbook,
+    TaskResult,
+    handle_event,
+    run,
+    settings,
+    task_result,
+)
+from orchestrator.provisioning.report import changes_of, explain, message_of
+from tests.support.hostile import ESCAPE_SEQUENCE, JSON
 
 
 def test_ansible_does_not_evaluate_texts_as_templates(tmp_path: Path) -> None:
@@ -45,3 +57,21 @@ def test_events_are_logged_without_escape_sequences(tmp_path: Path) -> None:
         handle_event({"stdout": f"ok: [node0] => {ESCAPE_SEQUENCE}", "event_data": {}}, log, print, lines.append)
     assert ESCAPE_SEQUENCE not in lines[0]
     assert "\x1b" not in (tmp_path / "log").read_text()
+
+
+LIMITED = hypothesis_settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+@LIMITED
+@example(res=None, duration=10**400, task="", state="ok")
+@given(res=JSON, duration=JSON, task=JSON, state=st.sampled_from(sorted(RESULTS.values())))
+def test_any_result_of_a_task_is_reported_as_printable_text(
+    res: object, duration: object, task: object, state: str
+) -> None:
+    data = {"host": "node0", "res": res, "duration": duration, "task": task}
+    result = task_result(state, data)
+    assert isinstance(result, TaskResult)
+    texts = [*explain(message_of(result.result)), result.task]
+    for change in changes_of(result.result, result.task):
+        texts += [change.what, change.is_, change.should]
+    assert all(text.isprintable() for text in texts)

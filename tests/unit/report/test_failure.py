@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.report.failure import describe_same_error, error_lines
+from orchestrator.report.training import describe_same_error, error_lines
 from tests.unit.runs.test_tracebacks import SEGMENTATION_FAULT, SHAPES
 
 

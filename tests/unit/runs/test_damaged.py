@@ -2,25 +2,46 @@
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from orch_node.agent import damaged_runs, list_runs
-from orch_node.protocol.events import UnreadableEvent
+from orch_node.pod import relay
+from orch_node.protocol import listing as listings
+from orch_node.protocol import record
+from orch_node.protocol.events import Exited, Progress, Stalled, UnreadableEvent
 
 from orchestrator.errors import OrchError, RequestError
 from orchestrator.load.inventory import read_cached_listing
 from orchestrator.operations import runs as operation
+from orchestrator.operations.report import comparison, report
+from orchestrator.operations.runs import list_recorded_runs
+from orchestrator.report import comparison as comparisons
+from orchestrator.report import listing, live, training
 from orchestrator.runs import damaged, store
+from orchestrator.runs.events import events_in
+from orchestrator.runs.follow import LocalRun, follow
+from orchestrator.runs.measures import measures
+from orchestrator.runs.outcome import outcome_of
 from orchestrator.runs.state_files import supervises
 from orchestrator.state import describe_holder
-from tests.support.recorded import make_run
+from orchestrator.targets.kubernetes.follow import ReadLine
+from orchestrator.targets.kubernetes.local_copy import RunCopy
+from orchestrator.targets.kubernetes.log_lines import Position
+from orchestrator.targets.kubernetes.log_lines import parse as parse_pod_line
+from orchestrator.targets.kubernetes.outcome import outcome as kubernetes_outcome
+from orchestrator.targets.kubernetes.status import JobState
+from tests.support.hostile import DEEP_EVENT, FILES, HUGE_NUMBER_EVENT, JSON, LINES, TEXTS
+from tests.support.recorded import RUN_RECORD, STARTED, make_run
 from tests.support.waiting import wait_until
 
 GOOD, BAD = "20260101-120000-qa-0000", "20260102-120000-qa-0001"
@@ -183,3 +204,207 @@ def test_damaged_cache_is_ignored(tmp_path: Path, text: str) -> None:
     path.write_text(text)
     assert read_cached_listing(path) is None
     assert describe_holder(text) == "unknown process"
+
+
+FEW = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+DAMAGED_LINES = (
+    '{"event": "progress", "rank": 1, "time": 1767268801.0, "step": "three"}',
+    '{"event": "progress", "rank": 1, "time": 1767268801.0, "phase": "train", "loss": "low"}',
+    '{"event": "progress", "rank": 0, "time": 1767268801.0, "step": 3}',
+    '{"event": "exit", "rank": 0, "time": 1767268801.0}',
+    "torn {",
+    DEEP_EVENT,
+    HUGE_NUMBER_EVENT,
+)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Return the folder of a run of two ranks."""
+    return make_run(tmp_path, "run", ranks=2, nodes=1, seconds=12)
+
+
+def add_lines(folder: Path, *lines: str | bytes) -> store.Run:
+    """Add lines to the event log of a run, and return the run."""
+    with (folder / "events.jsonl").open("ab") as log:
+        for line in lines:
+            log.write((line.encode("utf-8", "surrogatepass") if isinstance(line, str) else line) + b"\n")
+    return store.load(folder)
+
+
+def make_page(base: Path) -> str:
+    """Return the report page of the newest run."""
+    return report(base, "last", inventory=None, output=None, notify=print).read_text()
+
+
+def test_lines_that_are_no_events_of_the_ranks_are_unreadable() -> None:
+    lines = [b'{"event": "exit", "rank": 1}', b"", b"[]", b"\xff", b'{"event": "exit", "rank": 7}']
+    events = list(events_in(lines, ranks=2))
+    assert events[0] == Exited(rank=1)
+    assert [type(event) for event in events[1:]] == [UnreadableEvent] * 4
+    assert "rank 7" in repr(events[-1])
+
+
+def test_run_with_damaged_events_is_listed_shown_compared_and_reported(folder: Path) -> None:
+    assert outcome_of(store.load(folder)).notes == ()
+    run = add_lines(folder, *DAMAGED_LINES)
+    (row,) = list_recorded_runs(folder.parent, None).rows
+    assert row.progress == "step 3"
+    outcome = outcome_of(run)
+    text = training.full_report(outcome)
+    assert text.count("note: 2 events of rank 1 could not be read: progress: step is ") == 1
+    assert "note: 3 events without a rank could not be read" in text
+    assert outcome.notes[0] in json.loads(training.as_json(outcome))["notes"]
+    assert "2 events of rank 1 could not be read" in make_page(folder.parent)
+    assert comparisons.text(comparison(folder.parent, "last", "last"))
+
+
+def test_time_of_a_damaged_event_is_ignored(folder: Path) -> None:
+    """Ignore such a time, because a chart that begins in 1970 shows nothing."""
+    result = measures(add_lines(folder, '{"event": "progress", "rank": 0, "time": 5.0, "step": "x"}'))
+    assert result.began > STARTED
+    assert all(event.time > STARTED for event in result.events)
+
+
+def test_damaged_outcome_is_noted(folder: Path) -> None:
+    (folder / "outcome.json").write_text('{"state": 7}')
+    outcome = outcome_of(store.load(folder))
+    assert (outcome.state, outcome.exit_code) == ("killed", 1)
+    (note,) = outcome.notes
+    assert note.endswith("outcome.json is damaged, and left out: outcome.json: state is 7, not text.")
+
+
+def test_unreadable_files_are_noted(folder: Path) -> None:
+    for name in ("events.jsonl", "outcome.json", "supervisor.json", "ranks/rank-0.metrics.jsonl"):
+        (folder / name).unlink(missing_ok=True)
+        (folder / name).mkdir()
+    outcome = outcome_of(store.load(folder))
+    assert outcome.state == "killed"
+    assert "events.jsonl: Is a directory" in outcome.notes[-1]
+    assert list_recorded_runs(folder.parent, None).rows
+    assert measures(store.load(folder)).ranks[0].samples == ()
+
+
+def test_progress_without_a_phase_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    screen = live.Screen()
+    screen.show(Progress(rank=0, step=3, loss=float("nan")))
+    screen.show(Progress(rank=0, phase="[/x]", step=1e300, steps=0))
+    screen.show(Stalled(text="x", stands={"zero": "a", "1": "b", "9" * 5000: "c"}))
+    output = capsys.readouterr().err
+    assert "progress: step 3 loss nan" in output
+    assert "[/x]: " in output
+
+
+def test_pod_log_lines_without_a_valid_rank_go_to_the_launcher_log() -> None:
+    for line in (f"[{'9' * 5000}] x", "[7] x", '{"metrics": true, "line": ""}', '{"metrics": -1}'):
+        assert parse_pod_line(line, ranks=2).file == "launcher.log"
+    result = parse_pod_line('{"event": "progress", "rank": 1, "step": "x"}', ranks=2)
+    assert isinstance(result.event, UnreadableEvent)
+    assert (result.file, result.rank) == ("events.jsonl", None)
+
+
+def make_small_run(factory: pytest.TempPathFactory, **files: bytes) -> Path:
+    """Return the folder of a run in which these files have other contents."""
+    folder = make_run(factory.mktemp("runs"), "run", ranks=2, nodes=1, seconds=5)
+    for name, content in files.items():
+        (folder / name).write_bytes(content)
+    return folder
+
+
+@FEW
+@given(content=FILES)
+def test_any_event_log_can_be_shown(content: bytes, tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = make_small_run(tmp_path_factory)
+    run = add_lines(folder, content)
+    rows = list_recorded_runs(folder.parent, None).rows
+    assert listing.table([{"progress": row.progress} for row in rows], ["progress"])
+    outcome = outcome_of(run)
+    training.full_report(outcome)
+    json.loads(training.as_json(outcome))
+    make_page(folder.parent)
+    comparisons.text(comparison(folder.parent, "last", "last"))
+    screen = live.Screen()
+    for event in follow(run.folder, LocalRun(run.folder), ranks=2):
+        screen.show(event)
+
+
+@FEW
+@given(lines=st.lists(LINES | TEXTS.map(lambda text: f"[1] {text}") | TEXTS, max_size=6))
+def test_any_pod_log_can_be_copied(lines: list[str], tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = make_small_run(tmp_path_factory)
+    copy = RunCopy(folder, ranks=2)
+    for line in lines:
+        copy.write(ReadLine(pod="uid", position=Position(), text=line.replace("\n", " ")))
+    events = store.load(folder).events()
+    assert kubernetes_outcome(events, [], JobState(state="failed"), began=0.0, now=1.0).state
+    training.full_report(outcome_of(store.load(folder)))
+
+
+@FEW
+@given(content=st.binary(max_size=200) | JSON.map(lambda value: json.dumps(value).encode()))
+def test_any_outcome_can_be_shown(content: bytes, tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = make_small_run(tmp_path_factory, **{"outcome.json": content, "supervisor.json": content})
+    run = store.load(folder)
+    assert run.state in ("killed", "running") or run.outcome
+    training.text(outcome_of(run))
+    json.loads(training.as_json(outcome_of(run)))
+
+
+@FEW
+@given(line=JSON)
+def test_any_figures_of_a_rank_can_be_reported(line: Any, tmp_path_factory: pytest.TempPathFactory) -> None:
+    figures = {"time": STARTED, "seconds": 0, "step": 1, "steps": 1}
+    lines = [line, figures, {**figures, "seconds": 1.0, "loss": line}]
+    content = "".join(json.dumps(entry) + "\n" for entry in lines).encode()
+    folder = make_small_run(tmp_path_factory, **{"ranks/rank-0.metrics.jsonl": content})
+    result = measures(store.find(folder.parent, "last"))
+    assert all(sample.seconds > 0 for rank in result.ranks for sample in rank.samples)
+    make_page(folder.parent)
+
+
+@FEW
+@given(content=FILES)
+def test_any_run_can_be_listed_by_its_node(content: bytes, tmp_path_factory: pytest.TempPathFactory) -> None:
+    names = ("events.jsonl", "outcome.json", "supervisor.json")
+    folder = make_small_run(tmp_path_factory, **dict.fromkeys(names, content))
+    (folder / "run.json").write_text(json.dumps(record.render(replace(RUN_RECORD, run_id=folder.name))))
+    run = list_runs.listed_run(folder)
+    assert len(listings.parse(listings.render(listings.Listing((run,)))).runs) == 1
+
+
+@FEW
+@given(content=FILES)
+def test_any_run_can_be_relayed_by_its_pod(
+    content: bytes, tmp_path_factory: pytest.TempPathFactory, capfdbinary: Any
+) -> None:
+    names = ("events.jsonl", "outcome.json", "ranks/rank-0.log")
+    folder = make_small_run(tmp_path_factory, **dict.fromkeys(names, content))
+    relay.Relay(folder, ranks={0, 1}).finish()
+    sys.stdout.flush()
+    for line in capfdbinary.readouterr().out.split(b"\n"):
+        parse_pod_line(line.decode(errors="replace"), ranks=2)
+
+
+NUMBERS = st.none() | st.floats(allow_nan=False, allow_infinity=False) | st.integers(-9, 2**63)
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@example(step=1e308, steps=1e308, loss=1.0, phase="x")
+@example(step=1e308, steps=1e-300, loss=1.0, phase="x")
+@example(step=-1e308, steps=0, loss=1.0, phase="x")
+@given(step=NUMBERS, steps=NUMBERS, loss=NUMBERS | st.just(float("nan")), phase=st.none() | TEXTS)
+def test_any_numbers_can_be_shown_in_a_progress_bar(
+    step: float | None, steps: float | None, loss: float | None, phase: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terminal = io.StringIO()
+    terminal.isatty = lambda: True  # type: ignore[method-assign]
+    monkeypatch.setattr("sys.stderr", terminal)
+    screen = live.Screen()
+    assert not screen.progress.disable
+    screen.begin([])
+    try:
+        screen.show(Progress(rank=0, phase=phase, step=step, steps=steps, loss=loss))
+        screen.show(Progress(rank=0, phase=phase, step=steps, steps=step, loss=loss))
+        screen.progress.refresh()
+    finally:
+        screen.end()

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+from orchestrator.model.finding import Finding
+from orchestrator.report.listing import detail_lines
 from orchestrator.runs import store
-from orchestrator.runs.explanations import explain
+from orchestrator.runs.explanations import advise_on_module, advise_on_volume, explain
 from orchestrator.runs.known_errors import KNOWN_SIGNATURES
 from orchestrator.runs.outcome import outcome_of
 from tests.support.recorded import make_outcome, make_run
@@ -210,3 +212,83 @@ def test_lines_of_ranks_explain_only_what_they_ended(
     (folder / "outcome.json").write_text(json.dumps(outcome))
     evidence = {explanation.evidence for explanation in outcome_of(store.load(folder)).explanations}
     assert (GPU_ERROR.strip() in evidence) == is_explained
+
+
+def explanation_of(module: str) -> Finding:
+    (explanation,) = explain(f"ModuleNotFoundError: No module named '{module}'")
+    return explanation
+
+
+def test_misspelled_module_of_the_project_is_corrected(tmp_path: Path) -> None:
+    (tmp_path / "pkg" / "data").mkdir(parents=True)
+    for name in ("train.py", "pkg/__init__.py", "pkg/preprocessing.py", "pkg/data/loader.py"):
+        (tmp_path / name).touch()
+    for name, intended in {
+        "pkg.preprocesing": "pkg.preprocessing",
+        "pkg.data.laoder": "pkg.data.loader",
+        "pgk": "pkg",
+    }.items():
+        assert advise_on_module(explanation_of(name), tmp_path).cure == f"Did you mean your module {intended}?"
+    assert "dependencies" not in advise_on_module(explanation_of("pkg.models"), tmp_path).cure
+
+
+def test_missing_package_comes_with_the_lines_to_paste() -> None:
+    result = advise_on_module(explanation_of("sklearn.metrics"), None)
+    assert result.cure.endswith('The block:\n# /// script\n# dependencies = ["scikit-learn"]\n# ///')
+
+
+def test_other_explanations_stay_as_they_are() -> None:
+    (explanation,) = explain("OSError: No space left on device")
+    assert advise_on_module(explanation, None) == explanation
+
+
+RUN_DIR = "/orch/runs/20260101-120000-own-1a2b"
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        pytest.param(
+            f"OSError: [Errno 28] No space left on device: '{RUN_DIR}/output/model'",
+            ["claim shared", "/orch", f"{RUN_DIR}/output/model"],
+            id="a-file-on-the-volume",
+        ),
+        pytest.param(
+            "RuntimeError: PytorchStreamWriter failed: No space left on device", ["claim shared", RUN_DIR], id="no-path"
+        ),
+        pytest.param(
+            "OSError: [Errno 28] No space left on device: '/tmp/x'",
+            ["pod itself", "/tmp/x", "below /orch"],
+            id="the-pods-own-disk",
+        ),
+    ],
+)
+def test_full_volume_names_the_claim_and_the_folder(line: str, expected: list[str]) -> None:
+    (explanation,) = explain(line)
+    volume_location = {"claim": "shared", "mount": "/orch"}
+    result = "\n".join(detail_lines(advise_on_volume(explanation, volume_location, RUN_DIR)))
+    for text in expected:
+        assert text in result
+    assert "df -h" not in result
+    assert "--runs-dir" not in result
+
+
+@pytest.mark.parametrize("is_problem", [True, False], ids=["of-the-job", "of-a-rank"])
+def test_outcome_of_a_run_names_the_full_volume(tmp_path: Path, is_problem: bool) -> None:
+    line = f"OSError: [Errno 28] No space left on device: '{RUN_DIR}/output/model'"
+    folder = make_run(
+        tmp_path, "run", ranks=2, fails=1, seconds=2, run_dir=RUN_DIR, location={"claim": "shared", "mount": "/orch"}
+    )
+    if is_problem:
+        ended = json.loads((folder / "outcome.json").read_text())
+        (folder / "outcome.json").write_text(json.dumps({**ended, "first_failure": None, "problem": line}))
+    else:
+        (folder / "ranks" / "rank-1.log").write_text(f"step 1\n{line}\n")
+    (explanation,) = outcome_of(store.load(folder)).explanations
+    assert "claim shared" in explanation.message
+    assert f"{RUN_DIR}/output/model" in explanation.cure
+
+
+def test_full_disk_of_a_node_keeps_its_advice() -> None:
+    (explanation,) = explain("No space left on device")
+    assert advise_on_volume(explanation, {}, "/home/me/runs/x") == explanation

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 from pathlib import Path
 from unittest.mock import patch
 
 from orch_node.streams import STDERR, STDOUT, LogWriter
 
 from orchestrator.runs import store
-from orchestrator.runs.logs import copied_lines
+from orchestrator.runs.logs import LogLine, copied_lines, without_stack_traces
 from tests.support.recorded import make_run
 
 
@@ -40,3 +42,34 @@ def test_lines_of_ranks_are_merged_in_the_order_of_time(tmp_path: Path) -> None:
     assert [line.text for line in later] == ["third", "fourth", "last"]
     (run.folder / "ranks/rank-0.times").write_text("damaged\n0 1e3\n0 nan\n")
     assert {line.time for line in copied_lines(run, {0: "node0"}, {})} == {math.inf}
+
+
+DUMPS = """
+import faulthandler, sys, threading
+print("step 1", file=sys.stderr, flush=True)
+event = threading.Event()
+threading.Thread(target=event.wait, daemon=True).start()
+def recurse(depth):
+    recurse(depth - 1) if depth else faulthandler.dump_traceback(all_threads=True)
+recurse(150)
+print("  step 2\\n\\nstep 3", file=sys.stderr)
+"""
+
+
+def make_lines(rank: int, text: str) -> list[LogLine]:
+    return [LogLine(rank=rank, node="node0", text=line) for line in text.splitlines()]
+
+
+def test_only_the_output_of_the_script_remains() -> None:
+    text = subprocess.run([sys.executable, "-c", DUMPS], capture_output=True, text=True, check=True).stderr
+    assert text.count("(most recent call first):") == 2
+    assert "\n  ...\n" in text
+    assert [line.text for line in without_stack_traces(make_lines(0, text))] == ["step 1", "  step 2", "", "step 3"]
+
+
+def test_lines_of_another_rank_between_those_of_a_trace_remain() -> None:
+    trace = 'Thread 0x00007f0 (most recent call first):\n  File "a.py", line 1 in <module>'
+    first, frame = make_lines(0, trace)
+    (rank1_line,) = make_lines(1, '  File "mine.txt", line 3 in it')
+    (rank0_line,) = make_lines(0, "continues")
+    assert list(without_stack_traces([first, rank1_line, frame, rank0_line])) == [rank1_line, rank0_line]

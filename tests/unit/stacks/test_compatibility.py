@@ -7,8 +7,7 @@ import pytest
 
 from orchestrator import load
 from orchestrator.model.finding import Finding
-from orchestrator.stacks.compatibility import mismatches
-from orchestrator.stacks.installed import Environment, Shell
+from orchestrator.stacks.compatibility import Environment, Shell, mismatches
 from orchestrator.stacks.stack import BINDINGS, IPEX, Stack
 
 STACKS = load.all_stacks()

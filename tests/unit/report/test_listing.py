@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from orchestrator.model.finding import Finding
-from orchestrator.report.findings import as_json, detail_lines, finding_lines
+from orchestrator.report.listing import detail_lines, finding_lines, findings_json
 
 LIBRARY = Finding(subject="a", message="no libmpi", evidence="could not open libmpi.so.12", cure="Source setvars.sh.")
 FINE = Finding(subject="API", severity="ok", message="it responds")
@@ -26,7 +26,7 @@ def test_evidence_that_is_printed_already_is_left_out() -> None:
 
 
 def test_json_is_ready_unless_something_is_missing() -> None:
-    assert json.loads(as_json("k8s check", [FINE]))["ready"]
-    value = json.loads(as_json("k8s check", [FINE, LIBRARY]))
+    assert json.loads(findings_json("k8s check", [FINE]))["ready"]
+    value = json.loads(findings_json("k8s check", [FINE, LIBRARY]))
     assert (value["kind"], value["ready"]) == ("k8s check", False)
     assert value["findings"][0] == {"topic": "API", "state": "ok", "words": "it responds", "cure": ""}

@@ -1,19 +1,21 @@
-"""The output lines of ranks as shown to someone who watches a run."""
+"""The output lines of ranks, to someone who watches a run, and of a command on several nodes."""
 
 from __future__ import annotations
 
 import itertools
 import operator
+import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from orch_node.streams import STDERR
 from orch_node.tail import last_state
 from rich.console import Console, ConsoleOptions
 from rich.text import Text
 
+from orchestrator.model.hostlist import ranges
 from orchestrator.runs.logs import LogLine
-from orchestrator.screen import harmless
+from orchestrator.screen import harmless, print_text
 
 STATE_SECONDS = 30.0  # interval between printed states of an unfinished line, if not on a terminal
 MOST_STATES = 8  # ranks whose unfinished lines are shown at once
@@ -79,3 +81,58 @@ class RankLines:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
         for text in tuple(self.states.values())[:MOST_STATES]:
             yield Text(text, no_wrap=True, overflow="ellipsis")
+
+
+MAX_LINE_BYTES = 1 << 20
+STDERR_FD = 2
+
+
+class NodeOutput:
+    """A display of whole lines, each with the name of its node, which several threads may fill."""
+
+    def __init__(self, nodes: Sequence[str], *, gather: bool) -> None:
+        """Create the display.
+
+        Args:
+            nodes: the names of the nodes.
+            gather: print the output at the end, and that of nodes with identical output once.
+        """
+        self.nodes = nodes
+        self.gather = gather
+        self.lock = threading.Lock()
+        self.unfinished: dict[tuple[str, int], bytes] = {}
+        self.gathered: dict[str, list[tuple[int, str]]] = {node: [] for node in nodes}
+
+    def receive(self, node: str, stream: int, part: bytes) -> None:
+        """Add a part of a node's output; print or store the lines that it completes."""
+        with self.lock:
+            *lines, remainder = (self.unfinished.get((node, stream), b"") + part).split(b"\n")
+            if len(remainder) > MAX_LINE_BYTES:
+                lines, remainder = [*lines, remainder], b""
+            self.unfinished[node, stream] = remainder
+            for line in lines:
+                self.add_line(node, stream, line)
+
+    def add_line(self, node: str, stream: int, line: bytes) -> None:
+        text = line.decode(errors="replace").removesuffix("\r")
+        if self.gather:
+            self.gathered[node].append((stream, text))
+        else:
+            print_text(f"{node}: {text}", err=stream == STDERR_FD)
+
+    def end(self) -> None:
+        """Print the lines without a newline at their end, and the gathered output."""
+        for (node, stream), line in self.unfinished.items():
+            if line:
+                self.add_line(node, stream, line)
+        for nodes, lines in group_nodes(self.gathered).items():
+            for stream, text in lines:
+                print_text(f"{','.join(ranges(nodes))}: {text}", err=stream == STDERR_FD)
+
+
+def group_nodes(outputs: Mapping[str, list[tuple[int, str]]]) -> dict[tuple[str, ...], tuple[tuple[int, str], ...]]:
+    """Return each different output by the names of the nodes that have it."""
+    nodes_by_output: dict[tuple[tuple[int, str], ...], list[str]] = {}
+    for node, lines in outputs.items():
+        nodes_by_output.setdefault(tuple(sorted(lines, key=lambda line: line[0])), []).append(node)
+    return {tuple(nodes): output for output, nodes in nodes_by_output.items()}
