@@ -95,9 +95,9 @@ class RunError(OrchError):
     """
 
     def __init__(self, outcome: Outcome) -> None:
-        advice = " ".join(explanation.cure for explanation in outcome.explanations)
+        hint = " ".join(explanation.hint for explanation in outcome.explanations)
         super().__init__(
-            describe_end(outcome), hint=advice or "The method logs() of the run has the output of all ranks."
+            describe_end(outcome), hint=hint or "The method logs() of the run has the output of all ranks."
         )
         self.outcome = outcome
 

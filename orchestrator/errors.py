@@ -11,16 +11,16 @@ class OrchError(Exception):
 
     Attributes:
         exit_code: 1 if the work failed, 2 if the request was wrong.
-        advice: the default hint of a class.
+        default_hint: the hint of a class.
     """
 
     exit_code = 1
-    advice = ""
+    default_hint = ""
 
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(message)
         self.message = message
-        self.hint = hint or self.advice
+        self.hint = hint or self.default_hint
         self.__notes__ = [f"hint: {self.hint}"] if self.hint else []  # Python 3.11 prints them in tracebacks
 
 
@@ -41,7 +41,7 @@ class ExecuteError(OrchError):
 class ConnectionLost(ExecuteError):
     """An error for a node that cannot be reached; its processes may still be running."""
 
-    advice = "Processes on the node keep running. Try again when it is reachable; `orch attach` follows a run."
+    default_hint = "Processes on the node keep running. Try again when it is reachable; `orch attach` follows a run."
 
 
 def did_you_mean(name: str, valid_names: Iterable[str], *, listing: str = "") -> str:

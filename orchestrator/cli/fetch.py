@@ -75,18 +75,18 @@ def print_fetched(fetched: Collected, *, as_json: bool) -> None:
             "folder": str(fetched.folder),
             "files": len(fetched.files),
             "bytes": size,
-            "brought": list(fetched.brought),
+            "brought": list(fetched.downloaded),
             "unchanged": fetched.unchanged,
-            "omitted": [{"path": entry.path, "problem": entry.problem} for entry in fetched.left_out],
+            "omitted": [{"path": entry.path, "problem": entry.problem} for entry in fetched.skipped],
         }
         print_text(json.dumps(value, indent=1))
     else:
         unchanged = f"; left out {counted(fetched.unchanged, 'file')} as sent, or the same on another node"
         print_text(
-            f"{counted(len(fetched.files), 'file')} ({size / 2**20:.1f} MiB, {len(fetched.brought)} new) "
+            f"{counted(len(fetched.files), 'file')} ({size / 2**20:.1f} MiB, {len(fetched.downloaded)} new) "
             f"in {fetched.folder}{unchanged if fetched.unchanged else ''}"
         )
-    for entry in fetched.left_out:
+    for entry in fetched.skipped:
         print_error(f"skipped: {harmless(entry.path)}: {entry.problem}")
 
 

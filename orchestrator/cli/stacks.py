@@ -44,7 +44,7 @@ def stacks(context: typer.Context, as_json: AsJson = False) -> None:
 def show(name: Name, as_json: AsJson = False) -> None:
     """Show a stack in detail, each fact with its source."""
     stack, platform = load.stack(name), operation.local_platform()
-    print_text(report.as_json(stack, platform) if as_json else report.story(stack, platform))
+    print_text(report.as_json(stack, platform) if as_json else report.describe(stack, platform))
 
 
 @app.command()

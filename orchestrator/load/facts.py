@@ -186,7 +186,7 @@ Model = TypeVar("Model", bound=FromNode)
 class InvalidResponse(OrchError):
     """An error for a node's response that does not have the expected form."""
 
-    advice = LOGIN_SCRIPT_HINT
+    default_hint = LOGIN_SCRIPT_HINT
 
 
 class DamagedRecord(RequestError):

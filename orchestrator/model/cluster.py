@@ -167,7 +167,7 @@ class Cluster:
         source: the inventory as the user can name it again.
         nodes: the nodes whose facts are known.
         mpi: the flavour of MPI that the inventory requests.
-        damaged: why each unreadable record cannot be read, with the remedy; also of hosts that were not selected, if
+        damaged: why each unreadable record cannot be read, with a hint; also of hosts that were not selected, if
             their records were read.
         ssh_config: the ssh configuration of all nodes; None if it need not be written.
         fabric: the fabric that the inventory requests.

@@ -19,16 +19,16 @@ class Finding:
         severity: `miss` if it makes runs fail, `absent` if they do not need it, `unknown` if it could not be checked.
         message: what is wrong, or what is right if the severity is `ok`.
         evidence: what shows it, or its effect; may be empty.
-        cure: what to do about it; may be empty.
+        hint: what to do about it; may be empty.
     """
 
     subject: str
     severity: Severity = "miss"
     message: str
     evidence: str = ""
-    cure: str = ""
+    hint: str = ""
 
 
 def finding_of(error: OrchError, subject: str, severity: Severity = "miss") -> Finding:
     """Return an error of a check as its finding."""
-    return Finding(subject=subject, severity=severity, message=error.message, cure=error.hint)
+    return Finding(subject=subject, severity=severity, message=error.message, hint=error.hint)

@@ -233,8 +233,8 @@ def report_failure(outcome: Outcome, notify: Notify, *, is_first: bool) -> None:
     """
     problem, hint = describe_end(outcome), f"Its output: orch logs {outcome.run_id}."
     if is_first:
-        cures = " ".join(explanation.cure for explanation in outcome.explanations)
-        raise ExecuteError(problem, hint=f"{cures} {hint}".strip())
+        hints = " ".join(explanation.hint for explanation in outcome.explanations)
+        raise ExecuteError(problem, hint=f"{hints} {hint}".strip())
     notify(f"bench: {problem}. {hint}")
 
 

@@ -39,7 +39,7 @@ def fetch(handle: RunHandle, request: FetchRequest, listener: FetchListener) -> 
         else (with_output(handle, request))
     )
     collected = handle.fetch(request, listener)
-    if request.patterns and not collected.files and not collected.left_out:
+    if request.patterns and not collected.files and not collected.skipped:
         raise RequestError(
             f"No file in {collected.source} matches {' or '.join(request.patterns)}.",
             hint="To fetch all files, omit --only.",

@@ -64,8 +64,8 @@ def check_shown(shown: str, ranks: int) -> None:
 
 
 def describe_end(outcome: Outcome) -> str:
-    """Return why a run ended without success, without the advice of its explanations."""
-    explanations = tuple(replace(explanation, cure="") for explanation in outcome.explanations)
+    """Return why a run ended without success, without the hints of its explanations."""
+    explanations = tuple(replace(explanation, hint="") for explanation in outcome.explanations)
     return "\n".join(failure_lines(replace(outcome, explanations=explanations), "none"))
 
 

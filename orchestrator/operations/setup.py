@@ -208,7 +208,7 @@ def check(stack: Stack, notify: Notify) -> None:
     environment = stacks.environment_of(sys.executable, shell=False)  # nosec
     ((_, _, mismatches),) = stacks.check([environment], stack)
     for mismatch in mismatches:
-        notify(f"{mismatch.message}: {mismatch.cure}")
+        notify(f"{mismatch.message}: {mismatch.hint}")
     if mismatches:
         raise ExecuteError(
             f"The installed packages differ from stack '{stack.name}'.", hint="See the mismatches above."

@@ -86,7 +86,7 @@ def use_requested(name: str, source: str, use: FabricUse) -> Decision:
     if name == SHM:
         check_shm(flag, use)
     if name != TCP and (problems := list(fabric_problems(name, use))):
-        raise PlanError(f"{flag}: {'; '.join(problems[:3])}.", hint=remedy(name, use.nodes))
+        raise PlanError(f"{flag}: {'; '.join(problems[:3])}.", hint=fabric_hint(name, use.nodes))
     return Decision(topic="fabric", value=describe_fabric(name, devices_of(name, use)), reason=source)
 
 
@@ -119,7 +119,7 @@ def device_names(name: str, node: Node) -> tuple[tuple[str, int | None], ...]:
     return tuple((device.name, device.numa) for device in rails(name, node.facts.devices))
 
 
-def remedy(name: str, nodes: tuple[Node, ...]) -> str:
+def fabric_hint(name: str, nodes: tuple[Node, ...]) -> str:
     problems = {node.facts.fabrics.get(name) for node in nodes}
     if None in problems:
         return "Run `orch provision`, which checks the nodes and the stack."

@@ -120,7 +120,7 @@ def explain_python(node0: Node) -> tuple[Decision, ...]:
     return (
         Decision(topic="python", value=python.path, reason=f"{reason}{added}"),
         *(
-            Decision(topic="warning", value=item.message, reason=f"{item.evidence}; {item.cure}")
+            Decision(topic="warning", value=item.message, reason=f"{item.evidence}; {item.hint}")
             for item in python.mismatches
         ),
     )

@@ -56,7 +56,7 @@ def find_problems(
             Finding(
                 subject=probe.name,
                 message=f"its folder would be {probe.root}, which differs between the nodes",
-                cure="Set orch_root in the inventory to one absolute path for all nodes.",
+                hint="Set orch_root in the inventory to one absolute path for all nodes.",
             )
             for probe in probes
         ]
@@ -72,20 +72,20 @@ def machine_problems(probe: Probe, limits: Limits) -> Iterator[Finding]:
         yield Finding(
             subject=probe.name,
             message=f"{probe.disk_free / GIB:.1f} GiB free for {probe.root}, needs {disk / GIB:.1f}",
-            cure="Free some disk space, or set orch_root to a folder on a larger disk. "
+            hint="Free some disk space, or set orch_root to a folder on a larger disk. "
             "orch_limits: {disk_gb: ...} in the inventory sets the required space.",
         )
     if facts["memory_bytes"] < limits.memory:
         yield Finding(
             subject=probe.name,
             message=f"{facts['memory_bytes'] / GIB:.1f} GiB of memory, needs {limits.memory / GIB:.1f}",
-            cure="orch_limits: {memory_gb: ...} in the inventory sets the required memory.",
+            hint="orch_limits: {memory_gb: ...} in the inventory sets the required memory.",
         )
     if facts["shm_bytes"] < limits.shm:
         yield Finding(
             subject=probe.name,
             message=f"{facts['shm_bytes'] >> 20} MiB free in /dev/shm, needs {limits.shm >> 20}",
-            cure="mount -o remount,size=1g /dev/shm; in a container: --shm-size 1g.",
+            hint="mount -o remount,size=1g /dev/shm; in a container: --shm-size 1g.",
         )
     if not probe.libc:
         yield Finding(subject=probe.name, message="its C library is not glibc, which the wheels need")
@@ -95,7 +95,7 @@ def machine_problems(probe: Probe, limits: Limits) -> Iterator[Finding]:
         yield Finding(
             subject=probe.name,
             message=f"its clock is {probe.skew:+.0f} s off this machine's",
-            cure="Start a time service on the node (chrony or systemd-timesyncd).",
+            hint="Start a time service on the node (chrony or systemd-timesyncd).",
         )
 
 
@@ -107,7 +107,7 @@ def python_problems(probe: Probe, stack: Stack) -> Iterator[Finding]:
         yield Finding(
             subject=probe.name,
             message=f"Python {version} at {probe.python_path}; stack '{stack.name}' needs {stack.python}",
-            cure=f"{install} ansible_python_interpreter to another Python of the node, or use another --stack.",
+            hint=f"{install} ansible_python_interpreter to another Python of the node, or use another --stack.",
         )
 
 
@@ -118,21 +118,21 @@ def permission_problems(probe: Probe, *, has_password: bool) -> Iterator[Finding
         yield Finding(
             subject=probe.name,
             message=f"{', '.join(packages)} missing, and orch knows the packages of Debian and RHEL only",
-            cure="Install packages that contain them.",
+            hint="Install packages that contain them.",
         )
     elif packages and not (probe.sudo or has_password):
         tool = "apt-get" if probe.family == "debian" else "dnf"
         yield Finding(
             subject=probe.name,
             message=f"{', '.join(packages)} missing, and {probe.user} may not install packages",
-            cure=f"Ask an administrator to run: {tool} install {' '.join(packages.values())}. "
+            hint=f"Ask an administrator to run: {tool} install {' '.join(packages.values())}. "
             "Or enter the sudo password: --ask-become-pass.",
         )
     if not probe.writable:
         yield Finding(
             subject=probe.name,
             message=f"{probe.user} cannot write {probe.root}",
-            cure="Set orch_root in the inventory to a folder of this user.",
+            hint="Set orch_root in the inventory to a folder of this user.",
         )
 
 
@@ -143,7 +143,7 @@ def root_problems(probe: Probe) -> Iterator[Finding]:
             subject=probe.name,
             message=f"its folder {probe.root} has {' '.join(map(repr, characters))} in its name, which "
             "MPI's launchers do not accept in a path",
-            cure="Set orch_root in the inventory to a folder without these characters.",
+            hint="Set orch_root in the inventory to a folder without these characters.",
         )
 
 
@@ -168,14 +168,14 @@ def connection_problems(probes: tuple[Probe, ...], sudo_nodes: Collection[str]) 
                 yield Finding(
                     subject=probe.name,
                     message=f"{probe.name} cannot reach {name} ({peer.address or 'no address'}): {peer.error}",
-                    cure="Open the SSH port between the nodes, or set orch_address to the address "
+                    hint="Open the SSH port between the nodes, or set orch_address to the address "
                     "at which the other nodes reach it.",
                 )
             elif is_loopback(peer.address) and len(alive) > 1:
                 yield Finding(
                     subject=probe.name,
                     message=f"{probe.name} reaches {name} at the loopback address {peer.address}",
-                    cure="Set orch_address in the inventory to the node's address on the network.",
+                    hint="Set orch_address in the inventory to the node's address on the network.",
                 )
             elif not (probe.sudo or probe.name in sudo_nodes) and (
                 peer.address not in peer.resolves or any(map(is_loopback, peer.resolves))
@@ -185,7 +185,7 @@ def connection_problems(probes: tuple[Probe, ...], sudo_nodes: Collection[str]) 
                     subject=probe.name,
                     message=f"on {probe.name} the name {name} resolves to {', '.join(peer.resolves) or 'nothing'} "
                     f"instead of {peer.address}",
-                    cure=f"Ask an administrator to add '{peer.address} {name}' at the top of its /etc/hosts.",
+                    hint=f"Ask an administrator to add '{peer.address} {name}' at the top of its /etc/hosts.",
                 )
 
 

@@ -82,7 +82,7 @@ class NodeReport:
 
     @property
     def hint(self) -> str:
-        return " ".join(dict.fromkeys(finding.cure for finding in self.findings if finding.cure))
+        return " ".join(dict.fromkeys(finding.hint for finding in self.findings if finding.hint))
 
     def fail(self, finding: Finding) -> None:
         """Add a failure."""

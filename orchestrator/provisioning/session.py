@@ -166,7 +166,7 @@ class Session:
                 self.note_direct_transfers(result)
         except InvalidResponse as error:
             message = f"{result.task}: {error.message}"
-            self.nodes[result.node].fail(Finding(subject=result.node, message=message, cure=INVALID_RESULT_HINT))
+            self.nodes[result.node].fail(Finding(subject=result.node, message=message, hint=INVALID_RESULT_HINT))
 
     def store_fabric_results(self, result: TaskResult) -> None:
         """Add the results of the fabric checks to the nodes' records."""
@@ -232,9 +232,9 @@ class Session:
             problem = f"its key file {key} does not exist on this machine"
             hint = f"Correct {KEY_FILE} in the inventory."
         settings = ssh_settings(name, variables) if "KNOWN_HOSTS" in hint else None
-        cure = fill_in_host(hint, name, variables, settings)
+        hint = fill_in_host(hint, name, variables, settings)
         text = ": ".join(filter(None, [task, problem]))
-        self.nodes[name].fail(Finding(subject=name, message=text, cure=cure))
+        self.nodes[name].fail(Finding(subject=name, message=text, hint=hint))
 
     def report(self, cluster: str) -> Report:
         """Return the report of all nodes."""

@@ -54,18 +54,18 @@ def finding_lines(findings: Iterable[Finding]) -> list[str]:
 
 
 def detail_lines(finding: Finding, head: str = "", *, indent: int = 2, printed: str = "") -> list[str]:
-    """Return what is wrong, the evidence unless it is part of the printed text, and the cure."""
+    """Return what is wrong, the evidence unless it is part of the printed text, and the hint."""
     is_printed = finding.evidence[:LONGEST_LINE] in printed
     evidence = [] if is_printed else [f"{'':{indent}}why: {finding.evidence}"]
-    text = finding.cure.replace("\n", f"\n{'':{indent + 2}}")
-    cure = [f"{'':{indent}}cure: {text}"] if finding.cure else []
-    return [f"{head}{finding.message}", *evidence, *cure]
+    text = finding.hint.replace("\n", f"\n{'':{indent + 2}}")
+    hint = [f"{'':{indent}}hint: {text}"] if finding.hint else []
+    return [f"{head}{finding.message}", *evidence, *hint]
 
 
 def findings_json(kind: str, findings: Sequence[Finding]) -> str:
     """Return the findings of a check as JSON."""
     records = [
-        {"topic": finding.subject, "state": finding.severity, "words": finding.message, "cure": finding.cure}
+        {"topic": finding.subject, "state": finding.severity, "words": finding.message, "cure": finding.hint}
         for finding in findings
     ]
     ready = all(finding.severity != "miss" for finding in findings)

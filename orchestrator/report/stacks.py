@@ -47,9 +47,9 @@ def as_json(stack: Stack, platform: Platform) -> str:
     return json.dumps({"schema": SCHEMA, "kind": "stack", "stack": value}, indent=1)
 
 
-def story(stack: Stack, platform: Platform) -> str:
+def describe(stack: Stack, platform: Platform) -> str:
     """Return all recorded facts about a stack, each with its source."""
-    facts = [*head(stack, platform), *packages(stack), *bindings(stack), *indexes(stack)]
+    facts = [*summary(stack, platform), *packages(stack), *bindings(stack), *indexes(stack)]
     lines = [f"{stack.name}: {stack.summary}"]
     for name, value, key in facts:
         lines.append(f"  {name + ':':<30}{value}")
@@ -61,7 +61,7 @@ def story(stack: Stack, platform: Platform) -> str:
 Fact = tuple[str, str, str]  # name, value, key of its source
 
 
-def head(stack: Stack, platform: Platform) -> Iterator[Fact]:
+def summary(stack: Stack, platform: Platform) -> Iterator[Fact]:
     """Yield the state, the Python version, the backends and the flags of a stack."""
     yield "state here", "; ".join(status(stack, platform)), ""
     yield "python", stack.python, "python"
@@ -109,7 +109,7 @@ def checked_as_json(checked: Sequence[Checked]) -> str:
 
 def mismatch_record(finding: Finding) -> dict[str, str]:
     """Return a mismatch as stored in JSON."""
-    return {"package": finding.subject, "what": finding.message, "why": finding.evidence, "cure": finding.cure}
+    return {"package": finding.subject, "what": finding.message, "why": finding.evidence, "cure": finding.hint}
 
 
 def checked_as_text(checked: Sequence[Checked]) -> str:
@@ -117,10 +117,12 @@ def checked_as_text(checked: Sequence[Checked]) -> str:
     groups: dict[tuple[str, tuple[Finding, ...]], list[str]] = {}
     for env, stack, mismatches in checked:
         groups.setdefault((stack.name, mismatches), []).append(env.name)
-    return "\n".join(verdict(", ".join(names), stack, mismatches) for (stack, mismatches), names in groups.items())
+    return "\n".join(
+        describe_mismatches(", ".join(names), stack, mismatches) for (stack, mismatches), names in groups.items()
+    )
 
 
-def verdict(names: str, stack: str, mismatches: tuple[Finding, ...]) -> str:
+def describe_mismatches(names: str, stack: str, mismatches: tuple[Finding, ...]) -> str:
     """Return the mismatches of the named environments, or that there are none."""
     count = counted(len(mismatches), "mismatch") if mismatches else "no mismatch"
     return "\n".join([f"{names}: {count} (looked at as stack '{stack}')", *finding_lines(mismatches)])

@@ -11,19 +11,19 @@ from orchestrator.report.traces import Chart, Trace, axis, hover, plain, time_un
 from orchestrator.runs.measures import Measures
 from orchestrator.runs.timeline import Moment, timeline_of
 
-# Each of these events begins a part of a rank's life; each part has a colour.
-PARTS: dict[type[Event], str] = {Started: "starting", Joined: "preparing", FirstStep: "training"}
+# Each of these events begins a part of a rank's life, which has a colour.
+RANK_PHASES: dict[type[Event], str] = {Started: "starting", Joined: "preparing", FirstStep: "training"}
 LEGEND = {
     "starting": "starting, joining",
     "preparing": "joined, before its first step",
     "training": "from the first step on",
-    "bad": "failed",
+    "failed": "failed",
 }
-COLOURS = {part: f"--{part}" for part in LEGEND} | {"bad": "--hot"}
-RANKS = 64
-LETTER = 0.032  # width of a letter as a share of a chart on a screen of 400 pixels
-FEW = 24  # Up to this number of ranks the rows are higher.
-REPEATED = 3
+COLOURS = {part: f"--{part}" for part in LEGEND} | {"failed": "--hot"}
+MAX_DRAWN_RANKS = 64
+LETTER_WIDTH = 0.032  # width of a letter as a share of a chart on a screen of 400 pixels
+MAX_TALL_ROWS = 24  # Up to this number of ranks the rows are higher.
+MAX_REPEATED_PHASES = 3
 EVENTS, PHASES = "events", "phase"  # rows above the rows of the ranks
 
 Span = tuple[str, float, float, str]  # row, begin, end, description
@@ -36,17 +36,18 @@ def timeline(measured: Measures) -> Chart | None:
         return None
     last = max(times) - measured.began
     unit, name = time_unit(last)
-    ranks = rows(measured)
-    height = 18 if len(ranks) <= FEW else 13
+    ranks = drawn_ranks(measured)
+    hidden = len(measured.ranks) - len(ranks)
+    height = 18 if len(ranks) <= MAX_TALL_ROWS else 13
     rank0_phases = list(phases(measured))
     phase_spans = [(PHASES, begin, end, f"{phase}: {end - begin:.1f} s") for begin, end, phase in rank0_phases]
-    parts = by_part(measured, ranks, last)
+    parts = spans_by_phase(measured, ranks, last)
     events = timeline_of(measured.events)
     return Chart(
         title="Timeline",
-        note=f"Not drawn: {counted(len(measured.ranks) - RANKS, 'more rank')}." if len(measured.ranks) > RANKS else "",
+        note=f"Not drawn: {counted(hidden, 'more rank')}." if hidden else "",
         data=(
-            *([happened(events, measured.began, unit)] if events else ()),
+            *([events_trace(events, measured.began, unit)] if events else ()),
             {
                 **bars("phases of rank 0", "--phase", phase_spans, unit),
                 "text": [
@@ -65,7 +66,7 @@ def timeline(measured: Measures) -> Chart | None:
 
 def fits(text: str, share: float) -> bool:
     """Return whether a bar with this share of the chart has room for the text on a narrow screen."""
-    return share > LETTER * len(text)
+    return share > LETTER_WIDTH * len(text)
 
 
 def layout(names: Sequence[str], unit: str) -> dict[str, object]:
@@ -82,7 +83,7 @@ def layout(names: Sequence[str], unit: str) -> dict[str, object]:
             range=[len(names) - 0.5, -0.5],
             dtick=1,
             showgrid=False,
-            tickfont={"size": 12 if len(names) <= FEW else 10},
+            tickfont={"size": 12 if len(names) <= MAX_TALL_ROWS else 10},
         ),
     }
 
@@ -92,11 +93,11 @@ def row(rank: int) -> str:
     return f"rank {rank}"
 
 
-def by_part(measured: Measures, ranks: Iterable[int], last: float) -> dict[str, list[Span]]:
-    """Return the spans of all ranks by part of their lives."""
+def spans_by_phase(measured: Measures, ranks: Iterable[int], last: float) -> dict[str, list[Span]]:
+    """Return the spans of all ranks by part of a rank's life."""
     spans: dict[str, list[Span]] = {part: [] for part in LEGEND}
     for rank in ranks:
-        for begin, end, part in lives(measured, rank, last):
+        for begin, end, part in rank_phases(measured, rank, last):
             description = f"{row(rank)}: {LEGEND[part]}, {end - begin:.1f} s"
             spans[part].append((row(rank), begin, end, description))
     return spans
@@ -118,7 +119,7 @@ def bars(name: str, colour: str, spans: Iterable[Span], unit: float) -> Trace:
     }
 
 
-def happened(events: Sequence[Moment], began: float, unit: float) -> Trace:
+def events_trace(events: Sequence[Moment], began: float, unit: float) -> Trace:
     """Return a mark for each moment of the timeline."""
     return {
         "type": "scatter",
@@ -132,14 +133,14 @@ def happened(events: Sequence[Moment], began: float, unit: float) -> Trace:
     }
 
 
-def rows(measured: Measures) -> list[int]:
-    """Return the ranks to draw: all, or RANKS of them, the failed ones first."""
+def drawn_ranks(measured: Measures) -> list[int]:
+    """Return the ranks to draw: all, or MAX_DRAWN_RANKS of them, the failed ones first."""
     ranks = [rank.rank for rank in measured.ranks]
-    failed = {event.rank for event in measured.events if bad(event)}
-    return sorted(sorted(ranks, key=lambda rank: (rank not in failed, rank))[:RANKS])
+    failed = {event.rank for event in measured.events if is_failure(event)}
+    return sorted(sorted(ranks, key=lambda rank: (rank not in failed, rank))[:MAX_DRAWN_RANKS])
 
 
-def bad(event: Event) -> bool:
+def is_failure(event: Event) -> bool:
     """Return whether an event is a rank's own failure, not a stop caused by another rank's failure."""
     return event.bad if isinstance(event, Exited) else isinstance(event, Raised)
 
@@ -160,17 +161,17 @@ def phases(measured: Measures) -> Iterator[tuple[float, float, str]]:
         yield begin, max(event.time for event in reports) - measured.began, name
 
 
-def lives(measured: Measures, rank: int, last: float) -> Iterator[tuple[float, float, str]]:
-    """Yield the begin, the end and the name of each part of a rank's life; a restarted rank has several lives."""
+def rank_phases(measured: Measures, rank: int, last: float) -> Iterator[tuple[float, float, str]]:
+    """Yield the begin, the end and the name of each part of a rank's life; a restarted rank begins again."""
     begin, part = 0.0, ""
     for event in (event for event in measured.events if event.rank == rank):
         time = event.time - measured.began
-        if type(event) in PARTS or isinstance(event, Exited):
+        if type(event) in RANK_PHASES or isinstance(event, Exited):
             if part:
                 yield begin, time, part
-            begin, part = time, PARTS.get(type(event), "")
-        if bad(event) and isinstance(event, Exited):
-            yield max(time - last * 0.008, 0.0), time, "bad"
+            begin, part = time, RANK_PHASES.get(type(event), "")
+        if is_failure(event) and isinstance(event, Exited):
+            yield max(time - last * 0.008, 0.0), time, "failed"
     if part:
         yield begin, last, part
 
@@ -188,7 +189,7 @@ def phase_beginnings(measured: Measures) -> Iterator[tuple[float, str]]:
     for begin, _, name in phases(measured):
         begin_times.setdefault(name, []).append(begin)
     for name, times in begin_times.items():
-        if len(times) > REPEATED:
+        if len(times) > MAX_REPEATED_PHASES:
             yield times[0], f"rank 0: {name} (the first of {len(times)} times)"
         else:
             yield from ((time, f"rank 0: {name}") for time in times)

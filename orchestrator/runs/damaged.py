@@ -11,7 +11,7 @@ from orchestrator.errors import ExecuteError
 from orchestrator.files import make_user_folder, sync_folder
 from orchestrator.runs.state_files import PLAN, supervises
 
-ASIDE = "damaged"  # the folder for damaged runs, next to the folders of the runs
+QUARANTINE = "damaged"  # the folder for damaged runs, next to the folders of the runs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,14 +22,14 @@ class Damaged:
     problem: str
 
     def describe(self) -> str:
-        """Return a message that names the damaged file and the remedy."""
+        """Return a message that names the damaged file with a hint."""
         return (
             f"{self.folder / PLAN} is damaged, the run is left out: {self.problem} "
-            f"(`orch clean` moves its folder to {self.folder.parent / ASIDE})"
+            f"(`orch clean` moves its folder to {self.folder.parent / QUARANTINE})"
         )
 
 
-def lives(folder: Path) -> bool:
+def may_be_running(folder: Path) -> bool:
     """Return whether a process of the run is running here, or its supervisor may be running on another host."""
     if supervisor_state.may_run_elsewhere(folder) is not None:
         return True
@@ -37,7 +37,7 @@ def lives(folder: Path) -> bool:
     return any(supervises(pid, folder) for pid in pids)
 
 
-def set_aside(damaged: Damaged) -> Path | None:
+def quarantine(damaged: Damaged) -> Path | None:
     """Move the folder of a damaged run away without deleting anything, since it may hold checkpoints.
 
     Returns:
@@ -47,9 +47,9 @@ def set_aside(damaged: Damaged) -> Path | None:
         ExecuteError: if the folder cannot be moved.
     """
     folder = damaged.folder
-    if lives(folder):
+    if may_be_running(folder):
         return None
-    damaged_folder = folder.parent / ASIDE
+    damaged_folder = folder.parent / QUARANTINE
     numbers = ("", *(f".{number}" for number in range(1, 1000)))
     try:
         make_user_folder(damaged_folder)

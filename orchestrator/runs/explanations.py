@@ -44,8 +44,8 @@ def explain(
                 continue
             match = re.search(signature.pattern, line)
             if match and raised_where_expected(signature, match, line, frames):
-                cause, cure = (fill(text, match) for text in signature.explanation(on_gpus=on_gpus))
-                finding = Finding(subject=signature.name, message=cause, evidence=line.strip(), cure=cure)
+                cause, hint = (fill(text, match) for text in signature.explanation(on_gpus=on_gpus))
+                finding = Finding(subject=signature.name, message=cause, evidence=line.strip(), hint=hint)
                 explanations.setdefault(signature.name, finding)
                 break
     for signature in KNOWN_SIGNATURES:
@@ -92,7 +92,7 @@ MODULE = re.compile(r"No module named '([^']+)'")
 MOST_MODULES = 2000  # of a project that are compared with the name
 
 
-def advise_on_module(explanation: Finding, project: Path | None) -> Finding:
+def add_module_hint(explanation: Finding, project: Path | None) -> Finding:
     """Return the explanation; if a module is missing, it names the similar one of the project or the lines to paste.
 
     Args:
@@ -104,10 +104,10 @@ def advise_on_module(explanation: Finding, project: Path | None) -> Finding:
         return explanation
     modules = list(islice(modules_below(project), MOST_MODULES)) if project else []
     if module := similar_module(match[1], modules):
-        return replace(explanation, cure=f"Did you mean your module {module}?")
+        return replace(explanation, hint=f"Did you mean your module {module}?")
     if any(module.partition(".")[0] == match[1].partition(".")[0] for module in modules):
         return explanation
-    return replace(explanation, cure=f"{explanation.cure} The block:\n{script_block([match[1]])}")
+    return replace(explanation, hint=f"{explanation.hint} The block:\n{script_block([match[1]])}")
 
 
 def modules_below(folder: Path) -> Iterator[str]:
@@ -124,7 +124,7 @@ DISK_FULL = "disk full"  # the name of the signature
 PATH = re.compile(r"(?<![\w/])/[^\s'\":,]+")
 
 
-def advise_on_volume(explanation: Finding, location: Mapping[str, Any], run_dir: str) -> Finding:
+def add_volume_hint(explanation: Finding, location: Mapping[str, Any], run_dir: str) -> Finding:
     """Return the explanation; if the disk is full, it names the volume and a folder to check.
 
     Args:
@@ -141,13 +141,13 @@ def advise_on_volume(explanation: Finding, location: Mapping[str, Any], run_dir:
         return replace(
             explanation,
             message=f"The disk of the pod itself is full: {other_paths[0]} is not on the volume.",
-            cure=f"Write below {mount}, where the claim {claim} is mounted.",
+            hint=f"Write below {mount}, where the claim {claim} is mounted.",
         )
     folder = next((path for path in paths if path not in other_paths), run_dir)
     return replace(
         explanation,
         message=f"The volume of the claim {claim} is full; it is mounted at {mount}.",
-        cure=f"Delete unneeded files ({folder}, older runs in {mount}/runs, "
+        hint=f"Delete unneeded files ({folder}, older runs in {mount}/runs, "
         f"{mount}/cache), or enlarge the claim: `kubectl edit pvc {claim}`, if its storage class "
         "allows that.",
     )

@@ -73,8 +73,8 @@ class Collected:
         folder: the local folder.
         source: the folder on the nodes.
         files: the entries that are complete in the local folder.
-        brought: the paths of those that had to be copied.
-        left_out: the entries that cannot be fetched, each with its problem; the path of a node that cannot be read ends
+        downloaded: the paths of those that had to be copied.
+        skipped: the entries that cannot be fetched, each with its problem; the path of a node that cannot be read ends
             with a slash.
         unchanged: the number of files that are as they were sent, or on several nodes with the same content.
     """
@@ -82,14 +82,14 @@ class Collected:
     folder: Path
     source: str = ""
     files: tuple[Entry, ...]
-    brought: tuple[str, ...]
-    left_out: tuple[Entry, ...] = ()
+    downloaded: tuple[str, ...]
+    skipped: tuple[Entry, ...] = ()
     unchanged: int = 0
 
     @property
     def is_complete(self) -> bool:
         """Return whether nothing was left out but what orch itself is still writing."""
-        return all(entry.problem == INCOMPLETE for entry in self.left_out)
+        return all(entry.problem == INCOMPLETE for entry in self.skipped)
 
 
 def default_target(folder: Path, node: str | None) -> Path:
@@ -131,16 +131,16 @@ def collect(
     for start in range(0, len(sources), MAX_PARALLEL_NODES):
         with ExitStack() as stack:
             group = sources[start : start + MAX_PARALLEL_NODES]
-            for name, sender in open_senders(stack, group, folders, fetch.left_out, is_first=start == 0).items():
+            for name, sender in open_senders(stack, group, folders, fetch.skipped, is_first=start == 0).items():
                 folder = folder or sender.folder
                 entries = [entry for entry in sender.entries if matches(entry.path, patterns)]
                 if not folder or sender.folder != folder:
                     continue
                 if name == sources[0].name:
                     first_entries = sender.entries
-                    fetch.bring(sender, entries)
+                    fetch.download(sender, entries)
                 else:
-                    fetch.bring(sender, entries, prefix=f"{unused_name(name, first_entries)}/")
+                    fetch.download(sender, entries, prefix=f"{unused_name(name, first_entries)}/")
     if not folder:
         raise NoFolderError(f"There is no folder {' or '.join(dict.fromkeys(folders))}.")
     fetch.local.remove_folder(PARTS)
@@ -148,14 +148,14 @@ def collect(
         folder=target,
         source=folder,
         files=tuple(fetch.files),
-        brought=tuple(fetch.brought),
-        left_out=tuple(fetch.left_out),
+        downloaded=tuple(fetch.downloaded),
+        skipped=tuple(fetch.skipped),
         unchanged=fetch.unchanged_files,
     )
 
 
 def open_senders(
-    stack: ExitStack, sources: Sequence[Source], folders: Sequence[str], left_out: list[Entry], *, is_first: bool
+    stack: ExitStack, sources: Sequence[Source], folders: Sequence[str], skipped: list[Entry], *, is_first: bool
 ) -> dict[str, FileSender]:
     """Start the senders of some nodes, and return them with their lists; a node that cannot be reached is left out.
 
@@ -175,14 +175,14 @@ def open_senders(
                 if is_first and source is sources[0]:
                     raise
                 senders.pop(source.name, None)
-                left_out.append(Entry(path=f"{source.name}/", kind=FOLDER, problem=error.message))
+                skipped.append(Entry(path=f"{source.name}/", kind=FOLDER, problem=error.message))
     return senders
 
 
 class NoFolderError(ExecuteError):
     """An error for a folder that no node has."""
 
-    advice = (
+    default_hint = (
         "If the script has written elsewhere: --from FOLDER, an absolute path or one relative to what `orch fetch` "
         "shows. `orch runs` shows the state of the run."
     )
@@ -234,11 +234,11 @@ class Fetch:
         self.first: dict[str, Entry] = {}
         self.first_hashes: dict[str, str] = {}
         self.files: list[Entry] = []
-        self.brought: list[str] = []
-        self.left_out: list[Entry] = []
+        self.downloaded: list[str] = []
+        self.skipped: list[Entry] = []
         self.unchanged_files = 0
 
-    def bring(self, sender: FileSender, entries: Sequence[Entry], prefix: str = "") -> None:
+    def download(self, sender: FileSender, entries: Sequence[Entry], prefix: str = "") -> None:
         """Fetch entries of a node, without those that the first node has, too.
 
         Args:
@@ -294,7 +294,7 @@ class Fetch:
 
     def leave_out(self, entry: Entry, prefix: str, problem: str) -> None:
         """Record an entry that cannot be fetched."""
-        self.left_out.append(replace(entry, path=prefix + entry.path, problem=problem))
+        self.skipped.append(replace(entry, path=prefix + entry.path, problem=problem))
 
     def local_content(self, entry: Entry, prefix: str) -> LocalContent:
         """Return the content of a file that need not be fetched."""
@@ -372,7 +372,7 @@ class Fetch:
                 os.fchmod(file.fileno(), mode_of(entry))
         with self.naming(entry, prefix):
             self.local.move(part, prefix + entry.path)
-            self.brought.append(prefix + entry.path)
+            self.downloaded.append(prefix + entry.path)
             return True
         return False
 
@@ -388,7 +388,7 @@ class Fetch:
             elif self.local.read_link(path) != entry.target:
                 self.local.make_link(part_of(path), entry.target)
                 self.local.move(part_of(path), path)
-                self.brought.append(path)
+                self.downloaded.append(path)
             self.files.append(replace(entry, path=path))
 
     @contextmanager

@@ -30,7 +30,7 @@ from orchestrator.model.finding import Finding
 from orchestrator.runs import accounting
 from orchestrator.runs.accounting import Accounting
 from orchestrator.runs.events import notes
-from orchestrator.runs.explanations import advise_on_module, advise_on_volume, explain
+from orchestrator.runs.explanations import add_module_hint, add_volume_hint, explain
 from orchestrator.runs.store import Run
 from orchestrator.runs.timeline import Moment, how_it_failed, timeline_of
 from orchestrator.runs.tracebacks import HEADER, error_key
@@ -166,8 +166,8 @@ def explanations_of(run: Run, failure: Failure | None) -> tuple[Finding, ...]:
     )
     script = run.origin.scripts
     folder = Path(script.path).parent if script else None
-    advised = (advise_on_module(error, folder) for error in errors)
-    return tuple(advise_on_volume(error, record.location, record.run_dir) for error in advised)
+    advised = (add_module_hint(error, folder) for error in errors)
+    return tuple(add_volume_hint(error, record.location, record.run_dir) for error in advised)
 
 
 def ranks_with_same_error(events: Sequence[Event], failure: Failure) -> tuple[int, ...]:

@@ -24,7 +24,7 @@ from orchestrator.model.decision import ARRAY_MEMBER
 from orchestrator.planning.plan import Plan
 from orchestrator.runs import provenance as origins
 from orchestrator.runs import queued
-from orchestrator.runs.damaged import ASIDE, Damaged
+from orchestrator.runs.damaged import QUARANTINE, Damaged
 from orchestrator.runs.provenance import Provenance, provenance
 from orchestrator.runs.state_files import PLAN, read_outcome, supervisor_of, write_json
 
@@ -163,7 +163,7 @@ def load(folder: Path) -> Run:
         record, origin = records.parse(value), origins.parse(value)
     except (OSError, ProtocolError) as error:
         raise ExecuteError(
-            f"{path} is damaged: {error}", hint=f"`orch clean` moves {folder} to {folder.parent / ASIDE}."
+            f"{path} is damaged: {error}", hint=f"`orch clean` moves {folder} to {folder.parent / QUARANTINE}."
         ) from None
     outcome, problem = read_outcome(folder)
     return Run(

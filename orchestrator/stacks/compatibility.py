@@ -83,7 +83,7 @@ def missing_torch(env: Environment, stacks: Sequence[Stack]) -> Iterator[Finding
             subject=TORCH,
             message="torch is not installed",
             evidence="no training can run in this environment",
-            cure="`orch setup` installs a stack in orch's environment; for others `orch stacks requirements "
+            hint="`orch setup` installs a stack in orch's environment; for others `orch stacks requirements "
             f"{reference_stack(env, stacks).name}` prints it for pip",
         )
 
@@ -99,7 +99,7 @@ def ipex_for_another_torch(env: Environment, stacks: Sequence[Stack]) -> Iterato
         message=f"IPEX {ipex} with torch {torch}",
         evidence=f"IPEX {required} is built for torch {required}; from 1.12 on, importing it ends the "
         f"program (exit 127): 'needs to work with PyTorch {required}.*, but PyTorch {torch} is found'",
-        cure=replacement_for_torch(stacks, torch, IPEX),
+        hint=replacement_for_torch(stacks, torch, IPEX),
     )
 
 
@@ -119,7 +119,7 @@ def bindings_for_another_torch(env: Environment, stacks: Sequence[Stack]) -> Ite
             subject=BINDINGS,
             message=f"oneccl_bind_pt {bindings} with torch {torch}",
             evidence=f"the bindings are C++ built against one torch: {effect}",
-            cure=replacement_for_torch(stacks, torch, BINDINGS),
+            hint=replacement_for_torch(stacks, torch, BINDINGS),
         )
 
 
@@ -134,7 +134,7 @@ def gpu_bindings(env: Environment, stacks: Sequence[Stack]) -> Iterator[Finding]
             subject=BINDINGS,
             message=f"oneccl_bind_pt {bindings} is the wheel for Intel GPUs",
             evidence="it has the same name as the CPU wheel and needs SYCL and a GPU build of torch",
-            cure=f"pip install oneccl_bind_pt=={cpu_version}, the +cpu wheel from Intel's cpu index",
+            hint=f"pip install oneccl_bind_pt=={cpu_version}, the +cpu wheel from Intel's cpu index",
         )
 
 
@@ -150,7 +150,7 @@ def cuda_torch(env: Environment, stacks: Sequence[Stack]) -> Iterator[Finding]:
         subject=TORCH,
         message=f"torch {torch} is a GPU build" + (f", with {len(nvidia)} CUDA packages" * bool(nvidia)),
         evidence="it works on CPU nodes, but takes several GB on each of them",
-        cure=f"pip install torch=={torch.public}+cpu --index-url https://download.pytorch.org/whl/cpu, "
+        hint=f"pip install torch=={torch.public}+cpu --index-url https://download.pytorch.org/whl/cpu, "
         "and uninstall the packages that start with nvidia-",
     )
 
@@ -160,7 +160,7 @@ def transformers_too_new(env: Environment, stacks: Sequence[Stack]) -> Iterator[
     transformers, ipex, bindings = env.version("transformers"), env.version(IPEX), env.version(BINDINGS)
     if transformers is None:
         return
-    cure = install_command(env, stacks, "transformers")
+    hint = install_command(env, stacks, "transformers")
     if ipex is not None and transformers >= Version("4.53"):
         yield Finding(
             subject="transformers",
@@ -168,14 +168,14 @@ def transformers_too_new(env: Environment, stacks: Sequence[Stack]) -> Iterator[
             evidence="--use_ipex is an unknown argument since 4.57 (TypeError)"
             if transformers >= Version("4.57")
             else "--use_ipex is accepted but has had no effect since 4.53",
-            cure=f"{cure}, or omit --use_ipex",
+            hint=f"{hint}, or omit --use_ipex",
         )
     elif bindings is not None and not built_by_orch(bindings) and transformers >= Version("5.1"):
         yield Finding(
             subject="transformers",
             message=f"transformers {transformers} does not accept --ddp_backend ccl",
             evidence="5.0 was the last version with this value (argparse: exit 2)",
-            cure=f"{cure}, or start with `orch train`, which creates the process group beforehand",
+            hint=f"{hint}, or start with `orch train`, which creates the process group beforehand",
         )
 
 
@@ -189,7 +189,7 @@ def accelerate_does_not_fit(env: Environment, stacks: Sequence[Stack]) -> Iterat
             subject="accelerate",
             message=f"accelerate {accelerate} {problem}",
             evidence=effect,
-            cure=install_command(env, stacks, "accelerate"),
+            hint=install_command(env, stacks, "accelerate"),
         )
         return
 
@@ -228,7 +228,7 @@ def old_module_name(env: Environment, stacks: Sequence[Stack]) -> Iterator[Findi
         subject=f"{BINDINGS} module",
         message=f"oneccl_bind_pt {bindings} is imported as torch_ccl",
         evidence="1.12 introduced the name oneccl_bindings_for_pytorch: importing it fails here",
-        cure="import torch_ccl, and source env/setvars.sh in its folder",
+        hint="import torch_ccl, and source env/setvars.sh in its folder",
     )
 
 
@@ -242,7 +242,7 @@ def shell_problems(env: Environment, stacks: Sequence[Stack]) -> Iterator[Findin
             subject="MASTER_ADDR",
             message="MASTER_ADDR is not set",
             evidence="ranks started by mpirun meet there: 'environment variable MASTER_ADDR expected, but not set'",
-            cure="export MASTER_ADDR=<address of node0>; `orch train` sets it",
+            hint="export MASTER_ADDR=<address of node0>; `orch train` sets it",
         )
     if bindings is not None:
         yield from ccl_shell_problems(shell, bindings)
@@ -257,7 +257,7 @@ def ccl_shell_problems(shell: Shell, bindings: Version) -> Iterator[Finding]:
             message="CCL_WORKER_COUNT is not set to 1 or more",
             evidence="accelerate up to 1.12 then silently uses gloo, or fails with 'Your assigned "
             "backend ccl is not avaliable, please use gloo'",
-            cure="export CCL_WORKER_COUNT=1",
+            hint="export CCL_WORKER_COUNT=1",
         )
     if shell.mpirun is None or (shell.libmpi is None and not built_by_orch(bindings)):
         module = "torch_ccl" if bindings < Version("1.12") else "oneccl_bindings_for_pytorch"
@@ -267,7 +267,7 @@ def ccl_shell_problems(shell: Shell, bindings: Version) -> Iterator[Finding]:
             message=f"{missing} not found: setvars.sh was not sourced",
             evidence="'mpirun: command not found', or at the first collective 'could not open the library: "
             "libmpi.so.12'",
-            cure=f". \"$(python -c 'import {module} as m; print(m.__path__[0])')/env/setvars.sh\"",
+            hint=f". \"$(python -c 'import {module} as m; print(m.__path__[0])')/env/setvars.sh\"",
         )
 
 
@@ -278,7 +278,7 @@ def differences(env: Environment, stack: Stack) -> Iterator[Finding]:
             subject="python",
             message=f"Python {env.python}, but '{stack.name}' requires {stack.python}",
             evidence="its wheels exist for these versions only",
-            cure=f"create the environment with Python {stack.python}",
+            hint=f"create the environment with Python {stack.python}",
         )
     for package, version in stack.requirements.items():
         installed = env.packages.get(package)
@@ -288,7 +288,7 @@ def differences(env: Environment, stack: Stack) -> Iterator[Finding]:
                 subject=package,
                 message=f"{package} is {installed or 'missing'}, should be {version}",
                 evidence=f"stack '{stack.name}' is locked: its versions are known to fit together",
-                cure=f"pip install{no_deps} {package}=={version}",
+                hint=f"pip install{no_deps} {package}=={version}",
             )
 
 

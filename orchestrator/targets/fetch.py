@@ -95,7 +95,7 @@ def fetch_project(
         Entry(path=name, kind=FILE, size=(target / name).lstat().st_size, sha256=sha256)
         for name, sha256 in project.files.items()
     )
-    return Collected(folder=target, source=store, files=files, brought=tuple(project.files) if is_new else ())
+    return Collected(folder=target, source=store, files=files, downloaded=tuple(project.files) if is_new else ())
 
 
 def fetch_expected(

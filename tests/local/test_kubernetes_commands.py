@@ -60,7 +60,7 @@ def test_check_reports_what_the_api_refuses(api: Api, orch: Orch, tmp_path: Path
     api.state.denied_permissions.clear()
     (tmp_path / "orch-k8s.toml").write_text("")
     text = orch("k8s", "check").stdout
-    assert "MISS  volume: no claim orch\n      cure: `orch k8s init --apply`" in text
+    assert "MISS  volume: no claim orch\n      hint: `orch k8s init --apply`" in text
     assert "MISS  objects: No image is given for the pods." in text
 
 

@@ -77,7 +77,7 @@ def test_check_names_every_mismatch(orch: Orch, tmp_path: Path) -> None:
     assert f"{python}: 3 mismatches (looked at as stack 'current')" in process.stdout
     assert "IPEX 2.8.0 with torch 2.13.0+cpu" in process.stdout
     assert "oneccl_bind_pt 2.7.0+xpu is the wheel for Intel GPUs" in process.stdout
-    assert process.stdout.count("  cure: ") == 3
+    assert process.stdout.count("  hint: ") == 3
     value = parse(orch("stacks", "check", "--python", python, "--json"))
     assert (value["schema"], value["kind"]) == (1, "check")
     assert set(value["nodes"][0]["mismatches"][0]) == {"package", "what", "why", "cure"}

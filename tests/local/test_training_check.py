@@ -420,7 +420,7 @@ comparison = weight_comparison.begin(
         operations=lambda: communication.operations(torch),
         restarted=bool(os.environ.get("RESTARTED")),
         equal_mark=Path({mark!r}),
-        advice=lambda: "Wrap the model",
+        hint=lambda: "Wrap the model",
     ),
 )
 updates = manual_updates.begin(torch, comparison)

@@ -31,7 +31,7 @@ def test_script_that_ends_early_on_one_rank_is_the_reason_for_the_failure(
     options = ("--ppn", "2", "--launcher", launcher, "--backend", backend, "--stall-timeout", "150")
     process = expect_exit(orch("train", write_script(tmp_path, SCRIPT), *options), 1)
     assert REASON in process.stderr
-    assert "cure: Give every rank the same number of batches" in process.stderr
+    assert "hint: Give every rank the same number of batches" in process.stderr
     assert run_processes(last_run(tmp_path)) == []
 
 
@@ -58,7 +58,7 @@ def test_script_that_ends_early_on_one_rank_of_a_subgroup_is_the_reason_for_the_
     options = ("--ppn", "2", "--launcher", launcher, "--backend", backend, "--stall-timeout", "150")
     process = expect_exit(orch("train", write_script(tmp_path, SUBGROUP_SCRIPT), *options), 1)
     assert SUBGROUP_REASON in process.stderr
-    assert "cure: Give every rank the same number of batches" in process.stderr
+    assert "hint: Give every rank the same number of batches" in process.stderr
 
 
 LAUNCHERS = ("mpirun", "torchrun", "accelerate", "mpirun-accelerate")
@@ -98,7 +98,7 @@ def test_rank_that_exits_in_the_middle_of_its_script_is_the_reason_for_the_failu
     script = write_script(tmp_path, EXIT_EARLY.replace("END", end))
     process = expect_exit(orch("train", script, "--ppn", "2", "--launcher", launcher, "--stall-timeout", "150"), 1)
     assert f"failed: node0 rank 1 ended without finishing the script {reason}" in process.stderr
-    assert "cure: End the script on every rank at the same place" in process.stderr
+    assert "hint: End the script on every rank at the same place" in process.stderr
     assert run_processes(last_run(tmp_path)) == []
 
 

@@ -118,7 +118,7 @@ def classes_without_hint(trees: Iterable[ast.Module]) -> set[str]:
 
 
 def has_hint(error: ast.ClassDef) -> bool:
-    """Return whether a class of errors sets `advice`, or sets its hint in `__init__`."""
+    """Return whether a class of errors sets `default_hint`, or sets its hint in `__init__`."""
     if error.name == "OrchError":
         return False
     attributes = {
@@ -129,7 +129,7 @@ def has_hint(error: ast.ClassDef) -> bool:
         if isinstance(target, ast.Name)
     }
     methods = {node.name for node in error.body if isinstance(node, ast.FunctionDef)}
-    return "advice" in attributes or "__init__" in methods
+    return "default_hint" in attributes or "__init__" in methods
 
 
 if __name__ == "__main__":

@@ -154,7 +154,7 @@ class Programs(Protocol):
 class ControllerUnreachable(ExecuteError):
     """The error for a batch system that does not respond; jobs continue without it."""
 
-    advice = "Jobs continue without it. Try again when it responds."
+    default_hint = "Jobs continue without it. Try again when it responds."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

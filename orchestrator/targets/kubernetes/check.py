@@ -86,7 +86,7 @@ def kinds_findings(served: Collection[str], requested: str | None) -> Iterator[F
             subject=kind.kind,
             severity="ok" if is_served else "miss" if needed else "absent",
             message=f"{kind.group}/{kind.version}" + ("" if is_served else ": not installed"),
-            cure="" if is_served else f"Install {kind.comes_with}.",
+            hint="" if is_served else f"Install {kind.comes_with}.",
         )
 
 
@@ -94,8 +94,8 @@ def check_claim(cluster: KubernetesClient, settings: KubernetesSettings, pods: i
     try:
         return claim_finding(cluster.get(f"{cluster.core_path('PersistentVolumeClaim')}/{settings.claim}"), pods)
     except NotThere:
-        cure = "`orch k8s init --apply` creates one; storage_class names a class with ReadWriteMany."
-        return Finding(subject="volume", message=f"no claim {settings.claim}", cure=cure)
+        hint = "`orch k8s init --apply` creates one; storage_class names a class with ReadWriteMany."
+        return Finding(subject="volume", message=f"no claim {settings.claim}", hint=hint)
     except OrchError as error:
         return finding_of(error, "volume", "unknown")
 
@@ -105,7 +105,7 @@ def claim_finding(claim: Mapping[str, Any], pods: int) -> Finding:
     name, modes = claim["metadata"]["name"], claim.get("spec", {}).get("accessModes") or []
     if pods > 1 and "ReadWriteMany" not in modes:
         message = f"claim {name} is {', '.join(modes)}: pods on several nodes cannot share it"
-        return Finding(subject="volume", message=message, cure="Name another claim with --k8s claim=NAME.")
+        return Finding(subject="volume", message=message, hint="Name another claim with --k8s claim=NAME.")
     phase = claim.get("status", {}).get("phase", "Pending")
     return Finding(subject="volume", severity="ok", message=f"claim {name} is {phase}")
 

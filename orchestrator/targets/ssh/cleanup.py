@@ -213,7 +213,7 @@ def set_aside_locally(node: NodeCleanup, base: Path, *, dry_run: bool) -> NodeCl
         return add_results(node, [damaged_run.describe() for damaged_run in damaged_runs], [])
     leftovers, moved = [], []
     for damaged_run in damaged_runs:
-        if target := damaged.set_aside(damaged_run):
+        if target := damaged.quarantine(damaged_run):
             moved.append(f"{damaged_run.folder} is damaged; moved to {target}")
         else:
             leftovers.append(f"{damaged_run.folder}: a process of this run may still be alive")

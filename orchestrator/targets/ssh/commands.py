@@ -42,7 +42,7 @@ class SshCommands:
             try:
                 code = connections[host].relay(argv, lambda stream, part: receive(host.node, stream, part), stop)
             except ExecuteError as error:
-                hint = UNREACHABLE_HINT if error.hint == ConnectionLost.advice else error.hint
+                hint = UNREACHABLE_HINT if error.hint == ConnectionLost.default_hint else error.hint
                 return CommandEnd(node=host.node, code=None, problem=error.message, hint=hint)
             finally:
                 connections[host].close()

@@ -94,5 +94,5 @@ def start_steps(plan: Plan, folder: Path) -> None:
 
 def not_started(error: ExecuteError) -> ExecuteError:
     """Return the error for a run that has not begun, with a hint for its nodes."""
-    hint = UNREACHABLE_HINT if error.hint == ConnectionLost.advice else error.hint
+    hint = UNREACHABLE_HINT if error.hint == ConnectionLost.default_hint else error.hint
     return ExecuteError(f"{error.message.removesuffix('.')}; nothing was started.", hint=hint)

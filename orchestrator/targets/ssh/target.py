@@ -142,8 +142,8 @@ class SshTarget(Target):
         for name in read_inventory(source):
             try:
                 if read_record(state.record(name)) is None:
-                    cure = f"orch provision {request.inventory}"
-                    yield Finding(subject=name, severity="unknown", message="nothing is recorded yet", cure=cure)
+                    hint = f"orch provision {request.inventory}"
+                    yield Finding(subject=name, severity="unknown", message="nothing is recorded yet", hint=hint)
             except DamagedRecord as error:
                 yield finding_of(error, name)
 

@@ -105,7 +105,7 @@ def test_unknown_nodes_are_listed_with_the_command_that_provisions_them(tmp_path
     (tmp_path / "lab.yml").write_text("all: {hosts: {n1: {ansible_host: 192.0.2.1}}}\n")
     result = orch("nodes", "./lab.yml")
     assert "unknown" in result.stdout
-    assert "cure: orch provision ./lab.yml" in result.stderr
+    assert "hint: orch provision ./lab.yml" in result.stderr
 
 
 @pytest.mark.parametrize("target", [(), ("--on", "k8s", "--nodes", "2", "--image", "x")], ids=["ssh", "k8s"])

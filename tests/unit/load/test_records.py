@@ -192,14 +192,14 @@ def test_orch_nodes_lists_the_node_as_damaged(damaged: Path) -> None:
     (finding,) = SshTarget().check(CheckRequest(inventory="./lab.yml"))
     assert (finding.subject, finding.severity) == ("host1", "miss")
     assert str(damaged) in finding.message
-    assert "orch provision" in finding.cure
+    assert "orch provision" in finding.hint
 
 
 def test_orch_nodes_lists_a_node_without_a_record_as_unknown(damaged: Path) -> None:
     damaged.unlink()
     assert nodes.rows("./lab.yml")[1]["state"] == "unknown"
     (finding,) = SshTarget().check(CheckRequest(inventory="./lab.yml"))
-    assert (finding.subject, finding.severity, finding.cure) == ("host1", "unknown", "orch provision ./lab.yml")
+    assert (finding.subject, finding.severity, finding.hint) == ("host1", "unknown", "orch provision ./lab.yml")
 
 
 def open_lab_session(notes: list[str]) -> Session:

@@ -47,11 +47,11 @@ INTERNAL_ERRORS = ("Expired",)  # caught by the watch that raises them, so that 
 
 
 def test_errors_say_what_to_do() -> None:
-    """Require a hint, advice of the error's class, or the expected value in the message."""
+    """Require a hint, a default hint of the error's class, or the expected value in the message."""
     assert [error for error in errors_without_hint() if error.kind not in INTERNAL_ERRORS] == []
 
 
 def test_error_without_a_hint_has_that_of_its_kind() -> None:
-    assert ConnectionLost("node1: no answer.").hint == ConnectionLost.advice
+    assert ConnectionLost("node1: no answer.").hint == ConnectionLost.default_hint
     assert ConnectionLost("node1: no answer.", hint="Wait.").hint == "Wait."
     assert ExecuteError("it failed").hint == ""

@@ -57,7 +57,7 @@ def test_limits_of_the_inventory_replace_the_defaults() -> None:
 def test_hint_names_the_packages_of_the_distribution() -> None:
     probe = make_probe(missing=("ssh", "libhwloc.so.15", "libtcmalloc_minimal.so.4"), sudo=False, family="rhel")
     (problem,) = find_problems((probe,), STACK, limits=LIMITS, sudo_nodes=())
-    assert "dnf install openssh-clients hwloc-libs." in problem.cure, "tcmalloc is not in the repositories of RHEL"
+    assert "dnf install openssh-clients hwloc-libs." in problem.hint, "tcmalloc is not in the repositories of RHEL"
     assert problem_texts(probe, may_become=True) == []
 
 

@@ -71,13 +71,13 @@ def test_report_merges_equal_changes_of_all_nodes() -> None:
 def test_report_prints_a_problem_once_with_all_its_nodes_and_the_cure() -> None:
     nodes = tuple(NodeReport(node=name) for name in ("a", "b", "c"))
     for node in nodes[:2]:
-        node.fail(Finding(subject=node.node, message="1.0 GiB free", cure="Free some space."))
+        node.fail(Finding(subject=node.node, message="1.0 GiB free", hint="Free some space."))
         node.fail(Finding(subject=node.node, message="no AVX2"))
     nodes[2].findings.append(Finding(subject="c", severity="absent", message="not changed"))
     report = Report(cluster="lab", check=False, state="failed", seconds=1.0, log="log", nodes=nodes)
     assert text(report).splitlines()[4:8] == [
         "MISS  a, b: 1.0 GiB free",
-        "      cure: Free some space.",
+        "      hint: Free some space.",
         "MISS  a, b: no AVX2",
         "-     c: not changed",
     ]

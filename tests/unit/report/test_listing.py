@@ -7,7 +7,7 @@ import json
 from orchestrator.model.finding import Finding
 from orchestrator.report.listing import detail_lines, finding_lines, findings_json
 
-LIBRARY = Finding(subject="a", message="no libmpi", evidence="could not open libmpi.so.12", cure="Source setvars.sh.")
+LIBRARY = Finding(subject="a", message="no libmpi", evidence="could not open libmpi.so.12", hint="Source setvars.sh.")
 FINE = Finding(subject="API", severity="ok", message="it responds")
 
 
@@ -16,13 +16,13 @@ def test_finding_has_its_severity_its_evidence_and_the_cure() -> None:
         "ok    API: it responds",
         "MISS  a: no libmpi",
         "      why: could not open libmpi.so.12",
-        "      cure: Source setvars.sh.",
+        "      hint: Source setvars.sh.",
     ]
 
 
 def test_evidence_that_is_printed_already_is_left_out() -> None:
     printed = "error: could not open libmpi.so.12 here"
-    assert detail_lines(LIBRARY, printed=printed) == ["no libmpi", "  cure: Source setvars.sh."]
+    assert detail_lines(LIBRARY, printed=printed) == ["no libmpi", "  hint: Source setvars.sh."]
 
 
 def test_json_is_ready_unless_something_is_missing() -> None:

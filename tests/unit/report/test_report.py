@@ -169,8 +169,8 @@ def test_warning_of_several_ranks_is_shown_once(tmp_path: Path) -> None:
 def test_rank_that_was_restarted_has_two_lives(tmp_path: Path) -> None:
     run_measures = measured(tmp_path, ranks=1, nodes=1, seconds=20)
     restarted = tuple(replace(event, time=event.time + 60) for event in run_measures.events)
-    lives = list(timeline.lives(replace(run_measures, events=(*run_measures.events, *restarted)), 0, 100.0))
-    assert [part for _, _, part in lives] == ["starting", "preparing", "training"] * 2
+    phases = list(timeline.rank_phases(replace(run_measures, events=(*run_measures.events, *restarted)), 0, 100.0))
+    assert [part for _, _, part in phases] == ["starting", "preparing", "training"] * 2
 
 
 def test_page_escapes_what_it_shows(tmp_path: Path) -> None:

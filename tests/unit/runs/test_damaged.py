@@ -106,7 +106,7 @@ def test_damaged_run_is_set_aside_with_all_files(base: Path) -> None:
     for target in (base / "damaged" / BAD, base / "damaged" / f"{BAD}.1"):
         (base / BAD / "plan.json").write_text("")
         (damaged_run,) = store.recorded(base).damaged
-        assert damaged.set_aside(damaged_run) == target
+        assert damaged.quarantine(damaged_run) == target
         assert (target / "events.jsonl").exists()
         assert (list_ids(base), store.find(base, "last").id) == (({GOOD}, ""), GOOD)
         make_run(base, BAD)
@@ -122,7 +122,7 @@ def test_damaged_run_that_is_active_is_not_set_aside(base: Path) -> None:
         text = json.dumps({"pid": process.pid, "started": 1.0})
         (folder / "supervisor.json").write_text(text)
         wait_until(lambda: supervises(process.pid, folder), "the process has its arguments")
-        moved = damaged.set_aside(damaged_run)
+        moved = damaged.quarantine(damaged_run)
         process.kill()
     assert moved is None
 

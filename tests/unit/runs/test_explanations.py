@@ -12,7 +12,7 @@ import pytest
 from orchestrator.model.finding import Finding
 from orchestrator.report.listing import detail_lines
 from orchestrator.runs import store
-from orchestrator.runs.explanations import advise_on_module, advise_on_volume, explain
+from orchestrator.runs.explanations import add_module_hint, add_volume_hint, explain
 from orchestrator.runs.known_errors import KNOWN_SIGNATURES
 from orchestrator.runs.outcome import outcome_of
 from tests.support.recorded import make_outcome, make_run
@@ -28,14 +28,14 @@ def test_known_error_is_explained(name: str, cause: str, lines: str) -> None:
     assert explanation.subject == name
     assert explanation.evidence == lines.splitlines()[-1]
     assert cause in explanation.message
-    assert explanation.cure
-    assert "{" not in explanation.message + explanation.cure.replace("${", "")
+    assert explanation.hint
+    assert "{" not in explanation.message + explanation.hint.replace("${", "")
 
 
 @pytest.mark.parametrize(("name", "cause", "lines"), KNOWN_ERRORS, ids=[name for name, *_ in KNOWN_ERRORS])
 def test_no_explanation_on_gpus_says_that_ranks_train_on_cpus(name: str, cause: str, lines: str) -> None:
     (explanation,) = explain(lines, on_gpus=True)
-    text = explanation.message + explanation.cure
+    text = explanation.message + explanation.hint
     assert "ranks train on CPUs" not in text
     assert 'accelerator="cpu"' not in text
     assert "{" not in text.replace("${", "")
@@ -46,7 +46,7 @@ def test_assertion_on_the_gpu_comes_before_the_error_that_follows_it() -> None:
     for text in (log, "\n".join(reversed(log.splitlines()))):
         (explanation,) = explain(text)
         assert "Assertion `i < n` failed" in explanation.evidence
-        assert "CUDA_LAUNCH_BLOCKING=1" in explanation.cure
+        assert "CUDA_LAUNCH_BLOCKING=1" in explanation.hint
 
 
 def test_every_signature_has_an_example() -> None:
@@ -107,7 +107,7 @@ def test_port_that_the_script_opens_is_not_blamed_on_an_earlier_job() -> None:
     for text in (log, f"{warning}Address already in use).\n{log}"):
         (explanation,) = explain(text, exception=log)
         assert explanation.subject == "port of the script"
-        assert "earlier job" not in explanation.message + explanation.cure
+        assert "earlier job" not in explanation.message + explanation.hint
 
 
 SPAWNED = """Traceback (most recent call last):
@@ -129,7 +129,7 @@ def test_script_without_a_guard_is_not_blamed_on_its_port() -> None:
     exception = make_traceback("RuntimeError: DataLoader worker (pid(s) 534) exited unexpectedly", "/home/me/train.py")
     (explanation,) = explain(SPAWNED + exception, exception=exception)
     assert explanation.subject == "no main guard"
-    assert '`if __name__ == "__main__":`' in explanation.cure
+    assert '`if __name__ == "__main__":`' in explanation.hint
 
 
 CIRCULAR = (
@@ -228,18 +228,18 @@ def test_misspelled_module_of_the_project_is_corrected(tmp_path: Path) -> None:
         "pkg.data.laoder": "pkg.data.loader",
         "pgk": "pkg",
     }.items():
-        assert advise_on_module(explanation_of(name), tmp_path).cure == f"Did you mean your module {intended}?"
-    assert "dependencies" not in advise_on_module(explanation_of("pkg.models"), tmp_path).cure
+        assert add_module_hint(explanation_of(name), tmp_path).hint == f"Did you mean your module {intended}?"
+    assert "dependencies" not in add_module_hint(explanation_of("pkg.models"), tmp_path).hint
 
 
 def test_missing_package_comes_with_the_lines_to_paste() -> None:
-    result = advise_on_module(explanation_of("sklearn.metrics"), None)
-    assert result.cure.endswith('The block:\n# /// script\n# dependencies = ["scikit-learn"]\n# ///')
+    result = add_module_hint(explanation_of("sklearn.metrics"), None)
+    assert result.hint.endswith('The block:\n# /// script\n# dependencies = ["scikit-learn"]\n# ///')
 
 
 def test_other_explanations_stay_as_they_are() -> None:
     (explanation,) = explain("OSError: No space left on device")
-    assert advise_on_module(explanation, None) == explanation
+    assert add_module_hint(explanation, None) == explanation
 
 
 RUN_DIR = "/orch/runs/20260101-120000-own-1a2b"
@@ -266,7 +266,7 @@ RUN_DIR = "/orch/runs/20260101-120000-own-1a2b"
 def test_full_volume_names_the_claim_and_the_folder(line: str, expected: list[str]) -> None:
     (explanation,) = explain(line)
     volume_location = {"claim": "shared", "mount": "/orch"}
-    result = "\n".join(detail_lines(advise_on_volume(explanation, volume_location, RUN_DIR)))
+    result = "\n".join(detail_lines(add_volume_hint(explanation, volume_location, RUN_DIR)))
     for text in expected:
         assert text in result
     assert "df -h" not in result
@@ -286,9 +286,9 @@ def test_outcome_of_a_run_names_the_full_volume(tmp_path: Path, is_problem: bool
         (folder / "ranks" / "rank-1.log").write_text(f"step 1\n{line}\n")
     (explanation,) = outcome_of(store.load(folder)).explanations
     assert "claim shared" in explanation.message
-    assert f"{RUN_DIR}/output/model" in explanation.cure
+    assert f"{RUN_DIR}/output/model" in explanation.hint
 
 
 def test_full_disk_of_a_node_keeps_its_advice() -> None:
     (explanation,) = explain("No space left on device")
-    assert advise_on_volume(explanation, {}, "/home/me/runs/x") == explanation
+    assert add_volume_hint(explanation, {}, "/home/me/runs/x") == explanation

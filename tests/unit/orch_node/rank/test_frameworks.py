@@ -1,4 +1,4 @@
-"""Which framework the advice for a script names, and with which arguments."""
+"""Which framework the hint for a script names, and with which arguments."""
 
 from __future__ import annotations
 
@@ -36,4 +36,4 @@ def test_advice_names_the_only_imported_framework(
             monkeypatch.delitem(sys.modules, name)
     for name in modules:
         monkeypatch.setitem(sys.modules, name, ModuleType(name))
-    assert expected in frameworks.advice(LAYOUT, PLACEMENT)
+    assert expected in frameworks.hint(LAYOUT, PLACEMENT)

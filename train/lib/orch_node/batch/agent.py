@@ -34,8 +34,8 @@ def main(argv: list[str]) -> int:
     system, run_dir, (host, _, port) = find_system(argv[0]), argv[1], argv[2].rpartition(":")
     node, key = system.node_name(), os.environ.pop(KEY, "")
     if not is_shared(Path(run_dir)):
-        advice = "Choose a folder that all nodes share with --runs-dir"
-        print(f"{node} does not see {run_dir} of node0. {advice}", file=sys.stderr)
+        hint = "Choose a folder that all nodes share with --runs-dir"
+        print(f"{node} does not see {run_dir} of node0. {hint}", file=sys.stderr)
         return 1
     try:
         connection = socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS)

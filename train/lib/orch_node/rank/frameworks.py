@@ -92,7 +92,7 @@ def check_numbers(layout: RunLayout, placement: RankEntry) -> None:
             raise RankError(
                 f"{framework} trains as rank {numbers[0].rank} of {numbers[0].world_size}, but "
                 f"this is rank {expected.rank} of {expected.world_size}. "
-                f"{advice(layout, placement)}."
+                f"{hint(layout, placement)}."
             )
 
 
@@ -121,7 +121,7 @@ def strategy_numbers(classes: tuple[type, ...]) -> Iterator[Numbers]:
                 yield Numbers(rank, size)
 
 
-def advice(layout: RunLayout, placement: RankEntry) -> str:
+def hint(layout: RunLayout, placement: RankEntry) -> str:
     """Return what to change in a script that trains alone on each rank, by the framework it uses.
 
     A framework with an instance in this process comes first, then the only one that is imported.

@@ -99,7 +99,7 @@ class ManualUpdates:
             self.comparison.warn_once(SEPARATE_MESSAGE, reference, UPDATES)
             return
         peers = self.comparison.peers
-        raise RankError(NEVER_AVERAGED_MESSAGE.format(rank=peers.rank, reference=reference.rank, advice=peers.advice()))
+        raise RankError(NEVER_AVERAGED_MESSAGE.format(rank=peers.rank, reference=reference.rank, hint=peers.hint()))
 
     def is_active(self) -> bool:
         comparison = self.comparison

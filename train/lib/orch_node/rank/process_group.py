@@ -236,7 +236,7 @@ def forbid_training_alone(torch: ModuleType, layout: RunLayout, placement: RankE
             pending.append(
                 RankError(
                     "the script trains alone on every rank: it made an optimizer step before the ranks "
-                    f"had communicated. {frameworks.advice(layout, placement)}; or run it with "
+                    f"had communicated. {frameworks.hint(layout, placement)}; or run it with "
                     "--nodes 1 --ppn 1. If the weights are averaged later, or every rank is meant to train a "
                     f"separate model, set {SEPARATE_MODELS}=1 by --env or in the script."
                 )
@@ -293,7 +293,7 @@ def compare_weights(
         operations=operations,
         restarted=restarts > 0,
         equal_mark=run_dir / files.equal_weights_mark(),
-        advice=functools.partial(frameworks.advice, layout, placement),
+        hint=functools.partial(frameworks.hint, layout, placement),
     )
     comparison = weight_comparison.begin(torch, peers)
     if comparison is None:

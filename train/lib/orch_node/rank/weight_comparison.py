@@ -58,7 +58,7 @@ WARNING = (
 )
 NEVER_AVERAGED_MESSAGE = (
     "every rank trained alone: the weights of rank {rank} differ from those of rank {reference}, which started equal, "
-    "and they were never averaged. {advice}. If every rank is meant to train a separate model, set "
+    "and they were never averaged. {hint}. If every rank is meant to train a separate model, set "
     f"{SEPARATE_MODELS}=1 by --env or in the script."
 )
 SEPARATE_MESSAGE = (
@@ -173,7 +173,7 @@ class Peers:
         restarted: whether this is a later attempt of the run.
         equal_mark: with the number of an optimizer, the name of a file that exists once the ranks of this node have
             started with equal weights of it.
-        advice: returns what to change in a script that trains alone.
+        hint: returns what to change in a script that trains alone.
     """
 
     rank: int
@@ -181,7 +181,7 @@ class Peers:
     operations: Callable[[], int]
     restarted: bool
     equal_mark: Path
-    advice: Callable[[], str]
+    hint: Callable[[], str]
 
 
 def begin(torch: ModuleType, peers: Peers) -> WeightComparison | None:
@@ -242,7 +242,7 @@ class WeightComparison:
         if not (suspicion.has_changed(self.torch) or suspicion.has_reduced()):
             raise RankError(
                 NEVER_AVERAGED_MESSAGE.format(
-                    rank=self.peers.rank, reference=suspicion.reference, advice=self.peers.advice()
+                    rank=self.peers.rank, reference=suspicion.reference, hint=self.peers.hint()
                 )
             )
 
