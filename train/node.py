@@ -14,7 +14,7 @@ LIB = str(Path(__file__).resolve().parent / "lib")
 # Subcommand -> the module whose main(argv) it is; returns an exit code.
 SUBCOMMANDS = {
     "rank": "orch_node.rank.wrapper",
-    "unlistening": "orch_node.rank.listening_sockets",
+    "no-listen": "orch_node.rank.listening_sockets",
     "run-script": "orch_node.rank.main",
     "exec": "orch_node.rank.command",
     "find-module": "orch_node.rank.script",
@@ -30,11 +30,11 @@ SUBCOMMANDS = {
     "usage": "orch_node.agent.usage",
     "logs": "orch_node.agent.tail_logs",
     "verify": "orch_node.verify",
-    "prove": "orch_node.fabric.check",
+    "check-fabric": "orch_node.fabric.check",
     "ping-pong": "orch_node.fabric.ping_pong",
     "pod": "orch_node.pod.main",
     "pod-rank": "orch_node.pod.torchrun_rank",
-    "receive-folder": "orch_node.content_store",
+    "unpack": "orch_node.content_store",
     "store": "orch_node.store",
     "run-files": "orch_node.run_files",
     "share-files": "orch_node.supervisor.file_sharing",

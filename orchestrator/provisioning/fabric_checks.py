@@ -26,7 +26,7 @@ TASK = "Check the fabrics"  # of the role
 
 
 class FabricResults(FromNode):
-    """The output of `node.py prove`."""
+    """The output of `node.py check-fabric`."""
 
     key: Digest  # of what was checked
     nodes: dict[Host, dict[Token, ProofFacts]]  # node -> fabric -> result
@@ -36,7 +36,7 @@ def parse_results(name: str, result: Mapping[str, Any]) -> FabricResults:
     """Return the results that a node reports.
 
     Raises:
-        InvalidResponse: if the output of the command is not what `node.py prove` prints.
+        InvalidResponse: if the output of the command is not what `node.py check-fabric` prints.
     """
     problem = f"{name} returned invalid results of the fabric checks"
     try:

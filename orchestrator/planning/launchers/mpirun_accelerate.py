@@ -15,7 +15,7 @@ def launch(job: Job) -> Launch:
     config = accelerate_config.config(job, version, starts_mpirun=False)
     path = f"{job.run_dir}/{accelerate_config.NAME}"
     # accelerate keeps running while its rank does, and would keep the socket that hydra leaves open.
-    closing = (job.ranks[0], f"{job.train}/node.py", "unlistening")
+    closing = (job.ranks[0], f"{job.train}/node.py", "no-listen")
     rank_command = (*closing, job.ranks[0], *PROGRAM, "--config_file", path, *job.ranks[1:])
     mpi_launch = mpirun.launch(replace(job, ranks=rank_command))
     return replace(

@@ -1,6 +1,6 @@
 """Fill a folder once with known content: the folder is trusted, complete and marked, or not there.
 
-`node.py receive-folder SOURCE FOLDER` copies an unpacked archive there.
+`node.py unpack SOURCE FOLDER` copies an unpacked archive there.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Check which fabrics carry traffic between the nodes: `node.py prove`, on one of the nodes.
+"""Check which fabrics carry traffic between the nodes: `node.py check-fabric`, on one of the nodes.
 
 Reads a request from standard input and prints one JSON object, whose `nodes` are: node -> fabric ->
 result. Every fabric is checked between the nodes that have devices for it, if at least two have,

@@ -1,4 +1,4 @@
-"""Close listening sockets that a rank inherits: `node.py unlistening COMMAND` runs COMMAND without them.
+"""Close listening sockets that a rank inherits: `node.py no-listen COMMAND` runs COMMAND without them.
 
 Hydra leaves its proxy's listening socket open in every process that it starts. The script and its
 child processes would keep it open.
