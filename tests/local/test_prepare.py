@@ -22,8 +22,7 @@ pytestmark = pytest.mark.xdist_group("recipes")  # they share a server of warm p
 sys.path.insert(0, str(PREPARE.parent))
 
 from blocks import Block, blocks_of, text_documents  # noqa: E402
-from instances import MaskingTokens, Recipe, instances  # noqa: E402
-from sentences import sentences  # noqa: E402
+from instances import MaskingTokens, Recipe, instances, sentences  # noqa: E402
 from shards import share  # noqa: E402
 from wikipedia import plain_text, wikipedia_documents  # noqa: E402
 

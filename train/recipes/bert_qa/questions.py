@@ -7,7 +7,7 @@ from pathlib import Path
 
 from config import DataArguments
 from orch_training.errors import RecipeError
-from orch_training.hub import hub_rows
+from orch_training.models import hub_rows
 from orch_training.ranks import note
 from squad import BadFieldError, Node, Question, flat_question, read_questions, unique
 

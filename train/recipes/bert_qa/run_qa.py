@@ -19,7 +19,6 @@ from orch_training.imports import speed_up_imports
 
 speed_up_imports()
 
-from callbacks import TrainingMetrics
 from compat import compared_options
 from config import Config, parse_arguments
 from evaluation import Evaluator, evaluate
@@ -35,7 +34,7 @@ from orch_training.results import save_model, scores_before, write_results
 from orch_training.resume import divide_batch, start_from
 from orch_training.script import run_script
 from orch_training.snapshot import prepare_output
-from qa_trainer import QaTrainer
+from qa_trainer import QaTrainer, TrainingMetrics
 from questions import load_training, load_validation
 from squad import Question
 from transformers import AutoModelForQuestionAnswering, set_seed

@@ -19,7 +19,6 @@ speed_up_imports()
 
 import torch
 from accelerate import Accelerator, DistributedDataParallelKwargs
-from judging import Judge
 from mrpc_config import Config, MrpcArguments, parse_arguments
 from orch_node import preemption
 from orch_training import checkpoint, kernels, ranks
@@ -34,7 +33,7 @@ from orch_training.resume import divide_batch, start_from
 from orch_training.script import run_script
 from orch_training.shuffling import WEIGHT, EpochSampler, Grouping, Micros, loader, weighted
 from orch_training.snapshot import Snapshots, prepare_output
-from pairs import Collator, load_pairs, tokenized
+from pairs import Collator, Judge, load_pairs, tokenized
 from transformers import AutoModelForSequenceClassification, get_linear_schedule_with_warmup, set_seed
 
 SCORES = "accuracy {accuracy:.2f}  F1 {f1:.2f}"
