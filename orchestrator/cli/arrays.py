@@ -10,7 +10,7 @@ import typer
 from orchestrator.cli.options import print_error, resume_command
 from orchestrator.operations import queue, runs
 from orchestrator.planning.plan import Plan
-from orchestrator.report import arrays
+from orchestrator.report import run_list
 from orchestrator.runs import store
 from orchestrator.runs.outcome import Outcome
 from orchestrator.screen import print_text

@@ -20,7 +20,7 @@ from orchestrator.operations.runs import find
 from orchestrator.report import cleanup, live
 from orchestrator.report.listing import SCHEMA
 from orchestrator.report.live import shares_terminal
-from orchestrator.report.rank_lines import RankLines
+from orchestrator.report.output_lines import RankLines
 from orchestrator.runs import store
 from orchestrator.runs.logs import LogLine
 from orchestrator.screen import console, print_text

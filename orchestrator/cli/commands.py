@@ -14,8 +14,8 @@ from orchestrator.errors import RequestError
 from orchestrator.operations import commands as operation
 from orchestrator.operations import nodes as node_rows
 from orchestrator.planning.request import NodePattern, parse_nodes
-from orchestrator.report import findings, listing
-from orchestrator.report.node_output import NodeOutput
+from orchestrator.report import listing
+from orchestrator.report.output_lines import NodeOutput
 from orchestrator.screen import print_text
 from orchestrator.targets import registry
 from orchestrator.targets.interface import CheckRequest
@@ -84,5 +84,5 @@ def nodes(inventory: Inventory, live: Live = False, as_json: AsJson = False) -> 
     if live:
         return
     node_findings = registry.target_at(inventory).check(CheckRequest(inventory=inventory))
-    for line in findings.finding_lines(node_findings):
+    for line in listing.finding_lines(node_findings):
         print_error(line)

@@ -14,7 +14,7 @@ from orchestrator.cli.options import AsJson
 from orchestrator.errors import RequestError
 from orchestrator.planning.launch import check_name
 from orchestrator.planning.plan import as_yaml
-from orchestrator.report import findings as report
+from orchestrator.report import listing as report
 from orchestrator.report.listing import SCHEMA
 from orchestrator.screen import print_text
 from orchestrator.targets import registry

@@ -21,9 +21,9 @@ from orchestrator.operations import provision as operation
 from orchestrator.operations import provision_shared as shared
 from orchestrator.planning.request import check_foreign
 from orchestrator.provisioning.plan import ProvisionRequest
+from orchestrator.provisioning.playbook import TaskResult
 from orchestrator.provisioning.report import Report
 from orchestrator.provisioning.session import Listener
-from orchestrator.provisioning.task_result import TaskResult
 from orchestrator.report import provision as report
 from orchestrator.screen import print_text
 from orchestrator.targets import registry

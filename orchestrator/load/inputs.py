@@ -9,7 +9,7 @@ from math import prod
 from pathlib import Path
 
 import yaml
-from orch_node.agent.env_file import NAME, EnvFileError, read
+from orch_node.protocol.container import NAME, EnvFileError, read_variables
 from orch_node.protocol.environment import find_reserved
 
 from orchestrator.errors import PlanError, RequestError
@@ -202,7 +202,7 @@ def environment(assignments: Sequence[str], file: Path | None, shell: Mapping[st
 
 def variables_of(file: Path, shell: Mapping[str, str]) -> dict[str, str]:
     try:
-        return read(file, shell)
+        return read_variables(file, shell)
     except EnvFileError as error:
         message = str(error).removeprefix("env_file ")
         raise RequestError(f"--env-file {message}.", hint="Each line is NAME=VALUE, NAME, or a # comment.") from None

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from orchestrator.errors import OrchError, RequestError
 from orchestrator.report.live import Screen
 from orchestrator.report.training import failure_lines
-from orchestrator.runs import stack_traces, store
+from orchestrator.runs import logs, store
 from orchestrator.runs.logs import LogLine as LogLine
 
 if TYPE_CHECKING:

@@ -7,11 +7,8 @@ from collections.abc import Mapping, Sequence
 
 from orch_node.protocol.remaining import format_seconds
 
-from orchestrator.model.recipe import is_number
-from orchestrator.report.listing import cell, table
-from orchestrator.runs.rows import RunRow
 from orchestrator.model.decision import ARRAY_MEMBER
-from orchestrator.model.setting_types import is_number
+from orchestrator.model.recipe import is_number
 from orchestrator.planning.plan import Plan
 from orchestrator.report import training
 from orchestrator.report.listing import SCHEMA, cell, table
