@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,16 +117,8 @@ def merge_ranks(rates: Iterable[RankRates]) -> RankRates:
     """Return the rates of a node from those of its ranks."""
     ranks = list(rates)
     first = ranks[0]
-    return RankRates(
-        fp32=sum(rank.fp32 for rank in ranks),
-        bf16=sum(rank.bf16 for rank in ranks),
-        memory=sum(rank.memory for rank in ranks),
-        cpu=sum(rank.cpu for rank in ranks) / len(ranks),
-        used_by_others=sum(rank.used_by_others for rank in ranks),
-        quota=first.quota,
-        megahertz=sum(rank.megahertz for rank in ranks) / len(ranks),
-        flags=first.flags,
-        interface=first.interface,
-        speed=first.speed,
-        faster=first.faster,
+    return replace(
+        first,
+        **{name: sum(getattr(rank, name) for rank in ranks) for name in ("fp32", "bf16", "memory", "used_by_others")},
+        **{name: sum(getattr(rank, name) for rank in ranks) / len(ranks) for name in ("cpu", "megahertz")},
     )

@@ -40,7 +40,6 @@ from orchestrator.planning.plan import Plan
 from orchestrator.planning.request import TrainRequest
 from orchestrator.planning.run_files import master_port
 from orchestrator.runs import store
-from orchestrator.runs.outcome import Outcome
 from orchestrator.targets import registry
 
 MAX_SECONDS = 240.0  # after which no further run is started
@@ -221,21 +220,12 @@ def execute(plan: Plan, base: Path, notify: Notify, *, is_first: bool) -> tuple[
         raise
     outcome = handle.finish()
     if outcome.state != DONE:
-        report_failure(outcome, notify, is_first=is_first)
+        problem, hint = describe_end(outcome), f"Its output: orch logs {outcome.run_id}."
+        if is_first:
+            hints = " ".join(explanation.hint for explanation in outcome.explanations)
+            raise ExecuteError(problem, hint=f"{hints} {hint}".strip())
+        notify(f"bench: {problem}. {hint}")
     return figures, store.load(handle.folder).record
-
-
-def report_failure(outcome: Outcome, notify: Notify, *, is_first: bool) -> None:
-    """Report why a run has failed.
-
-    Raises:
-        ExecuteError: if it is the first one.
-    """
-    problem, hint = describe_end(outcome), f"Its output: orch logs {outcome.run_id}."
-    if is_first:
-        hints = " ".join(explanation.hint for explanation in outcome.explanations)
-        raise ExecuteError(problem, hint=f"{hints} {hint}".strip())
-    notify(f"bench: {problem}. {hint}")
 
 
 def read_figures(events: Iterator[Event], notify: Notify) -> Figures:
