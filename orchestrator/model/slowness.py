@@ -60,16 +60,12 @@ def slow_nodes(nodes: Sequence[NodeRates]) -> Iterator[Slow]:
         "BF16 TFLOP/s": lambda node: node.rates.bf16,
         "memory GB/s": lambda node: node.rates.memory,
     }
+    medians = {name: median_high(map(value, nodes)) if len(nodes) > 1 else 0.0 for name, value in figures.items()}
     for node in nodes:
-        slowest = None
-        for name, value in figures.items():
-            middle = median_high(map(value, nodes)) if len(nodes) > 1 else 0.0
-            ratio = value(node) / middle if middle else 1.0
-            if ratio < SLOW_NODE and (slowest is None or ratio < slowest[0]):
-                slowest = (ratio, name, value(node), middle)
+        rates = [(value(node), medians[name], name) for name, value in figures.items() if medians[name]]
+        rate, middle, name = min(rates, key=lambda row: row[0] / row[1], default=(1.0, 1.0, ""))
         cause = cause_of_node(node, nodes)
-        if slowest:
-            _, name, rate, middle = slowest
+        if rate < SLOW_NODE * middle:
             yield Slow(subject=node.node, figure=name, value=rate, median=middle, cause=cause)
         elif is_limited(node) or node.rates.cpu < FULL_SHARE:
             yield Slow(subject=node.node, figure="FP32 TFLOP/s", value=node.rates.fp32, median=0.0, cause=cause)

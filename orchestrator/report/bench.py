@@ -121,11 +121,8 @@ def page_row(row: Mapping[str, Any], slow: Sequence[Slow]) -> html.Row:
 def charts(measurement: Measurement) -> Iterator[Chart]:
     """Yield the charts of the page."""
     nodes = [plain(node.node) for node in measurement.nodes]
-    rates = {
-        "FP32, TFLOP/s": [node.rates.fp32 for node in measurement.nodes],
-        "BF16, TFLOP/s": [node.rates.bf16 for node in measurement.nodes],
-        "memory, 100 GB/s": [node.rates.memory / 100 for node in measurement.nodes],
-    }
+    rows = [(node.rates.fp32, node.rates.bf16, node.rates.memory / 100) for node in measurement.nodes]
+    rates = dict(zip(("FP32, TFLOP/s", "BF16, TFLOP/s", "memory, 100 GB/s"), zip(*rows, strict=True), strict=False))
     bars = tuple(
         {"type": "bar", "name": name, "x": nodes, "y": series, "marker": {"color": colour(index)}}
         for index, (name, series) in enumerate(rates.items())

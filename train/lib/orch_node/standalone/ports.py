@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 TRY_SECONDS = 3.0
 
@@ -30,17 +31,10 @@ def main(argv: list[str]) -> int:
     peers = [address for address in addresses if address != own_address]
     server = threading.Thread(target=accept_all, args=(listeners, len(peers) * len(ports), deadline))
     server.start()
-    failures: list[dict[str, object]] = []
-    threads = [
-        threading.Thread(target=connect, args=((peer, port), own_address, deadline, failures))
-        for peer in peers
-        for port in ports
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in (*threads, server):
-        thread.join()
-    for failure in failures:
+    with ThreadPoolExecutor(max(1, len(peers) * len(ports))) as pool:
+        attempts = [pool.submit(connect, (peer, port), own_address, deadline) for peer in peers for port in ports]
+    server.join()
+    for failure in filter(None, (attempt.result() for attempt in attempts)):
         print(json.dumps(failure), flush=True)
     return 0
 
@@ -63,17 +57,17 @@ def accept_all(listeners: Sequence[socket.socket], expected: int, deadline: floa
             expected -= 1
 
 
-def connect(peer: tuple[str, int], source: str, deadline: float, failures: list[dict[str, object]]) -> None:
-    """Connect to a port, and again until it answers or the time is over; add the failure."""
+def connect(peer: tuple[str, int], source: str, deadline: float) -> dict[str, object] | None:
+    """Connect to a port, and again until it answers or the time is over; return the failure."""
     reason = ""
     while time.monotonic() < deadline:
         try:
             socket.create_connection(peer, TRY_SECONDS, source_address=(source, 0)).close()
-            return
+            return None
         except OSError as error:  # the peer's program may not have started yet
             reason = error.strerror or str(error) or "timed out"
             time.sleep(0.2)
-    failures.append({"source": source, "destination": peer[0], "port": peer[1], "reason": reason})
+    return {"source": source, "destination": peer[0], "port": peer[1], "reason": reason}
 
 
 if __name__ == "__main__":
