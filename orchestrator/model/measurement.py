@@ -48,7 +48,7 @@ class NodeRates:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkRate:
-    """The bandwidth from one node to another in Gbit/s, and the latency in microseconds; 0 without a connection."""
+    """The bandwidth from one node to another in Gbit/s, and the latency in microseconds."""
 
     source: str
     destination: str

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median_high, median_low
 
@@ -15,6 +15,7 @@ SLOW_NODE, SLOW_FREQUENCY, SLOW_LINK = 0.85, 0.9, 0.5
 SLOW_END = 0.25  # applied to what is expected of the links of slow nodes
 FULL_SHARE = 0.9  # of the cores' time
 BUSY_PART = 0.1  # cores that other programs use, per core of the ranks
+FIGURES = {"FP32 TFLOP/s": "fp32", "BF16 TFLOP/s": "bf16", "memory GB/s": "memory"}  # of RankRates
 SLOW_LATENCY, LATENCY_NOISE = 3.0, 30.0  # times the median, and microseconds above it
 # One TCP connection of one core reaches this part of an interface's speed, of at most 10 Gbit/s.
 SPEED_SHARE, MAX_SINGLE_GBIT = 0.3, 10.0
@@ -55,14 +56,10 @@ def slow_nodes(nodes: Sequence[NodeRates]) -> Iterator[Slow]:
 
     Of two nodes, the faster one counts as the median.
     """
-    figures: dict[str, Callable[[NodeRates], float]] = {
-        "FP32 TFLOP/s": lambda node: node.rates.fp32,
-        "BF16 TFLOP/s": lambda node: node.rates.bf16,
-        "memory GB/s": lambda node: node.rates.memory,
-    }
-    medians = {name: median_high(map(value, nodes)) if len(nodes) > 1 else 0.0 for name, value in figures.items()}
-    for node in nodes:
-        rates = [(value(node), medians[name], name) for name, value in figures.items() if medians[name]]
+    columns = {name: [getattr(node.rates, field) for node in nodes] for name, field in FIGURES.items()}
+    medians = {name: median_high(column) if len(nodes) > 1 else 0.0 for name, column in columns.items()}
+    for index, node in enumerate(nodes):
+        rates = [(column[index], medians[name], name) for name, column in columns.items() if medians[name]]
         rate, middle, name = min(rates, key=lambda row: row[0] / row[1], default=(1.0, 1.0, ""))
         cause = cause_of_node(node, nodes)
         if rate < SLOW_NODE * middle:
@@ -79,16 +76,12 @@ def cause_of_node(node: NodeRates, nodes: Sequence[NodeRates]) -> str:
     """Return why a node is slower than others."""
     rates, causes = node.rates, []
     if is_limited(node):
-        causes.append(
-            f"its cgroup limits it to the time of {rates.quota:g} of {counted(node.cores, 'core')} (CPU quota)"
-        )
+        limit = f"{rates.quota:g} of {counted(node.cores, 'core')}"
+        causes.append(f"its cgroup limits it to the time of {limit} (CPU quota)")
     elif rates.cpu < FULL_SHARE:
-        used = (
-            f"; other programs used {rates.used_by_others:.1f} of them"
-            if rates.used_by_others > BUSY_PART * node.cores
-            else ""
-        )
-        causes.append(f"its ranks got {rates.cpu:.0%} of the time of their {counted(node.cores, 'core')}{used}")
+        causes.append(f"its ranks got {rates.cpu:.0%} of the time of their {counted(node.cores, 'core')}")
+        if rates.used_by_others > BUSY_PART * node.cores:
+            causes.append(f"other programs used {rates.used_by_others:.1f} of them")
     if missing := sorted(flags_of_most(nodes) - {*rates.flags}):
         causes.append(f"its CPU lacks {', '.join(map(one_line, missing))}")
     frequency = median_high(peer.rates.megahertz for peer in nodes)
@@ -114,6 +107,7 @@ def slow_links(measurement: Measurement, slow_names: set[str]) -> Iterator[Slow]
     rates = {node.node: node for node in measurement.nodes}
     middle = median_high(link.gbit for link in links)
     latency = median_low(link.microseconds for link in links)
+    limit = SLOW_LATENCY * latency + LATENCY_NOISE
     for link in links:
         subject = f"{link.source} to {link.destination}"
         ends = [rates[name] for name in (link.source, link.destination) if name in rates]
@@ -123,11 +117,7 @@ def slow_links(measurement: Measurement, slow_names: set[str]) -> Iterator[Slow]
         allowed = SLOW_END if slow_end else 1.0
         if link.gbit < allowed * max(SLOW_LINK * middle, expected_gbit(ends)):
             yield Slow(subject=subject, figure="Gbit/s", value=link.gbit, median=middle, cause=cause)
-        elif (
-            link.microseconds > SLOW_LATENCY * latency + LATENCY_NOISE
-            and not slow_end
-            and link.source < link.destination
-        ):
+        elif link.microseconds > limit and not slow_end and link.source < link.destination:
             yield Slow(subject=subject, figure="microseconds", value=link.microseconds, median=latency, cause=cause)
 
 
@@ -139,8 +129,6 @@ def expected_gbit(ends: Sequence[NodeRates]) -> float:
 
 def cause_of_link(link: LinkRate, ends: Sequence[NodeRates], measurement: Measurement) -> str:
     """Return why a link is slower than others."""
-    if not link.gbit:
-        return "the connection has failed"
     speed = median_high([node.rates.speed for node in measurement.nodes] or [0])
     causes = []
     for end in ends:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import product
+from operator import itemgetter
 from pathlib import Path
 
 from orch_node.protocol import values
@@ -16,11 +17,10 @@ from orch_node.protocol.record import RunRecord
 from orch_node.protocol.values import ProtocolError
 
 from orchestrator import load
-from orchestrator.errors import ExecuteError, OrchError, PlanError
+from orchestrator.errors import ExecuteError, PlanError
 from orchestrator.load.records import write_measurement
 from orchestrator.model.cluster import Cluster
 from orchestrator.model.hostlist import NodePattern, fold
-from orchestrator.model.layout import Layout
 from orchestrator.model.measurement import (
     ClosedPort,
     LinkRate,
@@ -53,38 +53,24 @@ Notify = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Figures:
-    """The values of the events of one run."""
+class LinkFigures:
+    """The links of one node: a peer's first rank, Gbit/s from it to this node, and the latency in microseconds."""
 
-    ranks: dict[int, RankRates] = field(default_factory=dict)
-    links: list[tuple[int, LinkEvent]] = field(default_factory=list)
+    rows: tuple[tuple[float, ...], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFigures:
+    """What all ranks together measure; see RunRates."""
+
+    samples: float = 0.0
+    threads: int = 0
+    precision: str = ""
     reductions: dict[str, float] = field(default_factory=dict)
-    steps: list[StepEvent] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LinkEvent:
-    """The links of one node: its peers' first ranks, Gbit/s from each to this node, and microseconds or 0."""
-
-    peers: tuple[int, ...]
-    gbit: tuple[float, ...]
-    microseconds: tuple[float, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReduceEvent:
-    """The microseconds of an all-reduce by the bytes of its message."""
-
-    microseconds: dict[str, float]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepEvent:
-    """The samples per second of a training step."""
-
-    samples: float
-    threads: int
-    precision: str
+PARTS = {"rank": RankRates, "links": LinkFigures, "run": RunFigures}
+Figures = list[tuple[int, RankRates | LinkFigures | RunFigures]]  # with the rank that reports them
 
 
 def measure(request: TrainRequest, notify: Notify) -> tuple[Measurement, Path]:
@@ -101,12 +87,14 @@ def measure(request: TrainRequest, notify: Notify) -> tuple[Measurement, Path]:
         OrchError: if nothing can be measured.
     """
     began = time.monotonic()
-    plans = list(usable_plans(request, notify))
+    plans = usable_plans(request, notify)
     first = plans[0]
-    measurement = Measurement(
-        date=time.strftime("%Y-%m-%d"), stack=request.stack, fingerprint=common_fingerprint(first)
-    )
-    cluster = ssh_cluster(request)
+    fingerprints = [*first.origin.fingerprints]
+    fingerprint = fingerprints[0] if len(fingerprints) == 1 else ""  # packages differ between nodes
+    measurement = Measurement(date=time.strftime("%Y-%m-%d"), stack=request.stack, fingerprint=fingerprint)
+    cluster = None  # a batch system or Kubernetes chooses the nodes
+    if not request.on:
+        cluster = load.cluster(request.inventory, request.stack, nodes=request.nodes, exclude=request.exclude)
     if cluster and len(first.layout.nodes) > 1:
         notify("bench: the ports that runs use, between all pairs of nodes")
         measurement = replace(measurement, closed_ports=closed_ports(request, cluster, first, notify))
@@ -122,42 +110,32 @@ def measure(request: TrainRequest, notify: Notify) -> tuple[Measurement, Path]:
         measurement = add_run(measurement, plan, *execute(plan, folder.parent, notify, is_first=plan is first))
     busy = [node.node for node in measurement.nodes if node.rates.used_by_others > BUSY_PART * node.cores]
     if busy:
-        notify(
-            f"bench: later runs do not follow this measurement, because other programs used the cores of {fold(busy)}"
-        )
+        reason = f"because other programs used the cores of {fold(busy)}"
+        notify(f"bench: later runs do not follow this measurement, {reason}")
     elif file := first.target.measurement_file(first.origin.request):  # a plug-in has replaced the inventory
         write_measurement(file, measurement)
     return measurement, folder
 
 
-def ssh_cluster(request: TrainRequest) -> Cluster | None:
-    """Return the cluster of the request's inventory; None if a batch system or Kubernetes chooses the nodes."""
-    if request.on:
-        return None
-    return load.cluster(request.inventory, request.stack, nodes=request.nodes, exclude=request.exclude)
-
-
-def usable_plans(request: TrainRequest, notify: Notify) -> Iterator[Plan]:
-    """Yield the plan of a run on each backend that the nodes can use; the first measures the nodes and links, too.
+def usable_plans(request: TrainRequest, notify: Notify) -> list[Plan]:
+    """Return the plan of a run on each backend that the nodes can use; the first measures the nodes and links, too.
 
     Raises:
         PlanError: if they can use none.
     """
-    problem: OrchError | None = None
-    preset = None
+    plans: list[Plan] = []
+    problems: list[PlanError] = []
     for name in backends_of(request):
         try:
-            plan = train.plan(replace(request, backend=name, preset=preset))
+            plans.append(train.plan(replace(request, backend=name, preset=COLLECTIVES if plans else None)))
         except PlanError as error:
-            problem = problem or error
+            problems.append(error)
             notify(f"bench: without {name}: {error.message}")
-            continue
-        yield plan
-        if plan.layout.world_size == 1:  # which needs no backend
-            return
-        preset = COLLECTIVES
-    if problem and preset is None:
-        raise problem
+        if plans and plans[0].layout.world_size == 1:  # which needs no backend
+            break
+    if not plans:
+        raise problems[0]
+    return plans
 
 
 def further_plans(request: TrainRequest, plans: Sequence[Plan], cluster: Cluster | None) -> Iterator[Plan]:
@@ -171,8 +149,7 @@ def further_plans(request: TrainRequest, plans: Sequence[Plan], cluster: Cluster
             for fabric in fabrics:
                 yield train.plan(replace(request, preset=COLLECTIVES, backend="ccl", fabric=fabric))
     if request.ppn is None:
-        layout = plans[0].layout
-        ppn = ranks_per_node(layout)
+        layout, ppn = plans[0].layout, ranks_per_node(plans[0])
         cores = sum(rank_place.threads for rank_place in layout.by_node()[layout.nodes[0]])
         splits = [ppn << power for power in range(1, MAX_SPLITS) if cores // (ppn << power) >= MIN_CORES]
         for split, backend in product(splits, backends_of(request)):
@@ -187,14 +164,8 @@ def backends_of(request: TrainRequest) -> list[str]:
     return [name for name in MEASURED_BACKENDS if name in load.stack(request.stack).backends]
 
 
-def ranks_per_node(layout: Layout) -> int:
-    return layout.rank_places[0].local_world_size
-
-
-def common_fingerprint(plan: Plan) -> str:
-    """Return the fingerprint of the packages of all nodes, or an empty text if they differ."""
-    fingerprints = list(plan.origin.fingerprints)
-    return fingerprints[0] if len(fingerprints) == 1 else ""
+def ranks_per_node(plan: Plan) -> int:
+    return plan.layout.rank_places[0].local_world_size
 
 
 def describe(plan: Plan) -> str:
@@ -202,7 +173,7 @@ def describe(plan: Plan) -> str:
     request = plan.origin.request
     fabric = f" over {request.fabric}" if request.fabric else ""
     parts = "all-reduce and step" if request.preset == COLLECTIVES else "nodes, links, all-reduce and step"
-    return f"{plan.run.backend}{fabric}, {counted(ranks_per_node(plan.layout), 'rank')} per node: {parts}"
+    return f"{plan.run.backend}{fabric}, {counted(ranks_per_node(plan), 'rank')} per node: {parts}"
 
 
 def execute(plan: Plan, base: Path, notify: Notify, *, is_first: bool) -> tuple[Figures, RunRecord]:
@@ -220,31 +191,24 @@ def execute(plan: Plan, base: Path, notify: Notify, *, is_first: bool) -> tuple[
         raise
     outcome = handle.finish()
     if outcome.state != DONE:
-        problem, hint = describe_end(outcome), f"Its output: orch logs {outcome.run_id}."
+        hints = [explanation.hint for explanation in outcome.explanations if is_first]
+        error = ExecuteError(describe_end(outcome), hint=" ".join([*hints, f"Its output: orch logs {outcome.run_id}."]))
         if is_first:
-            hints = " ".join(explanation.hint for explanation in outcome.explanations)
-            raise ExecuteError(problem, hint=f"{hints} {hint}".strip())
-        notify(f"bench: {problem}. {hint}")
+            raise error
+        notify(f"bench: {error.message}. {error.hint}")
     return figures, store.load(handle.folder).record
 
 
 def read_figures(events: Iterator[Event], notify: Notify) -> Figures:
     """Return the figures that the ranks of a run report until it ends, and notify of those that are invalid."""
-    figures = Figures()
+    figures: Figures = []
     for event in events:
         fields = event_fields(event)
-        if event_name(event) != BENCH_RECIPE:
+        kind = PARTS.get(str(fields.pop("part", "")))
+        if event_name(event) != BENCH_RECIPE or kind is None:
             continue
-        part = fields.pop("part", "")
         try:
-            if part == "rank":
-                figures.ranks[event.rank] = values.read(RankRates, fields, "rates")
-            elif part == "links":
-                figures.links.append((event.rank, values.read(LinkEvent, fields, "links")))
-            elif part == "reduce":
-                figures.reductions.update(values.read(ReduceEvent, fields, "durations").microseconds)
-            elif part == "step":
-                figures.steps.append(values.read(StepEvent, fields, "step"))
+            figures.append((event.rank, values.read(kind, fields, "figures")))
         except ProtocolError as error:
             problem = one_line(str(error))
             notify(f"bench: a figure of rank {event.rank} is left out, `orch sync` updates the nodes: {problem}")
@@ -253,49 +217,46 @@ def read_figures(events: Iterator[Event], notify: Notify) -> Figures:
 
 def add_run(measurement: Measurement, plan: Plan, figures: Figures, record: RunRecord) -> Measurement:
     """Return the measurement with the figures of a run."""
-    node_of = {rank_place.rank: rank_place.node for rank_place in record.layout}
-    threads_of = {rank_place.rank: rank_place.threads for rank_place in record.layout}
-    step = figures.steps[-1] if figures.steps else StepEvent(samples=0.0, threads=0, precision="")
-    run = RunRates(
+    place_of = {rank_place.rank: rank_place for rank_place in record.layout}
+    run = next((part for _, part in figures if isinstance(part, RunFigures)), RunFigures())
+    rates = RunRates(
         run=record.run_id,
         backend=record.backend,
         fabric=plan.origin.request.fabric or "",
-        ppn=ranks_per_node(plan.layout),
-        threads=step.threads,
-        precision=step.precision,
-        samples=step.samples,
-        reductions=figures.reductions,
+        ppn=ranks_per_node(plan),
+        **asdict(run),
     )
-    ranks_of: dict[str, list[int]] = {}
-    for rank in sorted(figures.ranks.keys() & node_of.keys()):
-        ranks_of.setdefault(node_of[rank], []).append(rank)
+    ranks_of: dict[str, dict[int, RankRates]] = {}
+    for rank, part in sorted(figures, key=itemgetter(0)):
+        if isinstance(part, RankRates) and rank in place_of:
+            ranks_of.setdefault(place_of[rank].node, {})[rank] = part
     nodes = tuple(
         NodeRates(
             node=name,
-            cores=sum(threads_of[rank] or max(step.threads, 1) for rank in ranks),  # 0 if the batch system decides
-            rates=merge_ranks(figures.ranks[rank] for rank in ranks),
+            cores=sum(place_of[rank].threads or max(run.threads, 1) for rank in ranks),  # 0: the batch system decides
+            rates=merge_ranks(ranks.values()),
         )
         for name, ranks in ranks_of.items()
     )
+    links = link_rates(figures, {rank: rank_place.node for rank, rank_place in place_of.items()})
     return replace(
         measurement,
         nodes=measurement.nodes or nodes,
-        links=measurement.links or tuple(link_rates(figures.links, node_of)),
-        runs=(*measurement.runs, run),
+        links=measurement.links or tuple(links),
+        runs=(*measurement.runs, rates),
     )
 
 
-def link_rates(events: Sequence[tuple[int, LinkEvent]], node_of: dict[int, str]) -> Iterator[LinkRate]:
-    """Yield the rate of each link in both directions; one of its ends reports the latency."""
+def link_rates(figures: Figures, node_of: dict[int, str]) -> Iterator[LinkRate]:
+    """Yield the rate of each link in both directions."""
     rows = [
-        (peer, rank, gbit, latency)
-        for rank, event in events
-        for peer, gbit, latency in zip(event.peers, event.gbit, event.microseconds, strict=False)
-        if peer in node_of and rank in node_of
+        (int(row[0]), rank, row[1], row[2])
+        for rank, part in figures
+        if isinstance(part, LinkFigures) and rank in node_of
+        for row in part.rows
+        if len(row) == 3 and int(row[0]) in node_of
     ]
-    latencies = {frozenset((peer, rank)): latency for peer, rank, _, latency in rows if latency}
-    for peer, rank, gbit, _ in sorted(rows):
-        latency = latencies.get(frozenset((peer, rank)), 0.0)
+    for peer, rank, gbit, latency in sorted(rows):
         yield LinkRate(source=node_of[peer], destination=node_of[rank], gbit=gbit, microseconds=latency)
 
 

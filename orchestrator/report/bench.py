@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -54,19 +55,15 @@ def sections(measurement: Measurement) -> Iterator[tuple[str, Rows]]:
     yield f"Links{more}", rows
     sizes = sorted({int(size) for run in measurement.runs for size in run.reductions})
     reductions = [
-        {**run_row(run), **{described_size(size): duration(run.reductions.get(str(size))) for size in sizes}}
+        run_row(run) | {described_size(size): f"{run.reductions.get(str(size), math.nan):.0f}" for size in sizes}
         for run in measurement.runs
         if run.reductions
     ]
     yield "All-reduce, microseconds", reductions
     best = max((run.samples for run in measurement.runs), default=0.0)
     steps = [
-        {
-            **run_row(run),
-            "precision": run.precision,
-            "samples/s": f"{run.samples:.4g}",
-            "of the best": f"{run.samples / best:.2f}",
-        }
+        run_row(run)
+        | {"precision": run.precision, "samples/s": f"{run.samples:.4g}", "of the best": f"{run.samples / best:.2f}"}
         for run in measurement.runs
         if run.samples
     ]
@@ -89,10 +86,6 @@ def node_row(node: NodeRates) -> dict[str, Any]:
 
 def run_row(run: RunRates) -> dict[str, Any]:
     return {"backend": run.backend, "fabric": run.fabric or "auto", "ranks of a node": run.ranks}
-
-
-def duration(microseconds: float | None) -> str:
-    return "-" if microseconds is None else f"{microseconds:.3g}" if microseconds < 1000 else f"{microseconds:.0f}"
 
 
 def page(measurement: Measurement, slow: Sequence[Slow], title: str) -> str:
@@ -131,15 +124,10 @@ def charts(measurement: Measurement) -> Iterator[Chart]:
     yield Chart(title="Rates of the nodes", data=bars, layout={"yaxis": axis(rangemode="tozero")})
     yield links_chart(measurement)
     lines = tuple(
-        line(
-            f"{run.backend} {run.fabric} {run.ranks}",
-            [(int(size), microseconds) for size, microseconds in run.reductions.items()],
-            colour(index),
-        )
+        line(f"{run.backend} {run.fabric} {run.ranks}", [(int(x), y) for x, y in run.reductions.items()], colour(index))
         for index, run in enumerate(run for run in measurement.runs if run.reductions)
     )
-    logarithmic = {"type": "log"}
-    layout = {"xaxis": axis("bytes", **logarithmic), "yaxis": axis("microseconds", **logarithmic)}
+    layout = {"xaxis": axis("bytes", type="log"), "yaxis": axis("microseconds", type="log")}
     yield Chart(title="All-reduce", data=lines, layout=layout)
 
 
@@ -152,14 +140,8 @@ def links_chart(measurement: Measurement) -> Chart:
         "x": [plain(link.destination) for link in links],
         "y": [plain(link.source) for link in links],
         "text": [f"{link.gbit:.3g} Gbit/s, {link.microseconds:.3g} microseconds" for link in links],
-        "marker": {
-            "symbol": "square",
-            "size": 16,
-            "color": [link.gbit for link in links],
-            "colorscale": "Viridis",
-            "showscale": True,
-            "colorbar": {"title": {"text": "Gbit/s"}},
-        },
+        "marker": {"symbol": "square", "size": 16, "colorscale": "Viridis"}
+        | {"color": [link.gbit for link in links], "colorbar": {"title": {"text": "Gbit/s"}}, "showscale": True},
     }
     layout = {"xaxis": axis("to", type="category"), "yaxis": axis("from", type="category")}
     return Chart(title="Links", data=(squares,) if links else (), layout=layout)

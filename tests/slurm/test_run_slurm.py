@@ -12,6 +12,7 @@ import pytest
 from tests.slurm.runs import (
     CHECKPOINTING,
     LONG_RUN,
+    PROJECT_ON_TWO_NODES,
     TWO_NODES,
     UNTIL_FINISH,
     BackgroundRun,
@@ -54,6 +55,15 @@ def test_all_commands_work_for_a_run(site: Site) -> None:
 def test_launchers_need_no_ssh_between_nodes(site: Site, launcher: str) -> None:
     result = train(site, *TWO_NODES, "--launcher", launcher, "--json", "--", "--steps", "3")
     assert result["state"] == "done"
+
+
+def test_bench_measures_the_nodes_of_jobs(site: Site) -> None:
+    done = site.orch("bench", *PROJECT_ON_TWO_NODES, "--json")
+    assert done.returncode == 0, done.stderr
+    measured = json.loads(done.stdout)
+    assert [node["node"] for node in measured["nodes"]] == ["n1", "n2"]
+    assert [(link["source"], link["gbit"] > 0) for link in measured["links"]] == [("n1", True), ("n2", True)]
+    assert measured["runs"][0]["samples"] > 0
 
 
 def test_sbatch_accepts_the_script_of_a_dry_run(site: Site) -> None:

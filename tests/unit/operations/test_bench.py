@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from orchestrator.model.measurement import Measurement
-from orchestrator.operations.bench import Figures, StepEvent, add_run
+from orchestrator.operations.bench import Figures, RunFigures, add_run
 from orchestrator.stacks.stack import Stack
 from orchestrator.targets.ssh.plan import plan_train
 from tests.conftest import make_cluster, make_facts
@@ -14,6 +14,6 @@ from tests.unit.model.test_slowness import RATES
 def test_node_with_fewer_cores_than_the_first_one_has_its_own_number(test_stack: Stack) -> None:
     nodes = (make_remote_node(0, make_facts(cores=4)), make_remote_node(1, make_facts(cores=2)))
     plan = plan_train(QA_REQUEST, make_inputs(make_cluster(*nodes), QA_RECIPE, test_stack), REMOTE_SITE)
-    figures = Figures(ranks={0: RATES, 1: RATES}, steps=[StepEvent(samples=1.0, threads=4, precision="fp32")])
+    figures: Figures = [(0, RATES), (1, RATES), (0, RunFigures(samples=1.0, threads=4, precision="fp32"))]
     result = add_run(Measurement(date="", stack="", fingerprint=""), plan, figures, plan.run)
     assert {node.node: node.cores for node in result.nodes} == {"node0": 4, "node1": 2}

@@ -1,27 +1,25 @@
 """Measure the TCP connections between all pairs of nodes, many pairs at a time.
 
-The first ranks of the nodes play a round-robin tournament: in each round, every node is in one match.
+The first ranks of the nodes play a round-robin tournament: in each round, every node is in one match. They send through
+a process group of gloo, whose messages between two ranks share one connection.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
-import socket
-import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
+import torch
 import torch.distributed as dist
-from node_state import local_address
 from orch_training import ranks
 from orch_training.events import report
 
 TOTAL_SECONDS = 40.0  # for the transfers of all rounds
 TRANSFER_SECONDS = (0.02, 0.3)  # the shortest and the longest transfer in one direction
-CONNECT_SECONDS = 10.0
-PINGS, PING_SECONDS, WARM_UP = 300, 0.2, 20
-CHUNK = 1 << 20
+MAX_PINGS, PING_SECONDS = 300, 0.2
+CHUNK, MAX_CHUNKS = 1 << 18, 1 << 12
 ROWS_PER_EVENT = 40
 
 Match = tuple[int, int]
@@ -29,36 +27,19 @@ Row = tuple[int, float, float]  # the peer's first rank, Gbit/s from the peer to
 
 
 def measure_links() -> None:
-    """Report the bandwidth from each other node to this one, and the latency; 0 if a connection fails."""
-    is_first = os.environ.get("LOCAL_RANK", "0") == "0"
-    with listen(local_address()) if is_first else socket.socket() as listener:
-        endpoint = [*listener.getsockname()[:2]] if is_first else None
-        addresses = {rank: (str(value[0]), int(value[1])) for rank, value in enumerate(ranks.gather(endpoint)) if value}
-        rows: list[Row] = []
-        if len(addresses) == 1:
-            return
-        for matches in rounds(sorted(addresses)):
-            dist.barrier()
-            match = next((match for match in matches if ranks.rank() in match), None)
-            if match:
-                rows.append(measure_pair(match, listener, addresses, transfer_seconds(len(addresses))))
-    for start in range(0, len(rows), ROWS_PER_EVENT):
-        peers, gbit, microseconds = zip(*rows[start : start + ROWS_PER_EVENT], strict=True)
-        report("bench", part="links", peers=peers, gbit=gbit, microseconds=microseconds)
-
-
-def listen(address: str) -> socket.socket:
-    """Return a socket that listens at a free port of an address."""
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    listener = socket.create_server((address, 0), family=family)
-    listener.settimeout(CONNECT_SECONDS)
-    return listener
-
-
-def transfer_seconds(nodes: int) -> float:
-    """Return the duration of a transfer, such that all rounds end in time."""
+    """Report the bandwidth from each other node to this one, and the latency."""
+    first_ranks = [rank for rank, local in enumerate(ranks.gather(os.environ.get("LOCAL_RANK", "0"))) if local == "0"]
+    if len(first_ranks) == 1:
+        return
     shortest, longest = TRANSFER_SECONDS
-    return max(shortest, min(longest, TOTAL_SECONDS / (2 * nodes)))
+    seconds = max(shortest, min(longest, TOTAL_SECONDS / (2 * len(first_ranks))))
+    group = dist.new_group(first_ranks, backend="gloo")
+    rows: list[Row] = []
+    for matches in rounds(first_ranks):
+        dist.barrier()
+        rows += [measure_pair(match, group, seconds) for match in matches if ranks.rank() in match]
+    for start in range(0, len(rows), ROWS_PER_EVENT):
+        report("bench", part="links", rows=rows[start : start + ROWS_PER_EVENT])
 
 
 def rounds(players: list[int]) -> Iterator[list[Match]]:
@@ -71,82 +52,38 @@ def rounds(players: list[int]) -> Iterator[list[Match]]:
         seats = [seats[0], seats[-1], *seats[1:-1]]
 
 
-def measure_pair(match: Match, listener: socket.socket, addresses: dict[int, tuple[str, int]], seconds: float) -> Row:
-    """Measure the connections with the other node of a match, of which the first listens."""
-    first, second = match
-    accepts = ranks.rank() == first
-    peer = second if accepts else first
+def measure_pair(match: Match, group: dist.ProcessGroup, seconds: float) -> Row:
+    """Measure the connection with the other node of a match in both directions, and its latency."""
+    peer = match[0] if ranks.rank() == match[1] else match[1]
+    byte, chunk = torch.zeros(1, dtype=torch.uint8), torch.zeros(CHUNK, dtype=torch.uint8)
 
-    def connect() -> socket.socket:
-        link = (
-            accept(listener, addresses[peer][0])
-            if accepts
-            else socket.create_connection(addresses[peer], CONNECT_SECONDS)
-        )
-        link.settimeout(CONNECT_SECONDS)
-        link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return link
+    def ping(count: int) -> None:
+        for _ in range(count):
+            for sender in match:
+                (dist.recv if sender == peer else dist.send)(byte, peer, group)
 
-    try:
-        with connect() as link:
-            latency = answer_pings(link) if accepts else ping(link)
-        gbit = 0.0
-        for sender in match:
-            with connect() as link:
-                if sender == peer:
-                    gbit = receive(link, seconds)
-                else:
-                    send(link, seconds)
-        return peer, gbit, latency
-    except OSError:  # the row shows that the link does not work
-        return peer, 0.0, 0.0
+    def transfer(sender: int, count: int) -> None:
+        post = dist.irecv if sender == peer else dist.isend
+        for message in [post(chunk, peer, group) for _ in range(count)]:
+            message.wait()
 
+    def seconds_of(action: Callable[[int], None], timer: int, seconds: float, most: int) -> float:
+        """Repeat an action for about some seconds and return its mean duration; one node decides how often.
 
-def accept(listener: socket.socket, address: str) -> socket.socket:
-    """Return the connection from an address; others are closed."""
-    while True:
-        link, source = listener.accept()
-        if source[0] == address:
-            return link
-        link.close()
+        The first repetition fills what queues absorb.
+        """
+        action(1)
+        began = time.perf_counter()
+        action(1)
+        count = torch.tensor([max(1, min(most, int(seconds / max(time.perf_counter() - began, 1e-9))))])
+        (dist.recv if timer == peer else dist.send)(count, peer, group)
+        began = time.perf_counter()
+        action(int(count))
+        return (time.perf_counter() - began) / int(count)
 
-
-def ping(link: socket.socket) -> float:
-    """Return the median latency of one byte one way, in microseconds."""
-    durations, began = [], time.perf_counter()
-    while len(durations) < PINGS and time.perf_counter() - began < PING_SECONDS:
-        sent = time.perf_counter()
-        link.sendall(b"p")
-        link.recv(1)
-        durations.append(time.perf_counter() - sent)
-    return statistics.median(durations[WARM_UP:] or durations) / 2 * 1e6
-
-
-def answer_pings(link: socket.socket) -> float:
-    """Send each byte back until the peer has finished, which knows the latency."""
-    while byte := link.recv(1):
-        link.sendall(byte)
-    return 0.0
-
-
-def send(link: socket.socket, seconds: float) -> None:
-    """Send for some seconds."""
-    chunk, end = bytes(CHUNK), time.perf_counter() + seconds
-    with contextlib.suppress(ConnectionError):  # the receiver closes a slow link as soon as it knows the bandwidth
-        while time.perf_counter() < end:
-            link.sendall(chunk)
-
-
-def receive(link: socket.socket, seconds: float) -> float:
-    """Return the bandwidth of what the peer sends in Gbit/s, without its first chunk, which queues may absorb."""
-    buffer, total, counted = bytearray(CHUNK), 0, 0
-    began = started = time.perf_counter()
-    while size := link.recv_into(buffer):
-        now = time.perf_counter()
-        total += size
-        if total - size < CHUNK <= total:
-            started, counted = now, total
-        if now - began > 4 * seconds:  # what a slow link still holds does not change the result
-            break
-    elapsed = time.perf_counter() - started
-    return (total - counted) * 8 / max(elapsed, 1e-6) / 1e9
+    latency = seconds_of(ping, match[0], PING_SECONDS, MAX_PINGS) / 2 * 1e6
+    for receiver, sender in (match, match[::-1]):
+        transferred = seconds_of(partial(transfer, sender), receiver, seconds, MAX_CHUNKS)
+        if sender == peer:
+            gbit = CHUNK * 8 / transferred / 1e9
+    return peer, gbit, latency

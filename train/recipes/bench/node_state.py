@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import ctypes
-import fcntl
 import os
 import re
 import socket
-import struct
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 from orch_node.standalone import facts
 
 CGROUPS = Path("/sys/fs/cgroup")
-SIOCETHTOOL, ETHTOOL_GSET = 0x8946, 1  # linux/sockios.h, linux/ethtool.h
-SPEED_LOW, SPEED_HIGH, COMMAND_BYTES = 12, 28, 44  # offsets in struct ethtool_cmd, and its size
-UNKNOWN_SPEED = 0xFFFFFFFF
-TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class Watch:
@@ -35,23 +29,26 @@ class Watch:
 
 
 def busy_seconds() -> float:
-    """Return the seconds for which the CPUs of this process have been busy, from /proc/stat."""
-    cpus = {f"cpu{cpu}" for cpu in os.sched_getaffinity(0)}
-    lines = [line.split() for line in Path("/proc/stat").read_text().splitlines() if line.startswith("cpu")]
-    # The columns are user, nice, system, idle, iowait, irq, softirq and steal.
-    ticks = sum(sum(map(int, line[1:9])) - sum(map(int, line[4:6])) for line in lines if line[0] in cpus)
-    return ticks / TICKS
+    """Return the seconds for which the CPUs of this process have been busy."""
+    cpus = os.sched_getaffinity(0)
+    times = [cpu for number, cpu in enumerate(psutil.cpu_times(percpu=True)) if number in cpus]
+    return sum(cpu.user + cpu.nice + cpu.system + cpu.irq + cpu.softirq + cpu.steal for cpu in times)
 
 
 def description() -> dict[str, object]:
     """Return the facts of this node that explain its rates."""
-    interface = local_interface(local_address())
-    speed = interface_speed(interface) if interface else 0
+    address = local_address()
+    interface = next((name for name, addresses in facts.interfaces().items() if address in addresses), "")
+    # /sys/class/net, which facts.nics() reads, shows another network namespace in some containers.
+    own = psutil.net_if_stats().get(interface)
+    speed = own.speed if own else 0
     speeds = {name: nic["speed"] or 0 for name, nic in facts.nics().items()}
     fastest = max(speeds, key=lambda name: speeds[name], default="")
+    frequencies = [cpu.current for cpu in psutil.cpu_freq(percpu=True) or ()]
+    frequencies = [value for cpu, value in enumerate(frequencies) if cpu in os.sched_getaffinity(0)]
     return {
-        "quota": cpu_quota(),
-        "megahertz": megahertz(),
+        "quota": min(filter(None, map(quota_of, cgroup_folders())), default=0.0),
+        "megahertz": sum(frequencies) / max(1, len(frequencies)),
         "flags": facts.cpu_flags(),
         "interface": interface,
         "speed": speed,
@@ -69,40 +66,6 @@ def local_address() -> str:
             return str(probe.getsockname()[0])
     except OSError:
         return ""
-
-
-def local_interface(address: str) -> str:
-    """Return the interface that has an address, or an empty text."""
-    return next((name for name, addresses in facts.interfaces().items() if address in addresses), "")
-
-
-def interface_speed(name: str) -> int:
-    """Return the speed of an interface in Mbit/s, 0 if it is unknown.
-
-    The folder /sys/class/net shows the interfaces of another network namespace in some containers.
-    """
-    command = ctypes.create_string_buffer(struct.pack("I", ETHTOOL_GSET), COMMAND_BYTES)
-    request = struct.pack("16sP", name.encode(), ctypes.addressof(command))
-    try:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            fcntl.ioctl(probe, SIOCETHTOOL, request)
-    except OSError:
-        return 0
-    low, high = (struct.unpack_from("H", command.raw, offset)[0] for offset in (SPEED_LOW, SPEED_HIGH))
-    speed = high << 16 | low
-    return 0 if speed in (0xFFFF, UNKNOWN_SPEED) else int(speed)
-
-
-def megahertz() -> float:
-    """Return the mean frequency of this process's CPUs in MHz, 0 if it is unknown."""
-    values = re.findall(r"^cpu MHz\s*:\s*([0-9.]+)", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
-    frequencies = [float(values[cpu]) for cpu in os.sched_getaffinity(0) if cpu < len(values)]
-    return sum(frequencies) / len(frequencies) if frequencies else 0.0
-
-
-def cpu_quota() -> float:
-    """Return the number of cores to which a cgroup limits this process, 0 without a limit."""
-    return min(filter(None, map(quota_of, cgroup_folders())), default=0.0)
 
 
 def cgroup_folders() -> Iterator[Path]:

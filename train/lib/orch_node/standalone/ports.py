@@ -6,69 +6,59 @@ connects to those of all others, and prints a JSON object for each connection th
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
-import select
-import socket
+import os
 import sys
-import threading
 import time
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 TRY_SECONDS = 3.0
 
 
-def main(argv: list[str]) -> int:
+async def main(argv: list[str]) -> int:
     """Listen, connect to all peers, and print the connections that fail."""
     deadline = time.monotonic() + float(argv[0])
     ports, addresses = [int(port) for port in argv[1].split(",")], argv[2:]
-    listeners = listen(ports, addresses)
-    if not listeners:
+    accepted: asyncio.Queue[None] = asyncio.Queue()
+
+    def accept(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+        accepted.put_nowait(None)
+
+    servers: list[asyncio.Server] = []
+    for address in addresses:
+        with contextlib.suppress(OSError):  # the address of another node
+            servers = [await asyncio.start_server(accept, address, port, backlog=1024) for port in ports]
+            break
+    if not servers:
         print(f"none of the addresses {' '.join(addresses)} can be used on this node", file=sys.stderr)
         return 1
-    own_address = listeners[0].getsockname()[0]
-    peers = [address for address in addresses if address != own_address]
-    server = threading.Thread(target=accept_all, args=(listeners, len(peers) * len(ports), deadline))
-    server.start()
-    with ThreadPoolExecutor(max(1, len(peers) * len(ports))) as pool:
-        attempts = [pool.submit(connect, (peer, port), own_address, deadline) for peer in peers for port in ports]
-    server.join()
-    for failure in filter(None, (attempt.result() for attempt in attempts)):
+    own_address = servers[0].sockets[0].getsockname()[0]
+    peers = [(address, port) for address in addresses if address != own_address for port in ports]
+    failures = await asyncio.gather(*(connect(peer, own_address, deadline) for peer in peers))
+    with contextlib.suppress(asyncio.TimeoutError):  # others may still have to connect to this node
+        for _ in peers:
+            await asyncio.wait_for(accepted.get(), max(0.0, deadline - time.monotonic()))
+    for failure in filter(None, failures):
         print(json.dumps(failure), flush=True)
     return 0
 
 
-def listen(ports: Sequence[int], addresses: Sequence[str]) -> list[socket.socket]:
-    """Return sockets that listen at the ports of the one of the addresses that is of this node."""
-    for address in addresses:
-        family = socket.AF_INET6 if ":" in address else socket.AF_INET
-        with contextlib.suppress(OSError):
-            return [socket.create_server((address, port), family=family, backlog=1024) for port in ports]
-    return []
-
-
-def accept_all(listeners: Sequence[socket.socket], expected: int, deadline: float) -> None:
-    """Accept and close connections until all peers have connected to all ports, or the time is over."""
-    while expected > 0 and (remaining := deadline - time.monotonic()) > 0:
-        for listener in select.select(listeners, [], [], remaining)[0]:
-            connection, _ = listener.accept()
-            connection.close()
-            expected -= 1
-
-
-def connect(peer: tuple[str, int], source: str, deadline: float) -> dict[str, object] | None:
+async def connect(peer: tuple[str, int], source: str, deadline: float) -> dict[str, object] | None:
     """Connect to a port, and again until it answers or the time is over; return the failure."""
     reason = ""
     while time.monotonic() < deadline:
         try:
-            socket.create_connection(peer, TRY_SECONDS, source_address=(source, 0)).close()
+            _, writer = await asyncio.wait_for(asyncio.open_connection(*peer, local_addr=(source, 0)), TRY_SECONDS)
+            writer.close()
             return None
-        except OSError as error:  # the peer's program may not have started yet
-            reason = error.strerror or str(error) or "timed out"
-            time.sleep(0.2)
+        except (OSError, asyncio.TimeoutError) as error:  # the peer's program may not have started yet
+            number = getattr(error, "errno", None)
+            reason = os.strerror(number) if number else "timed out"
+            await asyncio.sleep(0.2)
     return {"source": source, "destination": peer[0], "port": peer[1], "reason": reason}
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(asyncio.run(main(sys.argv[1:])))
