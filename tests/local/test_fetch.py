@@ -109,7 +109,7 @@ def test_each_file_arrives_with_its_hash(remote: CountingConnection, source: Pat
         file.truncate(3 * 2**20)
     result = collect(remote, source, target)
     assert {entry.path for entry in result.files} == {*NAMES, sparse}
-    assert set(result.brought) == {*NAMES, sparse}
+    assert set(result.downloaded) == {*NAMES, sparse}
     for entry in result.files:
         content = (target / entry.path).read_bytes()
         assert content == (source / entry.path).read_bytes()
@@ -134,10 +134,10 @@ def test_interrupted_fetch_continues_where_it_stopped(remote: CountingConnection
 def test_unchanged_files_are_not_fetched_again(remote: CountingConnection, source: Path, target: Path) -> None:
     collect(remote, source, target)
     remote.sizes = []
-    assert collect(remote, source, target).brought == ()
+    assert collect(remote, source, target).downloaded == ()
     assert remote.sizes == []
     (source / "log.txt").write_text("changed")
-    assert collect(remote, source, target).brought == ("log.txt",)
+    assert collect(remote, source, target).downloaded == ("log.txt",)
     assert (target / "log.txt").read_text() == "changed"
 
 
@@ -212,15 +212,15 @@ def test_file_that_grows_is_fetched_up_to_the_listed_size(source: Path, target: 
                 program.send = append  # type: ignore[method-assign]
                 yield program
 
-    assert collect(Appending(), source, target).left_out[0].path == ".checkpoint-staging"
+    assert collect(Appending(), source, target).skipped[0].path == ".checkpoint-staging"
     assert (target / "log.txt").read_text() == "log.txt"
-    assert collect(Local(), source, target).brought == ("log.txt",)
+    assert collect(Local(), source, target).downloaded == ("log.txt",)
     assert (target / "log.txt").read_text() == "log.txtmore"
 
 
 def test_only_files_that_match_a_pattern_are_fetched(source: Path, target: Path) -> None:
     result = collect(Local(), source, target, "checkpoint-2*", "*.txt")
-    assert set(result.brought) == {NAMES[2], NAMES[3]}
+    assert set(result.downloaded) == {NAMES[2], NAMES[3]}
 
 
 def test_missing_folder_is_an_error(remote: CountingConnection, tmp_path: Path, target: Path) -> None:

@@ -13,7 +13,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from orch_training.messages import MessageError, decode, encode
 
-from orchestrator.operations.submit import describe, restore
+from orchestrator.operations.function_call import describe
+from orchestrator.operations.submit import restore
 from orchestrator.paths import LIB
 from tests.support.ports import free_port
 
