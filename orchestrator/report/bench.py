@@ -49,7 +49,7 @@ def sections(measurement: Measurement) -> Iterator[tuple[str, Rows]]:
     links = sorted(measurement.links, key=lambda link: link.gbit)
     more = f" (the slowest {MAX_LINKS} of {len(links)})" if len(links) > MAX_LINKS else ""
     rows = [
-        {"from": link.source, "to": link.destination, "Gbit/s": f"{link.gbit:.3g}", "us": f"{link.microseconds:.3g}"}
+        {"from": link.source, "to": link.destination, "Gbit/s": f"{link.gbit:.3g}", "us": f"{link.microseconds:.0f}"}
         for link in links[:MAX_LINKS]
     ]
     yield f"Links{more}", rows

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -131,28 +131,35 @@ def stretches(samples: Iterable[Sample]) -> Iterator[Stretch]:
     """Yield the periods of whole steps in the samples.
 
     A step may take longer than a sample, so samples without a step are added to the next sample with a
-    step. The timed duration of the steps is exact, and replaces the duration of the samples if the two
+    step. Scripts count what they have trained after the step: what a sample without a step counts belongs to the
+    step before it. The timed duration of the steps is exact, and replaces the duration of the samples if the two
     differ by no more than the duration of a sample.
     """
-    seconds_without_step: float | None = None  # None before the first step
+    waited = 0.0  # seconds without a step
+    stretch: Stretch | None = None  # None before the first step
     for sample in samples:
+        trained = None if sample.samples_per_second is None else sample.samples_per_second * sample.seconds
         if not sample.steps:
-            seconds_without_step = (
-                seconds_without_step if seconds_without_step is None else seconds_without_step + sample.seconds
-            )
+            waited += sample.seconds if stretch else 0.0
+            if stretch and trained:
+                stretch = replace(
+                    stretch, samples_per_second=(stretch.samples_per_second or 0.0) + trained / stretch.seconds
+                )
             continue
-        seconds = sample.seconds + (seconds_without_step or 0.0)
+        if stretch:
+            yield stretch
+        seconds, waited = sample.seconds + waited, 0.0
         timed = (sample.step_seconds or 0.0) * sample.steps
         if timed > 0 and abs(timed - seconds) <= sample.seconds:
             seconds = timed
-        rate = sample.samples_per_second
-        yield Stretch(
+        stretch = Stretch(
             time=sample.time,
             seconds=seconds,
             steps_per_second=sample.steps / seconds,
-            samples_per_second=None if rate is None else rate * sample.seconds / seconds,
+            samples_per_second=None if trained is None else trained / seconds,
         )
-        seconds_without_step = 0.0
+    if stretch:
+        yield stretch
 
 
 def weighted(values_and_weights: Iterable[tuple[float | None, float]]) -> float | None:

@@ -92,22 +92,25 @@ def test_plotting_library_is_the_published_one() -> None:
     assert b"<!--" not in data
 
 
-def test_steps_longer_than_a_sample_have_their_own_rate() -> None:
-    """Spread a step of 2.5 s over its samples: 4 training samples in 2.5 s, not 0 or 4 per second."""
+@pytest.mark.parametrize("delay", [0, 1])
+def test_steps_longer_than_a_sample_have_their_own_rate(delay: int) -> None:
+    """Spread a step of 2.5 s over its samples: 4 training samples in 2.5 s, not 0 or 4 per second.
 
-    def sample(second: int, *, ended: bool) -> Sample:
+    A script counts them after the step, which may be in the next sample.
+    """
+    ends = {3, 5, 8, 10, 13, 15}
+
+    def sample(second: int) -> Sample:
         return Sample(
             time=second,
             seconds=1,
             step=second,
-            steps=int(ended),
-            step_seconds=2.5 if ended else None,
-            samples_per_second=4.0 * ended,
+            steps=int(second in ends),
+            step_seconds=2.5 if second in ends else None,
+            samples_per_second=4.0 if second - delay in ends else None,
         )
 
-    ends = {3, 5, 8, 10, 13, 15}
-    samples = tuple(sample(second, ended=second in ends) for second in range(1, 17))
-    rank = RankMeasures(rank=0, node="n", threads=1, samples=samples)
+    rank = RankMeasures(rank=0, node="n", threads=1, samples=tuple(map(sample, range(1, 17))))
     later = rank.stretches()[1:]
     assert [stretch.samples_per_second for stretch in later] == pytest.approx([1.6] * 5)
     assert [stretch.steps_per_second for stretch in later] == pytest.approx([0.4] * 5)
