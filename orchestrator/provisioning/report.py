@@ -42,6 +42,7 @@ KNOWN_MESSAGES = (
     ),
     ("timed out", "it does not respond", NO_RESPONSE),
     ("No route to host", "it does not respond", NO_RESPONSE),
+    ("Data could not be sent to remote host", "it does not respond", NO_RESPONSE),  # Ansible: ssh has ended
     ("Could not resolve hostname", "its name cannot be resolved", "Set ansible_host in the inventory to its address."),
     (
         "ansible-core requires a minimum of Python",

@@ -26,6 +26,8 @@ def test_messages_of_ssh_are_explained() -> None:
     problem, hint = explain("... WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! ... failed.")
     assert problem == "its host key has changed"
     assert "ssh-keygen -f KNOWN_HOSTS -R HOST" in hint
+    cut_off = "Task failed: Data could not be sent to remote host '10.0.0.7'. [...]: [Errno 32] Broken pipe"
+    assert explain(cut_off)[0] == "it does not respond"
 
 
 def test_hints_contain_address_port_user_and_key_of_the_host() -> None:
