@@ -61,7 +61,7 @@ class LinkFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFigures:
-    """What all ranks together measure; see RunRates."""
+    """The rates of collectives and of a training step, as rank 0 reports them (RunRates has the units)."""
 
     samples: float = 0.0
     threads: int = 0
@@ -217,7 +217,7 @@ def read_figures(events: Iterator[Event], notify: Notify) -> Figures:
 
 def add_run(measurement: Measurement, plan: Plan, figures: Figures, record: RunRecord) -> Measurement:
     """Return the measurement with the figures of a run."""
-    place_of = {rank_place.rank: rank_place for rank_place in record.layout}
+    places = {rank_place.rank: rank_place for rank_place in record.layout}
     run = next((part for _, part in figures if isinstance(part, RunFigures)), RunFigures())
     rates = RunRates(
         run=record.run_id,
@@ -228,17 +228,17 @@ def add_run(measurement: Measurement, plan: Plan, figures: Figures, record: RunR
     )
     ranks_of: dict[str, dict[int, RankRates]] = {}
     for rank, part in sorted(figures, key=itemgetter(0)):
-        if isinstance(part, RankRates) and rank in place_of:
-            ranks_of.setdefault(place_of[rank].node, {})[rank] = part
+        if isinstance(part, RankRates) and rank in places:
+            ranks_of.setdefault(places[rank].node, {})[rank] = part
     nodes = tuple(
         NodeRates(
             node=name,
-            cores=sum(place_of[rank].threads or max(run.threads, 1) for rank in ranks),  # 0: the batch system decides
+            cores=sum(places[rank].threads or max(run.threads, 1) for rank in ranks),  # 0: the batch system decides
             rates=merge_ranks(ranks.values()),
         )
         for name, ranks in ranks_of.items()
     )
-    links = link_rates(figures, {rank: rank_place.node for rank, rank_place in place_of.items()})
+    links = link_rates(figures, {rank: rank_place.node for rank, rank_place in places.items()})
     return replace(
         measurement,
         nodes=measurement.nodes or nodes,

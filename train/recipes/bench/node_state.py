@@ -40,8 +40,8 @@ def description() -> dict[str, object]:
     address = local_address()
     interface = next((name for name, addresses in facts.interfaces().items() if address in addresses), "")
     # /sys/class/net, which facts.nics() reads, shows another network namespace in some containers.
-    own = psutil.net_if_stats().get(interface)
-    speed = own.speed if own else 0
+    statistics = psutil.net_if_stats().get(interface)
+    speed = statistics.speed if statistics else 0
     speeds = {name: nic["speed"] or 0 for name, nic in facts.nics().items()}
     fastest = max(speeds, key=lambda name: speeds[name], default="")
     frequencies = [cpu.current for cpu in psutil.cpu_freq(percpu=True) or ()]

@@ -106,7 +106,7 @@ def repeat(action: Callable[[], object], seconds: float) -> float:
     """Repeat an action for about some seconds, as often on all ranks, and return its mean duration on the slowest."""
     action()
     slowest, count = 0.0, 1
-    for _ in range(2):  # the first time tells how often the action fits into the seconds
+    for _ in range(2):  # one repetition first, which tells how many take the seconds
         ranks.gather(None)
         began = time.perf_counter()
         for _ in range(count):
