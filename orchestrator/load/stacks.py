@@ -16,6 +16,7 @@ from orchestrator.paths import STACKS, entry_points
 from orchestrator.stacks.stack import BINDINGS, Bindings, EndOfLife, Index, Stack
 
 GROUP = "orch.backends"
+LISTING = "`orch stacks` lists them; the default is current."
 
 
 class BackendTable(StrictModel):
@@ -27,7 +28,7 @@ class BackendTable(StrictModel):
     env: dict[str, str] = Field(default_factory=dict)
     requirements: dict[str, str] = Field(default_factory=dict)
     gpu: bool = False
-    advice: str = ""
+    hint: str = ""
 
     def backend(self, source: str) -> Backend:
         values = {**self.model_dump(), "env": tuple(self.env.items()), "source": source}
@@ -59,9 +60,6 @@ def load_entry_point(entry: EntryPoint) -> Backend:
             hint="Fix or uninstall the package that has it.",
         ) from None
     return table.backend(source)
-
-
-LISTING = "`orch stacks` lists them; the default is current."
 
 
 class BindingsTable(StrictModel):

@@ -17,7 +17,7 @@ class Backend:
         module: imported by each rank before the process group is created.
         requirements: the exact version of each required distribution; empty means any version.
         built_into_torch: it exists only in a torch that was built with it.
-        advice: what to do if a requirement is missing.
+        hint: what to do if a requirement is missing.
         workers: it can reserve cores for communication.
         source: where a plug-in was registered.
         setvars: a script below site-packages that its libraries need to be sourced, if any.
@@ -30,7 +30,7 @@ class Backend:
     requirements: Mapping[str, str] = field(default_factory=dict)
     gpu: bool = False
     built_into_torch: bool = False
-    advice: str = ""
+    hint: str = ""
     workers: bool = False
     source: str = ""
     setvars: str = ""
@@ -52,9 +52,9 @@ MPI = Backend(
     name="mpi",
     summary="MPI, in a torch that was built with it",
     built_into_torch=True,
-    advice="Build PyTorch with MPI, or use --backend ccl, which communicates over MPI, too.",
+    hint="Build PyTorch with MPI, or use --backend ccl, which communicates over MPI, too.",
 )
-NCCL = Backend(name="nccl", summary="NVIDIA's, between GPUs", gpu=True, advice="Use --backend ccl or gloo on CPUs.")
+NCCL = Backend(name="nccl", summary="NVIDIA's, between GPUs", gpu=True, hint="Use --backend ccl or gloo on CPUs.")
 BACKENDS = {backend.name: backend for backend in (GLOO, CCL, MPI, NCCL)}
 GPU_HINT = "To train on the GPUs: --venv FOLDER --backend nccl, with an environment whose torch is built for them."
 

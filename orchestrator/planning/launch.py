@@ -128,7 +128,7 @@ def check_backend(backend: Backend, nodes: tuple[Node, ...]) -> None:
     problems = [problem for node in nodes for problem in missing_requirements(backend, node)]
     if problems:
         source = f" (the plug-in is registered by {backend.source})" if backend.source else ""
-        hint = backend.advice or f"Add it to the requirements of the stack{source}."
+        hint = backend.hint or f"Add it to the requirements of the stack{source}."
         raise PlanError(
             f"--backend {backend.name} ({backend.summary}): {'; '.join(problems[:3])}.",
             hint=GPU_HINT if backend.gpu and all(node.facts.gpus for node in nodes) else hint,

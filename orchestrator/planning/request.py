@@ -409,8 +409,8 @@ NAMES = {item.name: item.metadata[FLAGS][0] for item in fields(TrainRequest) if 
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
-    """A target's refusal of an option.
+class UnsupportedOption:
+    """An option that a target cannot use.
 
     Attributes:
         reason: the rest of a sentence that begins with the option.
@@ -421,7 +421,7 @@ class Refusal:
     hint: str
 
 
-NO_ARRAYS = Refusal("is for hosts and batch systems", "Start one run for each value.")
+NO_ARRAYS = UnsupportedOption("is for hosts and batch systems", "Start one run for each value.")
 
 
 def flag(field: str) -> str:
@@ -435,7 +435,7 @@ def changed_fields(value: Any) -> Iterator[str]:
             yield item.name
 
 
-def check_refused(request: TrainRequest, refuses: Mapping[str, Refusal]) -> None:
+def check_refused(request: TrainRequest, refuses: Mapping[str, UnsupportedOption]) -> None:
     """Check that the target can use all options of the request.
 
     Args:
@@ -446,25 +446,27 @@ def check_refused(request: TrainRequest, refuses: Mapping[str, Refusal]) -> None
         PlanError: naming all options that it refuses.
     """
     refused = [(flag(name), refuses[name]) for name in changed_fields(request) if name in refuses]
-    if refusals := [*refused, *misplaced_options(request.options, request.on)]:
-        raise_refusals(refusals)
+    if unsupported := [*refused, *options_of_other_targets(request.options, request.on)]:
+        raise_unsupported(unsupported)
 
 
 def check_foreign(options: Iterable[TargetOptions], target: str | None) -> None:
     """Raise PlanError for options of another target than the chosen one."""
-    if refusals := list(misplaced_options(options, target)):
-        raise_refusals(refusals)
+    if unsupported := list(options_of_other_targets(options, target)):
+        raise_unsupported(unsupported)
 
 
-def raise_refusals(refusals: Sequence[tuple[str, Refusal]]) -> NoReturn:
+def raise_unsupported(options: Sequence[tuple[str, UnsupportedOption]]) -> NoReturn:
     raise PlanError(
-        " ".join(f"{name} {refusal.reason}." for name, refusal in refusals),
-        hint=" ".join(dict.fromkeys(refusal.hint for _, refusal in refusals)),
+        " ".join(f"{name} {option.reason}." for name, option in options),
+        hint=" ".join(dict.fromkeys(option.hint for _, option in options)),
     )
 
 
-def misplaced_options(options: Iterable[TargetOptions], target: str | None) -> Iterator[tuple[str, Refusal]]:
+def options_of_other_targets(
+    options: Iterable[TargetOptions], target: str | None
+) -> Iterator[tuple[str, UnsupportedOption]]:
     for target_options in options:
         flag_text = f"--on {target_options.on}"
         for name in changed_fields(target_options) if target_options.on != target else ():
-            yield flag(name), Refusal(f"is for {flag_text}", f"Add {flag_text}, or omit {flag(name)}.")
+            yield flag(name), UnsupportedOption(f"is for {flag_text}", f"Add {flag_text}, or omit {flag(name)}.")

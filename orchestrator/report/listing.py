@@ -12,6 +12,7 @@ from orchestrator.model.printable import one_line
 from orchestrator.runs.tracebacks import LONGEST_LINE
 
 SCHEMA = 1
+MARKS = {"ok": "ok  ", "miss": "MISS", "absent": "-   ", "unknown": "?   "}
 
 
 def as_json(kind: str, rows: Sequence[Mapping[str, Any]]) -> str:
@@ -38,9 +39,6 @@ def cell(value: object) -> str:
     return one_line(text)
 
 
-MARKS = {"ok": "ok  ", "miss": "MISS", "absent": "-   ", "unknown": "?   "}
-
-
 def finding_lines(findings: Iterable[Finding]) -> list[str]:
     """Return all findings as text; those that differ only in their subjects are merged."""
     subjects: dict[Finding, list[str]] = {}
@@ -65,7 +63,7 @@ def detail_lines(finding: Finding, head: str = "", *, indent: int = 2, printed: 
 def findings_json(kind: str, findings: Sequence[Finding]) -> str:
     """Return the findings of a check as JSON."""
     records = [
-        {"topic": finding.subject, "state": finding.severity, "words": finding.message, "cure": finding.hint}
+        {"topic": finding.subject, "state": finding.severity, "words": finding.message, "hint": finding.hint}
         for finding in findings
     ]
     ready = all(finding.severity != "miss" for finding in findings)

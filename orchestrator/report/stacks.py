@@ -109,7 +109,7 @@ def checked_as_json(checked: Sequence[Checked]) -> str:
 
 def mismatch_record(finding: Finding) -> dict[str, str]:
     """Return a mismatch as stored in JSON."""
-    return {"package": finding.subject, "what": finding.message, "why": finding.evidence, "cure": finding.hint}
+    return {"package": finding.subject, "what": finding.message, "why": finding.evidence, "hint": finding.hint}
 
 
 def checked_as_text(checked: Sequence[Checked]) -> str:

@@ -76,7 +76,7 @@ def as_json(outcome: Outcome) -> str:
 
 def explanation_record(finding: Finding) -> dict[str, str]:
     """Return a known error of a log as stored in JSON."""
-    return {"name": finding.subject, "line": finding.evidence, "cause": finding.message, "cure": finding.hint}
+    return {"name": finding.subject, "line": finding.evidence, "cause": finding.message, "hint": finding.hint}
 
 
 def finite(value: Any) -> Any:

@@ -17,6 +17,11 @@ from orchestrator.runs.tracebacks import Frame, parse_frame
 LONGEST_LINE = 2000  # characters; the time of patterns with .* grows with the square of this length
 CONTEXT = "During handling of the above exception, another exception occurred:"
 TORCH_WARNING = re.compile(r"\[?W\d{4} \d\d:\d\d:")  # of its C++ and its Python part
+NOT_FOUND = "module not found"  # the name of the signature
+MODULE = re.compile(r"No module named '([^']+)'")
+MOST_MODULES = 2000  # of a project that are compared with the name
+DISK_FULL = "disk full"  # the name of the signature
+PATH = re.compile(r"(?<![\w/])/[^\s'\":,]+")
 
 
 def explain(
@@ -87,11 +92,6 @@ def fill(template: str, match: re.Match[str], *, as_pattern: bool = False) -> st
     return template
 
 
-NOT_FOUND = "module not found"  # the name of the signature
-MODULE = re.compile(r"No module named '([^']+)'")
-MOST_MODULES = 2000  # of a project that are compared with the name
-
-
 def add_module_hint(explanation: Finding, project: Path | None) -> Finding:
     """Return the explanation; if a module is missing, it names the similar one of the project or the lines to paste.
 
@@ -118,10 +118,6 @@ def modules_below(folder: Path) -> Iterator[str]:
         parts = path.relative_to(folder).with_suffix("").parts
         if all(part.isidentifier() for part in parts):
             yield ".".join(parts).removesuffix(".__init__")
-
-
-DISK_FULL = "disk full"  # the name of the signature
-PATH = re.compile(r"(?<![\w/])/[^\s'\":,]+")
 
 
 def add_volume_hint(explanation: Finding, location: Mapping[str, Any], run_dir: str) -> Finding:

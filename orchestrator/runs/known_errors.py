@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+HIDDEN_HINT = "Rename {1}, and delete the folder __pycache__ next to it."
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signature:
@@ -62,7 +64,6 @@ USER_FILE = r"\((?!\S*-packages/|\S*/lib/python3)(/\S*/(\w+)\.py)\)"
 HIDDEN_CAUSE = (
     "The file {2}.py of your project has the same name as a package, so Python imports the file instead of the package."
 )
-HIDDEN_CURE = "Rename {1}, and delete the folder __pycache__ next to it."
 # Variables with the ranks of other launchers, which orch sets never or only with some launchers.
 LAUNCHER_VARIABLES = (
     r"SLURM_(?:PROCID|LOCALID|NTASKS|NPROCS|NNODES|NODEID|JOB_ID|JOBID|JOB_NODELIST|NODELIST|STEP_NODELIST|JOB_NUM_NODES"
@@ -517,7 +518,7 @@ KNOWN_SIGNATURES = (
         pattern=rf"^ImportError: cannot import name '\w+' from (?:partially initialized module )?'\S+' .*{USER_FILE}$",
         frame="^{1}$",
         cause=HIDDEN_CAUSE,
-        hint=HIDDEN_CURE,
+        hint=HIDDEN_HINT,
         may_be_harmless=True,
     ),
     Signature(
@@ -525,14 +526,14 @@ KNOWN_SIGNATURES = (
         pattern=rf"^ImportError: cannot import name '\w+' from (?:partially initialized module )?'\S+' .*{USER_FILE}$",
         frame=LIBRARY_FILE,
         cause=HIDDEN_CAUSE,
-        hint=HIDDEN_CURE,
+        hint=HIDDEN_HINT,
         may_be_harmless=True,
     ),
     Signature(
         name="hidden package",
         pattern=r"\(consider renaming '(/\S*/(\w+)\.py)' since it has the same name as",
         cause=HIDDEN_CAUSE,
-        hint=HIDDEN_CURE,
+        hint=HIDDEN_HINT,
         may_be_harmless=True,
     ),
     Signature(

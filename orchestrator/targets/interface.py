@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from orchestrator.model.hostlist import Nodes
     from orchestrator.model.project import Project
     from orchestrator.planning.plan import Plan
-    from orchestrator.planning.request import Refusal, Resume, TargetOptions, TrainRequest
+    from orchestrator.planning.request import Resume, TargetOptions, TrainRequest, UnsupportedOption
     from orchestrator.runs.cleanup import CleanupReport
     from orchestrator.runs.fetch import Collected, FetchListener
     from orchestrator.runs.logs import LogLine
@@ -254,7 +254,7 @@ class Target(ABC):
     """
 
     name: str
-    refuses: Mapping[str, Refusal] = {}
+    refuses: Mapping[str, UnsupportedOption] = {}
     options: type[TargetOptions] | None = None
 
     @abstractmethod

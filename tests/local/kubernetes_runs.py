@@ -77,7 +77,7 @@ def check_findings(process: Process) -> dict[str, dict[str, Any]]:
     """Return the findings of `orch k8s check --json` by topic, after checking their form."""
     value = json.loads(process.stdout)
     assert (value["schema"], value["kind"]) == (1, "k8s check")
-    assert all(finding.keys() == {"topic", "state", "words", "cure"} for finding in value["findings"])
+    assert all(finding.keys() == {"topic", "state", "words", "hint"} for finding in value["findings"])
     assert value["ready"] is (process.returncode == 0)
     return {finding["topic"]: finding for finding in value["findings"]}
 

@@ -56,7 +56,7 @@ def test_check_reports_what_the_api_refuses(api: Api, orch: Orch, tmp_path: Path
     findings = check_findings(expect_exit(orch(*CHECK, "--launcher", "pytorchjob"), 1))
     assert (findings["TrainJob"]["state"], findings["volume"]["state"]) == ("absent", "unknown")
     assert 'cannot patch resource "pytorchjobs"' in findings["objects"]["words"]
-    assert "orch k8s role" in findings["objects"]["cure"]
+    assert "orch k8s role" in findings["objects"]["hint"]
     api.state.denied_permissions.clear()
     (tmp_path / "orch-k8s.toml").write_text("")
     text = orch("k8s", "check").stdout
@@ -80,7 +80,7 @@ def test_check_reports_a_missing_namespace(orch: Orch) -> None:
     """Kubernetes allows everything in a namespace that does not exist."""
     namespace = ("--k8s", "namespace=nowhere")
     finding = check_findings(orch(*CHECK, *namespace))["objects"]
-    assert (finding["state"], "kubectl create namespace nowhere" in finding["cure"]) == ("miss", True)
+    assert (finding["state"], "kubectl create namespace nowhere" in finding["hint"]) == ("miss", True)
     process = expect_exit(orch("k8s", "init", "--apply", *namespace), 1)
     assert "kubectl create namespace nowhere" in process.stderr
 

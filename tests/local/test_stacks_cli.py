@@ -80,7 +80,7 @@ def test_check_names_every_mismatch(orch: Orch, tmp_path: Path) -> None:
     assert process.stdout.count("  hint: ") == 3
     value = parse(orch("stacks", "check", "--python", python, "--json"))
     assert (value["schema"], value["kind"]) == (1, "check")
-    assert set(value["nodes"][0]["mismatches"][0]) == {"package", "what", "why", "cure"}
+    assert set(value["nodes"][0]["mismatches"][0]) == {"package", "what", "why", "hint"}
 
 
 def test_check_compares_with_a_stack(orch: Orch, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ PRINTING_FUNCTIONS = """
     Decision Option Argument Typer tell say print_text print_error notify warn_once note warn warned Warned Waiting
     Stalled Stopping NodeNews NodesLost Refused KnownError Fault Limit refuse fail Finding
 """
-PRINTED_CLASSES = ("Error", "Refusal", "Record", "Exit")
+PRINTED_CLASSES = ("Error", "UnsupportedOption", "Record", "Exit")
 # A message that matches explains what to write, so it needs no hint.
 EXPLAINS_FIX = re.compile(r"\bexpected |\b(is|are) ([01] or more|one of |the number of |an absolute path|a number, )")
 

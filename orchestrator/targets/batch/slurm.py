@@ -196,10 +196,10 @@ def job_state(job: str, word: str, *, start: str = "", nodes: str = "", reason: 
 
 def explain_reason(reason: str) -> tuple[str, str]:
     """Return why a job is pending, and the problem of a job that can never start; '' for what is unknown."""
-    for pattern, text, remedy in REASONS:
+    for pattern, text, hint in REASONS:
         if match := re.match(rf"(?:{pattern})(?!\w)", reason):
             explanation = text.format(*(REASON_TERMS.get(group or "Account", group) for group in match.groups()))
-            return (f"{explanation}; use {remedy}",) * 2 if remedy else (explanation, "")
+            return (f"{explanation}; use {hint}",) * 2 if hint else (explanation, "")
     return "", ""
 
 

@@ -10,7 +10,7 @@ from orch_node.protocol.record import RunRecord
 from orchestrator.errors import RequestError
 from orchestrator.model.hostlist import Nodes
 from orchestrator.planning.plan import Plan
-from orchestrator.planning.request import Refusal, Resume, TargetOptions, TrainRequest
+from orchestrator.planning.request import Resume, TargetOptions, TrainRequest, UnsupportedOption
 from orchestrator.runs.cleanup import CleanupReport
 from orchestrator.targets.batch import find, inputs, start
 from orchestrator.targets.batch.handle import BatchHandle
@@ -31,7 +31,7 @@ class BatchTarget(Target):
     def __init__(self, system: BatchSystem) -> None:
         self.system = system
         self.name = system.name
-        self.refuses = refusals(system)
+        self.refuses = unsupported_options(system)
         self.options: type[TargetOptions] | None = system.options
 
     def plan(self, request: TrainRequest, resume: Resume | None = None) -> Plan:
@@ -79,18 +79,18 @@ class BatchTarget(Target):
         return find.clean(self.system, inventory, base, dry_run=dry_run)
 
 
-def refusals(system: BatchSystem) -> Mapping[str, Refusal]:
+def unsupported_options(system: BatchSystem) -> Mapping[str, UnsupportedOption]:
     """Return why the target refuses a field of a request, by the name of the field."""
     nodes = "is for nodes behind SSH"
     return {
-        "inventory": Refusal(nodes, system.node_hints["inventory"]),
-        "exclude": Refusal(nodes, system.node_hints["exclude"]),
-        "wait_for_cores": Refusal(nodes, f"Jobs of {system.title} wait for free nodes by themselves."),
-        "ccl_workers": Refusal(nodes, "Leave it out: each rank computes on all of its cores."),
-        "fabric": Refusal(
+        "inventory": UnsupportedOption(nodes, system.node_hints["inventory"]),
+        "exclude": UnsupportedOption(nodes, system.node_hints["exclude"]),
+        "wait_for_cores": UnsupportedOption(nodes, f"Jobs of {system.title} wait for free nodes by themselves."),
+        "ccl_workers": UnsupportedOption(nodes, "Leave it out: each rank computes on all of its cores."),
+        "fabric": UnsupportedOption(
             f"{nodes}, on which it was verified", "Leave it out: ranks use TCP over the network of the nodes."
         ),
-        "accelerate_config": Refusal(
+        "accelerate_config": UnsupportedOption(
             f"is not read on {system.title}", "Use the options --nodes, --ppn and --precision."
         ),
     }

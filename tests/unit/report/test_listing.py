@@ -29,4 +29,4 @@ def test_json_is_ready_unless_something_is_missing() -> None:
     assert json.loads(findings_json("k8s check", [FINE]))["ready"]
     value = json.loads(findings_json("k8s check", [FINE, LIBRARY]))
     assert (value["kind"], value["ready"]) == ("k8s check", False)
-    assert value["findings"][0] == {"topic": "API", "state": "ok", "words": "it responds", "cure": ""}
+    assert value["findings"][0] == {"topic": "API", "state": "ok", "words": "it responds", "hint": ""}

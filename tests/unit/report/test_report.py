@@ -265,7 +265,7 @@ def test_json_has_the_known_errors_of_a_failed_run(tmp_path: Path) -> None:
     result = json.loads(training.as_json(replace(outcome, explanations=explanations)))
     (disk_full,) = [item for item in result["explanations"] if item["name"] == "disk full"]
     assert "No space left" in disk_full["line"]
-    assert disk_full.keys() == {"name", "line", "cause", "cure"}
+    assert disk_full.keys() == {"name", "line", "cause", "hint"}
 
 
 def test_table_has_names_and_units(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from orchestrator.targets.batch.inputs import check_image_exists
 from orchestrator.targets.batch.plan import plan_job, plan_run
 from orchestrator.targets.batch.settings import BatchSettings
 from orchestrator.targets.batch.slurm import SLURM
-from orchestrator.targets.batch.target import refusals
+from orchestrator.targets.batch.target import unsupported_options
 from tests.support.slurm_plans import SITE, make_inputs, make_request, slurm_settings
 
 
@@ -49,7 +49,7 @@ def test_impossible_images_are_refused(
     settings = make_settings(*image_options, image=image)
 
     def plan() -> Plan:
-        check_refused(request, refusals(SLURM))
+        check_refused(request, unsupported_options(SLURM))
         return plan_job(request, make_inputs(settings), SITE)
 
     with pytest.raises(OrchError) as refused:
