@@ -46,6 +46,17 @@ RecipePath = Annotated[
         help="Folder with a recipe.toml, or with several recipe folders; may be repeated.",
     ),
 ]
+OUTPUT: Mapping[str, ParameterInfo] = {
+    "runs_dir": typer.Option(envvar="ORCH_RUNS_DIR", metavar="FOLDER", help="Folder of the run folders."),
+    "wait": typer.Option("--wait/--detach", help="Watch the run until it ends, or only start it."),
+    "show": SHOW,
+    "verbose": typer.Option("--verbose", "-v", help="Print all decisions with their reasons."),
+    "dry_run": typer.Option(help="Print the decisions, files and commands of the plan, without running it."),
+    "format": typer.Option(
+        "-o", metavar="sh|yaml|json", help="Format of --dry-run: all as a script, a manifest or JSON."
+    ),
+    "as_json": typer.Option("--json", help="Print one JSON object instead of text."),
+}
 
 
 def source_name(context: typer.Context, name: str) -> str:
@@ -105,19 +116,6 @@ class Output:
     def json(self) -> bool:
         """Return whether the output is JSON, by either option."""
         return self.as_json or self.format == "json"
-
-
-OUTPUT: Mapping[str, ParameterInfo] = {
-    "runs_dir": typer.Option(envvar="ORCH_RUNS_DIR", metavar="FOLDER", help="Folder of the run folders."),
-    "wait": typer.Option("--wait/--detach", help="Watch the run until it ends, or only start it."),
-    "show": SHOW,
-    "verbose": typer.Option("--verbose", "-v", help="Print all decisions with their reasons."),
-    "dry_run": typer.Option(help="Print the decisions, files and commands of the plan, without running it."),
-    "format": typer.Option(
-        "-o", metavar="sh|yaml|json", help="Format of --dry-run: all as a script, a manifest or JSON."
-    ),
-    "as_json": typer.Option("--json", help="Print one JSON object instead of text."),
-}
 
 
 def check_format(output: Output) -> None:

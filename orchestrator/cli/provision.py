@@ -30,6 +30,8 @@ from orchestrator.targets import registry
 from orchestrator.targets.entry import TargetEntry
 
 PASSWORD_FILES = ("ANSIBLE_BECOME_PASSWORD_FILE", "ANSIBLE_BECOME_PASS_FILE")
+INVENTORY = typer.Argument(envvar="ORCH_INVENTORY", metavar="INVENTORY", help="Name or path of an Ansible inventory.")
+SOURCE = "NAME|URL|PATH"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -64,11 +66,9 @@ def become_password(is_interactive: bool) -> Iterator[Mapping[str, str]]:
         yield {PASSWORD_FILES[0]: file.name}
 
 
-INVENTORY = typer.Argument(envvar="ORCH_INVENTORY", metavar="INVENTORY", help="Name or path of an Ansible inventory.")
 Inventory = Annotated[str, INVENTORY]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Print Ansible's output instead of progress.")]
 AskBecomePass = Annotated[bool, typer.Option("--ask-become-pass", "-K", help="Ask for the sudo password.")]
-SOURCE = "NAME|URL|PATH"
 Data = Annotated[
     list[str] | None,
     typer.Option(metavar=SOURCE, help="Data set of a hub, a URL or this machine for all nodes; may be repeated."),

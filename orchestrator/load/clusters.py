@@ -33,7 +33,11 @@ from orchestrator.model.printable import counted
 from orchestrator.paths import INVENTORY
 from orchestrator.planning.launchers import DIALECTS
 
-FABRIC, MPI, REQUIREMENTS = "orch_fabric", "orch_mpi", "orch_requirements"
+FABRIC, MPI, REQUIREMENTS, LIMITS = "orch_fabric", "orch_mpi", "orch_requirements", "orch_limits"
+NO_HOSTS = "Add hosts below all: hosts: node1: {ansible_host: 10.0.0.1}."
+INIT_FOLDER = Path("inventory")  # where `orch init` writes
+DEFAULT_LIMITS = Limits()
+MAX_COMPARED = 500  # hosts that a misspelled name is compared with
 
 
 def requested_fabric(hosts: Mapping[str, Mapping[str, Any]]) -> str | None:
@@ -87,11 +91,6 @@ def common_value(variable: str, values: Mapping[str, tuple[str, ...]], reason: s
             f"{variable} differs between the hosts of a run ({listing}).", hint=f"Set it once for all hosts: {reason}."
         )
     return next(iter(values.values()), ())
-
-
-NO_HOSTS = "Add hosts below all: hosts: node1: {ansible_host: 10.0.0.1}."
-
-INIT_FOLDER = Path("inventory")  # where `orch init` writes
 
 
 def cluster(
@@ -247,19 +246,15 @@ class LocalFabrics(Mapping[str, str]):
         return len(self._missing)
 
 
-VARIABLE = "orch_limits"
-DEFAULT = Limits()
-
-
 class LimitsVariable(BaseModel):
     """The value of orch_limits; an ini inventory contains the numbers as text."""
 
     model_config = ConfigDict(defer_build=True, extra="forbid")
 
-    disk_gb: NonNegativeFloat = DEFAULT.disk / GIB
-    memory_gb: NonNegativeFloat = DEFAULT.memory / GIB
-    shm_gb: NonNegativeFloat = DEFAULT.shm / GIB
-    skew_seconds: NonNegativeFloat = DEFAULT.skew
+    disk_gb: NonNegativeFloat = DEFAULT_LIMITS.disk / GIB
+    memory_gb: NonNegativeFloat = DEFAULT_LIMITS.memory / GIB
+    shm_gb: NonNegativeFloat = DEFAULT_LIMITS.shm / GIB
+    skew_seconds: NonNegativeFloat = DEFAULT_LIMITS.skew
 
 
 def limits(host: str, variables: Mapping[str, Any]) -> Limits:
@@ -269,13 +264,13 @@ def limits(host: str, variables: Mapping[str, Any]) -> Limits:
         RequestError: naming the key that is wrong.
     """
     try:
-        values = LimitsVariable.model_validate(variables.get(VARIABLE, {}))
+        values = LimitsVariable.model_validate(variables.get(LIMITS, {}))
     except ValidationError as error:
         first = error.errors()[0]
-        key = ".".join([VARIABLE, *map(str, first["loc"])])
+        key = ".".join([LIMITS, *map(str, first["loc"])])
         raise RequestError(
             f"{key} of {host}: {describe_invalid(first['msg'])}.",
-            hint=f"Keys of {VARIABLE}: {', '.join(LimitsVariable.model_fields)}.",
+            hint=f"Keys of {LIMITS}: {', '.join(LimitsVariable.model_fields)}.",
         ) from None
     return Limits(
         disk=int(values.disk_gb * GIB),
@@ -283,9 +278,6 @@ def limits(host: str, variables: Mapping[str, Any]) -> Limits:
         shm=int(values.shm_gb * GIB),
         skew=values.skew_seconds,
     )
-
-
-MAX_COMPARED = 500  # hosts that a misspelled name is compared with
 
 
 def select(source: Path, listing: Listing, *, nodes: Nodes | None, exclude: str | None, spares: int = 0) -> Selection:

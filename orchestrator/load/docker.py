@@ -19,6 +19,7 @@ from orchestrator.planning.containers import Docker
 VARIABLE = "orch_docker"
 NAMES = tuple(field.name for field in fields(Docker) if field.name != "image")
 LISTS = ("mounts", "arguments")
+IMAGE_FILE_HINT = "Create one with `orch image save FILE.tar` or `docker save --output FILE.tar NAME`."
 
 
 class DockerVariable(BaseModel):
@@ -112,9 +113,6 @@ def with_option(settings: Docker, option: str) -> Docker:
     return replace(settings, **{name: value})
 
 
-HINT = "Create one with `orch image save FILE.tar` or `docker save --output FILE.tar NAME`."
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageFile:
     """An image in a file; `id` is its id in `docker image inspect` after loading."""
@@ -141,12 +139,12 @@ def image_file(text: str, name: str = "") -> ImageFile:
             for tag in image["RepoTags"] or ()
         }
     except (OSError, tarfile.TarError, ValueError, KeyError, TypeError) as error:
-        raise RequestError(f"{path} is not an image file: {error}", hint=HINT) from None
+        raise RequestError(f"{path} is not an image file: {error}", hint=IMAGE_FILE_HINT) from None
     tag = with_tag(name) if name else next(iter(digests), "")
     if not digests:
-        raise RequestError(f"{path} contains no named image.", hint=HINT)
+        raise RequestError(f"{path} contains no named image.", hint=IMAGE_FILE_HINT)
     if tag not in digests:
-        raise RequestError(f"{path} contains {', '.join(digests)}, but not {tag}.", hint=HINT)
+        raise RequestError(f"{path} contains {', '.join(digests)}, but not {tag}.", hint=IMAGE_FILE_HINT)
     return ImageFile(path=path.resolve(), name=tag, id=f"sha256:{digests[tag]}")
 
 

@@ -16,6 +16,8 @@ from orchestrator.model.host_names import is_address, is_host, is_host_key, is_h
 from orchestrator.model.printable import one_line
 from orchestrator.state import State
 
+MAX_LINE = 500  # characters; honest nodes send fewer
+
 
 class FromNode(BaseModel):
     """A value sent by a node: exactly these keys, of exactly these types."""
@@ -32,7 +34,6 @@ def satisfies(predicate: Callable[[str], bool], expected: str) -> AfterValidator
     return AfterValidator(check)
 
 
-MAX_LINE = 500  # characters; honest nodes send fewer
 HostName = Annotated[str, satisfies(is_host_name, "host name (RFC 1123)")]
 Host = Annotated[str, satisfies(is_host, "host name or address")]
 Address = Annotated[str, satisfies(is_address, "IP address")]

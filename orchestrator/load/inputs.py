@@ -33,6 +33,7 @@ from orchestrator.stacks.image import python_for
 from orchestrator.stacks.stack import Stack
 
 SAMPLE_SEED = 0  # The same command draws the same sample.
+ACCELERATE_FILE = "~/.cache/huggingface/accelerate/default_config.yaml"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,9 +220,6 @@ def check_name(name: str) -> None:
         raise RequestError(f"{name}: {reserved[1]}.", hint="Leave it out of --env and --env-file.")
 
 
-DEFAULT = "~/.cache/huggingface/accelerate/default_config.yaml"
-
-
 def accelerate_config(name: str) -> AccelerateOptions:
     """Return the options in a configuration file of accelerate.
 
@@ -234,11 +232,11 @@ def accelerate_config(name: str) -> AccelerateOptions:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))  # JSON is YAML too
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise RequestError(
-            f"--accelerate-config {name}: {error}", hint=f"`accelerate config` creates {DEFAULT}."
+            f"--accelerate-config {name}: {error}", hint=f"`accelerate config` creates {ACCELERATE_FILE}."
         ) from None
     if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
         raise RequestError(
             f"--accelerate-config {name} is not a configuration file: it has no names and values.",
-            hint=f"`accelerate config` creates {DEFAULT}.",
+            hint=f"`accelerate config` creates {ACCELERATE_FILE}.",
         )
     return parse_options(values, str(path))

@@ -24,6 +24,10 @@ from orchestrator.model.ssh_options import SshOptions, host_block
 from orchestrator.state import NODES, State, private_folder, write_private
 
 MEASURED = "measured.json"  # in the state of an inventory or a batch system
+LOCATION = attrgetter("numa", "socket", "core", "cpu")
+OWN_STACK = "current"  # what `orch setup` installs
+HOSTS = "hosts.json"  # in the state of an inventory: what identifies its hosts
+IDENTITY = ("ansible_host", "ansible_port", "ansible_user", "ansible_connection", "orch_root")
 
 
 def read_measurement(path: Path) -> Measurement | None:
@@ -37,12 +41,6 @@ def read_measurement(path: Path) -> Measurement | None:
 def write_measurement(path: Path, measurement: Measurement) -> None:
     """Write what was measured, in place of an earlier measurement."""
     write_private(path, json.dumps(values.record(measurement), indent=1))
-
-
-LOCATION = attrgetter("numa", "socket", "core", "cpu")
-OWN_STACK = "current"  # what `orch setup` installs
-HOSTS = "hosts.json"  # in the state of an inventory: what identifies its hosts
-IDENTITY = ("ansible_host", "ansible_port", "ansible_user", "ansible_connection", "orch_root")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

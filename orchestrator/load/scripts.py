@@ -28,6 +28,8 @@ INCLUDED_MODULES = ("orch_node", "orch_training")  # that ranks find after all o
 # Attributes of sys with which a script changes where modules are found.
 IMPORT_SETTINGS = ("path", "meta_path", "path_hooks", "modules")
 STARTS_PROGRAM = ("system", "run", "call", "check_call", "check_output", "Popen", "getoutput", "main")
+NOTEBOOK_LINE = re.compile(r"\s*[!%]\s*\w")
+MISSING_MODULES = (str(TRAIN / "node.py"), "find-module", "--missing")
 
 
 class UnknownImportsError(Exception):
@@ -161,10 +163,6 @@ def changes_imports(tree: ast.Module) -> bool:
             if name in STARTS_PROGRAM and any("pip" in text.split() for text in texts):
                 return True
     return False
-
-
-NOTEBOOK_LINE = re.compile(r"\s*[!%]\s*\w")
-MISSING_MODULES = (str(TRAIN / "node.py"), "find-module", "--missing")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

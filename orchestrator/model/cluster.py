@@ -18,6 +18,7 @@ from orchestrator.model.hostlist import fold
 from orchestrator.model.printable import counted
 
 LOCAL = "local"  # orch's built-in inventory of this machine
+GIB = 2**30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -246,9 +247,6 @@ def first_hosts(hosts: tuple[str, ...], count: int, *, cluster: str, source: str
             f"--nodes {count}, but cluster '{cluster}' has {available}.", hint=f"Use --nodes {len(hosts)}, or {more}."
         )
     return hosts[:count]
-
-
-GIB = 2**30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,6 +17,8 @@ FLAG = "flag"  # an option without a value
 DESCRIPTIONS = {INTEGER: "a whole number", NUMBER: "a number", SWITCH: "true or false", FLAG: "true or false"}
 # The values that transformers' parser accepts for a switch.
 SWITCHES = ("yes", "true", "t", "y", "1", "no", "false", "f", "n", "0")
+# Arguments of transformers and of orch's recipes that have a token of a model hub.
+SECRETS = ("token", "hub_token", "push_to_hub_token")
 
 
 def type_of(default: object) -> str:
@@ -56,9 +58,6 @@ MATCHERS: Mapping[str, Callable[[str], bool]] = MappingProxyType(
 
 
 Value = str | int | float | bool
-
-# Arguments of transformers and of orch's recipes that have a token of a model hub.
-SECRETS = ("token", "hub_token", "push_to_hub_token")
 
 
 @dataclass(frozen=True, slots=True)

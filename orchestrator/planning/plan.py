@@ -24,6 +24,7 @@ from orchestrator.model.secret_values import mask
 from orchestrator.planning.request import TrainRequest
 
 Object = dict[str, Any]
+SCRIPT = "job.sh"  # for a scheduler, in the run's folder
 
 
 class Dumper(yaml.SafeDumper):
@@ -44,9 +45,6 @@ Dumper.add_representer(str, represent_text)
 def as_yaml(objects: tuple[Object, ...]) -> str:
     """Return the objects as YAML documents, in this order."""
     return yaml.dump_all(objects, Dumper=Dumper, sort_keys=False, allow_unicode=True, width=100)
-
-
-SCRIPT = "job.sh"  # for a scheduler, in the run's folder
 
 
 def comments(lines: Iterable[str], mark: str = "# ") -> list[str]:

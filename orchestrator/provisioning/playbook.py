@@ -26,6 +26,19 @@ from orchestrator.screen import harmless
 from orchestrator.state import ansible_home
 
 RESULTS = {"runner_on_ok": "ok", "runner_on_failed": "failed", "runner_on_unreachable": "unreachable"}
+# In the environment of all processes of a playbook: its private folder.
+FOLDER_VARIABLE = "ORCH_PLAYBOOK"
+# Ansible's marker for text that it does not evaluate as a template (parsing/ajson, in all supported versions). A
+# template runs programs on this machine, and a text from a node may look like one.
+UNSAFE = "__ansible_unsafe"
+# The options of ansible.cfg that the user's arguments must not change.
+SSH_OPTIONS = (
+    "-o RemoteCommand=none -o RequestTTY=no -o ClearAllForwardings=yes -o PermitLocalCommand=no "
+    "-o StrictHostKeyChecking=yes"
+)
+# Nodes that Ansible works on at the same time. Each is a process of this machine, which adds about 30 MB of memory and
+# needs 0.1 to 0.2 s of a core for each task.
+MAX_FORKS = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,21 +79,6 @@ def task_result(state: str, data: Mapping[str, Any]) -> TaskResult:
         result=result if isinstance(result, dict) else {},
         action=str(data.get("resolved_action") or data.get("task_action") or ""),
     )
-
-
-# In the environment of all processes of a playbook: its private folder.
-FOLDER_VARIABLE = "ORCH_PLAYBOOK"
-# Ansible's marker for text that it does not evaluate as a template (parsing/ajson, in all supported versions). A
-# template runs programs on this machine, and a text from a node may look like one.
-UNSAFE = "__ansible_unsafe"
-# The options of ansible.cfg that the user's arguments must not change.
-SSH_OPTIONS = (
-    "-o RemoteCommand=none -o RequestTTY=no -o ClearAllForwardings=yes -o PermitLocalCommand=no "
-    "-o StrictHostKeyChecking=yes"
-)
-# Nodes that Ansible works on at the same time. Each is a process of this machine, which adds about 30 MB of memory and
-# needs 0.1 to 0.2 s of a core for each task.
-MAX_FORKS = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

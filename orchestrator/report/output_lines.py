@@ -19,6 +19,8 @@ from orchestrator.screen import harmless, print_text
 
 STATE_SECONDS = 30.0  # interval between printed states of an unfinished line, if not on a terminal
 MOST_STATES = 8  # ranks whose unfinished lines are shown at once
+MAX_LINE_BYTES = 1 << 20
+STDERR_FD = 2
 
 
 class RankLines:
@@ -81,10 +83,6 @@ class RankLines:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
         for text in tuple(self.states.values())[:MOST_STATES]:
             yield Text(text, no_wrap=True, overflow="ellipsis")
-
-
-MAX_LINE_BYTES = 1 << 20
-STDERR_FD = 2
 
 
 class NodeOutput:

@@ -17,6 +17,9 @@ from orchestrator.errors import RequestError
 from orchestrator.runs.store import Run
 
 TIME = re.compile(r"(\d{1,15}) (\d{1,11}\.\d{3})", re.ASCII)
+# The format of CPython's faulthandler (Python/traceback.c).
+TRACE_START = re.compile(r"(?:Current thread|Thread) 0x[0-9a-f]+ .*\(most recent call first\):")
+TRACE_LINE = re.compile(r'  File ".*", line (?:\d+|\?\?\?) in |  <|  \.\.\.|$')
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,11 +113,6 @@ def recorded_times(folder: Path, rank: int) -> Iterator[tuple[int, float]]:
         for line in lines:
             if match := TIME.fullmatch(line):
                 yield int(match[1]), float(match[2])
-
-
-# The format of CPython's faulthandler (Python/traceback.c).
-TRACE_START = re.compile(r"(?:Current thread|Thread) 0x[0-9a-f]+ .*\(most recent call first\):")
-TRACE_LINE = re.compile(r'  File ".*", line (?:\d+|\?\?\?) in |  <|  \.\.\.|$')
 
 
 def without_stack_traces(lines: Iterable[LogLine]) -> Iterator[LogLine]:

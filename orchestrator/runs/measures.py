@@ -14,6 +14,8 @@ from orch_node.protocol.values import ProtocolError
 
 from orchestrator.runs.store import Run
 
+LONGEST_UNIT = 20  # characters
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
@@ -220,9 +222,6 @@ def losses(events: Iterable[Event]) -> Iterator[tuple[float, float]]:
 def is_number(loss: float | None) -> TypeGuard[float]:
     """Return whether a loss can be drawn; a training that diverges ends in NaN."""
     return loss is not None and math.isfinite(loss)
-
-
-LONGEST_UNIT = 20  # characters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,6 +20,9 @@ from orchestrator.stacks.matrix import (
 )
 from orchestrator.stacks.stack import BINDINGS, IPEX, TORCH, Stack, minor, same_version
 
+# transformers -> the oldest accelerate that its metadata allows.
+OLDEST_ACCELERATE = (("5.0", "1.1.0"), ("4.47", "0.26.0"), ("4.36", "0.21.0"))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shell:
@@ -58,10 +61,6 @@ def is_gpu_wheel(bindings: Version) -> bool:
     if bindings.local == "cpu" or built_by_orch(bindings):
         return False
     return bindings.local in ("xpu", "gpu") or bindings.public in XPU_ONLY_BINDINGS
-
-
-# transformers -> the oldest accelerate that its metadata allows.
-OLDEST_ACCELERATE = (("5.0", "1.1.0"), ("4.47", "0.26.0"), ("4.36", "0.21.0"))
 
 
 Rule = Callable[[Environment, Sequence[Stack]], Iterator[Finding]]

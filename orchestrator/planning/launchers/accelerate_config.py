@@ -17,6 +17,20 @@ NAME = "accelerate.yaml"
 FIRST_WITH_MPIRUN = Version("0.28")
 FIRST_WITHOUT_IPEX = Version("1.13")
 PRECISIONS = {"bf16": "bf16", "fp32": "no"}
+# The plan decides these, whatever a user's file contains (planning/accelerate_options.py reports it).
+PLANNED_KEYS = (
+    "compute_environment",
+    "distributed_type",
+    "use_cpu",
+    "mixed_precision",
+    "num_machines",
+    "num_processes",
+    "machine_rank",
+    "main_process_ip",
+    "main_process_port",
+    "ipex_config",
+    "mpirun_config",
+)
 
 
 def version_of(job: Job) -> Version:
@@ -67,22 +81,6 @@ def config(job: Job, version: Version, *, starts_mpirun: bool) -> dict[str, obje
     }
     user_values = {name: value for name, value in job.accelerate.items() if name not in PLANNED_KEYS}
     return {**planned, **user_values}
-
-
-# The plan decides these, whatever a user's file contains (planning/accelerate_options.py reports it).
-PLANNED_KEYS = (
-    "compute_environment",
-    "distributed_type",
-    "use_cpu",
-    "mixed_precision",
-    "num_machines",
-    "num_processes",
-    "machine_rank",
-    "main_process_ip",
-    "main_process_port",
-    "ipex_config",
-    "mpirun_config",
-)
 
 
 def mixed_precision(job: Job) -> str:

@@ -30,6 +30,7 @@ from orchestrator.targets.batch.system import BatchSystem, JobState
 from orchestrator.targets.interface import Notify, RunList, ignore
 
 ENDING_SECONDS = 60.0  # A job may take this long to end or to be requeued after its outcome.
+CLEAN_SECONDS = 120.0  # A shared file system can be slow.
 
 
 def find_run(system: BatchSystem, base: Path, name: str, notify: Notify) -> tuple[RunRecord, Path]:
@@ -255,9 +256,6 @@ def clean(system: BatchSystem, inventory: str | None, base: Path, *, dry_run: bo
         for job in leftovers
     )
     return CleanupReport(run_id="", seconds=0.0, nodes=(*nodes, *stores))
-
-
-CLEAN_SECONDS = 120.0  # A shared file system can be slow.
 
 
 def clean_stores(

@@ -31,6 +31,7 @@ from orchestrator.model.host_names import keyscan_command, known_host_name
 from orchestrator.targets.connections.pipes import PipedProgram, last_line, piped_program
 from orchestrator.targets.connections.program_output import exit_code, read_errors, read_output, relay_output
 
+# fabric and paramiko are imported only when a node is contacted, so that planning starts faster.
 if TYPE_CHECKING:
     import paramiko
 
@@ -40,38 +41,6 @@ if TYPE_CHECKING:
 
 # A packet of SFTP begins with its length, which is below 2^24: its first byte is zero, which no text contains.
 FIRST_BYTE = b"\0"
-
-
-class SftpChannel:
-    """A channel to an SFTP server without what is received before the server's first packet."""
-
-    def __init__(self, channel: paramiko.Channel) -> None:
-        self.channel = channel
-        self.started = False
-
-    def recv(self, size: int) -> bytes:
-        """Return at most `size` bytes of the server's packets, or b"" at the end of the connection."""
-        if self.started:
-            return self.channel.recv(size)
-        while (byte := self.channel.recv(1)) not in (FIRST_BYTE, b""):
-            pass
-        self.started = True
-        return byte
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.channel, name)
-
-
-def open_sftp(transport: paramiko.Transport) -> paramiko.SFTPClient:
-    """Return a client for the files of a node; raise the errors of paramiko."""
-    from paramiko import SFTPClient
-
-    channel = transport.open_session()
-    channel.invoke_subsystem("sftp")
-    return SFTPClient(cast("paramiko.Channel", SftpChannel(channel)))
-
-
-# fabric and paramiko are imported only when a node is contacted, so that planning starts faster.
 CONNECT_SECONDS = 10
 SILENCE_SECONDS = 15.0  # without any sign of the node, before its connection counts as lost
 RUN_SECONDS = 30.0  # time limit for mkdir, kill and the start of a program, on a slow node
@@ -123,6 +92,37 @@ CONNECTION_ERRORS = (
     ("Name or service not known", "its name is not known here", UNKNOWN_NAME_HINT),
     ("name resolution", "its name is not known here", UNKNOWN_NAME_HINT),
 )
+
+
+class SftpChannel:
+    """A channel to an SFTP server without what is received before the server's first packet."""
+
+    def __init__(self, channel: paramiko.Channel) -> None:
+        self.channel = channel
+        self.started = False
+
+    def recv(self, size: int) -> bytes:
+        """Return at most `size` bytes of the server's packets, or b"" at the end of the connection."""
+        if self.started:
+            return self.channel.recv(size)
+        while (byte := self.channel.recv(1)) not in (FIRST_BYTE, b""):
+            pass
+        self.started = True
+        return byte
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.channel, name)
+
+
+def open_sftp(transport: paramiko.Transport) -> paramiko.SFTPClient:
+    """Return a client for the files of a node; raise the errors of paramiko."""
+    from paramiko import SFTPClient
+
+    channel = transport.open_session()
+    channel.invoke_subsystem("sftp")
+    return SFTPClient(cast("paramiko.Channel", SftpChannel(channel)))
+
+
 Result = TypeVar("Result")
 
 

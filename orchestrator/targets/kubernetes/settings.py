@@ -20,6 +20,10 @@ UNITS = {
     **{f"{unit}i": Fraction(1024 ** (power + 1)) for power, unit in enumerate("KMGTPE")},
 }
 GRAMMAR = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(?:[eE]([+-]?\d{1,2})|([numkMGTPE]|[KMGTPE]i)?)")
+FILES = "/etc/orch"  # where a run's ConfigMap is mounted
+SECRETS = "/etc/orch-secrets"
+TOKEN = "HF_TOKEN"
+LABELS = "`kubectl get nodes --show-labels` lists the labels of your nodes."
 
 
 def amount(text: str, name: str) -> Fraction:
@@ -51,12 +55,6 @@ def number(match: re.Match[str]) -> Fraction:
 def plain(value: Fraction) -> str:
     """Return the value as a decimal number, for messages."""
     return f"{float(value):g}"
-
-
-FILES = "/etc/orch"  # where a run's ConfigMap is mounted
-SECRETS = "/etc/orch-secrets"
-TOKEN = "HF_TOKEN"
-LABELS = "`kubectl get nodes --show-labels` lists the labels of your nodes."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,6 +28,8 @@ from orchestrator.targets.interface import LiveNode
 
 MAX_PARALLEL_QUERIES = 64  # nodes that are queried in parallel
 Result = TypeVar("Result")
+USAGE_SECONDS = 10.0  # time limit of a node's response
+USAGE_CONNECT_SECONDS = 5
 
 
 def connection_to(host: RunNode, connect_seconds: int = CONNECT_SECONDS) -> Local | Ssh:
@@ -115,10 +117,6 @@ def last_line(text: str) -> str:
     return (text.strip().splitlines() or ["it failed without an error message"])[-1]
 
 
-USAGE_SECONDS = 10.0  # time limit of a node's response
-CONNECT_SECONDS = 5
-
-
 def query_inventory(inventory: str, names: Collection[str] | None) -> list[LiveNode]:
     """Query the nodes of an inventory, or those with these names, and return who uses them."""
     cluster = load.cluster(inventory)
@@ -131,7 +129,7 @@ def query_usage(nodes: Sequence[Node]) -> list[LiveNode]:
     commands = {node.name: usage_command(node) for node in nodes}
     hosts = [RunNode(node=node.name, via=node.via) for node in nodes]
     responses = query_all(
-        hosts, lambda host: commands[host.node], seconds=USAGE_SECONDS, connect_seconds=CONNECT_SECONDS
+        hosts, lambda host: commands[host.node], seconds=USAGE_SECONDS, connect_seconds=USAGE_CONNECT_SECONDS
     )
     return [live_node(node, response) for node, response in zip(nodes, responses, strict=True)]
 

@@ -67,6 +67,8 @@ GPU_DEVICES = {
     "intel": ("--device=/dev/dri",),
 }
 NO_BACKEND = "gloo"  # of an image that starts its ranks and chooses their backend; gloo sets no variables
+WAITS = Decision(topic="start", value="on the first free nodes, once there are enough", reason="--wait-for-cores")
+GIVE_SECONDS = 3600.0  # time limit for node0 of the last attempt to give its files to other nodes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,10 +177,6 @@ def with_devices(docker: Docker, resolved: Resolved) -> Docker:
     names = {word.partition("=")[0] for word in docker.arguments}
     missing = [word for word in devices if word not in docker.arguments and not ("--gpus" in names and "gpus" in word)]
     return replace(docker, arguments=(*missing, *docker.arguments))
-
-
-WAITS = Decision(topic="start", value="on the first free nodes, once there are enough", reason="--wait-for-cores")
-GIVE_SECONDS = 3600.0  # time limit for node0 of the last attempt to give its files to other nodes
 
 
 def plan_train(request: TrainRequest, inputs: HostInputs, site: Site) -> Plan:

@@ -20,6 +20,8 @@ from orch_training.errors import RecipeError
 from orch_training.ranks import note
 
 OFFLINE_HINT = "Without access to a hub, name a folder that all nodes have."
+PACKAGE = "package:"
+MAX_LISTED = 4  # names of weights
 
 
 @cache
@@ -55,10 +57,6 @@ def hub_rows(name: str, configuration: str | None, split: str) -> Any:
     except Exception as error:  # network, name, split and script errors have no common class
         reason = str(error).splitlines()[0]
         raise RecipeError(f"cannot load the data set {name!r}: {reason} {OFFLINE_HINT}") from error
-
-
-PACKAGE = "package:"
-MAX_LISTED = 4  # names of weights
 
 
 def locate(name: str) -> str:

@@ -15,6 +15,11 @@ from typing import Any
 
 Tokens = list[int]
 Document = list[Tokens]  # sentences as token ids
+END = re.compile(r"(?<=[.!?])[\"')\]\u201d\u2019]*\s+(?=[\"'(\[\u201c\u2018]*[A-Z0-9\u00c0-\u00de])")
+SHORT = re.compile(
+    r"(?:\b(?:Mr|Mrs|Ms|Dr|Prof|St|Mt|No|vs|etc|e\.g|i\.e|cf|ca|Jr|Sr|Gen|Col|Capt|Lt|Rev|Inc|Ltd|"
+    r"Co|Corp|Fig|Vol|pp|approx)|\b[A-Z])\.$"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,13 +157,6 @@ def replacement(token: int, vocabulary: MaskingTokens, rng: random.Random) -> in
     if draw < 0.8:
         return vocabulary.mask
     return token if draw < 0.9 else rng.choice(vocabulary.ordinary)
-
-
-END = re.compile(r"(?<=[.!?])[\"')\]\u201d\u2019]*\s+(?=[\"'(\[\u201c\u2018]*[A-Z0-9\u00c0-\u00de])")
-SHORT = re.compile(
-    r"(?:\b(?:Mr|Mrs|Ms|Dr|Prof|St|Mt|No|vs|etc|e\.g|i\.e|cf|ca|Jr|Sr|Gen|Col|Capt|Lt|Rev|Inc|Ltd|"
-    r"Co|Corp|Fig|Vol|pp|approx)|\b[A-Z])\.$"
-)
 
 
 def sentences(text: str) -> list[str]:

@@ -27,6 +27,8 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import RandomSampler, SequentialSampler
 from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCallback
 
+WEIGHTS = ("model.safetensors", "pytorch_model.bin")
+
 
 class TrainingMetrics(TrainerCallback):  # type: ignore[misc]
     """A callback that passes the steps and losses of Trainer to the metrics."""
@@ -68,9 +70,6 @@ class EpochFollower(TrainerCallback):  # type: ignore[misc]
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.sampler.epoch = int(state.epoch or 0)  # an integer even after the last step of an epoch
-
-
-WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 
 
 def loader_settings(args: Any) -> dict[str, Any]:

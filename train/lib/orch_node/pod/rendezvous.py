@@ -32,6 +32,11 @@ SIZE = 64  # hexadecimal digits
 MAX_TRIES = 10
 NO_HARD_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)  # what link(2) returns on such volumes
 LOCK_SECONDS = 30.0  # after which the pod that holds the lock counts as killed
+INDEX = "JOB_COMPLETION_INDEX"  # set by Kubernetes, also in the pods of a TrainJob
+ENDPOINT = "PET_RDZV_ENDPOINT"
+JOIN_SECONDS = 3600.0
+REPORT_SECONDS = 30.0
+TICK_SECONDS = 0.5
 
 
 def is_dynamic() -> bool:
@@ -92,13 +97,6 @@ def rename_under_lock(staging: Path, path: Path) -> None:
             staging.replace(path)
     with contextlib.suppress(FileNotFoundError):
         lock.rmdir()
-
-
-INDEX = "JOB_COMPLETION_INDEX"  # set by Kubernetes, also in the pods of a TrainJob
-ENDPOINT = "PET_RDZV_ENDPOINT"
-JOIN_SECONDS = 3600.0
-REPORT_SECONDS = 30.0
-TICK_SECONDS = 0.5
 
 
 def options() -> list[str]:

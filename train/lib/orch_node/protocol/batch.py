@@ -14,6 +14,9 @@ CONFIG = "job.json"
 SCHEMA = 1
 # A placeholder in the launcher's command for node0's address, which only the job knows.
 NODE0 = "address-of-node0"
+SUPERVISOR, AGENT = b"supervisor", b"agent"
+DIGEST = "sha256"
+SIGNATURE_LENGTH = 64  # hexadecimal digits
 
 
 @dataclass(frozen=True)
@@ -101,11 +104,6 @@ def parse_hello(text: str | bytes) -> Hello:
         ProtocolError: if it is damaged.
     """
     return values.parse(Hello, text, "the first line of an agent")
-
-
-SUPERVISOR, AGENT = b"supervisor", b"agent"
-DIGEST = "sha256"
-SIGNATURE_LENGTH = 64  # hexadecimal digits
 
 
 class SignatureError(ConnectionError):

@@ -14,6 +14,7 @@ from orch_node.protocol.layout import RankEntry
 SCHEMA = 1
 BY_ENTRYPOINT = "node"  # the entrypoint of the image starts the ranks of a node
 DOCKER, APPTAINER = "docker", "apptainer"  # Apptainer is also Singularity
+NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 @dataclass(frozen=True)
@@ -73,9 +74,6 @@ def render(spec: ContainerSpec) -> str:
     """Return the content of container.json."""
     value = values.record(spec)
     return json.dumps({"schema": value.pop("schema"), **value}, indent=1) + "\n"
-
-
-NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 class EnvFileError(Exception):

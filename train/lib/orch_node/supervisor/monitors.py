@@ -13,6 +13,8 @@ NO_CHILDREN_SECONDS = 30.0  # hydra took 6 s with 20 runnable processes per core
 CHECK_SECONDS = 1.0
 # Launchers that start each rank by a child process: ssh, srun or a proxy.
 PARENTS = ("mpiexec", "mpiexec.hydra", "mpirun")
+# Time for a backend that reports the lost peer itself, or a script that does not need the result.
+GRACE_SECONDS = 10.0
 
 
 class StartupMonitor:
@@ -62,10 +64,6 @@ class StartupMonitor:
         """Return what the launcher says about its trouble, to be added to a message, or ''."""
         reason = self.log.reason()
         return f"; the launcher reports: {reason}" if reason else ""
-
-
-# Time for a backend that reports the lost peer itself, or a script that does not need the result.
-GRACE_SECONDS = 10.0
 
 
 class MismatchedCollectives:

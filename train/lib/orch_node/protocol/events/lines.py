@@ -22,6 +22,7 @@ MAX_REASON_LENGTH = 200
 MAX_RANKS = 1 << 24
 FIELDS_BY_KIND: dict[type[Event], tuple[frozenset[str], bool]] = {}  # a cache
 LAST_TIME = 253_402_300_799.0  # the year 9999, the last that datetime can represent
+MAX_REASONS = 3  # of a rank that are reported
 
 
 def parse(line: str | bytes) -> Event | None:
@@ -150,9 +151,6 @@ def event_header(name: str, rank: int, time: float) -> dict[str, Any]:
 def render(event: Event) -> bytes:
     """Return an event as a line."""
     return json.dumps(record(event)).encode() + b"\n"
-
-
-MAX_REASONS = 3  # of a rank that are reported
 
 
 class UnreadableEvents:
