@@ -58,7 +58,7 @@ class JobChannel(Channel):
         if self.descriptor >= 0:
             super().request(question)
 
-    def seal(self, line: bytes) -> bytes:
+    def sign(self, line: bytes) -> bytes:
         return self.lines.sign(line)
 
     @property

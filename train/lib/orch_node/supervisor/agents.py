@@ -145,7 +145,7 @@ class Channel:
         self.requested_at = time.time()
         if isinstance(request, (TakeClaim, ReleaseClaim)):
             self.claimed = request.claim if isinstance(request, TakeClaim) else None
-        data = self.seal(render_request(request))
+        data = self.sign(render_request(request))
         deadline = time.monotonic() + SEND_SECONDS
         with contextlib.suppress(ConnectionError):
             while data and time.monotonic() < deadline:
@@ -154,7 +154,7 @@ class Channel:
                 except BlockingIOError:
                     wait_until_writable(self.stdin, SEND_SECONDS)
 
-    def seal(self, line: bytes) -> bytes:
+    def sign(self, line: bytes) -> bytes:
         """Return a line as it is sent. ssh and pipes need no signature."""
         return line
 
