@@ -79,13 +79,14 @@ def plan_on(target: Target, request: TrainRequest, resume: Resume | None = None)
     variables |= {FORCE_RESUME: "1"} if resume and resume.forces else {}
     environment = tuple(f"{name}={value}" for name, value in variables.items())
     plan = target.plan(replace(request, env=environment, env_file=None), resume)
-    # Variables without values from the shell or from a file are recorded.
-    plan, *members = (
-        replace(single, origin=replace(single.origin, request=recorded))
-        for single in (plan, *plan.array)
-        for recorded in [replace(single.origin.request, env=request.env, env_file=request.env_file)]
-    )
-    return replace(plan, array=tuple(members), target=target)
+    members = tuple(with_recorded_variables(member, request) for member in plan.array)
+    return replace(with_recorded_variables(plan, request), array=members, target=target)
+
+
+def with_recorded_variables(plan: Plan, request: TrainRequest) -> Plan:
+    """Return a plan that records variables as they were requested, without values from the shell or from a file."""
+    recorded = replace(plan.origin.request, env=request.env, env_file=request.env_file)
+    return replace(plan, origin=replace(plan.origin, request=recorded))
 
 
 def plan_on_hosts(request: TrainRequest, target: Target) -> Plan:
