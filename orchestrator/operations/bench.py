@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from itertools import product
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from pathlib import Path
 
 from orch_node.protocol import values
@@ -53,10 +53,19 @@ Notify = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LinkFigures:
-    """The links of one node: a peer's first rank, Gbit/s from it to this node, and the latency in microseconds."""
+class LinkRow:
+    """A link of a node: the peer's first rank, Gbit/s from it to this node, and the latency in microseconds."""
 
-    rows: tuple[tuple[float, ...], ...]
+    peer: int
+    gbit: float
+    microseconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkFigures:
+    """The links of one node."""
+
+    rows: tuple[LinkRow, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,26 +247,21 @@ def add_run(measurement: Measurement, plan: Plan, figures: Figures, record: RunR
         )
         for name, ranks in ranks_of.items()
     )
-    links = link_rates(figures, {rank: rank_place.node for rank, rank_place in places.items()})
+    links = [
+        LinkRate(
+            source=places[row.peer].node, destination=places[rank].node, gbit=row.gbit, microseconds=row.microseconds
+        )
+        for rank, part in figures
+        if isinstance(part, LinkFigures) and rank in places
+        for row in part.rows
+        if row.peer in places
+    ]
     return replace(
         measurement,
         nodes=measurement.nodes or nodes,
-        links=measurement.links or tuple(links),
+        links=measurement.links or tuple(sorted(links, key=attrgetter("source", "destination"))),
         runs=(*measurement.runs, rates),
     )
-
-
-def link_rates(figures: Figures, node_of: dict[int, str]) -> Iterator[LinkRate]:
-    """Yield the rate of each link in both directions."""
-    rows = [
-        (int(row[0]), rank, row[1], row[2])
-        for rank, part in figures
-        if isinstance(part, LinkFigures) and rank in node_of
-        for row in part.rows
-        if len(row) == 3 and int(row[0]) in node_of
-    ]
-    for peer, rank, gbit, latency in sorted(rows):
-        yield LinkRate(source=node_of[peer], destination=node_of[rank], gbit=gbit, microseconds=latency)
 
 
 def closed_ports(request: TrainRequest, cluster: Cluster, plan: Plan, notify: Notify) -> tuple[ClosedPort, ...]:

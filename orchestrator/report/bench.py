@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -55,7 +54,7 @@ def sections(measurement: Measurement) -> Iterator[tuple[str, Rows]]:
     yield f"Links{more}", rows
     sizes = sorted({int(size) for run in measurement.runs for size in run.reductions})
     reductions = [
-        run_row(run) | {described_size(size): f"{run.reductions.get(str(size), math.nan):.0f}" for size in sizes}
+        run_row(run) | {described_size(size): duration(run.reductions.get(str(size))) for size in sizes}
         for run in measurement.runs
         if run.reductions
     ]
@@ -86,6 +85,10 @@ def node_row(node: NodeRates) -> dict[str, Any]:
 
 def run_row(run: RunRates) -> dict[str, Any]:
     return {"backend": run.backend, "fabric": run.fabric or "auto", "ranks of a node": run.ranks}
+
+
+def duration(microseconds: float | None) -> str:
+    return "-" if microseconds is None else f"{microseconds:.0f}"
 
 
 def page(measurement: Measurement, slow: Sequence[Slow], title: str) -> str:

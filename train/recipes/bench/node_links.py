@@ -23,7 +23,7 @@ CHUNK, MAX_CHUNKS = 1 << 18, 1 << 12
 ROWS_PER_EVENT = 40
 
 Match = tuple[int, int]
-Row = tuple[int, float, float]  # the peer's first rank, Gbit/s from the peer to this node, and microseconds one way
+Row = dict[str, float]  # the peer's first rank, Gbit/s from the peer to this node, and microseconds one way
 
 
 def measure_links() -> None:
@@ -86,4 +86,4 @@ def measure_pair(match: Match, group: dist.ProcessGroup, seconds: float) -> Row:
         transferred = seconds_of(partial(transfer, sender), receiver, seconds, MAX_CHUNKS)
         if sender == peer:
             gbit = CHUNK * 8 / transferred / 1e9
-    return peer, gbit, latency
+    return {"peer": peer, "gbit": gbit, "microseconds": latency}
