@@ -84,9 +84,10 @@ def read_log(folder: Path, text: str) -> LauncherLog:
         (WARNING, ""),
         (WARNING + LINE, ""),
         ("torchrun on node1 ended with 255\n" + WARNING, "torchrun on node1 ended with 255"),
+        ("orch:program-output\n", ""),  # of a node's login shell
         ("[mpiexec@node0] match_arg: unrecognized argument x\n", "node0: match_arg: unrecognized argument x"),
     ],
-    ids=["ssh", "daemon", "connection", "warning", "separator", "torchrun", "hydra"],
+    ids=["ssh", "daemon", "connection", "warning", "separator", "torchrun", "marker", "hydra"],
 )
 def test_reason_is_what_ended_the_launcher(tmp_path: Path, text: str, reason: str) -> None:
     assert read_log(tmp_path, text).reason() == reason

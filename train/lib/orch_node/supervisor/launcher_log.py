@@ -7,6 +7,7 @@ import signal
 from collections.abc import Mapping
 from pathlib import Path
 
+from orch_node.login_shell import START_MARKER
 from orch_node.protocol.events import Exited, Started
 from orch_node.protocol.layout import RunLayout
 from orch_node.tail import last_text
@@ -57,7 +58,8 @@ class LauncherLog:
         """Return the end of the log since this object was made, '' if there is none."""
         try:
             size = self.path.stat().st_size - self.begin
-            return last_text(self.path, min(LOG_CHARACTERS, size)) if size > 0 else ""
+            text = last_text(self.path, min(LOG_CHARACTERS, size)) if size > 0 else ""
+            return text.replace(START_MARKER.decode(), "")
         except OSError:
             return ""
 
