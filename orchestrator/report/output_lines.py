@@ -65,12 +65,13 @@ class RankLines:
 
     def text_to_print(self, line: LogLine) -> str | None:
         """Return the text of a finished line or of a state that is due, otherwise None."""
-        text = harmless(self.label(line) + last_state(line.text))
+        text, key = harmless(self.label(line) + last_state(line.text)), (line.rank, line.stream)
         if line.finished:
-            self.states.pop((line.rank, line.stream), None)
+            self.states.pop(key, None)
         else:
-            self.states[line.rank, line.stream] = text
-            if self.is_live or self.seconds_since_print(line.rank) < STATE_SECONDS:
+            is_due = key in self.states and self.seconds_since_print(line.rank) >= STATE_SECONDS
+            self.states[key] = text
+            if self.is_live or not is_due:  # the rest of a line that has just begun may be on its way
                 return None
         self.printed_at[line.rank] = time.monotonic()
         return text

@@ -45,10 +45,21 @@ def test_rank_lines_print_a_state_only_after_the_interval(monkeypatch: pytest.Mo
     printed: list[str] = []
     lines = RankLines(lambda text, stream: printed.append(text), lambda line: "", is_live=False)
     lines.add([make_line("10%", finished=False)])
+    lines.add([make_line("20%", finished=False)])
     assert printed == []
     monkeypatch.setattr(output_lines, "STATE_SECONDS", 0.0)
-    lines.add([make_line("20%", finished=False)])
-    assert printed == ["20%"]
+    lines.add([make_line("30%", finished=False)])
+    assert printed == ["30%"]
+
+
+def test_line_that_is_read_while_it_is_written_is_printed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """print("loss", 0.1) writes in pieces if Python's output has no buffer, as that of ranks."""
+    monkeypatch.setattr(output_lines, "STATE_SECONDS", 0.0)
+    printed: list[str] = []
+    lines = RankLines(lambda text, stream: printed.append(text), lambda line: "", is_live=False)
+    lines.add([make_line("loss", finished=False)])
+    lines.add([make_line("loss 0.1")])
+    assert printed == ["loss 0.1"]
 
 
 def test_rank_lines_keep_states_for_a_terminal_until_the_line_ends() -> None:

@@ -61,9 +61,10 @@ class Relay:
         self.find()
         has_new_lines = False
         for path in sorted(self.tails):
+            has_begun = bool(self.tails[path].state)  # the rest of a line that begins now may be on its way
             lines = self.tails[path].lines(last=last)
             has_new_lines = has_new_lines or bool(lines)
-            for line in lines or self.due_state(path):
+            for line in lines or (self.due_state(path) if has_begun else []):
                 self.printed_at[path] = time.monotonic()
                 self.write_line(path, line)
         return has_new_lines
