@@ -43,7 +43,8 @@ class StartupMonitor:
         missing = (
             f"{len(tracker.started)} of {len(tracker.nodes)} ranks have started, {tracker.describe_missing_ranks()}"
         )
-        return f"no progress for {seconds:.0f} s: {missing}{self.launcher_reason()}"
+        reason = self.launcher_reason() if len(tracker.started) < len(tracker.nodes) else ""
+        return f"no progress for {seconds:.0f} s: {missing}{reason}"
 
     def problem(self, tracker: RankTracker, now: float) -> str:
         """Return why no rank can start any more, or ''.
