@@ -11,13 +11,7 @@
 # write /opt/orch/runs/r/hostfile on node0: 22 bytes
 #   10.0.0.0:1
 #   10.0.0.1:1
-# write /opt/orch/runs/r/env.json on node0, node1: 82 bytes
-#   {
-#    "MASTER_ADDR": "10.0.0.0",
-#    "MASTER_PORT": "24609",
-#    "PYTHONUNBUFFERED": "1"
-#   }
-# write /opt/orch/runs/r/layout.json on node0, node1: 1.1 kB
+# write /opt/orch/runs/r/layout.json on node0: 1.1 kB
 #   {
 #    "schema": 1,
 #    "world_size": 2,
@@ -32,6 +26,14 @@
 #     {"rank": 0, "node": "node0", "local_rank": 0, "local_world_size": 1, "cpus": [0, 1, 2, 3], "threads": 4, "worker_cpus": [], "env": {}},
 #     {"rank": 1, "node": "node1", "local_rank": 0, "local_world_size": 1, "cpus": [0, 1, 2, 3], "threads": 4, "worker_cpus": [], "env": {}}
 #    ]
+#   }
+# write /opt/orch/runs/r/run.json on node0: 1.6 kB
+#   {"schema": 1, "run_id": "r", "node0": {"node": "node0", "via": ["ssh", "-F", "/state/ssh config", "--", "node0"]}, "nodes": [{"node": "node0", "via": ["ssh", "-F", "/state/ssh config", "--", "node0"]}, {"node": "node1", "via": ["ssh", "-F", "/state/ssh config", "--", "node1"]}], "run_dir": "/opt/orch/runs/r", "train": "/opt/orch/train", "python": "/venv/bin/python", "recipe": "qa", "resumes": true, "output_dir": "/opt/orch/runs/r/output", "backend": "gloo", "precision": "bf16", "started_by": "me@here", "created": 1.0, "decisions": [{"topic": "run", "value": "r", "reason": ""}, {"topic": "stack", "value": "current", "reason": "a test's"}, {"topic": "nodes", "value": "node0, node1", "reason": "all of cluster 'lab'"}, {"topic": "ranks", "value": "2 on each node", "reason": "NPROC_PER_NODE, for the image"}, {"topic": "launcher", "value": "mpirun", "reason": "mpiexec.hydra of Intel MPI; stack 'current'"}, {"topic": "image", "value": "orch:current", "reason": "by docker, one container on each node, as the node's user; its entrypoint starts the ranks, with RANK = node"}, {"topic": "precision", "value": "bf16", "reason": "avx512_bf16 on all 2 nodes"}, {"topic": "network", "value": "eth1 on node0, node1", "reason": "route to the other nodes"}, {"topic": "kernels", "value": "torch", "reason": "stack 'current' has no package orch_kernels"}], "layout": [{"rank": 0, "node": "node0", "local_rank": 0, "local_world_size": 1, "cpus": [0, 1, 2, 3], "threads": 4, "worker_cpus": []}, {"rank": 1, "node": "node1", "local_rank": 0, "local_world_size": 1, "cpus": [0, 1, 2, 3], "threads": 4, "worker_cpus": []}]}
+# write /opt/orch/runs/r/env.json on node0, node1: 82 bytes
+#   {
+#    "MASTER_ADDR": "10.0.0.0",
+#    "MASTER_PORT": "24609",
+#    "PYTHONUNBUFFERED": "1"
 #   }
 # write /opt/orch/runs/r/container.json on node0, node1: 807 bytes
 #   {
@@ -74,7 +76,5 @@
 #     "type=bind,\"source=/opt/orch/train\",\"target=/opt/orch/train\""
 #    ]
 #   }
-# write /opt/orch/runs/r/run.json on node0, node1: 1.6 kB
-#   {"schema": 1, "run_id": "r", "node0": {"node": "node0", "via": ["ssh", "-F", "/state/ssh config", "--", "node0"]}, "nodes": [{"node": "node0", "via": ["ssh", "-F", "/state/ssh config", "--", "node0"]}, {"node": "node1", "via": ["ssh", "-F", "/state/ssh config", "--", "node1"]}], "run_dir": "/opt/orch/runs/r", "train": "/opt/orch/train", "python": "/venv/bin/python", "recipe": "qa", "resumes": true, "output_dir": "/opt/orch/runs/r/output", "backend": "gloo", "precision": "bf16", "started_by": "me@here", "created": 1.0, "decisions": [{"topic": "run", "value": "r", "reason": ""}, {"topic": "stack", "value": "current", "reason": "a test's"}, {"topic": "nodes", "value": "node0, node1", "reason": "all of cluster 'lab'"}, {"topic": "ranks", "value": "2 on each node", "reason": "NPROC_PER_NODE, for the image"}, {"topic": "launcher", "value": "mpirun", "reason": "mpiexec.hydra of Intel MPI; stack 'current'"}, {"topic": "image", "value": "orch:current", "reason": "by docker, one container on each node, as the node's user; its entrypoint starts the ranks, with RANK = node"}, {"topic": "precision", "value": "bf16", "reason": "avx512_bf16 on all 2 nodes"}, {"topic": "network", "value": "eth1 on node0, node1", "reason": "route to the other nodes"}, {"topic": "kernels", "value": "torch", "reason": "stack 'current' has no package orch_kernels"}], "layout": [{"rank": 0, "node": "node0", "local_rank": 0, "local_world_size": 1, "cpus": [0, 1, 2, 3], "threads": 4, "worker_cpus": []}, {"rank": 1, "node": "node1", "local_rank": 0, "local_world_size": 1, "cpus": [0, 1, 2, 3], "threads": 4, "worker_cpus": []}]}
 # start on node0
 env I_MPI_PIN=0 I_MPI_HYDRA_BOOTSTRAP=ssh I_MPI_HYDRA_BOOTSTRAP_EXEC=/opt/orch/train/ssh I_MPI_HYDRA_IFACE=eth1 /venv/bin/python /opt/orch/train/node.py supervise /opt/orch/runs/r --claims=/opt/orch/claims --stall-timeout=900 -- /venv/bin/mpiexec.hydra -machinefile /opt/orch/runs/r/hostfile -n 2 /venv/bin/python /opt/orch/train/node.py rank --run /opt/orch/runs/r -- /opt/orch/train/qa/qa.py --epochs=2 --bf16 --output_dir=/opt/orch/runs/r/output

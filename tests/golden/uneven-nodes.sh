@@ -17,15 +17,7 @@
 #   10.0.0.0:2
 #   10.0.0.1:1
 #   10.0.0.2:1
-# write /opt/orch/runs/r/env.json on node0, node1, node2: 145 bytes
-#   {
-#    "MASTER_ADDR": "10.0.0.0",
-#    "MASTER_PORT": "24609",
-#    "PYTHONUNBUFFERED": "1",
-#    "LD_PRELOAD": "/venv/lib/libiomp5.so",
-#    "KMP_BLOCKTIME": "1"
-#   }
-# write /opt/orch/runs/r/layout.json on node0, node1, node2: 1.7 kB
+# write /opt/orch/runs/r/layout.json on node0: 1.7 kB
 #   {
 #    "schema": 1,
 #    "world_size": 4,
@@ -44,7 +36,15 @@
 #     {"rank": 3, "node": "node2", "local_rank": 0, "local_world_size": 1, "cpus": [0, 1, 2], "threads": 3, "worker_cpus": [], "env": {}}
 #    ]
 #   }
-# write /opt/orch/runs/r/run.json on node0, node1, node2: 2.2 kB
+# write /opt/orch/runs/r/run.json on node0: 2.2 kB
 #   {"schema": 1, "run_id": "r", "node0": {"node": "node0", "via": ["ssh", "-F", "/state/ssh config", "--", "node0"]}, "nodes": [{"node": "node0", "via": ["ssh", "-F", "/state/ssh config", "--", "node0"]}, {"node": "node1", "via": ["ssh", "-F", "/state/ssh config", "--", "node1"]}, {"node": "node2", "via": ["ssh", "-F", "/state/ssh config", "--", "node2"]}], "run_dir": "/opt/orch/runs/r", "train": "/opt/orch/train", "python": "/venv/bin/python", "recipe": "qa", "resumes": true, "output_dir": "/opt/orch/runs/r/output", "backend": "gloo", "precision": "bf16", "started_by": "me@here", "created": 1.0, "decisions": [{"topic": "run", "value": "r", "reason": ""}, {"topic": "stack", "value": "current", "reason": "a test's"}, {"topic": "nodes", "value": "node0, node1, node2", "reason": "all of cluster 'lab'"}, {"topic": "ranks", "value": "4", "reason": "one for each NUMA node: 2 on node0, 1 on node1, node2"}, {"topic": "threads of a rank", "value": "4 on node0, node1, 3 on node2", "reason": "the nodes' cores differ; every step waits for node2, --exclude leaves it out"}, {"topic": "launcher", "value": "mpirun", "reason": "mpiexec.hydra of Intel MPI; stack 'current'"}, {"topic": "backend", "value": "gloo", "reason": "part of PyTorch, over TCP"}, {"topic": "precision", "value": "bf16", "reason": "avx512_bf16 on all 3 nodes"}, {"topic": "preload", "value": "/venv/lib/libiomp5.so", "reason": "not installed everywhere: libtcmalloc_minimal.so.4"}, {"topic": "network", "value": "eth1 on node0, node1; ens5 on node2", "reason": "route to the other nodes"}, {"topic": "kernels", "value": "torch", "reason": "stack 'current' has no package orch_kernels"}], "layout": [{"rank": 0, "node": "node0", "local_rank": 0, "local_world_size": 2, "cpus": [0, 1, 2, 3], "threads": 4, "worker_cpus": []}, {"rank": 1, "node": "node0", "local_rank": 1, "local_world_size": 2, "cpus": [4, 5, 6, 7], "threads": 4, "worker_cpus": []}, {"rank": 2, "node": "node1", "local_rank": 0, "local_world_size": 1, "cpus": [0, 1, 2, 3], "threads": 4, "worker_cpus": []}, {"rank": 3, "node": "node2", "local_rank": 0, "local_world_size": 1, "cpus": [0, 1, 2], "threads": 3, "worker_cpus": []}]}
+# write /opt/orch/runs/r/env.json on node0, node1, node2: 145 bytes
+#   {
+#    "MASTER_ADDR": "10.0.0.0",
+#    "MASTER_PORT": "24609",
+#    "PYTHONUNBUFFERED": "1",
+#    "LD_PRELOAD": "/venv/lib/libiomp5.so",
+#    "KMP_BLOCKTIME": "1"
+#   }
 # start on node0
 env I_MPI_PIN=0 I_MPI_HYDRA_BOOTSTRAP=ssh I_MPI_HYDRA_BOOTSTRAP_EXEC=/opt/orch/train/ssh I_MPI_HYDRA_IFACE=eth1 /venv/bin/python /opt/orch/train/node.py supervise /opt/orch/runs/r --claims=/opt/orch/claims --stall-timeout=900 -- /venv/bin/mpiexec.hydra -machinefile /opt/orch/runs/r/hostfile -n 4 /venv/bin/python /opt/orch/train/node.py rank --run /opt/orch/runs/r -- /opt/orch/train/qa/qa.py --epochs=2 --bf16 --output_dir=/opt/orch/runs/r/output

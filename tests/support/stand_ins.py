@@ -7,6 +7,7 @@ place of ssh and of the launcher passes its pipes to this process and ends.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import resource
 import selectors
@@ -32,13 +33,14 @@ from orch_node.protocol.agent import (
     Response,
     StackTraces,
     TakeStackTraces,
+    WriteFile,
     parse_request,
     render_response,
 )
 from orch_node.protocol.events import Event, Exited, Heartbeat, Joined, Raised, Started
 from orch_node.protocol.layout import RunLayout, Spare
 from orch_node.protocol.outcome import ProcessRecord
-from orch_node.protocol.record import RankPlacement, RunNode, RunRecord
+from orch_node.protocol.record import RankPlacement, RunNode, RunRecord, render
 
 from orchestrator.paths import TRAIN
 from orchestrator.runs import store
@@ -78,6 +80,7 @@ class StandIns(threading.Thread):
         silent: nodes that read requests and do not respond, as if they were cut off.
         refused: nodes whose connections are closed at once.
         attempts: how many launchers have been started.
+        written: the hash of each file that a node has been given, by node and name.
     """
 
     def __init__(self, path: Path) -> None:
@@ -93,6 +96,7 @@ class StandIns(threading.Thread):
         self.silent: set[str] = set()
         self.refused: set[str] = set()
         self.ranks: dict[str, list[int]] = {}  # by node
+        self.written: dict[tuple[str, str], int] = {}
         self.launcher: Pipes | None = None
         self.launcher_connection: socket.socket | None = None
         self.attempts = 0
@@ -171,6 +175,8 @@ class StandIns(threading.Thread):
         if isinstance(request, TakeStackTraces):
             ranks = set(self.ranks.get(node, ())) & set(request.ranks)
             return StackTraces({str(rank): RankStack(1, STACK, {"state": "S", "wchan": "pipe_read"}) for rank in ranks})
+        if isinstance(request, WriteFile):
+            self.written[node, request.name] = hash(request.content)
         response = request.response()
         if isinstance(response, AllEnded):
             process = ProcessRecord(pid=2, role="rank", name="python", state="S", rank=0)
@@ -201,6 +207,7 @@ class SimulatedRun:
         store.write_record(self.record(), self.folder)
         (self.folder / files.RANKS).mkdir()
         (self.folder / files.LAYOUT).write_text(layouts.render(self.layout))
+        (self.folder / files.RECORD).write_text(json.dumps(render(self.record())))
         self.stand_ins = StandIns(self.socket)
         self.stand_ins.start()
 

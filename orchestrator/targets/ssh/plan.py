@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
 from orch_node.protocol.cores import default_ranks
-from orch_node.protocol.files import BINDINGS, RECORD
+from orch_node.protocol.files import BINDINGS, LAYOUT, RECORD
 from orch_node.protocol.record import RunNode, RunRecord, render
 
 from orchestrator.errors import PlanError
@@ -231,8 +231,8 @@ def plan_train(request: TrainRequest, inputs: HostInputs, site: Site) -> Plan:
         *([prepare_attempt(plan.run)] if site.resume else []),
         *files.sent,
         *(give_files(plan.run, site.resume) if site.resume else []),
-        *put_files(run_nodes[:1], site, launch.value.files),
-        *put_files(run_nodes, site, {**shared, RECORD: json.dumps(render(plan.run)) + "\n"}),
+        *put_files(run_nodes[:1], site, {**launch.value.files, **files_about_nodes(plan.run, resolved, job)}),
+        *put_files(run_nodes, site, shared),
         start_run(request, resolved, site, launch.value),
     )
     return replace(plan, steps=steps)
@@ -283,12 +283,16 @@ def shared_files(
     variables = {**launch.environment, **rank_variables(request, recipe, folders, python)}
     return {
         "env.json": env_json(job.address, job.port, backend, resolved.preload.value, variables),
-        "layout.json": layout_json(
-            job.layout, backend, job.nodes, resolved.spares.value, job.links, working_directory(recipe, site.run_dir)
-        ),
         **launch.shared,
         **(container_files(request, inputs.docker, resolved, site, files) if inputs.docker else {}),
     }
+
+
+def files_about_nodes(run: RunRecord, resolved: Resolved, job: Job) -> dict[str, str]:
+    """Return the contents, by file name, of the files that grow with the nodes; node0's supervisor passes them on."""
+    directory = working_directory(resolved.recipe, run.run_dir)
+    layout = layout_json(job.layout, resolved.backend.value, job.nodes, resolved.spares.value, job.links, directory)
+    return {LAYOUT: layout, RECORD: json.dumps(render(run)) + "\n"}
 
 
 def put_files(nodes: tuple[RunNode, ...], site: Site, contents: Mapping[str, str]) -> tuple[PutFile, ...]:

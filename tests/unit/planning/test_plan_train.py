@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -117,9 +118,9 @@ def with_spare(spare: Node) -> Cluster:
 def test_spare_node_has_the_files_and_no_rank(stack: Stack) -> None:
     plan = decide(stack, cluster=with_spare(make_remote_node(2)), ppn=1, max_restarts=1, spare_nodes=1)
     assert "spare nodes: node2 (to replace lost nodes)" in plan.summary()
-    (layout,) = (step for step in plan.steps if isinstance(step, PutFile) and "layout" in step.path)
-    assert [host_layout.node for host_layout in layout.nodes] == ["node0", "node1", "node2"]
-    value = json.loads(layout.content)
+    files = {Path(step.path).name: step for step in plan.steps if isinstance(step, PutFile)}
+    assert [host.node for host in files["env.json"].nodes] == ["node0", "node1", "node2"]
+    value = json.loads(files["layout.json"].content)
     assert value["spares"] == [{"node": "node2", "host": "10.0.0.2"}]
     assert {rank["node"] for rank in value["ranks"]} == {"node0", "node1"}
     assert [node["name"] for node in value["nodes"]] == ["node0", "node1", "node2"]

@@ -15,6 +15,7 @@ from tests.support.stand_ins import SimulatedRun
 from tests.support.waiting import wait_until
 
 NODES = 50
+LOST_FILES = [("node30", name) for name in (files.LAYOUT, files.RECORD)]
 
 
 def test_run_on_many_nodes_restarts_and_stops(tmp_path: Path) -> None:
@@ -22,6 +23,7 @@ def test_run_on_many_nodes_restarts_and_stops(tmp_path: Path) -> None:
     supervisor = run.supervise("--max-restarts=2", open_files=NODES)
     try:
         start_attempt(run, 1)
+        assert run.stand_ins.written == given_files(run), "the client sends what grows with the nodes to node0 alone"
         run.fail(20, "ValueError: planned")
         wait_until(lambda: run.events(Failed), "the failure is recorded")
         assert [event.failure and (event.failure.rank, event.failure.node) for event in run.events(Failed)] == [
@@ -32,6 +34,7 @@ def test_run_on_many_nodes_restarts_and_stops(tmp_path: Path) -> None:
         assert traces == {f"rank-{rank}.txt" for rank in range(1, NODES) if rank != 20}  # node0 has a real agent
         run.stand_ins.refused.add("node30")
         start_attempt(run, 3)
+        assert run.stand_ins.written == given_files(run) | {key: run.stand_ins.written[key] for key in LOST_FILES}
         assert [event.nodes for event in run.events(NodesLost)] == [("node30",)]
         assert "node50" in run.events(Launched)[-1].nodes
         assert not [event.text for event in run.events(NodeNews) if "did not run" in event.text]
@@ -45,6 +48,12 @@ def test_run_on_many_nodes_restarts_and_stops(tmp_path: Path) -> None:
     assert {line["node"] for line in handed} == {f"node{index}" for index in range(1, NODES + 1)} - {"node30"}
     outcome = json.loads((run.folder / files.OUTCOME).read_text())
     assert (outcome["state"], outcome["attempts"], len(outcome["nodes"])) == ("stopped", 3, NODES + 1)
+
+
+def given_files(run: SimulatedRun) -> dict[tuple[str, str], int]:
+    """Return the hash of each file that the other nodes and the spare node should have, by node and name."""
+    contents = {name: (run.folder / name).read_text() for name in (files.LAYOUT, files.RECORD)}
+    return {(f"node{index}", name): hash(text) for index in range(1, NODES + 1) for name, text in contents.items()}
 
 
 def start_attempt(run: SimulatedRun, attempt: int) -> None:

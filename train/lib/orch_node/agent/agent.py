@@ -198,8 +198,8 @@ class Agent:
         return containers.remove_all(self.run_dir, self.node)
 
     def write_file(self, request: WriteFile) -> Response:
-        """Write one of the files that a restart changes; other names are ignored."""
-        if request.name in (files.LAYOUT, files.HOSTFILE):
+        """Write one of the files that describe all nodes; other names are ignored."""
+        if request.name in (files.LAYOUT, files.RECORD):
             atomic_write.write(self.run_dir / request.name, request.content)
         return Response()
 

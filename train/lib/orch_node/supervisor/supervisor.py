@@ -17,7 +17,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
@@ -45,6 +45,7 @@ from orch_node.supervisor.preemption import preemption_signal
 from orch_node.supervisor.recovery import Recovery, recover
 
 OpenAgents = Callable[[Path, list[str], str, Pipes], Agents]
+PASS_ON_SECONDS = 20.0  # for a file of some hundred bytes per node, from node0 to all others
 EXIT_CODES = {DONE: 0, FAILED: 1, REFUSED: 1, PREEMPTED: EX_TEMPFAIL, STOPPED: 130}
 PREEMPTED_BEFORE_START = AttemptResult(PREEMPTED, "without a checkpoint: the run had not started")
 
@@ -162,7 +163,7 @@ class Supervisor:
             return AttemptResult(REFUSED, refusal)
         start = CoreReservation(self.run_dir, self.layout, self.agents, self.is_to_end)
         ending = start.claim()
-        if ending is None and self.options.first_attempt > 1 and (problem := self.share_files()):
+        if ending is None and (problem := self.prepare_nodes()):
             ending = AttemptResult(STOPPED) if self.is_to_end() else AttemptResult(FAILED, problem)
         if ending == AttemptResult(STOPPED) and not self.stop_signal:
             ending = PREEMPTED_BEFORE_START
@@ -272,9 +273,30 @@ class Supervisor:
         if recovery is None:
             return False
         self.layout, self.launcher_argv = recovery.layout, recovery.argv
-        request = WriteFile(name=files.LAYOUT, content=layouts.render(self.layout))
-        responses = self.agents.request(request, Response, seconds=5.0)
-        return set(responses) >= set(self.layout.node_names)
+        atomic_write.write(self.run_dir / files.LAYOUT, layouts.render(self.layout))
+        if problem := self.pass_on(files.LAYOUT, self.layout.node_names):
+            self.record_news(f"no restart: {problem}")
+        return not problem
+
+    def prepare_nodes(self) -> str:
+        """Give the other nodes what they need of node0 before the first attempt; return the problem, or ''.
+
+        The client sends files that describe all nodes to node0 alone. The nodes of a batch job share the run's folder,
+        and pods write their own.
+        """
+        nodes = [*self.layout.node_names, *self.layout.spare_hosts] if self.options.claims else []
+        problem = self.pass_on(files.LAYOUT, nodes) or self.pass_on(files.RECORD, nodes)
+        return problem or (self.share_files() if self.options.first_attempt > 1 else "")
+
+    def pass_on(self, name: str, nodes: Sequence[str]) -> str:
+        """Give a file of the run's folder to all nodes; return the problem, or ''."""
+        path, others = self.run_dir / name, [node for node in nodes if node != self.agents.node0]
+        if not others or not path.exists():
+            return ""
+        request = WriteFile(name=name, content=path.read_text())
+        responses = self.agents.request_each(dict.fromkeys(others, request), Response, seconds=PASS_ON_SECONDS)
+        missing = [node for node in others if node not in responses]
+        return f"{fold(missing)} did not write {name} within {PASS_ON_SECONDS:.0f} s" if missing else ""
 
     def share_files(self) -> str:
         """Give what node0 has written in the copy of the project to the other nodes; return the problem, or ''.
