@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -33,6 +34,15 @@ def make_two_records(folder: Path, ssh_config: str) -> Path:
 def test_logs_include_lines_that_only_the_node_has(orch: Orch, sshd: str, tmp_path: Path) -> None:
     make_two_records(tmp_path, sshd)
     assert expect_exit(orch("logs", RUN)).stdout == "[0 node0] line one\n[0 node0] line two\n"
+
+
+def test_logs_need_no_node_on_which_the_rank_has_not_run(orch: Orch, sshd: str, tmp_path: Path) -> None:
+    make_two_records(tmp_path, sshd)
+    plan = tmp_path / "runs" / RUN / "plan.json"
+    value = json.loads(plan.read_text())
+    node_off = {"node": "off", "via": ["ssh", "-F", sshd, "off"]}
+    plan.write_text(json.dumps(value | {"nodes": [*value["nodes"], node_off]}))
+    assert expect_exit(orch("logs", RUN, "--rank", "0")).stdout == "[0 node0] line one\n[0 node0] line two\n"
 
 
 def test_logs_warn_of_missing_lines_when_the_node_is_unreachable(orch: Orch, tmp_path: Path) -> None:

@@ -181,7 +181,11 @@ def log_lines(record: RunRecord, run: Run, selection: LogSelection, *, notify: N
         unread = {rank: node for rank, node in nodes.items() if node in errors.keys() - read_nodes}
         yield from copied_lines(run, unread, {})
     else:
-        errors = {node: error.message for node, error in copy_logs(record, run.folder, selection.rank).items()}
+        ran_on = {event.node for event in run.events() if isinstance(event, Started) and event.rank in nodes}
+        named = {record.node0.node, *ran_on, *nodes.values()}  # node0 may have the logs of the others
+        hosts = [host for host in record.nodes if host.node in named]
+        copy_errors = copy_logs(record, run.folder, selection.rank, hosts=hosts)
+        errors = {node: error.message for node, error in copy_errors.items()}
         for message in errors.values():
             notify(message)
         yield from copied_lines(run, nodes, selection.earlier.logs)
