@@ -20,7 +20,7 @@ from orch_node.protocol.values import ProtocolError
 from orch_node.standalone import receive_files
 from orch_node.store import ABSENT
 
-from orchestrator.errors import ExecuteError
+from orchestrator.errors import ConnectionLost, ExecuteError
 from orchestrator.files import make_user_folder, pack_files, source_files
 from orchestrator.model.command import Command, CommandResult
 from orchestrator.model.printable import one_line
@@ -278,26 +278,31 @@ def packed(folder: Path, paths: Sequence[Path]) -> Iterator[Path]:
 def on_all(
     nodes: tuple[RunNode, ...], connections: Mapping[str, Connection], action: Callable[[RunNode], None]
 ) -> None:
-    """Call an action for all nodes in parallel.
+    """Call an action for all nodes in parallel; if none of the first ones can be reached, leave the others out.
 
     Raises:
         ExecuteError: if it fails for any node; the message groups the nodes by their reason.
         KeyboardInterrupt: if Ctrl-C is pressed; the connections are closed, so that no action continues.
     """
-    reasons: dict[str, str] = {}
-    hints: list[str] = []
+    errors: dict[str, ExecuteError] = {}
+    left_out = ""
     with ThreadPoolExecutor(max_workers=min(MAX_PARALLEL_NODES, len(nodes))) as pool:
         try:
-            for node, future in [(node, pool.submit(action, node)) for node in nodes]:
+            for tried, (node, future) in enumerate([(node, pool.submit(action, node)) for node in nodes]):
+                if tried == MAX_PARALLEL_NODES == sum(isinstance(error, ConnectionLost) for error in errors.values()):
+                    left_out = f"; the other {len(nodes) - tried} nodes were left out"
+                    pool.shutdown(wait=False, cancel_futures=True)
+                    break
                 try:
                     future.result()
                 except ExecuteError as error:
-                    reasons[node.node] = error.message.removesuffix(".")
-                    hints.append(error.hint)
+                    errors[node.node] = error
         except KeyboardInterrupt:
             pool.shutdown(wait=False, cancel_futures=True)
             for node in nodes:
                 connections[node.node].close()
             raise
-    if reasons:
-        raise ExecuteError(f"{'; '.join(reason for _, reason in fold_by_text(reasons))}.", hint=hints[0])
+    if errors:
+        reasons = fold_by_text({node: error.message.removesuffix(".") for node, error in errors.items()})
+        message = "; ".join(reason for _, reason in reasons)
+        raise ExecuteError(f"{message}{left_out}.", hint=next(iter(errors.values())).hint)

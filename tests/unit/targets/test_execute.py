@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from orch_node.protocol.record import RunNode
 
@@ -21,3 +23,24 @@ def test_failures_are_grouped_by_reason_with_the_hint_of_the_first_node() -> Non
         on_all(tuple(RunNode(node=name) for name in connections), connections, fail)
     assert exc_info.value.message == "a1, a2 is full; c does not answer."
     assert exc_info.value.hint == "Look at a1."
+
+
+@pytest.mark.parametrize("reachable", [[], ["n31"]], ids=["none", "one"])
+def test_nodes_are_left_out_if_none_of_the_first_ones_can_be_reached(reachable: list[str]) -> None:
+    """A thousand nodes behind a closed VPN would take minutes, 32 at a time."""
+    nodes = tuple(RunNode(node=f"n{index}") for index in range(1000))
+    tried = []
+
+    def connect(node: RunNode) -> None:
+        tried.append(node.node)
+        if node.node not in reachable:
+            time.sleep(0.01)
+            raise ConnectionLost(f"{node.node} does not answer.")
+
+    with pytest.raises(ExecuteError) as exc_info:
+        on_all(nodes, {}, connect)
+    if reachable:
+        assert len(tried) == 1000
+    else:
+        assert len(tried) < 200
+        assert exc_info.value.message == "n[0-31] does not answer; the other 968 nodes were left out."
