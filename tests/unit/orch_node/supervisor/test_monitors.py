@@ -70,7 +70,7 @@ def test_missing_progress_is_reported_once(tracker: RankTracker, tmp_path: Path)
 
 
 def test_launcher_that_has_started_all_ranks_is_no_reason(tracker: RankTracker, tmp_path: Path) -> None:
-    """What it has printed may come from a login shell."""
+    """Leave out what it has printed, which may come from a login shell."""
     monitor = StartupMonitor(0, "mpiexec", make_log(tmp_path))
     (tmp_path / "launcher.log").write_text(SRUN_ERROR)
     for rank, node in enumerate(("node0", "node1")):

@@ -45,7 +45,8 @@ LOST_SECONDS = 15.0  # without a response
 CONNECT_SECONDS = 30.0
 # All connections are opened at the same time, and each takes some processor time of node0.
 CONNECT_SECONDS_PER_NODE = 0.25
-SEND_SECONDS, SEND_BYTES_PER_SECOND = 2.0, 100_000  # a node's time for a request: the seconds, and more for its length
+# A node has this time to read a request, and more for a long one.
+SEND_SECONDS, SEND_BYTES_PER_SECOND = 2.0, 100_000
 END_SECONDS = 12.0  # longer than an agent's own limit plus the time its container engine takes
 MAX_PARALLEL_WRITES = 16
 # A longer pause between two calls of watch() means that this process did not run, because its job was

@@ -45,7 +45,8 @@ from orch_node.supervisor.preemption import preemption_signal
 from orch_node.supervisor.recovery import Recovery, recover
 
 OpenAgents = Callable[[Path, list[str], str, Pipes], Agents]
-PASS_ON_SECONDS = 20.0  # for a file of some hundred bytes per node, from node0 to all others
+# Nodes that get a file of some hundred bytes per node of the run at the same time, and their time limit.
+PASS_ON_NODES, PASS_ON_SECONDS = 64, 20.0
 EXIT_CODES = {DONE: 0, FAILED: 1, REFUSED: 1, PREEMPTED: EX_TEMPFAIL, STOPPED: 130}
 PREEMPTED_BEFORE_START = AttemptResult(PREEMPTED, "without a checkpoint: the run had not started")
 
@@ -279,7 +280,7 @@ class Supervisor:
         return not problem
 
     def prepare_nodes(self) -> str:
-        """Give the other nodes what they need of node0 before the first attempt; return the problem, or ''.
+        """Give the other nodes the files of node0 that they need before the first attempt; return the problem, or ''.
 
         The client sends files that describe all nodes to node0 alone. The nodes of a batch job share the run's folder,
         and pods write their own.
@@ -290,13 +291,17 @@ class Supervisor:
 
     def pass_on(self, name: str, nodes: Sequence[str]) -> str:
         """Give a file of the run's folder to all nodes; return the problem, or ''."""
-        path, others = self.run_dir / name, [node for node in nodes if node != self.agents.node0]
-        if not others or not path.exists():
+        path, receivers = self.run_dir / name, [node for node in nodes if node != self.agents.node0]
+        if not receivers or not path.exists():
             return ""
         request = WriteFile(name=name, content=path.read_text())
-        responses = self.agents.request_each(dict.fromkeys(others, request), Response, seconds=PASS_ON_SECONDS)
-        missing = [node for node in others if node not in responses]
-        return f"{fold(missing)} did not write {name} within {PASS_ON_SECONDS:.0f} s" if missing else ""
+        for first in range(0, len(receivers), PASS_ON_NODES):
+            group = receivers[first : first + PASS_ON_NODES]
+            responses = self.agents.request_each(dict.fromkeys(group, request), Response, seconds=PASS_ON_SECONDS)
+            if missing := [node for node in group if node not in responses]:
+                return f"{fold(missing)} did not write {name} within {PASS_ON_SECONDS:.0f} s"
+            self.agents.watch()  # an agent ends if it gets no request for too long
+        return ""
 
     def share_files(self) -> str:
         """Give what node0 has written in the copy of the project to the other nodes; return the problem, or ''.
