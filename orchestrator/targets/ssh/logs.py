@@ -182,8 +182,8 @@ def log_lines(record: RunRecord, run: Run, selection: LogSelection, *, notify: N
         yield from copied_lines(run, unread, {})
     else:
         ran_on = {event.node for event in run.events() if isinstance(event, Started) and event.rank in nodes}
-        named = {record.node0.node, *ran_on, *nodes.values()}  # node0 may have the logs of the others
-        hosts = [host for host in record.nodes if host.node in named]
+        log_nodes = {record.node0.node, *ran_on, *nodes.values()}  # node0 may have the logs of other nodes
+        hosts = [host for host in record.nodes if host.node in log_nodes]
         copy_errors = copy_logs(record, run.folder, selection.rank, hosts=hosts)
         errors = {node: error.message for node, error in copy_errors.items()}
         for message in errors.values():

@@ -27,7 +27,7 @@ def test_failures_are_grouped_by_reason_with_the_hint_of_the_first_node() -> Non
 
 @pytest.mark.parametrize("reachable", [[], ["n31"]], ids=["none", "one"])
 def test_nodes_are_left_out_if_none_of_the_first_ones_can_be_reached(reachable: list[str]) -> None:
-    """A thousand nodes behind a closed VPN would take minutes, 32 at a time."""
+    """Save the minutes that a thousand nodes behind a closed VPN would take, 32 at a time."""
     nodes = tuple(RunNode(node=f"n{index}") for index in range(1000))
     tried = []
 
