@@ -1,26 +1,64 @@
-"""Local files: hashes, owners, atomic writes, and writes confined to one folder."""
+"""Where orch keeps files on this machine, and how it reads and writes them: paths, owners, hashes, atomic writes.
+
+The state folder of an inventory holds recorded facts, the cluster's key, logs and a lock.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
+import getpass
 import gzip
 import hashlib
+import importlib.metadata
+import json
 import os
 import pwd
+import re
+import secrets
 import shutil
+import socket
 import stat
+import subprocess
 import tarfile
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import IO, BinaryIO
+from typing import IO, TYPE_CHECKING, BinaryIO, cast
 
 from orch_node import atomic_write
-from orch_node.atomic_write import PRIVATE
 
+from orchestrator.errors import ExecuteError
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoints
+
+PACKAGE = Path(__file__).resolve().parent
+# They are inside the package in a wheel, and next to it in a checkout.
+SHARE = PACKAGE / "share" if (PACKAGE / "share").is_dir() else PACKAGE.parent
+TRAIN = SHARE / "train"
+LIB = TRAIN / "lib"  # packages that the nodes import, too
+RECIPES = TRAIN / "recipes"
+STANDALONE = LIB / "orch_node" / "standalone"
+INVENTORY = SHARE / "inventory"
+STACKS = PACKAGE / "stacks" / "data"
+TEMPLATES = PACKAGE / "templates"
 CHUNK = 1 << 20
 ROOT = 0  # the user who can write everything anyway
 PUBLIC = 0o666  # before the umask
+MAX_LOGS = 20
+NODES = "nodes"  # in the state of an inventory: the folder of the records
+TOKEN = re.compile(r"[0-9a-f]{32}")
+
+
+@cache
+def entry_points() -> EntryPoints:
+    """Return the entry points of all installed packages, which takes 10 ms to read."""
+    return cast("EntryPoints", importlib.metadata.entry_points())
 
 
 # Controller and nodes share these functions.
@@ -140,133 +178,240 @@ def make_user_folder(path: Path) -> Path:
     return path
 
 
-class ConfinedFolder:
-    """A local folder in which another machine chooses the file names.
-
-    Nothing outside of the folder is opened, no symbolic link in it is followed, and only regular files are written.
-    All methods raise OSError that names the path below the folder.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    @contextmanager
-    def parent(self, path: str, *, make: bool) -> Iterator[tuple[int, str]]:
-        """Yield the descriptor of the folder that contains the file, and the file's name in it."""
-        *folders, name = path_components(path)
-        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-        if make:
-            make_user_folder(self.folder)
-        folder_fd = os.open(self.folder, flags)
-        try:
-            for part in folders:
-                inner = open_folder(part, flags | os.O_NOFOLLOW, folder_fd, make=make)
-                os.close(folder_fd)
-                folder_fd = inner
-            yield folder_fd, name
-        except OSError as error:
-            raise OSError(error.errno, error.strerror, str(self.folder / path)) from None
-        finally:
-            os.close(folder_fd)
-
-    def open(self, path: str, flags: int, *, make: bool = False) -> BinaryIO:
-        """Open a regular file, creating its parent folders if `make` is set; the caller closes it."""
-        writes = flags & (os.O_WRONLY | os.O_RDWR)
-        with self.parent(path, make=make) as (folder_fd, name):
-            # Without O_NONBLOCK, opening a named pipe would wait forever.
-            safe = flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-            descriptor = os.open(name, safe, PRIVATE, dir_fd=folder_fd)
-            status = os.fstat(descriptor)
-            if not stat.S_ISREG(status.st_mode) or (writes and status.st_nlink > 1):
-                os.close(descriptor)
-                raise OSError(0, "not a regular file, or it has several links", name)
-            return open(descriptor, "r+b" if writes else "rb", buffering=0 if writes else -1)
-
-    def size(self, path: str) -> int:
-        """Return the size of a file in bytes; 0 if it does not exist."""
-        try:
-            with self.open(path, os.O_RDONLY) as file:
-                return os.fstat(file.fileno()).st_size
-        except FileNotFoundError:
-            return 0
-
-    def digest(self, path: str) -> hashlib._Hash | None:
-        """Return the SHA-256 of a file as a hash object; None if it does not exist."""
-        try:
-            with self.open(path, os.O_RDONLY) as file:
-                return digest_of_stream(file)
-        except FileNotFoundError:
-            return None
-
-    def add(self, path: str, content: bytes, offset: int) -> None:
-        """Write content from the byte offset on, creating the file if needed."""
-        with self.open(path, os.O_RDWR | os.O_CREAT, make=True) as file:
-            file.seek(offset)
-            write_all(file, content)
-
-    def append(self, path: str, content: bytes) -> None:
-        """Write content at the end of a file, creating it if needed."""
-        with self.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, make=True) as file:
-            write_all(file, content)
-
-    def move(self, path: str, new_path: str) -> None:
-        """Give a file or a link another path, creating its parent folders; replace what is there, except a folder."""
-        with (
-            self.parent(new_path, make=True) as (new_fd, new_name),
-            self.parent(path, make=False) as (old_fd, old_name),
-        ):
-            os.replace(old_name, new_name, src_dir_fd=old_fd, dst_dir_fd=new_fd)
-
-    def make_folder(self, path: str) -> None:
-        """Create a folder and its parents unless they exist."""
-        with self.parent(f"{path}/entry", make=True):
-            pass
-
-    def make_link(self, path: str, target: str) -> None:
-        """Create a symbolic link, replacing a file or a link; the caller checks where its target leads."""
-        self.remove(path)
-        with self.parent(path, make=True) as (folder_fd, name):
-            os.symlink(target, name, dir_fd=folder_fd)
-
-    def read_link(self, path: str) -> str | None:
-        """Return the target of a symbolic link; None if there is none."""
-        try:
-            with self.parent(path, make=False) as (folder_fd, name):
-                return os.readlink(name, dir_fd=folder_fd)
-        except OSError:
-            return None
-
-    def remove(self, path: str) -> None:
-        """Delete a file or a link if it exists."""
-        with suppress(FileNotFoundError), self.parent(path, make=False) as (folder_fd, name):
-            os.unlink(name, dir_fd=folder_fd)
-
-    def remove_folder(self, path: str) -> None:
-        """Delete a folder unless it has entries or does not exist."""
-        with suppress(OSError), self.parent(path, make=False) as (folder_fd, name):
-            os.rmdir(name, dir_fd=folder_fd)
+def state_home() -> Path:
+    return user_folder("XDG_STATE_HOME", ".local/state")
 
 
-def path_components(path: str) -> tuple[str, ...]:
-    """Return the names in a relative path.
+def cache_home() -> Path:
+    return user_folder("XDG_CACHE_HOME", ".cache")
+
+
+def user_folder(variable: str, default: str) -> Path:
+    """Return orch's folder in the variable's folder, else in the user's home, else in a private temporary folder.
 
     Raises:
-        OSError: if the path leads out of its folder or is not a path.
+        ExecuteError: if none of these can be used.
     """
-    parts = tuple(path.split("/"))
-    if any(part in ("", ".", "..") or "\0" in part for part in parts):
-        raise OSError(0, "not a path below the folder", path)
+    if value := os.environ.get(variable):
+        return check_owner(Path(value) / "orch")
+    home = user_home()
+    if home and writable(home, home / default / "orch"):
+        return check_owner(home / default / "orch")
+    return fallback_home() / default / "orch"
+
+
+def check_owner(folder: Path) -> Path:
+    """Return the folder.
+
+    Raises:
+        ExecuteError: if another user owns it and could change the commands, keys and ssh settings that orch reads.
+    """
+    if owner := other_owner(folder):
+        raise ExecuteError(
+            f"{folder} belongs to another user ({owner}), so its files are not trusted.",
+            hint="Set XDG_STATE_HOME and XDG_CACHE_HOME to folders that belong to you.",
+        )
+    return folder
+
+
+def private_folder(folder: Path) -> Path:
+    """Create a folder that only this user can read, with its parents inside orch's state or cache folder."""
+    home = next((base for base in (state_home(), cache_home()) if folder.is_relative_to(base)), folder)
+    home.parent.mkdir(parents=True, exist_ok=True)
+    for path in reversed([folder, *folder.parents]):
+        if path.is_relative_to(home):
+            path.mkdir(mode=0o700, exist_ok=True)
+            remove_access_of_others(path)
+    return folder
+
+
+def remove_access_of_others(folder: Path) -> None:
+    """Make a folder of this user private, in case it was created with a wide umask."""
+    status = folder.stat()
+    if status.st_uid == os.getuid() and status.st_mode & 0o077:
+        folder.chmod(0o700)
+
+
+def user_home() -> Path | None:
     try:
-        os.fsencode(path)
-    except UnicodeEncodeError:
-        raise OSError(0, "not a file name", repr(path)) from None
-    return parts
+        return Path.home()
+    except RuntimeError:  # HOME is not set, and the system does not know this user
+        return None
 
 
-def open_folder(name: str, flags: int, parent_fd: int, *, make: bool) -> int:
-    if make:
+def writable(home: Path, folder: Path) -> bool:
+    """Return whether the folder can be written, or created below an existing home."""
+    existing = (path for path in (folder, *folder.parents) if path.is_relative_to(home) and path.is_dir())
+    nearest = next(existing, None)
+    return nearest is not None and os.access(nearest, os.W_OK | os.X_OK)
+
+
+def fallback_home() -> Path:
+    """Return a private temporary folder that replaces an unusable home.
+
+    Raises:
+        ExecuteError: if the folder cannot be created or others may access it.
+    """
+    folder = Path(tempfile.gettempdir()) / f"orch-home-{os.getuid()}"
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        status = folder.lstat()
+    except OSError as error:
+        raise home_error(f"{folder} cannot be created: {error.strerror}") from None
+    private = stat.S_ISDIR(status.st_mode) and not status.st_mode & 0o077
+    if not private or status.st_uid != os.getuid():
+        raise home_error(f"others may access {folder}")
+    return folder
+
+
+def home_error(reason: str) -> ExecuteError:
+    return ExecuteError(
+        f"The home folder is not writable, and {reason}.",
+        hint="Set HOME, or XDG_STATE_HOME and XDG_CACHE_HOME, to a writable folder.",
+    )
+
+
+def uses_fallback_home() -> bool:
+    """Return whether some of orch's files are in the fallback instead of the home."""
+    home = user_home()
+    homes = (("XDG_STATE_HOME", ".local/state"), ("XDG_CACHE_HOME", ".cache"))
+    return any(
+        not os.environ.get(variable) and not (home and writable(home, home / default / "orch"))
+        for variable, default in homes
+    )
+
+
+def ansible_home() -> dict[str, str]:
+    """Return the environment variable that moves Ansible's folder if it cannot be in the home."""
+    if "ANSIBLE_HOME" in os.environ:
+        return {}
+    home = user_home()
+    if home and writable(home, home / ".ansible"):
+        check_owner(home / ".ansible")
+        return {}
+    return {"ANSIBLE_HOME": str(fallback_home() / ".ansible")}
+
+
+def user_name() -> str:
+    """Return the user's name, or the numeric id in a container whose user has no name."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """The state folder of one inventory."""
+
+    folder: Path
+
+    @staticmethod
+    def of(inventory: Path) -> State:
+        """Return the state of an inventory; its folder has the inventory's name and a hash of the path."""
+        source = inventory.resolve()
+        digest = hashlib.sha256(str(source).encode()).hexdigest()[:10]
+        return State(folder=state_home() / "clusters" / f"{source.stem}-{digest}")
+
+    def record(self, host: str) -> Path:
+        """Return the file with the recorded facts of a host."""
+        return self.folder / NODES / f"{host}.json"
+
+    def records(self) -> list[Path]:
+        return sorted((self.folder / NODES).glob("*.json"))
+
+    def ssh_config_is_current(self) -> bool:
+        """Return whether the ssh configuration is newer than every record."""
         try:
-            os.mkdir(name, 0o700, dir_fd=parent_fd)
-        except FileExistsError:
-            pass
-    return os.open(name, flags, dir_fd=parent_fd)
+            written = self.ssh_config.stat().st_mtime_ns
+            return written > (self.folder / NODES).stat().st_mtime_ns
+        except FileNotFoundError:
+            return False
+
+    @property
+    def ssh_config(self) -> Path:
+        """Return the file with the ssh settings of orch's own connections, the same as Ansible's."""
+        return self.folder / "ssh_config"
+
+    @property
+    def trust(self) -> Path:
+        return self.folder / "trust"
+
+    def log(self, command: str) -> Path:
+        """Create a log file and delete the oldest ones."""
+        folder = private_folder(self.folder / "logs")
+        for old in sorted(folder.glob("*.log"))[: -MAX_LOGS + 1]:
+            old.unlink(missing_ok=True)
+        path = folder / f"{time.strftime('%Y%m%d-%H%M%S')}-{command}-{os.getpid()}.log"
+        path.touch(mode=0o600)
+        return path
+
+    @contextlib.contextmanager
+    def lock(self, action: str) -> Iterator[None]:
+        """Hold the cluster's lock, so that one command at a time changes it.
+
+        Raises:
+            ExecuteError: naming the holder, if the lock is held.
+        """
+        private_folder(self.folder)
+        path = self.folder / "lock"
+        path.touch(mode=0o600)
+        with path.open("a+") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                file.seek(0)
+                raise ExecuteError(
+                    f"Another command is changing this cluster: {describe_holder(file.read())}.",
+                    hint="Wait until it ends, or stop it.",
+                ) from None
+            file.truncate(0)
+            json.dump(holder(action), file)
+            file.flush()
+            yield
+            file.truncate(0)
+
+    def owner(self, action: str) -> dict[str, str]:
+        """Return what identifies this controller to the nodes; the token survives an interrupted command."""
+        path = self.folder / "token"
+        if not path.exists() or not TOKEN.fullmatch(path.read_text(errors="replace")):
+            write_private(path, secrets.token_hex(16))
+        return {"token": path.read_text(), **holder(action)}
+
+    def write_trust(self, cluster: str, files: Mapping[str, str]) -> None:
+        """Create the cluster's key pair if needed, and write files next to it."""
+        private_folder(self.trust)
+        key = self.trust / "id_ed25519"
+        if not key.exists():
+            command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)]
+            command += ["-C", f"orch cluster {cluster}"]
+            subprocess.run(command, check=True, stdin=subprocess.DEVNULL, capture_output=True)
+        for name, content in files.items():
+            write_private(self.trust / name, content)
+
+
+def holder(action: str) -> dict[str, str]:
+    return {
+        "what": action,
+        "user": user_name(),
+        "host": socket.gethostname(),
+        "pid": str(os.getpid()),
+        "since": time.strftime("%H:%M:%S"),
+    }
+
+
+def describe_holder(text: str) -> str:
+    try:
+        return "{what} of {user}@{host}, process {pid}, since {since}".format(**json.loads(text))
+    except (ValueError, RecursionError, TypeError, KeyError):
+        return "unknown process"
+
+
+def write_private(path: Path, content: str) -> None:
+    """Write a file atomically, for this user only, and flush it to disk.
+
+    Raises:
+        OSError: if the file cannot be written.
+    """
+    private_folder(path.parent)
+    write_whole(path, content)

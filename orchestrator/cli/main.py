@@ -13,9 +13,9 @@ import typer
 
 from orchestrator.cli.app import HELP_ALL, App
 from orchestrator.errors import OrchError
+from orchestrator.files import fallback_home, uses_fallback_home
 from orchestrator.operations.stacks import describe_versions
 from orchestrator.screen import prepare, print_text
-from orchestrator.state import fallback_home, uses_fallback_home
 
 # Panels of the help.
 START, RUNS, NODES, DEFINITIONS = "Getting started", "Runs", "Nodes and clusters", "Recipes, data and stacks"

@@ -17,12 +17,12 @@ from orchestrator.cli import groups
 from orchestrator.cli.options import AsJson, UserPackages
 from orchestrator.cli.train import effective_options, group_of
 from orchestrator.errors import RequestError
+from orchestrator.model.provision_report import Report
 from orchestrator.operations import provision as operation
 from orchestrator.operations import provision_shared as shared
 from orchestrator.planning.request import check_foreign
 from orchestrator.provisioning.plan import ProvisionRequest
 from orchestrator.provisioning.playbook import TaskResult
-from orchestrator.provisioning.report import Report
 from orchestrator.provisioning.session import Listener
 from orchestrator.report import provision as report
 from orchestrator.screen import print_text

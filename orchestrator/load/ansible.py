@@ -6,9 +6,8 @@ import os
 from pathlib import Path
 
 from orchestrator.errors import RequestError
+from orchestrator.files import SHARE, ansible_home
 from orchestrator.model.host_key_checks import HINT, find_unsafe_setting
-from orchestrator.paths import SHARE
-from orchestrator.state import ansible_home
 
 CONFIG = SHARE / "ansible.cfg"
 # The inventory variable that corresponds to each environment variable of Ansible.

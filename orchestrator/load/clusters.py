@@ -23,6 +23,7 @@ from orch_node.standalone import facts
 from pydantic import BaseModel, ConfigDict, NonNegativeFloat, ValidationError
 
 from orchestrator.errors import RequestError, describe_invalid, did_you_mean
+from orchestrator.files import INVENTORY
 from orchestrator.load.ansible import ansible_environment
 from orchestrator.load.facts import InvalidResponse, NodeFacts, validate
 from orchestrator.load.inventory import Listing, cache_path, read_listing, write_cache
@@ -30,7 +31,6 @@ from orchestrator.load.records import OWN_STACK, Records, load_records, parse_fa
 from orchestrator.model.cluster import GIB, Cluster, Facts, Limits, Node, Selection, first_hosts
 from orchestrator.model.hostlist import NodeCount, NodePattern, Nodes, expand, fold, split_list
 from orchestrator.model.printable import counted
-from orchestrator.paths import INVENTORY
 from orchestrator.planning.launchers import DIALECTS
 
 FABRIC, MPI, REQUIREMENTS, LIMITS = "orch_fabric", "orch_mpi", "orch_requirements", "orch_limits"

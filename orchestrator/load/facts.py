@@ -11,10 +11,10 @@ from orch_node.protocol import precision
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError, field_validator
 
 from orchestrator.errors import OrchError, RequestError, describe_invalid
+from orchestrator.files import State
 from orchestrator.model.command import LOGIN_SCRIPT_HINT
 from orchestrator.model.host_names import is_address, is_host, is_host_key, is_host_name, is_interface
 from orchestrator.model.printable import one_line
-from orchestrator.state import State
 
 MAX_LINE = 500  # characters; honest nodes send fewer
 

@@ -21,13 +21,12 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from orchestrator.errors import ExecuteError, OrchError, PlanError, RequestError
-from orchestrator.files import exclusive, write_whole
+from orchestrator.files import cache_home, exclusive, private_folder, write_whole
 from orchestrator.load.requirements import HASHES, NO_PACKAGES
 from orchestrator.load.uv import platform_options, run_uv, uv_platform
 from orchestrator.model.cluster import Facts
 from orchestrator.model.packages import Packages, Requirements, describe_versions
 from orchestrator.model.platform import Platform
-from orchestrator.state import cache_home, private_folder
 
 PROGRESS = logging.getLogger(__name__)
 FORMAT = 1  # part of the keys of the cache

@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from orchestrator.errors import RequestError, did_you_mean
+from orchestrator.files import RECIPES, entry_points
 from orchestrator.load.files import read_toml
 from orchestrator.load.foreign_files import check_script_file
 from orchestrator.load.recipe_file import RecipeFile, SettingFile
 from orchestrator.model.recipe import Recipe, Setting, Value
-from orchestrator.paths import RECIPES, entry_points
 
 ENTRY_POINTS = "orch.recipes"
 NOT_SENT = "__pycache__"

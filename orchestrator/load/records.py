@@ -16,12 +16,12 @@ from orch_node.protocol.fabrics import Device, Proof
 from orch_node.protocol.values import ProtocolError
 
 from orchestrator.errors import RequestError
+from orchestrator.files import NODES, State, private_folder, write_private
 from orchestrator.load.facts import DamagedRecord, NodeConnection, NodeFacts, NodeRecord, SshSettings, read_record
 from orchestrator.load.inventory import is_template, read_inventory
 from orchestrator.model.cluster import Facts, Gpu, Node
 from orchestrator.model.measurement import Measurement
 from orchestrator.model.ssh_options import SshOptions, host_block
-from orchestrator.state import NODES, State, private_folder, write_private
 
 MEASURED = "measured.json"  # in the state of an inventory or a batch system
 LOCATION = attrgetter("numa", "socket", "core", "cpu")

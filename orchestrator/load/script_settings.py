@@ -14,10 +14,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from orchestrator.errors import RequestError, did_you_mean
-from orchestrator.files import write_whole
+from orchestrator.files import LIB, STANDALONE, cache_home, private_folder, write_whole
 from orchestrator.model.recipe import Recipe, Setting, Value, type_of
-from orchestrator.paths import LIB, STANDALONE
-from orchestrator.state import cache_home, private_folder
 
 PROGRESS = logging.getLogger(__name__)
 PROGRAM = STANDALONE / "script_arguments.py"

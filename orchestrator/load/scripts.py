@@ -16,11 +16,11 @@ from pathlib import Path
 from orch_node.protocol.environment import PYTHON_PATH
 
 from orchestrator.errors import RequestError, did_you_mean
+from orchestrator.files import TRAIN
 from orchestrator.model.imports import Imports
 from orchestrator.model.printable import one_line
 from orchestrator.model.project import Project
 from orchestrator.model.recipe import Recipe
-from orchestrator.paths import TRAIN
 from orchestrator.planning.request import TrainRequest
 
 INIT = "__init__.py"

@@ -10,9 +10,9 @@ from typing import Literal
 from pydantic import Field, ValidationError
 
 from orchestrator.errors import RequestError, did_you_mean
+from orchestrator.files import STACKS, entry_points
 from orchestrator.load.files import StrictModel, read_toml
 from orchestrator.model.process_group import Backend
-from orchestrator.paths import STACKS, entry_points
 from orchestrator.stacks.stack import BINDINGS, Bindings, EndOfLife, Index, Stack
 
 GROUP = "orch.backends"

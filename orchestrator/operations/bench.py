@@ -18,6 +18,7 @@ from orch_node.protocol.values import ProtocolError
 
 from orchestrator import load
 from orchestrator.errors import ExecuteError, PlanError
+from orchestrator.files import STANDALONE
 from orchestrator.load.records import write_measurement
 from orchestrator.model.cluster import Cluster
 from orchestrator.model.hostlist import NodePattern, fold
@@ -34,7 +35,6 @@ from orchestrator.model.printable import counted, one_line
 from orchestrator.model.slowness import BUSY_PART
 from orchestrator.operations import train
 from orchestrator.operations.output import describe_end
-from orchestrator.paths import STANDALONE
 from orchestrator.planning.measured import BENCH_RECIPE
 from orchestrator.planning.plan import Plan
 from orchestrator.planning.request import TrainRequest

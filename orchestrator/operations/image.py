@@ -12,11 +12,10 @@ from pathlib import Path
 
 from orchestrator import load
 from orchestrator.errors import ExecuteError
-from orchestrator.files import link_or_copy, sha256
+from orchestrator.files import TRAIN, link_or_copy, sha256
 from orchestrator.model.command import Command
 from orchestrator.model.packages import Requirements
 from orchestrator.model.platform import Platform
-from orchestrator.paths import TRAIN
 from orchestrator.provisioning import wheelhouse
 from orchestrator.provisioning.user_packages import add_packages
 from orchestrator.provisioning.wheelhouse import Wheel, sbom

@@ -7,12 +7,12 @@ from typing import Any
 from orch_node.protocol.listing import ReservedCores
 from orch_node.protocol.record import number_ranges
 
+from orchestrator.files import State
 from orchestrator.load.clusters import find_inventory
 from orchestrator.load.facts import DamagedRecord, NodeRecord, read_record
 from orchestrator.load.inventory import read_inventory
 from orchestrator.load.records import parse_facts, state_of
 from orchestrator.model.cluster import Facts, describe_gpus
-from orchestrator.state import State
 from orchestrator.targets import registry
 from orchestrator.targets.interface import LiveNode
 

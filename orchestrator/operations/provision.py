@@ -8,18 +8,17 @@ from typing import Any
 
 from orchestrator import load
 from orchestrator.errors import RequestError
-from orchestrator.files import sha256
+from orchestrator.files import LIB, SHARE, STANDALONE, TRAIN, sha256
 from orchestrator.load.facts import recorded_facts
 from orchestrator.load.inventory import HAS_PASSWORD
 from orchestrator.model.finding import Finding
 from orchestrator.model.packages import Requirements
 from orchestrator.model.platform import Platform
-from orchestrator.paths import LIB, SHARE, STANDALONE, TRAIN
+from orchestrator.model.provision_report import Change
+from orchestrator.model.provision_report import Report as Report
 from orchestrator.provisioning import fabric_checks, wheelhouse
 from orchestrator.provisioning.plan import Host, ProvisionPlan, plan_provision
 from orchestrator.provisioning.plan import ProvisionRequest as ProvisionRequest
-from orchestrator.provisioning.report import Change
-from orchestrator.provisioning.report import Report as Report
 from orchestrator.provisioning.session import Listener as Listener
 from orchestrator.provisioning.session import Session, open_session
 from orchestrator.provisioning.sources import Source, find_sources, source_trees

@@ -9,15 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator import load
+from orchestrator.files import TRAIN, private_folder, state_home, write_private
 from orchestrator.model.packages import Requirements
+from orchestrator.model.provision_report import Report
 from orchestrator.operations.provision import prepare_wheels, requirements_of, stack_indexes
-from orchestrator.paths import TRAIN
 from orchestrator.provisioning.plan import ProvisionRequest, platform_of
 from orchestrator.provisioning.preflight import shared_folder_problems
-from orchestrator.provisioning.report import Report
 from orchestrator.provisioning.session import Listener, Session, open_session
 from orchestrator.stacks.stack import Stack
-from orchestrator.state import private_folder, state_home, write_private
 from orchestrator.targets.interface import SharedFolder
 
 THIS_MACHINE = "here"  # its name in the inventory

@@ -27,6 +27,7 @@ from orch_node.protocol.outcome import DONE, FAILED, REFUSED, STOPPED
 
 from orchestrator import load
 from orchestrator.errors import ExecuteError, OrchError, RequestError
+from orchestrator.files import private_folder, state_home
 from orchestrator.load.clusters import find_inventory
 from orchestrator.model.hostlist import NodeCount, NodePattern, fold
 from orchestrator.model.printable import counted
@@ -37,7 +38,6 @@ from orchestrator.planning.request import TrainRequest
 from orchestrator.runs import queued, store
 from orchestrator.runs.provenance import script_of
 from orchestrator.runs.store import Run
-from orchestrator.state import private_folder, state_home
 from orchestrator.targets import registry
 from orchestrator.targets.fetch import has_project
 from orchestrator.targets.interface import LiveNode, RunHandle, ignore

@@ -6,9 +6,9 @@ import re
 from pathlib import Path
 
 from orchestrator.errors import RequestError
+from orchestrator.files import TEMPLATES
 from orchestrator.load.recipe_file import schema_text
 from orchestrator.load.recipes import recipe_folders
-from orchestrator.paths import TEMPLATES
 
 NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 

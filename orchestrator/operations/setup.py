@@ -21,13 +21,13 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from orchestrator.errors import ExecuteError, PlanError
+from orchestrator.files import SHARE
 from orchestrator.load.clusters import local_facts
 from orchestrator.load.packages import lock_packages
 from orchestrator.model.packages import Requirements
 from orchestrator.model.printable import counted
 from orchestrator.operations import stacks
 from orchestrator.operations.stacks import DISTRIBUTION
-from orchestrator.paths import SHARE
 from orchestrator.provisioning import bindings_wheel
 from orchestrator.provisioning.lock import locked_packages, pip_options, platform_for
 from orchestrator.provisioning.pip import command

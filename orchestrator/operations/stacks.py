@@ -14,10 +14,10 @@ from pathlib import Path
 
 from orchestrator import load
 from orchestrator.errors import RequestError
+from orchestrator.files import STANDALONE
 from orchestrator.load.clusters import local_facts
 from orchestrator.model.cluster import Node
 from orchestrator.model.finding import Finding
-from orchestrator.paths import STANDALONE
 from orchestrator.stacks.compatibility import Environment, Shell, mismatches, reference_stack
 from orchestrator.stacks.matrix import Platform, nearest_to_torch
 from orchestrator.stacks.stack import BINDINGS, TORCH, Stack, same_version

@@ -14,9 +14,8 @@ from pathlib import Path
 from orch_node.standalone.facts import package_folders, torch_version
 
 from orchestrator.errors import RequestError
-from orchestrator.files import PUBLIC, sha256, short_digest, write_whole
+from orchestrator.files import PUBLIC, SHARE, sha256, short_digest, write_whole
 from orchestrator.model.platform import Platform
-from orchestrator.paths import SHARE
 from orchestrator.provisioning.lock import check_hashes, locked_packages, pip_options, platform_for
 from orchestrator.provisioning.pip import index_options, run_pip
 from orchestrator.stacks.matrix import builds_bindings

@@ -19,8 +19,8 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name, parse_sdist_filename, parse_wheel_filename
 
 from orchestrator.errors import ExecuteError, RequestError
+from orchestrator.files import STACKS
 from orchestrator.model.platform import Platform
-from orchestrator.paths import STACKS
 from orchestrator.stacks.stack import BINDINGS, MPI_WHEELS, TORCH, Stack
 
 LOCKS = STACKS / "locks"

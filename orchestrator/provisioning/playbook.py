@@ -19,11 +19,10 @@ from typing import Any
 
 import ansible_runner
 
+from orchestrator.files import SHARE, ansible_home
 from orchestrator.load.ansible import ansible_environment
 from orchestrator.model.printable import one_line
-from orchestrator.paths import SHARE
 from orchestrator.screen import harmless
-from orchestrator.state import ansible_home
 
 RESULTS = {"runner_on_ok": "ok", "runner_on_failed": "failed", "runner_on_unreachable": "unreachable"}
 # In the environment of all processes of a playbook: its private folder.

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import OrchError, RequestError
+from orchestrator.files import State, write_private
 from orchestrator.load.clusters import NO_HOSTS, find_inventory
 from orchestrator.load.facts import (
     DamagedRecord,
@@ -24,23 +25,21 @@ from orchestrator.load.inventory import read_inventory
 from orchestrator.load.records import claim_state
 from orchestrator.model.finding import Finding
 from orchestrator.model.printable import one_line
+from orchestrator.model.provision_report import NodeReport, Report
 from orchestrator.provisioning import fabric_checks, playbook, probe
-from orchestrator.provisioning.plan import ProvisionRequest
-from orchestrator.provisioning.playbook import Playbook, TaskResult
-from orchestrator.provisioning.probe import Probe
-from orchestrator.provisioning.report import (
+from orchestrator.provisioning.messages import (
     KEY_FILE,
     PERMISSION_DENIED,
-    NodeReport,
-    Report,
     changes_of,
     explain,
     fill_in_host,
     message_of,
     ssh_settings,
 )
+from orchestrator.provisioning.plan import ProvisionRequest
+from orchestrator.provisioning.playbook import Playbook, TaskResult
+from orchestrator.provisioning.probe import Probe
 from orchestrator.provisioning.ssh_settings import resolve_connection
-from orchestrator.state import State, write_private
 
 RECORD_VARIABLE = "orch_facts"  # set by the roles record and verify
 VALIDATION = "Validating arguments"  # Ansible's task before each role

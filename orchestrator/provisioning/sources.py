@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING
 import yaml
 
 from orchestrator.errors import ExecuteError, RequestError
-from orchestrator.files import sha256
+from orchestrator.files import SHARE, sha256
 from orchestrator.load.projects import GIT_IGNORE, IGNORE, ignore_rules
-from orchestrator.paths import SHARE
+from orchestrator.model.provision_report import Synced
 from orchestrator.provisioning import hub, urls
-from orchestrator.provisioning.report import Synced
 
 if TYPE_CHECKING:
     from pathspec import GitIgnoreSpec

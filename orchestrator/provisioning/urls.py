@@ -14,10 +14,9 @@ from typing import Any
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from orchestrator.errors import ExecuteError, OrchError, RequestError
-from orchestrator.files import exclusive, write_whole
+from orchestrator.files import cache_home, exclusive, private_folder, write_whole
 from orchestrator.model.printable import counted, one_line
 from orchestrator.provisioning.wheelhouse import lock_file
-from orchestrator.state import cache_home, private_folder
 
 URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 CHUNK = 8 << 20

@@ -12,13 +12,12 @@ from urllib.parse import quote
 
 from packaging.utils import canonicalize_name
 
-from orchestrator.files import exclusive, sha256, write_whole
+from orchestrator.files import cache_home, exclusive, private_folder, sha256, write_whole
 from orchestrator.model.platform import Platform
 from orchestrator.provisioning.bindings_wheel import build_wheel, check_platform, needs_build, sources_digest
 from orchestrator.provisioning.lock import check_hashes, locked_packages, pip_options
 from orchestrator.provisioning.pip import index_options, platform_options, run_pip
 from orchestrator.stacks.stack import BINDINGS, Stack
-from orchestrator.state import cache_home, private_folder
 
 UV = "uv==0.13.8"
 FORMAT = 3  # part of a wheelhouse's name: another format is another wheelhouse

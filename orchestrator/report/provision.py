@@ -9,7 +9,7 @@ from typing import Any
 from orch_node.protocol.environment import DATA
 
 from orchestrator.model.printable import counted
-from orchestrator.provisioning.report import Change, NodeReport, Report, Synced
+from orchestrator.model.provision_report import Change, NodeReport, Report, Synced
 from orchestrator.report.listing import finding_lines, table
 
 SCHEMA = 1

@@ -16,7 +16,8 @@ from pathlib import Path, PurePosixPath
 from orch_node.standalone.send_files import FILE, FOLDER, LINK
 
 from orchestrator.errors import ExecuteError
-from orchestrator.files import ConfinedFolder, write_all
+from orchestrator.files import write_all
+from orchestrator.runs.confined_folder import ConfinedFolder
 from orchestrator.runs.file_sender import MAX_BLOCK, Basis, FileSender, Remote, sender_command
 from orchestrator.runs.file_sender import Entry as Entry
 

@@ -21,7 +21,7 @@ from orch_node.standalone import receive_files
 from orch_node.store import ABSENT
 
 from orchestrator.errors import ConnectionLost, ExecuteError
-from orchestrator.files import make_user_folder, pack_files, source_files
+from orchestrator.files import make_user_folder, pack_files, source_files, write_private
 from orchestrator.model.command import Command, CommandResult
 from orchestrator.model.printable import one_line
 from orchestrator.planning.plan import (
@@ -39,7 +39,6 @@ from orchestrator.planning.plan import (
     StoreFolder,
     SubmitScript,
 )
-from orchestrator.state import write_private
 
 MAX_PARALLEL_NODES = 32
 CHECK_SECONDS = 60.0  # time limit for a Python to start, from a slow disk

@@ -12,9 +12,8 @@ from orch_node.protocol import files
 from orch_node.protocol.record import RunRecord
 
 from orchestrator.errors import RequestError
-from orchestrator.paths import TRAIN
+from orchestrator.files import TRAIN, user_name
 from orchestrator.planning.request import Resume, Site
-from orchestrator.state import user_name
 
 
 def run_id(stamp: str, recipe: str, suffix: str) -> str:

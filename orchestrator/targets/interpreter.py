@@ -11,11 +11,11 @@ from orch_node.protocol.values import ProtocolError
 
 from orchestrator import load
 from orchestrator.errors import ExecuteError, PlanError, RequestError
+from orchestrator.files import STANDALONE
 from orchestrator.load.facts import InvalidResponse, NodeFacts, validate
 from orchestrator.load.records import parse_facts
 from orchestrator.model.cluster import Facts, UserPython
 from orchestrator.model.command import LOGIN_SCRIPT_HINT
-from orchestrator.paths import STANDALONE
 from orchestrator.planning.request import TrainRequest
 from orchestrator.stacks.compatibility import Environment, mismatches
 from orchestrator.targets.connections.connection import Ssh

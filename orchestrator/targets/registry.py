@@ -9,7 +9,7 @@ from functools import cache
 from typing import TYPE_CHECKING, cast
 
 from orchestrator.errors import ExecuteError, RequestError, did_you_mean
-from orchestrator.paths import entry_points
+from orchestrator.files import entry_points
 from orchestrator.planning.request import TrainRequest
 from orchestrator.targets.entry import COMMAND_OPTIONS, OPTION, TargetEntry
 

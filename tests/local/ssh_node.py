@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestrator.paths import STANDALONE, TRAIN
-from orchestrator.state import State
+from orchestrator.files import STANDALONE, TRAIN, State
 from tests.conftest import orch_environment
 from tests.local.runs import write_script
 

@@ -9,9 +9,9 @@ import pytest
 import yaml
 
 from orchestrator.errors import RequestError
+from orchestrator.files import INVENTORY
 from orchestrator.load.inventory import read_inventory
 from orchestrator.operations.init import init, listed_hosts, render
-from orchestrator.paths import INVENTORY
 from tests.local.runs import Orch, expect_exit
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.paths import TRAIN
+from orchestrator.files import TRAIN
 from tests.local.runs import Orch, expect_exit
 from tests.support.ports import free_port
 from tests.support.recorded import make_run

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from orchestrator.paths import LIB
+from orchestrator.files import LIB
 from tests.local.pods import await_in_logs
 from tests.local.runs import write_script
 from tests.support.ports import free_port

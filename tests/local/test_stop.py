@@ -6,7 +6,7 @@ import json
 import sys
 from pathlib import Path
 
-from orchestrator.paths import TRAIN
+from orchestrator.files import TRAIN
 from tests.local.runs import Orch, expect_exit, last_run, write_script
 from tests.support.recorded import make_run
 

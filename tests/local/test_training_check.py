@@ -15,7 +15,7 @@ from orch_node.rank import checks, precision, training_check, weight_inspection
 from torch import nn
 from torch.nn.functional import mse_loss
 
-from orchestrator.paths import LIB
+from orchestrator.files import LIB
 from tests.support.jobs import start_ranks, wait_for_ranks
 
 STEPS = 25

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.paths import STANDALONE
+from orchestrator.files import STANDALONE
 from tests.local.runs import expect_exit, read_events
 from tests.local.workspaces import Workspace
 from tests.support.environments import make_environment

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.paths import STANDALONE, TRAIN
+from orchestrator.files import STANDALONE, TRAIN
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("pyarrow")
 
-from orchestrator.paths import TRAIN
+from orchestrator.files import TRAIN
 
 
 def test_more_shards_than_rows_leave_some_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from orchestrator.files import TRAIN
 from orchestrator.load.facts import read_record
-from orchestrator.paths import TRAIN
 from orchestrator.provisioning import fabric_checks
 from orchestrator.provisioning.session import INVALID_RESULT_HINT, Session
 from tests.roles.modules import run_play

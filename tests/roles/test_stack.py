@@ -16,8 +16,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.files import sha256
-from orchestrator.state import cache_home
+from orchestrator.files import cache_home, sha256
 from tests.roles.modules import load_module
 from tests.support.wheels import make_wheel
 

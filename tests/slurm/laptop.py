@@ -6,7 +6,7 @@ import os
 import subprocess
 from pathlib import Path
 
-from orchestrator.state import cache_home
+from orchestrator.files import cache_home
 from tests.slurm.site import LOGIN, MODULES, USER, USER_ID, Site, orch_command
 from tests.support.images import run_program
 

@@ -24,8 +24,7 @@ from pathlib import Path
 
 from orch_node.login_shell import StartFilter, shell_command
 
-from orchestrator.paths import TRAIN
-from orchestrator.state import State
+from orchestrator.files import TRAIN, State
 from tests.support.waiting import wait_until
 
 # Networks between the hosts, and from each host to this machine. Bridges are only in node0, if there are more than two

@@ -11,7 +11,7 @@ import jsonschema
 import pytest
 import yaml
 
-from orchestrator.state import cache_home
+from orchestrator.files import cache_home
 
 CRD_FILES = {
     "PyTorchJob": "kubeflow.org_pytorchjobs.yaml",

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from orchestrator import load
+from orchestrator.files import State
+from orchestrator.model.provision_report import NodeReport
 from orchestrator.provisioning.plan import ProvisionRequest
 from orchestrator.provisioning.playbook import task_result
-from orchestrator.provisioning.report import NodeReport
 from orchestrator.provisioning.session import Listener, Session
-from orchestrator.state import State
 
 
 def make_host_key(kind: str = "ssh-ed25519") -> str:

@@ -42,7 +42,7 @@ from orch_node.protocol.layout import RunLayout, Spare
 from orch_node.protocol.outcome import ProcessRecord
 from orch_node.protocol.record import RankPlacement, RunNode, RunRecord, render
 
-from orchestrator.paths import TRAIN
+from orchestrator.files import TRAIN
 from orchestrator.runs import store
 from tests.support.layouts import make_layout
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from orch_node.protocol.layout import render
 
-from orchestrator.paths import TRAIN
+from orchestrator.files import TRAIN
 from tests.support.layouts import make_layout
 from tests.support.waiting import wait_until
 

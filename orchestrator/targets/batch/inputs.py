@@ -12,14 +12,12 @@ from pathlib import Path
 
 from orchestrator import load
 from orchestrator.errors import PlanError, RequestError
-from orchestrator.files import short_digest, source_files
+from orchestrator.files import TRAIN, short_digest, source_files, state_home
 from orchestrator.load.records import MEASURED, read_measurement
 from orchestrator.model.process_group import uses_gpus
-from orchestrator.paths import TRAIN
 from orchestrator.planning import sweep
 from orchestrator.planning.plan import Plan
 from orchestrator.planning.request import Resume, Site, TargetOptions, TrainRequest
-from orchestrator.state import state_home
 from orchestrator.targets.batch.decisions import JobInputs, check_options, with_size
 from orchestrator.targets.batch.load import COMMAND_LINE, batch_settings
 from orchestrator.targets.batch.login import LoginHost, python_hint, query_default_ranks, query_host

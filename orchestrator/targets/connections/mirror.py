@@ -18,7 +18,8 @@ from orch_node.protocol.outcome import SupervisorProcess
 from orch_node.protocol.values import ProtocolError
 
 from orchestrator.errors import ConnectionLost, ExecuteError
-from orchestrator.files import ConfinedFolder, write_whole
+from orchestrator.files import write_whole
+from orchestrator.runs.confined_folder import ConfinedFolder
 from orchestrator.runs.follow import LAST_WORDS
 from orchestrator.runs.state_files import outcome_in, supervisor_of
 from orchestrator.runs.store import SUPERVISOR_ENDED

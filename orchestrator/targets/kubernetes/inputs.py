@@ -9,10 +9,9 @@ from pathlib import Path
 
 from orchestrator import load
 from orchestrator.errors import PlanError, RequestError
-from orchestrator.files import pack_files
+from orchestrator.files import TRAIN, pack_files
 from orchestrator.model.project import Project
 from orchestrator.model.recipe import Recipe
-from orchestrator.paths import TRAIN
 from orchestrator.planning.plan import Plan
 from orchestrator.planning.request import Resume, TrainRequest
 from orchestrator.planning.sent_files import named_files

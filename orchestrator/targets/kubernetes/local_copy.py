@@ -19,8 +19,9 @@ from orch_node.protocol.outcome import STOPPED as STOPPED_STATE
 from orch_node.protocol.values import ProtocolError
 
 from orchestrator.errors import ExecuteError
-from orchestrator.files import ConfinedFolder, write_whole
+from orchestrator.files import write_whole
 from orchestrator.runs import store
+from orchestrator.runs.confined_folder import ConfinedFolder
 from orchestrator.runs.state_files import read_json, write_json
 from orchestrator.targets.kubernetes.follow import ReadLine, with_current_time
 from orchestrator.targets.kubernetes.log_lines import Position, parse, seconds_since_epoch

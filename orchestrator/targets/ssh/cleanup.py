@@ -16,11 +16,10 @@ from orch_node.protocol.outcome import ProcessRecord
 from orch_node.protocol.record import RunNode, RunRecord
 from orch_node.protocol.values import ProtocolError
 
+from orchestrator.files import TRAIN, state_home
 from orchestrator.load import packages
-from orchestrator.paths import TRAIN
 from orchestrator.runs import damaged, store
 from orchestrator.runs.cleanup import CleanupReport, NodeCleanup
-from orchestrator.state import state_home
 from orchestrator.targets.ssh.find import query_inventory
 from orchestrator.targets.ssh.nodes import NodeResponse, node_program, query_all
 

@@ -13,6 +13,7 @@ from orch_node.protocol.node_names import fold_by_text
 from orch_node.protocol.record import RunNode, RunRecord
 
 from orchestrator.errors import ExecuteError
+from orchestrator.files import state_home
 from orchestrator.model.hostlist import Nodes
 from orchestrator.planning.sent_files import project_copy
 from orchestrator.runs import follow, store
@@ -21,7 +22,6 @@ from orchestrator.runs.fetch import Collected, FetchListener, Source
 from orchestrator.runs.logs import LogLine
 from orchestrator.runs.outcome import Outcome, outcome_of
 from orchestrator.runs.state_files import supervisor_of
-from orchestrator.state import state_home
 from orchestrator.targets.fetch import fetch_files, fetch_project, requested_node
 from orchestrator.targets.interface import FetchRequest, NodeCommands, Notify, RunHandle, ignore
 from orchestrator.targets.ssh import cleanup, commands, logs

@@ -16,12 +16,11 @@ from orch_node.protocol.values import ProtocolError
 
 from orchestrator import load
 from orchestrator.errors import ExecuteError
+from orchestrator.files import TRAIN, state_home, write_private
 from orchestrator.load.records import state_of
 from orchestrator.model.cluster import Cluster, Node
-from orchestrator.paths import TRAIN
 from orchestrator.planning.plan import PutFile
 from orchestrator.planning.sent_files import claims_folder
-from orchestrator.state import state_home, write_private
 from orchestrator.targets.connections.connection import CONNECT_SECONDS, Ssh
 from orchestrator.targets.connections.local import Local
 from orchestrator.targets.interface import LiveNode

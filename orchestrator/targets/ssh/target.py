@@ -14,17 +14,16 @@ from orch_node.protocol.record import RunRecord
 
 from orchestrator import load
 from orchestrator.errors import RequestError
+from orchestrator.files import TRAIN, state_home
 from orchestrator.load.clusters import find_inventory
 from orchestrator.load.facts import DamagedRecord, read_record
 from orchestrator.load.inventory import inventory_files, read_inventory
 from orchestrator.load.records import MEASURED, read_measurement, state_of
 from orchestrator.model.finding import Finding, finding_of
 from orchestrator.model.hostlist import Nodes
-from orchestrator.paths import TRAIN
 from orchestrator.planning.accelerate_options import AccelerateOptions
 from orchestrator.planning.plan import Plan, SendFile, Step
 from orchestrator.planning.request import Resume, TargetOptions, TrainRequest
-from orchestrator.state import state_home
 from orchestrator.targets import identity
 from orchestrator.targets.interface import (
     CheckRequest,

@@ -11,12 +11,12 @@ import pytest
 
 from orchestrator import load
 from orchestrator.errors import RequestError
+from orchestrator.files import RECIPES, entry_points
 from orchestrator.load.files import read_toml, tomllib
 from orchestrator.load.recipe_file import schema, schema_text
 from orchestrator.load.recipes import RecipeFile, recipe_from
 from orchestrator.load.script_settings import with_parser
 from orchestrator.operations import recipes
-from orchestrator.paths import RECIPES, entry_points
 
 SCHEMA_FILE = Path(load.__file__).parents[1] / "schemas" / "recipe.schema.json"
 RECIPE_FILE = """summary = "s"

@@ -16,6 +16,7 @@ import pytest
 
 from orchestrator import load
 from orchestrator.errors import PlanError
+from orchestrator.files import State
 from orchestrator.load.facts import NodeFacts
 from orchestrator.load.records import parse_facts
 from orchestrator.operations import nodes
@@ -23,7 +24,6 @@ from orchestrator.operations.provision import host_of, recorded_root
 from orchestrator.planning.request import TrainRequest
 from orchestrator.provisioning.plan import ProvisionRequest
 from orchestrator.provisioning.session import Listener, Session, open_session
-from orchestrator.state import State
 from orchestrator.targets.interface import CheckRequest
 from orchestrator.targets.ssh.nodes import ssh_config
 from orchestrator.targets.ssh.target import SshTarget

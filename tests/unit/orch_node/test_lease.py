@@ -22,7 +22,7 @@ from orch_node.machine import Machine, ProcessIdentity
 from orch_node.protocol import files, outcome, values
 from orch_node.protocol.outcome import SupervisorProcess
 
-from orchestrator.paths import LIB
+from orchestrator.files import LIB
 
 THIS_MACHINE = machine.this_machine()
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(LIB)}

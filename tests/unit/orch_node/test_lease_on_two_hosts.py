@@ -18,7 +18,7 @@ import pytest
 from orch_node import lease
 from orch_node.protocol import files
 
-from orchestrator.paths import LIB, TRAIN
+from orchestrator.files import LIB, TRAIN
 from orchestrator.runs import store
 from tests.support.recorded import make_run
 from tests.support.supervised_runs import NODE_PROGRAM, Runs

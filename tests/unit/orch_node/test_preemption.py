@@ -12,7 +12,7 @@ from orch_node import stack_signal
 from orch_node.preemption import Agreement
 from orch_node.reach import BY_STEP
 
-from orchestrator.paths import LIB
+from orchestrator.files import LIB
 
 
 @pytest.mark.parametrize("value", ["", "0", "USR1"], ids=["empty", "zero", "name"])

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from orch_node import reach
 
-from orchestrator.paths import LIB
+from orchestrator.files import LIB
 
 
 def test_folder_of_a_killed_process_is_removed_and_that_of_a_living_one_is_not(monkeypatch: pytest.MonkeyPatch) -> None:

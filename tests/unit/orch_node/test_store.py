@@ -16,11 +16,10 @@ from orch_node import content_store
 from orch_node.protocol.record import RunNode
 
 from orchestrator.errors import ExecuteError
+from orchestrator.files import TRAIN, state_home
 from orchestrator.operations import runs
-from orchestrator.paths import TRAIN
 from orchestrator.planning.plan import StoreFolder
 from orchestrator.runs.cleanup import NodeCleanup
-from orchestrator.state import state_home
 from orchestrator.targets.connections.local import Local
 from orchestrator.targets.execute import store
 from tests.support.waiting import wait_until

@@ -17,8 +17,7 @@ from orch_node.permissions import UntrustedError
 from orch_node.protocol.record import RunNode
 
 from orchestrator.errors import RequestError
-from orchestrator.files import source_files
-from orchestrator.paths import TRAIN
+from orchestrator.files import TRAIN, source_files
 from orchestrator.planning.plan import SendFolder
 from orchestrator.targets.connections.local import Local
 from orchestrator.targets.execute import packed

@@ -9,7 +9,7 @@ from fractions import Fraction
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.paths import TRAIN
+from orchestrator.files import TRAIN
 
 sys.path.append(str(TRAIN))
 

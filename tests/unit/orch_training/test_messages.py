@@ -13,9 +13,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from orch_training.messages import MessageError, decode, encode
 
+from orchestrator.files import LIB
 from orchestrator.operations.function_call import describe
 from orchestrator.operations.submit import restore
-from orchestrator.paths import LIB
 from tests.support.ports import free_port
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()

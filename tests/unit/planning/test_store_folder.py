@@ -16,7 +16,7 @@ from orch_node import content_store
 from orch_node.protocol.record import RunNode
 
 from orchestrator.errors import ExecuteError
-from orchestrator.paths import TRAIN
+from orchestrator.files import TRAIN
 from orchestrator.planning.plan import StoreFolder
 from orchestrator.targets.connections.local import Local
 from orchestrator.targets.execute import packed, store

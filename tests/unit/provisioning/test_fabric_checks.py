@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.paths import SHARE
+from orchestrator.files import SHARE
 from orchestrator.provisioning.fabric_checks import checks_version
 
 ROLE = "playbooks/roles/fabric"

@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, example, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from orchestrator.provisioning.messages import changes_of, explain, message_of
 from orchestrator.provisioning.playbook import (
     MAX_FORKS,
     RESULTS,
@@ -20,7 +21,6 @@ from orchestrator.provisioning.playbook import (
     settings,
     task_result,
 )
-from orchestrator.provisioning.report import changes_of, explain, message_of
 from tests.support.hostile import ESCAPE_SEQUENCE, JSON
 
 

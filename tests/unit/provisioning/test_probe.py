@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from orchestrator.files import STANDALONE
 from orchestrator.load.facts import InvalidResponse, NodeFacts, validate
-from orchestrator.paths import STANDALONE
 from orchestrator.provisioning import probe
 from orchestrator.provisioning.host_files import known_hosts, ssh_config
 from orchestrator.provisioning.playbook import UNSAFE, render_variables

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.paths import SHARE
+from orchestrator.files import SHARE
 from tests.conftest import require_program
 
 # Acts as ssh to a host whose login shell prints; fails for the host "closed".

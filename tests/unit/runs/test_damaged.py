@@ -21,6 +21,7 @@ from orch_node.protocol import record
 from orch_node.protocol.events import Exited, Progress, Stalled, UnreadableEvent
 
 from orchestrator.errors import OrchError, RequestError
+from orchestrator.files import describe_holder
 from orchestrator.load.inventory import read_cached_listing
 from orchestrator.operations import runs as operation
 from orchestrator.operations.report import comparison, report
@@ -33,7 +34,6 @@ from orchestrator.runs.follow import LocalRun, follow
 from orchestrator.runs.measures import measures
 from orchestrator.runs.outcome import outcome_of
 from orchestrator.runs.state_files import supervises
-from orchestrator.state import describe_holder
 from orchestrator.targets.kubernetes.follow import ReadLine
 from orchestrator.targets.kubernetes.local_copy import RunCopy
 from orchestrator.targets.kubernetes.log_lines import Position

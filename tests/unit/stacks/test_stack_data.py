@@ -9,8 +9,8 @@ from packaging.version import Version
 
 from orchestrator import load
 from orchestrator.errors import PlanError, RequestError
+from orchestrator.files import STACKS
 from orchestrator.load.stacks import stack_from
-from orchestrator.paths import STACKS
 from orchestrator.planning.checks import check_recipe_fits
 from orchestrator.planning.launch import ccl_backend, choose_backend
 from orchestrator.stacks.matrix import XPU_ONLY_BINDINGS, index_for

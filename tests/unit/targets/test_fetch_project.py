@@ -12,10 +12,10 @@ from orch_node import content_store
 from orch_node.protocol.record import RunNode
 
 from orchestrator.errors import ExecuteError, RequestError
+from orchestrator.files import TRAIN
 from orchestrator.load.projects import project_of
 from orchestrator.model.project import Project
 from orchestrator.model.recipe import Recipe
-from orchestrator.paths import TRAIN
 from orchestrator.planning.plan import StoreFolder
 from orchestrator.runs.fetch import FetchListener, Source
 from orchestrator.targets.connections.local import Local

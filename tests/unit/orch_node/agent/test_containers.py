@@ -14,7 +14,7 @@ from orch_node.protocol import container
 from orch_node.protocol.container import ContainerSpec, EnvFileError, render
 from orch_node.protocol.layout import RankEntry
 
-from orchestrator.paths import TRAIN
+from orchestrator.files import TRAIN
 from tests.conftest import HOSTILE_TEXTS
 
 SPEC = ContainerSpec(

@@ -22,7 +22,7 @@ from orch_node.permissions import UntrustedError
 from orch_node.protocol.agent import Claim
 from orch_node.supervisor.core_reservation import describe_conflicts
 
-from orchestrator.paths import LIB
+from orchestrator.files import LIB
 
 OTHER_USER = 65534
 FIRST_CORE = 9600  # All users of the machine see an announced claim, so it is for cores that no run uses.

@@ -15,7 +15,7 @@ from orch_node import stack_signal
 from orch_node.agent import cleanup, processes
 from orch_node.protocol.layout import render
 
-from orchestrator.paths import TRAIN
+from orchestrator.files import TRAIN
 from tests.support.layouts import make_layout
 from tests.support.waiting import wait_until
 

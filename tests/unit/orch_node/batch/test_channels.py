@@ -20,7 +20,7 @@ from orch_node.protocol import batch, files
 from orch_node.protocol.agent import Alive, Leave, Ping, render_request
 from orch_node.protocol.batch import AGENT, SUPERVISOR, SignedLines, Submitted
 
-from orchestrator.paths import TRAIN
+from orchestrator.files import TRAIN
 from tests.support.waiting import wait_until
 
 

@@ -17,7 +17,7 @@ from orch_node.protocol.events import Launched, render
 from orch_node.protocol.outcome import FAILED, Failure, Outcome
 from orch_node.supervisor.core_reservation import AttemptResult
 
-from orchestrator.paths import TRAIN
+from orchestrator.files import TRAIN
 
 
 def test_superseded_start_writes_no_outcome(run_dir: Path) -> None:

@@ -15,7 +15,7 @@ from unittest.mock import Mock
 import pytest
 from orch_node.pod import rendezvous
 
-from orchestrator.paths import LIB
+from orchestrator.files import LIB
 
 
 def run_pod(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from orch_node.rank import child_processes, process_group
 
-from orchestrator.paths import LIB
+from orchestrator.files import LIB
 
 
 def run_child(folder: Path, program: str) -> str:

@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 
-from orchestrator.paths import LIB
+from orchestrator.files import LIB
 
 CLOSE_LISTENING = """
 import os, sys

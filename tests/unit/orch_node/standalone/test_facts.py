@@ -10,9 +10,9 @@ import pytest
 from orch_node.standalone import facts
 from orch_node.standalone.facts import package_folders, packages
 
+from orchestrator.files import STANDALONE
 from orchestrator.load import records
 from orchestrator.load.facts import NodeFacts
-from orchestrator.paths import STANDALONE
 from tests.support.environments import make_environment
 from tests.support.node_responses import make_reported_facts
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.paths import STANDALONE
+from orchestrator.files import STANDALONE
 
 
 @pytest.mark.parametrize("request_line", ["", '["model.pt", 0, ""]\n'], ids=["no request", "requests without an end"])

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from orch_node.supervisor.torchrun_agent import SignedBackend, signature
 
-from orchestrator.paths import TRAIN
+from orchestrator.files import TRAIN
 
 
 class MemoryBackend:

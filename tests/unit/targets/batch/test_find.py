@@ -12,7 +12,7 @@ import pytest
 from orch_node.content_store import hash_of
 
 from orchestrator.errors import OrchError
-from orchestrator.paths import TRAIN
+from orchestrator.files import TRAIN
 from orchestrator.runs import store
 from orchestrator.targets.batch import find
 from orchestrator.targets.batch.location import location_of

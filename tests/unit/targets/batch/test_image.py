@@ -12,8 +12,8 @@ from orch_node.protocol import container
 
 from orchestrator import load
 from orchestrator.errors import OrchError, RequestError
+from orchestrator.files import TRAIN
 from orchestrator.model.hostlist import NodeCount
-from orchestrator.paths import TRAIN
 from orchestrator.planning.plan import Plan
 from orchestrator.planning.request import check_refused
 from orchestrator.targets.batch.image import Image

@@ -12,9 +12,8 @@ from orch_node.protocol import batch as protocol
 
 from orchestrator import load
 from orchestrator.errors import OrchError
-from orchestrator.files import source_files
+from orchestrator.files import TRAIN, source_files
 from orchestrator.model.recipe import Recipe
-from orchestrator.paths import TRAIN
 from orchestrator.planning.plan import CopyFiles, Plan, SendFolder, StoreFolder, SubmitScript
 from orchestrator.targets.batch.plan import LOGIN, plan_job
 from orchestrator.targets.connections.local import Local

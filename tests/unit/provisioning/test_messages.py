@@ -8,12 +8,10 @@ from pathlib import Path
 import pytest
 
 from orchestrator.model.finding import Finding
-from orchestrator.provisioning.report import (
+from orchestrator.model.provision_report import Change, NodeReport, Report
+from orchestrator.provisioning.messages import (
     KNOWN_MESSAGES,
     NO_RESPONSE,
-    Change,
-    NodeReport,
-    Report,
     changes_of,
     explain,
     fill_in_host,
