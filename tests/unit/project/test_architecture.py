@@ -21,9 +21,7 @@ ROOT = Path(orchestrator.__file__).parent
 TRAIN = ROOT.parent / "train"
 LIB = TRAIN / "lib"
 # From top to bottom: a package imports only packages below it.
-LAYER_NAMES = (
-    "cli api operations report provisioning targets runs load planning stacks model files screen errors"
-)
+LAYER_NAMES = "cli api operations report provisioning targets runs load planning stacks model files screen errors"
 LAYERS = tuple(LAYER_NAMES.split())
 # Packages and files that use no clock, files, environment or network.
 PURE = ("model", "stacks", "planning")
