@@ -26,8 +26,8 @@ import torch
 from measure import describe_machine, native_precision
 from orch_kernels import attention, dropout
 from orch_node.rank import libc_environment
+from orch_training.kernels import FUSED, PLAIN, adamw
 from orch_training.models import locate
-from orch_training.optimizers import FUSED, PLAIN, adamw
 from transformers import AutoConfig, AutoModelForQuestionAnswering
 from transformers.utils import logging
 

@@ -36,10 +36,8 @@ SCRIPT = RECIPES / "bert_qa" / "run_qa.py"
 sys.path.insert(0, str(SCRIPT.parent))
 
 import squad  # noqa: E402
-from answers import Candidate, Scores, Search, best_answer, nbest, predict  # noqa: E402
-from compat import translate  # noqa: E402
-from config import parse_arguments  # noqa: E402
-from evaluation import score  # noqa: E402
+from config import DataArguments, parse_arguments  # noqa: E402
+from evaluation import Prediction, Scores, predict, score  # noqa: E402
 from features import Collator, Window, make_windows  # noqa: E402
 from orch_node.protocol.precision import bf16_flag  # noqa: E402
 from orch_node.standalone import facts  # noqa: E402
@@ -277,7 +275,7 @@ def test_batches_are_padded_to_the_longest_or_to_a_fixed_length() -> None:
 
 
 def make_scores(start: list[float], end: list[float]) -> Scores:
-    return Scores(window=make_window(), start=start, end=end)
+    return Scores(make_window(), start, end)
 
 
 QUESTION = squad.Question(id="q", question="?", context="The Danube", answers=())
@@ -286,7 +284,7 @@ QUESTION = squad.Question(id="q", question="?", context="The Danube", answers=()
 def test_best_span_of_all_windows_is_the_answer() -> None:
     weak = make_scores([0, 0, 0, 1, 0, 0], [0, 0, 0, 1, 0, 0])
     strong = make_scores([9, 9, 9, 1, 3, 9], [9, 9, 9, 1, 2, 9])  # tokens outside of the context are ignored
-    result = predict(QUESTION, [weak, strong], Search())
+    result = predict(QUESTION, [weak, strong], DataArguments())
     assert result.text == "Danube"
     assert [candidate["text"] for candidate in result.nbest] == ["Danube", "The Danube", "The"]
     assert sum(candidate["probability"] for candidate in result.nbest) == pytest.approx(1)
@@ -294,26 +292,31 @@ def test_best_span_of_all_windows_is_the_answer() -> None:
 
 def test_answers_respect_length_and_number() -> None:
     scores = make_scores([0, 0, 0, 5, 0, 0], [0, 0, 0, 0, 5, 0])
-    assert predict(QUESTION, [scores], Search()).text == "The Danube"
-    assert predict(QUESTION, [scores], Search(max_answer_length=1)).text in {"The", "Danube"}
-    assert len(predict(QUESTION, [scores], Search(n_best_size=1)).nbest) == 1
-    assert predict(QUESTION, [], Search()).text == ""
+    assert predict(QUESTION, [scores], DataArguments()).text == "The Danube"
+    assert predict(QUESTION, [scores], DataArguments(max_answer_length=1)).text in {"The", "Danube"}
+    assert len(predict(QUESTION, [scores], DataArguments(n_best_size=1)).nbest) == 1
+    assert predict(QUESTION, [], DataArguments()).text == ""
 
 
 @pytest.mark.parametrize(("threshold", "text"), [(0.0, ""), (5.0, "Danube")])
 def test_no_answer_wins_only_by_more_than_the_threshold(threshold: float, text: str) -> None:
-    search = Search(version_2_with_negative=True, null_score_diff_threshold=threshold)
+    search = DataArguments(version_2_with_negative=True, null_score_diff_threshold=threshold)
     scores = make_scores([4, 0, 0, 0, 3, 0], [4, 0, 0, 0, 2, 0])
     result = predict(QUESTION, [scores], search)
     assert result.text == text
     assert "" in [candidate["text"] for candidate in result.nbest]
 
 
-def test_nbest_has_each_text_once_and_always_no_answer() -> None:
-    candidates = [Candidate(text=text, score=score) for text, score in (("a", 1.0), ("b", 3.0), ("a", 2.0), ("", -9))]
-    assert nbest(candidates, 1) == [Candidate(text="b", score=3.0), Candidate(text="", score=-9)]
-    assert [candidate.score for candidate in nbest(candidates, 3)] == [3.0, 2.0, -9]
-    assert best_answer([Candidate(text="", score=1.0)], 1.0, Search()) == ""
+def test_candidates_have_each_text_once_and_always_no_answer() -> None:
+    high, low = (make_scores([-9, 0, 0, value, 0, 0], [0, 0, 0, value, 1, 0]) for value in (5, 1))
+    data = DataArguments(n_best_size=2, version_2_with_negative=True, null_score_diff_threshold=0)
+    result = predict(QUESTION, [low, high], data)
+    assert [(candidate["text"], candidate["score"]) for candidate in result.nbest] == [
+        ("The", 10),
+        ("The Danube", 6),
+        ("", -9),
+    ]
+    assert predict(QUESTION, [], DataArguments()).nbest == [{"text": "", "probability": 1.0, "score": 0.0}]
 
 
 def test_scores_are_computed_like_those_of_squad() -> None:
@@ -321,8 +324,10 @@ def test_scores_are_computed_like_those_of_squad() -> None:
         make_answerable("The Black Sea.", "The Black Sea", 0),
         squad.Question(id="r", question="?", context="x", answers=()),
     ]
-    assert score({"q": "black sea!", "r": ""}, questions) == {"em": 100.0, "f1": 100.0}
-    assert score({"q": "sea", "r": "x"}, questions) == {"em": 0.0, "f1": pytest.approx(100 * (2 / 3) / 2)}
+    right = {"q": Prediction("black sea!", []), "r": Prediction("", [])}
+    partly_right = {"q": Prediction("sea", []), "r": Prediction("x", [])}
+    assert score(right, questions) == {"em": 100.0, "f1": 100.0}
+    assert score(partly_right, questions) == {"em": 0.0, "f1": pytest.approx(100 * (2 / 3) / 2)}
 
 
 # Arguments.
@@ -330,13 +335,13 @@ def test_scores_are_computed_like_those_of_squad() -> None:
 BASE = ("--model_name_or_path", "m", "--do_train", "--train_file", "t.json", "--output_dir", "o")
 
 
-def test_old_spellings_are_translated() -> None:
+def test_arguments_of_older_versions_are_accepted() -> None:
     flags = "--warmup-ratio=0.1 --no_cuda --overwrite_output_dir --jit_mode_eval --do_eval"
     config = parse_arguments([*BASE, *flags.split(), "--validation_file", "v.json", "--eval_strategy", "epoch"])
-    assert config.extras.warmup_ratio == 0.1
-    assert config.extras.overwrite_output_dir
+    assert [config.training.get_warmup_steps(steps) for steps in (20, 21)] == [2, 3]
+    assert config.training.overwrite_output_dir
     assert config.training.dataloader_drop_last
-    assert translate(["--overwrite_output_dir", "false"])[1].overwrite_output_dir is False
+    assert parse_arguments([*BASE, "--overwrite_output_dir", "false"]).training.overwrite_output_dir is False
 
 
 @pytest.mark.parametrize(
@@ -344,15 +349,27 @@ def test_old_spellings_are_translated() -> None:
     [
         (["--num_train_epoch_s", "1"], "unknown argument '--num_train_epoch_s'. Did you mean --num_train_epochs?"),
         (["--learning_rate", "fast"], "argument --learning_rate: invalid float value: 'fast'"),
-        (["--warmup_ratio", "2"], "--warmup_ratio must be a number from 0 to 1, not '2'"),
+        (["--warmup_ratio", "2"], "--warmup_ratio must be a number from 0 to 1, not 2"),
         (["--use_cpu", "false"], "this recipe trains on CPUs only"),
+        (["--no_cuda", "false"], "this recipe trains on CPUs only"),
         (["--do_eval"], "--do_eval needs --validation_file or --dataset_name"),
         (["--doc_stride", "384"], "--doc_stride 384 must be less than --max_seq_length 384"),
         (["--dataset_name", "squad"], "pass --dataset_name or data files, not both"),
         (["--per_device_train_batch_size", "0"], "--per_device_train_batch_size must be at least"),
-        (["--ddp_backend", "ccl"], "--ddp_backend ccl is gone from this version"),
+        (["--ddp_backend", "ccl"], "--ddp_backend ccl is not one of this version"),
     ],
-    ids=["misspelled", "float", "ratio", "gpu", "no-file", "stride", "two-sources", "batch-size", "old-version"],
+    ids=[
+        "misspelled",
+        "float",
+        "ratio",
+        "gpu",
+        "cuda",
+        "no-file",
+        "stride",
+        "two-sources",
+        "batch-size",
+        "old-version",
+    ],
 )
 def test_invalid_argument_is_reported_in_one_line(extra: list[str], message: str) -> None:
     with pytest.raises(ArgumentError) as exc_info:

@@ -85,7 +85,7 @@ def provenance_of(
         model: the arguments that name the model.
         data: the tokenized rows of each data set, by its name.
         sources: the file of each data set, or another value that names it.
-        options: dataclasses with the arguments of the recipe.
+        options: dataclasses or mappings with the arguments of the recipe.
     """
     computed = None
     if not ranks.has_group() or os.environ.get("LOCAL_RANK", "0") == "0":
@@ -181,9 +181,9 @@ def code_fingerprint(*folders: Path) -> str:
 
 def settings_of(*options: Any) -> dict[str, Any]:
     """Return the arguments that change the computation, as a manifest holds them."""
-    values = {field.name: getattr(option, field.name) for option in options for field in dataclasses.fields(option)}
     return {
-        name: value if value is None or isinstance(value, bool | int | float | str) else str(value)
-        for name, value in values.items()
+        name: value if value is None or isinstance(value, bool | int | float) else str(getattr(value, "value", value))
+        for option in options
+        for name, value in fields_of(option)
         if name not in NOT_COMPARED
     }

@@ -2,15 +2,33 @@
 
 from __future__ import annotations
 
+import math
+import os
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
-from answers import Search
-from compat import Extras, TrainingOptions, translate
+import torch.distributed as dist
 from orch_training import arguments
 from orch_training.arguments import CommunicationArguments, GroupingArguments, ModelArguments, option
+from orch_training.errors import ArgumentError
+from orch_training.kernels import FUSED, configure_ipex
 from orch_training.ranks import note
+from transformers import TrainingArguments
+
+INSTALLED = {argument.name: argument for argument in fields(TrainingArguments)}
+BACKENDS = tuple(INSTALLED["ddp_backend"].metadata.get("choices", ()))
+# Why a flag that the installed version of transformers does not have makes no difference.
+REMOVED = {"use_ipex": "PyTorch's own oneDNN kernels are used", "jit_mode_eval": "the model runs as it is"}
+# The arguments of Trainer that change the computation, and that a checkpoint therefore names.
+COMPARED = (
+    *("learning_rate", "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon", "max_grad_norm"),
+    *("num_train_epochs", "max_steps", "lr_scheduler_type", "warmup_steps", "warmup_ratio"),
+    *("label_smoothing_factor", "dataloader_drop_last", "seed", "data_seed"),
+)
+# Arguments that must be at least 1.
+DATA_COUNTS = ("n_best_size", "max_answer_length", "max_train_samples", "max_eval_samples")
+TRAINING_COUNTS = ("per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps")
 
 
 @dataclass
@@ -34,17 +52,83 @@ class DataArguments:
     n_best_size: int = option(20, "Candidates to keep per question.")
     max_answer_length: int = option(30, "Maximum length of an answer in tokens.")
 
-    @property
-    def search(self) -> Search:
-        """Return the settings of the search for answers."""
-        return Search(**{setting.name: getattr(self, setting.name) for setting in fields(Search)})
-
 
 @dataclass
 class RunArguments(CommunicationArguments, GroupingArguments):
     """The arguments of this recipe that run_qa.py does not have."""
 
     evaluate_before_training: bool = option(False, "Evaluate before training, too.")
+
+
+@dataclass
+class TrainingOptions(TrainingArguments):
+    """TrainingArguments with the defaults of this recipe, and with arguments that newer versions of it lack.
+
+    The last incomplete batch is dropped because accelerate fills it by repeating examples, and no
+    example must count twice. DDP does not search for unused parameters because BERT for question
+    answering uses all of its parameters.
+    """
+
+    report_to: str = "none"  # orch_training.metrics writes the TensorBoard files
+    dataloader_drop_last: bool = True
+    dataloader_pin_memory: bool = False
+    remove_unused_columns: bool = False
+    ddp_find_unused_parameters: bool | None = False
+    disable_tqdm: bool | None = True
+    logging_steps: float = 10
+    optim: str = FUSED
+    use_cpu: bool = option(True, "Accepted; this recipe trains on CPUs.")
+    no_cuda: bool = option(True, "Accepted; this recipe trains on CPUs.")
+    ddp_backend: str | None = option(None, "Backend that joins the ranks, unless orch has joined them.")
+    warmup_ratio: float = option(0.0, "Share of the steps in which the learning rate rises.")
+    overwrite_output_dir: bool = option(False, "Start from the beginning instead of from the newest checkpoint.")
+    use_ipex: bool = option(False, "Use IPEX (transformers before 4.57).")
+    jit_mode_eval: bool = option(False, "Evaluate with PyTorch's JIT (transformers before 5.0).")
+
+    writes: bool = field(default=True, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        for name in ("use_cpu", "no_cuda"):
+            if not getattr(self, name):
+                raise ArgumentError(f"--{name} false: this recipe trains on CPUs only.")
+        self.no_cuda = False  # the older name, of which transformers warns
+        if not 0 <= self.warmup_ratio <= 1:
+            raise ArgumentError(f"--warmup_ratio must be a number from 0 to 1, not {self.warmup_ratio:g}.")
+        for name, reason in REMOVED.items():
+            if getattr(self, name) and name not in INSTALLED:
+                setattr(self, name, False)
+                note(f"--{name} is gone from this version of transformers; {reason}.")
+        self.optim = configure_ipex(self.use_ipex, self.optim)
+        self.ddp_backend = available_backend(self.ddp_backend)
+        super().__post_init__()
+
+    @property
+    def should_save(self) -> bool:
+        """Return whether this rank writes; only one rank per file system does (ranks.owner_of)."""
+        return self.writes
+
+    def get_warmup_steps(self, num_training_steps: int) -> int:
+        """Return the steps in which the learning rate rises; newer versions have no --warmup_ratio."""
+        steps = math.ceil(self.warmup_ratio * num_training_steps)
+        return steps or int(super().get_warmup_steps(num_training_steps))
+
+
+def available_backend(requested: str | None) -> str | None:
+    """Return the backend for Trainer, or None if the ranks have joined or there is only one.
+
+    Raises:
+        ArgumentError: if the installed version does not offer the backend.
+    """
+    if dist.is_initialized():
+        if requested not in (None, dist.get_backend()):
+            note(f"--ddp_backend {requested} is ignored: the ranks are already joined by {dist.get_backend()}.")
+        return None
+    if requested and BACKENDS and requested not in BACKENDS:
+        raise ArgumentError(
+            f"--ddp_backend {requested} is not one of this version of transformers ({', '.join(BACKENDS)}). Start "
+            "the script with orch, which joins the ranks before transformers runs."
+        )
+    return None if os.environ.get("WORLD_SIZE", "1") == "1" else requested
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +139,6 @@ class Config:
     data: DataArguments
     run: RunArguments
     training: TrainingOptions
-    extras: Extras
     further: tuple[Any, ...] = ()
 
 
@@ -71,10 +154,9 @@ def parse_arguments(argv: list[str], further: Sequence[type] = ()) -> Config:
     Raises:
         ArgumentError: if an argument is unknown or invalid.
     """
-    translated, extras = translate(argv)
-    kinds = (ModelArguments, DataArguments, RunArguments, TrainingOptions)
-    *parsed, model, data, run, training = arguments.parse(translated, (*further, *kinds))
-    config = Config(model=model, data=data, run=run, training=training, extras=extras, further=tuple(parsed))
+    kinds = (*further, ModelArguments, DataArguments, RunArguments, TrainingOptions)
+    *parsed, model, data, run, training = arguments.parse(argv, kinds)
+    config = Config(model=model, data=data, run=run, training=training, further=tuple(parsed))
     arguments.check_requirements(requirements(config))
     if data.overwrite_cache or data.preprocessing_num_workers:
         note("--overwrite_cache and --preprocessing_num_workers have no effect here.")
@@ -84,6 +166,8 @@ def parse_arguments(argv: list[str], further: Sequence[type] = ()) -> Config:
 def requirements(config: Config) -> list[tuple[bool, str]]:
     """Return each requirement as whether it is violated, and the message."""
     model, data, training = config.model, config.data, config.training
+    counts = [(name, getattr(data, name)) for name in DATA_COUNTS]
+    counts += [(name, getattr(training, name)) for name in TRAINING_COUNTS]
     return [
         *arguments.task_requirements(model, data, training),
         (training.do_predict, "--do_predict is not supported; evaluate with --do_eval."),
@@ -103,14 +187,5 @@ def requirements(config: Config) -> list[tuple[bool, str]]:
         (training.load_best_model_at_end, "--load_best_model_at_end is not supported: the last model is kept."),
         (training.push_to_hub, "--push_to_hub is not supported."),
         *config.run.communication_requirements(),
-        *((value < 1, f"--{name} must be at least 1.") for name, value in counts(config)),
+        *((value is not None and value < 1, f"--{name} must be at least 1.") for name, value in counts),
     ]
-
-
-def counts(config: Config) -> list[tuple[str, float]]:
-    """Return the arguments that must be at least 1."""
-    of_data = ("n_best_size", "max_answer_length", "max_train_samples", "max_eval_samples")
-    of_training = ("per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps")
-    values = [(name, getattr(config.data, name)) for name in of_data]
-    values += [(name, getattr(config.training, name)) for name in of_training]
-    return [(name, value) for name, value in values if value is not None]

@@ -1,106 +1,119 @@
-"""Score a model on questions that are divided among the ranks."""
+"""Answer questions that are divided among the ranks, and score the answers.
+
+Answers are chosen by start and end scores, n-best over all windows of a question, as in BERT's run_squad.py
+(Devlin et al. 2018) and in Hugging Face's utils_qa.py.
+"""
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple
 
-from answers import Prediction, Scores, Search, predict
+from config import Config, DataArguments
 from features import Collator, Window, make_windows
 from orch_training import ranks
 from orch_training.results import score_in_batches
 from squad import Question
 
-T = TypeVar("T")
+
+class Scores(NamedTuple):
+    """A window with the model's scores for each of its tokens to start or end the answer."""
+
+    window: Window
+    start: Sequence[float]
+    end: Sequence[float]
+
+    @property
+    def null(self) -> float:
+        """Return the score of "no answer in this window": [CLS] as start and end."""
+        return self.start[0] + self.end[0]
+
+
+class Prediction(NamedTuple):
+    """The predicted answer to a question.
+
+    Attributes:
+        text: the answer; empty if the question has none.
+        nbest: text, probability and score of each candidate, best first.
+    """
+
+    text: str
+    nbest: Sequence[dict[str, Any]]
+
+
+class Evaluation(NamedTuple):
+    """The result of an evaluation.
+
+    Attributes:
+        scores: exact match (em) and F1 (f1) in percent, the same on all ranks.
+        questions_per_second: the speed over all ranks.
+        predictions: the predicted answers by the ids of their questions.
+    """
+
+    scores: dict[str, float]
+    questions_per_second: float
+    predictions: dict[str, Prediction]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluator:
-    """The questions to evaluate on and the settings of the evaluation.
+    """The questions to evaluate on, and how.
 
     Attributes:
+        config: the command line.
         questions: the questions of all ranks.
         tokenizer: the tokenizer of the model.
         collate: makes a batch of windows.
-        search: how answers are searched.
         max_length: the tokens of a window.
-        stride: the tokens that two neighbouring windows share.
-        batch_size: windows per rank.
-        bf16: whether the model runs under autocast.
     """
 
+    config: Config
     questions: Sequence[Question]
     tokenizer: Any
     collate: Collator
-    search: Search
     max_length: int
-    stride: int
-    batch_size: int
-    bf16: bool
 
+    def evaluate(self, model: Any, phase: str, *, bf16: bool | None = None) -> Evaluation:
+        """Evaluate a model on all ranks, each with its share of the questions.
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Evaluation:
-    """The result of an evaluation.
+        Only the predicted answers are exchanged.
 
-    Attributes:
-        em: exact match in percent, the same on all ranks.
-        f1: F1 in percent, the same on all ranks.
-        questions_per_second: the speed over all ranks.
-        predictions: the answers in the order of the questions; empty except on rank 0.
-    """
-
-    em: float
-    f1: float
-    questions_per_second: float
-    predictions: tuple[Prediction, ...]
-
-    @property
-    def scores(self) -> dict[str, float]:
-        """Return EM and F1 in percent."""
-        return {"em": self.em, "f1": self.f1}
-
-
-def evaluate(model: Any, evaluator: Evaluator, phase: str) -> Evaluation:
-    """Evaluate a model on all ranks, each with its share of the questions.
-
-    Only the predicted answers are exchanged. The model must not be wrapped in DDP.
-    """
-    began = time.perf_counter()
-    local_questions = evaluator.questions[ranks.rank() :: ranks.world_size()]
-    with ranks.raise_together():
-        windows = make_windows(
-            local_questions, evaluator.tokenizer, max_length=evaluator.max_length, stride=evaluator.stride
-        )
-    windows.sort(key=lambda window: len(window.input_ids))
-    score_windows = partial(score_batch, model, evaluator.collate)
-    size, bf16 = evaluator.batch_size, evaluator.bf16
-    by_question: dict[int, list[Scores]] = {}
-    for window_scores in score_in_batches(model, windows, score_windows, batch_size=size, bf16=bf16, phase=phase):
-        by_question.setdefault(window_scores.window.question, []).append(window_scores)
-    predictions = [
-        predict(question, by_question.get(index, []), evaluator.search)
-        for index, question in enumerate(local_questions)
-    ]
-    fields = in_order(ranks.gather([asdict(prediction) for prediction in predictions]))
-    gathered = [Prediction(**values) for values in fields]
-    seconds = time.perf_counter() - began
-    texts = {prediction.id: prediction.text for prediction in gathered}
-    scores = ranks.from_main(score(texts, evaluator.questions) if ranks.is_main() else None)
-    return Evaluation(
-        **scores,
-        questions_per_second=len(evaluator.questions) / seconds,
-        predictions=tuple(gathered) if ranks.is_main() else (),
-    )
-
-
-def in_order(parts: Sequence[Sequence[T]]) -> list[T]:
-    """Return predictions in the order of the questions; rank i % ranks has predicted question i."""
-    total = sum(len(part) for part in parts)
-    return [parts[index % len(parts)][index // len(parts)] for index in range(total)]
+        Args:
+            model: the model, not wrapped in DDP.
+            phase: the name under which progress is reported.
+            bf16: whether the model runs under autocast; None if it does as in training.
+        """
+        began = time.perf_counter()
+        data, training = self.config.data, self.config.training
+        local_questions = self.questions[ranks.rank() :: ranks.world_size()]
+        with ranks.raise_together():
+            windows = make_windows(local_questions, self.tokenizer, max_length=self.max_length, stride=data.doc_stride)
+        windows.sort(key=lambda window: len(window.input_ids))
+        by_question: dict[int, list[Scores]] = {}
+        for window_scores in score_in_batches(
+            model,
+            windows,
+            partial(score_batch, model, self.collate),
+            batch_size=training.per_device_eval_batch_size,
+            bf16=training.bf16 if bf16 is None else bf16,
+            phase=phase,
+        ):
+            by_question.setdefault(window_scores.window.question, []).append(window_scores)
+        local_predictions = [
+            predict(question, by_question.get(index, []), data) for index, question in enumerate(local_questions)
+        ]
+        parts = ranks.gather(local_predictions)  # rank i % ranks has predicted question i
+        predictions = {
+            question.id: Prediction(*parts[index % len(parts)][index // len(parts)])
+            for index, question in enumerate(self.questions)
+        }
+        seconds = time.perf_counter() - began
+        scores = ranks.from_main(score(predictions, self.questions) if ranks.is_main() else None)
+        return Evaluation(scores, len(self.questions) / seconds, predictions)
 
 
 def score_batch(model: Any, collate: Collator, batch: Sequence[Window]) -> list[Scores]:
@@ -108,15 +121,61 @@ def score_batch(model: Any, collate: Collator, batch: Sequence[Window]) -> list[
     inputs = collate(batch)
     del inputs["start_positions"], inputs["end_positions"]  # no loss is needed
     output = model(**inputs)
-    starts, ends = output.start_logits.float().tolist(), output.end_logits.float().tolist()
-    return [Scores(window=window, start=start, end=end) for window, start, end in zip(batch, starts, ends, strict=True)]
+    return list(map(Scores, batch, output.start_logits.float().tolist(), output.end_logits.float().tolist()))
 
 
-def score(predictions: Mapping[str, str], questions: Sequence[Question]) -> dict[str, float]:
+def predict(question: Question, scores: Sequence[Scores], data: DataArguments) -> Prediction:
+    """Predict the answer to a question from the scores of its windows.
+
+    "No answer" is always among the candidates if questions may have none, and is predicted if it leads the best text
+    by more than the threshold.
+    """
+    candidates = [candidate for part in scores for candidate in window_candidates(question, part, data)]
+    null = min((part.null for part in scores), default=0.0)
+    if data.version_2_with_negative:
+        candidates.append(("", null))
+    unique: dict[str, float] = {}
+    for text, value in sorted(candidates, key=lambda candidate: candidate[1], reverse=True):
+        unique.setdefault(text, value)
+    best = dict(list(unique.items())[: data.n_best_size])
+    if "" in unique or not best:
+        best[""] = unique.get("", 0.0)
+    text, value = next(((text, value) for text, value in best.items() if text), ("", 0.0))
+    if data.version_2_with_negative and null - value > data.null_score_diff_threshold:
+        text = ""
+    return Prediction(text, with_probabilities(best))
+
+
+def window_candidates(question: Question, part: Scores, data: DataArguments) -> list[tuple[str, float]]:
+    """Return the spans between the best starts and ends of a window, with their scores."""
+    # Only the tokens of the context have characters in it.
+    characters = {index: offset for index, offset in enumerate(part.window.offsets) if offset is not None}
+    starts, ends = (
+        sorted(characters, key=values.__getitem__, reverse=True)[: data.n_best_size]
+        for values in (part.start, part.end)
+    )
+    return [
+        (question.context[characters[start][0] : characters[end][1]], part.start[start] + part.end[end])
+        for start in starts
+        for end in ends
+        if start <= end < start + data.max_answer_length
+    ]
+
+
+def with_probabilities(best: Mapping[str, float]) -> list[dict[str, Any]]:
+    """Return candidates with their probabilities: the softmax over all of them."""
+    weights = [math.exp(value - max(best.values())) for value in best.values()]
+    return [
+        {"text": text, "probability": weight / sum(weights), "score": value}
+        for (text, value), weight in zip(best.items(), weights, strict=True)
+    ]
+
+
+def score(predictions: Mapping[str, Prediction], questions: Sequence[Question]) -> dict[str, float]:
     """Return exact match and F1 in percent as SQuAD defines them; each question needs a prediction."""
     from torchmetrics.functional.text import squad  # slow to import, and only rank 0 needs it
 
-    predicted = [{"prediction_text": predictions[q.id], "id": q.id} for q in questions]
+    predicted = [{"prediction_text": predictions[q.id].text, "id": q.id} for q in questions]
     result = squad(predicted, [target(question) for question in questions])
     return {"em": float(result["exact_match"]), "f1": float(result["f1"])}
 

@@ -1,8 +1,7 @@
-"""Extend Trainer with atomic checkpoints, a warm-up ratio, SQuAD scores, and callbacks for metrics and preemption."""
+"""Extend Trainer with atomic checkpoints, SQuAD scores, and callbacks for metrics and preemption."""
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,15 +9,15 @@ from typing import Any
 
 import numpy
 import torch
-from evaluation import Evaluator, evaluate
+from evaluation import Evaluator
 from orch_node import preemption
 from orch_training import ranks
 from orch_training.errors import RecipeError
 from orch_training.events import note
 from orch_training.global_batch import Dealing
 from orch_training.gradients import IN_BUCKETS, LocalSteps, compress
+from orch_training.kernels import check_ipex
 from orch_training.metrics import Course
-from orch_training.optimizers import check_ipex
 from orch_training.provenance import Provenance
 from orch_training.shuffling import WEIGHT, EpochSampler, Grouping, Micros, loader, weighted
 from orch_training.snapshot import Snapshots, load_numbers, rng_file
@@ -72,13 +71,6 @@ class EpochFollower(TrainerCallback):  # type: ignore[misc]
         self.sampler.epoch = int(state.epoch or 0)  # an integer even after the last step of an epoch
 
 
-def loader_settings(args: Any) -> dict[str, Any]:
-    """Return the settings for DataLoader that this version of transformers has and that are set."""
-    names = ("num_workers", "pin_memory", "persistent_workers", "prefetch_factor")
-    settings = {name: getattr(args, f"dataloader_{name}", None) for name in names}
-    return {name: value for name, value in settings.items() if value is not None}
-
-
 def random_states() -> dict[str, Any]:
     """Return the random states of this rank as plain numbers, which torch.load reads safely."""
     algorithm, keys, position, has_gauss, cached_gaussian = numpy.random.get_state()
@@ -89,13 +81,6 @@ def random_states() -> dict[str, Any]:
     }
 
 
-def set_random_states(state: dict[str, Any]) -> None:
-    """Restore the random states of this rank."""
-    random.setstate(state["python"])
-    numpy.random.set_state(state["numpy"])
-    torch.random.set_rng_state(state["cpu"])
-
-
 class QaTrainer(Trainer):  # type: ignore[misc]
     """A Trainer for question answering that resumes with any number of ranks."""
 
@@ -103,7 +88,6 @@ class QaTrainer(Trainer):  # type: ignore[misc]
         self,
         *,
         evaluator: Evaluator | None,
-        warmup_ratio: float,
         dealing: Dealing,
         provenance: Provenance,
         compression: str,
@@ -120,7 +104,6 @@ class QaTrainer(Trainer):  # type: ignore[misc]
         if not self.args.disable_tqdm and not ranks.is_main():
             self.remove_callback(ProgressCallback)
         self.evaluator = evaluator
-        self.warmup_ratio = warmup_ratio
         self.staging: Path | None = None
 
     def _get_train_sampler(self, *args: Any) -> Any:
@@ -148,7 +131,10 @@ class QaTrainer(Trainer):  # type: ignore[misc]
                 self.train_dataset,
                 Micros(sampler, self.dealing, ranks.rank()),
                 self.data_collator,
-                **loader_settings(args),
+                num_workers=args.dataloader_num_workers,
+                pin_memory=args.dataloader_pin_memory,
+                persistent_workers=args.dataloader_persistent_workers,
+                prefetch_factor=args.dataloader_prefetch_factor,
             )
         if self.dealing.batch.at_once != args.train_batch_size * ranks.world_size():
             raise RecipeError(
@@ -183,12 +169,6 @@ class QaTrainer(Trainer):  # type: ignore[misc]
         loss.backward()
         return loss.detach()
 
-    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
-        """Create the schedule with --warmup_ratio in steps, which all versions support."""
-        if self.warmup_ratio:
-            self.args.warmup_steps = math.ceil(self.warmup_ratio * num_training_steps)
-        return super().create_scheduler(num_training_steps, optimizer=optimizer)
-
     def compute_loss(self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, **kwargs: Any) -> Any:
         """Return the mean cross entropy of start and end, over real tokens only.
 
@@ -215,9 +195,9 @@ class QaTrainer(Trainer):  # type: ignore[misc]
         if self.evaluator is None:
             raise RecipeError("evaluation needs --do_eval.", shared=True)
         self.agree()
-        result = evaluate(self.model, self.evaluator, "evaluate")
-        metrics = {f"{metric_key_prefix}_{name}": value for name, value in result.scores.items()}
-        ranks.note(f"step {self.state.global_step}: EM {result.em:.2f}, F1 {result.f1:.2f}")
+        scores = self.evaluator.evaluate(self.model, "evaluate").scores
+        metrics = {f"{metric_key_prefix}_{name}": value for name, value in scores.items()}
+        ranks.note("step {}: EM {em:.2f}, F1 {f1:.2f}".format(self.state.global_step, **scores))
         self.log(metrics)
         return metrics
 
@@ -263,12 +243,12 @@ class QaTrainer(Trainer):  # type: ignore[misc]
         Raises:
             RecipeError: if Trainer itself has written the file, which has more than numbers.
         """
-        if path is None:
-            return
-        file = Path(path) / rng_file()
-        if not file.is_file():  # another world size, which resume.report has reported
-            return
-        set_random_states(load_numbers(file))
+        file = Path(path or "") / rng_file()
+        if path and file.is_file():  # absent with another world size, which resume.report has reported
+            state = load_numbers(file)
+            random.setstate(state["python"])
+            numpy.random.set_state(state["numpy"])
+            torch.random.set_rng_state(state["cpu"])
 
     def agree(self) -> None:
         """Average the weights over all ranks, because local steps let them differ."""

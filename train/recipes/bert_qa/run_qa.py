@@ -19,9 +19,8 @@ from orch_training.imports import speed_up_imports
 
 speed_up_imports()
 
-from compat import compared_options
-from config import Config, parse_arguments
-from evaluation import Evaluator, evaluate
+from config import COMPARED, Config, parse_arguments
+from evaluation import Evaluator
 from features import Collator, Window, make_windows
 from orch_node import preemption
 from orch_training import checkpoint, kernels, ranks
@@ -35,8 +34,7 @@ from orch_training.resume import divide_batch, start_from
 from orch_training.script import run_script
 from orch_training.snapshot import prepare_output
 from qa_trainer import QaTrainer, TrainingMetrics
-from questions import load_training, load_validation
-from squad import Question
+from squad import Question, load_training, load_validation
 from transformers import AutoModelForQuestionAnswering, set_seed
 
 # Tokens. A rank of MiniLM needs 2.0 GB after 100 steps, and 2.6 GB with 1, at equal speed.
@@ -68,7 +66,7 @@ def run(config: Config) -> None:
         pad_to=length if config.data.pad_to_max_length else None,
         multiple=math.gcd(length, LENGTH_MULTIPLE),  # never more than the model's positions
     )
-    evaluator = make_evaluator(config, validation, tokenizer, collate, length)
+    evaluator = Evaluator(config=config, questions=validation, tokenizer=tokenizer, collate=collate, max_length=length)
 
     # loop
     summary: dict[str, Any] = {"world_size": ranks.world_size(), "output_dir": str(output_dir)}
@@ -76,7 +74,7 @@ def run(config: Config) -> None:
         start = starting_point(config, output_dir, windows, validation)
         if config.run.evaluate_before_training:
             summary["before"] = scores_before(
-                output_dir, start.checkpoint is not None, lambda: evaluate(model, evaluator, "evaluate before").scores
+                output_dir, start.checkpoint is not None, lambda: evaluator.evaluate(model, "evaluate before").scores
             )
         summary |= train_model(config, model, windows, evaluator, start)
 
@@ -90,22 +88,6 @@ def run(config: Config) -> None:
         "{}: EM {em:.2f}  F1 {f1:.2f}".format(when, **summary[when]) for when in ("before", "after") if when in summary
     ]
     write_results(output_dir, summary, lines, units={"em": "%", "f1": "%"})
-
-
-def make_evaluator(
-    config: Config, questions: Sequence[Question], tokenizer: Any, collate: Collator, length: int
-) -> Evaluator:
-    """Return an evaluator with the settings of the command line."""
-    return Evaluator(
-        questions=questions,
-        tokenizer=tokenizer,
-        collate=collate,
-        search=config.data.search,
-        max_length=length,
-        stride=config.data.doc_stride,
-        batch_size=config.training.per_device_eval_batch_size,
-        bf16=config.training.bf16,
-    )
 
 
 @dataclass(frozen=True)
@@ -136,9 +118,9 @@ def starting_point(
             "training data": config.data.train_file or config.data.dataset_name,
             "evaluation data": config.data.validation_file or config.data.dataset_name,
         },
-        *(config.model, config.data, config.run, config.extras, compared_options(training)),
+        *(config.model, config.data, config.run, {name: getattr(training, name) for name in COMPARED}),
     )
-    requested = "none" if config.extras.overwrite_output_dir else training.resume_from_checkpoint
+    requested = "none" if training.overwrite_output_dir else training.resume_from_checkpoint
     start_checkpoint = start_from(requested, output_dir, provenance, owner=training.writes)
     dealing = divide_batch(
         start_checkpoint, micro=training.per_device_train_batch_size, accumulation=training.gradient_accumulation_steps
@@ -174,7 +156,6 @@ def train_model(
         data_collator=evaluator.collate,
         callbacks=[TrainingMetrics(course)],
         evaluator=evaluator if training.do_eval else None,
-        warmup_ratio=config.extras.warmup_ratio,
         dealing=start.dealing,
         provenance=start.provenance,
         compression=config.run.gradient_compression,
@@ -193,10 +174,10 @@ def train_model(
 
 def evaluate_after(model: Any, evaluator: Evaluator, output_dir: Path) -> dict[str, Any]:
     """Evaluate the trained model, and write its predictions."""
-    result = evaluate(model, evaluator, "evaluate after")
+    result = evaluator.evaluate(model, "evaluate after")
     if ranks.is_main():
-        texts = {prediction.id: prediction.text for prediction in result.predictions}
-        nbest = {prediction.id: prediction.nbest for prediction in result.predictions}
+        texts = {question: prediction.text for question, prediction in result.predictions.items()}
+        nbest = {question: prediction.nbest for question, prediction in result.predictions.items()}
         checkpoint.write_json(output_dir / "predictions.json", texts)
         checkpoint.write_json(output_dir / "nbest_predictions.json", nbest)
     speed = round(result.questions_per_second, 3)

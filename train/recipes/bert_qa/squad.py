@@ -1,4 +1,4 @@
-"""Read question-answering data: nested SQuAD v1.1/v2 JSON, flat rows as JSON or JSON lines.
+"""Load questions: from nested SQuAD v1.1/v2 JSON, from flat rows as JSON or JSON lines, or from the hub.
 
 Reading is strict: an invalid field is an error with the file, the line and the field.
 """
@@ -6,14 +6,17 @@ Reading is strict: an invalid field is an error with the file, the line and the 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from json.decoder import JSONObject, scanstring  # type: ignore[attr-defined]
 from json.scanner import py_make_scanner  # type: ignore[attr-defined]
 from pathlib import Path
 from typing import Any
 
+from config import DataArguments
 from orch_training.errors import RecipeError
+from orch_training.models import hub_rows
+from orch_training.ranks import note
 
 Step = str | int
 
@@ -78,24 +81,16 @@ class Node:
         return [Node(value, (*self.path, index)) for index, value in enumerate(self.value)]
 
     def text(self) -> str:
-        """Return a text.
-
-        Raises:
-            BadFieldError: if this is not a text.
-        """
-        if not isinstance(self.value, str):
-            raise self.wrong("a text")
-        return self.value
-
-    def filled_text(self) -> str:
         """Return a text that is not empty.
 
         Raises:
             BadFieldError: if this is not a text, or is empty.
         """
-        if not self.text().strip():
+        if not isinstance(self.value, str):
+            raise self.wrong("a text")
+        if not self.value.strip():
             raise BadFieldError(self.path, "is empty")
-        return self.text()
+        return self.value
 
     def number(self) -> int:
         """Return an integer.
@@ -112,6 +107,58 @@ class Node:
         shown = json.dumps(self.value, ensure_ascii=False)
         shown = shown if len(shown) <= 40 else shown[:40] + "..."
         return BadFieldError(self.path, f"must be {expected}, found {shown}")
+
+
+def load_training(args: DataArguments) -> list[Question]:
+    """Load the questions to train on."""
+    questions = load(args, args.train_file, "train")
+    if args.exclude_validation_ids:
+        questions = excluding(questions, load(args, args.validation_file, "validation"))
+    return questions[: args.max_train_samples]
+
+
+def load_validation(args: DataArguments) -> list[Question]:
+    """Load the questions to evaluate on."""
+    return load(args, args.validation_file, "validation")[: args.max_eval_samples]
+
+
+def load(args: DataArguments, path: str | None, split: str) -> list[Question]:
+    """Load the questions of a split from the hub or from a file."""
+    if args.dataset_name is None:
+        return read_questions(Path(str(path)), unanswerable=args.version_2_with_negative)
+    return hub_questions(args, split)
+
+
+def excluding(questions: Sequence[Question], excluded: Sequence[Question]) -> list[Question]:
+    """Return the questions that are not excluded.
+
+    Raises:
+        RecipeError: if none remains.
+    """
+    ids = {question.id for question in excluded}
+    remaining = [question for question in questions if question.id not in ids]
+    if excluded_count := len(questions) - len(remaining):
+        note(f"{excluded_count} of {len(questions)} questions are left out of training: they are evaluated.")
+    if not remaining:
+        raise RecipeError("no questions are left to train on: all are in the validation file.")
+    return remaining
+
+
+def hub_questions(args: DataArguments, split: str) -> list[Question]:
+    """Load the questions of a split from the hub.
+
+    Raises:
+        RecipeError: if a row has an invalid field.
+    """
+    rows = hub_rows(str(args.dataset_name), args.dataset_config_name, split)
+    name = f"{args.dataset_name} ({split})"
+    questions = []
+    for number, row in enumerate(rows, start=1):
+        try:
+            questions.append(flat_question(Node(row), args.version_2_with_negative))
+        except BadFieldError as error:
+            raise RecipeError(f"{name}, row {number}: {error}.") from error
+    return unique(Path(name), ((None, question) for question in questions))
 
 
 def read_questions(path: Path, *, unanswerable: bool) -> list[Question]:
@@ -195,7 +242,7 @@ def document_questions(root: Node, unanswerable: bool) -> list[Question]:
 def article_questions(article: Node, unanswerable: bool) -> Iterator[Question]:
     """Yield the questions of a nested article."""
     for paragraph in article.get("paragraphs").items():
-        context = paragraph.get("context").filled_text()
+        context = paragraph.get("context").text()
         for qa in paragraph.get("qas").items():
             yield nested_question(qa, context, unanswerable)
 
@@ -210,7 +257,7 @@ def nested_question(qa: Node, context: str, unanswerable: bool) -> Question:
 
 def flat_question(row: Node, unanswerable: bool) -> Question:
     """Read a row of the `datasets` library: answers = {text: [...], answer_start: [...]}."""
-    context = row.get("context").filled_text()
+    context = row.get("context").text()
     texts, starts = (row.get("answers").get(name).items() for name in ("text", "answer_start"))
     if len(texts) != len(starts):
         raise BadFieldError((*row.path, "answers"), f"has {len(texts)} texts but {len(starts)} answer_start values")
@@ -229,10 +276,7 @@ def made_question(record: Node, context: str, answers: list[Answer], unanswerabl
             (*record.path, "answers"), "is empty; pass --version_2_with_negative if questions may have no answer"
         )
     return Question(
-        id=record.get("id").filled_text(),
-        question=record.get("question").filled_text(),
-        context=context,
-        answers=tuple(answers),
+        id=record.get("id").text(), question=record.get("question").text(), context=context, answers=tuple(answers)
     )
 
 
@@ -244,7 +288,7 @@ def checked_answer(context: str, text: Node, start: Node) -> Answer:
     Raises:
         BadFieldError: if the context has another text there.
     """
-    expected_text, position = text.filled_text(), start.number()
+    expected_text, position = text.text(), start.number()
     if position < 0 or context[position : position + len(expected_text)] != expected_text:
         actual_text = context[max(position, 0) : max(position, 0) + len(expected_text)]
         raise BadFieldError(start.path, f"at {position} the context reads {actual_text!r}, not {expected_text!r}")

@@ -6,10 +6,10 @@ the file.
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,25 +21,58 @@ from orch_training.imports import speed_up_imports
 speed_up_imports()
 
 import torch
-from config import Config
-from evaluation import Evaluator, evaluate
+from config import Config, parse_arguments
+from evaluation import Evaluator
 from features import Collator, Window, make_windows
 from int8 import Quantized, check_alike, compiled, largest_difference, merge_observers, prepared
 from orch_training import checkpoint, ranks
+from orch_training.arguments import check_requirements, option
 from orch_training.errors import RecipeError
 from orch_training.events import Progress
 from orch_training.models import load_model, load_tokenizer, sequence_length
 from orch_training.results import save_model, write_results
 from orch_training.script import run_script
 from orch_training.snapshot import prepare_output
-from quant_config import QuantArguments, parse_quant_arguments
-from questions import load_training, load_validation
-from run_qa import LENGTH_MULTIPLE, make_evaluator, starting_point, train_model
+from run_qa import LENGTH_MULTIPLE, starting_point, train_model
+from squad import load_training, load_validation
 from transformers import AutoModelForQuestionAnswering
 
 PACKAGE = "model.pt2"
 MB = 1e6
 MEASURED_BATCHES, ROUNDS = 4, 5
+
+
+@dataclass
+class QuantArguments:
+    """The arguments of the quantization."""
+
+    apply_quantization: bool = option(True, "Quantize the model after training.")
+    quantization_approach: str = option("static", "static or dynamic.")
+    num_calibration_samples: int = option(50, "Windows for the calibration of a static quantization.")
+    verify_loading: bool = option(False, "Load the model in a fresh process and compare the logits.")
+    verify_tolerance: float = option(1e-4, "Maximum difference of a logit.")
+
+
+def parse_quant_arguments(argv: list[str]) -> tuple[Config, QuantArguments]:
+    """Parse the arguments of bert-qa and of the quantization.
+
+    Raises:
+        ArgumentError: if an argument is unknown or invalid.
+    """
+    config = parse_arguments(argv, further=(QuantArguments,))
+    (quant,) = config.further
+    check_requirements(
+        [
+            (
+                quant.quantization_approach not in ("static", "dynamic"),
+                "--quantization_approach must be static or dynamic; aware_training is not offered.",
+            ),
+            (quant.num_calibration_samples < 1, "--num_calibration_samples must be at least 1."),
+            (quant.verify_tolerance <= 0, "--verify_tolerance must be over 0."),
+            (quant.apply_quantization and not (config.training.do_eval), "--apply_quantization needs --do_eval."),
+        ]
+    )
+    return config, quant
 
 
 def main() -> int:
@@ -65,7 +98,7 @@ def run(config: Config, quant: QuantArguments) -> None:
         questions = train if config.training.do_train else train[: quant.num_calibration_samples]
         windows = make_windows(questions or validation, tokenizer, max_length=length, stride=config.data.doc_stride)
     collate = Collator(pad_token_id=tokenizer.pad_token_id, multiple=LENGTH_MULTIPLE)
-    evaluator = make_evaluator(config, validation, tokenizer, collate, length)
+    evaluator = Evaluator(config=config, questions=validation, tokenizer=tokenizer, collate=collate, max_length=length)
 
     # loop
     summary: dict[str, Any] = {"world_size": ranks.world_size(), "output_dir": str(output_dir)}
@@ -87,7 +120,7 @@ def run(config: Config, quant: QuantArguments) -> None:
         models["int8"], sizes["int8"] = Quantized(package, names), package.stat().st_size / MB
 
     # compare
-    batches = measured_batches(windows, collate, names, evaluator.batch_size)
+    batches = measured_batches(windows, collate, names, config.training.per_device_eval_batch_size)
     results = compared(models, sizes, evaluator, batches) if config.training.do_eval else {}
     summary["precisions"] = results
     summary["after"] = {f"{score}, {name}": figures[score] for name, figures in results.items() for score in figures}
@@ -100,10 +133,10 @@ def compared(
     models: dict[str, Any], sizes: dict[str, float], evaluator: Evaluator, batches: Sequence[dict[str, Any]]
 ) -> dict[str, dict[str, float]]:
     """Return the scores, the speed and the size of each precision."""
-    scores = {}
-    for name, model in models.items():  # the questions are divided among the ranks
-        settings = dataclasses.replace(evaluator, bf16=name == "bf16")
-        scores[name] = evaluate(model, settings, f"evaluate {name}").scores
+    scores = {  # the questions are divided among the ranks
+        name: evaluator.evaluate(model, f"evaluate {name}", bf16=name == "bf16").scores
+        for name, model in models.items()
+    }
     speed = speeds(models, batches)
     return {name: {**scores[name], "windows_per_second": speed[name], "mb": sizes[name]} for name in models}
 
@@ -205,7 +238,7 @@ def calibrate(graph: Any, windows: Sequence[Window], evaluator: Evaluator, names
     A batch has at least two samples, because the graph is exported for two or more rows.
     """
     samples = windows[ranks.rank() :: ranks.world_size()]
-    size = max(2, evaluator.batch_size)
+    size = max(2, evaluator.config.training.per_device_eval_batch_size)
     starts = range(0, len(samples), size)
     progress = Progress("calibrate", len(starts))
     with torch.no_grad():

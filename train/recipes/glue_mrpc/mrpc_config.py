@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from orch_training import arguments
 from orch_training.arguments import GroupingArguments, LoopArguments, ModelArguments, option
-from orch_training.optimizers import FUSED, PLAIN
+from orch_training.kernels import FUSED, PLAIN
 
 
 @dataclass

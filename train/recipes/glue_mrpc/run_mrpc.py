@@ -26,7 +26,6 @@ from orch_training.events import report_computation
 from orch_training.gradients import IN_BUCKETS, LocalSteps, compress
 from orch_training.metrics import Course
 from orch_training.models import load_model, load_tokenizer, sequence_length
-from orch_training.optimizers import adamw, check_ipex, configure_ipex
 from orch_training.provenance import Provenance, provenance_of
 from orch_training.results import save_model, scores_before, write_results
 from orch_training.resume import divide_batch, start_from
@@ -48,7 +47,7 @@ def run(config: Config) -> None:
     """Train and evaluate a model, then save it and the results."""
     # ranks: accelerate joins them here unless they have joined already
     loop, output_dir = config.loop, Path(config.loop.output_dir)
-    loop.optim = configure_ipex(loop.use_ipex, loop.optim)
+    loop.optim = kernels.configure_ipex(loop.use_ipex, loop.optim)
     accelerator = Accelerator(
         cpu=True, mixed_precision=loop.mixed_precision, kwargs_handlers=[DistributedDataParallelKwargs(**IN_BUCKETS)]
     )
@@ -133,7 +132,7 @@ class Training:
         self.loader = loader(rows, self.micros, collate, generator=torch.Generator())
         self.steps_per_epoch = self.micros.steps
         self.steps = args.max_steps or args.num_train_epochs * self.steps_per_epoch
-        optimizer = adamw(model.parameters(), args.optim, lr=args.learning_rate, weight_decay=args.weight_decay)
+        optimizer = kernels.adamw(model.parameters(), args.optim, lr=args.learning_rate, weight_decay=args.weight_decay)
         # The schedule is not prepared by accelerate, which would step it once per rank.
         self.schedule = get_linear_schedule_with_warmup(optimizer, args.warmup_steps, self.steps)
         self.snapshots = Snapshots(
@@ -146,7 +145,7 @@ class Training:
         self.model, self.optimizer = accelerator.prepare(model, optimizer)
         compress(self.model, args.gradient_compression)
         self.local_steps = LocalSteps(self.model, optimizer, args.local_sgd)
-        check_ipex()
+        kernels.check_ipex()
 
     def run(self) -> dict[str, Any]:
         """Train the model in place and return the speed, the steps and the last loss."""
