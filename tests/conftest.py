@@ -177,11 +177,11 @@ def make_job(nodes: tuple[Node, ...], *, ppn: int | None = None, **changed: Any)
     )
 
 
-def require_mpi(flavour: str) -> dict[str, str]:
-    """Return the MPI launchers of this environment; skip the test, or fail it in CI, if this flavour is missing."""
+def require_mpi(implementation: str) -> dict[str, str]:
+    """Return the MPI launchers of this environment; skip the test, or fail it in CI, if it is missing."""
     launchers = dict(local_facts(sys.executable).mpi)
-    if flavour not in launchers:
-        report_missing(f"{flavour} is not installed; `make test` installs it")
+    if implementation not in launchers:
+        report_missing(f"{implementation} is not installed; `make test` installs it")
     return launchers
 
 

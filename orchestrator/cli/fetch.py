@@ -16,7 +16,7 @@ from orchestrator.operations import fetch as operation
 from orchestrator.operations.runs import find
 from orchestrator.report.listing import SCHEMA
 from orchestrator.runs.fetch import Collected, FetchListener
-from orchestrator.screen import console, harmless, print_text
+from orchestrator.screen import console, escape_control_chars, print_text
 from orchestrator.targets.interface import FetchRequest
 
 PROGRESS_SECONDS = 5.0  # between lines with the size, where there is no terminal
@@ -87,7 +87,7 @@ def print_fetched(fetched: Collected, *, as_json: bool) -> None:
             f"in {fetched.folder}{unchanged if fetched.unchanged else ''}"
         )
     for entry in fetched.skipped:
-        print_error(f"skipped: {harmless(entry.path)}: {entry.problem}")
+        print_error(f"skipped: {escape_control_chars(entry.path)}: {entry.problem}")
 
 
 class Bar:
@@ -126,9 +126,9 @@ class Bar:
 
     def begin(self, path: str, size: int) -> None:
         if self.progress.disable:
-            self.console.print(harmless(path), soft_wrap=True, markup=False, highlight=False)
+            self.console.print(escape_control_chars(path), soft_wrap=True, markup=False, highlight=False)
         else:
-            self.progress.update(self.task, description=harmless(path))
+            self.progress.update(self.task, description=escape_control_chars(path))
 
     def advance(self, size: int) -> None:
         self.done += size

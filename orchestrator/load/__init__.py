@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.load.clusters import cluster, common_requirements, hosts_outside, limits, mpi_flavours
+from orchestrator.load.clusters import cluster, common_requirements, hosts_outside, limits, mpi_implementations
 from orchestrator.load.docker import common_docker_variable, docker, image_file
 from orchestrator.load.inputs import RankSoftware, accelerate_config, array_members, environment, inputs
 from orchestrator.load.projects import largest_files, project_of
@@ -25,7 +25,7 @@ __all__ = [
     "inputs",
     "largest_files",
     "limits",
-    "mpi_flavours",
+    "mpi_implementations",
     "project_of",
     "recipe",
     "recipe_folders",

@@ -31,7 +31,7 @@ from orchestrator.load.records import OWN_STACK, Records, load_records, parse_fa
 from orchestrator.model.cluster import GIB, Cluster, Facts, Limits, Node, Selection, first_hosts
 from orchestrator.model.hostlist import NodeCount, NodePattern, Nodes, expand, fold, split_list
 from orchestrator.model.printable import counted
-from orchestrator.planning.launchers import DIALECTS
+from orchestrator.planning.launchers import IMPLEMENTATIONS
 
 FABRIC, MPI, REQUIREMENTS, LIMITS = "orch_fabric", "orch_mpi", "orch_requirements", "orch_limits"
 NO_HOSTS = "Add hosts below all: hosts: node1: {ansible_host: 10.0.0.1}."
@@ -61,8 +61,8 @@ def common_requirements(source: Path, hosts: Mapping[str, Mapping[str, Any]]) ->
     return str((source if source.is_dir() else source.parent) / file) if file else ""
 
 
-def mpi_flavours(hosts: Mapping[str, Mapping[str, Any]]) -> tuple[str, ...]:
-    """Return orch_mpi, one name or a list: the flavours of MPI to install; the first one starts the ranks.
+def mpi_implementations(hosts: Mapping[str, Mapping[str, Any]]) -> tuple[str, ...]:
+    """Return orch_mpi, one name or a list: the MPI implementations to install; the first one starts the ranks.
 
     Raises:
         RequestError: if a name is unknown, or the hosts have different values.
@@ -71,10 +71,10 @@ def mpi_flavours(hosts: Mapping[str, Mapping[str, Any]]) -> tuple[str, ...]:
     for host, variables in hosts.items():
         value = variables.get(MPI)
         values[host] = tuple(str(name) for name in (value if isinstance(value, list) else [value]) if name)
-        if unknown_flavours := [name for name in values[host] if name not in DIALECTS]:
+        if unknown := [name for name in values[host] if name not in IMPLEMENTATIONS]:
             raise RequestError(
-                f"{host}: unknown {MPI} '{unknown_flavours[0]}'; available are {', '.join(DIALECTS)}.",
-                hint=did_you_mean(unknown_flavours[0], DIALECTS),
+                f"{host}: unknown {MPI} '{unknown[0]}'; available are {', '.join(IMPLEMENTATIONS)}.",
+                hint=did_you_mean(unknown[0], IMPLEMENTATIONS),
             )
     return common_value(MPI, values, "one launcher starts all ranks")
 
@@ -124,7 +124,7 @@ def cluster(
         source=str(source) if "/" in str(source) else f"./{source}",
         selection=selection,
         nodes=tuple(nodes_by_host[host] for host in selected if host in nodes_by_host),
-        mpi=next(iter(mpi_flavours(selected)), None),
+        mpi=next(iter(mpi_implementations(selected)), None),
         fabric=requested_fabric(selected),
         requirements=common_requirements(source, selected),
         damaged=records.damaged,

@@ -99,7 +99,7 @@ class StackFile(StrictModel):
     indexes: list[IndexTable] = Field(default_factory=list)
     end_of_life: EndOfLifeTable | None = None
     plugins: list[BackendTable] = Field(default_factory=list)
-    settled: dict[str, str] = Field(default_factory=dict)
+    resolved_conflicts: dict[str, str] = Field(default_factory=dict)
     sources: dict[str, str]
 
 
@@ -152,6 +152,6 @@ def stack_from(path: Path) -> Stack:
         indexes=tuple(Index(**{**table.model_dump(), "serves": tuple(table.serves)}) for table in file.indexes),
         end_of_life=end,
         sources=file.sources,
-        settled=file.settled,
+        resolved_conflicts=file.resolved_conflicts,
         plugins=tuple(table.backend(f"stack '{path.stem}'") for table in file.plugins),
     )

@@ -55,7 +55,7 @@ class Facts:
         libraries: the path of each library.
         packages: the version of each Python package.
         interfaces: the addresses of each network interface.
-        mpi: the launcher of each flavour of MPI.
+        mpi: the launcher of each MPI implementation.
         fingerprint: a hash of the installed packages.
         route: the interface of packets to the other nodes, as recorded by `orch provision`.
         detours: the interfaces of peers that are reached by another one.
@@ -167,7 +167,7 @@ class Cluster:
     Attributes:
         source: the inventory as the user can name it again.
         nodes: the nodes whose facts are known.
-        mpi: the flavour of MPI that the inventory requests.
+        mpi: the MPI implementation that the inventory requests.
         damaged: why each unreadable record cannot be read, with a hint; also of hosts that were not selected, if
             their records were read.
         ssh_config: the ssh configuration of all nodes; None if it need not be written.

@@ -38,8 +38,8 @@ def provision(request: ProvisionRequest, listener: Listener, environment: Mappin
         OrchError: if the request is invalid or Ansible does not start.
     """
     session = open_session(request, listener, environment, "provision")
-    flavours = load.mpi_flavours({name: session.hosts[name] for name in session.nodes})
-    stack = load.stack(request.stack).with_mpi(flavours)
+    implementations = load.mpi_implementations({name: session.hosts[name] for name in session.nodes})
+    stack = load.stack(request.stack).with_mpi(implementations)
     if request.no_stack:
         stack = stack.for_processes()
     cluster = session.source.stem

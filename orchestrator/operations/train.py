@@ -26,7 +26,7 @@ from orchestrator.model.hostlist import NodeCount, NodePattern
 from orchestrator.operations import queue
 from orchestrator.planning import sweep
 from orchestrator.planning.plan import Plan
-from orchestrator.planning.request import Resume, TrainRequest, check_name, check_refused
+from orchestrator.planning.request import Resume, TrainRequest, check_name, check_unsupported_options
 from orchestrator.runs import store
 from orchestrator.targets import registry
 
@@ -52,7 +52,7 @@ def plan(request: TrainRequest, resume: Resume | None = None) -> Plan:
         raise RequestError(str(error), hint=f"Unset {facts.CPU_ISA}, or set a lower level.") from None
     if request.name is not None:
         check_name(request.name)
-    check_refused(request, target.refuses)
+    check_unsupported_options(request, target.refuses)
     if request.array_sample is not None and not request.array:
         raise RequestError("--array-sample needs --array.", hint="Add --array KEY=VALUE,VALUE.")
     if request.array and target.name == DEFAULT_TARGET:

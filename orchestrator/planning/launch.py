@@ -1,4 +1,4 @@
-"""Decides the launcher, the flavour of MPI and the backend."""
+"""Decides the launcher, the MPI implementation and the backend."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from orchestrator.model.process_group import (
     find_backend,
 )
 from orchestrator.planning.accelerate_options import ACCELERATE_LAUNCHERS, AccelerateOptions
-from orchestrator.planning.launchers import DEFAULT, DIALECTS, LAUNCHERS, WITHOUT_MPI, Job, Launch, transport
+from orchestrator.planning.launchers import DEFAULT, IMPLEMENTATIONS, LAUNCHERS, WITHOUT_MPI, Job, Launch, transport
 from orchestrator.stacks.stack import Stack, same_version
 
 
 def choose_mpi(cluster: Cluster, stack: Stack, requested: str | None) -> Decision:
-    """Return the flavour of MPI from the option, the inventory or the stack; the launcher's decision includes it.
+    """Return the MPI implementation from the option, the inventory or the stack; the launcher's decision includes it.
 
     Raises:
-        PlanError: if there is no such flavour.
+        PlanError: if there is no such implementation.
     """
     layers = ((requested, "requested"), (cluster.mpi, f"orch_mpi of {cluster.source}"))
     default = (stack.mpi, f"stack '{stack.name}'")
-    value, source = next(((flavour, source) for flavour, source in layers if flavour), default)
-    if value not in DIALECTS:
-        raise PlanError(f"There is no MPI '{value}' ({source}).", hint=did_you_mean(value, DIALECTS))
+    value, source = next(((implementation, source) for implementation, source in layers if implementation), default)
+    if value not in IMPLEMENTATIONS:
+        raise PlanError(f"There is no MPI '{value}' ({source}).", hint=did_you_mean(value, IMPLEMENTATIONS))
     return Decision(topic="mpi", value=value, reason=source)
 
 

@@ -435,7 +435,7 @@ def changed_fields(value: Any) -> Iterator[str]:
             yield item.name
 
 
-def check_refused(request: TrainRequest, refuses: Mapping[str, UnsupportedOption]) -> None:
+def check_unsupported_options(request: TrainRequest, refuses: Mapping[str, UnsupportedOption]) -> None:
     """Check that the target can use all options of the request.
 
     Args:

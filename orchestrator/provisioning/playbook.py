@@ -22,7 +22,7 @@ import ansible_runner
 from orchestrator.files import SHARE, ansible_home
 from orchestrator.load.ansible import ansible_environment
 from orchestrator.model.printable import one_line
-from orchestrator.screen import harmless
+from orchestrator.screen import escape_control_chars
 
 RESULTS = {"runner_on_ok": "ok", "runner_on_failed": "failed", "runner_on_unreachable": "unreachable"}
 # In the environment of all processes of a playbook: its private folder.
@@ -254,7 +254,7 @@ def handle_event(
 ) -> bool:
     """Log an event and pass on its line and its result; return False, so that it is not written to disk."""
     if event.get("stdout"):
-        line = harmless(str(event["stdout"]))
+        line = escape_control_chars(str(event["stdout"]))
         print(line, file=log, flush=True)
         on_line(line)
     data = event.get("event_data", {})

@@ -12,7 +12,7 @@ from orchestrator.model.printable import one_line
 from orchestrator.planning.precision import OF_SCRIPT
 from orchestrator.runs.measures import Scores, scores
 from orchestrator.runs.outcome import Outcome
-from orchestrator.screen import paper
+from orchestrator.screen import capture_console
 
 SCORE_LABELS = {"em": "Exact match", "f1": "F1", "mcc": "MCC", "auc": "AUC"}
 # Units by the suffix of a score's name.
@@ -54,7 +54,7 @@ def table_lines(outcome: Outcome) -> list[str]:
     for row in (*score_rows(scored), *run_rows(outcome, scored)):
         before = [row.before or ""] if compares else []
         table.add_row(row.name, *before, row.after, row.unit)
-    sheet = paper(width=100)
+    sheet = capture_console(width=100)
     with sheet.capture() as capture:
         sheet.print(table)
     title = f"done: {one_line(outcome.recipe)}"

@@ -38,7 +38,7 @@ from orchestrator.report.training import error_lines
 from orchestrator.runs import timeline
 from orchestrator.runs.logs import LogLine
 from orchestrator.runs.measures import number
-from orchestrator.screen import console, harmless, print_text
+from orchestrator.screen import console, escape_control_chars, print_text
 
 STARTING = "starting the ranks: they import torch and join the process group"
 START_SECONDS = 3.0  # delay of the STARTING line in a pipe
@@ -210,7 +210,7 @@ class Screen:
 
     def note(self, line: str) -> None:
         """Print a line above the bar."""
-        self.console.print(harmless(line))
+        self.console.print(escape_control_chars(line))
 
     def print_rank_lines(self, text: str, stream: str) -> None:
         """Print lines of ranks where they were written to; above the bar if that is on the same terminal."""
@@ -322,7 +322,7 @@ def describe_steps(event: Told) -> str:
 
 def in_a_line(text: str) -> str:
     """Return the text as one line of at most LONGEST_PHASE characters."""
-    return " ".join(harmless(text).split())[:LONGEST_PHASE]
+    return " ".join(escape_control_chars(text).split())[:LONGEST_PHASE]
 
 
 def drawn(step: float) -> float:

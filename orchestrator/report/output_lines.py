@@ -15,7 +15,7 @@ from rich.text import Text
 
 from orchestrator.model.hostlist import ranges
 from orchestrator.runs.logs import LogLine
-from orchestrator.screen import harmless, print_text
+from orchestrator.screen import escape_control_chars, print_text
 
 STATE_SECONDS = 30.0  # interval between printed states of an unfinished line, if not on a terminal
 MOST_STATES = 8  # ranks whose unfinished lines are shown at once
@@ -65,7 +65,7 @@ class RankLines:
 
     def text_to_print(self, line: LogLine) -> str | None:
         """Return the text of a finished line or of a state that is due, otherwise None."""
-        text, key = harmless(self.label(line) + last_state(line.text)), (line.rank, line.stream)
+        text, key = escape_control_chars(self.label(line) + last_state(line.text)), (line.rank, line.stream)
         if line.finished:
             self.states.pop(key, None)
         else:

@@ -17,7 +17,7 @@ from orchestrator.runs.outcome import Outcome
 from orchestrator.runs.provenance import Provenance, Script
 from orchestrator.runs.store import Run
 
-STORY = 200  # maximum number of lines of the timeline
+MAX_MOMENTS = 200  # maximum number of lines of the timeline
 ROWS = 512  # maximum number of ranks in the table
 
 
@@ -38,7 +38,7 @@ def render(run: Run, outcome: Outcome, measured: Measures) -> str:
         figures=list(figures(outcome, measured)),
         failure="\n".join(failure_lines(outcome, shown="none")) if outcome.state != "done" else "",
         notes=outcome.notes,
-        story=timeline.moments(measured)[:STORY],
+        moments=timeline.moments(measured)[:MAX_MOMENTS],
         tables=[ranks_table(measured), decisions_table(outcome), origin_table(run.origin)],
         command=command_text(run.origin),
     )

@@ -142,7 +142,7 @@ def drawn_ranks(measured: Measures) -> list[int]:
 
 def is_failure(event: Event) -> bool:
     """Return whether an event is a rank's own failure, not a stop caused by another rank's failure."""
-    return event.bad if isinstance(event, Exited) else isinstance(event, Raised)
+    return event.is_failure if isinstance(event, Exited) else isinstance(event, Raised)
 
 
 def phases(measured: Measures) -> Iterator[tuple[float, float, str]]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 Trace = Mapping[str, object]
 Points = Sequence[tuple[float, float]]
 HOVER = 300  # maximum number of characters of a hover text
-MOST = 1000  # maximum number of points of a line
+MAX_POINTS = 1000  # maximum number of points of a line
 COLOURS = 8  # number of colours of the page, --c1 to --c8
 
 
@@ -78,8 +78,8 @@ def axis(title: str = "", **more: object) -> Mapping[str, object]:
 
 
 def thin(points: Points) -> Points:
-    """Return at most MOST points, each the mean of neighbouring points."""
-    size = math.ceil(len(points) / MOST) or 1
+    """Return at most MAX_POINTS points, each the mean of neighbouring points."""
+    size = math.ceil(len(points) / MAX_POINTS) or 1
     parts = [points[index : index + size] for index in range(0, len(points), size)]
     return [(sum(x for x, _ in part) / len(part), sum(y for _, y in part) / len(part)) for part in parts]
 

@@ -21,7 +21,7 @@ from orchestrator.runs.state_files import supervises, supervisor_of
 POLL_SECONDS = 0.1
 ELSEWHERE_SECONDS = 2.0  # interval between checks of the lease of a supervisor on another host
 START_SECONDS = 15.0
-LAST_WORDS = 2000  # maximum number of characters of the supervisor's log in a message
+MAX_LOG_CHARACTERS = 2000  # maximum number of characters of the supervisor's log in a message
 
 
 class Source(Protocol):
@@ -53,7 +53,7 @@ class LocalRun:
 
     def supervisor_output(self) -> str:
         """Return the end of the supervisor's log, or why it cannot be written."""
-        if log_text := last_text(self.folder / files.SUPERVISOR_LOG, LAST_WORDS).strip():
+        if log_text := last_text(self.folder / files.SUPERVISOR_LOG, MAX_LOG_CHARACTERS).strip():
             return log_text
         write_error = disk.write_error(self.folder)
         return disk.describe_error(self.folder, write_error) if write_error else ""

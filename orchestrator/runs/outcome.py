@@ -37,7 +37,7 @@ from orchestrator.runs.tracebacks import HEADER, error_key
 
 LOG_CHARACTERS = 200_000
 EXIT_CODES = {outcomes.DONE: 0, outcomes.STOPPED: 130, outcomes.PREEMPTED: outcomes.EX_TEMPFAIL}
-WELL = (outcomes.DONE, outcomes.PREEMPTED, "running", "unknown")  # states without an error to explain
+STATES_WITHOUT_ERROR = (outcomes.DONE, outcomes.PREEMPTED, "running", "unknown")  # states without an error to explain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,7 +142,7 @@ def outcome_of(run: Run) -> Outcome:
         failure=failure,
         same_error=ranks_with_same_error(events, failure) if failure else (),
         problem=ended.problem if ended else None,
-        explanations=() if run.state in WELL else explanations_of(run, failure),
+        explanations=() if run.state in STATES_WITHOUT_ERROR else explanations_of(run, failure),
         result=run.result(),
         accounting=accounting.read(run.folder),
         decisions=run.record.decisions,

@@ -75,7 +75,9 @@ class Stack:
     indexes: tuple[Index, ...] = ()
     end_of_life: EndOfLife | None = None
     sources: Mapping[str, str] = field(default_factory=dict)  # fact -> its source
-    settled: Mapping[str, str] = field(default_factory=dict)  # fact -> reason, for facts that sources dispute
+    resolved_conflicts: Mapping[str, str] = field(
+        default_factory=dict
+    )  # fact -> reason, for facts that sources dispute
     plugins: tuple[Backend, ...] = ()  # backends of users' packages
 
     @property
@@ -118,9 +120,9 @@ class Stack:
         summary = "MPI alone; ranks use an environment of yours: --venv FOLDER"
         return replace(self, requirements=requirements, bindings=None, backends=("gloo",), summary=summary)
 
-    def with_mpi(self, flavours: tuple[str, ...]) -> Stack:
+    def with_mpi(self, implementations: tuple[str, ...]) -> Stack:
         """Return the stack with the packages of these MPI implementations and of its default one."""
-        packages = {name: MPI_WHEELS[name] for name in (*flavours, self.mpi) if name in MPI_WHEELS}
+        packages = {name: MPI_WHEELS[name] for name in (*implementations, self.mpi) if name in MPI_WHEELS}
         return replace(self, requirements={**self.requirements, **packages})
 
     def for_user_python(self, python: str, packages: Mapping[str, str], *, own_script: bool) -> Stack:

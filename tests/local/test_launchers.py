@@ -14,7 +14,7 @@ from orchestrator.model.cluster import Node
 from orchestrator.model.command import Command
 from orchestrator.model.layout import lay_out
 from orchestrator.model.links import Link
-from orchestrator.planning.launchers import DIALECTS, LAUNCHERS, Launch
+from orchestrator.planning.launchers import IMPLEMENTATIONS, LAUNCHERS, Launch
 from tests.conftest import make_facts, make_job, make_node, require_mpi
 from tests.local.runs import expect_exit
 from tests.local.workspaces import Workspace
@@ -70,7 +70,7 @@ def test_each_host_gets_the_ranks_of_its_layout(tmp_path: Path, mpi: str) -> Non
     assert len({mask for _, _, mask in rows}) == 1, "the wrapper pins ranks to cores, the launcher does not"
 
 
-@pytest.mark.parametrize("mpi", DIALECTS)
+@pytest.mark.parametrize("mpi", IMPLEMENTATIONS)
 def test_two_hosts_get_unequal_numbers_of_ranks(two_hosts: Workspace, mpi: str) -> None:
     lab = two_hosts.lab
     nodes = tuple(

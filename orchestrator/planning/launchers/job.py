@@ -29,7 +29,7 @@ class Job:
         train: the folder of train/ on the nodes.
         address: the address of rank 0's rendezvous.
         port: its port.
-        mpi: the flavour of MPI.
+        mpi: the MPI implementation.
         precision: bf16, fp32, or another text if the script decides.
         accelerate: the user's configuration of accelerate.
         on_gpus: whether torch sees GPUs on all nodes.
@@ -68,10 +68,12 @@ class Job:
         return tuple(dict.fromkeys(link.interface for link in self.links))
 
     def mpi_program(self) -> str:
-        """Return the launcher of the job's flavour of MPI; raise PlanError if a node has none."""
+        """Return the launcher of the job's MPI implementation; raise PlanError if a node has none."""
         for node in self.nodes:
             if self.mpi not in node.facts.mpi:
-                available = ", ".join(NAMES.get(flavour, flavour) for flavour in node.facts.mpi) or "none"
+                available = (
+                    ", ".join(NAMES.get(implementation, implementation) for implementation in node.facts.mpi) or "none"
+                )
                 raise PlanError(
                     f"{node.name} has no {NAMES[self.mpi]} for {node.python} (found: {available}).",
                     hint=install_hint(node, self.mpi),
@@ -79,7 +81,7 @@ class Job:
         return self.nodes[0].facts.mpi[self.mpi]
 
     def hosts(self) -> str:
-        """Return a hostfile for the job's flavour of MPI."""
+        """Return a hostfile for the job's MPI implementation."""
         by_node = self.layout.by_node()
         slots = ((node.address, len(by_node[node.name])) for node in self.nodes)
         return mpirun.hostfile(self.mpi, slots)
@@ -109,16 +111,16 @@ class Launch:
     path: str = ""
 
 
-def install_hint(node: Node, flavour: str) -> str:
+def install_hint(node: Node, mpi: str) -> str:
     prefix = node.python.rpartition("/bin/")[0]
     if node.root and not node.local:  # a node of an inventory
-        return f"Set orch_mpi: {flavour} in the inventory, then `orch provision`."
-    if flavour == "intel":
+        return f"Set orch_mpi: {mpi} in the inventory, then `orch provision`."
+    if mpi == "intel":
         return (
             f"Use --launcher torchrun, which needs no MPI, or install it for orch alone: `{node.python} -m pip install "
-            f"{PACKAGES[flavour]}`."
+            f"{PACKAGES[mpi]}`."
         )
     return (
-        f"Install it with `pip install --prefix {prefix}/mpi/{flavour} {PACKAGES[flavour]}`: each flavour needs a "
-        "separate folder, because their files have the same names."
+        f"Install it with `pip install --prefix {prefix}/mpi/{mpi} {PACKAGES[mpi]}`: each implementation needs "
+        "a separate folder, because their files have the same names."
     )

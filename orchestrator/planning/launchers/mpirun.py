@@ -18,12 +18,12 @@ PASSED_VARIABLES = ("ORCH_RUN_DIR", "ORCH_ATTEMPT", "PATH")
 
 
 def launch(job: Job) -> Launch:
-    """Return the command of the job's flavour of MPI; raise PlanError if a node lacks the flavour."""
-    return DIALECTS[job.mpi](job)
+    """Return the command of the job's MPI implementation; raise PlanError if a node lacks the implementation."""
+    return IMPLEMENTATIONS[job.mpi](job)
 
 
 def environment(job: Job) -> tuple[tuple[str, str], ...]:
-    """Return the variables with which another program can start the job's flavour of MPI."""
+    """Return the variables with which another program can start the job's MPI implementation."""
     return ENVIRONMENTS[job.mpi](job)
 
 
@@ -113,5 +113,5 @@ def open_mpi_options(job: Job) -> tuple[str, ...]:
     )
 
 
-DIALECTS = {"intel": launch_intel, "mpich": launch_mpich, "openmpi": launch_open_mpi}
+IMPLEMENTATIONS = {"intel": launch_intel, "mpich": launch_mpich, "openmpi": launch_open_mpi}
 ENVIRONMENTS = {"intel": intel_environment, "mpich": mpich_environment, "openmpi": open_mpi_environment}

@@ -16,7 +16,7 @@ from orch_node.tail import last_text
 
 from orchestrator.errors import ExecuteError
 from orchestrator.files import write_whole
-from orchestrator.runs.follow import LAST_WORDS
+from orchestrator.runs.follow import MAX_LOG_CHARACTERS
 from orchestrator.runs.state_files import PLAN
 from orchestrator.targets.batch.location import for_login_host
 from orchestrator.targets.connections.connection import Ssh
@@ -71,7 +71,7 @@ class LocalFolder:
 
     def supervisor_output(self) -> str:
         logs = sorted(path for path in self.folder.glob("*.out") if OUTPUT_FILE.fullmatch(path.name))
-        return last_text(logs[-1], LAST_WORDS).strip() if logs else ""
+        return last_text(logs[-1], MAX_LOG_CHARACTERS).strip() if logs else ""
 
     def copy_logs(self, ranks: Iterable[int]) -> None:
         """Do nothing: the logs are in the folder."""
@@ -120,7 +120,7 @@ class JobMirror(Mirror):
         """Return the end of the job's output."""
         names = [name for name in self.remote.list(self.run_dir) if OUTPUT_FILE.fullmatch(name)]
         content = self.content(names[-1]) if names else None
-        return (content or b"").decode(errors="replace")[-LAST_WORDS:].strip()
+        return (content or b"").decode(errors="replace")[-MAX_LOG_CHARACTERS:].strip()
 
 
 class RemoteFolder(ReconnectingMirror):

@@ -373,7 +373,7 @@ class JobWatch:
 
     def launcher_output(self) -> str:
         """Return the end of the launcher's output."""
-        return last_text(self.folder / files.LAUNCHER_LOG, follow.LAST_WORDS)
+        return last_text(self.folder / files.LAUNCHER_LOG, follow.MAX_LOG_CHARACTERS)
 
     def saved_outcome(self) -> Outcome | None:
         """Return the outcome that the job saved when it was requeued, if it has not started since."""

@@ -20,7 +20,7 @@ from orch_node.protocol.values import ProtocolError
 from orchestrator.errors import ConnectionLost, ExecuteError
 from orchestrator.files import write_whole
 from orchestrator.runs.confined_folder import ConfinedFolder
-from orchestrator.runs.follow import LAST_WORDS
+from orchestrator.runs.follow import MAX_LOG_CHARACTERS
 from orchestrator.runs.state_files import outcome_in, supervisor_of
 from orchestrator.runs.store import SUPERVISOR_ENDED
 
@@ -120,7 +120,7 @@ class Mirror:
     def supervisor_output(self) -> str:
         """Return the end of the supervisor's log, or why the node could not write the log."""
         log = self.remote.read(f"{self.run_dir}/{files.SUPERVISOR_LOG}", 0, MAX_STATE_BYTES) or b""
-        message = log.decode(errors="replace")[-LAST_WORDS:].strip()
+        message = log.decode(errors="replace")[-MAX_LOG_CHARACTERS:].strip()
         return message or self.remote.write_problem(self.run_dir)
 
     def lost(self, pid: int) -> bool:

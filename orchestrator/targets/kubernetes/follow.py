@@ -12,7 +12,7 @@ from orch_node.protocol.events import Event, NodeNews
 
 from orchestrator.errors import ConnectionLost, ExecuteError, OrchError
 from orchestrator.targets.kubernetes.api.client import KubernetesClient
-from orchestrator.targets.kubernetes.api.errors import Expired, NotThere, RefusalTimer, Refused
+from orchestrator.targets.kubernetes.api.errors import Expired, NotThere, Refused, RejectionTimer
 from orchestrator.targets.kubernetes.log_lines import Position, Reader
 from orchestrator.targets.kubernetes.manifests.pods import READER_SUFFIX
 from orchestrator.targets.kubernetes.status import DELETED, PodState, pod_state
@@ -73,7 +73,7 @@ class Follower:
 
     def watch(self) -> None:
         """Handle the changes of the run's pods until the end, and renew watches that expire."""
-        refusals = RefusalTimer()
+        refusals = RejectionTimer()
         while not self.ended.is_set():
             try:
                 for change, pod in self.cluster.watch_pods(self.selector):
@@ -120,7 +120,7 @@ class Follower:
 
     def keep_reading(self, uid: str, pod: str) -> None:
         """Read the log of a pod while it runs, and reopen streams that end earlier."""
-        refusals = RefusalTimer()
+        refusals = RejectionTimer()
         while not self.ended.is_set() and uid not in self.deleted:
             running = self.pods[uid].state == "running"
             try:

@@ -76,15 +76,15 @@ def on_cluster(inventory: str, nodes: Nodes | None, stack_name: str) -> SshComma
         RequestError: if no node is selected, or one has not been provisioned.
     """
     cluster, stack = load.cluster(inventory, stack_name, nodes=nodes), load.stack(stack_name)
-    flavour = choose_mpi(cluster, stack, None).value
+    implementation = choose_mpi(cluster, stack, None).value
     write_ssh_config(cluster)
-    return SshCommands({node.run_node: cluster_program(node, flavour) for node in cluster.selected_nodes()})
+    return SshCommands({node.run_node: cluster_program(node, implementation) for node in cluster.selected_nodes()})
 
 
-def cluster_program(node: Node, flavour: str) -> tuple[str, ...]:
+def cluster_program(node: Node, implementation: str) -> tuple[str, ...]:
     """Return the program that runs commands on a node, outside of any run."""
     train = f"{node.root}/train" if node.root else str(TRAIN)
-    launcher, interface = node.facts.mpi.get(flavour), node.facts.route
+    launcher, interface = node.facts.mpi.get(implementation), node.facts.route
     return (
         *(node.python, f"{train}/node.py", "exec"),
         *([f"--path={PurePosixPath(launcher).parent}"] if launcher else []),

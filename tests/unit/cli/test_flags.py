@@ -17,7 +17,7 @@ from orchestrator.errors import OrchError, PlanError
 from orchestrator.model.decision import Decision
 from orchestrator.model.hostlist import NodeCount, NodePattern
 from orchestrator.operations import train
-from orchestrator.planning.request import TrainRequest, UnsupportedOption, check_refused, flag
+from orchestrator.planning.request import TrainRequest, UnsupportedOption, check_unsupported_options, flag
 from orchestrator.planning.run_files import master_port
 from orchestrator.targets import registry
 from orchestrator.targets.batch.options import PbsOptions, SlurmOptions
@@ -176,7 +176,7 @@ def test_options_of_another_target_are_refused() -> None:
 
 def test_fields_with_their_default_are_not_refused() -> None:
     everything = {name: UnsupportedOption("is refused", "") for name in FIELDS if name != "recipe"}
-    check_refused(TrainRequest(recipe="x"), everything)
+    check_unsupported_options(TrainRequest(recipe="x"), everything)
 
 
 def test_every_field_is_an_option_of_the_command_line() -> None:

@@ -23,7 +23,7 @@ from orchestrator import screen
 from orchestrator.cli.main import make_app
 from orchestrator.report import live
 from orchestrator.runs.logs import LogLine
-from orchestrator.screen import harmless
+from orchestrator.screen import escape_control_chars
 from tests.support.recorded import make_run
 from tests.unit.project.test_architecture import FILES, ROOT
 
@@ -41,14 +41,14 @@ from tests.unit.project.test_architecture import FILES, ROOT
     ],
 )
 def test_what_moves_a_terminal_is_shown(text: str, shown: str) -> None:
-    assert harmless(text) == shown
+    assert escape_control_chars(text) == shown
 
 
 @given(text=st.text(st.characters(codec=None)))
 def test_nothing_that_is_left_is_an_order(text: str) -> None:
-    result = harmless(text)
+    result = escape_control_chars(text)
     assert all(unicodedata.category(character) not in ("Cc", "Cs") for character in result if character not in "\n\t")
-    assert harmless(result) == result
+    assert escape_control_chars(result) == result
     result.encode()
 
 

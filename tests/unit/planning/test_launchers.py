@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator.errors import PlanError
 from orchestrator.model.cluster import Cluster, Node
-from orchestrator.planning.launchers import DIALECTS, LAUNCHERS, Launch
+from orchestrator.planning.launchers import IMPLEMENTATIONS, LAUNCHERS, Launch
 from orchestrator.stacks.stack import Stack
 from orchestrator.targets.ssh.plan import plan_train
 from tests.conftest import HOSTILE_TEXTS, make_cluster, make_facts, make_job
@@ -44,7 +44,7 @@ def case(launcher: str, mpi: str, nodes: tuple[Node, ...]) -> Launch:
 CASES = {
     f"{launcher}-{mpi}-{name}": (launcher, mpi, nodes)
     for launcher in LAUNCHERS
-    for mpi in (DIALECTS if launcher != "torchrun" else ("intel",))
+    for mpi in (IMPLEMENTATIONS if launcher != "torchrun" else ("intel",))
     for name, nodes in (("one", ONE_NODE), ("two", TWO_NODES), ("uneven", UNEVEN_NODES))
     if (launcher, name) != ("accelerate", "uneven")
 }

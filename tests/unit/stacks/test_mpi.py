@@ -6,20 +6,20 @@ import pytest
 from orch_node.standalone import facts
 
 from orchestrator.errors import RequestError
-from orchestrator.load.clusters import mpi_flavours
+from orchestrator.load.clusters import mpi_implementations
 from orchestrator.stacks.stack import Stack
 
 
 def test_all_hosts_need_the_same_mpi_implementations(test_stack: Stack) -> None:
-    assert mpi_flavours({"a": {}, "b": {}}) == ()
-    assert mpi_flavours({"a": {"orch_mpi": "mpich"}}) == ("mpich",)
-    flavours = mpi_flavours({"a": {"orch_mpi": ["openmpi", "intel"]}})
-    assert flavours == ("openmpi", "intel")
-    assert test_stack.with_mpi(flavours).requirements == {"torch": "2.13.0", "openmpi": "5.0.11"}
+    assert mpi_implementations({"a": {}, "b": {}}) == ()
+    assert mpi_implementations({"a": {"orch_mpi": "mpich"}}) == ("mpich",)
+    implementations = mpi_implementations({"a": {"orch_mpi": ["openmpi", "intel"]}})
+    assert implementations == ("openmpi", "intel")
+    assert test_stack.with_mpi(implementations).requirements == {"torch": "2.13.0", "openmpi": "5.0.11"}
     with pytest.raises(RequestError, match=r"differs .*a: mpich, b: none"):
-        mpi_flavours({"a": {"orch_mpi": "mpich"}, "b": {}})
+        mpi_implementations({"a": {"orch_mpi": "mpich"}, "b": {}})
     with pytest.raises(RequestError, match="unknown orch_mpi 'mpic'") as caught:
-        mpi_flavours({"a": {"orch_mpi": "mpic"}})
+        mpi_implementations({"a": {"orch_mpi": "mpic"}})
     assert "mpich" in caught.value.hint
 
 

@@ -103,7 +103,7 @@ def retry_delay(error: Exception, attempts: int) -> float:
     return min(float(requested) if requested.isdigit() else 0.25 * 2**attempts, MAX_DELAY)
 
 
-class RefusalTimer:
+class RejectionTimer:
     """The time since which all repeated requests of one caller are refused."""
 
     def __init__(self) -> None:

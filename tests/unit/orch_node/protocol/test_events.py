@@ -45,7 +45,7 @@ def test_event_of_another_version_is_read() -> None:
     """Fill in missing fields and drop unknown ones."""
     event = parse('{"event": "exit", "rank": 1, "time": 2, "code": 3, "weather": "fine"}')
     assert event == Exited(rank=1, time=2, code=3)
-    assert event.bad
+    assert event.is_failure
 
 
 def test_progress_keeps_the_figures_of_a_script() -> None:

@@ -15,7 +15,7 @@ from orchestrator.errors import OrchError, RequestError
 from orchestrator.files import TRAIN
 from orchestrator.model.hostlist import NodeCount
 from orchestrator.planning.plan import Plan
-from orchestrator.planning.request import check_refused
+from orchestrator.planning.request import check_unsupported_options
 from orchestrator.targets.batch.image import Image
 from orchestrator.targets.batch.inputs import check_image_exists
 from orchestrator.targets.batch.plan import plan_job, plan_run
@@ -49,7 +49,7 @@ def test_impossible_images_are_refused(
     settings = make_settings(*image_options, image=image)
 
     def plan() -> Plan:
-        check_refused(request, unsupported_options(SLURM))
+        check_unsupported_options(request, unsupported_options(SLURM))
         return plan_job(request, make_inputs(settings), SITE)
 
     with pytest.raises(OrchError) as refused:

@@ -187,7 +187,7 @@ class Torchrun:
         elif isinstance(event, Exited):
             self.children.pop(event.rank, None)
             self.preempted = self.preempted or event.preempted
-            if event.bad and not self.failed:
+            if event.is_failure and not self.failed:
                 self.failed = time.monotonic()
                 self.take_stack_traces()
 

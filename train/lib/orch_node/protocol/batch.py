@@ -38,7 +38,7 @@ class JobConfig:
     torch: str | None
     needs_bf16: bool
     launch: str  # the name of the launcher
-    mpi: str  # the flavour of its hostfile, or empty
+    mpi: str  # the implementation of its hostfile, or empty
     launcher: tuple[str, ...]  # its command
     launcher_env: dict[str, str]
     files: dict[str, str]  # name in the run's folder -> content

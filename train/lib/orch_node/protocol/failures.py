@@ -115,7 +115,7 @@ def add_event(ends: dict[int, RankEnd], event: Event) -> None:
     rank_end = ends.get(event.rank, RankEnd(event.rank))
     if isinstance(event, Raised):  # rank -1 has ended before it knew its number
         ends[event.rank] = RankEnd(event.rank, rank_end.raised or event, rank_end.exited)
-    elif isinstance(event, Exited) and (event.bad or rank_end.raised):
+    elif isinstance(event, Exited) and (event.is_failure or rank_end.raised):
         ends[event.rank] = RankEnd(event.rank, rank_end.raised, event)
 
 

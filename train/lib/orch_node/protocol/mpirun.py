@@ -60,12 +60,12 @@ def with_size(head: tuple[str, ...], size: int, ranks: Sequence[str]) -> Launche
     return LauncherCommand(argv=(*head, "-n", str(size), *ranks), size_at=len(head) + 1)
 
 
-def hostfile(flavour: str, hosts: Iterable[tuple[str, int]]) -> str:
+def hostfile(implementation: str, hosts: Iterable[tuple[str, int]]) -> str:
     """Return the content of a hostfile.
 
     Args:
-        flavour: intel, mpich or openmpi.
+        implementation: intel, mpich or openmpi.
         hosts: address and number of ranks of each host, in the order of ranks.
     """
-    line = HOST_LINES[flavour]
+    line = HOST_LINES[implementation]
     return "".join(line.format(address=host, ranks=ranks) + "\n" for host, ranks in hosts)

@@ -36,7 +36,7 @@ GPU_MESSAGES = {
     "torch.utils._pytree": "is an Enum subclass and is now natively supported",
 }
 ACCELERATE_ADVICE = "Pass cpu=True to Accelerator(), or use_cpu=True to TrainingArguments()"
-NO_ACCELERATOR_ADVICE = (
+NO_ACCELERATOR_HINT = (
     "Pass the model and the optimizer to the prepare() of an Accelerator(cpu=True), or "
     "use_cpu=True to TrainingArguments()"
 )
@@ -128,20 +128,20 @@ def hint(layout: RunLayout, placement: RankEntry) -> str:
     """
     torch = sys.modules.get("torch")
     on_gpus = torch is not None and has_accelerator(torch)
-    lightning_advice = (
+    lightning_hint = (
         f"Pass accelerator='{'gpu' if on_gpus else 'cpu'}', devices={placement.local_world_size}, "
         f"num_nodes={len(layout.node_names)} and strategy='ddp' to the Trainer or "
         "Fabric of Lightning"
     )
     if lightning_numbers():
-        return lightning_advice
+        return lightning_hint
     if numbers := accelerate_numbers():
         trains_alone = numbers[0].world_size != layout.world_size
         return ACCELERATE_ADVICE if trains_alone and not on_gpus else OTHER_ADVICE
     has_lightning = not sys.modules.keys().isdisjoint(LIGHTNING_PACKAGES)
     if has_lightning == imports_accelerate() or (on_gpus and not has_lightning):
         return OTHER_ADVICE
-    return lightning_advice if has_lightning else NO_ACCELERATOR_ADVICE
+    return lightning_hint if has_lightning else NO_ACCELERATOR_HINT
 
 
 def imports_accelerate() -> bool:

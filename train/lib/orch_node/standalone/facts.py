@@ -200,12 +200,12 @@ def launchers(prefix: Path, installed: dict[str, str]) -> dict[str, str]:
     All of them have files of the same names, so further ones are installed in the folder mpi/FLAVOUR.
     """
     programs = {}
-    for flavour, (package, name) in MPI.items():
-        folders = [f"{prefix}/mpi/{flavour}/bin"]
+    for implementation, (package, name) in MPI.items():
+        folders = [f"{prefix}/mpi/{implementation}/bin"]
         folders += [f"{prefix}/bin"] if package in installed else []
         program = shutil.which(name, path=":".join(folders))
         if program:
-            programs[flavour] = program
+            programs[implementation] = program
     return programs
 
 

@@ -181,7 +181,7 @@ class Exited(Event):
     cpu_seconds: float = 0.0
 
     @property
-    def bad(self) -> bool:
+    def is_failure(self) -> bool:
         """Return whether the rank failed."""
         return bool(self.code or self.signal) and not self.stopped and not self.preempted
 
