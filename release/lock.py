@@ -16,7 +16,7 @@ from packaging.utils import canonicalize_name
 
 from orchestrator import load
 from orchestrator.operations.setup import CUDA_PREFIXES, TOOLS
-from orchestrator.provisioning.lock import LOCKS, UNLOCKED, LockedPackage, parse_lock
+from orchestrator.provisioning.pip import LOCKS, UNLOCKED, LockedPackage, parse_lock
 from orchestrator.provisioning.wheelhouse import UV
 from orchestrator.stacks.matrix import builds_bindings
 from orchestrator.stacks.stack import MPI_WHEELS, Stack

@@ -17,7 +17,6 @@ from orchestrator.model.command import Command
 from orchestrator.model.packages import Requirements
 from orchestrator.model.platform import Platform
 from orchestrator.provisioning import wheelhouse
-from orchestrator.provisioning.user_packages import add_packages
 from orchestrator.provisioning.wheelhouse import Wheel, sbom
 from orchestrator.stacks.image import GLIBC, Image, make_image, python_of
 
@@ -58,7 +57,7 @@ def lay_out(
     for line in wheelhouse.slow_steps(stack, target, find_links):
         notify(line)
     house = wheelhouse.prepare_wheelhouse(stack, target, find_links)
-    house = add_packages(house, requirements, target, stack.name, notify)
+    house = wheelhouse.add_packages(house, requirements, target, stack.name, notify)
     lay_wheels(house.folder, house.lock, context / "wheels")
     shutil.copytree(TRAIN, context / "train", ignore=LEFT_OUT, dirs_exist_ok=True)
     (context / "sbom.json").write_text(json.dumps(sbom(image.tag, house.lock), indent=1) + "\n")

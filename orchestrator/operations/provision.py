@@ -16,13 +16,13 @@ from orchestrator.model.packages import Requirements
 from orchestrator.model.platform import Platform
 from orchestrator.model.provision_report import Change
 from orchestrator.model.provision_report import Report as Report
-from orchestrator.provisioning import fabric_checks, wheelhouse
+from orchestrator.provisioning import wheelhouse
 from orchestrator.provisioning.plan import Host, ProvisionPlan, plan_provision
 from orchestrator.provisioning.plan import ProvisionRequest as ProvisionRequest
+from orchestrator.provisioning.probe import fabric_checks_version
 from orchestrator.provisioning.session import Listener as Listener
 from orchestrator.provisioning.session import Session, open_session
 from orchestrator.provisioning.sources import Source, find_sources, source_trees
-from orchestrator.provisioning.user_packages import add_packages
 from orchestrator.stacks.stack import Stack
 
 
@@ -171,7 +171,7 @@ def prepare_wheels(
             session.listener.note(line)
         unpublished = wheelhouse.unpublished_packages(stack, links)
         house = wheelhouse.prepare_wheelhouse(stack, platform, links)
-        house = add_packages(house, requirements, platform, stack.name, session.listener.note)
+        house = wheelhouse.add_packages(house, requirements, platform, stack.name, session.listener.note)
         houses[platform.key] = house.variables(unpublished)
     return houses
 
@@ -185,7 +185,7 @@ def files(session: Session, houses: dict[str, dict[str, object]]) -> dict[str, A
         "orch_wheels": "index" if session.request.index else "wheelhouse",
         "orch_stack_indexes": stack_indexes(load.stack(session.request.stack)),
         "orch_verify_version": sha256(LIB / "orch_node" / "verify.py")[:12],
-        "orch_fabric_version": fabric_checks.checks_version(SHARE),
+        "orch_fabric_version": fabric_checks_version(SHARE),
     }
 
 

@@ -16,8 +16,14 @@ from orch_node.standalone.facts import package_folders, torch_version
 from orchestrator.errors import RequestError
 from orchestrator.files import PUBLIC, SHARE, sha256, short_digest, write_whole
 from orchestrator.model.platform import Platform
-from orchestrator.provisioning.lock import check_hashes, locked_packages, pip_options, platform_for
-from orchestrator.provisioning.pip import index_options, run_pip
+from orchestrator.provisioning.pip import (
+    check_hashes,
+    index_options,
+    locked_packages,
+    pip_options,
+    platform_for,
+    run_pip,
+)
 from orchestrator.stacks.matrix import builds_bindings
 from orchestrator.stacks.stack import BINDINGS, TORCH, Stack, same_version
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import shlex
-import subprocess
 from collections.abc import Mapping
 from typing import Any
 
 from orchestrator.model.host_names import SSH_PORT, keyscan_command, known_host_name
 from orchestrator.model.printable import one_line
 from orchestrator.model.provision_report import Change
+from orchestrator.provisioning.ssh_settings import Settings, query_ssh
 
-SSH_SECONDS = 10.0  # time limit for `ssh -G`, whose configuration may run programs
 KEY_FILE = "ansible_ssh_private_key_file"
 PERMISSION_DENIED = "Permission denied ("  # printed by OpenSSH if the host does not accept the key
 NO_RESPONSE = "Check that it is running and reachable: `ssh HOST`; ansible_host sets its address."
@@ -64,25 +63,19 @@ def explain(message: str) -> tuple[str, str]:
     return one_line(" ".join(lines)[-500:]), ""
 
 
-def ssh_settings(name: str, variables: Mapping[str, Any]) -> Mapping[str, str]:
-    """Return the settings of a host in the user's ssh configuration and in the inventory, as `ssh -G` prints them.
-
-    The result is empty if ssh does not accept them.
-    """
+def ssh_settings(name: str, variables: Mapping[str, Any]) -> Settings:
+    """Return the settings of a host in the user's ssh configuration and in the inventory; none if ssh rejects them."""
     port = variables.get("ansible_port")
     names = ("ansible_ssh_common_args", "ansible_ssh_extra_args")
     try:
         arguments = [word for key in names for word in shlex.split(str(variables.get(key) or ""))]
-        command = ["ssh", "-G", *arguments, *(["-p", str(port)] if port else [])]
-        command += ["--", str(variables.get("ansible_host", name))]
-        result = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=SSH_SECONDS)
-    except (OSError, ValueError, subprocess.TimeoutExpired):
+    except ValueError:
         return {}
-    lines = result.stdout.splitlines() if result.returncode == 0 else ()
-    return {key: value for key, _, value in (line.partition(" ") for line in lines)}
+    at_port = ["-p", str(port)] if port else []
+    return query_ssh([*arguments, *at_port, "--", str(variables.get("ansible_host", name))])
 
 
-def fill_in_host(hint: str, name: str, variables: Mapping[str, Any], settings: Mapping[str, str] | None = None) -> str:
+def fill_in_host(hint: str, name: str, variables: Mapping[str, Any], settings: Settings | None = None) -> str:
     """Return a hint whose commands name a host's address, port, user, key and known_hosts file.
 
     Args:
@@ -97,8 +90,8 @@ def fill_in_host(hint: str, name: str, variables: Mapping[str, Any], settings: M
     user, key = variables.get("ansible_user"), variables.get(KEY_FILE)
     at_port = ["-p", port] if port != str(SSH_PORT) else []
     ssh = [*(["-i", str(key)] if key else []), *at_port, f"{user}@{address}" if user else address]
-    key_host, key_port = settings.get("hostname", address), int(settings.get("port", port))
-    known_hosts = settings.get("userknownhostsfile", "~/.ssh/known_hosts").split()[0]
+    key_host, key_port = settings.get("hostname", [address])[0], int(settings.get("port", [port])[0])
+    known_hosts = settings.get("userknownhostsfile", ["~/.ssh/known_hosts"])[0].split()[0]
     return (
         hint.replace("ssh HOST", shlex.join(["ssh", *ssh]))
         .replace("ssh-keyscan HOST", keyscan_command(key_host, key_port))

@@ -1,16 +1,176 @@
-"""How orch calls pip: without modules of the current folder."""
+"""Run pip, and read the lock of a stack: exact versions and hashes of its packages, in stacks/data/locks.
+
+`make locks` writes it with `uv pip compile`, for each stack whose bindings orch builds. It lists every package that
+comes from PyPI: the stack's requirements, their dependencies, and the tools that install and build them. It does not
+list torch, whose CPU build comes from PyTorch's own index, nor the bindings.
+"""
 
 from __future__ import annotations
 
 import os
+import platform
+import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import MappingProxyType
 
-from orchestrator.errors import ExecuteError
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name, parse_sdist_filename, parse_wheel_filename
+
+from orchestrator.errors import ExecuteError, RequestError
+from orchestrator.files import STACKS
 from orchestrator.model.platform import Platform
-from orchestrator.stacks.stack import Stack
+from orchestrator.stacks.stack import BINDINGS, MPI_WHEELS, TORCH, Stack
+
+LOCKS = STACKS / "locks"
+HASH = re.compile(r"--hash=sha256:([0-9a-f]{64})")
+UNLOCKED = frozenset({canonicalize_name(TORCH), canonicalize_name(BINDINGS)})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LockedPackage:
+    """A package version, and the environments that its marker selects."""
+
+    requirement: Requirement
+    hashes: tuple[str, ...]  # SHA-256, hexadecimal, of its wheels and its sdist
+
+    @property
+    def name(self) -> str:
+        """Return the normalized name (PEP 503)."""
+        return canonicalize_name(self.requirement.name)
+
+    def fits(self, platform: Platform) -> bool:
+        """Return whether nodes of this platform install it."""
+        marker = self.requirement.marker
+        return marker is None or marker.evaluate({**platform.markers})
+
+    @property
+    def pin(self) -> str:
+        """Return the package and its version without the marker, for example `numpy==2.4.6`."""
+        return f"{self.requirement.name}{self.requirement.specifier}"
+
+    @property
+    def line(self) -> str:
+        """Return the line of a requirements file for pip --require-hashes."""
+        return " ".join([self.pin, *(f"--hash=sha256:{digest}" for digest in self.hashes)])
+
+
+def platform_for(python: str | None = None) -> Platform:
+    """Return the platform of this machine, with another version of Python if one is given."""
+    version = python or platform.python_version()
+    major_and_minor = ".".join(version.split(".")[:2])
+    return Platform(python=major_and_minor, machine=platform.machine(), libc=platform.libc_ver()[1])
+
+
+def locked_packages(stack: Stack, platform: Platform) -> tuple[LockedPackage, ...]:
+    """Return the packages of a stack for a platform; none if the stack has no lock.
+
+    Raises:
+        RequestError: if the lock is damaged, or is for other versions than the stack has.
+    """
+    path = LOCKS / f"{stack.name}.txt"
+    if not path.exists():
+        return ()
+    packages = [package for package in parse_lock(path) if package.fits(platform)]
+    check_lock(path, packages, stack)
+    unused = {name for name in MPI_WHEELS if name not in stack.requirements}
+    if TORCH not in stack.requirements:  # MPI alone, whose wheels require no others
+        unused = {package.name for package in packages} - {"uv", *stack.requirements}
+    return tuple(package for package in packages if package.name not in unused)
+
+
+def parse_lock(path: Path) -> list[LockedPackage]:
+    """Return the packages of a requirements file with hashes, or of the lock that it names by `-r`.
+
+    Raises:
+        RequestError: if a line is not a pinned requirement with SHA-256 hashes.
+    """
+    text = re.sub(r"\s*\\\n\s*", " ", path.read_text())
+    lines = (line for line in text.splitlines() if line.strip() and line.lstrip()[0] != "#")
+    packages: list[LockedPackage] = []
+    for line in lines:
+        if line.startswith("-r "):
+            packages += parse_lock(path.with_name(line.removeprefix("-r ").strip()))
+        else:
+            packages.append(parse_line(path, line))
+    return packages
+
+
+def parse_line(path: Path, line: str) -> LockedPackage:
+    """Return the package of one logical line.
+
+    Raises:
+        RequestError: if it is not a pinned requirement with SHA-256 hashes.
+    """
+    hashes = tuple(HASH.findall(line))
+    try:
+        requirement = Requirement(line.partition(" --hash=")[0])
+    except InvalidRequirement:
+        requirement = None
+    if requirement is None or not hashes or not str(requirement.specifier).startswith("=="):
+        raise RequestError(
+            f"{path}: expected NAME==VERSION --hash=sha256:..., found {line[:80]!r}.",
+            hint="Write the lock again with `make locks`.",
+        )
+    return LockedPackage(requirement=requirement, hashes=hashes)
+
+
+def check_lock(path: Path, packages: list[LockedPackage], stack: Stack) -> None:
+    """Raise RequestError if a requirement of the stack is not in the lock in the same version."""
+    pins = {package.name: package.requirement.specifier for package in packages}
+    for name, version in stack.requirements.items():
+        specifier = pins.get(canonicalize_name(name))
+        if canonicalize_name(name) in UNLOCKED:
+            continue
+        if specifier is None or not specifier.contains(version, prereleases=True):
+            raise RequestError(
+                f"{path} has {f'{name}{specifier}' if specifier else f'no {name}'}, stack '{stack.name}' requires "
+                f"{version}.",
+                hint="Write the lock again with `make locks`.",
+            )
+
+
+def check_hashes(hashes: Mapping[str, str], packages: tuple[LockedPackage, ...]) -> None:
+    """Check downloaded files against the lock.
+
+    A later call of pip may replace a verified file: pip trusts the hashes of an index if it has no others.
+
+    Args:
+        hashes: the SHA-256 of each file, by its name.
+        packages: the locked packages.
+
+    Raises:
+        ExecuteError: if a file of a locked version has another content.
+    """
+    by_name = {package.name: package for package in packages}
+    for file, digest in hashes.items():
+        try:
+            name, version, *_ = parse_wheel_filename(file) if file.endswith(".whl") else parse_sdist_filename(file)
+        except ValueError:  # not a package
+            continue
+        package = by_name.get(name)
+        if package is None or not package.requirement.specifier.contains(version, prereleases=True):
+            continue
+        if digest not in package.hashes:
+            raise ExecuteError(
+                f"{file} does not have the content that the lock of the stack names: its hash is {digest}.",
+                hint="Check the index that pip uses (`pip config list`), and delete the file.",
+            )
+
+
+@contextmanager
+def pip_options(packages: tuple[LockedPackage, ...]) -> Iterator[tuple[list[str], list[str]]]:
+    """Yield pip's options that install the locked packages, and those that constrain other packages to them."""
+    with TemporaryDirectory(prefix="orch-lock-") as folder:
+        hashed, constraints = Path(folder, "requirements.txt"), Path(folder, "constraints.txt")
+        hashed.write_text("".join(f"{package.line}\n" for package in packages))
+        constraints.write_text("".join(f"{package.pin}\n" for package in packages))
+        yield (["--no-deps", "--require-hashes", "--requirement", str(hashed)], ["--constraint", str(constraints)])
 
 
 def command(*arguments: str) -> list[str]:

@@ -1,27 +1,37 @@
-"""Results of the preflight on each node."""
+"""Results that each node reports: of the preflight, and of the role `fabric`."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from modulefinder import ModuleFinder
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from orchestrator.files import short_digest
 from orchestrator.load.facts import (
     Address,
     Count,
+    Digest,
     FromNode,
     Host,
     HostKey,
+    InvalidResponse,
     LibcVersion,
     Line,
     NodeFacts,
     NodePath,
+    NodeRecord,
     Number,
+    ProofFacts,
     Text,
     Token,
     User,
+    Verified,
+    render_record,
     validate,
 )
 
@@ -33,6 +43,7 @@ Missable = Literal[
 
 # Distributions whose packages orch knows; "" for others.
 Family = Literal["debian", "rhel", ""]
+FABRIC_TASK = "Check the fabrics"  # of the role `fabric`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,3 +170,46 @@ def family_of(release: Release) -> Family:
     if "debian" in names:
         return "debian"
     return "rhel" if names & {"rhel", "fedora"} else ""
+
+
+class FabricResults(FromNode):
+    """The output of `node.py check-fabric`."""
+
+    key: Digest  # of what was checked
+    nodes: dict[Host, dict[Token, ProofFacts]]  # node -> fabric -> result
+
+
+def parse_fabrics(name: str, result: Mapping[str, Any]) -> FabricResults:
+    """Return the results that a node reports.
+
+    Raises:
+        InvalidResponse: if the output of the command is not what `node.py check-fabric` prints.
+    """
+    problem = f"{name} returned invalid results of the fabric checks"
+    try:
+        output = json.loads(str(result.get("stdout", "")))
+    except (ValueError, RecursionError):
+        raise InvalidResponse(problem) from None
+    return validate(FabricResults, output, problem)
+
+
+def record_with_results(record: NodeRecord, results: Mapping[str, ProofFacts], key: str) -> str:
+    """Return the text of a node's record with its results."""
+    verified = (record.verified or Verified()).model_copy(update={"fabrics": key})
+    return render_record(record.model_copy(update={"proved": dict(results), "verified": verified}))
+
+
+def fabric_checks_version(share: Path) -> str:
+    """Return a digest of everything that decides the results; when it changes, the checks run again.
+
+    Args:
+        share: the folder with train/ and playbooks/.
+    """
+    lib = share / "train" / "lib"
+    programs = [share / "train" / "node.py", *(lib / "orch_node" / "fabric").glob("*.py")]
+    finder = ModuleFinder([str(lib)])
+    for program in programs:
+        finder.run_script(str(program))
+    imported = [getattr(module, "__file__", None) for module in finder.modules.values()]
+    role = share / "playbooks" / "roles" / "fabric"
+    return short_digest(sorted({*programs, *(Path(file) for file in imported if file), *role.glob("*/*.yml")}), share)

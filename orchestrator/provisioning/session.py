@@ -26,7 +26,7 @@ from orchestrator.load.records import claim_state
 from orchestrator.model.finding import Finding
 from orchestrator.model.printable import one_line
 from orchestrator.model.provision_report import NodeReport, Report
-from orchestrator.provisioning import fabric_checks, playbook, probe
+from orchestrator.provisioning import playbook, probe
 from orchestrator.provisioning.messages import (
     KEY_FILE,
     PERMISSION_DENIED,
@@ -157,7 +157,7 @@ class Session:
                 if result.role == "preflight":
                     skew = clock_skew(result, parsed.time)
                     self.probes[result.node] = probe.make_probe(result.node, parsed, skew)
-            elif result.task.startswith(fabric_checks.TASK) and result.role == "fabric":
+            elif result.task.startswith(probe.FABRIC_TASK) and result.role == "fabric":
                 self.store_fabric_results(result)
             elif result.task == COMPARE_TASK and result.role == "stack" and not self.request.dry_run:
                 self.note_removed_packages(result)
@@ -174,7 +174,7 @@ class Session:
             reason, _ = explain(message_of(result.result))
             self.listener.note(f"the fabrics could not be checked: {reason}")
             return
-        parsed = fabric_checks.parse_results(result.node, result.result)
+        parsed = probe.parse_fabrics(result.node, result.result)
         for name, fabrics in parsed.nodes.items():
             if name in self.nodes:
                 self.store_node_fabrics(name, fabrics, parsed.key)
@@ -209,7 +209,7 @@ class Session:
             self.listener.note(error.describe())
             return
         if record:
-            write_private(path, fabric_checks.record_with_results(record, fabrics, key))
+            write_private(path, probe.record_with_results(record, fabrics, key))
         for fabric, proof in fabrics.items():
             self.listener.note(f"{name}: {fabric}: {proof.failed or 'works'}")
 

@@ -1,4 +1,4 @@
-"""Record what the user's ssh configuration says about a node, so that all connections use the same settings.
+"""Record what the user's ssh configuration says about a node, and write the files for ssh between the nodes.
 
 Ansible's ssh reads ~/.ssh/config and /etc/ssh/ssh_config. orch's own connections and those between nodes read only the
 configuration that orch writes from its records.
@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import shlex
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from orchestrator.load.facts import NodeConnection, SshSettings
-from orchestrator.model.host_names import is_host
+from orchestrator.model.host_names import is_address, is_host, known_host_name
+from orchestrator.provisioning.preflight import is_loopback
+from orchestrator.provisioning.probe import Probe
 
 SSH_SECONDS = 10.0  # time limit for `ssh -G`, whose configuration may run programs
 MAX_HOPS = 8
@@ -31,6 +34,7 @@ RECORDED_OPTIONS = {
 }
 FILES = ("CertificateFile", "IdentityFile")  # one path for each line
 Settings = dict[str, list[str]]  # the values of each key
+SSH_CONFIG_HEADER = "# Written by orch provision. Only for ssh between the nodes of this cluster."
 
 
 def resolve_connection(connection: NodeConnection, config: Path | None = None) -> NodeConnection:
@@ -106,3 +110,62 @@ def jump_hosts(settings: Settings) -> list[str]:
     """Return the names of the jump hosts in a list such as `alice@gate:2222,inner`."""
     hosts = [host for value in settings.get("proxyjump", ()) for host in value.split(",") if host != "none"]
     return [host.removeprefix("ssh://").rpartition("@")[2].partition(":")[0] for host in hosts]
+
+
+def host_entries(probes: tuple[Probe, ...], addresses: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Return the entries of all nodes for /etc/hosts.
+
+    They have the inventory's names only. The host name that a node reports could redirect the other nodes'
+    connections to it. Addresses and localhost are omitted.
+    """
+    return [{"address": addresses[p.name], "names": [p.name]} for p in probes if is_host_name(p.name)]
+
+
+def is_host_name(text: str) -> bool:
+    """Return whether a name of the inventory may stand in /etc/hosts."""
+    return text.lower().partition(".")[0] != "localhost" and not is_address(text)
+
+
+def has_entries(probe: Probe, entries: list[dict[str, Any]]) -> bool:
+    """Return whether /etc/hosts of a node has these entries, and no loopback address for their names."""
+    lines = [line.partition("#")[0].split() for line in probe.hosts_file.splitlines()]
+    names = {name for entry in entries for name in entry["names"]}
+    loopback_names = {name for fields in lines if fields and is_loopback(fields[0]) for name in fields[1:]}
+    return not names & loopback_names and all([e["address"], *e["names"]] in lines for e in entries)
+
+
+def known_hosts(probes: tuple[Probe, ...], addresses: Mapping[str, str], ports: Mapping[str, int]) -> str:
+    """Return known_hosts with the keys of all nodes, which were read over verified connections."""
+    return "".join(
+        f"{known_host_name(probe.name, port)},{known_host_name(addresses[probe.name], port)} {key}\n"
+        for probe in probes
+        for port in [ports[probe.name]]
+        for key in probe.host_keys
+    )
+
+
+def ssh_config(probes: tuple[Probe, ...], addresses: Mapping[str, str], ports: Mapping[str, int], root: str) -> str:
+    """Return the configuration with which a node connects to the others; it replaces the user's own."""
+    hosts = [
+        f"Host {probe.name} {addresses[probe.name]}\n"
+        f"    HostName {addresses[probe.name]}\n    Port {ports[probe.name]}\n    User {probe.user}\n"
+        for probe in probes
+    ]
+    return "\n".join(
+        [
+            SSH_CONFIG_HEADER,
+            *hosts,
+            "Host *",
+            f'    IdentityFile "{root}/ssh/id_ed25519"',
+            "    IdentitiesOnly yes",
+            f'    UserKnownHostsFile "{root}/ssh/known_hosts"',
+            "    GlobalKnownHostsFile /dev/null",
+            "    StrictHostKeyChecking yes",
+            "    UpdateHostKeys no",
+            "    BatchMode yes",
+            "    ConnectTimeout 10",
+            "    ServerAliveInterval 5",
+            "    ServerAliveCountMax 3",
+            "",
+        ]
+    )

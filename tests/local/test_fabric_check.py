@@ -10,7 +10,7 @@ import pytest
 from orch_node.fabric import check
 from orch_node.protocol.fabrics import Proof
 
-from orchestrator.provisioning import fabric_checks
+from orchestrator.provisioning.probe import parse_fabrics
 from tests.local.workspaces import Workspace
 from tests.support.nodes_with_fabrics import INFINIBAND_CARD
 
@@ -74,7 +74,7 @@ def test_working_fabric_is_measured_with_one_and_two_ranks_per_host(two_hosts: W
 def test_fabric_without_devices_reports_the_reason(two_hosts: Workspace) -> None:
     """Request a card that does not exist: MPI fails, and TCP is not measured."""
     output = run_on_node0(two_hosts, f"{two_hosts.lab.root}/train/node.py", "check-fabric")
-    results = fabric_checks.parse_results("node0", {"stdout": output})
+    results = parse_fabrics("node0", {"stdout": output})
     assert results.key == KEY
     assert [set(fabrics) for fabrics in results.nodes.values()] == [{"verbs"}] * 2
     result = results.nodes["node0"]["verbs"]

@@ -19,7 +19,7 @@ from orchestrator.runs.fetch import FetchListener
 from orchestrator.targets.connections import connection, program_output
 from orchestrator.targets.connections.connection import Ssh
 from orchestrator.targets.connections.local import Local
-from orchestrator.targets.connections.pipes import PipedProgram
+from orchestrator.targets.connections.program_output import PipedProgram
 from tests.local.runs import Orch, expect_exit
 from tests.support.ports import free_port
 from tests.support.recorded import make_placement, make_run

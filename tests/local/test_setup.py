@@ -20,10 +20,9 @@ import pytest
 from orchestrator import load
 from orchestrator.errors import ExecuteError, PlanError
 from orchestrator.operations import setup
-from orchestrator.provisioning import lock
+from orchestrator.provisioning import pip
 from orchestrator.provisioning.bindings_wheel import sources_digest
-from orchestrator.provisioning.lock import parse_lock, pip_options
-from orchestrator.provisioning.pip import run_pip
+from orchestrator.provisioning.pip import parse_lock, pip_options, run_pip
 from orchestrator.stacks.stack import Index
 from tests.support.wheels import index_variables, make_wheel
 
@@ -139,7 +138,7 @@ def test_build_does_not_change_the_digest_of_the_sources(tmp_path: Path, monkeyp
 
 
 def test_pip_refuses_a_file_with_another_hash(tmp_path: Path) -> None:
-    (locked,) = (package for package in parse_lock(lock.LOCKS / "current.txt") if package.name == "idna")
+    (locked,) = (package for package in parse_lock(pip.LOCKS / "current.txt") if package.name == "idna")
     forged = replace(locked, hashes=(HASH,))
     with pip_options((forged,)) as (options, _), pytest.raises(ExecuteError, match="DO NOT MATCH THE HASHES"):
         run_pip("download", "--quiet", "--dest", str(tmp_path), *options)

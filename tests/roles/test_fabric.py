@@ -11,7 +11,7 @@ import pytest
 
 from orchestrator.files import TRAIN
 from orchestrator.load.facts import read_record
-from orchestrator.provisioning import fabric_checks
+from orchestrator.provisioning.probe import parse_fabrics
 from orchestrator.provisioning.session import INVALID_RESULT_HINT, Session
 from tests.roles.modules import run_play
 from tests.support.node_responses import add_result, make_reported_facts, session
@@ -54,7 +54,7 @@ def test_fabrics_are_checked_once_if_two_nodes_have_devices(tmp_path: Path) -> N
     # The card does not exist, so MPI reports that it does not find it.
     output = run_role(tmp_path, [INFINIBAND_CARD])
     (line,) = [line for line in output.splitlines() if "(stdout)" in line]
-    result = fabric_checks.parse_results("node0", {"stdout": line.partition("(stdout) ")[2]})
+    result = parse_fabrics("node0", {"stdout": line.partition("(stdout) ")[2]})
     assert set(result.nodes) == {"node0", "node1"}
     assert "fi_getinfo() failed" in result.nodes["node1"]["verbs"].failed
     assert "SKIPPED" in run_role(tmp_path, [INFINIBAND_CARD], verified=result.key)

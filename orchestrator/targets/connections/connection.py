@@ -28,8 +28,15 @@ from orch_node.login_shell import StartFilter, program_errors, shell_command
 from orchestrator.errors import ConnectionLost, ExecuteError
 from orchestrator.model.command import LOGIN_SCRIPT_HINT, Command, CommandResult, program_name
 from orchestrator.model.host_names import keyscan_command, known_host_name
-from orchestrator.targets.connections.pipes import PipedProgram, last_line, piped_program
-from orchestrator.targets.connections.program_output import exit_code, read_errors, read_output, relay_output
+from orchestrator.targets.connections.program_output import (
+    PipedProgram,
+    exit_code,
+    last_line,
+    piped_program,
+    read_errors,
+    read_output,
+    relay_output,
+)
 
 # fabric and paramiko are imported only when a node is contacted, so that planning starts faster.
 if TYPE_CHECKING:

@@ -17,8 +17,14 @@ from orch_node import disk
 from orchestrator.errors import ExecuteError
 from orchestrator.files import make_user_folder, write_whole
 from orchestrator.model.command import Command, CommandResult, program_name
-from orchestrator.targets.connections.pipes import PipedProgram, last_line, piped_program
-from orchestrator.targets.connections.program_output import STDERR, STDOUT, STOP_POLL_SECONDS
+from orchestrator.targets.connections.program_output import (
+    STDERR,
+    STDOUT,
+    STOP_POLL_SECONDS,
+    PipedProgram,
+    last_line,
+    piped_program,
+)
 
 CHUNK = 1 << 20
 WRITE_HINT = "Check whether you may write there, and whether the disk has free space: `df`."

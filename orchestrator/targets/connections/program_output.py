@@ -1,4 +1,4 @@
-"""Read the whole output of a program on another machine, within limits of size and time."""
+"""Read the output of a program, through a channel of paramiko within limits of size and time, or through pipes."""
 
 from __future__ import annotations
 
@@ -17,6 +17,13 @@ from orchestrator.model.printable import one_line
 if TYPE_CHECKING:
     import paramiko
 
+
+import contextlib
+import fcntl
+import subprocess
+import tempfile
+from typing import BinaryIO
+
 CHUNK = 1 << 20
 MAX_OUTPUT_BYTES = 1 << 28  # enough to list a million files
 LOGIN_SHELL_HINT = "`ssh NODE true` must succeed: look at the user's shell (getent passwd) and its start-up files."
@@ -25,6 +32,8 @@ POLL_SECONDS = 0.005
 STOP_POLL_SECONDS = 0.1
 STDOUT, STDERR = 1, 2
 NO_STATUS = -1  # paramiko's exit code of a channel that ended without one
+MAX_ERROR_BYTES = 1 << 16
+PIPE_BYTES = 1 << 20  # Linux's limit for users; larger pipes need fewer switches between processes
 
 
 def read_output(channel: paramiko.Channel, node: str, seconds: float) -> CommandResult:
@@ -146,3 +155,71 @@ def has_ended(channel: paramiko.Channel, quiet_seconds: float) -> bool:
     """
     output_is_over = channel.closed or channel.eof_received or quiet_seconds > LATE_SECONDS
     return bool(output_is_over) and channel.exit_status_ready()
+
+
+class PipedProgram:
+    """A running program.
+
+    Attributes:
+        output: its standard output.
+    """
+
+    def __init__(self, process: subprocess.Popen[bytes], errors: BinaryIO, explain: Callable[[int, str], ExecuteError]):
+        """Wrap a process.
+
+        Args:
+            process: the process, with pipes for its input and its output.
+            errors: the file that it writes its standard error to.
+            explain: returns the error for an exit code and the text of its standard error.
+        """
+        assert process.stdin is not None
+        assert process.stdout is not None
+        self.process = process
+        self.input = process.stdin
+        self.output: BinaryIO = process.stdout  # type: ignore[assignment]
+        self.errors = errors
+        self.explain = explain
+
+    def send(self, data: bytes) -> None:
+        """Write to its standard input; do nothing if it has ended."""
+        with contextlib.suppress(BrokenPipeError):
+            self.input.write(data)
+            self.input.flush()
+
+    def failure(self) -> ExecuteError:
+        """Return why its output has ended too early."""
+        with contextlib.suppress(BrokenPipeError):
+            self.input.close()
+        code = self.process.wait()
+        self.errors.seek(0)
+        return self.explain(code, self.errors.read(MAX_ERROR_BYTES).decode(errors="replace").strip())
+
+
+@contextlib.contextmanager
+def piped_program(command: tuple[str, ...], explain: Callable[[int, str], ExecuteError]) -> Iterator[PipedProgram]:
+    """Start a program, and end it with the context.
+
+    It has its own session, so that Ctrl-C on the terminal reaches only orch.
+
+    Raises:
+        OSError: if it cannot be started.
+    """
+    pipe = subprocess.PIPE
+    with tempfile.TemporaryFile() as errors:
+        process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=errors, start_new_session=True)
+        program = PipedProgram(process, errors, explain)
+        with contextlib.suppress(OSError):  # Linux limits the pipes of a user: 64 MiB for all
+            fcntl.fcntl(program.output, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+        try:
+            yield program
+        finally:
+            process.kill()
+            process.wait()
+            for stream in (program.input, program.output):
+                with contextlib.suppress(OSError):
+                    stream.close()
+
+
+def last_line(output: str) -> str:
+    """Return the last line of a text, where programs name their errors."""
+    return one_line(output.strip().rpartition("\n")[2])[:500]

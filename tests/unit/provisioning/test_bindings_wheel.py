@@ -8,7 +8,7 @@ import pytest
 
 from orchestrator import load
 from orchestrator.errors import ExecuteError, RequestError
-from orchestrator.provisioning import bindings_wheel, lock, wheelhouse
+from orchestrator.provisioning import bindings_wheel, pip, wheelhouse
 from tests.support.wheels import make_wheel
 
 TORCH = "2.13.0+cpu"
@@ -60,7 +60,7 @@ def test_bindings_are_not_built_with_tools_of_another_hash(tmp_path: Path, monke
     stack = replace(load.stack("current"), name="small", requirements={"torch": version("torch")}, indexes=())
     (tmp_path / "small.txt").write_text(f"setuptools==80.0 --hash=sha256:{'0' * 64}\n")
     make_wheel(tmp_path / "mirror", "setuptools", "80.0")
-    monkeypatch.setattr(lock, "LOCKS", tmp_path)
+    monkeypatch.setattr(pip, "LOCKS", tmp_path)
     monkeypatch.setattr(bindings_wheel, "torch_is_installed", lambda stack: True)
     for name, value in {"CONFIG_FILE": "/dev/null", "NO_INDEX": "1", "FIND_LINKS": str(tmp_path / "mirror")}.items():
         monkeypatch.setenv(f"PIP_{name}", value)
@@ -75,7 +75,7 @@ def test_bindings_for_another_python_or_machine_are_refused(
 ) -> None:
     """Refuse them before pip, which would only report that no index has the bindings."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    platform = replace(lock.platform_for(), **{field: "3.99" if field == "python" else "riscv64"})
+    platform = replace(pip.platform_for(), **{field: "3.99" if field == "python" else "riscv64"})
     with pytest.raises(RequestError, match=r"but wheels for Python .* are needed") as exc_info:
         wheelhouse.prepare_wheelhouse(load.stack("current"), platform, ())
     assert "--find-links" in exc_info.value.hint

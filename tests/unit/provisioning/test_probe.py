@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from orchestrator.files import STANDALONE
+from orchestrator.files import SHARE, STANDALONE
 from orchestrator.load.facts import InvalidResponse, NodeFacts, validate
 from orchestrator.provisioning import probe
-from orchestrator.provisioning.host_files import known_hosts, ssh_config
 from orchestrator.provisioning.playbook import UNSAFE, render_variables
+from orchestrator.provisioning.probe import fabric_checks_version
+from orchestrator.provisioning.ssh_settings import known_hosts, ssh_config
 from tests.support.hostile import ESCAPE_SEQUENCE, JSON
 from tests.support.node_responses import make_probe_result, make_reported_facts
+
+ROLE = "playbooks/roles/fabric"
+NODE = "train/lib/orch_node"
 
 
 def test_valid_result_becomes_a_probe() -> None:
@@ -141,3 +147,46 @@ def test_any_change_of_a_result_is_accepted_or_rejected(data: st.DataObject) -> 
     assert len(known_hosts((node,), addresses, {"node0": 22}).splitlines()) == len(node.host_keys)
     assert len(ssh_config((node,), addresses, {"node0": 22}, "/r").splitlines()) == 17
     json.loads(render_variables({"nodes": {"node0": node.facts}}))
+
+
+@pytest.fixture(scope="module")
+def share(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("share")
+    for part in (ROLE, NODE):
+        shutil.copytree(SHARE / part, folder / part)
+    shutil.copy(SHARE / "train/node.py", folder / "train")
+    return folder
+
+
+def changes_version(share: Path, name: str) -> bool:
+    """Return whether another line in this file changes the version."""
+    before, path = fabric_checks_version(share), share / name
+    content = path.read_text()
+    path.write_text(content + "# another\n")
+    after = fabric_checks_version(share)
+    path.write_text(content)
+    assert fabric_checks_version(share) == before
+    return after != before
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "train/node.py",
+        f"{NODE}/fabric/ping_pong.py",
+        f"{NODE}/fabric/check.py",
+        f"{NODE}/verify.py",
+        f"{NODE}/protocol/fabrics.py",
+        f"{NODE}/protocol/values.py",
+        f"{NODE}/standalone/facts.py",
+        f"{ROLE}/defaults/main.yml",
+        f"{ROLE}/tasks/main.yml",
+    ],
+)
+def test_version_depends_on_everything_that_decides_the_results(share: Path, name: str) -> None:
+    assert changes_version(share, name)
+
+
+@pytest.mark.parametrize("name", [f"{NODE}/supervisor/supervisor.py", f"{ROLE}/README.md"])
+def test_version_does_not_depend_on_other_files(share: Path, name: str) -> None:
+    assert not changes_version(share, name)

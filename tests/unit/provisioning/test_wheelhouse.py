@@ -2,10 +2,35 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
+import shutil
+import tarfile
 import threading
 from pathlib import Path
 
+import pytest
+
+from orchestrator.errors import OrchError, RequestError
 from orchestrator.files import exclusive
+from orchestrator.model.packages import Requirements
+from orchestrator.model.platform import Platform
+from orchestrator.provisioning.wheelhouse import Wheelhouse, add_packages, describe_wheel
+from tests.support.wheels import index_variables, make_wheel
+
+NODE = Platform(python="3.11", machine="x86_64", libc="2.36")
+# A build backend inside the archive, so that building needs no index.
+BACKEND = """
+import pathlib, zipfile
+def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
+    name = "archived-1.0-TAG.whl"
+    with zipfile.ZipFile(pathlib.Path(wheel_directory, name), "w") as wheel:
+        wheel.writestr("archived-1.0.dist-info/METADATA", "Metadata-Version: 2.1\\nName: archived\\nVersion: 1.0\\n")
+        wheel.writestr("archived-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\\nTag: TAG\\n")
+        wheel.writestr("archived-1.0.dist-info/RECORD", "")
+    return name
+"""
+BUILD = '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
 
 
 def test_lock_of_a_file_serializes_its_holders(tmp_path: Path) -> None:
@@ -22,3 +47,100 @@ def test_lock_of_a_file_serializes_its_holders(tmp_path: Path) -> None:
         order.append("first")
     thread.join()
     assert order == ["first", "second"]
+
+
+@pytest.fixture
+def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the folder of wheels that is the only index, and give orch an empty cache."""
+    folder = tmp_path / "index"
+    make_wheel(folder, "tiny", "1.0", requires=["helper>=2", "torch>=2", "numpy"])
+    make_wheel(folder, "helper", "2.1")
+    make_wheel(folder, "old_torch", "1.0", requires=["torch<2.10"])
+    make_wheel(folder, "native", "1.0", tag="cp311-cp311-manylinux_2_17_x86_64")
+    make_wheel(folder, "native", "1.0", tag="cp312-cp312-manylinux_2_17_x86_64")
+    for name, value in {**index_variables(folder), "XDG_CACHE_HOME": str(tmp_path / "cache")}.items():
+        monkeypatch.setenv(name, value)
+    return folder
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> Wheelhouse:
+    folder = tmp_path / "house"
+    wheels = [
+        make_wheel(folder, "torch", "2.13.0+cpu"),
+        make_wheel(folder, "numpy", "2.4.6"),
+        make_wheel(folder, "uv", "0.13.8"),
+    ]
+    return Wheelhouse(folder=folder, wheels=tuple(map(describe_wheel, wheels)))
+
+
+def extend(house: Wheelhouse, *lines: str, notes: list[str] | None = None) -> Wheelhouse:
+    requirements = Requirements(source="needs.txt", lines=lines)
+    return add_packages(house, requirements, NODE, "current", (notes if notes is not None else []).append)
+
+
+def write_archive(index: Path, tag: str) -> None:
+    """Write the source of a package, whose build makes a wheel for the tag."""
+    with tarfile.open(index / "archived-1.0.tar.gz", "w:gz") as archive:
+        for name, text in {
+            "pyproject.toml": BUILD,
+            "backend.py": BACKEND.replace("TAG", tag),
+            "PKG-INFO": "Metadata-Version: 2.1\nName: archived\nVersion: 1.0\n",
+        }.items():
+            info = tarfile.TarInfo(f"archived-1.0/{name}")
+            info.size = len(text)
+            archive.addfile(info, io.BytesIO(text.encode()))
+
+
+def test_wheels_of_the_user_are_added_to_those_of_the_stack(house: Wheelhouse, index: Path) -> None:
+    notes: list[str] = []
+    result = extend(house, "tiny", "torch>=2", "native", notes=notes)
+    assert [(wheel.name, wheel.version) for wheel in result.lock] == [
+        ("torch", "2.13.0+cpu"),
+        ("numpy", "2.4.6"),
+        ("helper", "2.1"),
+        ("native", "1.0"),
+        ("tiny", "1.0"),
+    ]
+    assert result.wheels[4].file.startswith("native-1.0-cp311-")
+    assert all((result.folder / wheel.file).stat().st_size == wheel.size for wheel in result.wheels)
+    assert result.variables(frozenset())["own"] == ["helper", "native", "tiny"], "nodes need no index that has them"
+    assert notes == [
+        "packages: downloading those of needs.txt (once)",
+        "packages: helper 2.1, native 1.0, tiny 1.0 (needs.txt)",
+    ]
+    for path in index.iterdir():
+        path.unlink()
+    assert extend(house, "tiny", "torch>=2", "native") == result, "the same packages need no index"
+
+
+def test_a_wheelhouse_that_has_all_packages_stays_as_it_is(house: Wheelhouse, index: Path) -> None:
+    assert extend(house, "torch>=2") is house
+    assert add_packages(house, None, NODE, "current", print) is house
+
+
+def test_a_conflict_with_the_stack_is_refused(house: Wheelhouse, index: Path) -> None:
+    with pytest.raises(RequestError, match=r"torch<2.10.*torch==2.13.0\+cpu is the version of stack 'current'"):
+        extend(house, "old-torch")
+
+
+def test_a_file_with_another_hash_is_refused_and_leaves_nothing(house: Wheelhouse, index: Path) -> None:
+    digest = hashlib.sha256((index / "helper-2.1-py3-none-any.whl").read_bytes()).hexdigest()
+    shutil.rmtree(extend(house, f"helper==2.1 --hash=sha256:{digest}").folder)
+    shutil.rmtree(extend(house, "tiny").folder)  # the cache still has the lock
+    make_wheel(index, "tiny", "1.0", module="CHANGED = 1")
+    before = sorted(house.folder.iterdir())
+    with pytest.raises(OrchError, match="DO NOT MATCH THE HASHES"):
+        extend(house, "tiny")
+    assert sorted(house.folder.iterdir()) == before
+
+
+def test_packages_without_a_wheel_are_built_if_they_are_pure_python(house: Wheelhouse, index: Path) -> None:
+    write_archive(index, "py3-none-any")
+    assert [wheel.file for wheel in extend(house, "archived", "helper").wheels[3:]] == [
+        "archived-1.0-py3-none-any.whl",
+        "helper-2.1-py3-none-any.whl",
+    ]
+    write_archive(index, "cp311-cp311-linux_x86_64")
+    with pytest.raises(OrchError, match="archived"):
+        extend(house, "archived", "helper", "native")

@@ -7,7 +7,7 @@ import os
 from contextlib import ExitStack
 
 from orchestrator.errors import ExecuteError
-from orchestrator.targets.connections.pipes import PIPE_BYTES, piped_program
+from orchestrator.targets.connections.program_output import PIPE_BYTES, piped_program
 
 NOBODY = 65534
 
