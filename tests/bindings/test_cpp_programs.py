@@ -64,15 +64,15 @@ def test_bfloat16_sums_have_the_bits_of_the_scalar_loop(combiner: Path, capabili
 
 
 @pytest.mark.parametrize(
-    ("launcher", "env"),
+    ("launcher", "capability", "env"),
     [
-        ("mpi", {"ORCH_CCL_SHARED_MEMORY": "1"}),
-        ("mpi", {"CCL_ALLREDUCE": "direct"}),
-        ("mpi", {"CCL_ALLREDUCE": "ring"}),
-        ("bare", {}),
+        ("mpi", "avx2", {"ORCH_CCL_SHARED_MEMORY": "1"}),
+        ("mpi", "default", {"ORCH_CCL_SHARED_MEMORY": "1"}),
+        ("mpi", "avx2", {"CCL_ALLREDUCE": "direct"}),
+        ("mpi", "default", {"CCL_ALLREDUCE": "ring"}),
+        ("bare", "avx2", {}),
     ],
-    ids=["shared-memory", "mpi", "ring", "ofi"],
+    ids=["shared-memory", "shared-memory-scalar", "mpi", "ring", "ofi"],
 )
-@pytest.mark.parametrize("capability", ["avx2", "default"])
-def test_bfloat16_sums_of_ranks_are_rounded_once(run_ranks, launcher, env, capability):
+def test_bfloat16_sums_of_ranks_are_rounded_once(run_ranks, launcher, capability, env):
     run_ranks("bfloat16.py", launcher=launcher, env=env | {"ATEN_CPU_CAPABILITY": capability})

@@ -9,8 +9,7 @@ SOON = 90
 NO_CORE_FILE = 3  # exit code of dumping.py
 
 
-@pytest.mark.parametrize("ending", ["raise", "exit3", "kill"])
-@pytest.mark.parametrize("launcher", ["mpi", "torchrun"])
+@pytest.mark.parametrize(("launcher", "ending"), [("mpi", "raise"), ("mpi", "kill"), ("torchrun", "exit3")])
 def test_the_launcher_reports_the_failure_soon(launch, launcher, ending):
     outcome = launch("endings.py", ending, launcher=launcher, ranks=3, timeout=100)
     assert outcome.code != 0
@@ -45,31 +44,29 @@ def test_a_rank_that_dumps_core_counts_as_dead(launch):
     assert "while it dumps" in outcome.text
 
 
-@pytest.mark.parametrize("ending", ["forget", "pending"])
-@pytest.mark.parametrize("launcher", ["mpi", "torchrun", "bare"])
+@pytest.mark.parametrize(
+    ("launcher", "ending"), [("mpi", "forget"), ("torchrun", "pending"), ("bare", "forget"), ("bare", "pending")]
+)
 def test_destroy_process_group_may_be_omitted(launch, launcher, ending):
     outcome = launch("endings.py", ending, launcher=launcher, timeout=100, warm=ending == "pending")
     assert outcome.code == 0, outcome.text
     assert outcome.seconds < SOON
 
 
-@pytest.mark.parametrize("ending", ["all-raise", "destroy-then-raise"])
-@pytest.mark.parametrize("launcher", ["mpi", "bare"])
+@pytest.mark.parametrize(("launcher", "ending"), [("mpi", "all-raise"), ("bare", "destroy-then-raise")])
 def test_an_exception_results_in_a_failing_exit_code(launch, launcher, ending):
     outcome = launch("endings.py", ending, launcher=launcher, timeout=100)
     assert outcome.code != 0
     assert outcome.seconds < SOON
 
 
-@pytest.mark.parametrize("launcher", ["mpi", "bare"])
-def test_exit_handlers_of_other_libraries_cannot_abort_a_successful_process(launch, launcher):
-    outcome = launch("endings.py", "abort-at-exit", launcher=launcher, timeout=100, warm=False)
+def test_exit_handlers_of_other_libraries_cannot_abort_a_successful_process(launch):
+    outcome = launch("endings.py", "abort-at-exit", launcher="bare", timeout=100, warm=False)
     assert outcome.code == 0, outcome.text
 
 
-@pytest.mark.parametrize("launcher", ["mpi", "bare"])
-def test_a_busy_thread_of_gloo_does_not_abort_a_finished_process(run_ranks, launcher):
-    run_ranks("endings.py", "busy-gloo", launcher=launcher, timeout=100, expected="ends")
+def test_a_busy_thread_of_gloo_does_not_abort_a_finished_process(run_ranks):
+    run_ranks("endings.py", "busy-gloo", launcher="bare", timeout=100, expected="ends")
 
 
 def test_ranks_wait_for_one_that_ends_later(run_ranks):
