@@ -110,7 +110,6 @@ def test_each_launcher_starts_the_same_ranks_and_names_a_failure(
     options = matrix.STARTERS[starter]
     require_mpi(options[options.index("--mpi") + 1] if "--mpi" in options else "intel")
     monkeypatch.setattr(matrix, "FIRST_ENVIRONMENTS", FIRST_ENVIRONMENTS)  # libraries of the image have other paths
-    monkeypatch.delenv("ORCH_WRITE_MATRIX", raising=False)
     matrix.check(partial(workspace.train, code=1), starter, backend, planned=("127.0.0.1",))
     environment = FIRST_ENVIRONMENTS[backend, 1, 0]
     assert environment["LD_PRELOAD"].startswith("/opt/orch/stack/lib/libiomp5.so")

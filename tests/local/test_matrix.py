@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from functools import partial
-from pathlib import Path
 
 import pytest
 
 from tests.conftest import require_mpi
 from tests.local.workspaces import Workspace
 from tests.support import matrix
-
-PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "launchers.md"
 
 
 @pytest.mark.parametrize(("starter", "backend"), matrix.cells(1))
@@ -25,8 +22,3 @@ def test_cells_cover_all_pairs_and_every_starter_on_one_and_two_nodes() -> None:
     one_node, two_nodes = matrix.cells(1), matrix.cells(2)
     assert sorted({*one_node, *two_nodes}) == sorted(matrix.CELLS)
     assert all({starter for starter, _ in cells} == set(matrix.STARTERS) for cells in (one_node, two_nodes))
-
-
-def test_table_in_the_documentation_is_current() -> None:
-    text = PAGE.read_text()
-    assert matrix.with_table(text) == text, "python -m tests.support.matrix docs/how-to/launchers.md"

@@ -2,9 +2,7 @@
 
 One run of tests/scripts/curve.py is one cell. The test compares its loss curve with that of a single process, the
 report of its failure with a fixed one, its environment with that of the other cells, and the addresses at which it
-listens with the planned ones. CI runs some of the cells (see `cells`), ORCH_MATRIX_ALL=1 all. With ORCH_WRITE_MATRIX,
-results are recorded in docs/matrix.json, from which
-`python -m tests.support.matrix docs/how-to/launchers.md` writes the table of that page.
+listens with the planned ones. CI runs some of the cells (see `cells`), ORCH_MATRIX_ALL=1 all.
 """
 
 from __future__ import annotations
@@ -23,8 +21,7 @@ import pytest
 from orch_node.streams import without_marks
 
 SCRIPT = Path(__file__).parents[1] / "scripts" / "curve.py"
-RESULTS = Path(__file__).parents[2] / "docs" / "matrix.json"
-BEGIN, END = "<!-- matrix: made by tests/support/matrix.py -->", "<!-- end of matrix -->"
+
 # In fp32, the mean of the means of two halves of the data differs from the mean of all data by rounding.
 TOLERANCE = 1e-5
 STARTERS: dict[str, tuple[str, ...]] = {
@@ -82,12 +79,12 @@ def cells(nodes: int) -> list[tuple[str, str]]:
     """Return the pairs of starter and backend to test with this number of nodes.
 
     With ORCH_MATRIX_ALL these are all pairs. Otherwise each pair runs on one node or on two, so that each starter and
-    each backend runs on both; those of WITH_DDP always run.
+    each backend runs on both.
     """
     if "ORCH_MATRIX_ALL" in os.environ:
         return CELLS
     turn = {cell: (number + number // 2) % 2 for number, cell in enumerate(CELLS)}
-    return [cell for cell in CELLS if cell[0] in WITH_DDP or turn[cell] == nodes % 2]
+    return [cell for cell in CELLS if turn[cell] == nodes % 2]
 
 
 def averages_by_ddp(starter: str) -> bool:
@@ -137,7 +134,6 @@ def check(start: Start, starter: str, backend: str, *, planned: tuple[str, ...])
     assert (failure["code"], failure["signal"]) == (1, None)
     assert failure["text"].splitlines()[-1] == "ValueError: boom of this script"
     assert all(not node["left"] for node in cell.report["nodes"].values())
-    record(starter, backend, nodes)
 
 
 def check_environment(environment: dict[str, str], backend: str, rank: int, nodes: int) -> None:
@@ -158,41 +154,3 @@ def check_listeners(cell: Cell, starter: str, planned: set[str]) -> None:
     bound = {address for program, address in listeners if not program.startswith(free)}
     assert bound, "the ranks have met somewhere"
     assert bound <= planned, listeners
-
-
-def record(starter: str, backend: str, nodes: int) -> None:
-    """Record that a cell has passed, if ORCH_WRITE_MATRIX is set."""
-    if not os.environ.get("ORCH_WRITE_MATRIX"):
-        return
-    passed = read_results()
-    key = f"{backend}, {nodes} node{'s' * (nodes > 1)}"
-    passed.setdefault(starter, [])
-    passed[starter] = sorted({*passed[starter], key})
-    RESULTS.write_text(json.dumps(passed, indent=1) + "\n")
-
-
-def read_results() -> dict[str, list[str]]:
-    return dict(json.loads(RESULTS.read_text())) if RESULTS.exists() else {}
-
-
-def table() -> str:
-    """Return the table of docs/how-to/launchers.md, with "yes" for cells that have passed."""
-    columns = [f"{backend}, {nodes}" for backend in BACKENDS for nodes in ("1 node", "2 nodes")]
-    lines = ["| started by | " + " | ".join(columns) + " |", "| --- |" + " --- |" * len(columns)]
-    passed = read_results()
-    for starter, options in STARTERS.items():
-        flags = " ".join(options)
-        ticks = ["yes" if column in passed.get(starter, ()) else "-" for column in columns]
-        lines.append(f"| {starter}: `{flags}` | " + " | ".join(ticks) + " |")
-    return "\n".join(lines)
-
-
-def with_table(text: str) -> str:
-    before, _, remainder = text.partition(BEGIN)
-    _, _, after = remainder.partition(END)
-    return f"{before}{BEGIN}\n\n{table()}\n\n{END}{after}"
-
-
-if __name__ == "__main__":
-    for name in sys.argv[1:]:
-        Path(name).write_text(with_table(Path(name).read_text()))
