@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 from pathlib import Path
 
@@ -106,12 +105,6 @@ def test_replaced_hosts_file_outlives_restart_of_node(cluster: TestCluster) -> N
     assert hosts.count("node2") == 1
 
 
-def test_shared_memory_is_at_least_one_gibibyte(cluster: TestCluster) -> None:
-    for node in cluster.nodes:
-        size = cluster.ssh(node, "stat --file-system --format '%S %b' /dev/shm").stdout.split()
-        assert int(size[0]) * int(size[1]) >= 1 << 30
-
-
 def test_cpuset_restricts_cpus_of_node(cluster: TestCluster) -> None:
     cpusets = dict(zip(cluster.nodes, CPUSETS.split(","), strict=False))
     assert any(cpusets.values())
@@ -128,40 +121,8 @@ def test_ansible_reaches_all_nodes_of_inventory(cluster: TestCluster) -> None:
     assert sorted(line.split()[0] for line in done.stdout.splitlines() if "pong" in line) == list(cluster.nodes)
 
 
-def test_ansible_lists_nodes_in_their_order(cluster: TestCluster) -> None:
-    argv = ["ansible-inventory", "-i", str(cluster.inventory), "--list"]
-    listed = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=True)
-    hosts = json.loads(listed.stdout)["_meta"]["hostvars"]
-    assert tuple(hosts) == cluster.nodes
-    for node in cluster.nodes:
-        assert hosts[node]["ansible_host"] == cluster.address(node)
-
-
-def test_cut_disconnects_node_until_heal(cluster: TestCluster) -> None:
-    cluster.cut("node1")
-    assert cluster.ssh("node1", "true").returncode == 255
-    assert cluster.exec("node1", ("hostname",)).strip() == "node1"
-    cluster.heal("node1")
-    assert cluster.ssh("node1", "hostname -I").stdout.split() == [cluster.address("node1")]
-
-
-def test_pause_freezes_node_until_unpause(cluster: TestCluster) -> None:
-    cluster.pause("node1")
-    with pytest.raises(subprocess.TimeoutExpired):
-        cluster.ssh("node1", "true", timeout=3)
-    cluster.unpause("node1")
-    assert cluster.ssh("node1", "true").returncode == 0
-
-
 def test_killed_node_keeps_host_keys_after_start(cluster: TestCluster) -> None:
     cluster.kill("node1")
     assert cluster.ssh("node1", "true").returncode == 255
     cluster.start("node1")
     assert cluster.ssh("node1", "hostname").stdout.strip() == "node1"
-
-
-def test_processes_lists_programs_of_node(cluster: TestCluster) -> None:
-    assert cluster.processes("node0") == ()
-    cluster.ssh("node0", "setsid sleep 987 >/dev/null 2>&1 </dev/null &")
-    assert any("sleep 987" in command for command in cluster.processes("node0"))
-    cluster.exec("node0", ("pkill", "-f", "sleep 987"))

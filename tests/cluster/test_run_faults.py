@@ -31,20 +31,15 @@ FAILURE_SECONDS = 5.0  # in which a failed rank is reported
 LOSS_SECONDS = 45.0  # in which a lost node is reported; its processes end within as many more
 
 
-@pytest.mark.parametrize(
-    ("fault", "code", "signal_name", "text", "explanation"),
-    [("segv", 0, "SIGSEGV", "Segmentation fault", None), ("shm", 0, "SIGBUS", "Bus error", "shared memory full")],
-)
-def test_failure_names_rank_and_cause(
-    lab: Site, fault: str, code: int, signal_name: str | None, text: str, explanation: str | None
-) -> None:
-    run = start_faulty(lab, fault)
+def test_failure_names_rank_and_cause(lab: Site) -> None:
+    """Fill the shared memory of node1; tests/local has the other ways in which a rank may fail."""
+    run = start_faulty(lab, "shm")
     report = run.wait_for_report(code=1)
     failure = report["failure"]
     assert (failure["rank"], failure["node"]) == (1, "node1")
-    assert (failure["code"] or 0, failure["signal"]) == (code, signal_name)
-    assert text in failure["text"]
-    assert explanation is None or explanation in explanations(report)
+    assert (failure["code"] or 0, failure["signal"]) == (0, "SIGBUS")
+    assert "Bus error" in failure["text"]
+    assert "shared memory full" in explanations(report)
     event_times = {event["event"]: event["time"] for event in run.events()}
     exit_time = next(event["time"] for event in run.events("exit") if event["rank"] == 1)
     assert event_times["failed"] - exit_time < FAILURE_SECONDS
@@ -56,26 +51,6 @@ def test_failure_names_rank_and_cause(
 def explanations(report: dict[str, Any]) -> set[str]:
     """Return the names of known errors that explain the failure."""
     return {explanation["name"] for explanation in report["explanations"]}
-
-
-def test_failure_names_rank_that_dies_before_joining(lab: Site) -> None:
-    run = start_faulty(lab)
-    pids: list[int] = []
-
-    def has_started() -> bool:
-        pid = find_rank_pid(run.id, 1)
-        pids.extend([pid] if pid else [])
-        return bool(pids)
-
-    run.wait_until(has_started, "rank 1")
-    os.kill(pids[0], signal.SIGKILL)
-    kill_time = time.time()
-    report = run.wait_for_report(code=1)
-    assert run.events("joined") == []
-    assert (report["failure"]["rank"], report["failure"]["node"]) == (1, "node1")
-    assert report["failure"]["signal"] == "SIGKILL"
-    assert run.events("failed")[0]["time"] - kill_time < FAILURE_SECONDS
-    assert run_processes(run.id) == {}
 
 
 def test_stall_names_rank_that_sleeps_forever(lab: Site) -> None:

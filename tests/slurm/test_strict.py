@@ -10,7 +10,7 @@ import pytest
 
 from tests.slurm.conftest import prepare, start_site
 from tests.slurm.runs import LONG_RUN, TWO_NODES, BackgroundRun, count_events, read_job_id, train
-from tests.slurm.site import LOGIN, USER, Site, orch_command
+from tests.slurm.site import LOGIN, USER, Site
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.skipif("ORCH_SLURM_SUITE" not in os.environ, reason="needs ORCH_SLURM_SUITE (make test-all)")
@@ -57,12 +57,6 @@ def test_a_run_that_its_account_does_not_allow_fails_at_once(site: Site) -> None
     assert "so orch cancelled it: its account does not allow so many nodes per job" in done.stderr, done.stderr
 
 
-def test_an_account_that_does_not_exist_is_named(site: Site) -> None:
-    done = site.orch("train", "faulty.py", *TWO_NODES, "--slurm", "account=chemistry")
-    assert done.returncode == 1
-    assert "--slurm account=NAME" in done.stderr, done.stderr
-
-
 def test_pmix_works_or_sruns_message_is_shown(site: Site) -> None:
     """Use the plug-in of Debian; that of bookworm needs libpmix.so, which only the development package has."""
     done = site.orch("train", "faulty.py", *TWO_NODES, "--slurm", "pmi=pmix", "--", "--steps", "3")
@@ -89,22 +83,6 @@ def test_a_run_continues_while_accounting_is_down(site: Site) -> None:
         site.stdout_of("setpriv", "--reuid", "slurm", "--regid", "slurm", "--clear-groups", "slurmdbd", user="root")
 
 
-def test_a_volume_that_fills_up_during_a_run_is_named(site: Site) -> None:
-    arguments = ("--", "--steps", "200", "--lines", "400")
-    done = site.orch("train", "faulty.py", *TWO_NODES, "--runs-dir", "/small/runs", *arguments)
-    output = done.stdout + done.stderr
-    assert done.returncode == 1, output
-    assert "is full (No space left on device)" in output
-
-
-def test_a_run_does_not_start_on_a_full_volume(site: Site) -> None:
-    site.run_on(LOGIN, "dd", "if=/dev/zero", "of=/small/all", "bs=1k")
-    done = site.orch("train", "faulty.py", *TWO_NODES, "--runs-dir", "/small/more")
-    assert done.returncode == 1
-    assert "No space left on device" in done.stderr, done.stderr
-    site.wait_for_no_jobs()
-
-
 def test_a_run_on_a_named_cluster_queries_that_cluster_and_has_its_accounting(site: Site) -> None:
     """Record the options of squeue with a wrapper, because this Slurm has one cluster only."""
     wrapper = site.home / "recording" / "squeue"
@@ -125,15 +103,6 @@ def test_a_run_on_a_named_cluster_queries_that_cluster_and_has_its_accounting(si
     assert accounting["job"] == location["job"]
     assert accounting["elapsed_seconds"] > 0
     assert accounting["max_rss_bytes"] > 50 << 20
-
-
-def test_a_run_in_an_allocation_has_its_accounting(site: Site) -> None:
-    command = orch_command("train", "faulty.py", *TWO_NODES, "--json", "--", "--steps", "50")
-    done = site.run_on(LOGIN, "salloc", "--nodes=2", "--exclusive", *command)
-    assert done.returncode == 0, done.stdout + done.stderr
-    accounting = json.loads(done.stdout)["accounting"]
-    assert (accounting["source"], accounting["state"]) == ("sacct", "COMPLETED")
-    assert accounting["max_rss_bytes"] > 50 << 20, "a rank that has imported torch"
 
 
 def test_a_cancelled_job_that_slurm_has_forgotten_is_looked_up_in_accounting(site: Site) -> None:

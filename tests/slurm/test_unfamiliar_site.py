@@ -141,13 +141,6 @@ def test_the_environment_of_setup_commands_reaches_all_ranks(site: Site, launche
     assert all("greeting: a b c" in log for log in logs), logs
 
 
-def test_a_job_in_a_partition_that_was_closed_to_its_user_waits(site: Site) -> None:
-    result = train(site, *TWO_NODES, "--slurm", "partition=grace", "--slurm", "hold", "--detach", "--json")
-    with closed_partition(site):
-        assert find_row(site, result["run_id"])["state"] == "waiting"
-    assert site.orch("stop", result["run_id"]).returncode == 0
-
-
 def test_a_partition_that_is_closed_to_the_user_is_named(site: Site) -> None:
     with closed_partition(site):
         done = site.orch("train", "faulty.py", *TWO_NODES, "--slurm", "partition=grace")
@@ -212,13 +205,6 @@ def test_a_runs_folder_that_a_node_cannot_write_is_named(site: Site) -> None:
     assert "may not write to it" in output, output
 
 
-def test_more_ranks_than_a_node_has_cores_are_refused_with_a_hint(site: Site) -> None:
-    done = site.orch("train", "faulty.py", *TWO_NODES, "--ppn", "99")
-    assert done.returncode == 1, done.stdout + done.stderr
-    assert "(--ppn" in done.stderr, done.stderr
-    site.wait_for_no_jobs()
-
-
 @contextmanager
 def cut_off(site: Site, node: str, method: str) -> Iterator[None]:
     """Freeze a node, or cut its network: then it still sees the folder of the run, and its ranks continue."""
@@ -269,20 +255,6 @@ def test_a_run_that_ended_on_a_node_without_network_is_not_repeated(site: Site) 
     assert code == 0, output
     assert run.read_outcome()["state"] == "done"
     assert count_events(run.folder, "launched") == 1
-
-
-def test_the_next_run_deletes_registrations_of_killed_ranks(site: Site) -> None:
-    run = BackgroundRun(site, *TWO_NODES, *LONG_RUN)
-    run.wait_for_event("joined", 2)
-    stale = "/dev/shm/__KMP_REGISTERED_LIB_999999_1500"  # as a killed rank leaves it
-    site.run_on("n1", "touch", stale)
-    site.stdout_of("scancel", "--full", "--signal=KILL", run.job_id())
-    assert run.wait()[0] != 0
-    site.wait_for_idle_nodes()
-    train(site, *TWO_NODES, "--", "--steps", "3")
-    site.wait_for_no_jobs()
-    segments = site.run_on("n1", "find", "/dev/shm", "-name", "__KMP_REGISTERED_LIB_*").stdout
-    assert segments == "", segments
 
 
 @pytest.mark.parametrize("launcher", ["srun", "mpirun", "torchrun"])

@@ -81,7 +81,6 @@ FAULTS = {
     "exception": raise_error,
     "exit": lambda: sys.exit(7),
     "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
-    "segv": lambda: os.kill(os.getpid(), signal.SIGSEGV),
     "shm": fill_shm,
     "sleep": lambda: time.sleep(3600),
 }
