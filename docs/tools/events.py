@@ -5,8 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 
-from orch_node.protocol.events import KINDS
-from orch_node.protocol.events.rank_events import Event
+from orch_node.protocol.events import KINDS, Event
 
 HEAD = """# Events
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from orch_node.protocol.listing import ReservedCores
+from orch_node.protocol.node_reports import ReservedCores
 from orch_node.protocol.record import number_ranges
 
 from orchestrator.files import State

@@ -23,10 +23,11 @@ from orch_node.protocol.events import (
     Stalled,
     Waiting,
     Warned,
+    format_seconds,
+    remaining_seconds,
 )
 from orch_node.protocol.events import Progress as Told
 from orch_node.protocol.outcome import Failure
-from orch_node.protocol.remaining import format_seconds, remaining_seconds
 from orch_node.streams import STDERR
 from rich.console import RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
-from orch_node.protocol.remaining import format_seconds
+from orch_node.protocol.events import format_seconds
 
 from orchestrator.model.decision import ARRAY_MEMBER
 from orchestrator.model.recipe import is_number

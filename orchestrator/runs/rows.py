@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from orch_node.protocol.events import Progress
-from orch_node.protocol.listing import Standing
+from orch_node.protocol.node_reports import Standing
 from orch_node.protocol.outcome import Outcome
 from orch_node.protocol.record import RunRecord
 

@@ -13,7 +13,7 @@ from orchestrator.runs.store import Positions
 
 if TYPE_CHECKING:
     from orch_node.protocol.events import Event
-    from orch_node.protocol.listing import NodeUsage
+    from orch_node.protocol.node_reports import NodeUsage
     from orch_node.protocol.record import RunRecord
 
     from orchestrator.model.finding import Finding

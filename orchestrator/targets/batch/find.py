@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from orch_node.protocol import values
-from orch_node.protocol.cleanup import Cleaned
+from orch_node.protocol.node_reports import Cleaned
 from orch_node.protocol.outcome import DONE, PREEMPTED, REFUSED
 from orch_node.protocol.record import RunRecord
 from orch_node.protocol.values import ProtocolError

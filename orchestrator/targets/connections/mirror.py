@@ -13,7 +13,7 @@ from typing import Protocol, TypeVar
 from orch_node.machine import Machine, was_rebooted
 from orch_node.protocol import files, values
 from orch_node.protocol import outcome as outcomes
-from orch_node.protocol.logs import NodeLogs
+from orch_node.protocol.node_reports import NodeLogs
 from orch_node.protocol.outcome import SupervisorProcess
 from orch_node.protocol.values import ProtocolError
 

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from orch_node.protocol import values
-from orch_node.protocol.cleanup import Cleaned, Leftovers, RunEnded
-from orch_node.protocol.listing import DamagedRuns
+from orch_node.protocol.node_reports import Cleaned, DamagedRuns, Leftovers, RunEnded
 from orch_node.protocol.outcome import ProcessRecord
 from orch_node.protocol.record import RunNode, RunRecord
 from orch_node.protocol.values import ProtocolError

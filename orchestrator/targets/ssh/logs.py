@@ -8,9 +8,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from orch_node.protocol import logs
+from orch_node.protocol import values
 from orch_node.protocol.events import Event, Started
-from orch_node.protocol.logs import LogChunk
+from orch_node.protocol.node_reports import LogChunk
 from orch_node.protocol.record import RunNode, RunRecord
 from orch_node.protocol.values import ProtocolError
 
@@ -68,7 +68,7 @@ class Stream:
     def chunk_of(self, line: str) -> LogChunk:
         """Return the chunk in a line of output; raise ExecuteError if it does not belong to this run."""
         try:
-            chunk = logs.parse(line)
+            chunk = values.parse_known(LogChunk, line, "a chunk of a log")
         except ProtocolError as error:
             raise ExecuteError(f"{self.host.node}: {error}", hint=LOGIN_SCRIPT_HINT) from None
         if not 0 <= chunk.rank < len(self.record.layout) or chunk.at < 0:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from orch_node.protocol import values
-from orch_node.protocol.listing import NodeUsage
+from orch_node.protocol.node_reports import NodeUsage
 from orch_node.protocol.record import RunNode, RunRecord
 from orch_node.protocol.values import ProtocolError
 

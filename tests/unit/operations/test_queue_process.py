@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from orch_node.protocol.listing import NodeUsage, ReservedCores
+from orch_node.protocol.node_reports import NodeUsage, ReservedCores
 
 from orchestrator.files import make_user_folder
 from orchestrator.operations.queue_process import ActiveRun, Queue, choose_nodes, is_first

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from orch_node.protocol.events import lines
+from orch_node.protocol.events import parse_line
 from pydantic import TypeAdapter
 
 from docs.tools import events
@@ -138,4 +138,4 @@ def test_program_parses_and_its_imports_from_orch_exist(page: Path, block: Block
 
 def test_example_on_the_events_page_is_valid() -> None:
     (example,) = re.findall(r"`({.*})`", events.HEAD)
-    assert lines.parse_line(example).rank == json.loads(example)["rank"]
+    assert parse_line(example).rank == json.loads(example)["rank"]

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from orch_node.agent import damaged_runs, list_runs
 from orch_node.pod import relay
-from orch_node.protocol import listing as listings
+from orch_node.protocol import node_reports as listings
 from orch_node.protocol import record
 from orch_node.protocol.events import Exited, Progress, Stalled, UnreadableEvent
 

@@ -1,4 +1,4 @@
-"""Report the progress of a rank to the supervisor: lines on the rank's pipe (protocol/events/).
+"""Report the progress of a rank to the supervisor: lines on the rank's pipe (protocol/events.py).
 
 A training script may call `report("progress", phase="train", step=3, steps=40, loss=1.2)`.
 Without orch (no ORCH_EVENTS_FD in the environment) the call does nothing, so that the script also

@@ -8,7 +8,6 @@ A holder that has lost its lease ends its ranks.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import tempfile
 import time
@@ -47,7 +46,7 @@ class Lease:
         """Prepare a lease without acquiring it."""
         self.path = folder / files.LEASE
         self.holder = holder
-        self.content = json.dumps(values.record(holder)) + "\n"
+        self.content = values.render(holder) + "\n"
         self.checked = self.renewed = time.monotonic()
 
     def acquire(self) -> str:

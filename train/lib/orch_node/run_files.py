@@ -82,7 +82,7 @@ def main(argv: list[str]) -> int:
     except (store.StoreError, ProtocolError) as error:
         print(error, file=sys.stderr)
         return 1
-    print(json.dumps(values.record(result)))
+    print(values.render(result))
     return 0
 
 

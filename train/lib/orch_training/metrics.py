@@ -13,7 +13,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from orch_node.protocol.remaining import format_seconds, remaining_seconds
+from orch_node.protocol.events import format_seconds, remaining_seconds
 
 from orch_training import ranks
 from orch_training.checkpoint import flush

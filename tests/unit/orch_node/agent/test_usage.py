@@ -13,7 +13,7 @@ from orch_node.agent import usage
 from orch_node.agent.core_claims import Claims
 from orch_node.protocol import values
 from orch_node.protocol.agent import Claim
-from orch_node.protocol.listing import NodeUsage
+from orch_node.protocol.node_reports import NodeUsage
 
 from tests.support.supervised_runs import NODE_PROGRAM
 

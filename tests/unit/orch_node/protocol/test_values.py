@@ -10,10 +10,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from orch_node.protocol import agent, container, events, layout, listing, outcome, pod, record, values
-from orch_node.protocol.cleanup import Cleaned, Leftovers, RunEnded
-from orch_node.protocol.listing import DamagedRuns, ListedRun
-from orch_node.protocol.logs import LogChunk
+from orch_node.protocol import agent, container, events, layout, outcome, pod, record, values
+from orch_node.protocol.node_reports import Cleaned, DamagedRuns, Leftovers, ListedRun, Listing, LogChunk, RunEnded
 from orch_node.protocol.values import ProtocolError
 
 from orchestrator.runs import provenance
@@ -34,11 +32,10 @@ PARSERS: dict[str, Callable[[bytes], object]] = {
     "pod.json": pod.parse,
     "run.json": lambda text: record.parse(values.loads(text, "it")),
     "plan.json": lambda text: provenance.parse(values.loads(text, "it")),
-    "list of runs": lambda text: listing.parse(text.decode(errors="replace")),
     "event": events.parse,
     "request": agent.parse_request,
     "response": agent.parse_response,
-    **{kind.__name__: make_parser(kind) for kind in (RunEnded, Leftovers, Cleaned, DamagedRuns, LogChunk)},
+    **{kind.__name__: make_parser(kind) for kind in (RunEnded, Leftovers, Cleaned, DamagedRuns, Listing, LogChunk)},
 }
 TEXTS = (
     st.binary(max_size=60)
@@ -58,7 +55,7 @@ def test_any_text_is_parsed_or_rejected(name: str, text: bytes) -> None:
 VALID: dict[str, dict[str, Any]] = {
     "layout.json": json.loads(layout.render(make_layout("a"))),
     "run.json": record.render(RUN_RECORD),
-    "list of runs": {"schema": 1, "runs": [values.record(ListedRun({}, "done", None))], "damaged": []},
+    "Listing": {"schema": 1, "runs": [values.record(ListedRun({}, "done", None))], "damaged": []},
     "outcome.json": make_outcome(),
 }
 

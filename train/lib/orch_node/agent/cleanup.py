@@ -26,8 +26,8 @@ from orch_node import atomic_write, store, supervisor_state
 from orch_node.agent import containers, processes, shared_memory
 from orch_node.agent.processes import Process, to_record
 from orch_node.agent.shared_memory import SHM, Removal
-from orch_node.protocol import cleanup, files, outcome
-from orch_node.protocol.cleanup import Cleaned, CleanedRun, Leftovers, RunEnded
+from orch_node.protocol import files, outcome, values
+from orch_node.protocol.node_reports import Cleaned, CleanedRun, Leftovers, RunEnded
 from orch_node.protocol.outcome import ProcessRecord
 
 ELSEWHERE_SECONDS = 4.0  # below 10 s together with the patience below and the connection
@@ -286,4 +286,4 @@ def main(argv: list[str]) -> None:
         report = clean(options.folder, options.excluded)
         unused = unused_folders(options.store, options.excluded, dry_run=False)
         report = replace(report, unused=unused)
-    print(cleanup.render(report))
+    print(values.render(report))

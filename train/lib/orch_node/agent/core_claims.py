@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import os
 import re
 import socket
@@ -82,7 +81,7 @@ class Claims:
         """Write and lock the file of this agent's claim, and announce it to other users."""
         self.held = permissions.open_file(self.path_of(claim.run), os.O_RDWR | os.O_CREAT | os.O_TRUNC)
         fcntl.flock(self.held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.write(self.held, json.dumps(values.record(claim)).encode())
+        os.write(self.held, values.render(claim).encode())
         self.announced = announce(claim)
 
     def path_of(self, run_id: str) -> Path:

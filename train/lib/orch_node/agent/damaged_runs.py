@@ -12,8 +12,8 @@ from pathlib import Path
 
 from orch_node import supervisor_state
 from orch_node.agent import list_runs, processes
-from orch_node.protocol import listing
-from orch_node.protocol.listing import DamagedRun, DamagedRuns
+from orch_node.protocol import values
+from orch_node.protocol.node_reports import DamagedRun, DamagedRuns
 from orch_node.protocol.values import ProtocolError
 
 DAMAGED_FOLDER = "damaged"
@@ -49,4 +49,4 @@ def main(argv: list[str]) -> None:
     damaged = tuple(find_damaged(options.base))
     targets = {run.folder: set_aside(options.base / run.folder) for run in damaged if options.set_aside}
     moved = {folder: path for folder, path in targets.items() if path}
-    print(listing.render_damaged_runs(DamagedRuns(damaged, moved)))
+    print(values.render(DamagedRuns(damaged, moved)))

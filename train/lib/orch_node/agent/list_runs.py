@@ -10,10 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from orch_node import supervisor_state
-from orch_node.protocol import events, files, listing, record, values
+from orch_node.protocol import events, files, record, values
 from orch_node.protocol import outcome as outcomes
 from orch_node.protocol.events import NAN_LOSS, Event, Progress, Result, Warned
-from orch_node.protocol.listing import DamagedRun, ListedRun, Listing, Standing
+from orch_node.protocol.node_reports import DamagedRun, ListedRun, Listing, Standing
 from orch_node.protocol.outcome import Outcome
 from orch_node.protocol.values import ProtocolError
 from orch_node.tail import lines_backwards
@@ -101,4 +101,4 @@ def newest_events(log: Path) -> dict[type[Event], Event]:
 
 def main(argv: list[str]) -> None:
     """Print the runs as JSON."""
-    print(listing.render(list_runs(Path(argv[0]))))
+    print(values.render(list_runs(Path(argv[0]))))

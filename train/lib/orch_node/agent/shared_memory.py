@@ -9,7 +9,6 @@ there before and what the run used, so that they survive the agent.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import stat
@@ -103,7 +102,7 @@ def read_notes(path: Path) -> Notes:
 def write_notes(path: Path, notes: Notes) -> None:
     """Write the notes; on a full disk the old ones stay, so that too little is removed, if anything."""
     with contextlib.suppress(OSError):
-        atomic_write.write(path, json.dumps(values.record(notes)))
+        atomic_write.write(path, values.render(notes))
 
 
 def used_by(pid: int) -> dict[str, int]:

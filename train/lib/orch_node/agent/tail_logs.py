@@ -17,8 +17,8 @@ import time
 from pathlib import Path
 
 from orch_node.agent import processes
-from orch_node.protocol import files, logs
-from orch_node.protocol.logs import LogChunk
+from orch_node.protocol import files, values
+from orch_node.protocol.node_reports import LogChunk
 from orch_node.tail import Tail
 
 POLL_SECONDS = 0.1
@@ -39,7 +39,7 @@ class RankLog(Tail):
         """Print the new lines, and return whether there were any."""
         lines = self.lines(last=last)
         if lines or self.has_new_state():
-            print(logs.render(LogChunk(self.rank, self.at, tuple(lines), self.state)))
+            print(values.render(LogChunk(self.rank, self.at, tuple(lines), self.state)))
             self.printed_state, self.printed_at = self.state, time.monotonic()
         return bool(lines)
 

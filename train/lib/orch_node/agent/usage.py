@@ -5,14 +5,13 @@ CLAIMS is the folder in which the runs of this user reserve cores.
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 
 from orch_node.agent.core_claims import Claims, claims_of_other_users
 from orch_node.protocol import values
 from orch_node.protocol.agent import Claim
-from orch_node.protocol.listing import NodeUsage, ReservedCores
+from orch_node.protocol.node_reports import NodeUsage, ReservedCores
 
 MEMINFO = Path("/proc/meminfo")
 
@@ -41,4 +40,4 @@ def memory_available(meminfo: Path = MEMINFO) -> int:
 
 def main(argv: list[str]) -> None:
     """Print the usage as JSON."""
-    print(json.dumps(values.record(node_usage(Path(argv[0])))))
+    print(values.render(node_usage(Path(argv[0]))))

@@ -142,6 +142,11 @@ def record(value: Any) -> Any:
     return value
 
 
+def render(value: Any) -> str:
+    """Return a value as one line of JSON, as parse() takes it."""
+    return json.dumps(record(value))
+
+
 def field_names(kind: type[Any]) -> tuple[str, ...]:
     """Return the names of a dataclass' fields."""
     if kind not in FIELD_NAMES:

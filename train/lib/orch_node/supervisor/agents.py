@@ -17,7 +17,7 @@ from orch_node import atomic_write, program, tail
 from orch_node.atomic_write import private
 from orch_node.line_pipes import Pipes
 from orch_node.login_shell import START_MARKER, program_errors
-from orch_node.protocol import files, logs
+from orch_node.protocol import files, values
 from orch_node.protocol.agent import (
     Alive,
     AllEnded,
@@ -32,8 +32,8 @@ from orch_node.protocol.agent import (
     parse_response,
     render_request,
 )
-from orch_node.protocol.logs import NodeLogs
 from orch_node.protocol.node_names import fold
+from orch_node.protocol.node_reports import NodeLogs
 from orch_node.protocol.values import ProtocolError
 from orch_node.reach import BY_STEP, end_sharing, remote_command, share_connections
 
@@ -333,7 +333,7 @@ class Agents:
         responses = self.request(EndAll(max_bytes), AllEnded, seconds=END_SECONDS)
         handed = {node: end.logs for node, end in responses.items() if end.logs is not None}
         path = self.run_dir / files.HANDED_LOGS
-        lines = (f"{logs.render(NodeLogs(node, texts))}\n" for node, texts in handed.items())
+        lines = (f"{values.render(NodeLogs(node, texts))}\n" for node, texts in handed.items())
         with contextlib.suppress(OSError):  # a full or read-only disk
             path.unlink(missing_ok=True)
             if handed:

@@ -7,7 +7,6 @@ resume whose node0 is another node.
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -170,7 +169,7 @@ class FileSharing(threading.Thread):
             raise StoreError(
                 f"{size / 1e9:.1f} GB is too much ({limit}); a folder that all nodes share needs no copies"
             )
-        header = json.dumps(values.record(Header(local, tuple(paths)))).encode() + b"\n"
+        header = values.render(Header(local, tuple(paths))).encode() + b"\n"
         commands = [
             self.command(node, ("run-files", "receive", str(self.run_dir), self.suffix(node)), subprocess.PIPE)
             for node in nodes

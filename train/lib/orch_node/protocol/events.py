@@ -1,0 +1,566 @@
+"""The events of a run: one line of JSON each, from its ranks or (rank -1) from the supervisor.
+
+    {"event": "joined", "rank": 3, "time": 1767268800.0, "node": "node1", ...}
+
+Ranks may be of another version: a missing field has its default, and an unknown field is dropped.
+Events that a script defines itself are `Other`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar
+
+from orch_node.protocol import values
+from orch_node.protocol.outcome import EX_TEMPFAIL, Failure, NodeEnd, is_process, nodes_record
+from orch_node.protocol.values import Measured, ProtocolError
+
+NO_RANK = -1
+HEADER = ("event", "rank", "time", "restart")
+EVENT_PREFIX = '{"event"'  # all programs that write events begin with this
+MAX_LINE_BYTES = 1 << 24  # the end of a run on ten thousand nodes fits
+MAX_NAME_LENGTH = 100
+MAX_REASON_LENGTH = 200
+MAX_RANKS = 1 << 24
+LAST_TIME = 253_402_300_799.0  # the year 9999, the last that datetime can represent
+MAX_REASONS = 3  # of a rank that are reported
+MAX_SECONDS = 1e9  # a longer estimate comes from a damaged event
+
+
+@dataclass(frozen=True)
+class Event:
+    """An event of a run.
+
+    Attributes:
+        kind: the name of the event in JSON.
+        time: seconds since the epoch.
+        restart: which of torchrun's restarts the rank belongs to.
+    """
+
+    kind: ClassVar[str] = ""
+    rank: int = NO_RANK
+    time: float = 0.0
+    restart: int = 0
+
+
+@dataclass(frozen=True)
+class Started(Event):
+    """The training process has been started."""
+
+    kind = "started"
+    node: str | None = None
+    pid: int = 0
+    wrapper: int = 0
+    host: str = ""
+
+    @property
+    def has_processes(self) -> bool:
+        """Return whether signals may be sent to both processes."""
+        return is_process(self.pid) and is_process(self.wrapper)
+
+
+@dataclass(frozen=True)
+class Joined(Event):
+    """The rank has joined the process group."""
+
+    kind = "joined"
+    node: str | None = None
+    pid: int = 0
+    cpus: tuple[int, ...] = ()
+    threads: int = 0
+    backend: str = ""
+    torch: str = ""
+
+
+@dataclass(frozen=True)
+class FirstStep(Event):
+    """The optimizer of the rank has made its first step."""
+
+    kind = "first_step"
+    torch_seed: int = 0
+
+
+@dataclass(frozen=True)
+class Heartbeat(Event):
+    """The counts of a rank's operations and steps and the size of its log, sent when one grows.
+
+    Attributes:
+        collectives: collectives of all groups.
+        world_collectives: collectives of the default group, in which every rank takes part.
+        groups: collectives of each group that the script has created, by a key that is the same on
+            all ranks of the group.
+        point_to_point: sends, receives and remote procedure calls.
+        idle: whether the rank has used almost no CPU time since a count grew.
+        leaving: whether only the exit handlers of C++ libraries remain, which may finalize MPI.
+    """
+
+    kind = "pulse"
+    collectives: int = 0
+    world_collectives: int = 0
+    groups: dict[str, int] = field(default_factory=dict)
+    point_to_point: int = 0
+    steps: int = 0
+    log: int = 0
+    idle: bool = False
+    leaving: bool = False
+
+
+STEPS_PER_SECOND = "steps_per_second"  # a figure of progress events that orch adds
+
+
+@dataclass(frozen=True)
+class ScriptEnded(Event):
+    """The rank's script has ended without an error, but its process has not left the group yet.
+
+    The script may also be about to end its process by os._exit(0).
+
+    Attributes:
+        world_collectives: collectives of the default group, including the last one.
+        groups: as in Heartbeat.
+        trained: whether there was a backward pass or an optimizer step.
+    """
+
+    kind = "script_ended"
+    world_collectives: int = 0
+    groups: dict[str, int] = field(default_factory=dict)
+    trained: bool = True
+
+
+@dataclass(frozen=True)
+class Progress(Event):
+    """The progress that the script reports; `figures` are its other values."""
+
+    kind = "progress"
+    phase: str | None = None
+    step: float | None = None
+    steps: float | None = None
+    loss: Measured | None = None
+    figures: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Result(Event):
+    """The figures that the script reports at its end."""
+
+    kind = "result"
+    figures: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Preempted(Event):
+    """The rank has written a checkpoint of this step and ends because of a preemption."""
+
+    kind = "preempted"
+    step: int = 0
+
+
+@dataclass(frozen=True)
+class Unanswered(Event):
+    """The rank cannot write stack traces; the text says why."""
+
+    kind = "unanswered"
+    node: str | None = None
+    text: str = ""
+
+
+@dataclass(frozen=True)
+class Raised(Event):
+    """The reason why the rank cannot continue: a traceback, or one line."""
+
+    kind = "exception"
+    text: str = ""
+
+
+@dataclass(frozen=True)
+class Exited(Event):
+    """The training process has ended.
+
+    Attributes:
+        stopped: whether orch ended it.
+        text: the last lines of its log.
+        oom: what shows that memory ran out, or None.
+        finished: False after an exit code 0 that the script itself caused, such as by os._exit(0):
+            the process has not left its process group.
+        waits: whether the rank's wrapper waits until orch ends the run.
+    """
+
+    kind = "exit"
+    node: str | None = None
+    code: int = 0
+    signal: str | None = None
+    stopped: bool = False
+    text: str = ""
+    oom: str | None = None
+    finished: bool = True
+    waits: bool = False
+    max_rss_bytes: int = 0
+    cpu_seconds: float = 0.0
+
+    @property
+    def is_failure(self) -> bool:
+        """Return whether the rank failed."""
+        return bool(self.code or self.signal) and not self.stopped and not self.preempted
+
+    @property
+    def preempted(self) -> bool:
+        """Return whether the rank ended because of a preemption."""
+        return self.code == EX_TEMPFAIL
+
+
+NAN_LOSS = "the loss has been NaN"  # part of a warning
+
+
+@dataclass(frozen=True)
+class Warned(Event):
+    """A warning; the run continues."""
+
+    kind = "warning"
+    text: str = ""
+
+
+@dataclass(frozen=True)
+class Decided(Event):
+    """A decision of the ranks for the whole run, with the reason."""
+
+    kind = "decision"
+    text: str = ""
+    topic: str = ""  # for example "precision"; empty if only the text is known
+    value: str = ""
+
+
+@dataclass(frozen=True)
+class UnreadableEvent(Event):
+    """Events of the rank that could not be read, with the reasons."""
+
+    kind = "left_out"
+    count: int = 1
+    text: str = ""
+
+
+@dataclass(frozen=True)
+class Other(Event):
+    """An event that the script defines itself."""
+
+    name: str = ""
+    figures: dict[str, Any] = field(default_factory=dict)
+
+
+# Events of the run as a whole, from the supervisor or another program that watches it.
+
+
+@dataclass(frozen=True)
+class Launched(Event):
+    """An attempt has started."""
+
+    kind = "launched"
+    attempt: int = 1
+    ranks: int = 0
+    nodes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Waiting(Event):
+    """The run waits for cores or pods."""
+
+    kind = "waiting"
+    text: str = ""
+
+
+@dataclass(frozen=True)
+class Refused(Event):
+    """A pod cannot run its part of the run."""
+
+    kind = "refused"
+    text: str = ""
+
+
+@dataclass(frozen=True)
+class Failed(Event):
+    """The failure that caused the end of the attempt."""
+
+    kind = "failed"
+    failure: Failure | None = None
+
+
+@dataclass(frozen=True)
+class Stalled(Event):
+    """No rank makes progress."""
+
+    kind = "stalled"
+    text: str = ""
+    stands: dict[str, str] = field(default_factory=dict)  # rank -> its position in the script
+
+
+@dataclass(frozen=True)
+class NodesLost(Event):
+    """Nodes that no longer respond."""
+
+    kind = "lost"
+    text: str = ""
+    nodes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class NodeNews(Event):
+    """A message about a node."""
+
+    kind = "node"
+    node: str | None = None
+    text: str = ""
+
+
+@dataclass(frozen=True)
+class Stopping(Event):
+    """The run is asked to end."""
+
+    kind = "stopping"
+    text: str = ""
+
+
+@dataclass(frozen=True)
+class Ended(Event):
+    """The result of ending the attempt's processes, per node."""
+
+    kind = "ended"
+    nodes: dict[str, NodeEnd] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Restarting(Event):
+    """The next attempt will start."""
+
+    kind = "restarting"
+    attempt: int = 1
+    of: int = 0  # how many restarts are allowed
+    after: Any = None  # what ended the last attempt
+
+
+@dataclass(frozen=True)
+class Finished(Event):
+    """The run has ended."""
+
+    kind = "finished"
+    state: str = ""
+
+
+RUN_EVENTS = (Launched, Waiting, Refused, Failed, Stalled, NodesLost, NodeNews, Stopping, Ended, Restarting, Finished)
+KINDS: dict[str, type[Event]] = {
+    event_type.kind: event_type
+    for event_type in (
+        Started,
+        Joined,
+        FirstStep,
+        Heartbeat,
+        Progress,
+        Result,
+        Preempted,
+        Unanswered,
+        Raised,
+        ScriptEnded,
+        Exited,
+        Warned,
+        Decided,
+        UnreadableEvent,
+        *RUN_EVENTS,
+    )
+}
+# Events that a script may report, in addition to those that it defines.
+SCRIPT_EVENTS = (Progress, Result, Warned)
+# Events that show progress of a rank.
+PROGRESS_EVENTS = (Started, Joined, FirstStep, Heartbeat, Progress, Result, Preempted, ScriptEnded, Exited)
+FIELDS_BY_KIND: dict[type[Event], tuple[frozenset[str], bool]] = {}  # a cache
+
+
+def parse(line: str | bytes) -> Event | None:
+    """Return the event in a line, an UnreadableEvent, or None if the line is other text."""
+    start = line.lstrip()[: len(EVENT_PREFIX)]
+    if start[:1] not in ("{", b"{"):
+        return None
+    event = parse_line(line)
+    has_prefix = start in (EVENT_PREFIX, EVENT_PREFIX.encode())
+    return None if isinstance(event, UnreadableEvent) and not has_prefix else event
+
+
+def parse_from_rank(line: str | bytes) -> Event | None:
+    """Return parse() of a line that a rank has written; ranks must not report events of the run."""
+    event = parse(line)
+    if isinstance(event, RUN_EVENTS):
+        return UnreadableEvent(event.rank, event.time, text=f"ranks cannot report the event {event.kind}")
+    return event
+
+
+def parse_line(line: str | bytes) -> Event:
+    """Return the event in a line, or an UnreadableEvent with the reason."""
+    value: object = None
+    try:
+        if len(line) > MAX_LINE_BYTES:
+            raise ProtocolError(f"the line has more than {MAX_LINE_BYTES} bytes")
+        value = values.loads(line, "an event")
+        return read(value)
+    except ProtocolError as error:
+        reason = str(error).rstrip(".")[:MAX_REASON_LENGTH]
+        return UnreadableEvent(rank=plausible_rank(value), time=plausible_time(value), text=reason)
+
+
+def plausible_rank(value: object) -> int:
+    """Return the rank of a damaged event, or NO_RANK."""
+    rank = value.get("rank") if isinstance(value, dict) else None
+    return rank if type(rank) is int and NO_RANK <= rank < MAX_RANKS else NO_RANK
+
+
+def plausible_time(value: object) -> float:
+    """Return the time of a damaged event, or 0."""
+    time = value.get("time") if isinstance(value, dict) else None
+    return float(time) if isinstance(time, (int, float)) and 0 <= time <= LAST_TIME else 0.0
+
+
+def read(record: object) -> Event:
+    """Return the event in a JSON value.
+
+    Raises:
+        ProtocolError: if there is none.
+    """
+    if not isinstance(record, dict):
+        raise ProtocolError("an event must be an object.")
+    name = record.get("event")
+    if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME_LENGTH or "rank" not in record:
+        raise ProtocolError("an event must have a name and a rank.")
+    kind = KINDS.get(name, Other)
+    names, has_figures = fields_of_kind(kind)
+    content = {key: value for key, value in record.items() if key in names}
+    if has_figures:
+        content["figures"] = {key: value for key, value in record.items() if key not in names and key not in HEADER}
+    if kind is Other:
+        content["name"] = name
+    return check_ranges(values.read(kind, content, escape_name(name)))
+
+
+def fields_of_kind(kind: type[Event]) -> tuple[frozenset[str], bool]:
+    """Return the keys of events of this kind, and whether all other keys are figures."""
+    if kind not in FIELDS_BY_KIND:
+        names = {field.name for field in fields(kind)}
+        FIELDS_BY_KIND[kind] = (frozenset(names - {"figures", "name"}), "figures" in names)
+    return FIELDS_BY_KIND[kind]
+
+
+def check_ranges(event: Event) -> Event:
+    """Return the event if its rank and time are possible.
+
+    Raises:
+        ProtocolError: if not.
+    """
+    if not NO_RANK <= event.rank < MAX_RANKS:
+        raise ProtocolError(f"{escape_name(event_name(event))}: rank {event.rank} is impossible.")
+    if not 0 <= event.time <= LAST_TIME:
+        raise ProtocolError(f"{escape_name(event_name(event))}: time {event.time} is impossible.")
+    return event
+
+
+def escape_name(name: str) -> str:
+    """Return a name without control characters."""
+    return repr(name)[1:-1]
+
+
+def event_name(event: Event) -> str:
+    """Return the name of an event in JSON."""
+    return event.name if isinstance(event, Other) else event.kind
+
+
+def event_fields(event: Event) -> dict[str, Any]:
+    """Return the fields of an event without its header, for JSON."""
+    content = {field.name: getattr(event, field.name) for field in fields(event)}
+    figures = content.get("figures", {})
+    names = [name for name in content if name not in (*HEADER, "name", "figures")]
+    return {**{name: to_json(content[name]) for name in names}, **figures}
+
+
+def to_json(value: Any) -> Any:
+    """Return a field for JSON."""
+    if isinstance(value, dict) and any(isinstance(end, NodeEnd) for end in value.values()):
+        return nodes_record(value)
+    return values.record(value)
+
+
+def record(event: Event) -> dict[str, Any]:
+    """Return an event for JSON, as read() takes it."""
+    restart = {"restart": event.restart} if event.restart else {}
+    return {**event_header(event_name(event), event.rank, event.time), **event_fields(event), **restart}
+
+
+def event_header(name: str, rank: int, time: float) -> dict[str, Any]:
+    """Return the first keys of each event."""
+    return {"event": name, "rank": rank, "time": time}
+
+
+def render(event: Event) -> bytes:
+    """Return an event as a line."""
+    return json.dumps(record(event)).encode() + b"\n"
+
+
+class UnreadableEvents:
+    """Unreadable events of a run.
+
+    Attributes:
+        counts: the number of events of each rank.
+        reasons: the first MAX_REASONS reasons of each rank, and one more if there are others.
+    """
+
+    def __init__(self, events: Iterable[UnreadableEvent] = ()) -> None:
+        self.counts: dict[int, int] = {}
+        self.reasons: dict[int, list[str]] = {}
+        for event in events:
+            self.add(event)
+
+    def add(self, event: UnreadableEvent) -> None:
+        """Count an event."""
+        self.counts[event.rank] = self.counts.get(event.rank, 0) + max(1, event.count)
+        reasons = self.reasons.setdefault(event.rank, [])
+        if event.text not in reasons and len(reasons) <= MAX_REASONS:
+            reasons.append(event.text)
+
+    def events(self) -> Iterator[UnreadableEvent]:
+        """Yield one event for each rank."""
+        for rank in sorted(self.counts):
+            yield UnreadableEvent(rank=rank, count=self.counts[rank], text=self.reason(rank))
+
+    def reason(self, rank: int) -> str:
+        """Return the first reasons of a rank."""
+        reasons = self.reasons[rank]
+        return "; ".join([*reasons[:MAX_REASONS], *(["and others"] if len(reasons) > MAX_REASONS else [])])
+
+    def describe_all(self) -> list[str]:
+        """Return a line for each rank."""
+        return [describe_unreadable(event) for event in self.events()]
+
+
+def describe_unreadable(event: UnreadableEvent) -> str:
+    """Return how many events of a rank could not be read, and why."""
+    count = "1 event" if event.count == 1 else f"{event.count} events"
+    source = f"of rank {event.rank}" if event.rank >= 0 else "without a rank"
+    return f"note: {count} {source} could not be read: {event.text}"
+
+
+def remaining_seconds(seconds: float, *, first: float, step: float, steps: float) -> float | None:
+    """Estimate the seconds until the last step, from the mean time of the steps so far.
+
+    Return None before the first step, after the last one and for impossible values.
+
+    Args:
+        seconds: the time since step `first`.
+        first: the step that this process began with.
+        step: the newest finished step.
+        steps: the last step.
+    """
+    if not first < step < steps or seconds <= 0:
+        return None
+    remaining = seconds / (step - first) * (steps - step)
+    return remaining if remaining < MAX_SECONDS else None
+
+
+def format_seconds(seconds: float) -> str:
+    """Return a duration as tqdm shows it: 02:05, or 1:02:05 from an hour on."""
+    minutes, whole_seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{whole_seconds:02}" if hours else f"{minutes:02}:{whole_seconds:02}"
