@@ -19,9 +19,9 @@ from orchestrator.report.listing import SCHEMA
 from orchestrator.screen import print_text
 from orchestrator.targets import registry
 from orchestrator.targets.interface import CheckRequest
-from orchestrator.targets.kubernetes import init as namespace_objects
-from orchestrator.targets.kubernetes.api.connect import connect
-from orchestrator.targets.kubernetes.load import kubernetes_settings
+from orchestrator.targets.kubernetes import namespace as namespace_objects
+from orchestrator.targets.kubernetes.client import connect
+from orchestrator.targets.kubernetes.inputs import kubernetes_settings
 from orchestrator.targets.kubernetes.manifests.kinds import KINDS
 from orchestrator.targets.kubernetes.options import KubernetesOptions
 

@@ -16,8 +16,8 @@ from urllib.error import HTTPError
 import pytest
 import yaml
 
-from orchestrator.targets.kubernetes.init import role
 from orchestrator.targets.kubernetes.manifests.kinds import KINDS
+from orchestrator.targets.kubernetes.namespace import role
 from orchestrator.targets.kubernetes.settings import KubernetesSettings
 from tests.apiserver.build import built_programs
 from tests.apiserver.server import NAMESPACE, USER, Server, exists, run_server

@@ -16,7 +16,7 @@ import tomllib
 
 from orchestrator.errors import ExecuteError
 from orchestrator.runs import store
-from orchestrator.targets.kubernetes.api import errors
+from orchestrator.targets.kubernetes import client
 from orchestrator.targets.kubernetes.watch import JobWatch
 from tests.conftest import orch_environment
 from tests.local.kubernetes_runs import (
@@ -369,7 +369,7 @@ def test_run_survives_a_busy_api_and_forgotten_watches(api: Api, orch: Orch, tmp
 
 
 def test_expired_token_does_not_end_the_run(api: Api, run: KubernetesRun, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(errors, "REFUSED_SECONDS", 1.0)
+    monkeypatch.setattr(client, "REFUSED_SECONDS", 1.0)
     watch = JobWatch(store.load(run.folder).record, run.folder, print, make_client(api.url))
     api.fail_requests("GET", "pytorchjobs", 401, 9999)
     with pytest.raises(ExecuteError, match="Authentication with the API") as exc_info:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.errors import ConnectionLost
-from orchestrator.targets.kubernetes.api.client import KubernetesClient
-from orchestrator.targets.kubernetes.api.exec import PodExec
+from orchestrator.targets.kubernetes.client import KubernetesClient
+from orchestrator.targets.kubernetes.exec import PodExec
 from tests.support.kubernetes_api import Api, make_client
 
 MIB = 1 << 20

@@ -20,7 +20,7 @@ from typing import Any
 import kubernetes.client
 import yaml
 
-from orchestrator.targets.kubernetes.api.client import KubernetesClient
+from orchestrator.targets.kubernetes.client import KubernetesClient
 from tests.support.kubernetes_http import KINDS, TOKEN, Handler, Json
 
 GROUPS = {

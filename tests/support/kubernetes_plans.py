@@ -13,8 +13,7 @@ from orchestrator.planning.plan import ApplyObjects, Plan
 from orchestrator.planning.request import Site, TrainRequest
 from orchestrator.planning.resolve import Inputs
 from orchestrator.stacks.stack import Stack
-from orchestrator.targets.kubernetes.decisions import PodInputs
-from orchestrator.targets.kubernetes.plan import plan_kubernetes
+from orchestrator.targets.kubernetes.plan import PodInputs, plan_kubernetes
 from orchestrator.targets.kubernetes.settings import KubernetesSettings
 from tests.conftest import make_stack
 

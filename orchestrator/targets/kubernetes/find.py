@@ -18,17 +18,13 @@ from orchestrator.runs import store
 from orchestrator.runs.rows import Report, RunRow, row_of
 from orchestrator.runs.state_files import PLAN
 from orchestrator.targets.interface import Notify, RunList
-from orchestrator.targets.kubernetes.api.client import KubernetesClient
-from orchestrator.targets.kubernetes.api.connect import connect
-from orchestrator.targets.kubernetes.api.errors import NotThere
-from orchestrator.targets.kubernetes.load import kubernetes_settings
-from orchestrator.targets.kubernetes.log_lines import parse, split_time
+from orchestrator.targets.kubernetes.client import KubernetesClient, NotThere, connect
+from orchestrator.targets.kubernetes.inputs import kubernetes_settings
+from orchestrator.targets.kubernetes.local_copy import parse, split_time
 from orchestrator.targets.kubernetes.manifests import names
-from orchestrator.targets.kubernetes.manifests.pods import READER_SUFFIX
 from orchestrator.targets.kubernetes.objects import adopt
-from orchestrator.targets.kubernetes.run_record import location_of, with_lists
+from orchestrator.targets.kubernetes.run_record import location_of, trusted_record, with_lists
 from orchestrator.targets.kubernetes.status import job_state, pod_state
-from orchestrator.targets.kubernetes.trusted_record import trusted_record
 
 MAX_QUERIES = 8  # at the same time
 TAIL_LINES = 200  # at the end of a pod's log, to find the newest progress
@@ -137,7 +133,7 @@ def logged_pods(cluster: KubernetesClient) -> dict[str, list[str]]:
     with suppress(OrchError):
         for pod in cluster.objects("Pod", names.selector()):
             name = pod["metadata"]["name"]
-            if pod_state(pod).started and not name.endswith(READER_SUFFIX):
+            if pod_state(pod).started and not name.endswith(names.READER_SUFFIX):
                 pods.setdefault(pod["metadata"]["labels"][names.RUN], []).append(name)
     return pods
 

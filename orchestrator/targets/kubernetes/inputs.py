@@ -1,29 +1,125 @@
-"""Read the files that a request names, and those that are sent to the pods."""
+"""Read the settings of Kubernetes, the files that a request names, and those that are sent to the pods."""
 
 from __future__ import annotations
 
 import io
 import os
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, get_type_hints
+
+import yaml
+from pydantic import create_model
 
 from orchestrator import load
-from orchestrator.errors import PlanError, RequestError
+from orchestrator.errors import OrchError, PlanError, RequestError, did_you_mean
 from orchestrator.files import TRAIN, pack_files
+from orchestrator.load.files import StrictModel, read_current_folder_toml, read_toml
+from orchestrator.model.printable import one_line
 from orchestrator.model.project import Project
 from orchestrator.model.recipe import Recipe
 from orchestrator.planning.plan import Plan
 from orchestrator.planning.request import Resume, TrainRequest
 from orchestrator.planning.sent_files import named_files
 from orchestrator.targets.identity import site_of
-from orchestrator.targets.kubernetes import check
-from orchestrator.targets.kubernetes.decisions import PodInputs
-from orchestrator.targets.kubernetes.load import kubernetes_settings, read_patch
+from orchestrator.targets.kubernetes.client import connect
 from orchestrator.targets.kubernetes.manifests import names
-from orchestrator.targets.kubernetes.manifests.kinds import Installed
+from orchestrator.targets.kubernetes.manifests.kinds import KINDS, PREFERRED, Installed
 from orchestrator.targets.kubernetes.options import KubernetesOptions
-from orchestrator.targets.kubernetes.plan import plan_kubernetes
+from orchestrator.targets.kubernetes.plan import PodInputs, plan_kubernetes
 from orchestrator.targets.kubernetes.settings import KubernetesSettings
+
+FILE = Path("orch-k8s.toml")
+TYPES: Mapping[str, Any] = get_type_hints(KubernetesSettings)
+# What other options of the command line set.
+OPTIONS = {"image": "Use --image NAME.", "min_nodes": "Use --min-nodes K."}
+NAMES = tuple(name for name in TYPES if name not in OPTIONS)
+SWITCHES = {"true": True, "false": False}  # values of switches
+TABLE, LIST = Mapping[str, str], tuple[str, ...]  # set as --k8s env.NAME=VALUE, and with entries separated by commas
+APPENDED = ("node_affinity",)  # entries contain commas: each --k8s appends one
+TOML_TYPES = {TABLE: dict[str, str], LIST: list[str]}
+FILE_FIELDS: Any = {name: (TOML_TYPES.get(kind, kind), None) for name, kind in TYPES.items()}
+KubernetesFile = create_model("KubernetesFile", __base__=StrictModel, **FILE_FIELDS)
+
+
+def kubernetes_settings(path: Path | None, assignments: list[str], image: str | None = None) -> KubernetesSettings:
+    """Return the settings of a file, overridden by assignments.
+
+    Args:
+        path: the file, or None for orch-k8s.toml in the current folder, if it exists.
+        assignments: of the form KEY=VALUE.
+        image: the value of --image; None if the option is not used.
+
+    Raises:
+        RequestError: if the file or an assignment is invalid.
+    """
+    settings = KubernetesSettings()
+    values = read_toml(path, KubernetesFile) if path else read_current_folder_toml(FILE, KubernetesFile, "--k8s-file")
+    if values is not None:
+        changed: dict[str, Any] = values.model_dump(exclude_unset=True)
+        changed |= {name: tuple(value) for name, value in changed.items() if isinstance(value, list)}
+        settings = replace(settings, **changed)
+    for assignment in assignments:
+        settings = with_assignment(settings, assignment)
+    return settings if image is None else replace(settings, image=image)
+
+
+def read_patch(path: Path | None) -> tuple[dict[str, Any], ...]:
+    """Return the operations of a patch file in YAML or JSON.
+
+    Raises:
+        RequestError: if it cannot be read, or is not a list of operations.
+    """
+    if path is None:
+        return ()
+    try:
+        operations = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise RequestError(
+            f"--k8s-patch {path}: {one_line(str(error))}", hint="Name a readable file of YAML or JSON in UTF-8."
+        ) from None
+    if not isinstance(operations, list) or not all(isinstance(operation, dict) for operation in operations):
+        raise RequestError(
+            f"--k8s-patch {path}: expected a list of operations.",
+            hint="Example: - {kind: Job, op: add, path: /spec/template/spec/hostNetwork, value: true}",
+        )
+    return tuple(operations)
+
+
+def with_assignment(settings: KubernetesSettings, assignment: str) -> KubernetesSettings:
+    """Return the settings with one value replaced, or one list entry added."""
+    name, equals, text = assignment.partition("=")
+    if not equals:
+        raise RequestError(f"--k8s {assignment}: expected KEY=VALUE.", hint="Example: --k8s memory=64Gi")
+    table, dot, key = name.partition(".")
+    changed: dict[str, Any]
+    if dot and TYPES.get(table) == TABLE:
+        changed = {table: {**getattr(settings, table), key: text}}
+        return replace(settings, **changed)
+    if name in APPENDED:
+        changed = {name: (*getattr(settings, name), text)}
+        return replace(settings, **changed)
+    if name not in NAMES or TYPES[name] == TABLE:
+        hint = f"Write --k8s {name}.NAME=VALUE." if name in NAMES else OPTIONS.get(name, "")
+        raise RequestError(f"--k8s {name}: unknown key.", hint=hint or did_you_mean(name, NAMES))
+    return replace(settings, **{name: parse(name, text)})
+
+
+def parse(name: str, text: str) -> Any:
+    if TYPES[name] == LIST:
+        return tuple(item for item in text.split(",") if item)
+    if TYPES[name] is bool:
+        if text not in SWITCHES:
+            raise RequestError(f"--k8s {name}={text}: expected true or false.")
+        return SWITCHES[text]
+    if TYPES[name] is not int:
+        return text
+    try:
+        return int(text)
+    except ValueError:
+        raise RequestError(f"--k8s {name}={text}: expected a number.") from None
+
 
 # Each run has its project in the cluster's etcd, which has some GB for everything.
 MAX_PROJECT_BYTES = 8_000_000
@@ -59,10 +155,23 @@ def read(request: TrainRequest) -> PodInputs:
         loaded=replace(loaded, plugins={}),  # pods have the backends of their image, not those of this machine
         kubernetes=kubernetes,
         patch=read_patch(options.k8s_patch),
-        installed=check.query_installed(kubernetes) if request.launcher is None else Installed(),
+        installed=query_installed(kubernetes) if request.launcher is None else Installed(),
         contents={path: content(path) for path in paths if is_sent(path, recipe, kubernetes)},
         project=packed(project) if project else b"",
     )
+
+
+def query_installed(settings: KubernetesSettings) -> Installed:
+    """Return the kinds that the cluster has.
+
+    The API is queried without repetitions, because a plan can be made without a cluster.
+    """
+    try:
+        cluster = connect(settings.context, settings.namespace)
+        cluster.tries = 1
+        return Installed(launchers=tuple(launcher for launcher in PREFERRED if cluster.serves(KINDS[launcher])))
+    except OrchError as error:
+        return Installed(query_problem=f"no cluster could be queried ({error.message.rstrip('.')})")
 
 
 def packed(project: Project) -> bytes:

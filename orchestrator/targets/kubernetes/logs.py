@@ -13,7 +13,7 @@ from orchestrator.errors import ExecuteError, OrchError
 from orchestrator.runs import store
 from orchestrator.runs.fetch import FetchListener, Source, collect
 from orchestrator.runs.logs import LineParser, LogLine, copied_lines, requested_ranks
-from orchestrator.targets.kubernetes.outcome import nodes_of
+from orchestrator.targets.kubernetes.status import nodes_of
 from orchestrator.targets.kubernetes.volume import reader
 from orchestrator.targets.kubernetes.watch import FOLLOW_SECONDS, JobWatch
 

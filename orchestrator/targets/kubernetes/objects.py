@@ -1,17 +1,19 @@
-"""The objects of a run in a cluster: find, own and delete them."""
+"""The objects of a run in a cluster: find, own and delete them, also leftovers of earlier runs (`orch clean`)."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 
 from orchestrator.errors import ExecuteError, OrchError
 from orchestrator.planning.plan import Object
-from orchestrator.targets.kubernetes.api.client import KubernetesClient
-from orchestrator.targets.kubernetes.api.errors import NotThere
+from orchestrator.runs.cleanup import CleanupReport, NodeCleanup
+from orchestrator.targets.kubernetes.client import KubernetesClient, NotThere, Refused
 from orchestrator.targets.kubernetes.manifests import names
-from orchestrator.targets.kubernetes.manifests.kinds import KINDS
+from orchestrator.targets.kubernetes.manifests.kinds import KINDS, Kind
 from orchestrator.targets.kubernetes.run_record import JobLocation
+from orchestrator.targets.kubernetes.status import created_at, ended_at, pod_state
 
 GONE_SECONDS = 150.0  # a pod has 120 s to terminate
 POLL_SECONDS = 0.5
@@ -129,3 +131,94 @@ def await_pods_gone(cluster: KubernetesClient, run_id: str) -> list[str]:
         if not remaining or time.monotonic() > deadline:
             return remaining
         time.sleep(POLL_SECONDS)
+
+
+NEW_SECONDS = 600.0  # younger objects may belong to a run that is being started
+
+
+def clean(cluster: KubernetesClient, *, dry_run: bool) -> CleanupReport:
+    """Delete leftovers, or only list them; keep everything of a run that has its job.
+
+    Leftovers are objects of runs whose job is gone, pods that read volumes, and expired jobs.
+    """
+    began = time.monotonic()
+    objects = list(leftovers(cluster))
+    if not dry_run:
+        for leftover in objects:
+            remove(cluster, leftover)
+    descriptions = tuple(
+        f"{run_of(leftover)}: {leftover['kind']} {leftover['metadata']['name']}" for leftover in objects
+    )
+    node = NodeCleanup(
+        node=cluster.namespace,
+        state="left" if dry_run and descriptions else "clean",
+        ended=() if dry_run else descriptions,
+        left=descriptions if dry_run else (),
+        segments=(),
+        problem="",
+    )
+    return CleanupReport(run_id="", seconds=round(time.monotonic() - began, 2), nodes=(node,))
+
+
+def remove(cluster: KubernetesClient, leftover: Object) -> None:
+    metadata = leftover["metadata"]
+    cluster.delete(f"{cluster.path_of(leftover)}/{metadata['name']}", metadata["uid"])
+
+
+def remove_expired(cluster: KubernetesClient) -> None:
+    """Delete jobs whose time to live has passed, as far as the user may."""
+    for kind in KINDS.values():
+        with suppress(OrchError):
+            for job in filter(is_expired, jobs_of(cluster, kind)):
+                remove(cluster, job)
+
+
+def leftovers(cluster: KubernetesClient) -> Iterator[Object]:
+    """Yield all leftovers; Kubernetes itself deletes what a deleted job owns."""
+    jobs = [job for kind in KINDS.values() for job in jobs_of(cluster, kind)]
+    yield from filter(is_expired, jobs)
+    living = {run_of(job) for job in jobs}
+    for kind in ("Pod", "ConfigMap", "Service"):
+        for item in labelled(cluster, kind):
+            has_ended = kind == "Pod" and pod_state(item).state in ("done", "failed")
+            is_unused = run_of(item) not in living or has_ended
+            if is_unused and not item["metadata"].get("ownerReferences") and age(item) > NEW_SECONDS:
+                yield {**item, "kind": kind}
+
+
+def labelled(cluster: KubernetesClient, kind: str) -> list[Object]:
+    try:
+        return cluster.objects(kind, names.selector())
+    except Refused:
+        if kind == "Service":  # only runs with --launcher job have services, and need the right
+            return []
+        raise
+
+
+def jobs_of(cluster: KubernetesClient, kind: Kind) -> list[Object]:
+    """Return the jobs of a kind that orch has created in the namespace."""
+    try:
+        return cluster.list_custom(kind.group, kind.version, kind.plural, names.selector())
+    except NotThere:  # the cluster has no such kind
+        return []
+    except Refused:
+        if kind.launcher != "job" and cluster.serves(kind):
+            raise
+        return []  # the API checks rights before it reports that a kind is missing
+
+
+def is_expired(job: Object) -> bool:
+    """Return whether a job has ended and its time to live has passed."""
+    ttl = (job["metadata"].get("annotations") or {}).get(names.TTL, "")
+    ended = ended_at(job)
+    return ended is not None and str(ttl).isdecimal() and time.time() - ended >= int(ttl)
+
+
+def run_of(item: Object) -> str:
+    return str(item["metadata"]["labels"][names.RUN])
+
+
+def age(item: Object) -> float:
+    """Return the seconds since an object was created."""
+    created = created_at(item)
+    return 0.0 if created is None else time.time() - created

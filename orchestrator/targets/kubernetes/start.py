@@ -19,9 +19,7 @@ from orchestrator.runs import store
 from orchestrator.runs.state_files import PLAN
 from orchestrator.runs.store import Positions
 from orchestrator.targets.execute import execute
-from orchestrator.targets.kubernetes.api.client import KubernetesClient
-from orchestrator.targets.kubernetes.api.connect import connect
-from orchestrator.targets.kubernetes.cleanup import remove_expired
+from orchestrator.targets.kubernetes.client import KubernetesClient, connect
 from orchestrator.targets.kubernetes.objects import (
     STOPPED,
     await_pods_gone,
@@ -29,6 +27,7 @@ from orchestrator.targets.kubernetes.objects import (
     delete_objects,
     delete_other_objects,
     give_owner,
+    remove_expired,
 )
 from orchestrator.targets.kubernetes.run_record import location_of
 

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 
+from orch_node.protocol import files
 from orch_node.protocol.events import Event
 from orch_node.protocol.record import RunRecord
 
-from orchestrator.errors import RequestError
+from orchestrator.errors import ExecuteError, OrchError, RequestError
 from orchestrator.model.finding import Finding
 from orchestrator.model.hostlist import Nodes
 from orchestrator.planning.plan import Plan
 from orchestrator.planning.request import Resume, TargetOptions, TrainRequest
-from orchestrator.runs.cleanup import CleanupReport
+from orchestrator.runs.cleanup import CleanupReport, NodeCleanup
 from orchestrator.runs.fetch import Collected, FetchListener
 from orchestrator.runs.logs import LogLine
 from orchestrator.runs.outcome import Outcome
@@ -31,13 +33,14 @@ from orchestrator.targets.interface import (
     Target,
     ignore,
 )
-from orchestrator.targets.kubernetes import check, cleanup, find, inputs, logs, start, volume
-from orchestrator.targets.kubernetes.api.client import KubernetesClient
-from orchestrator.targets.kubernetes.api.connect import connect
-from orchestrator.targets.kubernetes.api.errors import NotThere
+from orchestrator.targets.kubernetes import find, inputs, logs, namespace, objects, start, volume
+from orchestrator.targets.kubernetes.client import KubernetesClient, NotThere, connect
+from orchestrator.targets.kubernetes.exec import PodExec
 from orchestrator.targets.kubernetes.manifests import names
+from orchestrator.targets.kubernetes.objects import STOPPED, await_pods_gone, delete_objects, pods_of
 from orchestrator.targets.kubernetes.options import REFUSES, KubernetesOptions
 from orchestrator.targets.kubernetes.run_record import location_of
+from orchestrator.targets.kubernetes.status import JobState, node_of, pod_state
 from orchestrator.targets.kubernetes.watch import JobWatch
 
 
@@ -63,7 +66,7 @@ class KubernetesHandle(RunHandle):
     def interrupt(self) -> None:
         """Delete the job with its pods, because there is no supervisor to stop it."""
         self.watch.leave()
-        cleanup.stop(JobWatch(self.record, self.folder, ignore, self.cluster))
+        stop(JobWatch(self.record, self.folder, ignore, self.cluster))
 
     def refresh(self) -> None:
         with suppress(NotThere):  # the watch reports a job that was deleted as failed
@@ -80,7 +83,7 @@ class KubernetesHandle(RunHandle):
         """Keep the files: a job has claimed its nodes before its ranks can be refused."""
 
     def stop(self) -> CleanupReport:
-        return cleanup.stop(self.watch)
+        return stop(self.watch)
 
     def commands(self, nodes: Nodes | None) -> NodeCommands:
         location = location_of(self.record)
@@ -94,6 +97,77 @@ class KubernetesHandle(RunHandle):
         return volume.fetch(self.cluster, self.record, self.folder, request, listener)
 
 
+MARK_SECONDS = 5.0
+
+
+def stop(watch: JobWatch) -> CleanupReport:
+    """Copy the logs of a run's pods, then delete its job and its other objects.
+
+    Raises:
+        ExecuteError: if the job cannot be deleted.
+    """
+    began = time.monotonic()
+    cluster, run_id = watch.cluster, watch.record.run_id
+    errors = copy_logs(watch)
+    states = [pod_state(pod) for pod in pods_of(cluster, run_id)]
+    with marked(watch.folder / STOPPED):  # for commands that watch the run
+        mark_volume(watch, [pod.pod for pod in states if pod.state == "running"])
+        delete_objects(cluster, watch.location, run_id)
+    remaining = await_pods_gone(cluster, run_id)
+    watch.write_outcome(JobState(state="failed"))
+    return CleanupReport(
+        run_id=run_id,
+        seconds=round(time.monotonic() - began, 2),
+        nodes=tuple(node_cleanup(state.pod, remaining, errors.get(state.node)) for state in states),
+    )
+
+
+@contextmanager
+def marked(mark: Path) -> Iterator[None]:
+    """Create a file, and delete it again after an error."""
+    mark.touch()
+    try:
+        yield
+    except OrchError:
+        mark.unlink(missing_ok=True)
+        raise
+
+
+def mark_volume(watch: JobWatch, running: list[str]) -> None:
+    """Mark the run as stopped on its volume, as far as that is possible.
+
+    A pod would treat the kubelet's SIGTERM as a preemption and write a checkpoint, which takes time.
+    """
+    mark = f"{watch.record.run_dir}/{files.STOP}"
+    for pod in running[:1]:
+        remote = PodExec(watch.cluster, pod)
+        with suppress(OrchError):
+            remote.capture(("touch", "--", mark), seconds=MARK_SECONDS)
+
+
+def copy_logs(watch: JobWatch) -> dict[str, ExecuteError]:
+    """Copy the logs, and the outcome if the run is done; return the errors by node."""
+    if (watch.folder / files.OUTCOME).exists():
+        return {}
+    errors = watch.catch_up()
+    state = watch.poll_job()
+    if state is not None and state.state == "done":
+        watch.write_outcome(state)
+    return errors
+
+
+def node_cleanup(pod: str, remaining: list[str], error: ExecuteError | None) -> NodeCleanup:
+    remains = pod in remaining
+    return NodeCleanup(
+        node=node_of(pod),
+        state="left" if remains else "clean",
+        ended=() if remains else (f"pod {pod}",),
+        left=(f"pod {pod} is still ending",) if remains else (),
+        segments=(),
+        problem=f"its log could not be copied: {error.message}" if error else "",
+    )
+
+
 class KubernetesTarget(Target):
     """The target of --on k8s."""
 
@@ -105,7 +179,7 @@ class KubernetesTarget(Target):
         return inputs.plan(request, resume)
 
     def check(self, request: CheckRequest) -> Iterator[Finding]:
-        return check.check(request)
+        return namespace.check(request)
 
     def start(self, plan: Plan, folder: Path) -> RunHandle:
         record, earlier = start.start(plan, folder)
@@ -135,4 +209,4 @@ class KubernetesTarget(Target):
         return find.list_runs(inventory)
 
     def clean(self, inventory: str | None, base: Path, *, dry_run: bool) -> CleanupReport:
-        return cleanup.clean(find.cluster_of(inventory or ""), dry_run=dry_run)
+        return objects.clean(find.cluster_of(inventory or ""), dry_run=dry_run)

@@ -16,17 +16,56 @@ from orchestrator.errors import ExecuteError, RequestError
 from orchestrator.planning.plan import Object
 from orchestrator.runs.fetch import Collected, FetchListener, Source, collect
 from orchestrator.targets.interface import FetchRequest
-from orchestrator.targets.kubernetes.api.client import KubernetesClient
-from orchestrator.targets.kubernetes.api.errors import NotThere
-from orchestrator.targets.kubernetes.api.exec import PodExec
-from orchestrator.targets.kubernetes.manifests.pods import reader_pod
+from orchestrator.targets.kubernetes.client import KubernetesClient, NotThere
+from orchestrator.targets.kubernetes.exec import PodExec
+from orchestrator.targets.kubernetes.manifests import names
+from orchestrator.targets.kubernetes.manifests.pods import NO_TOKEN, container_security, pod_security, toleration
 from orchestrator.targets.kubernetes.objects import check_labels
-from orchestrator.targets.kubernetes.run_record import location_of
+from orchestrator.targets.kubernetes.run_record import JobLocation, location_of
 from orchestrator.targets.kubernetes.status import pod_state
 
 START_SECONDS = 300.0
 END_SECONDS = 60.0
 POLL_SECONDS = 0.5
+
+READER_SECONDS = 3600
+
+
+def reader_pod(location: JobLocation, run_id: str) -> Object:
+    """Return a pod through which files are fetched: it mounts the volume, sleeps and ends by itself.
+
+    It tolerates the same taints as the run's pods, but needs none of their nodes, which may be full.
+    """
+    small = {"cpu": "250m", "memory": "256Mi"}
+    sleep = f"import time; time.sleep({READER_SECONDS})"
+    tolerations = [toleration(text) for text in location.tolerations]
+    pull = [{"name": name} for name in location.pull_secrets]
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": f"{location.job}{names.READER_SUFFIX}", "labels": names.labels(run_id)},
+        "spec": {
+            "restartPolicy": "Never",
+            "activeDeadlineSeconds": READER_SECONDS,
+            "terminationGracePeriodSeconds": 1,
+            **NO_TOKEN,
+            "securityContext": pod_security(location.uid),
+            **({"imagePullSecrets": pull} if pull else {}),
+            **({"serviceAccountName": location.service_account} if location.service_account else {}),
+            **({"tolerations": tolerations} if tolerations else {}),
+            "containers": [
+                {
+                    "name": "reader",
+                    "image": location.image,
+                    "command": [location.python, "-c", sleep],
+                    "resources": {"requests": dict(small), "limits": small},
+                    "volumeMounts": [{"name": "orch-data", "mountPath": location.mount, "readOnly": True}],
+                    "securityContext": container_security(),
+                }
+            ],
+            "volumes": [{"name": "orch-data", "persistentVolumeClaim": {"claimName": location.claim}}],
+        },
+    }
 
 
 @contextmanager

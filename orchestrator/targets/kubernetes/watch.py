@@ -1,9 +1,13 @@
-"""Watch a run on Kubernetes, which does not depend on being watched."""
+"""Watch a run on Kubernetes, which does not depend on being watched.
+
+Background threads put the changes and the logs of the run's pods into one queue.
+"""
 
 from __future__ import annotations
 
 import queue
 import re
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -18,24 +22,168 @@ from orchestrator.errors import ConnectionLost, ExecuteError, OrchError
 from orchestrator.runs import store
 from orchestrator.runs.outcome import Outcome, outcome_of
 from orchestrator.targets.interface import Notify
-from orchestrator.targets.kubernetes.api import errors
-from orchestrator.targets.kubernetes.api.client import KubernetesClient
-from orchestrator.targets.kubernetes.api.errors import NotThere, Refused
-from orchestrator.targets.kubernetes.follow import Follower, with_current_time
-from orchestrator.targets.kubernetes.local_copy import RunCopy
+from orchestrator.targets.kubernetes.client import (
+    REFUSED_SECONDS,
+    Expired,
+    KubernetesClient,
+    NotThere,
+    Refused,
+    RejectionTimer,
+)
+from orchestrator.targets.kubernetes.local_copy import Position, Reader, ReadLine, RunCopy, with_current_time
 from orchestrator.targets.kubernetes.manifests import names
-from orchestrator.targets.kubernetes.manifests.pods import READER_SUFFIX
 from orchestrator.targets.kubernetes.objects import STOPPED, delete_objects, refusal_of
 from orchestrator.targets.kubernetes.run_record import location_of
 from orchestrator.targets.kubernetes.status import (
     BEING_DELETED,
     DELETED,
     JobState,
+    PodState,
     created_at,
     has_no_operator,
     job_state,
     pod_state,
 )
+
+RETRY_SECONDS = 1.0
+
+
+class Follower:
+    """The threads that follow a run's pods: one for their changes, and one for each log."""
+
+    def __init__(self, cluster: KubernetesClient, selector: str) -> None:
+        self.cluster = cluster
+        self.selector = selector
+        self.read_positions: dict[str, Position] = {}  # by uid
+        self.items: queue.Queue[Event | ReadLine | OrchError] = queue.Queue()  # an error ends it
+        self.pods: dict[str, PodState] = {}  # the newest state, by uid
+        self.readers: dict[str, threading.Thread] = {}
+        self.deleted: set[str] = set()  # their logs are gone; a new pod may have the same name
+        self.reported: dict[str, str] = {}
+        self.messages: dict[str, str] = {}  # the newest about a pod, by uid, or about something else
+        self.ended = threading.Event()
+
+    def start(self) -> None:
+        threading.Thread(target=self.watch, daemon=True).start()
+
+    def is_reading(self) -> bool:
+        return any(reader.is_alive() for reader in self.readers.values())
+
+    def report_once(self, about: str, message: str, *, same: str = "") -> None:
+        """Report a message unless it repeats the last one about this.
+
+        Args:
+            about: the uid of a pod, or another subject.
+            message: reported only if it is not empty.
+            same: what identifies repetitions, if that is not the message itself.
+        """
+        identity = same or message
+        if message and self.reported.get(about) != identity:
+            self.reported[about] = identity
+            self.messages[about] = message
+            self.items.put(with_current_time(NodeNews(text=message)))
+
+    def reasons_to_wait(self) -> str:
+        """Return the newest messages of the cluster about waiting pods and about the job."""
+        pods = [pod for pod in self.pods.values() if pod.state == "waiting" and pod.reason]
+        about_job = (self.messages.get(about) for about in ("job", "pods"))
+        reasons = [*(f"{pod.node}: {pod.reason}" for pod in pods), *filter(None, about_job)]
+        return "; ".join(reasons) or "the cluster gives no reason"
+
+    def watch(self) -> None:
+        """Handle the changes of the run's pods until the end, and renew watches that expire."""
+        refusals = RejectionTimer()
+        while not self.ended.is_set():
+            try:
+                for change, pod in self.cluster.watch_pods(self.selector):
+                    self.handle_change(change, pod)
+                    if self.ended.is_set():
+                        return
+            except (Expired, ConnectionLost, NotThere):
+                self.ended.wait(RETRY_SECONDS)
+            except Refused as error:
+                if refusals.is_over():
+                    self.items.put(error)
+                    return
+                self.ended.wait(RETRY_SECONDS)
+
+    def handle_change(self, change: str, pod: dict[str, Any]) -> None:
+        uid, name = pod["metadata"]["uid"], pod["metadata"]["name"]
+        if name.endswith(names.READER_SUFFIX):
+            return
+        if change == "DELETED":
+            self.deleted.add(uid)
+            state = self.pods.get(uid)
+            is_active = state is not None and state.state in ("waiting", "running")
+            if state and is_active and not state.lost and not self.ended.is_set():
+                self.report_once(uid, f"{state.node}: {DELETED}")
+            return
+        state = pod_state(pod, self.pod_events(pod))
+        before, self.pods[uid] = self.pods.get(uid), state
+        if state.reason and not (before and is_repeated(before.reason, state.reason)):
+            self.report_once(uid, f"{state.node}: {state.reason}")
+        reader = self.readers.get(uid)
+        if state.started and (reader is None or (not reader.is_alive() and state.state == "running")):
+            reader = threading.Thread(target=self.keep_reading, args=(uid, name), daemon=True)
+            self.readers[uid] = reader
+            reader.start()
+
+    def pod_events(self, pod: dict[str, Any]) -> list[dict[str, Any]]:
+        """Return the events of a waiting pod, or none if the user may not list events."""
+        if pod.get("status", {}).get("phase", "Pending") != "Pending":
+            return []
+        try:
+            return self.cluster.events_of(pod["metadata"]["name"])
+        except OrchError:
+            return []
+
+    def keep_reading(self, uid: str, pod: str) -> None:
+        """Read the log of a pod while it runs, and reopen streams that end earlier."""
+        refusals = RejectionTimer()
+        while not self.ended.is_set() and uid not in self.deleted:
+            running = self.pods[uid].state == "running"
+            try:
+                self.read(uid, pod, follow=True)
+                if not running:
+                    return
+            except ConnectionLost:
+                pass
+            except NotThere:
+                return
+            except Refused as error:
+                if refusals.is_over():
+                    self.items.put(error)
+                    return
+            self.ended.wait(RETRY_SECONDS)
+
+    def read(self, uid: str, pod: str, *, follow: bool) -> None:
+        """Put the lines of a pod's log into the queue, from the last position on.
+
+        Raises:
+            ConnectionLost: if the stream breaks.
+            Refused: if the user may not read logs.
+            NotThere: if the pod is gone.
+        """
+        reader = Reader(self.read_positions.get(uid, Position()))
+        try:
+            for line in self.cluster.log(pod, follow=follow, since=reader.since):
+                text = reader.new(line)
+                self.read_positions[uid] = reader.position
+                if text is not None:
+                    self.items.put(ReadLine(pod=uid, position=reader.position, text=text))
+        except (ConnectionLost, Refused, NotThere):
+            raise
+        except ExecuteError:  # the container has no log yet
+            pass
+
+
+def is_repeated(before: str, now: str) -> bool:
+    """Return whether a pod has the same problem as before.
+
+    The kubelet reports that an image cannot be pulled alternately with and without the cause.
+    """
+    return bool(before) and (before.startswith(now) or now == before)
+
 
 POLL_SECONDS = 2.0
 GIVE_UP_SECONDS = 300.0  # without a response of the API
@@ -210,7 +358,7 @@ class JobWatch:
         if self.lost_since is None:
             self.lost_since = now
             self.notify(f"{error.message} The run continues; retrying.")
-        limit = errors.REFUSED_SECONDS if isinstance(error, Refused) else GIVE_UP_SECONDS
+        limit = REFUSED_SECONDS if isinstance(error, Refused) else GIVE_UP_SECONDS
         if now - self.lost_since > limit:
             raise error
 
@@ -275,7 +423,7 @@ class JobWatch:
             return errors
         for pod in self.cluster.objects("Pod", self.selector):
             uid, name = pod["metadata"]["uid"], pod["metadata"]["name"]
-            if name.endswith(READER_SUFFIX):
+            if name.endswith(names.READER_SUFFIX):
                 continue
             state = self.follower.pods[uid] = pod_state(pod)
             try:

@@ -21,7 +21,7 @@ from orchestrator.files import TRAIN, source_files
 from orchestrator.planning.plan import SendFolder
 from orchestrator.targets.connections.local import Local
 from orchestrator.targets.execute import packed
-from orchestrator.targets.kubernetes.load import kubernetes_settings
+from orchestrator.targets.kubernetes.inputs import kubernetes_settings
 from tests.support.slurm_plans import slurm_settings
 
 OTHER_USER = 65534

@@ -27,7 +27,7 @@ LAYERS = tuple(LAYER_NAMES.split())
 PURE = ("model", "stacks", "planning")
 PURE_FILES = {
     "targets/ssh": "plan",
-    "targets/kubernetes": "plan decisions settings status outcome log_lines run_record",
+    "targets/kubernetes": "plan settings status run_record patch",
     "targets/batch": "plan decisions script settings",
     "report": "traces charts timeline",
 }

@@ -27,7 +27,7 @@ from orchestrator.load.tool_options import parse_table
 from orchestrator.targets import registry
 from orchestrator.targets.batch.load import batch_settings
 from orchestrator.targets.batch.pbs import PBS
-from orchestrator.targets.kubernetes.load import kubernetes_settings, read_patch
+from orchestrator.targets.kubernetes.inputs import kubernetes_settings, read_patch
 from orchestrator.targets.kubernetes.manifests import names
 from tests.support.kubernetes_plans import SITE, make_plan, objects
 from tests.support.pages import PAGES, Block, block_id, blocks

@@ -34,12 +34,10 @@ from orchestrator.runs.follow import LocalRun, follow
 from orchestrator.runs.measures import measures
 from orchestrator.runs.outcome import outcome_of
 from orchestrator.runs.state_files import supervises
-from orchestrator.targets.kubernetes.follow import ReadLine
-from orchestrator.targets.kubernetes.local_copy import RunCopy
-from orchestrator.targets.kubernetes.log_lines import Position
-from orchestrator.targets.kubernetes.log_lines import parse as parse_pod_line
-from orchestrator.targets.kubernetes.outcome import outcome as kubernetes_outcome
+from orchestrator.targets.kubernetes.local_copy import Position, ReadLine, RunCopy
+from orchestrator.targets.kubernetes.local_copy import parse as parse_pod_line
 from orchestrator.targets.kubernetes.status import JobState
+from orchestrator.targets.kubernetes.status import outcome as kubernetes_outcome
 from tests.support.hostile import DEEP_EVENT, FILES, HUGE_NUMBER_EVENT, JSON, LINES, TEXTS
 from tests.support.recorded import RUN_RECORD, STARTED, make_run
 from tests.support.waiting import wait_until

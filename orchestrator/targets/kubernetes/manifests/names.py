@@ -21,6 +21,7 @@ MANAGER = "orch"
 RUN = "orch/run"
 QUEUE = "kueue.x-k8s.io/queue-name"  # Kueue's label on a job
 PART = "orch/part"  # label of a ConfigMap with a part of a run's project
+READER_SUFFIX = "-reader"  # of the pod through which files are fetched
 TTL = "orch/ttl"  # annotation of jobs that orch deletes: seconds that they are kept after their end
 
 

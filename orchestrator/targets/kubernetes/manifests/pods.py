@@ -1,15 +1,154 @@
-"""Build the pods of a run, and that of `orch fetch`, which satisfy the profile `restricted` of Pod Security."""
+"""Build the pods of a run, which satisfy the profile `restricted` of Pod Security, from the settings."""
 
 from __future__ import annotations
+
+import re
 
 from orch_node.protocol.environment import find_reserved
 
 from orchestrator.errors import PlanError
+from orchestrator.model.secret_values import SECRET
 from orchestrator.planning.plan import Object
-from orchestrator.targets.kubernetes.manifests import names, pod_settings
+from orchestrator.targets.kubernetes.manifests import names
 from orchestrator.targets.kubernetes.manifests.job import KubernetesJob, files_volume, literal
-from orchestrator.targets.kubernetes.run_record import JobLocation
 from orchestrator.targets.kubernetes.settings import SECRETS, TOKEN, KubernetesSettings
+
+EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
+EXPRESSION = re.compile(r"(?P<not>!)?\s*(?P<key>\S+?)(?:\s+(?P<how>in|notin)\s*\((?P<values>.*)\))?")
+MOUNTED = {"claim": "persistentVolumeClaim", "secret": "secret", "configmap": "configMap"}
+NAME_FIELDS = {"claim": "claimName", "secret": "secretName", "configmap": "name"}
+VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def toleration(text: str) -> Object:
+    """Parse KEY=VALUE:EFFECT, KEY:EFFECT or KEY, the syntax of `kubectl taint`.
+
+    Raises:
+        PlanError: if it is malformed.
+    """
+    key, equals, suffix = text.partition("=")
+    value, colon, effect = (suffix if equals else key).rpartition(":")
+    if not colon:
+        value, effect = effect, ""
+    key = key if equals else value
+    if not names.is_label_key(key) or (effect and effect not in EFFECTS):
+        raise PlanError(
+            f"tolerations: {text!r} is not a valid taint.",
+            hint=f"Write KEY=VALUE:EFFECT or KEY:EFFECT. The effects are {', '.join(EFFECTS)}.",
+        )
+    result = {"key": key, "operator": "Equal", "value": value} if equals else {"key": key, "operator": "Exists"}
+    return result | ({"effect": effect} if effect else {})
+
+
+def expression(text: str) -> Object:
+    """Parse KEY in (A, B), KEY notin (A), KEY or !KEY, the syntax of label selectors.
+
+    Raises:
+        PlanError: if it is malformed.
+    """
+    match = EXPRESSION.fullmatch(text.strip())
+    if not match or not names.is_label_key(match["key"]) or (match["not"] and match["how"]):
+        raise PlanError(
+            f"node_affinity: {text!r} is not a valid condition.",
+            hint="Write KEY in (A, B), KEY notin (A), KEY, or !KEY.",
+        )
+    if not match["how"]:
+        return {"key": match["key"], "operator": "DoesNotExist" if match["not"] else "Exists"}
+    values = [value.strip() for value in match["values"].split(",") if value.strip()]
+    operator = {"in": "In", "notin": "NotIn"}[match["how"]]
+    return {"key": match["key"], "operator": operator, "values": values}
+
+
+def pod_affinity(node_affinity: tuple[str, ...], pack: str | None, labels: dict[str, str]) -> Object:
+    """Return the affinity of pods to nodes and to each other.
+
+    Args:
+        node_affinity: conditions that nodes must fulfil.
+        pack: the label of nodes that all pods must share.
+        labels: of the pods.
+    """
+    result: Object = {}
+    if node_affinity:
+        terms = [{"matchExpressions": [expression(text) for text in node_affinity]}]
+        required = "requiredDuringSchedulingIgnoredDuringExecution"
+        result["nodeAffinity"] = {required: {"nodeSelectorTerms": terms}}
+    if pack:
+        term = {"topologyKey": pack, "labelSelector": {"matchLabels": dict(labels)}}
+        result["podAffinity"] = {"requiredDuringSchedulingIgnoredDuringExecution": [term]}
+    return result
+
+
+def spread(key: str, labels: dict[str, str]) -> list[Object]:
+    """Require that the numbers of pods per value of a node label differ by at most one."""
+    return [
+        {
+            "maxSkew": 1,
+            "topologyKey": key,
+            "whenUnsatisfiable": "DoNotSchedule",
+            "labelSelector": {"matchLabels": dict(labels)},
+        }
+    ]
+
+
+def user_volume(text: str, number: int) -> tuple[Object, Object]:
+    """Parse claim|secret|configmap:NAME:/PATH[:ro] into a volume and its mount.
+
+    Raises:
+        PlanError: if it is malformed.
+    """
+    kind, _, suffix = text.partition(":")
+    name, _, target = suffix.partition(":")
+    path, colon, mode = target.partition(":")
+    is_complete = kind in MOUNTED and names.is_subdomain(name) and path.startswith("/")
+    if not is_complete or (colon and mode != "ro") or ".." in path.split("/"):
+        raise PlanError(
+            f"volumes: {text!r} is not a valid volume.",
+            hint=f"Write KIND:NAME:/PATH or KIND:NAME:/PATH:ro. KIND is one of {', '.join(MOUNTED)}.",
+        )
+    volume_name = f"own-{number}"
+    mount: Object = {"name": volume_name, "mountPath": path}
+    if mode or kind != "claim":
+        mount["readOnly"] = True
+    return {"name": volume_name, MOUNTED[kind]: {NAME_FIELDS[kind]: name}}, mount
+
+
+def user_variable(name: str, value: str) -> Object:
+    """Return an environment variable of a container.
+
+    Raises:
+        PlanError: if its name is invalid, or is that of a secret.
+    """
+    check_variable(name)
+    if SECRET.search(name):
+        raise PlanError(
+            f"env: {name} would show a secret to everybody who can read the manifest or this command.",
+            hint=f"Use secret_env.{name}=SECRET/KEY, which reads it from a Secret of the namespace.",
+        )
+    return {"name": name, "value": value.replace("$", "$$")}
+
+
+def secret_variable(name: str, text: str) -> Object:
+    """Return an environment variable that is read from SECRET/KEY.
+
+    Raises:
+        PlanError: if the name or the reference is malformed.
+    """
+    check_variable(name)
+    secret, slash, key = text.partition("/")
+    if not slash or not names.is_subdomain(secret) or not re.fullmatch(r"[-._a-zA-Z0-9]+", key):
+        raise PlanError(
+            f"secret_env: {name}={text}: expected SECRET/KEY.",
+            hint=f"Example: --k8s secret_env.{name}=hub/token reads the key `token` of the Secret `hub`.",
+        )
+    return {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}}
+
+
+def check_variable(name: str) -> None:
+    if not VARIABLE.fullmatch(name):
+        raise PlanError(
+            f"env: {name!r} is not a valid variable name.",
+            hint="Use letters, digits and `_`, and do not begin with a digit.",
+        )
 
 
 def pod_security(uid: int) -> Object:
@@ -65,13 +204,13 @@ def node_fields(settings: KubernetesSettings, labels: dict[str, str]) -> Object:
         settings: of the pods.
         labels: of the pods that share a node label, or differ in it.
     """
-    affinity = pod_settings.affinity(settings.node_affinity, settings.pack, labels)
-    tolerations = [pod_settings.toleration(text) for text in settings.tolerations]
+    affinity = pod_affinity(settings.node_affinity, settings.pack, labels)
+    tolerations = [toleration(text) for text in settings.tolerations]
     return {
         **({"nodeSelector": dict(settings.node_selector)} if settings.node_selector else {}),
         **({"affinity": affinity} if affinity else {}),
         **({"tolerations": tolerations} if tolerations else {}),
-        **({"topologySpreadConstraints": pod_settings.spread(settings.spread, labels)} if settings.spread else {}),
+        **({"topologySpreadConstraints": spread(settings.spread, labels)} if settings.spread else {}),
         **optional("runtimeClassName", settings.runtime_class),
     }
 
@@ -110,8 +249,8 @@ def variables(job: KubernetesJob) -> list[Object]:
         )
     return [
         *({"name": key, "value": literal(value)} for key, value in defaults.items()),
-        *(pod_settings.variable(name, value) for name, value in settings.env.items()),
-        *(pod_settings.secret_variable(name, text) for name, text in settings.secret_env.items()),
+        *(user_variable(name, value) for name, value in settings.env.items()),
+        *(secret_variable(name, text) for name, text in settings.secret_env.items()),
     ]
 
 
@@ -152,7 +291,7 @@ def volumes(job: KubernetesJob) -> list[Object]:
             # mode 0440: fsGroup makes the group the pod's own
             "secret": {"secretName": settings.token_secret, "optional": True, "defaultMode": 0o440, "items": [token]},
         },
-        *(pod_settings.volume(text, number)[0] for number, text in enumerate(settings.volumes)),
+        *(user_volume(text, number)[0] for number, text in enumerate(settings.volumes)),
     ]
 
 
@@ -163,46 +302,5 @@ def mounts(job: KubernetesJob) -> list[Object]:
         {"name": "orch-files", "mountPath": settings.files, "readOnly": True},
         {"name": "orch-shm", "mountPath": "/dev/shm"},
         {"name": "orch-secrets", "mountPath": SECRETS, "readOnly": True},
-        *(pod_settings.volume(text, number)[1] for number, text in enumerate(settings.volumes)),
+        *(user_volume(text, number)[1] for number, text in enumerate(settings.volumes)),
     ]
-
-
-READER_SUFFIX = "-reader"
-READER_SECONDS = 3600
-
-
-def reader_pod(location: JobLocation, run_id: str) -> Object:
-    """Return a pod through which files are fetched: it mounts the volume, sleeps and ends by itself.
-
-    It tolerates the same taints as the run's pods, but needs none of their nodes, which may be full.
-    """
-    small = {"cpu": "250m", "memory": "256Mi"}
-    sleep = f"import time; time.sleep({READER_SECONDS})"
-    tolerations = [pod_settings.toleration(text) for text in location.tolerations]
-    pull = [{"name": name} for name in location.pull_secrets]
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": f"{location.job}{READER_SUFFIX}", "labels": names.labels(run_id)},
-        "spec": {
-            "restartPolicy": "Never",
-            "activeDeadlineSeconds": READER_SECONDS,
-            "terminationGracePeriodSeconds": 1,
-            **NO_TOKEN,
-            "securityContext": pod_security(location.uid),
-            **({"imagePullSecrets": pull} if pull else {}),
-            **({"serviceAccountName": location.service_account} if location.service_account else {}),
-            **({"tolerations": tolerations} if tolerations else {}),
-            "containers": [
-                {
-                    "name": "reader",
-                    "image": location.image,
-                    "command": [location.python, "-c", sleep],
-                    "resources": {"requests": dict(small), "limits": small},
-                    "volumeMounts": [{"name": "orch-data", "mountPath": location.mount, "readOnly": True}],
-                    "securityContext": container_security(),
-                }
-            ],
-            "volumes": [{"name": "orch-data", "persistentVolumeClaim": {"claimName": location.claim}}],
-        },
-    }

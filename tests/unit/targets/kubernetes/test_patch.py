@@ -10,9 +10,8 @@ import pytest
 from orchestrator.errors import PlanError
 from orchestrator.model.hostlist import NodeCount
 from orchestrator.planning.resolve import Inputs
-from orchestrator.targets.kubernetes.decisions import PodInputs
 from orchestrator.targets.kubernetes.patch import patched
-from orchestrator.targets.kubernetes.plan import plan_kubernetes
+from orchestrator.targets.kubernetes.plan import PodInputs, plan_kubernetes
 from tests.conftest import make_stack
 from tests.support.kubernetes_plans import QA, REQUEST, SETTINGS, SITE, make_plan, objects
 

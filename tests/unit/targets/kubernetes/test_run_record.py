@@ -9,11 +9,20 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from orch_node.protocol import values
+from orch_node.protocol.record import RunNode, RunRecord
 from orch_node.protocol.values import ProtocolError
 
+from orchestrator.errors import OrchError
 from orchestrator.model.hostlist import NodeCount
-from orchestrator.targets.kubernetes.run_record import with_lists, without_lists
+from orchestrator.model.layout import uniform_layout
+from orchestrator.targets.kubernetes.manifests import names
+from orchestrator.targets.kubernetes.plan import location
+from orchestrator.targets.kubernetes.run_record import location_of, trusted_record, with_lists, without_lists
+from orchestrator.targets.kubernetes.settings import KubernetesSettings
+from tests.support.hostile import JSON
 from tests.support.kubernetes_plans import REQUEST, SETTINGS, make_plan
+from tests.support.recorded import RUN_RECORD as RECORD
 
 
 @settings(deadline=None)
@@ -42,3 +51,87 @@ def test_impossible_pod_counts_are_refused(pods: dict[str, Any]) -> None:
     stored = without_lists(make_plan().run)
     with pytest.raises(ProtocolError):
         with_lists({**stored, "pods": {**stored["pods"], **pods}})
+
+
+CONTROLLER_SETTINGS = KubernetesSettings(image="registry.example/orch:own", context="lab", namespace="team")
+LAYOUT = uniform_layout(prefix="worker", nodes=2, ppn=1, threads=2)
+NODES = tuple(RunNode(node=node) for node in LAYOUT.nodes)
+CLUSTER_RECORD = replace(
+    RECORD,
+    node0=NODES[0],
+    nodes=NODES,
+    layout=LAYOUT.rank_places,
+    target="kubernetes",
+    location=values.record(location(RECORD.run_id, "pytorchjob", CONTROLLER_SETTINGS)),
+    output_dir=f"/orch/runs/{RECORD.run_id}/output",
+)
+
+
+def trusted(record: RunRecord) -> RunRecord:
+    return trusted_record(record, CONTROLLER_SETTINGS, label=RECORD.run_id)
+
+
+def make_record(**changes: Any) -> RunRecord:
+    return replace(CLUSTER_RECORD, location={**CLUSTER_RECORD.location, **changes})
+
+
+def test_unchanged_record_is_trusted() -> None:
+    assert location_of(trusted(with_lists(without_lists(CLUSTER_RECORD)))) == location(
+        RECORD.run_id, "pytorchjob", CONTROLLER_SETTINGS
+    )
+
+
+def test_image_and_programs_come_from_this_controller() -> None:
+    evil = replace(
+        make_record(
+            image="evil",
+            python="/evil",
+            pull_secrets=["theirs"],
+            context="x",
+            namespace="y",
+            service_account="admin",
+            tolerations=["node-role.kubernetes.io/control-plane"],
+        ),
+        python="/evil",
+        train="/evil",
+        run_dir="/etc",
+    )
+    record = trusted(evil)
+    assert location_of(record) == location(RECORD.run_id, "pytorchjob", CONTROLLER_SETTINGS)
+    assert (record.python, record.train) == (CONTROLLER_SETTINGS.python, "/opt/orch/train")
+    assert record.run_dir == f"/orch/runs/{RECORD.run_id}"
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        make_record(job="another"),
+        make_record(job="../../../api/v1/namespaces/kube-system/pods/x"),
+        make_record(group="", version="v1", plural="secrets"),
+        make_record(launcher="evil"),
+        make_record(claim="../x"),
+        make_record(mount="/a/../.."),
+        make_record(mount="x"),
+        make_record(uid=0),
+        make_record(uid="0"),
+        replace(CLUSTER_RECORD, target="ssh"),
+        replace(CLUSTER_RECORD, run_id="20260101-120000-qa-9999"),
+        replace(CLUSTER_RECORD, output_dir="/root/.ssh"),
+        replace(CLUSTER_RECORD, location={}),
+        replace(CLUSTER_RECORD, output_dir="/orch/runs/../../root/output"),
+    ],
+)
+def test_impossible_records_are_refused(record: RunRecord) -> None:
+    with pytest.raises(OrchError):
+        trusted(record)
+
+
+@settings(max_examples=200, deadline=None)
+@given(name=st.sampled_from(sorted(CLUSTER_RECORD.location)), value=JSON)
+def test_no_location_changes_the_image_or_the_cluster(name: str, value: Any) -> None:
+    try:
+        result = location_of(trusted(make_record(**{name: value})))
+    except OrchError:
+        return
+    assert (result.image, result.namespace, result.context) == (CONTROLLER_SETTINGS.image, "team", "lab")
+    assert (result.job, result.plural) == (names.job_name(RECORD.run_id), "pytorchjobs")

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from orchestrator.targets.kubernetes.api import errors
+from orchestrator.targets.kubernetes import client
 
 
 class ErrorResponse(Exception):
@@ -27,7 +27,7 @@ class ErrorResponse(Exception):
     ids=["right", "policy", "quota"],
 )
 def test_only_a_missing_right_hints_at_the_role(response: str, message: str) -> None:
-    error = errors.to_execute_error(ErrorResponse(403, json.dumps({"message": response})), "lab")
-    assert isinstance(error, errors.Refused)
+    error = client.to_execute_error(ErrorResponse(403, json.dumps({"message": response})), "lab")
+    assert isinstance(error, client.Refused)
     assert message in error.message
     assert ("orch k8s role" in error.hint) is (" cannot " in response)

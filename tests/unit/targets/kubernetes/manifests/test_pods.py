@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from orchestrator.errors import PlanError
-from orchestrator.targets.kubernetes.load import kubernetes_settings
-from orchestrator.targets.kubernetes.manifests import names, pod_settings
+from orchestrator.targets.kubernetes.inputs import kubernetes_settings
+from orchestrator.targets.kubernetes.manifests import names, pods
 from orchestrator.targets.kubernetes.manifests.kinds import KINDS
 from tests.support.kubernetes_plans import (
     OWN_CONTENTS,
@@ -115,7 +115,7 @@ def test_invalid_settings_of_pods_are_refused(assignments: tuple[str, ...], prob
 
 
 def test_packed_pods_have_an_affinity_to_each_other() -> None:
-    affinity = pod_settings.affinity((), "topology.kubernetes.io/rack", names.labels("r"))
+    affinity = pods.pod_affinity((), "topology.kubernetes.io/rack", names.labels("r"))
     (term,) = affinity["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     assert term["topologyKey"] == "topology.kubernetes.io/rack"
 

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 from orchestrator.errors import ConnectionLost, ExecuteError
 from orchestrator.model.command import CommandResult, program_name
 from orchestrator.model.printable import one_line
-from orchestrator.targets.kubernetes.api.client import KubernetesClient
+from orchestrator.targets.kubernetes.client import KubernetesClient
 
 STDIN, STDOUT, STDERR, STATUS = 0, 1, 2, 3
 NO_CHANNEL = -1  # stands for a second without output

@@ -1,4 +1,4 @@
-"""Access a Kubernetes cluster through its API.
+"""Access a Kubernetes cluster through its API: connect, read, change, and explain errors.
 
 The client package is imported only when it is used, because that takes 1 s and 126 MB.
 """
@@ -6,22 +6,127 @@ The client package is imported only when it is used, because that takes 1 s and 
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from orchestrator.errors import ConnectionLost, ExecuteError
+from orchestrator.errors import ConnectionLost, ExecuteError, RequestError
 from orchestrator.planning.plan import Object
-from orchestrator.targets.kubernetes.api.errors import (
-    Expired,
-    NotThere,
-    connection_errors,
-    is_temporary,
-    retry_delay,
-    to_execute_error,
-)
+from orchestrator.targets.kubernetes.manifests.kinds import Kind
 from orchestrator.targets.kubernetes.manifests.names import MANAGER
+
+TEMPORARY_STATUSES = (429, 500, 502, 503, 504)
+MAX_DELAY = 10.0
+REFUSED_SECONDS = 30.0  # an API server that has just started knows neither roles nor tokens
+SERIES_GAP_SECONDS = 10.0  # a refusal after a longer time without one starts a new series
+
+
+class NotThere(ExecuteError):
+    """The API has no such object."""
+
+    default_hint = "It was deleted, or it is in another --k8s namespace= or --k8s context=."
+
+
+class Expired(ExecuteError):
+    """The API has forgotten the version from which a watch starts (410)."""
+
+
+class Refused(ExecuteError):
+    """The API does not know the user (401), or refuses the request (403)."""
+
+
+def to_execute_error(error: Exception, cluster: str) -> ExecuteError:
+    """Convert an error of the client, with a hint about what to do."""
+    status = getattr(error, "status", 0)
+    message = message_of(error)
+    if status == 401:
+        return Refused(
+            f"Authentication with the API of {cluster} failed: {message}.",
+            hint="The token has expired or belongs to another cluster. Log in again, and check with "
+            "`kubectl auth whoami`. Runs that have already started are not affected.",
+        )
+    if status == 403:
+        if " cannot " in message:  # a missing right, and no policy of the cluster
+            hint = "`orch k8s role` prints a Role with all rights that orch needs."
+            return Refused(f"Not allowed: {message}.", hint=hint)
+        return Refused(f"The cluster refuses it: {message}.")
+    if status == 404:
+        return NotThere(f"{message}.", hint=hint_for_missing(message))
+    if status == 409:
+        return ExecuteError(
+            f"Another user has created or manages the object: {message}.",
+            hint="Nothing was changed. Use another name, or ask who manages these fields.",
+        )
+    if status == 410:
+        return Expired(f"{message}.")
+    if is_temporary(error):
+        return ConnectionLost(
+            f"The API of {cluster} fails: {message}.",
+            hint="Try again when it responds. Runs that have started are not affected.",
+        )
+    return ExecuteError(
+        f"The API refuses the object: {message}.",
+        hint="`orch train ... --dry-run -o yaml` shows the object, `kubectl explain` the valid fields.",
+    )
+
+
+def hint_for_missing(message: str) -> str:
+    if match := re.match(r'namespaces "([^"]+)" not found', message):
+        return (
+            f"Create it with `kubectl create namespace {match.group(1)}`, or choose another with --k8s namespace=NAME."
+        )
+    return ""
+
+
+def connection_errors() -> tuple[type[Exception], ...]:
+    from urllib3.exceptions import HTTPError
+
+    return (HTTPError, OSError)
+
+
+def message_of(error: Exception) -> str:
+    """Return the message of the API, or of the connection."""
+    body = getattr(error, "body", None)
+    try:
+        return str(json.loads(body)["message"]).rstrip(".") if body else reason_of(error)
+    except (ValueError, KeyError, TypeError):
+        return reason_of(error)
+
+
+def reason_of(error: Exception) -> str:
+    cause = getattr(error, "reason", None)
+    return str(cause or error).rstrip(".")
+
+
+def is_temporary(error: Exception) -> bool:
+    """Return whether the same request may succeed if it is repeated."""
+    return getattr(error, "status", 0) in (0, *TEMPORARY_STATUSES)
+
+
+def retry_delay(error: Exception, attempts: int) -> float:
+    """Return the seconds until the next attempt: as the API requests, or twice as long each time."""
+    headers = getattr(error, "headers", None) or {}
+    requested = str(headers.get("Retry-After", ""))
+    return min(float(requested) if requested.isdigit() else 0.25 * 2**attempts, MAX_DELAY)
+
+
+class RejectionTimer:
+    """The time since which all repeated requests of one caller are refused."""
+
+    def __init__(self) -> None:
+        self.since = 0.0
+        self.last: float | None = None
+
+    def is_over(self) -> bool:
+        """Count a refusal, and return whether the series of refusals has lasted too long."""
+        now = time.monotonic()
+        if self.last is None or now - self.last > SERIES_GAP_SECONDS:
+            self.since = now
+        self.last = now
+        return now - self.since > REFUSED_SECONDS
+
 
 Result = TypeVar("Result")
 TIMEOUT = (10.0, 60.0)  # connecting, reading; seconds
@@ -117,6 +222,14 @@ class KubernetesClient:
             )
         )
         return list(response.get("items") or [])
+
+    def serves(self, kind: Kind) -> bool:
+        """Return whether the API has a kind of job."""
+        try:
+            resources = self.get(f"/apis/{kind.group}/{kind.version}").get("resources") or ()
+        except NotThere:
+            return False
+        return any(resource["name"] == kind.plural for resource in resources)
 
     def events_of(self, name: str) -> list[Object]:
         """Return the events about an object, oldest first."""
@@ -265,3 +378,63 @@ def as_json(response: Any) -> Object:
         return dict(json.loads(response.data))
     finally:
         response.release_conn()
+
+
+def connect(context: str | None = None, namespace: str | None = None) -> KubernetesClient:
+    """Return a connection to a namespace.
+
+    Args:
+        context: of the kubeconfig; None for its current one, or for the cluster of this pod.
+        namespace: None for that of the context.
+
+    Raises:
+        RequestError: if no cluster is configured.
+    """
+    try:
+        import kubernetes.config
+    except ImportError:
+        raise RequestError(
+            "--on k8s needs the package `kubernetes`, which is not installed.", hint="pip install 'kubernetes>=37,<38'"
+        ) from None
+    config: Any = kubernetes.config
+    configuration = kubernetes.client.Configuration()
+    configuration.retries = False
+    configuration.connection_pool_maxsize = 64
+    try:
+        selected, default_namespace = select_context(config, context)
+        config.load_kube_config(context=selected, client_configuration=configuration)
+    except (config.ConfigException, OSError) as error:
+        if context is not None or not load_pod_config(config, configuration):
+            raise RequestError(
+                f"No cluster is configured: {str(error).rstrip('. ')}.",
+                hint="Configure one in ~/.kube/config or KUBECONFIG. --k8s context=NAME selects a context.",
+            ) from None
+        selected, default_namespace = None, pod_namespace()
+    return KubernetesClient(kubernetes.client.ApiClient(configuration), namespace or default_namespace, selected)
+
+
+def select_context(config: Any, context: str | None) -> tuple[str, str]:
+    """Return a context of the kubeconfig and its namespace."""
+    contexts, current = config.list_kube_config_contexts()
+    match = next((entry for entry in contexts if entry["name"] == context), None) if context else current
+    if match is None:
+        names = ", ".join(entry["name"] for entry in contexts)
+        raise config.ConfigException(f"there is no context '{context}'; there are {names}")
+    return match["name"], match["context"].get("namespace") or "default"
+
+
+def load_pod_config(config: Any, configuration: Any) -> bool:
+    """Configure the API of the cluster in whose pod this program runs, and return whether it runs in one."""
+    try:
+        config.load_incluster_config(client_configuration=configuration)
+    except config.ConfigException:
+        return False
+    return True
+
+
+def pod_namespace() -> str:
+    try:
+        with open("/var/run/secrets/kubernetes.io/serviceaccount/namespace") as file:
+            return file.read().strip()
+    except OSError:
+        return "default"

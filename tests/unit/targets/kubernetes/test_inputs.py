@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.errors import RequestError
-from orchestrator.targets.kubernetes.load import kubernetes_settings, read_patch
+from orchestrator.targets.kubernetes.inputs import kubernetes_settings, read_patch
 
 
 def test_switch_must_be_true_or_false() -> None:

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import json
 
-from orchestrator.targets.kubernetes import check
-from orchestrator.targets.kubernetes.init import token_secret, without_secrets
+from orchestrator.targets.kubernetes import namespace
+from orchestrator.targets.kubernetes.namespace import token_secret, without_secrets
 from orchestrator.targets.kubernetes.settings import KubernetesSettings
 
 
 def test_claim_that_pods_cannot_share_is_found() -> None:
     claim = {"metadata": {"name": "orch"}, "status": {"phase": "Bound"}, "spec": {"accessModes": ["ReadWriteOnce"]}}
-    assert [check.claim_finding(claim, pods).severity for pods in (1, 2)] == ["ok", "miss"]
+    assert [namespace.claim_finding(claim, pods).severity for pods in (1, 2)] == ["ok", "miss"]
     shared = {**claim, "spec": {"accessModes": ["ReadWriteMany"]}}
-    assert check.claim_finding(shared, 2).severity == "ok"
+    assert namespace.claim_finding(shared, 2).severity == "ok"
 
 
 def test_missing_kinds_are_found() -> None:
-    kinds = list(check.kinds_findings(["pytorchjob"], None))
+    kinds = list(namespace.kinds_findings(["pytorchjob"], None))
     assert [finding.severity for finding in kinds] == ["ok", "absent", "absent"]
-    assert {finding.severity for finding in check.kinds_findings([], None)} == {"miss"}
-    assert [finding.severity for finding in check.kinds_findings(["job"], "trainjob")] == ["absent", "miss", "ok"]
+    assert {finding.severity for finding in namespace.kinds_findings([], None)} == {"miss"}
+    assert [finding.severity for finding in namespace.kinds_findings(["job"], "trainjob")] == ["absent", "miss", "ok"]
 
 
 def test_token_is_not_printed() -> None:

@@ -1,1 +1,0 @@
-"""Access the API of a cluster."""
