@@ -21,9 +21,7 @@ import pytest
 from orch_node.standalone.facts import CPU_ISA
 
 from orchestrator.load.clusters import local_facts
-from orchestrator.model.cluster import Cluster, Core, Facts, Node, Selection
-from orchestrator.model.layout import lay_out
-from orchestrator.model.links import links
+from orchestrator.model.cluster import Cluster, Core, Facts, Node, Selection, lay_out, links
 from orchestrator.planning.launchers import Job
 from orchestrator.stacks.stack import Stack
 from tests.support.warm import ORCH_SERVER, run_orch

@@ -14,7 +14,7 @@ from orchestrator.cli.defaults import with_defaults
 from orchestrator.cli.groups import PANELS, Group
 from orchestrator.cli.options import OUTPUT, RUNS_DIR, print_error
 from orchestrator.cli.train import effective_options, group_of, request_panels
-from orchestrator.model.slowness import find_slow
+from orchestrator.model.measurement import find_slow
 from orchestrator.operations import bench as operation
 from orchestrator.planning.request import TrainRequest, parse_ppn
 from orchestrator.report import bench as report

@@ -14,7 +14,7 @@ from typing import Any
 from orchestrator.cli.options import RUNS_DIR, print_error, source_name
 from orchestrator.load.tool_options import tool_options
 from orchestrator.model.decision import Decision
-from orchestrator.model.secret_values import masked
+from orchestrator.model.printable import masked
 from orchestrator.planning.request import TrainRequest, flag
 from orchestrator.targets import registry
 

@@ -12,7 +12,7 @@ import typer
 from orchestrator.cli.app import App
 from orchestrator.cli.options import AsJson
 from orchestrator.errors import RequestError
-from orchestrator.planning.launch import check_name
+from orchestrator.planning.launchers import check_launcher_name
 from orchestrator.planning.plan import as_yaml
 from orchestrator.report import listing as report
 from orchestrator.report.listing import SCHEMA
@@ -110,7 +110,7 @@ def role(
 ) -> None:
     """Print a Role with all permissions that orch needs, including those of `init`, as YAML."""
     if launcher is not None:
-        check_name(launcher, KINDS, "Kubernetes")
+        check_launcher_name(launcher, KINDS, "Kubernetes")
     settings = kubernetes_settings(k8s_file, list(k8s or ()))
     settings.check_names()
     role = namespace_objects.role(settings, [launcher] if launcher else KINDS)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from orchestrator.errors import RequestError
 from orchestrator.files import SHARE, ansible_home
-from orchestrator.model.host_key_checks import HINT, find_unsafe_setting
+from orchestrator.model.ssh_options import HINT, find_unsafe_setting
 
 CONFIG = SHARE / "ansible.cfg"
 # The inventory variable that corresponds to each environment variable of Ansible.

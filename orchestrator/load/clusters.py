@@ -29,7 +29,7 @@ from orchestrator.load.facts import InvalidResponse, NodeFacts, validate
 from orchestrator.load.inventory import Listing, cache_path, read_listing, write_cache
 from orchestrator.load.records import OWN_STACK, Records, load_records, parse_facts, state_of
 from orchestrator.model.cluster import GIB, Cluster, Facts, Limits, Node, Selection, first_hosts
-from orchestrator.model.hostlist import NodeCount, NodePattern, Nodes, expand, fold, split_list
+from orchestrator.model.hosts import NodeCount, NodePattern, Nodes, expand, fold, split_list
 from orchestrator.model.printable import counted
 from orchestrator.planning.launchers import IMPLEMENTATIONS
 

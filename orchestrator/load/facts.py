@@ -12,9 +12,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstra
 
 from orchestrator.errors import OrchError, RequestError, describe_invalid
 from orchestrator.files import State
-from orchestrator.model.command import LOGIN_SCRIPT_HINT
-from orchestrator.model.host_names import is_address, is_host, is_host_key, is_host_name, is_interface
-from orchestrator.model.printable import one_line
+from orchestrator.model.hosts import is_address, is_host, is_host_key, is_host_name, is_interface
+from orchestrator.model.printable import LOGIN_SCRIPT_HINT, one_line
 
 MAX_LINE = 500  # characters; honest nodes send fewer
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.errors import RequestError
-from orchestrator.model.hostlist import split_list
+from orchestrator.model.hosts import split_list
 from orchestrator.model.printable import one_line
 
 FORMS = "Each line has a host and optionally its slots: `node1`, `node1:4` (MPICH), `node1 slots=4` (Open MPI), "

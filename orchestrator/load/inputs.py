@@ -23,8 +23,8 @@ from orchestrator.load.scripts import RanksPython, check_script
 from orchestrator.load.stacks import plugins
 from orchestrator.load.stacks import stack as load_stack
 from orchestrator.model.cluster import Facts
+from orchestrator.model.printable import SECRET
 from orchestrator.model.recipe import Recipe, Value
-from orchestrator.model.secret_values import SECRET
 from orchestrator.planning.accelerate_options import AccelerateOptions, parse_options
 from orchestrator.planning.request import TrainRequest
 from orchestrator.planning.resolve import Inputs

@@ -21,9 +21,9 @@ from orchestrator.errors import RequestError, describe_invalid, did_you_mean
 from orchestrator.files import INVENTORY, cache_home, private_folder, write_whole
 from orchestrator.load.ansible import ansible_environment, check_environment
 from orchestrator.model.cluster import LOCAL
-from orchestrator.model.host_key_checks import HINT, find_unsafe_setting
-from orchestrator.model.host_names import is_host
+from orchestrator.model.hosts import is_host
 from orchestrator.model.printable import one_line
+from orchestrator.model.ssh_options import HINT, find_unsafe_setting
 
 THIS_MACHINE = {"node0": {"ansible_connection": "local"}}  # the hosts of orch's own inventory
 CACHE_FORMAT = 7

@@ -25,8 +25,7 @@ from orchestrator.files import cache_home, exclusive, private_folder, write_whol
 from orchestrator.load.requirements import HASHES, NO_PACKAGES
 from orchestrator.load.uv import platform_options, run_uv, uv_platform
 from orchestrator.model.cluster import Facts
-from orchestrator.model.packages import Packages, Requirements, describe_versions
-from orchestrator.model.platform import Platform
+from orchestrator.model.packages import Packages, Platform, Requirements, describe_versions
 
 PROGRESS = logging.getLogger(__name__)
 FORMAT = 1  # part of the keys of the cache

@@ -17,9 +17,8 @@ from orch_node.protocol.environment import PYTHON_PATH
 
 from orchestrator.errors import RequestError, did_you_mean
 from orchestrator.files import TRAIN
-from orchestrator.model.imports import Imports
 from orchestrator.model.printable import one_line
-from orchestrator.model.project import Project
+from orchestrator.model.project import Imports, Project
 from orchestrator.model.recipe import Recipe
 from orchestrator.planning.request import TrainRequest
 

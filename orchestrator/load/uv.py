@@ -13,7 +13,7 @@ from packaging.version import Version
 
 from orchestrator.errors import ExecuteError, PlanError, RequestError
 from orchestrator.load.requirements import NO_PACKAGES
-from orchestrator.model.platform import Platform
+from orchestrator.model.packages import Platform
 from orchestrator.model.printable import one_line
 
 GLIBC_MINORS = (17, 28, *range(31, 41))  # uv's names of platforms

@@ -1,4 +1,4 @@
-"""Nodes, and the facts recorded about them."""
+"""The nodes of a cluster, the ranks on their cores, and the network between them."""
 
 from __future__ import annotations
 
@@ -6,15 +6,19 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from orch_node.protocol import fabrics
 from orch_node.protocol.cores import Core as Core
 from orch_node.protocol.cores import by_numa as by_numa
+from orch_node.protocol.cores import default_ranks, split, split_near
+from orch_node.protocol.environment import interface_variables as interface_variables
 from orch_node.protocol.fabrics import Device, Proof
 from orch_node.protocol.precision import bf16_flag
+from orch_node.protocol.record import RankPlacement as RankPlacement
 from orch_node.protocol.record import RunNode
 
 from orchestrator.errors import PlanError
-from orchestrator.model.finding import Finding
-from orchestrator.model.hostlist import fold
+from orchestrator.model.decision import Finding
+from orchestrator.model.hosts import fold
 from orchestrator.model.printable import counted
 
 LOCAL = "local"  # orch's built-in inventory of this machine
@@ -257,3 +261,226 @@ class Limits:
     memory: int = 2 * GIB
     shm: int = GIB // 4  # for Intel MPI's segments of a few ranks
     skew: float = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """The places of all ranks, in rank order."""
+
+    rank_places: tuple[RankPlacement, ...]
+
+    @property
+    def world_size(self) -> int:
+        return len(self.rank_places)
+
+    def by_node(self) -> dict[str, tuple[RankPlacement, ...]]:
+        """Return the places of every node."""
+        by_name: dict[str, list[RankPlacement]] = {}
+        for rank_place in self.rank_places:
+            by_name.setdefault(rank_place.node, []).append(rank_place)
+        return {node: tuple(node_places) for node, node_places in by_name.items()}
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(rank_place.node for rank_place in self.rank_places))
+
+
+Share = tuple[tuple[int, ...], tuple[int, ...]]  # a rank's CPUs for computing, and for oneCCL's workers
+
+
+def lay_out(nodes: tuple[Node, ...], ppn: int | None, workers: int = 0, *, on_gpus: bool = False) -> Layout:
+    """Distribute ranks over the nodes.
+
+    Args:
+        nodes: the nodes, in rank order.
+        ppn: ranks per node; None means one per NUMA node, or per GPU.
+        workers: how many of each rank's last cores are reserved for oneCCL.
+        on_gpus: whether each rank uses a GPU, and runs on cores near it.
+
+    Raises:
+        PlanError: if a node has fewer physical cores than ranks, or a rank has no core left to compute on.
+    """
+    rank_places: list[RankPlacement] = []
+    kinds: dict[tuple[int, tuple[int | None, ...]], tuple[Share, ...]] = {}
+    for node in nodes:
+        devices = tuple(gpu.numa for gpu in node.facts.gpus) if on_gpus else ()
+        kind = (id(node.facts.cores), devices)  # thousands of equal nodes share one tuple of cores
+        if kind not in kinds:
+            kinds[kind] = shares_of(node, ppn, workers, devices)
+        first = len(rank_places)
+        rank_places.extend(
+            RankPlacement(
+                rank=first + local_rank,
+                node=node.name,
+                local_rank=local_rank,
+                local_world_size=len(kinds[kind]),
+                cpus=cpus,
+                threads=len(cpus),
+                worker_cpus=worker_cpus,
+            )
+            for local_rank, (cpus, worker_cpus) in enumerate(kinds[kind])
+        )
+    return Layout(rank_places=tuple(rank_places))
+
+
+def uniform_layout(*, prefix: str, nodes: int, ppn: int, threads: int) -> Layout:
+    """Return a layout of equal nodes PREFIX-0, PREFIX-1, ...; each node chooses the CPUs of its ranks."""
+    return Layout(
+        rank_places=tuple(
+            RankPlacement(
+                rank=node * ppn + local,
+                node=f"{prefix}-{node}",
+                local_rank=local,
+                local_world_size=ppn,
+                cpus=(),
+                threads=threads,
+            )
+            for node in range(nodes)
+            for local in range(ppn)
+        )
+    )
+
+
+def shares_of(node: Node, ppn: int | None, workers: int, devices: tuple[int | None, ...] = ()) -> tuple[Share, ...]:
+    """Return the cores of each rank of a node, near its device if `devices` has the NUMA node of each.
+
+    Raises:
+        PlanError: if there are too few cores.
+    """
+    cores = node.facts.cores
+    if ppn is None and devices:
+        ppn = len(devices)
+    if ppn is not None and not 1 <= ppn <= len(cores):
+        raise PlanError(
+            f"--ppn {ppn}, but {node.name} has {counted(len(cores), 'physical core')} that orch may use.",
+            hint=f"Use --ppn {'1' if len(cores) == 1 else f'1 to {len(cores)}'}; --ppn auto means "
+            f"{default_ranks(cores)} on this node, one rank per NUMA node. --exclude excludes a node.",
+        )
+    ranks = ppn or default_ranks(cores)
+    # Ranks beyond the number of devices share them.
+    near = tuple(devices[rank % len(devices)] for rank in range(ranks) if devices)
+    shares = split_near(cores, near) if near else split(cores, ranks)
+    if workers:
+        check_workers(node, len(shares[0]), workers)
+    first_cpus = (tuple(core.cpus[0] for core in cores) for cores in shares)
+    return tuple((cpus[: len(cpus) - workers], cpus[len(cpus) - workers :]) for cpus in first_cpus)
+
+
+def check_workers(node: Node, cores: int, workers: int) -> None:
+    if not 0 <= workers < cores:
+        raise PlanError(
+            f"--ccl-workers {workers}, but a rank on {node.name} has only {counted(cores, 'core')}.",
+            hint=f"Use 0 to {cores - 1}, or fewer ranks with --ppn.",
+        )
+
+
+def unused_cores(node: Node, rank_places: tuple[RankPlacement, ...]) -> int:
+    """Return how many physical cores of the node no rank uses because they cannot be divided evenly."""
+    used = sum(len(rank_place.cpus) + len(rank_place.worker_cpus) for rank_place in rank_places)
+    return len(node.facts.cores) - used
+
+
+LOOPBACK, LOOPBACK_ADDRESS = "lo", "127.0.0.1"
+ORCH_ADDRESS = "Set orch_address in the inventory to an address that the other nodes can reach."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """The connection of a node to its peers.
+
+    Attributes:
+        address: the node's address on the interface.
+        reason: why this interface was chosen.
+        fabric: the fabric that MPI and oneCCL use.
+        devices: the devices of the fabric; none for TCP.
+    """
+
+    node: str
+    interface: str
+    address: str
+    reason: str
+    fabric: str = fabrics.TCP
+    devices: tuple[Device, ...] = ()
+
+    def environment(self) -> dict[str, str]:
+        """Return the variables that restrict gloo, oneCCL and libfabric to this interface and fabric.
+
+        If another interface has the same address on all nodes, such as docker0, the mpi transport hangs silently unless
+        libfabric gets the interface's name.
+        """
+        return {
+            **interface_variables(self.interface),
+            **fabrics.node_variables(self.fabric, self.interface, self.devices),
+        }
+
+    def rank_environments(self, numa: tuple[int | None, ...], transport: str) -> tuple[dict[str, str], ...]:
+        """Return the variables of each of the node's ranks, whose cores are on the NUMA nodes `numa`."""
+        return tuple(
+            fabrics.rank_variables(self.fabric, names, transport) for names in fabrics.share_devices(self.devices, numa)
+        )
+
+
+def links(nodes: tuple[Node, ...]) -> tuple[Link, ...]:
+    """Return the link of every node; empty for a single node.
+
+    Raises:
+        PlanError: if a node's interface cannot be determined.
+    """
+    if len(nodes) == 1:
+        return ()
+    names = frozenset(node.name for node in nodes)
+    node_links = tuple(link(node, names) for node in nodes)
+    check_addresses(node_links)
+    return node_links
+
+
+def link(node: Node, nodes: frozenset[str]) -> Link:
+    """Return the interface of packets to the peers, or else the interface that has the node's address.
+
+    Raises:
+        PlanError: if there is neither.
+    """
+    interfaces = node.facts.interfaces.items()
+    holder = next((name for name, addresses in interfaces if node.address in addresses), None)
+    routes = routes_to(node, nodes)
+    if holder and routes <= {holder}:
+        reason = "route to the other nodes" if routes else "has the node's address"
+        return Link(node=node.name, interface=holder, address=node.address, reason=reason)
+    if holder:
+        detours = " and ".join(sorted(routes - {holder}))
+        reason = f"has the node's address; packets to some nodes leave through {detours}"
+        return Link(node=node.name, interface=holder, address=node.address, reason=reason)
+    if len(routes) == 1:
+        (name,) = routes
+        if addresses := node.facts.interfaces.get(name):
+            reason = "route to the other nodes, which use another address of this node"
+            return Link(node=node.name, interface=name, address=addresses[0], reason=reason)
+    listing = ", ".join(f"{name} {' '.join(addresses)}" for name, addresses in interfaces)
+    route_text = f", and reaches the other nodes through {' and '.join(sorted(routes))}" if routes else ""
+    raise PlanError(
+        f"{node.name}: no interface has the address {node.address} ({listing}){route_text}.", hint=ORCH_ADDRESS
+    )
+
+
+def routes_to(node: Node, nodes: frozenset[str]) -> set[str]:
+    """Return the interfaces of packets to these nodes; empty if they were not recorded."""
+    facts = node.facts
+    peers = nodes - {node.name}
+    detours = {peer: interface for peer, interface in facts.detours.items() if peer in peers}
+    uses_route = len(peers) > len(detours) and facts.route
+    return set(detours.values()) | ({facts.route} if uses_route else set())
+
+
+def check_addresses(node_links: tuple[Link, ...]) -> None:
+    """Raise PlanError if two nodes have the same address, or one has a loopback address."""
+    owners: dict[str, list[str]] = {}
+    for link in node_links:
+        owners.setdefault(link.address, []).append(link.node)
+    for address, names in owners.items():
+        if len(names) > 1:
+            raise PlanError(f"{fold(names)} have the same address, {address}.", hint=ORCH_ADDRESS)
+        if address.startswith("127.") or address == "::1":
+            raise PlanError(
+                f"{names[0]}: only its loopback address {address} is known.",
+                hint=f"Run `orch provision` with all nodes reachable. {ORCH_ADDRESS}",
+            )

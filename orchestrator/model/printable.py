@@ -1,8 +1,13 @@
-"""Text for a single line: external text, and numbers with their nouns."""
+"""Text that is printed or recorded: on one line, commands for a shell, and without secrets."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+import re
+import shlex
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
 
 MAX_NAMED = 3
 
@@ -33,3 +38,92 @@ def described_size(size: int) -> str:
     if size < 1000:
         return counted(size, "byte")
     return f"{size / 1e3:.1f} kB" if size < 1e6 else f"{size / 1e6:.1f} MB"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """A program with its arguments, and the variables added to its environment."""
+
+    argv: tuple[str, ...]
+    env: tuple[tuple[str, str], ...] = ()
+
+    def shell(self) -> str:
+        """Return the command as POSIX shell text."""
+        variables = [f"{name}={value}" for name, value in self.env]
+        prefix = ["env", *variables] if variables else []
+        return shlex.join([*prefix, *self.argv])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandResult:
+    """The exit code and the output of a program."""
+
+    code: int
+    out: str
+    err: str
+
+
+# The hint for output that is not the output of orch's program.
+LOGIN_SCRIPT_HINT = (
+    "A start-up file of the login shell may have started a program that prints: `ssh NODE sleep 10` shows its output."
+)
+
+
+def program_name(argv: tuple[str, ...]) -> str:
+    """Return the program's name; for a Python interpreter, that of its script."""
+    scripts = (word for word in argv if word.endswith(".py"))
+    return PurePosixPath(next(scripts, argv[0])).name
+
+
+# Names of environment variables whose values are in no argument, manifest, log or record.
+SECRET = re.compile(r"TOKEN(?!IZER)|SECRET|PASSWORD|PASSWD|CREDENTIAL|(API|ACCESS|PRIVATE)_?KEY", re.I)
+
+
+MASK = "<masked>"
+# The password in the URL of a server or a database, or the token in one of a website.
+SECRET_IN_URL = re.compile(r"\b(?:[a-z][a-z0-9+.-]*://[^\s/:@]*:|https?://)([^\s/]+)@", re.I)
+# Tokens and keys whose format is known: Hugging Face, GitHub, GitLab, OpenAI, Anthropic, AWS, Google, Slack, npm, PyPI,
+# Docker, and JSON web tokens.
+TOKEN = re.compile(
+    r"(?<![A-Za-z0-9])(?:hf_[A-Za-z0-9]{8,}|gh[opsur]_[A-Za-z0-9]{16,}|github_pat_\w{20,}|glpat-[\w-]{16,}|sk-[\w-]{16,}"
+    r"|A(?:KI|SI)A[A-Z0-9]{16}|AIza[\w-]{30,}|xox[abeoprs]-[\w-]{10,}|npm_[A-Za-z0-9]{30,}|pypi-[\w-]{30,}"
+    r"|dckr_pat_[\w-]{20,}|eyJ[\w-]{10,}\.eyJ[\w-]{10,}\.[\w-]+)"
+)
+# Names of arguments and variables whose value is a secret: --hf_token, API_KEY=, but not --max_tokens or --pad_token 0.
+SECRET_NAME = re.compile(
+    r"(?:^|[_-])(?:token|secret|password|passwd|passphrase|pwd|credentials?)$|(?:api|access|private|auth|secret)[_-]?key$",
+    re.I,
+)
+# Of a value that only its name makes a secret: shorter ones are special tokens, such as [PAD]. Shorter passwords are
+# replaced in URLs alone, because they may be parts of other words.
+MIN_SECRET_LENGTH = 6
+
+
+def find_secrets(arguments: Sequence[str]) -> tuple[str, ...]:
+    """Return the secrets in a list of arguments or assignments, the longest first."""
+    secrets: set[str] = set()
+    for argument, following in zip(arguments, (*arguments, "")[1:], strict=True):
+        secrets.update(SECRET_IN_URL.findall(argument), TOKEN.findall(argument))
+        name, has_value, value = argument.partition("=")
+        if not has_value and name.startswith("-"):
+            value = following
+        if SECRET_NAME.search(name) and len(value) >= MIN_SECRET_LENGTH and value != MASK and not value.startswith("-"):
+            secrets.add(value)
+    return tuple(sorted(secrets, key=lambda secret: (-len(secret), secret)))
+
+
+def mask(text: str, secrets: Iterable[str]) -> str:
+    """Return a text, such as a script or JSON, with secrets replaced."""
+    for secret in secrets:
+        for form in (secret, json.dumps(secret)[1:-1]):
+            if len(secret) < MIN_SECRET_LENGTH:
+                text = re.sub(rf"(?<=[:/]){re.escape(form)}(?=@)", MASK, text)
+            else:
+                text = text.replace(form, MASK)
+    return text
+
+
+def masked(arguments: Sequence[str]) -> tuple[str, ...]:
+    """Return arguments or assignments with their secrets replaced."""
+    secrets = find_secrets(arguments)
+    return tuple(mask(argument, secrets) for argument in arguments)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from orchestrator.model.finding import Finding
+from orchestrator.model.decision import Finding
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

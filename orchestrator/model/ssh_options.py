@@ -1,14 +1,150 @@
-"""The connection settings of Ansible as an ssh configuration for OpenSSH and fabric."""
+"""The connection settings of Ansible as an ssh configuration, and checks that they verify host keys.
+
+Provisioning transfers secrets and the cluster's own key. Over a connection to an unverified host, whoever answers
+would receive them.
+"""
 
 from __future__ import annotations
 
+import re
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from orchestrator.errors import RequestError
-from orchestrator.model.host_key_checks import HINT, find_unsafe_argument
-from orchestrator.model.host_names import is_host
+from orchestrator.model.hosts import is_host
+
+HINT = (
+    "Remove that setting. Record each host's key once instead: ssh-keyscan HOST >> "
+    "~/.ssh/known_hosts, and compare its fingerprint with the one that the node prints (ssh-keygen "
+    "-lf /etc/ssh/ssh_host_ed25519_key.pub). To use a file other than ~/.ssh/known_hosts, add "
+    "-o UserKnownHostsFile=FILE to ansible_ssh_common_args."
+)
+YES = frozenset({"true", "yes", "on", "1", "y", "t"})
+# Only these programs are allowed: the options that a wrapper script adds cannot be checked.
+SSH = re.compile(r"(?:/usr/local/bin/|/usr/bin/|/bin/)?(?:ssh|scp|sftp)")
+# Options of ssh_config(5) that affect whether an unknown or changed key is refused.
+OPTION = re.compile(
+    r"(StrictHostKeyChecking|UserKnownHostsFile|KnownHostsCommand|"
+    r"NoHostAuthenticationForLocalhost|ControlPath)\s*(?:=\s*|\s+)[\"']?([^\s\"']*)",
+    re.IGNORECASE,
+)
+# ssh(1): -F and -S, also after options without an argument; and the options that take one.
+OTHER_CONFIGURATION = re.compile(r"-[46AaCfGgKkMNnqsTtVvXxYy]*F")
+SHARED = re.compile(r"-[46AaCfGgKkMNnqsTtVvXxYy]*S(.*)")
+# Over a shared connection that somebody else has opened, no key is verified. Ansible names these by address, port
+# and user; orch keeps those of each inventory in a private folder.
+SOCKETS = ("ansible_control_path", "ansible_control_path_dir")
+WITH_ARGUMENT = frozenset(f"-{letter}" for letter in "BbcDEeIiJLlmOoPpQRSWw")
+SWITCHES = ("ansible_host_key_checking", "ansible_ssh_host_key_checking", "ansible_paramiko_host_key_checking")
+REVERSED = ("ansible_paramiko_host_key_auto_add",)
+ARGUMENTS = (
+    "ansible_ssh_args",
+    "ansible_ssh_common_args",
+    "ansible_ssh_extra_args",
+    "ansible_scp_extra_args",
+    "ansible_sftp_extra_args",
+    "ansible_paramiko_proxy_command",
+)
+PROGRAMS = ("ansible_ssh_executable", "ansible_scp_executable", "ansible_sftp_executable")
+NESTED = 3  # a ProxyCommand is a command line inside an argument, and may contain another
+
+
+def find_unsafe_setting(variables: Mapping[str, object]) -> str:
+    """Return the setting that disables the verification, as `variable: value`; empty if there is none.
+
+    Args:
+        variables: Ansible's variables, by the names that an inventory gives them.
+    """
+    return next(unsafe_settings(variables), "")
+
+
+def unsafe_settings(variables: Mapping[str, object]) -> Iterator[str]:
+    yield from disabled_checks(variables)
+    for name in PROGRAMS:
+        if name in variables and not SSH.fullmatch(str(variables[name])):
+            yield f"{name}: {variables[name]}"
+    for name in SOCKETS:
+        if variables.get(name):
+            yield f"{name}: {variables[name]}"
+    for name in ARGUMENTS:
+        if argument := find_unsafe_argument(str(variables.get(name) or "")):
+            yield f"{name}: {argument}"
+
+
+def disabled_checks(variables: Mapping[str, object]) -> Iterator[str]:
+    for name in SWITCHES:
+        if name in variables and str(variables[name]).strip().lower() not in YES:
+            yield f"{name}: {variables[name]}"
+    for name in REVERSED:
+        if name in variables and str(variables[name]).strip().lower() not in ("false", "no", "0"):
+            yield f"{name}: {variables[name]}"
+
+
+def find_unsafe_argument(text: str) -> str:
+    """Return the ssh argument that would accept an unknown key; empty if there is none."""
+    if not text:
+        return ""
+    if names_configuration(text):
+        return "-F selects a configuration that orch cannot check"
+    if names_socket(text):
+        return "-S selects a connection that somebody else may have opened"
+    for layer in quoting_layers(text):
+        for option, value in OPTION.findall(layer):
+            if not is_safe(option.lower(), value.lower()):
+                return f"{option} {value}"
+    return ""
+
+
+def names_configuration(text: str) -> bool:
+    """Return whether ssh itself is given a configuration file.
+
+    That of a ProxyCommand applies to the jump host only; the node's key is verified through it.
+    """
+    try:
+        arguments = iter(shlex.split(text))
+    except ValueError:
+        return False
+    for word in arguments:
+        if OTHER_CONFIGURATION.match(word):
+            return True
+        if word in WITH_ARGUMENT:
+            next(arguments, None)
+    return False
+
+
+def names_socket(text: str) -> bool:
+    try:
+        arguments = iter(shlex.split(text))
+    except ValueError:
+        return False
+    for word in arguments:
+        if match := SHARED.match(word):
+            return (match[1] or next(arguments, "")) != "none"
+        if word in WITH_ARGUMENT:
+            next(arguments, None)
+    return False
+
+
+def is_safe(option: str, value: str) -> bool:
+    if option == "stricthostkeychecking":
+        return value in ("yes", "true", "ask")
+    if option == "nohostauthenticationforlocalhost":
+        return value in ("no", "false")
+    if option in ("knownhostscommand", "controlpath"):
+        return value == "none"
+    return value not in ("", "none") and not value.startswith("/dev/")
+
+
+def quoting_layers(text: str) -> Iterator[str]:
+    """Yield the text as typed, then as ssh and the shell of a ProxyCommand see it: without quotes."""
+    for _ in range(NESTED):
+        yield text
+        try:
+            arguments = shlex.split(text)
+        except ValueError:  # Ansible and ssh report it
+            return
+        text = " ".join(arguments)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,8 +21,9 @@ from orchestrator.errors import ExecuteError, PlanError
 from orchestrator.files import STANDALONE
 from orchestrator.load.records import write_measurement
 from orchestrator.model.cluster import Cluster
-from orchestrator.model.hostlist import NodePattern, fold
+from orchestrator.model.hosts import NodePattern, fold
 from orchestrator.model.measurement import (
+    BUSY_PART,
     ClosedPort,
     LinkRate,
     Measurement,
@@ -32,7 +33,6 @@ from orchestrator.model.measurement import (
     merge_ranks,
 )
 from orchestrator.model.printable import counted, one_line
-from orchestrator.model.slowness import BUSY_PART
 from orchestrator.operations import train
 from orchestrator.operations.output import describe_end
 from orchestrator.planning.measured import BENCH_RECIPE

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from orchestrator.errors import ExecuteError, RequestError
 from orchestrator.load.clusters import find_inventory
-from orchestrator.model.hostlist import Nodes, ranges
+from orchestrator.model.hosts import Nodes, ranges
 from orchestrator.operations.runs import find
 from orchestrator.targets import registry
 from orchestrator.targets.interface import CommandEnd, NodeCommands, Notify

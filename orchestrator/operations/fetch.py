@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 from orch_node.protocol.record import RunRecord
 
 from orchestrator.errors import RequestError
-from orchestrator.planning.sent_files import project_copy
+from orchestrator.planning.run_files import project_copy
 from orchestrator.runs import store
 from orchestrator.runs.fetch import Collected as Collected
 from orchestrator.runs.fetch import FetchListener as FetchListener

@@ -13,9 +13,8 @@ from pathlib import Path
 from orchestrator import load
 from orchestrator.errors import ExecuteError
 from orchestrator.files import TRAIN, link_or_copy, sha256
-from orchestrator.model.command import Command
-from orchestrator.model.packages import Requirements
-from orchestrator.model.platform import Platform
+from orchestrator.model.packages import Platform, Requirements
+from orchestrator.model.printable import Command
 from orchestrator.provisioning import wheelhouse
 from orchestrator.provisioning.wheelhouse import Wheel, sbom
 from orchestrator.stacks.image import GLIBC, Image, make_image, python_of

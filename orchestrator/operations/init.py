@@ -16,8 +16,7 @@ from pathlib import Path
 
 from orchestrator.errors import ExecuteError, RequestError, did_you_mean
 from orchestrator.files import PUBLIC, TEMPLATES, write_whole
-from orchestrator.model.host_names import SSH_PORT, is_host
-from orchestrator.model.hostlist import expand_list, split_list
+from orchestrator.model.hosts import SSH_PORT, expand_list, is_host, split_list
 from orchestrator.model.printable import one_line
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", re.ASCII)

@@ -11,9 +11,8 @@ from orchestrator.errors import RequestError
 from orchestrator.files import LIB, SHARE, STANDALONE, TRAIN, sha256
 from orchestrator.load.facts import recorded_facts
 from orchestrator.load.inventory import HAS_PASSWORD
-from orchestrator.model.finding import Finding
-from orchestrator.model.packages import Requirements
-from orchestrator.model.platform import Platform
+from orchestrator.model.decision import Finding
+from orchestrator.model.packages import Platform, Requirements
 from orchestrator.model.provision_report import Change
 from orchestrator.model.provision_report import Report as Report
 from orchestrator.provisioning import wheelhouse

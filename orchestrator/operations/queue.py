@@ -19,7 +19,7 @@ from orch_node.tail import last_text
 
 from orchestrator.errors import ExecuteError
 from orchestrator.files import make_user_folder
-from orchestrator.model.hostlist import fold
+from orchestrator.model.hosts import fold
 from orchestrator.model.project import Project
 from orchestrator.operations import runs
 from orchestrator.planning.plan import Plan

@@ -29,7 +29,7 @@ from orchestrator import load
 from orchestrator.errors import ExecuteError, OrchError, RequestError
 from orchestrator.files import private_folder, state_home
 from orchestrator.load.clusters import find_inventory
-from orchestrator.model.hostlist import NodeCount, NodePattern, fold
+from orchestrator.model.hosts import NodeCount, NodePattern, fold
 from orchestrator.model.printable import counted
 from orchestrator.operations import resume, runs
 from orchestrator.operations.queue import SNAPSHOT

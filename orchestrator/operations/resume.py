@@ -15,8 +15,8 @@ from orch_node.protocol.values import ProtocolError
 
 from orchestrator.errors import ExecuteError, RequestError
 from orchestrator.model.decision import ARRAY_MEMBER
-from orchestrator.model.hostlist import Nodes
-from orchestrator.model.secret_values import MASK, mask
+from orchestrator.model.hosts import Nodes
+from orchestrator.model.printable import MASK, mask
 from orchestrator.operations import runs as operation
 from orchestrator.operations import train
 from orchestrator.planning import recorded_request, sweep

@@ -17,7 +17,7 @@ from orchestrator.errors import RequestError
 from orchestrator.files import STANDALONE
 from orchestrator.load.clusters import local_facts
 from orchestrator.model.cluster import Node
-from orchestrator.model.finding import Finding
+from orchestrator.model.decision import Finding
 from orchestrator.stacks.compatibility import Environment, Shell, mismatches, reference_stack
 from orchestrator.stacks.matrix import Platform, nearest_to_torch
 from orchestrator.stacks.stack import BINDINGS, TORCH, Stack, same_version

@@ -22,7 +22,7 @@ from orch_node.standalone import facts
 
 from orchestrator import load
 from orchestrator.errors import RequestError
-from orchestrator.model.hostlist import NodeCount, NodePattern
+from orchestrator.model.hosts import NodeCount, NodePattern
 from orchestrator.operations import queue
 from orchestrator.planning import sweep
 from orchestrator.planning.plan import Plan

@@ -10,7 +10,7 @@ from orch_node.protocol.events import Event, Waiting
 from orch_node.protocol.outcome import REFUSED, STOPPED
 
 from orchestrator.errors import RequestError
-from orchestrator.model.hostlist import Nodes
+from orchestrator.model.hosts import Nodes
 from orchestrator.runs import queued, store
 from orchestrator.runs.cleanup import CleanupReport
 from orchestrator.runs.fetch import Collected, FetchListener

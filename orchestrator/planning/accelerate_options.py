@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 
 from orchestrator.errors import PlanError, did_you_mean
 from orchestrator.model.decision import Decision
-from orchestrator.model.hostlist import NodeCount
-from orchestrator.planning.launchers.job import Job
+from orchestrator.model.hosts import NodeCount
+from orchestrator.planning.launchers import Job
 
 TYPES = ("MULTI_CPU", "MULTI_GPU", "NO")
 # Ways to distribute a model that orch's own configuration does not have.
@@ -36,7 +36,6 @@ KEYS = {
 SAGEMAKER_KEYS = {"ec2_instance_type", "iam_role_name", "image_uri", "sagemaker_inputs_file", "base_job_name"}
 DEEPSPEED_KEYS = {"train_batch_size", "train_micro_batch_size_per_gpu", "zero_optimization"}
 PRECISIONS = {"no": "fp32", "bf16": "bf16"}
-ACCELERATE_LAUNCHERS = ("accelerate", "mpirun-accelerate")
 CPU_FILE = "Create one for multi-CPU by `accelerate config`, or set distributed_type: MULTI_CPU and use_cpu: true."
 
 

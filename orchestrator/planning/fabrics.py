@@ -8,10 +8,9 @@ from dataclasses import dataclass, replace
 from orch_node.protocol.fabrics import FABRICS, RDMA, SHM, TCP, Device, Proof, rails
 
 from orchestrator.errors import PlanError, did_you_mean
-from orchestrator.model.cluster import Cluster, Node
+from orchestrator.model.cluster import LOOPBACK, LOOPBACK_ADDRESS, Cluster, Link, Node
 from orchestrator.model.decision import Choice, Decision
-from orchestrator.model.hostlist import fold
-from orchestrator.model.links import LOOPBACK, LOOPBACK_ADDRESS, Link
+from orchestrator.model.hosts import fold
 from orchestrator.model.process_group import Backend
 
 AUTO = "auto"

@@ -12,15 +12,12 @@ import yaml
 from orch_node.protocol.node_names import fold
 from orch_node.protocol.record import RankPlacement, RunNode, RunRecord, number_ranges
 
-from orchestrator.model.command import Command
+from orchestrator.model.cluster import Layout
 from orchestrator.model.decision import Decision
-from orchestrator.model.imports import Imports
-from orchestrator.model.layout import Layout
 from orchestrator.model.packages import Packages
-from orchestrator.model.printable import counted, described_size, one_line
-from orchestrator.model.project import Project
+from orchestrator.model.printable import Command, counted, described_size, mask, one_line
+from orchestrator.model.project import Imports, Project
 from orchestrator.model.recipe import Value
-from orchestrator.model.secret_values import mask
 from orchestrator.planning.request import TrainRequest
 
 Object = dict[str, Any]

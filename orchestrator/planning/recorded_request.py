@@ -11,8 +11,8 @@ from typing import Any, ClassVar, Union, get_args, get_origin, get_type_hints
 from orch_node.protocol import values
 from orch_node.protocol.values import ProtocolError
 
-from orchestrator.model.hostlist import NodeCount, parse_nodes
-from orchestrator.model.secret_values import masked
+from orchestrator.model.hosts import NodeCount, parse_nodes
+from orchestrator.model.printable import masked
 from orchestrator.planning.request import TargetOptions, TrainRequest, changed_fields
 
 SOURCE = "the recorded request"

@@ -13,9 +13,9 @@ from orch_node.protocol.record import RunNode
 
 from orchestrator.errors import PlanError, RequestError
 from orchestrator.model.decision import Decision
-from orchestrator.model.hostlist import NodePattern as NodePattern
-from orchestrator.model.hostlist import Nodes
-from orchestrator.model.hostlist import parse_nodes as parse_nodes
+from orchestrator.model.hosts import NodePattern as NodePattern
+from orchestrator.model.hosts import Nodes
+from orchestrator.model.hosts import parse_nodes as parse_nodes
 from orchestrator.model.project import Project
 
 # Half of torch.distributed's own timeout of a collective, and longer than any step, evaluation or compilation should

@@ -11,7 +11,7 @@ from orch_node.protocol.record import RunRecord
 
 from orchestrator.errors import PlanError
 from orchestrator.model.decision import ARRAY_MEMBER, Decision
-from orchestrator.model.secret_values import masked
+from orchestrator.model.printable import masked
 from orchestrator.planning.plan import Plan
 from orchestrator.planning.request import Resume, Site, TrainRequest
 

@@ -1,4 +1,4 @@
-"""The parts of a plan that all targets share: the run's record, its decisions, and what ranks run."""
+"""The parts of a plan that all targets share: the run's record, its decisions, what ranks run and their restarts."""
 
 from __future__ import annotations
 
@@ -24,21 +24,17 @@ from orch_node.protocol.precision import AUTO, PLACEHOLDER
 from orch_node.protocol.record import DEFAULT_TARGET, RunNode, RunRecord
 
 from orchestrator.errors import PlanError
-from orchestrator.model.cluster import UserPython
+from orchestrator.model.cluster import Link, UserPython
 from orchestrator.model.decision import Decision
-from orchestrator.model.links import Link
-from orchestrator.model.printable import enumeration
+from orchestrator.model.printable import enumeration, find_secrets, masked
 from orchestrator.model.project import Project
 from orchestrator.model.recipe import Recipe, as_arguments
-from orchestrator.model.secret_values import find_secrets, masked
 from orchestrator.planning.accelerate_options import AccelerateOptions
-from orchestrator.planning.launchers import Job
+from orchestrator.planning.launchers import RESTARTING, Job, Launch
 from orchestrator.planning.plan import Origin, Plan
 from orchestrator.planning.request import Resume, Site, TrainRequest
 from orchestrator.planning.resolve import Resolved
-from orchestrator.planning.run_files import master_port
-from orchestrator.planning.sent_files import project_of_copy
-from orchestrator.planning.supervision import launcher_restarts
+from orchestrator.planning.run_files import master_port, project_of_copy
 from orchestrator.stacks.stack import TORCH
 
 
@@ -303,3 +299,29 @@ def run_precision(resolved: Resolved, output_dir: str | None) -> RunPrecision | 
         return None
     file = f"{output_dir}/{PRECISION}" if output_dir else ""
     return RunPrecision(arguments=dict(resolved.recipe.precisions), file=file)
+
+
+def launcher_restarts(request: TrainRequest, recipe: Recipe, launcher: str) -> int:
+    """Return how often the launcher itself restarts the ranks; 0 if that is up to the supervisor.
+
+    The supervisor restarts runs with a copy of a project, because it gives node0's files to the other nodes before.
+    """
+    return request.max_restarts if launcher in RESTARTING and recipe.project is None else 0
+
+
+def supervisor_options(
+    request: TrainRequest, recipe: Recipe, launcher: str, launch: Launch, *, attempt: int
+) -> tuple[str, ...]:
+    """Return the options of the supervisor that do not depend on the target."""
+    positions = (("size", launch.size_at), ("nodes", launch.nodes_at))  # of these numbers in the launcher's command
+    position_options = [f"--{name}-at={position}" for name, position in positions if position is not None]
+    return (
+        f"--stall-timeout={request.stall_timeout:g}",
+        *([f"--first-attempt={attempt}"] if attempt > 1 else []),
+        *([f"--max-restarts={request.max_restarts}"] if request.max_restarts else []),
+        *(["--launcher-restarts"] if launcher_restarts(request, recipe, launcher) else []),
+        *(["--elastic", *position_options] if recipe.elastic or request.min_nodes else []),
+        *(["--keeps-batch"] if recipe.elastic else []),
+        *([f"--min-nodes={request.min_nodes}"] if request.min_nodes else []),
+        *([f"--path={launch.path}"] if launch.path else []),
+    )

@@ -15,7 +15,7 @@ from orch_node.standalone.facts import package_folders, torch_version
 
 from orchestrator.errors import RequestError
 from orchestrator.files import PUBLIC, SHARE, sha256, short_digest, write_whole
-from orchestrator.model.platform import Platform
+from orchestrator.model.packages import Platform
 from orchestrator.provisioning.pip import (
     check_hashes,
     index_options,

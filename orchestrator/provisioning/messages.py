@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from orchestrator.model.host_names import SSH_PORT, keyscan_command, known_host_name
+from orchestrator.model.hosts import SSH_PORT, keyscan_command, known_host_name
 from orchestrator.model.printable import one_line
 from orchestrator.model.provision_report import Change
 from orchestrator.provisioning.ssh_settings import Settings, query_ssh

@@ -24,7 +24,7 @@ from packaging.utils import canonicalize_name, parse_sdist_filename, parse_wheel
 
 from orchestrator.errors import ExecuteError, RequestError
 from orchestrator.files import STACKS
-from orchestrator.model.platform import Platform
+from orchestrator.model.packages import Platform
 from orchestrator.stacks.stack import BINDINGS, MPI_WHEELS, TORCH, Stack
 
 LOCKS = STACKS / "locks"

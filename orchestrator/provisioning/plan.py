@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.model.cluster import Limits
-from orchestrator.model.decision import Decision
-from orchestrator.model.finding import Finding
-from orchestrator.model.platform import Platform
+from orchestrator.model.decision import Decision, Finding
+from orchestrator.model.packages import Platform
 from orchestrator.provisioning.preflight import find_problems, missing_packages
 from orchestrator.provisioning.probe import Probe
 from orchestrator.provisioning.ssh_settings import has_entries, host_entries, known_hosts, ssh_config

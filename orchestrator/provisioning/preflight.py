@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 
 from orchestrator.model.cluster import GIB, Limits
-from orchestrator.model.finding import Finding
+from orchestrator.model.decision import Finding
 from orchestrator.provisioning.probe import Probe
 from orchestrator.stacks.stack import Stack
 

@@ -23,7 +23,7 @@ from orchestrator.load.facts import (
 )
 from orchestrator.load.inventory import read_inventory
 from orchestrator.load.records import claim_state
-from orchestrator.model.finding import Finding
+from orchestrator.model.decision import Finding
 from orchestrator.model.printable import one_line
 from orchestrator.model.provision_report import NodeReport, Report
 from orchestrator.provisioning import playbook, probe

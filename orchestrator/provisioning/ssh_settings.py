@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.load.facts import NodeConnection, SshSettings
-from orchestrator.model.host_names import is_address, is_host, known_host_name
+from orchestrator.model.hosts import is_address, is_host, known_host_name
 from orchestrator.provisioning.preflight import is_loopback
 from orchestrator.provisioning.probe import Probe
 

@@ -17,8 +17,7 @@ from packaging.utils import canonicalize_name
 from orchestrator.errors import ExecuteError
 from orchestrator.files import cache_home, exclusive, link_or_copy, private_folder, sha256, write_whole
 from orchestrator.load.packages import lock_packages
-from orchestrator.model.packages import Requirements
-from orchestrator.model.platform import Platform
+from orchestrator.model.packages import Platform, Requirements
 from orchestrator.provisioning.bindings_wheel import build_wheel, check_platform, needs_build, sources_digest
 from orchestrator.provisioning.pip import (
     check_hashes,

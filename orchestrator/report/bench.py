@@ -9,9 +9,8 @@ from typing import Any
 
 from orch_node.protocol import values
 
-from orchestrator.model.measurement import Measurement, NodeRates, RunRates
+from orchestrator.model.measurement import Measurement, NodeRates, RunRates, Slow
 from orchestrator.model.printable import described_size
-from orchestrator.model.slowness import Slow
 from orchestrator.report import html
 from orchestrator.report.listing import SCHEMA, cell, table
 from orchestrator.report.traces import Chart, axis, colour, line, plain

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
 
-from orchestrator.model.hostlist import fold
+from orchestrator.model.hosts import fold
 from orchestrator.report.listing import SCHEMA, table
 from orchestrator.runs.measures import Measures, scores
 from orchestrator.runs.outcome import Outcome

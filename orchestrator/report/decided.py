@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from orchestrator.model.hostlist import fold
+from orchestrator.model.hosts import fold
 from orchestrator.model.printable import counted
 from orchestrator.planning.plan import Plan
-from orchestrator.planning.precision import OF_SCRIPT
+from orchestrator.planning.software import OF_SCRIPT
 
 # Topics that the sentence contains or whose values are nearly always the same. All other decisions get a line.
 FOLDED = {

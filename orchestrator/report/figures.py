@@ -9,7 +9,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from orchestrator.model.printable import one_line
-from orchestrator.planning.precision import OF_SCRIPT
+from orchestrator.planning.software import OF_SCRIPT
 from orchestrator.runs.measures import Scores, scores
 from orchestrator.runs.outcome import Outcome
 from orchestrator.screen import capture_console

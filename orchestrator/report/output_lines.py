@@ -13,7 +13,7 @@ from orch_node.tail import last_state
 from rich.console import Console, ConsoleOptions
 from rich.text import Text
 
-from orchestrator.model.hostlist import ranges
+from orchestrator.model.hosts import ranges
 from orchestrator.runs.logs import LogLine
 from orchestrator.screen import escape_control_chars, print_text
 

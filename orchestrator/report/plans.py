@@ -6,8 +6,7 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-from orchestrator.model.printable import described_size, one_line
-from orchestrator.model.secret_values import mask
+from orchestrator.model.printable import described_size, mask, one_line
 from orchestrator.planning.plan import ApplyObjects, Plan, PutFile, SendFile, StartRun, SubmitScript
 from orchestrator.report.listing import SCHEMA
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from orchestrator.model.finding import Finding
+from orchestrator.model.decision import Finding
 from orchestrator.model.printable import counted
 from orchestrator.report.listing import SCHEMA, finding_lines, table
 from orchestrator.stacks.compatibility import Environment

@@ -14,7 +14,7 @@ from orch_node.protocol.node_names import fold_by_text
 from orch_node.protocol.outcome import REFUSED, nodes_record
 from orch_node.protocol.record import number_ranges
 
-from orchestrator.model.finding import Finding
+from orchestrator.model.decision import Finding
 from orchestrator.report.cleanup import left_in_memory
 from orchestrator.report.figures import table_lines
 from orchestrator.report.listing import SCHEMA, detail_lines

@@ -9,8 +9,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from orchestrator.model.finding import Finding
-from orchestrator.model.imports import script_block, similar_module
+from orchestrator.model.decision import Finding
+from orchestrator.model.project import script_block, similar_module
 from orchestrator.runs.known_errors import KNOWN_SIGNATURES, Signature
 from orchestrator.runs.tracebacks import Frame, parse_frame
 

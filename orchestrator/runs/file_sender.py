@@ -20,8 +20,7 @@ from orch_node.standalone.send_files import FILE, FOLDER, LINK, MARKER, SPECIAL
 
 from orchestrator.errors import ExecuteError
 from orchestrator.files import STANDALONE
-from orchestrator.model.command import LOGIN_SCRIPT_HINT
-from orchestrator.model.printable import one_line
+from orchestrator.model.printable import LOGIN_SCRIPT_HINT, one_line
 
 MAX_SIZE = 1 << 60  # bytes of a file
 MAX_LINE = 1 << 16  # bytes; the path of an entry is shorter

@@ -25,8 +25,7 @@ from orch_node.protocol.precision import AUTO
 from orch_node.protocol.record import Decision, number_ranges
 from orch_node.tail import last_text
 
-from orchestrator.model.decision import GPUS
-from orchestrator.model.finding import Finding
+from orchestrator.model.decision import GPUS, Finding
 from orchestrator.runs import accounting
 from orchestrator.runs.accounting import Accounting
 from orchestrator.runs.events import notes

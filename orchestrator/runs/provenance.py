@@ -10,10 +10,9 @@ from typing import Any
 
 from orch_node.protocol import values
 
-from orchestrator.model.command import Command
 from orchestrator.model.packages import Packages
+from orchestrator.model.printable import Command, mask, masked
 from orchestrator.model.project import Project
-from orchestrator.model.secret_values import mask, masked
 from orchestrator.planning import recorded_request
 from orchestrator.planning.plan import Plan, StartRun
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from packaging.version import InvalidVersion, Version
 
-from orchestrator.model.finding import Finding
+from orchestrator.model.decision import Finding
 from orchestrator.stacks.matrix import (
     XPU_ONLY_BINDINGS,
     bindings_fit_torch,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from orchestrator.errors import PlanError
-from orchestrator.model.command import Command
+from orchestrator.model.printable import Command
 from orchestrator.stacks.stack import Stack
 
 # In order of preference: 3.11 is Debian bookworm's own.

@@ -22,8 +22,7 @@ from orch_node.store import ABSENT
 
 from orchestrator.errors import ConnectionLost, ExecuteError
 from orchestrator.files import make_user_folder, pack_files, source_files, write_private
-from orchestrator.model.command import Command, CommandResult
-from orchestrator.model.printable import one_line
+from orchestrator.model.printable import Command, CommandResult, one_line
 from orchestrator.planning.plan import (
     ApplyObjects,
     CheckImports,

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from orch_node.protocol.node_reports import NodeUsage
     from orch_node.protocol.record import RunRecord
 
-    from orchestrator.model.finding import Finding
-    from orchestrator.model.hostlist import Nodes
+    from orchestrator.model.decision import Finding
+    from orchestrator.model.hosts import Nodes
     from orchestrator.model.project import Project
     from orchestrator.planning.plan import Plan
     from orchestrator.planning.request import Resume, TargetOptions, TrainRequest, UnsupportedOption

@@ -15,7 +15,7 @@ from orchestrator.files import STANDALONE
 from orchestrator.load.facts import InvalidResponse, NodeFacts, validate
 from orchestrator.load.records import parse_facts
 from orchestrator.model.cluster import Facts, UserPython
-from orchestrator.model.command import LOGIN_SCRIPT_HINT
+from orchestrator.model.printable import LOGIN_SCRIPT_HINT
 from orchestrator.planning.request import TrainRequest
 from orchestrator.stacks.compatibility import Environment, mismatches
 from orchestrator.targets.connections.connection import Ssh

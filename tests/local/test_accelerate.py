@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from orchestrator import load
-from orchestrator.planning.launchers import accelerate_config
+from orchestrator.planning import launchers
 from tests.conftest import make_job
 from tests.local.conftest import download_wheels
 from tests.local.runs import Orch, expect_exit, last_run, rank_log, write_script
@@ -47,14 +47,14 @@ def accelerate(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
 
 
 def test_config_file_is_read_by_the_accelerate_of_each_stack(accelerate: str, tmp_path: Path) -> None:
-    version = accelerate_config.Version(next(Path(accelerate).glob("*.whl")).name.split("-")[1])
+    version = launchers.Version(next(Path(accelerate).glob("*.whl")).name.split("-")[1])
     cases = [(nodes, user_config) for nodes in (ONE_NODE, TWO_NODES) for user_config in ({}, FILE)]
     paths = []
     for index, (nodes, user_config) in enumerate(cases):
         job = make_job(nodes, ppn=2, precision="bf16", accelerate=user_config)
-        config = accelerate_config.config(job, version, starts_mpirun=True)
+        config = launchers.accelerate_config(job, version, starts_mpirun=True)
         paths.append(tmp_path / f"{index}.yaml")
-        paths[-1].write_text(accelerate_config.as_yaml(config))
+        paths[-1].write_text(launchers.as_yaml(config))
         assert yaml.safe_load(paths[-1].read_text()) == config
     process = subprocess.run(
         [sys.executable, "-c", PRINT_COMMANDS, *map(str, paths)],

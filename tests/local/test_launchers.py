@@ -10,10 +10,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.files import TRAIN
-from orchestrator.model.cluster import Node
-from orchestrator.model.command import Command
-from orchestrator.model.layout import lay_out
-from orchestrator.model.links import Link
+from orchestrator.model.cluster import Link, Node, lay_out
+from orchestrator.model.printable import Command
 from orchestrator.planning.launchers import IMPLEMENTATIONS, LAUNCHERS, Launch
 from tests.conftest import make_facts, make_job, make_node, require_mpi
 from tests.local.runs import expect_exit

@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator import load
-from orchestrator.model.packages import Requirements
-from orchestrator.model.platform import Platform
+from orchestrator.model.packages import Platform, Requirements
 from orchestrator.operations import image as operation
 from orchestrator.provisioning import wheelhouse
 from orchestrator.stacks.image import GLIBC, make_image

@@ -8,7 +8,7 @@ from pathlib import Path
 from orch_node.protocol import outcome as outcomes
 from orch_node.protocol.outcome import Outcome
 
-from orchestrator.model.command import CommandResult
+from orchestrator.model.printable import CommandResult
 from orchestrator.runs import store
 from orchestrator.targets.batch.run_folder import LocalFolder
 from orchestrator.targets.batch.scheduler import Scheduler

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from orchestrator import load
-from orchestrator.model.hostlist import NodeCount
+from orchestrator.model.hosts import NodeCount
 from orchestrator.model.recipe import Setting
 from orchestrator.planning.plan import Plan, SubmitScript
 from orchestrator.planning.request import Site, TrainRequest

@@ -11,7 +11,7 @@ from orchestrator.model.decision import Choice, Decision
 from orchestrator.model.measurement import Measurement
 from orchestrator.model.printable import counted
 from orchestrator.model.process_group import uses_gpus
-from orchestrator.planning import launch
+from orchestrator.planning import launchers
 from orchestrator.planning.launchers import DEFAULT, LAUNCHERS, WITHOUT_MPI
 from orchestrator.planning.measured import valid_for
 from orchestrator.planning.request import Resume, TrainRequest
@@ -99,8 +99,8 @@ def choose_launcher(request: TrainRequest, inputs: JobInputs) -> tuple[str, Deci
     system = inputs.batch.system
     name, names = request.launcher or system.launcher, tuple(dict.fromkeys((system.launcher, *LAUNCHERS)))
     without_mpi = (system.own_launcher, *WITHOUT_MPI)
-    launch.check_name(name, names, system.title)
-    launch.check_mpi(request.mpi, name, without_mpi, DEFAULT)
+    launchers.check_launcher_name(name, names, system.title)
+    launchers.check_mpi(request.mpi, name, without_mpi, DEFAULT)
     if name in without_mpi:
         return name, Decision(topic="mpi", value="")
     value = request.mpi or inputs.loaded.stack.mpi

@@ -11,9 +11,9 @@ from orch_node.protocol.events import Event
 from orch_node.protocol.record import RunRecord
 
 from orchestrator.errors import ConnectionLost, ExecuteError, RequestError
-from orchestrator.model.hostlist import Nodes
+from orchestrator.model.hosts import Nodes
 from orchestrator.model.printable import counted
-from orchestrator.planning.sent_files import project_copy
+from orchestrator.planning.run_files import project_copy
 from orchestrator.runs import store
 from orchestrator.runs.accounting import write as write_accounting
 from orchestrator.runs.cleanup import CleanupReport, NodeCleanup

@@ -9,7 +9,7 @@ from pathlib import Path
 from orchestrator.errors import ExecuteError, RequestError
 from orchestrator.load.clusters import local_facts
 from orchestrator.model.cluster import Facts
-from orchestrator.model.command import LOGIN_SCRIPT_HINT
+from orchestrator.model.printable import LOGIN_SCRIPT_HINT
 from orchestrator.targets.batch.scheduler import Scheduler
 from orchestrator.targets.batch.settings import BatchSettings
 from orchestrator.targets.batch.system import ONE_RANK, BatchSystem

@@ -14,7 +14,7 @@ from orch_node.batch import pbs as on_nodes
 from orch_node.batch.pbs import CHECKPOINT_SECONDS, NO_OUTPUT, time_seconds
 
 from orchestrator.errors import ExecuteError, PlanError, RequestError
-from orchestrator.model.command import CommandResult
+from orchestrator.model.printable import CommandResult
 from orchestrator.planning.plan import SCRIPT, SubmitScript
 from orchestrator.runs.accounting import Accounting
 from orchestrator.targets.batch.options import PbsOptions

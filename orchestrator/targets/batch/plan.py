@@ -11,21 +11,21 @@ from orch_node.protocol.batch import NODE0, JobConfig, job_file
 from orch_node.protocol.environment import ALWAYS
 from orch_node.protocol.record import RunNode
 
-from orchestrator.model.command import Command
+from orchestrator.model.cluster import Link
 from orchestrator.model.decision import Decision, all_decisions
-from orchestrator.model.links import Link
+from orchestrator.model.printable import Command
 from orchestrator.model.project import Project
 from orchestrator.model.recipe import Recipe, Value
 from orchestrator.planning.containers import shared_folders
-from orchestrator.planning.hosts import explain_gpus, explain_python
 from orchestrator.planning.launchers import LAUNCHERS, Launch
 from orchestrator.planning.plan import CopyFiles, Plan, RunProgram, SendFolder, Step, SubmitScript
 from orchestrator.planning.request import Resume, Site, TrainRequest
-from orchestrator.planning.resolve import Resolved
-from orchestrator.planning.run_files import TIMEOUT_SECONDS, master_port
-from orchestrator.planning.sent_files import (
+from orchestrator.planning.resolve import Resolved, explain_gpus, explain_python
+from orchestrator.planning.run_files import (
+    TIMEOUT_SECONDS,
     Files,
     in_train,
+    master_port,
     module_folders,
     named_files,
     project_copy,
@@ -34,7 +34,6 @@ from orchestrator.planning.sent_files import (
     stored_packages,
     working_directory,
 )
-from orchestrator.planning.supervision import supervisor_options
 from orchestrator.planning.sweep import Member, label_plans
 from orchestrator.planning.training import (
     explain_restarts,
@@ -45,6 +44,7 @@ from orchestrator.planning.training import (
     rank_variables,
     run_precision,
     script_command,
+    supervisor_options,
 )
 from orchestrator.targets.batch import location as locations
 from orchestrator.targets.batch.decisions import NODE_PREFIX, JobInputs, resolve_job

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from orchestrator.errors import ConnectionLost, ExecuteError
-from orchestrator.model.command import CommandResult
+from orchestrator.model.printable import CommandResult
 from orchestrator.planning.plan import SCRIPT, SubmitScript
 from orchestrator.runs.accounting import Accounting
 from orchestrator.targets.batch.held_step import start_step

@@ -13,7 +13,7 @@ from orch_node.batch import slurm as on_nodes
 from orch_node.batch.system import clock_seconds
 
 from orchestrator.errors import ExecuteError
-from orchestrator.model.command import CommandResult
+from orchestrator.model.printable import CommandResult
 from orchestrator.planning.plan import SCRIPT, SubmitScript
 from orchestrator.runs.accounting import Accounting
 from orchestrator.targets.batch.options import SlurmOptions

@@ -10,7 +10,7 @@ from orch_node.protocol.record import RunRecord
 from orchestrator.errors import OrchError
 from orchestrator.files import write_whole
 from orchestrator.planning.plan import SCRIPT, Plan, SubmitScript
-from orchestrator.planning.sent_files import project_copy
+from orchestrator.planning.run_files import project_copy
 from orchestrator.runs import store
 from orchestrator.runs.state_files import PLAN
 from orchestrator.runs.store import Positions

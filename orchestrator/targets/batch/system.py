@@ -16,7 +16,7 @@ from typing import Protocol
 from orch_node.batch.system import NodeSystem
 
 from orchestrator.errors import ExecuteError, PlanError
-from orchestrator.model.command import CommandResult
+from orchestrator.model.printable import CommandResult
 from orchestrator.planning.plan import SubmitScript
 from orchestrator.planning.request import TargetOptions
 from orchestrator.runs.accounting import Accounting

@@ -8,7 +8,7 @@ from pathlib import Path
 from orch_node.protocol.record import RunRecord
 
 from orchestrator.errors import RequestError
-from orchestrator.model.hostlist import Nodes
+from orchestrator.model.hosts import Nodes
 from orchestrator.planning.plan import Plan
 from orchestrator.planning.request import Resume, TargetOptions, TrainRequest, UnsupportedOption
 from orchestrator.runs.cleanup import CleanupReport

@@ -26,8 +26,8 @@ from orch_node import disk
 from orch_node.login_shell import StartFilter, program_errors, shell_command
 
 from orchestrator.errors import ConnectionLost, ExecuteError
-from orchestrator.model.command import LOGIN_SCRIPT_HINT, Command, CommandResult, program_name
-from orchestrator.model.host_names import keyscan_command, known_host_name
+from orchestrator.model.hosts import keyscan_command, known_host_name
+from orchestrator.model.printable import LOGIN_SCRIPT_HINT, Command, CommandResult, program_name
 from orchestrator.targets.connections.program_output import (
     PipedProgram,
     exit_code,

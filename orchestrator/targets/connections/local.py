@@ -16,7 +16,7 @@ from orch_node import disk
 
 from orchestrator.errors import ExecuteError
 from orchestrator.files import make_user_folder, write_whole
-from orchestrator.model.command import Command, CommandResult, program_name
+from orchestrator.model.printable import Command, CommandResult, program_name
 from orchestrator.targets.connections.program_output import (
     STDERR,
     STDOUT,

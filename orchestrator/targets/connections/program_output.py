@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 from orch_node.login_shell import StartFilter
 
 from orchestrator.errors import ConnectionLost, ExecuteError
-from orchestrator.model.command import LOGIN_SCRIPT_HINT, CommandResult
-from orchestrator.model.printable import one_line
+from orchestrator.model.printable import LOGIN_SCRIPT_HINT, CommandResult, one_line
 
 if TYPE_CHECKING:
     import paramiko

@@ -10,8 +10,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, BinaryIO
 
 from orchestrator.errors import ConnectionLost, ExecuteError
-from orchestrator.model.command import CommandResult, program_name
-from orchestrator.model.printable import one_line
+from orchestrator.model.printable import CommandResult, one_line, program_name
 from orchestrator.targets.kubernetes.client import KubernetesClient
 
 STDIN, STDOUT, STDERR, STATUS = 0, 1, 2, 3

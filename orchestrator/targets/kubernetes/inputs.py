@@ -21,7 +21,7 @@ from orchestrator.model.project import Project
 from orchestrator.model.recipe import Recipe
 from orchestrator.planning.plan import Plan
 from orchestrator.planning.request import Resume, TrainRequest
-from orchestrator.planning.sent_files import named_files
+from orchestrator.planning.run_files import named_files
 from orchestrator.targets.identity import site_of
 from orchestrator.targets.kubernetes.client import connect
 from orchestrator.targets.kubernetes.manifests import names

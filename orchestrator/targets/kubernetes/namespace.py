@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from orchestrator.errors import OrchError
-from orchestrator.model.finding import Finding, finding_of
-from orchestrator.planning.launch import check_name
+from orchestrator.model.decision import Finding, finding_of
+from orchestrator.planning.launchers import check_launcher_name
 from orchestrator.planning.plan import Object, as_yaml
 from orchestrator.planning.request import find_options
 from orchestrator.targets.interface import CheckRequest
@@ -24,7 +24,7 @@ from orchestrator.targets.kubernetes.settings import TOKEN, KubernetesSettings
 def check(request: CheckRequest) -> Iterator[Finding]:
     """Yield each finding as soon as it is known; only one if the API does not respond."""
     if request.launcher is not None:
-        check_name(request.launcher, KINDS, "Kubernetes")
+        check_launcher_name(request.launcher, KINDS, "Kubernetes")
     options = find_options(KubernetesOptions, request.options)
     settings = kubernetes_settings(options.k8s_file, list(options.k8s), request.image)
     try:

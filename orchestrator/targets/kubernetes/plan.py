@@ -16,12 +16,11 @@ from orchestrator.errors import PlanError
 from orchestrator.model.decision import GPUS, Choice, Decision, all_decisions
 from orchestrator.model.process_group import uses_gpus
 from orchestrator.model.recipe import Recipe
-from orchestrator.planning.launch import check_name
+from orchestrator.planning.launchers import check_launcher_name
 from orchestrator.planning.plan import ApplyObjects, Object, Plan
 from orchestrator.planning.request import Resume, Site, TrainRequest
 from orchestrator.planning.resolve import CountedNodes, Inputs, Resolved, count_nodes, resolve
-from orchestrator.planning.run_files import TIMEOUT_SECONDS
-from orchestrator.planning.sent_files import module_folders, project_copy
+from orchestrator.planning.run_files import TIMEOUT_SECONDS, module_folders, project_copy
 from orchestrator.planning.training import (
     explain_restarts,
     new_plan,
@@ -103,7 +102,7 @@ def choose_launcher(request: TrainRequest, installed: Installed) -> Choice[str]:
     """
     requested = request.launcher
     if requested is not None:
-        check_name(requested, KINDS, "Kubernetes")
+        check_launcher_name(requested, KINDS, "Kubernetes")
     choice = Choice(requested) if requested else default_kind(installed, elastic=bool(request.min_nodes))
     kind = KINDS[choice.value]
     decision = Decision(

@@ -14,7 +14,7 @@ from orch_node.protocol.record import SOURCE, RunRecord, parse, render
 from orch_node.protocol.values import ProtocolError
 
 from orchestrator.errors import ExecuteError
-from orchestrator.model.layout import uniform_layout
+from orchestrator.model.cluster import uniform_layout
 from orchestrator.targets.identity import UntrustedRecordError, check_output_dir
 from orchestrator.targets.kubernetes.manifests import names
 from orchestrator.targets.kubernetes.manifests.kinds import KINDS

@@ -13,8 +13,8 @@ from orch_node.protocol.events import Event
 from orch_node.protocol.record import RunRecord
 
 from orchestrator.errors import ExecuteError, OrchError, RequestError
-from orchestrator.model.finding import Finding
-from orchestrator.model.hostlist import Nodes
+from orchestrator.model.decision import Finding
+from orchestrator.model.hosts import Nodes
 from orchestrator.planning.plan import Plan
 from orchestrator.planning.request import Resume, TargetOptions, TrainRequest
 from orchestrator.runs.cleanup import CleanupReport, NodeCleanup

@@ -15,8 +15,8 @@ from orchestrator import load
 from orchestrator.errors import ConnectionLost, ExecuteError, RequestError
 from orchestrator.files import TRAIN
 from orchestrator.model.cluster import Node
-from orchestrator.model.hostlist import NodeCount, Nodes, expand, fold, split_list
-from orchestrator.planning.launch import choose_mpi
+from orchestrator.model.hosts import NodeCount, Nodes, expand, fold, split_list
+from orchestrator.planning.launchers import choose_mpi
 from orchestrator.targets.interface import CommandEnd
 from orchestrator.targets.ssh.nodes import connection_to, node_program, write_ssh_config
 

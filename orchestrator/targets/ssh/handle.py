@@ -14,8 +14,8 @@ from orch_node.protocol.record import RunNode, RunRecord
 
 from orchestrator.errors import ExecuteError
 from orchestrator.files import state_home
-from orchestrator.model.hostlist import Nodes
-from orchestrator.planning.sent_files import project_copy
+from orchestrator.model.hosts import Nodes
+from orchestrator.planning.run_files import project_copy
 from orchestrator.runs import follow, store
 from orchestrator.runs.cleanup import CleanupReport
 from orchestrator.runs.fetch import Collected, FetchListener, Source

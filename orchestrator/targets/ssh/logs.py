@@ -15,8 +15,8 @@ from orch_node.protocol.record import RunNode, RunRecord
 from orch_node.protocol.values import ProtocolError
 
 from orchestrator.errors import ConnectionLost, ExecuteError
-from orchestrator.model.command import LOGIN_SCRIPT_HINT
-from orchestrator.model.hostlist import fold
+from orchestrator.model.hosts import fold
+from orchestrator.model.printable import LOGIN_SCRIPT_HINT
 from orchestrator.runs.logs import LineParser, LogLine, copied_lines, requested_ranks
 from orchestrator.runs.store import Positions, Run
 from orchestrator.targets.connections.mirror import GIVE_UP_SECONDS, RETRY_SECONDS

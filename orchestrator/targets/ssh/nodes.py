@@ -20,7 +20,7 @@ from orchestrator.files import TRAIN, state_home, write_private
 from orchestrator.load.records import state_of
 from orchestrator.model.cluster import Cluster, Node
 from orchestrator.planning.plan import PutFile
-from orchestrator.planning.sent_files import claims_folder
+from orchestrator.planning.run_files import claims_folder
 from orchestrator.targets.connections.connection import CONNECT_SECONDS, Ssh
 from orchestrator.targets.connections.local import Local
 from orchestrator.targets.interface import LiveNode

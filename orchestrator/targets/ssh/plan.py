@@ -12,36 +12,41 @@ from orch_node.protocol.files import BINDINGS, LAYOUT, RECORD
 from orch_node.protocol.record import RunNode, RunRecord, render
 
 from orchestrator.errors import PlanError
-from orchestrator.model.cluster import Cluster, Node
-from orchestrator.model.command import Command
+from orchestrator.model.cluster import LOOPBACK_ADDRESS, Cluster, Node
 from orchestrator.model.decision import Choice, Decision, all_decisions
-from orchestrator.model.hostlist import fold
-from orchestrator.model.imports import Imports
-from orchestrator.model.links import LOOPBACK_ADDRESS
+from orchestrator.model.hosts import fold
 from orchestrator.model.measurement import Measurement
+from orchestrator.model.printable import Command
+from orchestrator.model.project import Imports
 from orchestrator.model.recipe import Recipe, Value
-from orchestrator.planning import accelerate_options, fabrics, hosts, launch
+from orchestrator.planning import accelerate_options, fabrics
 from orchestrator.planning.accelerate_options import AccelerateOptions
 from orchestrator.planning.containers import FILE as CONTAINER_FILE
 from orchestrator.planning.containers import Docker, shared_folders
-from orchestrator.planning.hosts import (
+from orchestrator.planning.launchers import DEFAULT, Job, Launch, check_launcher, choose_launch, choose_mpi
+from orchestrator.planning.measured import valid_for
+from orchestrator.planning.plan import CheckImports, Plan, PutFile, RunProgram, StartRun
+from orchestrator.planning.request import Resume, Site, TrainRequest
+from orchestrator.planning.resolve import (
+    NO_LINKS,
+    Inputs,
+    KnownNodes,
+    Resolved,
     by_value,
+    choose_links,
+    choose_nodes,
     explain_damaged,
     explain_gpus,
     explain_idle_cores,
     explain_python,
     explain_torch,
+    resolve,
 )
-from orchestrator.planning.launch import choose_launch
-from orchestrator.planning.launchers import DEFAULT, Job, Launch
-from orchestrator.planning.measured import valid_for
-from orchestrator.planning.plan import CheckImports, Plan, PutFile, RunProgram, StartRun
-from orchestrator.planning.request import Resume, Site, TrainRequest
-from orchestrator.planning.resolve import NO_LINKS, Inputs, KnownNodes, Resolved, resolve
-from orchestrator.planning.run_files import env_json, layout_json
-from orchestrator.planning.sent_files import (
+from orchestrator.planning.run_files import (
     Files,
     claims_folder,
+    env_json,
+    layout_json,
     module_folders,
     named_files,
     sent_files,
@@ -49,7 +54,6 @@ from orchestrator.planning.sent_files import (
     stored_packages,
     working_directory,
 )
-from orchestrator.planning.supervision import supervisor_options
 from orchestrator.planning.training import (
     explain_restarts,
     launcher_job,
@@ -58,6 +62,7 @@ from orchestrator.planning.training import (
     rank_command,
     rank_variables,
     script_command,
+    supervisor_options,
 )
 
 # The options of `docker run` that give access to the GPUs of a vendor.
@@ -101,14 +106,14 @@ def resolve_hosts(request: TrainRequest, inputs: HostInputs, resume: Resume | No
     spares = cluster.spare_nodes() if cluster.selection.spares else ()
     replacing = Decision(topic="spare nodes", value=fold(node.name for node in spares), reason="to replace lost nodes")
     nodes = KnownNodes(
-        nodes=hosts.choose_nodes(cluster),
+        nodes=choose_nodes(cluster),
         spares=Choice(spares, (replacing,) if spares else ()),
         measurement=inputs.measurement and valid_for(inputs.measurement, cluster.selected_nodes(), by_name=True),
     )
-    links = hosts.choose_links(nodes.with_stack) if len(nodes.with_stack) > 1 else NO_LINKS
+    links = choose_links(nodes.with_stack) if len(nodes.with_stack) > 1 else NO_LINKS
     launcher = request.launcher or DEFAULT
-    launch.check_launcher(launcher, inputs.accelerate, request.mpi)
-    mpi = launch.choose_mpi(cluster, inputs.loaded.stack, request.mpi)
+    check_launcher(launcher, inputs.accelerate.source if inputs.accelerate else "", request.mpi)
+    mpi = choose_mpi(cluster, inputs.loaded.stack, request.mpi)
     if docker:
         check_docker(request, launcher, docker)
     starts_ranks = docker is not None and docker.starts_ranks

@@ -19,8 +19,8 @@ from orchestrator.load.clusters import find_inventory
 from orchestrator.load.facts import DamagedRecord, read_record
 from orchestrator.load.inventory import inventory_files, read_inventory
 from orchestrator.load.records import MEASURED, read_measurement, state_of
-from orchestrator.model.finding import Finding, finding_of
-from orchestrator.model.hostlist import Nodes
+from orchestrator.model.decision import Finding, finding_of
+from orchestrator.model.hosts import Nodes
 from orchestrator.planning.accelerate_options import AccelerateOptions
 from orchestrator.planning.plan import Plan, SendFile, Step
 from orchestrator.planning.request import Resume, TargetOptions, TrainRequest

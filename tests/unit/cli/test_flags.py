@@ -15,7 +15,7 @@ from orchestrator.cli.groups import PANELS
 from orchestrator.cli.main import make_app
 from orchestrator.errors import OrchError, PlanError
 from orchestrator.model.decision import Decision
-from orchestrator.model.hostlist import NodeCount, NodePattern
+from orchestrator.model.hosts import NodeCount, NodePattern
 from orchestrator.operations import train
 from orchestrator.planning.request import TrainRequest, UnsupportedOption, check_unsupported_options, flag
 from orchestrator.planning.run_files import master_port

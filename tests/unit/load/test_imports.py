@@ -17,8 +17,7 @@ from orchestrator.load.scripts import (
     external_imports,
     read_imports,
 )
-from orchestrator.model.imports import Imports
-from orchestrator.model.project import Project
+from orchestrator.model.project import Imports, Project
 from orchestrator.model.recipe import Recipe
 from orchestrator.planning.request import TrainRequest
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from orchestrator.errors import RequestError
 from orchestrator.load.clusters import find_inventory
 from orchestrator.load.inventory import HAS_PASSWORD, parse_listing, read_inventory
-from orchestrator.model.host_names import is_host
+from orchestrator.model.hosts import is_host
 
 OTHER_USER = 65534
 INVENTORY = """
@@ -140,7 +140,7 @@ def test_pattern_is_matched_without_the_configuration_in_the_current_folder(tmp_
         "from pathlib import Path\n"
         "from orchestrator.load.inventory import read_listing\n"
         "from orchestrator.load.clusters import select\n"
-        "from orchestrator.model.hostlist import NodePattern\n"
+        "from orchestrator.model.hosts import NodePattern\n"
         "source = Path('hosts.yml')\n"
         "select(source, read_listing(source), nodes=NodePattern('node[3-4]'), exclude=None)\n"
         "from ansible import constants\n"

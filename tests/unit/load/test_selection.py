@@ -14,7 +14,7 @@ from orchestrator.errors import PlanError, RequestError
 from orchestrator.load.clusters import select
 from orchestrator.load.inventory import read_listing
 from orchestrator.model.cluster import Selection
-from orchestrator.model.hostlist import parse_nodes
+from orchestrator.model.hosts import parse_nodes
 
 INVENTORY = """
 all:
@@ -136,7 +136,7 @@ def test_pattern_is_matched_without_a_home_directory(inventory: Path, tmp_path: 
         "import sys; from pathlib import Path;"
         "from orchestrator.load.inventory import read_listing;"
         "from orchestrator.load.clusters import select; source = Path(sys.argv[1]);"
-        "from orchestrator.model.hostlist import NodePattern;"
+        "from orchestrator.model.hosts import NodePattern;"
         "print(select(source, read_listing(source), nodes=NodePattern('node[3-4]'), exclude=None).hosts)"
     )
     environment = {name: value for name, value in os.environ.items() if name != "ANSIBLE_HOME"}

@@ -9,7 +9,7 @@ import sys
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from orchestrator.model.command import Command
+from orchestrator.model.printable import Command
 from tests.conftest import HOSTILE_TEXTS
 
 PRINT_ARGUMENTS = "import json, os, sys; print(json.dumps([sys.argv[1:], os.environ.get('VALUE')]))"

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from orchestrator.model.host_names import is_address, is_host_key, is_host_name
+from orchestrator.model.hosts import is_address, is_host_key, is_host_name
 from tests.support.node_responses import make_host_key
 
 LIMITED = settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.model.hostlist import NodeCount, NodePattern, Nodes, expand, fold, parse_nodes, ranges
+from orchestrator.model.hosts import NodeCount, NodePattern, Nodes, expand, fold, parse_nodes, ranges
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from orch_node.protocol.record import number_ranges
 
 from orchestrator.errors import PlanError
-from orchestrator.model.layout import lay_out, unused_cores
+from orchestrator.model.cluster import lay_out, unused_cores
 from tests.conftest import make_facts, make_node
 
 

@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from orchestrator.errors import PlanError
-from orchestrator.model.cluster import Node
-from orchestrator.model.links import links
+from orchestrator.model.cluster import Node, links
 from orchestrator.planning.launchers import LAUNCHERS
 from tests.conftest import make_facts, make_job, make_node
 from tests.support.plans import make_remote_node

@@ -17,7 +17,7 @@ from orch_node.standalone.facts import topology
 
 from orchestrator.load.facts import NodeFacts
 from orchestrator.load.records import parse_facts
-from orchestrator.model.layout import lay_out, unused_cores
+from orchestrator.model.cluster import lay_out, unused_cores
 from tests.conftest import make_node
 from tests.support.node_responses import make_reported_facts
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.model.secret_values import MASK, find_secrets, mask, masked
+from orchestrator.model.printable import MASK, find_secrets, mask, masked
 
 AWS = "AKIA" + "ABCDEFGHIJKLMNOP"
 HUB = "hf_" + "abcdefghijklmnopqrst"

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.model.measurement import LinkRate, Measurement, NodeRates, RankRates
-from orchestrator.model.slowness import find_slow
+from orchestrator.model.measurement import LinkRate, Measurement, NodeRates, RankRates, find_slow
 
 RATES = RankRates(
     fp32=1.0,

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from orchestrator.errors import PlanError
-from orchestrator.model.hostlist import NodeCount
+from orchestrator.model.hosts import NodeCount
 from orchestrator.planning import accelerate_options as accelerate_file
-from orchestrator.planning.launchers import accelerate_config
+from orchestrator.planning import launchers
 from orchestrator.stacks.stack import Stack
 from orchestrator.targets.ssh.plan import HostInputs, plan_train
 from tests.conftest import make_cluster, make_job, make_node
@@ -128,8 +128,8 @@ def test_file_is_for_launchers_that_start_accelerate(test_stack: Stack) -> None:
 def test_old_versions_get_the_keys_that_they_read() -> None:
     job = make_job(TWO_NODES, ppn=2)
     for text, expected in (("0.34.2", True), ("1.7.0", True), ("1.15.0", False)):
-        version = accelerate_config.Version(text)
-        config = accelerate_config.config(job, version, starts_mpirun=True)
+        version = launchers.Version(text)
+        config = launchers.accelerate_config(job, version, starts_mpirun=True)
         assert ("ipex_config" in config) == expected
         assert ("mpirun_ccl" in dict(config["mpirun_config"])) == expected  # type: ignore[call-overload]
 
@@ -138,4 +138,4 @@ def test_missing_or_old_accelerate_is_refused() -> None:
     for packages, message in (({}, "node0 has no accelerate"), ({"accelerate": "0.27.2"}, "0.28")):
         facts = replace(make_node().facts, packages=packages)
         with pytest.raises(PlanError, match=message):
-            accelerate_config.version_of(make_job((make_node(facts=facts),)))
+            launchers.accelerate_version(make_job((make_node(facts=facts),)))

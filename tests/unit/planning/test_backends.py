@@ -9,7 +9,7 @@ from orchestrator.errors import PlanError, RequestError
 from orchestrator.load.stacks import load_entry_point
 from orchestrator.model.cluster import Gpu
 from orchestrator.model.process_group import BACKENDS, Backend
-from orchestrator.planning.launch import adapt_backend, choose_backend
+from orchestrator.planning.software import adapt_backend, choose_backend
 from orchestrator.stacks.stack import Bindings, Stack
 from tests.conftest import make_facts, make_node
 

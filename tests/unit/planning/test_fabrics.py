@@ -11,13 +11,11 @@ from orch_node.protocol.fabrics import Proof
 
 from orchestrator.errors import PlanError, RequestError
 from orchestrator.load.clusters import requested_fabric
-from orchestrator.model.cluster import Node
+from orchestrator.model.cluster import Link, Node, lay_out
 from orchestrator.model.decision import Choice
-from orchestrator.model.layout import lay_out
-from orchestrator.model.links import Link
 from orchestrator.model.process_group import CCL, GLOO, TRANSPORTS, Backend
 from orchestrator.planning.fabrics import FabricUse, choose_fabric
-from orchestrator.planning.hosts import choose_links
+from orchestrator.planning.resolve import choose_links
 from orchestrator.planning.run_files import layout_json
 from orchestrator.stacks.stack import Stack
 from orchestrator.targets.ssh.plan import plan_train

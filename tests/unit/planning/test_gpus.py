@@ -16,13 +16,11 @@ from orch_node.protocol.fabrics import Device
 
 from orchestrator import load
 from orchestrator.errors import PlanError
-from orchestrator.model.cluster import Gpu, Node, UserPython
-from orchestrator.model.layout import lay_out
+from orchestrator.model.cluster import Gpu, Node, UserPython, lay_out
 from orchestrator.model.process_group import BACKENDS, find_backend
-from orchestrator.planning import accelerate_options
+from orchestrator.planning import accelerate_options, launchers
 from orchestrator.planning.containers import Docker
-from orchestrator.planning.launchers import accelerate_config
-from orchestrator.planning.launchers.job import PACKAGES
+from orchestrator.planning.launchers import PACKAGES
 from orchestrator.planning.plan import Plan, PutFile
 from orchestrator.planning.resolve import Inputs
 from orchestrator.stacks.stack import Stack
@@ -159,14 +157,14 @@ def test_nccl_uses_the_interface_of_the_plan(test_stack: Stack) -> None:
 
 
 def test_accelerate_follows_the_device(test_stack: Stack) -> None:
-    version = accelerate_config.Version("1.15.0")
+    version = launchers.Version("1.15.0")
     job = replace(make_job((GPU_NODE,), ppn=8), on_gpus=True)
-    config = accelerate_config.config(job, version, starts_mpirun=True)
+    config = launchers.accelerate_config(job, version, starts_mpirun=True)
     assert (config["distributed_type"], config["use_cpu"], config["num_processes"]) == ("MULTI_GPU", False, 8)
     assert config["main_process_port"] != job.port, "torchrun's own store must not take the port of the ranks"
-    of_rank = accelerate_config.config(job, version, starts_mpirun=False)
+    of_rank = launchers.accelerate_config(job, version, starts_mpirun=False)
     assert (of_rank["distributed_type"], of_rank["use_cpu"], of_rank["num_processes"]) == ("NO", False, 1)
-    assert accelerate_config.environment(job)["ACCELERATE_USE_CPU"] == "False"
+    assert launchers.accelerate_environment(job)["ACCELERATE_USE_CPU"] == "False"
     for backend, packages, use_cpu in (
         ("nccl", None, "False"),
         ("gloo", None, "False"),

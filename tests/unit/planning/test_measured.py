@@ -10,9 +10,8 @@ from orch_node.protocol import values
 from orchestrator.model.cluster import Node
 from orchestrator.model.decision import Choice
 from orchestrator.model.measurement import Measurement, NodeRates, RunRates
-from orchestrator.planning.hosts import MEASURED_SPLIT
 from orchestrator.planning.measured import Preference, prefer, valid_for
-from orchestrator.planning.resolve import Inputs, KnownNodes, resolve
+from orchestrator.planning.resolve import MEASURED_SPLIT, Inputs, KnownNodes, resolve
 from orchestrator.stacks.stack import Bindings, Stack
 from tests.conftest import make_facts, make_node
 from tests.support.plans import QA_RECIPE, QA_REQUEST

@@ -24,8 +24,8 @@ from orchestrator.load.clusters import local_facts
 from orchestrator.load.facts import InvalidResponse, NodeFacts, validate
 from orchestrator.model.cluster import Node
 from orchestrator.model.recipe import Recipe
-from orchestrator.planning.precision import choose_precision
 from orchestrator.planning.request import Resume, TrainRequest
+from orchestrator.planning.software import choose_precision
 from orchestrator.report.live import Screen
 from tests.conftest import make_facts, make_node
 from tests.support.layouts import make_layout

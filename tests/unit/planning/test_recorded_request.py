@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from orch_node.protocol.values import ProtocolError
 
-from orchestrator.model.hostlist import NodeCount, NodePattern
+from orchestrator.model.hosts import NodeCount, NodePattern
 from orchestrator.planning.recorded_request import parse, render
 from orchestrator.planning.request import TargetOptions, TrainRequest
 from orchestrator.targets.batch.options import SlurmOptions

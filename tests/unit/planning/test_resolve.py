@@ -10,9 +10,16 @@ import pytest
 
 from orchestrator.errors import PlanError
 from orchestrator.model.decision import Choice, Decision
-from orchestrator.model.hostlist import NodeCount, NodePattern, Nodes
-from orchestrator.planning import hosts
-from orchestrator.planning.resolve import CountedNodes, Inputs, KnownNodes, Resolved, count_nodes, resolve
+from orchestrator.model.hosts import NodeCount, NodePattern, Nodes
+from orchestrator.planning.resolve import (
+    MEASURED_SPLIT,
+    CountedNodes,
+    Inputs,
+    KnownNodes,
+    Resolved,
+    count_nodes,
+    resolve,
+)
 from orchestrator.stacks.stack import Stack
 from tests.conftest import make_facts
 from tests.support.plans import ONE_NODE, QA_RECIPE, QA_REQUEST, TWO_NODES, USER_SCRIPT
@@ -60,7 +67,7 @@ def test_measured_split_is_advised_on_nodes_of_the_measured_kind_only(
     facts = replace(make_facts(numa=numa, cores=cores, flags=("avx512f", flag)), packages=ONE_NODE[0].facts.packages)
     nodes = KnownNodes(nodes=Choice((replace(ONE_NODE[0], facts=facts),)))
     (decision,) = resolved(test_stack, nodes, ppn=ppn).layout.decisions
-    assert (hosts.MEASURED_SPLIT in decision.reason) == advised
+    assert (MEASURED_SPLIT in decision.reason) == advised
 
 
 def test_stack_of_counted_nodes_is_checked_only_if_it_is_known(test_stack: Stack) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.model.finding import Finding
+from orchestrator.model.decision import Finding
 from orchestrator.model.provision_report import Change, NodeReport, Report
 from orchestrator.provisioning.messages import (
     KNOWN_MESSAGES,

@@ -11,7 +11,7 @@ import pytest
 from orchestrator import load
 from orchestrator.errors import ExecuteError, RequestError
 from orchestrator.files import sha256
-from orchestrator.model.platform import Platform
+from orchestrator.model.packages import Platform
 from orchestrator.operations import setup
 from orchestrator.operations.setup import required_packages
 from orchestrator.provisioning import pip, wheelhouse

@@ -13,8 +13,7 @@ import pytest
 
 from orchestrator.errors import OrchError, RequestError
 from orchestrator.files import exclusive
-from orchestrator.model.packages import Requirements
-from orchestrator.model.platform import Platform
+from orchestrator.model.packages import Platform, Requirements
 from orchestrator.provisioning.wheelhouse import Wheelhouse, add_packages, describe_wheel
 from tests.support.wheels import index_variables, make_wheel
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from orchestrator.model.finding import Finding
+from orchestrator.model.decision import Finding
 from orchestrator.report.listing import detail_lines, finding_lines, findings_json
 
 LIBRARY = Finding(subject="a", message="no libmpi", evidence="could not open libmpi.so.12", hint="Source setvars.sh.")

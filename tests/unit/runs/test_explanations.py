@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.model.finding import Finding
+from orchestrator.model.decision import Finding
 from orchestrator.report.listing import detail_lines
 from orchestrator.runs import store
 from orchestrator.runs.explanations import add_module_hint, add_volume_hint, explain

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from orchestrator import load
-from orchestrator.model.finding import Finding
+from orchestrator.model.decision import Finding
 from orchestrator.stacks.compatibility import Environment, Shell, mismatches
 from orchestrator.stacks.stack import BINDINGS, IPEX, Stack
 

@@ -11,8 +11,7 @@ from orchestrator import load
 from orchestrator.errors import PlanError, RequestError
 from orchestrator.files import STACKS
 from orchestrator.load.stacks import stack_from
-from orchestrator.planning.checks import check_recipe_fits
-from orchestrator.planning.launch import ccl_backend, choose_backend
+from orchestrator.planning.software import ccl_backend, check_recipe_fits, choose_backend
 from orchestrator.stacks.matrix import XPU_ONLY_BINDINGS, index_for
 from orchestrator.stacks.stack import BINDINGS, IPEX, Stack, minor
 from release.stack_tables import version_table

@@ -7,7 +7,7 @@ import re
 from orch_node.protocol.environment import find_reserved
 
 from orchestrator.errors import PlanError
-from orchestrator.model.secret_values import SECRET
+from orchestrator.model.printable import SECRET
 from orchestrator.planning.plan import Object
 from orchestrator.targets.kubernetes.manifests import names
 from orchestrator.targets.kubernetes.manifests.job import KubernetesJob, files_volume, literal

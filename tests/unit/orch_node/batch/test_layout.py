@@ -16,7 +16,7 @@ from orch_node.protocol import layout as layouts
 from orch_node.protocol.batch import CONFIG, NODE0, Hello
 from orch_node.protocol.cores import Core
 
-from orchestrator.model.hostlist import NodeCount
+from orchestrator.model.hosts import NodeCount
 from tests.support.slurm_plans import SITE, make_plan
 
 REQUEST = {"nodes": NodeCount(2), "ppn": 2, "launcher": "mpirun", "max_restarts": 1, "spare_nodes": 1}

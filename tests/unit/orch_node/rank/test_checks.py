@@ -13,7 +13,7 @@ from orch_node.rank.checks import RankError, check_image_packages, check_node, c
 from orch_node.standalone import facts as node_facts
 
 from orchestrator.model.cluster import Facts
-from orchestrator.planning import hosts
+from orchestrator.planning import resolve
 from orchestrator.planning.run_files import node_entry
 from orchestrator.stacks.stack import same_version
 from tests.conftest import make_facts, make_node, make_stack
@@ -111,9 +111,9 @@ def test_probe_reads_the_build_without_an_import(tmp_path: Path, text: str, buil
 def test_different_builds_of_the_nodes_are_reported() -> None:
     versions = ("2.13.0+cpu", "2.13.0+cpu", "2.13.0+cu130")
     nodes = tuple(make_node(f"node{index}", facts_with_torch(version)) for index, version in enumerate(versions))
-    (decision,) = hosts.explain_torch(nodes)
+    (decision,) = resolve.explain_torch(nodes)
     assert decision.value == "2.13.0+cpu on node0, node1; 2.13.0+cu130 on node2"
-    assert hosts.explain_torch(nodes[:2]) == ()
+    assert resolve.explain_torch(nodes[:2]) == ()
 
 
 def test_error_names_the_command_that_repairs_the_stack() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from orchestrator.errors import PlanError
 from orchestrator.model.cluster import Gpu
-from orchestrator.model.hostlist import NodeCount, NodePattern
+from orchestrator.model.hosts import NodeCount, NodePattern
 from orchestrator.operations import train
 from orchestrator.planning.request import TrainRequest
 from orchestrator.targets.batch.decisions import with_size

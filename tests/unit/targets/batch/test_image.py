@@ -13,7 +13,7 @@ from orch_node.protocol import container
 from orchestrator import load
 from orchestrator.errors import OrchError, RequestError
 from orchestrator.files import TRAIN
-from orchestrator.model.hostlist import NodeCount
+from orchestrator.model.hosts import NodeCount
 from orchestrator.planning.plan import Plan
 from orchestrator.planning.request import check_unsupported_options
 from orchestrator.targets.batch.image import Image

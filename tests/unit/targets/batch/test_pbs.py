@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from orchestrator.errors import ExecuteError, PlanError
-from orchestrator.model.command import CommandResult
-from orchestrator.model.hostlist import NodeCount
+from orchestrator.model.hosts import NodeCount
+from orchestrator.model.printable import CommandResult
 from orchestrator.planning.plan import SubmitScript
 from orchestrator.runs import store
 from orchestrator.targets.batch import pbs

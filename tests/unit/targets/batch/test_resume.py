@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from orchestrator.model.hostlist import NodeCount
+from orchestrator.model.hosts import NodeCount
 from orchestrator.model.project import Project
 from orchestrator.planning.plan import CopyFiles, Plan, RunProgram, SubmitScript
 from orchestrator.planning.request import Resume

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.errors import OrchError
-from orchestrator.model.command import CommandResult
+from orchestrator.model.printable import CommandResult
 from orchestrator.targets.batch.location import location_of, with_job
 from orchestrator.targets.batch.login import SHELL
 from orchestrator.targets.batch.scheduler import Scheduler

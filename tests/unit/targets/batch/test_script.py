@@ -12,7 +12,7 @@ import pytest
 from orch_node.protocol import batch as protocol
 from orch_node.protocol.batch import CONFIG, NODE0
 
-from orchestrator.model.hostlist import NodeCount
+from orchestrator.model.hosts import NodeCount
 from orchestrator.report import plans
 from orchestrator.targets.batch.slurm import time_seconds
 from tests.support.slurm_plans import CASES, SITE, make_plan, script_of, slurm_settings

@@ -13,7 +13,7 @@ from orch_node.protocol.events import Waiting
 from orch_node.protocol.outcome import Failure, Outcome
 
 from orchestrator.errors import ExecuteError
-from orchestrator.model.command import CommandResult
+from orchestrator.model.printable import CommandResult
 from orchestrator.runs import store
 from orchestrator.targets.batch.handle import BatchHandle
 from orchestrator.targets.batch.run_folder import LocalFolder

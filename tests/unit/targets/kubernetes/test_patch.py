@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from orchestrator.errors import PlanError
-from orchestrator.model.hostlist import NodeCount
+from orchestrator.model.hosts import NodeCount
 from orchestrator.planning.resolve import Inputs
 from orchestrator.targets.kubernetes.patch import patched
 from orchestrator.targets.kubernetes.plan import PodInputs, plan_kubernetes

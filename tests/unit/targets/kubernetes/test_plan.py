@@ -21,7 +21,7 @@ from orch_node.protocol.precision import PLACEHOLDER
 from orch_node.standalone import facts
 
 from orchestrator.errors import PlanError
-from orchestrator.model.hostlist import NodeCount, NodePattern
+from orchestrator.model.hosts import NodeCount, NodePattern
 from orchestrator.model.project import Project
 from orchestrator.planning.plan import Plan
 from orchestrator.planning.resolve import Inputs

@@ -14,8 +14,8 @@ from orch_node.protocol.record import RunNode, RunRecord
 from orch_node.protocol.values import ProtocolError
 
 from orchestrator.errors import OrchError
-from orchestrator.model.hostlist import NodeCount
-from orchestrator.model.layout import uniform_layout
+from orchestrator.model.cluster import uniform_layout
+from orchestrator.model.hosts import NodeCount
 from orchestrator.targets.kubernetes.manifests import names
 from orchestrator.targets.kubernetes.plan import location
 from orchestrator.targets.kubernetes.run_record import location_of, trusted_record, with_lists, without_lists

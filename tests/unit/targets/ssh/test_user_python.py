@@ -10,8 +10,8 @@ import pytest
 from orchestrator import load
 from orchestrator.errors import OrchError, PlanError
 from orchestrator.model.cluster import Node
-from orchestrator.planning.hosts import explain_python
 from orchestrator.planning.request import choose_python
+from orchestrator.planning.resolve import explain_python
 from orchestrator.targets.ssh.user_python import check_equal, with_facts
 from tests.conftest import make_facts, make_node
 

