@@ -14,7 +14,7 @@ from tests.conftest import orch_environment
 from tests.local.runs import write_script
 
 INVENTORY = ("--inventory", "./lab.yaml")
-TWO_RANKS = ("--ppn", "2", "--backend", "gloo", "--launcher", "torchrun")
+TWO_RANKS = ("--ppn", "2", "--backend", "gloo")
 SUM_SCRIPT = """
 import torch, torch.distributed as dist
 value = torch.ones(1)

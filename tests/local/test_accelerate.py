@@ -73,7 +73,7 @@ def test_config_file_is_read_by_the_accelerate_of_each_stack(accelerate: str, tm
         assert command[-2:] == ["script.py", "--x"]
 
 
-@pytest.mark.parametrize(("launcher", "ranks"), [("accelerate", 1), ("accelerate", 2), ("mpirun-accelerate", 2)])
+@pytest.mark.parametrize(("launcher", "ranks"), [("accelerate", 1), ("mpirun-accelerate", 2)])
 def test_accelerator_of_a_script_follows_the_config(orch: Orch, tmp_path: Path, launcher: str, ranks: int) -> None:
     (tmp_path / "f.yaml").write_text(yaml.safe_dump({"use_cpu": True, "mixed_precision": "bf16"}))
     options = ("--launcher", launcher, "--ppn", str(ranks), "--allow-slow-bf16", "--accelerate-config", "f.yaml")

@@ -27,16 +27,7 @@ RANK_KEYS = {"rank", "node", "local_rank", "local_world_size", "cpus", "threads"
 RUN_KEYS = {"schema", "kind", "run_id", "folder", "state", "recipe", "ranks", "backend", "precision", "seconds"}
 OUTCOME_KEYS = {"failure", "problem", "result", "decisions", "exit_code"}
 FAILURE_KEYS = {"rank", "node", "code", "signal", "text"}
-COMMANDS = (
-    "--help",
-    "train own.py --ppn 9999 --dry-run",
-    "stacks show current",
-    "recipes --json",
-    "runs",
-    "report last",
-    "nodes local",
-    "k8s check",
-)
+COMMANDS = ("--help", "train own.py --ppn 9999 --dry-run", "recipes --json", "k8s check")
 
 
 def parse(process: Process) -> Any:

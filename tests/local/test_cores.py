@@ -64,12 +64,8 @@ USABLE = sorted(os.sched_getaffinity(0))
 
 
 @pytest.mark.skipif(len(USABLE) < 2, reason="needs two cores")
-@pytest.mark.parametrize(("launcher", "backend"), [("mpirun", "ccl"), ("torchrun", "gloo")])
-def test_all_that_a_rank_starts_may_use_all_of_its_cores(
-    tmp_path: Path, orch: Orch, launcher: str, backend: str
-) -> None:
-    options = ("--ppn", "1", "--launcher", launcher, "--backend", backend)
-    expect_exit(orch("train", write_script(tmp_path, SCRIPT), *options))
+def test_all_that_a_rank_starts_may_use_all_of_its_cores(tmp_path: Path, orch: Orch) -> None:
+    expect_exit(orch("train", write_script(tmp_path, SCRIPT), "--ppn", "1", "--backend", "ccl"))
     lines = rank_log(last_run(tmp_path), 0).splitlines()
     result = json.loads(next(line for line in lines if line.startswith("FOUND")).removeprefix("FOUND "))
     numbers = [int(number) for number in result["subprocess"].split(",")]
@@ -77,6 +73,5 @@ def test_all_that_a_rank_starts_may_use_all_of_its_cores(
     assert set(numbers) <= set(USABLE)
     assert len(set(result["cores"].values())) == 1, result
     assert result["cores"]["a thread"] in (f"{numbers[0]}-{numbers[-1]}", result["subprocess"])
-    if backend == "ccl":
-        assert "ccl-comm" in result["cores"]
+    assert "ccl-comm" in result["cores"]
     assert result["tokenizers"] is None

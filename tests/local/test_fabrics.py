@@ -23,7 +23,7 @@ print("over", dist.get_backend(), os.environ["FI_PROVIDER"], flush=True)
 """
 
 
-@pytest.mark.parametrize(("fabric", "launcher"), [("shm", "mpirun"), ("psm3", "mpirun"), ("psm3", "torchrun")])
+@pytest.mark.parametrize(("fabric", "launcher"), [("shm", "mpirun"), ("psm3", "torchrun")])
 def test_ranks_use_the_requested_fabric(fabric: str, launcher: str, orch: Orch, tmp_path: Path) -> None:
     """Run psm3 over sockets; tests/prepare installs the system libraries that it needs."""
     if missing := local_facts(sys.executable).fabrics[fabric]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import re
-from pathlib import Path
 
 import pytest
 import torch
@@ -132,18 +130,6 @@ arguments = TrainingArguments("out", ddp_timeout=7200)
 print("THIRD", arguments.world_size, timeout())
 """
 
-ACCELERATE_WITHOUT_PEERS = """
-import os
-os.environ["ACCELERATE_USE_CPU"] = "false"
-import torch
-from accelerate import Accelerator
-accelerator = Accelerator()
-model = torch.nn.Linear(2, 1)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-model, optimizer = accelerator.prepare(model, optimizer)
-accelerator.backward(model(torch.ones(2, 2)).sum())
-optimizer.step()
-"""
 
 LIGHTNING_WITHOUT_PEERS = """
 import os, sys
@@ -163,12 +149,8 @@ optimizer.step()
 """
 
 
-@pytest.mark.parametrize(
-    ("backend", "collective"), [("ccl", ""), ("gloo", "dist.barrier()")], ids=["ccl", "gloo-after-a-barrier"]
-)
-def test_ranks_that_only_send_and_receive_may_train(one_host: Workspace, backend: str, collective: str) -> None:
-    text = PIPELINE.replace("rank = dist.get_rank()", f"rank = dist.get_rank()\n{collective}")
-    cell = one_host.train_text(text, "--backend", backend)
+def test_ranks_that_only_send_and_receive_may_train(one_host: Workspace) -> None:
+    cell = one_host.train_text(PIPELINE, "--backend", "ccl")
     assert [cell.printed("TRAINED", rank) for rank in (0, 1)] == ["5", "5"]
     assert "trains alone" not in cell.logs[0]
 
@@ -205,23 +187,6 @@ def test_accelerator_without_cpu_option_trains_on_all_ranks(one_host: Workspace)
         assert cell.printed("THIRD", rank) == "2 7200"
 
 
-def test_trainer_without_use_cpu_trains_on_all_ranks(one_host: Workspace) -> None:
-    text = (SCRIPTS / "with_trainer.py").read_text()
-    assert "use_cpu=True" in text
-    cell = one_host.train_text(text.replace("use_cpu=True", "use_cpu=False"), "--", "out")
-    assert cell.printed("DONE", 0).startswith("ccl 2 [")
-    lines = Path(cell.report["folder"], "ranks", "rank-0.metrics.jsonl").read_text().splitlines()
-    last_loss = json.loads(lines[-1])["loss"]
-    assert f", {last_loss:.4f}"[:6] in cell.printed("DONE", 0), "the report has the losses that the Trainer logs"
-
-
-def test_accelerator_with_a_wrong_world_size_ends_before_its_first_step(one_host: Workspace) -> None:
-    cell = one_host.train_text(ACCELERATE_WITHOUT_PEERS, code=1)
-    text = cell.report["failure"]["text"]
-    assert "Accelerate trains as rank 0 of 1" in text
-    assert "Pass cpu=True to Accelerator()" in text
-
-
 def test_trainer_with_a_wrong_world_size_ends_before_its_first_step(one_host: Workspace) -> None:
     text = (SCRIPTS / "with_trainer.py").read_text().replace("use_cpu=True", "use_cpu=False")
     text = f'import os\n\nos.environ["ACCELERATE_USE_CPU"] = "false"\n{text}'
@@ -239,16 +204,23 @@ def test_lightning_fabric_with_a_wrong_rank_ends_before_its_first_step(two_hosts
     assert "devices=1, num_nodes=2 and strategy='ddp'" in text
 
 
-def test_script_that_ends_before_it_trains_is_reported(one_host: Workspace) -> None:
-    script = write_script(one_host.folder, "print('Unable to locate sufficient 2 gpus. Exiting.')\nraise SystemExit\n")
-    process = expect_exit(one_host.orch("train", script, *one_host.options))
+OTHER_LAUNCHERS = """
+import os
+import torchao  # adds no lines to the log
+names = ("PMI_RANK", "PMI_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK")
+print("NUMBERS", *(os.environ[name] for name in names))
+raise SystemExit
+"""
+
+
+@pytest.mark.parametrize("launcher", ["mpirun", "torchrun"])
+def test_scripts_for_another_launcher_find_their_rank(one_host: Workspace, launcher: str) -> None:
+    """End the script before it trains, which is reported."""
+    script = write_script(one_host.folder, OTHER_LAUNCHERS)
+    process = expect_exit(one_host.orch("train", script, *one_host.options, "--launcher", launcher))
     assert "note: no training step was seen" in process.stderr
-
-
-def test_import_of_torchao_adds_no_lines_to_the_log(one_host: Workspace) -> None:
-    pytest.importorskip("torchao")
-    cell = one_host.train_text("import torchao\nprint('IMPORTED', torchao.__name__)\n")
-    assert cell.logs[0].splitlines() == ["IMPORTED torchao"]
+    run = last_run(one_host.folder)
+    assert [rank_log(run, rank) for rank in (0, 1)] == ["NUMBERS 0 2 0 2 0\n", "NUMBERS 1 2 1 2 1\n"]
 
 
 CHILD = """
@@ -265,20 +237,10 @@ if __name__ == "__main__":
 """
 
 STARTED_PROCESSES = {
-    "spawn": "import torch.multiprocessing as mp; mp.spawn(work, args=(PORT,), nprocs=1)",
-    "fork": "import multiprocessing as mp\n"
-    "    process = mp.get_context('fork').Process(target=work, args=(0, PORT)); process.start(); process.join()",
     "forked-with-the-group-of-the-rank": "import multiprocessing as mp, torch\n"
     "    process = mp.get_context('fork').Process(target=dist.all_reduce, args=(torch.ones(1),))\n"
     "    process.start(); process.join()",
     "notebook": "import accelerate; accelerate.notebook_launcher(work, (0, PORT), num_processes=2)",
-    "torchrun": "import subprocess\n"
-    "    open('inner.py', 'w').write('import torch.distributed as d; d.init_process_group()')\n"
-    "    subprocess.call([sys.executable, '-m', 'torch.distributed.run', '--standalone', '--nproc-per-node', '1',"
-    " 'inner.py'])",
-    "torchrun-with-an-environment-of-its-own": "import subprocess\n"
-    "    open('inner.py', 'w').write('import torch.distributed as d; d.init_process_group()')\n"
-    "    subprocess.call([sys.executable, '-m', 'torch.distributed.run', '--standalone', 'inner.py'], env={})",
 }
 
 
@@ -303,6 +265,9 @@ import subprocess, sys
 import torch
 import torch.distributed as dist
 
+CHILD = ("import torch; w = torch.nn.Parameter(torch.ones(1)); w.grad = torch.ones(1);"
+         " torch.optim.SGD([w], lr=0.1).step()")
+
 class Shards(torch.utils.data.IterableDataset):
     def __iter__(self):
         yield dist.get_rank() if dist.is_initialized() else -1
@@ -311,42 +276,18 @@ if __name__ == "__main__":
     for method in ("fork", "spawn"):
         loader = torch.utils.data.DataLoader(Shards(), num_workers=1, multiprocessing_context=method)
         print(method.upper(), [int(batch) for batch in loader])
-    program = "import sys, torch; print('HIDDEN', any('child_python' in folder for folder in sys.path))"
+    program = f"{CHILD}; import sys; print('HIDDEN', any('child_python' in folder for folder in sys.path))"
     print(subprocess.check_output([sys.executable, "-c", program], text=True))
 """
 
 
 def test_processes_without_a_process_group_work_as_usual(one_host: Workspace) -> None:
-    cell = one_host.train_text(WORKERS)
-    for rank in (0, 1):
-        assert cell.printed("FORK", rank) == f"[{rank}]"
-        assert cell.printed("SPAWN", rank) == "[-1]"
-        assert cell.printed("HIDDEN", rank) == "False"
-
-
-CHILD_TRAINS = """
-import subprocess, sys
-subprocess.check_call([sys.executable, "-c", "import torch; w = torch.nn.Parameter(torch.ones(1));"
-                       " w.grad = torch.ones(1); torch.optim.SGD([w], lr=0.1).step()"])
-"""
-
-
-def test_training_in_a_process_of_the_script_is_seen(one_host: Workspace) -> None:
-    process = expect_exit(one_host.orch("train", write_script(one_host.folder, CHILD_TRAINS), *one_host.options))
+    """Train in a process of the script, which is seen."""
+    process = expect_exit(one_host.orch("train", write_script(one_host.folder, WORKERS), *one_host.options))
     assert "no training step" not in process.stderr
-
-
-OTHER_LAUNCHERS = """
-import os
-names = ("PMI_RANK", "PMI_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK")
-print("NUMBERS", *(os.environ[name] for name in names))
-"""
-
-
-@pytest.mark.parametrize("launcher", ["mpirun", "torchrun"])
-def test_scripts_for_another_launcher_find_their_rank(one_host: Workspace, launcher: str) -> None:
-    cell = one_host.train_text(OTHER_LAUNCHERS, "--launcher", launcher)
-    assert [cell.printed("NUMBERS", rank) for rank in (0, 1)] == ["0 2 0 2 0", "1 2 1 2 1"]
+    for rank in (0, 1):
+        lines = rank_log(last_run(one_host.folder), rank).splitlines()
+        assert {f"FORK [{rank}]", "SPAWN [-1]", "HIDDEN False"} <= set(lines)
 
 
 RESUMED_ON_ONE_RANK = """
@@ -383,19 +324,16 @@ import ignite.distributed as idist
 def training(local_rank, config):
     print("MODEL", type(idist.auto_model(torch.nn.Linear(8, 1))).__name__)
 
-START
+training(0, {})
+with idist.Parallel(backend='gloo') as parallel:
+    parallel.run(training, {})
 """
 
 
-@pytest.mark.parametrize(
-    "start",
-    ["with idist.Parallel(backend='gloo') as parallel:\n    parallel.run(training, {})", "training(0, {})"],
-    ids=["parallel", "existing-group"],
-)
-def test_ignite_wraps_the_model(one_host: Workspace, start: str) -> None:
+def test_ignite_wraps_the_model(one_host: Workspace) -> None:
     pytest.importorskip("ignite")
-    cell = one_host.train_text(IGNITE.replace("START", start))
-    assert [cell.printed("MODEL", rank) for rank in (0, 1)] == ["DistributedDataParallel"] * 2
+    cell = one_host.train_text(IGNITE)
+    assert [cell.logs[rank].count("MODEL DistributedDataParallel") for rank in (0, 1)] == [2, 2]
 
 
 NAN = """

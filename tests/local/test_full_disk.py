@@ -28,9 +28,8 @@ def fill():
             try:
                 while True:
                     file.write(b"x" * size)
-            except OSError as error:
-                last = error
-    return last
+            except OSError:
+                pass
 """
 REPORT_PROGRESS = """
 from orch_node import report
@@ -40,7 +39,6 @@ for step in range(100):
 SCRIPTS = {
     # After it has filled the disk, only orch writes.
     "sleeps": f"fill()\n{REPORT_PROGRESS}    time.sleep(0.2)\n",
-    "raises": "raise fill()\n",
     "prints": "fill()\nfor _ in range(100):\n    print('x' * 1000, flush=True)\n",
     "killed": f"fill()\nimport signal\n{REPORT_PROGRESS}os.kill(os.getpid(), signal.SIGKILL)\n",
 }
@@ -67,15 +65,11 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def test_disk_that_a_script_fills_is_reported(orch: Orch, small_disk: Path, name: str) -> None:
     process = expect_exit(orch("train", write_script(small_disk, FILL + SCRIPTS[name]), *ONE_RANK), 1)
     run = last_run(small_disk)
-    outcome = read_outcome(run)
-    assert outcome["state"] == "failed"
+    assert read_outcome(run)["state"] == "failed"
     assert NO_SPACE in process.stderr
     assert run_processes(run) == []
     assert read_events(run), "all lines are complete"
-    if name == "raises":
-        assert "OSError: [Errno 28]" in outcome["first_failure"]["text"]
-    else:
-        assert f"node0: {run} is full ({NO_SPACE})" in process.stderr
+    assert f"node0: {run} is full ({NO_SPACE})" in process.stderr
 
 
 @pytest.mark.parametrize("free_bytes", [0, 48 << 10], ids=["no-space-for-the-plan", "no-space-for-the-supervisor"])
@@ -95,7 +89,7 @@ def test_full_disk_of_a_silent_supervisor_is_reported(small_disk: Path, monkeypa
         follow.await_start(run, LocalRun(run))
 
 
-@pytest.mark.parametrize("free_bytes", [0, 4 << 10, 48 << 10], ids=["nothing", "a-file", "the-plan"])
+@pytest.mark.parametrize("free_bytes", [0, 48 << 10], ids=["nothing", "the-plan"])
 def test_full_disk_of_a_node_behind_ssh_is_reported(orch: Orch, ssh_node: SshNode, free_bytes: int) -> None:
     runs = ssh_node.root / "runs"
     with small_file_system(runs, "256k"):

@@ -45,13 +45,10 @@ def interrupt(process: subprocess.Popen[str], number: signal.Signals, *, seconds
     return out + err
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "sigterm"])
-def test_start_that_is_interrupted_while_files_are_copied_leaves_nothing(
-    ssh_node: SshNode, tmp_path: Path, number: signal.Signals
-) -> None:
+def test_start_that_is_interrupted_while_files_are_copied_leaves_nothing(ssh_node: SshNode, tmp_path: Path) -> None:
     with start_orch(tmp_path, "train", "own.py", *INVENTORY, *TWO_RANKS) as process:
         wait_until((tmp_path / "copying").exists, "a copy of files")
-        text = interrupt(process, number, seconds=60)
+        text = interrupt(process, signal.SIGTERM, seconds=60)
     (tmp_path / "serve").touch()
     run = last_run(tmp_path)
     assert "Traceback" not in text

@@ -8,10 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from tests.local.kubernetes_runs import TWO_PODS, get_object, in_background
-from tests.local.pods import FAIL_ON_RANK_1, await_in_logs, pod_command, write_pod_config
-from tests.local.runs import Orch, expect_exit, last_run, read_events, read_outcome, write_script
+from tests.local.pods import await_in_logs, pod_command, write_pod_config
+from tests.local.runs import Orch, expect_exit, last_run, read_events, write_script
 from tests.support.kubernetes_api import Api
-from tests.support.kubernetes_operator import Operator, make_conditions
+from tests.support.kubernetes_operator import make_conditions
 from tests.support.kubernetes_plans import REQUEST, containers, make_plan, objects
 from tests.support.ports import free_port
 
@@ -36,21 +36,6 @@ while not value.item():
 print("done")
 os._exit(0)
 """
-
-
-def test_first_failing_rank_of_a_job_is_named(api: Api, orch: Orch, tmp_path: Path) -> None:
-    operator = Operator(api)
-    wait = in_background(orch, "train", write_script(tmp_path, FAIL_ON_RANK_1), *JOB)
-    operator.run("jobs", free_port())
-    process = expect_exit(wait(), 1)
-    assert "failed: rank 1" in process.stderr
-    assert "ValueError: rank 1 has had enough" in process.stderr
-    run = last_run(tmp_path)
-    outcome = read_outcome(run)
-    assert (outcome["state"], outcome["first_failure"]["rank"]) == ("failed", 1)
-    assert "[0]:" in (run / "launcher.log").read_text()
-    log = run / "ranks" / "rank-0.log"
-    assert not log.exists() or not log.read_text(), "it has no output of torchrun"
 
 
 class Pods:

@@ -78,25 +78,27 @@ def test_attach_to_a_refused_run_keeps_its_files(orch: Orch, tmp_path: Path) -> 
     assert refused.exists()
 
 
-def test_traceback_is_printed_once_and_the_id_of_a_run_twice(orch: Orch, tmp_path: Path) -> None:
-    train = ("train", write_script(tmp_path, "def act():\n    raise ValueError('a reason')\nact()\n"), "--ppn", "1")
-    process = expect_exit(orch(*train), 1)
+FAIL = """def act():
+    open('data/x.csv')
+try:
+    import apex
+except ImportError as error:
+    print(repr(error))
+act()
+"""
+
+
+def test_traceback_and_its_explanation_are_printed_once_and_the_id_of_a_run_twice(orch: Orch, tmp_path: Path) -> None:
+    process = expect_exit(orch("train", write_script(tmp_path, FAIL), "--ppn", "1"), 1)
     output = process.stdout + process.stderr
     assert output.count("Traceback (most recent call last)") == 1
-    assert "ValueError: a reason" in process.stderr
+    assert process.stderr.count("No such file or directory: 'data/x.csv'") == 2, "by the rank, and as the cause"
+    assert process.stderr.count("data/x.csv does not exist where the rank runs") == 1
+    assert "apex" not in process.stderr, "the script has handled that error"
     run = last_run(tmp_path)
     assert f"run: {run.name} in {run.parent}\n" in process.stderr
     assert output.count(run.name) == 3, "of the run, its logs and how to resume it"
     assert output.count("line 2, in act") == 2
-    assert "line 3, in <module>" in orch(*train, "--show", "none").stderr
-
-
-def test_line_with_an_explanation_is_printed_once_after_the_output(orch: Orch, tmp_path: Path) -> None:
-    script = "try:\n    import apex\nexcept ImportError as error:\n    print(repr(error))\nopen('data/x.csv')\n"
-    process = expect_exit(orch("train", write_script(tmp_path, script), "--ppn", "1"), 1)
-    assert process.stderr.count("No such file or directory: 'data/x.csv'") == 2, "by the rank, and as the cause"
-    assert "data/x.csv does not exist where the rank runs" in process.stderr
-    assert "apex" not in process.stderr, "the script has handled that error"
 
 
 def test_progress_that_rank_0_prints_is_not_repeated(orch: Orch, tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ def run_python(folder: Path, *arguments: str) -> list[object]:
     return list(json.loads(names.removeprefix("NAMES ")))
 
 
-@pytest.mark.parametrize("launcher", ["mpirun", "torchrun", "accelerate"])
+@pytest.mark.parametrize("launcher", ["mpirun", "torchrun"])
 def test_module_has_the_names_and_arguments_of_python_m(project: Workspace, launcher: str) -> None:
     arguments = ("-m", "--epochs", "3", "", "a b")
     expected = run_python(project.folder, "package.train", *arguments)

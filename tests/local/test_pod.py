@@ -11,7 +11,6 @@ import sys
 import time
 from pathlib import Path
 
-import pytest
 from orch_node.protocol.precision import PLACEHOLDER
 
 from orchestrator.files import pack_files
@@ -63,15 +62,14 @@ def make_script(folder: Path, text: str) -> str:
     return str(folder / write_script(folder, text, "own script.py"))
 
 
-@pytest.mark.parametrize(("backend", "settings"), [("gloo", {}), ("ccl", CCL)], ids=["gloo", "ccl"])
-def test_torchrun_joins_the_ranks_of_a_pod(tmp_path: Path, backend: str, settings: dict[str, object]) -> None:
-    config = write_pod_config(tmp_path, **settings)
+def test_torchrun_joins_the_ranks_of_a_pod(tmp_path: Path) -> None:
+    config = write_pod_config(tmp_path, **CCL)
     process = expect_exit(run_pod("torchrun", config, make_script(tmp_path, SUM_SCRIPT), *HOSTILE_TEXTS))
     for rank in (0, 1):
         assert "sum 1.0 of 2" in rank_lines(process.stdout, rank)
         assert repr(list(HOSTILE_TEXTS)) in rank_lines(process.stdout, rank)
     joined = {(event["rank"], event["backend"]) for event in parse_events(process.stdout, "joined")}
-    assert joined == {(0, backend), (1, backend)}
+    assert joined == {(0, "ccl"), (1, "ccl")}
     assert [event["code"] for event in parse_events(process.stdout, "exit")] == [0, 0]
     assert '{"metrics": 0' in process.stdout
     assert (tmp_path / "data/runs/r/ranks/rank-1.log").exists()
@@ -80,12 +78,12 @@ def test_torchrun_joins_the_ranks_of_a_pod(tmp_path: Path, backend: str, setting
 def test_all_ranks_of_a_pod_choose_the_same_precision(tmp_path: Path) -> None:
     file = tmp_path / "data" / "output" / "precision.txt"
     arguments = {"bf16": ["--chosen", "bf16"], "fp32": ["--chosen", "fp32"]}
-    config = write_pod_config(tmp_path, precision={"arguments": arguments, "file": str(file)})
     script = make_script(tmp_path, SUM_SCRIPT)
     expected = "bf16" if local_facts(sys.executable).bf16 else "fp32"
-    for recorded in ("", "fp32"):
+    for recorded, ranks in (("", 2), ("fp32", 1)):
+        config = write_pod_config(tmp_path, precision={"arguments": arguments, "file": str(file)}, ppn=ranks)
         process = expect_exit(run_pod("torchrun", config, script, "--first", PLACEHOLDER, "--last"))
-        for rank in (0, 1):
+        for rank in range(ranks):
             argv = repr(["--first", *arguments[recorded or expected], "--last"])
             assert argv in rank_lines(process.stdout, rank)
         (decision,) = parse_events(process.stdout, "decision")
@@ -210,6 +208,7 @@ def test_copy_of_a_project_is_made_once(tmp_path: Path) -> None:
     config = write_pod_config(tmp_path, project=project)
     first = expect_exit(run_pod("torchrun", config, script, *ARGUMENTS))
     assert [f"RESULT {RESULT}" in rank_lines(first.stdout, rank) for rank in (0, 1)] == [True, True]
+    config = write_pod_config(tmp_path, project=project, ppn=1)
     second = expect_exit(run_pod("torchrun", config, script, *ARGUMENTS), 1)
     assert "FileExistsError" in second.stdout, "the output of the first pod is still there"
 

@@ -27,22 +27,20 @@ except OrchError as error:
 
 
 @pytest.fixture(scope="module")
-def s3_packages(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Return a folder with s3fs and moto, whose python-dateutil is too old for the extra `k8s` in this environment."""
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """Yield the environment of a program that uses a running S3.
+
+    Install s3fs and moto into a folder: their python-dateutil is too old for the extra `k8s` in this environment.
+    """
+    tmp_path = tmp_path_factory.mktemp("server")
     folder = str(tmp_path_factory.mktemp("s3"))
     packages = ("s3fs>=2024.6", "moto>=5,<6", "flask>=3", "flask-cors>=5")
     subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", "--target", folder, *packages], check=True)
-    return folder
-
-
-@pytest.fixture
-def s3(s3_packages: str, tmp_path: Path) -> Iterator[dict[str, str]]:
-    """Yield the environment of a program that uses the bucket `bucket` of a running S3."""
     port = free_port()
     environment = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
     environment |= {
         "XDG_CACHE_HOME": str(tmp_path / "cache"),
-        "PYTHONPATH": os.pathsep.join([s3_packages, *filter(None, [os.environ.get("PYTHONPATH")])]),
+        "PYTHONPATH": os.pathsep.join([folder, *filter(None, [os.environ.get("PYTHONPATH")])]),
         "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
         "AWS_ACCESS_KEY_ID": "key",
         "AWS_SECRET_ACCESS_KEY": "secretsecret",
@@ -89,15 +87,15 @@ s3.pipe({"bucket/set/a": b"a" * 1000, "bucket/set/deep/b": b"b", "bucket/other":
 
 
 def test_damaged_object_of_s3_is_found(s3: dict[str, str]) -> None:
-    run_program(s3, 'import s3fs; s3 = s3fs.S3FileSystem(); s3.mkdir("bucket"); s3.pipe("bucket/a", b"a" * 1000)')
+    run_program(s3, 'import s3fs; s3 = s3fs.S3FileSystem(); s3.mkdir("damaged"); s3.pipe("damaged/a", b"a" * 1000)')
     damaging = DOWNLOAD.replace(
         "try:",
         "import s3fs\n_read = s3fs.S3File.read\ns3fs.S3File.read = lambda *a: _read(*a).replace(b'aa', b'ab')\ntry:",
         1,
     )
-    code, message, _ = json.loads(run_program(s3, damaging, "s3://bucket/a"))
-    assert (code, "bucket/a was damaged: its MD5" in message) == (1, True), message
-    assert json.loads(run_program(s3, DOWNLOAD, "s3://bucket/a"))[1] == ["s3://bucket/a: downloading 1 file"]
+    code, message, _ = json.loads(run_program(s3, damaging, "s3://damaged/a"))
+    assert (code, "damaged/a was damaged: its MD5" in message) == (1, True), message
+    assert json.loads(run_program(s3, DOWNLOAD, "s3://damaged/a"))[1] == ["s3://damaged/a: downloading 1 file"]
 
 
 def test_private_and_missing_buckets_are_explained(s3: dict[str, str]) -> None:

@@ -11,29 +11,19 @@ from tests.local.runs import Orch, expect_exit, last_run, write_script
 from tests.support.recorded import make_run
 
 
-def start_long_run(orch: Orch, folder: Path) -> str:
-    """Start a detached run that sleeps, and return its id."""
-    expect_exit(orch("train", write_script(folder, "import time\ntime.sleep(600)\n"), "--ppn", "1", "--detach"))
-    return last_run(folder).name
-
-
 def test_stop_selects_the_newest_unfinished_run_and_names_the_others(orch: Orch, tmp_path: Path) -> None:
     planned = make_run(tmp_path / "runs", "20250101-120000-qa-0000", created=1.0)
     (planned / "outcome.json").unlink()
-    live = start_long_run(orch, tmp_path)
+    expect_exit(orch("train", write_script(tmp_path, "import time\ntime.sleep(600)\n"), "--ppn", "1", "--detach"))
+    live = last_run(tmp_path).name
     make_run(tmp_path / "runs", "29990101-120000-qa-0000", created=32472144000.0)
     stopped = orch("stop")
     assert stopped.stdout.startswith(f"Stopped run {live}.\n"), stopped.stdout
     assert f"Still running: {planned.name}." in stopped.stdout
-    expect_exit(orch("stop", live))
+    again = expect_exit(orch("stop", live)).stdout
+    assert again.startswith(f"Run {live} had already ended (stopped); nothing of it was")
     second = json.loads(orch("stop", "--json").stdout)
     assert (second["run_id"], second["not_stopped"]) == (planned.name, [])
-
-
-def test_stop_reports_that_a_run_had_already_ended(orch: Orch, tmp_path: Path) -> None:
-    run = start_long_run(orch, tmp_path)
-    assert orch("stop").stdout.startswith(f"Stopped run {run}.\n")
-    assert orch("stop").stdout.startswith(f"Run {run} had already ended (stopped); nothing of it was")
 
 
 def test_stopped_run_that_never_began_is_not_stopped_again(orch: Orch, tmp_path: Path) -> None:

@@ -27,10 +27,11 @@ subprocess.run(["sh", "-c", "echo child; echo complaint >&2"])
 print("no end", end="")
 """
 TURNS = """
-import os, time
+import os, sys, time
 import torch.distributed as dist
 if not dist.is_initialized():
     dist.init_process_group()
+print("remark", file=sys.stderr, flush=True)
 for turn in range(3):
     for rank in (0, 1):
         dist.barrier()
@@ -67,18 +68,11 @@ def test_results_are_on_standard_output_and_all_else_on_standard_error(orch: Orc
     assert set(RESULTS) < set(as_json.stderr.splitlines())
 
 
-@pytest.mark.parametrize("fixture", ["two_hosts"])
-def test_results_of_hosts_are_on_standard_output(fixture: str, request: pytest.FixtureRequest) -> None:
-    workspace: Workspace = request.getfixturevalue(fixture)
-    script = write_script(workspace.folder, SCRIPT)
-    process = expect_exit(workspace.orch("train", script, *workspace.options, "--show", "all"))
-    assert sorted(process.stdout.splitlines()) == sorted(f"[{rank}] {line}" for rank in (0, 1) for line in RESULTS)
-    assert {f"[1] {line}" for line in REMARKS} < set(process.stderr.splitlines())
-
-
-def test_output_of_a_run_that_has_ended_is_in_the_order_of_time(two_hosts: Workspace) -> None:
+def test_output_of_hosts_is_on_both_streams_and_later_in_the_order_of_time(two_hosts: Workspace) -> None:
     script = write_script(two_hosts.folder, TURNS, "turns.py")
-    expect_exit(two_hosts.orch("train", script, *two_hosts.options, "--show", "none"))
+    process = expect_exit(two_hosts.orch("train", script, *two_hosts.options, "--show", "all"))
+    assert sorted(process.stdout.splitlines()) == sorted(f"[{rank}] {turn}" for rank in (0, 1) for turn in range(3))
+    assert {f"[{rank}] remark" for rank in (0, 1)} < set(process.stderr.splitlines())
     expected = [f"{rank} {turn}" for turn in range(3) for rank in (0, 1)]
     for command in (("attach", "--show", "all"), ("logs",)):
         lines = expect_exit(two_hosts.orch(*command)).stdout.splitlines()

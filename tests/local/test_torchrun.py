@@ -21,7 +21,6 @@ from tests.local.runs import (
     run_processes,
     write_script,
 )
-from tests.local.workspaces import Workspace
 from tests.support.ports import free_port
 
 TORCHRUN = ("--launcher", "torchrun", "--backend", "gloo")
@@ -38,6 +37,7 @@ if dist.get_rank() == 1:
         raise ValueError("boom")
 dist.barrier()
 print("TRAINED", os.environ["TORCHELASTIC_RESTART_COUNT"])
+print("FILE", os.environ["TORCHELASTIC_ERROR_FILE"])
 """
 # Writes a pickle that runs code into the store of torchrun's rendezvous, as an attacker would.
 ATTACK = """
@@ -62,6 +62,8 @@ def test_torchrun_restarts_failed_ranks(orch: Orch, tmp_path: Path) -> None:
     expect_exit(orch("train", script, "--ppn", "2", *TORCHRUN, "--max-restarts", "1", "--", "1"))
     run = last_run(tmp_path)
     assert "TRAINED 1" in rank_log(run, 0)
+    assert f"FILE {run}/.torchrun-" in rank_log(run, 0)
+    assert not list(run.glob(".torchrun-*"))
     assert len(read_events(run, "launched")) == 1, "the launcher is started once"
     (restart,) = read_events(run, "restarting")
     assert restart["after"]["rank"] == 1
@@ -78,39 +80,19 @@ def test_failure_after_the_last_restart_is_reported(orch: Orch, tmp_path: Path) 
     assert run_processes(run) == []
 
 
-def test_torchrun_restarts_the_ranks_of_all_nodes(two_hosts: Workspace) -> None:
-    """Expect a restart by the supervisor, which first gives the files of node0 to all nodes."""
-    cell = two_hosts.train_text(FAIL, *TORCHRUN, "--max-restarts", "1", "--", "1")
-    assert [cell.printed("TRAINED", rank) for rank in (0, 1)] == ["0", "0"]
-
-
-def test_temporary_files_of_torchrun_are_in_the_folder_of_the_run(orch: Orch, tmp_path: Path) -> None:
-    text = "import os\nprint(os.environ['TORCHELASTIC_ERROR_FILE'])\n"
-    expect_exit(orch("train", write_script(tmp_path, text), "--ppn", "1", *TORCHRUN))
-    run = last_run(tmp_path)
-    assert f"{run}/.torchrun-" in rank_log(run, 0)
-    assert not list(run.glob(".torchrun-*"))
-
-
 def test_torchrun_runs_no_code_from_its_rendezvous(orch: Orch, tmp_path: Path) -> None:
     """Attack the rendezvous; tests/support/matrix.py checks who listens at which addresses."""
     expect_exit(orch("train", write_script(tmp_path, ATTACK), "--ppn", "1", *TORCHRUN), 1)
     assert not (last_run(tmp_path) / "attacked").exists()
 
 
-@pytest.mark.parametrize("launcher", ["torchrun", "accelerate"])
-def test_hostile_arguments_arrive_unchanged(orch: Orch, tmp_path: Path, launcher: str) -> None:
-    arguments = (*HOSTILE_TEXTS, "--run", "--no", "--nnodes=7", "--")
-    script = write_script(tmp_path, "import sys\nprint(repr(sys.argv[1:]))")
-    expect_exit(orch("train", script, "--ppn", "1", "--launcher", launcher, "--", *arguments))
-    assert rank_log(last_run(tmp_path), 0).splitlines()[-1] == repr(list(arguments))
-
-
 SAVE_ENVIRONMENT = """
 import json, os, sys
 from pathlib import Path
 Path(sys.argv[1], os.environ["RANK"]).write_text(json.dumps(dict(os.environ)))
+print(repr(sys.argv[2:]))
 """
+HOSTILE_ARGUMENTS = (*HOSTILE_TEXTS, "--run", "--no", "--nnodes=7", "--")
 PARENT_ENVIRONMENT = {"PATH": os.environ["PATH"], "LC_ALL": "C.UTF-8"}
 # Variables for torchrun's own agent, and those that differ between runs.
 AGENT_VARIABLES = {"TORCHELASTIC_ERROR_FILE", "TORCHELASTIC_SIGNALS_TO_HANDLE"}
@@ -133,12 +115,14 @@ def torchrun_environments(tmp_path_factory: pytest.TempPathFactory) -> dict[str,
 
 
 @pytest.mark.parametrize("launcher", ["mpirun", "torchrun", "accelerate", "mpirun-accelerate"])
-def test_ranks_have_the_variables_that_torchrun_sets(
+def test_ranks_have_the_variables_that_torchrun_sets_and_all_arguments(
     orch: Orch, tmp_path: Path, launcher: str, torchrun_environments: dict[str, dict[str, str]]
 ) -> None:
     (tmp_path / "output").mkdir()
     script = write_script(tmp_path, SAVE_ENVIRONMENT)
-    expect_exit(orch("train", script, "--ppn", "2", "--launcher", launcher, "--", str(tmp_path / "output")))
+    arguments = (str(tmp_path / "output"), *HOSTILE_ARGUMENTS)
+    expect_exit(orch("train", script, "--ppn", "2", "--launcher", launcher, "--", *arguments))
+    assert rank_log(last_run(tmp_path), 0).splitlines()[-1] == repr(list(HOSTILE_ARGUMENTS))
     run, results = last_run(tmp_path), read_environments(tmp_path / "output")
     for rank in ("0", "1"):
         result, excluded = results[rank], {*PARENT_ENVIRONMENT, *AGENT_VARIABLES}

@@ -42,8 +42,8 @@ def own_folders(two_hosts: Workspace) -> Iterator[list[Path]]:
 
 @pytest.mark.parametrize(
     "options",
-    [("--launcher", "mpirun"), ("--launcher", "torchrun", "--backend", "gloo"), ("--launcher", "accelerate")],
-    ids=["mpirun with ccl", "torchrun with gloo", "accelerate with ccl"],
+    [("--launcher", "mpirun"), ("--launcher", "torchrun", "--backend", "gloo")],
+    ids=["mpirun with ccl", "torchrun with gloo"],
 )
 def test_ranks_on_two_hosts_run_on_the_environment(
     two_hosts: Workspace, environment: Path, options: tuple[str, ...]
