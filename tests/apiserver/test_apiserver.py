@@ -11,7 +11,6 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
-from urllib.error import HTTPError
 
 import pytest
 import yaml
@@ -173,34 +172,6 @@ def test_refused_and_missing_kinds_are_named_and_leave_no_files(orch: Orch, serv
     assert "The cluster has no TrainingRuntime trainer.kubeflow.org/v1alpha1" in missing_trainjob.stderr
     assert "Traceback" not in job.stderr + forbidden_trainjob.stderr + missing_trainjob.stderr
     assert config_map_names(server) == old_config_maps
-
-
-def test_init_does_not_take_over_fields_of_another_manager(orch: Orch, server: Server) -> None:
-    denied = orch("k8s", "init", "--apply")
-    assert denied.returncode == 1
-    assert "persistentvolumeclaims" in denied.stderr
-    claim = {
-        "apiVersion": "v1",
-        "kind": "PersistentVolumeClaim",
-        "metadata": {"name": "orch"},
-        "spec": {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}},
-    }
-    path = f"{CORE}/persistentvolumeclaims"
-    server.request("PATCH", f"{path}/orch?fieldManager=helm", claim, "apply-patch+yaml")
-    grant_resources(server, "claims", "", "persistentvolumeclaims")
-    done = orch("k8s", "init", "--apply")
-    assert done.returncode == 1
-    assert "helm" in done.stderr, done.stderr
-    volume = findings_by_topic(orch("k8s", "check", "--json"))["volume"]
-    assert volume["words"] == "claim orch is Pending"
-    server.request("DELETE", f"{path}/orch")
-
-
-def test_init_creates_no_namespace(orch: Orch, server: Server) -> None:
-    done = orch("k8s", "init", "--apply", "--k8s", "namespace=nowhere")
-    assert done.returncode == 1
-    with pytest.raises(HTTPError):
-        server.request("GET", "/api/v1/namespaces/nowhere")
 
 
 @pytest.mark.parametrize("launcher", ["pytorchjob", "job"])

@@ -74,21 +74,6 @@ def test_training_uses_ccl_and_best_precision_and_brings_metrics_and_checkpoints
     assert (second_fetch["files"], second_fetch["brought"]) == (first_fetch["files"], [])
 
 
-def test_failure_names_rank_and_node_and_leaves_no_process(site: Site) -> None:
-    script = site.folder / "own script.py"
-    script.write_text(
-        "import os, time, torch.distributed as dist\n"
-        "assert os.environ['HF_TOKEN'] and os.environ['LAB'] == 'one'\n"
-        "dist.barrier()\n"
-        "if dist.get_rank() == 1: raise ValueError('boom')\n"
-        "time.sleep(300)\n"
-    )
-    run = site.train(str(script), "--nodes", "2", "--ppn", "1", code=1)
-    assert (run["failure"]["rank"], run["failure"]["node"]) == (1, "node1")
-    assert "ValueError: boom" in run["failure"]["text"]
-    assert commands_with(run["run_id"]) == []
-
-
 def commands_with(run_id: str) -> list[str]:
     """Return the command lines that contain the run's id, on this machine and on all nodes.
 

@@ -8,27 +8,10 @@ import subprocess
 
 import pytest
 
-from tests.slurm.runs import (
-    CHECKPOINTING,
-    LONG_RUN,
-    TWO_NODES,
-    BackgroundRun,
-    start_checkpointing_run,
-    start_requeued_job,
-    train,
-    wait_until_listening,
-)
+from tests.slurm.runs import CHECKPOINTING, LONG_RUN, TWO_NODES, BackgroundRun, start_requeued_job
 from tests.slurm.site import Site
 
 pytestmark = pytest.mark.skipif("ORCH_SLURM_SUITE" not in os.environ, reason="needs ORCH_SLURM_SUITE (make test-all)")
-
-
-def test_a_rank_that_hangs_is_reported_with_its_stack_trace(site: Site) -> None:
-    result = train(site, *TWO_NODES, "--stall-timeout", "40", "--json", "--", "--fault", "sleep", code=1)
-    assert "no progress" in result["problem"], result
-    trace = site.home / "runs" / result["run_id"] / "stacks" / "rank-1.txt"
-    assert "faulty.py" in trace.read_text()
-    site.wait_for_no_jobs()
 
 
 def test_a_node_that_dies_without_a_spare_is_named(site: Site) -> None:
@@ -52,14 +35,3 @@ def test_a_job_at_its_time_limit_writes_a_checkpoint_and_continues(site: Site) -
     site.stdout_of("scontrol", "update", f"jobid={run.job_id()}", "timelimit=10", user="root")
     code, output = run.wait()
     assert code == 0, output
-
-
-def test_a_job_can_be_preempted_twice(site: Site) -> None:
-    run = start_checkpointing_run(site, preemptions=2)
-    for starts in (1, 2):
-        wait_until_listening(run, starts)
-        site.stdout_of("scancel", "--batch", "--signal=TERM", run.job_id())
-        start_requeued_job(run)
-    code, output = run.wait()
-    assert code == 0, output
-    assert run.count_restarts() == 2

@@ -74,15 +74,6 @@ def test_a_login_node_with_an_unknown_key_is_refused(site: Site, laptop: Laptop)
     assert "known_hosts" in output
 
 
-def test_a_login_shell_that_prints_changes_nothing(site: Site, laptop: Laptop) -> None:
-    shell = site.home / ".bashrc"
-    shell.write_text("echo Welcome to the cluster\n")
-    try:
-        laptop.orch("train", "faulty.py", *TWO_NODES)
-    finally:
-        shell.unlink()
-
-
 @pytest.mark.skipif("ORCH_SLURM_SUITE" not in os.environ, reason="needs ORCH_SLURM_SUITE (make test-all)")
 def test_a_shared_folder_is_filled_once_and_trains(site: Site, laptop: Laptop) -> None:
     version = "import sys; print(sys.version_info[:2])"
