@@ -15,9 +15,7 @@ from tests.local.runs import SCRIPTS
 from tests.local.workspaces import Workspace
 
 
-@pytest.mark.parametrize(
-    ("script", "launcher"), [("with_trainer.py", "accelerate"), ("with_accelerator.py", "torchrun")]
-)
+@pytest.mark.parametrize(("script", "launcher"), [("with_trainer.py", "mpirun"), ("with_accelerator.py", "torchrun")])
 def test_script_of_a_framework_trains_on_two_nodes(two_hosts: Workspace, script: str, launcher: str) -> None:
     """Do not request the CPU from the Trainer, which needs no such change under orch."""
     text = (SCRIPTS / script).read_text().replace("use_cpu=True", "use_cpu=False")

@@ -25,11 +25,11 @@ def script(two_hosts: Workspace) -> str:
 def test_modules_and_files_of_a_project_are_found_on_all_nodes(two_hosts: Workspace, script: str) -> None:
     """Train twice: in between node1 loses the project, and gets it from node0 again."""
     two_hosts.train(script, *GLOO, "--", "--lr", "$(x)")
-    kept, lost = stored_projects(two_hosts)
-    inode = kept.stat().st_ino
-    shutil.rmtree(lost)
+    first_store, lost_store = stored_projects(two_hosts)
+    inode = first_store.stat().st_ino
+    shutil.rmtree(lost_store)
     cell = two_hosts.train(script, *GLOO, "--", "--lr", "$(x)")
-    assert (kept.stat().st_ino, lost.is_dir()) == (inode, True)
+    assert (first_store.stat().st_ino, lost_store.is_dir()) == (inode, True)
     assert [cell.printed("RESULT", rank) for rank in (0, 1)] == [RESULT, RESULT]
     copies = [Path(host.folder, "root/runs", cell.report["run_id"], "project") for host in two_hosts.lab.hosts]
     assert [sorted(path.name for path in copy.iterdir()) for copy in copies] == [

@@ -20,8 +20,8 @@ def test_stop_selects_the_newest_unfinished_run_and_names_the_others(orch: Orch,
     stopped = orch("stop")
     assert stopped.stdout.startswith(f"Stopped run {live}.\n"), stopped.stdout
     assert f"Still running: {planned.name}." in stopped.stdout
-    again = expect_exit(orch("stop", live)).stdout
-    assert again.startswith(f"Run {live} had already ended (stopped); nothing of it was")
+    repeated = expect_exit(orch("stop", live)).stdout
+    assert repeated.startswith(f"Run {live} had already ended (stopped); nothing of it was")
     second = json.loads(orch("stop", "--json").stdout)
     assert (second["run_id"], second["not_stopped"]) == (planned.name, [])
 

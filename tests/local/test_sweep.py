@@ -25,7 +25,7 @@ print("LR", arguments.lr, "on", os.uname().nodename, flush=True)
 open("begun", "w").close()
 time.sleep(arguments.seconds)
 """
-OPTIONS = ("--ppn", "1", "--backend", "gloo")
+OPTIONS = ("--ppn", "1", "--backend", "gloo", "--launcher", "torchrun")
 
 
 @pytest.fixture(scope="module")
