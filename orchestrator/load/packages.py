@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from orch_node import content_store
-from orch_node.store import UNUSED_SECONDS
+from orch_node.content_store import UNUSED_SECONDS
 from packaging.requirements import Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name

@@ -117,7 +117,7 @@ class SendFile(Step):
 # The archive contains the program that checks the existing folder, and copies the archive's files if needed.
 UNPACK = """umask 077
 part=$(mktemp -d) && trap 'rm -rf "$part"' EXIT && tar -xzf - -C "$part" &&
-  python3 -I -S -B "$part/node.py" unpack "$part" "$1"
+  python3 -I -S -B "$part/node.py" store unpack "$1" "$part"
 """
 
 

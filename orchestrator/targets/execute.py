@@ -11,14 +11,13 @@ from pathlib import Path, PurePosixPath
 from tempfile import NamedTemporaryFile
 from typing import Protocol
 
-from orch_node.content_store import all_files, describe, hash_of
+from orch_node.content_store import ABSENT, all_files, describe, hash_of
 from orch_node.login_shell import shell_command
 from orch_node.protocol import files, values
 from orch_node.protocol.node_names import fold_by_text
 from orch_node.protocol.record import RunNode
 from orch_node.protocol.values import ProtocolError
 from orch_node.standalone import receive_files
-from orch_node.store import ABSENT
 
 from orchestrator.errors import ConnectionLost, ExecuteError
 from orchestrator.files import make_user_folder, pack_files, source_files, write_private
@@ -53,11 +52,8 @@ COPY_HINT = "`df` shows whether the disk has space. If the file is gone, the pro
 class Connection(Protocol):
     """A host on which steps are done."""
 
-    def put(self, path: str, content: str) -> None:
+    def put(self, path: str, content: str | bytes) -> None:
         """Write a file, whole or not at all; raise ExecuteError if that fails."""
-
-    def send(self, source: str, path: str) -> None:
-        """Copy a file of this machine to the host; raise ExecuteError if that fails."""
 
     def capture(self, argv: tuple[str, ...], *, seconds: float) -> CommandResult:
         """Run a program on the host and return its exit code and output; raise ExecuteError if that fails."""
@@ -129,7 +125,8 @@ def do(step: Step, connections: Mapping[str, Connection], applier: Applier | Non
             on_all(step.nodes, connections, lambda node: do_on_node(step, connections[node.node]))
         case SendFolder():
             with packed(Path(step.source), source_files(Path(step.source))) as archive:
-                connections[step.node.node].feed(step.unpack(), archive)
+                head = {"root": step.path, "receiver": step.unpack()}
+                send_archive(connections[step.node.node], "python3", archive, [step.node.node], head)
         case StoreFolder():
             store(step, connections)
         case CheckImports(command=command, imports=imports):
@@ -148,7 +145,7 @@ def do_on_node(step: PutFile | SendFile | RunProgram, connection: Connection) ->
         connection.put(step.path, step.content)
         return
     if isinstance(step, SendFile):
-        connection.send(step.source, step.path)
+        connection.put(step.path, Path(step.source).read_bytes())
         return
     try:
         result = connection.capture(step.command, seconds=step.seconds)
@@ -185,34 +182,43 @@ def store(step: StoreFolder, connections: Mapping[str, Connection]) -> None:
     on_all(step.nodes, connections, use)
     receivers = [node.node for node in step.nodes if node.node in absent]
     holder = next((node.node for node in step.nodes if node.node not in absent), "")
-    source = Path(step.source)
+    source, (python, program) = Path(step.source), step.node_program
+    root = str(PurePosixPath(program).parent.parent)
+    head = {"root": root, "receiver": step.command("receive"), "sender": step.command("send")}
     if receivers and holder:
-        pass_on(step, connections[holder], Path(os.devnull), [holder, *receivers], is_stored=True)
+        nodes = [holder, *receivers]
+        send_archive(connections[holder], python, Path(os.devnull), nodes, head, is_stored=True)
     elif receivers:
         with packed(source, [source / name for name in step.files or all_files(source)]) as archive:
-            if receivers[1:]:
-                pass_on(step, connections[receivers[0]], archive, receivers)
-            else:
-                connections[receivers[0]].feed(step.command("receive"), archive)
+            send_archive(connections[receivers[0]], python, archive, receivers, head)
 
 
-def pass_on(
-    step: StoreFolder, connection: Connection, archive: Path, nodes: Sequence[str], *, is_stored: bool = False
+def send_archive(
+    connection: Connection,
+    python: str,
+    archive: Path,
+    nodes: Sequence[str],
+    head: Mapping[str, object],
+    *,
+    is_stored: bool = False,
 ) -> None:
     """Send a folder to the first of several nodes, or let it send its own; it passes the folder on to the others.
+
+    Args:
+        connection: to the first node.
+        python: the interpreter on the nodes.
+        archive: the folder.
+        nodes: the names of the nodes.
+        head: what receive_files.py gets besides: its root, and the commands that receive and send an archive.
+        is_stored: whether the first node has the folder, so that the archive is empty.
 
     Raises:
         ExecuteError: if a node does not get it.
     """
-    program = receive_files.command(step.node_program[0])
-    head = {
-        "root": str(PurePosixPath(step.node_program[1]).parent.parent),
-        "receiver": step.command("receive"),
-        "sender": step.command("send"),
-        "nodes": [(name, shell_command(program)) for name in nodes[1:]],
-        "stored": is_stored,
-    }
-    output = connection.feed(program, archive, receive_files.beginning(head))
+    program = receive_files.command(python)
+    further_nodes = [(name, shell_command(program)) for name in nodes[1:]]
+    beginning = receive_files.beginning({**head, "nodes": further_nodes, "stored": is_stored})
+    output = connection.feed(program, archive, beginning)
     try:
         problems = values.check_object(values.loads(output, "its response"), "its response")
     except ProtocolError as error:

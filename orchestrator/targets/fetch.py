@@ -85,10 +85,15 @@ def fetch_project(
         path, hint = f"{store}/{project.digest}", NOT_AS_SENT.format(copy=copy)
         try:
             with staging_folder(target) as staging:
-                fetch_expected(source, path, staging, project, listener, hint)
+                collect([source], [path], staging, listener=listener, expected=project.files)
                 if hash_of(staging) != project.digest:
                     raise ExecuteError(f"{path} is not as it was sent; somebody has changed it.", hint=hint)
                 staging.replace(target)
+        except NoFolderError:
+            raise ExecuteError(
+                f"The project no longer exists: there is no folder {path}.",
+                hint=f"`orch clean` removes what no run has used for 30 days. {hint}",
+            ) from None
         except OSError as error:
             raise ExecuteError(f"{disk.describe_error(target, error)}.", hint="--to names another folder.") from None
     files = tuple(
@@ -96,23 +101,6 @@ def fetch_project(
         for name, sha256 in project.files.items()
     )
     return Collected(folder=target, source=store, files=files, downloaded=tuple(project.files) if is_new else ())
-
-
-def fetch_expected(
-    source: Source, path: str, staging: Path, project: Project, listener: FetchListener, hint: str
-) -> None:
-    """Copy the files of a project that a store has to an empty folder.
-
-    Raises:
-        ExecuteError: if the store does not have it, or its files cannot be copied.
-    """
-    try:
-        collect([source], [path], staging, listener=listener, expected=project.files)
-    except NoFolderError:
-        raise ExecuteError(
-            f"The project no longer exists: there is no folder {path}.",
-            hint=f"`orch clean` removes what no run has used for 30 days. {hint}",
-        ) from None
 
 
 def has_project(folder: Path, project: Project) -> bool:

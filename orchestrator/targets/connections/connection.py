@@ -42,9 +42,6 @@ from orchestrator.targets.connections.program_output import (
 if TYPE_CHECKING:
     import paramiko
 
-if TYPE_CHECKING:
-    import paramiko
-
 
 # A packet of SFTP begins with its length, which is below 2^24: its first byte is zero, which no text contains.
 FIRST_BYTE = b"\0"
@@ -252,24 +249,15 @@ class Ssh:
         transport = self.connection.transport
         return transport is not None and bool(transport.is_active())
 
-    def put(self, path: str, content: str) -> None:
-        """Write a file on the node, whole or not at all; raise ExecuteError if that fails."""
-        self.write(path, content.encode())
-
-    def send(self, source: str, path: str) -> None:
-        """Copy a file of this machine to the node; raise ExecuteError if that fails."""
-        self.write(path, Path(source).read_bytes())
-
-    def write(self, path: str, content: bytes) -> None:
-        """Write a private file through a temporary one, and create its folder if needed."""
-
+    def put(self, path: str, content: str | bytes) -> None:
+        """Write a private file, whole or not at all, and create its folder; raise ExecuteError if that fails."""
         folder = str(PurePosixPath(path).parent)
 
         def put_in_place() -> None:
             try:
                 with self.sftp.open(f"{path}.tmp", "wb") as file:
                     file.chmod(0o600)
-                    file.write(content)
+                    file.write(content.encode() if isinstance(content, str) else content)
                 self.sftp.posix_rename(f"{path}.tmp", path)
             except FileNotFoundError:
                 raise

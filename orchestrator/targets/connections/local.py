@@ -47,7 +47,7 @@ def not_started(name: str, error: OSError) -> ExecuteError:
 class Local:
     """The machine that orch runs on, with the methods of a node that is reached through SSH."""
 
-    def put(self, path: str, content: str) -> None:
+    def put(self, path: str, content: str | bytes) -> None:
         """Write a file, whole or not at all; raise ExecuteError if that fails."""
         target = Path(path)
         try:
@@ -55,10 +55,6 @@ class Local:
             write_whole(target, content)
         except OSError as error:
             raise ExecuteError(f"{disk.describe_error(path, error)}.", hint=WRITE_HINT) from None
-
-    def send(self, source: str, path: str) -> None:
-        """Copy a text file; raise ExecuteError if it cannot be written."""
-        self.put(path, Path(source).read_text())
 
     @contextmanager
     def open_program(self, argv: tuple[str, ...]) -> Iterator[PipedProgram]:

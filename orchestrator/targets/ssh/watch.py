@@ -57,18 +57,6 @@ def copy_all_files(record: RunRecord, folder: Path, node0: Local | Ssh) -> dict[
     return {node: error.message for node, error in errors.items()}
 
 
-def copy_results(mirror: Mirror, record: RunRecord) -> None:
-    """Copy what node0 has recorded and reported about a run that has ended."""
-    mirror.finish(record.output_dir)
-    mirror.record_supervisor_end()
-
-
-def check_run_dir(mirror: Mirror) -> None:
-    """Raise ExecuteError if the node does not have the folder of the run."""
-    if not mirror.remote.list(mirror.run_dir):
-        raise ExecuteError(f"{mirror.run_dir} does not exist.", hint="The run's folder on the node was deleted.")
-
-
 def copy_logs(
     record: RunRecord,
     folder: Path,
@@ -105,11 +93,14 @@ def copy_logs(
             return None
         mirror = Mirror(connection, record.run_dir, folder, ranks=len(record.layout))
         try:
-            if not with_results:
-                check_run_dir(mirror)
+            if not with_results and not connection.list(record.run_dir):
+                raise ExecuteError(
+                    f"{record.run_dir} does not exist.", hint="The run's folder on the node was deleted."
+                )
             if host == record.node0:
                 if with_results:
-                    copy_results(mirror, record)
+                    mirror.finish(record.output_dir)
+                    mirror.record_supervisor_end()
                 handed.update(mirror.copy_handed_logs(folder_of))
             mirror.copy_logs(rank, lambda number: folder_of(number, host.node))
         except ExecuteError as error:

@@ -1,10 +1,20 @@
-"""Fill a folder once with known content: the folder is trusted, complete and marked, or not there.
+"""Keep folders that a controller sends: complete, marked by the hash of their content, and trusted, or not there.
 
-`node.py unpack SOURCE FOLDER` copies an unpacked archive there.
+  node.py store use FOLDER RUN_DIR ...      exit with ABSENT if the folder is not there
+  node.py store receive FOLDER RUN_DIR ...  read the folder from stdin, as a gzipped tar archive
+  node.py store send FOLDER RUN_DIR         print this archive
+  node.py store unpack FOLDER SOURCE        copy the folder SOURCE to FOLDER unless the same content is there
+
+Folders of the store are read-only, and named by the hash of their content. `use` and `receive` record that the run uses
+the folder, and make a copy of it for the run (--copy COPY). A copy that exists stays as the run has left it, except for
+the files that differ between FOLDER and the folder from which it was made; with --keep it does not need the folder.
+Nodes that share the store may do this at the same time.
 """
 
 from __future__ import annotations
 
+import argparse
+import contextlib
 import ctypes
 import fcntl
 import glob
@@ -12,32 +22,68 @@ import hashlib
 import os
 import shutil
 import stat
+import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from orch_node import atomic_write, permissions
+from orch_node import atomic_write, disk, permissions
 from orch_node.permissions import UntrustedError
+from orch_node.protocol import files
 from orch_node.protocol.folders import EXECUTABLE, LINK, FileEntry, folder_hash
 
 CHUNK = 1 << 20
 MARK = ".orch-content"  # holds the hash of the content; written after everything else
+ABSENT = 3  # the exit code of `use`
+PART = ".part-"  # in the name of an incomplete folder
+UNUSED_SECONDS = 30 * 24 * 3600.0
+INCOMPLETE_SECONDS = 24 * 3600.0  # longer than any transfer takes
+WRITE_BITS = 0o222
+SEND_CODE = "The project has changed; `orch resume --code` sends it"
+CHANGED = "its files have changed since the run was planned. Start it again"
+
+
+class StoreError(Exception):
+    """A folder cannot be received or copied. The text says why."""
 
 
 def main(argv: list[str]) -> int:
-    """Copy the folder SOURCE to FOLDER unless the same content is there."""
-    source, folder = map(Path, argv)
+    """Run the command of the arguments; return the exit code."""
+    parser = argparse.ArgumentParser(prog="node.py store")
+    parser.add_argument("command", choices=("use", "receive", "send", "unpack"))
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("run_dir", metavar="RUN_DIR or SOURCE")
+    parser.add_argument("--copy", type=Path)
+    parser.add_argument("--keep", action="store_true")
+    options = parser.parse_args(argv)
+    os.umask(0o077)
+    folder = options.folder
     try:
-        fill_once(folder, hash_of(source), lambda part: copy(source, part))
+        if options.command == "send":
+            return send(folder)
+        if options.command == "unpack":
+            source = Path(options.run_dir)
+            fill_once(folder, hash_of(source), lambda part: copy_files(source, part))
+            return 0
+        if options.command == "receive":
+            receive(folder)
+        if is_complete(folder):
+            use(folder, options.run_dir, options.copy)
+        elif not (options.keep and options.copy.is_dir()):
+            return ABSENT
     except OSError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(disk.describe_error(options.folder, error), file=sys.stderr)
+        return 1
+    except StoreError as error:
+        print(error, file=sys.stderr)
         return 1
     return 0
 
 
-def copy(source: Path, part: Path) -> None:
+def copy_files(source: Path, part: Path) -> None:
     """Copy all files of a folder into another."""
     shutil.copytree(source, part, dirs_exist_ok=True)
 
@@ -91,7 +137,7 @@ def fill_once(folder: Path, content: str, fill: Callable[[Path], None]) -> bool:
         OSError: if it cannot be written, and what `fill` raises.
     """
     permissions.check_folder(folder.parent, make=True)
-    parts = f".{folder.name}.part-"
+    parts = f".{folder.name}{PART}"
     with permissions.open_private(folder.with_name(f".{folder.name}.lock")) as lock:
         locked = lock_if_possible(lock)
         if has_content(folder, content):
@@ -126,13 +172,13 @@ def lock_if_possible(file: BinaryIO, kind: int = fcntl.LOCK_EX) -> bool:
     return True
 
 
-def give_name(part: Path, folder: Path, content: str) -> bool:
+def give_name(part: Path, folder: Path, content: str, check: Callable[[Path], None] = permissions.check_folder) -> bool:
     """Move the filled folder to its place; return False if another process was faster."""
     remove(folder)
     try:
         part.rename(folder)
     except OSError:
-        if not has_content(folder, content):
+        if not has_content(folder, content, check):
             raise
         return False
     return True
@@ -157,3 +203,224 @@ def has_content(folder: Path, content: str, check: Callable[[Path], None] = perm
         if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
             raise UntrustedError(str(folder), "it is not a folder") from None
         return False
+
+
+def use(folder: Path, run_dir: str, copy: Path | None) -> bool:
+    """Record that a run uses a folder, and make or update its copy of it; return whether the folder is there.
+
+    Raises:
+        StoreError: if it cannot be copied.
+        OSError: if the record or the copy cannot be written, or the folder is not trusted.
+    """
+    with locked(folder, fcntl.LOCK_SH) as users:
+        if not is_complete(folder):
+            return False
+        users.write(f"{run_dir}\n".encode())
+        if copy and not copy.is_dir():
+            make_copy(folder, copy)
+        elif copy and (earlier := origin_of(copy)) and earlier != folder:
+            update_copy(folder, copy, earlier)
+        if copy:
+            atomic_write.write(copy.with_name(files.SENT_PROJECT), str(folder))
+    return True
+
+
+def origin_of(copy: Path) -> Path | None:
+    """Return the folder from which a copy was made; None if that was not recorded."""
+    try:
+        return Path(copy.with_name(files.SENT_PROJECT).read_text())
+    except FileNotFoundError:
+        return None
+
+
+def update_copy(folder: Path, copy: Path, earlier_folder: Path) -> None:
+    """Replace the files of a copy that differ between the folder from which it was made and another one.
+
+    Files that are equal in both folders stay as the run has left them, as do its own files. If the earlier folder is
+    gone, all files of the new one are replaced.
+
+    Raises:
+        OSError: if a file cannot be read or written.
+    """
+    earlier = entries_of(earlier_folder) if is_complete(earlier_folder) else {}
+    entries = entries_of(folder)
+    for name, entry in entries.items():
+        if earlier.get(name) != entry:
+            replace_file(folder / name, copy / name)
+    for name in earlier.keys() - entries.keys():
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            if describe(copy, name) == earlier[name]:
+                (copy / name).unlink()
+
+
+def entries_of(folder: Path) -> dict[str, FileEntry]:
+    """Return the files of a folder by their paths below it."""
+    return {name: describe(folder, name) for name in all_files(folder)}
+
+
+def replace_file(source: Path, path: Path) -> None:
+    """Replace a file or a link whole, and make it writable."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.{os.getpid()}{PART}")
+    shutil.copy2(source, part, follow_symlinks=False)
+    if not part.is_symlink():
+        part.chmod(part.stat().st_mode | stat.S_IWUSR)
+    part.replace(path)
+
+
+def is_complete(folder: Path) -> bool:
+    """Return whether a folder of the store is there; raise UntrustedError if another user could have written it."""
+    return has_content(folder, folder.name, permissions.check_own_folder)
+
+
+def make_store(store: Path) -> None:
+    """Create the store unless it is there; raise UntrustedError if another user can write to it."""
+    with contextlib.suppress(FileExistsError):
+        store.mkdir(mode=0o700, parents=True)
+    permissions.check_own_folder(store)
+
+
+@contextlib.contextmanager
+def locked(folder: Path, kind: int) -> Iterator[BinaryIO]:
+    """Hold the lock of a folder of the store; yield its file, which lists the runs that have used the folder."""
+    make_store(folder.parent)
+    with permissions.open_private(folder.with_name(f".{folder.name}.lock")) as lock:
+        lock_if_possible(lock, kind)
+        yield lock
+
+
+def receive(folder: Path) -> None:
+    """Read a folder from stdin, check it against its name, and give it its name.
+
+    The archive is read to its end even if another node that shares the store is faster.
+
+    Raises:
+        StoreError: if the archive cannot be unpacked or has other content.
+        OSError: if the folder cannot be written, or is not trusted.
+    """
+    make_store(folder.parent)
+    part = Path(tempfile.mkdtemp(prefix=f".{folder.name}{PART}", dir=folder.parent))
+    try:
+        unpack = ("tar", "-xzf", "-", "--no-same-owner", "--no-same-permissions", "-C", str(part))
+        run(folder, *unpack, reads_stdin=True)
+        if hash_of(part) != folder.name:
+            raise StoreError(f"{folder}: {CHANGED}")
+        atomic_write.write(part / MARK, folder.name)
+        make_read_only(part)
+        sync(part)
+        with locked(folder, fcntl.LOCK_EX):
+            if not is_complete(folder):
+                give_name(part, folder, folder.name, permissions.check_own_folder)
+    finally:
+        remove(part)
+
+
+def make_read_only(folder: Path) -> None:
+    """Remove the permission to write from a folder and everything in it."""
+    for parent, _, names in os.walk(folder, topdown=False):
+        for path in (*(os.path.join(parent, name) for name in names), parent):
+            if not os.path.islink(path):
+                os.chmod(path, os.stat(path).st_mode & ~WRITE_BITS)
+
+
+def make_copy(folder: Path, copy: Path) -> None:
+    """Make a writable copy of a folder unless there is one, which another node that shares the folder has made.
+
+    Raises:
+        StoreError: if it cannot be written.
+    """
+    copy.parent.mkdir(parents=True, exist_ok=True)
+    part = Path(tempfile.mkdtemp(prefix=f"{copy.name}.", dir=copy.parent))
+    try:
+        run(copy, "cp", "-a", "--reflink=auto", "--", f"{folder}/.", str(part))
+        run(copy, "chmod", "-R", "u+w", "--", str(part))
+        (part / MARK).unlink()
+        part.rename(copy)
+    except OSError:
+        if not copy.is_dir():
+            raise
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+
+
+def remove_unused(store: Path, is_living: Callable[[str], bool], *, dry_run: bool) -> tuple[str, ...]:
+    """Remove the folders that no run has used for UNUSED_SECONDS, and incomplete ones; return their paths.
+
+    Args:
+        store: the folder of all of them.
+        is_living: returns whether the run of a folder of runs may not have ended; a folder that it uses stays.
+        dry_run: remove nothing.
+
+    Raises:
+        UntrustedError: if another user could have written the store.
+        OSError: if a folder cannot be removed.
+    """
+    unused = [part for part in store.glob(f".*{PART}*") if age(part) > INCOMPLETE_SECONDS]
+    for lock in store.glob(".*.lock"):
+        folder = lock.with_name(lock.name.removeprefix(".").removesuffix(".lock"))
+        if age(lock) <= UNUSED_SECONDS or not folder.is_dir():
+            continue
+        with locked(folder, fcntl.LOCK_EX) as users:
+            runs = set(os.fsdecode(users.read()).splitlines())
+            if age(lock) <= UNUSED_SECONDS or any(map(is_living, runs)):
+                continue
+            unused.append(folder)
+            if not dry_run:
+                remove_whole(folder)
+                users.truncate(0)
+    for part in unused if not dry_run else ():
+        remove(part)
+    return tuple(map(str, unused))
+
+
+def age(path: Path) -> float:
+    """Return the seconds since a file was written, or since an entry of a folder changed; 0 if it is gone."""
+    try:
+        return time.time() - path.stat().st_mtime
+    except FileNotFoundError:
+        return 0.0
+
+
+def remove_whole(folder: Path) -> None:
+    """Delete a folder so that it is complete as long as it has its name."""
+    part = Path(tempfile.mkdtemp(prefix=f".{folder.name}{PART}", dir=folder.parent))
+    folder.rename(part)
+    remove(part)
+
+
+def send(folder: Path) -> int:
+    """Print an archive of a folder; return the exit code.
+
+    Raises:
+        StoreError: if this node has only the run's copy of it.
+    """
+    if not is_complete(folder):
+        raise StoreError(f"no copy of the project as the run was started with. {SEND_CODE}")
+    return subprocess.run(("tar", "-I", "gzip -1", "-c", f"--exclude=./{MARK}", "-C", str(folder), ".")).returncode
+
+
+def run(folder: Path, *command: str, reads_stdin: bool = False) -> None:
+    """Run a program that writes a folder.
+
+    Args:
+        folder: the folder.
+        command: the program and its arguments.
+        reads_stdin: whether it reads standard input, which is consumed to the end even if the program fails.
+
+    Raises:
+        StoreError: if it fails, with what is wrong with the disk, or else with the program's first line.
+    """
+    environment = {**os.environ, "LC_ALL": "C"}
+    with tempfile.TemporaryFile() as errors:
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=errors, env=environment)
+        assert process.stdin is not None
+        for block in iter(lambda: sys.stdin.buffer.read(CHUNK), b"") if reads_stdin else ():
+            with contextlib.suppress(BrokenPipeError):
+                process.stdin.write(block)
+        process.communicate()
+        errors.seek(0)
+        reason = errors.read().decode(errors="replace").strip() or f"exit code {process.returncode}"
+    if process.returncode != 0:
+        if error := disk.write_error(folder.parent):  # tar reports a full disk only as a short write
+            raise StoreError(disk.describe_error(folder, error))
+        raise StoreError(f"{folder}: {command[0]}: {reason.splitlines()[0]}")

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 
-from orch_node import atomic_write, content_store, disk, store
+from orch_node import atomic_write, content_store, disk
 from orch_node.protocol import files, values
 from orch_node.protocol.values import ProtocolError
 
@@ -79,7 +79,7 @@ def main(argv: list[str]) -> int:
     except OSError as error:
         print(disk.describe_error(run_dir, error), file=sys.stderr)
         return 1
-    except (store.StoreError, ProtocolError) as error:
+    except (content_store.StoreError, ProtocolError) as error:
         print(error, file=sys.stderr)
         return 1
     print(values.render(result))
@@ -202,10 +202,10 @@ def receive(run_dir: Path, suffix: str) -> Received:
     copy, contents = run_dir / files.PROJECT, header.written.files
     with tempfile.TemporaryDirectory(prefix=STAGING, dir=run_dir) as name:
         staging = Path(name)
-        store.run(run_dir, *unpack_command(name), blocks=iter(lambda: sys.stdin.buffer.read(content_store.CHUNK), b""))
+        content_store.run(run_dir, *unpack_command(name), reads_stdin=True)
         for path in header.archived:
             if content_of(staging / path) != contents[path]:
-                raise store.StoreError(f"{copy / path} did not arrive as node0 has it")
+                raise content_store.StoreError(f"{copy / path} did not arrive as node0 has it")
         updates = CopyUpdate(run_dir, suffix)
         for path in header.written.deleted:
             updates.remove(path)
@@ -256,7 +256,7 @@ class CopyUpdate:
     def restore(self, path: str) -> None:
         """Give a file the content that was sent, or remove it if none was sent."""
         if self.sent and os.path.lexists(self.sent / path):
-            store.replace_file(self.sent / path, self.copy / path)
+            content_store.replace_file(self.sent / path, self.copy / path)
         else:
             self.remove(path)
 

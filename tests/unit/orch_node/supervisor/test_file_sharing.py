@@ -7,8 +7,8 @@ import shutil
 from pathlib import Path
 
 import pytest
+from orch_node.content_store import StoreError
 from orch_node.reach import BY_STEP
-from orch_node.store import StoreError
 from orch_node.supervisor import file_sharing
 from orch_node.supervisor.file_sharing import FileSharing
 

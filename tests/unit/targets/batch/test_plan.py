@@ -24,9 +24,9 @@ from tests.support.slurm_plans import SITE, make_inputs, make_request, slurm_set
 def test_sent_folder_is_complete_or_absent(tmp_path: Path) -> None:
     """Send the folder twice, the second time over the existing copy, and then a truncated one."""
     step = SendFolder(nodes=(LOGIN,), source=str(TRAIN), path=str(tmp_path / "a b" / "train"))
+    for _ in range(2):
+        do(step, {LOGIN.node: Local()}, None)
     with packed(TRAIN, source_files(TRAIN)) as archive:
-        for _ in range(2):
-            Local().feed(step.unpack(), archive)
         (tmp_path / "truncated").write_bytes(archive.read_bytes()[:5000])
     assert (tmp_path / "a b" / "train" / "node.py").read_bytes() == (TRAIN / "node.py").read_bytes()
     assert sorted(os.listdir(tmp_path / "a b")) == [".train.lock", "train"]

@@ -22,7 +22,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from orch_node import atomic_write, store, supervisor_state
+from orch_node import atomic_write, content_store, supervisor_state
 from orch_node.agent import containers, processes, shared_memory
 from orch_node.agent.processes import Process, to_record
 from orch_node.agent.shared_memory import SHM, Removal
@@ -259,7 +259,7 @@ def unused_folders(folder: Path | None, excluded: list[str], *, dry_run: bool) -
         is_elsewhere = supervisor_state.may_run_elsewhere(Path(run_dir)) is not None
         return Path(run_dir).name in excluded or is_elsewhere or bool(processes.run_processes(run_dir))
 
-    return store.remove_unused(folder, is_living, dry_run=dry_run) if folder else ()
+    return content_store.remove_unused(folder, is_living, dry_run=dry_run) if folder else ()
 
 
 def main(argv: list[str]) -> None:

@@ -7,7 +7,9 @@ resume whose node0 is another node.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -16,15 +18,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
-from orch_node import content_store, run_files, store
+from orch_node import content_store, program, reach, run_files
+from orch_node.content_store import StoreError
+from orch_node.login_shell import START_MARKER, program_errors
 from orch_node.protocol import files, values
 from orch_node.protocol.node_names import fold
 from orch_node.protocol.values import ProtocolError
 from orch_node.run_files import Header, Received, Written
-from orch_node.store import RemoteCommand, StoreError
 
 MAX_BYTES = 100 * 10**9  # of the files that node0 gives to a node
 MAX_NAMES = 5  # in a message
+MAX_NOISE = 1 << 20  # bytes that a login shell may print
 
 
 def main(argv: list[str]) -> int:
@@ -89,7 +93,7 @@ class FileSharing(threading.Thread):
         commands = [self.command(node, arguments, subprocess.DEVNULL) for node in self.nodes]
         leaving = [self.command(node, arguments, subprocess.DEVNULL) for node in self.leaving]
         local = run_files.written_files(self.run_dir) if commands or leaving else Written()
-        store.raise_failures([command for command in commands if command.end() != 0])
+        raise_failures([command for command in commands if command.end() != 0])
         lists = {
             command.node: values.parse(Written, command.output, f"the list of {command.node}") for command in commands
         }
@@ -177,7 +181,7 @@ class FileSharing(threading.Thread):
         for command in commands:
             command.write(header)
         self.send_archive(paths, commands)
-        store.raise_failures([command for command in commands if command.end() != 0])
+        raise_failures([command for command in commands if command.end() != 0])
         if paths:
             self.news.append(f"gave {describe(paths)}, {size / 1e6:.1f} MB, to {fold(nodes)} ({limit})")
         for command in commands:
@@ -215,3 +219,70 @@ def describe(paths: Sequence[str]) -> str:
     """Return the number of files, and the names of the first."""
     names = ", ".join([*paths[:MAX_NAMES], *(["..."] if len(paths) > MAX_NAMES else [])])
     return f"{len(paths)} file{'s' * (len(paths) != 1)} ({names})"
+
+
+class RemoteCommand:
+    """A command of orch that runs on another node.
+
+    Attributes:
+        output: what it has printed, after end().
+        error_output: the same of its standard error.
+    """
+
+    def __init__(self, node: str, arguments: Sequence[str], stdin: int) -> None:
+        self.node = node
+        self.output = b""
+        self.error_output = ""
+        self.errors = tempfile.TemporaryFile()  # noqa: SIM115
+        command = reach.remote_command(node, program.command(*arguments))
+        self.process = subprocess.Popen(command, stdin=stdin, stdout=subprocess.PIPE, stderr=self.errors)
+
+    def write(self, block: bytes) -> None:
+        """Write to its standard input unless it has ended."""
+        assert self.process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.write(block)
+
+    def receive(self, begin: bytes, command: Sequence[str]) -> None:
+        """Close its standard input, and pass what it prints after `begin` on to a command.
+
+        Raises:
+            StoreError: if it does not print `begin`, or the command fails.
+        """
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.close()
+        self.process.stdin = None  # which end() would flush
+        head = b""
+        while begin not in head:
+            block = self.process.stdout.read(1)
+            if not block or len(head) > MAX_NOISE:
+                self.end()
+                raise StoreError(self.problem())
+            head += block
+        with subprocess.Popen(command, stdin=subprocess.PIPE) as receiver:
+            assert receiver.stdin is not None
+            with contextlib.suppress(BrokenPipeError):
+                shutil.copyfileobj(self.process.stdout, receiver.stdin, content_store.CHUNK)
+        if receiver.returncode != 0:
+            raise StoreError(f"{command[0]}: exit code {receiver.returncode}")
+
+    def end(self) -> int:
+        """Close its standard input, wait for its end, and return its exit code."""
+        output, _ = self.process.communicate()
+        self.output = output.rpartition(START_MARKER)[2]
+        with self.errors:
+            self.errors.seek(0)
+            self.error_output = program_errors(self.errors.read().decode(errors="replace"))
+        return self.process.returncode
+
+    def problem(self) -> str:
+        """Return what the command has printed about its failure, with the node's name."""
+        lines = self.error_output.splitlines()
+        return f"{self.node}: {lines[-1] if lines else f'exit code {self.process.returncode}'}"
+
+
+def raise_failures(commands: Sequence[RemoteCommand]) -> None:
+    if commands:
+        raise StoreError("; ".join(command.problem() for command in commands))
