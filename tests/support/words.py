@@ -14,6 +14,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.support.syntax import nodes_of
+
 ROOT = Path(__file__).parents[2]
 SOURCES = ("orchestrator", "train/lib", "train/node.py", "playbooks")
 PRINTING_FUNCTIONS = """
@@ -59,7 +61,7 @@ def text_of(node: ast.expr) -> str:
 
 def messages_in_file(path: Path) -> Iterator[Message]:
     relative_path = path.relative_to(ROOT).as_posix()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes_of(path):
         if isinstance(node, ast.Call) and is_shown(name_of(node)):
             yield from message_arguments(relative_path, node)
         if isinstance(node, ast.FunctionDef) and relative_path.startswith("orchestrator/cli"):
@@ -92,12 +94,12 @@ def all_messages() -> list[Message]:
 
 def errors_without_hint() -> list[Message]:
     """Return the errors for users of which neither text nor hint nor class explains what to do."""
-    trees = {path: ast.parse(path.read_text()) for path in source_files()}
-    names = classes_without_hint(trees.values())
+    paths = list(source_files())
+    names = classes_without_hint(paths)
     return sorted(
         Message(path.relative_to(ROOT).as_posix(), node.lineno, name_of(node), text_of(node.args[0]))
-        for path, tree in trees.items()
-        for node in ast.walk(tree)
+        for path in paths
+        for node in nodes_of(path)
         if isinstance(node, ast.Call) and name_of(node) in names and lacks_hint(node)
     )
 
@@ -107,9 +109,9 @@ def lacks_hint(call: ast.Call) -> bool:
     return bool(call.args) and not has_hint_argument and not EXPLAINS_FIX.search(text_of(call.args[0]))
 
 
-def classes_without_hint(trees: Iterable[ast.Module]) -> set[str]:
+def classes_without_hint(paths: Iterable[Path]) -> set[str]:
     """Return the names of OrchError and its subclasses that do not have a hint themselves."""
-    classes = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    classes = [node for path in paths for node in nodes_of(path) if isinstance(node, ast.ClassDef)]
     bases_by_name = {node.name: {getattr(base, "id", "") for base in node.bases} for node in classes}
     errors = {"OrchError"}
     while subclasses := {name for name, bases in bases_by_name.items() if bases & errors} - errors:

@@ -16,6 +16,7 @@ from orch_node.protocol import files as protocol_files
 from orch_node.protocol.events import KINDS
 
 import orchestrator
+from tests.support.syntax import nodes_of
 
 ROOT = Path(orchestrator.__file__).parent
 TRAIN = ROOT.parent / "train"
@@ -45,20 +46,16 @@ FILES = sorted(ROOT.rglob("*.py"))
 ON_NODES = sorted(LIB.rglob("*.py"))
 
 
-@cache
-def tree(path: Path) -> ast.Module:
-    return ast.parse(path.read_text())
-
-
 def violations(paths: Iterable[Path], find: Callable[[Path], set[str]]) -> dict[str, set[str]]:
     """Return the names that break a rule, by file."""
     return {relative(path, ROOT.parent): names for path in paths if (names := find(path))}
 
 
+@cache
 def imported_names(path: Path) -> set[str]:
     """Return all names that a file imports, also inside of functions."""
     names: set[str] = set()
-    for node in ast.walk(tree(path)):
+    for node in nodes_of(path):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -139,7 +136,7 @@ def imports_from_init(path: Path, package: str, files: dict[str, Path]) -> bool:
         isinstance(node, ast.ImportFrom)
         and node.module == package
         and any(f"{package}.{alias.name}" not in files for alias in node.names)
-        for node in ast.walk(tree(path))
+        for node in nodes_of(path)
     )
 
 
@@ -202,10 +199,11 @@ SYSTEM_TERMS = {
 SYSTEM_OPTIONS = ROOT / "targets" / "batch" / "options.py"
 
 
+@cache
 def identifiers(path: Path) -> set[str]:
     """Return all names that a file defines or uses."""
     names: set[str] = set()
-    for node in ast.walk(tree(path)):
+    for node in nodes_of(path):
         for field in ("id", "attr", "arg", "name", "asname"):
             value = getattr(node, field, None)
             names |= {value} if isinstance(value, str) else set()
@@ -238,8 +236,8 @@ def test_identifiers_of_a_batch_system_stay_in_its_modules() -> None:
 
 def messages_about_systems(path: Path) -> set[str]:
     """Return the strings, except docstrings, in which a shared module names a batch system."""
-    docstrings = {id(node.value) for node in ast.walk(tree(path)) if isinstance(node, ast.Expr)}
-    strings = (node for node in ast.walk(tree(path)) if isinstance(node, ast.Constant) and id(node) not in docstrings)
+    docstrings = {id(node.value) for node in nodes_of(path) if isinstance(node, ast.Expr)}
+    strings = (node for node in nodes_of(path) if isinstance(node, ast.Constant) and id(node) not in docstrings)
     texts = {node.value for node in strings if isinstance(node.value, str)}
     return {text for text in texts if any(term in text.lower() for terms in SYSTEM_TERMS.values() for term in terms)}
 
@@ -271,7 +269,7 @@ def literals(node: ast.AST | None) -> set[str]:
 def keys_and_comparisons(path: Path) -> set[str]:
     """Return the strings that a file compares with, looks up or uses as keys."""
     strings: set[str] = set()
-    for node in ast.walk(tree(path)):
+    for node in nodes_of(path):
         if isinstance(node, ast.Compare):
             strings |= {text for operand in (node.left, *node.comparators) for text in literals(operand)}
         elif isinstance(node, ast.Subscript):
@@ -295,7 +293,7 @@ def test_events_are_typed_outside_of_the_protocol() -> None:
 
 def names_of_the_protocol(path: Path) -> set[str]:
     """Return events, file names and keys of the protocol that a file spells out."""
-    nodes = list(ast.walk(tree(path)))
+    nodes = nodes_of(path)
     strings = {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
     lookups = (node for node in nodes if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name))
     keys = {ast.unparse(node) for node in lookups if node.value.id in ("layout", "plan", "event")}
@@ -330,7 +328,7 @@ def missing_imports(path: Path) -> set[str]:
     """Return imports from packages of this repository that do not exist."""
     packages = ("orchestrator", "orch_node", "orch_training", "tests")
     missing: set[str] = set()
-    for node in ast.walk(tree(path)):
+    for node in nodes_of(path):
         if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] in packages:
             module = module_path(str(node.module))
             defined = {*identifiers(module)} if module else set()

@@ -17,7 +17,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
 import typer
 import yaml
 from orch_node.protocol import files
@@ -26,7 +25,7 @@ from typer.core import TyperGroup
 from docs.tools import commands, events
 from orchestrator.cli.main import EXAMPLES, make_app
 from orchestrator.load.inventory import KNOWN_VARIABLES
-from tests.support.pages import PAGES, ROOT, Block, block_id, blocks, indented_blocks
+from tests.support.pages import PAGES, ROOT, Block, blocks, indented_blocks
 
 COMMANDS = re.compile(r"tested by: (?P<file>\S+)|dry-run|not run: \S.*", re.DOTALL)
 FILES = re.compile(r"tested by: (?P<file>\S+)|checked as: \S.*|not run: \S.*", re.DOTALL)
@@ -49,6 +48,7 @@ COMMAND_LINES = [
     for arguments in block.commands()
     if arguments[0] == "orch"
 ]
+SENTENCE_END = re.compile(r"[.:](?:\s|$)")
 INLINE_COMMAND = re.compile(r"`orch ([^`]+)`")
 # A link to a file, without its anchor.
 LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]+)(?:#[^)\s]*)?\)")
@@ -117,17 +117,16 @@ def nav_entries(items: list[dict[str, Any]]) -> Iterator[tuple[str, str]]:
                 yield from nav_entries(value)
 
 
-@pytest.mark.parametrize(("page", "block"), ALL, ids=block_id)
-def test_block_has_a_mark_of_its_language(page: Path, block: Block) -> None:
-    location = f"{page.name}:{block.line}"
-    assert block.language in MARKS, f"{location}: unknown language: {block.language!r}"
-    mark = MARKS[block.language].fullmatch(block.mark)
+def has_valid_mark(block: Block) -> bool:
     if block.language == "sh" and not block.mark:
-        assert {arguments[0] for arguments in block.commands()} == {"orch"}, f"{location}: needs a mark"
-        return
-    assert mark, f"{location}: unknown mark for {block.language}: {block.mark!r}"
-    if file := mark.groupdict().get("file"):
-        assert (ROOT / file).exists(), location
+        return {arguments[0] for arguments in block.commands()} == {"orch"}
+    mark = MARKS[block.language].fullmatch(block.mark) if block.language in MARKS else None
+    return mark is not None and (ROOT / (mark.groupdict().get("file") or "")).exists()
+
+
+def test_every_block_has_a_mark_of_its_language() -> None:
+    blocks_without = [(page, block) for page, block in ALL if not has_valid_mark(block)]
+    assert [f"{page.name}:{block.line}: {block.language} {block.mark!r}" for page, block in blocks_without] == []
 
 
 def test_every_block_is_fenced() -> None:
@@ -148,11 +147,9 @@ def test_navigation_titles_equal_page_titles() -> None:
     assert titles == {path: text.splitlines()[0].removeprefix("# ") for path, text in texts.items()}
 
 
-@pytest.mark.parametrize("page", [*PAGES[1:], *GENERATED], ids=block_id)
-def test_page_begins_with_two_sentences(page: Path | str) -> None:
-    text = page.read_text() if isinstance(page, Path) else GENERATED[page]
-    paragraph = text.split("\n\n")[1]
-    assert len(re.findall(r"[.:](?:\s|$)", paragraph)) >= 2, "begin with the purpose of the page and its occasion"
+def test_pages_begin_with_two_sentences_about_their_purpose_and_occasion() -> None:
+    texts = GENERATED | {str(page): page.read_text() for page in PAGES[1:]}
+    assert [page for page, text in texts.items() if len(SENTENCE_END.findall(text.split("\n\n")[1])) < 2] == []
 
 
 def test_orch_accepts_every_command_in_a_block() -> None:
@@ -224,9 +221,10 @@ def test_site_builds_without_broken_links(tmp_path: Path) -> None:
     assert "first_step" in (tmp_path / "reference" / "events.html").read_text()
 
 
-@pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "benchmarks/RESULTS.md"], ids=block_id)
-def test_links_lead_to_files_of_the_repository(page: Path) -> None:
-    assert [target for target in LINK.findall(page.read_text()) if not (page.parent / target).exists()] == []
+def test_links_lead_to_files_of_the_repository() -> None:
+    pages = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "benchmarks/RESULTS.md"]
+    links = [(page, target) for page in pages for target in LINK.findall(page.read_text())]
+    assert [(str(page), target) for page, target in links if not (page.parent / target).exists()] == []
 
 
 def test_paths_in_the_map_of_the_code_exist() -> None:

@@ -124,10 +124,9 @@ def attributes_used(tree: ast.Module, name: str) -> set[str]:
     return {node.attr for node in attributes if isinstance(node.value, ast.Name) and node.value.id == name}
 
 
-@pytest.mark.parametrize(("page", "block"), PROGRAMS, ids=block_id)
-def test_program_parses_and_its_imports_from_orch_exist(page: Path, block: Block) -> None:
-    tree = ast.parse(block.text)
-    for node in ast.walk(tree):
+def test_programs_parse_and_their_imports_from_orch_exist() -> None:
+    trees = [ast.parse(block.text, f"{page.name}:{block.line}") for page, block in PROGRAMS]
+    for tree, node in ((program, node) for program in trees for node in ast.walk(program)):
         if isinstance(node, ast.ImportFrom) and ORCH_MODULE.match(node.module or ""):
             (name,) = (alias.name for alias in node.names)
             if importlib.util.find_spec(module := f"{node.module}.{name}"):

@@ -8,18 +8,10 @@ import pytest
 
 from tests.fresh.__main__ import container
 from tests.fresh.cases import CASES, CHEAPEST
-from tests.fresh.index import Index, index_of
+from tests.fresh.index import index_of
 from tests.fresh.result import STEPS, result_of, table
 
-CONFIGURATION = (
-    ":env:.cert='/etc/certificates.pem'",
-    ":env:.find-links='/wheels-here'",
-    "global.cert='/etc/other.pem'",
-    "global.index-url='https://index.example/simple'",
-    "global.extra-index-url='file:///on/this/disk https://more.example/simple'",
-    "global.timeout='180'",
-)
-INDEX = index_of(CONFIGURATION)
+INDEX = index_of([":env:.cert='/etc/certificates.pem'", ":env:.find-links='/wheels-here'"])
 
 
 def test_cases_cover_every_suite_user_and_build() -> None:
@@ -32,21 +24,6 @@ def test_cases_cover_every_suite_user_and_build() -> None:
         assert {case.umask for case in cases} == {"022", "077"}
         assert any(case.locked_home for case in cases)
     assert CASES[CHEAPEST].build == "cpu"
-
-
-def test_only_the_index_settings_of_pip_are_used() -> None:
-    assert INDEX.settings == {
-        "index-url": "https://index.example/simple",
-        "extra-index-url": "https://more.example/simple",
-        "cert": "/etc/certificates.pem",
-    }
-    assert INDEX.wheels == ("/wheels-here",)
-    assert index_of([]) == Index(settings={})
-
-
-def test_ci_passes_its_setting_for_bytecode() -> None:
-    index = index_of([*CONFIGURATION, ":env:.compile='0'"])
-    assert "PIP_COMPILE=0" in index.arguments(CASES[CHEAPEST])
 
 
 def test_default_build_gets_no_wheels_and_does_not_reach_pytorchs_index() -> None:
@@ -76,14 +53,6 @@ def test_passed_case_is_a_row_of_the_table() -> None:
     row = result_of(0, DONE).row("bookworm-user")
     assert row == ("bookworm-user", "passed", "2.13.0+cpu", "5.0 min", "1.0 min", "50 s", "19.7", "84.1", "88.7")
     assert table({"bookworm-user": result_of(0, DONE)}).splitlines()[2] == f"| {' | '.join(row)} |"
-
-
-def test_case_can_run_only_the_demo() -> None:
-    assert "DEMO_EPOCHS=1" in container("bookworm-user", "image", INDEX, ("demo",))
-    assert "DEMO_EPOCHS=1" not in container("bookworm-user", "image", INDEX, STEPS)
-    text = DONE.replace("fresh: step test-unit 0 60\n", "")
-    assert result_of(0, text, ("demo",)).verdict(CASES["bookworm-user"]) == "passed"
-    assert result_of(0, text).verdict(CASES["bookworm-user"]) == "FAILED: ended with 0"
 
 
 @pytest.mark.parametrize(

@@ -24,14 +24,14 @@ PROGRAM = """
 import json, sys
 from orchestrator.errors import OrchError
 from orchestrator.provisioning.sources import find_sources
-kind, text = sys.argv[1:]
-notes = []
-try:
-    (source,) = find_sources(*(([text], []) if kind == "model" else ([], [text])), notes.append)
-    print(json.dumps({"path": source.synced.path, "files": source.synced.files, "size": source.synced.size,
-                      "folder": str(source.folder), "references": sorted(source.references), "notes": notes}))
-except OrchError as error:
-    print(json.dumps({"code": error.exit_code, "message": error.message, "hint": error.hint}))
+for kind, text in zip(sys.argv[1::2], sys.argv[2::2]):
+    notes = []
+    try:
+        (source,) = find_sources(*(([text], []) if kind == "model" else ([], [text])), notes.append)
+        print(json.dumps({"path": source.synced.path, "files": source.synced.files, "size": source.synced.size,
+                          "folder": str(source.folder), "references": sorted(source.references), "notes": notes}))
+    except OrchError as error:
+        print(json.dumps({"code": error.exit_code, "message": error.message, "hint": error.hint}))
 """
 
 
@@ -46,15 +46,20 @@ def hub() -> Iterator[Hub]:
         yield server
 
 
-def download(folder: Path, kind: str, text: str, endpoint: str, **variables: str) -> dict[str, object]:
+def download_all(folder: Path, names: list[str], endpoint: str, **variables: str) -> list[dict[str, object]]:
+    """Return the results of downloads, named by their kinds and texts, in one new process."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "HUGGING"))}
     environment |= {"HF_ENDPOINT": endpoint, "HF_HOME": str(folder / "hf"), **variables}
     process = subprocess.run(
-        [sys.executable, "-c", PROGRAM, kind, text], env=environment, capture_output=True, text=True, check=False
+        [sys.executable, "-c", PROGRAM, *names], env=environment, capture_output=True, text=True, check=False
     )
     assert process.returncode == 0, process.stderr
     assert TOKEN not in process.stdout + process.stderr
-    result: dict[str, object] = json.loads(process.stdout)
+    return [json.loads(line) for line in process.stdout.splitlines()]
+
+
+def download(folder: Path, kind: str, text: str, endpoint: str, **variables: str) -> dict[str, object]:
+    (result,) = download_all(folder, [kind, text], endpoint, **variables)
     return result
 
 
@@ -86,32 +91,24 @@ def test_damaged_file_of_the_cache_is_found(hub: Hub, tmp_path: Path) -> None:
         assert download(tmp_path, "model", "me/tiny", hub.url)["size"] == len(LARGE) + 2
 
 
-def test_data_set_of_a_revision(hub: Hub, tmp_path: Path) -> None:
-    result = download(tmp_path, "data", "rows@v1", hub.url)
-    assert "hub/datasets--rows/refs/v1" in result["references"]  # type: ignore[operator]
+def test_data_set_of_a_revision_and_a_gated_model_with_the_token_of_the_environment(hub: Hub, tmp_path: Path) -> None:
+    rows, gated = download_all(tmp_path, ["data", "rows@v1", "model", "me/gated"], hub.url, HF_TOKEN=TOKEN)
+    assert "hub/datasets--rows/refs/v1" in rows["references"]  # type: ignore[operator]
+    assert gated["files"] == 1
 
 
-def test_token_of_the_environment_opens_a_gated_model(hub: Hub, tmp_path: Path) -> None:
-    assert download(tmp_path, "model", "me/gated", hub.url, HF_TOKEN=TOKEN)["files"] == 1
-
-
-@pytest.mark.parametrize(
-    ("kind", "text", "message"),
-    [
-        ("model", "me/none", "no such model on http"),
-        ("data", "none", "no such data set on http"),
-        ("model", "me/gated", "only to users whom its authors have admitted"),
-        ("model", "me/tiny@v9", "me/tiny has no revision v9"),
-        ("data", "rows", "rows has no revision main"),
-        ("model", "-x", "Repo id must use"),
-    ],
-    ids=["unknown-model", "unknown-data", "gated", "unknown-revision", "no-main", "invalid"],
-)
-def test_wrong_names_are_explained(hub: Hub, tmp_path: Path, kind: str, text: str, message: str) -> None:
-    error = download(tmp_path, kind, text, hub.url)
-    assert error["code"] == 2, error
-    assert message in str(error["message"])
-    assert error["hint"]
+def test_wrong_names_are_explained(hub: Hub, tmp_path: Path) -> None:
+    messages = {
+        "model me/none": "no such model on http",
+        "data none": "no such data set on http",
+        "model me/gated": "only to users whom its authors have admitted",
+        "model me/tiny@v9": "me/tiny has no revision v9",
+        "data rows": "rows has no revision main",
+        "model -x": "Repo id must use",
+    }
+    errors = download_all(tmp_path, " ".join(messages).split(), hub.url)
+    for message, error in zip(messages.values(), errors, strict=True):
+        assert (error["code"], message in str(error["message"]), bool(error["hint"])) == (2, True, True), error
 
 
 def test_full_disk_of_this_machine_is_explained(hub: Hub, tmp_path: Path) -> None:
