@@ -36,6 +36,7 @@ test: .venv/.dev machine wheels    ## run all tests
 	if [ "$$code" = 1 ] && [ -n "$(RERUN)" ]; then python -m tests.failed; else exit "$$code"; fi
 
 # What CI leaves out because it takes hours or much memory; CONTRIBUTING says what else the tests need.
+test-all: export HYPOTHESIS_PROFILE = thorough
 test-all: export ORCH_KINDS_ALL = 1
 test-all: export ORCH_MATRIX_ALL = 1
 test-all: export ORCH_SANITIZE_ALL = 1

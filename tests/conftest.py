@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
+from hypothesis import HealthCheck, settings
 from orch_node.standalone.facts import CPU_ISA
 
 from orchestrator.load.clusters import local_facts
@@ -35,6 +36,10 @@ TESTS = Path(__file__).parent
 # xdist groups that take longest, and folders whose tests take no time.
 LONGEST_GROUPS = ("cluster runs", "cluster", "recipes", "slurm/test_run_slurm.py", "other torches")
 QUICK_FOLDERS = ("unit", "roles")
+# Each run of the tests draws other examples, so that a few of them find as much in time; `make test-all` draws many.
+settings.register_profile("quick", max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+settings.register_profile("thorough", settings.get_profile("quick"), max_examples=300)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 PYTHON_INTERN = sys.intern  # Ansible replaces it with a function that torch's compiler does not support
 
 

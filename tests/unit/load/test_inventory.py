@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.errors import RequestError
@@ -221,7 +221,6 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 @given(output=st.dictionaries(KEYS, VALUES, max_size=4) | VALUES)
 def test_any_output_of_a_dynamic_inventory_is_parsed_or_rejected(output: object) -> None:
     """Accept or reject any output, such as cyclic groups and wrong types."""

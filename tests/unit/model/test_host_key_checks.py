@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.errors import RequestError
@@ -84,7 +84,6 @@ def test_unsafe_paths_are_detected() -> None:
     assert find_unsafe_setting({"ansible_ssh_executable": "/usr/bin/ssh"}) == ""
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.dictionaries(
         st.sampled_from(["ansible_ssh_args", "ansible_host_key_checking"]),

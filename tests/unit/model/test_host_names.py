@@ -5,13 +5,11 @@ from __future__ import annotations
 import base64
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.model.hosts import is_address, is_host_key, is_host_name
 from tests.support.node_responses import make_host_key
-
-LIMITED = settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @pytest.mark.parametrize("kind", ["ssh-ed25519", "ecdsa-sha2-nistp256", "sk-ssh-ed25519@openssh.com"])
@@ -37,7 +35,6 @@ def test_invalid_host_key(line: str) -> None:
     assert not is_host_key(line)
 
 
-@LIMITED
 @given(st.text() | st.binary().map(lambda blob: "ssh-ed25519 " + base64.b64encode(blob).decode()))
 def test_valid_keys_names_and_addresses_have_no_spaces_or_line_breaks(text: str) -> None:
     if is_host_key(text):

@@ -5,17 +5,14 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.errors import OrchError
 from orchestrator.model.printable import one_line
 from tests.support.hostile import ESCAPE_SEQUENCE
 
-LIMITED = settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
 
-
-@LIMITED
 @given(st.text())
 def test_one_line_is_printable(text: str) -> None:
     assert one_line(text).isprintable()

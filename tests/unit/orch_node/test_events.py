@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from orch_node import note, report
 from orch_node.protocol.events import KINDS, Event, Other, Progress, Result, UnreadableEvent, Warned, parse
@@ -134,7 +134,6 @@ def test_report_to_a_closed_pipe_is_no_error(
     assert capsys.readouterr().err == "", "without orch, it does nothing"
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(name=EVENT_NAMES | JSON, fields=st.dictionaries(TEXTS, JSON, max_size=4))
 def test_report_of_any_values_is_no_error_and_sends_valid_lines(pipe: Pipe, name: Any, fields: dict[str, Any]) -> None:
     report(name, **fields)

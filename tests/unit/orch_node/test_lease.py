@@ -14,7 +14,7 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from orch_node import lease, machine, supervisor_state
 from orch_node.lease import Holder, Lease
@@ -204,7 +204,6 @@ def test_lease_is_not_read_through_a_link(tmp_path: Path) -> None:
 
 
 @given(st.binary(max_size=200))
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_unreadable_lease_is_respected_until_it_expires(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / files.LEASE
     path.write_bytes(content)

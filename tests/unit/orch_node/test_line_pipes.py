@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from orch_node.line_pipes import Pipes
 
@@ -32,7 +32,6 @@ def test_lines_arrive_whole_however_they_are_divided(limit: int, expected: list[
 
 
 @given(st.lists(st.binary(max_size=30), max_size=20))
-@settings(max_examples=50, deadline=None)
 def test_no_byte_is_lost_or_repeated(chunks: list[bytes]) -> None:
     pipes = Pipes()
     pipes.pending[0], pipes.max_bytes[0] = bytearray(), 1 << 20

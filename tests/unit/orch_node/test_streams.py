@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from orch_node.streams import STDERR, STDOUT, LogWriter, mark, without_marks
 from orch_node.tail import Tail
@@ -33,7 +33,6 @@ def read_lines(path: Path) -> list[LogLine]:
 
 
 @given(PIECES)
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 def test_each_stream_is_read_as_it_was_written(tmp_path: Path, pieces: list[tuple[str, str]]) -> None:
     path = tmp_path / "rank-0.log"
     path.unlink(missing_ok=True)

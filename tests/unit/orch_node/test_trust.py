@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from orch_node import permissions
 from orch_node.content_store import MARK, fill_once
@@ -88,7 +88,6 @@ FOLDERS = st.tuples(
 
 @needs_root
 @given(folders=st.lists(FOLDERS, min_size=1, max_size=4))
-@settings(max_examples=60, deadline=None)
 def test_path_is_trusted_only_if_each_folder_is(folders: list[tuple[str, int, int]]) -> None:
     assume(not any(name in (".", "..") for name, _, _ in folders))
     with tempfile.TemporaryDirectory() as base:

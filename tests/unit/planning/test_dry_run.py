@@ -6,7 +6,7 @@ import subprocess
 from dataclasses import replace
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from orch_node.protocol.record import Decision, RankPlacement, RunNode
 
@@ -16,7 +16,7 @@ from orchestrator.planning.plan import PutFile, describe_places
 MARK = "touch ran-this"
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=20)
 @given(text=st.text(alphabet=st.sampled_from("\n\r\x0b\x1b\x85\u2028 a;$")))
 def test_any_reason_and_any_file_are_printed_as_comments(text: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     """Quote any text, because nodes report parts of it, such as package versions."""

@@ -6,8 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, example, given
-from hypothesis import settings as hypothesis_settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from orchestrator.provisioning.messages import changes_of, explain, message_of
@@ -59,10 +58,6 @@ def test_events_are_logged_without_escape_sequences(tmp_path: Path) -> None:
     assert "\x1b" not in (tmp_path / "log").read_text()
 
 
-LIMITED = hypothesis_settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
-
-
-@LIMITED
 @example(res=None, duration=10**400, task="", state="ok")
 @given(res=JSON, duration=JSON, task=JSON, state=st.sampled_from(sorted(RESULTS.values())))
 def test_any_result_of_a_task_is_reported_as_printable_text(

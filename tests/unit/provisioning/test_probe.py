@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.files import SHARE, STANDALONE
@@ -122,10 +122,6 @@ def test_message_about_an_invalid_result_is_printable() -> None:
     assert error.value.message.isprintable()
 
 
-LIMITED = settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
-
-
-@LIMITED
 @given(st.data())
 def test_any_change_of_a_result_is_accepted_or_rejected(data: st.DataObject) -> None:
     """Replace one value of a valid result by any other value."""

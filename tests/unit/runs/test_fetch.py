@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from orch_node.standalone.send_files import MARKER
 
@@ -220,7 +220,6 @@ def test_file_that_the_node_cannot_read_is_left_out(tmp_path: Path) -> None:
 PATHS = st.lists(st.sampled_from(["..", ".", "a", "b", "", "/", "\0", ".x", "ü", "~"]), max_size=4)
 
 
-@settings(max_examples=200, deadline=None)
 @given(lines=st.lists(st.one_of(st.text(), JSON.map(json.dumps), PATHS.map("/".join).map(make_entry))))
 def test_no_listing_leaves_its_folder(tmp_path_factory: Any, lines: list[str]) -> None:
     base = tmp_path_factory.mktemp("any")

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from orch_node import machine
 from orch_node.agent import core_claims
@@ -79,7 +79,6 @@ def test_two_nodes_of_one_run_can_both_claim_cores_of_one_machine(tmp_path: Path
 
 
 @given(st.binary(max_size=100))
-@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_damaged_claim_files_are_ignored(tmp_path: Path, content: bytes) -> None:
     claims = Claims(tmp_path)
     claims.folder.mkdir(exist_ok=True, parents=True)

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from orch_node.batch import agent as job_agent
 from orch_node.batch import agent_connections
@@ -89,7 +89,6 @@ def test_strangers_do_not_displace_a_node_that_has_not_introduced_itself(
 
 
 @given(data=st.binary(max_size=300), sizes=st.lists(st.integers(1, 40), min_size=1))
-@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_bytes_without_the_key_never_introduce_a_node(
     silent_connections: AgentConnections, data: bytes, sizes: list[int]
 ) -> None:

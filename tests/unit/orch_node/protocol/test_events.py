@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from orch_node.protocol.events import (
     KINDS,
@@ -92,7 +92,6 @@ def test_other_lines_of_a_launcher_are_no_events() -> None:
         assert parse(line) is None
 
 
-@settings(max_examples=300, deadline=None)
 @given(line=LINES | st.binary(max_size=100))
 def test_any_line_can_be_parsed_and_the_event_rendered(line: str | bytes) -> None:
     event = parse(line)

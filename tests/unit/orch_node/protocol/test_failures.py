@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from orch_node.protocol import failures
 from orch_node.protocol.events import Event, Exited, Raised
@@ -110,7 +110,6 @@ def test_reason_is_no_separator_of_elastic(text: str, reason: str) -> None:
     assert failure.text.splitlines()[-1] == reason
 
 
-@settings(max_examples=100, deadline=None)
 @given(text=TEXTS | st.just(f"error: rank {'9' * 6000} on x"), signal=st.none() | TEXTS)
 def test_no_error_text_breaks_the_search(text: str, signal: str | None) -> None:
     rank_events = [Exited(rank=0, text=text, code=1, signal=signal), Exited(rank=1, code=1)]

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from orch_node.protocol import agent, container, events, layout, outcome, pod, record, values
 from orch_node.protocol.node_reports import Cleaned, DamagedRuns, Leftovers, ListedRun, Listing, LogChunk, RunEnded
@@ -45,7 +45,6 @@ TEXTS = (
 
 
 @pytest.mark.parametrize("name", PARSERS, ids=str)
-@settings(max_examples=60, deadline=None)
 @given(text=TEXTS)
 def test_any_text_is_parsed_or_rejected(name: str, text: bytes) -> None:
     with contextlib.suppress(ProtocolError):
@@ -61,7 +60,6 @@ VALID: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", VALID, ids=str)
-@settings(max_examples=100, deadline=None)
 @given(data=st.data(), value=JSON)
 def test_changed_value_is_parsed_or_rejected(name: str, data: Any, value: Any) -> None:
     PARSERS[name](json.dumps(VALID[name]).encode())

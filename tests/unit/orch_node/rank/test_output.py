@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from orch_node.rank.output import TAIL_BYTES, log_tail
 from orch_node.streams import MARKS, STDERR
@@ -62,7 +62,6 @@ def test_log_tail_has_the_thread_that_a_signal_ended(tmp_path: Path, mark: str) 
     assert len(result) <= TAIL_BYTES
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(content=st.binary() | st.binary().map(lambda data: b"Fatal Python error: " + data))
 def test_log_tail_is_short_text_of_any_content(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "rank-0.log"

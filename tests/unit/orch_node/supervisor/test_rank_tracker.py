@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from orch_node.protocol.events import Event, Exited, Heartbeat, Joined, Raised, ScriptEnded, parse
 from orch_node.supervisor.monitors import MismatchedCollectives
@@ -199,7 +199,6 @@ def test_mismatched_collectives_end_only_a_run_without_progress() -> None:
     assert (end.news(tracker, 76.0), end.problem(99.0)) == ("", "")
 
 
-@settings(max_examples=200, deadline=None)
 @given(lines=st.lists(LINES, max_size=8))
 def test_any_events_can_be_tracked(lines: list[str]) -> None:
     tracker = make_tracker("node0", "node1")

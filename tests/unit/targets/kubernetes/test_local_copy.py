@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from orch_node.protocol.events import Joined, UnreadableEvent
 
@@ -37,7 +37,6 @@ def follow(copy: RunCopy, log: list[str], until: int, *, pod: str = "uid-0") -> 
         copy.write(ReadLine(pod=pod, position=Position(time=str(index + 1)), text=log[index]))
 
 
-@settings(deadline=None, max_examples=60)
 @given(
     texts=st.lists(st.sampled_from(["[0] a", "[0] b", "[1] a", "words", JOINED]), max_size=12),
     kills=st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12)), max_size=3),
@@ -166,7 +165,6 @@ def test_log_lines_are_assigned_to_files() -> None:
 TIMES = st.lists(st.integers(0, 5), max_size=30).map(sorted)
 
 
-@settings(deadline=None)
 @given(times=TIMES, cuts=st.lists(st.integers(0, 30), max_size=4), nano=st.sampled_from([1, 10**8]))
 def test_each_line_is_read_once_however_often_the_stream_breaks(times: list[int], cuts: list[int], nano: int) -> None:
     """Read each line once although lines share timestamps and the API resumes at whole seconds."""

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from orch_node.protocol import values
 from orch_node.protocol.record import RunNode, RunRecord
@@ -25,7 +25,6 @@ from tests.support.kubernetes_plans import REQUEST, SETTINGS, make_plan
 from tests.support.recorded import RUN_RECORD as RECORD
 
 
-@settings(deadline=None)
 @given(st.integers(1, 50), st.integers(1, 4), st.integers(1, 8))
 def test_stored_record_is_restored_without_loss(pods: int, ppn: int, size: int) -> None:
     request = replace(REQUEST, nodes=NodeCount(pods), ppn=ppn)
@@ -126,7 +125,6 @@ def test_impossible_records_are_refused(record: RunRecord) -> None:
         trusted(record)
 
 
-@settings(max_examples=200, deadline=None)
 @given(name=st.sampled_from(sorted(CLUSTER_RECORD.location)), value=JSON)
 def test_no_location_changes_the_image_or_the_cluster(name: str, value: Any) -> None:
     try:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from orch_node.protocol.outcome import DONE, REFUSED
 from orch_node.protocol.record import RunNode, parse, render
@@ -185,7 +185,6 @@ def test_output_of_an_earlier_run_is_trusted() -> None:
     assert trusted_record(make_sent_record(output_dir=earlier), CLUSTER, sender="node1").output_dir == earlier
 
 
-@settings(max_examples=200, deadline=None)
 @given(name=st.sampled_from(sorted(render(RECORD))), value=JSON)
 def test_no_record_changes_hosts_or_folders(name: str, value: Any) -> None:
     try:

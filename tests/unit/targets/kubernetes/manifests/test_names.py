@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.targets.kubernetes.manifests import names
 
 
-@settings(deadline=None)
 @given(st.text(max_size=80), st.text(max_size=80))
 def test_run_ids_and_job_names_are_names(recipe: str, another_recipe: str) -> None:
     run = names.run_id("20260101-120000", recipe, "ab12")
@@ -21,7 +20,6 @@ def test_run_ids_and_job_names_are_names(recipe: str, another_recipe: str) -> No
     assert names.job_name(names.run_id("20260101-120000", another_recipe, "ab13")) != job
 
 
-@settings(deadline=None)
 @given(st.text(max_size=300))
 def test_any_run_id_has_a_job_name(run: str) -> None:
     assert names.is_dns_label(names.job_name(run))
