@@ -26,7 +26,7 @@ COMMANDS = dict(commands(typer.main.get_command(make_app())))
 
 @pytest.mark.parametrize("command_path", COMMANDS, ids=" ".join)
 def test_help_names_the_value_of_each_option(command_path: tuple[str, ...]) -> None:
-    result = CliRunner().invoke(make_app(), [*command_path, "--help"], prog_name="orch")
+    result = CliRunner().invoke(make_app("".join(command_path[:1])), [*command_path, "--help"], prog_name="orch")
     assert result.exit_code == 0, result.exception
     assert "Usage: " + " ".join(["orch", *command_path]) in result.stdout
     for parameter in COMMANDS[command_path].params:
@@ -37,7 +37,7 @@ def test_help_names_the_value_of_each_option(command_path: tuple[str, ...]) -> N
 def test_help_of_train_shows_some_options_and_help_all_all() -> None:
     shown = {}
     for name in ("--help", "--help-all"):
-        text = CliRunner().invoke(make_app(), ["train", name], prog_name="orch").stdout
+        text = CliRunner().invoke(make_app("train"), ["train", name], prog_name="orch").stdout
         shown[name] = set(re.findall(r"^│ (--[a-z0-9-]+)", text, re.MULTILINE)) - {"--help", "--help-all"}
     assert len(shown["--help"]) == 20
     flags = {option for parameter in COMMANDS["train",].params for option in parameter.opts if option[:2] == "--"}

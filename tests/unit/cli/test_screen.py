@@ -177,13 +177,10 @@ def scored_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("command", "expected"),
     [
         pytest.param(("attach",), "Before", id="the end of train"),
-        pytest.param(("runs",), "STATE", id="runs"),
         pytest.param(("runs", "show"), "Before", id="runs show"),
         pytest.param(("report",), "report.html", id="report"),
         pytest.param(("logs",), "", id="logs"),
         pytest.param(("nodes", "local"), "NODE", id="nodes"),
-        pytest.param(("stacks",), "current", id="stacks"),
-        pytest.param(("recipes",), "bert-qa", id="recipes"),
         pytest.param(("train", "own.py", "--dry-run"), "ranks", id="dry run"),
         pytest.param(("train", "nosuch.py"), "error: There is no script", id="error"),
     ],

@@ -33,7 +33,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def error_of(*arguments: str) -> OrchError:
-    result = CliRunner().invoke(make_app(), arguments, prog_name="orch")
+    result = CliRunner().invoke(make_app(arguments[0]), arguments, prog_name="orch")
     assert isinstance(result.exception, OrchError), result.output
     return result.exception
 
@@ -105,7 +105,7 @@ def test_usage_error_has_exit_code_2_and_a_short_hint(
 
 
 def test_orch_init_creates_an_inventory_that_is_found_by_its_name(folder: Path) -> None:
-    assert CliRunner().invoke(make_app(), ["init", "lab", "h1"]).exit_code == 0
+    assert CliRunner().invoke(make_app("init"), ["init", "lab", "h1"]).exit_code == 0
     assert find_inventory("lab") == Path("inventory/lab")
     (folder / "inventory/lab/program").write_text("#!/bin/sh\n")
     (folder / "inventory/lab/program").chmod(0o755)

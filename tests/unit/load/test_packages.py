@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import subprocess
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -186,9 +184,3 @@ def test_indexes_of_pip_are_passed_to_uv_unless_it_has_settings(
     assert variables["UV_FIND_LINKS"] == f"{tmp_path}/wheels,https://d"
     monkeypatch.setenv("UV_DEFAULT_INDEX", "https://mine")
     assert uv.index_settings() == ({}, [])
-
-
-def test_uv_runs_without_modules_of_the_current_folder(tmp_path: Path, index: Path) -> None:
-    (tmp_path / "uv.py").write_text("raise SystemExit('wrong module')\n")
-    done = subprocess.run([sys.executable, "-I", "-m", "uv", "--version"], cwd=tmp_path, capture_output=True)
-    assert done.returncode == 0

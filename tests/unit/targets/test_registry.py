@@ -75,9 +75,7 @@ def package(tmp_path: Path) -> Path:
         ),
     ],
 )
-def test_faulty_target_is_explained_and_disturbs_no_other_command(
-    package: Path, file: str, old: str, new: str, message: str
-) -> None:
+def test_faulty_target_is_explained(package: Path, file: str, old: str, new: str, message: str) -> None:
     text = (package / file).read_text()
     assert old in text
     (package / file).write_text(text.replace(old, new))
@@ -86,6 +84,11 @@ def test_faulty_target_is_explained_and_disturbs_no_other_command(
     assert failed.stderr.startswith("error: --on booking: ")
     assert "\nhint: " in failed.stderr
     assert message in failed.stderr
+
+
+def test_faulty_target_disturbs_no_other_command(package: Path) -> None:
+    with (package / ENTRY).open("a") as file:
+        file.write("import nothere\n")
     listed = orch(package, "runs", "--json")
     assert (listed.returncode, listed.stderr) == (0, "")
 

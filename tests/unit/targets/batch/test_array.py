@@ -29,19 +29,6 @@ def test_each_task_of_an_array_is_a_run_with_its_own_settings(tmp_path: Path) ->
     assert command.endswith(' job "$run_dir"')
 
 
-def test_array_has_a_run_for_each_combination() -> None:
-    runs = make_array("seed=1,2", "learning_rate=1e-5,3e-5").array
-    combinations = [next(decision.value for decision in run.run.decisions if decision.topic == "array") for run in runs]
-    assert combinations == [
-        "seed=1 learning_rate=1e-5 (1 of 4)",
-        "seed=1 learning_rate=3e-5 (2 of 4)",
-        "seed=2 learning_rate=1e-5 (3 of 4)",
-        "seed=2 learning_rate=3e-5 (4 of 4)",
-    ]
-    assert len({run.run.run_dir for run in runs}) == 4
-    assert "seed=2 learning_rate=3e-5 (4 of 4)" in runs[3].describe()  # which its record contains
-
-
 @pytest.mark.parametrize(
     ("axes", "tasks"),
     [

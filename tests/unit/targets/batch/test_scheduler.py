@@ -20,19 +20,6 @@ from orchestrator.targets.batch.system import ControllerUnreachable
 from tests.support.slurm_jobs import RecordedHost, make_result
 from tests.support.slurm_plans import SITE, make_plan, make_settings, script_of, slurm_settings, submit_step
 
-
-def test_tasks_of_an_array_are_listed_separately() -> None:
-    listing = "12_0|orch-x|RUNNING|N/A|n1|None\n12_1|orch-x|PENDING|N/A||Priority\n"
-    host = RecordedHost(make_result(f"{listing}13|orch-y|RUNNING|N/A|n1|None\n"))
-    states = Scheduler(SLURM, host).query_jobs("orch-")
-    assert {name: state.job for name, state in states.items()} == {
-        "orch-x-0": "12_0",
-        "orch-x-1": "12_1",
-        "orch-y": "13",
-    }
-    assert "--array" in host.commands[0]  # Without it, squeue prints one line for all waiting tasks.
-
-
 NO_JOB = make_result("")
 
 
@@ -163,6 +150,7 @@ def test_listing_of_jobs_has_no_lines_of_a_banner_and_the_newest_job_of_a_run() 
         "orch-y-1": ("14_1", "PENDING"),
     }
     assert "--all" in host.commands[0], "else jobs in closed partitions are hidden"
+    assert "--array" in host.commands[0], "else squeue prints one line for all waiting tasks"
 
 
 def test_rejected_job_is_reported_with_slurms_message() -> None:

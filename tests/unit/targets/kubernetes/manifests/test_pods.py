@@ -12,16 +12,7 @@ from orchestrator.errors import PlanError
 from orchestrator.targets.kubernetes.inputs import kubernetes_settings
 from orchestrator.targets.kubernetes.manifests import names, pods
 from orchestrator.targets.kubernetes.manifests.kinds import KINDS
-from tests.support.kubernetes_plans import (
-    OWN_CONTENTS,
-    OWN_SCRIPT,
-    SETTINGS,
-    SITE,
-    containers,
-    make_plan,
-    objects,
-    pod_specs,
-)
+from tests.support.kubernetes_plans import OWN_CONTENTS, OWN_SCRIPT, SITE, containers, make_plan, objects, pod_specs
 from tests.support.kubernetes_schema import check_manifest, needs_crds
 
 ASSIGNMENTS = (
@@ -118,11 +109,3 @@ def test_packed_pods_have_an_affinity_to_each_other() -> None:
     affinity = pods.pod_affinity((), "topology.kubernetes.io/rack", names.labels("r"))
     (term,) = affinity["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     assert term["topologyKey"] == "topology.kubernetes.io/rack"
-
-
-def test_missing_settings_change_nothing() -> None:
-    manifests = [
-        manifest for manifest in objects(make_plan("job", kubernetes=SETTINGS)) if manifest["kind"] != "ConfigMap"
-    ]
-    text = str(manifests)  # The run record is left out, because it names all settings.
-    assert not re.search("affinity|toleration|topologySpread|runtimeClass|kueue", text)
