@@ -47,7 +47,6 @@ def error_of(*arguments: str) -> OrchError:
         ),
         ((*K8S, "--recipe-path", "/nonexistent"), "--recipe-path /nonexistent: no recipe.toml"),
         ((*K8S, "--mpi", "openmpi"), "in pods, torchrun starts them"),
-        ((*K8S, "--min-nodes", "1"), "--min-nodes without --max-restarts has no effect"),
         ((*K8S, "-o", "yaml", "--json"), "-o yaml does not work with --json"),
         ((*K8S[:-1], "-o", "yaml"), "-o yaml requires --dry-run"),
         ((*K8S[:-1], "-o", "sh"), "-o sh requires --dry-run"),

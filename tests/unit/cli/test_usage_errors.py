@@ -81,7 +81,7 @@ def error_of(*arguments: str) -> OrchError:
             ("train", "bert-qa-quant", "--", "--num_train_epoch_s=1"), "_s", "'num_train_epochs'?", id="near-argument"
         ),
         pytest.param(
-            ("train", "glue-mrpc", "--on", "slurm", "--", "--save_step_s", "1"),
+            ("train", "bert-qa", "--on", "slurm", "--", "--save_step_s", "1"),
             "_s",
             "'save_steps'?",
             id="slurm-argument",

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -130,24 +128,6 @@ def test_bare_name_is_no_inventory_that_another_user_could_have_written(
         find_inventory("lab")
     assert "is not trusted" in exc_info.value.message
     assert find_inventory("inventory/lab") == Path("inventory/lab"), "the user has named its path"
-
-
-def test_pattern_is_matched_without_the_configuration_in_the_current_folder(tmp_path: Path) -> None:
-    """Isolate Ansible, which reads its configuration also as a library of this process."""
-    (tmp_path / "ansible.cfg").write_text("[defaults]\nforks = 77\n")
-    (tmp_path / "hosts.yml").write_text("all:\n  hosts:\n    node[0:9]:\n")
-    program = (
-        "from pathlib import Path\n"
-        "from orchestrator.load.inventory import read_listing\n"
-        "from orchestrator.load.clusters import select\n"
-        "from orchestrator.model.hosts import NodePattern\n"
-        "source = Path('hosts.yml')\n"
-        "select(source, read_listing(source), nodes=NodePattern('node[3-4]'), exclude=None)\n"
-        "from ansible import constants\n"
-        "print(constants.DEFAULT_FORKS)"
-    )
-    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path)
-    assert result.stdout == "5\n", result.stderr  # Ansible's own default
 
 
 def test_ansible_reads_no_configuration_in_the_current_folder(

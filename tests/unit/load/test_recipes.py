@@ -39,13 +39,6 @@ def recipe_folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_recipes_and_stacks_of_orch_can_be_loaded() -> None:
-    assert [load.recipe(name).name for name in load.recipe_folders()]
-    assert "current" in load.stack_names()
-    for name in load.stack_names():
-        assert load.stack(name).name == name
-
-
 def test_paths_of_a_recipe_are_relative_to_its_folder(recipe_folder: Path) -> None:
     with (recipe_folder / "recipe.toml").open("a") as file:
         file.write('[presets.large]\ntrain_file = "data/large.json"\n')

@@ -131,16 +131,21 @@ def test_part_of_a_pattern_that_matches_no_host_is_named(inventory: Path) -> Non
         choose(inventory, "slow", "all")
 
 
-def test_pattern_is_matched_without_a_home_directory(inventory: Path, tmp_path: Path) -> None:
+def test_pattern_is_matched_without_a_home_directory_and_a_configuration_in_the_current_folder(
+    inventory: Path, tmp_path: Path
+) -> None:
+    """Isolate Ansible, which reads its configuration also as a library of this process."""
+    (tmp_path / "ansible.cfg").write_text("[defaults]\nforks = 77\n")
     program = (
         "import sys; from pathlib import Path;"
         "from orchestrator.load.inventory import read_listing;"
         "from orchestrator.load.clusters import select; source = Path(sys.argv[1]);"
         "from orchestrator.model.hosts import NodePattern;"
-        "print(select(source, read_listing(source), nodes=NodePattern('node[3-4]'), exclude=None).hosts)"
+        "print(select(source, read_listing(source), nodes=NodePattern('node[3-4]'), exclude=None).hosts);"
+        "from ansible import constants; print(constants.DEFAULT_FORKS)"
     )
     environment = {name: value for name, value in os.environ.items() if name != "ANSIBLE_HOME"}
     environment |= {"HOME": "/proc/none", "TMPDIR": str(tmp_path)}
     command = [sys.executable, "-c", program, str(inventory)]
-    result = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert result.stdout == "('node3', 'node4')\n", result.stderr
+    result = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True)
+    assert result.stdout == "('node3', 'node4')\n5\n", result.stderr  # 5 is Ansible's own default

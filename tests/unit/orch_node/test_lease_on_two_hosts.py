@@ -65,22 +65,6 @@ def orch_on_other_host(*arguments: str, runs: Path) -> subprocess.CompletedProce
     return on_other_host(sys.executable, "-m", "orchestrator.cli.main", *arguments, "--runs-dir", str(runs))
 
 
-def unfinished_on_other_host(runs: Path) -> str:
-    """Return what the second host would resume."""
-    code = (
-        "import sys; from pathlib import Path; from orchestrator.runs import store;"
-        "run = store.load(Path(sys.argv[1]) / sys.argv[2]); print(run.state, store.can_resume(run))"
-    )
-    result = on_other_host(sys.executable, "-c", code, str(runs), RUN)
-    return result.stdout.strip() or result.stderr
-
-
-def test_other_host_does_not_resume_a_living_run(living_run: Path) -> None:
-    assert unfinished_on_other_host(living_run.parent) == "running False"
-    os.utime(living_run / files.LEASE, (1, 1))  # its host is cut off from the storage
-    assert "killed True" in unfinished_on_other_host(living_run.parent)
-
-
 def test_other_host_does_not_clean_a_living_run(living_run: Path) -> None:
     (living_run / "shm-node0.json").write_text('{"before": {}, "used": {}}')
     result = on_other_host(*NODE_PROGRAM, "cleanup", "clean", str(living_run.parent))

@@ -65,10 +65,6 @@ def argv(plan: Plan) -> tuple[str, ...]:
     return start.command.argv
 
 
-def test_equal_requests_have_equal_plans(stack: Stack) -> None:
-    assert decide(stack) == decide(stack)
-
-
 @pytest.mark.parametrize("arguments", [("--ddp_backend", "ccl"), ("--x", "--ddp_backend=ccl")])
 def test_ddp_backend_that_transformers_no_longer_accepts_is_refused(stack: Stack, arguments: tuple[str, ...]) -> None:
     new = replace(stack, requirements={**stack.requirements, "transformers": "5.23.0"})
@@ -77,15 +73,6 @@ def test_ddp_backend_that_transformers_no_longer_accepts_is_refused(stack: Stack
     assert "Omit it" in str(exc_info.value.hint)
     assert "transformers" not in stack.requirements
     assert argv(decide(stack, script_args=arguments, recipe=USER_SCRIPT))[-1].endswith("ccl")
-
-
-def test_precision_follows_the_hardware(stack: Stack) -> None:
-    assert "--bf16" in argv(decide(stack))
-    old = make_node(facts=make_facts(flags=("avx2",)))
-    plan = decide(stack, node=old)
-    assert "--bf16" not in argv(plan)
-    assert plan.run.precision == "fp32"
-    assert "precision: fp32 (node0 has no BF16 instructions)" in plan.summary()
 
 
 def test_unknown_precision_names_the_nearest(stack: Stack) -> None:
@@ -202,11 +189,6 @@ def test_stack_that_is_not_installed_is_named(stack: Stack) -> None:
         decide(stack, node=make_node(facts=facts))
 
 
-def test_backend_that_the_stack_lacks_is_refused(stack: Stack) -> None:
-    with pytest.raises(PlanError, match="--backend nccl"):
-        decide(stack, backend="nccl")
-
-
 def test_reserved_cores_are_passed_to_oneccl(stack: Stack) -> None:
     two_backends = replace(stack, backends=("ccl", "gloo"), bindings=BINDINGS)
     plan = decide(two_backends, ppn=2, ccl_workers=1)
@@ -232,8 +214,3 @@ def test_ipex_is_refused_if_it_is_not_known_to_train(stack: Stack) -> None:
         decide(with_ipex, node=node, recipe=USER_SCRIPT, ipex=True)
     with pytest.raises(PlanError, match="has no IPEX"):
         decide(stack, ipex=True)
-
-
-def test_without_mpiexec_there_is_a_hint(stack: Stack) -> None:
-    with pytest.raises(PlanError, match=r"node0 has no Intel MPI for .* \(found: none\)"):
-        decide(stack, node=make_node(facts=replace(make_facts(), mpi={})))

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from orch_node.protocol.events import Decided
 from orch_node.protocol.layout import RunPrecision
-from orch_node.protocol.precision import AUTO, PLACEHOLDER, describe_lack, insert_arguments
+from orch_node.protocol.precision import AUTO, PLACEHOLDER
 from orch_node.rank import precision as rank_precision
 from orch_node.rank.checks import RankError
 from orch_node.standalone import facts
@@ -154,18 +154,6 @@ def test_impossible_isa_override_is_refused(
     monkeypatch.setenv(facts.CPU_ISA, value)
     with pytest.raises(ValueError, match=message):
         facts.cpu_flags()
-
-
-def test_several_nodes_are_described_in_the_plural() -> None:
-    assert describe_lack("n1") == "n1 has no BF16 instructions"
-    assert describe_lack("n[1-2]") == "n[1-2] have no BF16 instructions"
-
-
-def test_arguments_replace_the_placeholder() -> None:
-    arguments = {"bf16": ["--a", "--b"], "fp32": []}
-    argv = ["s.py", "--x", PLACEHOLDER, "--y"]
-    assert insert_arguments(argv, arguments, "bf16") == ["s.py", "--x", "--a", "--b", "--y"]
-    assert insert_arguments(argv, arguments, "fp32") == ["s.py", "--x", "--y"]
 
 
 class Store:

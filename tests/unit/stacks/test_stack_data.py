@@ -12,7 +12,7 @@ from orchestrator.errors import PlanError, RequestError
 from orchestrator.files import STACKS
 from orchestrator.load.stacks import stack_from
 from orchestrator.planning.software import ccl_backend, check_recipe_fits, choose_backend
-from orchestrator.stacks.matrix import XPU_ONLY_BINDINGS, index_for
+from orchestrator.stacks.matrix import index_for
 from orchestrator.stacks.stack import BINDINGS, IPEX, Stack, minor
 from release.stack_tables import version_table
 
@@ -20,38 +20,9 @@ STACKS_LOADED = load.all_stacks()
 INTEL = [stack for stack in STACKS_LOADED if stack.name.startswith(("intel-", "torch-ccl-"))]
 WITH_BINDINGS = [stack for stack in INTEL if stack.bindings]
 
-# torch -> (IPEX, oneccl_bind_pt, oneCCL), as the documents state them.
-MATRIX = {
-    "1.10.0": ("1.10.100", "1.10.0", "2021.2.1"),
-    "1.11.0": ("1.11.200", "1.11.0", "2021.5.2"),
-    "1.12.0": ("1.12.0", "1.12.0", "2021.5.2"),
-    "1.12.1": ("1.12.300", "1.12.100", "2021.5.2"),
-    "1.13.0": ("1.13.0", "1.13.0", "2021.7.1"),
-    "1.13.1": ("1.13.100", "1.13.0", "2021.7.1"),
-    "2.0.0": ("2.0.0", "2.0.0", "2021.7.1"),
-    "2.0.1": ("2.0.100", "2.0.0", "2021.7.1"),
-    "2.1.0": ("2.1.0", "2.1.0", "2021.9"),
-    "2.1.1": ("2.1.100", "2.1.0", "2021.9"),
-    "2.2.0": ("2.2.0", "2.2.0", "2021.9"),
-    "2.3.0": ("2.3.100", "2.3.0", "2021.11"),
-    "2.4.0": ("2.4.0", "2.4.0", "2021.12"),
-    "2.5.0": ("2.5.0", "2.5.0", "2021.13.1"),
-    "2.6.0": ("2.6.0", "2.6.0", "2021.13.1"),
-    "2.7.0": ("2.7.0", "2.7.0", "2021.14"),
-}
-
 
 def names(stack: Stack) -> str:
     return stack.name
-
-
-def test_every_row_of_the_matrix_is_a_stack() -> None:
-    versions = {
-        s.torch: (s.ipex, s.bindings.version.removesuffix("+cpu"), s.bindings.oneccl)
-        for s in WITH_BINDINGS
-        if s.bindings
-    }
-    assert versions == MATRIX
 
 
 @pytest.mark.parametrize("minor_release", range(6, 16))
@@ -64,11 +35,6 @@ def test_every_torch_that_the_bindings_build_for_has_a_stack(minor_release: int)
     assert stack.bindings is not None
     assert stack.bindings.version == f"{stack.torch}+orch.10"
     assert stack.backends == ("ccl", "gloo")
-
-
-def test_stacks_are_sorted_from_newest_to_oldest() -> None:
-    assert [s.name for s in STACKS_LOADED[:3]] == ["current", "torch-2.15", "torch-2.14"]
-    assert STACKS_LOADED[-1].name == "torch-ccl-1.10"
 
 
 @pytest.mark.parametrize("stack", STACKS_LOADED, ids=names)
@@ -92,21 +58,6 @@ def test_packages_that_are_not_on_pypi_have_an_index(stack: Stack) -> None:
     torch = index_for(stack, "torch")
     assert torch is not None
     assert torch.url == "https://download.pytorch.org/whl/cpu"
-
-
-@pytest.mark.parametrize("stack", WITH_BINDINGS, ids=names)
-def test_intels_bindings_are_cpu_wheels_for_the_torch_of_the_stack(stack: Stack) -> None:
-    assert stack.bindings is not None
-    version, _, local = stack.bindings.version.partition("+")
-    assert local == "cpu"
-    assert version not in XPU_ONLY_BINDINGS
-    assert minor(version) == minor(stack.torch)
-    assert stack.requirements[BINDINGS] == stack.bindings.version
-    old = minor(stack.torch) < (1, 12)
-    assert stack.bindings.module == ("torch_ccl" if old else "oneccl_bindings_for_pytorch")
-    assert stack.name.startswith("torch-ccl-" if old else "intel-")
-    assert stack.bindings.setvars == "env/setvars.sh"
-    assert stack.backends == ("ccl", "gloo")
 
 
 @pytest.mark.parametrize("stack", INTEL, ids=names)

@@ -10,7 +10,7 @@ import pytest
 
 from orchestrator.errors import PlanError
 from orchestrator.model.cluster import Gpu
-from orchestrator.model.hosts import NodeCount, NodePattern
+from orchestrator.model.hosts import NodeCount
 from orchestrator.operations import train
 from orchestrator.planning.request import TrainRequest
 from orchestrator.targets.batch.decisions import with_size
@@ -30,14 +30,12 @@ def test_options_that_orch_sets_are_refused(name: str) -> None:
 @pytest.mark.parametrize(
     ("fields", "settings", "problem"),
     [
-        ({"nodes": NodePattern("n[1-3]")}, {}, "needs a number of nodes"),
         ({"nodes": NodeCount(0)}, {}, "needs a number of nodes"),
         ({"ppn": 0}, {}, "--ppn 0"),
         ({"launcher": "trainjob"}, {}, "--launcher trainjob does not run on Slurm"),
         ({"mpi": "intel"}, {}, "--launcher srun starts the ranks without mpirun"),
         ({"mpi": "openmpi", "launcher": "mpirun"}, {}, "mpirun must be that of intel"),
         ({"spare_nodes": 1}, {}, "--spare-nodes without --max-restarts"),
-        ({"stall_timeout": -1.0}, {}, "expected 0 or more"),
         ({}, {"launcher": {"pmi": "pmi9"}}, "pmi=pmi9"),
         ({}, {"root": "relative"}, "root=relative: expected an absolute path"),
         ({}, {"options": {"comment": "two\nlines"}}, "cannot be printed"),
