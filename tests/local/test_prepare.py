@@ -21,10 +21,9 @@ from tests.support.jobs import MINILM, flags, read_results, run_ranks, start_ran
 pytestmark = pytest.mark.xdist_group("recipes")  # they share a server of warm programs
 sys.path.insert(0, str(PREPARE.parent))
 
-from blocks import Block, blocks_of, text_documents  # noqa: E402
-from instances import MaskingTokens, Recipe, instances, sentences  # noqa: E402
+from documents import Block, blocks_of, plain_text, text_documents, wikipedia_documents  # noqa: E402
+from instances import Masking, instances, sentences  # noqa: E402
 from shards import share  # noqa: E402
-from wikipedia import plain_text, wikipedia_documents  # noqa: E402
 
 
 def make_arguments(out: Path, **changes: object) -> list[str]:
@@ -132,7 +131,16 @@ def test_each_document_is_in_one_block(lines: list[str], size: int) -> None:
     assert sorted(documents) == sorted(expected)
 
 
-TOKENS = MaskingTokens(cls=1, sep=2, mask=3, ordinary=tuple(range(10, 99)))
+MASKING = Masking(
+    cls=1,
+    sep=2,
+    mask=3,
+    ordinary=tuple(range(10, 99)),
+    length=64,
+    predictions=10,
+    masked_lm_prob=0.15,
+    short_seq_prob=0.1,
+)
 
 
 def make_documents(seed: int) -> list[list[list[int]]]:
@@ -144,8 +152,7 @@ def make_documents(seed: int) -> list[list[list[int]]]:
 
 
 def test_instances_are_masked_like_those_of_bert() -> None:
-    recipe = Recipe(length=64, predictions=10, masked_lm_prob=0.15, short_seq_prob=0.1)
-    rows = [row for seed in range(20) for row in instances(make_documents(seed), TOKENS, recipe, random.Random(seed))]
+    rows = [row for seed in range(20) for row in instances(make_documents(seed), MASKING, random.Random(seed))]
     kinds = {"masked": 0, "same": 0, "other": 0}
     for row in rows:
         ids = row["input_ids"]
@@ -158,7 +165,7 @@ def test_instances_are_masked_like_those_of_bert() -> None:
         for position, label in zip(row["positions"], row["labels"], strict=True):
             assert label >= 10
             token = ids[position]
-            kinds["masked" if token == TOKENS.mask else "same" if token == label else "other"] += 1
+            kinds["masked" if token == MASKING.mask else "same" if token == label else "other"] += 1
     total = sum(kinds.values())
     assert kinds["masked"] / total == pytest.approx(0.8, abs=0.03)
     assert kinds["same"] / total == pytest.approx(0.1, abs=0.03)

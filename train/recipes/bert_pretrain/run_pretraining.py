@@ -20,8 +20,6 @@ from orch_training.imports import speed_up_imports
 speed_up_imports()
 
 import torch
-from batches import Sequences, manifest_of
-from lamb import Lamb, groups_of
 from orch_node import preemption
 from orch_training import checkpoint, kernels, ranks
 from orch_training.arguments import ModelArguments
@@ -37,8 +35,8 @@ from orch_training.resume import start_from
 from orch_training.script import run_script
 from orch_training.snapshot import Snapshots, prepare_output
 from pretrain_config import Phase, PretrainArguments, parse_arguments, phases_of
-from pretrain_model import Losses, fresh_model
-from text_data import check_vocabulary, prepared
+from pretrain_data import Sequences, check_vocabulary, manifest_of, prepared
+from pretrain_model import Lamb, Losses, fresh_model, groups_of
 from torch.nn.parallel import DistributedDataParallel
 from transformers import set_seed
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from mrpc_config import PairArguments
 from orch_training import ranks
+from orch_training.arguments import option
 from orch_training.errors import RecipeError
 from orch_training.models import hub_rows
 from orch_training.results import score_in_batches
@@ -22,6 +22,19 @@ from orch_training.results import score_in_batches
 # The columns of this recipe, and those of the files that Microsoft and GLUE distribute.
 COLUMNS = (("label", "sentence1", "sentence2"), ("Quality", "#1 String", "#2 String"))
 LENGTH_MULTIPLE = 16  # fewer distinct shapes need less memory
+
+
+@dataclass
+class PairArguments:
+    """The arguments for the data."""
+
+    dataset_name: str | None = option(None, "A data set of the hub (needs `datasets`).")
+    dataset_config_name: str | None = option(None, "Configuration of the data set, such as mrpc.")
+    train_file: str | None = option(None, "TSV with label, sentence1 and sentence2, or a file of MRPC.")
+    validation_file: str | None = option(None, "The same for the evaluation.")
+    max_seq_length: int = option(128, "Maximum length of a pair in tokens.")
+    max_train_samples: int | None = option(None, "Train on the first pairs only.")
+    max_eval_samples: int | None = option(None, "Evaluate the first pairs only.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,12 +46,18 @@ class Pair:
     sentence2: str
 
 
-def load_pairs(args: PairArguments, split: str) -> list[Pair]:
-    """Load the pairs of a split: `train` or `validation`."""
-    if args.dataset_name:
-        rows = hub_rows(args.dataset_name, args.dataset_config_name, split)
-        return [pair_of(row, COLUMNS[0], f"{args.dataset_name} ({split})") for row in rows]
-    return read_tsv(Path(str(args.train_file if split == "train" else args.validation_file)))
+def load_rows(data: PairArguments, split: str, tokenizer: Any, length: int) -> list[dict[str, Any]]:
+    """Load the pairs of a split, `train` or `validation`, as tokens."""
+    path, limit = {
+        "train": (data.train_file, data.max_train_samples),
+        "validation": (data.validation_file, data.max_eval_samples),
+    }[split]
+    if data.dataset_name:
+        rows = hub_rows(data.dataset_name, data.dataset_config_name, split)
+        sentence_pairs = [pair_of(row, COLUMNS[0], f"{data.dataset_name} ({split})") for row in rows]
+    else:
+        sentence_pairs = read_tsv(Path(str(path)))
+    return tokenized(sentence_pairs[:limit], tokenizer, length)
 
 
 def read_tsv(path: Path) -> list[Pair]:

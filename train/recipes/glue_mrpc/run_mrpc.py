@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,9 @@ speed_up_imports()
 
 import torch
 from accelerate import Accelerator, DistributedDataParallelKwargs
-from mrpc_config import Config, MrpcArguments, parse_arguments
 from orch_node import preemption
-from orch_training import checkpoint, kernels, ranks
+from orch_training import arguments, checkpoint, kernels, ranks
+from orch_training.arguments import GroupingArguments, LoopArguments, ModelArguments, option
 from orch_training.events import report_computation
 from orch_training.gradients import IN_BUCKETS, LocalSteps, compress
 from orch_training.metrics import Course
@@ -32,76 +33,111 @@ from orch_training.resume import divide_batch, start_from
 from orch_training.script import run_script
 from orch_training.shuffling import WEIGHT, EpochSampler, Grouping, Micros, loader, weighted
 from orch_training.snapshot import Snapshots, prepare_output
-from pairs import Collator, Judge, load_pairs, tokenized
+from pairs import Collator, Judge, PairArguments, load_rows
 from transformers import AutoModelForSequenceClassification, get_linear_schedule_with_warmup, set_seed
 
 SCORES = "accuracy {accuracy:.2f}  F1 {f1:.2f}"
+# Arguments that must be at least 1.
+COUNTS = (
+    *("per_device_train_batch_size", "per_device_eval_batch_size"),
+    *("gradient_accumulation_steps", "num_train_epochs"),
+)
+
+
+@dataclass
+class MrpcArguments(LoopArguments, GroupingArguments):
+    """The arguments for training and evaluation."""
+
+    do_train: bool = option(True, "Train.")
+    do_eval: bool = option(True, "Evaluate after training.")
+    evaluate_before_training: bool = option(True, "Evaluate before training, too.")
+    per_device_train_batch_size: int = option(8, "Pairs per rank and step.")
+    per_device_eval_batch_size: int = option(32, "Pairs per rank.")
+    gradient_accumulation_steps: int = option(1, "Batches per step.")
+    learning_rate: float = option(1e-4, "Highest learning rate; it then falls linearly to 0.")
+    weight_decay: float = option(0.01, "Weight decay of AdamW.")
+    warmup_steps: int = option(10, "Steps in which the learning rate rises.")
+    num_train_epochs: int = option(8, "Passes over the data.")
+    max_steps: int | None = option(None, "Stop after this many steps instead.")
+    optim: str = option(kernels.FUSED, "adamw_torch, or adamw_torch_fused.")
+    max_grad_norm: float = option(0.0, "Clip the gradients to this norm; 0: no clipping.")
+    use_ipex: bool = option(False, "Use IPEX (accelerate before 1.8).")
+
+
+def parse_arguments(argv: list[str]) -> tuple[ModelArguments, PairArguments, MrpcArguments]:
+    """Parse and check the arguments, as far as is possible without reading a file.
+
+    Raises:
+        ArgumentError: if an argument is unknown or invalid.
+    """
+    model, data, args = arguments.parse(argv, (ModelArguments, PairArguments, MrpcArguments))
+    arguments.check_requirements(
+        [
+            *arguments.task_requirements(model, data, args),
+            *((getattr(args, name) < 1, f"--{name} must be at least 1.") for name in COUNTS),
+            (args.max_steps is not None and args.max_steps < 1, "--max_steps must be at least 1."),
+            (args.optim not in (kernels.PLAIN, kernels.FUSED), f"--optim must be {kernels.PLAIN} or {kernels.FUSED}."),
+            *args.requirements(),
+        ]
+    )
+    return model, data, args
 
 
 def main() -> int:
     """Run the recipe and return its exit code."""
-    return run_script(lambda: run(parse_arguments(sys.argv[1:])))
+    return run_script(lambda: run(*parse_arguments(sys.argv[1:])))
 
 
-def run(config: Config) -> None:
+def run(model_args: ModelArguments, data: PairArguments, args: MrpcArguments) -> None:
     """Train and evaluate a model, then save it and the results."""
     # ranks: accelerate joins them here unless they have joined already
-    loop, output_dir = config.loop, Path(config.loop.output_dir)
-    loop.optim = kernels.configure_ipex(loop.use_ipex, loop.optim)
+    output_dir = Path(args.output_dir)
+    args.optim = kernels.configure_ipex(args.use_ipex, args.optim)
     accelerator = Accelerator(
-        cpu=True, mixed_precision=loop.mixed_precision, kwargs_handlers=[DistributedDataParallelKwargs(**IN_BUCKETS)]
+        cpu=True, mixed_precision=args.mixed_precision, kwargs_handlers=[DistributedDataParallelKwargs(**IN_BUCKETS)]
     )
     owner = prepare_output(output_dir)
 
     # data, model
     with ranks.raise_together():
-        tokenizer = load_tokenizer(config.model)
-        length = sequence_length(config.data.max_seq_length, tokenizer)
-        train, validation = load_rows(config, tokenizer, length)
-        model = load_model(AutoModelForSequenceClassification, config.model, loop.seed, num_labels=2)
+        tokenizer = load_tokenizer(model_args)
+        length = sequence_length(data.max_seq_length, tokenizer)
+        train = load_rows(data, "train", tokenizer, length) if args.do_train else []
+        validation = load_rows(data, "validation", tokenizer, length) if args.do_eval else []
+        model = load_model(AutoModelForSequenceClassification, model_args, args.seed, num_labels=2)
     provenance = provenance_of(
         __file__,
-        config.model,
+        model_args,
         {"training data": train, "evaluation data": validation},
         {
-            "training data": config.data.train_file or config.data.dataset_name,
-            "evaluation data": config.data.validation_file or config.data.dataset_name,
+            "training data": data.train_file or data.dataset_name,
+            "evaluation data": data.validation_file or data.dataset_name,
         },
-        *(config.model, config.data, loop),
+        *(model_args, data, args),
     )
     collate = Collator(tokenizer)
-    size = loop.per_device_eval_batch_size
-    judge = Judge(rows=validation, collate=collate, batch_size=size, bf16=loop.bf16)
+    size = args.per_device_eval_batch_size
+    judge = Judge(rows=validation, collate=collate, batch_size=size, bf16=args.bf16)
 
     # loop
     summary: dict[str, Any] = {"world_size": ranks.world_size(), "output_dir": str(output_dir)}
-    if loop.do_train:
-        if loop.evaluate_before_training and loop.do_eval:
-            resumed = loop.resume != "none" and bool(checkpoint.list_checkpoints(output_dir))
+    if args.do_train:
+        if args.evaluate_before_training and args.do_eval:
+            resumed = args.resume != "none" and bool(checkpoint.list_checkpoints(output_dir))
             summary["before"] = scores_before(output_dir, resumed, lambda: judge.scores(model, "evaluate before")[0])
-        training = Training(loop, accelerator, model, train, collate, provenance, owner=owner)
-        report_computation(bf16=loop.bf16, optimizer=loop.optim, kernels=kernels.settle(training.start))
+        training = Training(args, accelerator, model, train, collate, provenance, owner=owner)
+        report_computation(bf16=args.bf16, optimizer=args.optim, kernels=kernels.settle(training.start))
         summary |= training.run()
 
     # save
-    if loop.do_train:
+    if args.do_train:
         save_model(model, tokenizer, output_dir / "model", writes=ranks.is_main())
         summary["model_dir"] = str(output_dir / "model")
-    if loop.do_eval:
+    if args.do_eval:
         summary["after"], speed = judge.scores(model, "evaluate after")
         summary["eval_samples_per_second"] = round(speed, 3)
     lines = [f"{when}: {SCORES.format(**summary[when])}" for when in ("before", "after") if when in summary]
     write_results(output_dir, summary, lines, units={"accuracy": "%", "f1": "%"})
-
-
-def load_rows(config: Config, tokenizer: Any, length: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Load the rows to train on and those to evaluate, as tokens."""
-    train = load_pairs(config.data, "train") if config.loop.do_train else []
-    validation = load_pairs(config.data, "validation") if config.loop.do_eval else []
-    return (
-        tokenized(train[: config.data.max_train_samples], tokenizer, length) if train else [],
-        tokenized(validation[: config.data.max_eval_samples], tokenizer, length) if validation else [],
-    )
 
 
 class Training:

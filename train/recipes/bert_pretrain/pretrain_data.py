@@ -1,4 +1,4 @@
-"""Read batches from Parquet shards, in an order that depends only on the seed and the position.
+"""Prepare the data of a small text, and read batches in an order that depends only on the seed and the position.
 
 Every rank can read any shard and selects its rows. Decoding is cheap compared with training, so
 training takes the same course with any number of ranks and can resume at any step.
@@ -11,15 +11,48 @@ import functools
 import itertools
 import json
 import random
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+sys.path.append(str(Path(__file__).resolve().parents[1] / "bert_data"))
+
 import pyarrow.parquet as pq
 import torch
+from orch_training import ranks
 from orch_training.errors import RecipeError
+from prepare import DataOptions, prepare, vocabulary_hash
+from pretrain_config import PretrainArguments
 
+SHARDS_OF_A_TEXT = 8
+PREDICTIONS = 0.15625  # largest share of a sequence's tokens: 20 of 128, 80 of 512
 SHARDS_IN_MEMORY = 3
 LENGTH_MULTIPLE = 64  # fewer distinct shapes need less memory
+
+
+def prepared(args: PretrainArguments) -> Path:
+    """Prepare the text below the run's output folder and return the folder of the data.
+
+    Raises:
+        RecipeError: if there is no such text file.
+    """
+    target = Path(args.output_dir) / "data"
+    lengths = sorted({args.max_seq_length, args.max_seq_length_phase2})  # for both phases, whichever runs
+    options = DataOptions(
+        input_file=args.text_file,
+        data_dir=str(target),
+        output_dir=args.output_dir,
+        tokenizer_name=args.tokenizer_name,
+        lengths=",".join(f"{n}:{round(n * PREDICTIONS)}" for n in lengths),
+        shards=SHARDS_OF_A_TEXT,
+        seed=args.seed,
+    )
+    with ranks.raise_together():
+        if not options.inputs[0].is_file():
+            raise RecipeError(f"there is no file {options.inputs[0]}.", code=2)
+    prepare(options)
+    return target
 
 
 class Sequences:
@@ -100,3 +133,14 @@ def collate(rows: list[dict[str, Any]]) -> dict[str, Any]:
         "labels": torch.tensor([label for row in rows for label in row["labels"]]),
         "is_random_next": torch.tensor([int(row["is_random_next"]) for row in rows]),
     }
+
+
+def check_vocabulary(data: Sequence[Sequences], tokenizer: Any, data_dir: Path) -> None:
+    """Check that the data was prepared with this tokenizer.
+
+    Raises:
+        RecipeError: if it was prepared with another one.
+    """
+    vocabulary = vocabulary_hash(tokenizer)
+    if any(sequences.vocabulary != vocabulary for sequences in data):
+        raise RecipeError(f"{data_dir} was prepared with another tokenizer.")

@@ -1,25 +1,82 @@
-"""Read the articles of a Wikipedia dump: pages-articles.xml or .xml.bz2, preferably multistream.
+"""Read documents in blocks: pieces of files, as work that does not depend on the number of ranks.
 
-Several ranks read a bz2 file of several streams at once: a stream can be found by its first bytes
-and read alone. A file with a single stream belongs to the first block as a whole.
+A document belongs to the block in which it begins and is read to its end. Files are text, or Wikipedia dumps:
+pages-articles.xml or .xml.bz2, preferably multistream. Several ranks read a bz2 file of several streams at once: a
+stream can be found by its first bytes and read alone. A file with a single stream belongs to the first block.
 """
 
 from __future__ import annotations
 
 import bz2
+import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, BinaryIO
 from xml.etree import ElementTree  # nosec B405
 
-from blocks import PIECE, Block
 from orch_training.errors import RecipeError
 
+GAP = b"\n\n"
+PIECE = 1 << 20
 # https://en.wikipedia.org/wiki/Bzip2: "BZh", the level, and pi as the mark of a first block.
 STREAM = re.compile(rb"BZh[1-9]1AY&SY")
 OPEN, CLOSE = b"<page>", b"</page>"
 NOT_TEXT = ("ref", "gallery", "math", "table", "timeline", "score", "imagemap", "syntaxhighlight")
 NOT_LINKS = re.compile(r"^\s*:?(file|image|category|[a-z-]{2,12}):", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """The bytes of a file from `start` up to, but not including, `end`."""
+
+    number: int
+    file: Path
+    start: int
+    end: int
+
+
+def blocks_of(files: Sequence[Path], size: int) -> list[Block]:
+    """Divide files into blocks of at most `size` bytes."""
+    ranges = [
+        (file, start, min(start + size, file.stat().st_size))
+        for file in files
+        for start in range(0, file.stat().st_size, size)
+    ]
+    return [Block(number=number, file=file, start=start, end=end) for number, (file, start, end) in enumerate(ranges)]
+
+
+def text_documents(block: Block) -> Iterator[str]:
+    """Yield the documents that begin in a block; blank lines separate documents.
+
+    Raises:
+        RecipeError: if the file has Windows line endings.
+    """
+    with block.file.open("rb") as file:
+        if b"\r\n" in file.read(PIECE):
+            raise RecipeError(f"{block.file} has Windows' line ends; turn them into plain ones first.")
+        begin = max(0, block.start - len(GAP))
+        file.seek(begin)
+        data = file.read(block.end - begin)
+        while data.find(GAP, max(0, block.end - begin - len(GAP))) < 0:
+            more = file.read(PIECE)
+            if not more:
+                break
+            data += more
+    position = 0 if block.start == 0 else after_gap(data, 0)
+    while 0 <= position < block.end - begin:
+        end = data.find(GAP, position)
+        text = data[position : end if end >= 0 else len(data)].decode("utf-8", errors="replace").strip()
+        if text:
+            yield text
+        position = after_gap(data, position)
+
+
+def after_gap(data: bytes, position: int) -> int:
+    """Return the position of the next document, or -1 if there is none."""
+    gap = data.find(GAP, position)
+    return gap + len(GAP) if gap >= 0 else -1
 
 
 def wikipedia_documents(block: Block, min_chars: int) -> Iterator[str]:
@@ -120,20 +177,13 @@ def plain_text(wiki: str) -> str:
     """Return the paragraphs without markup, one per line; headings and lists are dropped."""
     parser = markup_parser()
     code = parser.parse(wiki)
-    for tag in code.filter_tags(matches=lambda tag: str(tag.tag).lower() in NOT_TEXT):
-        drop(code, tag)
-    for link in code.filter_wikilinks(matches=lambda link: NOT_LINKS.match(str(link.title))):
-        drop(code, link)
+    tags = code.filter_tags(matches=lambda tag: str(tag.tag).lower() in NOT_TEXT)
+    links = code.filter_wikilinks(matches=lambda link: NOT_LINKS.match(str(link.title)))
+    for node in (*tags, *links):
+        with contextlib.suppress(ValueError):  # it was part of a node that is already removed
+            code.remove(node)
     lines = (" ".join(line.split()) for line in str(code.strip_code()).splitlines())
     return "\n".join(line for line in lines if line.endswith((".", "!", "?", '"', ")")))
-
-
-def drop(code: Any, node: Any) -> None:
-    """Remove a node unless it is already removed."""
-    try:
-        code.remove(node)
-    except ValueError:  # it was part of a node that is already removed
-        pass
 
 
 def markup_parser() -> Any:
