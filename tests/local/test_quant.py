@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import re
 import sys
@@ -19,7 +20,9 @@ SCRIPT = RECIPES / "bert_qa_quant" / "run_qa_quant.py"
 sys.path[:0] = [str(SCRIPT.parent), str(QA.parent)]
 
 from int8 import merged  # noqa: E402
-from quant_config import parse_quant_arguments  # noqa: E402
+from run_qa_quant import parse_quant_arguments  # noqa: E402
+
+gc.enable()  # the script is not run, which would enable it
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore"),  # torchao warns of kernels for other devices
