@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from orch_training.errors import RecipeError
+from orch_training import RecipeError
 
 from tests.local.recipes import MRPC, mrpc_arguments
 from tests.local.runs import Orch, expect_exit, settings_options

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from orch_training.errors import RecipeError
+from orch_training import RecipeError
 
 from orchestrator import load
 from tests.local.recipes import PRETRAIN, pretrain_arguments

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from orch_training.errors import ArgumentError
+from orch_training import ArgumentError
 
 from tests.local.recipes import QA, QA_MODEL, qa_arguments
 from tests.support.jobs import RECIPES, make_tiny_bert, read_results, run_ranks

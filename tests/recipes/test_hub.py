@@ -10,9 +10,8 @@ import pytest
 pytest.importorskip("transformers")
 
 from huggingface_hub import constants
-from orch_training import models
+from orch_training import RecipeError, models
 from orch_training.arguments import ModelArguments
-from orch_training.errors import RecipeError
 from orch_training.models import hub_arguments, load_tokenizer
 
 

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from orch_training import provenance
+from orch_training import RecipeError, provenance
 from orch_training.arguments import ModelArguments
 from orch_training.checkpoint import MANIFEST
-from orch_training.errors import RecipeError
 from orch_training.provenance import Provenance, check_provenance, provenance_of
 
 from tests.support.jobs import run_ranks

@@ -13,8 +13,7 @@ import pytest
 torch = pytest.importorskip("torch")
 numpy = pytest.importorskip("numpy")
 
-from orch_training import snapshot  # noqa: E402
-from orch_training.errors import RecipeError  # noqa: E402
+from orch_training import RecipeError, snapshot  # noqa: E402
 
 
 class Payload:

@@ -7,8 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from orch_training import checkpoint
-from orch_training.errors import RecipeError
+from orch_training import RecipeError, checkpoint
 
 DAMAGE = ("", "{", "[]", "7", "{}", '{"schema": 1, "files": 7}', "[" * 100_000, "\0" * 40)
 

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 from transformers import HfArgumentParser
 
-from orch_training.errors import ArgumentError
+from orch_training import ArgumentError
 
 
 def option(default: Any, text: str) -> Any:

@@ -16,7 +16,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from orch_training.errors import RecipeError
+from orch_node import atomic_write
+
+from orch_training import RecipeError, ranks
 
 MANIFEST = "manifest.json"
 SCHEMA = 1
@@ -24,6 +26,7 @@ NAME = re.compile(r"checkpoint-(\d+)")
 STAGING = ".checkpoint-staging"
 DISCARDED = ".discarded"
 PROBE_BYTES = 1 << 20
+PUBLIC = 0o666  # the permissions of results, less the umask
 
 
 def step_of(folder: Path) -> int:
@@ -41,14 +44,10 @@ def list_checkpoints(folder: Path) -> list[Path]:
 
 def remove_incomplete(folder: Path) -> list[str]:
     """Remove the incomplete folders of a killed process, and return their names."""
-    names = [path.name for path in folder.iterdir() if is_incomplete(path.name)]
+    names = [path.name for pattern in (".*-staging", f"{DISCARDED}*") for path in folder.glob(pattern)]
     for name in names:
         shutil.rmtree(folder / name)
     return names
-
-
-def is_incomplete(name: str) -> bool:
-    return (name.endswith("-staging") and name.startswith(".")) or name.startswith(DISCARDED)
 
 
 def seal(folder: Path, **facts: Any) -> None:
@@ -111,13 +110,14 @@ def rotate(folder: Path, limit: int | None) -> None:
 
 
 @contextmanager
-def reporting_write_errors(name: str, folder: Path) -> Iterator[None]:
-    """Replace any error of torch, safetensors or the system during a write with a RecipeError."""
-    try:
-        yield
-    except Exception as error:
-        reason = write_failure(error, folder / STAGING)
-        raise RecipeError(f"cannot write {name} in {folder}: {reason}. Older checkpoints are intact.") from error
+def written_together(name: str, folder: Path) -> Iterator[None]:
+    """Write on all ranks; any error of torch, safetensors or the system on one becomes a RecipeError on all."""
+    with ranks.raise_together():
+        try:
+            yield
+        except Exception as error:
+            reason = write_failure(error, folder / STAGING)
+            raise RecipeError(f"cannot write {name} in {folder}: {reason}. Older checkpoints are intact.") from error
 
 
 def write_failure(error: BaseException, folder: Path) -> str:
@@ -146,11 +146,7 @@ def probe_write(folder: Path) -> str | None:
 
 def write_json(path: Path, value: object) -> None:
     """Replace a JSON file atomically."""
-    staged = path.with_name(f".{path.name}.tmp")
-    staged.write_text(json.dumps(value, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    flush(staged)
-    staged.replace(path)
-    flush(path.parent)
+    atomic_write.write(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n", mode=PUBLIC)
 
 
 def read_json(path: Path) -> dict[str, Any] | None:

@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import re
 import time
 
 import torch
-from orch_node.events import PIPE, note, report, send
+from orch_node.events import report, send
 from orch_node.protocol.events import Decided
 
 from orch_training import ranks
 
-__all__ = ["Progress", "is_watched", "note", "report", "report_computation", "report_decision"]
-
 EVERY_SECONDS = 1.0
-
-
-def is_watched() -> bool:
-    """Return whether orch has started this rank, and prints its result."""
-    return PIPE in os.environ
 
 
 class Progress:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from orch_training.errors import RecipeError
+from orch_training import RecipeError
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,7 @@ import torch
 from orch_node.protocol.environment import KERNELS, TORCHS_KERNELS
 from orch_node.rank.weight_inspection import detached_layers, packed_layers
 
-from orch_training import checkpoint, ranks
-from orch_training.errors import RecipeError
+from orch_training import RecipeError, checkpoint, ranks
 
 try:
     import orch_kernels

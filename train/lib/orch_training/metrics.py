@@ -13,11 +13,13 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+from orch_node import atomic_write
+from orch_node.events import note
 from orch_node.protocol.events import format_seconds, remaining_seconds
 
 from orch_training import ranks
-from orch_training.checkpoint import flush
-from orch_training.events import Progress, note
+from orch_training.checkpoint import PUBLIC
+from orch_training.events import Progress
 
 FILE = "metrics.jsonl"
 REPORTED = ("loss", "learning_rate", "samples_per_second")
@@ -114,12 +116,9 @@ class JsonLines:
     """A file of metrics; when training starts at step N, later lines and an incomplete last line are removed."""
 
     def __init__(self, path: Path, start_step: int) -> None:
-        earlier = [line for line in readable_lines(path) if json.loads(line)["step"] <= start_step]
-        staged = path.with_name(f".{path.name}.tmp")
-        staged.write_text("".join(line + "\n" for line in earlier if start_step))
-        flush(staged)
-        staged.replace(path)
-        flush(path.parent)
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if start_step and path.exists() else []
+        earlier = "".join(line + "\n" for line in lines if step_of(line) <= start_step)
+        atomic_write.write(path, earlier, mode=PUBLIC)
         self.file = path.open("a", encoding="utf-8")
 
     def write(self, line: dict[str, Any]) -> None:
@@ -130,16 +129,13 @@ class JsonLines:
         self.file.close()
 
 
-def readable_lines(path: Path) -> list[str]:
-    lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
-    return [line for line in lines if is_metrics(line)]
-
-
-def is_metrics(line: str) -> bool:
+def step_of(line: str) -> float:
+    """Return the step of a line of metrics; infinity if the line is incomplete."""
     try:
-        return isinstance(json.loads(line)["step"], int)
+        step = json.loads(line)["step"]
     except (ValueError, KeyError, TypeError, RecursionError):
-        return False
+        return float("inf")
+    return step if isinstance(step, int) else float("inf")
 
 
 class TensorBoard:
@@ -147,7 +143,7 @@ class TensorBoard:
         self.writer = writer
 
     def write(self, line: dict[str, Any]) -> None:
-        for name in ("loss", "learning_rate", "samples_per_second"):
+        for name in REPORTED:
             self.writer.add_scalar(f"train/{name}", line[name], line["step"])
         self.writer.flush()
 

@@ -14,9 +14,8 @@ from urllib.request import getproxies
 
 from transformers import AutoConfig, AutoTokenizer, set_seed
 
-from orch_training import kernels
+from orch_training import RecipeError, kernels
 from orch_training.arguments import ModelArguments
-from orch_training.errors import RecipeError
 from orch_training.ranks import note
 
 OFFLINE_HINT = "Without access to a hub, name a folder that all nodes have."

@@ -19,9 +19,8 @@ from typing import Any
 
 from orch_node.protocol.environment import FORCE_RESUME
 
-from orch_training import checkpoint, models, ranks
+from orch_training import RecipeError, checkpoint, models, ranks
 from orch_training.arguments import ModelArguments
-from orch_training.errors import RecipeError
 
 FACT = "made_from"  # in a checkpoint's manifest
 SETTINGS = "settings"

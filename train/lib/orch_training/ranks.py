@@ -14,8 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from orch_training import messages
-from orch_training.errors import RecipeError
+from orch_training import RecipeError, messages
 
 
 def has_group() -> bool:

@@ -1,15 +1,20 @@
-"""Chooses the checkpoint to resume from: the newest one that is valid on some node."""
+"""Chooses the checkpoint to resume from: the newest one that is valid on some node.
+
+It is copied to the nodes that lack it, if they share no disk, so that every node has a complete one.
+"""
 
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
-from orch_training import checkpoint, copies, ranks
-from orch_training.errors import RecipeError
+from orch_training import RecipeError, checkpoint, ranks
 from orch_training.events import report_decision
 from orch_training.global_batch import Dealing, describe_dealing, global_batch
 from orch_training.provenance import Provenance, check_provenance
+
+CHUNK = 64 << 20  # bytes of a copied checkpoint that every rank holds at once
 
 
 def start_from(requested: str | None, output_dir: Path, provenance: Provenance, *, owner: bool) -> Path | None:
@@ -77,7 +82,7 @@ def newest_valid(folder: Path) -> Path | None:
             if len(valid) < len(problems):
                 lacking = [rank for rank, problem in enumerate(problems) if problem]
                 ranks.note(f"{name} of rank {valid[0]} is copied to the nodes of ranks {lacking}.")
-                copies.share(folder / name, valid[0])
+                share(folder / name, valid[0])
             return folder / name
         ranks.note(f"{name} is not used: {next(filter(None, problems))}.")
     if candidates:
@@ -87,6 +92,61 @@ def newest_valid(folder: Path) -> Path | None:
             shared=True,
         )
     return None
+
+
+def share(folder: Path, source: int) -> None:
+    """Copy the checkpoint of rank `source` to the nodes where it is missing or damaged."""
+    writes = ranks.owner_of(folder.parent) == ranks.rank() and checkpoint.find_problem(folder) is not None
+    staging = folder.parent / checkpoint.STAGING / folder.name
+    with checkpoint.written_together(folder.name, folder.parent):
+        if writes:
+            shutil.rmtree(staging, ignore_errors=True)
+            staging.mkdir(parents=True)
+    for name, size in ranks.broadcast(source, files(folder)):
+        if not checkpoint.is_below(name):
+            raise RecipeError(f"{folder.name} of rank {source} names {name!r:.80} as its file.")
+        with checkpoint.written_together(folder.name, folder.parent):
+            receive(folder / name, size, source=source, into=staging / name if writes else None)
+    with checkpoint.written_together(folder.name, folder.parent):
+        if writes:
+            checkpoint.publish(staging, folder)
+            shutil.rmtree(staging.parent, ignore_errors=True)
+
+
+def files(folder: Path) -> list[tuple[str, int]]:
+    """Return the names and sizes of a checkpoint's files; empty if the checkpoint is damaged."""
+    if checkpoint.find_problem(folder):
+        return []
+    names = [*checkpoint.facts_of(folder)["files"], checkpoint.MANIFEST]
+    return [(name, (folder / name).stat().st_size) for name in names]
+
+
+def receive(path: Path, size: int, *, source: int, into: Path | None) -> None:
+    """Receive one file of rank `source` in chunks; every rank takes part.
+
+    A rank that cannot write still receives all chunks, so that the others need not wait for it.
+    """
+    problem: OSError | None = None
+    for chunk in chunks(path, size, source):
+        try:
+            if into is not None and problem is None:
+                into.parent.mkdir(parents=True, exist_ok=True)
+                with into.open("ab") as file:
+                    file.write(chunk)
+        except OSError as error:
+            problem = error
+    if problem is not None:
+        raise problem
+
+
+def chunks(path: Path, size: int, source: int) -> Iterator[bytes]:
+    for offset in range(0, size, CHUNK):
+        content = b""
+        if ranks.rank() == source:
+            with path.open("rb") as file:
+                file.seek(offset)
+                content = file.read(CHUNK)
+        yield ranks.broadcast(source, content)
 
 
 def report(path: Path) -> None:

@@ -14,8 +14,7 @@ from typing import Any
 
 import torch
 
-from orch_training import checkpoint, copies, kernels, ranks
-from orch_training.errors import RecipeError
+from orch_training import RecipeError, checkpoint, kernels, ranks
 from orch_training.events import Progress
 
 
@@ -74,14 +73,14 @@ class Snapshots:
         """
         Progress("save", steps).report(step, now=True)
         name, staging = f"checkpoint-{step}", self.output_dir / checkpoint.STAGING
-        reporting_errors = checkpoint.reporting_write_errors
         try:
-            with ranks.raise_together(), reporting_errors(name, self.output_dir):
+            with checkpoint.written_together(name, self.output_dir):
                 (stage or self.stage)(staging / name)
-            with ranks.raise_together(), reporting_errors(name, self.output_dir):
+            with checkpoint.written_together(name, self.output_dir):
                 torch.save(self.random_state(), staging / name / rng_file())
-                copies.random_states(staging / name, rng_file(), owner=self.owner)
-            with ranks.raise_together(), reporting_errors(name, self.output_dir):
+            with checkpoint.written_together(name, self.output_dir):
+                self.add_random_states(staging / name)
+            with checkpoint.written_together(name, self.output_dir):
                 if self.owner:
                     facts = {**self.facts, kernels.FACT: kernels.selected()}
                     checkpoint.seal(staging / name, step=step, world_size=ranks.world_size(), **facts)
@@ -97,6 +96,12 @@ class Snapshots:
             folder.mkdir(parents=True)
             for name, part in self.parts.items():
                 torch.save(part.state_dict(), folder / f"{name}.pt")
+
+    def add_random_states(self, folder: Path) -> None:
+        """Add the random states of all ranks, so that any node's copy restarts any rank, even without other nodes."""
+        for name, content in ranks.gather((rng_file(), (folder / rng_file()).read_bytes())):
+            if self.owner and not (folder / name).exists():
+                (folder / name).write_bytes(content)
 
 
 def rng_file() -> str:

@@ -13,8 +13,8 @@ from functools import partial
 
 import torch
 import torch.distributed as dist
+from orch_node.events import report
 from orch_training import ranks
-from orch_training.events import report
 
 TOTAL_SECONDS = 40.0  # for the transfers of all rounds
 TRANSFER_SECONDS = (0.02, 0.3)  # the shortest and the longest transfer in one direction

@@ -18,8 +18,8 @@ import torch
 import torch.distributed as dist
 from node_links import measure_links
 from node_state import Watch, description
+from orch_node.events import report
 from orch_training import ranks
-from orch_training.events import report
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.benchmark import Timer

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 from xml.etree import ElementTree  # nosec B405
 
-from orch_training.errors import RecipeError
+from orch_training import RecipeError
 
 GAP = b"\n\n"
 PIECE = 1 << 20

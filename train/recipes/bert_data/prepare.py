@@ -21,13 +21,12 @@ sys.path.append(str(Path(__file__).resolve().parents[2] / "lib"))  # for orch_tr
 
 from documents import Block, blocks_of, text_documents, wikipedia_documents
 from instances import Document, Masking, instances, sentences
-from orch_training import checkpoint, ranks
+from orch_node import atomic_write
+from orch_training import ArgumentError, RecipeError, checkpoint, ranks
 from orch_training.arguments import ModelArguments, check_requirements, option, parse
-from orch_training.errors import ArgumentError, RecipeError
 from orch_training.events import Progress
 from orch_training.models import load_tokenizer
-from orch_training.results import write_results
-from orch_training.script import run_script
+from orch_training.script import run_script, write_results
 from shards import row_count, write_part, write_shard
 
 MANIFEST = "manifest.json"
@@ -307,9 +306,7 @@ def spread(paths: Sequence[Path], *, owner: bool) -> None:
         content = ranks.broadcast(holders[0], path.read_bytes() if path.is_file() else b"")
         if owner and not path.is_file():
             path.parent.mkdir(parents=True, exist_ok=True)
-            staged = path.with_name(f".{path.name}.tmp")
-            staged.write_bytes(content)
-            staged.replace(path)
+            atomic_write.write(path, content, mode=checkpoint.PUBLIC)
     ranks.gather(None)
 
 

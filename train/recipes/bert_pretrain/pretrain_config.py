@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from orch_training import arguments, ranks
+from orch_training import RecipeError, arguments, ranks
 from orch_training.arguments import LoopArguments, option
-from orch_training.errors import RecipeError
 from orch_training.global_batch import Dealing, GlobalBatch
 
 

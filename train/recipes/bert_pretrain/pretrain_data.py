@@ -20,8 +20,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "bert_data"))
 
 import pyarrow.parquet as pq
 import torch
-from orch_training import ranks
-from orch_training.errors import RecipeError
+from orch_training import RecipeError, ranks
 from prepare import DataOptions, prepare, vocabulary_hash
 from pretrain_config import PretrainArguments
 

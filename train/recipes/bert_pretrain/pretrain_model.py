@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from orch_training import kernels
-from orch_training.errors import RecipeError
+from orch_training import RecipeError, kernels
 from orch_training.models import locate, set_dropout
 from pretrain_config import PretrainArguments
 from torch.nn.functional import cross_entropy

@@ -15,24 +15,22 @@ from typing import Any
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "lib"))  # for orch_training
 
-from orch_training.imports import speed_up_imports
+from orch_training import speed_up_imports
 
 speed_up_imports()
 
 import torch
 from orch_node import preemption
-from orch_training import checkpoint, kernels, ranks
+from orch_training import RecipeError, checkpoint, kernels, ranks
 from orch_training.arguments import ModelArguments
-from orch_training.errors import RecipeError
 from orch_training.events import report_computation, report_decision
 from orch_training.global_batch import describe_dealing
 from orch_training.gradients import IN_BUCKETS, LocalSteps, compress
 from orch_training.metrics import Course
 from orch_training.models import load_tokenizer
 from orch_training.provenance import Provenance, provenance_of
-from orch_training.results import save_model, write_results
 from orch_training.resume import start_from
-from orch_training.script import run_script
+from orch_training.script import run_script, save_model, write_results
 from orch_training.snapshot import Snapshots, prepare_output
 from pretrain_config import Phase, PretrainArguments, parse_arguments, phases_of
 from pretrain_data import Sequences, check_vocabulary, manifest_of, prepared

@@ -9,9 +9,8 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 import torch.distributed as dist
-from orch_training import arguments
+from orch_training import ArgumentError, arguments
 from orch_training.arguments import CommunicationArguments, GroupingArguments, ModelArguments, option
-from orch_training.errors import ArgumentError
 from orch_training.kernels import FUSED, configure_ipex
 from orch_training.ranks import note
 from transformers import TrainingArguments

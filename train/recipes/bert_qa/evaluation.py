@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from config import Config, DataArguments
 from features import Collator, Window, make_windows
 from orch_training import ranks
-from orch_training.results import score_in_batches
+from orch_training.script import score_in_batches
 from squad import Question
 
 

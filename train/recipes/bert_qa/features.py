@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from orch_training.errors import RecipeError
+from orch_training import RecipeError
 from squad import Question
 
 Offset = tuple[int, int]

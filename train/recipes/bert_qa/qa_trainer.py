@@ -11,9 +11,8 @@ import numpy
 import torch
 from evaluation import Evaluator
 from orch_node import preemption
-from orch_training import ranks
-from orch_training.errors import RecipeError
-from orch_training.events import note
+from orch_node.events import note
+from orch_training import RecipeError, ranks
 from orch_training.global_batch import Dealing
 from orch_training.gradients import IN_BUCKETS, LocalSteps, compress
 from orch_training.kernels import check_ipex

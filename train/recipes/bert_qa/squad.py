@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from config import DataArguments
-from orch_training.errors import RecipeError
+from orch_training import RecipeError
 from orch_training.models import hub_rows
 from orch_training.ranks import note
 

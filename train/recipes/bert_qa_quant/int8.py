@@ -17,8 +17,7 @@ from typing import Any
 sys.path.append(str(Path(__file__).resolve().parents[2] / "lib"))  # for orch_training, in a fresh process
 
 import torch
-from orch_training import ranks
-from orch_training.errors import RecipeError
+from orch_training import RecipeError, ranks
 
 BATCH, LENGTH = 2, 64  # of the exported example; both are dynamic dimensions
 LARGEST_BATCH = 1024

@@ -16,7 +16,7 @@ from typing import Any
 sys.path.append(str(Path(__file__).resolve().parents[2] / "lib"))  # for orch_training
 sys.path.append(str(Path(__file__).resolve().parents[1] / "bert_qa"))
 
-from orch_training.imports import speed_up_imports
+from orch_training import speed_up_imports
 
 speed_up_imports()
 
@@ -25,13 +25,11 @@ from config import Config, parse_arguments
 from evaluation import Evaluator
 from features import Collator, Window, make_windows
 from int8 import Quantized, check_alike, compiled, largest_difference, merge_observers, prepared
-from orch_training import checkpoint, ranks
+from orch_training import RecipeError, checkpoint, ranks
 from orch_training.arguments import check_requirements, option
-from orch_training.errors import RecipeError
 from orch_training.events import Progress
 from orch_training.models import load_model, load_tokenizer, sequence_length
-from orch_training.results import save_model, write_results
-from orch_training.script import run_script
+from orch_training.script import run_script, save_model, write_results
 from orch_training.snapshot import prepare_output
 from run_qa import LENGTH_MULTIPLE, starting_point, train_model
 from squad import load_training, load_validation

@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from orch_training import ranks
+from orch_training import RecipeError, ranks
 from orch_training.arguments import option
-from orch_training.errors import RecipeError
 from orch_training.models import hub_rows
-from orch_training.results import score_in_batches
+from orch_training.script import score_in_batches
 
 # The columns of this recipe, and those of the files that Microsoft and GLUE distribute.
 COLUMNS = (("label", "sentence1", "sentence2"), ("Quality", "#1 String", "#2 String"))

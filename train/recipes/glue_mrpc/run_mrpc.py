@@ -14,7 +14,7 @@ from typing import Any
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "lib"))  # for orch_training
 
-from orch_training.imports import speed_up_imports
+from orch_training import speed_up_imports
 
 speed_up_imports()
 
@@ -28,9 +28,8 @@ from orch_training.gradients import IN_BUCKETS, LocalSteps, compress
 from orch_training.metrics import Course
 from orch_training.models import load_model, load_tokenizer, sequence_length
 from orch_training.provenance import Provenance, provenance_of
-from orch_training.results import save_model, scores_before, write_results
 from orch_training.resume import divide_batch, start_from
-from orch_training.script import run_script
+from orch_training.script import run_script, save_model, scores_before, write_results
 from orch_training.shuffling import WEIGHT, EpochSampler, Grouping, Micros, loader, weighted
 from orch_training.snapshot import Snapshots, prepare_output
 from pairs import Collator, Judge, PairArguments, load_rows
