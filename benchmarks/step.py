@@ -25,7 +25,7 @@ import orch_kernels
 import torch
 from measure import describe_machine, native_precision
 from orch_kernels import attention, dropout
-from orch_node.rank import libc_environment
+from orch_node.rank import environment as rank_environment
 from orch_training.kernels import FUSED, PLAIN, adamw
 from orch_training.models import locate
 from transformers import AutoConfig, AutoModelForQuestionAnswering
@@ -179,7 +179,7 @@ def kept_memory_seconds(repeats: int) -> float:
     It is measured in a new process, because glibc reads the setting at its start.
     """
     command = [sys.executable, __file__, "--only", RECIPES, "--repeats", str(repeats + 2)]
-    process = subprocess.run(command, env=libc_environment.with_kept_heap(os.environ), capture_output=True, check=True)
+    process = subprocess.run(command, env=rank_environment.with_kept_heap(os.environ), capture_output=True, check=True)
     return float(process.stdout)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from orch_node.rank import checks, precision, training_check, weight_inspection
+from orch_node.rank import checks, computation, training_check, weight_inspection
 from torch import nn
 from torch.nn.functional import mse_loss
 
@@ -783,7 +783,7 @@ def test_training_in_fp32_is_told_from_one_in_bf16(
 def test_bf16_is_advised_after_some_steps_on_a_cpu_that_has_it(
     flags: str, steps: int, lines: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(precision.facts, "cpu_flags", lambda: {flags})
+    monkeypatch.setattr(computation.facts, "cpu_flags", lambda: {flags})
     monkeypatch.delitem(sys.modules, "orch_training", raising=False)
-    precision.advise(steps)
+    computation.advise(steps)
     assert capsys.readouterr().err.count(f"these CPUs have {flags}: BF16 was about twice as fast") == lines

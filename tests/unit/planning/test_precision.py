@@ -15,7 +15,7 @@ import pytest
 from orch_node.protocol.events import Decided
 from orch_node.protocol.layout import RunPrecision
 from orch_node.protocol.precision import AUTO, PLACEHOLDER
-from orch_node.rank import precision as rank_precision
+from orch_node.rank import computation
 from orch_node.rank.checks import RankError
 from orch_node.standalone import facts
 
@@ -188,7 +188,7 @@ def choose_together(monkeypatch: pytest.MonkeyPatch, flags: tuple[str, ...], fil
     def run(rank: int) -> list[str] | str:
         rank_local.flag = flags[rank]
         try:
-            return rank_precision.choose(torch, layout, rank, ["s.py", PLACEHOLDER])
+            return computation.choose_precision(torch, layout, rank, ["s.py", PLACEHOLDER])
         except RankError as error:
             return str(error)
 
@@ -227,14 +227,14 @@ def test_choice_of_the_ranks_is_printed_once(of_ranks: str, capsys: pytest.Captu
 
 def test_spare_node_without_bf16_decides_a_new_run_only() -> None:
     precision = RunPrecision(arguments={})
-    assert rank_precision.decide(precision, [], ("n9",)) == ("fp32", "n9 has no BF16 instructions")
+    assert computation.decide(precision, [], ("n9",)) == ("fp32", "n9 has no BF16 instructions")
 
 
 def test_ranks_resume_in_bf16_with_a_spare_node_that_lacks_it(tmp_path: Path) -> None:
     file = tmp_path / "precision.txt"
     file.write_text("bf16\n")
     precision = RunPrecision(arguments={}, file=str(file))
-    assert rank_precision.decide(precision, [], ("n9",)) == ("bf16", "as in the checkpoint")
+    assert computation.decide(precision, [], ("n9",)) == ("bf16", "as in the checkpoint")
 
 
 def test_ranks_keep_the_precision_that_is_recorded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from orch_node.protocol.container import ContainerSpec
 from orch_node.protocol.layout import NodeEntry
-from orch_node.rank.checks import RankError, check_image_packages, check_node, check_torch
+from orch_node.rank.checks import RankError, check_image_packages, check_node, check_preload, check_torch
 from orch_node.standalone import facts as node_facts
 
 from orchestrator.model.cluster import Facts
@@ -128,3 +128,18 @@ def test_error_names_the_command_that_records_a_node_again() -> None:
     for node, message in ((make_node(), "start it again"), (make_node(via=("ssh", "node0")), "Run `orch provision`")):
         with pytest.raises(RankError, match=message):
             check_node(node_entry(node, None))
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        pytest.param("missing.so", "there is no such file", id="missing"),
+        pytest.param("two words.so", "splits paths at spaces", id="unsafe-path"),
+        pytest.param("text.so", "invalid ELF header|file too short", id="no-library"),
+    ],
+)
+def test_check_preload_explains_why_a_library_is_not_loaded(tmp_path: Path, name: str, reason: str) -> None:
+    if name != "missing.so":
+        (tmp_path / name).write_text("not a library" * 100)
+    with pytest.raises(RankError, match=rf"is not loaded: .*{reason}.*: `orch setup`"):
+        check_preload(str(tmp_path / name), "`orch setup`")

@@ -26,8 +26,3 @@ def test_parse_status_ignores_other_and_damaged_lines(line: bytes, pid: int | No
 )
 def test_exit_code_of_the_engine_may_mean_a_signal(code: int, expected: int) -> None:
     assert container.exit_code_or_signal(code) == expected
-
-
-def test_rank_inherits_only_the_variables_of_the_launcher() -> None:
-    environ = {"PATH": "/node", "PMI_FD": "9", "ACCELERATE_USE_CPU": "true", "ORCH_ATTEMPT": "2"}
-    assert container.launcher_variables(environ) == {"ACCELERATE_USE_CPU": "true", "ORCH_ATTEMPT": "2"}

@@ -1,20 +1,58 @@
-"""Variables that a user sets for the ranks replace those of orch, whatever has written the run's files."""
+"""The environment of a rank: variables of users replace those of orch, whatever has written the run's files."""
 
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from orch_node import program
 from orch_node.protocol import layout as layouts
+from orch_node.protocol.container import ContainerSpec
 from orch_node.protocol.environment import OPENMP, defaults, interface_variables, user_variables
 from orch_node.protocol.layout import NodeEntry, RankEntry, RunLayout
-from orch_node.rank.environment import rank_environment
+from orch_node.rank import environment as rank_variables
+from orch_node.rank.environment import (
+    KEEP_HEAP,
+    PRELOAD,
+    TUNABLES,
+    rank_environment,
+    training_environment,
+    with_kept_heap,
+    with_loadable_preload,
+    with_synced_hub,
+)
 from orch_node.rank.main import checked_variables
 
 from tests.support.layouts import make_layout
 
+LIBM = ("/lib/x86_64-linux-gnu/libm.so.6", "/lib64/libm.so.6", "/usr/lib/libm.so.6")
+PRINT_MAPS = "print(open('/proc/self/maps').read())"
+COUNT_PAGE_FAULTS = """
+import resource
+def step():
+    return [bytearray(50 << 20) for _ in range(2)]
+def faults():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+step()
+step()
+before = faults()
+for _ in range(10):
+    step()
+print(faults() - before)
+"""
+SETVARS = """
+echo noise; echo more >&2
+export CCL_ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)" TEXT="two
+lines = 1"
+export LD_LIBRARY_PATH="$CCL_ROOT/lib:${LD_LIBRARY_PATH:-}"
+[ -z "${MISLEADING:-}" ] || export CCL_ROOT=misled
+"""
 ORCH_VARIABLES = {**OPENMP, "CCL_WORKER_COUNT": "1"}
 VALUES = {"KMP_BLOCKTIME": "200", "GLOO_SOCKET_IFNAME": "lo", "CCL_WORKER_COUNT": "4"}
 
@@ -50,3 +88,142 @@ def test_users_variables_replace_those_of_orch(
     planned = json.loads((tmp_path / "env.json").read_text())
     expected = checked_variables({**planned, **layout.nodes[0].env, **placement.env}, planned)
     assert {name: result[name] for name in expected if name != "MASTER_PORT"} | {"MASTER_PORT": "1"} == expected
+
+
+def test_rank_in_a_container_inherits_only_the_variables_of_the_launcher(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("PMI_FD", "ACCELERATE_USE_CPU", "ORCH_ATTEMPT", "ORCH_EVENTS_FD"):
+        monkeypatch.setenv(name, "2")
+    layout, placement = make_run(tmp_path)
+    spec = ContainerSpec(image="orch", start="rank", python="python3", preload=(), processes={}, options=())
+    result = training_environment(tmp_path, layout, placement, spec)
+    assert result["ACCELERATE_USE_CPU"] == result["ORCH_ATTEMPT"] == "2"
+    assert result.keys().isdisjoint({"PMI_FD", "PATH"})
+
+
+def test_setvars_is_sourced_in_a_clean_shell(tmp_path: Path) -> None:
+    folder = tmp_path / "two words" / "env"
+    folder.mkdir(parents=True)
+    (folder / "setvars.sh").write_text(SETVARS)
+    environ = {"PATH": os.environ["PATH"], "LD_LIBRARY_PATH": "/old", "MISLEADING": "1"}
+    assert rank_variables.sourced_variables(folder / "setvars.sh", environ) == {
+        "CCL_ROOT": str(folder.parent),
+        "TEXT": "two\nlines = 1",
+        "LD_LIBRARY_PATH": f"{folder.parent}/lib:/old",
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [pytest.param("exit 3", "exit code 3", id="failing"), pytest.param(None, "is missing", id="missing")],
+)
+def test_setvars_error_names_the_reason(tmp_path: Path, text: str | None, reason: str) -> None:
+    script = tmp_path / "setvars.sh"
+    if text:
+        script.write_text(text)
+    with pytest.raises(rank_variables.SetvarsError, match=reason):
+        rank_variables.sourced_variables(script, os.environ)
+
+
+def run_python(code: str, environment: dict[str, str]) -> str:
+    process = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True)
+    return process.stdout.decode(errors="replace")
+
+
+@pytest.fixture
+def library(tmp_path: Path) -> Path:
+    """Return a copy of libm in a folder with a space, a dollar sign and non-ASCII letters."""
+    target = tmp_path / "two words $LIB ünïcödé" / "libm.so"
+    target.parent.mkdir()
+    shutil.copy(next(path for path in LIBM if os.path.exists(path)), target)
+    return target
+
+
+def test_malloc_keeps_memory_between_steps() -> None:
+    bare = {"PATH": os.environ["PATH"]}
+    faults, faults_by_default = (
+        int(run_python(COUNT_PAGE_FAULTS, environment)) for environment in (with_kept_heap(bare), bare)
+    )
+    assert faults * 10 < faults_by_default
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        pytest.param({TUNABLES: ""}, id="empty-tunables"),
+        pytest.param({TUNABLES: "glibc.malloc.check=3"}, id="tunables"),
+        pytest.param({"MALLOC_ARENA_MAX": "2"}, id="malloc-variable"),
+        pytest.param({PRELOAD: "/venv/lib/libiomp5.so:/usr/lib/libtcmalloc_minimal.so.4"}, id="tcmalloc"),
+        pytest.param({PRELOAD: "/usr/lib/libjemalloc.so.2"}, id="jemalloc"),
+    ],
+)
+def test_malloc_settings_of_the_user_take_precedence(environment: dict[str, str]) -> None:
+    assert with_kept_heap(environment) == environment
+
+
+def test_malloc_is_set_with_other_preloaded_libraries() -> None:
+    preloaded = {PRELOAD: "/malloc/libiomp5.so"}
+    assert with_kept_heap(preloaded) == {**preloaded, TUNABLES: KEEP_HEAP}
+
+
+def test_preload_loads_a_library_whose_path_the_loader_would_split(library: Path) -> None:
+    environment = {**os.environ, PRELOAD: str(library)}
+    assert str(library) not in run_python(PRINT_MAPS, environment), "the loader needs no link"
+    assert str(library) in run_python(PRINT_MAPS, with_loadable_preload(environment))
+
+
+def test_preload_link_is_shared_and_private(library: Path) -> None:
+    link = rank_variables.link_to(str(library))
+    assert rank_variables.link_to(str(library)) == link
+    assert os.readlink(link) == str(library)
+    assert not os.stat(os.path.dirname(link)).st_mode & 0o077
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        pytest.param({PRELOAD: "/lib/a.so:/lib/b.so:/no such/c.so:libd.so libe.so"}, id="safe-and-missing-paths"),
+        pytest.param({"A": "1"}, id="no-preload"),
+    ],
+)
+def test_preload_stays_without_need_for_links(environment: dict[str, str]) -> None:
+    assert with_loadable_preload(environment) == environment
+
+
+def test_private_folder_must_belong_to_the_user_alone(tmp_path: Path) -> None:
+    folder = tmp_path / "orch"
+    folder.mkdir(mode=0o700)
+    user = os.getuid()
+    assert rank_variables.is_private(str(folder), user)
+    assert not rank_variables.is_private(str(folder), user + 1)
+    folder.chmod(0o755)
+    assert not rank_variables.is_private(str(folder), user)
+    (tmp_path / "link").symlink_to(folder)
+    assert not rank_variables.is_private(str(tmp_path / "link"), user)
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(program, "ROOT", tmp_path)
+    (tmp_path / "hub").mkdir()
+    return tmp_path
+
+
+def test_node_without_copies_changes_nothing(root: Path) -> None:
+    assert with_synced_hub({"A": "1"}) == {"A": "1"}
+
+
+@pytest.mark.parametrize("name", ["models--me--tiny", "datasets--rows"])
+def test_copies_are_used_without_the_hub(root: Path, name: str) -> None:
+    (root / "hub" / name).mkdir()
+    folder = str(root / "hub")
+    expected = {"HF_HUB_OFFLINE": "1", "HF_HUB_CACHE": folder, "HUGGINGFACE_HUB_CACHE": folder}
+    assert with_synced_hub({"A": "1", "HF_HOME": ""}) == {"A": "1", "HF_HOME": "", **expected}
+    assert with_synced_hub({"HF_HUB_OFFLINE": "0"})["HF_HUB_OFFLINE"] == "0"
+
+
+@pytest.mark.parametrize("variable", ["HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "TRANSFORMERS_CACHE"])
+def test_cache_of_the_user_takes_precedence(root: Path, variable: str) -> None:
+    (root / "hub/models--tiny").mkdir()
+    assert with_synced_hub({variable: "/own"}) == {variable: "/own"}

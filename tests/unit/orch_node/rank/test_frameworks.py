@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -37,3 +38,16 @@ def test_advice_names_the_only_imported_framework(
     for name in modules:
         monkeypatch.setitem(sys.modules, name, ModuleType(name))
     assert expected in frameworks.hint(LAYOUT, PLACEMENT)
+
+
+def test_revision_of_a_data_set_is_found_by_its_name_and_its_commit(tmp_path: Path) -> None:
+    storage = tmp_path / "datasets--me--rows"
+    (storage / "snapshots/abc").mkdir(parents=True)
+    (storage / "refs").mkdir()
+    (storage / "refs/main").write_text("abc")
+    assert [frameworks.data_copy(tmp_path, "me/rows", text) for text in ("main", "abc", "v2")] == [
+        storage / "snapshots/abc",
+        storage / "snapshots/abc",
+        None,
+    ]
+    assert frameworks.data_copy(tmp_path, "me/other", "main") is None

@@ -18,20 +18,16 @@ from orch_node.agent import processes
 from orch_node.agent.containers import read_spec
 from orch_node.protocol import files
 from orch_node.protocol import layout as layouts
-from orch_node.protocol.environment import (
-    ALWAYS,
-    DATA,
-    USER_PYTHON,
-    apply_defaults,
-    interface_variables,
-    override,
-    python_path,
-)
+from orch_node.protocol.environment import ALWAYS, DATA, USER_PYTHON, interface_variables, override, python_path
 from orch_node.protocol.values import ProtocolError
 from orch_node.rank.checks import RankError, fail
-from orch_node.rank.environment import data_folder, provisioned_environment, read_env_file, setvars_variables
-from orch_node.rank.hub import with_synced_hub
-from orch_node.rank.libc_environment import with_kept_heap, with_loadable_preload
+from orch_node.rank.environment import (
+    data_folder,
+    provisioned_environment,
+    read_env_file,
+    setvars_variables,
+    with_node_settings,
+)
 from orch_node.rank.script import enter
 from orch_node.standalone import facts
 
@@ -98,7 +94,7 @@ def command_environment(options: argparse.Namespace) -> dict[str, str]:
     folders = (os.path.dirname(python), options.path, environment.get("PATH", os.defpath))
     environment["PATH"] = ":".join(dict.fromkeys(filter(None, folders)))
     environment.pop("ORCH_RUN_DIR", None)
-    return with_kept_heap(with_loadable_preload(with_synced_hub(apply_defaults(environment))))
+    return with_node_settings(environment)
 
 
 def run(command: Sequence[str], environment: dict[str, str]) -> int:

@@ -10,7 +10,6 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,13 +29,6 @@ SENDER = "a contained rank"
 HEARTBEAT_SECONDS = 2.0
 POLL_SECONDS = 1.0  # for the end of a training process
 REPORT_SECONDS = 5.0  # the process in the container reports the end of the training process within this time
-# The launcher's variables for a rank; the others belong to the node, not to the image.
-LAUNCHER_PREFIXES = ("ACCELERATE_", "TORCHELASTIC_", "ORCH_")
-
-
-def launcher_variables(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that a rank in a container inherits from the launcher."""
-    return {name: value for name, value in environ.items() if name.startswith(LAUNCHER_PREFIXES)}
 
 
 class ContainedProcess:

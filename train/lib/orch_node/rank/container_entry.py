@@ -21,8 +21,8 @@ from orch_node.protocol import values
 from orch_node.protocol.container import RankRequest
 from orch_node.protocol.environment import override, rank_variables
 from orch_node.protocol.events import Raised
+from orch_node.rank.environment import SetvarsError, sourced_variables
 from orch_node.rank.process import start
-from orch_node.rank.setvars import SetvarsError, find_in_packages, sourced_variables
 from orch_node.standalone import facts
 from orch_node.streams import LogWriter
 
@@ -60,7 +60,7 @@ def main(argv: list[str]) -> int:
 
 def rank_environment(order: RankRequest, events: int) -> dict[str, str]:
     """Return the image's environment, then the run's, with the image's libraries to preload, then the user's file."""
-    setvars = sourced_variables(find_in_packages(order.setvars), os.environ) if order.setvars else {}
+    setvars = sourced_variables(order.setvars, os.environ) if order.setvars else {}
     settings = rank_variables(order.environment, order.preload, facts.libraries(Path(sys.prefix)))
     return {
         **os.environ,

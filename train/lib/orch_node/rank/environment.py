@@ -1,24 +1,45 @@
-"""The environment of a rank's training process."""
+"""The environment of a rank's training process: variables of the launcher, of orch, of the user, and of this node."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import stat
+import subprocess
+import sys
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
 from orch_node import program, stack_signal
 from orch_node.protocol import files
 from orch_node.protocol.container import ContainerSpec
-from orch_node.protocol.environment import DATA, find_reserved, override
+from orch_node.protocol.environment import DATA, apply_defaults, find_reserved, override
 from orch_node.protocol.layout import RankEntry, RunLayout
-from orch_node.rank import container as rank_container
 from orch_node.rank.checks import fail, repair_command
-from orch_node.rank.setvars import SetvarsError, find_in_packages, sourced_variables
 from orch_node.standalone import facts
 
 # `accelerate launch` sets it for ranks on CPUs (accelerate/utils/launch.py). It would pin the main thread to one core.
 ACCELERATE_AFFINITY = {"KMP_AFFINITY": "granularity=fine,compact,1,0"}
+# The launcher's variables for a rank; the others belong to the node, not to the image.
+LAUNCHER_PREFIXES = ("ACCELERATE_", "TORCHELASTIC_", "ORCH_")
+# Pass only what a login sets: other variables of the launcher could mislead the script.
+PASSED_VARIABLES = ("HOME", "USER", "LANG", "PATH", "LD_LIBRARY_PATH")
+IGNORED_VARIABLES = {"_", "SHLVL", "PWD", "OLDPWD"}
+TIMEOUT_SECONDS = 60.0
+# The script may read $1.. or print; only its effect on the environment counts.
+SOURCE = 'file=$1; set --; . "$file" > /dev/null; env -0'
+PRELOAD, TUNABLES = "LD_PRELOAD", "GLIBC_TUNABLES"
+UNSAFE_CHARACTERS = " $"  # ld.so(8) splits at spaces, and replaces $LIB; paths are joined by colons
+# mallopt(3): nothing by mmap, and never trim the heap's top. Unlike a high threshold for mmap,
+# older releases accept both.
+KEEP_HEAP = "glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=9223372036854775807"
+HUB = "hub"  # next to train/: a cache of the hub's client
+HUB_CACHES = ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE")  # the second is the name in huggingface_hub before 0.20
+# A user who sets one of these has chosen a cache.
+USER_CACHES = ("HF_HOME", *HUB_CACHES, "TRANSFORMERS_CACHE")
+OFFLINE = "HF_HUB_OFFLINE"
 
 
 def training_environment(
@@ -29,7 +50,7 @@ def training_environment(
     In a container, the launcher's variables without those of the node.
     """
     if spec:
-        inherited = rank_container.launcher_variables(os.environ)
+        inherited = {name: text for name, text in os.environ.items() if name.startswith(LAUNCHER_PREFIXES)}
     else:
         inherited = {**os.environ, **setvars_variables(layout, placement.node)}
     launcher = {name: value for name, value in inherited.items() if ACCELERATE_AFFINITY.get(name) != value}
@@ -108,9 +129,38 @@ def setvars_variables(layout: RunLayout, node: str) -> dict[str, str]:
     if not layout.setvars:
         return {}
     try:
-        return sourced_variables(find_in_packages(layout.setvars), os.environ)
+        return sourced_variables(layout.setvars, os.environ)
     except SetvarsError as error:
         fail(f"{error}. To repair it: {repair_command(layout.entry(node), None)}.")
+
+
+class SetvarsError(Exception):
+    """The script is missing or fails; the text names it and the reason."""
+
+
+def sourced_variables(path: str | Path, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that sourcing a script of this interpreter's packages sets or changes, without a shell.
+
+    Raises:
+        SetvarsError: if the script is missing or fails.
+    """
+    candidates = [Path(folder) / path for folder in sys.path if folder.endswith("site-packages")] or [Path(path)]
+    script = next((candidate for candidate in candidates if candidate.is_file()), candidates[0])
+    if not script.is_file():
+        raise SetvarsError(f"{script} is missing")
+    passed = {name: environ[name] for name in PASSED_VARIABLES if name in environ}
+    command = ["bash", "--noprofile", "--norc", "-c", SOURCE, "bash", str(script)]
+    try:
+        process = subprocess.run(
+            command, env=passed, capture_output=True, stdin=subprocess.DEVNULL, timeout=TIMEOUT_SECONDS
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise SetvarsError(f"{script} could not be sourced: {error}") from None
+    if process.returncode != 0:
+        output = process.stderr.decode(errors="replace").strip()
+        raise SetvarsError(f"{script} ended with exit code {process.returncode}: {output}")
+    variables = (entry.partition("=") for entry in process.stdout.decode().split("\0") if entry)
+    return {name: value for name, _, value in variables if passed.get(name) != value and name not in IGNORED_VARIABLES}
 
 
 def master_port(planned: str) -> str:
@@ -136,3 +186,84 @@ def secret_names() -> tuple[str, ...]:
 def read_env_file(path: Path) -> dict[str, str]:
     """Read variables from a JSON object, which needs no quoting rules and allows newlines."""
     return {str(name): str(value) for name, value in json.loads(path.read_text()).items()}
+
+
+def with_node_settings(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment for a process on this node, with the defaults of variables that it does not have."""
+    return with_kept_heap(with_loadable_preload(with_synced_hub(apply_defaults(environment))))
+
+
+def with_synced_hub(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return a rank's environment in which the hub's client finds the copied models and data sets.
+
+    Without a connection to the hub, all ranks use the same revision, and none waits for a timeout.
+    """
+    folder = program.ROOT / HUB
+    has_copies = any(any(folder.glob(f"{kind}--*")) for kind in ("models", "datasets"))
+    if any(environment.get(name) for name in USER_CACHES) or not has_copies:
+        return dict(environment)
+    return {OFFLINE: "1", **environment, **dict.fromkeys(HUB_CACHES, str(folder))}
+
+
+def with_kept_heap(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment with glibc's malloc set to keep freed memory.
+
+    By default glibc returns blocks of 128 KiB to 32 MiB (the threshold moves) to the kernel when
+    they are freed, and each training step gets them back page by page, filled with zeros: a fifth
+    of MiniLM's step (docs/explanation/performance.md). The user's own settings of glibc and
+    another preloaded malloc take precedence.
+    """
+    has_settings = any(name == TUNABLES or name.startswith("MALLOC_") for name in environment)
+    libraries = map(os.path.basename, environment.get(PRELOAD, "").split(":"))
+    if has_settings or any("malloc" in library for library in libraries):
+        return dict(environment)
+    return {**environment, TUNABLES: KEEP_HEAP}
+
+
+def with_loadable_preload(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment with links instead of preloaded paths that the loader would split."""
+    if PRELOAD not in environment:
+        return dict(environment)
+    paths = environment[PRELOAD].split(":")
+    return {**environment, PRELOAD: ":".join(map(link_to, paths))}
+
+
+def link_to(path: str) -> str:
+    """Return a loadable link to the file, or the path if it needs no link or none can be made."""
+    if not any(character in path for character in UNSAFE_CHARACTERS) or not os.path.isfile(path):
+        return path
+    folder = private_folder()
+    if folder is None:
+        return path
+    link = f"{folder}/{hashlib.sha256(os.fsencode(path)).hexdigest()[:16]}.so"
+    try:
+        os.symlink(path, link)
+    except FileExistsError:  # made by another rank or run; the name depends on the target only
+        pass
+    except OSError:
+        return path
+    return link
+
+
+def private_folder() -> str | None:
+    """Return a folder for links that only this user can write; all runs share it, and it stays."""
+    user = os.getuid()
+    for base in dict.fromkeys((tempfile.gettempdir(), "/tmp", "/var/tmp", "/dev/shm")):
+        folder = f"{base}/orch-preload-{user}"
+        if any(character in folder for character in (*UNSAFE_CHARACTERS, ":")):
+            continue
+        try:
+            os.mkdir(folder, 0o700)
+        except OSError:  # it exists, or cannot be created
+            pass
+        if is_private(folder, user):
+            return folder
+    return None
+
+
+def is_private(folder: str, user: int) -> bool:
+    try:
+        status = os.lstat(folder)
+    except OSError:
+        return False
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == user and not status.st_mode & 0o077

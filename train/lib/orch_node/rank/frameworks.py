@@ -1,4 +1,4 @@
-"""Adapt Accelerate, the Trainer of transformers and Lightning in a script to the run."""
+"""Adapt Accelerate, the Trainer of transformers, Lightning and `datasets` in a script to the run."""
 
 from __future__ import annotations
 
@@ -13,12 +13,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from orch_node import program
 from orch_node.events import note
 from orch_node.protocol.layout import RankEntry, RunLayout
 from orch_node.rank.checks import RankError
+from orch_node.rank.environment import HUB, HUB_CACHES, OFFLINE
 
 # What Accelerate and the Trainer pass if the user has chosen no timeout.
 DEFAULT_TIMEOUT = datetime.timedelta(minutes=30)
@@ -222,6 +225,37 @@ def record_losses() -> None:
         wrap(module.CallbackHandler, "on_log", record)
 
     AfterImport("transformers.trainer_callback", patch).install()
+
+
+def use_synced_data() -> None:
+    """Make load_dataset("NAME") read a copied data set.
+
+    The package `datasets` does not look for data files in the hub's cache while it is offline.
+    """
+    folder = program.ROOT / HUB
+    if os.environ.get(HUB_CACHES[0]) != str(folder) or os.environ.get(OFFLINE) in (None, "", "0"):
+        return
+
+    def patch(module: ModuleType) -> None:
+        original = module.dataset_module_factory
+
+        @functools.wraps(original)
+        def load_copy(path: str, revision: Any = None, *args: Any, **kwargs: Any) -> Any:
+            copy = None if Path(path).exists() else data_copy(folder, path, str(revision or "main"))
+            return original(str(copy) if copy else path, revision, *args, **kwargs)
+
+        module.dataset_module_factory = load_copy  # type: ignore[attr-defined]
+
+    AfterImport("datasets.load", patch).install()
+
+
+def data_copy(folder: Path, name: str, revision: str) -> Path | None:
+    """Return the folder of a data set's revision in a cache, or None if it is not there."""
+    storage = folder / f"datasets--{name.replace('/', '--')}"
+    reference = storage / "refs" / revision
+    commit = reference.read_text().strip() if reference.is_file() else revision
+    copy = storage / "snapshots" / commit
+    return copy if copy.is_dir() else None
 
 
 def wrap(owner: type | ModuleType, name: str, before: Callable[..., None]) -> None:

@@ -33,16 +33,7 @@ from orch_node.protocol import layout as layouts
 from orch_node.protocol.environment import DEFAULTS, IMAGE_PACKAGES, USER_VARIABLES, user_names
 from orch_node.protocol.events import Heartbeat, Joined, Raised, ScriptEnded
 from orch_node.protocol.outcome import EX_TEMPFAIL
-from orch_node.rank import (
-    child_processes,
-    communication,
-    frameworks,
-    heartbeat,
-    hub,
-    kernels,
-    precision,
-    training_check,
-)
+from orch_node.rank import child_processes, communication, computation, frameworks, heartbeat, training_check
 from orch_node.rank import metrics as rank_metrics
 from orch_node.rank.checks import (
     RankError,
@@ -95,8 +86,8 @@ def main(argv: list[str]) -> None:
         torch.set_num_threads(placement.threads)
         join(torch, layout, environment)
         check_environment(environment)  # importing the backend may have changed it
-        argv = precision.choose(torch, layout, placement.rank, argv)
-        kernels.use(torch, layout, placement)
+        argv = computation.choose_precision(torch, layout, placement.rank, argv)
+        computation.use_kernels(torch, layout, placement)
     except Exception as error:
         give_up(error)
     if layout.world_size > 1:
@@ -147,7 +138,7 @@ def train(
     check = training_check.begin(torch, operations)
     end_checks = compare_weights(torch, layout, placement, operations)
     frameworks.record_losses()
-    hub.use_synced_data()
+    frameworks.use_synced_data()
 
     def report_end() -> None:
         try:
@@ -164,7 +155,7 @@ def train(
             )
         )
         if placement.rank == 0 and check and check.trained_in_fp32:
-            precision.advise(metrics.steps)
+            computation.advise(metrics.steps)
 
     with reported_exits(report_end):
         finished = run_script(argv, counts)

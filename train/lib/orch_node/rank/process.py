@@ -18,11 +18,9 @@ from orch_node.agent.processes import handles_signal
 from orch_node.events import send
 from orch_node.preemption import in_batch_job
 from orch_node.process_handle import ProcessHandle
-from orch_node.protocol.environment import apply_defaults
 from orch_node.protocol.events import Raised
 from orch_node.protocol.layout import RankEntry
-from orch_node.rank.hub import with_synced_hub
-from orch_node.rank.libc_environment import with_kept_heap, with_loadable_preload
+from orch_node.rank.environment import with_node_settings
 from orch_node.streams import LogWriter
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
@@ -46,7 +44,7 @@ def start(placement: RankEntry, environment: dict[str, str], log: LogWriter, com
         command: the script and its arguments.
     """
     events = int(environment["ORCH_EVENTS_FD"])
-    environment = with_kept_heap(with_loadable_preload(with_synced_hub(apply_defaults(environment))))
+    environment = with_node_settings(environment)
     parent = os.getpid()
     processes.keep_descendants()
     child = os.fork()

@@ -1,8 +1,15 @@
-"""Choose the precision of a batch job or of pods: all ranks decide together before the script runs."""
+"""Choose a run's precision and kernels: all ranks decide together before the script runs.
+
+The precision of other runs than batch jobs and pods is planned. Orch's kernels for dropout and attention are used on
+all ranks or on none: ranks that draw from equal generators must draw equally often, otherwise a script that shuffles
+with them would train on other data on each rank.
+"""
 
 from __future__ import annotations
 
+import importlib
 import json
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,13 +17,16 @@ from types import ModuleType
 
 from orch_node import atomic_write
 from orch_node.events import send
+from orch_node.protocol.environment import KERNELS, TORCHS_KERNELS
 from orch_node.protocol.events import Decided
-from orch_node.protocol.layout import RunLayout, RunPrecision
+from orch_node.protocol.layout import RankEntry, RunLayout, RunPrecision
 from orch_node.protocol.precision import BF16, FP32, bf16_flag, describe_lack, insert_arguments
 from orch_node.rank.checks import RankError
+from orch_node.rank.frameworks import AfterImport
 from orch_node.standalone import facts
 
-KEY = "orch/precision"
+PRECISION_KEY, KERNELS_KEY = "orch/precision", "orch/kernels"  # of the store of the ranks
+PACKAGE = "orch_kernels"
 FAST_FLAGS = ("amx_bf16", "avx512_bf16")  # with which BF16 was about twice as fast
 ADVISED_STEPS = 10  # shorter trainings get no advice
 ADVICE = (
@@ -25,7 +35,7 @@ ADVICE = (
 )
 
 
-def choose(torch: ModuleType, layout: RunLayout, rank: int, argv: list[str]) -> list[str]:
+def choose_precision(torch: ModuleType, layout: RunLayout, rank: int, argv: list[str]) -> list[str]:
     """Return the script's command line with the arguments of the precision of all ranks.
 
     Rank 0 decides, reports the choice and stores it with the checkpoints, so that a restarted
@@ -44,11 +54,11 @@ def choose(torch: ModuleType, layout: RunLayout, rank: int, argv: list[str]) -> 
     else:
         store = torch.distributed.distributed_c10d._get_default_store()
         if rank == 0:
-            names = {lacking, *(store.get(f"{KEY}/{n}").decode() for n in range(1, layout.world_size))}
-            store.set(KEY, json.dumps(decide(precision, sorted(names - {""}), spares)))
+            names = {lacking, *(store.get(f"{PRECISION_KEY}/{n}").decode() for n in range(1, layout.world_size))}
+            store.set(PRECISION_KEY, json.dumps(decide(precision, sorted(names - {""}), spares)))
         else:
-            store.set(f"{KEY}/{rank}", lacking)
-        value, reason = json.loads(store.get(KEY))
+            store.set(f"{PRECISION_KEY}/{rank}", lacking)
+        value, reason = json.loads(store.get(PRECISION_KEY))
     if not value:
         raise RankError(reason)
     if rank == 0:
@@ -107,3 +117,37 @@ def record(precision: RunPrecision, value: str) -> None:
         path = Path(precision.file)
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         atomic_write.write(path, f"{value}\n")
+
+
+def use_kernels(torch: ModuleType, layout: RunLayout, placement: RankEntry) -> None:
+    """Use the kernels unless the request keeps torch's functions or a rank has no kernels, which is reported."""
+    if os.environ.get(KERNELS) == TORCHS_KERNELS:
+        return
+    if reason := agree(torch, layout, find_kernel_problem(placement.node)):
+        if placement.rank == 0:
+            send(Decided(text=f"kernels: torch ({reason})", topic="kernels", value=TORCHS_KERNELS))
+        return
+    kernels = importlib.import_module(PACKAGE)
+    kernels.use()
+    AfterImport("transformers.modeling_utils", kernels.replace_eager_attention).install()
+
+
+def find_kernel_problem(node: str) -> str:
+    """Return why this rank cannot use the kernels; empty if it can."""
+    try:
+        reason = importlib.import_module(PACKAGE).problem()
+    except ImportError:
+        reason = f"the package {PACKAGE}, which comes with the bindings for ccl, is not installed"
+    return f"{reason} on {node}" if reason else ""
+
+
+def agree(torch: ModuleType, layout: RunLayout, problem: str) -> str:
+    """Return the problem of a rank, the same on all ranks; empty if all ranks can use the kernels."""
+    if layout.world_size == 1:
+        return problem
+    store = torch.distributed.distributed_c10d._get_default_store()
+    if problem:
+        store.set(f"{KERNELS_KEY}/problem", problem)
+    if store.add(f"{KERNELS_KEY}/ranks", 1) >= layout.world_size:
+        store.set(KERNELS_KEY, store.get(f"{KERNELS_KEY}/problem") if store.check([f"{KERNELS_KEY}/problem"]) else "")
+    return str(store.get(KERNELS_KEY).decode())

@@ -10,7 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from orch_node.rank import kernels  # noqa: E402
+from orch_node.rank import computation  # noqa: E402
 
 LACKING = "the package orch_kernels is not installed on node1"
 
@@ -21,7 +21,7 @@ def test_ranks_agree(problems: tuple[str, ...], monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(torch.distributed.distributed_c10d, "_get_default_store", lambda: store)
     layout: Any = SimpleNamespace(world_size=3)
     with ThreadPoolExecutor(3) as ranks:
-        results = [ranks.submit(kernels.agree, torch, layout, problem) for problem in problems]
+        results = [ranks.submit(computation.agree, torch, layout, problem) for problem in problems]
         assert [result.result(30) for result in results] == [max(problems)] * 3
     layout.world_size = 1
-    assert kernels.agree(torch, layout, LACKING) == LACKING
+    assert computation.agree(torch, layout, LACKING) == LACKING
