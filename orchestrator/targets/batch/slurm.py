@@ -393,7 +393,7 @@ class SlurmAllocations(HeldAllocations):
         Raises:
             OSError: if scontrol does not print the allocation's nodes.
         """
-        options = (*on_nodes.STEP, *on_nodes.one_task_each(on_nodes.node_names()[:1]), f"--job-name={step.name}")
+        options = (*on_nodes.STEP, *on_nodes.one_task_each(on_nodes.SYSTEM.node_names()[:1]), f"--job-name={step.name}")
         script = ("bash", f"{step.run_dir}/{SCRIPT}")
         # SLURM_JOB_* describe the allocation; srun would use the others as its options.
         step_variables = [name for name in job_variables(os.environ) if not name.startswith("SLURM_JOB_")]

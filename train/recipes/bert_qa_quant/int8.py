@@ -85,21 +85,16 @@ def exported(module: Any, names: Sequence[str], longest: int) -> Any:
 
 def merge_observers(graph: Any) -> None:
     """Merge the ranges that all ranks measured on their calibration samples."""
-    for module in graph.modules():
-        if getattr(module, "histogram", None) is not None:
-            merge_histograms(module)
-
-
-def merge_histograms(observer: Any) -> None:
-    """Merge the histograms that all ranks have measured with an observer."""
-    local_histogram = (observer.histogram, observer.min_val, observer.max_val)
-    parts = [part for part in ranks.gather(local_histogram) if part[0].sum() > 0]
-    if not parts:  # no rank has measured values here
-        return
-    counts, low, high = merged(parts)
-    observer.histogram.copy_(counts)
-    observer.min_val.resize_([]).copy_(torch.tensor(low))
-    observer.max_val.resize_([]).copy_(torch.tensor(high))
+    for observer in graph.modules():
+        if getattr(observer, "histogram", None) is None:
+            continue
+        local_histogram = (observer.histogram, observer.min_val, observer.max_val)
+        parts = [part for part in ranks.gather(local_histogram) if part[0].sum() > 0]
+        if parts:  # some rank has measured values here
+            counts, low, high = merged(parts)
+            observer.histogram.copy_(counts)
+            observer.min_val.resize_([]).copy_(torch.tensor(low))
+            observer.max_val.resize_([]).copy_(torch.tensor(high))
 
 
 def merged(parts: Sequence[tuple[Any, Any, Any]]) -> tuple[Any, float, float]:

@@ -33,7 +33,7 @@ def run_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("NODES", "n1 n2")
     monkeypatch.setenv("SLURM_JOB_ID", "12")
     monkeypatch.setenv("PYTHON", sys.executable)
-    monkeypatch.setattr(agent_connections, "address_towards", lambda system, peers: "127.0.0.1")
+    monkeypatch.setattr(agent_connections, "listening_address", lambda system, peers: "127.0.0.1")
     monkeypatch.setattr(agent_connections, "END_SECONDS", 0.2)
     folder = tmp_path / "run"
     (folder / "claims").mkdir(parents=True)

@@ -17,7 +17,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from orch_node.batch import agent as job_agent
 from orch_node.batch import agent_connections
-from orch_node.batch.agent_connections import AgentConnectionError, AgentConnections, PendingConnection
+from orch_node.batch.agent_connections import (
+    AgentConnectionError,
+    AgentConnections,
+    PendingConnection,
+    listening_address,
+)
 from orch_node.batch.slurm import SYSTEM
 from orch_node.protocol import batch
 
@@ -128,8 +133,7 @@ def test_address_in_slurm_is_used_for_a_node_name_that_is_no_host(run_dir: Path)
     scontrol = run_dir.parent / "bin" / "scontrol"
     scontrol.write_text('#!/bin/sh\necho "NodeName=$5 NodeAddr=127.0.0.1 NodeHostName=x"\n')
     scontrol.chmod(0o755)
-    _, target = agent_connections.resolve(SYSTEM, "no-such-host.invalid")
-    assert target[0] == "127.0.0.1"
+    assert listening_address(SYSTEM, ["no-such-host.invalid"]) == "127.0.0.1"
 
 
 def test_end_of_the_connections_sends_no_signal_that_cancels_a_step(

@@ -10,12 +10,11 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from orch_node import program, tail
 from orch_node.atomic_write import private
 from orch_node.batch.agent import KEY
-from orch_node.batch.system import NodeSystem
+from orch_node.batch.system import NodeSystem, address_towards
 from orch_node.protocol import batch
 from orch_node.protocol.batch import AGENT, SUPERVISOR, Hello, SignatureError, SignedLines, connection_key, nonce
 from orch_node.protocol.node_names import fold
@@ -36,8 +35,8 @@ class AgentConnectionError(Exception):
     """An agent of the job that has not connected, with the reason."""
 
 
-def address_towards(system: NodeSystem, peers: Sequence[str]) -> str:
-    """Return this node's address as the first of the other nodes reaches it. No packet is sent.
+def listening_address(system: NodeSystem, peers: Sequence[str]) -> str:
+    """Return this node's address as the first of the other nodes reaches it, whose name need not be a host name.
 
     Raises:
         AgentConnectionError: if there is no route to that node.
@@ -45,28 +44,14 @@ def address_towards(system: NodeSystem, peers: Sequence[str]) -> str:
     if not peers:
         return LOOPBACK
     try:
-        family, target = resolve(system, peers[0])
-        with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.connect(target)
-            return str(probe.getsockname()[0])
+        try:
+            return address_towards(peers[0])
+        except socket.gaierror:
+            if not (address := system.address_of(peers[0])):
+                raise
+            return address_towards(address)
     except OSError as error:
         raise AgentConnectionError(f"node0 has no route to {peers[0]}: {error}") from None
-
-
-def resolve(system: NodeSystem, node: str) -> tuple[socket.AddressFamily, tuple[Any, ...]]:
-    """Return the address family and address of a node, whose name need not be a host name.
-
-    Raises:
-        OSError: if neither the node's name nor its address in the batch system can be resolved.
-    """
-    try:
-        result = socket.getaddrinfo(node, 9, type=socket.SOCK_DGRAM)[0]
-    except socket.gaierror:
-        address = system.address_of(node)
-        if not address:
-            raise
-        result = socket.getaddrinfo(address, 9, type=socket.SOCK_DGRAM)[0]
-    return result[0], result[4]
 
 
 @dataclass
@@ -102,7 +87,7 @@ class AgentConnections:
         self.nodes = nodes
         self.log = run_dir / STEP_LOG
         self.key = secrets.token_hex(32)
-        self.address = address_towards(system, nodes[1:])
+        self.address = listening_address(system, nodes[1:])
         family = socket.AF_INET6 if ":" in self.address else socket.AF_INET
         self.server = socket.create_server((self.address, 0), family=family, backlog=len(nodes))
         self.server.setblocking(False)

@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from orch_node import atomic_write, program
-from orch_node.batch.system import NodeSystem, clock_seconds
+from orch_node.batch.system import NodeSystem, address_towards, clock_seconds
 from orch_node.protocol import batch, values
 from orch_node.protocol.batch import AGENT, SUPERVISOR, SignatureError, SignedLines, Submitted, connection_key, nonce
 from orch_node.reach import BY_STEP, JOINING
@@ -215,7 +215,9 @@ def run_remote(argv: list[str]) -> int:
     """Run a command on a node as if it were here; return its exit code."""
     node, command = argv[0], argv[1:]
     job_key = secrets.token_hex(32)
-    with socket.create_server((address_towards(node), 0)) as server:
+    address = address_towards(node)
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.create_server((address, 0), family=family) as server:
         host, port = server.getsockname()[:2]
         task = Task(tuple(command), dict(os.environ), os.getcwd(), address=f"{host}:{port}", key=job_key)
         path = write_task(Path(os.environ["ORCH_RUN_DIR"]), task)
@@ -232,13 +234,6 @@ def run_remote(argv: list[str]) -> int:
     threading.Thread(target=send_input, args=(connection, lines), daemon=True).start()
     pass_on(stream, lines, sys.stdout.buffer)
     return remote.wait()
-
-
-def address_towards(node: str) -> str:
-    """Return this node's address as another node of the job reaches it. No packet is sent."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect((node, 9))
-        return str(probe.getsockname()[0])
 
 
 def accept(

@@ -57,18 +57,6 @@ def run(*command: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
 
 
-def node_names() -> list[str]:
-    """Return the names of the job's nodes in Slurm's order.
-
-    Raises:
-        OSError: if scontrol does not print them.
-    """
-    result = run("scontrol", "show", "hostnames", os.environ["SLURM_JOB_NODELIST"])
-    if result.returncode != 0 or not result.stdout.split():
-        raise OSError(f"scontrol does not list the nodes of the job: {result.stderr.strip()}")
-    return result.stdout.split()
-
-
 def cpu_counts(text: str) -> list[int]:
     """Return the CPUs of each node in SLURM_JOB_CPUS_PER_NODE: `2(x3),4` describes four nodes."""
     counts: list[int] = []
@@ -110,7 +98,15 @@ class SlurmNodes(NodeSystem):
         return os.environ["SLURMD_NODENAME"]
 
     def node_names(self) -> list[str]:
-        return node_names()
+        """Return the names of the job's nodes in Slurm's order.
+
+        Raises:
+            OSError: if scontrol does not print them.
+        """
+        result = run("scontrol", "show", "hostnames", os.environ["SLURM_JOB_NODELIST"])
+        if result.returncode != 0 or not result.stdout.split():
+            raise OSError(f"scontrol does not list the nodes of the job: {result.stderr.strip()}")
+        return result.stdout.split()
 
     def address_of(self, node: str) -> str:
         """Return the address by which Slurm itself reaches a node, or ''."""

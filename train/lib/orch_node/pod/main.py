@@ -17,7 +17,6 @@ import subprocess
 import sys
 import threading
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import IO, NoReturn
@@ -25,7 +24,6 @@ from typing import IO, NoReturn
 from orch_node import disk, program
 from orch_node.agent import rank_signals
 from orch_node.agent.processes import Process, read_process
-from orch_node.agent.rank_signals import request_stack_traces
 from orch_node.line_pipes import MAX_LAUNCHER_LINE_BYTES
 from orch_node.pod import project, rendezvous
 from orch_node.pod.relay import Relay, emit_event
@@ -115,23 +113,10 @@ def pod_name() -> str:
     return node_name(os.uname().nodename)
 
 
-@dataclass(frozen=True)
-class Meeting:
-    """The rendezvous at which torchrun finds the other pods.
-
-    Attributes:
-        key: the key of orch's signed rendezvous, or None for the rendezvous of torch.
-        options: the options of torchrun that no operator sets.
-    """
-
-    key: bytes | None
-    options: list[str]
-
-
 class Torchrun:
     """torchrun and its ranks in this pod."""
 
-    def __init__(self, config: PodConfig, path: str, script: list[str], meeting: Meeting) -> None:
+    def __init__(self, config: PodConfig, process: subprocess.Popen[bytes]) -> None:
         self.config = config
         self.heard: float | None = None  # no progress is expected before the first rank has started
         self.wrappers: dict[int, ProcessHandle] = {}
@@ -140,12 +125,7 @@ class Torchrun:
         self.told_to_end: float | None = None
         self.preempted = False
         self.relay = Relay(Path(config.run_dir), ranks=self.wrappers)
-        self.process = start(
-            *meeting.options,
-            f"--nproc_per_node={config.ppn}",
-            *(str(program.PROGRAM), "pod-rank", path, "--", *script),
-            key=meeting.key,
-        )
+        self.process = process
         signal.signal(signal.SIGTERM, self.preempt)
         signal.signal(signal.SIGINT, self.pass_on)
 
@@ -210,14 +190,15 @@ class Torchrun:
     def take_stack_traces(self) -> None:
         """Make the remaining ranks write their stack traces to their logs."""
         for child in list(self.children.values()):
-            request_stack_traces(child)
+            rank_signals.request_stack_traces(child)
 
     def preempt(self, number: int, frame: FrameType | None) -> None:
         """Make the ranks write a checkpoint and end, or end them at once if none would write one.
 
         The kubelet waits for the checkpoint until the pod's grace period has passed.
         """
-        if stopped(self.config) or not rank_signals.preempt(list(self.children.values())):
+        is_stopped = (Path(self.config.run_dir) / files.STOP).exists()  # by `orch stop`
+        if is_stopped or not rank_signals.preempt(list(self.children.values())):
             self.pass_on(number, frame)
 
     def pass_on(self, number: int, frame: FrameType | None) -> None:
@@ -243,21 +224,17 @@ def start(*arguments: str, key: bytes | None) -> subprocess.Popen[bytes]:
 
 
 def torchrun(config: PodConfig, path: str, script: list[str]) -> int:
-    """Run the ranks of this pod and return the exit code."""
+    """Start the ranks of this pod; return the exit code once they have ended."""
     try:
         key = rendezvous.key_of(Path(config.run_dir)) if rendezvous.is_dynamic() else None
     except OSError as error:
         refuse(f"the key of the run's rendezvous: {disk.describe_error(config.run_dir, error)}")
     try:
-        meeting = rendezvous.options()
+        options = rendezvous.options()
     except TimeoutError as error:
         refuse(str(error))
-    return Torchrun(config, path, script, Meeting(key, meeting)).run()
-
-
-def stopped(config: PodConfig) -> bool:
-    """Return whether `orch stop` has requested the end of the run."""
-    return (Path(config.run_dir) / files.STOP).exists()
+    rank = (str(program.PROGRAM), "pod-rank", path, "--", *script)
+    return Torchrun(config, start(*options, f"--nproc_per_node={config.ppn}", *rank, key=key)).run()
 
 
 def remove_stop(config: PodConfig) -> None:

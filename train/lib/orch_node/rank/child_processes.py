@@ -9,7 +9,6 @@ recognized from outside by the threads of torch's process groups.
 from __future__ import annotations
 
 import contextlib
-import functools
 import inspect
 import os
 import threading
@@ -71,15 +70,12 @@ def watch() -> None:
 
 def refuse_groups(module: ModuleType) -> None:
     """Make init_process_group() fail in a process that a rank has started."""
-    original = module.init_process_group
 
-    @functools.wraps(original)
-    def init_process_group(*args: Any, **kwargs: Any) -> Any:
+    def refuse(*_: Any, **__: Any) -> None:
         if parent_size() > 1 and not has_separate_models():
             refuse_group()
-        return original(*args, **kwargs)
 
-    vars(module)["init_process_group"] = init_process_group
+    wrap(module, "init_process_group", refuse)
 
 
 def refuse_launches(module: ModuleType) -> None:

@@ -9,12 +9,12 @@ import threading
 import weakref
 import zlib
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
 from orch_node.rank import child_processes
+from orch_node.rank.frameworks import wrap
 
 # Methods of torch's ProcessGroup that its Python functions call; the last ones reduce.
 COLLECTIVES = ("allgather", "_allgather_base", "alltoall", "alltoall_base", "barrier", "broadcast", "gather", "scatter")
@@ -98,23 +98,20 @@ def count_calls(torch: ModuleType, name: str) -> None:
 def measure_calls(torch: ModuleType, name: str) -> None:
     """Record the largest tensor that Python code passes to a collective, and calls during backward()."""
     group_type = torch.distributed.ProcessGroup
-    original = getattr(group_type, name, None)
-    if original is None:  # an older torch
+    if not hasattr(group_type, name):  # an older torch
         return
     process = os.getpid()
     graph_task = getattr(torch._C, "_current_graph_task_id", lambda: -1)
 
-    @functools.wraps(original)
-    def measured(group: Any, *args: Any, **kwargs: Any) -> Any:
+    def measure(group: Any, *args: Any, **kwargs: Any) -> None:
         child_processes.check_process(process)
         COUNTS.in_backward += graph_task() != -1
         size = largest_size(torch, (*args, *kwargs.values()))
         COUNTS.largest_exchange = max(COUNTS.largest_exchange, size)
         if name in REDUCTIONS:
             COUNTS.largest_reduction = max(COUNTS.largest_reduction, size)
-        return original(group, *args, **kwargs)
 
-    setattr(group_type, name, measured)
+    wrap(group_type, name, measure)
 
 
 def largest_size(torch: ModuleType, value: Any) -> int:
@@ -131,18 +128,13 @@ def count_remote_calls(torch: ModuleType) -> None:
     rpc = torch.distributed.rpc
     if not rpc.is_available():
         return
+
+    def count(*_: Any, **__: Any) -> None:
+        COUNTS.remote_calls += 1
+
     functions = [(rpc.api, name) for name in vars(rpc.api) if name.startswith(("_invoke_rpc_", "_invoke_remote_"))]
     for module, name in (*functions, (rpc.internal, "_run_function")):
-        vars(module)[name] = counted_remote_call(vars(module)[name])
-
-
-def counted_remote_call(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def counted(*args: Any, **kwargs: Any) -> Any:
-        COUNTS.remote_calls += 1
-        return original(*args, **kwargs)
-
-    return counted
+        wrap(module, name, count)
 
 
 def keep_counts(torch: ModuleType) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import os
 import signal
@@ -16,15 +15,13 @@ from pathlib import Path
 from orch_node import process_handle
 from orch_node.agent import containers
 from orch_node.atomic_write import private
-from orch_node.disk import describe_on_node
 from orch_node.events import send
 from orch_node.protocol import container, values
 from orch_node.protocol.container import ContainedRank, ContainerSpec, RankRequest
 from orch_node.protocol.environment import find_reserved, user_names
-from orch_node.protocol.events import Heartbeat, Joined, Raised
-from orch_node.streams import LogWriter
+from orch_node.protocol.events import Heartbeat, Joined
+from orch_node.rank.process import die_with_parent, open_log
 
-PR_SET_PDEATHSIG = 1  # linux/prctl.h
 SENDER = "a contained rank"
 HEARTBEAT_SECONDS = 2.0
 POLL_SECONDS = 1.0  # for the end of a training process
@@ -117,7 +114,6 @@ class EntrypointProcess:
 
     def __init__(self, run_dir: Path, spec: ContainerSpec, order: RankRequest) -> None:
         placement, processes = order.placement, spec.processes[order.placement.node]
-        self.node = placement.node
         environment = {
             **order.environment,
             "NPROC_PER_NODE": str(processes),
@@ -139,7 +135,7 @@ class EntrypointProcess:
             through_shell=containers.entrypoint_of(spec.image) if secrets else None,
         )
         self.log = Path(order.log)
-        self.writer = LogWriter(self.log, self.report_log_error)
+        self.writer = open_log(self.log, placement.node)
         self.process = subprocess.Popen(
             command,
             env={**os.environ, **environment},
@@ -156,9 +152,6 @@ class EntrypointProcess:
         self.joined = Joined(
             node=placement.node, pid=self.pid, cpus=placement.cpus, backend="the image's own", torch="its own"
         )
-
-    def report_log_error(self, error: OSError) -> None:
-        send(Raised(text=describe_on_node(self.node, self.log.parent.parent, error)))
 
     def wait(self) -> tuple[int, int, float]:
         """Return the exit code (negative: a signal); memory and CPU seconds are unknown, thus 0."""
@@ -191,8 +184,3 @@ def start(run_dir: Path, spec: ContainerSpec, order: RankRequest) -> ContainedPr
 def exit_code_or_signal(code: int) -> int:
     """Return an exit code of docker as subprocess has it: -9, not 137, for SIGKILL."""
     return 128 - code if code - 128 in set(signal.Signals) else code
-
-
-def die_with_parent() -> None:
-    """Have the kernel kill this process with its parent; the closed pipe then ends the rank."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -14,17 +14,13 @@ import sys
 import threading
 from pathlib import Path
 
-from orch_node.disk import describe_on_node
-from orch_node.events import send
 from orch_node.process_handle import ProcessHandle
 from orch_node.protocol import values
 from orch_node.protocol.container import RankRequest
 from orch_node.protocol.environment import override, rank_variables
-from orch_node.protocol.events import Raised
 from orch_node.rank.environment import SetvarsError, sourced_variables
-from orch_node.rank.process import start
+from orch_node.rank.process import open_log, start
 from orch_node.standalone import facts
-from orch_node.streams import LogWriter
 
 
 def main(argv: list[str]) -> int:
@@ -39,11 +35,7 @@ def main(argv: list[str]) -> int:
     except SetvarsError as error:
         print(f"error: {error}. To repair the image: `orch image build`.", file=sys.stderr)
         return 1
-
-    def report_log_error(error: OSError) -> None:
-        send(Raised(text=describe_on_node(order.placement.node, Path(argv[0]), error)))
-
-    log = LogWriter(Path(order.log), report_log_error)
+    log = open_log(Path(order.log), order.placement.node)
     child = start(order.placement, environment, log, order.command)
     rank = ProcessHandle(child)
     # Handle the signals, do not ignore them: exec() keeps ignored signals ignored.

@@ -9,7 +9,7 @@ import importlib.util
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -113,15 +113,9 @@ def lightning_numbers() -> list[Numbers]:
     """Return the numbers of each existing Trainer and Fabric of Lightning."""
     modules = ((sys.modules.get(name), class_name) for name, class_name in STRATEGIES)
     classes = tuple(vars(module)[name] for module, name in modules if module and name in vars(module))
-    return list(strategy_numbers(classes)) if classes else []
-
-
-def strategy_numbers(classes: tuple[type, ...]) -> Iterator[Numbers]:
-    for strategy in gc.get_objects():
-        if issubclass(type(strategy), classes):
-            rank, size = getattr(strategy, "global_rank", 0), getattr(strategy, "world_size", 1)
-            if isinstance(rank, int) and isinstance(size, int):
-                yield Numbers(rank, size)
+    strategies = (value for value in gc.get_objects() if issubclass(type(value), classes)) if classes else ()
+    pairs = [(getattr(value, "global_rank", 0), getattr(value, "world_size", 1)) for value in strategies]
+    return [Numbers(rank, size) for rank, size in pairs if isinstance(rank, int) and isinstance(size, int)]
 
 
 def hint(layout: RunLayout, placement: RankEntry) -> str:

@@ -133,7 +133,9 @@ def train(
     def operations() -> int:
         return communication.operations(torch) - agreement.collectives
 
-    counts = functools.partial(current_heartbeat, torch, metrics)
+    def counts() -> Heartbeat:
+        return heartbeat.current(torch, metrics.steps)
+
     child_processes.begin_scans(placement.rank, layout.world_size, functools.partial(give_up, counts=counts))
     check = training_check.begin(torch, operations)
     end_checks = compare_weights(torch, layout, placement, operations)
@@ -164,11 +166,6 @@ def train(
         with contextlib.suppress(OSError):  # a full disk
             (run_dir / files.finished_mark(placement.rank)).touch(0o600)
     leave(torch, layout.backend, counts)
-
-
-def current_heartbeat(torch: ModuleType, metrics: rank_metrics.Metrics) -> Heartbeat:
-    """Return how far this rank is now."""
-    return heartbeat.current(torch, metrics.steps)
 
 
 def checked_variables(settings: dict[str, str], planned: dict[str, str]) -> dict[str, str]:

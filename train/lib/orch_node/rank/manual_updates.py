@@ -17,6 +17,7 @@ from typing import Any
 from orch_node.rank import communication
 from orch_node.rank import weight_inspection as weights
 from orch_node.rank.checks import RankError, has_separate_models
+from orch_node.rank.frameworks import wrap
 from orch_node.rank.weight_comparison import (
     COMPARED_STEP,
     NEVER_AVERAGED_MESSAGE,
@@ -41,23 +42,16 @@ UPDATES = f"{COMPARED_STEP} updates"
 def begin(torch: ModuleType, comparison: WeightComparison) -> ManualUpdates:
     """Watch the weights that this process computes gradients for from now on."""
     updates = ManualUpdates(torch, comparison)
-    autograd = torch.autograd
-    autograd.backward = watched(torch, autograd.backward, updates.before_backward)
-    autograd.grad = watched(torch, autograd.grad, updates.before_grad)
+    is_compiling = getattr(torch.compiler, "is_compiling", lambda: False)  # torch 2.0 has none
+    for name, inspect in (("backward", updates.before_backward), ("grad", updates.before_grad)):
+        wrap(torch.autograd, name, functools.partial(inspect_unless, is_compiling, inspect))
     return updates
 
 
-def watched(torch: ModuleType, original: Callable[..., Any], inspect: Callable[..., None]) -> Callable[..., Any]:
-    """Return a function that first calls `inspect` with the same arguments, except in torch.compile()."""
-    is_compiling = getattr(torch.compiler, "is_compiling", lambda: False)  # torch 2.0 has none
-
-    @functools.wraps(original)
-    def function(*args: Any, **kwargs: Any) -> Any:
-        if not is_compiling():
-            inspect(*args, **kwargs)
-        return original(*args, **kwargs)
-
-    return function
+def inspect_unless(is_compiling: Callable[[], bool], inspect: Callable[..., None], *args: Any, **kwargs: Any) -> None:
+    """Call a function with the arguments, except in torch.compile()."""
+    if not is_compiling():
+        inspect(*args, **kwargs)
 
 
 class ManualUpdates:

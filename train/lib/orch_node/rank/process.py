@@ -9,12 +9,14 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from types import FrameType
 from typing import Protocol
 
 from orch_node import program
 from orch_node.agent import processes
 from orch_node.agent.processes import handles_signal
+from orch_node.disk import describe_on_node
 from orch_node.events import send
 from orch_node.preemption import in_batch_job
 from orch_node.process_handle import ProcessHandle
@@ -32,6 +34,24 @@ LINGER_SECONDS = 10.0
 LINGER_BEFORE_RESTART_SECONDS = 1.5  # torchrun restarts the ranks as soon as one has ended
 KILL_AFTER_SECONDS = 5.0
 END_SECONDS = 3.0
+
+
+def die_with_parent() -> None:
+    """Have the kernel kill this process with its parent."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def open_log(path: Path, node: str) -> LogWriter:
+    """Open the log of a rank; an error that its file has later is reported with the name of the node.
+
+    Raises:
+        OSError: if it cannot be opened.
+    """
+
+    def report_error(error: OSError) -> None:
+        send(Raised(text=describe_on_node(node, path.parent.parent, error)))
+
+    return LogWriter(path, report_error)
 
 
 def start(placement: RankEntry, environment: dict[str, str], log: LogWriter, command: Sequence[str]) -> int:
@@ -56,7 +76,7 @@ def start(placement: RankEntry, environment: dict[str, str], log: LogWriter, com
         os.dup2(log.stdout, 1)
         os.dup2(log.stderr, 2)
         os.set_inheritable(events, True)
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        die_with_parent()
         if os.getppid() != parent:  # the parent died before prctl
             os._exit(143)
         if placement.cpus:

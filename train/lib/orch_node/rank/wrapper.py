@@ -14,7 +14,6 @@ import os
 import signal
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from orch_node.agent.containers import read_spec
@@ -23,7 +22,7 @@ from orch_node.events import send
 from orch_node.protocol import files
 from orch_node.protocol import layout as layouts
 from orch_node.protocol.container import ContainerSpec, EnvFileError, RankRequest
-from orch_node.protocol.events import Exited, Raised, Started
+from orch_node.protocol.events import Exited, Started
 from orch_node.protocol.layout import RankEntry, RunLayout
 from orch_node.protocol.outcome import EX_TEMPFAIL
 from orch_node.protocol.values import ProtocolError
@@ -33,8 +32,7 @@ from orch_node.rank.environment import secret_names, training_environment
 from orch_node.rank.listening_sockets import close_listening
 from orch_node.rank.oom import OomDetector
 from orch_node.rank.output import log_tail
-from orch_node.rank.process import Child, Process, SignalForwarder, end_descendants, start
-from orch_node.streams import LogWriter
+from orch_node.rank.process import Child, Process, SignalForwarder, end_descendants, open_log, start
 
 # (rank, world size) of hydra, Open MPI, torchrun and accelerate, and srun. srun comes last: it may
 # have started any of the others.
@@ -56,14 +54,10 @@ def main(argv: list[str]) -> int:
     os.environ["RANK"] = str(placement.rank)
     environment = training_environment(run_dir, layout, placement, spec)
     log_path = run_dir / files.rank_log(placement.rank)
-    marks = Marks(run_dir / files.preempted_mark(placement.rank), run_dir / files.finished_mark(placement.rank))
-    marks.delete()
-
-    def report_log_error(error: OSError) -> None:
-        send(Raised(text=describe_on_node(placement.node, run_dir, error)))
-
+    for mark in (files.preempted_mark(placement.rank), files.finished_mark(placement.rank)):
+        (run_dir / mark).unlink(missing_ok=True)
     try:
-        log = LogWriter(log_path, report_log_error)
+        log = open_log(log_path, placement.node)
     except OSError as error:
         fail(describe_on_node(placement.node, log_path, error))
     oom = OomDetector()
@@ -80,7 +74,7 @@ def main(argv: list[str]) -> int:
         child = Child(start(placement, environment, log, command), log)
     host = socket.gethostname()
     send(Started(node=placement.node, pid=child.pid, wrapper=os.getpid(), host=host))
-    return wait(child, placement, oom, log_path, marks)
+    return wait(child, placement, oom, run_dir)
 
 
 def parse_arguments(argv: list[str]) -> tuple[Path, list[str]]:
@@ -107,11 +101,6 @@ def launcher_numbers(environ: Mapping[str, str]) -> tuple[int, int]:
     )
 
 
-def started_by_torchrun() -> bool:
-    """Return whether torchrun has started this process; it continues when one of its ranks ends."""
-    return "TORCHELASTIC_RUN_ID" in os.environ
-
-
 def find_placement(layout: RunLayout, environ: Mapping[str, str]) -> RankEntry:
     """Return this rank's placement.
 
@@ -130,38 +119,27 @@ def find_placement(layout: RunLayout, environ: Mapping[str, str]) -> RankEntry:
     return placement
 
 
-@dataclass(frozen=True)
-class Marks:
-    """Files with which the training process shows why it ends with exit code 0."""
-
-    preempted: Path
-    finished: Path
-
-    def delete(self) -> None:
-        """Delete the files that exist."""
-        self.preempted.unlink(missing_ok=True)
-        self.finished.unlink(missing_ok=True)
-
-
-def wait(child: Process, placement: RankEntry, oom: OomDetector, log: Path, marks: Marks) -> int:
+def wait(child: Process, placement: RankEntry, oom: OomDetector, run_dir: Path) -> int:
     """Wait for the training process while forwarding signals, and report how it ended.
 
     Args:
         child: the training process.
         placement: of its rank.
         oom: made before the training process began.
-        log: of the rank.
-        marks: of the rank.
+        run_dir: the run's folder, with the rank's log, and files that show why it ends with exit code 0.
 
     Returns:
         The exit code of this process.
     """
     signals = SignalForwarder(child.pid)
     code, max_rss_bytes, cpu_seconds = child.wait()
-    code = EX_TEMPFAIL if code == 0 and marks.preempted.exists() else code
-    finished = code != 0 or marks.finished.exists()
-    waits = not (finished or started_by_torchrun())
-    marks.finished.unlink(missing_ok=True)
+    if code == 0 and (run_dir / files.preempted_mark(placement.rank)).exists():
+        code = EX_TEMPFAIL
+    finished_mark = run_dir / files.finished_mark(placement.rank)
+    finished = code != 0 or finished_mark.exists()
+    # torchrun continues when one of its ranks ends.
+    waits = not finished and "TORCHELASTIC_RUN_ID" not in os.environ
+    finished_mark.unlink(missing_ok=True)
     stopped = signals.stop_requested
     name = signal.Signals(-code).name if code < 0 else None
     exited = Exited(
@@ -169,7 +147,7 @@ def wait(child: Process, placement: RankEntry, oom: OomDetector, log: Path, mark
         code=max(code, 0),
         signal=name,
         stopped=stopped,
-        text=log_tail(log) if code and not stopped else "",
+        text=log_tail(run_dir / files.rank_log(placement.rank)) if code and not stopped else "",
         oom=oom.find_evidence(child.pid) if name == "SIGKILL" and not stopped else None,
         finished=finished,
         waits=waits,
