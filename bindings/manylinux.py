@@ -90,18 +90,8 @@ def host_library(name: str) -> Path:
 def write_stubs(folder: Path) -> None:
     """Write libraries to link with in place of this host's."""
     compat = folder / "glibc_2_28.o"
-    run(
-        *COMPILER.split(),
-        "-c",
-        "-O2",
-        "-fPIC",
-        "-fvisibility=hidden",
-        "-x",
-        "c",
-        str(BINDINGS / "csrc/glibc_2_28.c"),
-        "-o",
-        str(compat),
-    )
+    options = ["-c", "-O2", "-fPIC", "-fvisibility=hidden", "-x", "c"]
+    run(*COMPILER.split(), *options, str(BINDINGS / "csrc/glibc_2_28.c"), "-o", str(compat))
     for file, link_name in LIBRARIES.items():
         write_stub(host_library(file), folder / file)
         (folder / link_name).write_text(f"INPUT({folder / file})\n")

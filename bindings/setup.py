@@ -28,11 +28,6 @@ LIBRARY = Path("lib/ccl/cpu/lib/libccl.a")
 ONECCL_BFLOAT16 = "_Z15ccl_bf16_reducePKvmPvPmN3ccl2v19reductionE"  # oneCCL's bfloat16 reduction
 
 
-def check_tools() -> None:
-    if missing := needed.missing_build_tools():
-        sys.exit(f"oneccl_bind_pt: {needed.describe(missing)}")
-
-
 def import_torch():
     try:
         import torch
@@ -164,7 +159,8 @@ def max_jobs() -> int:
 
 
 def main() -> None:
-    check_tools()
+    if missing := needed.missing_build_tools():
+        sys.exit(f"oneccl_bind_pt: {needed.describe(missing)}")
     os.environ.setdefault("MAX_JOBS", str(max_jobs()))
     torch = import_torch()
     from torch.utils.cpp_extension import BuildExtension

@@ -99,7 +99,6 @@ def is_below(name: str) -> bool:
 
 
 def facts_of(folder: Path) -> dict[str, Any]:
-    """Return the manifest of a checkpoint."""
     return dict(json.loads((folder / MANIFEST).read_text()))
 
 

@@ -42,7 +42,6 @@ def is_reachable() -> bool:
 
 
 def hub_rows(name: str, configuration: str | None, split: str) -> Any:
-    """Return the rows of one split of a data set."""
     try:
         from datasets import config, load_dataset
     except ImportError as error:

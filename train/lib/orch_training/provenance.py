@@ -153,7 +153,6 @@ def value_bytes(value: Any) -> bytes:
 
 
 def fields_of(row: Any) -> list[tuple[str, Any]]:
-    """Return the fields of a row with their values."""
     if isinstance(row, Mapping):
         return sorted(row.items())
     if dataclasses.is_dataclass(row):

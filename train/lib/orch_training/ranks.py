@@ -51,7 +51,6 @@ def join() -> None:
 
 
 def sum_over_ranks(value: float) -> float:
-    """Return the sum over all ranks."""
     if not has_group():
         return value
     tensor = torch.tensor(value, dtype=torch.float64)

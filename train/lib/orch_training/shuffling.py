@@ -85,7 +85,6 @@ class Micros(Sampler[list[Micro]]):
 
     @property
     def steps(self) -> int:
-        """Return the steps of an epoch."""
         return self.dealing.batch.steps(len(self.order))
 
     def __len__(self) -> int:

@@ -152,7 +152,6 @@ def sentences(text: str) -> list[str]:
 
 
 def of_line(line: str) -> list[str]:
-    """Split a line into sentences."""
     parts: list[str] = []
     start = 0
     for match in END.finditer(line):

@@ -64,7 +64,6 @@ class DataOptions:
 
     @property
     def sink(self) -> Path:
-        """Return the folder of the data."""
         return Path(self.data_dir) if self.data_dir else Path(self.output_dir) / "data"
 
     @property
@@ -222,7 +221,6 @@ def make_part(
 
 
 def documents_of(options: DataOptions, block: Block, tokenizer: Any) -> list[Document]:
-    """Return the tokenized documents of a block."""
     texts = (
         wikipedia_documents(block, options.min_article_chars) if options.kind == "wikipedia" else text_documents(block)
     )

@@ -74,5 +74,4 @@ def rows_of(file: Any, start: int, count: int) -> Any:
 
 
 def row_count(path: Path) -> int:
-    """Return the number of rows in a file."""
     return int(pq.ParquetFile(path).metadata.num_rows)

@@ -160,10 +160,10 @@ class Pretraining:
 
     def run_phase(self, phase: Phase, data: Sequences, step: int, course: Course) -> int:
         """Train the remaining steps of a phase and return the last step."""
-        sums = LossSums()
+        sums = [0.0] * 4  # of losses and of what they are sums over, since the last line of metrics
         while step < phase.last:
             rate = phase.rate(step + 1)
-            sums.add(*self.step(phase, data, step + 1, rate))
+            sums = [a + b for a, b in zip(sums, self.step(phase, data, step + 1, rate), strict=True)]
             step += 1
             preempted = preemption.requested() and step < self.steps
             due = bool(self.args.save_steps) and step % self.args.save_steps == 0
@@ -171,7 +171,8 @@ class Pretraining:
             logs = saves or step % self.args.logging_steps == 0 or step == phase.before + 1
             if logs:
                 epoch = (step - phase.before) * phase.batch / data.total
-                course.log(step, epoch=epoch, learning_rate=rate, **sums.means(phase.number))
+                course.log(step, epoch=epoch, learning_rate=rate, **mean_losses(sums, phase.number))
+                sums = [0.0] * 4
             course.after_step(step, logs=logs)
             if saves:
                 self.local_steps.average_weights()
@@ -248,22 +249,11 @@ class Pretraining:
         }
 
 
-class LossSums:
-    """The sums of losses and counts since the last line of metrics."""
-
-    def __init__(self) -> None:
-        self.sums = [0.0] * 4
-
-    def add(self, *values: float) -> None:
-        """Add the values of a step."""
-        self.sums = [a + b for a, b in zip(self.sums, values, strict=True)]
-
-    def means(self, phase: int) -> dict[str, Any]:
-        """Return the mean losses over all ranks and reset the sums."""
-        token_loss, next_loss, masked, sequences = (sum(part) for part in zip(*ranks.gather(self.sums), strict=True))
-        self.sums = [0.0] * 4
-        mlm, nsp = token_loss / masked, next_loss / sequences
-        return {"loss": mlm + nsp, "mlm_loss": mlm, "nsp_loss": nsp, "phase": phase}
+def mean_losses(sums: Sequence[float], phase: int) -> dict[str, Any]:
+    """Return the mean losses over all ranks from the sums of each."""
+    token_loss, next_loss, masked, sequences = (sum(part) for part in zip(*ranks.gather(sums), strict=True))
+    mlm, nsp = token_loss / masked, next_loss / sequences
+    return {"loss": mlm + nsp, "mlm_loss": mlm, "nsp_loss": nsp, "phase": phase}
 
 
 if __name__ == "__main__":

@@ -141,7 +141,6 @@ class Collator:
         return batch
 
     def rounded(self, length: int) -> int:
-        """Round a length up to the multiple."""
         return -(-length // self.multiple) * self.multiple
 
 

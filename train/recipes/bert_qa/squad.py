@@ -110,7 +110,6 @@ class Node:
 
 
 def load_training(args: DataArguments) -> list[Question]:
-    """Load the questions to train on."""
     questions = load(args, args.train_file, "train")
     if args.exclude_validation_ids:
         questions = excluding(questions, load(args, args.validation_file, "validation"))
@@ -118,7 +117,6 @@ def load_training(args: DataArguments) -> list[Question]:
 
 
 def load_validation(args: DataArguments) -> list[Question]:
-    """Load the questions to evaluate on."""
     return load(args, args.validation_file, "validation")[: args.max_eval_samples]
 
 
@@ -240,7 +238,6 @@ def document_questions(root: Node, unanswerable: bool) -> list[Question]:
 
 
 def article_questions(article: Node, unanswerable: bool) -> Iterator[Question]:
-    """Yield the questions of a nested article."""
     for paragraph in article.get("paragraphs").items():
         context = paragraph.get("context").text()
         for qa in paragraph.get("qas").items():
@@ -248,7 +245,6 @@ def article_questions(article: Node, unanswerable: bool) -> Iterator[Question]:
 
 
 def nested_question(qa: Node, context: str, unanswerable: bool) -> Question:
-    """Return a question of a nested article."""
     checked_answers = [
         checked_answer(context, entry.get("text"), entry.get("answer_start")) for entry in qa.get("answers").items()
     ]

@@ -17,10 +17,10 @@ from orch_training import RecipeError, ranks
 from orch_training.arguments import option
 from orch_training.models import hub_rows
 from orch_training.script import score_in_batches
+from transformers import DataCollatorWithPadding
 
 # The columns of this recipe, and those of the files that Microsoft and GLUE distribute.
 COLUMNS = (("label", "sentence1", "sentence2"), ("Quality", "#1 String", "#2 String"))
-LENGTH_MULTIPLE = 16  # fewer distinct shapes need less memory
 
 
 @dataclass
@@ -102,7 +102,6 @@ def pair_of(row: Mapping[str, Any], columns: Sequence[str], location: str) -> Pa
 
 
 def tokenized(sentence_pairs: Sequence[Pair], tokenizer: Any, max_length: int) -> list[dict[str, Any]]:
-    """Return pairs as rows of tokens with labels."""
     rows = tokenizer(
         [sentence_pair.sentence1 for sentence_pair in sentence_pairs],
         [sentence_pair.sentence2 for sentence_pair in sentence_pairs],
@@ -113,18 +112,6 @@ def tokenized(sentence_pairs: Sequence[Pair], tokenizer: Any, max_length: int) -
         {**{name: rows[name][index] for name in rows}, "labels": sentence_pair.label}
         for index, sentence_pair in enumerate(sentence_pairs)
     ]
-
-
-class Collator:
-    """A function that makes a padded batch of tensors from rows."""
-
-    def __init__(self, tokenizer: Any) -> None:
-        self.tokenizer = tokenizer
-
-    def __call__(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        inputs = [{k: v for k, v in row.items() if k != "labels"} for row in rows]
-        batch = self.tokenizer.pad(inputs, pad_to_multiple_of=LENGTH_MULTIPLE, return_tensors="pt")
-        return {**batch, "labels": torch.tensor([row["labels"] for row in rows])}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +126,7 @@ class Judge:
     """
 
     rows: Sequence[dict[str, Any]]
-    collate: Collator
+    collate: DataCollatorWithPadding
     batch_size: int
     bf16: bool
 

@@ -32,9 +32,15 @@ from orch_training.resume import divide_batch, start_from
 from orch_training.script import run_script, save_model, scores_before, write_results
 from orch_training.shuffling import WEIGHT, EpochSampler, Grouping, Micros, loader, weighted
 from orch_training.snapshot import Snapshots, prepare_output
-from pairs import Collator, Judge, PairArguments, load_rows
-from transformers import AutoModelForSequenceClassification, get_linear_schedule_with_warmup, set_seed
+from pairs import Judge, PairArguments, load_rows
+from transformers import (
+    AutoModelForSequenceClassification,
+    DataCollatorWithPadding,
+    get_linear_schedule_with_warmup,
+    set_seed,
+)
 
+LENGTH_MULTIPLE = 16  # fewer distinct shapes need less memory
 SCORES = "accuracy {accuracy:.2f}  F1 {f1:.2f}"
 # Arguments that must be at least 1.
 COUNTS = (
@@ -114,7 +120,7 @@ def run(model_args: ModelArguments, data: PairArguments, args: MrpcArguments) ->
         },
         *(model_args, data, args),
     )
-    collate = Collator(tokenizer)
+    collate = DataCollatorWithPadding(tokenizer, pad_to_multiple_of=LENGTH_MULTIPLE)
     size = args.per_device_eval_batch_size
     judge = Judge(rows=validation, collate=collate, batch_size=size, bf16=args.bf16)
 
@@ -148,7 +154,7 @@ class Training:
         accelerator: Accelerator,
         model: Any,
         rows: Sequence[dict[str, Any]],
-        collate: Collator,
+        collate: DataCollatorWithPadding,
         provenance: Provenance,
         *,
         owner: bool,

@@ -81,7 +81,6 @@ def introduce(system: NodeSystem, node: str, key: str, connection: socket.socket
 
 
 def hello(system: NodeSystem, node: str, connection: socket.socket) -> Hello:
-    """Return the description of this node."""
     address = connection.getsockname()[0]
     cpus = facts.allowed_cpus()
     granted = system.granted_cpus(len(cpus))

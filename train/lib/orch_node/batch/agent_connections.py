@@ -97,7 +97,6 @@ class AgentConnections:
         self.step = self.start()
 
     def start(self) -> subprocess.Popen[bytes]:
-        """Start the agents of all nodes."""
         address = f"{self.address}:{self.server.getsockname()[1]}"
         agent = program.command("job-agent", self.system.name, str(self.run_dir), address)
         with open(self.log, "ab", opener=private) as log:
@@ -202,7 +201,6 @@ class AgentConnections:
             self.drop(selector, descriptor)
 
     def drop(self, selector: selectors.BaseSelector, descriptor: int) -> None:
-        """Close a pending connection."""
         pending_connection = self.pending.pop(descriptor, None)
         if pending_connection is not None:
             selector.unregister(pending_connection.connection)

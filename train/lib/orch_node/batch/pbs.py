@@ -73,7 +73,6 @@ def program_path(name: str) -> str:
 
 
 def run(name: str, *options: str) -> subprocess.CompletedProcess[str]:
-    """Run one of PBS's programs, and return its result."""
     try:
         return subprocess.run(
             (program_path(name), *options), capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=60

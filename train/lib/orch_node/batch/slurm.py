@@ -53,7 +53,6 @@ UNRELIABLE_PMI = ("pmix",)  # listed even if the library that it needs is not in
 
 
 def run(*command: str) -> subprocess.CompletedProcess[str]:
-    """Run one of Slurm's programs, and return its result."""
     return subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
 
 

@@ -124,7 +124,6 @@ def address_towards(host: str) -> str:
 
 
 def find_system(name: str) -> NodeSystem:
-    """Return the batch system of this name."""
     system: NodeSystem = importlib.import_module(f"orch_node.batch.{name}").SYSTEM
     return system
 

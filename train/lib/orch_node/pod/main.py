@@ -109,7 +109,6 @@ def refuse(problem: str) -> NoReturn:
 
 
 def pod_name() -> str:
-    """Return the name of this pod's node in the plan."""
     return node_name(os.uname().nodename)
 
 
@@ -154,7 +153,6 @@ class Torchrun:
                 self.add_event(event)
 
     def add_event(self, event: Event) -> None:
-        """Update the state of the ranks by an event."""
         if isinstance(event, PROGRESS_EVENTS):
             self.heard = time.monotonic()
         if isinstance(event, Started) and event.has_processes:

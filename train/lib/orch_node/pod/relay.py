@@ -76,7 +76,6 @@ class Relay:
         return [state] if due and state and path.suffix == ".log" else []
 
     def finish(self) -> None:
-        """Relay the remaining lines."""
         while self.pump():
             pass
         self.pump(last=True)

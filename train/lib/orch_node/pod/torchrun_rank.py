@@ -108,7 +108,6 @@ def met_by_torchrun() -> dict[str, str]:
 
 
 def environment(config: PodConfig) -> dict[str, str]:
-    """Return the variables of this rank."""
     rendezvous = {name: os.environ[name] for name in ("MASTER_ADDR", "MASTER_PORT")}
     libraries = facts.libraries(Path(sys.prefix))
     attempt = {"ORCH_ATTEMPT": str(config.attempt)}

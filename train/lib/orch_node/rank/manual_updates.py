@@ -179,16 +179,7 @@ class ManualUpdates:
         if self.start is None:
             return
         (shared_start, unshared_start), (shared, unshared) = self.start, self.summaries()
-        state = State(
-            rank=self.comparison.peers.rank,
-            steps=COMPARED_STEP,
-            has_state=False,
-            shared=shared,
-            shared_start=shared_start,
-            unshared=unshared,
-            unshared_start=unshared_start,
-            was_equal=False,
-        )
+        state = State(self.comparison.peers.rank, shared, shared_start, unshared, unshared_start)
         reference = self.comparison.exchange(KEY, "updated", state)
         shared_apart, unshared_apart = state.moved_apart(reference)
         if not (shared_apart or unshared_apart) or has_separate_models():

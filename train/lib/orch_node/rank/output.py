@@ -62,7 +62,6 @@ class StderrRecorder:
         sys.stderr.write = self.write  # type: ignore[method-assign]
 
     def write(self, text: str) -> int:
-        """Write and record the text."""
         written = self.original(text)
         self.pieces.append(text)
         return written

@@ -163,7 +163,6 @@ class OptimizerWeights:
         self.first_checksums: dict[int, int] = {}  # by id, as rounded by changed_in()
 
     def add(self, optimizer: Any) -> None:
-        """Add an optimizer unless it is known."""
         if not any(existing is optimizer for existing in self.optimizers):
             self.optimizers.append(optimizer)
 

@@ -114,23 +114,23 @@ class State:
 
     Attributes:
         rank: of the sender.
-        steps: the largest step number in the optimizer's state, -1 if it has none, or UNKNOWN_STEPS.
-        has_state: whether the optimizer has any state, as from a checkpoint.
         shared: weights that a DistributedDataParallel keeps equal.
         shared_start: these before the first step.
         unshared: the other weights.
         unshared_start: these before the first step.
+        steps: the largest step number in the optimizer's state, -1 if it has none, or UNKNOWN_STEPS.
+        has_state: whether the optimizer has any state, as from a checkpoint.
         was_equal: whether an earlier attempt of the run started with equal weights.
     """
 
     rank: int
-    steps: int
-    has_state: bool
     shared: Summary
     shared_start: Summary
     unshared: Summary
     unshared_start: Summary
-    was_equal: bool
+    steps: int = COMPARED_STEP
+    has_state: bool = False
+    was_equal: bool = False
 
     def moved_apart(self, reference: State) -> tuple[bool, bool]:
         """Return whether the shared and the unshared weights have moved apart from those of the reference."""
@@ -324,7 +324,7 @@ class WeightComparison:
             steps = UNKNOWN_STEPS
         was_equal = self.equal_mark(record).exists()
         has_state = readable and len(optimizer.state) > 0
-        state = State(self.peers.rank, steps, has_state, first, first, second, second, was_equal)
+        state = State(self.peers.rank, first, first, second, second, steps, has_state, was_equal)
         reference = self.exchange(record.index, "start", state)
         if readable:
             record.start = state
@@ -337,13 +337,10 @@ class WeightComparison:
             return
         state = State(
             rank=self.peers.rank,
-            steps=COMPARED_STEP,
-            has_state=False,
             shared=summarize(self.torch, record.shared),
             shared_start=start.shared_start,
             unshared=summarize(self.torch, record.unshared),
             unshared_start=start.unshared_start,
-            was_equal=False,
         )
         reference = self.exchange(record.index, "updated", state)
         if reference.rank != state.rank:
@@ -493,7 +490,6 @@ def distance(first: Iterable[float], second: Iterable[float]) -> float:
 
 
 def summarize(torch: ModuleType, held: Sequence[Any]) -> Summary:
-    """Return the summary of some weights."""
     if not held:
         return Summary(0, 0, ())
     shapes = weights.shape_checksum(held)
