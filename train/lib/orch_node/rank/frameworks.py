@@ -114,8 +114,8 @@ def lightning_numbers() -> list[Numbers]:
     modules = ((sys.modules.get(name), class_name) for name, class_name in STRATEGIES)
     classes = tuple(vars(module)[name] for module, name in modules if module and name in vars(module))
     strategies = (value for value in gc.get_objects() if issubclass(type(value), classes)) if classes else ()
-    pairs = [(getattr(value, "global_rank", 0), getattr(value, "world_size", 1)) for value in strategies]
-    return [Numbers(rank, size) for rank, size in pairs if isinstance(rank, int) and isinstance(size, int)]
+    numbers = [(getattr(value, "global_rank", 0), getattr(value, "world_size", 1)) for value in strategies]
+    return [Numbers(rank, size) for rank, size in numbers if isinstance(rank, int) and isinstance(size, int)]
 
 
 def hint(layout: RunLayout, placement: RankEntry) -> str:
