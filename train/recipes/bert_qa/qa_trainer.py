@@ -80,6 +80,12 @@ def random_states() -> dict[str, Any]:
     }
 
 
+def set_random_states(state: dict[str, Any]) -> None:
+    random.setstate(state["python"])
+    numpy.random.set_state(state["numpy"])
+    torch.random.set_rng_state(state["cpu"])
+
+
 class QaTrainer(Trainer):  # type: ignore[misc]
     """A Trainer for question answering that resumes with any number of ranks."""
 
@@ -244,10 +250,7 @@ class QaTrainer(Trainer):  # type: ignore[misc]
         """
         file = Path(path or "") / rng_file()
         if path and file.is_file():  # absent with another world size, which resume.report has reported
-            state = load_numbers(file)
-            random.setstate(state["python"])
-            numpy.random.set_state(state["numpy"])
-            torch.random.set_rng_state(state["cpu"])
+            set_random_states(load_numbers(file))
 
     def agree(self) -> None:
         """Average the weights over all ranks, because local steps let them differ."""
